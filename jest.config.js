@@ -18,8 +18,6 @@ export default {
     '^nestjs-serving/testing$': '<rootDir>/lib/testing/index.ts',
     // Neither a thread nor a process can run TypeScript, so the tests start the built scripts of the same source.
     '/entry-script\\.js$': '<rootDir>/test/fixtures/entry-script.ts',
-    // The samples share it as it is built; the tests run its source, as they do of everything else.
-    '^(.*/fetch-package)/dist/(.*)\\.js$': '$1/src/$2',
     '^(\\.{1,2}/.*)\\.js$': '$1',
   },
   transform: { '^.+\\.ts$': '<rootDir>/test/transform.js' },

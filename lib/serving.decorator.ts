@@ -5,15 +5,20 @@ export type ServingName = string | { readonly name: string };
 
 const PREFIX = 'Serving:';
 
+/** Nest shows the token in its error where nothing provides the serving. */
+const SUFFIX =
+  ' (of servings in ServingModule.forRoot or forFeature, of names in forRootAsync, or of remotes ' +
+  'in ServingClusterModule)';
+
 /** The injection token of a serving's handle; override it to test without a model. */
 export function getServingToken(serving: ServingName): string {
-  return PREFIX + (typeof serving === 'string' ? serving : serving.name);
+  return PREFIX + (typeof serving === 'string' ? serving : serving.name) + SUFFIX;
 }
 
 /** The name of the serving that the token belongs to, if it belongs to one. */
 export function servingNameOf(token: unknown): string | undefined {
-  return typeof token === 'string' && token.startsWith(PREFIX)
-    ? token.slice(PREFIX.length)
+  return typeof token === 'string' && token.startsWith(PREFIX) && token.endsWith(SUFFIX)
+    ? token.slice(PREFIX.length, -SUFFIX.length)
     : undefined;
 }
 

@@ -1,4 +1,5 @@
 import { ConfigurableModuleBuilder, type DynamicModule, type ModuleMetadata } from '@nestjs/common';
+import { aFunction, flag, type Rule, type Rules } from './definition/option-rules.js';
 import type { ServingDefinition } from './definition/serving-definition.js';
 
 /** Options of `ServingModule.forRoot` and `ServingModule.forFeature`. */
@@ -23,6 +24,42 @@ export interface ServingModuleExtras {
    */
   readonly names?: readonly string[];
 }
+
+const aList: Rule = { check: Array.isArray, allowed: 'a list' };
+
+const ofRoot: Rules = {
+  servings: { check: Array.isArray, allowed: 'a list of definitions' },
+  imports: { check: Array.isArray, allowed: 'a list of modules' },
+  isGlobal: flag,
+  names: { check: () => false, allowed: 'nothing here: only forRootAsync needs names' },
+};
+
+const ofFactory: Rules = { servings: ofRoot['servings']! };
+
+const ofRootAsync: Rules = {
+  names: { check: Array.isArray, allowed: 'a list of the names that the factory defines' },
+  useFactory: aFunction,
+  useClass: aFunction,
+  useExisting: { check: () => true, allowed: 'an injection token' },
+  inject: aList,
+  provideInjectionTokensFrom: aList,
+  imports: ofRoot['imports']!,
+  isGlobal: flag,
+  servings: {
+    check: () => false,
+    allowed: 'nothing here: the factory returns them, and "names" lists their names',
+  },
+};
+
+const ofFeature: Rules = { servings: ofRoot['servings']!, imports: ofRoot['imports']! };
+
+/** The rules of each way to configure the module. */
+export const moduleRules = {
+  forRoot: ofRoot,
+  forRootAsync: ofRootAsync,
+  forFeature: ofFeature,
+  factory: ofFactory,
+};
 
 /** The default extras of the modules of this package. */
 export const DEFAULT_EXTRAS = { isGlobal: true, imports: [], names: [] };

@@ -4,14 +4,20 @@ import {
   Module,
   Optional,
   type Provider,
+  type Type,
 } from '@nestjs/common';
 import { ApplicationConfig, DiscoveryModule, HttpAdapterHost } from '@nestjs/core';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { registerCallerContext } from './context/caller-context.interceptor.js';
+import { enterCopy, providersOfOtherCopies } from './copies.js';
+import { checkOptions } from './definition/option-rules.js';
+import { InvalidServingError } from './errors.js';
+import { FEATURE_NAMES, ServingFeatureModule } from './serving-feature.module.js';
 import { getServingToken } from './serving.decorator.js';
 import {
   ASYNC_OPTIONS_TYPE,
   ConfigurableModuleClass,
+  moduleRules,
   OPTIONS_TYPE,
   type ServingModuleExtras,
   type ServingModuleOptions,
@@ -21,16 +27,21 @@ import { ServingRegistry } from './serving.registry.js';
 import { ServingService } from './serving.service.js';
 import { ServingShutdown } from './serving.shutdown.js';
 
+/** The classes that users inject. */
+const EXPORTED = [ServingService, BatchedMethods];
+
+enterCopy([...EXPORTED, ServingRegistry]);
+
 /**
  * Registers named servings as injectable providers; what they own starts and ends with the
  * application.
  */
-@Module({})
+// forRoot replaces these providers, which a module that is imported by its class alone has.
+@Module({ providers: EXPORTED.map(withoutOptions), exports: EXPORTED })
 export class ServingModule extends ConfigurableModuleClass implements BeforeApplicationShutdown {
   constructor(
     application: ApplicationConfig,
     host: HttpAdapterHost,
-    /** Not in modules of `forFeature`. */
     @Optional() private readonly registry?: ServingRegistry,
   ) {
     super();
@@ -47,6 +58,7 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
 
   /** The servings of the application. Import it once, in the root module. */
   static override forRoot(options: typeof OPTIONS_TYPE = {}): DynamicModule {
+    checkOptions('ServingModule.forRoot', options, moduleRules.forRoot);
     const { servings = [] } = options;
     const names = servings.map(({ name }) => name);
     return withCore(super.forRoot(options), names, servingProviders(servings));
@@ -54,6 +66,7 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
 
   /** As {@link forRoot}, with options from a factory, for example from a configuration service. */
   static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
+    checkOptions('ServingModule.forRootAsync', options, moduleRules.forRootAsync);
     const { names = [] } = options;
     return withCore(super.forRootAsync(options), names, asyncServingProviders(names));
   }
@@ -62,14 +75,29 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
   static forFeature(
     options: Pick<ServingModuleOptions, 'servings'> & Pick<ServingModuleExtras, 'imports'>,
   ): DynamicModule {
+    checkOptions('ServingModule.forFeature', options, moduleRules.forFeature);
     const { servings = [], imports = [] } = options;
+    const names = servings.map(({ name }) => name);
     return {
-      module: ServingModule,
+      module: ServingFeatureModule,
       imports,
-      providers: servingProviders(servings),
-      exports: servings.map(getServingToken),
+      providers: [{ provide: FEATURE_NAMES, useValue: names }, ...servingProviders(servings)],
+      exports: names.map(getServingToken),
     };
   }
+}
+
+function withoutOptions(token: Type): Provider {
+  return {
+    provide: token,
+    useFactory: () => {
+      throw new InvalidServingError(
+        'A module imports ServingModule without options: write ServingModule.forRoot({ servings: ' +
+          '[...] }) in the root module, ServingModule.forFeature({ servings: [...] }) in others, ' +
+          'or nothing where a module only uses servings',
+      );
+    },
+  };
 }
 
 function withCore(
@@ -77,22 +105,22 @@ function withCore(
   names: readonly string[],
   providers: readonly Provider[],
 ): DynamicModule {
+  const ofOthers = providersOfOtherCopies();
   return {
     ...module,
     imports: [...(module.imports ?? []), DiscoveryModule],
     providers: [
       ...(module.providers ?? []),
       ...providers,
+      ...ofOthers,
+      ...EXPORTED,
       ServingRegistry,
-      BatchedMethods,
-      ServingService,
       ServingShutdown,
     ],
     exports: [
       ...(module.exports ?? []),
       ...names.map(getServingToken),
-      BatchedMethods,
-      ServingService,
+      ...ofOthers.map(({ provide }) => provide),
     ],
   };
 }

@@ -3,7 +3,12 @@ import { ModuleRef } from '@nestjs/core';
 import { InvalidServingError } from './errors.js';
 import type { ServingHandler } from './partitions/handler.partition.js';
 import { getServingToken } from './serving.decorator.js';
-import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
+import {
+  moduleRules,
+  SERVING_MODULE_OPTIONS,
+  type ServingModuleOptions,
+} from './serving.module-definition.js';
+import { checkOptions } from './definition/option-rules.js';
 import { createServing } from './serving/create-serving.js';
 import type { LocalServing } from './serving/local-serving.js';
 import type { ReplyStore } from './deduplication/reply-cache.js';
@@ -49,7 +54,10 @@ export function asyncServingProviders(names: readonly string[]): Provider[] {
   const definitions: Provider = {
     provide: DEFINITIONS,
     inject: [SERVING_MODULE_OPTIONS],
-    useFactory: ({ servings = [] }: ServingModuleOptions) => definitionsByName(names, servings),
+    useFactory: (options: ServingModuleOptions) => {
+      checkOptions('The factory of ServingModule.forRootAsync', options, moduleRules.factory);
+      return definitionsByName(names, options.servings ?? []);
+    },
   };
   const servings = names.map((name) => ({
     provide: getServingToken(name),
@@ -69,9 +77,11 @@ function definitionsByName(
   checkNames(definitions);
   const byName = new Map(definitions.map((definition) => [definition.name, definition]));
   if (byName.size !== names.length || names.some((name) => !byName.has(name))) {
+    const defined = [...byName.keys()];
     throw new InvalidServingError(
-      `The factory of ServingModule.forRootAsync defines [${[...byName.keys()].join(', ')}], ` +
-        `but "names" lists [${names.join(', ')}]; the two must be the same`,
+      `The factory of ServingModule.forRootAsync defines [${defined.join(', ')}], ` +
+        `but "names" lists [${names.join(', ')}]; the two must be the same. Write ` +
+        `ServingModule.forRootAsync({ names: [${defined.map((name) => `'${name}'`).join(', ')}], ... })`,
     );
   }
   for (const definition of definitions) {

@@ -1,5 +1,7 @@
+import 'reflect-metadata';
 import { Injectable, type OnModuleInit } from '@nestjs/common';
 import { DiscoveryService } from '@nestjs/core';
+import { hintOfCopies } from './copies.js';
 import { InvalidServingError, UnknownServingError } from './errors.js';
 import { servingNameOf } from './serving.decorator.js';
 import { type Serving, SERVING_ROUTER, type ServingRouter } from './serving/serving.js';
@@ -17,6 +19,7 @@ export class ServingRegistry implements OnModuleInit {
   constructor(private readonly discovery: DiscoveryService) {}
 
   onModuleInit(): void {
+    this.checkRoots();
     this.servings = this.discover();
     this.routers = this.discoverRouters();
     if (this.routers.length > 1) {
@@ -57,6 +60,23 @@ export class ServingRegistry implements OnModuleInit {
     return (this.routers ?? this.discoverRouters())[0];
   }
 
+  /** @throws InvalidServingError when `forRoot` is imported more than once */
+  private checkRoots(): void {
+    const providers = this.discovery.getProviders();
+    const roots = providers.filter(({ token }) => token === ServingRegistry);
+    if (roots.length > 1) {
+      const [root] = roots;
+      const modules = new Set(providers.map(({ host }) => host?.metatype));
+      const importers = [...modules].filter((each) => imports(each, root?.host?.metatype));
+      const where = importers.map((each) => each?.name).join(' and ') || 'modules';
+      throw new InvalidServingError(
+        `ServingModule.forRoot is imported ${roots.length} times, in ${where}; import it once, in ` +
+          'the root module, and use ServingModule.forFeature({ servings: [...] }) in others' +
+          hintOfCopies(),
+      );
+    }
+  }
+
   private discoverRouters(): readonly ServingRouter[] {
     const wrappers = this.discovery.getProviders().filter(({ token }) => token === SERVING_ROUTER);
     return wrappers.map(({ instance }) => instance as ServingRouter);
@@ -79,4 +99,17 @@ export class ServingRegistry implements OnModuleInit {
     }
     return servings;
   }
+}
+
+/** The metadata key of Nest for the imports of a module. */
+const IMPORTS = 'imports';
+
+/** Whether the decorator of the class imports a dynamic module of the type. */
+function imports(importer: Function | undefined, type: Function | undefined): boolean {
+  const imported = importer
+    ? (Reflect.getMetadata(IMPORTS, importer) as readonly unknown[] | undefined)
+    : undefined;
+  return (imported ?? []).some(
+    (each) => typeof each === 'object' && each !== null && 'module' in each && each.module === type,
+  );
 }

@@ -92,7 +92,7 @@ export class ServingService implements OnModuleInit {
    */
   batchedRun<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
-    input: Input,
+    input: NoInfer<Input>,
     options?: CallOptions,
   ): Promise<Output> {
     return this.reply(serving, (found) => found.batchedRun(input, options));
@@ -101,7 +101,7 @@ export class ServingService implements OnModuleInit {
   /** Runs the input alone and at once. See {@link Serving.run}. */
   run<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
-    input: Input,
+    input: NoInfer<Input>,
     options?: CallOptions,
   ): Promise<Output> {
     return this.reply(serving, (found) => found.run(input, options));
@@ -110,7 +110,7 @@ export class ServingService implements OnModuleInit {
   /** Gives the output as it comes. See {@link Serving.stream}. */
   stream<Input = unknown, Output = unknown, Hook extends string = never>(
     serving: ServingReference<Input, Output>,
-    input: Input,
+    input: NoInfer<Input>,
     options?: StreamOptions<Hook>,
   ): ServingStream<StreamEvent<Output, Hook>> {
     return this.get(serving).stream(input, options);

@@ -66,7 +66,7 @@ export class BatchedMethods
       }
       if (methods.length > 0 && given) {
         // Nest injects only into instances that it has constructed.
-        Object.assign(wrapper.instance as object, { [METHODS]: this });
+        Object.assign(wrapper.instance as object, { [METHODS]: () => this });
       }
       // A durable instance serves one tenant: its calls share no batch with those of another
       // instance.

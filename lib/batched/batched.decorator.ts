@@ -1,9 +1,12 @@
 import 'reflect-metadata';
-import { Inject, type Type, UseInterceptors } from '@nestjs/common';
+import { type Type, UseInterceptors } from '@nestjs/common';
 import { InvalidServingError } from '../errors.js';
 import { CallerContextInterceptor } from '../context/caller-context.interceptor.js';
+import type { AnyMethod, BatchMethodDecorator } from './batched-types.js';
+import { requireModule } from './require-module.js';
+import { correctResponses } from './documented-results.js';
 import { checkBatchedOptions } from './batched-check.js';
-import { BatchedMethods } from './batched-methods.js';
+import type { BatchedMethods } from './batched-methods.js';
 import {
   type BatchedMethod,
   type BatchedOptions,
@@ -11,13 +14,10 @@ import {
   METHODS,
 } from './batched-method.js';
 
-/** A method with one array per parameter, an entry per caller. It returns one result per caller. */
-export type BatchMethod = (...columns: never[]) => readonly unknown[] | Promise<readonly unknown[]>;
-
-type MethodOf<Bound> = <T extends Bound>(
+type PreparingDecorator = <Method extends AnyMethod>(
   target: object,
   key: string | symbol,
-  descriptor: TypedPropertyDescriptor<T>,
+  descriptor: TypedPropertyDescriptor<Method>,
 ) => void;
 
 /**
@@ -32,8 +32,10 @@ type MethodOf<Bound> = <T extends Bound>(
  *
  * @throws InvalidServingError when it decorates something that cannot be batched
  */
-export function Batched(serving: string): MethodOf<(...args: never[]) => unknown>;
-export function Batched(options?: BatchedOptions): MethodOf<BatchMethod>;
+export function Batched(serving: string): PreparingDecorator;
+export function Batched<const Types extends readonly Type[] | undefined = undefined>(
+  options?: BatchedOptions & { readonly types?: Types },
+): BatchMethodDecorator<Types>;
 export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
   return (target, key, descriptor: PropertyDescriptor) => {
     const original = methodOf(target, key, descriptor);
@@ -46,7 +48,7 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
       checkBatchedOptions(`${target.constructor.name}.${String(key)}`, method.options);
     }
     addBatchedMethod(target.constructor, method);
-    Inject(BatchedMethods)(target, METHODS);
+    requireModule(target, key);
     if (method.options) {
       exposeRowTypes(target, key, method.options.types);
     }
@@ -55,17 +57,19 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
     }
     descriptor.value = copyMetadata(
       original,
-      function (this: { [METHODS]?: BatchedMethods }, ...args: unknown[]) {
-        const methods = this[METHODS];
+      function (this: { [METHODS]?: () => BatchedMethods }, ...args: unknown[]) {
+        const methods = this[METHODS]?.();
         if (!methods) {
           throw new InvalidServingError(
             `${target.constructor.name}.${String(key)} is @Batched() and its instance is no ` +
-              'provider of an application that has started; get it from there',
+              'provider of an application that has started with ServingModule.forRoot(); get it ' +
+              'from there',
           );
         }
         return methods.call(method, this, args);
       },
     );
+    correctResponses(descriptor.value as object, method.options ? 'entries' : 'of a serving');
   };
 }
 

@@ -1,4 +1,5 @@
 import { InvalidServingError } from '../errors.js';
+import { closestName } from './closest-name.js';
 import { formatValue } from '../format.js';
 
 /** The allowed values of an option. */
@@ -77,9 +78,12 @@ export function checkOptions(owner: string, options: object, rules: Rules, group
     const rule = Object.hasOwn(rules, name) ? rules[name] : undefined;
     const option = group + name;
     if (!rule) {
-      const known = Object.keys(rules).toSorted().join(', ');
+      const known = Object.keys(rules).toSorted();
+      const meant = closestName(name, known);
       throw new InvalidServingError(
-        `${owner}: unknown option "${option}" (${formatValue(value)}); known are ${known}`,
+        `${owner}: unknown option "${option}" (${formatValue(value)}); ` +
+          (meant === undefined ? '' : `did you mean "${group}${meant}"? `) +
+          `known are ${known.join(', ')}`,
       );
     }
     if ((value !== undefined || rule.isRequired) && !rule.check(value)) {

@@ -239,6 +239,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const saturation = 2 * otherKeys.batchSize * partitions.length;
   return Object.freeze({
     name,
+    ...runnerOf(definition),
     timeout,
     queue,
     recovery,
@@ -435,6 +436,14 @@ function definitionKind(definition: ServingDefinition): string {
     );
   }
   return given[0]!;
+}
+
+function runnerOf(definition: ServingDefinition): Pick<ResolvedServing, 'runner' | 'isolation'> {
+  if ('model' in definition || 'useFile' in definition) {
+    const { isolation = 'thread' } = definition;
+    return { runner: 'model' in definition ? 'model' : 'file', isolation };
+  }
+  return { runner: 'useFactory' in definition ? 'function' : 'class', isolation: undefined };
 }
 
 function partitionsOf(definition: ServingDefinition): PartitionOptions[] {

@@ -1,4 +1,5 @@
 import type { ReplyCacheOptions, ShutdownOptions, ServingOptions } from './serving-definition.js';
+import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Supervision } from '../partitions/worker/supervised.partition.js';
 import type { QueueOrder } from '../batching/priority-queue.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
@@ -54,6 +55,10 @@ export interface Sharing {
 /** A definition with every default filled in. */
 export interface ResolvedServing {
   readonly name: string;
+  /** What runs the batches. */
+  readonly runner: 'model' | 'function' | 'file' | 'class';
+  /** Undefined for partitions in the application's own thread. */
+  readonly isolation: Isolation | undefined;
   readonly timeout: number | undefined;
   readonly queue: ResolvedQueue;
   readonly recovery: ResolvedRecovery;

@@ -1,6 +1,7 @@
 import type { InjectionToken, Type } from '@nestjs/common';
 import type { InferenceSession } from 'onnxruntime-common';
 import type { Batch } from '../batch/batch.js';
+import type { InputOf, Mistake, ReplyOf, TypedFactory } from './inferred-types.js';
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import type { DeclaredAxes } from '../partitions/onnx/model-signature.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
@@ -468,11 +469,83 @@ export type FunctionServingDefinition<Input = unknown, Output = unknown> = Servi
   FunctionRunner;
 
 /**
- * Returns the definition itself, with the types of its callbacks inferred: input, output, result
- * and info.
+ * Returns the definition itself, with its types inferred.
+ *
+ * The input of calls is that of `preprocess`, or else a row of the batch function. The reply is
+ * that of `postprocess`, or else the batch function's result for the call; it stays `unknown` for a
+ * model or a file, for a generator, and where only the input decides whether it is one result or a
+ * list.
  */
-export function defineServing<Input, Output, Result, Info>(
-  definition: ServingDefinition<Input, Output, Result, Info>,
-): ServingDefinition<Input, Output, Result, Info> {
+export function defineServing<
+  Input,
+  Info,
+  Model extends ModelRunner['model'] = never,
+  File extends FileRunner['useFile'] = never,
+  Handler extends ClassRunner['useClass'] = never,
+  Existing extends ExistingRunner['useExisting'] = never,
+  Rows = unknown,
+  Returned = never,
+  Sent = InputOf<Input, Rows>,
+  Result = ReplyOf<Sent, Rows, Returned, Handler>,
+  Output = ReplyOf<Sent, Rows, Returned, Handler>,
+>(
+  definition: ServingOptions<Input, Output, Result, Info> &
+    TypedCallbacks<Input, Info, Sent, ReplyOf<Sent, Rows, Returned, Handler>> &
+    WorkerOptions &
+    TemplateOptions &
+    SomeRunner & {
+      readonly name: OneRunner<[Model, File, Handler, Existing, Returned]>;
+      readonly model?: Model | undefined;
+      readonly useFactory?: TypedFactory<Rows, Returned> | undefined;
+      readonly useFile?: File | undefined;
+      readonly useClass?: Handler | undefined;
+      readonly useExisting?: Existing | undefined;
+    },
+): ServingOptions<InputOf<Input, Rows>, Output, Result, Info> &
+  RunnerOf<Model, File, Handler, Returned>;
+export function defineServing(definition: object): object {
   return definition;
 }
+
+/** The callbacks again, with the types that a batch function gives them. */
+interface TypedCallbacks<Input, Info, Sent, Reply> {
+  preprocess?(input: Input): Sending<Sent> | Promise<Sending<Sent>>;
+  postprocess?(output: Reply, context: PostprocessContext<Info>): unknown;
+}
+
+interface Sending<Sent> {
+  readonly batch: Sent;
+}
+
+type SomeRunner =
+  | { readonly model: unknown }
+  | { readonly useFactory: unknown }
+  | { readonly useFile: unknown }
+  | { readonly useClass: unknown }
+  | { readonly useExisting: unknown };
+
+/** The type of the name, which no string has in a definition with several runners. */
+type OneRunner<Runners extends readonly unknown[]> =
+  Given<Runners> extends readonly [unknown, unknown, ...unknown[]]
+    ? Mistake<'A serving has one runner: remove the others'>
+    : string;
+
+/** Those that are not `never`, which stands for what was not given. */
+type Given<Runners extends readonly unknown[]> = Runners extends readonly [
+  infer First,
+  ...infer Others,
+]
+  ? [First] extends [never]
+    ? Given<Others>
+    : [First, ...Given<Others>]
+  : [];
+
+type RunnerOf<Model, File, Handler, Returned> = [Model] extends [never]
+  ? [Returned] extends [never]
+    ? [File] extends [never]
+      ? [Handler] extends [never]
+        ? ExistingRunner
+        : ClassRunner
+      : FileRunner
+    : FunctionRunner
+  : ModelRunner;

@@ -87,9 +87,17 @@ export interface WarmUp {
   readonly caller: CallerSide;
 }
 
+/** What a warm-up has run. */
+export interface WarmedUp {
+  /** The keys whose allowed sizes it cannot run without an example. */
+  readonly cold: readonly string[];
+  /** The number of batches on each partition. */
+  readonly batches: number;
+}
+
 /**
  * Runs every allowed size and the examples once on every partition, and again on each that is
- * started again. Returns the keys whose allowed sizes it cannot run without an example.
+ * started again.
  *
  * @throws ServingLoadError when a batch fails
  */
@@ -100,7 +108,7 @@ export async function warmUp({
   runner,
   intake,
   caller,
-}: WarmUp): Promise<readonly string[]> {
+}: WarmUp): Promise<WarmedUp> {
   const rows = await examplesOf(options, opened.signature, caller);
   const batches = rows.flatMap((row) => {
     const lane = intake.admit(row, { options: {}, recorder: undefined });
@@ -121,7 +129,8 @@ export async function warmUp({
     }),
   );
   const warm = new Set(rows.map(({ key }) => key));
-  return lanes.keys.filter((key) => lanes.optionsOf(key).allowedSizes && !warm.has(key));
+  const cold = lanes.keys.filter((key) => lanes.optionsOf(key).allowedSizes && !warm.has(key));
+  return { cold, batches: batches.length };
 }
 
 function failed({ size, key }: Batch, cause: unknown): ServingLoadError {

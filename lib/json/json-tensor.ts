@@ -85,6 +85,11 @@ const jsonElements: Readonly<Record<Tensor.Type, JsonElements>> = {
   int4: { datatype: 'INT4', ...byteElements },
 };
 
+/** The name of the type in the Open Inference Protocol. */
+export function datatypeOf(type: Tensor.Type): string {
+  return jsonElements[type].datatype;
+}
+
 const typeByDatatype: ReadonlyMap<unknown, Tensor.Type> = new Map(
   Object.entries(jsonElements).map(([type, { datatype }]) => [datatype, type as Tensor.Type]),
 );

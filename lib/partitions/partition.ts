@@ -89,7 +89,7 @@ export interface Partition {
   /** Revokes the batches that were sent ahead and have not begun, with a RevokedError. */
   revoke?(): void;
   /** Ends the session at once, even in a run; only where that is safe for the process. */
-  kill?(): void;
+  kill?: (() => void) | undefined;
   /**
    * Ends the session as soon as that is safe: a process at once, a thread on the next turn of its
    * event loop. It does not restart.

@@ -34,6 +34,12 @@ import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
 import { SharedCalls } from '../deduplication/shared-calls.js';
 import { Shutdown } from './shutdown.js';
 import { Serving, type ServingState } from './serving.js';
+import { bootLine } from './boot-line.js';
+import {
+  type ServingSignature,
+  signatureOfModel,
+  signatureOfTemplate,
+} from '../definition/serving-signature.js';
 import type { ServingEvent } from '../events/serving-event.js';
 import type { StreamEvent } from '../definition/reply.js';
 import type {
@@ -74,7 +80,13 @@ export class LocalServing<Input = unknown, Output = unknown>
   private readonly fetching = new AbortController();
   private readonly shutdown: Shutdown;
   private closing: Promise<void> | undefined;
+  /** Milliseconds that the partitions of `batchedRun` took to load. */
+  private loadTime = 0;
+  /** Milliseconds that their warm-up took; undefined where nothing was run. */
+  private warmUpTime: number | undefined;
   private isClosed = false;
+  private modelSignature: ServingSignature | undefined;
+  private readonly declaredSignature: ServingSignature | undefined;
 
   constructor(
     private readonly options: ResolvedServing,
@@ -86,6 +98,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     super();
     this.name = options.name;
     this.events$ = events.all$;
+    this.declaredSignature = options.template && signatureOfTemplate(options.template);
     this.lanes = new Lanes(options.keys, options.otherKeys);
     this.shutdown = new Shutdown(`Serving "${options.name}"`, options.shutdown, {
       drain: () => this.pipelines.forEach((pipeline) => pipeline.shutdown.drain()),
@@ -112,6 +125,11 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** The options for calls from other nodes. */
   get distribution(): ServingDistribution {
     return this.options.distribution;
+  }
+
+  /** Of a model known from its start on; of a template at once. */
+  override get signature(): ServingSignature | undefined {
+    return this.modelSignature ?? this.declaredSignature;
   }
 
   override eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
@@ -195,8 +213,11 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   /** @internal Called by Nest. */
-  onModuleInit(): Promise<void> {
-    return this.start();
+  async onModuleInit(): Promise<void> {
+    await this.start();
+    const { options, signature, loadTime, warmUpTime } = this;
+    const partitions = this.partitions();
+    this.logger.log(bootLine(options, { signature, partitions, loadTime, warmUpTime }));
   }
 
   /**
@@ -282,6 +303,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   private async open(kind: ServingKind): Promise<Pipeline> {
     const { options, callbacks, lanes, events } = this;
     const isShared = kind === 'batched';
+    const begin = performance.now();
     try {
       const shared = isShared ? this.sharedCalls() : undefined;
       const opened = await this.engine(
@@ -297,9 +319,11 @@ export class LocalServing<Input = unknown, Output = unknown>
       );
       if (opened.signature) {
         lanes.fit(opened.signature);
+        this.modelSignature = signatureOfModel(opened.signature);
       }
       if (isShared) {
         this.warn(opened);
+        this.loadTime = performance.now() - begin;
       }
       const partitions = this.timed(opened.partitions);
       partitions.forEach((partition, index) => this.watch(kind, partition, index));
@@ -378,7 +402,9 @@ export class LocalServing<Input = unknown, Output = unknown>
   private async openWarm(): Promise<Pipeline> {
     const pipeline = await this.open('batched');
     try {
-      const cold = await pipeline.warmUp();
+      const begin = performance.now();
+      const { cold, batches } = await pipeline.warmUp();
+      this.warmUpTime = batches > 0 ? performance.now() - begin : undefined;
       if (cold.length > 0) {
         this.logger.warn(
           `Serving "${this.name}" cannot run its allowed sizes (of key ${cold.join(', ')}) ` +

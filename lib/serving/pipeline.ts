@@ -15,7 +15,7 @@ import type { Reply, BatchRequest } from '../execution/request.js';
 import { onCancel, resolveCallOptions } from '../execution/resolved-call-options.js';
 import { eventsOf } from '../execution/stream-request.js';
 import { ownHooks } from '../execution/validate-batch.js';
-import { warmUp } from '../execution/warm-up.js';
+import { type WarmedUp, warmUp } from '../execution/warm-up.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { axesOf } from '../partitions/onnx/model-signature.js';
@@ -140,7 +140,7 @@ export class Pipeline {
   }
 
   /** Runs every allowed size and the examples once. */
-  warmUp(): Promise<readonly string[]> {
+  warmUp(): Promise<WarmedUp> {
     const { options, opened, lanes, runner, intake, caller } = this;
     return warmUp({ options, opened, lanes, runner, intake, caller });
   }

@@ -5,6 +5,7 @@ import type { CallOptions, StreamOptions } from '../context/call-options.js';
 import type { ServingCounters, EventOf } from '../events/event-hub.js';
 import type { ServingEvent } from '../events/serving-event.js';
 import type { StreamEvent } from '../definition/reply.js';
+import type { ServingSignature } from '../definition/serving-signature.js';
 import type { ServingOptions } from '../definition/serving-definition.js';
 
 /** `ready` from the time when every partition is loaded and warm until shutdown begins. */
@@ -51,6 +52,15 @@ export abstract class Serving<Input = unknown, Output = unknown> {
   /** The status of its partitions; empty for a handle without partitions of its own. */
   partitions(): readonly PartitionStatus[] {
     return [];
+  }
+
+  /**
+   * The names, types and shapes of its inputs and outputs: of a model from its start on, of a
+   * `template` the inputs. `undefined` where nothing declares them, and for a handle of other nodes
+   * until one of them that has the serving is known.
+   */
+  get signature(): ServingSignature | undefined {
+    return undefined;
   }
 
   /** Whether it answers calls, what of it does not work and why, and how many rows are queued. */

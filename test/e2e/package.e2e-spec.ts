@@ -29,8 +29,9 @@ const { devDependencies } = JSON.parse(readFileSync(join(root, 'package.json'), 
 const quietly = ['--no-audit', '--no-fund', '--prefer-offline'];
 
 /** The errors of the compiler for an application, types of the package included. */
-async function compile(app: string, source: string): Promise<string> {
+async function compile(app: string, source: string, options: object = {}): Promise<string> {
   const compilerOptions = {
+    ...options,
     module: 'nodenext',
     target: 'es2023',
     strict: true,
@@ -185,6 +186,25 @@ describe('The packed package', () => {
       "Type 'string' is not assignable to type 'number'",
     );
     expect(await compile(full, nodeWith('prt: 1'))).toContain("'prt' does not exist in type");
+  });
+
+  it('[D3] The types compile with exactOptionalPropertyTypes and without skipLibCheck', async () => {
+    const peers = ['@nestjs/microservices', '@nestjs/terminus', '@opentelemetry/api'];
+    const app = await install('exact-types', ['@types/node', ...peers]);
+    const entries = ['', '/distribution', '/opentelemetry', '/terminus', '/testing'];
+    const source = `${entries.map((entry, i) => `import * as e${i} from 'nestjs-serving${entry}';`).join(' ')}
+      export const length: Promise<number> = e0.createServing(e0.defineServing({
+        name: 'lengths',
+        useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+      })).batchedRun('a');`;
+
+    const found = await compile(app, source, {
+      exactOptionalPropertyTypes: true,
+      skipLibCheck: false,
+    });
+
+    expect(found.split('\n').filter((line) => line.includes('nestjs-serving/dist'))).toEqual([]);
+    expect(found).not.toContain('app.ts');
   });
 
   it('A cluster over gRPC loads its peer packages on use and names missing ones', async () => {

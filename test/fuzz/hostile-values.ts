@@ -1,6 +1,7 @@
 import * as fc from 'fast-check';
 import type { Arbitrary } from 'fast-check';
-import { Batch, Tensor } from 'nestjs-serving';
+import { Batch } from 'nestjs-serving';
+import { Tensor } from 'onnxruntime-common';
 import { Observable, of } from 'rxjs';
 import { jsonText, names } from './hostile-json.js';
 

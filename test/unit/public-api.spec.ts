@@ -46,6 +46,7 @@ it('The package exports exactly the documented names', () => {
      "currentOrigin",
      "currentSignal",
      "defineServing",
+     "getServingSchemas",
      "getServingToken",
      "isServingError",
      "lengthBuckets",

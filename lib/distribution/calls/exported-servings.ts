@@ -1,3 +1,4 @@
+import type { ServingSignature } from '../../definition/serving-signature.js';
 import { healthOf, type Serving, type RemotePreprocess } from '../../serving/serving.js';
 import { LocalServing } from '../../serving/local-serving.js';
 import { LONGEST_NAME, type ServingStatus } from '../membership/node-info.js';
@@ -7,9 +8,13 @@ import { RemoteServing } from './remote-serving.js';
 /** Weight of the newest batch in the moving average. */
 const NEWEST = 0.1;
 
+/** Limit for the characters of all signatures in a heartbeat, whose frame has one of its own. */
+const SIGNATURE_ROOM = 16_384;
+
 /** The servings of this node that others may call. */
 export class ExportedServings {
   /** Milliseconds that a batch runs, as a moving average by serving. */
+  private readonly sizes = new WeakMap<ServingSignature, number>();
   private readonly runTimes = new Map<string, number>();
 
   /** `servings` returns those of the application, by name. */
@@ -18,6 +23,16 @@ export class ExportedServings {
   /** The servings that this node runs, exported or not. */
   get local(): readonly LocalServing[] {
     return [...this.servings().values()].filter((serving) => serving instanceof LocalServing);
+  }
+
+  /** The characters of a signature in a heartbeat. */
+  private sizeOf(signature: ServingSignature | undefined): number {
+    if (!signature) {
+      return 0;
+    }
+    const size = this.sizes.get(signature) ?? JSON.stringify(signature).length;
+    this.sizes.set(signature, size);
+    return size;
   }
 
   find(name: string): ExportedServing | undefined {
@@ -53,10 +68,15 @@ export class ExportedServings {
 
   /** The status of each for a heartbeat; `activeCalls` counts the calls of other nodes. */
   all(activeCalls: (name: string) => number): readonly ServingStatus[] {
+    let room = SIGNATURE_ROOM;
     return this.names().map((name) => {
       const serving = this.servings().get(name)!;
       const { queued, partitions, isReady } = healthOf(name, serving);
       const { weight, idempotent } = distributionOf(serving);
+      const signature = serving.signature;
+      const size = this.sizeOf(signature);
+      const isSent = size > 0 && size <= room;
+      room -= isSent ? size : 0;
       const working = partitions.filter(({ state }) => state === 'up').length;
       return {
         name,
@@ -67,6 +87,7 @@ export class ExportedServings {
         batchTime: this.runTimes.get(name) ?? 0,
         idempotent,
         isReady,
+        ...(isSent && { signature }),
       };
     });
   }

@@ -9,6 +9,7 @@ import {
 import { CallRecorder } from '../../events/call-recorder.js';
 import { callInRequest, streamInRequest, currentOrigin } from '../../context/caller-context.js';
 import { Serving, type ServingState, type RemotePreprocess } from '../../serving/serving.js';
+import type { ServingSignature } from '../../definition/serving-signature.js';
 import type { ServingEvent } from '../../events/serving-event.js';
 import { type EventOf, EventHub } from '../../events/event-hub.js';
 import type { StreamEvent } from '../../definition/reply.js';
@@ -51,6 +52,12 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
 
   override get reason(): string | undefined {
     return this.state === 'ready' ? undefined : 'no node that has it takes calls now';
+  }
+
+  /** That of a node that takes its calls. */
+  override get signature(): ServingSignature | undefined {
+    const candidates = this.options.selector.candidates(this.name);
+    return candidates.map(({ status }) => status.signature).find((each) => each !== undefined);
   }
 
   override eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {

@@ -1,4 +1,6 @@
 import type { Address } from '../transport.js';
+import type { ServingSignature } from '../../definition/serving-signature.js';
+import { readSignature } from './read-signature.js';
 import { FrameError } from '../wire/prelude.js';
 import {
   flagIn,
@@ -32,6 +34,11 @@ export interface ServingStatus {
    * Whether it answers calls: it is loaded and warm, is not closing, and has a working partition.
    */
   readonly isReady: boolean;
+  /**
+   * Its inputs and outputs; `undefined` where nothing declares them, and where it does not fit
+   * into the 16 KB for all servings of a node.
+   */
+  readonly signature?: ServingSignature | undefined;
 }
 
 /** The heartbeat of a node. */
@@ -100,5 +107,6 @@ function readServingStatus(value: unknown): ServingStatus {
     batchTime: numberIn(status, 'batchTime'),
     idempotent: flagIn(status, 'idempotent'),
     isReady: flagIn(status, 'isReady'),
+    signature: status['signature'] === undefined ? undefined : readSignature(status['signature']),
   };
 }

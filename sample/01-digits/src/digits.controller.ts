@@ -19,8 +19,7 @@ export class DigitsController {
   constructor(private readonly knownDigits: KnownDigits) {}
 
   /**
-   * Only the preprocessing: what it returns is the input of the serving `digits`, whose output is
-   * the reply.
+   * Prepares the input of the serving `digits`. The output of the serving is the reply.
    */
   @Post('classify')
   @HttpCode(200)
@@ -39,7 +38,7 @@ export class DigitsController {
   compare(@Body() drawings: DrawingDto[]): (Match | Error)[] {
     const matches = this.knownDigits.match(drawings.map(({ image }) => readDrawing(image)));
     return matches.map(
-      (match) => match ?? new UnprocessableEntityException('A blank image is like no digit'),
+      (match) => match ?? new UnprocessableEntityException('No digit is similar to a blank image'),
     );
   }
 

@@ -11,7 +11,7 @@ export interface Prediction {
 export const digits = defineServing({
   name: 'digits',
   model: new URL('../model/digits.onnx', import.meta.url),
-  // Nobody notices 5 ms on a web page, and a crowd of visitors fills a batch in that time.
+  // On a web page 5 ms are not noticeable, and many visitors fill a batch in that time.
   batchTimeout: 5,
 
   preprocess(ink: Float32Array) {

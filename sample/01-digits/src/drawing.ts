@@ -5,8 +5,8 @@ export const side = 28;
 const shades = ' .:+*#';
 
 /**
- * The ink of a text drawing, 0 to 1 for each pixel, row by row. What is short of 28 lines or
- * characters is paper.
+ * The ink of a text drawing, 0 to 1 for each pixel, row by row. Missing lines
+ * and characters are paper.
  */
 export function readDrawing(lines: readonly string[]): Float32Array {
   const ink = new Float32Array(side ** 2);

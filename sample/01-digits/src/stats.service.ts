@@ -10,7 +10,7 @@ export interface Stats {
 
 const none: Stats = { batches: 0, rows: 0, meanFill: 0 };
 
-/** What has run so far, by serving. */
+/** The batches and rows so far, by serving. */
 @Injectable()
 export class StatsService implements OnModuleDestroy {
   private readonly stats = new Map<string, Stats>();

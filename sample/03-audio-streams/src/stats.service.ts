@@ -2,7 +2,7 @@ import { Injectable, type OnModuleDestroy, type OnModuleInit } from '@nestjs/com
 import { ServingService, type BatchEndEvent } from 'nestjs-serving';
 import { auditTime, map, type Observable, startWith, Subject, takeUntil } from 'rxjs';
 
-/** What the last batches looked like. */
+/** The batches so far, and figures of the last ones. */
 export interface Stats {
   readonly batches: number;
   readonly rows: number;

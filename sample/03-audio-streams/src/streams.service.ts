@@ -10,7 +10,7 @@ import { vad } from './vad.serving.js';
 export interface StreamView {
   readonly id: string;
   readonly name: string;
-  /** How many chunks have been heard. */
+  /** Number of processed chunks. */
   readonly chunks: number;
   /** The last of them, `#` for speech and `_` for silence. */
   readonly timeline: string;
@@ -101,7 +101,7 @@ export class StreamsService implements OnModuleDestroy {
 
   private extend(id: string, marks: string): void {
     const open = this.streams.get(id);
-    // The stream may have ended while this was heard; and a piece may complete no chunk.
+    // The stream may have ended meanwhile, and a piece may complete no chunk.
     if (open && marks) {
       const { view } = open;
       const timeline = (view.timeline + marks).slice(-kept);

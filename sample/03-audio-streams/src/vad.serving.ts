@@ -1,7 +1,7 @@
 import { defineServing, Tensor } from 'nestjs-serving';
 import { windowSamples } from './windows.js';
 
-/** A chunk of one stream, with what the model remembered after the chunk before it. */
+/** A chunk of one stream, with the state after the chunk before it. */
 export interface Heard {
   readonly window: Float32Array;
   readonly state: Float32Array;
@@ -10,7 +10,7 @@ export interface Heard {
 export interface Judgement {
   /** The probability of speech in the chunk, 0 to 1. */
   readonly probability: number;
-  /** What the model wants to be given with the next chunk of the stream. */
+  /** The state for the next chunk of the stream. */
   readonly state: Float32Array;
 }
 
@@ -22,10 +22,7 @@ export const stateSize = 2 * 128;
 /** The same for all streams. A scalar has no rows: it is shared by the batch. */
 const sr = new Tensor('int64', [BigInt(sampleRate)], []);
 
-/**
- * Hears whether somebody speaks: Silero VAD, a recurrent network whose state is an ordinary input
- * and output.
- */
+/** Detects speech with Silero VAD, a recurrent network whose state is an ordinary input and output. */
 export const vad = defineServing({
   name: 'vad',
   model: {
@@ -33,8 +30,7 @@ export const vad = defineServing({
     // The file gives the batch axes of `state` and `sr`, and no shape of this output.
     outputs: { stateN: { batchAxis: 1 } },
   },
-  // A chunk comes every 32 ms in each stream, at no common beat: in 8 ms, a quarter of the streams
-  // have one.
+  // Each stream has a chunk every 32 ms, so a quarter of the streams have one within 8 ms.
   batchTimeout: 8,
 
   preprocess({ window, state }: Heard) {

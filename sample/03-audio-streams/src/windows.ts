@@ -2,21 +2,21 @@
 export const chunkSamples = 512;
 
 /**
- * Samples before a chunk that the model must be given with it. Of the chunk alone it hears nothing,
- * and does not say why.
+ * Samples before a chunk that the model needs with it. In the chunk alone it detects nothing, and
+ * reports no error.
  */
 export const contextSamples = 64;
 
-/** What the model is given: a chunk behind its context. */
+/** The input of the model: the context, then the chunk. */
 export const windowSamples = contextSamples + chunkSamples;
 
-/** What a stream starts with: silence for the context of its first chunk. */
+/** The context of a stream's first chunk: silence. */
 export const noSamples = new Float32Array(contextSamples);
 
 export interface Windows {
   /** One for each full chunk, in order. */
   readonly windows: readonly Float32Array[];
-  /** The context of the next chunk, and what is there of that chunk. */
+  /** The context of the next chunk, and the first samples of that chunk. */
   readonly rest: Float32Array;
 }
 

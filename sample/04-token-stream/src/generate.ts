@@ -1,8 +1,8 @@
-import type { InferenceSession } from 'onnxruntime-common';
+import type { InferenceSession } from 'onnxruntime-node';
 import { Decoding } from './decoding.js';
 import { createSampler, type Sampling } from './sampling.js';
 
-/** What to write, as it crosses to the model's thread. */
+/** A prompt as it is sent to the model's thread. */
 export interface Prompt extends Sampling {
   readonly tokens: readonly number[];
   /** The most tokens of the answer. */
@@ -14,8 +14,8 @@ export interface Prompt extends Sampling {
 /**
  * Answers prompts together, a token for each at a time, and nothing for one that has ended.
  *
- * @param isWaiting whether anybody still wants the answer to a prompt; that of another goes no
- * further
+ * @param isWaiting whether a caller still waits for the answer to a prompt; otherwise the answer
+ * ends
  */
 export async function* generate(
   session: InferenceSession,

@@ -1,4 +1,4 @@
-import { type InferenceSession } from 'onnxruntime-common';
+import { type InferenceSession } from 'onnxruntime-node';
 import { Tensor } from 'nestjs-serving';
 
 /**

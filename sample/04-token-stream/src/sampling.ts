@@ -2,7 +2,7 @@ import { seeded } from './random.js';
 
 /** How the next token is chosen. */
 export interface Sampling {
-  /** 0 takes the likeliest token always; 1 draws as the model says; more is bolder. */
+  /** 0 always takes the likeliest token; 1 draws with the probabilities of the model. */
   readonly temperature: number;
   /** Draws among so many of the likeliest tokens. */
   readonly topK: number;

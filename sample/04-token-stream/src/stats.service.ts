@@ -1,42 +1,38 @@
 import { Injectable, type OnModuleDestroy, type OnModuleInit } from '@nestjs/common';
-import { type ServingEvent, ServingService } from 'nestjs-serving';
-import {
-  auditTime,
-  BehaviorSubject,
-  type Observable,
-  scan,
-  startWith,
-  Subject,
-  takeUntil,
-} from 'rxjs';
+import { type BatchEndEvent, type ServingEvent, ServingService } from 'nestjs-serving';
+import { auditTime, map, type Observable, startWith, Subject, takeUntil } from 'rxjs';
 
-/** What batches have run. */
+/** The batches so far, the running one included. */
 export interface Stats {
   readonly batches: number;
   readonly prompts: number;
-  /** Prompts in the batch that runs now, those that have been answered included. */
+  /** Answers that are written now. One that has ended, or was stopped, no longer counts. */
   readonly running: number;
   /** Mean share of the last batches that was used, 0 to 1. */
   readonly meanFill: number;
-  readonly recent: readonly BatchEnd[];
+  /** The last batches, the newest at the end. */
+  readonly recent: readonly StartedBatch[];
 }
 
-type BatchEnd = Extract<ServingEvent, { type: 'batch:end' }>;
+export interface StartedBatch extends Pick<BatchEndEvent, 'batch' | 'rows' | 'batchSize' | 'fill'> {
+  /** Milliseconds that it ran; absent while it runs. */
+  readonly runTime?: number;
+}
 
 const kept = 40;
-const none: Stats = { batches: 0, prompts: 0, running: 0, meanFill: 0, recent: [] };
 
 @Injectable()
 export class StatsService implements OnModuleInit, OnModuleDestroy {
-  private readonly current$ = new BehaviorSubject(none);
   private readonly end$ = new Subject<void>();
+  private readonly running = new Set<number>();
+  private recent: readonly StartedBatch[] = [];
+  private batches = 0;
+  private prompts = 0;
 
   constructor(private readonly servings: ServingService) {}
 
   onModuleInit() {
-    this.servings.events$
-      .pipe(takeUntil(this.end$), scan(count, none))
-      .subscribe((stats) => this.current$.next(stats));
+    this.events$.subscribe((event) => this.count(event));
   }
 
   /**
@@ -47,29 +43,43 @@ export class StatsService implements OnModuleInit, OnModuleDestroy {
     this.end$.next();
   }
 
-  get stats(): Stats {
-    return this.current$.value;
-  }
-
   /** The current numbers, and again when they change, at most ten times a second. */
   get stats$(): Observable<Stats> {
-    return this.current$.pipe(auditTime(100), startWith(this.stats), takeUntil(this.end$));
+    return this.events$.pipe(
+      auditTime(100),
+      startWith(undefined),
+      map(() => this.stats),
+    );
   }
-}
 
-function count(stats: Stats, event: ServingEvent): Stats {
-  if (event.type === 'batch:start') {
-    return { ...stats, running: stats.running + event.rows };
+  get stats(): Stats {
+    const { batches, prompts, running, recent } = this;
+    const filled = recent.reduce((sum, { fill }) => sum + fill, 0);
+    return {
+      batches,
+      prompts,
+      running: running.size,
+      meanFill: filled / Math.max(1, recent.length),
+      recent,
+    };
   }
-  if (event.type !== 'batch:end') {
-    return stats;
+
+  private get events$(): Observable<ServingEvent> {
+    return this.servings.events$.pipe(takeUntil(this.end$));
   }
-  const recent = [...stats.recent, event].slice(-kept);
-  return {
-    batches: stats.batches + 1,
-    prompts: stats.prompts + event.rows,
-    running: stats.running - event.rows,
-    meanFill: recent.reduce((sum, { fill }) => sum + fill, 0) / recent.length,
-    recent,
-  };
+
+  private count(event: ServingEvent) {
+    if (event.type === 'batch:start') {
+      const { batch, rows, batchSize, fill, calls } = event;
+      this.batches += 1;
+      this.prompts += rows;
+      this.recent = [...this.recent, { batch, rows, batchSize, fill }].slice(-kept);
+      calls.forEach((call) => this.running.add(call));
+    } else if (event.type === 'call:end') {
+      this.running.delete(event.call);
+    } else if (event.type === 'batch:end') {
+      const { batch: ended, runTime } = event;
+      this.recent = this.recent.map((each) => (each.batch === ended ? { ...each, runTime } : each));
+    }
+  }
 }

@@ -6,18 +6,18 @@ export class TextStream {
   private readonly decoder = new TextDecoder('utf-8', { ignoreBOM: true });
 
   /**
-   * @param written what stands for a token in the vocabulary; nothing for special tokens, which are
-   * no text
+   * @param written the entry of a token in the vocabulary; undefined for special tokens, which are no
+   * text
    */
   constructor(private readonly written: (token: number) => string | undefined) {}
 
-  /** The text that is certain now: often that of the token, sometimes nothing. */
+  /** The complete characters so far: often the text of the token, sometimes none. */
   push(token: number): string {
     const bytes = Array.from(this.written(token) ?? '', (character) => byteOf.get(character) ?? 0);
     return this.decoder.decode(Uint8Array.from(bytes), { stream: true });
   }
 
-  /** What is left when no more tokens come: a replacement character if one was cut in two. */
+  /** The rest of the text after the last token: a replacement character for an incomplete one. */
   end(): string {
     return this.decoder.decode();
   }

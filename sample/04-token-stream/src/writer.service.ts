@@ -26,7 +26,7 @@ export class WriterService {
   ) {}
 
   /**
-   * The answer in pieces of text, and an event `done` at its end. Who unsubscribes frees the row in
+   * The answer in pieces of text, and an event `done` at its end. To unsubscribe frees the row in
    * the model.
    */
   write({ prompt, ...options }: GenerateQuery): Observable<MessageEvent> {

@@ -4,12 +4,12 @@ import { defineServing } from 'nestjs-serving';
 export function createWriter(folder: string) {
   return defineServing({
     name: 'writer',
-    // A thread runs the script as it is built, from wherever this file is run.
+    // A thread runs JavaScript: the built file, also when this file runs from its source.
     useFile: new URL('../dist/writer.thread.js', import.meta.url),
     partitions: [{ folder }],
     batchSize: 8,
-    // A batch takes a second or so and nobody can join it, so it is worth a moment to gather those
-    // who come together.
+    // A batch takes about a second and takes no more prompts when it runs, so it waits a moment for
+    // prompts that arrive together.
     batchTimeout: 20,
   });
 }

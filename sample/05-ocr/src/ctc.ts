@@ -1,6 +1,6 @@
 import type { Tensor } from 'nestjs-serving';
 
-/** What a line says. */
+/** The text of a line. */
 export interface Reading {
   readonly text: string;
   /** Mean probability of its characters, 0 to 1. */

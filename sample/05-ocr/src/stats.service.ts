@@ -2,7 +2,7 @@ import { Injectable, type OnModuleDestroy, type OnModuleInit } from '@nestjs/com
 import { ServingService, type BatchEndEvent } from 'nestjs-serving';
 import { auditTime, map, type Observable, startWith, Subject, takeUntil } from 'rxjs';
 
-/** What one partition has run of one key. */
+/** The batches of one key on one partition. */
 export interface Lane {
   readonly key: string;
   readonly partition: number;

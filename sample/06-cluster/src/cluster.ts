@@ -64,7 +64,7 @@ async function started(
   return { process: child, ...(message as { url?: string }) };
 }
 
-/** A port that nobody listens on. */
+/** A free port. */
 async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1');
   await once(server, 'listening');

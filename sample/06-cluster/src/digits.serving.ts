@@ -1,6 +1,6 @@
 import { defineServing, Tensor } from 'nestjs-serving';
 
-/** What is read from one handwritten digit, and by whom. */
+/** The result for one handwritten digit. */
 export interface Prediction {
   readonly digit: number;
   /** The node that has run it. */
@@ -8,12 +8,12 @@ export interface Prediction {
 }
 
 /**
- * Reads handwritten digits: 784 bytes of ink in, a digit out. The model nodes own it; the web node
- * knows its name alone.
+ * Reads handwritten digits: 784 bytes of ink in, a digit out. The model nodes have it; the web node
+ * has only its name.
  */
 export const digits = defineServing({
   name: 'digits',
-  model: new URL('../../01-digits/model/digits.onnx', import.meta.url),
+  model: new URL('../model/digits.onnx', import.meta.url),
   batchTimeout: 5,
 
   preprocess(pixels: Uint8Array) {
@@ -25,7 +25,7 @@ export const digits = defineServing({
     const values = probabilities.data as Float32Array;
     return {
       digit: values.indexOf(Math.max(...values)),
-      node: process.env['NODE_NAME'] ?? 'somebody',
+      node: process.env['NODE_NAME'] ?? 'unnamed',
     };
   },
 });

@@ -2,7 +2,7 @@ import { Transport } from '@nestjs/microservices';
 import type { DistributionOptions } from 'nestjs-serving/distribution';
 
 /**
- * How the nodes of this sample find each other: over NATS where `NATS_URL` says where it is, else
+ * How the nodes of this sample find each other: over NATS if `NATS_URL` has its address, else
  * over TCP, by the ports in `PEERS`.
  */
 export function distribution(): DistributionOptions {

@@ -13,7 +13,7 @@ const PIXELS = 28 ** 2;
  * label and a byte for each pixel.
  */
 export async function handwritten(): Promise<readonly Digit[]> {
-  const file = await readFile(new URL('../../01-digits/model/digits.bin', import.meta.url));
+  const file = await readFile(new URL('../model/digits.bin', import.meta.url));
   return Array.from({ length: file.length / (1 + PIXELS) }, (_, index) => {
     const start = index * (1 + PIXELS);
     return { label: file[start]!, pixels: file.toString('base64', start + 1, start + 1 + PIXELS) };

@@ -7,10 +7,10 @@ export interface Outcome {
   readonly failures: number;
 }
 
-/** So many ask at a time. */
+/** Number of concurrent callers. */
 const CALLERS = 32;
 
-/** Has so many digits read; `progress` is told after each how many that makes. */
+/** Sends so many digits. `progress` gets the number of answers after each. */
 export async function load(
   url: string,
   digits: readonly Digit[],

@@ -8,7 +8,7 @@ const digits = await handwritten();
 console.log(`Two model nodes and a web node at ${cluster.url}, over ${cluster.transport}.\n`);
 report('600 digits', await load(cluster.url, digits, 600));
 
-// In the middle of the next ones, one of the model nodes is gone, as by a power cut.
+// One of the model nodes is killed under load, as by a power cut.
 const underLoad = load(
   cluster.url,
   digits,

@@ -6,7 +6,7 @@ import { distribution } from './distribution.js';
 
 @Controller()
 class DigitsController {
-  /** The serving is on another machine, and this is all that there is to say about it here. */
+  /** The serving is on another node; its name is enough. */
   @Post('digits')
   @Batched('digits')
   read(@Body() { pixels }: { readonly pixels: string }): Uint8Array {

@@ -7,7 +7,7 @@ import { tableOf } from './table.js';
 const { values: options } = parseArgs({ options: { keep: { type: 'boolean', default: false } } });
 
 const sample = await semanticSearch().catch((error: Error) => {
-  console.log(`${error.message}\nUntil then, here is the sample that needs no network.\n`);
+  console.log(`${error.message}\nThe demo takes the digits instead, which need no network.\n`);
   return handwrittenDigits();
 });
 const load = { requests: sample.requests, amount: 1000, connections: 200 };

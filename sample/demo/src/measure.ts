@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import type { Load, LoadResult } from './load.js';
 
-/** What a load did to an application; times in ms. */
+/** Figures of an application under load; times in ms. */
 export interface Measurement extends LoadResult {
   readonly requests: number;
   readonly batches: number;

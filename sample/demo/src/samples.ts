@@ -3,13 +3,13 @@ import type { ServingDefinition } from 'nestjs-serving';
 import { readFile } from 'node:fs/promises';
 import type { LoadRequest } from './load.js';
 
-/** An application to show, and what its callers ask. */
+/** An application and the requests of its callers. */
 export interface Sample {
   readonly title: string;
   readonly module: Type;
   readonly definition: ServingDefinition;
   readonly requests: readonly LoadRequest[];
-  /** What to expect of batching here. */
+  /** The effect of batching in this application. */
   readonly remark: string;
 }
 
@@ -40,8 +40,8 @@ export async function semanticSearch(): Promise<Sample> {
     definition: await createEmbedder(await fetchModel()),
     requests: questions.map((question) => ({ path: `/search?q=${encodeURIComponent(question)}` })),
     remark:
-      'Batching itself gains this model little on one CPU thread, x1.0 to x1.4; the rest is that the model and HTTP\n' +
-      'no longer share a thread. That is the real gain: the event loop stays free for everybody else.',
+      'Batching alone makes this model 1.0 to 1.4 times as fast on one CPU thread. The rest of the gain is that\n' +
+      'the model no longer blocks the event loop, which stays free for other requests.',
   };
 }
 
@@ -66,7 +66,7 @@ export async function handwrittenDigits(): Promise<Sample> {
       body: JSON.stringify({ image: noise() }),
     })),
     remark:
-      'This network runs in less time than the HTTP request around it takes, so batching changes little here;\n' +
-      'it pays where the model is the slow part.',
+      'This network takes less time than the HTTP request around it, so batching changes little here.\n' +
+      'It gains where the model is the slow part.',
   };
 }

@@ -3,7 +3,7 @@ import { InferenceSession } from 'onnxruntime-node';
 import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 
-/** What one would write without batching: a session on the main thread, and one run per call. */
+/** The same serving without batching: a session on the main thread, and one run per call. */
 export async function unbatched(definition: ServingDefinition) {
   const model = 'model' in definition ? definition.model : undefined;
   if (typeof model !== 'string' && !(model instanceof URL)) {

@@ -39,20 +39,24 @@ const digitsWith = (changes: ServerOptions['digits']) =>
     ...changes,
   });
 
-const squaresWith = ({ worker, ...changes }: NonNullable<ServerOptions['squares']>) =>
-  defineServing<SquareRow, number, number, unknown>({
-    name: 'squares',
-    useFile: new URL('./workers/squares.worker.js', import.meta.url),
-    ...inProcesses,
-    partitions: twoWith(worker),
-    ...changes,
-  });
+const squaresWith = ({
+  worker,
+  ...changes
+}: NonNullable<ServerOptions['squares']>): ServingDefinition<SquareRow, number> => ({
+  name: 'squares',
+  useFile: new URL('./workers/squares.worker.js', import.meta.url),
+  ...inProcesses,
+  partitions: twoWith(worker),
+  ...changes,
+});
 
-const lettersWith = ({ worker, ...changes }: NonNullable<ServerOptions['letters']>) =>
-  defineServing<LettersRow, string, string, unknown>({
-    name: 'letters',
-    useFile: new URL('./workers/letters.worker.js', import.meta.url),
-    ...inProcesses,
-    partitions: twoWith(worker),
-    ...changes,
-  });
+const lettersWith = ({
+  worker,
+  ...changes
+}: NonNullable<ServerOptions['letters']>): ServingDefinition<LettersRow, string> => ({
+  name: 'letters',
+  useFile: new URL('./workers/letters.worker.js', import.meta.url),
+  ...inProcesses,
+  partitions: twoWith(worker),
+  ...changes,
+});

@@ -22,6 +22,7 @@ import {
   type ServingDefinition,
   type ServingHandler,
   ServingModule,
+  ServingService,
 } from 'nestjs-serving';
 import { boot, loud, marking, Meetings } from '../../fixtures/serving/text-servings.js';
 
@@ -38,6 +39,12 @@ const featureOf = (serving: ServingDefinition): Type => {
   @Module({ imports: [ServingModule.forFeature({ servings: [serving] })] })
   class FeatureModule {}
   return FeatureModule;
+};
+
+const moduleOf = (metadata: ModuleMetadata): Type => {
+  @Module(metadata)
+  class Part {}
+  return Part;
 };
 
 /** A controller whose batched method has a parameter with this decorator. */
@@ -72,6 +79,14 @@ class Lost {
 }
 
 @Injectable()
+class Inheriting extends Meetings {}
+
+@Injectable()
+class Caller {
+  constructor(readonly servings: ServingService) {}
+}
+
+@Injectable()
 class Longing {
   @InjectServing('nowhere') readonly serving!: Serving;
 }
@@ -85,10 +100,93 @@ describe('Wrong wiring', () => {
     ],
     [
       '@InjectServing() with an unknown serving',
-      'Serving:nowhere',
+      'Serving:nowhere (of servings in ServingModule.forRoot or forFeature',
       () => ({ ...servingsOf(loud), providers: [Longing] }),
     ],
-    ['@Batched() without ServingModule', 'BatchedMethods', () => ({ controllers: [Meetings] })],
+    [
+      '@InjectServing() with a serving of forRootAsync without names',
+      'Serving:nowhere (of servings in ServingModule.forRoot or forFeature, of names in ' +
+        'forRootAsync, or of remotes in ServingClusterModule)',
+      () => ({
+        imports: [ServingModule.forRootAsync({ useFactory: () => ({ servings: [loud] }) })],
+        providers: [Longing],
+      }),
+    ],
+    [
+      '@Batched() without ServingModule',
+      'Meetings.meet is @Batched(), and the application does not import ServingModule, which runs ' +
+        'it: add ServingModule.forRoot() to the imports of the root module',
+      () => ({ controllers: [Meetings] }),
+    ],
+    [
+      '@Batched() in a provider of a module without ServingModule',
+      'Inheriting.meet is @Batched(), and the application does not import ServingModule',
+      () => ({ imports: [moduleOf({ providers: [Inheriting] })] }),
+    ],
+    [
+      'ServingModule by its class alone',
+      'imports ServingModule without options: write ServingModule.forRoot({ servings: [...] })',
+      () => ({ imports: [ServingModule] }),
+    ],
+    [
+      'ServingModule by its class alone, with users of its servings',
+      'imports ServingModule without options: write ServingModule.forRoot({ servings: [...] })',
+      () => ({ imports: [ServingModule], controllers: [Meetings], providers: [Caller] }),
+    ],
+    [
+      'forFeature without forRoot',
+      'ServingModule.forFeature registers [loud], and the application has no ' +
+        'ServingModule.forRoot(); import ServingModule.forRoot() in the root module',
+      () => ({ imports: [featureOf(loud)] }),
+    ],
+    [
+      'forRoot twice',
+      'ServingModule.forRoot is imported 2 times, in AppModule and Part; import it once, in the ' +
+        'root module, and use ServingModule.forFeature',
+      () => ({ imports: [ServingModule.forRoot(), moduleOf(servingsOf(loud))] }),
+    ],
+    [
+      'forRoot twice, with the same serving',
+      'ServingModule.forRoot is imported 2 times',
+      () => ({ imports: [moduleOf(servingsOf(loud)), moduleOf(servingsOf(loud))] }),
+    ],
+    [
+      'an unknown option of forRoot',
+      'ServingModule.forRoot: unknown option "serving" ([]); did you mean "servings"? known are',
+      () => ({ imports: [ServingModule.forRoot({ serving: [] } as object)] }),
+    ],
+    [
+      'an unknown option of forFeature',
+      'ServingModule.forFeature: unknown option "Servings" ([]); did you mean "servings"?',
+      () => ({ imports: [ServingModule.forFeature({ Servings: [] } as object)] }),
+    ],
+    [
+      'names for forRoot',
+      'ServingModule.forRoot: option "names" is [ \'loud\' ]; allowed is nothing here: only',
+      () => ({ imports: [ServingModule.forRoot({ names: ['loud'] })] }),
+    ],
+    [
+      'servings for forRootAsync',
+      'option "servings" is []; allowed is nothing here: the factory returns them, and "names"',
+      () => ({
+        imports: [ServingModule.forRootAsync({ servings: [], useFactory: () => ({}) } as object)],
+      }),
+    ],
+    [
+      'an unknown option from a factory',
+      'The factory of ServingModule.forRootAsync: unknown option "serving" ([]); did you mean',
+      () => ({
+        imports: [ServingModule.forRootAsync({ useFactory: () => ({ serving: [] }) as object })],
+      }),
+    ],
+    [
+      'a factory that defines servings, without names',
+      'defines [loud], but "names" lists []; the two must be the same. Write ' +
+        "ServingModule.forRootAsync({ names: ['loud'], ... })",
+      () => ({
+        imports: [ServingModule.forRootAsync({ useFactory: () => ({ servings: [loud] }) })],
+      }),
+    ],
     [
       'one name twice in a list',
       'Serving "loud" is registered more than once',
@@ -96,7 +194,7 @@ describe('Wrong wiring', () => {
     ],
     [
       'one name in two modules',
-      'Serving "loud" is registered more than once, the second time in ServingModule',
+      'Serving "loud" is registered more than once, the second time in ServingFeatureModule',
       () => ({
         imports: [ServingModule.forRoot(), featureOf(loud), featureOf(marking('loud', '?'))],
       }),
@@ -171,8 +269,50 @@ describe('Wrong wiring', () => {
       'Parameter 0 of Wrong.handle is the whole path parameters',
       () => ({ ...servingsOf(), controllers: [controllerTaking(Param())] }),
     ],
-  ])('[10.5] Wrong wiring fails the boot: %s', async (_, message, metadata) => {
+  ])('[10.5] [D5] Wrong wiring fails the boot: %s', async (_, message, metadata) => {
     await expect((async () => boot(metadata()))()).rejects.toThrow(message);
+  });
+
+  it.each<[string, () => ModuleMetadata]>([
+    [
+      'one forRoot in two modules',
+      () => {
+        const servings = servingsOf(loud);
+        return { imports: [moduleOf(servings), moduleOf(servings)] };
+      },
+    ],
+    [
+      'a forRoot that is exported again by its class',
+      () => {
+        const servings = ServingModule.forRoot({ servings: [loud], isGlobal: false });
+        const part = moduleOf({ imports: [servings], exports: [ServingModule] });
+        return { imports: [part], providers: [Caller] };
+      },
+    ],
+    [
+      'several forFeature',
+      () => ({
+        imports: [ServingModule.forRoot(), featureOf(loud), featureOf(marking('low', '.'))],
+      }),
+    ],
+    [
+      '@Batched() in a module that does not import a ServingModule that is not global',
+      () => ({
+        imports: [
+          moduleOf({ imports: [ServingModule.forRoot({ isGlobal: false })] }),
+          moduleOf({ controllers: [Meetings], providers: [Inheriting] }),
+        ],
+      }),
+    ],
+  ])('[D5] Right wiring boots: %s', async (_, metadata) => {
+    await expect(boot(metadata())).resolves.toBeUndefined();
+  });
+
+  it('[D5] A @Batched() method of an instance outside the application says where to get it', () => {
+    expect(() => new Meetings().meet(['a'])).toThrow(
+      'Meetings.meet is @Batched() and its instance is no provider of an application that has ' +
+        'started with ServingModule.forRoot()',
+    );
   });
 
   it.each<[string, string, () => void]>([
@@ -197,6 +337,7 @@ describe('Wrong wiring', () => {
   it('[10.5] @Batched() is refused when the number of `types` differs from the number of parameters', () => {
     expect(() => {
       class Wrong {
+        // @ts-expect-error two parameters, one type
         @Batched({ types: [String] })
         add(ones: string[], others: string[]): string[] {
           return [...ones, ...others];

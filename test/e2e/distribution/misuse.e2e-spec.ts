@@ -35,7 +35,7 @@ describe('The boot of a node', () => {
     [
       'an unknown option',
       { transport: TCP, peer: [] },
-      'unknown option "peer" ([]); known are attempts, balance,',
+      'unknown option "peer" ([]); did you mean "peers"? known are attempts, balance,',
     ],
     [
       'a name for a nodeId',
@@ -70,7 +70,7 @@ describe('The boot of a node', () => {
     [
       'invalid limits',
       { transport: TCP, limits: { call: 1 } },
-      '"limits": unknown option "call" (1); known are bytes, calls,',
+      '"limits": unknown option "call" (1); did you mean "calls"? known are bytes, calls,',
     ],
     [
       'a downAfter that one late heartbeat exceeds',

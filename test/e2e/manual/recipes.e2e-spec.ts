@@ -79,7 +79,9 @@ export class TextsController {
   /** Sends each result as soon as it is there. Closing the page cancels the rest. */
   @Sse(':texts')
   stream(@Param('texts') texts: string): Observable<{ data: unknown }> {
-    return this.servings.stream(words, texts).pipe(map(({ output }) => ({ data: { output } })));
+    return this.servings
+      .stream(words, texts)
+      .pipe(map(({ output }) => ({ data: { words: output } })));
   }
 }
 // #endregion
@@ -182,7 +184,7 @@ describe('The recipes of the manual', () => {
     await app.listen(0, '127.0.0.1');
 
     const response = await fetch(`${await app.getUrl()}/texts/one%20two`);
-    expect(await response.text()).toContain('data: {"output":');
+    expect(await response.text()).toContain('data: {"words":2}');
   });
 
   it('Options come from the configuration', async () => {

@@ -75,6 +75,7 @@ export const lengths = defineServing({
 // #region hooks
 export const sums = defineServing({
   name: 'sums',
+  preprocess: (rows: Batch) => ({ batch: rows }), // a call may have several rows
   useFactory:
     () =>
     (rows: number[][], { emit }) => {
@@ -174,7 +175,7 @@ describe('The manual on streams', () => {
     let longest = 0;
     for await (const { output } of servings.stream(lengths, 'README.md')) {
       // Lines of the file run in batches while later lines are read.
-      longest = Math.max(longest, ...(output as number[]));
+      longest = Math.max(longest, ...output);
     }
     // #endregion
     expect(longest).toBeGreaterThan(100);

@@ -103,6 +103,7 @@ describe('A model on the Hugging Face Hub', () => {
     expect(lines).toEqual([
       `Serving "digits" downloads ${onMain} (407 kB)`,
       `Serving "digits" has ${onMain} of commit ${first} in ${repo}`,
+      expect.stringMatching(/^Serving "digits" is ready: /),
     ]);
   });
 

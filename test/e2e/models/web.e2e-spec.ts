@@ -77,6 +77,7 @@ describe('A model at an address', () => {
     expect(lines).toEqual([
       `Serving "digits" downloads ${server.origin}/digits.onnx (407 kB)`,
       `Serving "digits" has ${server.origin}/digits.onnx in ${path}`,
+      expect.stringMatching(/^Serving "digits" is ready: /),
     ]);
 
     const again = await create(model);

@@ -6,6 +6,7 @@ import { AppModule } from '../../../sample/03-audio-streams/src/app.module.js';
 import { clipFile } from '../../../sample/03-audio-streams/src/speech-clip.js';
 import type { Stats } from '../../../sample/03-audio-streams/src/stats.service.js';
 import type { StreamView } from '../../../sample/03-audio-streams/src/streams.service.js';
+import { expectToFit } from './expect-to-fit.js';
 import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
 import { startSample } from '../../fixtures/http/sample-app.js';
 
@@ -216,6 +217,7 @@ describe('The sample 03-audio-streams', () => {
         await page.waitForFunction(`document.querySelectorAll('#bars i').length > 50`);
         expect(await page.locator('#fill').textContent()).toMatch(/^([5-9]|[1-9]\d) %$/);
         await page.screenshot({ path: `test-results/audio-streams-${colorScheme}.png` });
+        await expectToFit(page);
 
         await page.getByRole('button', { name: 'Stop', exact: true }).click();
         await page.getByRole('button', { name: 'Stop the microphone' }).click();

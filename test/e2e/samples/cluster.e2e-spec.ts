@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { describe, expect, it } from '@jest/globals';
 
-const main = fileURLToPath(new URL('../../../sample/06-cluster/dist/main.js', import.meta.url));
+const sample = fileURLToPath(new URL('../../../scripts/sample.js', import.meta.url));
 
 /** The figures that the sample prints for one load. */
 function loadIn(line: string): {
@@ -24,7 +24,7 @@ function loadIn(line: string): {
 
 describe('The sample 06-cluster', () => {
   it('[11] All digits are read by both model nodes, and by the one that is left', async () => {
-    const { stdout } = await promisify(execFile)(process.execPath, [main]);
+    const { stdout } = await promisify(execFile)(process.execPath, [sample, '06']);
 
     const loads = stdout.split('\n').filter((line) => line.includes('read right'));
     expect(loads.map((line) => loadIn(line.slice(line.indexOf(':'))))).toEqual([
@@ -34,3 +34,15 @@ describe('The sample 06-cluster', () => {
     ]);
   });
 });
+
+it.each([[[]], [['0']], [['07-unknown']]])(
+  'The command for samples lists them when it is given %j',
+  async (args) => {
+    await expect(promisify(execFile)(process.execPath, [sample, ...args])).rejects.toMatchObject({
+      code: 1,
+      stderr: expect.stringMatching(
+        /^npm run sample NAME.*:\n {2}01-digits\n {2}02-semantic-search\n/,
+      ),
+    });
+  },
+);

@@ -87,7 +87,7 @@ describe('The sample 01-digits', () => {
     for (const [index, { status, body }] of replies.entries()) {
       expect(status).toBe(index % 5 ? 200 : 422);
       expect(body).toMatchObject(
-        index % 5 ? { index } : { message: 'A blank image is like no digit' },
+        index % 5 ? { index } : { message: 'No digit is similar to a blank image' },
       );
     }
   });

@@ -7,6 +7,7 @@ import { fetchModel } from '../../../sample/05-ocr/src/fetch-model.js';
 import type { Line } from '../../../sample/05-ocr/src/lines.service.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
+import { expectToFit } from './expect-to-fit.js';
 import { useSample, whyMissing } from '../../fixtures/http/sample-app.js';
 
 interface Answer {
@@ -138,6 +139,13 @@ describeUnless(modelMissing, 'the OCR sample', () => {
       expect(await page.locator('.strip i').count()).toBeGreaterThan(10);
       // The browser logs the answer to the upload that is no image.
       expect(problems).toEqual([expect.stringContaining('400 (Bad Request)')]);
+
+      await expectToFit(page);
+      await page.setViewportSize({ width: 390, height: 1280 });
+      const line = page.locator('#lines .text').getByText('Invoice 2024-0815', { exact: true });
+      // On a phone the text has one line too.
+      expect((await line.boundingBox())!.height).toBeLessThan(30);
+      await page.setViewportSize({ width: 1280, height: 1280 });
 
       await page.screenshot({ path: 'test-results/ocr.png' });
       await page.emulateMedia({ colorScheme: 'dark' });

@@ -5,6 +5,7 @@ import type { Answer } from '../../../sample/02-semantic-search/src/search.servi
 import type { Stats } from '../../../sample/02-semantic-search/src/stats.service.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
+import { expectToFit } from './expect-to-fit.js';
 import { startSample, useSample, whyMissing } from '../../fixtures/http/sample-app.js';
 
 const modelMissing = await whyMissing(fetchModel);
@@ -43,6 +44,15 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
     expect(answers.every(({ length }) => length === 5)).toBe(true);
     expect(after.rows - before.rows).toBe(100);
     expect(after.batches - before.batches).toBeLessThan(50);
+  });
+
+  it('The statistics of a new application count no questions', async () => {
+    const other = await startSample(AppModule);
+    const response = await fetch(`${await other.getUrl()}/stats`, {
+      headers: { connection: 'close' },
+    });
+    await expect(response.json()).resolves.toMatchObject({ batches: 0, rows: 0 });
+    await other.close();
   });
 
   it('A question longer than the model can read is cut', async () => {
@@ -88,6 +98,7 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
       await page.waitForFunction(`document.querySelector('#rows').textContent >= ${asked + 200}`);
       expect(await page.locator('#bars i').count()).toBeGreaterThan(5);
       expect(problems).toEqual([]);
+      await expectToFit(page);
 
       await page.screenshot({ path: 'test-results/semantic-search.png' });
     });

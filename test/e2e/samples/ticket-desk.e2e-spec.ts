@@ -16,13 +16,15 @@ import {
 } from '../../fixtures/deployment/dockerfile.js';
 import { ImageProcess, namespaceMissing } from '../../fixtures/deployment/image-process.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
+import { blocksOf } from '../starters/starter.js';
 import { registryMissing } from '../../fixtures/registry.js';
 
 const root = fileURLToPath(new URL('../../..', import.meta.url));
 const sample = join(root, 'sample/07-ticket-desk');
 const read = (file: string) => readFileSync(join(sample, file), 'utf8');
 
-const acme = 'acme-key-000000001';
+/** The key of the README. */
+const acme = 'a-key-of-16-characters';
 const globex = 'globex-key-000000001';
 const API_KEYS = `acme:${acme}, globex:${globex}`;
 
@@ -125,6 +127,18 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
     });
     expect(answer.confidence).toBeGreaterThan(0.3);
     expect(answer.confidence).toBeLessThanOrEqual(1);
+  });
+
+  it('The request of the README gets the answer of the README', async () => {
+    const [curl] = blocksOf('sample/07-ticket-desk/README.md', 'sh', 'curl') as [string];
+    const [json] = blocksOf('sample/07-ticket-desk/README.md', 'json', 'topic') as [string];
+    const printed = await run('bash', ['-ec', curl.replace('localhost:3000', desk.url)], image);
+
+    const { confidence, ...answer } = JSON.parse(json) as Answer;
+    expect(JSON.parse(printed)).toEqual({
+      ...answer,
+      confidence: expect.closeTo(confidence, 1),
+    });
   });
 
   it('A hundred tickets get their topics in their order, in shared batches', async () => {

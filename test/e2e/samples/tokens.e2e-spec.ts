@@ -8,6 +8,7 @@ import type { Done } from '../../../sample/04-token-stream/src/writer.service.js
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
 import { useSample, whyMissing } from '../../fixtures/http/sample-app.js';
+import { expectToFit } from './expect-to-fit.js';
 import { type ServerSent, serverSent } from '../../fixtures/http/server-sent.js';
 
 const modelMissing = await whyMissing(fetchModel);
@@ -76,6 +77,40 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     return result;
   }
 
+  it('The statistics count an answer while it is written', async () => {
+    const before = await stats();
+    const ended = next('batch:end');
+    const answering = events(poem, { maxTokens: '1000' });
+    await answering.next();
+    const during = await stats();
+    await answering.return(undefined);
+    await ended;
+
+    expect(during).toMatchObject({
+      batches: before.batches + 1,
+      prompts: before.prompts + 1,
+      running: 1,
+    });
+    expect(during.recent.at(-1)).toEqual({
+      batch: expect.any(Number),
+      rows: 1,
+      batchSize: 8,
+      fill: 1 / 8,
+    });
+    await expect(stats()).resolves.toMatchObject({ running: 0 });
+  });
+
+  it('An answer that has ended no longer counts as running while its batch goes on', async () => {
+    await inOneBatch(2, async () => {
+      const other = events(essay, { maxTokens: '200' });
+      await Promise.all([other.next(), answer(sum)]);
+      await expect(stats()).resolves.toMatchObject({ running: 1 });
+      const ended = next('batch:end');
+      await other.return(undefined);
+      await ended;
+    });
+  });
+
   it('The statistics count batches and prompts', async () => {
     const before = await stats();
     const ended = next('batch:end');
@@ -88,7 +123,11 @@ describeUnless(modelMissing, 'the token stream sample', () => {
       prompts: before.prompts + 1,
       running: 0,
     });
-    expect(after.recent.at(-1)).toMatchObject({ rows: 1, batchSize: 8 });
+    expect(after.recent.at(-1)).toMatchObject({
+      rows: 1,
+      batchSize: 8,
+      runTime: expect.any(Number),
+    });
   });
 
   it('Tokens are streamed one by one while the batch runs', async () => {
@@ -209,9 +248,25 @@ describeUnless(modelMissing, 'the token stream sample', () => {
         viewport: { width: 1280, height: 860 },
       });
 
+      await page.getByRole('button', { name: 'Write a poem about spring' }).waitFor();
+      expect(
+        await page.evaluate(
+          `getComputedStyle(document.querySelector('#answers'), '::before').content`,
+        ),
+      ).toContain('No answers yet.');
+      const started = Number(await page.locator('#batches').textContent());
       await page.getByRole('button', { name: 'Five at once' }).click();
       const poemCard = page.locator('article', { hasText: poem });
       await poemCard.getByText(/^\d+ tokens, \d+ a second$/).waitFor();
+      // Some of the five may come too late for the batch of the others.
+      await page.waitForFunction(`document.querySelector('#running').textContent > 1`);
+      expect(Number(await page.locator('#batches').textContent())).toBeGreaterThan(started);
+      const title = await page.locator('#bars i.running').last().getAttribute('title');
+      expect(title).toMatch(/^\d of 8 prompts, running$/);
+      await expectToFit(page);
+      await page.setViewportSize({ width: 390, height: 860 });
+      const prompt = (await page.getByLabel('Prompt').boundingBox())!;
+      expect(prompt.width).toBeGreaterThan(350);
       await page.screenshot({ path: 'test-results/token-stream-running.png' });
       await poemCard.getByRole('button', { name: 'Stop' }).click();
       await poemCard.getByText(/^\d+ tokens, stopped$/).waitFor();
@@ -223,10 +278,11 @@ describeUnless(modelMissing, 'the token stream sample', () => {
         .waitFor();
       expect(await page.locator('article').count()).toBe(5);
       expect(await page.locator('article.running').count()).toBe(0);
+      await page.waitForFunction(`document.querySelector('#running').textContent === '0'`);
 
       const ended = Number(await page.locator('#batches').textContent());
       await page.getByLabel('Prompt').fill('中国的首都是哪里？');
-      await page.getByRole('button', { name: 'Write' }).click();
+      await page.getByRole('button', { name: 'Write', exact: true }).click();
       await page
         .locator('article', { hasText: '中国的首都是北京。' })
         .getByText('ended by itself')

@@ -108,7 +108,7 @@ describe('Options of keys', () => {
     ],
     [
       { batchsize: 3 },
-      'unknown option "batchsize" (3); known are allowedSizes, batchSize, batchTimeout, key',
+      'unknown option "batchsize" (3); did you mean "batchSize"? known are allowedSizes, batchSize, batchTimeout, key',
     ],
   ])(
     '[4.7] [1.9] Invalid options of a key are refused with the names of serving and key: %p',

@@ -38,6 +38,8 @@ describe('resolveDefinition', () => {
     const limits = { batchSize: 32, batchTimeout: 0, runSize: Infinity };
     expect(resolve(valid)).toEqual({
       name: 'embedder',
+      runner: 'function',
+      isolation: undefined,
       distribution: {
         enabled: true,
         weight: 1,
@@ -226,7 +228,7 @@ describe('resolveDefinition', () => {
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
     [
       { batchsize: 8 },
-      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, deduplication, distribution,',
+      'unknown option "batchsize" (8); did you mean "batchSize"? known are allowedSizes, batchKeys, batchSize, batchTimeout, deduplication, distribution,',
     ],
     [
       { logger: circular },
@@ -303,7 +305,7 @@ describe('resolveDefinition', () => {
     [{ name: 'a', model: { file: '' } }, 'option "model.file" is ""; allowed is a path'],
     [
       { name: 'a', model: { file: 'a.onnx', input: {} } },
-      'unknown option "model.input" ({}); known are fetches, file, inputs, outputs, session',
+      'unknown option "model.input" ({}); did you mean "model.inputs"? known are fetches, file, inputs, outputs, session',
     ],
     [
       { ...model, model: { file: 'a.onnx', session: 'cuda' } },

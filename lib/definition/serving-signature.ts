@@ -1,0 +1,58 @@
+import type { Tensor } from 'onnxruntime-common';
+import {
+  describePort,
+  type ModelPort,
+  type ModelSignature,
+} from '../partitions/onnx/model-signature.js';
+
+/** One tensor of a serving's rows or results. */
+export interface TensorSignature {
+  /** The name in the model, or the path in a container; empty for a tensor without a name. */
+  readonly name: string;
+  /** The type of its elements. */
+  readonly type: Tensor.Type;
+  /**
+   * The number of elements along each axis: a number is fixed, a text is the name of a size that
+   * may vary, `null` any size.
+   */
+  readonly shape: readonly (number | string | null)[];
+  /** The axis that counts rows; `null` for a tensor that the rows of a batch share. */
+  readonly batchAxis: number | null;
+}
+
+/**
+ * The tensors that the runner of a serving takes and returns: what `preprocess` gives and
+ * `postprocess` gets, or, without them, what callers pass and receive.
+ */
+export interface ServingSignature {
+  /** All inputs, in the order of the model or of the template. */
+  readonly inputs: readonly TensorSignature[];
+  /** The outputs of the reply; `undefined` where only the inputs are declared. */
+  readonly outputs: readonly TensorSignature[] | undefined;
+}
+
+export function signatureOfModel({ inputs, outputs, fetches }: ModelSignature): ServingSignature {
+  const replied = outputs.filter(({ name }) => fetches.includes(name));
+  return { inputs: inputs.map(tensorOf), outputs: replied.map(tensorOf) };
+}
+
+export function signatureOfTemplate(ports: readonly ModelPort[]): ServingSignature {
+  return { inputs: ports.map(tensorOf), outputs: undefined };
+}
+
+function tensorOf({ name, type, shape, batchAxis }: ModelPort): TensorSignature {
+  return { name, type, shape: shape.map((size) => (isUnnamed(size) ? null : size)), batchAxis };
+}
+
+function isUnnamed(size: number | string): boolean {
+  return size === '' || size === '?';
+}
+
+/** `image: float32[batch, 784]`, for logs. */
+export function describeTensors(tensors: readonly TensorSignature[]): string {
+  return tensors
+    .map(({ shape, ...tensor }) =>
+      describePort({ ...tensor, shape: shape.map((size) => size ?? '') }),
+    )
+    .join(', ');
+}

@@ -1,0 +1,185 @@
+import { expectTypeOf } from 'expect-type';
+import {
+  Batch,
+  type BatchContext,
+  defineServing,
+  DONE,
+  lengthBuckets,
+  type PostprocessContext,
+  type Serving,
+  type ServingDefinition,
+  type ServingHandler,
+  ServingModule,
+  type ServingOf,
+  type ServingService,
+  withMetadata,
+} from 'nestjs-serving';
+import type { BatchScript } from 'nestjs-serving/testing';
+import { BatchScript as Script } from 'nestjs-serving/testing';
+import { Tensor } from 'onnxruntime-common';
+import type { Observable } from 'rxjs';
+
+declare const servings: ServingService;
+
+// A function gives input and output.
+const lengths = defineServing({
+  name: 'lengths',
+  useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+});
+expectTypeOf<ServingOf<typeof lengths>>().toEqualTypeOf<Serving<string, number>>();
+expectTypeOf(servings.get(lengths)).toEqualTypeOf<Serving<string, number>>();
+expectTypeOf(servings.batchedRun(lengths, 'a')).toEqualTypeOf<Promise<number>>();
+expectTypeOf(servings.run({ local: lengths }, 'a')).toEqualTypeOf<Promise<number>>();
+expectTypeOf(servings.get({ distributed: lengths })).toEqualTypeOf<Serving<string, number>>();
+expectTypeOf(Script.of(lengths)).toEqualTypeOf<BatchScript<string, number>>();
+
+// Names give no types, unless the caller does.
+expectTypeOf(servings.get('lengths')).toEqualTypeOf<Serving>();
+expectTypeOf(servings.batchedRun<string, number>('lengths', 'a')).toEqualTypeOf<Promise<number>>();
+
+// Promises, errors of rows and metadata are no part of the output.
+const careful = defineServing({
+  name: 'careful',
+  useFactory:
+    async ({ partition }) =>
+    async (texts: readonly string[], { key }) =>
+      withMetadata(
+        texts.map(async (text) => (text === '' ? new RangeError(key) : text.length)),
+        { partition },
+      ),
+});
+expectTypeOf<ServingOf<typeof careful>>().toEqualTypeOf<Serving<string, number>>();
+
+// Tensors come and go as they are, and a list for rows of tensors stays a list.
+const scaled = defineServing({ name: 'scaled', useFactory: () => (rows: Tensor) => rows });
+expectTypeOf<ServingOf<typeof scaled>>().toEqualTypeOf<Serving<Tensor, Tensor>>();
+const labels = defineServing({
+  name: 'labels',
+  useFactory: () => (rows: { image: Tensor }) => Array.from(rows.image.dims, String),
+});
+const named = defineServing({
+  name: 'named',
+  useFactory: () => (rows: { readonly input: Tensor }) => ({ output: rows.input }),
+});
+expectTypeOf<ServingOf<typeof named>>().toEqualTypeOf<
+  Serving<{ readonly input: Tensor }, { output: Tensor }>
+>();
+expectTypeOf<ServingOf<typeof labels>>().toEqualTypeOf<Serving<{ image: Tensor }, string[]>>();
+
+// preprocess gives the input, and decides whether a call has one result or a list of them.
+const words = {
+  name: 'words',
+  useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+};
+const one = defineServing({ ...words, preprocess: (id: number) => ({ batch: String(id) }) });
+expectTypeOf<ServingOf<typeof one>>().toEqualTypeOf<Serving<number, number>>();
+const many = defineServing({ ...words, preprocess: (rows: Batch) => ({ batch: rows }) });
+expectTypeOf<ServingOf<typeof many>>().toEqualTypeOf<Serving<Batch, number[]>>();
+const lazy = defineServing({
+  ...words,
+  preprocess: async (rows: Observable<string>) => ({ batch: rows }),
+});
+expectTypeOf<ServingOf<typeof lazy>>().toEqualTypeOf<Serving<Observable<string>, number[]>>();
+const unclear = defineServing({ ...words, preprocess: (rows: object) => ({ batch: rows }) });
+expectTypeOf<ServingOf<typeof unclear>>().toEqualTypeOf<Serving<object>>();
+const either = defineServing({
+  ...words,
+  preprocess: (rows: string | Batch) => ({ batch: rows }),
+});
+expectTypeOf<ServingOf<typeof either>>().toEqualTypeOf<
+  Serving<string | Batch, number | number[]>
+>();
+const bucketed = defineServing({
+  name: 'bucketed',
+  preprocess: (codes: number[]) => ({
+    batch: lengthBuckets([16]).batch(new Tensor('int32', codes, [1, codes.length])),
+  }),
+  useFactory: () => (rows: Tensor) => Array.from(rows.dims, String),
+});
+expectTypeOf<ServingOf<typeof bucketed>>().toEqualTypeOf<Serving<number[], string[]>>();
+
+// postprocess gets the result of the runner and the info of preprocess, and gives the output.
+const marked = defineServing({
+  name: 'marked',
+  preprocess: (id: number) => ({ batch: String(id), info: { id } }),
+  useFactory: () => (texts: string[], context) => {
+    expectTypeOf(context).toEqualTypeOf<BatchContext>();
+    return texts.map((text) => text.length);
+  },
+  postprocess(length, { info, ...rest }) {
+    expectTypeOf(length).toEqualTypeOf<number>();
+    expectTypeOf(info).toEqualTypeOf<{ id: number }>();
+    expectTypeOf(rest).not.toBeAny();
+    return { length, ...info };
+  },
+});
+expectTypeOf<ServingOf<typeof marked>>().toEqualTypeOf<
+  Serving<number, { length: number; id: number }>
+>();
+const opaque = defineServing({ ...words, postprocess: (length: number): unknown => length });
+expectTypeOf<ServingOf<typeof opaque>>().toEqualTypeOf<Serving<string>>();
+
+// Other callbacks give the input too.
+const shared = defineServing({
+  name: 'shared',
+  deduplication: { singleFlight: true, key: ({ text }: { text: string }) => text },
+  preprocess: ({ text }) => ({ batch: text }),
+  useFactory: () => (texts: string[]) => texts.map((text) => ({ mood: text })),
+});
+expectTypeOf<ServingOf<typeof shared>>().toEqualTypeOf<
+  Serving<{ text: string }, { mood: string }>
+>();
+
+// A generator's reply is a list over a call, and one step in a stream.
+const steps = defineServing({
+  name: 'steps',
+  useFactory: () =>
+    function* (texts: string[]) {
+      yield texts.map(() => DONE);
+    },
+});
+expectTypeOf<ServingOf<typeof steps>>().toEqualTypeOf<Serving<string>>();
+
+// A list of tensors is one container, or one tensor per row: the values decide.
+const stacked = defineServing({ name: 'stacked', useFactory: () => (rows: Tensor[]) => rows });
+expectTypeOf<ServingOf<typeof stacked>>().toEqualTypeOf<Serving>();
+
+// The outputs of a model are known only at run time.
+const model = defineServing({
+  name: 'model',
+  model: 'model.onnx',
+  preprocess: (ink: Float32Array) => ({ batch: { x: new Tensor(ink, [1, 4]) }, info: 'ink' }),
+  postprocess({ y }: { y: Tensor }, context) {
+    expectTypeOf(context).toEqualTypeOf<PostprocessContext<string>>();
+    return y.dims;
+  },
+});
+expectTypeOf<ServingOf<typeof model>>().toEqualTypeOf<Serving<Float32Array, readonly number[]>>();
+const bare = defineServing({ name: 'bare', model: { file: 'model.onnx' } });
+expectTypeOf<ServingOf<typeof bare>>().toEqualTypeOf<Serving>();
+
+// A class gives the output of its handleBatch, and takes any batch.
+class Upper implements ServingHandler {
+  init(): void {}
+
+  handleBatch(batch: Batch): { output: string[] } {
+    return { output: (batch.consume() as string[]).map((text) => text.toUpperCase()) };
+  }
+}
+const upper = defineServing({
+  name: 'upper',
+  useClass: Upper,
+  preprocess: (text: string) => ({ batch: text }),
+});
+expectTypeOf<ServingOf<typeof upper>>().toEqualTypeOf<Serving<string, string>>();
+
+// A file says nothing, and an annotation gives it types.
+const file = defineServing({ name: 'file', useFile: '/primes.js', isolation: 'process' });
+expectTypeOf<ServingOf<typeof file>>().toEqualTypeOf<Serving>();
+const primes: ServingDefinition<number, boolean> = { name: 'primes', useFile: '/primes.js' };
+expectTypeOf(servings.get(primes)).toEqualTypeOf<Serving<number, boolean>>();
+
+// All of them are definitions, and a copy with another runner of the same kind is one too.
+ServingModule.forRoot({ servings: [lengths, careful, marked, model, upper, file, primes] });
+const small = defineServing({ ...model, name: 'small', model: 'small.onnx' });
+expectTypeOf<ServingOf<typeof small>>().toEqualTypeOf<ServingOf<typeof model>>();

@@ -17,9 +17,11 @@ const pages = new Map(
 
 /** Code blocks of the manual, each with the file and region, run by a test or sample, that it must equal. */
 const blocks = [...pages].flatMap(([page, text]) =>
-  [...text.matchAll(/(?:<!-- (\S+)#(\S+) -->\n)?```(?:ts|js|python)\n([\s\S]*?)```/g)].map(
-    ([, file, region, code]) => ({ page, file, region, code: code! }),
-  ),
+  [
+    ...text.matchAll(
+      /(?:<!-- (\S+)#(\S+) -->\n)?```(?:ts|js|python|dockerfile|yaml)\n([\s\S]*?)```/g,
+    ),
+  ].map(([, file, region, code]) => ({ page, file, region, code: code! })),
 );
 
 function regionOf(file: string, region: string): string {

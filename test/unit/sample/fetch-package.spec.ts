@@ -84,8 +84,12 @@ describe('fetchPackage', () => {
   });
 
   it('All samples have the same copy of it', async () => {
-    const copies = ['02-semantic-search', '04-token-stream', '05-ocr'].map((sample) =>
-      readFile(new URL(`../../../sample/${sample}/src/fetch-package.ts`, import.meta.url), 'utf8'),
+    const copies = ['02-semantic-search', '04-token-stream', '05-ocr', '07-ticket-desk'].map(
+      (sample) =>
+        readFile(
+          new URL(`../../../sample/${sample}/src/fetch-package.ts`, import.meta.url),
+          'utf8',
+        ),
     );
 
     expect(new Set(await Promise.all(copies)).size).toBe(1);

@@ -1,0 +1,36 @@
+import { Module } from '@nestjs/common';
+import { ConfigModule } from '@nestjs/config';
+import { APP_FILTER } from '@nestjs/core';
+import { TerminusModule } from '@nestjs/terminus';
+import { ServingModule } from 'nestjs-serving';
+import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
+import { ServingHealthIndicator } from 'nestjs-serving/terminus';
+import { ClassifierService } from './classifier.service.js';
+import { createEmbedder } from './embedder.serving.js';
+import { fetchModel } from './fetch-model.js';
+import { HealthController } from './health.controller.js';
+import { RefusalFilter } from './refusal.filter.js';
+import { type Settings, settings } from './settings.js';
+import { TicketsController } from './tickets.controller.js';
+
+@Module({
+  imports: [
+    ConfigModule.forRoot({ isGlobal: true, load: [settings] }),
+    TerminusModule,
+    ServingModule.forRootAsync({
+      names: ['embedder'],
+      inject: [settings.KEY],
+      useFactory: async (config: Settings) => ({
+        servings: [await createEmbedder(await fetchModel(), config)],
+      }),
+    }),
+    ServingOpenTelemetryModule,
+  ],
+  controllers: [TicketsController, HealthController],
+  providers: [
+    ClassifierService,
+    ServingHealthIndicator,
+    { provide: APP_FILTER, useClass: RefusalFilter },
+  ],
+})
+export class AppModule {}

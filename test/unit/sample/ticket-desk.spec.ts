@@ -1,0 +1,77 @@
+import { describe, expect, it } from '@jest/globals';
+import { Tensor } from 'nestjs-serving';
+import { meanVector } from '../../../sample/07-ticket-desk/src/embedder.serving.js';
+import { nearestTopic } from '../../../sample/07-ticket-desk/src/nearest-topic.js';
+import { digestOf, tenantsOf } from '../../../sample/07-ticket-desk/src/settings.js';
+
+const example = (topic: string, text: string, ...vector: number[]) => ({
+  topic,
+  text,
+  vector: Float32Array.from(vector),
+});
+describe('nearestTopic', () => {
+  const examples = [
+    example('billing', 'far', 0, 1),
+    example('delivery', 'farther', -1, 0),
+    example('billing', 'near', 1, 0),
+    example('delivery', 'nearer', 0.6, 0.8),
+  ];
+
+  it('The topic is that of the nearest example, whatever its other examples are', () => {
+    const vector = Float32Array.of(1, 0);
+    expect(nearestTopic(vector, examples)).toMatchObject({ topic: 'billing', example: 'near' });
+
+    const other = Float32Array.of(0.6, 0.8);
+    expect(nearestTopic(other, examples)).toMatchObject({ topic: 'delivery', example: 'nearer' });
+  });
+
+  it('The confidence is the softmax of the best similarities of the topics', () => {
+    const { confidence } = nearestTopic(Float32Array.of(1, 0), examples);
+
+    expect(confidence).toBeCloseTo(1 / (1 + Math.exp(20 * (0.6 - 1))), 6);
+  });
+
+  it('Two topics at the same distance have a confidence of a half', () => {
+    const same = [example('a', 'one', 1, 0), example('b', 'other', 1, 0)];
+
+    expect(nearestTopic(Float32Array.of(1, 0), same).confidence).toBe(0.5);
+  });
+});
+
+describe('meanVector', () => {
+  it('The mean of the tokens has length 1 and leaves out the padding', () => {
+    const hidden = new Tensor('float32', [2, 4, 4, 4, 100, 100], [1, 3, 2]);
+
+    // The mean of [2, 4] and [4, 4] is [3, 4], of length 5.
+    const [first, second] = meanVector(hidden, 2);
+    expect(first).toBeCloseTo(0.6, 6);
+    expect(second).toBeCloseTo(0.8, 6);
+  });
+});
+
+describe('tenantsOf', () => {
+  it('Each key belongs to its tenant, and a tenant may have several', () => {
+    const tenants = tenantsOf(
+      'acme:first-key-of-acme, globex:the-key-of-globex,acme:next:key-of-acme',
+    );
+
+    expect(tenants).toEqual(
+      new Map([
+        [digestOf('first-key-of-acme'), 'acme'],
+        [digestOf('the-key-of-globex'), 'globex'],
+        [digestOf('next:key-of-acme'), 'acme'],
+      ]),
+    );
+  });
+
+  it.each([
+    undefined,
+    '',
+    'acme',
+    'acme:short',
+    ':a-key-of-16-characters',
+    'a b:a-key-of-16-chars',
+  ])('The keys %j are refused', (keys) => {
+    expect(() => tenantsOf(keys)).toThrow('Set API_KEYS to tenant:key');
+  });
+});

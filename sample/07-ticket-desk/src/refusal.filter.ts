@@ -1,3 +1,4 @@
+// #region filter
 import { type ArgumentsHost, Catch, HttpException } from '@nestjs/common';
 import { BaseExceptionFilter } from '@nestjs/core';
 import {
@@ -18,3 +19,4 @@ export class RefusalFilter extends BaseExceptionFilter {
     super.catch(new HttpException({ statusCode, code }, statusCode), host);
   }
 }
+// #endregion

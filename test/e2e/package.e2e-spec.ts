@@ -243,7 +243,7 @@ describe('The packed package', () => {
     it.each(['11', '12'])(
       '[H1] An empty application with Nest %s serves a model and closes while a batch never ends',
       async (major) => {
-        const app = await applicationOf(major, 'nest');
+        const app = await applicationOf(major);
         const { stdout } = await run('node', ['app.mjs'], { cwd: app });
         const reply = JSON.parse(stdout) as {
           version: string;
@@ -276,7 +276,7 @@ describe('The packed package', () => {
       async (major, client) => {
         const server = await NatsServer.start();
         try {
-          const app = await applicationOf(major, 'cluster');
+          const app = await applicationOf(major);
           await run('npm', ['install', ...quietly, `@nestjs/microservices@^${major}.0.0`, client], {
             cwd: app,
           });
@@ -296,9 +296,17 @@ describe('The packed package', () => {
     );
   });
 
-  /** An empty application with the package. */
-  async function applicationOf(major: string, name: string): Promise<string> {
-    const app = join(folder, `${name}-${major}`);
+  const applications = new Map<string, Promise<string>>();
+
+  /** An application of that version of Nest with the package, the same for all tests. */
+  function applicationOf(major: string): Promise<string> {
+    const application = applications.get(major) ?? createApplication(major);
+    applications.set(major, application);
+    return application;
+  }
+
+  async function createApplication(major: string): Promise<string> {
+    const app = join(folder, `nest-${major}`);
     await cp(join(root, 'test/fixtures/consumer'), app, { recursive: true });
     await copyFile(join(root, 'sample/01-digits/model/digits.onnx'), join(app, 'digits.onnx'));
     await writeFile(join(app, 'package.json'), JSON.stringify(manifest(major)));

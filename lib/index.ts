@@ -38,7 +38,7 @@ export {
 export type { ServingHandler } from './partitions/handler.partition.js';
 export type { PartitionStatus } from './partitions/partition.js';
 export { TensorJsonInterceptor, type TensorJsonOptions } from './http/tensor-json.interceptor.js';
-export { TensorPipe } from './http/tensor.pipe.js';
+export { TensorBody } from './http/tensor-body.decorator.js';
 export { ServingRpcExceptionFilter } from './serving-rpc-exception.filter.js';
 export { getServingToken, InjectServing } from './serving.decorator.js';
 export { ServingModule } from './serving.module.js';

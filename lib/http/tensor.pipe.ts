@@ -15,8 +15,6 @@ const limits: JsonLimits = {
  * Makes tensors of `{ "$tensor": { "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3] } }`
  * wherever they are in the body of a request, and bigints of `{ "$bigint": "123" }`. An invalid
  * tensor is answered with status 400 and its path in the body.
- *
- * It belongs behind a ValidationPipe: `@Body(TensorPipe) body: ScoreDto`.
  */
 @Injectable()
 export class TensorPipe implements PipeTransform<unknown, unknown> {

@@ -1,6 +1,5 @@
 import { beforeEach, expect, it } from '@jest/globals';
 import {
-  Body,
   ClassSerializerInterceptor,
   Controller,
   Get,
@@ -20,10 +19,9 @@ import {
   InvalidServingError,
   ServingModule,
   ServingService,
-  TensorJsonInterceptor,
   Tensor,
-  type Tensor as TensorType,
-  TensorPipe,
+  TensorBody,
+  TensorJsonInterceptor,
 } from 'nestjs-serving';
 import { from, type Observable } from 'rxjs';
 import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
@@ -88,25 +86,30 @@ class TensorsController {
   }
 
   @Post('echo')
-  echo(@Body(TensorPipe) body: unknown): unknown {
+  echo(@TensorBody() body: unknown): unknown {
     return body;
   }
 
   @Post('base64')
   @UseInterceptors(new TensorJsonInterceptor({ tensors: 'base64' }))
-  base64(@Body(TensorPipe) body: unknown): unknown {
+  base64(@TensorBody() body: unknown): unknown {
     return body;
   }
 
+  @Post('shapes')
+  shape(@TensorBody('image') image: Tensor): unknown {
+    return [image instanceof Tensor, image.dims];
+  }
+
   @Post('pictures')
-  picture(@Body(TensorPipe) body: PictureDto): unknown {
+  picture(@TensorBody() body: PictureDto): unknown {
     const { title, image } = body;
     return [body instanceof PictureDto, title, image instanceof Tensor, image.dims];
   }
 
   @Post('sums')
   @Batched({ batchSize: 2, batchTimeout: 1_000_000, types: [Object] })
-  sums(@Body(TensorPipe) rows: Tensor[]): Tensor[] {
+  sums(@TensorBody() rows: Tensor[]): Tensor[] {
     return rows.map(({ data }) => floats([1], [(data as Float32Array).reduce((a, b) => a + b)]));
   }
 
@@ -133,7 +136,7 @@ class DigitsController {
   constructor(private readonly servings: ServingService) {}
 
   @Post('digits')
-  digits(@Body(TensorPipe) image: TensorType): Promise<unknown> {
+  digits(@TensorBody() image: Tensor): Promise<unknown> {
     return this.servings.batchedRun('digits', { image });
   }
 }
@@ -249,6 +252,12 @@ describeOnPlatforms('Tensors over HTTP', (listen) => {
       tensor('FP32', [1], [3]),
       tensor('FP32', [1], [12]),
     ]);
+  });
+
+  it('[10.6] One property of a body may be a tensor, behind a ValidationPipe', async () => {
+    const image = tensor('UINT8', [1, 2], [1, 2]);
+
+    expect((await site.post('/shapes', { title: 'a', image })).body).toEqual([true, [1, 2]]);
   });
 
   it('[10.6] A DTO keeps its class, and a tensor in it passes its validation', async () => {

@@ -1,12 +1,12 @@
 // #region imports
-import { Body, Controller, Module, Post } from '@nestjs/common';
+import { Controller, Module, Post } from '@nestjs/common';
 import { APP_INTERCEPTOR } from '@nestjs/core';
 import {
   ServingModule,
   ServingService,
+  Tensor,
+  TensorBody,
   TensorJsonInterceptor,
-  TensorPipe,
-  type Tensor,
 } from 'nestjs-serving';
 // #endregion
 import { expect, it } from '@jest/globals';
@@ -20,7 +20,7 @@ export class DigitsController {
   constructor(private readonly servings: ServingService) {}
 
   @Post()
-  read(@Body(TensorPipe) image: Tensor) {
+  read(@TensorBody() image: Tensor) {
     return this.servings.batchedRun('digits', { image }); // { probabilities: Tensor }
   }
 }
@@ -55,7 +55,7 @@ describeOnPlatforms('The manual on tensors over HTTP', (listen) => {
     @Controller('vectors')
     class VectorsController {
       @Post()
-      echo(@Body(TensorPipe) vector: Tensor) {
+      echo(@TensorBody() vector: Tensor) {
         return vector;
       }
     }

@@ -131,9 +131,10 @@ export function tensorOf({ type, data, dims }: Pick<Tensor, 'type' | 'data' | 'd
 }
 
 function inThisRealm(data: TypedData): TypedData {
-  const name = data[Symbol.toStringTag];
-  const storage = (globalThis as unknown as Record<string, Storage>)[name]!;
-  return data instanceof storage ? data : new storage(data.buffer, data.byteOffset, data.length);
+  const storage = storageByName.get(data[Symbol.toStringTag]);
+  return !storage || data instanceof storage
+    ? data
+    : new storage(data.buffer, data.byteOffset, data.length);
 }
 
 /** False once the buffer was transferred or has shrunk. */
@@ -219,6 +220,10 @@ export const storageClasses: ReadonlyMap<string, Storage> = new Map<string, Stor
   ['uint4', Uint8Array],
   ['int4', Uint8Array],
 ]);
+
+const storageByName: ReadonlyMap<string, Storage> = new Map(
+  [...storageClasses.values()].map((storage) => [storage.name, storage]),
+);
 
 /** The class of the typed array, for a copy. A new Buffer would share the memory of a pool. */
 function storageOf<T extends TypedData>(data: T): new (from: number | T) => T {

@@ -85,8 +85,8 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** Milliseconds that their warm-up took; undefined where nothing was run. */
   private warmUpTime: number | undefined;
   private isClosed = false;
-  private modelSignature: ServingSignature | undefined;
-  private readonly declaredSignature: ServingSignature | undefined;
+  /** That of the template, or once it is loaded that of the model. */
+  private knownSignature: ServingSignature | undefined;
 
   constructor(
     private readonly options: ResolvedServing,
@@ -98,7 +98,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     super();
     this.name = options.name;
     this.events$ = events.all$;
-    this.declaredSignature = options.template && signatureOfTemplate(options.template);
+    this.knownSignature = options.template && signatureOfTemplate(options.template);
     this.lanes = new Lanes(options.keys, options.otherKeys);
     this.shutdown = new Shutdown(`Serving "${options.name}"`, options.shutdown, {
       drain: () => this.pipelines.forEach((pipeline) => pipeline.shutdown.drain()),
@@ -129,7 +129,7 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   /** Of a model known from its start on; of a template at once. */
   override get signature(): ServingSignature | undefined {
-    return this.modelSignature ?? this.declaredSignature;
+    return this.knownSignature;
   }
 
   override eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
@@ -319,7 +319,7 @@ export class LocalServing<Input = unknown, Output = unknown>
       );
       if (opened.signature) {
         lanes.fit(opened.signature);
-        this.modelSignature = signatureOfModel(opened.signature);
+        this.knownSignature = signatureOfModel(opened.signature);
       }
       if (isShared) {
         this.warn(opened);

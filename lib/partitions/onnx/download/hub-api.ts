@@ -1,6 +1,6 @@
 import { ServingLoadError } from '../../../errors.js';
 import { isCommit, isSha256 } from './hub-cache.js';
-import type { HubModel } from './remote-model.js';
+import { encodePath, type HubModel } from './remote-model.js';
 import { send } from './request.js';
 
 /** The Hub's answer about a file. */
@@ -22,8 +22,7 @@ function endpoint(): string {
 }
 
 function addressOf({ repo, path }: HubModel, revision: string): string {
-  const parts = path.split('/').map(encodeURIComponent).join('/');
-  return `${endpoint()}/${repo}/resolve/${encodeURIComponent(revision)}/${parts}`;
+  return `${endpoint()}/${repo}/resolve/${encodeURIComponent(revision)}/${encodePath(path)}`;
 }
 
 /** The file at that commit. `allowsHttp`: whether the caller compares its hash. */

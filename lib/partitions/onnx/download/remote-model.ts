@@ -125,6 +125,11 @@ function isIdentifier(part: string): boolean {
   return /^[\w.-]+$/.test(part);
 }
 
+/** The relative path as part of an address. */
+export function encodePath(path: string): string {
+  return path.split('/').map(encodeURIComponent).join('/');
+}
+
 /**
  * The file beside the model, which the model refers to by this relative path.
  *

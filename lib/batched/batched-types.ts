@@ -11,7 +11,7 @@ export type BatchMethodDecorator<Types> = <Method extends AnyMethod>(
   descriptor: TypedPropertyDescriptor<Method> & BatchMistakes<Method, Types>,
 ) => void;
 
-/** What is wrong with a batched method, as a type that its descriptor cannot have. */
+/** The first mistake in a batched method, as a type that no descriptor has. */
 type BatchMistakes<Method extends AnyMethod, Types> =
   false extends AreLists<Parameters<Method>>
     ? Mistake<'@Batched(): each parameter of the method is a list, with an entry per caller'>

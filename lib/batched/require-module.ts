@@ -10,7 +10,7 @@ const MODULE = Symbol('module of batched methods');
 
 /**
  * Lets each instance that Nest constructs find the batched methods of its application. Nest has a
- * ModuleRef in every module, so this runs at boot even where nobody imports ServingModule.
+ * ModuleRef in every module, so this runs at boot even in an application without ServingModule.
  */
 export function requireModule(target: object, key: string | symbol): void {
   if (MODULE in target) {

@@ -127,6 +127,11 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.options.distribution;
   }
 
+  /** Whether its batches hold calls of one origin. */
+  get separatesOrigins(): boolean {
+    return this.options.queue.separateOrigins;
+  }
+
   /** Of a model known from its start on; of a template at once. */
   override get signature(): ServingSignature | undefined {
     return this.knownSignature;

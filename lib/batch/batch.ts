@@ -216,6 +216,11 @@ export class Batch {
     return this.rows instanceof ListRows;
   }
 
+  /** The rows that are plain values; undefined for tensors. */
+  get values(): readonly unknown[] | undefined {
+    return this.rows instanceof ListRows ? this.rows.values : undefined;
+  }
+
   /** False when a buffer of the rows was transferred or has shrunk since the batch was made. */
   get isIntact(): boolean {
     return this.rows?.isIntact ?? true;

@@ -6,7 +6,7 @@ export class ListRows implements Rows {
   readonly isIntact = true;
   readonly bytes = 0;
 
-  constructor(private readonly values: readonly unknown[]) {}
+  constructor(readonly values: readonly unknown[]) {}
 
   get size(): number {
     return this.values.length;

@@ -141,11 +141,17 @@ export class BatchRun implements BatchListener {
       return;
     }
     const rows = outputRows(result.output, this.batch, this.outputAxes);
+    const { values } = rows;
     this.forEachPart(({ request, offset }, start, end) => {
-      if (!request.isOver) {
-        const part = rows.slice(start, end);
-        request.answer(offset, result.own ? part : part.copy(), result.metadata);
+      if (request.isOver) {
+        return;
       }
+      if (values && request.size === 1) {
+        request.answerValue(values[start], result.metadata);
+        return;
+      }
+      const part = rows.slice(start, end);
+      request.answer(offset, result.own ? part : part.copy(), result.metadata);
     });
   }
 

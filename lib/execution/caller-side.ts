@@ -7,6 +7,7 @@ import { Batch, DEFAULT_KEY } from '../batch/batch.js';
 import { flatten, read } from '../batch/container.js';
 import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
+import { isThenable } from '../partitions/function.partition.js';
 import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
 import type { PostprocessContext, PreprocessResult } from '../definition/serving-definition.js';
 
@@ -183,7 +184,7 @@ export async function* finishStream(
 }
 
 /** The one result of a call with one plain value; of any other call, all results. */
-export function unwrap({ single }: Call, output: unknown): unknown {
+export function unwrap({ single }: { readonly single: boolean }, output: unknown): unknown {
   return single && Array.isArray(output) ? output[0] : output;
 }
 
@@ -209,8 +210,18 @@ async function* elementsOf(
   }
 }
 
-async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Promise<Call> {
-  const prepared: PreprocessResult | undefined = await callbacks.preprocess!(input);
+function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Call | Promise<Call> {
+  const prepared = callbacks.preprocess!(input);
+  return isThenable(prepared)
+    ? Promise.resolve(prepared).then((own) => preprocessed(callbacks, own, axes))
+    : preprocessed(callbacks, prepared, axes);
+}
+
+function preprocessed(
+  callbacks: Callbacks,
+  prepared: PreprocessResult | undefined,
+  axes?: BatchAxes,
+): Call {
   if (typeof prepared !== 'object' || prepared === null || !('batch' in prepared)) {
     throw new InvalidServingError(
       `Serving "${callbacks.name}": preprocess must return { batch, info? }, it returned ` +

@@ -1,7 +1,12 @@
 import { Batch } from '../batch/batch.js';
 import type { QueuedRequest, RequestQueue } from '../batching/queued-request.js';
 import { isA, isError, type RunTimeoutError, ServingUnavailableError } from '../errors.js';
-import { DEFAULT_CALL_OPTIONS, type ResolvedCallOptions } from './resolved-call-options.js';
+import {
+  DEFAULT_CALL_OPTIONS,
+  isCancellable,
+  onCancel,
+  type ResolvedCallOptions,
+} from './resolved-call-options.js';
 import type { CallRecorder } from '../events/call-recorder.js';
 import type { ServingLane } from './lanes.js';
 import { DONE } from '../partitions/batch-function.js';
@@ -22,6 +27,8 @@ export abstract class BatchRequest implements QueuedRequest {
    */
   overrun: RunTimeoutError | undefined;
   private missing: number;
+  /** Stops waiting for the call to be cancelled. */
+  private stopWaiting: (() => void) | undefined;
   /** The rows that a generator has ended with DONE. */
   private done: Set<number> | undefined;
 
@@ -31,7 +38,7 @@ export abstract class BatchRequest implements QueuedRequest {
     readonly watch?: CallRecorder,
     /** The hooks that the caller asked for. With hooks, all rows run in one batch. */
     readonly hooks?: readonly string[],
-    private readonly terms = DEFAULT_CALL_OPTIONS,
+    protected readonly terms = DEFAULT_CALL_OPTIONS,
     readonly cost = 0,
   ) {
     this.missing = batch.size;
@@ -65,6 +72,11 @@ export abstract class BatchRequest implements QueuedRequest {
     }
   }
 
+  /** Takes the output of a request that has one row, which is a plain value. */
+  answerValue(value: unknown, metadata: unknown): void {
+    this.answer(0, Batch.ofValues([value]), metadata);
+  }
+
   /** Takes the values that a generator has yielded for the rows from `offset` on. */
   step(offset: number, values: readonly unknown[], metadata: unknown): void {
     const isLive = (value: unknown, i: number): boolean =>
@@ -91,10 +103,28 @@ export abstract class BatchRequest implements QueuedRequest {
   /** Rejects the call with the error. */
   fail(error: unknown): void {
     if (!this.isOver) {
-      this.isOver = true;
+      this.end();
       this.queue?.leave(this);
       this.reject(isA(error, ServingUnavailableError) ? (this.overrun ?? error) : error);
     }
+  }
+
+  /** Fails with the reason when its call is cancelled, at once if that has happened. */
+  failWhenCancelled(): void {
+    if (isCancellable(this.terms)) {
+      const stop = onCancel(this.terms, (reason) => this.fail(reason));
+      if (this.isOver) {
+        stop();
+      } else {
+        this.stopWaiting = stop;
+      }
+    }
+  }
+
+  /** The caller waits no longer. */
+  end(): void {
+    this.isOver = true;
+    this.stopWaiting?.();
   }
 
   expire(): void {
@@ -158,7 +188,7 @@ export abstract class BatchRequest implements QueuedRequest {
   private settle(rows: number): void {
     this.missing -= rows;
     if (this.missing === 0) {
-      this.isOver = true;
+      this.end();
       this.finish();
     }
   }
@@ -168,24 +198,34 @@ export abstract class BatchRequest implements QueuedRequest {
 export type Reply = CallMetadata & { readonly rows: Batch };
 
 /** The output rows of one batch, for the rows of the request from `offset` on. */
-interface Answer {
+interface PartAnswer {
   readonly isSplit: false;
   readonly rows: Batch;
   readonly metadata: unknown;
   readonly offset: number;
 }
 
+/** What becomes of the reply to a request. */
+export interface ReplyEnd<Answer> {
+  /** The answer made of the reply; may throw. */
+  answer(reply: Reply): Answer;
+  /** The answer made of the value of the only row; may throw. */
+  answerValue(value: unknown): Answer;
+  /** Called before the request is rejected. */
+  failed(error: unknown, terms: ResolvedCallOptions): void;
+}
+
 /** A request whose caller waits for all of the output. */
-export class ReplyRequest extends BatchRequest {
-  readonly reply: Promise<Reply>;
+export class ReplyRequest<Answer = Reply> extends BatchRequest {
+  readonly reply: Promise<Answer>;
   /** Most requests have one answer and need no list. */
-  private first: Answer | undefined;
-  private others: Answer[] | undefined;
+  private first: PartAnswer | undefined;
+  private others: PartAnswer[] | undefined;
   /** The steps of generators, by part and row, and the last metadata of each. */
   private steps:
     Map<number, { readonly rows: readonly unknown[][]; metadata: unknown }> | undefined;
-  private resolve!: (reply: Reply) => void;
-  protected reject!: (error: unknown) => void;
+  private resolve!: (answer: Answer) => void;
+  private refuse!: (error: unknown) => void;
 
   constructor(
     batch: Batch,
@@ -193,18 +233,33 @@ export class ReplyRequest extends BatchRequest {
     watch?: CallRecorder,
     terms?: ResolvedCallOptions,
     cost?: number,
+    /** Without it the answer is the reply itself. */
+    private readonly replyEnd?: ReplyEnd<Answer>,
   ) {
     super(batch, lane, watch, undefined, terms, cost);
     this.reply = new Promise((resolve, reject) => {
       this.resolve = resolve;
-      this.reject = reject;
+      this.refuse = reject;
     });
+  }
+
+  override answerValue(value: unknown, metadata: unknown): void {
+    if (!this.replyEnd) {
+      super.answerValue(value, metadata);
+    } else if (!this.isOver) {
+      this.end();
+      try {
+        this.resolve(this.replyEnd.answerValue(value));
+      } catch (error) {
+        this.reject(error);
+      }
+    }
   }
 
   hook(): void {}
 
   protected takeOutput(offset: number, rows: Batch, metadata: unknown): void {
-    const answer: Answer = { isSplit: false, offset, rows, metadata };
+    const answer: PartAnswer = { isSplit: false, offset, rows, metadata };
     if (!this.first) {
       this.first = answer;
     } else {
@@ -231,24 +286,31 @@ export class ReplyRequest extends BatchRequest {
   }
 
   protected finish(): void {
-    const first = this.first!;
-    if (!this.others) {
-      this.resolve(first);
-      return;
-    }
-    const answers = [first, ...this.others].toSorted((a, b) => a.offset - b.offset);
+    const { first, others, replyEnd } = this;
     try {
-      const rows = asOutput(() => Batch.merge(answers.map((answer) => answer.rows)));
-      const metadata = answers.map(({ offset, rows: part, metadata: said }) => ({
-        offset,
-        rows: part.size,
-        metadata: said,
-      }));
-      this.resolve({ isSplit: true, rows, metadata });
+      const reply = others ? joined([first!, ...others]) : first!;
+      this.resolve(replyEnd ? replyEnd.answer(reply) : (reply as Answer));
     } catch (error) {
       this.reject(error);
     }
   }
+
+  protected reject(error: unknown): void {
+    this.replyEnd?.failed(error, this.terms);
+    this.refuse(error);
+  }
+}
+
+/** The output of all batches of a request, in the order of its rows. */
+function joined(answers: PartAnswer[]): Reply {
+  answers.sort((a, b) => a.offset - b.offset);
+  const rows = asOutput(() => Batch.merge(answers.map((answer) => answer.rows)));
+  const metadata = answers.map(({ offset, rows: part, metadata: said }) => ({
+    offset,
+    rows: part.size,
+    metadata: said,
+  }));
+  return { isSplit: true, rows, metadata };
 }
 
 function emptyRows(count: number): unknown[][] {

@@ -5,6 +5,7 @@ import type { SharedCall, SharedCalls } from '../deduplication/shared-calls.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
 import { CallRecorder } from '../events/call-recorder.js';
 import type { EventHub } from '../events/event-hub.js';
+import { AnswerEnd } from '../execution/answer-end.js';
 import { BatchRunner } from '../execution/batch-runner.js';
 import { type Call, CallerSide } from '../execution/caller-side.js';
 import { type CallContext, Intake } from '../execution/intake.js';
@@ -40,6 +41,7 @@ export class Pipeline {
   private readonly pulls = new Pulls();
   private readonly batcher: Batcher<BatchRequest>;
   private readonly runner: BatchRunner;
+  private readonly ends: Readonly<Record<'single' | 'list' | 'lent', AnswerEnd>>;
 
   constructor(
     private readonly options: ResolvedServing,
@@ -65,6 +67,12 @@ export class Pipeline {
     this.batcher = new Batcher({ name, ...queue, ...run });
     this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline);
     this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []));
+    const { counters } = events;
+    this.ends = {
+      single: new AnswerEnd(counters, true),
+      list: new AnswerEnd(counters, false),
+      lent: new AnswerEnd(counters, false, true),
+    };
     const { caller, intake, pulls, batcher, runner } = this;
     this.pieces = new Pieces({ options, callbacks, lanes, partitions, intake, pulls, isInline });
     const stages = { caller, shared, pulls, batcher, runner, partitions };
@@ -72,25 +80,46 @@ export class Pipeline {
   }
 
   /** Runs the rows of the input; resolves with the reply. */
-  async run(input: unknown, options: CallContext['options']): Promise<unknown> {
-    const { caller, events } = this;
+  run(input: unknown, options: CallContext['options']): Promise<unknown> {
     const mode = this.kind === 'inline' ? 'inline' : 'batched';
-    const recorder = CallRecorder.start(events, this.options.name, mode, options.signal);
+    const recorder = CallRecorder.start(this.events, this.options.name, mode, options.signal);
     try {
       const context = this.enter(input, options, recorder);
-      if (this.shared) {
-        const { answer, ...source } = await this.shared.answer(this.sharedCall(input, context));
+      const call = this.shared ? undefined : this.caller.prepare(input, context.resolved);
+      const isDirect = call && !(call instanceof Promise) && !recorder;
+      if (isDirect && !this.callbacks.postprocess && call.rows instanceof Batch) {
+        // Nothing runs between the output and the answer: one promise for the whole call.
+        return this.intake.reply(call.rows, context, this.endOf(call, options));
+      }
+      return this.runInSteps(input, call, context);
+    } catch (error) {
+      this.events.counters.ended({ error }, options.signal);
+      recorder?.ended({ error });
+      return Promise.reject(error);
+    }
+  }
+
+  /** The steps of a call that are asynchronous, observed, or in the caller's own code. */
+  private async runInSteps(
+    input: unknown,
+    prepared: Call | Promise<Call> | undefined,
+    context: CallContext,
+  ): Promise<unknown> {
+    const { caller, events } = this;
+    const { options, recorder, resolved } = context;
+    try {
+      if (!prepared) {
+        const { answer, ...source } = await this.shared!.answer(this.sharedCall(input, context));
         events.counters.answered++;
         recorder?.ended(source);
         return answer;
       }
       // No await where nothing is asynchronous: each would cost every call a microtask.
-      const prepared = caller.prepare(input, context.resolved);
       const call = prepared instanceof Promise ? await prepared : prepared;
       const reply = await this.collect(call, context);
       const output = releaseOutput(reply.rows, options.zeroCopy && !this.callbacks.postprocess);
       recorder?.answered();
-      const finished = caller.finish(call, output, reply, context.resolved);
+      const finished = caller.finish(call, output, reply, resolved);
       const answer = finished instanceof Promise ? await finished : finished;
       events.counters.answered++;
       recorder?.ended();
@@ -166,6 +195,10 @@ export class Pipeline {
     const resolved =
       options.resolved ?? resolveCallOptions(this.callbacks, input, options, timeout, !!mode);
     return { options, resolved, recorder };
+  }
+
+  private endOf({ single }: Call, { zeroCopy }: CallContext['options']): AnswerEnd {
+    return single ? this.ends.single : zeroCopy ? this.ends.lent : this.ends.list;
   }
 
   private collect(call: Call, context: CallContext): Promise<Reply> {

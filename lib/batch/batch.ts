@@ -53,10 +53,10 @@ export class Batch {
 
   /**
    * The rows of one container; `axes` may name leaves that it does not have. A container without a
-   * batch axis is one row.
+   * batch axis is one row. The item may have the `known` template, of a batch with the same axes.
    */
-  static ofContainer(item: Container | FlatContainer, axes?: BatchAxes): Batch {
-    return new Batch(TensorRows.of(flattened(item), axes));
+  static ofContainer(item: Container | FlatContainer, axes?: BatchAxes, known?: Template): Batch {
+    return new Batch(TensorRows.of(flattened(item), axes, 'equal', known));
   }
 
   /** Each value becomes one row without a change, even a tensor. */

@@ -12,6 +12,7 @@ import type { ServingLane } from './lanes.js';
 import { DONE } from '../partitions/batch-function.js';
 import type { CallMetadata } from '../definition/reply.js';
 import { asOutput } from '../batch/container.js';
+import type { BatchOutput } from '../partitions/batch-function.js';
 
 /** Rows of a call in the batcher. They may run in several batches, and end in any order. */
 export abstract class BatchRequest implements QueuedRequest {
@@ -64,17 +65,17 @@ export abstract class BatchRequest implements QueuedRequest {
     return this.terms.deadline;
   }
 
+  /** Takes the output of the part at `offset` as its batch gave it. */
+  takeRows(offset: number, { rows, isOwn, metadata }: PartRows): void {
+    this.answer(offset, isOwn ? rows : rows.copy(), metadata);
+  }
+
   /** Takes the output rows of the part at `offset`. The request is over with its last part. */
   answer(offset: number, rows: Batch, metadata: unknown): void {
     if (!this.isOver) {
       this.takeOutput(offset, rows, metadata);
       this.settle(rows.size);
     }
-  }
-
-  /** Takes the output of a request that has one row, which is a plain value. */
-  answerValue(value: unknown, metadata: unknown): void {
-    this.answer(0, Batch.ofValues([value]), metadata);
   }
 
   /** Takes the values that a generator has yielded for the rows from `offset` on. */
@@ -194,6 +195,22 @@ export abstract class BatchRequest implements QueuedRequest {
   }
 }
 
+/** The rows that the output of a batch has for a part of a request. */
+export interface PartRows {
+  readonly rows: Batch;
+  /** Whether nothing else refers to their memory. */
+  readonly isOwn: boolean;
+  readonly metadata: unknown;
+}
+
+/** The output of the part in memory of its own, or as views if `isLent`. */
+function outputOf({ rows, isOwn }: PartRows, isLent: boolean): BatchOutput {
+  if (isLent && isOwn) {
+    return rows.view();
+  }
+  return isOwn || rows.isPlain ? rows.release() : rows.consume();
+}
+
 /** The output rows of a request, and the metadata of the batches in which they ran. */
 export type Reply = CallMetadata & { readonly rows: Batch };
 
@@ -207,10 +224,10 @@ interface PartAnswer {
 
 /** What becomes of the reply to a request. */
 export interface ReplyEnd<Answer> {
-  /** The answer made of the reply; may throw. */
-  answer(reply: Reply): Answer;
-  /** The answer made of the value of the only row; may throw. */
-  answerValue(value: unknown): Answer;
+  /** The caller copies the output at once: it may be views of the output of its batch. */
+  readonly isLent: boolean;
+  /** The answer made of the output, which belongs to the caller; may throw. */
+  answer(output: BatchOutput): Answer;
   /** Called before the request is rejected. */
   failed(error: unknown, terms: ResolvedCallOptions): void;
 }
@@ -243,17 +260,14 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
     });
   }
 
-  override answerValue(value: unknown, metadata: unknown): void {
-    if (!this.replyEnd) {
-      super.answerValue(value, metadata);
-    } else if (!this.isOver) {
-      this.end();
-      try {
-        this.resolve(this.replyEnd.answerValue(value));
-      } catch (error) {
-        this.reject(error);
-      }
+  override takeRows(offset: number, part: PartRows): void {
+    const { replyEnd } = this;
+    if (!replyEnd || part.rows.size < this.size) {
+      super.takeRows(offset, part);
+      return;
     }
+    this.end();
+    this.resolveWith(() => replyEnd.answer(outputOf(part, replyEnd.isLent)));
   }
 
   hook(): void {}
@@ -287,17 +301,23 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
 
   protected finish(): void {
     const { first, others, replyEnd } = this;
-    try {
+    this.resolveWith(() => {
       const reply = others ? joined([first!, ...others]) : first!;
-      this.resolve(replyEnd ? replyEnd.answer(reply) : (reply as Answer));
-    } catch (error) {
-      this.reject(error);
-    }
+      return replyEnd ? replyEnd.answer(reply.rows.release()) : (reply as Answer);
+    });
   }
 
   protected reject(error: unknown): void {
     this.replyEnd?.failed(error, this.terms);
     this.refuse(error);
+  }
+
+  private resolveWith(answer: () => Answer): void {
+    try {
+      this.resolve(answer());
+    } catch (error) {
+      this.reject(error);
+    }
   }
 }
 

@@ -10,7 +10,7 @@ import { BatchRunner } from '../execution/batch-runner.js';
 import { type Call, CallerSide } from '../execution/caller-side.js';
 import { type CallContext, Intake } from '../execution/intake.js';
 import type { Lanes } from '../execution/lanes.js';
-import { releaseOutput } from '../execution/batch-run.js';
+import { releaseOutput } from '../execution/output-rows.js';
 import { Pieces } from '../execution/pieces.js';
 import type { Reply, BatchRequest } from '../execution/request.js';
 import { onCancel, resolveCallOptions } from '../execution/resolved-call-options.js';

@@ -1,4 +1,5 @@
 import type { Batch } from '../batch/batch.js';
+import type { Template } from '../batch/template.js';
 import type { Batcher } from '../batching/batcher.js';
 import { currentOrigin, type Origin } from '../context/caller-context.js';
 import type { StreamOptions } from '../context/call-options.js';
@@ -9,7 +10,7 @@ import { largestBatch, type Lanes, type ServingLane } from './lanes.js';
 import { type Reply, type ReplyEnd, ReplyRequest, type BatchRequest } from './request.js';
 import type { InternalCallOptions, ResolvedCallOptions } from './resolved-call-options.js';
 import { StreamRequest } from './stream-request.js';
-import { checkHooks, checkSize, costOf, validateBatch } from './validate-batch.js';
+import { checkHooks, checkSize, checkTemplate, costOf, validateBatch } from './validate-batch.js';
 
 /** What the steps of one call share. */
 export interface CallContext {
@@ -22,6 +23,9 @@ export interface CallContext {
 
 /** Where the caller's half of a call hands its rows to the shared half: checked, and queued. */
 export class Intake {
+  /** The template of the last rows that fitted: most often that of the next. */
+  private checked: Template | undefined;
+
   constructor(
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
@@ -70,7 +74,11 @@ export class Intake {
     const { name, queue, template } = this.options;
     checkSize(this.options, batch);
     const keys = isInline ? undefined : lanes.keys;
-    validateBatch(name, batch, lanes.optionsOf(batch.key), keys, signature, template);
+    validateBatch(name, batch, lanes.optionsOf(batch.key), keys);
+    if (!batch.template || batch.template !== this.checked) {
+      checkTemplate(name, batch, signature, template);
+      this.checked = batch.template;
+    }
     const origin = this.originOf(options);
     // After the checks: a refused batch leaves no lane behind.
     const lane = isInline

@@ -43,20 +43,17 @@ export function checkSize({ name, queue }: ResolvedServing, batch: Batch): void 
 }
 
 /**
- * Refuses rows that could not run, so that they spoil no batch: rows unlike the inputs of the model
- * or the declared template. Without `keys`, any key is allowed.
+ * Refuses rows that could not run, so that they spoil no batch. Without `keys`, any key is allowed.
  *
  * @throws InvalidBatchError for a batch without rows
  * @throws UnknownKeyError for a key that the serving does not have
- * @throws InvalidInputError for rows unlike the inputs of the model
+ * @throws InvalidInputError for plain values where batches are padded
  */
 export function validateBatch(
   serving: string,
   batch: Batch,
   { allowedSizes }: KeyOptions,
   keys?: readonly string[],
-  signature?: ModelSignature,
-  template?: readonly ModelPort[],
 ): void {
   if (batch.size === 0) {
     throw new InvalidBatchError(`Serving "${serving}" was given a batch without rows`);
@@ -74,6 +71,20 @@ export function validateBatch(
         'values cannot be padded; give tensors',
     );
   }
+}
+
+/**
+ * Refuses rows unlike the inputs of the model or the declared template. What it says holds for all
+ * rows with the template of these.
+ *
+ * @throws InvalidInputError
+ */
+export function checkTemplate(
+  serving: string,
+  batch: Batch,
+  signature?: ModelSignature,
+  template?: readonly ModelPort[],
+): void {
   const inputs = signature?.inputs ?? template;
   const fault = inputs && mismatch(batch, inputs, signature !== undefined);
   if (fault) {

@@ -64,6 +64,11 @@ export class Batch {
     return new Batch(new ListRows(itemsOf(values)));
   }
 
+  /** One value as a row, without a change. */
+  static ofValue(value: unknown): Batch {
+    return new Batch(new ListRows([value]));
+  }
+
   /** The rows of an output: leaves without rows go to every caller, and may differ in value. */
   static ofOutput(output: Container | FlatContainer, axes?: BatchAxes): Batch {
     return new Batch(TensorRows.of(flattened(output), axes, 'alike'));
@@ -98,7 +103,7 @@ export class Batch {
       }
       padding += morePadding;
     }
-    return new Batch(rows[0]?.concat(rows.slice(1)) ?? null, batch.key, padding);
+    return new Batch(rows[0]?.join(rows) ?? null, batch.key, padding);
   }
 
   /** The number of rows, padding not counted. */

@@ -97,15 +97,15 @@ export class TensorRows implements Rows {
     return new TensorRows(this.template, chunks);
   }
 
-  concat(others: readonly TensorRows[]): TensorRows {
-    if (others.length > 0 && this.isWhole) {
+  join(all: readonly TensorRows[]): TensorRows {
+    if (all.length > 1 && this.isWhole) {
       throw new InvalidBatchError(
         'An item without a batch axis runs alone, and cannot be merged with others',
       );
     }
-    const chunks = [...this.chunks];
-    for (const other of others) {
-      for (const chunk of other.chunks) {
+    const chunks: Chunk[] = [];
+    for (const rows of all) {
+      for (const chunk of rows.chunks) {
         chunks.push(chunk);
       }
     }

@@ -96,7 +96,9 @@ export class Admission {
   count(request: QueuedRequest, rows: number): void {
     const { lane, priority, tenant, cost, size } = request;
     this.rows += rows;
-    this.cost = this.rows === 0 ? 0 : this.cost + (cost * rows) / size;
+    if (cost !== 0 || this.cost !== 0) {
+      this.cost = this.rows === 0 ? 0 : this.cost + (cost * rows) / size;
+    }
     this.knownOf(lane.limits).rows += rows;
     const waiting = this.waitingOf(priority);
     waiting.rows += rows;

@@ -140,10 +140,10 @@ export class BatchRun implements BatchListener {
       return;
     }
     const rows = outputRows(result.output, this.batch, this.outputAxes);
-    const { own: isOwn = false, metadata } = result;
+    const output = { rows, isOwn: result.own ?? false, metadata: result.metadata };
     this.forEachPart(({ request, offset }, start, end) => {
       if (!request.isOver) {
-        request.takeRows(offset, { rows: rows.slice(start, end), isOwn, metadata });
+        request.takeRows(offset, output, start, end);
       }
     });
   }

@@ -249,7 +249,7 @@ function callOf(rows: unknown, info: unknown, reader: RowReader): Call {
   }
   const batch = batchIn(rows, reader);
   return {
-    rows: batch ?? Batch.ofValues([rows]),
+    rows: batch ?? Batch.ofValue(rows),
     single: batch === undefined,
     isOpen: false,
     info,
@@ -274,7 +274,7 @@ function batchesOf(source: Source<unknown>, reader: RowReader): Source<Batch> {
       const { done, value } = resultIn(await source.next());
       return done
         ? { done, value: undefined }
-        : { done: false, value: batchIn(value, reader) ?? Batch.ofValues([value]) };
+        : { done: false, value: batchIn(value, reader) ?? Batch.ofValue(value) };
     },
     return: async () => (await source.return?.(undefined)) as IteratorReturnResult<undefined>,
   };

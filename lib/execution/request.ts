@@ -16,6 +16,10 @@ import type { BatchOutput } from '../partitions/batch-function.js';
 
 /** Rows of a call in the batcher. They may run in several batches, and end in any order. */
 export abstract class BatchRequest implements QueuedRequest {
+  readonly size: number;
+  readonly priority: number;
+  readonly tenant: string;
+  readonly deadline: number;
   arrivedAt = 0;
   waiting = 0;
   open = 0;
@@ -42,32 +46,21 @@ export abstract class BatchRequest implements QueuedRequest {
     protected readonly terms = DEFAULT_CALL_OPTIONS,
     readonly cost = 0,
   ) {
-    this.missing = batch.size;
-  }
-
-  get size(): number {
-    return this.batch.size;
+    this.size = batch.size;
+    this.missing = this.size;
+    this.priority = terms.priority;
+    this.tenant = terms.tenant;
+    this.deadline = terms.deadline;
   }
 
   get whole(): boolean {
     return this.hooks !== undefined || this.size === this.lane.limits.step;
   }
 
-  get priority(): number {
-    return this.terms.priority;
-  }
-
-  get tenant(): string {
-    return this.terms.tenant;
-  }
-
-  get deadline(): number {
-    return this.terms.deadline;
-  }
-
-  /** Takes the output of the part at `offset` as its batch gave it. */
-  takeRows(offset: number, { rows, isOwn, metadata }: PartRows): void {
-    this.answer(offset, isOwn ? rows : rows.copy(), metadata);
+  /** Takes its rows of a batch's output, for the part at `offset`. */
+  takeRows(offset: number, { rows, isOwn, metadata }: RunOutput, start: number, end: number): void {
+    const part = rows.slice(start, end);
+    this.answer(offset, isOwn ? part : part.copy(), metadata);
   }
 
   /** Takes the output rows of the part at `offset`. The request is over with its last part. */
@@ -195,20 +188,26 @@ export abstract class BatchRequest implements QueuedRequest {
   }
 }
 
-/** The rows that the output of a batch has for a part of a request. */
-export interface PartRows {
+/** The output of a batch. */
+export interface RunOutput {
   readonly rows: Batch;
   /** Whether nothing else refers to their memory. */
   readonly isOwn: boolean;
   readonly metadata: unknown;
 }
 
-/** The output of the part in memory of its own, or as views if `isLent`. */
-function outputOf({ rows, isOwn }: PartRows, isLent: boolean): BatchOutput {
-  if (isLent && isOwn) {
-    return rows.view();
+/** Rows of the output in memory of their own, or as views if that suffices. */
+function partOf(
+  { rows, isOwn }: RunOutput,
+  start: number,
+  end: number,
+  { isLent }: Pick<ReplyEnd<unknown>, 'isLent'>,
+): BatchOutput {
+  if (rows.values) {
+    return rows.values.slice(start, end);
   }
-  return isOwn || rows.isPlain ? rows.release() : rows.consume();
+  const part = rows.slice(start, end);
+  return isOwn ? (isLent ? part.view() : part.release()) : part.consume();
 }
 
 /** The output rows of a request, and the metadata of the batches in which they ran. */
@@ -260,14 +259,14 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
     });
   }
 
-  override takeRows(offset: number, part: PartRows): void {
+  override takeRows(offset: number, output: RunOutput, start: number, end: number): void {
     const { replyEnd } = this;
-    if (!replyEnd || part.rows.size < this.size) {
-      super.takeRows(offset, part);
+    if (!replyEnd || end - start < this.size) {
+      super.takeRows(offset, output, start, end);
       return;
     }
     this.end();
-    this.resolveWith(() => replyEnd.answer(outputOf(part, replyEnd.isLent)));
+    this.resolveWith(() => replyEnd.answer(partOf(output, start, end, replyEnd)));
   }
 
   hook(): void {}

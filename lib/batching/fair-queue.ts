@@ -85,8 +85,10 @@ export class FairQueue<R extends QueuedRequest> {
     this.pass = flow.pass;
     flow.pass += count / flow.weight;
     flow.turn = this.turn++;
-    this.next.pop();
-    this.next.add(flow);
+    if (this.next.length > 1) {
+      this.next.pop();
+      this.next.add(flow);
+    }
     return isWhole ? part : { request, offset, count };
   }
 

@@ -1,3 +1,4 @@
+import type { CallMetadata } from '../definition/reply.js';
 import type { Counters } from '../events/event-hub.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 import { unwrap } from './caller-side.js';
@@ -24,3 +25,16 @@ export class AnswerEnd implements ReplyEnd<unknown> {
     this.counters.ended({ error }, signal);
   }
 }
+
+/** The output of a call, and what its batches said about it. */
+export interface CallOutput {
+  readonly output: BatchOutput;
+  readonly said: CallMetadata;
+}
+
+/** Ends the rows of a call whose answer is made in further steps, which count it. */
+export const outputEnd: ReplyEnd<CallOutput> = {
+  isLent: false,
+  answer: (output, said) => ({ output: withoutErrors(output), said }),
+  failed: () => {},
+};

@@ -226,7 +226,7 @@ export interface ReplyEnd<Answer> {
   /** The caller copies the output at once: it may be views of the output of its batch. */
   readonly isLent: boolean;
   /** The answer made of the output, which belongs to the caller; may throw. */
-  answer(output: BatchOutput): Answer;
+  answer(output: BatchOutput, said: CallMetadata): Answer;
   /** Called before the request is rejected. */
   failed(error: unknown, terms: ResolvedCallOptions): void;
 }
@@ -266,7 +266,10 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
       return;
     }
     this.end();
-    this.resolveWith(() => replyEnd.answer(partOf(output, start, end, replyEnd)));
+    const { metadata } = output;
+    this.resolveWith(() =>
+      replyEnd.answer(partOf(output, start, end, replyEnd), { isSplit: false, metadata }),
+    );
   }
 
   hook(): void {}
@@ -302,7 +305,7 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
     const { first, others, replyEnd } = this;
     this.resolveWith(() => {
       const reply = others ? joined([first!, ...others]) : first!;
-      return replyEnd ? replyEnd.answer(reply.rows.release()) : (reply as Answer);
+      return replyEnd ? replyEnd.answer(reply.rows.release(), reply) : (reply as Answer);
     });
   }
 

@@ -5,7 +5,7 @@ import type { SharedCall, SharedCalls } from '../deduplication/shared-calls.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
 import { CallRecorder } from '../events/call-recorder.js';
 import type { EventHub } from '../events/event-hub.js';
-import { AnswerEnd } from '../execution/answer-end.js';
+import { AnswerEnd, type CallOutput, outputEnd } from '../execution/answer-end.js';
 import { BatchRunner } from '../execution/batch-runner.js';
 import { type Call, CallerSide } from '../execution/caller-side.js';
 import { type CallContext, Intake } from '../execution/intake.js';
@@ -116,10 +116,9 @@ export class Pipeline {
       }
       // No await where nothing is asynchronous: each would cost every call a microtask.
       const call = prepared instanceof Promise ? await prepared : prepared;
-      const reply = await this.collect(call, context);
-      const output = releaseOutput(reply.rows, options.zeroCopy && !this.callbacks.postprocess);
+      const { output, said } = await this.outputOf(call, context);
       recorder?.answered();
-      const finished = caller.finish(call, output, reply, resolved);
+      const finished = caller.finish(call, output, said, resolved);
       const answer = finished instanceof Promise ? await finished : finished;
       events.counters.answered++;
       recorder?.ended();
@@ -197,14 +196,24 @@ export class Pipeline {
     return { options, resolved, recorder };
   }
 
+  private outputOf(call: Call, context: CallContext): Promise<CallOutput> {
+    const { rows } = call;
+    return rows instanceof Batch
+      ? this.intake.reply(rows, context, outputEnd)
+      : this.pieces
+          .reply(call, rows, context)
+          .then((reply) => ({ output: releaseOutput(reply.rows), said: reply }));
+  }
+
   private endOf({ single }: Call, { zeroCopy }: CallContext['options']): AnswerEnd {
     return single ? this.ends.single : zeroCopy ? this.ends.lent : this.ends.list;
   }
 
-  private collect(call: Call, context: CallContext): Promise<Reply> {
-    return call.rows instanceof Batch
-      ? this.intake.reply(call.rows, context)
-      : this.pieces.reply(call, call.rows, context);
+  private replyOf(call: Call, context: CallContext): Promise<Reply> {
+    const { rows } = call;
+    return rows instanceof Batch
+      ? this.intake.reply(rows, context)
+      : this.pieces.reply(call, rows, context);
   }
 
   /** The rows may be those of a call with the same input; the rest is each caller's own. */
@@ -226,7 +235,7 @@ export class Pipeline {
           onAdmitted,
         };
         const call = await caller.prepare(own, run.resolved);
-        return { call, reply: await this.collect(call, run) };
+        return { call, reply: await this.replyOf(call, run) };
       },
       finish: (call, output, metadata) => caller.finish(call, output, metadata, resolved),
     };

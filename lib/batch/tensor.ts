@@ -180,7 +180,7 @@ export function copyOfRows({ type, data, dims }: Tensor, start: number, count: n
   const inner = product(dims, 1, dims.length);
   return new Tensor(
     type,
-    data.slice(start * inner, (start + count) * inner) as TensorData,
+    data.slice(start * inner, (start + count) * inner),
     dims.with(0, count),
   );
 }

@@ -1,3 +1,5 @@
+import type { AddressInfo, Server } from 'node:net';
+import { firstValueFrom } from 'rxjs';
 import { describe, expect, it } from '@jest/globals';
 import {
   Controller,
@@ -8,6 +10,8 @@ import {
   Param,
   type PipeTransform,
 } from '@nestjs/common';
+import { ClientProxyFactory, MessagePattern, Payload, Transport } from '@nestjs/microservices';
+import { Test } from '@nestjs/testing';
 import { Batched, RequestSignal, ServingModule, ServingService } from 'nestjs-serving';
 import {
   describeOnPlatforms,
@@ -172,5 +176,28 @@ describeOnPlatforms('Signals of requests', (listen) => {
         [['origin', 'http']],
       ]);
     });
+  });
+});
+
+@Controller()
+class Messages {
+  @MessagePattern('signal')
+  signal(@Payload() text: string, @RequestSignal() signal: AbortSignal): string {
+    return `${text}: ${signal instanceof AbortSignal && !signal.aborted}`;
+  }
+}
+
+describe('Signals of messages', () => {
+  it('[R3] A handler of messages gets a signal, which never aborts', async () => {
+    const testing = await Test.createTestingModule({ controllers: [Messages] }).compile();
+    const app = testing.createNestMicroservice({ transport: Transport.TCP, options: { port: 0 } });
+    await app.listen();
+    const { port } = app.unwrap<Server>().address() as AddressInfo;
+    const client = ClientProxyFactory.create({ transport: Transport.TCP, options: { port } });
+
+    expect(await firstValueFrom(client.send('signal', 'usable'))).toBe('usable: true');
+
+    await client.close();
+    await app.close();
   });
 });

@@ -178,11 +178,7 @@ export function rowsOf({ type, data, dims }: Tensor, start: number, count: numbe
 /** Consecutive rows on axis 0, in storage of their own. */
 export function copyOfRows({ type, data, dims }: Tensor, start: number, count: number): Tensor {
   const inner = product(dims, 1, dims.length);
-  return new Tensor(
-    type,
-    data.slice(start * inner, (start + count) * inner),
-    dims.with(0, count),
-  );
+  return new Tensor(type, data.slice(start * inner, (start + count) * inner), dims.with(0, count));
 }
 
 /** A tensor with arbitrary old memory as its elements: write every one of them. */

@@ -41,6 +41,8 @@ export interface BatchOutcome<R extends QueuedRequest> {
   readonly steps?: number;
   /** The batches in which some of its rows run again. */
   readonly retries?: readonly Retry<R>[];
+  /** Settles the requests; called once the batch is counted, so that callers find it so. */
+  readonly settle?: () => void;
 }
 
 /** Called for every batch: when a partition gets it, and when it has ended. */
@@ -56,7 +58,7 @@ export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionO
   readonly nextBatch: () => number;
   readonly targets: readonly Target[];
   readonly observer: BatchObserver<R>;
-  /** Runs the rows and settles their requests, except those that run again. Never rejects. */
+  /** Runs the rows. Never rejects. */
   readonly dispatch: (window: Window<R>, partition: number) => Promise<BatchOutcome<R>>;
 }
 
@@ -380,6 +382,7 @@ export class Batcher<R extends QueuedRequest> {
     }
     outcome.retries?.forEach((retry) => this.runAgain(retry, batchSize));
     observer.batchEnded({ ...record, wait: startedAt - arrivedAt }, endedAt - startedAt, outcome);
+    outcome.settle?.();
     this.changed();
   }
 

@@ -170,7 +170,7 @@ export function batchEnd<R extends QueuedRequest>(
   record: BatchRecord<R>,
   labels: BatchLabels,
   runTime: number,
-  { padding = 0, retries, ...outcome }: BatchOutcome<R>,
+  { padding = 0, retries, settle: _settle, ...outcome }: BatchOutcome<R>,
 ): BatchEndEvent {
   const retried = retries && {
     retried: retries.reduce((rows, { parts }) => rows + sizeOf(parts), 0),

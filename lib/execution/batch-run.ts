@@ -133,19 +133,24 @@ export class BatchRun implements BatchListener {
     return this.hooked || this.steps > 0;
   }
 
-  /** Gives each request its rows of the output. */
-  end(result: PartitionResult | typeof STEPPED): void {
+  /**
+   * Checks the output. Returns a function that gives each request its rows of it.
+   *
+   * @throws InvalidOutputError
+   */
+  end(result: PartitionResult | typeof STEPPED): () => void {
     if (result === STEPPED) {
-      this.parts.forEach(({ request, offset, count }) => request.endSteps(offset, count));
-      return;
+      return () =>
+        this.parts.forEach(({ request, offset, count }) => request.endSteps(offset, count));
     }
     const rows = outputRows(result.output, this.batch, this.outputAxes);
     const output = { rows, isOwn: result.own ?? false, metadata: result.metadata };
-    this.forEachPart(({ request, offset }, start, end) => {
-      if (!request.isOver) {
-        request.takeRows(offset, output, start, end);
-      }
-    });
+    return () =>
+      this.forEachPart(({ request, offset }, start, end) => {
+        if (!request.isOver) {
+          request.takeRows(offset, output, start, end);
+        }
+      });
   }
 
   get outcome(): BatchOutcome<BatchRequest> {

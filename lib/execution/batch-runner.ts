@@ -94,8 +94,8 @@ export class BatchRunner {
     const runBatch = () => runner.run(run.batch, info, run);
     try {
       run.checkRows();
-      run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
-      return run.outcome;
+      const settle = run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
+      return { ...run.outcome, settle };
     } catch (cause) {
       if (isA(cause, RejectedRowsError)) {
         const others = run.without(cause);
@@ -116,8 +116,7 @@ export class BatchRunner {
         run.willRetry(error);
         return { ...run.outcome, error, retries };
       }
-      run.fail(error);
-      return { ...run.outcome, error };
+      return { ...run.outcome, error, settle: () => run.fail(error) };
     }
   }
 

@@ -249,9 +249,9 @@ describe('[12.2] the channels of node:diagnostics_channel', () => {
       { ...call, type: 'call:start', call: 1 },
       { ...call, type: 'call:start', call: 2 },
       { ...batch, type: 'batch:start' },
+      { ...batch, type: 'batch:end', runTime: time, padding: 0 },
       { ...end, call: 1 },
       { ...end, call: 2 },
-      { ...batch, type: 'batch:end', runTime: time, padding: 0 },
     ]);
   });
 

@@ -51,7 +51,7 @@ describe('BatchRun', () => {
     const run = new BatchRun([{ request, offset: 0, count: 2 }], {}, 4);
     const output = floats([2, 1], [1, 2]);
 
-    run.end({ output, own });
+    run.end({ output, own })();
 
     const { data } = releaseOutput((await request.reply).rows) as Tensor;
     expect(data).toEqual(output.data);
@@ -132,7 +132,7 @@ describe('BatchRun', () => {
 
     run.step([1, DONE, 3], undefined);
     run.step([4, 5, DONE], undefined);
-    run.end(STEPPED);
+    run.end(STEPPED)();
 
     expect(await eventsOf(...requests)).toEqual([
       [
@@ -154,7 +154,7 @@ describe('BatchRun', () => {
     expect(waiting()).toEqual([false, true, true, false, false]);
     requests[1]!.fail(new Error('left'));
     expect(waiting()).toEqual([false, true, false, false, false]);
-    run.end(STEPPED);
+    run.end(STEPPED)();
     expect(waiting()).toEqual([false, false, false, false, false]);
   });
 

@@ -265,10 +265,12 @@ describe('overrideServing', () => {
   it('[4.10] The replacement separates origins as the serving does', async () => {
     const apart = defineServing({ ...lengths, queue: { separateOrigins: true } });
     const origins: (Origin | undefined)[] = [];
-    const servings = await boot(ServingModule.forRoot({ servings: [apart] }), (builder) =>
-      overrideServing(builder, apart).useFunction(
-        (texts, { origin }) => (origins.push(origin), texts),
-      ),
+    const servings = await boot(
+      ServingModule.forRoot({ servings: [apart], requestContext: true }),
+      (builder) =>
+        overrideServing(builder, apart).useFunction(
+          (texts, { origin }) => (origins.push(origin), texts),
+        ),
     );
 
     await servings.batchedRun(apart, 'a');

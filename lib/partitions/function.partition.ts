@@ -30,6 +30,8 @@ export class FunctionPartition implements Partition {
   readonly prefetch = 0;
   private readonly declared = new Map<string, Promise<BatchFunction<unknown>>>();
   private readonly undeclared = new Map<string, Promise<BatchFunction<unknown>>>();
+  /** The functions of declared keys, once they are built: a batch awaits nothing for them. */
+  private readonly built = new Map<string, BatchFunction<unknown>>();
 
   constructor(
     private readonly factory: BatchFunctionFactory<unknown>,
@@ -42,7 +44,7 @@ export class FunctionPartition implements Partition {
     for (const key of keys) {
       const built = this.build(key);
       this.declared.set(key, built);
-      await built;
+      this.built.set(key, await built);
     }
   }
 
@@ -76,7 +78,8 @@ export class FunctionPartition implements Partition {
     info: BatchInfo,
     listener: BatchListener,
   ): Promise<PartitionResult | typeof STEPPED> {
-    const batchFunction = await loadForBatch(() => this.get(info.key));
+    const batchFunction =
+      this.built.get(info.key) ?? (await loadForBatch(() => this.get(info.key)));
     const given = rows instanceof FlatContainer ? rows.toContainer() : rows;
     return resultOf(batchFunction(given, contextOf(info, listener)), info.size, listener);
   }
@@ -109,16 +112,23 @@ export async function loadForBatch<T>(load: () => Promise<T>): Promise<T> {
 
 type Steps = AsyncGenerator | Generator;
 
-/** The result of a batch function. Runs a generator until it ends or no caller waits for it. */
-export async function resultOf(
+type Settled = PartitionResult | typeof STEPPED;
+
+/**
+ * The result of a batch function; a promise only where something is asynchronous. Runs a generator
+ * until it ends or no caller waits for it.
+ */
+export function resultOf(
   returned: unknown,
   size: number,
   listener: BatchListener,
-): Promise<PartitionResult | typeof STEPPED> {
-  const result = await returned;
-  return isGenerator(result)
-    ? runSteps(result, size, listener)
-    : settleResult(splitMetadata(result));
+): Settled | Promise<Settled> {
+  if (isThenable(returned)) {
+    return Promise.resolve(returned).then((result) => resultOf(result, size, listener));
+  }
+  return isGenerator(returned)
+    ? runSteps(returned, size, listener)
+    : settleResult(splitMetadata(returned));
 }
 
 async function runSteps(

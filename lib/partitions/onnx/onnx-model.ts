@@ -1,21 +1,50 @@
 import { Tensor } from '../../batch/tensor.js';
 import { createReadStream } from 'node:fs';
 import { Batch } from '../../batch/batch.js';
-import { FlatContainer, type FlatRows } from '../../batch/container.js';
 import type { BatchAxes } from '../../batch/template.js';
-import { InvalidInputError, InvalidOutputError, ServingLoadError } from '../../errors.js';
+import { InvalidOutputError, ServingLoadError } from '../../errors.js';
 import { type ModelContent, sessionOf } from './model-content.js';
-import { axesOf, type ModelSignature, signatureOf, type ModelPort } from './model-signature.js';
+import { feedsOf, ModelReply } from './model-ports.js';
+import { axesOf, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
-import type { Loaded, WorkerTask } from '../worker/worker-protocol.js';
-import type { RunRows } from '../partition.js';
+import type { Loaded, ModelTask } from '../worker/worker-protocol.js';
 
-type ModelTask = Extract<WorkerTask, { readonly model: ModelContent }>;
 type Named<T> = Record<string, T>;
 
-/** Loads an ONNX model: the function that runs its batches, and its properties. */
-export async function openModel(task: ModelTask): Promise<[RunRows, Loaded]> {
+/** Runs tensors, in the order of the inputs, for these outputs by name. */
+type RunSession = (feeds: readonly Tensor[], names: readonly string[]) => Promise<Named<Tensor>>;
+
+/** A loaded ONNX model. */
+export class OnnxModel {
+  readonly reply: ModelReply;
+
+  constructor(
+    private readonly session: RunSession,
+    readonly loaded: Required<Loaded>,
+  ) {
+    this.reply = new ModelReply(loaded.signature);
+  }
+
+  /**
+   * Runs tensors, in the order of the inputs, and returns those of the reply. Outputs that hooks ask
+   * for go to `onHook`.
+   */
+  async run(
+    feeds: readonly Tensor[],
+    hooks: readonly string[],
+    onHook: (name: string, value: unknown) => void,
+  ): Promise<Tensor[]> {
+    const { names } = this.reply;
+    const all = hooks.length === 0 ? names : [...new Set([...names, ...hooks])];
+    const outputs = await this.session(feeds, all);
+    hooks.forEach((hook) => onHook(hook, outputs[hook]));
+    return names.map((name) => outputs[name]!);
+  }
+}
+
+/** Loads an ONNX model. */
+export async function openModel(task: ModelTask): Promise<OnnxModel> {
   const runtime = await loadRuntime();
   const exclusively = exclusivelyFor(task);
   const { session, providers } = await exclusively(() =>
@@ -25,20 +54,14 @@ export async function openModel(task: ModelTask): Promise<[RunRows, Loaded]> {
   const dynamicallyQuantised =
     task.partition === 0 && (await mentions(task.model, 'DynamicQuantizeLinear'));
   const signature = { ...signatureOf(session, task), dynamicallyQuantised };
-  const { inputs, fetches, fixedBatch } = signature;
-  const runWhole: RunModel = (rows, names) => session.run(feedsOf(rows, inputs), names);
+  const { inputs, fixedBatch } = signature;
+  const runWhole: RunSession = (feeds, names) =>
+    session.run(Object.fromEntries(inputs.map(({ name }, i) => [name, feedOf(feeds[i]!)])), names);
   const run = fixedBatch === undefined ? runWhole : inSteps(runWhole, signature, fixedBatch);
-  const runRows: RunRows = async (rows, { hooks }, listener) => {
-    const names = [...new Set([...fetches, ...hooks])];
-    const outputs = await exclusively(() => run(rows, names));
-    hooks.forEach((hook) => listener.hook(hook, outputs[hook]));
-    return { output: pick(outputs, fetches) };
-  };
-  return [runRows, { signature, providers }];
-}
-
-function pick<T>(from: Named<T>, names: readonly string[]): Named<T> {
-  return Object.fromEntries(names.map((name) => [name, from[name]!]));
+  return new OnnxModel((feeds, names) => exclusively(() => run(feeds, names)), {
+    signature,
+    providers,
+  });
 }
 
 /** Sessions on WebGPU in one process take turns until their threads end; others run in parallel. */
@@ -83,15 +106,13 @@ async function mentions({ files, bytes }: ModelContent, word: string): Promise<b
   return false;
 }
 
-/** Runs the model for these of its outputs. */
-type RunModel = (rows: FlatRows, fetches: readonly string[]) => Promise<Named<Tensor>>;
-
 /** For a model whose file fixes the batch: that many rows at a time, the last step padded. */
-function inSteps(run: RunModel, { inputs, outputs }: ModelSignature, size: number): RunModel {
+function inSteps(run: RunSession, { inputs, outputs }: ModelSignature, size: number): RunSession {
   const inputAxes = axesOf(inputs);
   const outputAxes = axesOf(outputs);
-  return async (rows, fetches) => {
-    const chunks = Batch.ofContainer(tensorsIn(rows), inputAxes).chunksOf(size);
+  return async (feeds, fetches) => {
+    const rows = Object.fromEntries(inputs.map(({ name }, i) => [name, feeds[i]!]));
+    const chunks = Batch.ofContainer(rows, inputAxes).chunksOf(size);
     const shared = fetches.find((name) => outputAxes[name] === null);
     if (shared !== undefined && chunks.length > 1) {
       throw new InvalidOutputError(
@@ -101,7 +122,8 @@ function inSteps(run: RunModel, { inputs, outputs }: ModelSignature, size: numbe
     }
     const steps: Batch[] = [];
     for (const chunk of chunks) {
-      const output = await run(chunk.pad(size - chunk.size).gather(), fetches);
+      const padded = chunk.pad(size - chunk.size).gather();
+      const output = await run(feedsOf(padded, inputs), fetches);
       steps.push(rowsOfStep(output, outputAxes, size).slice(0, chunk.size));
     }
     return Batch.merge(steps).release() as Named<Tensor>;
@@ -117,23 +139,6 @@ function rowsOfStep(output: Named<Tensor>, axes: BatchAxes, size: number): Batch
     );
   }
   return batch;
-}
-
-/** The rows by input name; a bare tensor is the one input of a model that has one. */
-function feedsOf(rows: FlatRows, inputs: readonly ModelPort[]): Named<Tensor> {
-  return Object.fromEntries(
-    tensorsIn(rows).leaves.map(({ path, tensor }) => [
-      path === '' ? inputs[0]!.name : path,
-      feedOf(tensor),
-    ]),
-  );
-}
-
-function tensorsIn(rows: FlatRows): FlatContainer {
-  if (rows instanceof FlatContainer) {
-    return rows;
-  }
-  throw new InvalidInputError('A model runs tensors, and was given plain values');
 }
 
 /**

@@ -3,12 +3,15 @@ import { formatValue } from '../format.js';
 import { FunctionPartition } from './function.partition.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
 import type { Fetching } from './onnx/download/fetching.js';
+import { BlockingWatch } from './onnx/blocking-watch.js';
 import { type ModelPlace, ModelSource } from './onnx/model-content.js';
 import type { DeclaredPorts, ModelSignature } from './onnx/model-signature.js';
+import { SharedModel } from './onnx/shared-model.js';
+import { ModelPartition } from './model.partition.js';
 import type { Partition } from './partition.js';
 import { SupervisedPartition, type Supervision } from './worker/supervised.partition.js';
 import { type Isolation, WorkerPartition } from './worker/worker.partition.js';
-import type { SessionProviders, WorkerTask } from './worker/worker-protocol.js';
+import type { ModelTask, SessionProviders, WorkerTask } from './worker/worker-protocol.js';
 import type { BatchFunctionFactory, PartitionOptions } from './batch-function.js';
 
 /** The partitions of a serving, open. */
@@ -35,9 +38,14 @@ export type Engine = (
   supervision: Supervision,
   /** Ends workers that load. */
   end: AbortSignal,
-  /** For a model that is not on this machine. */
-  fetching: Fetching,
+  surroundings: Surroundings,
 ) => Promise<OpenedEngine>;
+
+/** The serving around an engine. */
+export interface Surroundings extends Fetching {
+  /** Logs a warning; the line continues "Serving ...". */
+  readonly warn: (line: string) => void;
+}
 
 /** Batch functions in the application's own thread. */
 export function functionEngine(factory: BatchFunctionFactory): Engine {
@@ -99,13 +107,21 @@ function checked(handler: ServingHandler): ServingHandler {
   return handler;
 }
 
+/** Opens the sessions of a model. */
+type OpenModel = (
+  tasks: readonly ModelTask[],
+  supervision: Supervision,
+  end: AbortSignal,
+  surroundings: Surroundings,
+) => Promise<OpenedEngine>;
+
 /** Sessions of one model: its file is read once, for all sessions and restarts. */
-export function modelEngine(model: ModelPlace, ports: DeclaredPorts, isolation: Isolation): Engine {
+export function modelEngine(model: ModelPlace, ports: DeclaredPorts, open: OpenModel): Engine {
   const source = new ModelSource(model);
   let isOpen = false;
-  return async (_kind, options, keys, supervision, end, fetching) => {
+  return async (_kind, options, keys, supervision, end, surroundings) => {
     try {
-      const content = await source.read(fetching);
+      const content = await source.read(surroundings);
       const tasks = options.map((own, partition) => ({
         partition,
         keys,
@@ -113,7 +129,7 @@ export function modelEngine(model: ModelPlace, ports: DeclaredPorts, isolation: 
         model: content,
         ...ports,
       }));
-      const opened = await whileLoading(openWorkers(tasks, isolation, supervision, end));
+      const opened = await whileLoading(open(tasks, supervision, end, surroundings));
       isOpen = true;
       return opened;
     } catch (error) {
@@ -122,6 +138,26 @@ export function modelEngine(model: ModelPlace, ports: DeclaredPorts, isolation: 
       }
       throw error;
     }
+  };
+}
+
+/** Each session in a thread or process of its own. */
+export function inWorkers(isolation: Isolation): OpenModel {
+  return (tasks, supervision, end) => openWorkers(tasks, isolation, supervision, end);
+}
+
+/** One session in the application's own thread, also for `run`: its runs cannot overlap anyway. */
+export function onMainThread(blockingLimit: number): OpenModel {
+  const shared = new SharedModel();
+  return async ([task], _supervision, _end, { warn }) => {
+    const model = await shared.acquire(async () => {
+      const { openModel } = await import('./onnx/onnx-model.js');
+      const watch = new BlockingWatch(blockingLimit, warn);
+      return openModel(task!, (rows, milliseconds) => watch.observe(rows, milliseconds));
+    });
+    const { signature, providers } = model.loaded;
+    const partition = new ModelPartition(model, () => shared.release());
+    return { partitions: [partition], signature, providers: [providers] };
   };
 }
 

@@ -314,6 +314,7 @@ export class LocalServing<Input = unknown, Output = unknown>
         this.loading.signal,
         {
           log: (line) => this.logger.log(`Serving "${this.name}" ${line}`),
+          warn: (line) => this.logger.warn(`Serving "${this.name}" ${line}`),
           signal: this.fetching.signal,
         },
       );

@@ -22,6 +22,8 @@ export class OnnxModel {
   constructor(
     private readonly session: RunSession,
     readonly loaded: Required<Loaded>,
+    /** Frees the memory of the session. */
+    readonly close: () => Promise<void>,
   ) {
     this.reply = new ModelReply(loaded.signature);
   }
@@ -43,8 +45,11 @@ export class OnnxModel {
   }
 }
 
+/** Receives the rows of each run, and the milliseconds for which it held the thread. */
+export type OnRun = (rows: number, milliseconds: number) => void;
+
 /** Loads an ONNX model. */
-export async function openModel(task: ModelTask): Promise<OnnxModel> {
+export async function openModel(task: ModelTask, onRun?: OnRun): Promise<OnnxModel> {
   const runtime = await loadRuntime();
   const exclusively = exclusivelyFor(task);
   const { session, providers } = await exclusively(() =>
@@ -57,11 +62,13 @@ export async function openModel(task: ModelTask): Promise<OnnxModel> {
   const { inputs, fixedBatch } = signature;
   const runWhole: RunSession = (feeds, names) =>
     session.run(Object.fromEntries(inputs.map(({ name }, i) => [name, feedOf(feeds[i]!)])), names);
-  const run = fixedBatch === undefined ? runWhole : inSteps(runWhole, signature, fixedBatch);
-  return new OnnxModel((feeds, names) => exclusively(() => run(feeds, names)), {
-    signature,
-    providers,
-  });
+  const runOnce = onRun ? measured(runWhole, signature, onRun) : runWhole;
+  const run = fixedBatch === undefined ? runOnce : inSteps(runOnce, signature, fixedBatch);
+  return new OnnxModel(
+    (feeds, names) => exclusively(() => run(feeds, names)),
+    { signature, providers },
+    () => session.release(),
+  );
 }
 
 /** Sessions on WebGPU in one process take turns until their threads end; others run in parallel. */
@@ -79,7 +86,8 @@ function exclusivelyFor({
 
 async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
   try {
-    return await import('onnxruntime-node');
+    // A bundle of the application need not contain it.
+    return await import(/* webpackIgnore: true */ 'onnxruntime-node');
   } catch (cause) {
     throw new ServingLoadError(
       'onnxruntime-node, which runs ONNX models, cannot be loaded; install it: npm install ' +
@@ -104,6 +112,21 @@ async function mentions({ files, bytes }: ModelContent, word: string): Promise<b
     tail = text.toString('latin1', Math.max(0, text.length - word.length));
   }
   return false;
+}
+
+function measured(run: RunSession, { inputs }: ModelSignature, onRun: OnRun): RunSession {
+  const counted = inputs.findIndex(({ batchAxis }) => batchAxis !== null);
+  const axis = inputs[counted]?.batchAxis ?? 0;
+  return async (feeds, names) => {
+    let begin: number | undefined;
+    // onnxruntime-node runs in the immediate after this one, as a whole.
+    setImmediate(() => (begin = performance.now()));
+    const outputs = await run(feeds, names);
+    if (begin !== undefined) {
+      onRun(feeds[counted]?.dims[axis] ?? 1, performance.now() - begin);
+    }
+    return outputs;
+  };
 }
 
 /** For a model whose file fixes the batch: that many rows at a time, the last step padded. */

@@ -1,9 +1,8 @@
 import { Tensor } from '../../batch/tensor.js';
-import { createReadStream } from 'node:fs';
 import { Batch } from '../../batch/batch.js';
 import type { BatchAxes } from '../../batch/template.js';
 import { InvalidOutputError, ServingLoadError } from '../../errors.js';
-import { type ModelContent, sessionOf } from './model-content.js';
+import { sessionOf } from './model-content.js';
 import { feedsOf, ModelReply } from './model-ports.js';
 import { axesOf, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
@@ -55,10 +54,10 @@ export async function openModel(task: ModelTask, onRun?: OnRun): Promise<OnnxMod
   const { session, providers } = await exclusively(() =>
     sessionOf(task.model, (model) => createSession(runtime, model, task.model.name, task.options)),
   );
-  // The first partition searches the file for all of them.
-  const dynamicallyQuantised =
-    task.partition === 0 && (await mentions(task.model, 'DynamicQuantizeLinear'));
-  const signature = { ...signatureOf(session, task), dynamicallyQuantised };
+  const signature = {
+    ...signatureOf(session, task),
+    dynamicallyQuantised: task.model.isDynamicallyQuantised,
+  };
   const { inputs, fixedBatch } = signature;
   const runWhole: RunSession = (feeds, names) =>
     session.run(Object.fromEntries(inputs.map(({ name }, i) => [name, feedOf(feeds[i]!)])), names);
@@ -95,23 +94,6 @@ async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
       { cause },
     );
   }
-}
-
-/** Whether the model contains the word. Reads the file as a stream: 100 MB take about 50 ms. */
-async function mentions({ files, bytes }: ModelContent, word: string): Promise<boolean> {
-  const [path] = files.keys();
-  const pieces =
-    bytes || path === undefined ? [bytes] : createReadStream(path, { highWaterMark: 1 << 20 });
-  let tail = '';
-  for await (const piece of pieces) {
-    const { buffer, byteOffset, byteLength } = piece as Uint8Array;
-    const text = Buffer.from(buffer, byteOffset, byteLength);
-    if (text.includes(word) || (tail + text.toString('latin1', 0, word.length)).includes(word)) {
-      return true;
-    }
-    tail = text.toString('latin1', Math.max(0, text.length - word.length));
-  }
-  return false;
 }
 
 function measured(run: RunSession, { inputs }: ModelSignature, onRun: OnRun): RunSession {

@@ -385,7 +385,8 @@ export interface ModelOptions {
   readonly sha256?: string | false;
   /**
    * Session options of onnxruntime, passed through. Those of a partition override them. Without
-   * `intraOpNumThreads` the sessions use all cores but one, which the event loop needs.
+   * `intraOpNumThreads` the sessions use all cores but one, which the event loop needs; with
+   * `isolation: 'none'` one.
    */
   readonly session?: InferenceSession.SessionOptions;
   /**

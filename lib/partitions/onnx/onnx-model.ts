@@ -1,3 +1,4 @@
+import type { InferenceSession } from 'onnxruntime-common';
 import { Tensor } from '../../batch/tensor.js';
 import { Batch } from '../../batch/batch.js';
 import type { BatchAxes } from '../../batch/template.js';
@@ -7,7 +8,7 @@ import { feedsOf, ModelReply } from './model-ports.js';
 import { axesOf, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
-import type { Loaded, ModelTask } from '../worker/worker-protocol.js';
+import type { Loaded, ModelTask, SessionProviders } from '../worker/worker-protocol.js';
 
 type Named<T> = Record<string, T>;
 
@@ -54,6 +55,21 @@ export async function openModel(task: ModelTask, onRun?: OnRun): Promise<OnnxMod
   const { session, providers } = await exclusively(() =>
     sessionOf(task.model, (model) => createSession(runtime, model, task.model.name, task.options)),
   );
+  try {
+    return modelOf(session, providers, task, exclusively, onRun);
+  } catch (error) {
+    await session.release();
+    throw error;
+  }
+}
+
+function modelOf(
+  session: InferenceSession,
+  providers: SessionProviders,
+  task: ModelTask,
+  exclusively: Exclusively,
+  onRun: OnRun | undefined,
+): OnnxModel {
   const signature = {
     ...signatureOf(session, task),
     dynamicallyQuantised: task.model.isDynamicallyQuantised,
@@ -70,11 +86,10 @@ export async function openModel(task: ModelTask, onRun?: OnRun): Promise<OnnxMod
   );
 }
 
+type Exclusively = <T>(work: () => Promise<T>) => Promise<T>;
+
 /** Sessions on WebGPU in one process take turns until their threads end; others run in parallel. */
-function exclusivelyFor({
-  options,
-  webgpuTurn,
-}: ModelTask): <T>(work: () => Promise<T>) => Promise<T> {
+function exclusivelyFor({ options, webgpuTurn }: ModelTask): Exclusively {
   if (!webgpuTurn || providersOf(options).every(({ name }) => name !== 'webgpu')) {
     return (work) => work();
   }

@@ -8,7 +8,7 @@ import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import { LONGEST_BACKOFF } from '../partitions/worker/supervised.partition.js';
 import { partitionPerDevice } from '../partitions/onnx/devices.js';
 import { isRemote, remoteModelOf } from '../partitions/onnx/download/remote-model.js';
-import type { ModelPlace } from '../partitions/onnx/model-content.js';
+import type { ModelPlace } from '../partitions/onnx/model-source.js';
 import { formatValue } from '../format.js';
 import {
   aFunction,

@@ -1,13 +1,6 @@
 import { InvalidServingError } from '../errors.js';
-import {
-  type Engine,
-  fileEngine,
-  functionEngine,
-  handlerEngine,
-  inWorkers,
-  modelEngine,
-  onMainThread,
-} from '../partitions/engine.js';
+import { type Engine, fileEngine, functionEngine, handlerEngine } from '../partitions/engine.js';
+import { inWorkers, modelEngine, onMainThread } from '../partitions/model-engine.js';
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import { LocalServing } from './local-serving.js';
 import type { ReplyStore } from '../deduplication/reply-cache.js';

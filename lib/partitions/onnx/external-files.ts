@@ -1,7 +1,5 @@
 import { createReadStream } from 'node:fs';
-
-/** The largest piece of a model that is read at once. */
-export const PIECE = 1 << 20;
+import { PIECE } from './file-pieces.js';
 
 /** In the protobuf of a tensor with external data: the key "location" before the file name. */
 const LOCATION = Buffer.from('\x0a\x08location\x12');

@@ -7,9 +7,9 @@ import { ServingLoadError } from '../../../../lib/errors.js';
 import {
   contentForProcess,
   type ModelContent,
-  ModelSource,
   sessionOf,
 } from '../../../../lib/partitions/onnx/model-content.js';
+import { ModelSource } from '../../../../lib/partitions/onnx/model-source.js';
 import type { Fetching } from '../../../../lib/partitions/onnx/download/fetching.js';
 import { itOnLinux } from '../../../fixtures/describe-unless.js';
 import {

@@ -8,7 +8,7 @@ import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import { LONGEST_BACKOFF } from '../partitions/worker/supervised.partition.js';
 import { partitionPerDevice } from '../partitions/onnx/devices.js';
 import { isRemote, remoteModelOf } from '../partitions/onnx/download/remote-model.js';
-import type { ModelPlace } from '../partitions/onnx/model-content.js';
+import type { ModelPlace } from '../partitions/onnx/model-source.js';
 import { formatValue } from '../format.js';
 import {
   aFunction,
@@ -29,6 +29,7 @@ import {
   shutdown,
   whole,
 } from './option-rules.js';
+import { checkMainThread } from './main-thread-rules.js';
 import { rowTemplate, portsOfTemplate } from './row-template.js';
 import { contentHash } from '../batch/content-hash.js';
 import type {
@@ -143,7 +144,8 @@ const common: Rules = {
 const worker: Rules = {
   isolation: {
     check: (value) => value === 'thread' || value === 'process',
-    allowed: '"thread" or "process"',
+    allowed:
+      '"thread" or "process"; for a function in the application\'s own thread use useFactory',
   },
   recovery: groupOf({
     ...ofRecovery,
@@ -197,6 +199,11 @@ const ofModel: Rules = {
 const kinds: Readonly<Record<string, Rules>> = {
   model: {
     ...worker,
+    isolation: {
+      check: (value) => value === 'thread' || value === 'process' || value === 'none',
+      allowed: '"thread", "process" or "none"',
+    },
+    blockingLimit: delay,
     model: {
       check: (value) => modelFile.check(value) || isRecord(value),
       allowed: `${modelFile.allowed}, or an object of ${Object.keys(ofModel).join(', ')}`,
@@ -235,6 +242,9 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const queue = queueOf(owner, definition.queue);
   const otherKeys = keyOptionsOf(owner, definition, {}, queue.maxRows);
   const partitions = partitionsOf(definition);
+  if ('model' in definition) {
+    checkMainThread(owner, definition, partitions);
+  }
   const recovery = recoveryOf(owner, kind, definition.recovery);
   const saturation = 2 * otherKeys.batchSize * partitions.length;
   return Object.freeze({
@@ -453,8 +463,12 @@ function partitionsOf(definition: ServingDefinition): PartitionOptions[] {
   if (!('model' in definition)) {
     return own;
   }
-  // Divides all cores but one, which the event loop needs.
-  const intraOpNumThreads = Math.max(1, Math.floor((availableParallelism() - 1) / own.length));
+  // Divides all cores but one, which the event loop needs. In its own thread a run is too short to
+  // be divided.
+  const intraOpNumThreads =
+    definition.isolation === 'none'
+      ? 1
+      : Math.max(1, Math.floor((availableParallelism() - 1) / own.length));
   return own.map((options) => ({ intraOpNumThreads, ...shared, ...options }));
 }
 

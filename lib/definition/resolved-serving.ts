@@ -57,8 +57,8 @@ export interface ResolvedServing {
   readonly name: string;
   /** What runs the batches. */
   readonly runner: 'model' | 'function' | 'file' | 'class';
-  /** Undefined for partitions in the application's own thread. */
-  readonly isolation: Isolation | undefined;
+  /** Undefined for functions and classes. */
+  readonly isolation: Isolation | 'none' | undefined;
   readonly timeout: number | undefined;
   readonly queue: ResolvedQueue;
   readonly recovery: ResolvedRecovery;

@@ -385,7 +385,8 @@ export interface ModelOptions {
   readonly sha256?: string | false;
   /**
    * Session options of onnxruntime, passed through. Those of a partition override them. Without
-   * `intraOpNumThreads` the sessions use all cores but one, which the event loop needs.
+   * `intraOpNumThreads` the sessions use all cores but one, which the event loop needs; with
+   * `isolation: 'none'` one.
    */
   readonly session?: InferenceSession.SessionOptions;
   /**
@@ -409,8 +410,25 @@ export interface ModelOptions {
   readonly fetches?: readonly string[];
 }
 
-/** Runs an ONNX model, in threads or processes of its own. */
-export interface ModelRunner extends WorkerOptions {
+/** Runs an ONNX model. */
+export interface ModelRunner extends Omit<WorkerOptions, 'isolation'> {
+  /**
+   * Whether each partition has a thread or a process of its own, or `none`. When a process is killed
+   * (an abort in native code, out of memory), its batch is lost and the application goes on.
+   * Processes take more memory, and rows and results are copied. With `none` the model runs in the
+   * application's own thread, and each run holds the event loop: for tiny models, whose run is
+   * shorter than the way to a thread and back.
+   *
+   * @default 'thread'
+   */
+  readonly isolation?: Isolation | 'none';
+  /**
+   * Milliseconds for which a run may hold the event loop, with `isolation: 'none'`. After three
+   * longer runs in a row the log has a warning, once.
+   *
+   * @default 2
+   */
+  readonly blockingLimit?: number;
   /** The ONNX file alone, or with the options of its sessions, inputs and outputs. */
   readonly model: ModelFile | ModelOptions;
 }
@@ -491,7 +509,7 @@ export function defineServing<
 >(
   definition: ServingOptions<Input, Output, Result, Info> &
     TypedCallbacks<Input, Info, Sent, ReplyOf<Sent, Rows, Returned, Handler>> &
-    WorkerOptions &
+    Omit<ModelRunner, 'model'> &
     TemplateOptions &
     SomeRunner & {
       readonly name: OneRunner<[Model, File, Handler, Existing, Returned]>;

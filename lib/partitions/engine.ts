@@ -3,12 +3,12 @@ import { formatValue } from '../format.js';
 import { FunctionPartition } from './function.partition.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
 import type { Fetching } from './onnx/download/fetching.js';
-import { type ModelPlace, ModelSource } from './onnx/model-content.js';
-import type { DeclaredPorts, ModelSignature } from './onnx/model-signature.js';
+import type { ModelSignature } from './onnx/model-signature.js';
 import type { Partition } from './partition.js';
-import { SupervisedPartition, type Supervision } from './worker/supervised.partition.js';
-import { type Isolation, WorkerPartition } from './worker/worker.partition.js';
-import type { SessionProviders, WorkerTask } from './worker/worker-protocol.js';
+import { openWorkers } from './worker/open-workers.js';
+import type { Supervision } from './worker/supervised.partition.js';
+import type { Isolation } from './worker/worker.partition.js';
+import type { SessionProviders } from './worker/worker-protocol.js';
 import type { BatchFunctionFactory, PartitionOptions } from './batch-function.js';
 
 /** The partitions of a serving, open. */
@@ -35,9 +35,14 @@ export type Engine = (
   supervision: Supervision,
   /** Ends workers that load. */
   end: AbortSignal,
-  /** For a model that is not on this machine. */
-  fetching: Fetching,
+  surroundings: Surroundings,
 ) => Promise<OpenedEngine>;
+
+/** The serving around an engine. */
+export interface Surroundings extends Fetching {
+  /** Logs a warning; the line continues "Serving ...". */
+  readonly warn: (line: string) => void;
+}
 
 /** Batch functions in the application's own thread. */
 export function functionEngine(factory: BatchFunctionFactory): Engine {
@@ -99,45 +104,7 @@ function checked(handler: ServingHandler): ServingHandler {
   return handler;
 }
 
-/** Sessions of one model: its file is read once, for all sessions and restarts. */
-export function modelEngine(model: ModelPlace, ports: DeclaredPorts, isolation: Isolation): Engine {
-  const source = new ModelSource(model);
-  let isOpen = false;
-  return async (_kind, options, keys, supervision, end, fetching) => {
-    try {
-      const content = await source.read(fetching);
-      const tasks = options.map((own, partition) => ({
-        partition,
-        keys,
-        options: own,
-        model: content,
-        ...ports,
-      }));
-      const opened = await whileLoading(openWorkers(tasks, isolation, supervision, end));
-      isOpen = true;
-      return opened;
-    } catch (error) {
-      if (!isOpen) {
-        source.forget();
-      }
-      throw error;
-    }
-  };
-}
-
-/** The models of the whole process that are loading. */
-const loading = new Set<Promise<OpenedEngine>>();
-
-function whileLoading(opening: Promise<OpenedEngine>): Promise<OpenedEngine> {
-  loading.add(opening);
-  return opening.finally(() => loading.delete(opening));
-}
-
-/** Resolves when no model is loading: an exit meanwhile aborts the process, without its code. */
-export async function modelsLoaded(): Promise<void> {
-  await Promise.allSettled(loading);
-}
-
+/** Batch functions of a module file, each in a thread or process of its own. */
 export function fileEngine(file: string, isolation: Isolation): Engine {
   return (_kind, options, keys, supervision, end) =>
     openWorkers(
@@ -146,38 +113,4 @@ export function fileEngine(file: string, isolation: Isolation): Engine {
       supervision,
       end,
     );
-}
-
-/** Opens all workers at once; if one fails to load, the others end too. */
-async function openWorkers(
-  tasks: readonly WorkerTask[],
-  isolation: Isolation,
-  supervision: Supervision,
-  end?: AbortSignal,
-): Promise<OpenedEngine> {
-  // The signal may abort after loading too; workers that are loaded end in another way.
-  const halt = new AbortController();
-  const abort = (): void => halt.abort();
-  end?.addEventListener('abort', abort);
-  const openings = await Promise.allSettled(
-    tasks.map((task) => WorkerPartition.open(task, isolation, halt.signal)),
-  );
-  end?.removeEventListener('abort', abort);
-  const failed = openings.find((opening) => opening.status === 'rejected');
-  const workers = openings.flatMap((opening) =>
-    opening.status === 'fulfilled' ? [opening.value] : [],
-  );
-  if (failed) {
-    await Promise.all(workers.map((worker) => worker.close()));
-    throw failed.reason;
-  }
-  const partitions = workers.map((worker, index) => {
-    const open = (signal: AbortSignal) => WorkerPartition.open(tasks[index]!, isolation, signal);
-    return new SupervisedPartition(index, worker, open, supervision);
-  });
-  return {
-    partitions,
-    signature: workers[0]?.loaded.signature,
-    providers: workers.map(({ loaded }) => loaded.providers),
-  };
 }

@@ -31,6 +31,9 @@ export function bootLine(
 }
 
 function placesOf(count: number, isolation: ResolvedServing['isolation']): string {
+  if (isolation === 'none') {
+    return "in the application's own thread";
+  }
   const [one, many] =
     isolation === undefined
       ? ['partition', 'partitions']

@@ -1,14 +1,10 @@
 import { InvalidServingError } from '../errors.js';
-import {
-  type Engine,
-  fileEngine,
-  functionEngine,
-  handlerEngine,
-  modelEngine,
-} from '../partitions/engine.js';
+import { type Engine, fileEngine, functionEngine, handlerEngine } from '../partitions/engine.js';
+import { inWorkers, modelEngine, onMainThread } from '../partitions/model-engine.js';
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import { LocalServing } from './local-serving.js';
 import type { ReplyStore } from '../deduplication/reply-cache.js';
+import { DEFAULT_BLOCKING_LIMIT } from '../definition/option-rules.js';
 import {
   modelOf,
   modelOptionsOf,
@@ -47,10 +43,14 @@ export function createServing<Input, Output, Result, Info>(
 function engineOf(definition: ServingDefinition, handlerOf?: () => ServingHandler): Engine {
   const { name } = definition;
   if ('model' in definition) {
-    const { isolation = 'thread' } = definition;
+    const { isolation = 'thread', blockingLimit = DEFAULT_BLOCKING_LIMIT } = definition;
     const model = modelOptionsOf(definition);
     const { inputs = {}, outputs = {}, fetches } = model;
-    return modelEngine(modelOf(name, model), { inputs, outputs, fetches }, isolation);
+    return modelEngine(
+      modelOf(name, model),
+      { inputs, outputs, fetches },
+      isolation === 'none' ? onMainThread(blockingLimit) : inWorkers(isolation),
+    );
   }
   if ('useFile' in definition) {
     const { useFile, isolation = 'thread' } = definition;

@@ -14,7 +14,8 @@ import {
   ServingClosedError,
   ServingLoadError,
 } from '../errors.js';
-import { type Engine, modelsLoaded, type OpenedEngine } from '../partitions/engine.js';
+import type { Engine, OpenedEngine } from '../partitions/engine.js';
+import { modelsLoaded } from '../partitions/model-engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { warningsOf } from '../partitions/onnx/model-signature.js';
 import { type Partition, type PartitionStatus, statusOf } from '../partitions/partition.js';
@@ -317,6 +318,7 @@ export class LocalServing<Input = unknown, Output = unknown>
         this.loading.signal,
         {
           log: (line) => this.logger.log(`Serving "${this.name}" ${line}`),
+          warn: (line) => this.logger.warn(`Serving "${this.name}" ${line}`),
           signal: this.fetching.signal,
         },
       );

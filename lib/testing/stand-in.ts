@@ -22,6 +22,7 @@ const RUN_OPTIONS = {
   model: true,
   template: true,
   isolation: true,
+  blockingLimit: true,
   useFactory: true,
   useFile: true,
   useClass: true,

@@ -1,4 +1,5 @@
 import { createReadStream } from 'node:fs';
+import { PIECE } from './file-pieces.js';
 
 /** In the protobuf of a tensor with external data: the key "location" before the file name. */
 const LOCATION = Buffer.from('\x0a\x08location\x12');
@@ -6,28 +7,60 @@ const LOCATION = Buffer.from('\x0a\x08location\x12');
 /** The operation of a model compiled for a device; the compiled code may be in another file. */
 const COMPILED = 'EPContext';
 
-/** The files that a model refers to; undefined if there are none. */
-export function externalFilesOf(bytes: Uint8Array): string[] | undefined {
-  const model = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  const files = new Set(locationsIn(model, model.length));
-  return files.size > 0 || model.includes(COMPILED) ? [...files] : undefined;
-}
+const QUANTISES = 'DynamicQuantizeLinear';
 
 /** Bytes in which a location ends, with a path of the longest length. */
 const LONGEST = 8192;
 
-/** The files that the model at this path refers to. Reads the model in pieces. */
-export async function externalFilesIn(path: string): Promise<ReadonlySet<string>> {
-  const files = new Set<string>();
-  let rest = Buffer.alloc(0);
-  for await (const piece of createReadStream(path, { highWaterMark: 1 << 20 })) {
-    const bytes = Buffer.concat([rest, piece as Buffer]);
-    const end = Math.max(0, bytes.length - LONGEST);
-    locationsIn(bytes, end).forEach((file) => files.add(file));
-    rest = bytes.subarray(end);
+/** What the file of a model mentions. The file is given in pieces, and never as a whole. */
+export class ModelScan {
+  /** The files that the model refers to. */
+  readonly externalFiles = new Set<string>();
+  isCompiled = false;
+  /** It quantises at run time over the whole batch. */
+  isDynamicallyQuantised = false;
+  /** The end of the last piece, for what lies across two, and the new piece. */
+  private readonly window = Buffer.allocUnsafe(LONGEST + PIECE);
+  private length = 0;
+
+  /** Searches a piece of at most {@link PIECE} bytes. */
+  add(piece: Uint8Array): void {
+    this.window.set(piece, this.length);
+    this.length += piece.length;
+    this.search(Math.max(0, this.length - LONGEST));
   }
-  locationsIn(rest, rest.length).forEach((file) => files.add(file));
-  return files;
+
+  /** Searches the end of the last piece. */
+  end(): this {
+    this.search(this.length);
+    return this;
+  }
+
+  private search(end: number): void {
+    const bytes = this.window.subarray(0, this.length);
+    locationsIn(bytes, end).forEach((file) => this.externalFiles.add(file));
+    this.isCompiled ||= bytes.includes(COMPILED);
+    this.isDynamicallyQuantised ||= bytes.includes(QUANTISES);
+    bytes.copyWithin(0, end);
+    this.length -= end;
+  }
+}
+
+export function scanOf(bytes: Uint8Array): ModelScan {
+  const scan = new ModelScan();
+  for (let at = 0; at < bytes.length; at += PIECE) {
+    scan.add(bytes.subarray(at, at + PIECE));
+  }
+  return scan.end();
+}
+
+/** The files that the model at this path refers to. */
+export async function externalFilesIn(path: string): Promise<ReadonlySet<string>> {
+  const scan = new ModelScan();
+  for await (const piece of createReadStream(path, { highWaterMark: PIECE })) {
+    scan.add(piece as Buffer);
+  }
+  return scan.end().externalFiles;
 }
 
 /** The locations that begin before `end`. */

@@ -1,51 +1,95 @@
+import type { InferenceSession } from 'onnxruntime-common';
 import { Tensor } from '../../batch/tensor.js';
-import { createReadStream } from 'node:fs';
 import { Batch } from '../../batch/batch.js';
-import { FlatContainer, type FlatRows } from '../../batch/container.js';
 import type { BatchAxes } from '../../batch/template.js';
-import { InvalidInputError, InvalidOutputError, ServingLoadError } from '../../errors.js';
-import { type ModelContent, sessionOf } from './model-content.js';
-import { axesOf, type ModelSignature, signatureOf, type ModelPort } from './model-signature.js';
+import { InvalidOutputError, ServingLoadError } from '../../errors.js';
+import { sessionOf } from './model-content.js';
+import { feedsOf, ModelReply } from './model-ports.js';
+import { axesOf, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
-import type { Loaded, WorkerTask } from '../worker/worker-protocol.js';
-import type { RunRows } from '../partition.js';
+import type { Loaded, ModelTask, SessionProviders } from '../worker/worker-protocol.js';
 
-type ModelTask = Extract<WorkerTask, { readonly model: ModelContent }>;
 type Named<T> = Record<string, T>;
 
-/** Loads an ONNX model: the function that runs its batches, and its properties. */
-export async function openModel(task: ModelTask): Promise<[RunRows, Loaded]> {
+/** Runs tensors, in the order of the inputs, for these outputs by name. */
+type RunSession = (feeds: readonly Tensor[], names: readonly string[]) => Promise<Named<Tensor>>;
+
+/** A loaded ONNX model. */
+export class OnnxModel {
+  readonly reply: ModelReply;
+
+  constructor(
+    private readonly session: RunSession,
+    readonly loaded: Required<Loaded>,
+    /** Frees the memory of the session. */
+    readonly close: () => Promise<void>,
+  ) {
+    this.reply = new ModelReply(loaded.signature);
+  }
+
+  /**
+   * Runs tensors, in the order of the inputs, and returns those of the reply. Outputs that hooks ask
+   * for go to `onHook`.
+   */
+  async run(
+    feeds: readonly Tensor[],
+    hooks: readonly string[],
+    onHook: (name: string, value: unknown) => void,
+  ): Promise<Tensor[]> {
+    const { names } = this.reply;
+    const all = hooks.length === 0 ? names : [...new Set([...names, ...hooks])];
+    const outputs = await this.session(feeds, all);
+    hooks.forEach((hook) => onHook(hook, outputs[hook]));
+    return names.map((name) => outputs[name]!);
+  }
+}
+
+/** Receives the rows of each run, and the milliseconds for which it held the thread. */
+export type OnRun = (rows: number, milliseconds: number) => void;
+
+/** Loads an ONNX model. */
+export async function openModel(task: ModelTask, onRun?: OnRun): Promise<OnnxModel> {
   const runtime = await loadRuntime();
   const exclusively = exclusivelyFor(task);
   const { session, providers } = await exclusively(() =>
     sessionOf(task.model, (model) => createSession(runtime, model, task.model.name, task.options)),
   );
-  // The first partition searches the file for all of them.
-  const dynamicallyQuantised =
-    task.partition === 0 && (await mentions(task.model, 'DynamicQuantizeLinear'));
-  const signature = { ...signatureOf(session, task), dynamicallyQuantised };
-  const { inputs, fetches, fixedBatch } = signature;
-  const runWhole: RunModel = (rows, names) => session.run(feedsOf(rows, inputs), names);
-  const run = fixedBatch === undefined ? runWhole : inSteps(runWhole, signature, fixedBatch);
-  const runRows: RunRows = async (rows, { hooks }, listener) => {
-    const names = [...new Set([...fetches, ...hooks])];
-    const outputs = await exclusively(() => run(rows, names));
-    hooks.forEach((hook) => listener.hook(hook, outputs[hook]));
-    return { output: pick(outputs, fetches) };
-  };
-  return [runRows, { signature, providers }];
+  try {
+    return modelOf(session, providers, task, exclusively, onRun);
+  } catch (error) {
+    await session.release();
+    throw error;
+  }
 }
 
-function pick<T>(from: Named<T>, names: readonly string[]): Named<T> {
-  return Object.fromEntries(names.map((name) => [name, from[name]!]));
+function modelOf(
+  session: InferenceSession,
+  providers: SessionProviders,
+  task: ModelTask,
+  exclusively: Exclusively,
+  onRun: OnRun | undefined,
+): OnnxModel {
+  const signature = {
+    ...signatureOf(session, task),
+    dynamicallyQuantised: task.model.isDynamicallyQuantised,
+  };
+  const { inputs, fixedBatch } = signature;
+  const runWhole: RunSession = (feeds, names) =>
+    session.run(Object.fromEntries(inputs.map(({ name }, i) => [name, feedOf(feeds[i]!)])), names);
+  const runOnce = onRun ? measured(runWhole, signature, onRun) : runWhole;
+  const run = fixedBatch === undefined ? runOnce : inSteps(runOnce, signature, fixedBatch);
+  return new OnnxModel(
+    (feeds, names) => exclusively(() => run(feeds, names)),
+    { signature, providers },
+    () => session.release(),
+  );
 }
+
+type Exclusively = <T>(work: () => Promise<T>) => Promise<T>;
 
 /** Sessions on WebGPU in one process take turns until their threads end; others run in parallel. */
-function exclusivelyFor({
-  options,
-  webgpuTurn,
-}: ModelTask): <T>(work: () => Promise<T>) => Promise<T> {
+function exclusivelyFor({ options, webgpuTurn }: ModelTask): Exclusively {
   if (!webgpuTurn || providersOf(options).every(({ name }) => name !== 'webgpu')) {
     return (work) => work();
   }
@@ -56,7 +100,8 @@ function exclusivelyFor({
 
 async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
   try {
-    return await import('onnxruntime-node');
+    // A bundle of the application need not contain it.
+    return await import(/* webpackIgnore: true */ 'onnxruntime-node');
   } catch (cause) {
     throw new ServingLoadError(
       'onnxruntime-node, which runs ONNX models, cannot be loaded; install it: npm install ' +
@@ -66,32 +111,28 @@ async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
   }
 }
 
-/** Whether the model contains the word. Reads the file as a stream: 100 MB take about 50 ms. */
-async function mentions({ files, bytes }: ModelContent, word: string): Promise<boolean> {
-  const [path] = files.keys();
-  const pieces =
-    bytes || path === undefined ? [bytes] : createReadStream(path, { highWaterMark: 1 << 20 });
-  let tail = '';
-  for await (const piece of pieces) {
-    const { buffer, byteOffset, byteLength } = piece as Uint8Array;
-    const text = Buffer.from(buffer, byteOffset, byteLength);
-    if (text.includes(word) || (tail + text.toString('latin1', 0, word.length)).includes(word)) {
-      return true;
+function measured(run: RunSession, { inputs }: ModelSignature, onRun: OnRun): RunSession {
+  const counted = inputs.findIndex(({ batchAxis }) => batchAxis !== null);
+  const axis = inputs[counted]?.batchAxis ?? 0;
+  return async (feeds, names) => {
+    let begin: number | undefined;
+    // onnxruntime-node runs in the immediate after this one, as a whole.
+    setImmediate(() => (begin = performance.now()));
+    const outputs = await run(feeds, names);
+    if (begin !== undefined) {
+      onRun(feeds[counted]?.dims[axis] ?? 1, performance.now() - begin);
     }
-    tail = text.toString('latin1', Math.max(0, text.length - word.length));
-  }
-  return false;
+    return outputs;
+  };
 }
 
-/** Runs the model for these of its outputs. */
-type RunModel = (rows: FlatRows, fetches: readonly string[]) => Promise<Named<Tensor>>;
-
 /** For a model whose file fixes the batch: that many rows at a time, the last step padded. */
-function inSteps(run: RunModel, { inputs, outputs }: ModelSignature, size: number): RunModel {
+function inSteps(run: RunSession, { inputs, outputs }: ModelSignature, size: number): RunSession {
   const inputAxes = axesOf(inputs);
   const outputAxes = axesOf(outputs);
-  return async (rows, fetches) => {
-    const chunks = Batch.ofContainer(tensorsIn(rows), inputAxes).chunksOf(size);
+  return async (feeds, fetches) => {
+    const rows = Object.fromEntries(inputs.map(({ name }, i) => [name, feeds[i]!]));
+    const chunks = Batch.ofContainer(rows, inputAxes).chunksOf(size);
     const shared = fetches.find((name) => outputAxes[name] === null);
     if (shared !== undefined && chunks.length > 1) {
       throw new InvalidOutputError(
@@ -101,7 +142,8 @@ function inSteps(run: RunModel, { inputs, outputs }: ModelSignature, size: numbe
     }
     const steps: Batch[] = [];
     for (const chunk of chunks) {
-      const output = await run(chunk.pad(size - chunk.size).gather(), fetches);
+      const padded = chunk.pad(size - chunk.size).gather();
+      const output = await run(feedsOf(padded, inputs), fetches);
       steps.push(rowsOfStep(output, outputAxes, size).slice(0, chunk.size));
     }
     return Batch.merge(steps).release() as Named<Tensor>;
@@ -117,23 +159,6 @@ function rowsOfStep(output: Named<Tensor>, axes: BatchAxes, size: number): Batch
     );
   }
   return batch;
-}
-
-/** The rows by input name; a bare tensor is the one input of a model that has one. */
-function feedsOf(rows: FlatRows, inputs: readonly ModelPort[]): Named<Tensor> {
-  return Object.fromEntries(
-    tensorsIn(rows).leaves.map(({ path, tensor }) => [
-      path === '' ? inputs[0]!.name : path,
-      feedOf(tensor),
-    ]),
-  );
-}
-
-function tensorsIn(rows: FlatRows): FlatContainer {
-  if (rows instanceof FlatContainer) {
-    return rows;
-  }
-  throw new InvalidInputError('A model runs tensors, and was given plain values');
 }
 
 /**

@@ -13,7 +13,9 @@ import type { BatchInfo, BatchListener } from '../batch-function.js';
 
 /** A partition that can end without being closed: a thread or a process. */
 export interface Worker extends Partition {
-  /** Resolves with the reason once it has ended without being closed. */
+  /**
+   * Resolves with the reason once it has ended without being closed, before its batches reject.
+   */
   readonly ended: Promise<Error>;
   readonly loaded?: Loaded;
 }
@@ -73,19 +75,21 @@ export class SupervisedPartition extends PartitionDecorator {
     return { state: isHung ? 'hung' : lost ? 'lost' : 'restarting', restarts, reason };
   }
 
-  async run(
+  run(
     batch: Batch,
     info: BatchInfo,
     listener: BatchListener,
   ): Promise<PartitionResult | typeof STEPPED> {
-    if (!this.inner) {
-      throw (
-        this.lost ?? this.unavailable ?? new NotStartedError(`Partition ${this.index} is closed`)
+    const { inner, index, lost, unavailable } = this;
+    if (!inner) {
+      return Promise.reject(
+        lost ?? unavailable ?? new NotStartedError(`Partition ${index} is closed`),
       );
     }
-    const result = await this.inner.run(batch, info, listener);
-    this.failures = 0;
-    return result;
+    const running = inner.run(batch, info, listener);
+    // Beside the way of the result, which gets there a step earlier.
+    running.then(this.succeeded, () => {});
+    return running;
   }
 
   async warmUp(warm: (runner: Partition) => Promise<void>): Promise<void> {
@@ -111,6 +115,10 @@ export class SupervisedPartition extends PartitionDecorator {
     this.restartEnd?.abort();
     super.killInner();
   }
+
+  private readonly succeeded = (): void => {
+    this.failures = 0;
+  };
 
   private attach(worker: Worker): void {
     this.inner = worker;

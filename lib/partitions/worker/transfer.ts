@@ -10,7 +10,7 @@ import {
   rowsIn,
   type Structure,
 } from '../../batch/container.js';
-import { copyOfData, type TypedData, type Tensor, tensorOf } from '../../batch/tensor.js';
+import { type Tensor, tensorOf } from '../../batch/tensor.js';
 import {
   fromWire,
   InvalidInputError,
@@ -23,6 +23,7 @@ import {
 import { truncate } from '../../format.js';
 import { TooLargeToSendError, RejectedRowsError } from '../partition.js';
 import { DONE } from '../batch-function.js';
+import { movable } from './tensor-transfer.js';
 
 /** A container on its way: without the class of its tensors, which would be lost. */
 interface WireContainer {
@@ -57,7 +58,6 @@ export function packRows(rows: FlatRows): [WireRows, ArrayBuffer[]] {
  * Sends the rows of a batch to where they run.
  *
  * @throws RejectedRowsError for plain values that cannot be sent, such as functions
- * @throws TooLargeToSendError when the rows are too large for one message
  */
 export function sendRows(
   batch: Batch,
@@ -175,14 +175,13 @@ function packContainer(
   { structure, leaves }: FlatContainer,
   transfer: Set<ArrayBuffer>,
 ): WireContainer {
-  const packed = leaves.map(({ path, label, tensor: { type, dims, data } }): WireLeaf => {
-    if (!ArrayBuffer.isView(data)) {
-      return { path, label, type, dims, data };
-    }
-    const own = isWhole(data) && !transfer.has(data.buffer) ? data : copyOfData(data);
-    transfer.add(own.buffer as ArrayBuffer);
-    return { path, label, type, dims, data: own };
-  });
+  const packed = leaves.map(({ path, label, tensor: { type, dims, data } }): WireLeaf => ({
+    path,
+    label,
+    type,
+    dims,
+    data: movable(data, transfer),
+  }));
   return { structure, leaves: packed };
 }
 
@@ -191,11 +190,6 @@ function unpackContainer({ structure, leaves }: WireContainer): FlatContainer {
     structure,
     leaves.map(({ path, label, ...parts }) => ({ path, label, tensor: tensorOf(parts) })),
   );
-}
-
-/** False for a view of a part: the whole buffer would move, or be copied, with it. */
-function isWhole(data: TypedData): data is TypedData & { readonly buffer: ArrayBuffer } {
-  return data.byteLength === data.buffer.byteLength && !(data.buffer instanceof SharedArrayBuffer);
 }
 
 /**

@@ -1,30 +1,27 @@
-import { InvalidServingError, toWire } from '../../errors.js';
+import { toWire } from '../../errors.js';
 import { Queue } from '../../streaming/queue.js';
-import { FunctionPartition } from '../function.partition.js';
-import { openModel } from '../onnx/onnx-model.js';
-import { NotStartedError, type RunRows, STEPPED } from '../partition.js';
-import { packOutput, unpackRows } from './transfer.js';
+import { type BatchListener, endedRowsOf } from '../batch-function.js';
+import { NotStartedError } from '../partition.js';
+import { FileSession } from './file.session.js';
+import { ModelSession } from './model.session.js';
+import { packOutput } from './transfer.js';
 import {
   type BatchEnd,
   type BatchProgress,
-  STEPS_AHEAD,
-  type Loaded,
+  type FeedsRequest,
   type LoadResult,
+  type RowsRequest,
+  STEPS_AHEAD,
   type WorkerReply,
   type WorkerRequest,
   type WorkerTask,
 } from './worker-protocol.js';
-import { type BatchFunctionFactory, endedRowsOf, type BatchListener } from '../batch-function.js';
+import type { WorkerSession } from './worker-session.js';
 
 /** The end of a revoked batch, whose callers have been answered. */
 const REVOKED: BatchEnd = { error: toWire(new NotStartedError('The batch was revoked')) };
 
-type BatchRequest = Extract<
-  WorkerRequest,
-  { readonly rows: unknown } | { readonly unreadable: unknown }
->;
-
-type FileTask = Extract<WorkerTask, { readonly file: string }>;
+type BatchRequest = RowsRequest | FeedsRequest | { readonly unreadable: unknown };
 
 /** The channel of a worker to the application and back. */
 export interface Port {
@@ -57,8 +54,8 @@ export class WorkerHost {
   async run(): Promise<void> {
     // Before the first await, so that no batch is missed.
     this.port.listen((request) => this.receive(request));
-    const runRows = await this.open();
-    if (!runRows) {
+    const session = await this.open();
+    if (!session) {
       return;
     }
     // A batch that was sent ahead waits in the queue.
@@ -67,14 +64,14 @@ export class WorkerHost {
       this.endedRows = new Set();
       this.unacknowledged = 0;
       const [end, transfer] = this.port.begin(this.batch)
-        ? await this.answer(runRows, request)
+        ? await this.answer(session, request)
         : [REVOKED];
       this.end(end, transfer);
     }
   }
 
   private receive(request: WorkerRequest): void {
-    if ('rows' in request || 'unreadable' in request) {
+    if ('feeds' in request || 'rows' in request || 'unreadable' in request) {
       this.requests.push(request);
     } else if ('end' in request) {
       this.requests.end();
@@ -90,12 +87,13 @@ export class WorkerHost {
     }
   }
 
-  private async open(): Promise<RunRows | undefined> {
+  private async open(): Promise<WorkerSession | undefined> {
     const { task } = this;
     try {
-      const [runRows, loaded] = 'model' in task ? await openModel(task) : await openFile(task);
-      this.port.post(loaded, []);
-      return runRows;
+      const session =
+        'model' in task ? await ModelSession.open(task) : await FileSession.open(task);
+      this.port.post(session.loaded, []);
+      return session;
     } catch (error) {
       this.port.post({ error: toWire(error) }, []);
       return undefined;
@@ -103,21 +101,14 @@ export class WorkerHost {
   }
 
   private async answer(
-    runRows: RunRows,
+    session: WorkerSession,
     request: BatchRequest,
   ): Promise<[BatchEnd, ArrayBuffer[]?]> {
     if ('unreadable' in request) {
       return [{ error: toWire(request.unreadable) }];
     }
-    const { rows, info } = request;
-    const plainRows = 'list' in rows;
     try {
-      const result = await runRows(unpackRows(rows), info, this.listener(info.hooks, plainRows));
-      if (result === STEPPED) {
-        return [{ stepped: true }];
-      }
-      const [output, transfer] = packOutput(result.output, plainRows);
-      return [{ output, metadata: result.metadata }, transfer];
+      return await session.run(request, (hooks, plainRows) => this.listener(hooks, plainRows));
     } catch (error) {
       return [{ error: toWire(error) }];
     }
@@ -154,28 +145,4 @@ export class WorkerHost {
       this.port.post({ batch, error: toWire(error) }, []);
     }
   }
-}
-
-async function openFile(task: FileTask): Promise<[RunRows, Loaded]> {
-  const factory = await importFactory(task.file);
-  const partition = new FunctionPartition(factory, task.partition, task.options);
-  await partition.declare(task.keys);
-  return [(...batch) => partition.runRows(...batch), {}];
-}
-
-async function importFactory(file: string): Promise<BatchFunctionFactory<unknown>> {
-  const exports = (await import(/* webpackIgnore: true */ file)) as { default?: unknown };
-  // A file that TypeScript compiled to CommonJS has its default export inside that of the module.
-  const factory = isTranspiled(exports.default) ? exports.default.default : exports.default;
-  if (typeof factory !== 'function') {
-    throw new InvalidServingError(
-      `${file} must have a default export: a function that returns the batch function; it has ` +
-        typeof factory,
-    );
-  }
-  return factory as BatchFunctionFactory<unknown>;
-}
-
-function isTranspiled(value: unknown): value is { readonly default?: unknown } {
-  return typeof value === 'object' && value !== null && '__esModule' in value;
 }

@@ -1,27 +1,48 @@
 import type { WireError } from '../../errors.js';
 import type { ModelContent } from '../onnx/model-content.js';
 import type { DeclaredPorts, ModelSignature } from '../onnx/model-signature.js';
+import type { WireTensors } from './tensor-transfer.js';
 import type { WireOutput, WireRows } from './transfer.js';
 import type { BatchInfo, PartitionOptions } from '../batch-function.js';
 
-/** The task of a worker, sent to it at its start. */
-export type WorkerTask = {
+interface Task {
   readonly partition: number;
   readonly keys: readonly string[];
   readonly options: PartitionOptions;
-} & (
-  | ({
-      readonly model: ModelContent;
-      /** The lock for WebGPU among the threads of one process. */
-      readonly webgpuTurn?: SharedArrayBuffer;
-    } & DeclaredPorts)
-  | { readonly file: string }
-);
+}
+
+/** The task of a worker with a model. */
+export interface ModelTask extends Task, DeclaredPorts {
+  readonly model: ModelContent;
+  /** The lock for WebGPU among the threads of one process. */
+  readonly webgpuTurn?: SharedArrayBuffer;
+}
+
+/** The task of a worker with a module file. */
+export interface FileTask extends Task {
+  readonly file: string;
+}
+
+/** The task of a worker, sent to it at its start. */
+export type WorkerTask = ModelTask | FileTask;
+
+/** A batch of a module file. */
+export interface RowsRequest {
+  readonly rows: WireRows;
+  readonly info: BatchInfo;
+}
+
+/** A batch of a model. */
+export interface FeedsRequest {
+  /** In the order of the inputs. */
+  readonly feeds: WireTensors;
+  readonly hooks: readonly string[];
+}
 
 /** To a worker. */
 export type WorkerRequest =
-  /** Run this batch. */
-  | { readonly rows: WireRows; readonly info: BatchInfo }
+  | RowsRequest
+  | FeedsRequest
   /** No caller waits any more for these rows of the batch that runs. */
   | { readonly batch: number; readonly endedRows: readonly number[] }
   /** Acknowledges this number of its steps. */
@@ -71,6 +92,8 @@ export type BatchProgress =
 
 export type BatchEnd =
   | { readonly output: WireOutput; readonly metadata: unknown }
+  /** Of a model, in the order of a `ModelReply`. */
+  | { readonly reply: WireTensors }
   | { readonly stepped: true }
   | { readonly error: WireError };
 

@@ -28,7 +28,8 @@ import {
 import { openProcess } from './process-channel.js';
 import type { Worker } from './supervised.partition.js';
 import { openThread } from './thread-channel.js';
-import { sendRows, unpackOutput } from './transfer.js';
+import { BatchTransfer } from './batch-transfer.js';
+import { unpackOutput } from './transfer.js';
 import type { BatchInfo, BatchListener } from '../batch-function.js';
 
 /** The place of a session: in a thread of the application's process, or in a process of its own. */
@@ -40,7 +41,7 @@ const STEPS_PER_ACKNOWLEDGEMENT = STEPS_AHEAD / 4;
 interface Pending {
   readonly info: BatchInfo;
   readonly listener: BatchListener;
-  readonly resolve: (end: BatchEnd) => void;
+  readonly resolve: (result: PartitionResult | typeof STEPPED) => void;
   readonly reject: (error: unknown) => void;
   /** The rows that were reported to the worker as ended. */
   readonly endedRows: Set<number>;
@@ -60,11 +61,13 @@ export class WorkerPartition implements Worker {
   lost?: Error;
   readonly ended: Promise<Error>;
   readonly kill?: () => void;
+  private readonly transfer: BatchTransfer;
   /** The worker answers in order, so the first entry is the batch that runs. */
   private readonly pending: Pending[] = [];
   /** The number of batches that have ended, by which messages refer to a batch. */
   private settled = 0;
-  private readonly exited: Promise<Error>;
+  private readonly exited: Promise<void>;
+  private reportEnd!: (reason: Error) => void;
   private isClosing = false;
   /** The batch that runs hangs, and keeps the application alive no longer. */
   private isAbandoned = false;
@@ -74,12 +77,11 @@ export class WorkerPartition implements Worker {
     private readonly task: WorkerTask,
     readonly loaded: Loaded,
   ) {
+    this.transfer = new BatchTransfer(task.partition, loaded.signature);
     channel.listen((message) => this.receive(message));
     channel.unref();
+    this.ended = new Promise((resolve) => (this.reportEnd = resolve));
     this.exited = channel.exited.then((exit) => this.onExit(exit));
-    this.ended = new Promise(
-      (resolve) => void this.exited.then((reason) => this.isClosing || resolve(reason)),
-    );
     if (channel.kill) {
       this.kill = () => channel.kill!();
     }
@@ -109,21 +111,20 @@ export class WorkerPartition implements Worker {
     return new WorkerPartition(channel, task, 'signature' in first ? first : {});
   }
 
-  async run(
+  run(
     batch: Batch,
     info: BatchInfo,
     listener: BatchListener,
   ): Promise<PartitionResult | typeof STEPPED> {
-    if (this.lost) {
-      throw new NotStartedError(this.lost.message, { cause: this.lost.cause });
-    }
-    const end = await this.send(batch, info, listener);
-    if ('error' in end) {
-      throw fromWire(end.error);
-    }
-    return 'stepped' in end
-      ? STEPPED
-      : { output: unpackOutput(end.output), metadata: end.metadata, own: true };
+    return new Promise((resolve, reject) => {
+      const { lost, channel, pending } = this;
+      if (lost) {
+        throw new NotStartedError(lost.message, { cause: lost.cause });
+      }
+      this.transfer.send(batch, info, channel);
+      channel.ref();
+      pending.push({ info, listener, resolve, reject, endedRows: new Set(), steps: 0 });
+    });
   }
 
   revokePending(): void {
@@ -165,16 +166,6 @@ export class WorkerPartition implements Worker {
     });
   }
 
-  private async send(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchEnd> {
-    sendRows(batch, (rows, transfer) =>
-      this.channel.post({ rows, info: { ...info, partition: this.task.partition } }, transfer),
-    );
-    this.channel.ref();
-    return new Promise((resolve, reject) =>
-      this.pending.push({ info, listener, resolve, reject, endedRows: new Set(), steps: 0 }),
-    );
-  }
-
   private receive(message: Parameters<OnMessage>[0]): void {
     const [running] = this.pending;
     if (!running) {
@@ -200,7 +191,11 @@ export class WorkerPartition implements Worker {
     if (this.pending.length === 0 && !this.isClosing) {
       this.channel.unref();
     }
-    running.resolve(end);
+    try {
+      running.resolve(this.transfer.resultOf(end));
+    } catch (error) {
+      running.reject(error);
+    }
   }
 
   /** Progress that the listener refuses fails the batch at once; the worker ends it later. */
@@ -230,12 +225,16 @@ export class WorkerPartition implements Worker {
     this.channel.post({ batch: this.settled, endedRows: rows }, []);
   }
 
-  private onExit(exit: WorkerExit): Error {
+  private onExit(exit: WorkerExit): void {
     const { channel, task, settled } = this;
     const message = `The ${channel.name} of partition ${task.partition} ${describeExit(exit)}`;
     const { cause } = exit;
     const lost = new PartitionLostError(message, { cause });
     this.lost = lost;
+    // First, so that the partition is known as lost when its batches fail.
+    if (!this.isClosing) {
+      this.reportEnd(lost);
+    }
     // Without a count, the first batch without a reply may have begun.
     const newest = (channel.begun ?? settled + 1) - 1;
     this.pending.splice(0).forEach(({ reject }, i) => {
@@ -245,7 +244,6 @@ export class WorkerPartition implements Worker {
         batch < newest ? OutputLostError : i === 0 ? LostInTransitError : NotStartedError;
       reject(batch === newest ? lost : new Loss(message, { cause }));
     });
-    return lost;
   }
 }
 

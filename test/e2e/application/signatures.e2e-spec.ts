@@ -139,6 +139,7 @@ describe('The signature of a serving', () => {
       { name: 'linear', model: linearModel('n'), isolation, allowedSizes: [1, 4] },
       masked,
       { ...plain, partitions: 3, warmUp: ['a'] },
+      { name: 'own', model: linearModel('n'), isolation: 'none' },
       { name: 'upper', useClass: Upper },
       { name: 'file', useFile: new URL('../../fixtures/workers/echo.mjs', import.meta.url) },
     );
@@ -151,6 +152,8 @@ describe('The signature of a serving', () => {
         'outputs y: float32[n, 2]; loaded in N ms; warm-up N ms',
       'Serving "masked" is ready: function, 1 partition; inputs ids: int64[?, length], ' +
         'mask: bool[?, ?, 4]; loaded in N ms',
+      'Serving "own" is ready: model on cpu, in the application\'s own thread; inputs ' +
+        'x: float32[n, 3]; outputs y: float32[n, 2]; loaded in N ms',
       'Serving "plain" is ready: function, 3 partitions; loaded in N ms; warm-up N ms',
       'Serving "upper" is ready: class, 1 partition; loaded in N ms',
     ]);

@@ -231,6 +231,10 @@ export const onTwoDevices = {
 };
 // #endregion
 
+// #region main-thread
+export const inOwnThread = defineServing({ ...digits, isolation: 'none' });
+// #endregion
+
 const blank = Array.from({ length: 784 }, () => 0);
 
 describe('The manual on servings', () => {
@@ -270,6 +274,12 @@ describe('The manual on servings', () => {
     );
     expect(new Set(replies.map(({ status }) => status))).toEqual(new Set([201]));
     expect(replies[0]!.body).toEqual({ digit: expect.any(Number) });
+  });
+
+  it("[5.8] The manual's model in the application's own thread answers", async () => {
+    await start({ imports: [ServingModule.forRoot({ servings: [inOwnThread] })] });
+    const serving = app!.get<ServingOf<typeof inOwnThread>>(getServingToken('digits'));
+    expect(await serving.batchedRun(blank)).toEqual(expect.any(Number));
   });
 
   it("[3.3] The manual's typed handle answers", async () => {

@@ -18,12 +18,14 @@ import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const x = floats([1, 2], [1, 2]);
-const oneOf = (op: string): Uint8Array =>
+const oneOf = (op: string, inner = 'inner'): Uint8Array =>
   onnxModel({
     inputs: { x: value('float32', 'batch', 2) },
     outputs: { y: value('float32', 'batch', 2) },
-    nodes: [node(op, ['x'], ['y'])],
+    nodes: [node('Identity', ['x'], [inner]), node(op, [inner], ['y'])],
   });
+/** Models of more than 1 MiB are kept on disk, others in memory. The name makes the file long. */
+const large = 'i'.repeat(2 << 20);
 
 const needsProc = 'it reads the ids of child processes from /proc';
 
@@ -56,10 +58,15 @@ describe('A model whose file changes while the application runs', () => {
 
   afterEach(() => rm(folder, { recursive: true }));
 
-  it.each(['thread', 'process'] as const)(
-    '[W8] run(), which opens a session later, uses the model as it was, in a %s',
-    async (isolation) => {
-      await writeFile(model, oneOf('Identity'));
+  it.each([
+    ['thread', undefined],
+    ['process', undefined],
+    ['thread', large],
+    ['process', large],
+  ] as const)(
+    '[W8] run(), which opens a session later, uses the model as it was, in a %s: %#',
+    async (isolation, inner) => {
+      await writeFile(model, oneOf('Identity', inner));
       const serving = await serve<{ y: Tensor }>({ name: 'net', model, isolation });
       await writeFile(model, oneOf('Neg'));
 
@@ -68,26 +75,28 @@ describe('A model whose file changes while the application runs', () => {
     },
   );
 
-  itOnLinux(
-    needsProc,
-    '[W8] A restarted partition uses the model as it was, also when the file has other inputs or is gone',
-    async () => {
-      await writeFile(model, oneOf('Identity'));
-      const serving: Net = await serve({
-        name: 'net',
-        model,
-        isolation: 'process',
-        recovery: { restartDelay: 1 },
-      });
+  for (const inner of ['inner', large]) {
+    itOnLinux(
+      needsProc,
+      `[W8] A restarted partition uses the model as it was, also when the file has other inputs or is gone: ${inner.length} bytes`,
+      async () => {
+        await writeFile(model, oneOf('Identity', inner));
+        const serving: Net = await serve({
+          name: 'net',
+          model,
+          isolation: 'process',
+          recovery: { restartDelay: 1 },
+        });
 
-      await writeFile(model, oneOf('Neg'));
-      expect(await restart(serving)).toMatchObject({ state: 'up', restarts: 1 });
-      expect((await serving.batchedRun({ x })).y).toEqual(x);
-      await rm(model);
-      expect(await restart(serving)).toMatchObject({ state: 'up', restarts: 2 });
-      expect((await serving.batchedRun({ x })).y).toEqual(x);
-    },
-  );
+        await writeFile(model, oneOf('Neg'));
+        expect(await restart(serving)).toMatchObject({ state: 'up', restarts: 1 });
+        expect((await serving.batchedRun({ x })).y).toEqual(x);
+        await rm(model);
+        expect(await restart(serving)).toMatchObject({ state: 'up', restarts: 2 });
+        expect((await serving.batchedRun({ x })).y).toEqual(x);
+      },
+    );
+  }
 
   itOnLinux(
     needsProc,

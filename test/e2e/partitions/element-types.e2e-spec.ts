@@ -16,12 +16,18 @@ const typesOf = (tensor: Tensor): ElementType => tensor.type as ElementType;
 describe('Tensors of every element type', () => {
   const serve = useServings();
 
-  it.each(inModels)(
-    '[1.7] Tensors run through the thread of a model, in batches and split over them: $type',
-    async (six) => {
-      const type = value(typesOf(six), 'batch');
-      const serving = await serve({ name: 'echo', model: echoModel({ x: type }), batchSize: 4 });
-      const slices = [six, six].map((x) => Batch.concatenate([{ x }]));
+  it.each(
+    inModels.flatMap((six) => [
+      { six, type: six.type, isolation: 'thread' as const },
+      { six, type: six.type, isolation: 'none' as const },
+    ]),
+  )(
+    '[1.7] Tensors run through a model, in batches and split over them: $type, isolation $isolation',
+    async ({ six, isolation }) => {
+      const x = value(typesOf(six), 'batch');
+      const model = echoModel({ x });
+      const serving = await serve({ name: 'echo', model, isolation, batchSize: 4 });
+      const slices = [six, six].map((each) => Batch.concatenate([{ x: each }]));
 
       const replies = await Promise.all(
         [...slices, slices[0]!.slice(1, 3)].map((rows) => serving.batchedRun(rows)),
@@ -76,43 +82,46 @@ describe('Tensors of every element type', () => {
     });
   });
 
-  describe.each(['thread', 'process'] as const)('of half floats, in a %s', (isolation) => {
-    const half = { model: echoModel({ x: value('float16', 'batch', 2) }), isolation };
-    const [one, two, three] = [0x3c00, 0x4000, 0x4200];
-    /** The array class of half floats. Node 24 is the first version with one. */
-    const halves =
-      (globalThis as { Float16Array?: new (buffer: ArrayBufferLike) => Uint16Array })
-        .Float16Array ?? Uint16Array;
-    const tensor = (...values: number[]): Tensor => {
-      const data = bits(...values);
-      return new Tensor('float16', new halves(data.buffer), [values.length / 2, 2]);
-    };
+  describe.each(['thread', 'process', 'none'] as const)(
+    'of half floats, with isolation %s',
+    (isolation) => {
+      const half = { model: echoModel({ x: value('float16', 'batch', 2) }), isolation };
+      const [one, two, three] = [0x3c00, 0x4000, 0x4200];
+      /** The array class of half floats. Node 24 is the first version with one. */
+      const halves =
+        (globalThis as { Float16Array?: new (buffer: ArrayBufferLike) => Uint16Array })
+          .Float16Array ?? Uint16Array;
+      const tensor = (...values: number[]): Tensor => {
+        const data = bits(...values);
+        return new Tensor('float16', new halves(data.buffer), [values.length / 2, 2]);
+      };
 
-    it('[W9] float16 tensors run through a model, given as bits or as numbers', async () => {
-      const serving = await serve<{ same_x: Tensor }>({ name: 'half', ...half });
-      const inputs = [new Tensor('float16', bits(one, two), [1, 2]), tensor(three, one)];
+      it('[W9] float16 tensors run through a model, given as bits or as numbers', async () => {
+        const serving = await serve<{ same_x: Tensor }>({ name: 'half', ...half });
+        const inputs = [new Tensor('float16', bits(one, two), [1, 2]), tensor(three, one)];
 
-      const replies = await Promise.all(inputs.map((x) => serving.batchedRun({ x })));
+        const replies = await Promise.all(inputs.map((x) => serving.batchedRun({ x })));
 
-      expect(replies).toEqual([{ same_x: tensor(one, two) }, { same_x: tensor(three, one) }]);
-      expect(replies[0]!.same_x.data).toBeInstanceOf(halves);
-      expect(await serving.run({ x: inputs[0] })).toEqual(replies[0]);
-    });
+        expect(replies).toEqual([{ same_x: tensor(one, two) }, { same_x: tensor(three, one) }]);
+        expect(replies[0]!.same_x.data).toBeInstanceOf(halves);
+        expect(await serving.run({ x: inputs[0] })).toEqual(replies[0]);
+      });
 
-    it('[W9] float16 tensors are joined, padded and split', async () => {
-      const serving = await serve({ name: 'half', ...half, allowedSizes: [4] });
+      it('[W9] float16 tensors are joined, padded and split', async () => {
+        const serving = await serve({ name: 'half', ...half, allowedSizes: [4] });
 
-      const replies = await Promise.all([
-        serving.batchedRun({ x: tensor(one, two, two, three, three, one) }),
-        serving.batchedRun({ x: tensor(two, two, three, three) }),
-      ]);
+        const replies = await Promise.all([
+          serving.batchedRun({ x: tensor(one, two, two, three, three, one) }),
+          serving.batchedRun({ x: tensor(two, two, three, three) }),
+        ]);
 
-      expect(replies).toEqual([
-        { same_x: tensor(one, two, two, three, three, one) },
-        { same_x: tensor(two, two, three, three) },
-      ]);
-    });
-  });
+        expect(replies).toEqual([
+          { same_x: tensor(one, two, two, three, three, one) },
+          { same_x: tensor(two, two, three, three) },
+        ]);
+      });
+    },
+  );
 
   it('[1.7] Tensors may have inner axes of length 0', async () => {
     const serving = await serve({

@@ -61,6 +61,7 @@ interface Sample {
   readonly hasState: boolean;
   readonly hasShared: boolean;
   readonly seeds: readonly number[];
+  readonly isolation: 'thread' | 'none';
 }
 
 const samples: fc.Arbitrary<Sample> = fc
@@ -73,6 +74,7 @@ const samples: fc.Arbitrary<Sample> = fc
     hasState: fc.boolean(),
     hasShared: fc.boolean(),
     seeds: fc.array(fc.nat(1000), { minLength: 5, maxLength: 8 }),
+    isolation: fc.constantFrom('thread', 'none'),
   })
   .map((sample) => ({ ...sample, axis: Math.min(sample.axis, sample.inner.length) }));
 
@@ -177,7 +179,7 @@ function needsDeclaration({ rows, inner, axis }: Sample): boolean {
 describe('Models of every shape and element type', () => {
   const serve = useServings();
 
-  it('[W1] Each of several concurrent calls gets what the session outputs for it alone, or the model is refused at boot', async () => {
+  it('[W1] [5.8] Each of several concurrent calls gets what the session outputs for it alone, or the model is refused at boot', async () => {
     let refusals = 0;
     const check = async (sample: Sample): Promise<void> => {
       const model = modelOf(sample);
@@ -191,6 +193,7 @@ describe('Models of every shape and element type', () => {
         name: 'model',
         model: { file: model, session: { logSeverityLevel: 4 } as const },
         batchSize: 6,
+        isolation: sample.isolation,
       };
 
       const declared = { ...definition, model: { ...definition.model, ...axesOf(sample) } };

@@ -11,6 +11,7 @@ import {
   PartitionLostError,
   ServingLoadError,
   type ServingDefinition,
+  type ServingOptions,
   Tensor,
 } from 'nestjs-serving';
 import { useAppProcesses } from '../../fixtures/http/app-process.js';
@@ -42,7 +43,7 @@ describe('The processes of a serving', () => {
   const run = useAppProcesses();
 
   /** Processes that end at some rows, and answer others with their ids. */
-  const serveDying = (options: Partial<ServingDefinition> = {}) =>
+  const serveDying = (options: Partial<ServingOptions> = {}) =>
     serve<number>({
       name: 'dying',
       useFile: worker('dying'),

@@ -96,6 +96,18 @@ describe('resolveDefinition', () => {
     expect(resolve({ name: 'a', useFile: 'a.mjs', ...given })).toMatchObject(given);
   });
 
+  it("[5.8] A model in the application's own thread uses one core", () => {
+    const own = { ...model, isolation: 'none' };
+
+    expect(resolve(own)).toMatchObject({
+      isolation: 'none',
+      partitions: [{ intraOpNumThreads: 1 }],
+    });
+    expect(resolve({ ...own, partitions: [{ intraOpNumThreads: 2 }] }).partitions).toEqual([
+      { intraOpNumThreads: 2 },
+    ]);
+  });
+
   it('[1.9] An option that is undefined counts as absent', () => {
     const options = {
       batchSize: undefined,
@@ -333,11 +345,41 @@ describe('resolveDefinition', () => {
     ],
     [
       { ...model, isolation: 'fork' },
-      'option "isolation" is "fork"; allowed is "thread" or "process"',
+      'option "isolation" is "fork"; allowed is "thread", "process" or "none"',
     ],
     [
       { name: 'a', useFile: 'a.js', isolation: true },
       'option "isolation" is true; allowed is "thread" or "process"',
+    ],
+    [
+      { name: 'a', useFile: 'a.js', isolation: 'none' },
+      "for a function in the application's own thread use useFactory",
+    ],
+    [
+      { ...model, blockingLimit: 5 },
+      "blockingLimit 5 is for isolation: 'none'; the runs of a thread or process do not hold the event loop",
+    ],
+    [
+      { ...model, isolation: 'none', blockingLimit: -1 },
+      'option "blockingLimit" is -1; allowed is milliseconds from 0',
+    ],
+    [
+      { ...model, isolation: 'none', partitions: 2 },
+      "partitions 2 cannot run in parallel in the application's own thread (isolation: 'none')",
+    ],
+    [
+      { ...model, isolation: 'none', partitions: true },
+      "partitions true cannot run in parallel in the application's own thread (isolation: 'none')",
+    ],
+    ...['restartDelay', 'maxRestarts', 'restartTimeout', 'runTimeout', 'retries'].map(
+      (name): [object, string] => [
+        { ...model, isolation: 'none', recovery: { [name]: 7 } },
+        `recovery.${name} 7 has no effect in the application's own thread (isolation: 'none')`,
+      ],
+    ),
+    [
+      { ...model, isolation: 'none', partitions: [{ executionProviders: ['webgpu', 'cpu'] }] },
+      "the execution provider \"webgpu\" needs isolation: 'thread' or 'process'",
     ],
     [
       { name: 'a', useClass: Handler, isolation: 'thread' },

@@ -2,10 +2,7 @@ import { afterEach, beforeEach, expect, it } from '@jest/globals';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import {
-  externalFilesIn,
-  externalFilesOf,
-} from '../../../../lib/partitions/onnx/external-files.js';
+import { externalFilesIn, scanOf } from '../../../../lib/partitions/onnx/external-files.js';
 import { weightsApartModel } from '../../../fixtures/models/models.js';
 
 let folder: string;
@@ -28,6 +25,6 @@ it.each([0, 1000, (1 << 20) - 60, (1 << 20) - 8192, (1 << 20) + 5, (2 << 20) - 2
     await writeFile(path, model);
 
     expect([...(await externalFilesIn(path))]).toEqual([name]);
-    expect(externalFilesOf(model)).toEqual([name]);
+    expect([...scanOf(model).externalFiles]).toEqual([name]);
   },
 );

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
@@ -7,11 +7,17 @@ import { ServingLoadError } from '../../../../lib/errors.js';
 import {
   contentForProcess,
   type ModelContent,
-  ModelSource,
   sessionOf,
 } from '../../../../lib/partitions/onnx/model-content.js';
+import { ModelSource } from '../../../../lib/partitions/onnx/model-source.js';
 import type { Fetching } from '../../../../lib/partitions/onnx/download/fetching.js';
-import { echoModel, value, weightsApartModel } from '../../../fixtures/models/models.js';
+import { itOnLinux } from '../../../fixtures/describe-unless.js';
+import {
+  echoModel,
+  quantisedModel,
+  value,
+  weightsApartModel,
+} from '../../../fixtures/models/models.js';
 
 const local: Fetching = { log: () => {}, signal: new AbortController().signal };
 const model = echoModel({ x: value('float32', 'batch', 2) });
@@ -90,6 +96,48 @@ describe('The content of a model', () => {
 
     expect(await madeOf(content)).toEqual(model);
     expect(await contentForProcess(content)).toBe(content);
+  });
+
+  describe('of more than 1 MiB', () => {
+    const large = quantisedModel('i'.repeat(3 << 20));
+
+    beforeEach(() => writeFile(path, large));
+
+    itOnLinux(
+      'it opens files by their descriptors',
+      '[W8] It is kept as a copy that has no name, and not in memory, until the serving closes',
+      async () => {
+        const serving = new AbortController();
+        const fetching = { ...local, signal: serving.signal };
+        const content = await new ModelSource({ file: path }).read(fetching);
+
+        expect(content).toMatchObject({ isDynamicallyQuantised: true });
+        expect(content.bytes).toBeUndefined();
+        expect(await madeOf(content)).toBe(path);
+        expect((await contentForProcess(content)).copy).toBeUndefined();
+        await writeFile(path, other);
+        expect(await madeOf(content)).toBe(content.copy);
+        expect(Buffer.compare(await readFile(content.copy!), large)).toBe(0);
+        const sent = await contentForProcess(content);
+        expect([sent.copy, Buffer.compare(large, sent.bytes!)]).toEqual([undefined, 0]);
+
+        serving.abort();
+        await expect(readFile(content.copy!)).rejects.toThrow('ENOENT');
+      },
+    );
+
+    itOnLinux(
+      'it opens files by their descriptors',
+      '[W8] The copy closes when the model is dropped, also while it is read',
+      async () => {
+        const source = new ModelSource({ file: path });
+        const reading = source.read(local);
+        source.forget();
+        const { copy } = await reading;
+
+        await expect(readFile(copy!)).rejects.toThrow('ENOENT');
+      },
+    );
   });
 
   it.each(['weights.data', `${'w'.repeat(200)}.data`])(

@@ -1,0 +1,77 @@
+import type { Engine, OpenedEngine, Surroundings } from './engine.js';
+import { ModelPartition } from './model.partition.js';
+import { BlockingWatch } from './onnx/blocking-watch.js';
+import type { DeclaredPorts } from './onnx/model-signature.js';
+import { type ModelPlace, ModelSource } from './onnx/model-source.js';
+import { SharedModel } from './onnx/shared-model.js';
+import { openWorkers } from './worker/open-workers.js';
+import type { Supervision } from './worker/supervised.partition.js';
+import type { Isolation } from './worker/worker.partition.js';
+import type { ModelTask } from './worker/worker-protocol.js';
+
+/** Opens the sessions of a model. */
+type OpenModel = (
+  tasks: readonly ModelTask[],
+  supervision: Supervision,
+  end: AbortSignal,
+  surroundings: Surroundings,
+) => Promise<OpenedEngine>;
+
+/** Sessions of one model: its file is read once, for all sessions and restarts. */
+export function modelEngine(model: ModelPlace, ports: DeclaredPorts, open: OpenModel): Engine {
+  const source = new ModelSource(model);
+  let isOpen = false;
+  return async (_kind, options, keys, supervision, end, surroundings) => {
+    try {
+      const content = await source.read(surroundings);
+      const tasks = options.map((own, partition) => ({
+        partition,
+        keys,
+        options: own,
+        model: content,
+        ...ports,
+      }));
+      const opened = await whileLoading(open(tasks, supervision, end, surroundings));
+      isOpen = true;
+      return opened;
+    } catch (error) {
+      if (!isOpen) {
+        source.forget();
+      }
+      throw error;
+    }
+  };
+}
+
+/** Each session in a thread or process of its own. */
+export function inWorkers(isolation: Isolation): OpenModel {
+  return (tasks, supervision, end) => openWorkers(tasks, isolation, supervision, end);
+}
+
+/** One session in the application's own thread, also for `run`: its runs cannot overlap anyway. */
+export function onMainThread(blockingLimit: number): OpenModel {
+  const shared = new SharedModel();
+  return async ([task], _supervision, _end, { warn }) => {
+    const model = await shared.acquire(async () => {
+      const { openModel } = await import('./onnx/onnx-model.js');
+      const watch = new BlockingWatch(blockingLimit, warn);
+      return openModel(task!, (rows, milliseconds) => watch.observe(rows, milliseconds));
+    });
+    const { signature, providers } = model.loaded;
+    const partition = new ModelPartition(model, () => shared.release());
+    return { partitions: [partition], signature, providers: [providers] };
+  };
+}
+
+/** The models of the whole process that are loading. */
+const loading = new Set<Promise<OpenedEngine>>();
+
+function whileLoading(opening: Promise<OpenedEngine>): Promise<OpenedEngine> {
+  loading.add(opening);
+  return opening.finally(() => loading.delete(opening));
+}
+
+/** Resolves when no model is loading: an exit meanwhile aborts the process, without its code. */
+export async function modelsLoaded(): Promise<void> {
+  await Promise.allSettled(loading);
+}

@@ -1,0 +1,44 @@
+import { createHash } from 'node:crypto';
+import { open } from 'node:fs/promises';
+
+/** The largest piece of a file that is read at once. */
+export const PIECE = 1 << 20;
+
+/** The digest of a file, whose pieces go to the visitor. */
+export async function digestOf(
+  path: string,
+  visit?: (piece: Uint8Array, at: number) => void,
+): Promise<string> {
+  const hash = createHash('sha256');
+  for await (const [piece, at] of piecesOf(path)) {
+    hash.update(piece);
+    visit?.(piece, at);
+  }
+  return hash.digest('base64');
+}
+
+/** Whether a file has exactly these bytes. */
+export async function holds(path: string, bytes: Uint8Array): Promise<boolean> {
+  let length = 0;
+  for await (const [piece, at] of piecesOf(path)) {
+    length = at + piece.length;
+    if (!piece.equals(bytes.subarray(at, length))) {
+      return false;
+    }
+  }
+  return length === bytes.length;
+}
+
+/** The pieces of a file; each one overwrites the one before it. */
+async function* piecesOf(path: string): AsyncGenerator<[piece: Buffer, at: number], void> {
+  const file = await open(path);
+  try {
+    const piece = Buffer.alloc(PIECE);
+    for (let at = 0, count = 1; count > 0; at += count) {
+      count = (await file.read(piece)).bytesRead;
+      yield [piece.subarray(0, count), at];
+    }
+  } finally {
+    await file.close();
+  }
+}

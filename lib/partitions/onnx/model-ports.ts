@@ -1,0 +1,53 @@
+import {
+  type Container,
+  FlatContainer,
+  type FlatRows,
+  flatten,
+  type Leaf,
+} from '../../batch/container.js';
+import { Tensor, zerosOf } from '../../batch/tensor.js';
+import { InvalidInputError } from '../../errors.js';
+import type { ModelPort, ModelSignature } from './model-signature.js';
+
+/** The tensors of rows in the order of the inputs. A bare tensor is the one input of a model. */
+export function feedsOf(rows: FlatRows, inputs: readonly ModelPort[]): Tensor[] {
+  if (!(rows instanceof FlatContainer)) {
+    throw new InvalidInputError('A model runs tensors, and was given plain values');
+  }
+  const { leaves } = rows;
+  return inputs.length === 1 && leaves.length === 1
+    ? [leaves[0]!.tensor]
+    : inputs.map(({ name }) => leafNamed(name, leaves).tensor);
+}
+
+function leafNamed(name: string, leaves: readonly Leaf[]): Leaf {
+  const leaf = leaves.find(({ path }) => path === name);
+  if (!leaf) {
+    throw new InvalidInputError(`The input "${name}" is missing`);
+  }
+  return leaf;
+}
+
+/** The reply of a model: its structure is always the same, so it is made once. */
+export class ModelReply {
+  /** The outputs of the reply, in the order of its tensors. */
+  readonly ports: readonly ModelPort[];
+  readonly names: readonly string[];
+  private readonly example: FlatContainer;
+
+  constructor({ outputs, fetches }: Pick<ModelSignature, 'outputs' | 'fetches'>) {
+    const fetched = outputs.filter(({ name }) => fetches.includes(name));
+    const empty = fetched.map(({ name, type }): [string, Container] => [
+      name,
+      new Tensor(type, zerosOf(type, [0]), [0]),
+    ]);
+    this.example = flatten(Object.fromEntries(empty))!;
+    this.names = this.example.leaves.map(({ path }) => path);
+    this.ports = this.names.map((name) => fetched.find((port) => port.name === name)!);
+  }
+
+  /** The reply with these tensors. */
+  of(tensors: readonly Tensor[]): FlatContainer {
+    return this.example.with(tensors);
+  }
+}

@@ -1,0 +1,125 @@
+import { stat } from 'node:fs/promises';
+import { dirname, resolve } from 'node:path';
+import { messageOf, ServingLoadError } from '../../errors.js';
+import { MAX_BYTES } from '../worker/codec.js';
+import type { Fetching } from './download/fetching.js';
+import type { RemoteModel } from './download/remote-model.js';
+import { ModelScan, scanOf } from './external-files.js';
+import { digestOf } from './file-pieces.js';
+import type { ModelContent } from './model-content.js';
+import { type UnnamedCopy, unnamedCopy } from './unnamed-copy.js';
+
+/** The bytes of a model that is kept in memory, and not as a copy on disk. */
+const SMALL = 1 << 20;
+
+/** A model: the path of its file, which may have to have this SHA-256; its bytes; or its address. */
+export type ModelPlace =
+  { readonly file: string; readonly sha256?: string | undefined } | Uint8Array | RemoteModel;
+
+/** Reads a model once, for all sessions of a serving. */
+export class ModelSource {
+  private content: Promise<ModelContent> | undefined;
+  private kept = new AbortController();
+
+  constructor(private readonly model: ModelPlace) {}
+
+  /** Always the content of the first reading, until the serving closes. */
+  read(fetching: Fetching): Promise<ModelContent> {
+    if (!this.content) {
+      fetching.signal.addEventListener('abort', () => this.forget(), { once: true });
+      this.content = contentOf(this.model, fetching, this.kept.signal);
+    }
+    return this.content;
+  }
+
+  /** The next reading starts anew. */
+  forget(): void {
+    this.content = undefined;
+    this.kept.abort();
+    this.kept = new AbortController();
+  }
+}
+
+async function contentOf(
+  model: ModelPlace,
+  fetching: Fetching,
+  kept: AbortSignal,
+): Promise<ModelContent> {
+  if (ArrayBuffer.isView(model)) {
+    return contentOfBytes(model);
+  }
+  if ('name' in model) {
+    const { fetchModel } = await import('./download/fetch-model.js');
+    const path = await fetchModel(model, fetching);
+    return contentOfFile(path, `${model.name} (${path})`, kept);
+  }
+  const content = await contentOfFile(model.file, model.file, kept);
+  checkHash(content, model);
+  return content;
+}
+
+function checkHash(
+  { files }: ModelContent,
+  { file, sha256 }: { readonly file: string; readonly sha256?: string | undefined },
+): void {
+  const found = Buffer.from(files.get(file) ?? '', 'base64').toString('hex');
+  if (sha256 !== undefined && found !== sha256) {
+    throw new ServingLoadError(
+      `The model ${file} has the SHA-256 ${found}, and the definition says ${sha256}; put the ` +
+        'right file there, or correct sha256',
+    );
+  }
+}
+
+async function contentOfBytes(model: Uint8Array): Promise<ModelContent> {
+  const bytes = new Uint8Array(new SharedArrayBuffer(model.byteLength));
+  bytes.set(model);
+  const { isDynamicallyQuantised } = scanOf(bytes);
+  return { name: `of ${model.byteLength} bytes`, files: new Map(), isDynamicallyQuantised, bytes };
+}
+
+async function contentOfFile(path: string, name: string, kept: AbortSignal): Promise<ModelContent> {
+  let copy: UnnamedCopy | undefined;
+  try {
+    const { size } = await stat(path);
+    const isKept = size <= MAX_BYTES;
+    copy = isKept && size > SMALL ? await unnamedCopy(path) : undefined;
+    const bytes = isKept && !copy ? new Uint8Array(new SharedArrayBuffer(size)) : undefined;
+    const scan = new ModelScan();
+    const digest = await digestOf(copy?.path ?? path, (piece, at) => {
+      scan.add(piece);
+      bytes?.set(piece, at);
+    });
+    const { externalFiles, isCompiled, isDynamicallyQuantised } = scan.end();
+    if (isCompiled || externalFiles.size > 0) {
+      const others = [...externalFiles].map((other) => resolve(dirname(path), other));
+      const files = await digestsOf([path, ...others]);
+      await copy?.close();
+      return { name, files, isDynamicallyQuantised };
+    }
+    const content = { name, files: new Map([[path, digest]]), isDynamicallyQuantised };
+    return copy ? { ...content, copy: until(kept, copy) } : { ...content, ...(bytes && { bytes }) };
+  } catch (cause) {
+    await copy?.close();
+    throw new ServingLoadError(`Cannot read the model ${path}: ${messageOf(cause)}`, { cause });
+  }
+}
+
+/** The path of the copy, which closes with the signal. */
+function until(end: AbortSignal, copy: UnnamedCopy): string {
+  const close = (): void => void copy.close();
+  if (end.aborted) {
+    close();
+  } else {
+    end.addEventListener('abort', close, { once: true });
+  }
+  return copy.path;
+}
+
+async function digestsOf(paths: readonly string[]): Promise<Map<string, string>> {
+  const digests = new Map<string, string>();
+  for (const path of paths) {
+    digests.set(path, await digestOf(path));
+  }
+  return digests;
+}

@@ -1,0 +1,48 @@
+import { InvalidServingError } from '../../errors.js';
+import type { BatchFunctionFactory } from '../batch-function.js';
+import { FunctionPartition } from '../function.partition.js';
+import { STEPPED } from '../partition.js';
+import { packOutput, unpackRows } from './transfer.js';
+import type { BatchEnd, FileTask, Loaded, RowsRequest } from './worker-protocol.js';
+import type { Listen, WorkerSession } from './worker-session.js';
+
+/** The batch functions of a module file in a worker. */
+export class FileSession implements WorkerSession {
+  readonly loaded: Loaded = {};
+
+  private constructor(private readonly functions: FunctionPartition) {}
+
+  static async open({ file, partition, options, keys }: FileTask): Promise<FileSession> {
+    const functions = new FunctionPartition(await importFactory(file), partition, options);
+    await functions.declare(keys);
+    return new FileSession(functions);
+  }
+
+  async run({ rows, info }: RowsRequest, listen: Listen): Promise<[BatchEnd, ArrayBuffer[]?]> {
+    const plainRows = 'list' in rows;
+    const listener = listen(info.hooks, plainRows);
+    const result = await this.functions.runRows(unpackRows(rows), info, listener);
+    if (result === STEPPED) {
+      return [{ stepped: true }];
+    }
+    const [output, transfer] = packOutput(result.output, plainRows);
+    return [{ output, metadata: result.metadata }, transfer];
+  }
+}
+
+async function importFactory(file: string): Promise<BatchFunctionFactory<unknown>> {
+  const exports = (await import(/* webpackIgnore: true */ file)) as { default?: unknown };
+  // A file that TypeScript compiled to CommonJS has its default export inside that of the module.
+  const factory = isTranspiled(exports.default) ? exports.default.default : exports.default;
+  if (typeof factory !== 'function') {
+    throw new InvalidServingError(
+      `${file} must have a default export: a function that returns the batch function; it has ` +
+        typeof factory,
+    );
+  }
+  return factory as BatchFunctionFactory<unknown>;
+}
+
+function isTranspiled(value: unknown): value is { readonly default?: unknown } {
+  return typeof value === 'object' && value !== null && '__esModule' in value;
+}

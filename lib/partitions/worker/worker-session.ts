@@ -1,0 +1,12 @@
+import type { BatchListener } from '../batch-function.js';
+import type { BatchEnd, FeedsRequest, Loaded, RowsRequest } from './worker-protocol.js';
+
+/** The listener of a batch in a worker, whose messages go to the application. */
+export type Listen = (hooks: readonly string[], plainRows: boolean) => BatchListener;
+
+/** What a worker has loaded: a model or a module file. */
+export interface WorkerSession {
+  readonly loaded: Loaded;
+  /** Runs one batch, and returns its end with the buffers that move with it. */
+  run(batch: RowsRequest | FeedsRequest, listen: Listen): Promise<[BatchEnd, ArrayBuffer[]?]>;
+}

@@ -11,6 +11,12 @@ import { overload } from './figures/overload.js';
 import { precedence } from './figures/precedence.js';
 import { registry } from './figures/registry.js';
 import { remoteCall } from './figures/remote-call.js';
+import { besideNx } from './figures/nx.js';
+import { callCost } from './figures/call-cost.js';
+import { memory } from './figures/memory.js';
+import { neighbours } from './figures/neighbours.js';
+import { refusals } from './figures/refusals.js';
+import { route } from './figures/route.js';
 import { saturation } from './figures/saturation.js';
 import { chart } from './harness/chart.js';
 import type { Figure, Measurement } from './harness/measurement.js';
@@ -29,6 +35,12 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P9: precedence,
   P10: registry,
   P11: remoteCall,
+  P12: neighbours,
+  P13: route,
+  P14: callCost,
+  P15: besideNx,
+  P16: memory,
+  P17: refusals,
 };
 
 const { values: options } = parseArgs({
@@ -41,7 +53,11 @@ const { values: options } = parseArgs({
 const chosen = new Set(options.only.split(',').map((name) => figures[name as Figure]));
 const measurements: Measurement[] = [];
 for (const measure of chosen) {
-  measurements.push(...(await measure(options.quick ? quick : full)));
+  const start = performance.now();
+  const measured = await measure(options.quick ? quick : full);
+  const names = [...new Set(measured.map(({ figure }) => figure))].join(', ');
+  console.error(`${names || 'left out'}: ${Math.round((performance.now() - start) / 1000)} s`);
+  measurements.push(...measured);
 }
 
 const machine = `${availableParallelism()} x ${cpus()[0]?.model}, Node ${process.version}`;

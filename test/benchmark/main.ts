@@ -1,4 +1,4 @@
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { availableParallelism, cpus } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -21,6 +21,8 @@ import { saturation } from './figures/saturation.js';
 import { chart } from './harness/chart.js';
 import type { Figure, Measurement } from './harness/measurement.js';
 import { full, type Plan, quick } from './harness/plan.js';
+import { againstRecorded, record, type Recorded } from './harness/regression.js';
+import { regressionText } from './harness/regression-report.js';
 import { table } from './harness/report.js';
 
 const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
@@ -47,6 +49,7 @@ const { values: options } = parseArgs({
   options: {
     only: { type: 'string', default: Object.keys(figures).join() },
     quick: { type: 'boolean', default: false },
+    record: { type: 'boolean', default: false },
   },
 });
 
@@ -71,3 +74,15 @@ writeFileSync(join(folder, 'benchmark.svg'), chart(machine, measurements));
 console.log(
   `${table(measurements)}\n\n${machine}\n${folder}/benchmark.json, ${folder}/benchmark.svg`,
 );
+
+const file = 'test/benchmark/recorded.json';
+const recorded = JSON.parse(readFileSync(file, 'utf8')) as Recorded;
+if (options.record) {
+  writeFileSync(file, `${JSON.stringify(record(measurements, machine, recorded), null, 2)}\n`);
+} else {
+  const verdicts = againstRecorded(measurements, recorded);
+  console.log(`\n${regressionText(verdicts, file)}`);
+  if (verdicts.some(({ outcome }) => outcome === 'worse')) {
+    process.exitCode = 1;
+  }
+}

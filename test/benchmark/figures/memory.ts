@@ -1,5 +1,6 @@
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import { compare, type Measurement } from '../harness/measurement.js';
+import { proportionalSetSize } from '../harness/memory-of.js';
 import type { Plan } from '../harness/plan.js';
 import { interleave } from '../harness/rounds.js';
 import { Contender } from '../http/contender.js';
@@ -43,12 +44,4 @@ async function memoryOf(variant: Variant): Promise<number> {
   const size = proportionalSetSize(contender.pid);
   await contender.close();
   return size;
-}
-
-/** Memory that processes share counts in parts. */
-function proportionalSetSize(pid: number): number {
-  const [, kilobytes] = /^Pss: +(\d+) kB$/m.exec(
-    readFileSync(`/proc/${pid}/smaps_rollup`, 'latin1'),
-  )!;
-  return Number(kilobytes) / 1024;
 }

@@ -39,6 +39,7 @@ export type { ServingHandler } from './partitions/handler.partition.js';
 export type { PartitionStatus } from './partitions/partition.js';
 export { TensorJsonInterceptor, type TensorJsonOptions } from './http/tensor-json.interceptor.js';
 export { TensorBody } from './http/tensor-body.decorator.js';
+export { ServingExceptionFilter } from './serving-exception.filter.js';
 export { ServingRpcExceptionFilter } from './serving-rpc-exception.filter.js';
 export { getServingToken, InjectServing } from './serving.decorator.js';
 export { ServingModule } from './serving.module.js';
@@ -49,6 +50,7 @@ export type { ServingSignature, TensorSignature } from './definition/serving-sig
 export type { ServingCounters } from './events/event-hub.js';
 export type { CallOptions, StreamOptions } from './context/call-options.js';
 export { currentSignal } from './context/caller-context.js';
+export { RequestSignal } from './context/request-caller.js';
 export { contentHash } from './batch/content-hash.js';
 export { createServing } from './serving/create-serving.js';
 export { getServingSchemas, type ServingSchemas } from './serving/serving-schemas.js';

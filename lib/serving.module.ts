@@ -1,14 +1,15 @@
 import {
   type BeforeApplicationShutdown,
   type DynamicModule,
+  Inject,
   Module,
   Optional,
   type Provider,
   type Type,
 } from '@nestjs/common';
-import { ApplicationConfig, DiscoveryModule, HttpAdapterHost } from '@nestjs/core';
+import { ApplicationConfig, DiscoveryModule } from '@nestjs/core';
 import { BatchedMethods } from './batched/batched-methods.js';
-import { registerCallerContext } from './context/caller-context.interceptor.js';
+import { registerRequestContext } from './context/request-context.interceptor.js';
 import { enterCopy, providersOfOtherCopies } from './copies.js';
 import { checkOptions } from './definition/option-rules.js';
 import { InvalidServingError } from './errors.js';
@@ -19,10 +20,12 @@ import {
   ConfigurableModuleClass,
   moduleRules,
   OPTIONS_TYPE,
+  SERVING_MODULE_OPTIONS,
   type ServingModuleExtras,
   type ServingModuleOptions,
 } from './serving.module-definition.js';
 import { asyncServingProviders, servingProviders } from './serving.providers.js';
+import { ServingExceptionFilter } from './serving-exception.filter.js';
 import { ServingRegistry } from './serving.registry.js';
 import { ServingService } from './serving.service.js';
 import { ServingShutdown } from './serving.shutdown.js';
@@ -37,15 +40,22 @@ enterCopy([...EXPORTED, ServingRegistry]);
  * application.
  */
 // forRoot replaces these providers, which a module that is imported by its class alone has.
-@Module({ providers: EXPORTED.map(withoutOptions), exports: EXPORTED })
+@Module({
+  providers: [...EXPORTED.map(withoutOptions), ServingExceptionFilter],
+  exports: EXPORTED,
+})
 export class ServingModule extends ConfigurableModuleClass implements BeforeApplicationShutdown {
   constructor(
     application: ApplicationConfig,
-    host: HttpAdapterHost,
+    filter: ServingExceptionFilter,
     @Optional() private readonly registry?: ServingRegistry,
+    @Optional() @Inject(SERVING_MODULE_OPTIONS) { requestContext }: ServingModuleOptions = {},
   ) {
     super();
-    registerCallerContext(application, host);
+    if (requestContext) {
+      registerRequestContext(application);
+    }
+    application.addGlobalFilter(filter);
   }
 
   /**

@@ -1,9 +1,11 @@
 import 'reflect-metadata';
 import { Injectable, type OnModuleInit } from '@nestjs/common';
-import { DiscoveryService } from '@nestjs/core';
+import { ApplicationConfig, DiscoveryService } from '@nestjs/core';
+import { requireOrigins } from './context/request-context.interceptor.js';
 import { hintOfCopies } from './copies.js';
 import { InvalidServingError, UnknownServingError } from './errors.js';
 import { servingNameOf } from './serving.decorator.js';
+import { LocalServing } from './serving/local-serving.js';
 import { type Serving, SERVING_ROUTER, type ServingRouter } from './serving/serving.js';
 import { formatValue } from './format.js';
 
@@ -16,11 +18,19 @@ export class ServingRegistry implements OnModuleInit {
   private servings: ReadonlyMap<string, Serving> | undefined;
   private routers: readonly ServingRouter[] | undefined;
 
-  constructor(private readonly discovery: DiscoveryService) {}
+  constructor(
+    private readonly discovery: DiscoveryService,
+    private readonly application: ApplicationConfig,
+  ) {}
 
   onModuleInit(): void {
     this.checkRoots();
     this.servings = this.discover();
+    for (const serving of this.servings.values()) {
+      if (serving instanceof LocalServing) {
+        requireOrigins(this.application, serving);
+      }
+    }
     this.routers = this.discoverRouters();
     if (this.routers.length > 1) {
       throw new InvalidServingError(

@@ -53,15 +53,20 @@ export class Batch {
 
   /**
    * The rows of one container; `axes` may name leaves that it does not have. A container without a
-   * batch axis is one row.
+   * batch axis is one row. The item may have the `known` template, of a batch with the same axes.
    */
-  static ofContainer(item: Container | FlatContainer, axes?: BatchAxes): Batch {
-    return new Batch(TensorRows.of(flattened(item), axes));
+  static ofContainer(item: Container | FlatContainer, axes?: BatchAxes, known?: Template): Batch {
+    return new Batch(TensorRows.of(flattened(item), axes, 'equal', known));
   }
 
   /** Each value becomes one row without a change, even a tensor. */
   static ofValues(values: readonly unknown[]): Batch {
     return new Batch(new ListRows(itemsOf(values)));
+  }
+
+  /** One value as a row, without a change. */
+  static ofValue(value: unknown): Batch {
+    return new Batch(new ListRows([value]));
   }
 
   /** The rows of an output: leaves without rows go to every caller, and may differ in value. */
@@ -98,7 +103,7 @@ export class Batch {
       }
       padding += morePadding;
     }
-    return new Batch(rows[0]?.concat(rows.slice(1)) ?? null, batch.key, padding);
+    return new Batch(rows[0]?.join(rows) ?? null, batch.key, padding);
   }
 
   /** The number of rows, padding not counted. */
@@ -214,6 +219,11 @@ export class Batch {
   /** True when the rows are plain values and not tensors. */
   get isPlain(): boolean {
     return this.rows instanceof ListRows;
+  }
+
+  /** The rows that are plain values; undefined for tensors. */
+  get values(): readonly unknown[] | undefined {
+    return this.rows instanceof ListRows ? this.rows.values : undefined;
   }
 
   /** False when a buffer of the rows was transferred or has shrunk since the batch was made. */

@@ -1,10 +1,9 @@
 import type { Tensor } from 'onnxruntime-common';
 import { Batch } from './batch.js';
-import type { Container, Leaf } from './container.js';
-import type { Template } from './template.js';
+import { type Container, type FlatContainer, flatten, type Leaf } from './container.js';
 import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
-import { copyRows, zerosLike } from './tensor.js';
+import { copyRows, zeroTensor } from './tensor.js';
 
 /** The options of {@link lengthBuckets}. */
 export interface LengthBucketsOptions {
@@ -88,8 +87,8 @@ export class LengthBuckets {
    * @throws InvalidInputError when they are too long and `tooLong` is 'refuse'
    */
   batch(item: Container, { axis = -1, fill = {} }: PaddingOptions = {}): Batch {
-    const template = templateOf(item);
-    const { leaves } = template;
+    const rows = rowsOf(item);
+    const { leaves } = rows;
     const fills = new Map(Object.entries(fill));
     const axes = leaves.map(({ tensor }) => axisIn(tensor, axis));
     const { key, length } = this.fit(commonLength(leaves, axes, axis));
@@ -99,7 +98,7 @@ export class LengthBuckets {
       const at = axes[i];
       return at === undefined ? leaf.tensor : resize(leaf, at, length, fills.get(leaf.path));
     });
-    return Batch.ofContainer(template.with(padded)).withKey(key);
+    return Batch.ofContainer(rows.with(padded)).withKey(key);
   }
 }
 
@@ -131,14 +130,14 @@ export function lengthBuckets(
   return new LengthBuckets(lengths, tooLong);
 }
 
-function templateOf(item: Container): Template {
-  const { template } = Batch.concatenate([item]);
-  if (!template) {
+function rowsOf(item: Container): FlatContainer {
+  const rows = flatten(Batch.concatenate([item]).release());
+  if (!rows) {
     throw new InvalidBatchError(
       'Plain values have no length to pad; give a tensor or a container of tensors',
     );
   }
-  return template;
+  return rows;
 }
 
 /** The axis of the length in this leaf, if it has one; axis 0 counts rows. */
@@ -199,7 +198,7 @@ export function resize({ path, tensor }: Leaf, axis: number, length: number, fil
   if (present === length) {
     return tensor;
   }
-  const target = zerosLike(tensor, tensor.dims.with(axis, length));
+  const target = zeroTensor(tensor.type, tensor.dims.with(axis, length));
   if (fill !== undefined && target.size > 0 && !filled(target, fill)) {
     throw new InvalidBatchError(
       `"${path}" cannot be filled with ${formatValue(fill)}, which is no element of a ` +

@@ -6,7 +6,7 @@ export class ListRows implements Rows {
   readonly isIntact = true;
   readonly bytes = 0;
 
-  constructor(private readonly values: readonly unknown[]) {}
+  constructor(readonly values: readonly unknown[]) {}
 
   get size(): number {
     return this.values.length;
@@ -16,10 +16,10 @@ export class ListRows implements Rows {
     return start === 0 && end >= this.size ? this : new ListRows(this.values.slice(start, end));
   }
 
-  concat(others: readonly ListRows[]): ListRows {
-    const values = [...this.values];
-    for (const other of others) {
-      for (const value of other.values) {
+  join(all: readonly ListRows[]): ListRows {
+    const values: unknown[] = [];
+    for (const rows of all) {
+      for (const value of rows.values) {
         values.push(value);
       }
     }
@@ -57,8 +57,8 @@ export interface Rows {
   readonly bytes: number;
   /** The rows from `start` up to and without `end`. */
   slice(start: number, end: number): Rows;
-  /** These rows followed by those of the others, which have the same signature. */
-  concat(others: readonly Rows[]): Rows;
+  /** The rows of all of these, which have the same signature; these rows are the first. */
+  join(all: readonly Rows[]): Rows;
   /** All rows and `padding` zero rows, in storage of their own. */
   gather(padding: number): FlatRows;
   /** The same rows; those that are tensors in storage of their own. */

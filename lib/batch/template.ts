@@ -1,7 +1,7 @@
 import { InvalidBatchError } from '../errors.js';
 import { truncate } from '../format.js';
 import { FlatContainer, type Leaf, type Structure } from './container.js';
-import { describePath } from './tensor.js';
+import { describePath, type Tensor } from './tensor.js';
 
 /**
  * The batch axis of each leaf, by path; 0 by default. `null`: the leaf has no rows, and the rows of
@@ -9,22 +9,74 @@ import { describePath } from './tensor.js';
  */
 export type BatchAxes = Readonly<Record<string, number | null>>;
 
+/** What the tensors at one place of all rows have in common. */
+export interface LeafTemplate extends Omit<Leaf, 'tensor'> {
+  readonly type: Tensor.Type;
+  /** The shape of the item that the template was made of; its rows may differ. */
+  readonly dims: readonly number[];
+  readonly axis: number | null;
+}
+
 /**
- * The common properties of the rows of one batch, with one of its items as the example.
+ * The common properties of the rows of one batch. It holds no data of a caller.
  *
  * `signature` is equal for two templates exactly when their rows can share a batch: same names,
  * element types and inner shapes, same axes, and equal values in the leaves that are shared.
  */
-export class Template extends FlatContainer {
+export class Template {
   constructor(
-    structure: Structure,
-    leaves: readonly Leaf[],
+    private readonly structure: Structure,
+    readonly leaves: readonly LeafTemplate[],
     readonly signature: string,
-    /** The batch axis of each leaf. */
-    readonly axes: readonly (number | null)[],
-  ) {
-    super(structure, leaves);
+  ) {}
+
+  /** The batch axis of each leaf. */
+  get axes(): readonly (number | null)[] {
+    return this.leaves.map(({ axis }) => axis);
   }
+
+  /** A container of this structure, of tensors in the order of the leaves. */
+  with(tensors: readonly Tensor[]): FlatContainer {
+    return new FlatContainer(
+      this.structure,
+      this.leaves.map(({ path, label }, i) => ({ path, label, tensor: tensors[i]! })),
+    );
+  }
+
+  /**
+   * The number of rows of the item, if this is its template: found without its signature, whose text
+   * would cost most calls more than all else of it.
+   */
+  rowsIn({ leaves }: FlatContainer): number | undefined {
+    let rows: number | undefined;
+    for (let i = 0; i < leaves.length; i++) {
+      const { label, tensor } = leaves[i]!;
+      const known = this.leaves[i];
+      if (
+        known?.label !== label ||
+        known.axis === null ||
+        tensor.size === 0 ||
+        !isAlike(tensor, known) ||
+        (rows ??= tensor.dims[known.axis]) !== tensor.dims[known.axis]
+      ) {
+        return undefined;
+      }
+    }
+    return leaves.length === this.leaves.length ? rows : undefined;
+  }
+}
+
+/** Whether the tensor differs from the template by its number of rows alone. */
+function isAlike({ type, dims }: Tensor, known: LeafTemplate): boolean {
+  if (type !== known.type || dims.length !== known.dims.length) {
+    return false;
+  }
+  for (let axis = 0; axis < dims.length; axis++) {
+    if (dims[axis] !== known.dims[axis] && axis !== known.axis) {
+      return false;
+    }
+  }
+  return true;
 }
 
 /** Limit for the elements of a shared leaf: they are part of the signature of each request. */
@@ -68,7 +120,14 @@ export function templateOf(
         `${MAX_SIGNATURE_LENGTH} are allowed: ${truncate(signature)}`,
     );
   }
-  return { template: new Template(structure, leaves, signature, leafAxes), rows };
+  const known = leaves.map(({ path, label, tensor: { type, dims } }, i) => ({
+    path,
+    label,
+    type,
+    dims,
+    axis: leafAxes[i]!,
+  }));
+  return { template: new Template(structure, known, signature), rows };
 }
 
 /** The batch axis of the leaf at `path`. */

@@ -2,8 +2,23 @@ import type { Tensor } from 'onnxruntime-common';
 import { InvalidBatchError } from '../errors.js';
 import type { FlatContainer } from './container.js';
 import type { Rows } from './list-rows.js';
-import { type BatchAxes, type SharedLeaves, Template, templateOf } from './template.js';
-import { blankLike, bytesOf, copyOf, copyRows, isIntact, rowsOf, zerosLike } from './tensor.js';
+import {
+  type BatchAxes,
+  type LeafTemplate,
+  type SharedLeaves,
+  type Template,
+  templateOf,
+} from './template.js';
+import {
+  blankOf,
+  bytesOf,
+  copyOf,
+  copyOfRows,
+  copyRows,
+  isIntact,
+  rowsOf,
+  zeroTensor,
+} from './tensor.js';
 
 /** Consecutive rows in the leaves of one item. */
 interface Chunk {
@@ -25,11 +40,18 @@ export class TensorRows implements Rows {
     this.size = chunks.reduce((size, { count }) => size + count, 0);
   }
 
-  /** The rows on the batch axes of one item. */
-  static of(item: FlatContainer, axes?: BatchAxes, shared?: SharedLeaves): TensorRows {
-    const { template, rows } = templateOf(item, axes, shared);
-    const leaves = template.leaves.map(({ tensor }) => tensor);
-    return new TensorRows(template, [{ leaves, start: 0, count: rows }]);
+  /** The rows on the batch axes of one item. It may have the `known` template, of the same axes. */
+  static of(
+    item: FlatContainer,
+    axes?: BatchAxes,
+    shared?: SharedLeaves,
+    known?: Template,
+  ): TensorRows {
+    const rows = known?.rowsIn(item);
+    const { template, rows: count } =
+      known && rows !== undefined ? { template: known, rows } : templateOf(item, axes, shared);
+    const leaves = item.leaves.map(({ tensor }) => tensor);
+    return new TensorRows(template, [{ leaves, start: 0, count }]);
   }
 
   get signature(): string {
@@ -41,9 +63,9 @@ export class TensorRows implements Rows {
   }
 
   get bytes(): number {
-    const { axes } = this.template;
+    const { leaves: known } = this.template;
     const bytesOfLeaf = (tensor: Tensor, leaf: number, rows: number): number => {
-      const axis = axes[leaf]!;
+      const { axis } = known[leaf]!;
       return axis === null || rows === tensor.dims[axis]
         ? bytesOf(tensor)
         : (bytesOf(tensor) * rows) / tensor.dims[axis]!;
@@ -68,18 +90,22 @@ export class TensorRows implements Rows {
       chunks.push({ leaves: chunk.leaves, start: chunk.start + offset, count });
       from += count;
     }
+    if (chunks.length === 0 && this.chunks[0]) {
+      // Keeps the leaves without rows, which padding may follow.
+      chunks.push({ ...this.chunks[0], count: 0 });
+    }
     return new TensorRows(this.template, chunks);
   }
 
-  concat(others: readonly TensorRows[]): TensorRows {
-    if (others.length > 0 && this.isWhole) {
+  join(all: readonly TensorRows[]): TensorRows {
+    if (all.length > 1 && this.isWhole) {
       throw new InvalidBatchError(
         'An item without a batch axis runs alone, and cannot be merged with others',
       );
     }
-    const chunks = [...this.chunks];
-    for (const other of others) {
-      for (const chunk of other.chunks) {
+    const chunks: Chunk[] = [];
+    for (const rows of all) {
+      for (const chunk of rows.chunks) {
         chunks.push(chunk);
       }
     }
@@ -87,17 +113,13 @@ export class TensorRows implements Rows {
   }
 
   gather(padding: number): FlatContainer {
-    const { leaves, axes } = this.template;
-    return this.template.with(
-      leaves.map(({ tensor }, leaf) => this.gatherLeaf(leaf, tensor, axes[leaf]!, padding)),
-    );
+    return this.template.with(this.gatherLeaves(padding));
   }
 
   copy(): TensorRows {
-    const { structure, signature, axes } = this.template;
-    const { leaves } = this.gather(0);
-    const chunk = { leaves: leaves.map(({ tensor }) => tensor), start: 0, count: this.size };
-    return new TensorRows(new Template(structure, leaves, signature, axes), [chunk]);
+    return new TensorRows(this.template, [
+      { leaves: this.gatherLeaves(0), start: 0, count: this.size },
+    ]);
   }
 
   release(): FlatContainer {
@@ -109,13 +131,15 @@ export class TensorRows implements Rows {
 
   view(): FlatContainer {
     const [chunk, ...others] = this.chunks;
-    const { axes } = this.template;
-    if (!chunk || others.length > 0 || axes.some((axis) => axis !== 0 && axis !== null)) {
+    const known = this.template.leaves;
+    if (!chunk || others.length > 0 || known.some(({ axis }) => axis !== 0 && axis !== null)) {
       return this.release();
     }
     const { leaves, start, count } = chunk;
     return this.template.with(
-      leaves.map((tensor, leaf) => (axes[leaf] === 0 ? rowsOf(tensor, start, count) : tensor)),
+      leaves.map((tensor, leaf) =>
+        known[leaf]!.axis === 0 ? rowsOf(tensor, start, count) : tensor,
+      ),
     );
   }
 
@@ -137,13 +161,21 @@ export class TensorRows implements Rows {
     return low;
   }
 
-  private gatherLeaf(leaf: number, like: Tensor, axis: number | null, padding: number): Tensor {
+  private gatherLeaves(padding: number): Tensor[] {
+    return this.template.leaves.map((known, leaf) => this.gatherLeaf(leaf, known, padding));
+  }
+
+  private gatherLeaf(leaf: number, { type, dims, axis }: LeafTemplate, padding: number): Tensor {
+    const [first, ...others] = this.chunks;
     if (axis === null) {
-      return copyOf(like);
+      return copyOf(first!.leaves[leaf]!);
     }
-    const dims = like.dims.with(axis, this.size + padding);
     const isFilled = padding === 0 && this.chunks.every(({ leaves }) => isIntact(leaves[leaf]!));
-    const target = isFilled ? blankLike(like, dims) : zerosLike(like, dims);
+    if (isFilled && axis === 0 && others.length === 0) {
+      return copyOfRows(first!.leaves[leaf]!, first!.start, first!.count);
+    }
+    const whole = dims.with(axis, this.size + padding);
+    const target = isFilled ? blankOf(type, whole) : zeroTensor(type, whole);
     let at = 0;
     for (const { leaves, start, count } of this.chunks) {
       copyRows(target, at, leaves[leaf]!, start, count, axis);
@@ -154,15 +186,15 @@ export class TensorRows implements Rows {
 
   /** True when its one row is an item without a batch axis. */
   get isWhole(): boolean {
-    return this.template.axes.every((axis) => axis === null);
+    return this.template.leaves.every(({ axis }) => axis === null);
   }
 
   private rowsIn({ leaves }: Chunk): number | undefined {
     if (this.isWhole) {
       return this.size;
     }
-    const leaf = this.template.axes.findIndex((axis) => axis !== null);
-    return leaves[leaf]?.dims[this.template.axes[leaf]!];
+    const leaf = this.template.leaves.findIndex(({ axis }) => axis !== null);
+    return leaves[leaf]?.dims[this.template.leaves[leaf]!.axis!];
   }
 }
 

@@ -175,21 +175,27 @@ export function rowsOf({ type, data, dims }: Tensor, start: number, count: numbe
   );
 }
 
-/** A tensor like `like` with arbitrary old memory as its elements: write every one of them. */
-export function blankLike(like: Tensor, dims: readonly number[]): Tensor {
-  const storage = storageClasses.get(like.type);
+/** Consecutive rows on axis 0, in storage of their own. */
+export function copyOfRows({ type, data, dims }: Tensor, start: number, count: number): Tensor {
+  const inner = product(dims, 1, dims.length);
+  return new Tensor(type, data.slice(start * inner, (start + count) * inner), dims.with(0, count));
+}
+
+/** A tensor with arbitrary old memory as its elements: write every one of them. */
+export function blankOf(type: Tensor.Type, dims: readonly number[]): Tensor {
+  const storage = storageClasses.get(type);
   if (!storage) {
-    return zerosLike(like, dims);
+    return zeroTensor(type, dims);
   }
   const length = product(dims, 0, dims.length);
   // Cleared memory would cost twice as much.
   const { buffer } = Buffer.allocUnsafeSlow(length * storage.BYTES_PER_ELEMENT);
-  return new Tensor(like.type, new storage(buffer, 0, length), dims);
+  return new Tensor(type, new storage(buffer, 0, length), dims);
 }
 
-/** A tensor of zeros (empty strings) with the element type and storage of `like`. */
-export function zerosLike(like: Tensor, dims: readonly number[]): Tensor {
-  return new Tensor(like.type, zerosOf(like.type, dims), dims);
+/** A tensor of zeros (empty strings). */
+export function zeroTensor(type: Tensor.Type, dims: readonly number[]): Tensor {
+  return new Tensor(type, zerosOf(type, dims), dims);
 }
 
 /** Zeros (empty strings) for a tensor of the type and shape. */
@@ -276,7 +282,7 @@ function copyBlock(
     }
     return;
   }
-  const block = source.subarray(from, from + length);
+  const block = length === source.length ? source : source.subarray(from, from + length);
   (target as { set(block: unknown, at: number): void }).set(block, at);
 }
 

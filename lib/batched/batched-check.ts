@@ -38,6 +38,14 @@ const WHOLE_OBJECTS: Readonly<Record<string, string>> = {
 const RESPONSE = '1';
 const NEXT = '2';
 
+/** The parameters of a handler that have decorators, by Nest's numbers. */
+export function parametersOf(
+  type: Function,
+  key: string | symbol,
+): Readonly<Record<string, { readonly index: number; readonly data?: unknown }>> {
+  return (Reflect.getMetadata(ROUTE_ARGUMENTS, type, key) ?? {}) as ReturnType<typeof parametersOf>;
+}
+
 /** Refuses, at boot, a `@Batched()` method that could not answer its callers as Nest would. */
 export function checkBatchedMethod(
   type: new (...args: never[]) => object,
@@ -52,11 +60,7 @@ export function checkBatchedMethod(
       `${method} is @Sse() and @Batched(), and a batched method cannot answer with a stream`,
     );
   }
-  const parameters = (Reflect.getMetadata(ROUTE_ARGUMENTS, type, key) ?? {}) as Record<
-    string,
-    { index: number; data?: unknown }
-  >;
-  for (const [id, { index, data }] of Object.entries(parameters)) {
+  for (const [id, { index, data }] of Object.entries(parametersOf(type, key))) {
     const [kind = ''] = id.split(':');
     if (
       isRoute &&

@@ -4,8 +4,10 @@ import {
   type OnApplicationShutdown,
   type OnModuleInit,
 } from '@nestjs/common';
-import { DiscoveryService } from '@nestjs/core';
-import { callInRequest } from '../context/caller-context.js';
+import { ApplicationConfig, DiscoveryService } from '@nestjs/core';
+import type { RequestCaller } from '../context/caller-context.js';
+import { optionsOf } from '../context/request-caller.js';
+import { requireOrigins } from '../context/request-context.interceptor.js';
 import { UnknownServingError } from '../errors.js';
 import { type ServingCounters, EventHub } from '../events/event-hub.js';
 import { Waits } from '../execution/resolved-call-options.js';
@@ -48,6 +50,7 @@ export class BatchedMethods
   constructor(
     private readonly discovery: DiscoveryService,
     private readonly registry: ServingRegistry,
+    private readonly application: ApplicationConfig,
   ) {}
 
   async onModuleInit(): Promise<void> {
@@ -81,6 +84,7 @@ export class BatchedMethods
       for (const method of methods) {
         if (method.options) {
           const { serving } = this.runningFor(method, type as new () => object);
+          requireOrigins(this.application, serving);
           const isSingle = wrapper.isDependencyTreeStatic() && !wrapper.isTransient;
           serving.instance ??= isSingle ? (wrapper.instance as object) : undefined;
         }
@@ -123,28 +127,32 @@ export class BatchedMethods
     return new Map([...this.hubs].map(([name, { counters }]) => [name, counters.now]));
   }
 
-  /** Makes one call of a batched method of `instance`. */
-  call(method: BatchedMethod, instance: object, args: readonly unknown[]): Promise<unknown> {
+  /** Makes one call of a batched method of `instance`; as a handler for this caller. */
+  call(
+    method: BatchedMethod,
+    instance: object,
+    args: readonly unknown[],
+    caller?: RequestCaller,
+  ): Promise<unknown> {
     if (method.serving !== undefined) {
-      return this.callServing(method.serving, method, instance, args);
+      return this.callServing(method.serving, method, instance, args, caller);
     }
     const { serving, starting } = this.runningFor(method, instance.constructor);
     serving.wasCalled = true;
-    const call = (): Promise<unknown> => serving.call(instance, args);
+    const call = (): Promise<unknown> => serving.call(instance, args, caller);
     return starting ? starting.then(call) : call();
   }
 
-  private callServing(
+  private async callServing(
     name: string,
     { original }: BatchedMethod,
     instance: object,
     args: readonly unknown[],
+    caller: RequestCaller | undefined,
   ): Promise<unknown> {
-    // The signal of the request in which the method is called, read before its body runs.
-    const body = async (): Promise<unknown> => original.apply(instance, [...args]);
-    return callInRequest({}, async ({ signal }) =>
-      this.registry.get(name).batchedRun(await this.waits.for(body()), { signal }),
-    );
+    const result = original.apply(instance, [...args]);
+    const input = result instanceof Promise ? await this.waits.for(result) : await result;
+    return this.registry.get(name).batchedRun(input, optionsOf(caller));
   }
 
   private checkServing(method: string, serving: string): void {

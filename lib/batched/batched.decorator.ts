@@ -1,11 +1,12 @@
 import 'reflect-metadata';
-import { type Type, UseInterceptors } from '@nestjs/common';
+import type { Type } from '@nestjs/common';
 import { InvalidServingError } from '../errors.js';
-import { CallerContextInterceptor } from '../context/caller-context.interceptor.js';
+import { HandlerCaller } from '../context/request-caller.js';
+import { RequestCaller } from '../context/caller-context.js';
 import type { AnyMethod, BatchMethodDecorator } from './batched-types.js';
 import { requireModule } from './require-module.js';
 import { correctResponses } from './documented-results.js';
-import { checkBatchedOptions } from './batched-check.js';
+import { checkBatchedOptions, parametersOf } from './batched-check.js';
 import type { BatchedMethods } from './batched-methods.js';
 import {
   type BatchedMethod,
@@ -52,9 +53,7 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
     if (method.options) {
       exposeRowTypes(target, key, method.options.types);
     }
-    if (method.options?.queue?.separateOrigins) {
-      UseInterceptors(CallerContextInterceptor)(target, key, descriptor);
-    }
+    passCaller(target, key);
     descriptor.value = copyMetadata(
       original,
       function (this: { [METHODS]?: () => BatchedMethods }, ...args: unknown[]) {
@@ -66,7 +65,9 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
               'from there',
           );
         }
-        return methods.call(method, this, args);
+        const caller =
+          args.at(-1) instanceof RequestCaller ? (args.pop() as RequestCaller) : undefined;
+        return methods.call(method, this, args, caller);
       },
     );
     correctResponses(descriptor.value as object, method.options ? 'entries' : 'of a serving');
@@ -110,6 +111,17 @@ function exposeRowTypes(
   }
   const rowTypes = types ?? declared.map((type) => (type === Array ? Object : type));
   Reflect.defineMetadata('design:paramtypes', [...rowTypes], target, key);
+}
+
+/**
+ * Gives a handler one more parameter, its caller: so its calls end with their client, and other
+ * routes pay nothing. A handler without decorated parameters gets what its transport passes.
+ */
+function passCaller(target: object, key: string | symbol): void {
+  const places = Object.values(parametersOf(target.constructor, key)).map(({ index }) => index);
+  if (places.length > 0) {
+    HandlerCaller()(target, key, Math.max(...places) + 1);
+  }
 }
 
 /** Copies the metadata of other decorators from the method to its replacement. */

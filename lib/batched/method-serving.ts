@@ -1,4 +1,6 @@
 import type { CallOptions, StreamOptions } from '../context/call-options.js';
+import type { RequestCaller } from '../context/caller-context.js';
+import { optionsOf } from '../context/request-caller.js';
 import type { FunctionServingDefinition } from '../definition/serving-definition.js';
 import { resolveDefinition } from '../definition/resolve-definition.js';
 import { InvalidInputError, InvalidOutputError, InvalidServingError } from '../errors.js';
@@ -42,11 +44,11 @@ export class MethodServing extends LocalServing {
     super(resolveDefinition(definition), definition, engine, undefined, events);
   }
 
-  /** Calls the method on the instance. */
-  call(instance: object, args: readonly unknown[]): Promise<unknown> {
+  /** Calls the method on the instance; as a handler for this caller. */
+  call(instance: object, args: readonly unknown[], caller?: RequestCaller): Promise<unknown> {
     try {
       const call = new MethodCall(instance, args);
-      return super.batchedRun(call, this.optionsOf(call));
+      return super.batchedRun(call, this.optionsOf(call, optionsOf(caller)));
     } catch (error) {
       return Promise.reject(error);
     }

@@ -96,7 +96,9 @@ export class Admission {
   count(request: QueuedRequest, rows: number): void {
     const { lane, priority, tenant, cost, size } = request;
     this.rows += rows;
-    this.cost = this.rows === 0 ? 0 : this.cost + (cost * rows) / size;
+    if (cost !== 0 || this.cost !== 0) {
+      this.cost = this.rows === 0 ? 0 : this.cost + (cost * rows) / size;
+    }
     this.knownOf(lane.limits).rows += rows;
     const waiting = this.waitingOf(priority);
     waiting.rows += rows;
@@ -125,6 +127,10 @@ export class Admission {
   private checkRoom(request: QueuedRequest, work: PoolLoad): void {
     const { maxRows, maxCost = Infinity } = this.options;
     const { size, cost, priority, tenant } = request;
+    if (2 * (this.rows + size) <= maxRows && maxCost === Infinity) {
+      // Half of the queue is free: there is room for every priority and tenant.
+      return;
+    }
     const half = Math.floor(maxRows / 2);
     const queued = this.queuedBehind(request, work);
     const share = this.rows === 0 ? 1 : queued / this.rows;

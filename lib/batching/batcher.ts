@@ -76,7 +76,8 @@ interface Assignment<R extends QueuedRequest> {
  *     rows -> windows by lane, size and time -> ready queue -> partitions -> dispatch
  *
  * A row of {@link submit} joins the ready rows of its lane where these have room, or else the open
- * window of its lane. A window that closes moves its rows to the ready queue. Batches leave the
+ * window of its lane. A window that closes moves its rows to the ready queue; in a lane without a
+ * timeout, rows are ready at once. Batches leave the
  * queue at the end of the event loop's turn, when a partition is free: so rows of one turn share a
  * batch, a partial batch grows while all partitions are busy, and a call to `submit` from inside a
  * batch function loses nothing.
@@ -217,7 +218,16 @@ export class Batcher<R extends QueuedRequest> {
    */
   private addToWindow(request: R, offset: number): number {
     const { lane, size } = request;
-    const window = this.windows.get(lane) ?? this.open(lane);
+    const { batchSize, batchTimeout } = lane.limits;
+    let window = this.windows.get(lane);
+    if (!window && (batchTimeout === 0 || this.draining)) {
+      // A window without a timeout would close at its first row.
+      const reason = this.reasonAtOnce(lane);
+      const parts = [{ request, offset, count: 1 }];
+      this.ready.addWindow({ lane, parts, size: batchSize, reason }, this.now());
+      return 1;
+    }
+    window ??= this.open(lane);
     const free = Math.min(window.free, size - offset);
     if (free > 0) {
       window.refill({ request, offset, count: free });
@@ -230,7 +240,7 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   private open(lane: Lane): OpenWindow<R> {
-    const window = new OpenWindow<R>(lane, this.draining ? 0 : lane.limits.batchTimeout);
+    const window = new OpenWindow<R>(lane);
     this.windows.set(lane, window);
     this.ready.openWindow(lane);
     return window;
@@ -269,20 +279,25 @@ export class Batcher<R extends QueuedRequest> {
     }
   }
 
-  private reasonOf({ lane, live, size, timeout, isFlushed }: OpenWindow<R>): CloseReason {
-    if (lane.isInline) {
-      return 'inline';
-    }
+  private reasonOf({ live, size, isFlushed }: OpenWindow<R>): CloseReason {
     if (live >= size) {
       return 'full';
     }
     if (this.draining) {
       return 'drain';
     }
-    if (isFlushed) {
-      return 'flush';
+    return isFlushed ? 'flush' : 'timeout';
+  }
+
+  /** The reason of a batch whose rows wait for no others. */
+  private reasonAtOnce({ isInline, limits }: Lane): CloseReason {
+    if (isInline) {
+      return 'inline';
     }
-    return timeout === 0 ? 'idle' : 'timeout';
+    if (limits.batchSize === 1) {
+      return 'full';
+    }
+    return this.draining ? 'drain' : 'idle';
   }
 
   /**

@@ -75,8 +75,9 @@ export class FairQueue<R extends QueuedRequest> {
     if (request.whole && request.size > room) {
       return undefined;
     }
-    const count = Math.min(part.count, room);
-    if (count === part.count) {
+    const isWhole = part.count <= room;
+    const count = isWhole ? part.count : room;
+    if (isWhole) {
       flow.parts.shift();
     } else {
       flow.parts.replace({ request, offset: offset + count, count: part.count - count });
@@ -84,9 +85,11 @@ export class FairQueue<R extends QueuedRequest> {
     this.pass = flow.pass;
     flow.pass += count / flow.weight;
     flow.turn = this.turn++;
-    this.next.pop();
-    this.next.add(flow);
-    return { request, offset, count };
+    if (this.next.length > 1) {
+      this.next.pop();
+      this.next.add(flow);
+    }
+    return isWhole ? part : { request, offset, count };
   }
 
   /** Whether a row has a deadline later than this time. */

@@ -16,10 +16,7 @@ export interface WindowOptions<T, Key> {
   readonly lane: (item: T) => Key;
   /** The number of items that closes a window, read when the window opens. */
   readonly size: (lane: Key) => number;
-  /**
-   * Milliseconds from its first item until a window closes, read when it opens; 0 closes it at its
-   * first item.
-   */
+  /** Milliseconds from its first item until a window closes, read when it opens. */
   readonly timeout: (lane: Key) => number;
   /** Closes the open window of the lane when it emits; called when the window opens. */
   readonly closed$?: (lane: Key) => Observable<unknown>;
@@ -50,8 +47,7 @@ export function windowsBy<T, Key>({
 }: WindowOptions<T, Key>): OperatorFunction<T, ClosedWindow<Key>> {
   const closing = (lane$: Observable<T> & { readonly key: Key }): Observable<unknown> => {
     const { key } = lane$;
-    const span = timeout(key);
-    return span === 0 ? lane$ : merge(lane$.pipe(bufferTime(span, null, size(key))), closed$(key));
+    return merge(lane$.pipe(bufferTime(timeout(key), null, size(key))), closed$(key));
   };
   return (items$) =>
     items$.pipe(
@@ -73,8 +69,7 @@ export class OpenWindow<R extends QueuedRequest> {
   readonly size: number;
   /** Milliseconds from its first row until it closes. */
   readonly timeout: number;
-  /** Created only for windows with a timeout: the others close at their first row. */
-  private closing: Subject<void> | undefined;
+  private readonly closing = new Subject<void>();
   private rows: Part<R>[] = [];
   private left = 0;
   /** The rows that a caller waits for. */
@@ -84,17 +79,14 @@ export class OpenWindow<R extends QueuedRequest> {
   /** It was closed to make room for a request that must run whole. */
   isFlushed = false;
 
-  constructor(
-    readonly lane: Lane,
-    timeout: number,
-  ) {
+  constructor(readonly lane: Lane) {
     this.size = lane.limits.batchSize;
-    this.timeout = timeout;
+    this.timeout = lane.limits.batchTimeout;
   }
 
   /** Emits when the window closes before its timeout. */
   get close$(): Observable<void> {
-    return (this.closing ??= new Subject());
+    return this.closing;
   }
 
   /** The number of rows that still fit. */
@@ -147,6 +139,6 @@ export class OpenWindow<R extends QueuedRequest> {
   }
 
   close(): void {
-    this.closing?.next();
+    this.closing.next();
   }
 }

@@ -17,10 +17,9 @@ export interface AbortSignalLike {
 export interface CallOptions {
   /**
    * Cancels the call: it rejects with the reason of the signal, and rows that have not run do not
-   * run. By default a call ends with the HTTP request that it is made in. A call that outlives its
-   * client needs a signal of its own, such as that of a `new AbortController()`.
+   * run. `@RequestSignal()` gives a handler the signal of its HTTP request.
    *
-   * @default `currentSignal()`
+   * @default none; `currentSignal()` in an application with `requestContext`
    */
   readonly signal?: AbortSignalLike | undefined;
   /**
@@ -56,7 +55,8 @@ export interface CallOptions {
   /**
    * The origin of the call, for a serving with `queue.separateOrigins`.
    *
-   * @default 'http', 'rpc', 'ws' or 'graphql' in a request of that kind, else 'in-process'
+   * @default `currentOrigin()`: 'http', 'rpc', 'ws' or 'graphql' in a request of that kind, else
+   * 'in-process'
    */
   readonly origin?: Origin | undefined;
 }
@@ -76,6 +76,12 @@ export interface StreamOptions<Hook extends string = never> extends CallOptions 
   readonly inline?: boolean;
 }
 
+/** A signal of this package: cheaper than the listeners of an AbortSignal. */
+export interface OwnSignal extends AbortSignalLike {
+  /** Calls back when it aborts. Returns a function that removes the callback. */
+  onAbort(callback: () => void): () => void;
+}
+
 /**
  * Calls back when the signal aborts, at once if it has. Returns a function that removes the
  * callback.
@@ -85,14 +91,20 @@ export function onAbort(
   callback: (reason: unknown) => void,
 ): () => void {
   if (!signal) {
-    return () => {};
+    return nothing;
   }
   const abort = (): void => callback(signal.reason);
   if (signal.aborted) {
     abort();
-    return () => {};
+    return nothing;
   }
-  return onAbortOf(signal, abort);
+  return isOwn(signal) ? signal.onAbort(abort) : onAbortOf(signal, abort);
+}
+
+const nothing = (): void => {};
+
+function isOwn(signal: AbortSignalLike): signal is OwnSignal {
+  return 'onAbort' in signal;
 }
 
 const onAbortOf = sharedListener<AbortSignalLike>((signal, callback) => {

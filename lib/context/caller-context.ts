@@ -4,11 +4,18 @@ import { type AbortSignalLike, type CallOptions, onAbort } from './call-options.
 /** The context of the request that work is done for. */
 export interface CallerContext {
   readonly origin: Origin;
-  /**
-   * Aborts when the client has left. Read only by calls that use it, so that it is created only
-   * then.
-   */
+  /** Aborts when the client has left; undefined where clients do not report that. */
   readonly signal: AbortSignal | undefined;
+}
+
+/** The caller of a handler that Nest runs. */
+export class RequestCaller implements CallerContext {
+  constructor(readonly origin: Origin) {}
+
+  /** Created when first read. */
+  get signal(): AbortSignal | undefined {
+    return undefined;
+  }
 }
 
 const contexts = new AsyncLocalStorage<CallerContext>();
@@ -18,14 +25,14 @@ export function inContext<T>(context: CallerContext, work: () => T): T {
   return contexts.run(context, work);
 }
 
-/** The context of the current request; undefined outside of requests that Nest handles. */
-function currentContext(): CallerContext | undefined {
+/** The context of the current request; undefined where none was registered. */
+export function currentContext(): CallerContext | undefined {
   return contexts.getStore();
 }
 
 /**
- * The signal of the HTTP request that Nest is handling: aborts when the client has closed the
- * connection before it was answered, and cancels calls of servings. `undefined` elsewhere.
+ * In an application with `requestContext`, the signal of the HTTP request that Nest is handling:
+ * aborts when the client has closed the connection before it was answered. `undefined` elsewhere.
  */
 export function currentSignal(): AbortSignal | undefined {
   return currentContext()?.signal;
@@ -51,7 +58,10 @@ export function inOriginOf<T>(
   return origin === undefined ? work() : withOrigin(origin, work);
 }
 
-/** The origin of the current call: `in-process` unless Nest is handling a request. */
+/**
+ * The origin of the current call, in an application with `requestContext`: `in-process` unless Nest
+ * is handling a request.
+ */
 export function currentOrigin(): Origin {
   return currentContext()?.origin ?? 'in-process';
 }

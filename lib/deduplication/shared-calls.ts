@@ -3,7 +3,7 @@ import { formatValue } from '../format.js';
 import type { Call } from '../execution/caller-side.js';
 import type { CallRecorder } from '../events/call-recorder.js';
 import { SingleFlight, type JoinedCall } from './single-flight.js';
-import { copyOutput } from '../execution/batch-run.js';
+import { copyOutput } from '../execution/output-rows.js';
 import { deepCopy, copyInput } from '../batch/deep-copy.js';
 import type { ReplyCache } from './reply-cache.js';
 import type { Reply } from '../execution/request.js';

@@ -1,15 +1,14 @@
 import { Batch } from '../batch/batch.js';
-import { type BatchAxes, axisOf } from '../batch/template.js';
+import type { BatchAxes } from '../batch/template.js';
 import type { BatchOutcome } from '../batching/batcher.js';
 import type { Part } from '../batching/queued-request.js';
-import { InvalidBatchError, InvalidOutputError, RunTimeoutError, isError } from '../errors.js';
+import { InvalidBatchError, InvalidOutputError, RunTimeoutError } from '../errors.js';
 import { type PartitionResult, STEPPED, RejectedRowsError } from '../partitions/partition.js';
 import { formatValue } from '../format.js';
 import { paddingOf } from './lanes.js';
 import type { BatchRequest } from './request.js';
-import type { BatchInfo, BatchListener, BatchOutput } from '../partitions/batch-function.js';
-import { asOutput, rowsIn } from '../batch/container.js';
-import { deepCopy } from '../batch/deep-copy.js';
+import type { BatchInfo, BatchListener } from '../partitions/batch-function.js';
+import { outputRows } from './output-rows.js';
 
 /**
  * One run of a batch on a partition. Gives each request its own rows of what the batch function
@@ -141,10 +140,10 @@ export class BatchRun implements BatchListener {
       return;
     }
     const rows = outputRows(result.output, this.batch, this.outputAxes);
+    const output = { rows, isOwn: result.own ?? false, metadata: result.metadata };
     this.forEachPart(({ request, offset }, start, end) => {
       if (!request.isOver) {
-        const part = rows.slice(start, end);
-        request.answer(offset, result.own ? part : part.copy(), result.metadata);
+        request.takeRows(offset, output, start, end);
       }
     });
   }
@@ -182,76 +181,4 @@ export class BatchRun implements BatchListener {
       start += part.count;
     }
   }
-}
-
-/**
- * The output of a batch as rows, without the results of padding.
- *
- * @throws InvalidOutputError when it does not have one result per row
- */
-export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}): Batch {
-  const expected = input.size + input.padding;
-  const results = asOutput(() => rowsIn(output, input.isPlain));
-  if (!results) {
-    const got = output === null ? 'null' : typeof output;
-    throw new InvalidOutputError(
-      `A batch of ${expected} rows needs a list of ${expected} results, or tensors with ` +
-        `${expected} rows; the batch function returned ${got}`,
-    );
-  }
-  if (Array.isArray(results)) {
-    if (results.length !== expected) {
-      throw new InvalidOutputError(
-        `A batch of ${expected} rows needs ${expected} results; the batch function returned ` +
-          `${results.length}`,
-      );
-    }
-    return Batch.ofValues(results).slice(0, input.size);
-  }
-  for (const { path, tensor } of results.leaves) {
-    const axis = axisOf(path, axes);
-    if (axis !== null && tensor.dims[axis] !== expected) {
-      throw new InvalidOutputError(
-        `Output ${path === '' ? '' : `"${path}" `}has the shape [${tensor.dims.join(', ')}]; ` +
-          `axis ${axis} must have the ${expected} rows of the batch` +
-          hintOf(path, axes),
-      );
-    }
-  }
-  const rows = asOutput(() => Batch.ofOutput(results, axes));
-  if (rows.size !== expected) {
-    throw new InvalidOutputError(
-      `Unusable output: no leaf of it carries the ${expected} rows of the batch`,
-    );
-  }
-  return rows.slice(0, input.size);
-}
-
-/** Advice for the outputs of a model; nothing else has the option. */
-function hintOf(path: string, axes: BatchAxes): string {
-  return path !== '' && Object.hasOwn(axes, path)
-    ? `. If its rows lie on another axis, declare it: outputs: { ${path}: { batchAxis: ... } }`
-    : '';
-}
-
-/**
- * The rows in memory of their own, or as views if `isLent`: then the caller copies them at once.
- * Throws the Error that a batch function returned in place of a row's result.
- */
-export function releaseOutput(rows: Batch, isLent = false): BatchOutput {
-  const output = isLent ? rows.view() : rows.release();
-  const error = Array.isArray(output) ? output.find(isError) : undefined;
-  if (error) {
-    throw error;
-  }
-  return output;
-}
-
-/** Like {@link releaseOutput}, with a copy for one of several callers. */
-export function copyOutput(rows: Batch): BatchOutput {
-  if (!rows.isPlain) {
-    return rows.consume();
-  }
-  const output = releaseOutput(rows);
-  return Array.isArray(output) ? output.map((row) => deepCopy(row)) : output;
 }

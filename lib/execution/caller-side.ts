@@ -1,3 +1,4 @@
+import { RowReader } from '../batch/row-reader.js';
 import type { BatchAxes } from '../batch/template.js';
 import type { CallMetadata, StreamEvent } from '../definition/reply.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
@@ -7,6 +8,7 @@ import { Batch, DEFAULT_KEY } from '../batch/batch.js';
 import { flatten, read } from '../batch/container.js';
 import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
+import { isThenable } from '../partitions/function.partition.js';
 import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
 import type { PostprocessContext, PreprocessResult } from '../definition/serving-definition.js';
 
@@ -19,11 +21,14 @@ export class CallerSide {
   readonly preparing = new Waits();
   /** Calls whose `postprocess` runs. */
   readonly finishing = new Waits();
+  private readonly reader: RowReader;
 
   constructor(
     private readonly callbacks: Callbacks,
-    private readonly inputAxes: BatchAxes,
-  ) {}
+    inputAxes: BatchAxes,
+  ) {
+    this.reader = new RowReader(inputAxes);
+  }
 
   /**
    * The rows of the input. No promise where nothing is asynchronous: that would cost a microtask.
@@ -31,7 +36,7 @@ export class CallerSide {
   prepare(input: unknown, resolved: ResolvedCallOptions): Call | Promise<Call> {
     const { callbacks } = this;
     const { key } = resolved;
-    const prepared = prepareCall(callbacks, input, this.inputAxes);
+    const prepared = prepareCall(callbacks, input, this.reader);
     if (!(prepared instanceof Promise)) {
       return key === undefined ? prepared : withKey(callbacks, prepared, key);
     }
@@ -89,17 +94,19 @@ export interface Call {
 }
 
 /**
- * Turns the input into rows. `axes` gives the batch axes of a model's inputs.
+ * Turns the input into rows.
  *
  * @throws InvalidInputError for an iterator that another call reads
  */
 export function prepareCall(
   callbacks: Callbacks,
   input: unknown,
-  axes?: BatchAxes,
+  reader = new RowReader(),
 ): Call | Promise<Call> {
   readOnce(input);
-  return callbacks.preprocess ? preprocess(callbacks, input, axes) : callOf(input, undefined, axes);
+  return callbacks.preprocess
+    ? preprocess(callbacks, input, reader)
+    : callOf(input, undefined, reader);
 }
 
 /**
@@ -183,7 +190,7 @@ export async function* finishStream(
 }
 
 /** The one result of a call with one plain value; of any other call, all results. */
-export function unwrap({ single }: Call, output: unknown): unknown {
+export function unwrap({ single }: { readonly single: boolean }, output: unknown): unknown {
   return single && Array.isArray(output) ? output[0] : output;
 }
 
@@ -209,18 +216,28 @@ async function* elementsOf(
   }
 }
 
-async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Promise<Call> {
-  const prepared: PreprocessResult | undefined = await callbacks.preprocess!(input);
+function preprocess(callbacks: Callbacks, input: unknown, reader: RowReader): Call | Promise<Call> {
+  const prepared = callbacks.preprocess!(input);
+  return isThenable(prepared)
+    ? Promise.resolve(prepared).then((own) => preprocessed(callbacks, own, reader))
+    : preprocessed(callbacks, prepared, reader);
+}
+
+function preprocessed(
+  callbacks: Callbacks,
+  prepared: PreprocessResult | undefined,
+  reader: RowReader,
+): Call {
   if (typeof prepared !== 'object' || prepared === null || !('batch' in prepared)) {
     throw new InvalidServingError(
       `Serving "${callbacks.name}": preprocess must return { batch, info? }, it returned ` +
         formatValue(prepared),
     );
   }
-  return callOf(prepared.batch, prepared.info, axes);
+  return callOf(prepared.batch, prepared.info, reader);
 }
 
-function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
+function callOf(rows: unknown, info: unknown, reader: RowReader): Call {
   const source = sourceOf(rows);
   if (source && Array.isArray(rows)) {
     // All batches exist already, so none has to be awaited.
@@ -228,11 +245,11 @@ function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
     return { rows: batches, single: false, isOpen: false, info };
   }
   if (source) {
-    return { rows: batchesOf(source, axes), single: false, isOpen: true, info };
+    return { rows: batchesOf(source, reader), single: false, isOpen: true, info };
   }
-  const batch = batchIn(rows, axes);
+  const batch = batchIn(rows, reader);
   return {
-    rows: batch ?? Batch.ofValues([rows]),
+    rows: batch ?? Batch.ofValue(rows),
     single: batch === undefined,
     isOpen: false,
     info,
@@ -240,7 +257,7 @@ function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
 }
 
 /** The value as a batch, or undefined if it is one plain value. */
-function batchIn(rows: unknown, axes?: BatchAxes): Batch | undefined {
+function batchIn(rows: unknown, reader: RowReader): Batch | undefined {
   if (typeof rows !== 'object') {
     return undefined;
   }
@@ -248,16 +265,16 @@ function batchIn(rows: unknown, axes?: BatchAxes): Batch | undefined {
     return rows as Batch;
   }
   const container = flatten(rows);
-  return container && Batch.ofContainer(container, axes);
+  return container && reader.read(container);
 }
 
-function batchesOf(source: Source<unknown>, axes?: BatchAxes): Source<Batch> {
+function batchesOf(source: Source<unknown>, reader: RowReader): Source<Batch> {
   return {
     async next() {
       const { done, value } = resultIn(await source.next());
       return done
         ? { done, value: undefined }
-        : { done: false, value: batchIn(value, axes) ?? Batch.ofValues([value]) };
+        : { done: false, value: batchIn(value, reader) ?? Batch.ofValue(value) };
     },
     return: async () => (await source.return?.(undefined)) as IteratorReturnResult<undefined>,
   };

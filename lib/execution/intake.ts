@@ -1,4 +1,5 @@
 import type { Batch } from '../batch/batch.js';
+import type { Template } from '../batch/template.js';
 import type { Batcher } from '../batching/batcher.js';
 import { currentOrigin, type Origin } from '../context/caller-context.js';
 import type { StreamOptions } from '../context/call-options.js';
@@ -6,15 +7,10 @@ import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.
 import type { CallRecorder } from '../events/call-recorder.js';
 import type { ModelSignature } from '../partitions/onnx/model-signature.js';
 import { largestBatch, type Lanes, type ServingLane } from './lanes.js';
-import { type Reply, ReplyRequest, type BatchRequest } from './request.js';
-import {
-  type InternalCallOptions,
-  isCancellable,
-  type ResolvedCallOptions,
-  untilCancelled,
-} from './resolved-call-options.js';
+import { type Reply, type ReplyEnd, ReplyRequest, type BatchRequest } from './request.js';
+import type { InternalCallOptions, ResolvedCallOptions } from './resolved-call-options.js';
 import { StreamRequest } from './stream-request.js';
-import { checkHooks, checkSize, costOf, validateBatch } from './validate-batch.js';
+import { checkHooks, checkSize, checkTemplate, costOf, validateBatch } from './validate-batch.js';
 
 /** What the steps of one call share. */
 export interface CallContext {
@@ -27,6 +23,9 @@ export interface CallContext {
 
 /** Where the caller's half of a call hands its rows to the shared half: checked, and queued. */
 export class Intake {
+  /** The template of the last rows that fitted: most often that of the next. */
+  private checked: Template | undefined;
+
   constructor(
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
@@ -36,14 +35,18 @@ export class Intake {
     private readonly isInline: boolean,
   ) {}
 
-  /** The reply to the rows; rejects when the call is cancelled before. */
-  reply(batch: Batch, context: CallContext): Promise<Reply> {
-    const request = this.replyRequest(batch, context);
-    if (!isCancellable(context.resolved)) {
-      return this.submit(request, context).reply;
+  /** The reply to the rows, or what `end` makes of it; rejects when the call is cancelled before. */
+  reply<Answer = Reply>(
+    batch: Batch,
+    context: CallContext,
+    end?: ReplyEnd<Answer>,
+  ): Promise<Answer> {
+    const request = this.replyRequest(batch, context, costOf(this.callbacks, batch), end);
+    request.failWhenCancelled();
+    if (!request.isOver) {
+      this.submit(request, context);
     }
-    const submit = (): unknown => this.submit(request, context);
-    return untilCancelled(context.resolved, request, submit, request.reply);
+    return request.reply;
   }
 
   /** A queued piece of a call whose reply is collected. */
@@ -71,7 +74,11 @@ export class Intake {
     const { name, queue, template } = this.options;
     checkSize(this.options, batch);
     const keys = isInline ? undefined : lanes.keys;
-    validateBatch(name, batch, lanes.optionsOf(batch.key), keys, signature, template);
+    validateBatch(name, batch, lanes.optionsOf(batch.key), keys);
+    if (!batch.template || batch.template !== this.checked) {
+      checkTemplate(name, batch, signature, template);
+      this.checked = batch.template;
+    }
     const origin = this.originOf(options);
     // After the checks: a refused batch leaves no lane behind.
     const lane = isInline
@@ -90,21 +97,26 @@ export class Intake {
     return this.options.queue.separateOrigins ? (origin ?? currentOrigin()) : undefined;
   }
 
-  private replyRequest(
+  private replyRequest<Answer = Reply>(
     batch: Batch,
-    { options, recorder, resolved }: CallContext,
-    cost?: number,
-  ): ReplyRequest {
-    const lane = this.admit(batch, { options, recorder });
-    const ownCost = cost ?? costOf(this.callbacks, batch);
-    return new ReplyRequest(batch, lane, recorder, resolved, ownCost);
+    context: CallContext,
+    cost: number,
+    end?: ReplyEnd<Answer>,
+  ): ReplyRequest<Answer> {
+    const lane = this.admit(batch, context);
+    return new ReplyRequest(batch, lane, context.recorder, context.resolved, cost, end);
   }
 
   private submit<Request extends BatchRequest>(
     request: Request,
     { onAdmitted }: CallContext,
   ): Request {
-    this.batcher.submit(request);
+    try {
+      this.batcher.submit(request);
+    } catch (error) {
+      request.end();
+      throw error;
+    }
     onAdmitted?.();
     return request;
   }

@@ -1,4 +1,5 @@
 import type { Batch } from '../batch/batch.js';
+import type { Template } from '../batch/template.js';
 import type { Lane } from '../batching/queued-request.js';
 import { InvalidInputError } from '../errors.js';
 import { hasRows, type ModelSignature } from '../partitions/onnx/model-signature.js';
@@ -28,6 +29,8 @@ export class Lanes {
   readonly keys: readonly string[];
   private readonly limits: ReadonlyMap<string, Limits>;
   private readonly lanes = new Map<string, ServingLane>();
+  /** The last result of {@link laneOf}: most calls ask for the same. */
+  private last: { readonly template: Template | undefined; readonly lane: ServingLane } | undefined;
   /** The lanes of each group of calls that batch apart, for as long as the group lives. */
   private readonly grouped = new WeakMap<object, Map<string, ServingLane>>();
   /** The limits of calls that run alone, by the options of their key. */
@@ -82,6 +85,21 @@ export class Lanes {
    * share no batch.
    */
   laneOf(batch: Batch, origin?: Origin, group?: object): ServingLane {
+    const { key, template } = batch;
+    const { last } = this;
+    const isLast = last?.template === template && last?.lane.key === key;
+    if (isLast && origin === undefined && group === undefined) {
+      return last.lane;
+    }
+    const lane = this.findLane(batch, origin, group);
+    // Keys that are not declared have no lane to find again.
+    if (origin === undefined && group === undefined && this.limits.has(key)) {
+      this.last = { template, lane };
+    }
+    return lane;
+  }
+
+  private findLane(batch: Batch, origin: Origin | undefined, group?: object): ServingLane {
     const { key } = batch;
     checkOrigin(origin);
     const limits = this.limits.get(key);
@@ -96,6 +114,7 @@ export class Lanes {
     if (!lane) {
       if (lanes.size === this.limits.size + MORE_LANES) {
         lanes.clear();
+        this.last = undefined;
       }
       lane = { key, origin, limits };
       lanes.set(id, lane);

@@ -1,15 +1,25 @@
 import { Batch } from '../batch/batch.js';
 import type { QueuedRequest, RequestQueue } from '../batching/queued-request.js';
 import { isA, isError, type RunTimeoutError, ServingUnavailableError } from '../errors.js';
-import { DEFAULT_CALL_OPTIONS, type ResolvedCallOptions } from './resolved-call-options.js';
+import {
+  DEFAULT_CALL_OPTIONS,
+  isCancellable,
+  onCancel,
+  type ResolvedCallOptions,
+} from './resolved-call-options.js';
 import type { CallRecorder } from '../events/call-recorder.js';
 import type { ServingLane } from './lanes.js';
 import { DONE } from '../partitions/batch-function.js';
 import type { CallMetadata } from '../definition/reply.js';
 import { asOutput } from '../batch/container.js';
+import type { BatchOutput } from '../partitions/batch-function.js';
 
 /** Rows of a call in the batcher. They may run in several batches, and end in any order. */
 export abstract class BatchRequest implements QueuedRequest {
+  readonly size: number;
+  readonly priority: number;
+  readonly tenant: string;
+  readonly deadline: number;
   arrivedAt = 0;
   waiting = 0;
   open = 0;
@@ -22,6 +32,8 @@ export abstract class BatchRequest implements QueuedRequest {
    */
   overrun: RunTimeoutError | undefined;
   private missing: number;
+  /** Stops waiting for the call to be cancelled. */
+  private stopWaiting: (() => void) | undefined;
   /** The rows that a generator has ended with DONE. */
   private done: Set<number> | undefined;
 
@@ -31,30 +43,24 @@ export abstract class BatchRequest implements QueuedRequest {
     readonly watch?: CallRecorder,
     /** The hooks that the caller asked for. With hooks, all rows run in one batch. */
     readonly hooks?: readonly string[],
-    private readonly terms = DEFAULT_CALL_OPTIONS,
+    protected readonly terms = DEFAULT_CALL_OPTIONS,
     readonly cost = 0,
   ) {
-    this.missing = batch.size;
-  }
-
-  get size(): number {
-    return this.batch.size;
+    this.size = batch.size;
+    this.missing = this.size;
+    this.priority = terms.priority;
+    this.tenant = terms.tenant;
+    this.deadline = terms.deadline;
   }
 
   get whole(): boolean {
     return this.hooks !== undefined || this.size === this.lane.limits.step;
   }
 
-  get priority(): number {
-    return this.terms.priority;
-  }
-
-  get tenant(): string {
-    return this.terms.tenant;
-  }
-
-  get deadline(): number {
-    return this.terms.deadline;
+  /** Takes its rows of a batch's output, for the part at `offset`. */
+  takeRows(offset: number, { rows, isOwn, metadata }: RunOutput, start: number, end: number): void {
+    const part = rows.slice(start, end);
+    this.answer(offset, isOwn ? part : part.copy(), metadata);
   }
 
   /** Takes the output rows of the part at `offset`. The request is over with its last part. */
@@ -91,10 +97,28 @@ export abstract class BatchRequest implements QueuedRequest {
   /** Rejects the call with the error. */
   fail(error: unknown): void {
     if (!this.isOver) {
-      this.isOver = true;
+      this.end();
       this.queue?.leave(this);
       this.reject(isA(error, ServingUnavailableError) ? (this.overrun ?? error) : error);
     }
+  }
+
+  /** Fails with the reason when its call is cancelled, at once if that has happened. */
+  failWhenCancelled(): void {
+    if (isCancellable(this.terms)) {
+      const stop = onCancel(this.terms, (reason) => this.fail(reason));
+      if (this.isOver) {
+        stop();
+      } else {
+        this.stopWaiting = stop;
+      }
+    }
+  }
+
+  /** The caller waits no longer. */
+  end(): void {
+    this.isOver = true;
+    this.stopWaiting?.();
   }
 
   expire(): void {
@@ -158,34 +182,66 @@ export abstract class BatchRequest implements QueuedRequest {
   private settle(rows: number): void {
     this.missing -= rows;
     if (this.missing === 0) {
-      this.isOver = true;
+      this.end();
       this.finish();
     }
   }
+}
+
+/** The output of a batch. */
+export interface RunOutput {
+  readonly rows: Batch;
+  /** Whether nothing else refers to their memory. */
+  readonly isOwn: boolean;
+  readonly metadata: unknown;
+}
+
+/** Rows of the output in memory of their own, or as views if that suffices. */
+function partOf(
+  { rows, isOwn }: RunOutput,
+  start: number,
+  end: number,
+  { isLent }: Pick<ReplyEnd<unknown>, 'isLent'>,
+): BatchOutput {
+  if (rows.values) {
+    return rows.values.slice(start, end);
+  }
+  const part = rows.slice(start, end);
+  return isOwn ? (isLent ? part.view() : part.release()) : part.consume();
 }
 
 /** The output rows of a request, and the metadata of the batches in which they ran. */
 export type Reply = CallMetadata & { readonly rows: Batch };
 
 /** The output rows of one batch, for the rows of the request from `offset` on. */
-interface Answer {
+interface PartAnswer {
   readonly isSplit: false;
   readonly rows: Batch;
   readonly metadata: unknown;
   readonly offset: number;
 }
 
+/** What becomes of the reply to a request. */
+export interface ReplyEnd<Answer> {
+  /** The caller copies the output at once: it may be views of the output of its batch. */
+  readonly isLent: boolean;
+  /** The answer made of the output, which belongs to the caller; may throw. */
+  answer(output: BatchOutput, said: CallMetadata): Answer;
+  /** Called before the request is rejected. */
+  failed(error: unknown, terms: ResolvedCallOptions): void;
+}
+
 /** A request whose caller waits for all of the output. */
-export class ReplyRequest extends BatchRequest {
-  readonly reply: Promise<Reply>;
+export class ReplyRequest<Answer = Reply> extends BatchRequest {
+  readonly reply: Promise<Answer>;
   /** Most requests have one answer and need no list. */
-  private first: Answer | undefined;
-  private others: Answer[] | undefined;
+  private first: PartAnswer | undefined;
+  private others: PartAnswer[] | undefined;
   /** The steps of generators, by part and row, and the last metadata of each. */
   private steps:
     Map<number, { readonly rows: readonly unknown[][]; metadata: unknown }> | undefined;
-  private resolve!: (reply: Reply) => void;
-  protected reject!: (error: unknown) => void;
+  private resolve!: (answer: Answer) => void;
+  private refuse!: (error: unknown) => void;
 
   constructor(
     batch: Batch,
@@ -193,18 +249,33 @@ export class ReplyRequest extends BatchRequest {
     watch?: CallRecorder,
     terms?: ResolvedCallOptions,
     cost?: number,
+    /** Without it the answer is the reply itself. */
+    private readonly replyEnd?: ReplyEnd<Answer>,
   ) {
     super(batch, lane, watch, undefined, terms, cost);
     this.reply = new Promise((resolve, reject) => {
       this.resolve = resolve;
-      this.reject = reject;
+      this.refuse = reject;
     });
+  }
+
+  override takeRows(offset: number, output: RunOutput, start: number, end: number): void {
+    const { replyEnd } = this;
+    if (!replyEnd || end - start < this.size) {
+      super.takeRows(offset, output, start, end);
+      return;
+    }
+    this.end();
+    const { metadata } = output;
+    this.resolveWith(() =>
+      replyEnd.answer(partOf(output, start, end, replyEnd), { isSplit: false, metadata }),
+    );
   }
 
   hook(): void {}
 
   protected takeOutput(offset: number, rows: Batch, metadata: unknown): void {
-    const answer: Answer = { isSplit: false, offset, rows, metadata };
+    const answer: PartAnswer = { isSplit: false, offset, rows, metadata };
     if (!this.first) {
       this.first = answer;
     } else {
@@ -231,24 +302,37 @@ export class ReplyRequest extends BatchRequest {
   }
 
   protected finish(): void {
-    const first = this.first!;
-    if (!this.others) {
-      this.resolve(first);
-      return;
-    }
-    const answers = [first, ...this.others].toSorted((a, b) => a.offset - b.offset);
+    const { first, others, replyEnd } = this;
+    this.resolveWith(() => {
+      const reply = others ? joined([first!, ...others]) : first!;
+      return replyEnd ? replyEnd.answer(reply.rows.release(), reply) : (reply as Answer);
+    });
+  }
+
+  protected reject(error: unknown): void {
+    this.replyEnd?.failed(error, this.terms);
+    this.refuse(error);
+  }
+
+  private resolveWith(answer: () => Answer): void {
     try {
-      const rows = asOutput(() => Batch.merge(answers.map((answer) => answer.rows)));
-      const metadata = answers.map(({ offset, rows: part, metadata: said }) => ({
-        offset,
-        rows: part.size,
-        metadata: said,
-      }));
-      this.resolve({ isSplit: true, rows, metadata });
+      this.resolve(answer());
     } catch (error) {
       this.reject(error);
     }
   }
+}
+
+/** The output of all batches of a request, in the order of its rows. */
+function joined(answers: PartAnswer[]): Reply {
+  answers.sort((a, b) => a.offset - b.offset);
+  const rows = asOutput(() => Batch.merge(answers.map((answer) => answer.rows)));
+  const metadata = answers.map(({ offset, rows: part, metadata: said }) => ({
+    offset,
+    rows: part.size,
+    metadata: said,
+  }));
+  return { isSplit: true, rows, metadata };
 }
 
 function emptyRows(count: number): unknown[][] {

@@ -22,6 +22,9 @@ export interface ResolvedCallOptions {
   readonly deadlineError: () => Error;
 }
 
+/** The options that a call without options gives; one object for all such calls. */
+export const NO_OPTIONS: CallOptions = {};
+
 /** The options of a call without any; one object for all such calls. */
 export const DEFAULT_CALL_OPTIONS: ResolvedCallOptions = {
   priority: 0,
@@ -64,6 +67,9 @@ export function resolveCallOptions(
   patience?: number,
   isStream = false,
 ): ResolvedCallOptions {
+  if (options === NO_OPTIONS && patience === undefined && !queue?.tenant) {
+    return DEFAULT_CALL_OPTIONS;
+  }
   checkNames(name, options, isStream);
   const {
     priority = 0,
@@ -133,33 +139,6 @@ export function onCancel(
 /** Whether the call can be cancelled before its answer. */
 export function isCancellable({ signal, deadline }: ResolvedCallOptions): boolean {
   return signal !== undefined || deadline < Infinity;
-}
-
-/** A request that can fail before its batch ends. */
-interface Cancellable {
-  readonly isOver: boolean;
-  fail(reason: unknown): void;
-}
-
-/**
- * The answer to the request, or its failure when the call is cancelled. A call that was cancelled
- * already is not submitted.
- */
-export async function untilCancelled<T>(
-  terms: ResolvedCallOptions,
-  request: Cancellable,
-  submit: () => unknown,
-  answer: Promise<T>,
-): Promise<T> {
-  const stop = onCancel(terms, (reason) => request.fail(reason));
-  try {
-    if (!request.isOver) {
-      submit();
-    }
-    return await answer;
-  } finally {
-    stop();
-  }
 }
 
 /** The result of the work, or the reason when the call is cancelled first. */

@@ -4,7 +4,7 @@ import { Queue } from '../streaming/queue.js';
 import { BatchRequest, type Reply, type ReplyRequest } from './request.js';
 import { type Call, unwrap } from './caller-side.js';
 import { asOutput } from '../batch/container.js';
-import { releaseOutput } from './batch-run.js';
+import { releaseOutput } from './output-rows.js';
 import type { PartMetadata, StreamEvent } from '../definition/reply.js';
 
 /** The events of a request, in the order of its rows. */

@@ -1,5 +1,6 @@
 import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
 import { read } from '../batch/container.js';
+import { storageClasses } from '../batch/tensor.js';
 import {
   InvalidBatchError,
   InvalidInputError,
@@ -42,20 +43,17 @@ export function checkSize({ name, queue }: ResolvedServing, batch: Batch): void 
 }
 
 /**
- * Refuses rows that could not run, so that they spoil no batch: rows unlike the inputs of the model
- * or the declared template. Without `keys`, any key is allowed.
+ * Refuses rows that could not run, so that they spoil no batch. Without `keys`, any key is allowed.
  *
  * @throws InvalidBatchError for a batch without rows
  * @throws UnknownKeyError for a key that the serving does not have
- * @throws InvalidInputError for rows unlike the inputs of the model
+ * @throws InvalidInputError for plain values where batches are padded
  */
 export function validateBatch(
   serving: string,
   batch: Batch,
   { allowedSizes }: KeyOptions,
   keys?: readonly string[],
-  signature?: ModelSignature,
-  template?: readonly ModelPort[],
 ): void {
   if (batch.size === 0) {
     throw new InvalidBatchError(`Serving "${serving}" was given a batch without rows`);
@@ -73,6 +71,20 @@ export function validateBatch(
         'values cannot be padded; give tensors',
     );
   }
+}
+
+/**
+ * Refuses rows unlike the inputs of the model or the declared template. What it says holds for all
+ * rows with the template of these.
+ *
+ * @throws InvalidInputError
+ */
+export function checkTemplate(
+  serving: string,
+  batch: Batch,
+  signature?: ModelSignature,
+  template?: readonly ModelPort[],
+): void {
   const inputs = signature?.inputs ?? template;
   const fault = inputs && mismatch(batch, inputs, signature !== undefined);
   if (fault) {
@@ -142,11 +154,7 @@ function mismatch(
     return 'these are no tensors; give some, or make them in preprocess';
   }
   const sizes = new Map<string, number>();
-  const leaves = new Map(
-    template.leaves.map(
-      ({ path, tensor }, i) => [path, { tensor, axis: template.axes[i] }] as const,
-    ),
-  );
+  const leaves = new Map(template.leaves.map((leaf) => [leaf.path, leaf] as const));
   // A bare tensor is the input of a model that has one input. A function accepts any.
   const lone =
     isModel && inputs.length === 1 && template.leaves.length === 1 ? leaves.get('') : undefined;
@@ -155,8 +163,8 @@ function mismatch(
     if (!leaf) {
       return `${named(port)} is missing`;
     }
-    if (leaf.tensor.type !== port.type) {
-      return `${named(port)} is ${leaf.tensor.type} and must be ${port.type}`;
+    if (leaf.type !== port.type) {
+      return `${named(port)} is ${leaf.type} and must be ${port.type}`;
     }
     if (leaf.axis !== port.batchAxis) {
       return port.batchAxis === null
@@ -165,7 +173,7 @@ function mismatch(
         : `the rows of ${named(port)} lie on axis ${leaf.axis} and must lie on axis ` +
             `${port.batchAxis}`;
     }
-    const fault = wrongShape(port, leaf.tensor.dims, sizes);
+    const fault = wrongShape(port, leaf.dims, sizes);
     if (fault) {
       return fault;
     }
@@ -227,10 +235,10 @@ export function costOf({ name, queue }: Callbacks, batch: Batch): number {
 
 /** The bytes of rows that are tensors: 1 for each string, none for plain values. */
 function bytesOf({ template, size }: Batch): number {
-  const perRow = (template?.leaves ?? []).map(({ tensor: { data, dims } }, leaf) => {
-    const elements = elementsOf(dims, template!.axes[leaf] ?? null);
-    return ArrayBuffer.isView(data) ? elements * data.BYTES_PER_ELEMENT : elements;
-  });
+  const perRow = (template?.leaves ?? []).map(
+    ({ type, dims, axis }) =>
+      elementsOf(dims, axis) * (storageClasses.get(type)?.BYTES_PER_ELEMENT ?? 1),
+  );
   return size * perRow.reduce((sum, bytes) => sum + bytes, 0);
 }
 

@@ -182,7 +182,7 @@ async function settled(list: readonly unknown[]): Promise<unknown[]> {
   );
 }
 
-function isThenable(value: unknown): boolean {
+export function isThenable(value: unknown): value is PromiseLike<unknown> {
   if (typeof value !== 'object' || value === null) {
     return false;
   }

@@ -22,6 +22,7 @@ import { TimedPartition } from '../partitions/worker/timed.partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import type { CallOptions, StreamOptions } from '../context/call-options.js';
 import {
+  NO_OPTIONS,
   type ResolvedCallOptions,
   resolveCallOptions,
   Waits,
@@ -47,9 +48,6 @@ import type {
   ServingDistribution,
   Callbacks,
 } from '../definition/resolved-serving.js';
-
-/** Shared by all calls without options. */
-const NONE: CallOptions = {};
 
 /**
  * A serving with partitions of its own. This class is its life cycle; `Pipeline` is the path of its
@@ -127,6 +125,11 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.options.distribution;
   }
 
+  /** Whether its batches hold calls of one origin. */
+  get separatesOrigins(): boolean {
+    return this.options.queue.separateOrigins;
+  }
+
   /** Of a model known from its start on; of a template at once. */
   override get signature(): ServingSignature | undefined {
     return this.knownSignature;
@@ -148,14 +151,14 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.pipeline?.partitions ?? [];
   }
 
-  override batchedRun(input: Input, options: CallOptions = NONE): Promise<Output> {
+  override batchedRun(input: Input, options: CallOptions = NO_OPTIONS): Promise<Output> {
     const { pipeline } = this;
     return pipeline
       ? callInRequest(options, (inside) => pipeline.run(input, inside) as Promise<Output>)
       : Promise.reject(this.notRunning());
   }
 
-  override run(input: Input, options: CallOptions = NONE): Promise<Output> {
+  override run(input: Input, options: CallOptions = NO_OPTIONS): Promise<Output> {
     return callInRequest(options, (inside) => this.runAlone(input, inside));
   }
 

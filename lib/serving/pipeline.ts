@@ -5,11 +5,12 @@ import type { SharedCall, SharedCalls } from '../deduplication/shared-calls.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
 import { CallRecorder } from '../events/call-recorder.js';
 import type { EventHub } from '../events/event-hub.js';
+import { AnswerEnd, type CallOutput, outputEnd } from '../execution/answer-end.js';
 import { BatchRunner } from '../execution/batch-runner.js';
 import { type Call, CallerSide } from '../execution/caller-side.js';
 import { type CallContext, Intake } from '../execution/intake.js';
 import type { Lanes } from '../execution/lanes.js';
-import { releaseOutput } from '../execution/batch-run.js';
+import { releaseOutput } from '../execution/output-rows.js';
 import { Pieces } from '../execution/pieces.js';
 import type { Reply, BatchRequest } from '../execution/request.js';
 import { onCancel, resolveCallOptions } from '../execution/resolved-call-options.js';
@@ -40,6 +41,7 @@ export class Pipeline {
   private readonly pulls = new Pulls();
   private readonly batcher: Batcher<BatchRequest>;
   private readonly runner: BatchRunner;
+  private readonly ends: Readonly<Record<'single' | 'list' | 'lent', AnswerEnd>>;
 
   constructor(
     private readonly options: ResolvedServing,
@@ -65,6 +67,12 @@ export class Pipeline {
     this.batcher = new Batcher({ name, ...queue, ...run });
     this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline);
     this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []));
+    const { counters } = events;
+    this.ends = {
+      single: new AnswerEnd(counters, true),
+      list: new AnswerEnd(counters, false),
+      lent: new AnswerEnd(counters, false, true),
+    };
     const { caller, intake, pulls, batcher, runner } = this;
     this.pieces = new Pieces({ options, callbacks, lanes, partitions, intake, pulls, isInline });
     const stages = { caller, shared, pulls, batcher, runner, partitions };
@@ -72,25 +80,45 @@ export class Pipeline {
   }
 
   /** Runs the rows of the input; resolves with the reply. */
-  async run(input: unknown, options: CallContext['options']): Promise<unknown> {
-    const { caller, events } = this;
+  run(input: unknown, options: CallContext['options']): Promise<unknown> {
     const mode = this.kind === 'inline' ? 'inline' : 'batched';
-    const recorder = CallRecorder.start(events, this.options.name, mode, options.signal);
+    const recorder = CallRecorder.start(this.events, this.options.name, mode, options.signal);
     try {
       const context = this.enter(input, options, recorder);
-      if (this.shared) {
-        const { answer, ...source } = await this.shared.answer(this.sharedCall(input, context));
+      const call = this.shared ? undefined : this.caller.prepare(input, context.resolved);
+      const isDirect = call && !(call instanceof Promise) && !recorder;
+      if (isDirect && !this.callbacks.postprocess && call.rows instanceof Batch) {
+        // Nothing runs between the output and the answer: one promise for the whole call.
+        return this.intake.reply(call.rows, context, this.endOf(call, options));
+      }
+      return this.runInSteps(input, call, context);
+    } catch (error) {
+      this.events.counters.ended({ error }, options.signal);
+      recorder?.ended({ error });
+      return Promise.reject(error);
+    }
+  }
+
+  /** The steps of a call that are asynchronous, observed, or in the caller's own code. */
+  private async runInSteps(
+    input: unknown,
+    prepared: Call | Promise<Call> | undefined,
+    context: CallContext,
+  ): Promise<unknown> {
+    const { caller, events } = this;
+    const { options, recorder, resolved } = context;
+    try {
+      if (!prepared) {
+        const { answer, ...source } = await this.shared!.answer(this.sharedCall(input, context));
         events.counters.answered++;
         recorder?.ended(source);
         return answer;
       }
       // No await where nothing is asynchronous: each would cost every call a microtask.
-      const prepared = caller.prepare(input, context.resolved);
       const call = prepared instanceof Promise ? await prepared : prepared;
-      const reply = await this.collect(call, context);
-      const output = releaseOutput(reply.rows, options.zeroCopy && !this.callbacks.postprocess);
+      const { output, said } = await this.outputOf(call, context);
       recorder?.answered();
-      const finished = caller.finish(call, output, reply, context.resolved);
+      const finished = caller.finish(call, output, said, resolved);
       const answer = finished instanceof Promise ? await finished : finished;
       events.counters.answered++;
       recorder?.ended();
@@ -168,10 +196,24 @@ export class Pipeline {
     return { options, resolved, recorder };
   }
 
-  private collect(call: Call, context: CallContext): Promise<Reply> {
-    return call.rows instanceof Batch
-      ? this.intake.reply(call.rows, context)
-      : this.pieces.reply(call, call.rows, context);
+  private outputOf(call: Call, context: CallContext): Promise<CallOutput> {
+    const { rows } = call;
+    return rows instanceof Batch
+      ? this.intake.reply(rows, context, outputEnd)
+      : this.pieces
+          .reply(call, rows, context)
+          .then((reply) => ({ output: releaseOutput(reply.rows), said: reply }));
+  }
+
+  private endOf({ single }: Call, { zeroCopy }: CallContext['options']): AnswerEnd {
+    return single ? this.ends.single : zeroCopy ? this.ends.lent : this.ends.list;
+  }
+
+  private replyOf(call: Call, context: CallContext): Promise<Reply> {
+    const { rows } = call;
+    return rows instanceof Batch
+      ? this.intake.reply(rows, context)
+      : this.pieces.reply(call, rows, context);
   }
 
   /** The rows may be those of a call with the same input; the rest is each caller's own. */
@@ -193,7 +235,7 @@ export class Pipeline {
           onAdmitted,
         };
         const call = await caller.prepare(own, run.resolved);
-        return { call, reply: await this.collect(call, run) };
+        return { call, reply: await this.replyOf(call, run) };
       },
       finish: (call, output, metadata) => caller.finish(call, output, metadata, resolved),
     };

@@ -1,4 +1,4 @@
-import { DiscoveryService } from '@nestjs/core';
+import { ApplicationConfig, DiscoveryService } from '@nestjs/core';
 import { InvalidServingError } from '../errors.js';
 import { getServingToken } from '../serving.decorator.js';
 import { getHandlerToken } from '../serving.providers.js';
@@ -118,17 +118,19 @@ function expectServing(builder: TestingBuilder, name: string): void {
   const names = expected.get(builder) ?? new Set();
   expected.set(builder, names.add(name));
   builder.overrideProvider(ServingRegistry).useFactory({
-    factory: (discovery: DiscoveryService) => new ExpectingRegistry(discovery, names),
-    inject: [DiscoveryService],
+    factory: (discovery: DiscoveryService, application: ApplicationConfig) =>
+      new ExpectingRegistry(discovery, application, names),
+    inject: [DiscoveryService, ApplicationConfig],
   });
 }
 
 class ExpectingRegistry extends ServingRegistry {
   constructor(
     discovery: DiscoveryService,
+    application: ApplicationConfig,
     private readonly names: ReadonlySet<string>,
   ) {
-    super(discovery);
+    super(discovery, application);
   }
 
   override onModuleInit(): void {

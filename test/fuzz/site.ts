@@ -135,7 +135,10 @@ class TellingFilter extends BaseExceptionFilter {
   }
 }
 
-@Module({ imports: [ServingModule.forRoot({ servings: definitions })], controllers: [Bodies] })
+@Module({
+  imports: [ServingModule.forRoot({ servings: definitions, requestContext: true })],
+  controllers: [Bodies],
+})
 class SiteModule {}
 
 /** The application that is attacked, listening. */

@@ -1,5 +1,5 @@
 import { Injectable, type OnModuleInit } from '@nestjs/common';
-import { type CallOptions, currentSignal, InjectServing, type Serving } from 'nestjs-serving';
+import { type CallOptions, InjectServing, type Serving } from 'nestjs-serving';
 import { readFile } from 'node:fs/promises';
 import { type Classification, type Example, nearestTopic } from './nearest-topic.js';
 
@@ -36,9 +36,13 @@ export class ClassifierService implements OnModuleInit {
   }
 
   /** All tickets, or an error: after the first failure no other ticket runs. */
-  async classifyAll(tickets: readonly Ticket[], options: CallOptions): Promise<Classification[]> {
+  async classifyAll(
+    tickets: readonly Ticket[],
+    options: CallOptions,
+    left: AbortSignal,
+  ): Promise<Classification[]> {
     const failed = new AbortController();
-    const signal = AbortSignal.any([failed.signal, currentSignal()].filter((each) => !!each));
+    const signal = AbortSignal.any([failed.signal, left]);
     try {
       return await Promise.all(
         tickets.map((ticket) => this.classify(ticket, { ...options, signal })),

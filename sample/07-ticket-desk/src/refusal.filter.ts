@@ -1,11 +1,11 @@
 // #region filter
 import { type ArgumentsHost, Catch, HttpException } from '@nestjs/common';
-import { BaseExceptionFilter } from '@nestjs/core';
 import {
   DeadlineExceededError,
   DeadlineTooShortError,
   OverloadedError,
   type ServingError,
+  ServingExceptionFilter,
 } from 'nestjs-serving';
 
 /**
@@ -13,10 +13,11 @@ import {
  * each of them would only add to the load.
  */
 @Catch(OverloadedError, DeadlineTooShortError, DeadlineExceededError)
-export class RefusalFilter extends BaseExceptionFilter {
-  override catch({ code, statusCode }: ServingError, host: ArgumentsHost): void {
+export class RefusalFilter extends ServingExceptionFilter {
+  override catch(refusal: ServingError, host: ArgumentsHost): void {
+    const { code, statusCode } = refusal;
     // oxlint-disable-next-line promise/valid-params -- It is the method of a filter.
-    super.catch(new HttpException({ statusCode, code }, statusCode), host);
+    super.catch(new HttpException({ statusCode, code }, statusCode, { cause: refusal }), host);
   }
 }
 // #endregion

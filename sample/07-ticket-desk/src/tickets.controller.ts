@@ -1,4 +1,5 @@
 import { Body, Controller, HttpCode, Post, UseGuards } from '@nestjs/common';
+import { RequestSignal } from 'nestjs-serving';
 import { ApiKeyGuard, Tenant } from './api-key.guard.js';
 import { ClassifierService } from './classifier.service.js';
 import { ApiClassification } from './document.js';
@@ -12,8 +13,12 @@ export class TicketsController {
   @Post('classify')
   @HttpCode(200)
   @ApiClassification({ summary: 'Finds the topic of a ticket', type: ClassificationDto })
-  classify(@Body() ticket: TicketDto, @Tenant() tenant: string): Promise<ClassificationDto> {
-    return this.classifier.classify(ticket, { tenant });
+  classify(
+    @Body() ticket: TicketDto,
+    @Tenant() tenant: string,
+    @RequestSignal() signal: AbortSignal,
+  ): Promise<ClassificationDto> {
+    return this.classifier.classify(ticket, { tenant, signal });
   }
 
   @Post('classify/many')
@@ -25,8 +30,9 @@ export class TicketsController {
   classifyMany(
     @Body() { tickets }: TicketsDto,
     @Tenant() tenant: string,
+    @RequestSignal() signal: AbortSignal,
   ): Promise<ClassificationDto[]> {
     // After single tickets, which somebody waits for.
-    return this.classifier.classifyAll(tickets, { tenant, priority: -1 });
+    return this.classifier.classifyAll(tickets, { tenant, priority: -1 }, signal);
   }
 }

@@ -6,6 +6,7 @@ import {
   Catch,
   Controller,
   type ExceptionFilter,
+  HttpException,
   Get,
   Logger,
   NotFoundException,
@@ -90,6 +91,15 @@ class OverloadFilter implements ExceptionFilter<api.OverloadedError> {
   }
 }
 
+/** Answers with another status and body. */
+@Catch(api.OverloadedError)
+class ReshapingFilter extends api.ServingExceptionFilter {
+  override catch(cause: api.OverloadedError, host: ArgumentsHost): void {
+    // oxlint-disable-next-line promise/valid-params -- It is the method of a filter.
+    super.catch(new HttpException({ code: cause.code }, 429, { cause }), host);
+  }
+}
+
 /** Fails with errors that have a time to retry. */
 @Controller('later')
 class Later {
@@ -107,6 +117,12 @@ class Later {
   @Get('filtered/:seconds')
   @UseFilters(OverloadFilter)
   filtered(@Param('seconds') seconds: string): never {
+    return raise('OverloadedError', Number(seconds));
+  }
+
+  @Get('reshaped/:seconds')
+  @UseFilters(ReshapingFilter)
+  reshaped(@Param('seconds') seconds: string): never {
     return raise('OverloadedError', Number(seconds));
   }
 
@@ -213,13 +229,22 @@ describeOnPlatforms('Errors over HTTP', (listen) => {
     expect((await site.get('/errors/OverloadedError')).headers.get('retry-after')).toBeNull();
   });
 
-  it('[7.1] [10.4] Exception filters of the application receive the error unchanged, and their answers have Retry-After', async () => {
+  it('[7.1] [10.4] Exception filters of the application receive the error unchanged, and answer as they like', async () => {
     const site = await start(Later);
 
     const { status, headers, body } = await site.get('/later/filtered/7');
 
-    expect([status, headers.get('retry-after')]).toEqual([429, '7']);
+    expect([status, headers.get('retry-after')]).toEqual([429, null]);
     expect(body).toEqual({ name: 'OverloadedError', retryAfter: 7 });
+  });
+
+  it('[7.1] [10.4] The answer of an exception filter that extends ServingExceptionFilter has Retry-After', async () => {
+    const site = await start(Later);
+
+    const { status, headers, body } = await site.get('/later/reshaped/7');
+
+    expect([status, headers.get('retry-after')]).toEqual([429, '7']);
+    expect(body).toEqual({ code: 'SERVING_OVERLOADED' });
   });
 
   it('[7.1] A handler that recovers from the error sends no Retry-After', async () => {

@@ -297,16 +297,22 @@ describe('A client that leaves a process', () => {
 });
 
 describe('Requests of an application', () => {
-  it('One interceptor tracks requests, whatever the number of modules that register servings', async () => {
-    const [root, feature] = [
-      ServingModule.forRoot({ servings }),
-      ServingModule.forFeature({ servings: [{ ...servings[0]!, name: 'more' }] }),
-    ];
-    const testing = await Test.createTestingModule({ imports: [root, feature] }).compile();
+  it.each([
+    [0, 'no interceptor', {}],
+    [1, 'one interceptor with requestContext', { requestContext: true }],
+  ])(
+    '[R1] Routes have %i: %s, whatever the number of modules that register servings',
+    async (count, _, options) => {
+      const [root, feature] = [
+        ServingModule.forRoot({ servings, ...options }),
+        ServingModule.forFeature({ servings: [{ ...servings[0]!, name: 'more' }] }),
+      ];
+      const testing = await Test.createTestingModule({ imports: [root, feature] }).compile();
 
-    expect(testing.get(ApplicationConfig, { strict: false }).getGlobalInterceptors()).toHaveLength(
-      1,
-    );
-    await testing.close();
-  });
+      expect(
+        testing.get(ApplicationConfig, { strict: false }).getGlobalInterceptors(),
+      ).toHaveLength(count);
+      await testing.close();
+    },
+  );
 });

@@ -164,13 +164,13 @@ interface Callers {
 }
 
 const application: ModuleMetadata = {
-  imports: [ServingModule.forRoot({ servings })],
+  imports: [ServingModule.forRoot({ servings, requestContext: true })],
   controllers: [Front, ProviderFront],
   providers: [Provider],
 };
 const withoutServings: ModuleMetadata = {
   ...application,
-  imports: [ServingModule.forRoot()],
+  imports: [ServingModule.forRoot({ requestContext: true })],
   controllers: [ProviderFront],
 };
 

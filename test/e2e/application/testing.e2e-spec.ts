@@ -71,7 +71,7 @@ class Texts {
 }
 
 const metadata = {
-  imports: [ServingModule.forRoot({ servings: [writer, embedder] })],
+  imports: [ServingModule.forRoot({ servings: [writer, embedder], requestContext: true })],
   controllers: [Texts],
 };
 

@@ -71,6 +71,14 @@ class Reverser implements ServingHandler<string[]> {
 }
 
 @Injectable()
+class Auditor {
+  @Batched({ queue: { separateOrigins: true } })
+  audit(texts: string[]): string[] {
+    return texts;
+  }
+}
+
+@Injectable()
 class Lost {
   @Batched('nowhere')
   ask(question: string): string {
@@ -346,6 +354,21 @@ describe('Wrong wiring', () => {
       return Wrong;
     }).toThrow('@Batched() on Wrong.add names 1 types for 2 parameters');
   });
+
+  it.each<[string, ModuleMetadata]>([
+    ['audited', servingsOf({ ...loud, name: 'audited', queue: { separateOrigins: true } })],
+    ['Auditor.audit', { imports: [ServingModule.forRoot()], providers: [Auditor] }],
+  ])(
+    '[R4] A boot fails where origins are separated and calls have none: %s',
+    async (name, metadata) => {
+      await expect(boot(metadata)).rejects.toThrow(
+        new InvalidServingError(
+          `Serving "${name}" has queue.separateOrigins, and the calls of this application have no ` +
+            'origin; write ServingModule.forRoot({ requestContext: true, ... })',
+        ),
+      );
+    },
+  );
 });
 
 function decorate(how: unknown, target: object, key: string): void {

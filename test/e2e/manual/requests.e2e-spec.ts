@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { Controller, Get, type INestApplication, Param } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { type CallEndEvent, ServingModule, ServingService } from 'nestjs-serving';
+import { type CallEndEvent, RequestSignal, ServingModule, ServingService } from 'nestjs-serving';
 import { BatchScript, overrideServing } from 'nestjs-serving/testing';
 import { RawClient } from '../../fixtures/cluster/raw-client.js';
 import { until } from '../../fixtures/async/streams.js';
@@ -17,16 +17,15 @@ export class SummaryController {
   constructor(private readonly servings: ServingService) {}
 
   @Get(':text')
-  read(@Param('text') text: string): Promise<string> {
+  read(@Param('text') text: string, @RequestSignal() signal: AbortSignal): Promise<string> {
     // Ends when the client disconnects: the row leaves the queue.
-    return this.servings.batchedRun('summary', text);
+    return this.servings.batchedRun('summary', text, { signal });
   }
 
   @Get(':text/kept')
   keep(@Param('text') text: string): Promise<string> {
-    // A signal that never aborts: this call also runs when the client disconnects.
-    const { signal } = new AbortController();
-    return this.servings.batchedRun('summary', text, { signal });
+    // This call also runs when the client disconnects.
+    return this.servings.batchedRun('summary', text);
   }
 }
 // #endregion
@@ -36,7 +35,7 @@ describe('The manual on requests', () => {
 
   afterEach(() => app?.close());
 
-  it("[7.3] The manual's requests end with their clients unless they have a signal of their own", async () => {
+  it("[7.3] The manual's requests end with their clients where they have the request's signal", async () => {
     const script = BatchScript.of(summary);
     const imports = [ServingModule.forRoot({ servings: [summary] })];
     const builder = Test.createTestingModule({ imports, controllers: [SummaryController] });

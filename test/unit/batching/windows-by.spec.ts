@@ -52,13 +52,6 @@ describe('windowsBy', () => {
       values: { w: '1 letters', x: '1 capitals' },
     },
     {
-      promise: '[4.1] A window closes at its first item when the timeout is 0',
-      items: '  -(ab)--C-|',
-      options: { ...options, timeout: () => 0 },
-      windows: '-(wx)--y-|',
-      values: { w: '1 letters', x: '1 letters', y: '1 capitals' },
-    },
-    {
       promise: '[4.1] A window closes at its first item when the size is 1',
       items: '  -(ab)--C-|',
       options: { ...options, size: () => 1 },

@@ -1,7 +1,7 @@
 import { EventEmitter } from 'node:events';
 import { describe, expect, it } from '@jest/globals';
 import type { ExecutionContext } from '@nestjs/common';
-import { HttpCaller } from '../../../lib/context/caller-context.interceptor.js';
+import { HttpCaller } from '../../../lib/context/http-caller.js';
 
 /** A response and the connection of its request, with the members that a caller uses. */
 function exchange(response: { writableEnded: boolean; writableFinished: boolean }): {

@@ -1,7 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, DONE, InvalidOutputError, type Tensor } from 'nestjs-serving';
 import { STEPPED } from '../../../lib/partitions/partition.js';
-import { BatchRun, releaseOutput } from '../../../lib/execution/batch-run.js';
+import { BatchRun } from '../../../lib/execution/batch-run.js';
+import { releaseOutput } from '../../../lib/execution/output-rows.js';
 import type { ServingLane } from '../../../lib/execution/lanes.js';
 import { ReplyRequest } from '../../../lib/execution/request.js';
 import { StreamRequest } from '../../../lib/execution/stream-request.js';

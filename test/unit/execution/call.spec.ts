@@ -1,3 +1,4 @@
+import { RowReader } from '../../../lib/batch/row-reader.js';
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/batch/batch.js';
 import { InvalidBatchError, InvalidServingError } from '../../../lib/errors.js';
@@ -27,7 +28,11 @@ describe('prepareCall', () => {
   });
 
   it('[1.8] Rows of tensors are counted on the batch axes of the model', async () => {
-    const call = await prepareCall({ name }, { x, state: floats([1, 2], [3, 4]) }, { state: 1 });
+    const call = await prepareCall(
+      { name },
+      { x, state: floats([1, 2], [3, 4]) },
+      new RowReader({ state: 1 }),
+    );
 
     expect(batchOf(call).size).toBe(2);
   });

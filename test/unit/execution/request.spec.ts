@@ -1,7 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/batch/batch.js';
 import { InvalidOutputError } from '../../../lib/errors.js';
-import { BatchRun, releaseOutput } from '../../../lib/execution/batch-run.js';
+import { BatchRun } from '../../../lib/execution/batch-run.js';
+import { releaseOutput } from '../../../lib/execution/output-rows.js';
 import { Lanes, type ServingLane } from '../../../lib/execution/lanes.js';
 import { ReplyRequest } from '../../../lib/execution/request.js';
 import { floats } from '../../fixtures/values/tensors.js';

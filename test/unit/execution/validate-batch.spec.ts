@@ -3,7 +3,7 @@ import { Tensor } from 'nestjs-serving';
 import { Batch } from '../../../lib/batch/batch.js';
 import { InvalidBatchError, InvalidInputError, UnknownKeyError } from '../../../lib/errors.js';
 import type { ModelPort, ModelSignature } from '../../../lib/partitions/onnx/model-signature.js';
-import { validateBatch } from '../../../lib/execution/validate-batch.js';
+import { checkTemplate, validateBatch } from '../../../lib/execution/validate-batch.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const port = (
@@ -51,9 +51,7 @@ describe('validateBatch', () => {
     ['dynamic axes of one name and equal length', { ids: ids(2, 7), mask: ids(2, 7) }, {}, tokens],
     ['rows on the axes of the model', { x, state, rate }, recurrentAxes, recurrent],
   ])('[4.9] Rows that fit the model pass: %s', (_, rows, axes, signature) => {
-    expect(() =>
-      validateBatch('model', Batch.concatenate([rows], axes), options, ['default'], signature),
-    ).not.toThrow();
+    expect(() => checkTemplate('model', Batch.concatenate([rows], axes), signature)).not.toThrow();
   });
 
   it.each([
@@ -131,16 +129,14 @@ describe('validateBatch', () => {
       '"rate" is given with rows on axis 0 and has no batch axis; give the tensor itself',
     ],
   ])('[4.9] Rows that do not fit the model are refused: %s', (_, batch, signature, fault) => {
-    const check = (): void => validateBatch('model', batch, options, ['default'], signature);
+    const check = (): void => checkTemplate('model', batch, signature);
 
     expect(check).toThrow(InvalidInputError);
     expect(check).toThrow(`and was given [${batch.signature}]: ${fault}`);
   });
 
   it('[4.9] The refusal shows what the model accepts', () => {
-    expect(() =>
-      validateBatch('model', Batch.stack(['a']), options, ['default'], recurrent),
-    ).toThrow(
+    expect(() => checkTemplate('model', Batch.stack(['a']), recurrent)).toThrow(
       'Serving "model" takes [x: float32[?, 1], state: float32[2, ?, 1], rate: int64[]] and was given [plain values]: ',
     );
   });

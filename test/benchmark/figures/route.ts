@@ -1,4 +1,3 @@
-import * as library from 'nestjs-serving';
 import { type Aim, compare, type Measurement } from '../harness/measurement.js';
 import { mapValues } from '../harness/map-values.js';
 import type { Plan } from '../harness/plan.js';
@@ -24,17 +23,14 @@ const ways: readonly Way[] = [
  * is nearly free, and what a lone client waits.
  */
 export async function route(plan: Plan): Promise<Measurement[]> {
-  const offered = ways.filter(
-    ({ variant }) => variant !== 'digits: signal' || 'RequestSignal' in library,
-  );
   const generator = await startGenerator();
   const bare = await start('digits: bare');
   const perRequest = await start('digits: run per request');
-  const called = await Promise.all(offered.map(({ variant }) => start(variant)));
+  const called = await Promise.all(ways.map(({ variant }) => start(variant)));
   const contenders = Object.fromEntries([
     ['bare', bare],
     ['run per request', perRequest],
-    ...called.map((contender, index) => [offered[index]!.variant, contender] as const),
+    ...called.map((contender, index) => [ways[index]!.variant, contender] as const),
   ]);
   await checkReplies([perRequest, ...called]);
   await warmUp(Object.values(contenders), generator);
@@ -58,7 +54,7 @@ export async function route(plan: Plan): Promise<Measurement[]> {
   await Promise.all([...Object.values(contenders), generator].map((each) => each.close()));
 
   return [
-    ...offered.map(({ variant, title, aim }) =>
+    ...ways.map(({ variant, title, aim }) =>
       compare({
         figure: 'P13',
         title: `a route with a call, ${title}`,

@@ -24,7 +24,7 @@ const chosen = peers.filter(({ name }) =>
   options.only.split(',').some((part) => name.toLowerCase().includes(part.toLowerCase())),
 );
 
-const columns = ['req/s', 'p50 ms', 'p99 ms', 'CPU µs/req', 'failed'];
+const columns = ['req/s', 'p50 ms', 'p99 ms', 'CPU µs/req'];
 const lines: string[] = [];
 let nextPort = 18_200;
 for (const model of [mlp, digits].filter(({ name }) =>
@@ -32,8 +32,8 @@ for (const model of [mlp, digits].filter(({ name }) =>
 )) {
   const loads = connections.flatMap((count) => columns.map((column) => `${count}: ${column}`));
   lines.push('', `**${model.name}**`, '');
-  lines.push(`| server | ${loads.join(' | ')} | PSS MB | wrong |`);
-  lines.push(`| --- |${' ---: |'.repeat(loads.length + 2)}`);
+  lines.push(`| server | ${loads.join(' | ')} | PSS MB | failed | wrong |`);
+  lines.push(`| --- |${' ---: |'.repeat(loads.length + 3)}`);
   for (const peer of chosen) {
     const cells = await measure(peer, model, nextPort++).catch(({ message }: Error) => [message]);
     lines.push(`| ${[peer.name, ...cells].join(' | ')} |`);
@@ -50,6 +50,7 @@ async function measure(peer: Peer, model: BenchmarkModel, port: number): Promise
   try {
     await server.answers(questions);
     let wrong = await server.wrong(questions);
+    let failures = 0;
     const cells: string[] = [];
     for (const count of connections) {
       await wrk(port, questions.file, count, seconds / 2);
@@ -61,11 +62,12 @@ async function measure(peer: Peer, model: BenchmarkModel, port: number): Promise
         seconds,
       );
       const cpu = (server.cpu() - before) / answers;
-      cells.push(...[answers / load.seconds, p50, p99, cpu, failed].map(numberText));
+      cells.push(...[answers / load.seconds, p50, p99, cpu].map(numberText));
+      failures += failed;
     }
     const memory = server.memory();
     wrong += await server.wrong(questions);
-    return [...cells, numberText(memory), `${wrong}`];
+    return [...cells, numberText(memory), `${failures}`, `${wrong}`];
   } finally {
     await server.stop();
   }

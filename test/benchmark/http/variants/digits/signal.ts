@@ -1,5 +1,4 @@
 import { Body, Controller, Module, Post } from '@nestjs/common';
-// @ts-expect-error: the package is about to export RequestSignal.
 import { InjectServing, RequestSignal, ServingModule, type ServingOf } from 'nestjs-serving';
 import { digits } from './digits.serving.js';
 import { ImageDto, type Reply } from './image.js';

@@ -7,7 +7,7 @@ export type ThreadRequest =
   | { readonly kind: 'run'; readonly data: Float32Array };
 
 /**
- * The baseline of P1, P3 and P6: a worker thread that holds a session, with nothing around it. One
+ * The baseline of P1, P3, P6 and P14: a worker thread that holds a session, with nothing around it. One
  * question at a time.
  */
 export class Thread {
@@ -29,7 +29,7 @@ export class Thread {
     return this.ask<number>({ kind: 'loop', rows, runs }, []);
   }
 
-  /** One run for data of this thread, moved there and back without a copy. */
+  /** One run for the data of one row or many, moved there and back without a copy. */
   run(data: Float32Array<ArrayBuffer>): Promise<Float32Array> {
     return this.ask<Float32Array>({ kind: 'run', data }, [data.buffer]);
   }

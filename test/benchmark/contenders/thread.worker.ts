@@ -2,6 +2,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { InferenceSession, Tensor } from 'onnxruntime-node';
 import { type BenchmarkModel, session as options } from '../models/model.js';
 import { randomRows } from '../models/random.js';
+import { sizeOf } from '../models/weights.js';
 import type { ThreadRequest } from './thread.js';
 
 const { path, rowShape } = workerData as BenchmarkModel;
@@ -29,7 +30,8 @@ async function loop(rows: number, runs: number): Promise<number> {
   return (performance.now() - start) / 1000;
 }
 
-async function run(row: Float32Array): Promise<Float32Array<ArrayBuffer>> {
-  const results = await session.run({ [input]: new Tensor('float32', row, [1, ...rowShape]) });
+async function run(rows: Float32Array): Promise<Float32Array<ArrayBuffer>> {
+  const dims = [rows.length / sizeOf(rowShape), ...rowShape];
+  const results = await session.run({ [input]: new Tensor('float32', rows, dims) });
   return results[output]?.data as Float32Array<ArrayBuffer>;
 }

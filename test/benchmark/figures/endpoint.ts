@@ -1,13 +1,14 @@
 import { type Aim, compare, type Measurement } from '../harness/measurement.js';
 import type { Plan } from '../harness/plan.js';
+import { mapValues } from '../harness/map-values.js';
 import { interleave } from '../harness/rounds.js';
 import { summarize } from '../harness/statistics.js';
-import { Contender, type Generator, type Trial } from '../http/contender.js';
+import { Contender, startGenerator, type Trial } from '../http/contender.js';
 import type { LoadRequest } from '../http/load.js';
-import { Process } from '../http/process.js';
+import { mlpPost } from '../http/posts.js';
 import type { Variant } from '../http/server.js';
 
-type Trials = Record<Variant, Trial[]>;
+type Trials = Record<Extract<Variant, 'batched' | 'run per request' | 'piscina'>, Trial[]>;
 
 /** Of a capacity that was just measured: busy, and far enough from the edge to be steady. */
 const share = 0.7;
@@ -19,16 +20,16 @@ const share = 0.7;
 export async function endpoint(plan: Plan): Promise<Measurement[]> {
   // Longer than elsewhere, and fewer: the queues of a server take a while to build up.
   const [rounds, seconds] = [Math.ceil(plan.rounds / 3), plan.seconds * 2.5];
-  const generator: Generator = await Process.start(new URL('../http/load.js', import.meta.url));
+  const generator = await startGenerator();
   const contenders = {
-    batched: await Contender.start('batched', generator),
-    'run per request': await Contender.start('run per request', generator),
-    piscina: await Contender.start('piscina', generator),
+    batched: await Contender.start('batched', mlpPost),
+    'run per request': await Contender.start('run per request', mlpPost),
+    piscina: await Contender.start('piscina', mlpPost),
   };
   const under = (load: LoadRequest['load']): Promise<Trials> =>
     interleave(
       rounds,
-      mapValues(contenders, (contender) => () => contender.under(load)),
+      mapValues(contenders, (contender) => () => contender.under(load, generator)),
     );
 
   await checkReplies(Object.values(contenders));
@@ -46,18 +47,18 @@ export async function endpoint(plan: Plan): Promise<Measurement[]> {
     rate('256 connections', many),
     latency('64 connections', few, { atMost: 0.25 }),
     latency('256 connections', many, { atMost: 0.25 }),
-    latency(`${busy} arrivals/s, ${share} of the batched capacity`, whenBusy, { atMost: 0.25 }),
-    latency(`${calm} arrivals/s, ${share} of the capacity without`, whenCalm),
+    latency(`arrivals at ${share} of the batched capacity`, whenBusy, { atMost: 0.25 }),
+    latency(`arrivals at ${share} of the capacity without`, whenCalm),
     delay('64 connections', few, idle),
     delay('256 connections', many, idle),
-    delay(`${busy} arrivals/s`, whenBusy, idle),
+    delay(`arrivals at ${share} of the capacity`, whenBusy, idle),
   ];
 }
 
 /** Speed is worth nothing where the replies differ. */
 async function checkReplies(contenders: readonly Contender[]): Promise<void> {
   const [expected, ...replies] = await Promise.all(
-    contenders.map((contender) => contender.reply()),
+    contenders.map(async (contender) => new Float32Array(await contender.reply())),
   );
   for (const reply of replies) {
     const alike =
@@ -101,13 +102,4 @@ function delay(title: string, trials: Trials, idle: readonly number[]): Measurem
     sides,
     sideUnit: 'ms',
   });
-}
-
-function mapValues<Key extends string, From, To>(
-  record: Record<Key, From>,
-  map: (value: From) => To,
-): Record<Key, To> {
-  return Object.fromEntries(
-    Object.entries<From>(record).map(([key, value]) => [key, map(value)]),
-  ) as Record<Key, To>;
 }

@@ -24,6 +24,7 @@ export async function isolation(plan: Plan): Promise<Measurement[]> {
       compare({
         figure: 'P7',
         title: `p50 of a round trip of ${size}`,
+        better: 'lower',
         by: 'ratio',
         sides,
         sideUnit: 'µs',

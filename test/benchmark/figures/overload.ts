@@ -81,6 +81,7 @@ function report(rounds: readonly Round[]): Measurement[] {
     compare({
       figure: 'P8',
       title: `p99 until a refusal, ${most} times the capacity`,
+      better: 'lower',
       by: 'ratio',
       sides: {
         refusal: atMost((trial) => trial.refusal),
@@ -91,6 +92,7 @@ function report(rounds: readonly Round[]): Measurement[] {
     compare({
       figure: 'P8',
       title: `event-loop delay p99, ${most} times the capacity`,
+      better: 'lower',
       by: 'difference',
       sides: {
         'with a timeout': atMost((trial) => trial.delay),

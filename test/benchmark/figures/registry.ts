@@ -40,6 +40,7 @@ async function costOfCalls(plan: Plan): Promise<Measurement> {
   return compare({
     figure: 'P10',
     title: `picking one of ${nodes} nodes`,
+    better: 'lower',
     by: 'ratio',
     sides,
     sideUnit: 'µs',
@@ -105,6 +106,7 @@ async function costOfBeats({ rounds }: Plan): Promise<Measurement> {
   return compare({
     figure: 'P10',
     title: `receiving the beats of ${nodes} nodes`,
+    better: 'lower',
     by: 'ratio',
     sides,
     sideUnit: 'ms',

@@ -1,3 +1,5 @@
+import { threadTime } from './thread-time.js';
+
 export interface Callers {
   readonly callers: number;
   readonly rowsPerCall: number;
@@ -12,19 +14,43 @@ export interface Callers {
 
 /** Rows a second when every caller calls again as soon as it has its reply. */
 export async function rowsPerSecond(
-  { callers, rowsPerCall, rows, warmup }: Callers,
+  callers: Callers,
   call: () => Promise<unknown>,
 ): Promise<number> {
-  let [done, start, end] = [0, 0, 0];
+  const { duration } = await timesOf(callers, call);
+  return (callers.rows / duration) * 1000;
+}
+
+/** Microseconds of the main thread that a row takes. */
+export async function mainThreadTimePerRow(
+  callers: Callers,
+  call: () => Promise<unknown>,
+): Promise<number> {
+  const { cpu } = await timesOf(callers, call);
+  return cpu / callers.rows;
+}
+
+/** From the first row on the clock to the last: milliseconds, and microseconds of this thread. */
+async function timesOf(
+  { callers, rowsPerCall, rows, warmup }: Callers,
+  call: () => Promise<unknown>,
+): Promise<{ duration: number; cpu: number }> {
+  let [done, start, end, cpu] = [0, 0, 0, 0];
   await Promise.all(
     Array.from({ length: callers }, async () => {
       while (end === 0) {
         await call();
         done += rowsPerCall;
-        if (start === 0 && done >= warmup) start = performance.now();
-        if (end === 0 && done >= warmup + rows) end = performance.now();
+        if (start === 0 && done >= warmup) {
+          start = performance.now();
+          cpu = threadTime();
+        }
+        if (end === 0 && done >= warmup + rows) {
+          end = performance.now();
+          cpu = threadTime() - cpu;
+        }
       }
     }),
   );
-  return (rows / (end - start)) * 1000;
+  return { duration: end - start, cpu };
 }

@@ -7,11 +7,30 @@ export interface Measurement {
   readonly reached: Summary;
   readonly unit: string;
   readonly aim?: Aim;
+  /** Where there is no aim: which change is for the better. */
+  readonly better?: 'higher' | 'lower';
   readonly sides: Readonly<Record<string, Summary>>;
   readonly sideUnit: string;
 }
 
-export type Figure = 'P1' | 'P2' | 'P3' | 'P4' | 'P5' | 'P6' | 'P7' | 'P8' | 'P9' | 'P10' | 'P11';
+export type Figure =
+  | 'P1'
+  | 'P2'
+  | 'P3'
+  | 'P4'
+  | 'P5'
+  | 'P6'
+  | 'P7'
+  | 'P8'
+  | 'P9'
+  | 'P10'
+  | 'P11'
+  | 'P12'
+  | 'P13'
+  | 'P14'
+  | 'P15'
+  | 'P16'
+  | 'P17';
 
 export type Aim = { readonly atLeast: number } | { readonly atMost: number };
 
@@ -19,6 +38,7 @@ export interface Comparison {
   readonly figure: Figure;
   readonly title: string;
   readonly aim?: Aim;
+  readonly better?: 'higher' | 'lower';
   readonly by: 'ratio' | 'difference';
   /**
    * Values round by round. The first side is compared with the second; any others stand beside

@@ -33,7 +33,8 @@ function sidesText({ sides, sideUnit }: Measurement): string {
   return `${texts.join(', ')} ${sideUnit}`;
 }
 
-function columns(rows: readonly (readonly string[])[]): string {
+/** Rows of cells, the first of them the headline, as aligned lines. */
+export function columns(rows: readonly (readonly string[])[]): string {
   const widths =
     rows[0]?.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0))) ?? [];
   return rows

@@ -1,9 +1,12 @@
 import { quantile } from '../harness/statistics.js';
 
 export interface LoadReport {
+  /** Requests answered. */
+  readonly requests: number;
   /** Requests answered a second. */
   readonly rate: number;
   /** Of the latency of all requests, in milliseconds. */
+  readonly p50: number;
   readonly p99: number;
 }
 
@@ -13,5 +16,10 @@ export function reportLoad(
   givenUp: readonly number[] = [],
 ): LoadReport {
   const latencies = Float64Array.from([...answered, ...givenUp]).toSorted();
-  return { rate: (answered.length / duration) * 1000, p99: quantile(latencies, 0.99) };
+  return {
+    requests: answered.length,
+    rate: (answered.length / duration) * 1000,
+    p50: quantile(latencies, 0.5),
+    p99: quantile(latencies, 0.99),
+  };
 }

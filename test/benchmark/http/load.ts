@@ -1,15 +1,16 @@
 import { type ClosedLoop, closedLoop } from './closed-loop.js';
 import { Connection } from './connection.js';
 import { type OpenLoop, openLoop } from './open-loop.js';
+import type { Post } from './post.js';
 
 export interface LoadRequest {
   readonly port: number;
-  readonly body: Uint8Array;
+  readonly post: Post;
   readonly load: ClosedLoop | OpenLoop;
 }
 
 /** Connections stay open from one load to the next. */
-const pools = new Map<number, Connection[]>();
+const pools = new Map<string, Connection[]>();
 
 /**
  * The load generator: a process of its own that answers every load it is asked for with a report.
@@ -18,8 +19,8 @@ process.on('message', (request: LoadRequest) => void answer(request));
 process.on('disconnect', () => process.exit());
 process.send?.('ready');
 
-async function answer({ port, body, load }: LoadRequest): Promise<void> {
-  const connections = await connectionsTo(port, body, load.connections);
+async function answer({ port, post, load }: LoadRequest): Promise<void> {
+  const connections = await connectionsTo(port, post, load.connections);
   process.send?.(
     load.kind === 'closed'
       ? await closedLoop(load, connections)
@@ -27,11 +28,12 @@ async function answer({ port, body, load }: LoadRequest): Promise<void> {
   );
 }
 
-async function connectionsTo(port: number, body: Uint8Array, count: number): Promise<Connection[]> {
-  const pool = pools.get(port) ?? [];
-  pools.set(port, pool);
+async function connectionsTo(port: number, post: Post, count: number): Promise<Connection[]> {
+  const key = `${port}${post.path}`;
+  const pool = pools.get(key) ?? [];
+  pools.set(key, pool);
   while (pool.length < count) {
-    pool.push(await Connection.open(port, body));
+    pool.push(await Connection.open(port, post));
   }
   return pool.slice(0, count);
 }

@@ -21,6 +21,10 @@ export class Process<Question, Answer> {
     return new Process(child, greeting);
   }
 
+  get pid(): number {
+    return this.child.pid ?? NaN;
+  }
+
   async ask(question: Question): Promise<Answer> {
     const answer = once(this.child, 'message');
     this.child.send(question as object);

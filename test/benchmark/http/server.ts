@@ -2,22 +2,36 @@ import { monitorEventLoopDelay } from 'node:perf_hooks';
 import type { Type } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { FastifyAdapter, type NestFastifyApplication } from '@nestjs/platform-fastify';
+import { threadTime } from '../harness/thread-time.js';
 import { BINARY } from './binary.js';
-import { BatchedModule } from './variants/batched.js';
-import { PerRequestModule } from './variants/per-request.js';
-import { PiscinaModule } from './variants/piscina.js';
 
-export type Variant = 'batched' | 'run per request' | 'piscina';
+/** What the server did since the question before. */
+export interface Usage {
+  /** p99 of the event-loop delay, in milliseconds. */
+  readonly delay: number;
+  /** CPU time of the main thread, in microseconds. */
+  readonly cpu: number;
+}
 
-const variants: Record<Variant, Type> = {
-  batched: BatchedModule,
-  'run per request': PerRequestModule,
-  piscina: PiscinaModule,
-};
+export type Variant = keyof typeof variants;
+
+/** Loaded one by one, so that a baseline has none of the package in its memory. */
+const variants = {
+  batched: async () => (await import('./variants/mlp/batched.js')).BatchedModule,
+  'run per request': async () => (await import('./variants/mlp/per-request.js')).PerRequestModule,
+  piscina: async () => (await import('./variants/mlp/piscina.js')).PiscinaModule,
+  'digits: bare': async () => (await import('./variants/digits/bare.js')).BareModule,
+  'digits: beside': async () => (await import('./variants/digits/beside.js')).BesideModule,
+  'digits: call': async () => (await import('./variants/digits/call.js')).CallModule,
+  'digits: signal': async () => (await import('./variants/digits/signal.js')).SignalModule,
+  'digits: batched': async () => (await import('./variants/digits/batched.js')).BatchedModule,
+  'digits: run per request': async () =>
+    (await import('./variants/digits/per-request.js')).PerRequestModule,
+} satisfies Record<string, () => Promise<Type>>;
 
 /** One variant of the endpoint, in a process of its own that ends with its parent. */
 const app = await NestFactory.create<NestFastifyApplication>(
-  variants[process.argv[2] as Variant],
+  await variants[process.argv[2] as Variant](),
   new FastifyAdapter(),
   {
     logger: ['error', 'warn'],
@@ -28,13 +42,13 @@ await app.listen(0, '127.0.0.1');
 
 const delay = monitorEventLoopDelay({ resolution: 1 });
 delay.enable();
+let cpu = threadTime();
 
-/**
- * Every message asks for the p99 of the event-loop delay, in milliseconds, since the message
- * before.
- */
+/** Every message asks for the usage since the message before. */
 process.on('message', () => {
-  process.send?.(delay.percentile(99) / 1e6);
+  const until = threadTime();
+  process.send?.({ delay: delay.percentile(99) / 1e6, cpu: until - cpu } satisfies Usage);
+  cpu = until;
   delay.reset();
 });
 process.on('disconnect', () => void app.close());

@@ -1,6 +1,6 @@
 import { node, type OnnxModel } from '../../fixtures/models/onnx-writer.js';
 import { type BenchmarkModel, generated } from './model.js';
-import { randomWeights } from './random.js';
+import { randomWeights } from './weights.js';
 
 /**
  * A stack of convolutions over a 64 x 64 image: few weights, used at every pixel, so a single row

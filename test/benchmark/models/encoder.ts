@@ -5,7 +5,7 @@ import {
   type OnnxTensor,
 } from '../../fixtures/models/onnx-writer.js';
 import { type BenchmarkModel, generated } from './model.js';
-import { randomWeights } from './random.js';
+import { randomWeights } from './weights.js';
 
 const tokens = 8;
 const width = 384;

@@ -1,6 +1,6 @@
 import { node, type OnnxModel } from '../../fixtures/models/onnx-writer.js';
 import { type BenchmarkModel, generated } from './model.js';
-import { randomWeights } from './random.js';
+import { randomWeights } from './weights.js';
 
 /**
  * Three wide layers, 57 MB of weights: a single row waits for memory, a batch reads the weights

@@ -1,7 +1,7 @@
 import { Module, type OnApplicationShutdown } from '@nestjs/common';
 import { Piscina } from 'piscina';
-import { mlp } from '../../models/mlp.js';
-import { ScoreController, Scorer } from '../score.controller.js';
+import { mlp } from '../../../models/mlp.js';
+import { ScoreController, Scorer } from './score.controller.js';
 
 /**
  * What one writes next: the model runs in a pool of threads, as many as the batched variant has

@@ -1,8 +1,8 @@
 import { Body, Controller, Header, Module, Post } from '@nestjs/common';
 import { Batched, defineServing, ServingModule, Tensor } from 'nestjs-serving';
-import { mlp } from '../../models/mlp.js';
-import { batchSize, session } from '../../models/model.js';
-import { BINARY, toBytes, toFloats } from '../binary.js';
+import { mlp } from '../../../models/mlp.js';
+import { batchSize, session } from '../../../models/model.js';
+import { BINARY, toBytes, toFloats } from '../../binary.js';
 
 const scorer = defineServing({
   name: 'scorer',

@@ -1,5 +1,5 @@
 import { Body, Controller, Header, Post } from '@nestjs/common';
-import { BINARY, toBytes, toFloats } from './binary.js';
+import { BINARY, toBytes, toFloats } from '../../binary.js';
 
 /** How a request reaches the model when nothing batches it. */
 export abstract class Scorer {

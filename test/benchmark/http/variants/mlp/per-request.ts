@@ -1,8 +1,8 @@
 import { Module } from '@nestjs/common';
 import { InferenceSession, Tensor } from 'onnxruntime-node';
-import { mlp } from '../../models/mlp.js';
-import { session as options } from '../../models/model.js';
-import { ScoreController, Scorer } from '../score.controller.js';
+import { mlp } from '../../../models/mlp.js';
+import { session as options } from '../../../models/model.js';
+import { ScoreController, Scorer } from './score.controller.js';
 
 /** What one writes first: the request handler runs the model. */
 class SessionScorer extends Scorer {

@@ -1,6 +1,6 @@
 import { InferenceSession, Tensor } from 'onnxruntime-node';
 import { move, workerData } from 'piscina';
-import { type BenchmarkModel, session as options } from '../../models/model.js';
+import { type BenchmarkModel, session as options } from '../../../models/model.js';
 
 const { path, rowShape } = workerData as BenchmarkModel;
 const session = await InferenceSession.create(path, options);

@@ -1,0 +1,3 @@
+import { openModel } from './model.js';
+
+export default await openModel();

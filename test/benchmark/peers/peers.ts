@@ -1,0 +1,57 @@
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+export const folder = process.env['PEERS_DIR'] ?? join(tmpdir(), 'peers');
+
+/** A server that answers `POST /predict`. */
+export interface Peer {
+  readonly name: string;
+  readonly command: readonly string[];
+  readonly env?: Readonly<Record<string, string>>;
+  /** A row is a list of one row, and so is its reply. */
+  readonly takesLists?: boolean;
+  /** It has no model, and answers how long the row is. */
+  readonly isBare?: boolean;
+}
+
+const nodeScripts = fileURLToPath(new URL('./node/', import.meta.url));
+const pythonScripts = 'test/benchmark/peers/python';
+
+function node(name: string, script: string, rest: Partial<Peer> = {}): Peer {
+  return { name, command: [process.execPath, join(nodeScripts, script)], ...rest };
+}
+
+function python(name: string, environment: string, script = `${environment}_server.py`): Peer {
+  const command = [join(folder, environment, 'bin/python'), join(pythonScripts, script)];
+  return { name, command, env: { PYTHONPATH: pythonScripts } };
+}
+
+export const peers: readonly Peer[] = [
+  node('Nest, no model', 'bare.js', { isBare: true }),
+  node('Nest + nestjs-serving', 'serving.js'),
+  node("Nest + nestjs-serving, `isolation: 'none'`", 'serving.js', { env: { ISOLATION: 'none' } }),
+  node('Fastify, a run per request', 'fastify.js'),
+  node('Fastify + piscina, 2 threads', 'piscina.js'),
+  python('FastAPI, batched by hand', 'fastapi'),
+  python('LitServe', 'litserve'),
+  {
+    name: 'BentoML',
+    command: [
+      join(folder, 'bentoml/bin/bentoml'),
+      'serve',
+      'bentoml_server:Predictor',
+      '--host=127.0.0.1',
+      '--port={port}',
+      `--working-dir=${pythonScripts}`,
+    ],
+    env: { BENTOML_DO_NOT_TRACK: 'True', BENTOML_HOME: join(folder, 'bentoml-home') },
+    takesLists: true,
+  },
+  python('Ray Serve', 'ray'),
+  {
+    name: 'actix-web + batched-fn (Rust)',
+    command: [join(folder, 'rust/release/batched-fn-server')],
+    env: { ORT_DYLIB_PATH: join(folder, 'libonnxruntime.so') },
+  },
+];

@@ -2,7 +2,7 @@ import type { ExecutionContext } from '@nestjs/common';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { EventEmitter } from 'node:stream';
 import { CallCancelledError } from '../errors.js';
-import { type OwnSignal, onAbort, sharedListener } from './call-options.js';
+import { OWN, type OwnSignal } from './call-options.js';
 import { RequestCaller } from './caller-context.js';
 
 /** A request or response of Node, or the wrapper of Fastify around it. */
@@ -10,13 +10,13 @@ type Wrapped<T> = T & { readonly raw?: T };
 
 /**
  * The client of an HTTP request. It is a signal itself, which aborts when the client leaves before
- * it was answered, and costs a listener only while a call waits. `signal` is the same as an
- * AbortSignal, for code that needs one.
+ * it was answered, and costs less than an AbortSignal. `signal` is that for code that needs one.
  */
 export class HttpCaller extends RequestCaller implements OwnSignal {
   // Private to the object, so that pipes which read the properties of a parameter find none.
   #controller: AbortController | undefined;
   #reason: Error | undefined;
+  #callbacks: Set<() => void> | undefined;
   readonly #connection: Connection;
   readonly #response: ServerResponse;
 
@@ -28,16 +28,14 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
   }
 
   override get signal(): AbortSignal {
-    this.#controller ??= this.#watch();
+    this.#controller ??= this.#newController();
     return this.#controller.signal;
   }
 
   /** Whether the connection has closed, and the request was not answered before. */
   get aborted(): boolean {
     // A client that was answered may leave without an effect on later work.
-    return (
-      this.#reason !== undefined || (this.#connection.destroyed && !this.#response.writableEnded)
-    );
+    return this.#reason !== undefined || (this.#connection.destroyed && !this.isAnswered);
   }
 
   get reason(): Error | undefined {
@@ -48,6 +46,10 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
       : undefined;
   }
 
+  get isAnswered(): boolean {
+    return this.#response.writableEnded;
+  }
+
   throwIfAborted(): void {
     if (this.aborted) {
       throw this.reason!;
@@ -55,12 +57,11 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
   }
 
   onAbort(callback: () => void): () => void {
-    return onClose(this.#connection, () => {
-      // Read now: the response may be ended later, by a listener of Nest.
-      if (this.reason) {
-        callback();
-      }
-    });
+    // A function of its own: the same callback may be added twice.
+    const wake = (): void => callback();
+    this.#callbacks ??= this.#watch();
+    this.#callbacks.add(wake);
+    return () => void this.#callbacks!.delete(wake);
   }
 
   addEventListener(...listener: Parameters<OwnSignal['addEventListener']>): void {
@@ -71,30 +72,63 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
     this.signal.removeEventListener(...listener);
   }
 
-  #watch(): AbortController {
+  /** Called when the connection closes, before other listeners may end the response. */
+  leave(): void {
+    if (this.reason) {
+      this.#controller?.abort(this.reason);
+      this.#callbacks?.forEach((wake) => wake());
+    }
+  }
+
+  #newController(): AbortController {
     const controller = new AbortController();
-    if (!this.#response.writableFinished) {
-      const stop = onAbort(this, (reason) => controller.abort(reason));
-      // A closed connection emits no further event.
-      this.#response.once('finish', stop);
+    Object.defineProperty(controller.signal, OWN, { value: this });
+    if (this.aborted) {
+      controller.abort(this.reason);
+    } else {
+      this.#callbacks ??= this.#watch();
     }
     return controller;
   }
+
+  #watch(): Set<() => void> {
+    if (!this.#response.writableFinished) {
+      callersOn(this.#connection).add(this);
+    }
+    return new Set();
+  }
+}
+
+/** The callers on each connection that may not be answered yet. */
+const callers = new WeakMap<Connection, Set<HttpCaller>>();
+
+/**
+ * A connection gets one listener, when it is first watched: one for each request would cost more.
+ * The oldest callers are forgotten here once they were answered.
+ */
+function callersOn(connection: Connection): Set<HttpCaller> {
+  const known = callers.get(connection);
+  if (known) {
+    for (const caller of known) {
+      if (!caller.isAnswered) {
+        break;
+      }
+      known.delete(caller);
+    }
+    return known;
+  }
+  const waiting = new Set<HttpCaller>();
+  callers.set(connection, waiting);
+  // Before all other listeners: some, such as that of Nest for `@Sse()`, end the response of a client
+  // that has left.
+  connection.prependListener('close', () => waiting.forEach((caller) => caller.leave()));
+  return waiting;
 }
 
 /** Whether the client of the request has closed its connection. */
 export function hasClientLeft(request: unknown): boolean {
   return connectionOf(unwrapped(request as Wrapped<IncomingMessage>)).destroyed;
 }
-
-/**
- * Added before all other listeners: some of them, such as that of Nest for `@Sse()`, end the
- * response of a client that has left.
- */
-const onClose = sharedListener<EventEmitter>((connection, callback) => {
-  connection.prependListener('close', callback);
-  return () => connection.removeListener('close', callback);
-});
 
 function unwrapped<T>(given: Wrapped<T>): T {
   return given.raw ?? given;

@@ -1,4 +1,4 @@
-import type { StreamOptions } from '../../context/call-options.js';
+import type { CallOptions, StreamOptions } from '../../context/call-options.js';
 import type { Serving } from '../../serving/serving.js';
 import type { StreamEvent } from '../../definition/reply.js';
 import type { InternalCallOptions } from '../../execution/resolved-call-options.js';
@@ -13,18 +13,16 @@ export interface ExportedServing {
 export type Method = 'batchedRun' | 'run' | 'stream';
 
 /** The output of a call, as it is sent. */
-export async function outputOf(
+export function outputOf(
   { serving, postprocess }: ExportedServing,
   method: Exclude<Method, 'stream'>,
   input: unknown,
-  options: InternalCallOptions,
+  options: CallOptions,
 ): Promise<unknown> {
   // The output is encoded at once, unless `postprocess` reads it.
   const own: InternalCallOptions = { ...options, zeroCopy: !postprocess };
-  const output = await (method === 'run'
-    ? serving.run(input, own)
-    : serving.batchedRun(input, own));
-  return postprocess ? postprocess(output) : output;
+  const output = method === 'run' ? serving.run(input, own) : serving.batchedRun(input, own);
+  return postprocess ? output.then(postprocess) : output;
 }
 
 /** The events of a streamed call, as they are sent. */

@@ -1,4 +1,4 @@
-import type { CallOptions, StreamOptions } from '../../context/call-options.js';
+import type { StreamOptions } from '../../context/call-options.js';
 import type { Serving } from '../../serving/serving.js';
 import type { StreamEvent } from '../../definition/reply.js';
 import type { InternalCallOptions } from '../../execution/resolved-call-options.js';
@@ -17,11 +17,9 @@ export function outputOf(
   { serving, postprocess }: ExportedServing,
   method: Exclude<Method, 'stream'>,
   input: unknown,
-  options: CallOptions,
+  options: InternalCallOptions,
 ): Promise<unknown> {
-  // The output is encoded at once, unless `postprocess` reads it.
-  const own: InternalCallOptions = { ...options, zeroCopy: !postprocess };
-  const output = method === 'run' ? serving.run(input, own) : serving.batchedRun(input, own);
+  const output = method === 'run' ? serving.run(input, options) : serving.batchedRun(input, options);
   return postprocess ? output.then(postprocess) : output;
 }
 

@@ -1,5 +1,6 @@
 import { InvalidInputError, InvalidOutputError, messageOf } from '../../errors.js';
-import type { AbortSignalLike, CallOptions, StreamOptions } from '../../context/call-options.js';
+import type { AbortSignalLike, StreamOptions } from '../../context/call-options.js';
+import type { InternalCallOptions } from '../../execution/resolved-call-options.js';
 import { errorHeader, lostCallerHeader } from './attempt-error.js';
 import {
   type Header,
@@ -49,10 +50,11 @@ export class InboundCall {
     try {
       const method = optionalStringIn(request.header, 'method');
       const input = inputs ? this.openInput(inputs) : inputIn(request.value);
-      const options = optionsIn(request, this.signal);
       if (method === 'stream') {
-        await this.stream(exported, input, options);
+        await this.stream(exported, input);
       } else {
+        // The output is encoded at once, unless `postprocess` reads it.
+        const options = optionsIn(request, this.signal, !exported.postprocess);
         const sent = this.sendOutput(
           Kind.reply,
           NO_FIELDS,
@@ -148,18 +150,12 @@ export class InboundCall {
   }
 
   /** Reads no more events than the caller has room for. */
-  private async stream(
-    exported: ExportedServing,
-    input: unknown,
-    options: CallOptions,
-  ): Promise<void> {
+  private async stream(exported: ExportedServing, input: unknown): Promise<void> {
     const { header } = this.request;
     const window = new SendWindow(grantedWindow(header, this.windowLimits));
     this.window = window;
-    for await (const event of eventsOf(exported, input, {
-      ...options,
-      ...streamOptionsIn(header),
-    })) {
+    const options = { ...optionsIn(this.request, this.signal, false), ...streamOptionsIn(header) };
+    for await (const event of eventsOf(exported, input, options)) {
       if (!(await window.room())) {
         return;
       }
@@ -217,14 +213,21 @@ function streamOptionsIn(header: Header): Pick<StreamOptions<string>, 'hooks' | 
   return { hooks: optionalStringsIn(header, 'hooks') ?? [], inline: header['inline'] === true };
 }
 
-function optionsIn({ header, timeout }: Message, signal: AbortSignalLike): CallOptions {
-  const priority = header['priority'] as number | undefined;
-  const tenant = optionalStringIn(header, 'tenant');
-  const key = optionalStringIn(header, 'key');
-  const origin = optionalStringIn(header, 'origin') ?? 'rpc';
-  // Without a limit of the call, that of the serving holds.
-  const limit = timeout === Infinity ? undefined : timeout;
-  return { timeout: limit, priority, tenant, key, origin, signal };
+function optionsIn(
+  { header, timeout }: Message,
+  signal: AbortSignalLike,
+  zeroCopy: boolean,
+): InternalCallOptions {
+  return {
+    // Without a limit of the call, that of the serving holds.
+    timeout: timeout === Infinity ? undefined : timeout,
+    priority: header['priority'] as number | undefined,
+    tenant: optionalStringIn(header, 'tenant'),
+    key: optionalStringIn(header, 'key'),
+    origin: optionalStringIn(header, 'origin') ?? 'rpc',
+    signal,
+    zeroCopy,
+  };
 }
 
 /**

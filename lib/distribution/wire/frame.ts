@@ -6,6 +6,7 @@ import {
   placesOf,
   textSection,
   pad,
+  type Section,
   writeSections,
 } from './blocks.js';
 import { headerBytes, HeaderReader } from './header.js';
@@ -73,8 +74,8 @@ export type Head = Pick<Frame, 'kind' | 'call' | 'timeout' | 'header'>;
  *
  * @throws InvalidInputError when the memory of a tensor was transferred after its value was encoded
  */
-export function encodeFrame({ header, ...frame }: FrameToSend, spare: Spare = 0): Uint8Array {
-  return frameOf({ ...frame, header: headerBytes(header) }, spare, Buffer.allocUnsafe);
+export function encodeFrame(frame: FrameToSend, spare: Spare = 0): Uint8Array {
+  return frameOf(frame, headerBytes(frame.header), spare, Buffer.allocUnsafe);
 }
 
 /**
@@ -84,17 +85,12 @@ export function encodeFrame({ header, ...frame }: FrameToSend, spare: Spare = 0)
  *   spare ones by the signature
  */
 export function frameOf(
-  {
-    kind,
-    call = 0,
-    timeout = Infinity,
-    header,
-    value,
-  }: Omit<FrameToSend, 'header'> & { readonly header: Uint8Array },
+  { kind, call = 0, timeout = Infinity, value }: Omit<FrameToSend, 'header'>,
+  header: Uint8Array,
   spare: Spare,
   allocate: (length: number) => Buffer,
 ): Uint8Array {
-  const sections = value ? [textSection(value.text), ...value.blocks.map(blockSection)] : [];
+  const sections = value ? sectionsOf(value) : [];
   const body = lengthOf(sections) + spare;
   const head = header.byteLength;
   if (head >= 2 ** 32 || body >= 2 ** 32 || sections.length >= 2 ** 16) {
@@ -110,6 +106,14 @@ export function frameOf(
   pad(frame, PRELUDE + head);
   writeSections(frame, start, sections);
   return frame;
+}
+
+function sectionsOf({ text, blocks }: EncodedValue): Section[] {
+  const sections = [textSection(text)];
+  for (const block of blocks) {
+    sections.push(blockSection(block));
+  }
+  return sections;
 }
 
 /**
@@ -150,7 +154,8 @@ export function decodeFrame(
  * @throws FrameError
  */
 export function headOf(beginning: Uint8Array, headers: HeaderReader): Head {
-  const [kind, flags] = [beginning[4]!, beginning[5]!];
+  const kind = beginning[4]!;
+  const flags = beginning[5]!;
   if (!isKind(kind) || (flags & ~Flag.signed) !== 0) {
     throw new FrameError(
       `A frame of the kind ${kind} with the flags ${flags}, which are not known here`,
@@ -158,7 +163,8 @@ export function headOf(beginning: Uint8Array, headers: HeaderReader): Head {
   }
   const frame = bufferOf(beginning);
   const header = headers.read(frame, headLength(frame));
-  return { kind, ...callIn(frame), header };
+  const { call, timeout } = callIn(frame);
+  return { kind, call, timeout, header };
 }
 
 const kinds: ReadonlySet<number> = new Set(Object.values(Kind));

@@ -78,7 +78,7 @@ export class Messenger {
     const sent =
       byteLength > this.options.transport.maxPacket
         ? this.sendInOrder(to, frame)
-        : this.sendPacket(to, this.packer.seal(frame));
+        : this.sendPacket(to, this.packer.seal(frame), this.free);
     return sent ? sent.then(() => byteLength) : byteLength;
   }
 
@@ -162,10 +162,16 @@ export class Messenger {
     }
   }
 
-  private sendPacket(to: Address, packet: Uint8Array): void | Promise<void> {
+  private sendPacket(
+    to: Address,
+    packet: Uint8Array,
+    free?: (packet: Uint8Array) => void,
+  ): void | Promise<void> {
     const { address, transport } = this.options;
-    return to === address ? this.loopBack(packet) : transport.send(to, packet);
+    return to === address ? this.loopBack(packet) : transport.send(to, packet, free);
   }
+
+  private readonly free = (packet: Uint8Array): void => this.memory.give(packet);
 
   /**
    * The largest packet is known once the transport has started, and may shrink when a broker
@@ -199,9 +205,9 @@ export class Messenger {
     }
   }
 
-  private frame({ header, ...message }: MessageToSend, to?: Address): Uint8Array {
-    const bytes = header.bytes(this.options.address, to);
-    return frameOf({ ...message, header: bytes }, this.packer.spare, this.memory.take);
+  private frame(message: MessageToSend, to?: Address): Uint8Array {
+    const header = message.header.bytes(this.options.address, to);
+    return frameOf(message, header, this.packer.spare, this.memory.take);
   }
 }
 

@@ -142,7 +142,8 @@ export function writePrelude(
  * @throws FrameError when they are none
  */
 export function callIn(packet: Buffer): Pick<Prelude, 'call' | 'timeout'> {
-  const [call, timeout] = [packet.readDoubleLE(16), packet.readDoubleLE(24)];
+  const call = packet.readDoubleLE(16);
+  const timeout = packet.readDoubleLE(24);
   if (!Number.isSafeInteger(call) || call < 0 || !(timeout >= 0)) {
     throw new FrameError(`A frame of call ${call} with a timeout of ${timeout} ms`);
   }

@@ -69,7 +69,7 @@ export class TcpLink implements PeerConnection {
   }
 
   /** Packets of one turn are sent together. */
-  send(packet: Uint8Array): void {
+  send(packet: Uint8Array, free?: (packet: Uint8Array) => void): void {
     if (!this.isCorked) {
       this.isCorked = true;
       this.socket.cork();
@@ -78,7 +78,7 @@ export class TcpLink implements PeerConnection {
         this.socket.uncork();
       });
     }
-    this.socket.write(packet);
+    this.socket.write(packet, free && (() => free(packet)));
     if (this.socket.writableLength > SEND_BUFFER_LIMIT) {
       this.socket.destroy(
         new Error(

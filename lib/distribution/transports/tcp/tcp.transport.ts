@@ -123,13 +123,13 @@ export class TcpTransport implements ServingTransport {
     );
   }
 
-  send(to: Address, packet: Uint8Array): void {
+  send(to: Address, packet: Uint8Array, free?: (packet: Uint8Array) => void): void {
     checkSize(packet, this.maxPacket);
     const link = this.links?.get(to);
     if (!link) {
       throw new NodeGoneError(to);
     }
-    link.send(packet);
+    link.send(packet, free);
   }
 
   broadcast(packet: Uint8Array): void {

@@ -18,7 +18,7 @@ import {
 import type { Method } from './exported-serving.js';
 import type { Message, Messenger } from '../wire/messenger.js';
 import { type Address, NodeGoneError } from '../transport.js';
-import { NO_FIELDS, SentHeader } from '../wire/header.js';
+import { SentHeader } from '../wire/header.js';
 import { FrameError, Kind } from '../wire/prelude.js';
 import type { EncodedValue } from '../wire/values.js';
 
@@ -225,7 +225,7 @@ export class Attempt {
   }
 
   /** Sends after the request, which may still be leaving. */
-  private sendFrame(kind: Kind, header = NO_FIELDS): void {
+  private sendFrame(kind: Kind, header?: SentHeader): void {
     const send = (): unknown => this.messenger.trySend(this.node, { kind, call: this.call, header });
     if (this.leaving) {
       this.leaving.then(send, () => {});

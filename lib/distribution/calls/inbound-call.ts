@@ -18,7 +18,7 @@ import { eventsOf, type ExportedServing, outputOf } from './exported-serving.js'
 import type { Message, Messenger } from '../wire/messenger.js';
 import { FrameError, Kind } from '../wire/prelude.js';
 import type { WireLimits } from '../wire/limits.js';
-import { NO_FIELDS, SentHeader } from '../wire/header.js';
+import { SentHeader } from '../wire/header.js';
 import { encodeValue } from '../wire/values.js';
 
 /** One call of another node, until it is answered. */
@@ -57,7 +57,7 @@ export class InboundCall {
         const options = optionsIn(request, this.signal, !exported.postprocess);
         const sent = this.sendOutput(
           Kind.reply,
-          NO_FIELDS,
+          undefined,
           await outputOf(exported, method === 'run' ? 'run' : 'batchedRun', input, options),
         );
         if (typeof sent !== 'number') {
@@ -170,7 +170,11 @@ export class InboundCall {
    *
    * @throws InvalidOutputError for an output that cannot be sent
    */
-  private sendOutput(kind: Kind, header: SentHeader, output: unknown): number | Promise<number> {
+  private sendOutput(
+    kind: Kind,
+    header: SentHeader | undefined,
+    output: unknown,
+  ): number | Promise<number> {
     const { messenger, limits, request } = this;
     const { from, call } = request;
     try {

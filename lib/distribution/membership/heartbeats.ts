@@ -1,5 +1,5 @@
 import type { Address, ServingTransport } from '../transport.js';
-import { NO_FIELDS, SentHeader } from '../wire/header.js';
+import { SentHeader } from '../wire/header.js';
 import type { MessageToSend, Messenger } from '../wire/messenger.js';
 import { Kind } from '../wire/prelude.js';
 import type { Members } from './members.js';
@@ -38,7 +38,7 @@ export class Heartbeats {
   async begin(): Promise<void> {
     const { heartbeat, messenger } = this.options;
     this.checks = setInterval(() => this.dropSilentNodes(), heartbeat / 4).unref();
-    await messenger.broadcast({ kind: Kind.hello, header: NO_FIELDS });
+    await messenger.broadcast({ kind: Kind.hello });
     this.send();
   }
 
@@ -81,7 +81,7 @@ export class Heartbeats {
 
   /** The transport reaches other nodes again. */
   resume(): void {
-    this.options.messenger.broadcast({ kind: Kind.hello, header: NO_FIELDS }).catch(() => {});
+    this.options.messenger.broadcast({ kind: Kind.hello }).catch(() => {});
     this.send();
   }
 

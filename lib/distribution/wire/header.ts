@@ -32,9 +32,6 @@ export class SentHeader {
   }
 }
 
-/** The header of frames that have no fields but the addresses of both nodes. */
-export const NO_FIELDS = new SentHeader({});
-
 export function headerBytes(header: object): Uint8Array {
   return Buffer.from(JSON.stringify(header));
 }

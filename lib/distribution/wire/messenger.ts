@@ -2,7 +2,7 @@ import { setImmediate as endOfTurn } from 'node:timers/promises';
 import type { Address, ServingTransport } from '../transport.js';
 import { decodeFrame, frameOf, type Head, headOf } from './frame.js';
 import { FrameMemory } from './frame-memory.js';
-import { HeaderReader, type SentHeader } from './header.js';
+import { HeaderReader, SentHeader } from './header.js';
 import { Packer, Unpacker } from './packets.js';
 import { FrameError, Kind, reading, FrameTooLargeError } from './prelude.js';
 import type { WireLimits } from './limits.js';
@@ -12,7 +12,8 @@ import type { EncodedValue } from './values.js';
 /** A message to send. */
 export interface MessageToSend {
   readonly kind: Kind;
-  readonly header: SentHeader;
+  /** Only the addresses of both nodes, if there is none. */
+  readonly header?: SentHeader | undefined;
   /** The number of the call that it belongs to. */
   readonly call?: number;
   /** The milliseconds that a request has. */
@@ -55,6 +56,7 @@ export class Messenger {
   private readonly unpacker: Unpacker;
   private readonly headers: HeaderReader;
   private readonly memory = new FrameMemory();
+  private readonly noFields = new SentHeader({});
   private packing: { readonly packer: Packer; readonly maxPacket: number } | undefined;
   /**
    * By receiver, the sending of its last fragmented frame: a receiver keeps only one unfinished
@@ -206,7 +208,7 @@ export class Messenger {
   }
 
   private frame(message: MessageToSend, to?: Address): Uint8Array {
-    const header = message.header.bytes(this.options.address, to);
+    const header = (message.header ?? this.noFields).bytes(this.options.address, to);
     return frameOf(message, header, this.packer.spare, this.memory.take);
   }
 }

@@ -1,7 +1,7 @@
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { PacketSplitter } from '../../../../../lib/distribution/transports/tcp/tcp-packets.js';
-import { FrameError } from '../../../../../lib/distribution/wire/prelude.js';
+import { FrameError, PRELUDE } from '../../../../../lib/distribution/wire/prelude.js';
 import { numberedPacket } from '../../../../fixtures/async/recording-receiver.js';
 
 function split(limit = 1000, mostText = Infinity) {
@@ -33,7 +33,7 @@ it('[11] Packets and messages of Nest on one connection are separated, wherever 
     .string({ unit: 'binary', maxLength: 30 })
     .map((text) => message({ pattern: 'p', data: text }));
   const packets = fc
-    .record({ number: fc.nat(0xffff_ffff), bytes: fc.integer({ min: 20, max: 200 }) })
+    .record({ number: fc.nat(0xffff_ffff), bytes: fc.integer({ min: 36, max: 200 }) })
     .map(({ number, bytes }) => Buffer.from(numberedPacket(number, bytes)));
   const streams = fc.array(fc.oneof(messages, packets), { minLength: 1, maxLength: 20 });
 
@@ -76,20 +76,20 @@ it('[11] A packet that lies in one chunk is not copied', () => {
 it('[11] A packet over the limit is refused by its prelude before the rest arrives', () => {
   const { splitter } = split(100);
 
-  splitter.push(Buffer.from(numberedPacket(1, 101)).subarray(0, 15));
-  expect(() => splitter.push(Buffer.from(numberedPacket(1, 101)).subarray(15, 16))).toThrow(
+  splitter.push(Buffer.from(numberedPacket(1, 101)).subarray(0, PRELUDE - 1));
+  expect(() => splitter.push(Buffer.from(numberedPacket(1, 101)).subarray(PRELUDE - 1, PRELUDE))).toThrow(
     new FrameError('A packet of 101 bytes, where 100 are the most'),
   );
   expect(() =>
-    split(100).splitter.push(Buffer.from(numberedPacket(1, 101)).subarray(0, 16)),
+    split(100).splitter.push(Buffer.from(numberedPacket(1, 101)).subarray(0, PRELUDE)),
   ).toThrow('A packet of 101 bytes');
 });
 
 it.each([
-  ['data that begins with 0x00 and is no packet', Buffer.alloc(16), 'These bytes are no frame'],
+  ['data that begins with 0x00 and is no packet', Buffer.alloc(PRELUDE), 'These bytes are no frame'],
   [
     'a packet of another version',
-    Buffer.from([0, 0x53, 0x56, 9, ...Buffer.alloc(12)]),
+    Buffer.from([0, 0x53, 0x56, 9, ...Buffer.alloc(PRELUDE - 4)]),
     'A frame of version 9',
   ],
   [

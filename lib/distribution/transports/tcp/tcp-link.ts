@@ -4,18 +4,16 @@ import { firstValueFrom } from 'rxjs';
 import type { ConnectAttempt } from '../reconnector.js';
 import type { PeerConnections, PeerConnection } from '../peer-connections.js';
 import type { Handshake } from '../handshake.js';
-import type { Endpoint } from '../peers.js';
 import type { Address } from '../../transport.js';
 import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
 
 /** Dials with Nest's TCP client. */
 export function dialByTcp(
-  { host, port }: Endpoint,
-  options: TcpClientOptions['options'],
+  options: NonNullable<TcpClientOptions['options']>,
   opening: Handshake<Socket, TcpLink>,
   links: PeerConnections<Socket, TcpLink>,
 ): ConnectAttempt {
-  const client = new QuietClient({ ...options, host, port });
+  const client = new QuietClient(options);
   const opened = opening.dial(
     () => client.unwrap(),
     (pattern, data) => firstValueFrom(client.send<unknown>(pattern, data)),

@@ -10,11 +10,13 @@ import { FrameError, packetLength, PRELUDE } from '../../wire/prelude.js';
  * @param limit the largest packet in bytes
  * @param mostText limit in bytes of all of Nest's messages
  * @param options of Nest's socket
+ * @param path the Unix socket to connect to, in place of a host and port
  */
 export function packetSocket(
   limit: number,
   mostText: number,
   options: ConstructorParameters<typeof JsonSocket>[1],
+  path?: string,
 ): Type<TcpSocket> {
   return class PacketSocket extends JsonSocket {
     private readonly splitter = new PacketSplitter({
@@ -31,6 +33,14 @@ export function packetSocket(
 
     constructor(socket: Socket) {
       super(socket, options);
+    }
+
+    override connect(port: number, host: string): this {
+      if (path === undefined) {
+        return super.connect(port, host);
+      }
+      this.netSocket.connect(path);
+      return this;
     }
 
     protected override handleData(data: Buffer | string): void {

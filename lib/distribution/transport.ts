@@ -52,11 +52,7 @@ export interface ServingTransport {
    *
    * @throws NodeGoneError, at once or by rejecting, when the node is known to be gone
    */
-  send(
-    to: Address,
-    packet: Uint8Array,
-    free?: (packet: Uint8Array) => void,
-  ): void | Promise<void>;
+  send(to: Address, packet: Uint8Array, free?: (packet: Uint8Array) => void): void | Promise<void>;
   /** Sends to all reachable nodes and clients. */
   broadcast(packet: Uint8Array): void | Promise<void>;
   /** Ends the connection to a silent node, so that a new one can replace it. */

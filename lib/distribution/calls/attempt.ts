@@ -226,7 +226,8 @@ export class Attempt {
 
   /** Sends after the request, which may still be leaving. */
   private sendFrame(kind: Kind, header?: SentHeader): void {
-    const send = (): unknown => this.messenger.trySend(this.node, { kind, call: this.call, header });
+    const send = (): unknown =>
+      this.messenger.trySend(this.node, { kind, call: this.call, header });
     if (this.leaving) {
       this.leaving.then(send, () => {});
     } else {

@@ -19,7 +19,8 @@ export function outputOf(
   input: unknown,
   options: InternalCallOptions,
 ): Promise<unknown> {
-  const output = method === 'run' ? serving.run(input, options) : serving.batchedRun(input, options);
+  const output =
+    method === 'run' ? serving.run(input, options) : serving.batchedRun(input, options);
   return postprocess ? output.then(postprocess) : output;
 }
 

@@ -87,7 +87,14 @@ export class OutboundCalls {
       );
     }
     this.lastId = this.attempts.nextAfter(this.lastId);
-    const attempt = new Attempt(this.lastId, this.messenger, node, request, this.window, this.ended);
+    const attempt = new Attempt(
+      this.lastId,
+      this.messenger,
+      node,
+      request,
+      this.window,
+      this.ended,
+    );
     this.attempts.add(attempt);
     this.counts.set(node, this.countOf(node) + 1);
     return attempt;

@@ -1,7 +1,10 @@
 import type { Observable } from 'rxjs';
 import { InvalidServingError } from '../../errors.js';
 import { type CallOptions, onAbort, type StreamOptions } from '../../context/call-options.js';
-import { type ResolvedCallOptions, resolveCallOptions } from '../../execution/resolved-call-options.js';
+import {
+  type ResolvedCallOptions,
+  resolveCallOptions,
+} from '../../execution/resolved-call-options.js';
 import { CallRecorder } from '../../events/call-recorder.js';
 import { callInRequest, streamInRequest, currentOrigin } from '../../context/caller-context.js';
 import { Serving, type ServingState, type RemotePreprocess } from '../../serving/serving.js';

@@ -4,6 +4,7 @@ import { freePort } from '../../fixtures/http/free-port.js';
 /** How a caller and a process reach each other. */
 export type Way =
   | { readonly transport: Transport.TCP; readonly options: { readonly port: number } }
+  | { readonly transport: Transport.TCP; readonly options: { readonly path: string } }
   | { readonly transport: Transport.NATS; readonly options: { readonly servers: string } };
 
 /** By a port of this machine that nobody listens on. */

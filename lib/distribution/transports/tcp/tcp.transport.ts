@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import type { Server, Socket } from 'node:net';
 import { setImmediate as turn } from 'node:timers/promises';
 import { Logger } from '@nestjs/common';
-import { ServerTCP, type TcpClientOptions, type TcpContext } from '@nestjs/microservices';
+import { ServerTCP, type TcpContext } from '@nestjs/microservices';
 import type { Observable } from 'rxjs';
 import { InvalidServingError } from '../../../errors.js';
 import { formatValue } from '../../../format.js';
@@ -26,7 +26,7 @@ import { PeerConnections } from '../peer-connections.js';
 import { servingPattern, checkSize } from '../names.js';
 import type { TcpOptions } from '../nest-types.js';
 import { jsonAnswer } from '../../json/json-handlers.js';
-import { dialByTcp, TcpLink } from './tcp-link.js';
+import { type DialOptions, dialByTcp, TcpLink } from './tcp-link.js';
 import { checkSocketPath, removeStaleSocket } from '../socket-path.js';
 import { packetSocket } from './tcp-packets.js';
 
@@ -178,7 +178,7 @@ export class TcpTransport implements ServingTransport {
   }
 
   /** The options of a client that connects to the endpoint. */
-  private optionsFor(endpoint: Endpoint): NonNullable<TcpClientOptions['options']> {
+  private optionsFor(endpoint: Endpoint): DialOptions {
     const { maxPacket, options } = this;
     const path = 'path' in endpoint ? endpoint.path : undefined;
     const { tlsOptions, ...plain } = options;

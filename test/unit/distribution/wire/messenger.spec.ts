@@ -56,9 +56,7 @@ describe('Messenger', () => {
 
     expect(other.messages).toEqual([]);
     expect(other.errors).toMatchObject([{ message: 'A frame is for another node' }]);
-    expect(receiver.messages).toMatchObject([
-      { kind: Kind.cancel, from: 'sender', call: 1 },
-    ]);
+    expect(receiver.messages).toMatchObject([{ kind: Kind.cancel, from: 'sender', call: 1 }]);
   });
 
   it('[11] Broadcasts carry the state of nodes and no calls', async () => {
@@ -105,9 +103,7 @@ describe('Messenger', () => {
       }
       await send(to, packet);
     };
-    const failed = expect(messenger.send('one', reply(1 << 19))).rejects.toThrow(
-      'no way',
-    );
+    const failed = expect(messenger.send('one', reply(1 << 19))).rejects.toThrow('no way');
     await Promise.all([failed, messenger.send('one', reply(1 << 19))]);
 
     expect(packets).toHaveLength(3);

@@ -1,6 +1,10 @@
 /** The bytes of a slab, and of the largest frame that gets a part of one. */
 const SLAB = 64 * 1024;
 const SMALL = 16 * 1024;
+/** The bytes of the largest frame whose memory is used again. */
+const LARGE = 1024 * 1024;
+/** Blocks have a multiple of so many bytes: frames of about the same size share them. */
+const STEP = 64 * 1024;
 /** Limit in bytes of the blocks that wait for the next large frames. */
 const MOST_KEPT = 8 * 1024 * 1024;
 
@@ -18,8 +22,11 @@ export class FrameMemory {
 
   /** Returns uninitialised memory. */
   readonly take = (length: number): Buffer => {
+    if (length > LARGE) {
+      return Buffer.allocUnsafeSlow(length);
+    }
     if (length > SMALL) {
-      return Buffer.from(this.block(blockSize(length)), 0, length);
+      return Buffer.from(this.block(Math.ceil(length / STEP) * STEP), 0, length);
     }
     if (this.used + length > this.slab.byteLength) {
       this.slab = Buffer.allocUnsafeSlow(SLAB);
@@ -31,7 +38,7 @@ export class FrameMemory {
   /** Takes the memory of a frame back that nothing reads any more. */
   give({ buffer, byteLength }: Uint8Array): void {
     const size = buffer.byteLength;
-    if (byteLength > SMALL && this.kept + size <= MOST_KEPT) {
+    if (byteLength > SMALL && byteLength <= LARGE && this.kept + size <= MOST_KEPT) {
       this.kept += size;
       const blocks = this.blocks.get(size);
       if (blocks) {
@@ -50,9 +57,4 @@ export class FrameMemory {
     this.kept -= size;
     return block;
   }
-}
-
-/** The next power of two: frames of about the same size share blocks. */
-function blockSize(length: number): number {
-  return 2 ** Math.ceil(Math.log2(length));
 }

@@ -1,3 +1,6 @@
+import { randomUUID } from 'node:crypto';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { Transport } from '@nestjs/microservices';
 import { freePort } from '../../fixtures/http/free-port.js';
 
@@ -10,6 +13,12 @@ export type Way =
 /** By a port of this machine that nobody listens on. */
 export async function tcpWay(): Promise<Way> {
   return { transport: Transport.TCP, options: { port: await freePort() } };
+}
+
+/** By a Unix socket that nobody listens at. */
+export function unixWay(): Way {
+  const path = join(tmpdir(), `serving-${randomUUID()}.sock`);
+  return { transport: Transport.TCP, options: { path } };
 }
 
 export function natsWay(servers: string): Way {

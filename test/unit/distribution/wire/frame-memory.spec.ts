@@ -34,6 +34,15 @@ describe('The memory of frames', () => {
     expect(memory.take(60_000).buffer).not.toBe(small.buffer);
   });
 
+  it('[11] The memory of the largest frames is not kept', () => {
+    const memory = new FrameMemory();
+    const frame = memory.take(2 ** 20 + 8);
+    memory.give(frame);
+
+    expect(memory.take(2 ** 20 + 8).buffer).not.toBe(frame.buffer);
+    expect(frame.buffer.byteLength).toBe(2 ** 20 + 8);
+  });
+
   it('[11] No more than 8 MiB wait for the next frames', () => {
     const memory = new FrameMemory();
     const frames = Array.from({ length: 20 }, () => memory.take(2 ** 19));

@@ -142,8 +142,8 @@ function sentBy({ hmacOf, writePrelude, Kind }: NodeParts): fc.Arbitrary<Sent> {
     sentAs(words, () => Buffer.from(all), Buffer.byteLength(all) > MOST_READ, isProved);
   const packet = (body: number): Buffer => {
     const bytes = Buffer.alloc(40);
-    const call = { call: 0, timeout: Infinity };
-    writePrelude(bytes, { kind: Kind.heartbeat, flags: 0, blocks: 0, head: 0, body, ...call });
+    const none = { flags: 0, blocks: 0, head: 0, call: 0, timeout: Infinity };
+    writePrelude(bytes, { ...none, kind: Kind.heartbeat, body });
     return bytes;
   };
   const sizes = fc.oneof(

@@ -15,6 +15,7 @@ import {
   type FlowControlOptions,
 } from './flow-control.js';
 import { eventsOf, type ExportedServing, outputOf } from './exported-serving.js';
+import type { Address } from '../transport.js';
 import type { Message, Messenger } from '../wire/messenger.js';
 import { FrameError, Kind } from '../wire/prelude.js';
 import type { WireLimits } from '../wire/limits.js';
@@ -25,6 +26,7 @@ import { encodeValue } from '../wire/values.js';
 export class InboundCall {
   /** Its number at the caller. */
   readonly call: number;
+  readonly caller: Address;
   private readonly signal = new CallerSignal();
   /** Limits the events of a stream that are in flight. */
   private window: SendWindow | undefined;
@@ -38,6 +40,7 @@ export class InboundCall {
     private readonly windowLimits: FlowControlOptions,
   ) {
     this.call = request.call;
+    this.caller = request.from;
     this.inputs =
       request.header['lazyInput'] === true
         ? new ReceiveWindow(windowLimits, (taken) => void this.send(Kind.inputCredit, { taken }))

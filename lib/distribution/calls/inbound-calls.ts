@@ -136,13 +136,22 @@ export class InboundCalls {
     const call = new InboundCall(messenger, message, limits, window);
     ofCaller.add(call);
     this.began(name);
-    void call.run(exported).then(() => {
-      ofCaller.delete(id);
-      this.ended(name);
-      if (ofCaller.size === 0 && this.calls.size > MOST_IDLE) {
-        this.calls.delete(from);
-      }
-    });
+    void this.follow(name, call, ofCaller, exported);
+  }
+
+  /** Counts the call until it is answered. */
+  private async follow(
+    name: string,
+    call: InboundCall,
+    ofCaller: CallTable<InboundCall>,
+    exported: ExportedServing,
+  ): Promise<void> {
+    await call.run(exported);
+    ofCaller.delete(call.call);
+    this.ended(name);
+    if (ofCaller.size === 0 && this.calls.size > MOST_IDLE) {
+      this.calls.delete(call.caller);
+    }
   }
 
   private callsOf(caller: Address): CallTable<InboundCall> {

@@ -75,7 +75,9 @@ export type Head = Pick<Frame, 'kind' | 'call' | 'timeout' | 'header'>;
  * @throws InvalidInputError when the memory of a tensor was transferred after its value was encoded
  */
 export function encodeFrame(frame: FrameToSend, spare: Spare = 0): Uint8Array {
-  const bytes = frameOf(frame, headerBytes(frame.header), spare, Buffer.allocUnsafe);
+  const bytes = frameOf(frame, headerBytes(frame.header), spare, (length) =>
+    Buffer.allocUnsafe(length),
+  );
   // A Uint8Array: slices of a Buffer would not copy.
   return new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }

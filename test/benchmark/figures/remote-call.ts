@@ -28,7 +28,7 @@ export async function remoteCall(plan: Plan): Promise<Measurement[]> {
   return [
     ...(await byTcp(plan)),
     ...(await byNats(plan)),
-    ...(await bySocket(plan)),
+    ...(await overSockets(plan)),
     await scaling(plan),
   ];
 }
@@ -93,19 +93,19 @@ async function by(name: string, way: Way, rawWay: Way, plan: Plan): Promise<Meas
 }
 
 /** Calls over a Unix socket beside those over TCP. */
-async function bySocket(plan: Plan): Promise<Measurement[]> {
+async function overSockets(plan: Plan): Promise<Measurement[]> {
   const ways = { 'Unix socket': unixWay(), TCP: await tcpWay() };
   const owners = await Promise.all(Object.values(ways).map((way) => ownerOf('serving', way)));
   const apps = await Promise.all(Object.values(ways).map((way) => startCaller([way])));
   const measurements: Measurement[] = [];
   for (const { size, floats, callers } of sizes) {
     const row = randomRows(1, [floats]);
-    const [bySocket, byTcp] = apps.map(
+    const [socketCall, tcpCall] = apps.map(
       (app) => (): Promise<unknown> => app.get(ServingService).batchedRun('echo', row),
     );
     const sides = await interleave(plan.rounds, {
-      'Unix socket': () => callsPerSecond(callers, plan, bySocket!),
-      TCP: () => callsPerSecond(callers, plan, byTcp!),
+      'Unix socket': () => callsPerSecond(callers, plan, socketCall!),
+      TCP: () => callsPerSecond(callers, plan, tcpCall!),
     });
     const title = `${size} to a process of the same machine and back by a Unix socket`;
     measurements.push(compare({ figure: 'P11', title, by: 'ratio', sides, sideUnit: 'calls/s' }));

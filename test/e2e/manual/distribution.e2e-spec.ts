@@ -109,7 +109,7 @@ export const overNats = {
 // #endregion
 
 // #region unix
-const socket = process.env['SERVING_SOCKET']!; // An absolute path, such as /run/app/models.sock.
+const socket = process.env['SERVING_SOCKET'] ?? '/run/app/models.sock';
 
 /** The process with the models. */
 export const modelProcess = {

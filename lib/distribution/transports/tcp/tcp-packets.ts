@@ -1,6 +1,7 @@
 import type { Socket } from 'node:net';
 import type { Type } from '@nestjs/common';
 import { JsonSocket, type TcpSocket } from '@nestjs/microservices';
+import { messageOf } from '../../../errors.js';
 import { FrameError, packetLength, PRELUDE } from '../../wire/prelude.js';
 
 /**
@@ -48,25 +49,23 @@ export function packetSocket(
     }
 
     wrote(bytes: number): void {
-      this.guard(() => this.splitter.wrote(bytes));
+      this.orDestroy(() => this.splitter.wrote(bytes));
     }
 
     lend(bytes: Buffer): void {
-      this.guard(() => this.splitter.lend(bytes));
+      this.orDestroy(() => this.splitter.lend(bytes));
     }
 
     protected override handleData(data: Buffer | string): void {
-      this.guard(() => this.splitter.push(typeof data === 'string' ? Buffer.from(data) : data));
+      this.orDestroy(() => this.splitter.push(typeof data === 'string' ? Buffer.from(data) : data));
     }
 
-    private guard(read: () => void): void {
+    /** Ends a connection that cannot be read any further. */
+    private orDestroy(read: () => void): void {
       try {
         read();
       } catch (error) {
-        if (!(error instanceof FrameError)) {
-          throw error;
-        }
-        this.netSocket.destroy(error);
+        this.netSocket.destroy(error instanceof Error ? error : new Error(messageOf(error)));
       }
     }
   };

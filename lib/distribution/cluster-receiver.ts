@@ -5,7 +5,7 @@ import type { Members } from './membership/members.js';
 import { readNodeInfo } from './membership/node-info.js';
 import type { NodeSelector } from './membership/balancer.js';
 import type { Address, Receiver } from './transport.js';
-import type { Message, Messenger } from './wire/messenger.js';
+import type { Message, MessageHead, Messenger } from './wire/messenger.js';
 import { FrameError, Kind } from './wire/prelude.js';
 
 export interface ClusterReceiverOptions {
@@ -77,7 +77,7 @@ export class ClusterReceiver implements Receiver {
   }
 
   /** Refuses a message whose content cannot be read. */
-  refuse(message: Pick<Message, 'kind' | 'from' | 'header'>, error: FrameError): void {
+  refuse(message: MessageHead, error: FrameError): void {
     const { inbound, outbound } = this.options;
     (message.kind < Kind.reply ? inbound : outbound).refuse(message, error);
   }

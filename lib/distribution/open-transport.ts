@@ -10,7 +10,7 @@ export async function openTransport(given: DistributionOptions): Promise<Serving
   switch (given.transport) {
     case Transport.TCP: {
       checkTransportOptions(
-        { transport: 'Transport.TCP', options: ['host', 'port'], isBrokerless: true },
+        { transport: 'Transport.TCP', options: ['host', 'port', 'path'], isBrokerless: true },
         given,
       );
       const { TcpTransport } = await import('./transports/tcp/tcp.transport.js');
@@ -66,7 +66,7 @@ interface TransportOptions {
   readonly isBrokerless: boolean;
 }
 
-const ALL = ['host', 'port', 'url', 'servers'];
+const ALL = ['host', 'port', 'path', 'url', 'servers'];
 
 /**
  * Rejects options of another transport, which would be ignored silently.

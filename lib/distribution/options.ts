@@ -21,15 +21,16 @@ export interface TcpDistribution {
   /** The transport. */
   readonly transport: Transport.TCP;
   /**
-   * Options of Nest's TCP transport, passed on unchanged. By default a node listens on 127.0.0.1, on
-   * any free port.
+   * Options of Nest's TCP transport, passed on unchanged, or the `path` of a Unix socket. By default
+   * a node listens on 127.0.0.1, on any free port.
    *
    * @default {}
    */
   readonly options?: TcpTransportOptions;
   /**
    * The addresses of the other nodes: `host:port`, `{ host, port }`, `{ dns, port }` for every
-   * address of a name, or a function that returns them. This node's own address is ignored.
+   * address of a name, the path of a Unix socket, `{ path }`, or a function that returns them. This
+   * node's own address is ignored.
    *
    * @default []
    */

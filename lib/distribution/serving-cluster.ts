@@ -24,6 +24,7 @@ import type { NodeInfo } from './membership/node-info.js';
 import { NodeSelector } from './membership/balancer.js';
 import type { ResolvedDistribution } from './resolve-options.js';
 import type { Address, JsonHandler, ServingTransport } from './transport.js';
+import { SentHeader } from './wire/header.js';
 import { Messenger } from './wire/messenger.js';
 import { Kind } from './wire/prelude.js';
 import { namespaceSecret } from './wire/signature.js';
@@ -174,7 +175,10 @@ export class ServingCluster
     probes.end();
     shutdown.closeCalls();
     const goodbye = messenger
-      .broadcast(Kind.goodbye, { drained: inbound.isDrained })
+      .broadcast({
+        kind: Kind.goodbye,
+        header: new SentHeader({ drained: inbound.isDrained }),
+      })
       .catch(() => {});
     const timeout = () => Math.min(shutdown.timeLeft, FLUSH) + GRACE;
     await Promise.race([goodbye, delay(timeout(), undefined, { ref: false })]);

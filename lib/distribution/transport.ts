@@ -47,11 +47,12 @@ export interface ServingTransport {
   /** Resolves when packets can be sent and received. */
   start(context: TransportContext): Promise<void>;
   /**
-   * Sends to one node. The packet may be sent later, so its bytes must not change.
+   * Sends to one node. The packet may be sent later, so its bytes do not change before `free` is
+   * called with it. A transport need not call that; then the memory is not used again.
    *
    * @throws NodeGoneError, at once or by rejecting, when the node is known to be gone
    */
-  send(to: Address, packet: Uint8Array): void | Promise<void>;
+  send(to: Address, packet: Uint8Array, free?: (packet: Uint8Array) => void): void | Promise<void>;
   /** Sends to all reachable nodes and clients. */
   broadcast(packet: Uint8Array): void | Promise<void>;
   /** Ends the connection to a silent node, so that a new one can replace it. */

@@ -141,8 +141,9 @@ function sentBy({ hmacOf, writePrelude, Kind }: NodeParts): fc.Arbitrary<Sent> {
   const text = (all: string, words: string, isProved = false): Sent =>
     sentAs(words, () => Buffer.from(all), Buffer.byteLength(all) > MOST_READ, isProved);
   const packet = (body: number): Buffer => {
-    const bytes = Buffer.alloc(24);
-    writePrelude(bytes, { kind: Kind.heartbeat, flags: 0, blocks: 0, head: 0, body });
+    const bytes = Buffer.alloc(40);
+    const none = { flags: 0, blocks: 0, head: 0, call: 0, timeout: Infinity };
+    writePrelude(bytes, { ...none, kind: Kind.heartbeat, body });
     return bytes;
   };
   const sizes = fc.oneof(

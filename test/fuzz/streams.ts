@@ -94,9 +94,9 @@ class Peer {
             resolve(outcomeOf(kind === Kind.error ? String(code) : 'answered', isRefused)),
           );
         });
-        this.send('request', { call, serving: 'echo', ...request });
+        this.send('request', call, { serving: 'echo', ...request });
         for (const { kind, header, bytes } of steps) {
-          this.send(kind, { call, ...header }, new Uint8Array(bytes));
+          this.send(kind, call, header, new Uint8Array(bytes));
         }
         return answer.finally(() => this.answers.delete(call));
       },
@@ -104,13 +104,19 @@ class Peer {
     };
   }
 
-  private send(kind: Step['kind'] | 'request', header: object, value?: unknown): void {
+  private send(
+    kind: Step['kind'] | 'request',
+    call: number,
+    header: object,
+    value?: unknown,
+  ): void {
     const { encodeFrame, encodeValue, defaultWireLimits, Kind } = this.parts;
     const encoded = value === undefined ? undefined : encodeValue(value, defaultWireLimits);
     this.transport.send(
       this.owner,
       encodeFrame({
         kind: Kind[kind],
+        call,
         header: { from: EVIL, to: this.owner, ...header },
         value: encoded,
       }),
@@ -119,17 +125,16 @@ class Peer {
 
   private receive(packet: Uint8Array): void {
     const { decodeFrame, defaultWireLimits, Kind } = this.parts;
-    const { kind, header } = decodeFrame(packet, defaultWireLimits);
-    const { info, error, call, from } = header as {
+    const { kind, call, header } = decodeFrame(packet, defaultWireLimits);
+    const { info, error, from } = header as {
       readonly info?: { readonly role: string };
       readonly error?: { readonly code?: string };
-      readonly call?: number;
       readonly from: string;
     };
     if (kind === Kind.heartbeat && info?.role === 'node') {
       this.owner = from;
     } else if (kind === Kind.error || kind === Kind.end || kind === Kind.reply) {
-      this.answers.get(call ?? 0)?.(kind, error?.code);
+      this.answers.get(call)?.(kind, error?.code);
     }
   }
 }

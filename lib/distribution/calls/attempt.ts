@@ -1,4 +1,5 @@
 import { isA } from '../../errors.js';
+import { onCancel, type ResolvedCallOptions } from '../../execution/resolved-call-options.js';
 import { leave, type Source } from '../../streaming/source.js';
 import {
   AttemptError,
@@ -17,6 +18,7 @@ import {
 import type { Method } from './exported-serving.js';
 import type { Message, Messenger } from '../wire/messenger.js';
 import { type Address, NodeGoneError } from '../transport.js';
+import { SentHeader } from '../wire/header.js';
 import { FrameError, Kind } from '../wire/prelude.js';
 import type { EncodedValue } from '../wire/values.js';
 
@@ -24,8 +26,9 @@ import type { EncodedValue } from '../wire/values.js';
 export interface RemoteRequest {
   readonly serving: string;
   readonly method: Method;
-  /** The header for the attempt of this number, made when it is sent. */
-  readonly header: (call: number) => object;
+  readonly header: SentHeader;
+  /** The time until which the caller waits, in milliseconds of `performance.now()`. */
+  readonly deadline: number;
   readonly input: EncodedValue | undefined;
   /** A lazy input, whose elements are sent one by one. */
   readonly more?:
@@ -47,12 +50,15 @@ export class Attempt {
   private window: SendWindow | undefined;
   private resolve!: (value: unknown) => void;
   private reject!: (error: unknown) => void;
-  private sent: Promise<unknown> = Promise.resolve();
+  /** The sending of the request, where it takes time. */
+  private leaving: Promise<unknown> | undefined;
+  private removeCancel = (): void => {};
   /** A lazy input cannot be read a second time for another node. */
   private hasReadInput = false;
 
   constructor(
-    private readonly id: number,
+    /** Its number. */
+    readonly call: number,
     private readonly messenger: Messenger,
     readonly node: Address,
     private readonly request: RemoteRequest,
@@ -64,18 +70,33 @@ export class Attempt {
       this.reject = reject;
     });
     if (request.method === 'stream') {
-      this.events = new ReceiveWindow(limits, (taken) => this.sendFrame(Kind.credit, { taken }));
+      this.events = new ReceiveWindow(limits, (taken) =>
+        this.sendFrame(Kind.credit, new SentHeader({ taken })),
+      );
       // The reader of the events gets the same error.
       this.answer.catch(() => {});
     }
   }
 
-  send(): void {
-    const { node, request, messenger, id } = this;
-    const header = request.header(id);
-    const granting = this.events ? { ...header, window: this.limits } : header;
-    this.sent = messenger.send(node, Kind.request, granting, request.input);
-    this.sent.catch((cause: unknown) => this.fail(notSentError(request.serving, node, cause)));
+  /** Sends the request, unless the call is cancelled; ends the attempt when it is later. */
+  send(terms: ResolvedCallOptions): void {
+    const { node, request, messenger, call } = this;
+    this.removeCancel = onCancel(terms, (reason) => this.fail(reason));
+    if (this.isOver) {
+      this.removeCancel();
+      return;
+    }
+    const { header, deadline, input: value } = request;
+    const timeout = Math.max(0, Math.ceil(deadline - performance.now()));
+    try {
+      const sent = messenger.send(node, { kind: Kind.request, call, timeout, header, value });
+      if (typeof sent !== 'number') {
+        this.leaving = sent;
+        sent.catch((cause: unknown) => this.fail(notSentError(request.serving, node, cause)));
+      }
+    } catch (cause) {
+      this.fail(notSentError(request.serving, node, cause));
+    }
   }
 
   /** Ends the attempt with the error, and cancels the call on the node. */
@@ -87,7 +108,7 @@ export class Attempt {
     this.events?.fail(error);
     this.reject(error);
     if (!isA(error, AttemptError)) {
-      this.sendFrame(Kind.cancel, {});
+      this.sendFrame(Kind.cancel);
     }
   }
 
@@ -103,7 +124,7 @@ export class Attempt {
     if (!this.isOver) {
       this.fail(this.withoutRetry(nodeLostError(this.request.serving, this.node, mayHaveRun)));
       // The node may only have been silent, and would go on with a call that nobody waits for.
-      this.sendFrame(Kind.cancel, {});
+      this.sendFrame(Kind.cancel);
     }
   }
 
@@ -121,7 +142,7 @@ export class Attempt {
 
   /** Fails the attempt for an answer that cannot be read. */
   refuse(error: FrameError): void {
-    this.sendFrame(Kind.cancel, {});
+    this.sendFrame(Kind.cancel);
     this.fail(invalidAnswerError(this.node, error));
   }
 
@@ -152,6 +173,7 @@ export class Attempt {
 
   private end(): void {
     this.isOver = true;
+    this.removeCancel();
     this.window?.close();
     this.ended(this);
   }
@@ -175,22 +197,17 @@ export class Attempt {
     { source, encode }: NonNullable<RemoteRequest['more']>,
     window: SendWindow,
   ): Promise<void> {
-    const { request, node, messenger, id } = this;
+    const { request, node, messenger, call } = this;
     try {
       while (await window.room()) {
         const next = await source.next();
+        const header = new SentHeader(next.done ? { count: window.sent } : { index: window.sent });
         if (next.done) {
-          await messenger.send(node, Kind.inputEnd, { call: id, count: window.sent });
+          await messenger.send(node, { kind: Kind.inputEnd, call, header });
           return;
         }
-        window.add(
-          await messenger.send(
-            node,
-            Kind.input,
-            { call: id, index: window.sent },
-            encode(next.value),
-          ),
-        );
+        const value = encode(next.value);
+        window.add(await messenger.send(node, { kind: Kind.input, call, header, value }));
       }
     } catch (error) {
       this.fail(
@@ -207,13 +224,14 @@ export class Attempt {
     return this.hasReadInput ? new AttemptError(error, 'yes', isUnreachable) : failure;
   }
 
-  /**
-   * Sends after the request, which may still be leaving. An error means that the node is gone,
-   * which the membership notices.
-   */
-  private sendFrame(kind: Kind, header: object): void {
-    this.sent
-      .then(() => this.messenger.send(this.node, kind, { call: this.id, ...header }))
-      .catch(() => {});
+  /** Sends after the request, which may still be leaving. */
+  private sendFrame(kind: Kind, header?: SentHeader): void {
+    const send = (): unknown =>
+      this.messenger.trySend(this.node, { kind, call: this.call, header });
+    if (this.leaving) {
+      this.leaving.then(send, () => {});
+    } else {
+      send();
+    }
   }
 }

@@ -13,18 +13,15 @@ export interface ExportedServing {
 export type Method = 'batchedRun' | 'run' | 'stream';
 
 /** The output of a call, as it is sent. */
-export async function outputOf(
+export function outputOf(
   { serving, postprocess }: ExportedServing,
   method: Exclude<Method, 'stream'>,
   input: unknown,
   options: InternalCallOptions,
 ): Promise<unknown> {
-  // The output is encoded at once, unless `postprocess` reads it.
-  const own: InternalCallOptions = { ...options, zeroCopy: !postprocess };
-  const output = await (method === 'run'
-    ? serving.run(input, own)
-    : serving.batchedRun(input, own));
-  return postprocess ? postprocess(output) : output;
+  const output =
+    method === 'run' ? serving.run(input, options) : serving.batchedRun(input, options);
+  return postprocess ? output.then(postprocess) : output;
 }
 
 /** The events of a streamed call, as they are sent. */

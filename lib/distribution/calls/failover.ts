@@ -42,6 +42,18 @@ export class Failover {
   }
 
   /**
+   * The next node for the call, if one takes it now.
+   *
+   * @throws the reason of a call that is cancelled
+   */
+  pick(): Candidate | undefined {
+    const { serving, terms, excluded, options } = this;
+    const { selector } = options;
+    terms.signal?.throwIfAborted();
+    return selector.isOnline ? selector.pick(serving, excluded) : undefined;
+  }
+
+  /**
    * The next node for the call.
    *
    * @throws the error of the last attempt, if there was one; UnknownServingError when no node has
@@ -49,12 +61,11 @@ export class Failover {
    * calls
    */
   async next(): Promise<Candidate> {
-    const { serving, terms, excluded, unreachable } = this;
+    const { terms, excluded, unreachable } = this;
     const { selector, discoveryTimeout } = this.options;
     let left = discoveryTimeout;
     for (;;) {
-      terms.signal?.throwIfAborted();
-      const candidate = selector.isOnline ? selector.pick(serving, excluded) : undefined;
+      const candidate = this.pick();
       if (candidate) {
         return candidate;
       }

@@ -1,9 +1,9 @@
 import { InvalidInputError, InvalidOutputError, messageOf } from '../../errors.js';
-import type { AbortSignalLike, CallOptions, StreamOptions } from '../../context/call-options.js';
+import type { AbortSignalLike, StreamOptions } from '../../context/call-options.js';
+import type { InternalCallOptions } from '../../execution/resolved-call-options.js';
 import { errorHeader, lostCallerHeader } from './attempt-error.js';
 import {
   type Header,
-  optionalNumberIn,
   optionalStringIn,
   optionalStringsIn,
   wholeIn,
@@ -15,13 +15,18 @@ import {
   type FlowControlOptions,
 } from './flow-control.js';
 import { eventsOf, type ExportedServing, outputOf } from './exported-serving.js';
+import type { Address } from '../transport.js';
 import type { Message, Messenger } from '../wire/messenger.js';
 import { FrameError, Kind } from '../wire/prelude.js';
 import type { WireLimits } from '../wire/limits.js';
+import { SentHeader } from '../wire/header.js';
 import { encodeValue } from '../wire/values.js';
 
 /** One call of another node, until it is answered. */
 export class InboundCall {
+  /** Its number at the caller. */
+  readonly call: number;
+  readonly caller: Address;
   private readonly signal = new CallerSignal();
   /** Limits the events of a stream that are in flight. */
   private window: SendWindow | undefined;
@@ -30,11 +35,12 @@ export class InboundCall {
 
   constructor(
     private readonly messenger: Messenger,
-    private readonly id: number,
     private readonly request: Message,
     private readonly limits: WireLimits,
     private readonly windowLimits: FlowControlOptions,
   ) {
+    this.call = request.call;
+    this.caller = request.from;
     this.inputs =
       request.header['lazyInput'] === true
         ? new ReceiveWindow(windowLimits, (taken) => void this.send(Kind.inputCredit, { taken }))
@@ -43,26 +49,23 @@ export class InboundCall {
 
   /** Runs the call and sends its answer; resolves when that is sent, and never rejects. */
   async run(exported: ExportedServing): Promise<void> {
-    const { inputs, signal } = this;
-    const { header, value } = this.request;
+    const { inputs, request } = this;
     try {
-      const method = optionalStringIn(header, 'method');
-      const window =
-        method === 'stream' ? new SendWindow(grantedWindow(header, this.windowLimits)) : undefined;
-      this.window = window;
-      const input = inputs ? this.openInput(inputs) : inputIn(value);
-      const options = optionsIn(header, signal);
-      if (window) {
-        await this.stream(
-          eventsOf(exported, input, { ...options, ...streamOptionsIn(header) }),
-          window,
-        );
+      const method = optionalStringIn(request.header, 'method');
+      const input = inputs ? this.openInput(inputs) : inputIn(request.value);
+      if (method === 'stream') {
+        await this.stream(exported, input);
       } else {
-        await this.sendOutput(
+        // The output is encoded at once, unless `postprocess` reads it.
+        const options = optionsIn(request, this.signal, !exported.postprocess);
+        const sent = this.sendOutput(
           Kind.reply,
-          {},
+          undefined,
           await outputOf(exported, method === 'run' ? 'run' : 'batchedRun', input, options),
         );
+        if (typeof sent !== 'number') {
+          await sent;
+        }
       }
     } catch (error) {
       const failure = error instanceof FrameError ? invalidInputError(error) : error;
@@ -150,44 +153,55 @@ export class InboundCall {
   }
 
   /** Reads no more events than the caller has room for. */
-  private async stream(events: AsyncIterable<unknown>, window: SendWindow): Promise<void> {
-    for await (const event of events) {
+  private async stream(exported: ExportedServing, input: unknown): Promise<void> {
+    const { header } = this.request;
+    const window = new SendWindow(grantedWindow(header, this.windowLimits));
+    this.window = window;
+    const options = { ...optionsIn(this.request, this.signal, false), ...streamOptionsIn(header) };
+    for await (const event of eventsOf(exported, input, options)) {
       if (!(await window.room())) {
         return;
       }
-      window.add(await this.sendOutput(Kind.chunk, { index: window.sent }, event));
+      const index = new SentHeader({ index: window.sent });
+      window.add(await this.sendOutput(Kind.chunk, index, event));
     }
     await this.send(Kind.end, { count: window.sent });
   }
 
   /**
-   * Sends an output; resolves with the bytes sent.
+   * Sends an output; returns the bytes sent.
    *
    * @throws InvalidOutputError for an output that cannot be sent
    */
-  private async sendOutput(kind: Kind, header: object, output: unknown): Promise<number> {
+  private sendOutput(
+    kind: Kind,
+    header: SentHeader | undefined,
+    output: unknown,
+  ): number | Promise<number> {
+    const { messenger, limits, request } = this;
+    const { from, call } = request;
     try {
-      return await this.messenger.send(
-        this.request.from,
-        kind,
-        { call: this.id, ...header },
-        encodeValue(output, this.limits),
-      );
+      const value = encodeValue(output, limits);
+      const sent = messenger.send(from, { kind, call, header, value });
+      return typeof sent === 'number' ? sent : sent.catch(unsentOutput);
     } catch (cause) {
-      throw new InvalidOutputError(
-        `The output cannot be sent to another node: ${messageOf(cause)}`,
-        { cause },
-      );
+      return unsentOutput(cause);
     }
   }
 
-  /** An error means that the caller is gone, which the membership notices. */
   private async send(kind: Kind, header: object): Promise<void> {
-    if (!this.signal.aborted) {
-      const { messenger, request, id } = this;
-      await messenger.send(request.from, kind, { call: id, ...header }).catch(() => {});
+    const { messenger, request, signal } = this;
+    if (!signal.aborted) {
+      const { from, call } = request;
+      await messenger.trySend(from, { kind, call, header: new SentHeader(header) });
     }
   }
+}
+
+function unsentOutput(cause: unknown): never {
+  throw new InvalidOutputError(`The output cannot be sent to another node: ${messageOf(cause)}`, {
+    cause,
+  });
 }
 
 function invalidInputError(cause: unknown): InvalidInputError {
@@ -206,13 +220,21 @@ function streamOptionsIn(header: Header): Pick<StreamOptions<string>, 'hooks' | 
   return { hooks: optionalStringsIn(header, 'hooks') ?? [], inline: header['inline'] === true };
 }
 
-function optionsIn(header: Header, signal: AbortSignalLike): CallOptions {
-  const timeout = optionalNumberIn(header, 'timeout');
-  const priority = header['priority'] as number | undefined;
-  const tenant = optionalStringIn(header, 'tenant');
-  const key = optionalStringIn(header, 'key');
-  const origin = optionalStringIn(header, 'origin') ?? 'rpc';
-  return { timeout, priority, tenant, key, origin, signal };
+function optionsIn(
+  { header, timeout }: Message,
+  signal: AbortSignalLike,
+  zeroCopy: boolean,
+): InternalCallOptions {
+  return {
+    // Without a limit of the call, that of the serving holds.
+    timeout: timeout === Infinity ? undefined : timeout,
+    priority: header['priority'] as number | undefined,
+    tenant: optionalStringIn(header, 'tenant'),
+    key: optionalStringIn(header, 'key'),
+    origin: optionalStringIn(header, 'origin') ?? 'rpc',
+    signal,
+    zeroCopy,
+  };
 }
 
 /**
@@ -222,7 +244,8 @@ function optionsIn(header: Header, signal: AbortSignalLike): CallOptions {
 class CallerSignal implements AbortSignalLike {
   aborted = false;
   reason: unknown;
-  private readonly listeners = new Set<() => void>();
+  /** Created with the first listener. */
+  private listeners: Set<() => void> | undefined;
 
   abort(): void {
     if (this.aborted) {
@@ -233,8 +256,9 @@ class CallerSignal implements AbortSignalLike {
       'The caller on the other node has cancelled the call',
       'AbortError',
     );
-    this.listeners.forEach((listener) => listener());
-    this.listeners.clear();
+    const { listeners } = this;
+    this.listeners = undefined;
+    listeners?.forEach((listener) => listener());
   }
 
   throwIfAborted(): void {
@@ -244,10 +268,10 @@ class CallerSignal implements AbortSignalLike {
   }
 
   addEventListener(_: 'abort', listener: () => void): void {
-    this.listeners.add(listener);
+    (this.listeners ??= new Set()).add(listener);
   }
 
   removeEventListener(_: 'abort', listener: () => void): void {
-    this.listeners.delete(listener);
+    this.listeners?.delete(listener);
   }
 }

@@ -6,11 +6,13 @@ import {
 } from '../../errors.js';
 import { formatValue } from '../../format.js';
 import { type MayHaveRun, errorHeader } from './attempt-error.js';
-import { optionalStringIn, wholeIn } from '../wire/record-reader.js';
+import { optionalStringIn } from '../wire/record-reader.js';
+import { CallTable } from './call-table.js';
 import type { ExportedServing } from './exported-serving.js';
-import type { Message, Messenger } from '../wire/messenger.js';
+import type { Message, MessageHead, Messenger } from '../wire/messenger.js';
 import { InboundCall } from './inbound-call.js';
 import type { Address } from '../transport.js';
+import { SentHeader } from '../wire/header.js';
 import { type FrameError, Kind } from '../wire/prelude.js';
 import type { WireLimits } from '../wire/limits.js';
 import { Waits } from '../../execution/resolved-call-options.js';
@@ -26,11 +28,16 @@ export interface InboundCallsOptions {
   readonly find: (serving: string) => ExportedServing | undefined;
 }
 
+/** The callers that are remembered without a call. */
+const MOST_IDLE = 256;
+
 /** The calls of other nodes, and of clients with JSON messages, that have no answer yet. */
 export class InboundCalls {
-  private readonly calls = new Map<Address, Map<number, InboundCall>>();
+  private readonly calls = new Map<Address, CallTable<InboundCall>>();
   private readonly counts = new Map<string, number>();
-  private readonly runs = new Set<Promise<void>>();
+  /** The calls that have no answer yet. */
+  private running = 0;
+  private notifyIdle: (() => void) | undefined;
   private readonly jsonCalls = new Waits();
   private isDraining = false;
 
@@ -43,54 +50,53 @@ export class InboundCalls {
 
   /** Whether every call is answered, and new ones are refused. */
   get isDrained(): boolean {
-    return this.isDraining && this.runs.size === 0;
+    return this.isDraining && this.running === 0;
   }
 
   /** Refuses new calls; resolves when all others are answered. */
   async drain(): Promise<void> {
     this.isDraining = true;
-    while (this.runs.size > 0) {
-      await Promise.all(this.runs);
+    if (this.running > 0) {
+      await new Promise<void>((resolve) => (this.notifyIdle = resolve));
     }
   }
 
   receive(message: Message): void {
-    const { kind, from, header } = message;
-    const id = wholeIn(header, 'call');
+    const { kind, from, call } = message;
     if (kind === Kind.request) {
-      this.begin(id, message);
+      this.begin(message);
     } else {
       // Messages of a call that is over are ignored.
-      this.calls.get(from)?.get(id)?.receive(message);
+      this.calls.get(from)?.get(call)?.receive(message);
     }
   }
 
   /** Refuses a message that cannot be read; another node may take such a request. */
-  refuse(
-    { kind, from, header }: Pick<Message, 'kind' | 'from' | 'header'>,
-    error: FrameError,
-  ): void {
-    const id = wholeIn(header, 'call');
+  refuse({ kind, from, call }: MessageHead, error: FrameError): void {
     if (kind === Kind.request) {
       this.refuseRequest(
         from,
-        id,
+        call,
         new RequestTooLargeError(`A node cannot take the call: ${error.message}`, { cause: error }),
       );
     } else {
-      this.calls.get(from)?.get(id)?.refuse(error);
+      this.calls.get(from)?.get(call)?.refuse(error);
     }
   }
 
   /** The node seems to be lost. */
   lose(address: Address): void {
-    this.calls.get(address)?.forEach((call) => call.lose());
+    const ofCaller = this.calls.get(address);
+    ofCaller?.all().forEach((call) => call.lose());
+    if (ofCaller?.size === 0) {
+      this.calls.delete(address);
+    }
   }
 
   /** Answers all calls with the error. */
   close(error: Error): void {
     this.jsonCalls.end(error);
-    this.calls.forEach((ofCaller) => ofCaller.forEach((call) => call.fail(error)));
+    this.calls.forEach((ofCaller) => ofCaller.all().forEach((call) => call.fail(error)));
   }
 
   loseAll(): void {
@@ -108,14 +114,17 @@ export class InboundCalls {
     if (refusal || !exported) {
       throw refusal;
     }
-    const answer = this.jsonCalls.for(call(exported));
-    this.follow(name, answer);
-    return answer;
+    this.began(name);
+    try {
+      return await this.jsonCalls.for(call(exported));
+    } finally {
+      this.ended(name);
+    }
   }
 
-  private begin(id: number, message: Message): void {
+  private begin(message: Message): void {
     const { messenger, limits, window, find } = this.options;
-    const { from, header } = message;
+    const { from, header, call: id } = message;
     const name = optionalStringIn(header, 'serving') ?? '';
     const exported = find(name);
     const refusal = this.refusal(name, exported);
@@ -123,33 +132,52 @@ export class InboundCalls {
       this.refuseRequest(from, id, refusal);
       return;
     }
-    const call = new InboundCall(messenger, id, message, limits, window);
-    const ofCaller = this.calls.get(from) ?? new Map<number, InboundCall>();
-    this.calls.set(from, ofCaller.set(id, call));
-    this.follow(name, call.run(exported), () => {
-      ofCaller.delete(id);
-      if (ofCaller.size === 0) {
-        this.calls.delete(from);
-      }
-    });
+    const ofCaller = this.callsOf(from);
+    const call = new InboundCall(messenger, message, limits, window);
+    ofCaller.add(call);
+    this.began(name);
+    void this.follow(name, call, ofCaller, exported);
   }
 
   /** Counts the call until it is answered. */
-  private follow(name: string, answer: Promise<unknown>, ended?: () => void): void {
-    const end = (): void => {
-      this.runs.delete(run);
-      this.counts.set(name, this.count(name) - 1);
-      ended?.();
-    };
-    const run = answer.then(end, end);
-    this.runs.add(run);
+  private async follow(
+    name: string,
+    call: InboundCall,
+    ofCaller: CallTable<InboundCall>,
+    exported: ExportedServing,
+  ): Promise<void> {
+    await call.run(exported);
+    ofCaller.delete(call.call);
+    this.ended(name);
+    if (ofCaller.size === 0 && this.calls.size > MOST_IDLE) {
+      this.calls.delete(call.caller);
+    }
+  }
+
+  private callsOf(caller: Address): CallTable<InboundCall> {
+    let calls = this.calls.get(caller);
+    if (!calls) {
+      calls = new CallTable();
+      this.calls.set(caller, calls);
+    }
+    return calls;
+  }
+
+  private began(name: string): void {
+    this.running++;
     this.counts.set(name, this.count(name) + 1);
   }
 
-  private refuseRequest(to: Address, id: number, refusal: Error | undefined): void {
-    void this.options.messenger
-      .send(to, Kind.error, { call: id, ...errorHeader(refusal, 'no' satisfies MayHaveRun) })
-      .catch(() => {});
+  private ended(name: string): void {
+    this.counts.set(name, this.count(name) - 1);
+    if (--this.running === 0) {
+      this.notifyIdle?.();
+    }
+  }
+
+  private refuseRequest(to: Address, call: number, refusal: Error | undefined): void {
+    const header = new SentHeader(errorHeader(refusal, 'no' satisfies MayHaveRun));
+    void this.options.messenger.trySend(to, { kind: Kind.error, call, header });
   }
 
   private refusal(name: string, exported: ExportedServing | undefined): Error | undefined {
@@ -164,7 +192,7 @@ export class InboundCalls {
     if (state !== 'ready') {
       return new ServingClosedError(`Serving "${name}" is ${state} on this node`);
     }
-    return this.runs.size >= maxCalls
+    return this.running >= maxCalls
       ? new OverloadedError(
           `${maxCalls} calls of other nodes have no answer yet, and "limits.calls" of ` +
             'ServingClusterModule allows no more',

@@ -1,7 +1,7 @@
 import { OverloadedError } from '../../errors.js';
 import { Attempt, type RemoteRequest } from './attempt.js';
-import { wholeIn } from '../wire/record-reader.js';
-import type { Message, Messenger } from '../wire/messenger.js';
+import { CallTable } from './call-table.js';
+import type { Message, MessageHead, Messenger } from '../wire/messenger.js';
 import type { Address } from '../transport.js';
 import type { FrameError } from '../wire/prelude.js';
 import { Waits } from '../../execution/resolved-call-options.js';
@@ -9,8 +9,9 @@ import type { FlowControlOptions } from './flow-control.js';
 
 /** The calls to other nodes that have no answer yet. */
 export class OutboundCalls {
-  private readonly attempts = new Map<number, Attempt>();
-  private readonly byNode = new Map<Address, Set<Attempt>>();
+  private readonly attempts = new CallTable<Attempt>();
+  /** The number of attempts by node, also of nodes without any. */
+  private readonly counts = new Map<Address, number>();
   /** The preprocessing of calls that are not sent yet. */
   readonly preparing = new Waits();
   private lastId = 0;
@@ -25,8 +26,8 @@ export class OutboundCalls {
   ) {}
 
   /** The nodes that have not answered a call yet. */
-  get nodes(): Iterable<Address> {
-    return this.byNode.keys();
+  get nodes(): readonly Address[] {
+    return [...this.counts].filter(([, count]) => count > 0).map(([node]) => node);
   }
 
   get size(): number {
@@ -34,7 +35,7 @@ export class OutboundCalls {
   }
 
   countOf(node: Address): number {
-    return this.byNode.get(node)?.size ?? 0;
+    return this.counts.get(node) ?? 0;
   }
 
   /**
@@ -65,7 +66,7 @@ export class OutboundCalls {
   close(error: Error): void {
     this.closed ??= error;
     this.preparing.end(error);
-    this.attempts.forEach((attempt) => attempt.fail(error));
+    this.attempts.all().forEach((attempt) => attempt.fail(error));
   }
 
   /**
@@ -85,13 +86,17 @@ export class OutboundCalls {
         { retryAfter: 1 },
       );
     }
-    const id = ++this.lastId;
-    const attempt = new Attempt(id, this.messenger, node, request, this.window, (over) =>
-      this.end(id, over),
+    this.lastId = this.attempts.nextAfter(this.lastId);
+    const attempt = new Attempt(
+      this.lastId,
+      this.messenger,
+      node,
+      request,
+      this.window,
+      this.ended,
     );
-    this.attempts.set(id, attempt);
-    const ofNode = this.byNode.get(node) ?? new Set();
-    this.byNode.set(node, ofNode.add(attempt));
+    this.attempts.add(attempt);
+    this.counts.set(node, this.countOf(node) + 1);
     return attempt;
   }
 
@@ -101,27 +106,30 @@ export class OutboundCalls {
   }
 
   /** Fails the call of an answer that cannot be read. */
-  refuse(message: Pick<Message, 'from' | 'header'>, error: FrameError): void {
+  refuse(message: MessageHead, error: FrameError): void {
     this.attemptOf(message)?.refuse(error);
   }
 
   /** The node is lost; `mayHaveRun`: whether it may have run the calls without an answer. */
   lose(node: Address, mayHaveRun: 'no' | 'unknown'): void {
-    this.byNode.get(node)?.forEach((attempt) => attempt.lose(mayHaveRun));
+    for (const attempt of this.attempts.all()) {
+      if (attempt.node === node) {
+        attempt.lose(mayHaveRun);
+      }
+    }
+    if (this.countOf(node) === 0) {
+      this.counts.delete(node);
+    }
   }
 
   /** Only the node of a call may answer it. */
-  private attemptOf({ from, header }: Pick<Message, 'from' | 'header'>): Attempt | undefined {
-    const attempt = this.attempts.get(wholeIn(header, 'call'));
+  private attemptOf({ from, call }: MessageHead): Attempt | undefined {
+    const attempt = this.attempts.get(call);
     return attempt?.node === from ? attempt : undefined;
   }
 
-  private end(id: number, attempt: Attempt): void {
-    this.attempts.delete(id);
-    const ofNode = this.byNode.get(attempt.node);
-    ofNode?.delete(attempt);
-    if (ofNode?.size === 0) {
-      this.byNode.delete(attempt.node);
-    }
-  }
+  private readonly ended = ({ call, node }: Attempt): void => {
+    this.attempts.delete(call);
+    this.counts.set(node, this.countOf(node) - 1);
+  };
 }

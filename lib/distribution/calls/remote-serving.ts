@@ -3,7 +3,6 @@ import { InvalidServingError } from '../../errors.js';
 import { type CallOptions, onAbort, type StreamOptions } from '../../context/call-options.js';
 import {
   type ResolvedCallOptions,
-  onCancel,
   resolveCallOptions,
 } from '../../execution/resolved-call-options.js';
 import { CallRecorder } from '../../events/call-recorder.js';
@@ -21,18 +20,30 @@ import type { Address } from '../transport.js';
 import type { OutboundCalls } from './outbound-calls.js';
 import { Failover, type FailoverOptions } from './failover.js';
 import type { WireLimits } from '../wire/limits.js';
+import { SentHeader } from '../wire/header.js';
 import { encodeValue } from '../wire/values.js';
+import type { FlowControlOptions } from './flow-control.js';
 
 export interface RemoteCallOptions extends FailoverOptions {
   readonly outbound: OutboundCalls;
   readonly limits: WireLimits;
   /** The deadline of a call that has no `timeout`, in milliseconds. */
   readonly requestTimeout: number;
+  /** How much of a stream nodes may send ahead. */
+  readonly window: FlowControlOptions;
 }
+
+/** The origins whose headers are kept. */
+const MOST_ORIGINS = 16;
 
 /** A serving on other nodes: each call goes, unbatched, to one of them. */
 export class RemoteServing<Input = unknown, Output = unknown> extends Serving<Input, Output> {
   private readonly events = new EventHub();
+  /** The headers of calls without options, by origin. */
+  private readonly headers = {
+    batchedRun: new Map<string, SentHeader>(),
+    run: new Map<string, SentHeader>(),
+  };
   readonly events$: Observable<ServingEvent> = this.events.all$;
 
   constructor(
@@ -108,6 +119,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     return recorder ? recorder.follow(reply) : reply;
   }
 
+  /** Sends the request to one node after the other until one answers. */
   private async replyTo(
     method: 'batchedRun' | 'run',
     input: Input,
@@ -116,8 +128,24 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
   ): Promise<Output> {
     const { name } = this;
     const terms = resolveCallOptions({ name }, input, options, this.options.requestTimeout);
-    const { value } = await this.attempts(method, input, options, terms, recorder).next();
-    return value as Output;
+    const prepared = this.preprocess ? await this.preprocessed(input, terms) : input;
+    const request = this.requestOf(method, prepared, terms, options);
+    recorder?.running();
+    try {
+      const failover = new Failover(name, terms, this.options, this.avoided);
+      for (;;) {
+        const candidate = failover.pick() ?? (await failover.next());
+        const attempt = this.options.outbound.begin(candidate.address, request);
+        try {
+          attempt.send(terms);
+          return (await attempt.answer) as Output;
+        } catch (error) {
+          failover.failed(candidate, error);
+        }
+      }
+    } finally {
+      request.release();
+    }
   }
 
   private async *streamFrom(
@@ -135,7 +163,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     try {
       const resolved = resolveCallOptions({ name }, input, options, undefined, true);
       const terms = { ...resolved, signal: stop.signal };
-      yield* this.attempts('stream', input, options, terms, recorder);
+      yield* this.eventsFrom(input, options, terms, recorder);
       return undefined;
     } catch (error) {
       // An early return by the consumer is not an error.
@@ -147,91 +175,73 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     }
   }
 
-  /**
-   * Sends the request to one node after the other until one answers: yields the events of a stream,
-   * and returns the answer of any other call.
-   */
-  private async *attempts(
-    method: Method,
+  /** As {@link replyTo}, for the events of a stream. */
+  private async *eventsFrom(
     input: Input,
     options: StreamOptions<string>,
     terms: ResolvedCallOptions,
     recorder: CallRecorder | undefined,
-  ): AsyncGenerator<unknown, unknown> {
-    const { request, release } = await this.prepare(method, input, terms, options);
+  ): AsyncGenerator<unknown, undefined> {
+    const prepared = this.preprocess ? await this.preprocessed(input, terms) : input;
+    const request = this.requestOf('stream', prepared, terms, options);
     recorder?.running();
     try {
       const failover = new Failover(this.name, terms, this.options, this.avoided);
       for (;;) {
         const candidate = await failover.next();
         const attempt = this.options.outbound.begin(candidate.address, request);
-        const unsubscribe = onCancel(terms, (reason) => attempt.fail(reason));
         try {
-          if (!attempt.isOver) {
-            attempt.send();
+          attempt.send(terms);
+          for await (const event of attempt.events ?? []) {
+            failover.delivered();
+            yield event;
           }
-          if (attempt.events) {
-            for await (const event of attempt.events) {
-              failover.delivered();
-              yield event;
-            }
-          }
-          return await attempt.answer;
+          await attempt.answer;
+          return undefined;
         } catch (error) {
           failover.failed(candidate, error);
         } finally {
-          unsubscribe();
           attempt.leave();
         }
       }
     } finally {
-      release();
+      request.release();
     }
   }
 
-  /** The request, the same for every node; `release` when no node gets it any more. */
-  private async prepare(
-    method: Method,
-    input: Input,
-    terms: ResolvedCallOptions,
-    { hooks, inline, origin = currentOrigin() }: StreamOptions<string>,
-  ): Promise<{ readonly request: RemoteRequest; readonly release: () => void }> {
-    const { name, preprocess } = this;
-    const { outbound, limits } = this.options;
+  private preprocessed(input: Input, terms: ResolvedCallOptions): Promise<unknown> {
+    const { preprocess } = this;
     terms.signal?.throwIfAborted();
     readOnce(input);
-    const prepared = preprocess
-      ? await outbound.preparing.for((async () => preprocess(input))(), terms)
-      : input;
+    return this.options.outbound.preparing.for((async () => preprocess?.(input))(), terms);
+  }
+
+  /** The request, the same for every node; `release` when no node gets it any more. */
+  private requestOf(
+    method: Method,
+    input: unknown,
+    terms: ResolvedCallOptions,
+    options: StreamOptions<string>,
+  ): RemoteRequest & { readonly release: () => void } {
+    const { name: serving } = this;
+    const { outbound, limits } = this.options;
     const encode = (value: unknown) => encodeValue(value, limits);
+    terms.signal?.throwIfAborted();
+    if (!this.preprocess) {
+      readOnce(input);
+    }
     // An array of batches is sent whole, so that it can be sent again.
-    const source = Array.isArray(prepared) ? undefined : sourceOf(prepared);
-    const encoded = source ? undefined : encode(prepared);
-    const { priority, tenant, key, deadline } = terms;
+    const source = Array.isArray(input) ? undefined : sourceOf(input);
+    const encoded = source ? undefined : encode(input);
+    const header = this.headerOf(method, terms, options, source !== undefined);
     const exit = outbound.enter();
-    const timeout = () =>
-      deadline === Infinity ? undefined : Math.max(0, Math.ceil(deadline - performance.now()));
     return {
-      request: {
-        serving: name,
-        method,
-        // Defaults are omitted; the node that runs the call applies its own.
-        header: (call) => ({
-          call,
-          serving: name,
-          method,
-          priority: priority || undefined,
-          tenant: tenant || undefined,
-          key,
-          timeout: timeout(),
-          origin,
-          hooks,
-          inline,
-          lazyInput: source && true,
-        }),
-        input: encoded,
-        more: source && { source, encode },
-      },
+      serving,
+      method,
+      header,
+      deadline: terms.deadline,
+      input: encoded,
+      more: source && { source, encode },
       release: () => {
         exit();
         if (source) {
@@ -239,5 +249,38 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
         }
       },
     };
+  }
+
+  /** Defaults are omitted; the node that runs the call applies its own. */
+  private headerOf(
+    method: Method,
+    { priority, tenant, key }: ResolvedCallOptions,
+    { hooks, inline, origin = currentOrigin() }: StreamOptions<string>,
+    lazyInput: boolean,
+  ): SentHeader {
+    const { name: serving } = this;
+    if (priority || tenant || key !== undefined || lazyInput || method === 'stream') {
+      const window = method === 'stream' ? this.options.window : undefined;
+      const rest = { hooks, inline, lazyInput: lazyInput || undefined, window };
+      return new SentHeader({
+        serving,
+        method,
+        priority: priority || undefined,
+        tenant: tenant || undefined,
+        key,
+        origin,
+        ...rest,
+      });
+    }
+    const headers = this.headers[method];
+    const known = headers.get(origin);
+    if (known) {
+      return known;
+    }
+    const header = new SentHeader({ serving, method, origin });
+    if (headers.size < MOST_ORIGINS) {
+      headers.set(origin, header);
+    }
+    return header;
   }
 }

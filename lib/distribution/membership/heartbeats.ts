@@ -1,5 +1,6 @@
 import type { Address, ServingTransport } from '../transport.js';
-import type { Messenger } from '../wire/messenger.js';
+import { SentHeader } from '../wire/header.js';
+import type { MessageToSend, Messenger } from '../wire/messenger.js';
 import { Kind } from '../wire/prelude.js';
 import type { Members } from './members.js';
 import type { NodeInfo } from './node-info.js';
@@ -37,7 +38,7 @@ export class Heartbeats {
   async begin(): Promise<void> {
     const { heartbeat, messenger } = this.options;
     this.checks = setInterval(() => this.dropSilentNodes(), heartbeat / 4).unref();
-    await messenger.broadcast(Kind.hello, {});
+    await messenger.broadcast({ kind: Kind.hello });
     this.send();
   }
 
@@ -53,13 +54,13 @@ export class Heartbeats {
     this.replies = 0;
     const info = this.info();
     members.receive(info, performance.now());
-    messenger.broadcast(Kind.heartbeat, { info }).catch(() => {});
+    messenger.broadcast(heartbeatOf(info)).catch(() => {});
   }
 
   sendTo(address: Address): void {
     if (address !== this.options.address && !this.isEnded) {
       const { messenger } = this.options;
-      messenger.send(address, Kind.heartbeat, { info: this.info() }).catch(() => {});
+      void messenger.trySend(address, heartbeatOf(this.info()));
     }
   }
 
@@ -80,7 +81,7 @@ export class Heartbeats {
 
   /** The transport reaches other nodes again. */
   resume(): void {
-    this.options.messenger.broadcast(Kind.hello, {}).catch(() => {});
+    this.options.messenger.broadcast({ kind: Kind.hello }).catch(() => {});
     this.send();
   }
 
@@ -113,6 +114,10 @@ export class Heartbeats {
       transport.drop?.(address);
     }
   }
+}
+
+function heartbeatOf(info: NodeInfo): MessageToSend {
+  return { kind: Kind.heartbeat, header: new SentHeader({ info }) };
 }
 
 /** Probes nodes that have calls, over transports that do not notice the end of a node. */

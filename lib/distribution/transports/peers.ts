@@ -5,10 +5,11 @@ import type { AddressInfo } from 'node:net';
 import type { ConnectionOptions, TlsOptions } from 'node:tls';
 import { InvalidServingError, messageOf } from '../../errors.js';
 import { formatValue } from '../../format.js';
+import { checkSocketPath } from './socket-path.js';
 
 /**
- * A node to connect to: `host:port`, the same as an object, or a host name of which every address
- * is a node.
+ * A node to connect to: `host:port`, the same as an object, a host name of which every address is a
+ * node, or over TCP the path of a Unix socket.
  */
 export type Peer =
   | string
@@ -17,6 +18,10 @@ export type Peer =
       readonly host: string;
       /** The port of the node. */
       readonly port: number;
+    }
+  | {
+      /** The path of the Unix socket of a node on this machine; a string that begins with `/` is one. */
+      readonly path: string;
     }
   | {
       /** A name; each of its addresses is a node. */
@@ -38,9 +43,21 @@ export type Peer =
 export type Peers = readonly Peer[] | (() => readonly Peer[] | Promise<readonly Peer[]>);
 
 /** Host and port of a node. */
-export interface Endpoint {
+export interface NetworkEndpoint {
   readonly host: string;
   readonly port: number;
+}
+
+/** The Unix socket of a node. */
+export interface SocketEndpoint {
+  readonly path: string;
+}
+
+export type Endpoint = NetworkEndpoint | SocketEndpoint;
+
+/** The endpoint in words. */
+export function endpointName(endpoint: Endpoint): string {
+  return 'path' in endpoint ? endpoint.path : `${endpoint.host}:${endpoint.port}`;
 }
 
 /** Resolves all addresses of a name. */
@@ -66,7 +83,7 @@ export function endpointsOf(
   const list = peers.map(checked);
   const names = list.filter((peer) => 'dns' in peer);
   return names.length === 0
-    ? of(list.filter((peer) => 'host' in peer))
+    ? of(list.filter((peer) => 'host' in peer || 'path' in peer))
     : again(
         () => book.endpointsOf(list),
         Math.min(...names.map(({ refresh = REFRESH }) => refresh)),
@@ -99,9 +116,9 @@ class AddressBook {
 
   async endpointsOf(peers: readonly Exclude<Peer, string>[]): Promise<readonly Endpoint[]> {
     const found = peers.map(async (peer) =>
-      'host' in peer
-        ? [peer]
-        : (await this.addressesOf(peer.dns)).map((host) => ({ host, port: peer.port })),
+      'dns' in peer
+        ? (await this.addressesOf(peer.dns)).map((host) => ({ host, port: peer.port }))
+        : [peer],
     );
     return (await Promise.all(found)).flat();
   }
@@ -121,7 +138,11 @@ class AddressBook {
 }
 
 function checked(peer: Peer): Exclude<Peer, string> {
-  const parsed = typeof peer === 'string' ? parseEndpoint(peer) : peer;
+  const parsed = typeof peer === 'string' ? parsePeer(peer) : peer;
+  if ('path' in parsed) {
+    checkSocketPath('A peer', parsed.path);
+    return parsed;
+  }
   const name: unknown = 'host' in parsed ? parsed.host : parsed.dns;
   if (
     typeof name !== 'string' ||
@@ -129,14 +150,19 @@ function checked(peer: Peer): Exclude<Peer, string> {
     !(Number.isInteger(parsed.port) && parsed.port > 0 && parsed.port < 65_536)
   ) {
     throw new InvalidServingError(
-      `A peer is "host:port", { host, port } or { dns, port }, not ${formatValue(peer)}`,
+      'A peer is "host:port", the path of a Unix socket, { host, port }, { path } or ' +
+        `{ dns, port }, not ${formatValue(peer)}`,
     );
   }
   return parsed;
 }
 
+function parsePeer(text: string): Endpoint {
+  return text.startsWith('/') ? { path: text } : parseEndpoint(text);
+}
+
 /** A host with colons, as in IPv6, is in brackets. */
-export function parseEndpoint(text: string): Endpoint {
+export function parseEndpoint(text: string): NetworkEndpoint {
   const [, v6, host = v6 ?? '', port] = /^(?:\[(.+)\]|([^:]+)):(\d+)$/.exec(text) ?? [];
   return { host, port: Number(port) };
 }

@@ -21,7 +21,7 @@ import {
 import { messageOf } from '../../errors.js';
 import type { Address } from '../transport.js';
 import type { HandshakeResult } from './handshake.js';
-import type { Endpoint } from './peers.js';
+import { type Endpoint, endpointName } from './peers.js';
 
 /** An attempt to connect to an endpoint. */
 export interface ConnectAttempt {
@@ -67,7 +67,7 @@ export class Reconnector {
   }
 
   private follow(list: readonly Endpoint[]): void {
-    const listed = new Map(list.map((endpoint) => [`${endpoint.host}:${endpoint.port}`, endpoint]));
+    const listed = new Map(list.map((endpoint) => [endpointName(endpoint), endpoint]));
     for (const [name, subscription] of this.kept) {
       if (!listed.has(name)) {
         this.kept.delete(name);

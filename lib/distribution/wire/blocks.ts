@@ -11,19 +11,21 @@ import {
 import type { WireLimits } from './limits.js';
 import { FrameError, padded } from './prelude.js';
 
-/** A block to be written: its size in bytes, and the function that writes it. */
+/** A block to be written. */
 export interface Section {
   readonly code: number;
   readonly dims: readonly number[];
+  /** Text, or the memory of elements of this size, which is read only when the block is written. */
+  readonly data: string | Uint8Array;
+  readonly size: number;
   readonly length: number;
-  readonly write: (frame: Buffer, at: number) => void;
 }
 
 /** The position of a block in a frame. */
 export interface Place {
   readonly element: Element;
   readonly dims: readonly number[];
-  readonly at: number;
+  at: number;
   readonly length: number;
 }
 
@@ -32,10 +34,10 @@ const JSON_CODE = elementByType.get('json')!.code;
 /** The section of JSON text. */
 export function textSection(text: string): Section {
   const length = Buffer.byteLength(text);
-  return { code: JSON_CODE, dims: [length], length, write: (frame, at) => frame.write(text, at) };
+  return { code: JSON_CODE, dims: [length], data: text, size: 1, length };
 }
 
-/** A section of elements. They are read only when the section is written. */
+/** A section of elements. */
 export function blockSection({ type, dims, data }: Block): Section {
   const { code, size } = elementByType.get(type)!;
   const { buffer, byteOffset, byteLength: length } = data;
@@ -45,16 +47,16 @@ export function blockSection({ type, dims, data }: Block): Section {
         'transferred?',
     );
   }
-  const write = (frame: Buffer, at: number): void => {
-    frame.set(new Uint8Array(buffer, byteOffset, length), at);
-    swapOnBigEndian(frame.subarray(at, at + length), size);
-  };
-  return { code, dims, length, write };
+  return { code, dims, data: new Uint8Array(buffer, byteOffset, length), size, length };
 }
 
 /** The size in bytes of these sections and of their table. */
 export function lengthOf(sections: readonly Section[]): number {
-  return sections.reduce((sum, { length }) => sum + padded(length), tableLength(sections));
+  let sum = tableLength(sections);
+  for (const { length } of sections) {
+    sum += padded(length);
+  }
+  return sum;
 }
 
 /** Writes the table and the sections. */
@@ -69,8 +71,15 @@ export function writeSections(frame: Buffer, start: number, sections: readonly S
 }
 
 /** Writes a section and returns the offset of the next one. */
-export function writeSection(frame: Buffer, at: number, { length, write }: Section): number {
-  write(frame, at);
+function writeSection(frame: Buffer, at: number, { data, size, length }: Section): number {
+  if (typeof data === 'string') {
+    frame.write(data, at);
+  } else {
+    frame.set(data, at);
+    if (BIG_ENDIAN) {
+      swapOnBigEndian(frame.subarray(at, at + length), size);
+    }
+  }
   return pad(frame, at + length);
 }
 
@@ -87,9 +96,11 @@ function writeEntry(frame: Buffer, at: number, { code, dims, length }: Section):
 }
 
 /** Writes zeros from the end of a part to the start of the next. */
-function pad(frame: Buffer, end: number): number {
+export function pad(frame: Buffer, end: number): number {
   const next = padded(end);
-  frame.fill(0, end, next);
+  for (let at = end; at < next; at++) {
+    frame[at] = 0;
+  }
   return next;
 }
 
@@ -100,7 +111,7 @@ function pad(frame: Buffer, end: number): number {
  * @throws FrameError
  */
 export function placesOf(
-  view: DataView,
+  frame: Buffer,
   count: number,
   start: number,
   end: number,
@@ -109,24 +120,23 @@ export function placesOf(
   if (count > limits.tensors + 1) {
     throw new FrameError(`A frame with ${count} blocks; at most ${limits.tensors + 1} are allowed`);
   }
-  const entries: Omit<Place, 'at'>[] = [];
+  const places: Place[] = [];
   let entry = start;
   for (let i = 0; i < count; i++) {
-    const rank = entry + entryLength(0) <= end ? view.getUint8(entry + 1) : Infinity;
+    const rank = entry + entryLength(0) <= end ? frame[entry + 1]! : Infinity;
     if (rank > limits.rank || entry + entryLength(rank) > end) {
       throw new FrameError(
         `A frame whose table does not end in it, or a block with more than ${limits.rank} axes`,
       );
     }
-    entries.push(entryAt(view, entry, rank, i === 0));
+    places.push(entryAt(frame, entry, rank, i === 0));
     entry += entryLength(rank);
   }
   let at = padded(entry);
-  const places = entries.map(({ element, dims, length }) => {
-    const place = { element, dims, at, length };
-    at += padded(length);
-    return place;
-  });
+  for (const place of places) {
+    place.at = at;
+    at += padded(place.length);
+  }
   if (at !== end) {
     throw new FrameError(`A frame whose blocks end at ${at}, and its body at ${end}`);
   }
@@ -148,18 +158,19 @@ export function blockAt(
   return { type, dims, data: new storage(copy.buffer, 0, length / size) };
 }
 
-function entryAt(view: DataView, at: number, rank: number, isFirst: boolean): Omit<Place, 'at'> {
-  const code = view.getUint8(at);
+/** The position of the block follows from those before. */
+function entryAt(frame: Buffer, at: number, rank: number, isFirst: boolean): Place {
+  const code = frame[at]!;
   const element = elementByCode.get(code);
-  if (!element || (element.type === 'json') !== isFirst || view.getUint16(at + 2, true) !== 0) {
+  if (!element || (element.type === 'json') !== isFirst || frame.readUInt16LE(at + 2) !== 0) {
     throw new FrameError(
       `A frame with a block of the type ${code}, which is not known here, or not there`,
     );
   }
-  const length = view.getUint32(at + 4, true);
+  const length = frame.readUInt32LE(at + 4);
   const dims: number[] = [];
   for (let axis = 0; axis < rank; axis++) {
-    dims.push(view.getUint32(at + 8 + 4 * axis, true));
+    dims.push(frame.readUInt32LE(at + 8 + 4 * axis));
   }
   if (countOf(dims, length) * element.size !== length) {
     throw new FrameError(
@@ -167,7 +178,7 @@ function entryAt(view: DataView, at: number, rank: number, isFirst: boolean): Om
         `[${dims.join(', ')}]`,
     );
   }
-  return { element, dims, length };
+  return { element, dims, at: 0, length };
 }
 
 /**
@@ -178,5 +189,9 @@ function entryLength(rank: number): number {
 }
 
 function tableLength(sections: readonly Section[]): number {
-  return padded(sections.reduce((sum, { dims }) => sum + entryLength(dims.length), 0));
+  let sum = 0;
+  for (const { dims } of sections) {
+    sum += entryLength(dims.length);
+  }
+  return padded(sum);
 }

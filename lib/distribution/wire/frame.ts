@@ -1,5 +1,3 @@
-import { isUtf8 } from 'node:buffer';
-import { isPlainObject } from '../../batch/container.js';
 import {
   blockAt,
   blockSection,
@@ -7,11 +5,16 @@ import {
   type Place,
   placesOf,
   textSection,
-  writeSection,
+  pad,
+  type Section,
   writeSections,
 } from './blocks.js';
+import { headerBytes, HeaderReader } from './header.js';
+import { parseJson } from './json-text.js';
 import type { WireLimits } from './limits.js';
+import type { Header } from './record-reader.js';
 import {
+  callIn,
   Flag,
   FrameError,
   headLength,
@@ -30,6 +33,10 @@ import { decodeValue, type EncodedValue } from './values.js';
 /** The content of a frame to send. */
 export interface FrameToSend {
   readonly kind: Kind;
+  /** The number of the call that it belongs to. */
+  readonly call?: number | undefined;
+  /** The milliseconds that a request has. */
+  readonly timeout?: number | undefined;
   /** Plain JSON. */
   readonly header: object;
   readonly value?: EncodedValue | undefined;
@@ -41,7 +48,9 @@ export type Spare = 0 | typeof TRAILER;
 /** The content of a received frame. */
 export interface Frame {
   readonly kind: Kind;
-  readonly header: Readonly<Record<string, unknown>>;
+  readonly call: number;
+  readonly timeout: number;
+  readonly header: Header;
   /**
    * The value; undefined if there is none. It is decoded only here, so a frame that is refused by
    * its header costs little. Tensors and typed arrays are views of the frame where their addresses
@@ -51,6 +60,9 @@ export interface Frame {
    */
   readonly value: () => unknown;
 }
+
+/** The first content of a frame, in its prelude and header. */
+export type Head = Pick<Frame, 'kind' | 'call' | 'timeout' | 'header'>;
 
 /**
  * The bytes of a frame: the prelude; the header as JSON; a table with u8 type, u8 rank, u16 0, u32
@@ -62,29 +74,50 @@ export interface Frame {
  *
  * @throws InvalidInputError when the memory of a tensor was transferred after its value was encoded
  */
-export function encodeFrame({ kind, header, value }: FrameToSend, spare: Spare = 0): Uint8Array {
-  const head = textSection(JSON.stringify(header));
-  const sections = value ? [textSection(value.text), ...value.blocks.map(blockSection)] : [];
+export function encodeFrame(frame: FrameToSend, spare: Spare = 0): Uint8Array {
+  const bytes = frameOf(frame, headerBytes(frame.header), spare, (length) =>
+    Buffer.allocUnsafe(length),
+  );
+  // A Uint8Array: slices of a Buffer would not copy.
+  return new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
+
+/**
+ * As {@link encodeFrame}, of a header that is encoded.
+ *
+ * @param allocate returns memory that need not be initialised: every byte is written here, the
+ *   spare ones by the signature
+ */
+export function frameOf(
+  { kind, call = 0, timeout = Infinity, value }: Omit<FrameToSend, 'header'>,
+  header: Uint8Array,
+  spare: Spare,
+  allocate: (length: number) => Buffer,
+): Uint8Array {
+  const sections = value ? sectionsOf(value) : [];
   const body = lengthOf(sections) + spare;
-  if (head.length >= 2 ** 32 || body >= 2 ** 32 || sections.length >= 2 ** 16) {
+  const head = header.byteLength;
+  if (head >= 2 ** 32 || body >= 2 ** 32 || sections.length >= 2 ** 16) {
     throw new FrameError(
       `A frame of ${body} bytes in ${sections.length} blocks is more than one can be`,
     );
   }
-  const start = PRELUDE + padded(head.length);
-  // Uninitialised memory is safe: every byte is written here, the spare ones by the signature.
-  const frame = Buffer.allocUnsafe(start + body);
-  writePrelude(frame, {
-    kind,
-    flags: spare > 0 ? Flag.signed : 0,
-    blocks: sections.length,
-    head: head.length,
-    body,
-  });
-  writeSection(frame, PRELUDE, head);
+  const start = PRELUDE + padded(head);
+  const frame = allocate(start + body);
+  const flags = spare > 0 ? Flag.signed : 0;
+  writePrelude(frame, { kind, flags, blocks: sections.length, head, body, call, timeout });
+  frame.set(header, PRELUDE);
+  pad(frame, PRELUDE + head);
   writeSections(frame, start, sections);
-  // A Uint8Array: slices of a Buffer would not copy.
-  return new Uint8Array(frame.buffer, frame.byteOffset, frame.byteLength);
+  return frame;
+}
+
+function sectionsOf({ text, blocks }: EncodedValue): Section[] {
+  const sections = [textSection(text)];
+  for (const block of blocks) {
+    sections.push(blockSection(block));
+  }
+  return sections;
 }
 
 /**
@@ -92,9 +125,12 @@ export function encodeFrame({ kind, header, value }: FrameToSend, spare: Spare =
  *
  * @throws FrameError
  */
-export function decodeFrame(bytes: Uint8Array, limits: WireLimits): Frame {
+export function decodeFrame(
+  bytes: Uint8Array,
+  limits: WireLimits,
+  headers: HeaderReader = new HeaderReader(limits),
+): Frame {
   return reading(() => {
-    const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     const length = packetLength(bytes);
     if (length > limits.bytes) {
       throw new FrameTooLargeError(
@@ -105,37 +141,34 @@ export function decodeFrame(bytes: Uint8Array, limits: WireLimits): Frame {
     if (length !== bytes.byteLength) {
       throw new FrameError(`A frame of ${length} bytes came in ${bytes.byteLength}`);
     }
-    const { kind, header } = headOf(bytes, limits);
-    const start = PRELUDE + padded(headLength(bytes));
-    const end = length - (isSigned(bytes) ? TRAILER : 0);
-    const [tree, ...blocks] = placesOf(view, view.getUint16(6, true), start, end, limits);
-    return {
-      kind,
-      header,
-      value: () => tree && reading(() => valueIn(bytes, tree, blocks, limits)),
-    };
+    const frame = bufferOf(bytes);
+    const { kind, call, timeout, header } = headOf(frame, headers);
+    const start = PRELUDE + padded(headLength(frame));
+    const end = length - (isSigned(frame) ? TRAILER : 0);
+    const places = placesOf(frame, frame.readUInt16LE(6), start, end, limits);
+    const value = (): unknown =>
+      places.length === 0 ? undefined : reading(() => valueIn(frame, places, limits));
+    return { kind, call, timeout, header, value };
   });
 }
 
 /**
- * The kind and header of a frame, from its first bytes.
+ * What the prelude and the header of a frame hold, from its first bytes.
  *
  * @throws FrameError
  */
-export function headOf(beginning: Uint8Array, limits: WireLimits): Pick<Frame, 'kind' | 'header'> {
-  const [kind, flags] = [beginning[4]!, beginning[5]!];
+export function headOf(beginning: Uint8Array, headers: HeaderReader): Head {
+  const kind = beginning[4]!;
+  const flags = beginning[5]!;
   if (!isKind(kind) || (flags & ~Flag.signed) !== 0) {
     throw new FrameError(
       `A frame of the kind ${kind} with the flags ${flags}, which are not known here`,
     );
   }
-  const head = headLength(beginning);
-  if (head > limits.headerBytes) {
-    throw new FrameError(
-      `A frame with a header of ${head} bytes; at most ${limits.headerBytes} are allowed`,
-    );
-  }
-  return { kind, header: headerOf(beginning.subarray(PRELUDE, PRELUDE + head), limits) };
+  const frame = bufferOf(beginning);
+  const header = headers.read(frame, headLength(frame));
+  const { call, timeout } = callIn(frame);
+  return { kind, call, timeout, header };
 }
 
 const kinds: ReadonlySet<number> = new Set(Object.values(Kind));
@@ -144,106 +177,16 @@ function isKind(kind: number): kind is Kind {
   return kinds.has(kind);
 }
 
-function headerOf(text: Uint8Array, limits: WireLimits): Readonly<Record<string, unknown>> {
-  const header = parseJson(text, limits);
-  if (!isPlainObject(header) || holdsProto(header)) {
-    throw new FrameError('The header of a frame is no plain object');
-  }
-  return header as Readonly<Record<string, unknown>>;
+/** The same memory as a Buffer. */
+function bufferOf(bytes: Uint8Array): Buffer {
+  return Buffer.isBuffer(bytes)
+    ? bytes
+    : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
-function holdsProto(value: unknown): boolean {
-  if (typeof value !== 'object' || value === null) {
-    return false;
-  }
-  return Object.hasOwn(value, '__proto__') || Object.values(value).some(holdsProto);
-}
-
-function valueIn(
-  bytes: Uint8Array,
-  tree: Place,
-  places: readonly Place[],
-  limits: WireLimits,
-): unknown {
-  const text = bytes.subarray(tree.at, tree.at + tree.length);
-  const blocks = places.map((place) => blockAt(bytes, place));
-  return decodeValue(parseJson(text, limits), blocks, limits);
-}
-
-/**
- * Parses UTF-8 JSON. Depth and number of parts are checked before anything is created.
- *
- * @throws FrameError beyond the limits or for invalid JSON; the message does not quote the text
- */
-function parseJson(bytes: Uint8Array, limits: Pick<WireLimits, 'depth' | 'nodes'>): unknown {
-  checkParts(bytes, limits);
-  if (!isUtf8(bytes)) {
-    throw new FrameError('A part of the frame is no UTF-8');
-  }
-  const text = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString();
-  try {
-    return JSON.parse(text) as unknown;
-  } catch {
-    throw new FrameError('A part of the frame is no JSON');
-  }
-}
-
-const QUOTE = 0x22;
-const COMMA = 0x2c;
-const BACKSLASH = 0x5c;
-const [OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT] = [0x5b, 0x5d, 0x7b, 0x7d];
-
-function checkParts(bytes: Uint8Array, limits: Pick<WireLimits, 'depth' | 'nodes'>): void {
-  // Each level takes an opening byte, and each part at least one: most texts are too short to
-  // exceed the limits.
-  if (bytes.length <= limits.depth && bytes.length <= limits.nodes) {
-    return;
-  }
-  let depth = 0;
-  let nodes = 1;
-  for (let at = 0; at < bytes.length; at++) {
-    switch (bytes[at]) {
-      case QUOTE:
-        at = endOfString(bytes, at + 1);
-        break;
-      case COMMA:
-        nodes++;
-        break;
-      case OPEN_LIST:
-      case OPEN_OBJECT: {
-        const next = bytes[at + 1];
-        nodes += next === CLOSE_LIST || next === CLOSE_OBJECT ? 0 : 1;
-        depth++;
-        break;
-      }
-      case CLOSE_LIST:
-      case CLOSE_OBJECT:
-        depth--;
-        break;
-    }
-    if (depth > limits.depth || nodes > limits.nodes) {
-      throw new FrameError(
-        `A part of the frame is deeper than ${limits.depth} levels, or of more than ` +
-          `${limits.nodes} parts`,
-      );
-    }
-  }
-}
-
-/** The index of the closing quote of the string that begins at `start`. */
-function endOfString(bytes: Uint8Array, start: number): number {
-  for (let from = start; ;) {
-    const quote = bytes.indexOf(QUOTE, from);
-    if (quote === -1) {
-      return bytes.length;
-    }
-    let before = quote;
-    while (before > from && bytes[before - 1] === BACKSLASH) {
-      before--;
-    }
-    if ((quote - before) % 2 === 0) {
-      return quote;
-    }
-    from = quote + 1;
-  }
+function valueIn(frame: Buffer, places: readonly Place[], limits: WireLimits): unknown {
+  const [tree, ...rest] = places;
+  const { at, length } = tree!;
+  const blocks = rest.map((place) => blockAt(frame, place));
+  return decodeValue(parseJson(frame.subarray(at, at + length), limits), blocks, limits);
 }

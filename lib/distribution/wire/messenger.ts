@@ -1,17 +1,33 @@
 import { setImmediate as endOfTurn } from 'node:timers/promises';
 import type { Address, ServingTransport } from '../transport.js';
-import { decodeFrame, encodeFrame, type Frame, headOf } from './frame.js';
+import { decodeFrame, frameOf, type Head, headOf } from './frame.js';
+import { FrameMemory } from './frame-memory.js';
+import { HeaderReader, SentHeader } from './header.js';
 import { Packer, Unpacker } from './packets.js';
 import { FrameError, Kind, reading, FrameTooLargeError } from './prelude.js';
 import type { WireLimits } from './limits.js';
 import type { Secret } from './signature.js';
 import type { EncodedValue } from './values.js';
 
-/** A received frame. */
-export interface Message {
+/** A message to send. */
+export interface MessageToSend {
   readonly kind: Kind;
+  /** Only the addresses of both nodes, if there is none. */
+  readonly header?: SentHeader | undefined;
+  /** The number of the call that it belongs to. */
+  readonly call?: number;
+  /** The milliseconds that a request has. */
+  readonly timeout?: number;
+  readonly value?: EncodedValue | undefined;
+}
+
+/** The content of a received frame, without its value. */
+export interface MessageHead extends Head {
   readonly from: Address;
-  readonly header: Readonly<Record<string, unknown>>;
+}
+
+/** A received frame. */
+export interface Message extends MessageHead {
   /** Its size in bytes. */
   readonly bytes: number;
   /**
@@ -30,10 +46,7 @@ export interface MessengerOptions {
   readonly secret: Secret | undefined;
   readonly onMessage: (message: Message) => void;
   /** Called for a message that is too large to be read. */
-  readonly onTooLarge: (
-    message: Pick<Message, 'kind' | 'from' | 'header'>,
-    error: FrameError,
-  ) => void;
+  readonly onTooLarge: (message: MessageHead, error: FrameError) => void;
   /** Called for bytes that are no message, and for messages that are too large. */
   readonly onInvalidFrame: (error: FrameError) => void;
 }
@@ -41,6 +54,9 @@ export interface MessengerOptions {
 /** Sends frames as packets, and assembles frames from received packets. */
 export class Messenger {
   private readonly unpacker: Unpacker;
+  private readonly headers: HeaderReader;
+  private readonly memory = new FrameMemory();
+  private readonly noFields = new SentHeader({});
   private packing: { readonly packer: Packer; readonly maxPacket: number } | undefined;
   /**
    * By receiver, the sending of its last fragmented frame: a receiver keeps only one unfinished
@@ -50,26 +66,36 @@ export class Messenger {
 
   constructor(private readonly options: MessengerOptions) {
     this.unpacker = new Unpacker(options);
+    this.headers = new HeaderReader(options.limits);
   }
 
   /**
-   * Returns the number of bytes sent.
+   * Returns the number of bytes sent; a promise of it only where sending takes time.
    *
    * @throws NodeGoneError when the receiver is known to be gone
    */
-  async send(to: Address, kind: Kind, header: object, value?: EncodedValue): Promise<number> {
-    const { address, transport } = this.options;
-    const frame = this.frame(kind, { from: address, to, ...header }, value);
-    await (frame.byteLength > transport.maxPacket
-      ? this.sendInOrder(to, frame)
-      : this.sendPackets(to, frame));
-    return frame.byteLength;
+  send(to: Address, message: MessageToSend): number | Promise<number> {
+    const frame = this.frame(message, to);
+    const { byteLength } = frame;
+    const sent =
+      byteLength > this.options.transport.maxPacket
+        ? this.sendInOrder(to, frame)
+        : this.sendPacket(to, this.packer.seal(frame), this.free);
+    return sent ? sent.then(() => byteLength) : byteLength;
   }
 
-  async broadcast(kind: Kind, header: object): Promise<void> {
-    for (const packet of this.packer.pack(
-      this.frame(kind, { from: this.options.address, ...header }),
-    )) {
+  /** Sends. An error is ignored: the node is gone, which the membership notices. */
+  trySend(to: Address, message: MessageToSend): void | Promise<void> {
+    try {
+      const sent = this.send(to, message);
+      return typeof sent === 'number' ? undefined : sent.then(noop, noop);
+    } catch {
+      return undefined;
+    }
+  }
+
+  async broadcast(message: MessageToSend): Promise<void> {
+    for (const packet of this.packer.pack(this.frame(message))) {
       await this.options.transport.broadcast(packet);
     }
   }
@@ -79,9 +105,11 @@ export class Messenger {
     try {
       const bytes = this.unpacker.receive(packet);
       if (bytes) {
-        const { kind, header, value } = decodeFrame(bytes, limits);
-        this.checkReceiver(kind, header);
-        onMessage({ kind, header, from: senderOf(header), bytes: bytes.byteLength, value });
+        const frame = decodeFrame(bytes, limits, this.headers);
+        this.checkReceiver(frame);
+        const { kind, call, timeout, header, value } = frame;
+        const from = senderOf(header);
+        onMessage({ kind, call, timeout, header, from, bytes: bytes.byteLength, value });
       }
     } catch (error) {
       if (!(error instanceof FrameError)) {
@@ -101,11 +129,11 @@ export class Messenger {
 
   /** Passes on the header, so that an answer ends the wait of the sender. */
   private reportTooLarge(error: FrameTooLargeError): void {
-    const { limits, onTooLarge, onInvalidFrame } = this.options;
+    const { onTooLarge, onInvalidFrame } = this.options;
     try {
-      const { kind, header } = reading(() => headOf(error.beginning, limits));
-      this.checkReceiver(kind, header);
-      onTooLarge({ kind, header, from: senderOf(header) }, error);
+      const head = reading(() => headOf(error.beginning, this.headers));
+      this.checkReceiver(head);
+      onTooLarge({ ...head, from: senderOf(head.header) }, error);
     } catch (cause) {
       if (!(cause instanceof FrameError)) {
         throw cause;
@@ -131,11 +159,21 @@ export class Messenger {
   }
 
   private async sendPackets(to: Address, frame: Uint8Array): Promise<void> {
-    const { address, transport } = this.options;
     for (const packet of this.packer.pack(frame)) {
-      await (to === address ? this.loopBack(packet) : transport.send(to, packet));
+      await this.sendPacket(to, packet);
     }
   }
+
+  private sendPacket(
+    to: Address,
+    packet: Uint8Array,
+    free?: (packet: Uint8Array) => void,
+  ): void | Promise<void> {
+    const { address, transport } = this.options;
+    return to === address ? this.loopBack(packet) : transport.send(to, packet, free);
+  }
+
+  private readonly free = (packet: Uint8Array): void => this.memory.give(packet);
 
   /**
    * The largest packet is known once the transport has started, and may shrink when a broker
@@ -162,18 +200,22 @@ export class Messenger {
   /**
    * A message signed for one node must not be replayed to another. Heartbeats are for all nodes.
    */
-  private checkReceiver(kind: Kind, { to }: Frame['header']): void {
+  private checkReceiver({ kind, header }: Head): void {
+    const { to } = header;
     if (to !== this.options.address && (to !== undefined || kind < Kind.heartbeat)) {
       throw new FrameError('A frame is for another node');
     }
   }
 
-  private frame(kind: Kind, header: object, value?: EncodedValue): Uint8Array {
-    return encodeFrame({ kind, header, value }, this.packer.spare);
+  private frame(message: MessageToSend, to?: Address): Uint8Array {
+    const header = (message.header ?? this.noFields).bytes(this.options.address, to);
+    return frameOf(message, header, this.packer.spare, this.memory.take);
   }
 }
 
-function senderOf({ from }: Readonly<Record<string, unknown>>): Address {
+function noop(): void {}
+
+function senderOf({ from }: Head['header']): Address {
   if (typeof from !== 'string' || from === '') {
     throw new FrameError('A frame without the address of its sender');
   }

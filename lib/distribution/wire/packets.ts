@@ -49,10 +49,24 @@ export class Packer {
    * @throws RequestTooLargeError when the frame is beyond the limits
    */
   pack(frame: Uint8Array): readonly Uint8Array[] {
+    if (frame.byteLength <= this.options.maxPacket) {
+      return [this.seal(frame)];
+    }
     this.checkSize(frame);
-    const packets = frame.byteLength <= this.options.maxPacket ? [frame] : this.fragmentsOf(frame);
+    const packets = this.fragmentsOf(frame);
     packets.forEach((packet) => this.signer?.sign(packet));
     return packets;
+  }
+
+  /**
+   * The packet of a frame that fits into one: the frame itself, signed.
+   *
+   * @throws RequestTooLargeError when the frame is beyond the limits
+   */
+  seal(frame: Uint8Array): Uint8Array {
+    this.checkSize(frame);
+    this.signer?.sign(frame);
+    return frame;
   }
 
   private checkSize(frame: Uint8Array): void {

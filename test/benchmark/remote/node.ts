@@ -31,9 +31,12 @@ export function startOwner(way: Way): Promise<INestApplicationContext> {
 
 /** A node without servings. */
 export function startCaller(ways: readonly Way[]): Promise<INestApplicationContext> {
-  const peers = ways.flatMap((way) =>
-    way.transport === Transport.TCP ? `127.0.0.1:${way.options.port}` : [],
-  );
+  const peers = ways.flatMap((way) => {
+    if (way.transport !== Transport.TCP) {
+      return [];
+    }
+    return 'path' in way.options ? way.options.path : `127.0.0.1:${way.options.port}`;
+  });
   return start(peers.length > 0 ? { transport: Transport.TCP, peers } : ways[0]!);
 }
 

@@ -143,14 +143,12 @@ describe('An impostor that can broadcast to all nodes', () => {
     ['the end of a stream to a call', Kind.end, (servings: ServingService) => servings.run('m', 1)],
   ])("[11] An impostor's answer to a call is ignored when it is %s", async (_, kind, call) => {
     const transport = await impostorOf((packet) => {
-      const { kind: asked, header } = decodeFrame(packet, defaultWireLimits);
+      const { kind: asked, call: id, header } = decodeFrame(packet, defaultWireLimits);
       if (asked === Kind.request) {
-        const { from: to, call: id } = header as { from: string; call: number };
-        const answer = { from: IMPOSTOR, to, call: id, index: 0, count: 0 };
-        transport.send(
-          to,
-          encodeFrame({ kind, header: answer, value: encodeValue('false', defaultWireLimits) }),
-        );
+        const { from: to } = header as { from: string };
+        const answer = { from: IMPOSTOR, to, index: 0, count: 0 };
+        const value = encodeValue('false', defaultWireLimits);
+        transport.send(to, encodeFrame({ kind, call: id, header: answer, value }));
       }
     });
     const web = await cluster.node({ attempts: 1 });

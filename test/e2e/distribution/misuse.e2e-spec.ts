@@ -50,7 +50,7 @@ describe('The boot of a node', () => {
     [
       'peers without ports',
       { transport: TCP, peers: ['a'] },
-      'A peer is "host:port", { host, port } or { dns, port }, not "a"',
+      '{ host, port }, { path } or { dns, port }, not "a"',
     ],
     [
       'remotes as a string',
@@ -91,6 +91,16 @@ describe('The boot of a node', () => {
       'host and port over gRPC',
       { transport: GRPC, options: { host: 'a', port: 1 } },
       '"host" and "port" in "options" means',
+    ],
+    [
+      'a path over NATS',
+      { transport: NATS, options: { path: '/a' } },
+      '"path" in "options" means nothing to Transport.NATS',
+    ],
+    [
+      'the path of a peer over gRPC',
+      { transport: GRPC, peers: ['/run/a.sock'] },
+      'the peer "/run/a.sock" is a Unix socket, which only Transport.TCP connects to',
     ],
     [
       'a url over NATS',

@@ -5,6 +5,7 @@ import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';
 import { hmacOf } from '../../../lib/distribution/transports/handshake.js';
 import { TcpTransport } from '../../../lib/distribution/transports/tcp/tcp.transport.js';
+import { PRELUDE } from '../../../lib/distribution/wire/prelude.js';
 import { InvalidServingError } from '../../../lib/errors.js';
 import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { until } from '../../fixtures/async/awaited.js';
@@ -108,7 +109,7 @@ describe('strangers', () => {
     ['nonsense', (socket: Socket) => socket.write('banana#'), 'Corrupted length value'],
     [
       'bytes that are no packet',
-      (socket: Socket) => socket.write(Buffer.alloc(16)),
+      (socket: Socket) => socket.write(Buffer.alloc(PRELUDE)),
       'A packet on a connection that is no link',
     ],
     ['an end', (socket: Socket) => socket.end(), 'Connection closed'],

@@ -34,11 +34,11 @@ describe('The flow control of a stream between two nodes', () => {
     return frames;
   }
 
-  function send(to: string, kind: Kind, header: object, value?: unknown): void {
+  function send(to: string, kind: Kind, call: number, header: object, value?: unknown): void {
     const encoded = value === undefined ? undefined : encodeValue(value, defaultWireLimits);
     hostile!.send(
       to,
-      encodeFrame({ kind, header: { from: IMPOSTOR, to, ...header }, value: encoded }),
+      encodeFrame({ kind, call, header: { from: IMPOSTOR, to, ...header }, value: encoded }),
     );
   }
 
@@ -56,8 +56,7 @@ describe('The flow control of a stream between two nodes', () => {
         batchSize: 1,
       };
       const owner = await cluster.node({ servings: [never] });
-      send(owner.address, Kind.request, {
-        call: 1,
+      send(owner.address, Kind.request, 1, {
         serving: 'never',
         method: 'batchedRun',
         lazyInput: true,
@@ -65,19 +64,19 @@ describe('The flow control of a stream between two nodes', () => {
       await until(() => frames.some(({ kind }) => kind === Kind.inputCredit));
       const element = new Uint8Array(bytes);
       for (let index = 0; index < first; index++) {
-        send(owner.address, Kind.input, { call: 1, index }, element);
+        send(owner.address, Kind.input, 1, { index }, element);
       }
       await turn();
       for (let index = first; index < first + more; index++) {
-        send(owner.address, Kind.input, { call: 1, index }, element);
+        send(owner.address, Kind.input, 1, { index }, element);
       }
       await until(() => frames.some(({ kind }) => kind === Kind.error));
       await turn();
 
       expect(frames.filter(({ kind }) => kind === Kind.error)).toMatchObject([
         {
+          call: 1,
           header: {
-            call: 1,
             error: {
               code: 'SERVING_INVALID_INPUT',
               message: expect.stringContaining('exceeds the window'),
@@ -89,11 +88,11 @@ describe('The flow control of a stream between two nodes', () => {
   );
 
   it('[L6] An owner that sends more events than granted loses the call', async () => {
-    const frames = await hostileNode(({ kind, header }) => {
+    const frames = await hostileNode(({ kind, call, header }) => {
       if (kind === Kind.request) {
-        const { from: to, call } = header as { from: string; call: number };
+        const { from: to } = header as { from: string };
         for (let index = 0; index < 200; index++) {
-          send(to, Kind.chunk, { call, index }, { batch: 0, output: index });
+          send(to, Kind.chunk, call, { index }, { batch: 0, output: index });
         }
       }
     });

@@ -1,3 +1,5 @@
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { type DynamicModule, type INestApplicationContext, Logger } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 // #region imports
@@ -13,6 +15,7 @@ import { freePort } from '../../fixtures/http/free-port.js';
 
 process.env['SERVING_PEERS'] = `127.0.0.1:${await freePort()}`;
 process.env['SERVING_PORT'] = process.env['SERVING_PEERS'].split(':')[1]!;
+process.env['SERVING_SOCKET'] = join(tmpdir(), `manual-${process.pid}.sock`);
 
 // #region nodes
 const peers = process.env['SERVING_PEERS']?.split(',') ?? []; // host:port of each model node
@@ -105,6 +108,22 @@ export const overNats = {
 };
 // #endregion
 
+// #region unix
+const socket = process.env['SERVING_SOCKET'] ?? '/run/app/models.sock';
+
+/** The process with the models. */
+export const modelProcess = {
+  transport: Transport.TCP as const,
+  options: { path: socket },
+};
+
+/** Each of the processes that answer HTTP. */
+export const webProcess = {
+  transport: Transport.TCP as const,
+  peers: [socket],
+};
+// #endregion
+
 // #region shared
 export const thumbnails = defineServing({
   name: 'thumbnails',
@@ -142,6 +161,22 @@ describe('The chapter on distribution', () => {
     expect(await web.get(ServingService).batchedRun('shouter', 'a')).toBe('A');
     expect(await new ShoutController(web.get(ServingService)).shout('b')).toBe('B');
     expect(await new Sides(owner.get(ServingService)).all('c')).toEqual(['C', 'C', 'C']);
+  });
+
+  it("[11.1] The manual's processes of one machine meet at a Unix socket", async () => {
+    await start({
+      module: class {},
+      imports: [
+        ServingModule.forRoot({ servings: [shouter] }),
+        ServingClusterModule.forRoot(modelProcess),
+      ],
+    });
+    const web = await start({
+      module: class {},
+      imports: [ServingModule.forRoot(), ServingClusterModule.forRoot(webProcess)],
+    });
+
+    expect(await web.get(ServingService).batchedRun('shouter', 'a')).toBe('A');
   });
 
   it("[11] The manual's @Batched() method runs on another node", async () => {

@@ -6,7 +6,7 @@ import { ChannelCredentials, type ChannelOptions } from '@grpc/grpc-js';
 import { HANDSHAKE_BYTES, type Handshake } from '../handshake.js';
 import type { ConnectAttempt } from '../reconnector.js';
 import type { PeerConnections, PeerConnection } from '../peer-connections.js';
-import type { Endpoint } from '../peers.js';
+import type { NetworkEndpoint } from '../peers.js';
 import type { Address } from '../../transport.js';
 import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
 import { fileURLToPath } from 'node:url';
@@ -154,7 +154,7 @@ export class GrpcDialler {
     };
   }
 
-  dial({ host, port }: Endpoint): ConnectAttempt & { readonly connection: GrpcConnection } {
+  dial({ host, port }: NetworkEndpoint): ConnectAttempt & { readonly connection: GrpcConnection } {
     const client = new ClientGrpcProxy({
       ...this.options,
       url: host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`,

@@ -3,7 +3,7 @@ import { createServer, type Server as Listener, type Socket } from 'node:net';
 import { createServer as createTlsServer, type TlsOptions } from 'node:tls';
 import { Server, ServerCredentials } from '@grpc/grpc-js';
 import { GrpcMethodStreamingType, ServerGrpc } from '@nestjs/microservices';
-import { portOf, type Endpoint } from '../peers.js';
+import { portOf, type NetworkEndpoint } from '../peers.js';
 import { type GrpcCall, GrpcConnection, type GrpcSide, service } from './grpc-connection.js';
 import { closeUnlessLinked } from '../handshake.js';
 
@@ -59,7 +59,7 @@ export class GrpcServer extends ServerGrpc {
   }
 
   /** Resolves when clients are served; rejects with a system error when the port cannot be used. */
-  async open(endpoint: Endpoint): Promise<void> {
+  async open(endpoint: NetworkEndpoint): Promise<void> {
     await new Promise<void>((resolve, reject) => {
       void this.listen((error) => (error ? reject(error) : resolve()));
     });

@@ -15,6 +15,8 @@ import {
   type Endpoint,
   endpointsOf,
   parseEndpoint,
+  type Peer,
+  type SocketEndpoint,
 } from '../peers.js';
 import { Reconnector } from '../reconnector.js';
 import {
@@ -42,6 +44,16 @@ export interface GrpcTransportSettings extends PeerSettings {
    * By default a node listens at localhost:5000, like Nest's gRPC servers. Port 0 is any free port.
    */
   readonly options?: GrpcTransportOptions | undefined;
+}
+
+/** @throws InvalidServingError for the path of a Unix socket */
+function assertNetworkPeer(peer: Peer): asserts peer is Exclude<Peer, SocketEndpoint> {
+  if (typeof peer === 'string' ? peer.startsWith('/') : 'path' in peer) {
+    throw new InvalidServingError(
+      `ServingClusterModule: the peer ${formatValue(peer)} is a Unix socket, which only ` +
+        'Transport.TCP connects to',
+    );
+  }
 }
 
 /** Milliseconds for peers to read what was sent, when a node stops. */
@@ -75,6 +87,9 @@ export class GrpcTransport implements ServingTransport {
         'grpc.max_send_message_length': most,
       },
     };
+    if (typeof peers !== 'function') {
+      peers.forEach(assertNetworkPeer);
+    }
     this.endpoints = endpointsOf(peers);
   }
 
@@ -104,6 +119,7 @@ export class GrpcTransport implements ServingTransport {
       this.endpoints,
       address,
       (endpoint) => {
+        assertNetworkPeer(endpoint);
         const dialling = dialler.dial(endpoint);
         this.keep(dialling.connection);
         return dialling;

@@ -77,6 +77,8 @@ const AROUND = 4 * 1024;
 const PROBE = 2_000;
 /** After this many bytes the server is asked whether it has read them. */
 const ASK = 1024 * 1024;
+/** The nodes whose subjects are kept. */
+const MOST_SUBJECTS = 1024;
 /** Milliseconds to wait for a server that reads nothing, when a node stops. */
 const FLUSH = 5_000;
 
@@ -99,6 +101,8 @@ export class NatsTransport implements ServingTransport {
   private readonly unread = new SendBuffer('NATS');
   /** The packets that are sent at the end of the turn. */
   private outbox: Outgoing[] = [];
+  /** The subjects of nodes. */
+  private readonly subjects = new Map<Address, string>();
   /** The bytes since the last flush. */
   private unasked = 0;
 
@@ -289,7 +293,15 @@ export class NatsTransport implements ServingTransport {
   }
 
   private nodeSubject(address: Address): string {
-    return this.subject(`n.${escapeName(address)}`);
+    let subject = this.subjects.get(address);
+    if (subject === undefined) {
+      if (this.subjects.size >= MOST_SUBJECTS) {
+        this.subjects.clear();
+      }
+      subject = this.subject(`n.${escapeName(address)}`);
+      this.subjects.set(address, subject);
+    }
+    return subject;
   }
 
   private probeSubject(address: Address): string {

@@ -1,21 +1,26 @@
-import type { Socket } from 'node:net';
-import { ClientTCP, type TcpClientOptions } from '@nestjs/microservices';
+import { type ConnectOpts, Socket, type SocketConstructorOpts } from 'node:net';
+import type { Type } from '@nestjs/common';
+import { ClientTCP, type TcpClientOptions, type TcpSocket } from '@nestjs/microservices';
 import { firstValueFrom } from 'rxjs';
 import type { ConnectAttempt } from '../reconnector.js';
 import type { PeerConnections, PeerConnection } from '../peer-connections.js';
 import type { Handshake } from '../handshake.js';
-import type { Endpoint } from '../peers.js';
 import type { Address } from '../../transport.js';
 import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
+import type { DirectReads } from './tcp-packets.js';
+
+/** The options of Nest's TCP client, with a socket that accepts packets. */
+export type DialOptions = NonNullable<TcpClientOptions['options']> & {
+  readonly socketClass: Type<TcpSocket & DirectReads>;
+};
 
 /** Dials with Nest's TCP client. */
 export function dialByTcp(
-  { host, port }: Endpoint,
-  options: TcpClientOptions['options'],
+  options: DialOptions,
   opening: Handshake<Socket, TcpLink>,
   links: PeerConnections<Socket, TcpLink>,
 ): ConnectAttempt {
-  const client = new QuietClient({ ...options, host, port });
+  const client = new QuietClient(options);
   const opened = opening.dial(
     () => client.unwrap(),
     (pattern, data) => firstValueFrom(client.send<unknown>(pattern, data)),
@@ -29,13 +34,44 @@ export function dialByTcp(
   };
 }
 
+/** The largest read that is not direct. */
+const READ = 64 * 1024;
+
 /** The caller logs errors. */
 class QuietClient extends ClientTCP {
   /** The error that ended the connection, where Nest reports only the end. */
   failure: unknown;
 
+  constructor(private readonly options: DialOptions) {
+    super(options);
+  }
+
   override handleError(error: unknown): void {
     this.failure ??= error;
+  }
+
+  /** Node allocates memory for each read of a socket without `onread`. */
+  override createSocket(): TcpSocket {
+    if (this.tlsOptions) {
+      return super.createSocket();
+    }
+    const buffer = Buffer.allocUnsafeSlow(READ);
+    const options: SocketConstructorOpts & ConnectOpts = {
+      onread: {
+        buffer: () => packets.room ?? buffer,
+        callback: (bytes, memory) => {
+          if (memory === buffer) {
+            packets.lend(buffer.subarray(0, bytes));
+          } else {
+            packets.wrote(bytes);
+          }
+          return true;
+        },
+      },
+    };
+    const net = new Socket(options);
+    const packets = new this.options.socketClass(net);
+    return packets;
   }
 
   end(isUsed: (socket: Socket) => boolean): void {
@@ -69,7 +105,7 @@ export class TcpLink implements PeerConnection {
   }
 
   /** Packets of one turn are sent together. */
-  send(packet: Uint8Array): void {
+  send(packet: Uint8Array, free?: (packet: Uint8Array) => void): void {
     if (!this.isCorked) {
       this.isCorked = true;
       this.socket.cork();
@@ -78,7 +114,7 @@ export class TcpLink implements PeerConnection {
         this.socket.uncork();
       });
     }
-    this.socket.write(packet);
+    this.socket.write(packet, free && (() => free(packet)));
     if (this.socket.writableLength > SEND_BUFFER_LIMIT) {
       this.socket.destroy(
         new Error(

@@ -1,6 +1,7 @@
 import type { Socket } from 'node:net';
 import type { Type } from '@nestjs/common';
 import { JsonSocket, type TcpSocket } from '@nestjs/microservices';
+import { messageOf } from '../../../errors.js';
 import { FrameError, packetLength, PRELUDE } from '../../wire/prelude.js';
 
 /**
@@ -10,12 +11,14 @@ import { FrameError, packetLength, PRELUDE } from '../../wire/prelude.js';
  * @param limit the largest packet in bytes
  * @param mostText limit in bytes of all of Nest's messages
  * @param options of Nest's socket
+ * @param path the Unix socket to connect to, in place of a host and port
  */
 export function packetSocket(
   limit: number,
   mostText: number,
   options: ConstructorParameters<typeof JsonSocket>[1],
-): Type<TcpSocket> {
+  path?: string,
+): Type<TcpSocket & DirectReads> {
   return class PacketSocket extends JsonSocket {
     private readonly splitter = new PacketSplitter({
       text: (bytes) => super.handleData(bytes),
@@ -33,17 +36,49 @@ export function packetSocket(
       super(socket, options);
     }
 
+    override connect(port: number, host: string): this {
+      if (path === undefined) {
+        return super.connect(port, host);
+      }
+      this.netSocket.connect(path);
+      return this;
+    }
+
+    get room(): Buffer | undefined {
+      return this.splitter.room;
+    }
+
+    wrote(bytes: number): void {
+      this.orDestroy(() => this.splitter.wrote(bytes));
+    }
+
+    lend(bytes: Buffer): void {
+      this.orDestroy(() => this.splitter.lend(bytes));
+    }
+
     protected override handleData(data: Buffer | string): void {
+      this.orDestroy(() => this.splitter.push(typeof data === 'string' ? Buffer.from(data) : data));
+    }
+
+    /** Ends a connection that cannot be read any further. */
+    private orDestroy(read: () => void): void {
       try {
-        this.splitter.push(typeof data === 'string' ? Buffer.from(data) : data);
+        read();
       } catch (error) {
-        if (!(error instanceof FrameError)) {
-          throw error;
-        }
-        this.netSocket.destroy(error);
+        this.netSocket.destroy(error instanceof Error ? error : new Error(messageOf(error)));
       }
     }
   };
+}
+
+/** Reads of large packets into their own memory, without a buffer in between. */
+export interface DirectReads {
+  /** Memory for the next bytes, if a large packet has begun. */
+  readonly room: Buffer | undefined;
+  /** So many of the next bytes are in that memory now. */
+  wrote(bytes: number): void;
+  /** Takes the next bytes, in memory that the caller uses again. */
+  lend(bytes: Buffer): void;
 }
 
 /** The receiver of the pieces of a byte stream. */
@@ -57,11 +92,14 @@ export interface Pieces {
   readonly mostText: number;
 }
 
+/** The least bytes that a direct read is for: smaller ones would take more reads. */
+const LEAST_ROOM = 64 * 1024;
+
 /**
  * Separates packets from Nest's messages on one connection: a packet begins with 0x00, a message
  * with its length in digits.
  */
-export class PacketSplitter {
+export class PacketSplitter implements DirectReads {
   private readonly message = new TextMessage();
   /** A packet, or its prelude as yet, with the first `filled` bytes received. */
   private partial: Buffer | undefined;
@@ -70,6 +108,28 @@ export class PacketSplitter {
   private text = 0;
 
   constructor(private readonly pieces: Pieces) {}
+
+  get room(): Buffer | undefined {
+    const { partial, filled } = this;
+    return partial && partial.byteLength - filled >= LEAST_ROOM
+      ? partial.subarray(filled)
+      : undefined;
+  }
+
+  wrote(bytes: number): void {
+    if (this.partial) {
+      this.advance(this.partial, bytes);
+    }
+  }
+
+  lend(bytes: Buffer): void {
+    let rest = bytes;
+    while (this.partial && rest.byteLength > 0) {
+      rest = rest.subarray(this.fill(this.partial, rest));
+    }
+    // A packet that continues gets memory of its own; others are views, and text may be kept.
+    this.push(this.isBegun(rest) ? rest : Buffer.from(rest));
+  }
 
   /** @throws FrameError after which the stream cannot be read any further */
   push(bytes: Buffer): void {
@@ -102,6 +162,16 @@ export class PacketSplitter {
     return length;
   }
 
+  /** Whether the bytes are those of a packet without its end. */
+  private isBegun(bytes: Buffer): boolean {
+    return (
+      !this.message.isOpen &&
+      bytes[0] === 0 &&
+      bytes.byteLength >= PRELUDE &&
+      this.lengthOf(bytes) > bytes.byteLength
+    );
+  }
+
   private begin(length: number): Buffer {
     this.filled = 0;
     return (this.partial = Buffer.allocUnsafeSlow(length));
@@ -109,12 +179,16 @@ export class PacketSplitter {
 
   private fill(partial: Buffer, bytes: Buffer): number {
     const taken = bytes.copy(partial, this.filled);
+    this.advance(partial, taken);
+    return taken;
+  }
+
+  private advance(partial: Buffer, taken: number): void {
     this.filled += taken;
     if (this.filled === partial.byteLength) {
       this.partial = undefined;
       this.complete(partial);
     }
-    return taken;
   }
 
   private complete(partial: Buffer): void {

@@ -4,6 +4,8 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { Logger } from '@nestjs/common';
 import { ServerTCP, type TcpContext } from '@nestjs/microservices';
 import type { Observable } from 'rxjs';
+import { InvalidServingError } from '../../../errors.js';
+import { formatValue } from '../../../format.js';
 import {
   type Address,
   NodeGoneError,
@@ -24,14 +26,21 @@ import { PeerConnections } from '../peer-connections.js';
 import { servingPattern, checkSize } from '../names.js';
 import type { TcpOptions } from '../nest-types.js';
 import { jsonAnswer } from '../../json/json-handlers.js';
-import { dialByTcp, TcpLink } from './tcp-link.js';
+import { type DialOptions, dialByTcp, TcpLink } from './tcp-link.js';
+import { checkSocketPath, removeStaleSocket } from '../socket-path.js';
 import { packetSocket } from './tcp-packets.js';
 
 export type TcpTransportOptions = Omit<
   NonNullable<TcpOptions['options']>,
   'socketClass' | 'serializer' | 'deserializer' | 'tlsOptions'
 > &
-  TlsSettings;
+  TlsSettings & {
+    /**
+     * An absolute path: the node listens on a Unix socket there, in place of a host and port. Nodes
+     * on this machine that may write the file can connect. @default none
+     */
+    readonly path?: string;
+  };
 
 export interface TcpTransportSettings extends PeerSettings {
   /**
@@ -40,6 +49,8 @@ export interface TcpTransportSettings extends PeerSettings {
    */
   readonly options?: TcpTransportOptions | undefined;
 }
+
+const LOCALHOST = '127.0.0.1';
 
 /** Milliseconds for peers to read what was sent, when a node stops. */
 const FLUSH = 5_000;
@@ -59,13 +70,14 @@ export class TcpTransport implements ServingTransport {
   private dials: Reconnector | undefined;
   private server: ServerTCP | undefined;
 
-  /** @throws InvalidServingError for an invalid peer */
+  /** @throws InvalidServingError for an invalid peer or path */
   constructor(private readonly settings: TcpTransportSettings) {
     this.options = settings.options ?? {};
+    checkPath(this.options);
     this.endpoints = endpointsOf(settings.peers ?? []);
   }
 
-  /** The port on which the node listens. */
+  /** The port on which the node listens, unless that is a Unix socket. */
   get port(): number | undefined {
     return portOf(this.server?.unwrap<Server>());
   }
@@ -89,13 +101,7 @@ export class TcpTransport implements ServingTransport {
     const opening = new Handshake(address, namespace, this.settings.secret, links);
     this.links = links;
     if (role === 'node') {
-      const host = this.options.host ?? '127.0.0.1';
-      assertNotPublic(host, {
-        tlsOptions: this.options.tlsOptions,
-        secret: this.settings.secret,
-        insecure: this.settings.insecure ?? false,
-      });
-      this.server = this.createServer(host);
+      this.server = this.createServer(this.safeHost());
       for (const [pattern, answer] of opening.answers) {
         this.server.addHandler(pattern, (data: unknown, context: TcpContext) =>
           jsonAnswer(async () => {
@@ -109,27 +115,24 @@ export class TcpTransport implements ServingTransport {
         this.server.addHandler(servingPattern(namespace, name), jsonAnswer(handler));
       }
       await this.listen(this.server);
-      this.logger.log(`Nodes reach this one at ${host}:${this.port}`);
+      const { path, host = LOCALHOST } = this.options;
+      this.logger.log(`Nodes reach this one at ${path ?? `${host}:${this.port}`}`);
     }
-    const options = {
-      ...this.options,
-      socketClass: packetSocket(this.maxPacket, HANDSHAKE_BYTES, this.options),
-    };
     this.dials = new Reconnector(
       this.endpoints,
       address,
-      (endpoint) => dialByTcp(endpoint, options, opening, links),
+      (endpoint) => dialByTcp(this.optionsFor(endpoint), opening, links),
       (of) => links.get(of)?.closed,
     );
   }
 
-  send(to: Address, packet: Uint8Array): void {
+  send(to: Address, packet: Uint8Array, free?: (packet: Uint8Array) => void): void {
     checkSize(packet, this.maxPacket);
     const link = this.links?.get(to);
     if (!link) {
       throw new NodeGoneError(to);
     }
-    link.send(packet);
+    link.send(packet, free);
   }
 
   broadcast(packet: Uint8Array): void {
@@ -162,6 +165,31 @@ export class TcpTransport implements ServingTransport {
     }
   }
 
+  /**
+   * The host to listen on.
+   *
+   * @throws InvalidServingError when the node would be open to strangers
+   */
+  private safeHost(): string {
+    const { host = LOCALHOST, tlsOptions } = this.options;
+    const { secret, insecure = false } = this.settings;
+    assertNotPublic(host, { tlsOptions, secret, insecure });
+    return host;
+  }
+
+  /** The options of a client that connects to the endpoint. */
+  private optionsFor(endpoint: Endpoint): DialOptions {
+    const { maxPacket, options } = this;
+    const path = 'path' in endpoint ? endpoint.path : undefined;
+    const { tlsOptions, ...plain } = options;
+    return {
+      ...plain,
+      // Only the network is encrypted.
+      ...(path === undefined && { ...endpoint, ...(tlsOptions && { tlsOptions }) }),
+      socketClass: packetSocket(maxPacket, HANDSHAKE_BYTES, options, path),
+    };
+  }
+
   /** With a secret, only nodes may connect, and all their text is that of the handshake. */
   private createServer(host: string): ServerTCP {
     const { port = 0, tlsOptions } = this.options;
@@ -187,8 +215,16 @@ export class TcpTransport implements ServingTransport {
     // Node reports a TLS handshake that takes too long, and leaves the connection open.
     net.on('tlsClientError', (_: Error, socket: Socket) => socket.destroy());
     // Nest passes only two errors to its callback.
+    const { path } = this.options;
+    if (path !== undefined) {
+      await removeStaleSocket(path);
+    }
     const listening = once(net, 'listening');
-    server.listen(() => {});
+    if (path === undefined) {
+      server.listen(() => {});
+    } else {
+      net.listen(path);
+    }
     await listening;
   }
 
@@ -198,6 +234,23 @@ export class TcpTransport implements ServingTransport {
       this.expected.add(socket);
       closeUnlessLinked(socket, () => this.links?.uses(socket) === true);
     }
+  }
+}
+
+/** @throws InvalidServingError for an invalid path, or one beside options of the network */
+function checkPath({ path, ...options }: TcpTransportOptions): void {
+  if (path === undefined) {
+    return;
+  }
+  checkSocketPath('ServingClusterModule, "path" in "options"', path);
+  const others = (['host', 'port', 'tlsOptions'] as const).filter(
+    (name) => options[name] !== undefined,
+  );
+  if (others.length > 0) {
+    throw new InvalidServingError(
+      `ServingClusterModule: ${others.map(formatValue).join(' and ')} in "options" means nothing ` +
+        `to a node that listens at "path", ${path}`,
+    );
   }
 }
 

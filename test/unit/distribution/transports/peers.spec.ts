@@ -30,14 +30,29 @@ async function listsOf(peers: Peers, ms: number, lookup?: Lookup): Promise<strin
   return lists;
 }
 
-function nameOf({ host, port }: Endpoint): string {
-  return `${host}/${port}`;
+function nameOf(endpoint: Endpoint): string {
+  return 'path' in endpoint ? endpoint.path : `${endpoint.host}/${endpoint.port}`;
 }
 
 it('[11] A list of hosts and ports is resolved at once and stays', async () => {
   const peers = ['10.0.0.1:5000', 'model-2:80', '[::1]:5000', { host: 'fe80::1', port: 1 }];
 
   expect(await listsOf(peers, 60_000)).toEqual(['10.0.0.1/5000 model-2/80 ::1/5000 fe80::1/1']);
+});
+
+it('[11] A path is a peer on this machine, as text and as an object', async () => {
+  const peers = ['/run/a.sock', { path: '/run/b.sock' }, { dns: 'models', port: 7 }];
+
+  expect(await listsOf(peers, 1, async () => ['x'])).toEqual(['/run/a.sock /run/b.sock x/7']);
+});
+
+it.each<[string, Peer]>([
+  ['with a relative path', { path: 'a.sock' }],
+  ['with a path that is too long for a Unix socket', `/${'a'.repeat(103)}`],
+  ['with a path that is no string', { path: 5 as unknown as string }],
+])('[11] A peer %s fails at boot', (_, peer) => {
+  expect(() => endpointsOf([peer])).toThrow(InvalidServingError);
+  expect(() => endpointsOf([peer])).toThrow('allowed is an absolute path of at most 103 bytes');
 });
 
 it.each<[string, Peer]>([
@@ -52,7 +67,7 @@ it.each<[string, Peer]>([
 ])('[11] A peer %s fails at boot', (_, peer) => {
   expect(() => endpointsOf([peer])).toThrow(InvalidServingError);
   expect(() => endpointsOf([peer])).toThrow(
-    'A peer is "host:port", { host, port } or { dns, port }, not ',
+    'A peer is "host:port", the path of a Unix socket, { host, port }, { path } or { dns, port }, not ',
   );
 });
 

@@ -7,7 +7,9 @@ import {
   FrameError,
   Kind,
   packetLength,
+  PRELUDE,
   TRAILER,
+  writePrelude,
 } from '../../../../lib/distribution/wire/prelude.js';
 import { encodeValue } from '../../../../lib/distribution/wire/values.js';
 import { compareInvalidDates } from '../../../fixtures/values/invalid-dates.js';
@@ -19,7 +21,13 @@ compareInvalidDates();
 const limits = defaultWireLimits;
 
 const frameOf = (value: unknown, header: object = {}): Uint8Array =>
-  encodeFrame({ kind: Kind.request, header, value: encodeValue(value, limits) });
+  encodeFrame({
+    kind: Kind.request,
+    call: 9,
+    timeout: 1500,
+    header,
+    value: encodeValue(value, limits),
+  });
 
 /** The bytes at another address: `offset` past one that fits everything. */
 const movedBy = (offset: number, bytes: Uint8Array): Uint8Array => {
@@ -47,8 +55,10 @@ const golden = {
   },
   header: { id: 7, name: 'm' },
   bytes: [
-    // 0 "SV", version 1; a request, no flags, 4 blocks; 19 bytes of header, 232 of body
-    '00535601 01000400 13000000 e8000000',
+    // 0 "SV", version 2; a request, no flags, 4 blocks; 19 bytes of header, 232 of body
+    '00535602 01000400 13000000 e8000000',
+    // Call 9, with 1500 ms
+    '0000000000002240 0000000000709740',
     // {"id":7,"name":"m"}
     '7b226964223a372c226e616d65223a226d227d 0000000000',
     // json, 134 bytes: [134]; float32, 12 bytes: [1, 3]; int64, 16 bytes: [2]; uint8, 1 byte: [1]
@@ -86,26 +96,16 @@ const crafted = (
     padded(Buffer.concat(table)),
     ...blocks.map(([, , data]) => padded(Buffer.from(data))),
   ]);
-  const prelude = Buffer.from([
-    0,
-    0x53,
-    0x56,
-    1,
-    Kind.request,
-    0,
-    blocks.length,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-  ]);
-  prelude.writeUInt32LE(Buffer.byteLength(header), 8);
-  prelude.writeUInt32LE(body.length, 12);
+  const prelude = Buffer.alloc(PRELUDE);
+  writePrelude(prelude, {
+    kind: Kind.request,
+    flags: 0,
+    blocks: blocks.length,
+    head: Buffer.byteLength(header),
+    body: body.length,
+    call: 9,
+    timeout: 1500,
+  });
   return Buffer.concat([prelude, padded(Buffer.from(header)), body]);
 };
 
@@ -124,7 +124,7 @@ describe('encodeFrame', () => {
     const frame = frameOf(data);
     data.fill(5);
 
-    expect(frame.byteLength).toBeLessThan(100);
+    expect(frame.byteLength).toBeLessThan(120);
     expect(read(frame)).toEqual(Float32Array.of(0, 0));
   });
 
@@ -163,11 +163,8 @@ describe('decodeFrame', () => {
   it('[11] Frames written by other languages are read', () => {
     const frame = decodeFrame(Buffer.from(golden.bytes, 'hex'), limits);
 
-    expect([frame.kind, frame.header, frame.value()]).toEqual([
-      Kind.request,
-      golden.header,
-      golden.value,
-    ]);
+    expect(frame).toMatchObject({ kind: Kind.request, call: 9, timeout: 1500 });
+    expect([frame.header, frame.value()]).toEqual([golden.header, golden.value]);
   });
 
   it('[11] Any value is read back, at any alignment', () => {
@@ -245,10 +242,10 @@ describe('decodeFrame', () => {
 
   it('[11] A frame of another version is refused with the supported one', () => {
     const bytes = frameOf(1);
-    bytes[3] = 2;
+    bytes[3] = 1;
 
     expect(() => decodeFrame(bytes, limits)).toThrow(
-      new FrameError('A frame of version 2; only version 1 is understood here'),
+      new FrameError('A frame of version 1; only version 2 is understood here'),
     );
   });
 
@@ -264,7 +261,7 @@ describe('decodeFrame', () => {
       'A frame whose table does not end in it',
     ],
     ['with fewer blocks than declared', 6, 3, 'or a block with more than 16 axes'],
-    ['with more blocks than declared', 6, 1, 'A frame whose blocks end at 48, and its body at 64'],
+    ['with more blocks than declared', 6, 1, 'A frame whose blocks end at 64, and its body at 80'],
     [
       'with more blocks than are allowed',
       7,
@@ -276,42 +273,45 @@ describe('decodeFrame', () => {
       'with a header of gigabytes',
       11,
       0xff,
-      'A frame of 4278190144 bytes; at most 67108864 are allowed',
+      'A frame of 4278190160 bytes; at most 67108864 are allowed',
     ],
     [
       'with a body of gigabytes',
       15,
       0xff,
-      'A frame of 4278190144 bytes; at most 67108864 are allowed',
+      'A frame of 4278190160 bytes; at most 67108864 are allowed',
     ],
-    ['with a longer body than received', 12, 56, 'A frame of 80 bytes came in 64'],
+    ['with a longer body than received', 12, 56, 'A frame of 96 bytes came in 80'],
     [
       'whose first block is no tree',
-      24,
+      40,
       2,
       'A frame with a block of the type 2, which is not known here, or not there',
     ],
-    ['with a block of an unknown type', 36, 99, 'A frame with a block of the type 99'],
-    ['with a block of more axes than are allowed', 37, 17, 'a block with more than 16 axes'],
+    ['with a block of an unknown type', 52, 99, 'A frame with a block of the type 99'],
+    ['with a block of more axes than are allowed', 53, 17, 'a block with more than 16 axes'],
     [
       'with a block of fewer axes than declared',
-      37,
+      53,
       0,
       'A frame with a block of 8 bytes, which are not those of its shape []',
     ],
-    ['with a reserved byte that is not 0', 38, 1, 'A frame with a block of the type 2'],
+    ['with a reserved byte that is not 0', 54, 1, 'A frame with a block of the type 2'],
     [
       'with a block that is longer than its shape',
-      40,
+      56,
       16,
       'A frame with a block of 16 bytes, which are not those of its shape [8]',
     ],
     [
       'with a block that is shorter than its shape',
-      44,
+      60,
       16,
       'A frame with a block of 8 bytes, which are not those of its shape [16]',
     ],
+    ['of a call with a fractional number', 16, 1, 'A frame of call 9.000000000000002 '],
+    ['of a call with a negative number', 23, 0xc0, 'A frame of call -9 '],
+    ['with a negative timeout', 31, 0xc0, 'with a timeout of -1500 ms'],
   ])('[11] A frame %s is refused', (_, at, byte, message) => {
     const bytes = frameOf(Uint8Array.of(1, 2, 3, 4, 5, 6, 7, 8));
     expect(read(bytes)).toEqual(Uint8Array.of(1, 2, 3, 4, 5, 6, 7, 8));
@@ -428,12 +428,12 @@ describe('decodeFrame', () => {
       ['int64', BigInt64Array.of(1n), '0000000000000001'],
     ] as const) {
       const sections = [
-        { code: 129, dims: [0], length: 0, write: () => undefined },
+        { code: 129, dims: [0], data: '', size: 1, length: 0 },
         blockSection({ type, dims: [data.length], data }),
       ];
       const bytes = Buffer.from(new ArrayBuffer(lengthOf(sections)));
       writeSections(bytes, 0, sections);
-      const [, place] = placesOf(new DataView(bytes.buffer), 2, 0, bytes.length, limits);
+      const [, place] = placesOf(bytes, 2, 0, bytes.length, limits);
 
       expect(bytes.toString('hex', place!.at, place!.at + place!.length)).toBe(expected);
       expect(blockAt(bytes, place!)).toEqual({ type, dims: [data.length], data });

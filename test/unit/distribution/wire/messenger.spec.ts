@@ -35,6 +35,10 @@ function messengerOf(address: string) {
   return { messenger, transport, packets, messages, errors };
 }
 
+const cancel = { kind: Kind.cancel, call: 1 };
+
+const reply = (count: number, call = 0) => ({ kind: Kind.reply, call, value: bytes(count) });
+
 const bytes = (count: number) => encodeValue(new Uint8Array(count), defaultWireLimits);
 
 describe('Messenger', () => {
@@ -44,7 +48,7 @@ describe('Messenger', () => {
       messengerOf('receiver'),
       messengerOf('other'),
     ];
-    await sender.messenger.send('receiver', Kind.cancel, { call: 1 });
+    await sender.messenger.send('receiver', cancel);
     const [packet] = sender.packets;
 
     other.messenger.receive(packet!.slice());
@@ -52,15 +56,13 @@ describe('Messenger', () => {
 
     expect(other.messages).toEqual([]);
     expect(other.errors).toMatchObject([{ message: 'A frame is for another node' }]);
-    expect(receiver.messages).toMatchObject([
-      { kind: Kind.cancel, from: 'sender', header: { call: 1 } },
-    ]);
+    expect(receiver.messages).toMatchObject([{ kind: Kind.cancel, from: 'sender', call: 1 }]);
   });
 
   it('[11] Broadcasts carry the state of nodes and no calls', async () => {
     const [sender, receiver] = [messengerOf('sender'), messengerOf('receiver')];
-    await sender.messenger.broadcast(Kind.hello, {});
-    await sender.messenger.broadcast(Kind.cancel, { call: 1 });
+    await sender.messenger.broadcast({ kind: Kind.hello });
+    await sender.messenger.broadcast(cancel);
 
     sender.packets.forEach((packet) => receiver.messenger.receive(packet));
 
@@ -71,9 +73,9 @@ describe('Messenger', () => {
   it('[11] Large frames are sent one after the other to each node, which assembles only one at a time', async () => {
     const { messenger, packets } = messengerOf('sender');
     const large = ['one', 'one', 'other', 'one'].map((to, call) =>
-      messenger.send(to, Kind.reply, { call }, bytes(1 << 19)),
+      messenger.send(to, reply(1 << 19, call)),
     );
-    await Promise.all([...large, messenger.send('one', Kind.reply, { call: 4 }, bytes(8))]);
+    await Promise.all([...large, messenger.send('one', reply(8, 4))]);
 
     const kinds = packets.map((packet) => {
       const { kind, header } = decodeFrame(packet, defaultWireLimits);
@@ -101,19 +103,17 @@ describe('Messenger', () => {
       }
       await send(to, packet);
     };
-    const failed = expect(messenger.send('one', Kind.reply, {}, bytes(1 << 19))).rejects.toThrow(
-      'no way',
-    );
-    await Promise.all([failed, messenger.send('one', Kind.reply, {}, bytes(1 << 19))]);
+    const failed = expect(messenger.send('one', reply(1 << 19))).rejects.toThrow('no way');
+    await Promise.all([failed, messenger.send('one', reply(1 << 19))]);
 
     expect(packets).toHaveLength(3);
   });
 
   it('[11] Packets become smaller when the transport accepts no larger ones', async () => {
     const { messenger, transport, packets } = messengerOf('sender');
-    await messenger.send('one', Kind.reply, {}, bytes(1 << 17));
+    await messenger.send('one', reply(1 << 17));
     transport.maxPacket = 1 << 16;
-    await messenger.send('one', Kind.reply, {}, bytes(1 << 17));
+    await messenger.send('one', reply(1 << 17));
 
     expect(packets.map(({ byteLength }) => byteLength > 1 << 16)).toEqual([
       true,

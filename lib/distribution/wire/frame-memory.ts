@@ -1,0 +1,60 @@
+/** The bytes of a slab, and of the largest frame that gets a part of one. */
+const SLAB = 64 * 1024;
+const SMALL = 16 * 1024;
+/** The bytes of the largest frame whose memory is used again. */
+const LARGE = 1024 * 1024;
+/** Blocks have a multiple of so many bytes: frames of about the same size share them. */
+const STEP = 64 * 1024;
+/** Limit in bytes of the blocks that wait for the next large frames. */
+const MOST_KEPT = 8 * 1024 * 1024;
+
+/**
+ * Memory for frames to send. Small frames lie one after the other in slabs, since an allocation
+ * costs more than writing such a frame. Large frames get the blocks of those that were sent: the
+ * collector runs ever more often, over all objects, the more memory is allocated outside of them.
+ */
+export class FrameMemory {
+  private slab = Buffer.alloc(0);
+  private used = 0;
+  /** The free blocks, by size. */
+  private readonly blocks = new Map<number, ArrayBufferLike[]>();
+  private kept = 0;
+
+  /** Returns uninitialised memory. */
+  readonly take = (length: number): Buffer => {
+    if (length > LARGE) {
+      return Buffer.allocUnsafeSlow(length);
+    }
+    if (length > SMALL) {
+      return Buffer.from(this.block(Math.ceil(length / STEP) * STEP), 0, length);
+    }
+    if (this.used + length > this.slab.byteLength) {
+      this.slab = Buffer.allocUnsafeSlow(SLAB);
+      this.used = 0;
+    }
+    return this.slab.subarray(this.used, (this.used += length));
+  };
+
+  /** Takes the memory of a frame back that nothing reads any more. */
+  give({ buffer, byteLength }: Uint8Array): void {
+    const size = buffer.byteLength;
+    if (byteLength > SMALL && byteLength <= LARGE && this.kept + size <= MOST_KEPT) {
+      this.kept += size;
+      const blocks = this.blocks.get(size);
+      if (blocks) {
+        blocks.push(buffer);
+      } else {
+        this.blocks.set(size, [buffer]);
+      }
+    }
+  }
+
+  private block(size: number): ArrayBufferLike {
+    const block = this.blocks.get(size)?.pop();
+    if (!block) {
+      return Buffer.allocUnsafeSlow(size).buffer;
+    }
+    this.kept -= size;
+    return block;
+  }
+}

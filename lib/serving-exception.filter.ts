@@ -12,6 +12,7 @@ import { CallCancelledError, isA, ServingError } from './errors.js';
  */
 @Catch(ServingError)
 export class ServingExceptionFilter extends BaseExceptionFilter<Error> {
+  /** Answers the error, or an HttpException whose `cause` it is. */
   override catch(exception: Error, host: ArgumentsHost): void {
     if (host.getType() !== 'http') {
       // Nest answers other transports itself where a filter returns nothing.

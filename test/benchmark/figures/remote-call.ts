@@ -81,6 +81,7 @@ async function by(name: string, way: Way, rawWay: Way, plan: Plan): Promise<Meas
         figure: 'P11',
         title: `p50 of a lone call, ${title}`,
         by: 'difference',
+        better: 'lower',
         sides: latencies,
         sideUnit: 'ms',
       }),

@@ -10,7 +10,7 @@ import {
 } from 'nestjs-serving';
 import { file, largest, options, port, type Reply, Row, tensorOf } from './model.js';
 
-const isolation = (process.env['ISOLATION'] ?? 'thread') as 'thread';
+const isolation = (process.env['ISOLATION'] ?? 'thread') as 'thread' | 'none';
 
 /** All else is as by default: one partition, no window. */
 const predictor = defineServing({

@@ -83,12 +83,6 @@ export interface OwnSignal extends AbortSignalLike {
 }
 
 /**
- * The property of an AbortSignal of this package with what aborts it. A WeakMap of all of them would
- * cost the garbage collector more than their requests.
- */
-export const OWN = Symbol('own signal');
-
-/**
  * Calls back when the signal aborts, at once if it has. Returns a function that removes the
  * callback.
  */
@@ -104,16 +98,13 @@ export function onAbort(
     abort();
     return nothing;
   }
-  const own = ownOf(signal);
-  return own ? own.onAbort(abort) : onAbortOf(signal, abort);
+  return isOwn(signal) ? signal.onAbort(abort) : onAbortOf(signal, abort);
 }
 
 const nothing = (): void => {};
 
-function ownOf(
-  signal: AbortSignalLike & { readonly [OWN]?: OwnSignal; readonly onAbort?: unknown },
-): OwnSignal | undefined {
-  return signal[OWN] ?? (signal.onAbort ? (signal as OwnSignal) : undefined);
+function isOwn(signal: AbortSignalLike): signal is OwnSignal {
+  return 'onAbort' in signal;
 }
 
 const onAbortOf = sharedListener<AbortSignalLike>((signal, callback) => {

@@ -2,7 +2,7 @@ import type { ExecutionContext } from '@nestjs/common';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { EventEmitter } from 'node:stream';
 import { CallCancelledError } from '../errors.js';
-import { OWN, type OwnSignal } from './call-options.js';
+import { onAbort, type OwnSignal } from './call-options.js';
 import { RequestCaller } from './caller-context.js';
 
 /** A request or response of Node, or the wrapper of Fastify around it. */
@@ -75,19 +75,13 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
   /** Called when the connection closes, before other listeners may end the response. */
   leave(): void {
     if (this.reason) {
-      this.#controller?.abort(this.reason);
       this.#callbacks?.forEach((wake) => wake());
     }
   }
 
   #newController(): AbortController {
     const controller = new AbortController();
-    Object.defineProperty(controller.signal, OWN, { value: this });
-    if (this.aborted) {
-      controller.abort(this.reason);
-    } else {
-      this.#callbacks ??= this.#watch();
-    }
+    onAbort(this, (reason) => controller.abort(reason));
     return controller;
   }
 

@@ -1,5 +1,5 @@
 import { constants } from 'node:fs';
-import { copyFile, mkdtemp, open, rm } from 'node:fs/promises';
+import { access, copyFile, type FileHandle, mkdtemp, open, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -26,7 +26,7 @@ export async function unnamedCopy(
       // Shares the blocks of the file where the file system can.
       await copyFile(path, copy, constants.COPYFILE_FICLONE);
       const file = await open(copy);
-      return { path: `/proc/${process.pid}/fd/${file.fd}`, close: () => file.close() };
+      return await reopenable(file);
     } finally {
       await rm(own, { recursive: true });
     }
@@ -34,4 +34,23 @@ export async function unnamedCopy(
     // The folder is read-only or full.
     return undefined;
   }
+}
+
+/**
+ * The file by the path of its descriptor. Undefined where that does not lead to it, such as in a
+ * container that sees the processes of its host.
+ */
+async function reopenable(file: FileHandle): Promise<UnnamedCopy | undefined> {
+  const path = `/proc/${process.pid}/fd/${file.fd}`;
+  try {
+    const [own, found] = [await file.stat(), await stat(path)];
+    await access(path, constants.R_OK);
+    if (own.ino === found.ino && own.dev === found.dev) {
+      return { path, close: () => file.close() };
+    }
+  } catch {
+    // The path does not exist, or may not be read.
+  }
+  await file.close();
+  return undefined;
 }

@@ -21,7 +21,10 @@ const options = JSON.parse(process.argv[2] ?? '{}') as ServerOptions;
 const { platform = 'express', ending = 'exit' } = options;
 
 @Module({
-  imports: [ServingModule.forRoot({ servings: servingsOf(options) }), TerminusModule],
+  imports: [
+    ServingModule.forRoot({ servings: servingsOf(options), requestContext: true }),
+    TerminusModule,
+  ],
   providers: [Counts, ServingHealthIndicator],
   controllers: [CallsController, AdminController, HealthController],
 })

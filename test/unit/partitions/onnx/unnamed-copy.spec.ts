@@ -34,6 +34,14 @@ describe('unnamedCopy', () => {
     },
   );
 
+  it('[W8] Where the path of a descriptor leads to another file, or to none, there is none', async () => {
+    const own = Object.getOwnPropertyDescriptor(process, 'pid')!;
+    Object.defineProperty(process, 'pid', { ...own, value: 1 });
+
+    expect(await unnamedCopy(path, folder)).toBeUndefined();
+    Object.defineProperty(process, 'pid', own);
+  });
+
   it('[W8] Without a folder to write to, or without the file, there is none', async () => {
     expect(await unnamedCopy(path, join(folder, 'missing'))).toBeUndefined();
     expect(await unnamedCopy(join(folder, 'missing'), folder)).toBeUndefined();

@@ -14,7 +14,7 @@ const { values: options } = parseArgs({
   options: {
     only: { type: 'string', default: '' },
     models: { type: 'string', default: 'mlp,digits' },
-    connections: { type: 'string', default: '1,64' },
+    connections: { type: 'string', default: '1,32,128' },
     seconds: { type: 'string', default: '6' },
   },
 });
@@ -53,7 +53,7 @@ async function measure(peer: Peer, model: BenchmarkModel, port: number): Promise
     let failures = 0;
     const cells: string[] = [];
     for (const count of connections) {
-      await wrk(port, questions.file, count, seconds / 2);
+      await wrk(port, questions.file, count, Math.ceil(seconds / 2));
       const before = server.cpu();
       const { answers, failed, p50, p99, ...load } = await wrk(
         port,

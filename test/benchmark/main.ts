@@ -1,66 +1,46 @@
+import { fork } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { availableParallelism, cpus } from 'node:os';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { batchGain } from './figures/batch-gain.js';
-import { endpoint } from './figures/endpoint.js';
-import { engine } from './figures/engine.js';
-import { isolation } from './figures/isolation.js';
-import { loneCall } from './figures/lone-call.js';
-import { overload } from './figures/overload.js';
-import { precedence } from './figures/precedence.js';
-import { registry } from './figures/registry.js';
-import { remoteCall } from './figures/remote-call.js';
-import { besideNx } from './figures/nx.js';
-import { callCost } from './figures/call-cost.js';
-import { memory } from './figures/memory.js';
-import { neighbours } from './figures/neighbours.js';
-import { refusals } from './figures/refusals.js';
-import { route } from './figures/route.js';
-import { saturation } from './figures/saturation.js';
 import { chart } from './harness/chart.js';
-import type { Figure, Measurement } from './harness/measurement.js';
-import { full, type Plan, quick } from './harness/plan.js';
+import type { Measurement } from './harness/measurement.js';
 import { againstRecorded, record, type Recorded } from './harness/regression.js';
 import { regressionText } from './harness/regression-report.js';
 import { table } from './harness/report.js';
 
-const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
-  P1: saturation,
-  P2: engine,
-  P3: loneCall,
-  P4: endpoint,
-  P5: endpoint,
-  P6: batchGain,
-  P7: isolation,
-  P8: overload,
-  P9: precedence,
-  P10: registry,
-  P11: remoteCall,
-  P12: neighbours,
-  P13: route,
-  P14: callCost,
-  P15: besideNx,
-  P16: memory,
-  P17: refusals,
-};
+/** In this order; P5 is measured together with P4. */
+const figures = 'P1,P2,P3,P4,P6,P7,P8,P9,P10,P11,P12,P13,P14,P15,P16,P17';
 
 const { values: options } = parseArgs({
   options: {
-    only: { type: 'string', default: Object.keys(figures).join() },
+    only: { type: 'string', default: figures },
     quick: { type: 'boolean', default: false },
     record: { type: 'boolean', default: false },
   },
 });
 
-const chosen = new Set(options.only.split(',').map((name) => figures[name as Figure]));
+const chosen = new Set(options.only.replace('P5', 'P4').split(','));
 const measurements: Measurement[] = [];
-for (const measure of chosen) {
+for (const name of chosen) {
   const start = performance.now();
-  const measured = await measure(options.quick ? quick : full);
+  const measured = await measure(name);
   const names = [...new Set(measured.map(({ figure }) => figure))].join(', ');
   console.error(`${names || 'left out'}: ${Math.round((performance.now() - start) / 1000)} s`);
   measurements.push(...measured);
+}
+
+async function measure(figure: string): Promise<Measurement[]> {
+  const script = fileURLToPath(new URL('./one-figure.js', import.meta.url));
+  const child = fork(script, [figure, options.quick ? 'quick' : 'full']);
+  const failed = once(child, 'exit').then(([code]) => {
+    throw new Error(`${figure} ended with code ${code}`);
+  });
+  const [measured] = await Promise.race([once(child, 'message'), failed]);
+  failed.catch(() => {});
+  return measured as Measurement[];
 }
 
 const machine = `${availableParallelism()} x ${cpus()[0]?.model}, Node ${process.version}`;

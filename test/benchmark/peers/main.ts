@@ -62,7 +62,9 @@ async function measure(peer: Peer, model: BenchmarkModel, port: number): Promise
         seconds,
       );
       const cpu = (server.cpu() - before) / answers;
-      cells.push(...[answers / load.seconds, p50, p99, cpu].map(numberText));
+      cells.push(...[answers / load.seconds, p50, p99].map(numberText));
+      // Less than nothing where a process has ended meanwhile.
+      cells.push(cpu < 0 ? '-' : numberText(cpu));
       failures += failed;
     }
     const memory = server.memory();

@@ -1,0 +1,43 @@
+import { batchGain } from './figures/batch-gain.js';
+import { endpoint } from './figures/endpoint.js';
+import { engine } from './figures/engine.js';
+import { isolation } from './figures/isolation.js';
+import { loneCall } from './figures/lone-call.js';
+import { overload } from './figures/overload.js';
+import { precedence } from './figures/precedence.js';
+import { registry } from './figures/registry.js';
+import { remoteCall } from './figures/remote-call.js';
+import { besideNx } from './figures/nx.js';
+import { callCost } from './figures/call-cost.js';
+import { memory } from './figures/memory.js';
+import { neighbours } from './figures/neighbours.js';
+import { refusals } from './figures/refusals.js';
+import { route } from './figures/route.js';
+import { saturation } from './figures/saturation.js';
+import type { Figure, Measurement } from './harness/measurement.js';
+import { full, type Plan, quick } from './harness/plan.js';
+
+const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
+  P1: saturation,
+  P2: engine,
+  P3: loneCall,
+  P4: endpoint,
+  P5: endpoint,
+  P6: batchGain,
+  P7: isolation,
+  P8: overload,
+  P9: precedence,
+  P10: registry,
+  P11: remoteCall,
+  P12: neighbours,
+  P13: route,
+  P14: callCost,
+  P15: besideNx,
+  P16: memory,
+  P17: refusals,
+};
+
+// A process of its own: memory and compiled code of other figures would count in this one.
+const [name, plan] = process.argv.slice(2);
+process.send!(await figures[name as Figure](plan === 'quick' ? quick : full));
+process.disconnect();

@@ -109,7 +109,9 @@ async function overSockets(plan: Plan): Promise<Measurement[]> {
       TCP: () => callsPerSecond(callers, plan, tcpCall!),
     });
     const title = `${size} to a process of the same machine and back by a Unix socket`;
-    measurements.push(compare({ figure: 'P11', title, by: 'ratio', sides, sideUnit: 'calls/s' }));
+    measurements.push(
+      compare({ figure: 'P11', title, by: 'ratio', better: 'higher', sides, sideUnit: 'calls/s' }),
+    );
   }
   await Promise.all([...apps, ...owners].map((each) => each.close()));
   return measurements;
@@ -132,6 +134,7 @@ async function scaling(plan: Plan): Promise<Measurement> {
     figure: 'P11',
     title: 'four nodes of a busy model',
     by: 'ratio',
+    better: 'higher',
     sides,
     sideUnit: 'calls/s',
   });

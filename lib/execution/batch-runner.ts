@@ -94,8 +94,8 @@ export class BatchRunner {
     const runBatch = () => runner.run(run.batch, info, run);
     try {
       run.checkRows();
-      const settle = run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
-      return { ...run.outcome, settle };
+      const handOut = run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
+      return { ...run.outcome, settle: () => this.settle(run, handOut) };
     } catch (cause) {
       if (isA(cause, RejectedRowsError)) {
         const others = run.without(cause);
@@ -117,6 +117,15 @@ export class BatchRunner {
         return { ...run.outcome, error, retries };
       }
       return { ...run.outcome, error, settle: () => run.fail(error) };
+    }
+  }
+
+  /** The memory of the output may be gone by now. That fails its callers, and not the batcher. */
+  private settle(run: BatchRun, handOut: () => void): void {
+    try {
+      handOut();
+    } catch (cause) {
+      run.fail(this.batchError(cause, run.batch.size));
     }
   }
 

@@ -265,11 +265,10 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
       super.takeRows(offset, output, start, end);
       return;
     }
+    const part = partOf(output, start, end, replyEnd);
     this.end();
     const { metadata } = output;
-    this.resolveWith(() =>
-      replyEnd.answer(partOf(output, start, end, replyEnd), { isSplit: false, metadata }),
-    );
+    this.resolveWith(() => replyEnd.answer(part, { isSplit: false, metadata }));
   }
 
   hook(): void {}

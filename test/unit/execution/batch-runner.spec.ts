@@ -1,3 +1,5 @@
+import { Tensor } from '../../../lib/batch/tensor.js';
+import { outputEnd } from '../../../lib/execution/answer-end.js';
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/batch/batch.js';
 import { BatchFailedError, InvalidBatchError } from '../../../lib/errors.js';
@@ -54,4 +56,32 @@ describe('BatchRunner', () => {
     });
     expect(batches).toEqual([]);
   });
+
+  it.each([
+    ['collected', undefined],
+    ['answered directly', outputEnd],
+  ])(
+    '[6.1] [W4] An output whose memory is gone when it is handed out fails its callers: %s',
+    async (_, end) => {
+      const data = new Float32Array(2);
+      const output = new Tensor('float32', data, [2, 1]);
+      const partition = { prefetch: 0, run: async () => ({ output }), close: async () => {} };
+      const requests = [0, 1].map(
+        () =>
+          new ReplyRequest<unknown>(Batch.ofValues(['row']), lane, undefined, undefined, 0, end),
+      );
+      const parts = requests.map((request) => ({ request, offset: 0, count: 1 }));
+      const replies = Promise.allSettled(requests.map(({ reply }) => reply));
+      const outcome = await runnerOn(partition).dispatch(
+        { lane, parts, size: 2, reason: 'full' },
+        0,
+      );
+
+      structuredClone(data.buffer, { transfer: [data.buffer] });
+      outcome.settle!();
+
+      const rejected = { status: 'rejected', reason: expect.any(BatchFailedError) };
+      expect(await replies).toEqual([rejected, rejected]);
+    },
+  );
 });

@@ -1,5 +1,4 @@
-import { createReadStream } from 'node:fs';
-import { PIECE } from './file-pieces.js';
+import { PIECE, piecesOf } from './file-pieces.js';
 
 /** In the protobuf of a tensor with external data: the key "location" before the file name. */
 const LOCATION = Buffer.from('\x0a\x08location\x12');
@@ -57,8 +56,8 @@ export function scanOf(bytes: Uint8Array): ModelScan {
 /** The files that the model at this path refers to. */
 export async function externalFilesIn(path: string): Promise<ReadonlySet<string>> {
   const scan = new ModelScan();
-  for await (const piece of createReadStream(path, { highWaterMark: PIECE })) {
-    scan.add(piece as Buffer);
+  for await (const [piece] of piecesOf(path)) {
+    scan.add(piece);
   }
   return scan.end().externalFiles;
 }

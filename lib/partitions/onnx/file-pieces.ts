@@ -30,7 +30,7 @@ export async function holds(path: string, bytes: Uint8Array): Promise<boolean> {
 }
 
 /** The pieces of a file; each one overwrites the one before it. */
-async function* piecesOf(path: string): AsyncGenerator<[piece: Buffer, at: number], void> {
+export async function* piecesOf(path: string): AsyncGenerator<[piece: Buffer, at: number], void> {
   const file = await open(path);
   try {
     const piece = Buffer.alloc(PIECE);

@@ -5,7 +5,7 @@ import { ImageDto } from './image.js';
 
 /** The handler only says what a row is. */
 @Controller()
-class BatchedController {
+export class BatchedController {
   @Post()
   @Batched('digits')
   classify(@Body() { image }: ImageDto): number[] {

@@ -1,17 +1,11 @@
-import { Body, Controller, Module, Post } from '@nestjs/common';
-import { Batched, ServingModule } from 'nestjs-serving';
+import { Controller, Module } from '@nestjs/common';
+import { ServingModule } from 'nestjs-serving';
 import { BareController } from './bare.js';
+import { BatchedController } from './batched.js';
 import { digits } from './digits.serving.js';
-import { ImageDto } from './image.js';
 
 @Controller('serving')
-class ServingController {
-  @Post()
-  @Batched('digits')
-  classify(@Body() { image }: ImageDto): number[] {
-    return image;
-  }
-}
+class ServingController extends BatchedController {}
 
 /** The bare route, with a route that calls a serving beside it. */
 @Module({

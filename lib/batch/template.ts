@@ -9,7 +9,7 @@ import { describePath, type Tensor } from './tensor.js';
  */
 export type BatchAxes = Readonly<Record<string, number | null>>;
 
-/** What the tensors at one place of all rows have in common. */
+/** The common properties of the tensors at one place of all rows. */
 export interface LeafTemplate extends Omit<Leaf, 'tensor'> {
   readonly type: Tensor.Type;
   /** The shape of the item that the template was made of; its rows may differ. */
@@ -44,8 +44,8 @@ export class Template {
   }
 
   /**
-   * The number of rows of the item, if this is its template: found without its signature, whose text
-   * would cost most calls more than all else of it.
+   * The number of rows of the item, or undefined if it has another template. Compares no
+   * signatures: making their text would take most of the time of a call.
    */
   rowsIn({ leaves }: FlatContainer): number | undefined {
     let rows: number | undefined;

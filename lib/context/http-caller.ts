@@ -113,8 +113,8 @@ function callersOn(connection: Connection): Set<HttpCaller> {
   }
   const waiting = new Set<HttpCaller>();
   callers.set(connection, waiting);
-  // Before all other listeners: some, such as that of Nest for `@Sse()`, end the response of a client
-  // that has left.
+  // Before all other listeners: some, such as that of Nest for `@Sse()`, end the response when a
+  // client leaves.
   connection.prependListener('close', () => waiting.forEach((caller) => caller.leave()));
   return waiting;
 }

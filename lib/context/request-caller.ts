@@ -23,8 +23,8 @@ export function optionsOf(caller: RequestCaller | undefined): CallOptions {
 
 /**
  * The `AbortSignal` of the HTTP request: aborts when the client closes its connection before it was
- * answered. Pass it to calls that should end then, of servings or of `fetch`. Over other transports,
- * whose clients do not report that they leave, it never aborts.
+ * answered. Pass it to calls that should end then, of servings or of `fetch`. It never aborts over
+ * other transports, whose clients do not report that they leave.
  *
  * ```ts
  * read(@Param('text') text: string, @RequestSignal() signal: AbortSignal) {

@@ -3,7 +3,7 @@ import type { Counters } from '../events/event-hub.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 import { unwrap } from './caller-side.js';
 import { withoutErrors } from './output-rows.js';
-import type { ReplyEnd } from './request.js';
+import type { ReplyEnd } from './reply-request.js';
 import type { ResolvedCallOptions } from './resolved-call-options.js';
 
 /** Ends calls whose answer is the output itself, and counts them. */
@@ -26,7 +26,7 @@ export class AnswerEnd implements ReplyEnd<unknown> {
   }
 }
 
-/** The output of a call, and what its batches said about it. */
+/** The output of a call, and the metadata of its batches. */
 export interface CallOutput {
   readonly output: BatchOutput;
   readonly said: CallMetadata;

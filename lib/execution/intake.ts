@@ -7,7 +7,8 @@ import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.
 import type { CallRecorder } from '../events/call-recorder.js';
 import type { ModelSignature } from '../partitions/onnx/model-signature.js';
 import { largestBatch, type Lanes, type ServingLane } from './lanes.js';
-import { type Reply, type ReplyEnd, ReplyRequest, type BatchRequest } from './request.js';
+import { type Reply, type ReplyEnd, ReplyRequest } from './reply-request.js';
+import type { BatchRequest } from './request.js';
 import type { InternalCallOptions, ResolvedCallOptions } from './resolved-call-options.js';
 import { StreamRequest } from './stream-request.js';
 import { checkHooks, checkSize, checkTemplate, costOf, validateBatch } from './validate-batch.js';
@@ -35,7 +36,7 @@ export class Intake {
     private readonly isInline: boolean,
   ) {}
 
-  /** The reply to the rows, or what `end` makes of it; rejects when the call is cancelled before. */
+  /** The reply to the rows, or the answer that `end` makes of it; rejects on cancellation. */
   reply<Answer = Reply>(
     batch: Batch,
     context: CallContext,

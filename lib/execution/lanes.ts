@@ -86,20 +86,22 @@ export class Lanes {
    */
   laneOf(batch: Batch, origin?: Origin, group?: object): ServingLane {
     const { key, template } = batch;
+    if (origin !== undefined || group !== undefined) {
+      return this.findLane(batch, origin, group);
+    }
     const { last } = this;
-    const isLast = last?.template === template && last?.lane.key === key;
-    if (isLast && origin === undefined && group === undefined) {
+    if (last && last.template === template && last.lane.key === key) {
       return last.lane;
     }
-    const lane = this.findLane(batch, origin, group);
+    const lane = this.findLane(batch);
     // Keys that are not declared have no lane to find again.
-    if (origin === undefined && group === undefined && this.limits.has(key)) {
+    if (this.limits.has(key)) {
       this.last = { template, lane };
     }
     return lane;
   }
 
-  private findLane(batch: Batch, origin: Origin | undefined, group?: object): ServingLane {
+  private findLane(batch: Batch, origin?: Origin, group?: object): ServingLane {
     const { key } = batch;
     checkOrigin(origin);
     const limits = this.limits.get(key);

@@ -74,8 +74,8 @@ export function validateBatch(
 }
 
 /**
- * Refuses rows unlike the inputs of the model or the declared template. What it says holds for all
- * rows with the template of these.
+ * Refuses rows unlike the inputs of the model or the declared template. The
+ * result is the same for all rows with one template.
  *
  * @throws InvalidInputError
  */

@@ -13,7 +13,7 @@ import type { CallerSide } from './caller-side.js';
 import { DEFAULT_CALL_OPTIONS } from './resolved-call-options.js';
 import type { Intake } from './intake.js';
 import type { Lanes } from './lanes.js';
-import { ReplyRequest } from './request.js';
+import { ReplyRequest } from './reply-request.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import type { Partition } from '../partitions/partition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';

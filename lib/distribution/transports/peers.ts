@@ -20,7 +20,7 @@ export type Peer =
       readonly port: number;
     }
   | {
-      /** The path of the Unix socket of a node on this machine; a string that begins with `/` is one. */
+      /** The path of the Unix socket of a node on this machine. A string with `/` in front is one. */
       readonly path: string;
     }
   | {

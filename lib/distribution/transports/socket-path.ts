@@ -25,7 +25,7 @@ export function checkSocketPath(owner: string, path: unknown): asserts path is s
  * Deletes the socket of a process that was killed: nothing listens there, and no other process can
  * until the file is gone. Pipes of Windows leave no file.
  *
- * @throws InvalidServingError when a process listens at the path, or when it is another kind of file
+ * @throws InvalidServingError when a process listens at the path, or another kind of file is there
  */
 export async function removeStaleSocket(path: string): Promise<void> {
   const file = await lstat(path).catch(() => undefined);

@@ -3,7 +3,7 @@ const SLAB = 64 * 1024;
 const SMALL = 16 * 1024;
 /** The bytes of the largest frame whose memory is used again. */
 const LARGE = 1024 * 1024;
-/** Blocks have a multiple of so many bytes: frames of about the same size share them. */
+/** The size of a block is a multiple of this many bytes, so that similar frames share blocks. */
 const STEP = 64 * 1024;
 /** Limit in bytes of the blocks that wait for the next large frames. */
 const MOST_KEPT = 8 * 1024 * 1024;

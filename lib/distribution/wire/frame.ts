@@ -153,7 +153,7 @@ export function decodeFrame(
 }
 
 /**
- * What the prelude and the header of a frame hold, from its first bytes.
+ * Reads the prelude and the header of a frame from its first bytes.
  *
  * @throws FrameError
  */

@@ -47,7 +47,7 @@ export class HeaderReader {
   constructor(private readonly limits: WireLimits) {}
 
   /**
-   * The header of so many bytes in the frame.
+   * Reads a header of this length from the frame.
    *
    * @throws FrameError beyond the limits, or when it is no plain object
    */

@@ -12,7 +12,7 @@ import type { EncodedValue } from './values.js';
 /** A message to send. */
 export interface MessageToSend {
   readonly kind: Kind;
-  /** Only the addresses of both nodes, if there is none. */
+  /** Without a header, the frame has the addresses of both nodes alone. */
   readonly header?: SentHeader | undefined;
   /** The number of the call that it belongs to. */
   readonly call?: number;

@@ -11,7 +11,7 @@ const QUANTISES = 'DynamicQuantizeLinear';
 /** Bytes in which a location ends, with a path of the longest length. */
 const LONGEST = 8192;
 
-/** What the file of a model mentions. The file is given in pieces, and never as a whole. */
+/** Searches the file of a model for names and operations, piece by piece. */
 export class ModelScan {
   /** The files that the model refers to. */
   readonly externalFiles = new Set<string>();

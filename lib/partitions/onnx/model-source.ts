@@ -12,7 +12,7 @@ import { type UnnamedCopy, unnamedCopy } from './unnamed-copy.js';
 /** The bytes of a model that is kept in memory, and not as a copy on disk. */
 const SMALL = 1 << 20;
 
-/** A model: the path of its file, which may have to have this SHA-256; its bytes; or its address. */
+/** A model: the path of its file, with the SHA-256 that it must have; its bytes; or its address. */
 export type ModelPlace =
   { readonly file: string; readonly sha256?: string | undefined } | Uint8Array | RemoteModel;
 

@@ -29,8 +29,8 @@ export class OnnxModel {
   }
 
   /**
-   * Runs tensors, in the order of the inputs, and returns those of the reply. Outputs that hooks ask
-   * for go to `onHook`.
+   * Runs tensors, in the order of the inputs, and returns those of the reply. Outputs for hooks go to
+   * `onHook`.
    */
   async run(
     feeds: readonly Tensor[],

@@ -1,6 +1,6 @@
 import type { OnnxModel } from './onnx-model.js';
 
-/** One loaded model for several users: it opens for the first of them, and closes after the last. */
+/** One loaded model for several users: opens for the first of them, and closes after the last. */
 export class SharedModel {
   private opened: Promise<OnnxModel> | undefined;
   private users = 0;

@@ -4,7 +4,7 @@ import type { BatchEnd, FeedsRequest, Loaded, RowsRequest } from './worker-proto
 /** The listener of a batch in a worker, whose messages go to the application. */
 export type Listen = (hooks: readonly string[], plainRows: boolean) => BatchListener;
 
-/** What a worker has loaded: a model or a module file. */
+/** The model or module file that a worker has loaded. */
 export interface WorkerSession {
   readonly loaded: Loaded;
   /** Runs one batch, and returns its end with the buffers that move with it. */

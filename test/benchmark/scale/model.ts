@@ -21,7 +21,7 @@ class ModelNode {}
 
 const app = await NestFactory.createApplicationContext(ModelNode, { logger: ['error', 'warn'] });
 app.enableShutdownHooks();
-// When the primary process has crashed, nobody else would end this one.
+// Ends this process when the primary process has crashed.
 process.once('disconnect', () => void app.close());
 // #endregion
 

@@ -4,7 +4,7 @@ import { STEPPED } from '../../../lib/partitions/partition.js';
 import { BatchRun } from '../../../lib/execution/batch-run.js';
 import { releaseOutput } from '../../../lib/execution/output-rows.js';
 import type { ServingLane } from '../../../lib/execution/lanes.js';
-import { ReplyRequest } from '../../../lib/execution/request.js';
+import { ReplyRequest } from '../../../lib/execution/reply-request.js';
 import { StreamRequest } from '../../../lib/execution/stream-request.js';
 import { floats } from '../../fixtures/values/tensors.js';
 

@@ -6,7 +6,7 @@ import { BatchFailedError, InvalidBatchError } from '../../../lib/errors.js';
 import type { Partition } from '../../../lib/partitions/partition.js';
 import { BatchRunner } from '../../../lib/execution/batch-runner.js';
 import type { ServingLane } from '../../../lib/execution/lanes.js';
-import { ReplyRequest } from '../../../lib/execution/request.js';
+import { ReplyRequest } from '../../../lib/execution/reply-request.js';
 import { EventHub } from '../../../lib/events/event-hub.js';
 
 const lane: ServingLane = {

@@ -4,7 +4,7 @@ import { InvalidOutputError } from '../../../lib/errors.js';
 import { BatchRun } from '../../../lib/execution/batch-run.js';
 import { releaseOutput } from '../../../lib/execution/output-rows.js';
 import { Lanes, type ServingLane } from '../../../lib/execution/lanes.js';
-import { ReplyRequest } from '../../../lib/execution/request.js';
+import { ReplyRequest } from '../../../lib/execution/reply-request.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const options = { batchSize: 32, batchTimeout: 0, runSize: Infinity };

@@ -15,7 +15,8 @@ import {
   TooLargeToSendError,
 } from '../../../lib/partitions/partition.js';
 import { type RetryState, retriesFor } from '../../../lib/execution/retry-policy.js';
-import { ReplyRequest, type BatchRequest } from '../../../lib/execution/request.js';
+import { ReplyRequest } from '../../../lib/execution/reply-request.js';
+import { type BatchRequest } from '../../../lib/execution/request.js';
 import { StreamRequest } from '../../../lib/execution/stream-request.js';
 import type { RetryOptions } from '../../../lib/definition/resolved-serving.js';
 

@@ -2,7 +2,7 @@ import { describe, expect, it } from '@jest/globals';
 import { Batch, DONE, SlowConsumerError } from 'nestjs-serving';
 import type { ServingLane } from '../../../lib/execution/lanes.js';
 import { releaseOutput } from '../../../lib/execution/output-rows.js';
-import { ReplyRequest } from '../../../lib/execution/request.js';
+import { ReplyRequest } from '../../../lib/execution/reply-request.js';
 import { StreamRequest } from '../../../lib/execution/stream-request.js';
 
 const lane: ServingLane = {

@@ -12,6 +12,8 @@ import {
   Tensor,
 } from 'nestjs-serving';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';
+import { ModelServer, sha256 } from '../../fixtures/http/model-server.js';
+import { useModelCache } from '../../fixtures/http/use-model-cache.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import {
@@ -35,6 +37,7 @@ const at = (index: bigint): { i: Tensor } => ({ i: new Tensor('int64', [index], 
 
 describe("A model in the application's own thread", () => {
   const serve = useServings();
+  useModelCache();
 
   it('[5.8] It gives the answers of a thread, in batches of concurrent calls', async () => {
     const model = linearModel('batch');
@@ -119,6 +122,21 @@ describe("A model in the application's own thread", () => {
       floats([1, 2], [11, 22]),
     );
     await rm(folder, { recursive: true });
+  });
+
+  it('[5.8] A model is fetched by its address, once for batches and run()', async () => {
+    const server = await new ModelServer().listen();
+    const bytes = linearModel('batch');
+    server.add('/linear.onnx', bytes);
+    const local = await serve<{ y: Tensor }>({ ...here, name: 'local', model: bytes });
+
+    const file = `${server.origin}/linear.onnx`;
+    const serving = await serve<{ y: Tensor }>({ ...here, model: { file, sha256: sha256(bytes) } });
+
+    expect(await serving.batchedRun(row(1))).toEqual(await local.batchedRun(row(1)));
+    expect(await serving.run(row(2))).toEqual(await local.batchedRun(row(2)));
+    expect(server.requests).toEqual(['GET /linear.onnx']);
+    await server.close();
   });
 
   it('[5.8] [6.1] A run that fails fails its calls alone', async () => {

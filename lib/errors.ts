@@ -187,6 +187,16 @@ export class NodeLostError extends ServingError {
   override readonly statusCode = 503;
 }
 
+/**
+ * The session has ended: it was closed, made no step for too long, or its state was lost with its
+ * partition or node.
+ */
+export class SessionEndedError extends ServingError {
+  override readonly name = 'SessionEndedError';
+  override readonly code = 'SERVING_SESSION_ENDED';
+  override readonly statusCode = 410;
+}
+
 /** True for an error of this package, also of another copy of it. */
 export function isServingError(error: unknown): error is ServingError {
   return (
@@ -271,6 +281,7 @@ const classes = new Map(
     ServingUnavailableError,
     PartitionLostError,
     NodeLostError,
+    SessionEndedError,
   ].map((type) => [new type().code, type]),
 );
 

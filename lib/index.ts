@@ -31,6 +31,7 @@ export {
   ServingError,
   ServingLoadError,
   ServingUnavailableError,
+  SessionEndedError,
   SlowConsumerError,
   UnknownKeyError,
   UnknownServingError,
@@ -68,6 +69,11 @@ export {
 } from './definition/serving-definition.js';
 export type { BatchEndEvent, CallEndEvent, ServingEvent } from './events/serving-event.js';
 export type { OutputEvent, StreamEvent } from './definition/reply.js';
+export {
+  type SessionCallOptions,
+  type SessionOptions,
+  ServingSession,
+} from './sessions/serving-session.js';
 export { ServingStream } from './streaming/serving-stream.js';
 export type { Origin } from './context/caller-context.js';
 export type { ServingOf } from './serving/serving.js';

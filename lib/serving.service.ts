@@ -7,6 +7,7 @@ import { ServingRegistry } from './serving.registry.js';
 import type { CallOptions, StreamOptions } from './context/call-options.js';
 import type { ServingCounters, EventOf } from './events/event-hub.js';
 import { healthOf, type ServingHealth, type Serving } from './serving/serving.js';
+import type { ServingSession, SessionOptions } from './sessions/serving-session.js';
 import type { ServingEvent } from './events/serving-event.js';
 import type { StreamEvent } from './definition/reply.js';
 import { formatValue } from './format.js';
@@ -114,6 +115,14 @@ export class ServingService implements OnModuleInit {
     options?: StreamOptions<Hook>,
   ): ServingStream<StreamEvent<Output, Hook>> {
     return this.get(serving).stream(input, options);
+  }
+
+  /** Opens a session, whose calls share a state. See {@link Serving.open}. */
+  open<Input = unknown, Output = unknown>(
+    serving: ServingReference<Input, Output>,
+    options?: SessionOptions,
+  ): ServingSession<Input, Output> {
+    return this.get(serving).open(options);
   }
 
   private find(reference: unknown): Serving {

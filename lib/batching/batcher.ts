@@ -57,6 +57,12 @@ export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionO
   /** The number of the next batch. */
   readonly nextBatch: () => number;
   readonly targets: readonly Target[];
+  /**
+   * The index of the first target among the partitions of the serving.
+   *
+   * @default 0
+   */
+  readonly firstTarget?: number | undefined;
   readonly observer: BatchObserver<R>;
   /** Runs the rows. Never rejects. */
   readonly dispatch: (window: Window<R>, partition: number) => Promise<BatchOutcome<R>>;
@@ -105,10 +111,10 @@ export class Batcher<R extends QueuedRequest> {
   private abandoned: Error | undefined;
 
   constructor(private readonly options: BatcherOptions<R>) {
-    const { targets, order } = options;
+    const { targets, order, firstTarget } = options;
     this.ready = new ReadyQueue(order);
     this.admission = new Admission({ ...options, takenBy: (idle) => this.ready.takenBy(idle) });
-    this.pool = new Pool(targets);
+    this.pool = new Pool(targets, firstTarget);
     targets.forEach((target) => target.onChange?.(() => this.changed()));
 
     const closedWindows$ = this.rows$.pipe(

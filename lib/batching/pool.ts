@@ -40,9 +40,10 @@ export class Pool implements PoolLoad {
   /** The partitions without a batch; the one that has been idle longest comes first. */
   private readonly idleLoads: TargetLoad[];
 
-  constructor(targets: readonly Target[]) {
-    this.loads = targets.map((target, partition) => ({
-      partition,
+  /** @param first the index of the first partition */
+  constructor(targets: readonly Target[], first = 0) {
+    this.loads = targets.map((target, index) => ({
+      partition: first + index,
       target,
       batches: [],
       startedAt: 0,

@@ -43,6 +43,10 @@ export const flag: Rule = {
 /** The defaults of a serving. */
 export const DEFAULT_BATCH_SIZE = 32;
 export const DEFAULT_QUEUE_ROWS = 10_000;
+/** The largest number of open sessions. */
+export const DEFAULT_SESSIONS = 1000;
+/** Milliseconds from its last call after which a session ends. */
+export const DEFAULT_SESSION_IDLE = 60_000;
 /** Milliseconds for which a run may hold the event loop before the log has a warning. */
 export const DEFAULT_BLOCKING_LIMIT = 2;
 /** Milliseconds of waiting that outweigh one level of priority. */

@@ -17,6 +17,8 @@ import {
   DEFAULT_AGEING,
   DEFAULT_BATCH_SIZE,
   DEFAULT_QUEUE_ROWS,
+  DEFAULT_SESSION_IDLE,
+  DEFAULT_SESSIONS,
   delay,
   flag,
   groupOf,
@@ -41,6 +43,7 @@ import type {
   ServingDefinition,
   ServingDistributionOptions,
   DeduplicationOptions,
+  SessionsOptions,
   ShutdownOptions,
   WorkerRecoveryOptions,
 } from './serving-definition.js';
@@ -116,6 +119,7 @@ const common: Rules = {
     },
     separateOrigins: flag,
   }),
+  sessions: groupOf({ max: count, idle: milliseconds(1) }),
   deduplication: groupOf({
     singleFlight: flag,
     cache: {
@@ -194,6 +198,14 @@ const ofModel: Rules = {
     check: (value) => isStrings(value) && value.length > 0,
     allowed: 'a list of names of outputs',
   },
+  state: {
+    check: (value) =>
+      isRecord(value) &&
+      isStrings(Object.values(value)) &&
+      Object.keys(value).length > 0 &&
+      new Set(Object.values(value)).size === Object.keys(value).length,
+    allowed: 'an object of names of outputs by the name of their input',
+  },
 };
 
 const kinds: Readonly<Record<string, Rules>> = {
@@ -253,6 +265,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     timeout,
     queue,
     recovery,
+    sessions: sessionsOf(owner, definition),
     sharing: sharingOf(owner, definition.deduplication),
     shutdown: shutdownOf(definition.shutdown),
     distribution: distributionOf(definition.distribution, recovery.idempotent, saturation),
@@ -316,6 +329,31 @@ function sharingOf(owner: string, options: DeduplicationOptions = {}): Sharing |
         cache: cache && { ttl: cache.ttl, timeout: cache.timeout ?? 100 },
       }
     : undefined;
+}
+
+function sessionsOf(
+  owner: string,
+  definition: ServingDefinition,
+): Required<SessionsOptions> | undefined {
+  const { sessions, deduplication } = definition;
+  const state = 'model' in definition ? modelOptionsOf(definition).state : undefined;
+  if ('model' in definition && sessions && !state) {
+    throw new InvalidServingError(
+      `${owner}: sessions need the state that they keep; name the inputs and outputs of the model ` +
+        "that are one: model: { file, state: { input: 'output' } }",
+    );
+  }
+  if (!sessions && !state) {
+    return undefined;
+  }
+  if (deduplication) {
+    throw new InvalidServingError(
+      `${owner}: deduplication has no effect with sessions, whose calls with the same input have ` +
+        'different states; leave it out',
+    );
+  }
+  const { max = DEFAULT_SESSIONS, idle = DEFAULT_SESSION_IDLE } = sessions ?? {};
+  return { max, idle };
 }
 
 function shutdownOf({ drain = true, timeout = 30_000 }: ShutdownOptions = {}) {

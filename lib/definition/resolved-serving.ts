@@ -1,4 +1,9 @@
-import type { ReplyCacheOptions, ShutdownOptions, ServingOptions } from './serving-definition.js';
+import type {
+  ReplyCacheOptions,
+  ShutdownOptions,
+  ServingOptions,
+  SessionsOptions,
+} from './serving-definition.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Supervision } from '../partitions/worker/supervised.partition.js';
 import type { QueueOrder } from '../batching/priority-queue.js';
@@ -62,6 +67,8 @@ export interface ResolvedServing {
   readonly timeout: number | undefined;
   readonly queue: ResolvedQueue;
   readonly recovery: ResolvedRecovery;
+  /** Undefined where calls have no state. */
+  readonly sessions: Required<SessionsOptions> | undefined;
   /** Undefined where calls share nothing. */
   readonly sharing: Sharing | undefined;
   readonly shutdown: Required<ShutdownOptions>;

@@ -137,6 +137,22 @@ export interface QueueOptions<Input = unknown> {
   readonly separateOrigins?: boolean;
 }
 
+/** Sessions: calls whose state stays with a partition from one call to the next. */
+export interface SessionsOptions {
+  /**
+   * The largest number of open sessions; beyond it `open` throws an OverloadedError.
+   *
+   * @default 1000
+   */
+  readonly max?: number;
+  /**
+   * Milliseconds from its last call after which a session ends.
+   *
+   * @default 60000
+   */
+  readonly idle?: number;
+}
+
 /** How batches that fail or hang run again, or end. */
 export interface RecoveryOptions {
   /**
@@ -318,6 +334,14 @@ export interface ServingOptions<
   readonly queue?: QueueOptions<Input>;
   /** How batches that fail or hang run again, or end. */
   readonly recovery?: RecoveryOptions;
+  /**
+   * Gives callers sessions: `serving.open()`. Each call of a session is a step from the state that
+   * its last one left, and batches hold steps of different sessions. All calls are then made in
+   * sessions.
+   *
+   * @default `{}` for a model with `state`, else none
+   */
+  readonly sessions?: SessionsOptions;
   /** How calls with the same input share one run. */
   readonly deduplication?: DeduplicationOptions<Input>;
   /** What happens to calls when the application shuts down. */
@@ -408,6 +432,13 @@ export interface ModelOptions {
    * @default all outputs
    */
   readonly fetches?: readonly string[];
+  /**
+   * The state of sessions, as `{ input: 'output' }`: the output of one run is the input of the
+   * session's next, and zeros come first. Callers neither give nor get it.
+   *
+   * @default none: calls are independent of each other
+   */
+  readonly state?: Readonly<Record<string, string>>;
 }
 
 /** Runs an ONNX model. */

@@ -3,12 +3,19 @@ import type { BatchAxes } from '../batch/template.js';
 import type { BatchOutcome } from '../batching/batcher.js';
 import type { Part } from '../batching/queued-request.js';
 import { InvalidBatchError, InvalidOutputError, RunTimeoutError } from '../errors.js';
-import { type PartitionResult, STEPPED, RejectedRowsError } from '../partitions/partition.js';
+import {
+  type Partition,
+  type PartitionResult,
+  STEPPED,
+  RejectedRowsError,
+} from '../partitions/partition.js';
+import type { SessionRows } from '../partitions/session-states.js';
 import { formatValue } from '../format.js';
 import { paddingOf } from './lanes.js';
 import type { BatchRequest } from './request.js';
 import type { BatchInfo, BatchListener } from '../partitions/batch-function.js';
 import { outputRows } from './output-rows.js';
+import { sessionRows } from './session-turn.js';
 
 /**
  * One run of a batch on a partition. Gives each request its own rows of what the batch function
@@ -52,15 +59,22 @@ export class BatchRun implements BatchListener {
       partition,
       origin: this.parts[0]!.request.lane.origin,
       hooks: this.hooks,
+      sessions: sessionsIn(this.parts),
     };
   }
 
-  /** @throws RejectedRowsError when the memory of rows was transferred away while they waited */
-  checkRows(): void {
-    if (this.parts.every(({ request }) => request.batch.isIntact)) {
+  /**
+   * @throws RejectedRowsError when the memory of rows was transferred away while they waited, or
+   * the state of their session is lost
+   */
+  checkRows(partition: Partition): void {
+    const faults = new Map<number, Error>();
+    if (this.parts[0]!.request.session) {
+      this.checkSessions(partition, faults);
+    }
+    if (faults.size === 0 && this.parts.every(({ request }) => request.batch.isIntact)) {
       return;
     }
-    const faults = new Map<number, Error>();
     this.forEachPart(({ request }, start) => {
       if (!request.batch.isIntact) {
         faults.set(
@@ -168,6 +182,15 @@ export class BatchRun implements BatchListener {
     this.parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
   }
 
+  private checkSessions(partition: Partition, faults: Map<number, Error>): void {
+    this.forEachPart(({ request }, start) => {
+      const loss = request.session?.lossOn(partition);
+      if (loss) {
+        faults.set(start, loss);
+      }
+    });
+  }
+
   private hookRows(name: string, value: unknown): Batch {
     const axis = Object.hasOwn(this.outputAxes, name) ? this.outputAxes[name]! : 0;
     try {
@@ -186,4 +209,10 @@ export class BatchRun implements BatchListener {
       start += part.count;
     }
   }
+}
+
+function sessionsIn(parts: readonly Part<BatchRequest>[]): SessionRows | undefined {
+  return parts[0]!.request.session
+    ? sessionRows(parts.map(({ request }) => request.session!))
+    : undefined;
 }

@@ -93,7 +93,7 @@ export class BatchRunner {
     const info = run.info(partition);
     const runBatch = () => runner.run(run.batch, info, run);
     try {
-      run.checkRows();
+      run.checkRows(runner);
       const handOut = run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
       return { ...run.outcome, settle: () => this.settle(run, handOut) };
     } catch (cause) {

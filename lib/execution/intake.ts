@@ -11,7 +11,14 @@ import { type Reply, type ReplyEnd, ReplyRequest } from './reply-request.js';
 import type { BatchRequest } from './request.js';
 import type { InternalCallOptions, ResolvedCallOptions } from './resolved-call-options.js';
 import { StreamRequest } from './stream-request.js';
-import { checkHooks, checkSize, checkTemplate, costOf, validateBatch } from './validate-batch.js';
+import {
+  checkHooks,
+  checkSize,
+  checkStep,
+  checkTemplate,
+  costOf,
+  validateBatch,
+} from './validate-batch.js';
 
 /** What the steps of one call share. */
 export interface CallContext {
@@ -43,6 +50,7 @@ export class Intake {
     end?: ReplyEnd<Answer>,
   ): Promise<Answer> {
     const request = this.replyRequest(batch, context, costOf(this.callbacks, batch), end);
+    request.session = context.options.session;
     request.failWhenCancelled();
     if (!request.isOver) {
       this.submit(request, context);
@@ -74,6 +82,9 @@ export class Intake {
     const { lanes, isInline, signature } = this;
     const { name, queue, template } = this.options;
     checkSize(this.options, batch);
+    if (options.session) {
+      checkStep(name, batch);
+    }
     const keys = isInline ? undefined : lanes.keys;
     validateBatch(name, batch, lanes.optionsOf(batch.key), keys);
     if (!batch.template || batch.template !== this.checked) {

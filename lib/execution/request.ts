@@ -5,6 +5,7 @@ import { DEFAULT_CALL_OPTIONS, isCancellable, onCancel } from './resolved-call-o
 import type { CallRecorder } from '../events/call-recorder.js';
 import type { ServingLane } from './lanes.js';
 import { DONE } from '../partitions/batch-function.js';
+import type { SessionTurn } from './session-turn.js';
 
 /** Rows of a call in the batcher. They may run in several batches, and end in any order. */
 export abstract class BatchRequest implements QueuedRequest {
@@ -23,6 +24,8 @@ export abstract class BatchRequest implements QueuedRequest {
    * the rows again.
    */
   overrun: RunTimeoutError | undefined;
+  /** The session of its one row, in a serving with sessions. */
+  session: SessionTurn | undefined;
   private missing: number;
   /** Stops waiting for the call to be cancelled. */
   private stopWaiting: (() => void) | undefined;

@@ -8,6 +8,7 @@ import {
 } from '../context/call-options.js';
 import { LONGEST_DELAY } from '../definition/option-rules.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
+import type { SessionTurn } from './session-turn.js';
 
 /** The options of a call with every default filled in. */
 export interface ResolvedCallOptions {
@@ -53,6 +54,7 @@ const OPTIONS: ReadonlyMap<string, { readonly ofStreams: boolean }> = new Map(
 const INTERNAL_OPTIONS: ReadonlySet<string> = new Set([
   'zeroCopy',
   'group',
+  'session',
 ] satisfies (keyof InternalCallOptions)[]);
 
 /**
@@ -184,6 +186,23 @@ function check(
   }
 }
 
+/**
+ * Checks the options of a session, which hold for all its calls.
+ *
+ * @throws InvalidInputError for an unknown option or an invalid value
+ */
+export function checkSessionOptions(serving: string, options: CallOptions): void {
+  const { tenant, key, ...others } = options;
+  const [unknown] = Object.keys(others);
+  if (unknown !== undefined) {
+    throw new InvalidInputError(
+      `A session of serving "${serving}" has the option ${formatValue(unknown)}; allowed are ` +
+        'tenant and key, and others with each call',
+    );
+  }
+  resolveCallOptions({ name: serving }, undefined, { tenant, key });
+}
+
 /** The options of a call that only this package gives. */
 export interface InternalCallOptions extends CallOptions {
   /**
@@ -193,6 +212,8 @@ export interface InternalCallOptions extends CallOptions {
   readonly zeroCopy?: boolean;
   /** Calls share batches only with calls of the same group. */
   readonly group?: object;
+  /** The session that the call is a step of. */
+  readonly session?: SessionTurn;
   /** The resolved options of a call that began earlier: its deadline stays. */
   readonly resolved?: ResolvedCallOptions;
 }

@@ -42,6 +42,16 @@ export function checkSize({ name, queue }: ResolvedServing, batch: Batch): void 
   }
 }
 
+/** @throws InvalidInputError unless the call of a session has one row */
+export function checkStep(serving: string, { size }: Batch): void {
+  if (size !== 1) {
+    throw new InvalidInputError(
+      `A call of a session of serving "${serving}" is one step of one row, and not of ${size}; make ` +
+        'a call for each step',
+    );
+  }
+}
+
 /**
  * Refuses rows that could not run, so that they spoil no batch. Without `keys`, any key is allowed.
  *

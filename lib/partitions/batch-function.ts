@@ -1,5 +1,6 @@
 import type { Container } from '../batch/container.js';
 import { type Origin } from '../context/caller-context.js';
+import type { SessionRows } from './session-states.js';
 
 /** An output with one result per row: a list, or tensors with the rows on their batch axis. */
 export type BatchOutput = Container | readonly unknown[];
@@ -36,6 +37,8 @@ export interface BatchInfo {
   readonly origin?: Origin | undefined;
   /** The hooks that calls ask for; `emit` ignores all others. */
   readonly hooks: readonly string[];
+  /** The session of each row; only in a serving with sessions, and not in its warm-up. */
+  readonly sessions?: SessionRows | undefined;
 }
 
 /** The second parameter of a batch function: the batch, and messages to its calls. */
@@ -50,14 +53,22 @@ export interface BatchContext extends BatchInfo {
   readonly emit: (hook: string, value: unknown) => void;
   /** False once the row has been `DONE` or its caller has left: its results are dropped. */
   readonly isWaiting: (row: number) => boolean;
+  /**
+   * In a serving with `sessions`, the state of each row's session: undefined in its first step. The
+   * function replaces the entries. They are kept where the step succeeds, so a state that the
+   * function was given must not be changed itself.
+   */
+  readonly states: unknown[];
 }
 
 /** The methods of a context: getters, which are not cloned when the context is sent as metadata. */
 class ContextMethods {
   readonly #listener: BatchListener;
+  #states: unknown[] | undefined;
 
-  constructor(listener: BatchListener) {
+  constructor(listener: BatchListener, states: unknown[] | undefined) {
     this.#listener = listener;
+    this.#states = states;
   }
 
   get emit(): BatchContext['emit'] {
@@ -73,10 +84,18 @@ class ContextMethods {
     const listener = this.#listener;
     return (row) => listener.isWaiting(row);
   }
+
+  get states(): unknown[] {
+    return (this.#states ??= []);
+  }
 }
 
-export function contextOf(info: BatchInfo, listener: BatchListener): BatchContext {
-  return Object.assign(new ContextMethods(listener), info);
+export function contextOf(
+  info: BatchInfo,
+  listener: BatchListener,
+  states?: unknown[],
+): BatchContext {
+  return Object.assign(new ContextMethods(listener, states), info);
 }
 
 /** The result of a function, or a step of a generator. */

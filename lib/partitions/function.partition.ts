@@ -10,14 +10,15 @@ import {
   isError,
 } from '../errors.js';
 import { formatValue } from '../format.js';
+import { inSessions } from './in-sessions.js';
 import { type Partition, type PartitionResult, STEPPED } from './partition.js';
+import { SessionStates } from './session-states.js';
 import {
   type BatchFunction,
   type BatchFunctionFactory,
   type BatchInfo,
   type BatchListener,
   type BatchResult,
-  contextOf,
   type PartitionOptions,
   WithMetadata,
 } from './batch-function.js';
@@ -32,6 +33,7 @@ export class FunctionPartition implements Partition {
   private readonly undeclared = new Map<string, Promise<BatchFunction<unknown>>>();
   /** The functions of declared keys, once they are built: a batch awaits nothing for them. */
   private readonly built = new Map<string, BatchFunction<unknown>>();
+  private readonly states = new SessionStates<unknown>();
 
   constructor(
     private readonly factory: BatchFunctionFactory<unknown>,
@@ -81,7 +83,13 @@ export class FunctionPartition implements Partition {
     const batchFunction =
       this.built.get(info.key) ?? (await loadForBatch(() => this.get(info.key)));
     const given = rows instanceof FlatContainer ? rows.toContainer() : rows;
-    return resultOf(batchFunction(given, contextOf(info, listener)), info.size, listener);
+    return inSessions(this.states, info, listener, (context) =>
+      resultOf(batchFunction(given, context), info.size, listener),
+    );
+  }
+
+  endSessions(ids: readonly number[]): void {
+    this.states.end(ids);
   }
 
   async close(): Promise<void> {}

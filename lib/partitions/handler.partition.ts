@@ -2,12 +2,13 @@ import type { Batch } from '../batch/batch.js';
 import { InvalidOutputError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { loadForBatch, resultOf, settleResult } from './function.partition.js';
+import { inSessions } from './in-sessions.js';
 import { type Partition, type PartitionResult, STEPPED } from './partition.js';
+import { SessionStates } from './session-states.js';
 import {
   type BatchContext,
   type BatchInfo,
   type BatchResult,
-  contextOf,
   type PartitionOptions,
   type BatchListener,
 } from './batch-function.js';
@@ -39,6 +40,7 @@ export interface ServingHandler<Output = unknown> {
 /** One partition of a handler. */
 export class HandlerPartition implements Partition {
   readonly prefetch = 0;
+  private readonly states = new SessionStates<unknown>();
 
   constructor(
     private readonly handlerFor: (key: string) => Promise<ServingHandler>,
@@ -51,9 +53,15 @@ export class HandlerPartition implements Partition {
     listener: BatchListener,
   ): Promise<PartitionResult | typeof STEPPED> {
     const handler = await loadForBatch(() => this.handlerFor(info.key));
-    const handled = handler.handleBatch(batch, this.index, contextOf(info, listener));
-    const result = await resultOf(handled, info.size, listener);
-    return result === STEPPED ? result : settleResult(checked(result.output, handler));
+    return inSessions(this.states, info, listener, async (context) => {
+      const handled = handler.handleBatch(batch, this.index, context);
+      const result = await resultOf(handled, info.size, listener);
+      return result === STEPPED ? result : settleResult(checked(result.output, handler));
+    });
+  }
+
+  endSessions(ids: readonly number[]): void {
+    this.states.end(ids);
   }
 
   async close(): Promise<void> {}

@@ -17,11 +17,20 @@ export class ModelPartition implements Partition {
     return { state: 'up', restarts: 0, provider: this.model.loaded.providers.inUse };
   }
 
-  async run(batch: Batch, { hooks }: BatchInfo, listener: BatchListener): Promise<PartitionResult> {
+  async run(
+    batch: Batch,
+    { hooks, sessions }: BatchInfo,
+    listener: BatchListener,
+  ): Promise<PartitionResult> {
     const { model } = this;
     const feeds = feedsOf(batch.gather(), model.loaded.signature.inputs);
-    const reply = await model.run(feeds, hooks, (name, value) => listener.hook(name, value));
+    const onHook = (name: string, value: unknown): void => listener.hook(name, value);
+    const reply = await model.run(feeds, hooks, onHook, sessions);
     return { output: model.reply.of(reply), own: true };
+  }
+
+  endSessions(ids: readonly number[]): void {
+    this.model.endSessions(ids);
   }
 
   close(): Promise<void> {

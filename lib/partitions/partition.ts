@@ -88,6 +88,8 @@ export interface Partition {
   revokePending?(): void;
   /** Revokes the batches that were sent ahead and have not begun, with a RevokedError. */
   revoke?(): void;
+  /** Drops the states of sessions that have ended, after the batches that it holds. */
+  endSessions?(ids: readonly number[]): void;
   /** Ends the session at once, even in a run; only where that is safe for the process. */
   kill?: (() => void) | undefined;
   /**
@@ -153,6 +155,10 @@ export abstract class PartitionDecorator implements Partition {
 
   revoke(): void {
     this.inner?.revoke?.();
+  }
+
+  endSessions(ids: readonly number[]): void {
+    this.inner?.endSessions?.(ids);
   }
 
   halt(): void {

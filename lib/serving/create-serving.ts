@@ -45,10 +45,10 @@ function engineOf(definition: ServingDefinition, handlerOf?: () => ServingHandle
   if ('model' in definition) {
     const { isolation = 'thread', blockingLimit = DEFAULT_BLOCKING_LIMIT } = definition;
     const model = modelOptionsOf(definition);
-    const { inputs = {}, outputs = {}, fetches } = model;
+    const { inputs = {}, outputs = {}, fetches, state } = model;
     return modelEngine(
       modelOf(name, model),
-      { inputs, outputs, fetches },
+      { inputs, outputs, fetches, state },
       isolation === 'none' ? onMainThread(blockingLimit) : inWorkers(isolation),
     );
   }

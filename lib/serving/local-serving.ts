@@ -7,6 +7,7 @@ import {
 import type { Observable } from 'rxjs';
 import { outsideCallContext, callInRequest, streamInRequest } from '../context/caller-context.js';
 import {
+  InvalidInputError,
   InvalidServingError,
   isServingError,
   messageOf,
@@ -35,7 +36,9 @@ import { checkOptions, checkRoom, perKey } from '../definition/option-rules.js';
 import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
 import { SharedCalls } from '../deduplication/shared-calls.js';
 import { Shutdown } from './shutdown.js';
-import { Serving, type ServingState } from './serving.js';
+import { LocalSessions } from '../sessions/local-sessions.js';
+import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
+import { Serving, type ServingState, withoutSessions } from './serving.js';
 import { bootLine } from './boot-line.js';
 import {
   type ServingSignature,
@@ -63,8 +66,12 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** The current options of its keys. */
   private readonly lanes: Lanes;
   private readonly logger = new Logger('Serving');
-  private opening: Promise<Pipeline> | undefined;
+  private opening: Promise<readonly Pipeline[]> | undefined;
   private pipeline: Pipeline | undefined;
+  /** In a serving with sessions, in place of `pipeline`. */
+  private sessions: LocalSessions | undefined;
+  /** The pipelines of `batchedRun`: one, or with sessions one for each partition. */
+  private batched: readonly Pipeline[] = [];
   /**
    * The pipeline of `run`, opened when first needed: a separate one, so that its calls wait for no
    * batch.
@@ -118,7 +125,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     if (this.shutdown.hasBegun) {
       return this.isClosed ? 'closed' : 'closing';
     }
-    return this.pipeline ? 'ready' : this.opening ? 'starting' : 'stopped';
+    return this.batched.length > 0 ? 'ready' : this.opening ? 'starting' : 'stopped';
   }
 
   /** The options for calls from other nodes. */
@@ -141,7 +148,8 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override get queued(): number {
-    return (this.pipeline?.depth ?? 0) + (this.inlinePipeline?.depth ?? 0);
+    const queued = this.batched.reduce((rows, { depth }) => rows + depth, 0);
+    return queued + (this.inlinePipeline?.depth ?? 0);
   }
 
   override counters(): ServingCounters {
@@ -149,7 +157,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override partitions(): readonly PartitionStatus[] {
-    return this.pipeline?.partitions ?? [];
+    return this.batched.flatMap(({ partitions }) => partitions);
   }
 
   override batchedRun(input: Input, options: CallOptions = NO_OPTIONS): Promise<Output> {
@@ -169,6 +177,17 @@ export class LocalServing<Input = unknown, Output = unknown>
   ): ServingStream<StreamEvent<Output, Hook>> {
     const inside = streamInRequest(options);
     return new ServingStream((left) => this.streamFrom(input, inside, left));
+  }
+
+  override open(options: SessionOptions = {}): ServingSession<Input, Output> {
+    if (!this.options.sessions) {
+      throw withoutSessions(this.name);
+    }
+    this.refuseOnceClosed();
+    if (!this.sessions) {
+      throw this.notRunning();
+    }
+    return this.sessions.openSession(options) as ServingSession<Input, Output>;
   }
 
   override setBatchSize(batchSize: number, key?: string): void {
@@ -197,9 +216,14 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.refuseOnceClosed();
     const opening = (this.opening ??= this.openWarm());
     try {
-      const pipeline = await this.waits.for(opening);
+      const pipelines = await this.waits.for(opening);
       this.refuseOnceClosed();
-      this.pipeline = pipeline;
+      this.batched = pipelines;
+      if (this.options.sessions) {
+        this.sessions = new LocalSessions(this.options, this.callbacks, pipelines);
+      } else {
+        this.pipeline = pipelines[0];
+      }
     } catch (error) {
       // A later start may succeed.
       this.opening =
@@ -285,7 +309,10 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** The pipeline of `run`. The call waits for it no longer than its options allow. */
   private async openInline(resolved: ResolvedCallOptions): Promise<Pipeline> {
     this.refuseOnceClosed();
-    const { name, queue } = this.options;
+    const { name, queue, sessions } = this.options;
+    if (sessions) {
+      throw this.notRunning();
+    }
     if (this.waits.size >= queue.maxRows) {
       throw new OverloadedError(
         `Serving "${name}" loads the session for run(), and ${queue.maxRows} calls wait for it; ` +
@@ -293,7 +320,10 @@ export class LocalServing<Input = unknown, Output = unknown>
       );
     }
     if (!this.inline) {
-      const opening = outsideCallContext(() => this.open('inline'));
+      const opening = outsideCallContext(async () => {
+        const [pipeline] = await this.openPipelines('inline');
+        return pipeline!;
+      });
       this.inline = opening;
       opening.then(
         (pipeline) => (this.inlinePipeline = pipeline),
@@ -304,7 +334,8 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.waits.for(this.inline, resolved);
   }
 
-  private async open(kind: ServingKind): Promise<Pipeline> {
+  /** One pipeline, or with sessions one for each partition. */
+  private async openPipelines(kind: ServingKind): Promise<readonly Pipeline[]> {
     const { options, callbacks, lanes, events } = this;
     const isShared = kind === 'batched';
     const begin = performance.now();
@@ -332,20 +363,18 @@ export class LocalServing<Input = unknown, Output = unknown>
       }
       const partitions = this.timed(opened.partitions);
       partitions.forEach((partition, index) => this.watch(kind, partition, index));
-      const pipeline = new Pipeline(
-        options,
-        callbacks,
-        lanes,
-        { ...opened, partitions },
-        events,
-        kind,
-        shared,
-      );
-      this.pipelines.add(pipeline);
-      if (this.shutdown.hasBegun) {
-        pipeline.shutdown.drain();
+      const all = { ...opened, partitions };
+      const pipelines = (options.sessions ? partitions : [undefined]).map((own, index) => {
+        const only = own && index;
+        return new Pipeline(options, callbacks, lanes, all, events, kind, shared, only);
+      });
+      for (const pipeline of pipelines) {
+        this.pipelines.add(pipeline);
+        if (this.shutdown.hasBegun) {
+          pipeline.shutdown.drain();
+        }
       }
-      return pipeline;
+      return pipelines;
     } catch (cause) {
       // The caller is likely to end the process when it gets this error.
       await modelsLoaded();
@@ -404,11 +433,12 @@ export class LocalServing<Input = unknown, Output = unknown>
     return sharing && new SharedCalls(name, sharing, cache);
   }
 
-  private async openWarm(): Promise<Pipeline> {
-    const pipeline = await this.open('batched');
+  private async openWarm(): Promise<readonly Pipeline[]> {
+    const pipelines = await this.openPipelines('batched');
     try {
       const begin = performance.now();
-      const { cold, batches } = await pipeline.warmUp();
+      // Any of them warms up all partitions.
+      const { cold, batches } = await pipelines[0]!.warmUp();
       this.warmUpTime = batches > 0 ? performance.now() - begin : undefined;
       if (cold.length > 0) {
         this.logger.warn(
@@ -419,11 +449,11 @@ export class LocalServing<Input = unknown, Output = unknown>
         );
       }
     } catch (cause) {
-      await pipeline.shutdown.close();
-      this.pipelines.delete(pipeline);
+      await Promise.all(pipelines.map((pipeline) => pipeline.shutdown.close()));
+      pipelines.forEach((pipeline) => this.pipelines.delete(pipeline));
       throw this.loadError(cause);
     }
-    return pipeline;
+    return pipelines;
   }
 
   private loadError(cause: unknown): Error {
@@ -461,6 +491,7 @@ export class LocalServing<Input = unknown, Output = unknown>
       ...closed,
       ...[...this.pipelines].map((pipeline) => pipeline.shutdown.close()),
     ]);
+    this.sessions?.close();
   }
 
   private abandon(error: Error): void {
@@ -485,6 +516,12 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   private notRunning(): Error {
+    if (this.sessions) {
+      return new InvalidInputError(
+        `Serving "${this.name}" keeps a state for each session; make the call in one: ` +
+          'serving.open().run(input)',
+      );
+    }
     return new ServingClosedError(
       `Serving "${this.name}" has not been started; the application starts it before it listens, ` +
         'elsewhere call start()',

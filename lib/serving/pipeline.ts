@@ -7,7 +7,8 @@ import { CallRecorder } from '../events/call-recorder.js';
 import type { EventHub } from '../events/event-hub.js';
 import { AnswerEnd, type CallOutput, outputEnd } from '../execution/answer-end.js';
 import { BatchRunner } from '../execution/batch-runner.js';
-import { type Call, CallerSide } from '../execution/caller-side.js';
+import { InvalidInputError } from '../errors.js';
+import { type Call, CallerSide, dropCall } from '../execution/caller-side.js';
 import { type CallContext, Intake } from '../execution/intake.js';
 import type { Lanes } from '../execution/lanes.js';
 import { releaseOutput } from '../execution/output-rows.js';
@@ -21,7 +22,7 @@ import { type WarmedUp, warmUp } from '../execution/warm-up.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { axesOf } from '../partitions/onnx/model-signature.js';
-import { type PartitionStatus, statusOf } from '../partitions/partition.js';
+import { type Partition, type PartitionStatus, statusOf } from '../partitions/partition.js';
 import { Pulls } from '../streaming/pull-ahead.js';
 import { PipelineShutdown } from './pipeline-shutdown.js';
 
@@ -42,6 +43,7 @@ export class Pipeline {
   private readonly pulls = new Pulls();
   private readonly batcher: Batcher<BatchRequest>;
   private readonly runner: BatchRunner;
+  private readonly partitionsInUse: readonly Partition[];
   private readonly ends: Readonly<Record<'single' | 'list' | 'lent', AnswerEnd>>;
 
   constructor(
@@ -53,9 +55,14 @@ export class Pipeline {
     private readonly kind: ServingKind,
     /** Joins calls with the same input, in a serving that wants that. */
     private readonly shared?: SharedCalls,
+    /** The one partition that it uses, by its index; all by default. */
+    partition?: number,
   ) {
     const { name, queue } = options;
-    const { partitions, signature } = opened;
+    const { signature } = opened;
+    const partitions =
+      partition === undefined ? opened.partitions : [opened.partitions[partition]!];
+    this.partitionsInUse = partitions;
     const isInline = kind === 'inline';
     const { observer, dispatch } = (this.runner = new BatchRunner(
       name,
@@ -64,7 +71,8 @@ export class Pipeline {
       events,
     ));
     const nextBatch = () => events.nextBatch();
-    const run = { targets: partitions, nextBatch, observer, dispatch };
+    const targets = { targets: partitions, firstTarget: partition };
+    const run = { ...targets, nextBatch, observer, dispatch };
     this.batcher = new Batcher({ name, ...queue, ...run });
     this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline);
     this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []));
@@ -174,13 +182,18 @@ export class Pipeline {
     return warmUp({ options, opened, lanes, runner, intake, caller });
   }
 
+  /** Frees the state of a session. */
+  endSession(id: number): void {
+    this.partitionsInUse.forEach((partition) => partition.endSessions?.([id]));
+  }
+
   /** The rows that no partition has taken yet. */
   get depth(): number {
     return this.batcher.depth;
   }
 
   get partitions(): readonly PartitionStatus[] {
-    return this.opened.partitions.map(statusOf);
+    return this.partitionsInUse.map(statusOf);
   }
 
   private enter(
@@ -199,6 +212,13 @@ export class Pipeline {
 
   private outputOf(call: Call, context: CallContext): Promise<CallOutput> {
     const { rows } = call;
+    if (context.options.session && !(rows instanceof Batch)) {
+      dropCall(call);
+      throw new InvalidInputError(
+        `A call of a session of serving "${this.options.name}" is one step of one row, and not a ` +
+          'sequence; make a call for each step',
+      );
+    }
     return rows instanceof Batch
       ? this.intake.reply(rows, context, outputEnd)
       : this.pieces

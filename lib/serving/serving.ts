@@ -1,4 +1,6 @@
 import type { Observable } from 'rxjs';
+import { InvalidServingError } from '../errors.js';
+import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import type { ServingStream } from '../streaming/serving-stream.js';
 import type { CallOptions, StreamOptions } from '../context/call-options.js';
@@ -103,6 +105,18 @@ export abstract class Serving<Input = unknown, Output = unknown> {
   ): ServingStream<StreamEvent<Output, Hook>>;
 
   /**
+   * Opens a session: its calls are steps, each from the state that the last one left. Only for a
+   * serving with `sessions`, or a model with `state`.
+   *
+   * @throws OverloadedError when as many as `sessions.max` are open
+   * @throws ServingClosedError before the start and after the end
+   * @throws InvalidServingError for a serving without sessions
+   */
+  open(_options?: SessionOptions): ServingSession<Input, Output> {
+    throw withoutSessions(this.name);
+  }
+
+  /**
    * Changes the batch size of one key, or of all keys, from the next window on.
    *
    * @throws InvalidServingError for an invalid size
@@ -116,6 +130,13 @@ export abstract class Serving<Input = unknown, Output = unknown> {
    * @throws InvalidServingError for an invalid time
    */
   abstract setBatchTimeout(milliseconds: number, key?: string): void;
+}
+
+/** The error of `open` for a serving whose calls have no state. */
+export function withoutSessions(name: string): InvalidServingError {
+  return new InvalidServingError(
+    `Serving "${name}" has no sessions; give it the option sessions, or its model the option state`,
+  );
 }
 
 /** The handle of a definition: `ServingOf<typeof embedder>`. */

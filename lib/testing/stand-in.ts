@@ -6,6 +6,7 @@ import type {
   ModelRunner,
   RecoveryOptions,
   ServingOptions,
+  SessionsOptions,
 } from '../definition/serving-definition.js';
 
 /** The options of what runs the batches. */
@@ -39,9 +40,17 @@ export function modelStandIn(definition: ServingOptions): ServingOptions {
     name,
     partitions: partitions === true ? 1 : partitions,
     warmUp: undefined,
+    sessions: sessionsStandIn(definition),
     deduplication: deduplication?.singleFlight ? { ...deduplication, cache: undefined } : undefined,
     recovery: recovery && recoveryStandIn(recovery, 'model' in definition),
   };
+}
+
+/** A model with `state` has sessions without the option. */
+function sessionsStandIn(definition: ServingOptions): SessionsOptions | undefined {
+  const { sessions, model } = definition as ServingOptions & Partial<ModelRunner>;
+  const hasState = typeof model === 'object' && 'state' in model && model.state !== undefined;
+  return sessions ?? (hasState ? {} : undefined);
 }
 
 /** Only threads and processes restart, and only models are idempotent by default. */

@@ -17,8 +17,10 @@ export type DeclaredAxes = Readonly<Record<string, { readonly batchAxis: number 
 export interface DeclaredPorts {
   readonly inputs: DeclaredAxes;
   readonly outputs: DeclaredAxes;
-  /** The outputs of the reply; all by default. */
+  /** The outputs of the reply; all by default, without states. */
   readonly fetches?: readonly string[] | undefined;
+  /** The states of sessions: for each input, the output that it gets from the run before. */
+  readonly state?: Readonly<Record<string, string>> | undefined;
 }
 
 /** One input or output of a model. */
@@ -34,12 +36,24 @@ export interface ModelPort {
   readonly batchAxis: number | null;
 }
 
+/** The signature of the file: states are still among its inputs. */
+export type FileSignature = Omit<ModelSignature, 'dynamicallyQuantised' | 'states'>;
+
+/** A state of sessions: an input that gets an output of the run before. */
+export interface StatePort {
+  readonly input: ModelPort;
+  readonly output: string;
+}
+
 /** The inputs and outputs of an ONNX file, and its properties that concern batches. */
 export interface ModelSignature {
+  /** Those that callers give: all but states. */
   readonly inputs: readonly ModelPort[];
   readonly outputs: readonly ModelPort[];
   /** The names of the outputs of the reply. */
   readonly fetches: readonly string[];
+  /** The states of sessions; none for most models. */
+  readonly states: readonly StatePort[];
   /** The number of rows of each run, if the file fixes it. */
   readonly fixedBatch?: number;
   /** It quantises at run time over the whole batch: results depend on the other rows. */
@@ -57,12 +71,12 @@ type TensorMetadata = Pick<ModelPort, 'name' | 'type' | 'shape'>;
 export function signatureOf(
   session: Pick<InferenceSession, 'inputMetadata' | 'outputMetadata'>,
   declared: DeclaredPorts,
-): Omit<ModelSignature, 'dynamicallyQuantised'> {
+): FileSignature {
   const files = {
     inputs: tensorsOf('input', session.inputMetadata, declared.inputs),
     outputs: tensorsOf('output', session.outputMetadata, declared.outputs),
   };
-  const fetches = fetchesOf(files.outputs, declared.fetches);
+  const fetches = fetchesOf(files.outputs, declared);
   const marks = rowMarksOf(
     files.inputs.map(({ shape }) => shape),
     files.inputs.map(({ name }) => declaredAxis(declared.inputs, name)),
@@ -77,15 +91,16 @@ export function signatureOf(
     checkContradiction(files.outputs, declared.outputs);
     return { inputs, outputs: files.outputs.map(withoutRows), fetches };
   }
+  const outputAxes = { ...axesOfStates(inputs, declared), ...declared.outputs };
   const fixedBatch = fixedBatchOf(inputs);
   if (fixedBatch !== undefined) {
-    return fixedSignature(inputs, files.outputs, fetches, declared.outputs, fixedBatch);
+    return fixedSignature(inputs, files.outputs, fetches, outputAxes, fixedBatch);
   }
   const isDynamic = files.outputs.some(({ shape }) => dynamicAxes(shape).length > 0);
-  const outputs = portsOf('output', files.outputs, declared.outputs, (shape) =>
+  const outputs = portsOf('output', files.outputs, outputAxes, (shape) =>
     axisOfOutput(shape, marks, isDynamic),
   );
-  checkOutputs(inputs, outputs, declared.outputs);
+  checkOutputs(inputs, outputs, outputAxes);
   return { inputs, outputs, fetches };
 }
 
@@ -96,7 +111,7 @@ function fixedSignature(
   fetches: readonly string[],
   declared: DeclaredAxes,
   fixedBatch: number,
-): Omit<ModelSignature, 'dynamicallyQuantised'> {
+): FileSignature {
   const outputs = files.map(({ name, type, shape }) => {
     const axis = declaredAxis(declared, name) ?? (shape[0] === fixedBatch ? 0 : null);
     return { name, type, shape, batchAxis: axis };
@@ -180,7 +195,7 @@ function checkOutputs(
 
 function fetchesOf(
   outputs: readonly TensorMetadata[],
-  declared?: readonly string[],
+  { fetches: declared, state = {} }: DeclaredPorts,
 ): readonly string[] {
   const names = outputs.map(({ name }) => name);
   const unknown = declared?.find((name) => !names.includes(name));
@@ -189,7 +204,13 @@ function fetchesOf(
       `The model has no output "${unknown}" to fetch; it has ${names.join(', ')}`,
     );
   }
-  return declared ?? names;
+  return declared ?? names.filter((name) => !Object.values(state).includes(name));
+}
+
+/** The batch axes of outputs that are states: those of their inputs. */
+function axesOfStates(inputs: readonly ModelPort[], { state = {} }: DeclaredPorts): DeclaredAxes {
+  const axes = inputs.map(({ name, batchAxis }) => [state[name] ?? '', { batchAxis }] as const);
+  return Object.fromEntries(axes.filter(([output]) => output !== ''));
 }
 
 /** `name: type[shape]`, for messages. */

@@ -5,19 +5,23 @@ import type { BatchAxes } from '../../batch/template.js';
 import { InvalidOutputError, ServingLoadError } from '../../errors.js';
 import { sessionOf } from './model-content.js';
 import { feedsOf, ModelReply } from './model-ports.js';
+import { ModelStates } from './model-states.js';
 import { axesOf, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
+import { withoutStates } from './state-ports.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
+import type { SessionRows } from '../session-states.js';
 import type { Loaded, ModelTask, SessionProviders } from '../worker/worker-protocol.js';
 
 type Named<T> = Record<string, T>;
 
-/** Runs tensors, in the order of the inputs, for these outputs by name. */
+/** Runs tensors, in the order of the inputs and then of the states, for these outputs by name. */
 type RunSession = (feeds: readonly Tensor[], names: readonly string[]) => Promise<Named<Tensor>>;
 
 /** A loaded ONNX model. */
 export class OnnxModel {
   readonly reply: ModelReply;
+  private readonly states: ModelStates | undefined;
 
   constructor(
     private readonly session: RunSession,
@@ -26,22 +30,34 @@ export class OnnxModel {
     readonly close: () => Promise<void>,
   ) {
     this.reply = new ModelReply(loaded.signature);
+    this.states =
+      loaded.signature.states.length > 0 ? new ModelStates(loaded.signature) : undefined;
   }
 
   /**
    * Runs tensors, in the order of the inputs, and returns those of the reply. Outputs for hooks go to
-   * `onHook`.
+   * `onHook`. Each row is a step of its session, if there are sessions.
    */
   async run(
     feeds: readonly Tensor[],
     hooks: readonly string[],
     onHook: (name: string, value: unknown) => void,
+    sessions?: SessionRows,
   ): Promise<Tensor[]> {
+    const { states } = this;
     const { names } = this.reply;
-    const all = hooks.length === 0 ? names : [...new Set([...names, ...hooks])];
-    const outputs = await this.session(feeds, all);
+    const others = states ? [...hooks, ...states.outputs] : hooks;
+    const all = others.length === 0 ? names : [...new Set([...names, ...others])];
+    const step = states?.begin(sessions, feeds);
+    const outputs = await this.session(step ? [...feeds, ...step.feeds] : feeds, all);
+    step?.keep(outputs);
     hooks.forEach((hook) => onHook(hook, outputs[hook]));
     return names.map((name) => outputs[name]!);
+  }
+
+  /** Drops the states of sessions that have ended. */
+  endSessions(ids: readonly number[]): void {
+    this.states?.end(ids);
   }
 }
 
@@ -71,14 +87,16 @@ function modelOf(
   onRun: OnRun | undefined,
 ): OnnxModel {
   const signature = {
-    ...signatureOf(session, task),
+    ...withoutStates(signatureOf(session, task), task),
     dynamicallyQuantised: task.model.isDynamicallyQuantised,
   };
-  const { inputs, fixedBatch } = signature;
+  const { fixedBatch, states, outputs } = signature;
+  const inputs = [...signature.inputs, ...states.map(({ input }) => input)];
   const runWhole: RunSession = (feeds, names) =>
     session.run(Object.fromEntries(inputs.map(({ name }, i) => [name, feedOf(feeds[i]!)])), names);
   const runOnce = onRun ? measured(runWhole, signature, onRun) : runWhole;
-  const run = fixedBatch === undefined ? runOnce : inSteps(runOnce, signature, fixedBatch);
+  const run =
+    fixedBatch === undefined ? runOnce : inSteps(runOnce, { inputs, outputs }, fixedBatch);
   return new OnnxModel(
     (feeds, names) => exclusively(() => run(feeds, names)),
     { signature, providers },
@@ -127,7 +145,11 @@ function measured(run: RunSession, { inputs }: ModelSignature, onRun: OnRun): Ru
 }
 
 /** For a model whose file fixes the batch: that many rows at a time, the last step padded. */
-function inSteps(run: RunSession, { inputs, outputs }: ModelSignature, size: number): RunSession {
+function inSteps(
+  run: RunSession,
+  { inputs, outputs }: Pick<ModelSignature, 'inputs' | 'outputs'>,
+  size: number,
+): RunSession {
   const inputAxes = axesOf(inputs);
   const outputAxes = axesOf(outputs);
   return async (feeds, fetches) => {

@@ -28,7 +28,8 @@ export class BatchTransfer {
     const { partition, signature } = this;
     if (signature) {
       const [feeds, transfer] = packTensors(feedsOf(batch.gather(), signature.inputs));
-      channel.post({ feeds, hooks: info.hooks }, transfer);
+      const { hooks, sessions } = info;
+      channel.post(sessions ? { feeds, hooks, sessions } : { feeds, hooks }, transfer);
     } else {
       sendRows(batch, (rows, transfer) =>
         channel.post({ rows, info: { ...info, partition } }, transfer),

@@ -28,6 +28,10 @@ export class FileSession implements WorkerSession {
     const [output, transfer] = packOutput(result.output, plainRows);
     return [{ output, metadata: result.metadata }, transfer];
   }
+
+  endSessions(ids: readonly number[]): void {
+    this.functions.endSessions(ids);
+  }
 }
 
 async function importFactory(file: string): Promise<BatchFunctionFactory<unknown>> {

@@ -15,11 +15,18 @@ export class ModelSession implements WorkerSession {
     return this.model.loaded;
   }
 
-  async run({ feeds, hooks }: FeedsRequest, listen: Listen): Promise<[BatchEnd, ArrayBuffer[]]> {
+  async run(
+    { feeds, hooks, sessions }: FeedsRequest,
+    listen: Listen,
+  ): Promise<[BatchEnd, ArrayBuffer[]]> {
     const { model } = this;
     const tensors = unpackTensors(feeds, model.loaded.signature.inputs);
     const onHook = (name: string, value: unknown): void => listen(hooks, false).hook(name, value);
-    const [reply, transfer] = packTensors(await model.run(tensors, hooks, onHook));
+    const [reply, transfer] = packTensors(await model.run(tensors, hooks, onHook, sessions));
     return [{ reply }, transfer];
+  }
+
+  endSessions(ids: readonly number[]): void {
+    this.model.endSessions(ids);
   }
 }

@@ -11,6 +11,7 @@ import {
   type FeedsRequest,
   type LoadResult,
   type RowsRequest,
+  type SessionsEnd,
   STEPS_AHEAD,
   type WorkerReply,
   type WorkerRequest,
@@ -22,6 +23,8 @@ import type { WorkerSession } from './worker-session.js';
 const REVOKED: BatchEnd = { error: toWire(new NotStartedError('The batch was revoked')) };
 
 type BatchRequest = RowsRequest | FeedsRequest | { readonly unreadable: unknown };
+
+type QueuedRequest = BatchRequest | SessionsEnd;
 
 /** The channel of a worker to the application and back. */
 export interface Port {
@@ -36,7 +39,7 @@ export interface Port {
 
 /** Opens the session of a partition in its worker, and runs its batches one after the other. */
 export class WorkerHost {
-  private readonly requests = new Queue<BatchRequest>();
+  private readonly requests = new Queue<QueuedRequest>();
   /** The number of the batch that runs; the application counts in the same way. */
   private batch = -1;
   /** The rows of the batch for which no caller waits. */
@@ -60,6 +63,10 @@ export class WorkerHost {
     }
     // A batch that was sent ahead waits in the queue.
     for await (const request of this.requests) {
+      if ('endedSessions' in request) {
+        session.endSessions(request.endedSessions);
+        continue;
+      }
       this.batch++;
       this.endedRows = new Set();
       this.unacknowledged = 0;
@@ -71,7 +78,12 @@ export class WorkerHost {
   }
 
   private receive(request: WorkerRequest): void {
-    if ('feeds' in request || 'rows' in request || 'unreadable' in request) {
+    if (
+      'feeds' in request ||
+      'rows' in request ||
+      'unreadable' in request ||
+      'endedSessions' in request
+    ) {
       this.requests.push(request);
     } else if ('end' in request) {
       this.requests.end();

@@ -4,6 +4,7 @@ import type { DeclaredPorts, ModelSignature } from '../onnx/model-signature.js';
 import type { WireTensors } from './tensor-transfer.js';
 import type { WireOutput, WireRows } from './transfer.js';
 import type { BatchInfo, PartitionOptions } from '../batch-function.js';
+import type { SessionRows } from '../session-states.js';
 
 interface Task {
   readonly partition: number;
@@ -37,12 +38,19 @@ export interface FeedsRequest {
   /** In the order of the inputs. */
   readonly feeds: WireTensors;
   readonly hooks: readonly string[];
+  readonly sessions?: SessionRows | undefined;
+}
+
+/** Sessions that have ended, behind the batches that were sent before. */
+export interface SessionsEnd {
+  readonly endedSessions: readonly number[];
 }
 
 /** To a worker. */
 export type WorkerRequest =
   | RowsRequest
   | FeedsRequest
+  | SessionsEnd
   /** No caller waits any more for these rows of the batch that runs. */
   | { readonly batch: number; readonly endedRows: readonly number[] }
   /** Acknowledges this number of its steps. */

@@ -9,4 +9,6 @@ export interface WorkerSession {
   readonly loaded: Loaded;
   /** Runs one batch, and returns its end with the buffers that move with it. */
   run(batch: RowsRequest | FeedsRequest, listen: Listen): Promise<[BatchEnd, ArrayBuffer[]?]>;
+  /** Drops the states of sessions that have ended. */
+  endSessions(ids: readonly number[]): void;
 }

@@ -141,6 +141,12 @@ export class WorkerPartition implements Worker {
     this.rejectRevoked(() => new RevokedError(message));
   }
 
+  endSessions(ids: readonly number[]): void {
+    if (!this.lost && !this.isClosing) {
+      this.channel.post({ endedSessions: ids }, []);
+    }
+  }
+
   halt(): void {
     this.isClosing = true;
     this.channel.halt();

@@ -21,6 +21,7 @@ const signatureOf = (...inputs: ModelPort[]): ModelSignature => ({
   inputs,
   outputs: [],
   fetches: [],
+  states: [],
   dynamicallyQuantised: false,
 });
 

@@ -1,0 +1,32 @@
+import { SessionEndedError } from '../errors.js';
+import type { SessionRows } from '../partitions/session-states.js';
+import { type Partition, statusOf } from '../partitions/partition.js';
+
+/** A session as its batches see it. It has at most one row at a time in them. */
+export class SessionTurn {
+  /** The number of steps whose caller got the reply. */
+  steps = 0;
+  /** The restarts of its partition when it got its first step: its state is in that worker. */
+  private restarts = 0;
+
+  constructor(readonly id: number) {}
+
+  /** The error of a session whose state was lost with the worker of its partition. */
+  lossOn(partition: Partition): SessionEndedError | undefined {
+    const { restarts } = statusOf(partition);
+    if (this.steps === 0) {
+      this.restarts = restarts;
+    }
+    return this.restarts === restarts
+      ? undefined
+      : new SessionEndedError(
+          'The session has ended: its state is lost, since the thread or process of its ' +
+            'partition was started again; open another one',
+        );
+  }
+}
+
+/** The sessions of a batch's rows. */
+export function sessionRows(turns: readonly SessionTurn[]): SessionRows {
+  return { ids: turns.map(({ id }) => id), steps: turns.map(({ steps }) => steps) };
+}

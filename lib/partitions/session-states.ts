@@ -1,0 +1,75 @@
+/** The sessions of a batch's rows: each row is the next step of one session. */
+export interface SessionRows {
+  /** The session of each row. */
+  readonly ids: readonly number[];
+  /** The number of steps that each session has made before. */
+  readonly steps: readonly number[];
+}
+
+/** The states of one session after its last two steps. */
+interface Kept<State> {
+  steps: number;
+  state: State | undefined;
+  /** The state before the last step, for a caller that did not get the reply and repeats it. */
+  previous: State | undefined;
+}
+
+/**
+ * The states of sessions, where their batches run. A state is replaced when its step has
+ * succeeded. A step whose reply was lost on its way (a deadline, an output that cannot be sent) is
+ * made again from the state before it.
+ */
+export class SessionStates<State> {
+  private readonly sessions = new Map<number, Kept<State>>();
+
+  /** The number of sessions with a state. */
+  get size(): number {
+    return this.sessions.size;
+  }
+
+  /** Begins a step of each of these sessions. */
+  begin({ ids, steps }: SessionRows): SessionStep<State> {
+    const kept = ids.map((id, row) => this.keptAt(id, steps[row]!));
+    return new SessionStep(kept, steps);
+  }
+
+  /** Drops the states of sessions; a step that runs keeps no new ones for them. */
+  end(ids: readonly number[]): void {
+    ids.forEach((id) => this.sessions.delete(id));
+  }
+
+  private keptAt(id: number, steps: number): Kept<State> {
+    let kept = this.sessions.get(id);
+    if (!kept) {
+      kept = { steps, state: undefined, previous: undefined };
+      this.sessions.set(id, kept);
+    }
+    return kept;
+  }
+}
+
+/** One step of several sessions. */
+export class SessionStep<State> {
+  /** The state of each session before the step; undefined before its first. */
+  readonly states: readonly (State | undefined)[];
+
+  constructor(
+    private readonly kept: readonly Kept<State>[],
+    private readonly steps: readonly number[],
+  ) {
+    this.states = kept.map(({ steps: made, state, previous }, row) =>
+      made > steps[row]! ? previous : state,
+    );
+  }
+
+  /** Keeps the states after the step, of the rows for which it succeeded. */
+  keep(states: readonly (State | undefined)[], succeeded: (row: number) => boolean): void {
+    this.kept.forEach((kept, row) => {
+      if (succeeded(row)) {
+        kept.previous = this.states[row];
+        kept.state = states[row];
+        kept.steps = this.steps[row]! + 1;
+      }
+    });
+  }
+}

@@ -1,0 +1,79 @@
+import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
+import { OverloadedError, withoutStack } from '../errors.js';
+import { checkSessionOptions, resolveCallOptions } from '../execution/resolved-call-options.js';
+import type { Pipeline } from '../serving/pipeline.js';
+import { LocalSession } from './local-session.js';
+import type { SessionOptions } from './serving-session.js';
+
+/** A partition with sessions, which has a pipeline of its own: no other can run their steps. */
+interface Place {
+  readonly pipeline: Pipeline;
+  sessions: number;
+}
+
+/** The open sessions of a serving, spread evenly over its partitions. */
+export class LocalSessions {
+  private readonly open = new Map<LocalSession, Place>();
+  private readonly places: readonly Place[];
+  private lastId = 0;
+
+  constructor(
+    private readonly options: ResolvedServing,
+    private readonly callbacks: Callbacks,
+    pipelines: readonly Pipeline[],
+  ) {
+    this.places = pipelines.map((pipeline) => ({ pipeline, sessions: 0 }));
+  }
+
+  /**
+   * Opens a session on the partition with the fewest, of those that work.
+   *
+   * @throws OverloadedError when as many as `sessions.max` are open
+   */
+  openSession(options: SessionOptions): LocalSession {
+    const { name, sessions, timeout } = this.options;
+    const { max, idle } = sessions!;
+    checkSessionOptions(name, options);
+    if (this.open.size >= max) {
+      throw withoutStack(
+        () =>
+          new OverloadedError(
+            `Serving "${name}" has ${max} open sessions and takes no more; close some, or raise ` +
+              'sessions.max',
+          ),
+      );
+    }
+    const place = this.places.reduce((best, each) => (isBetter(each, best) ? each : best));
+    place.pipeline.shutdown.check();
+    const session: LocalSession = new LocalSession(++this.lastId, options, {
+      idle,
+      resolve: (input, own) => resolveCallOptions(this.callbacks, input, own, timeout),
+      run: (input, own) => place.pipeline.run(input, own),
+      ended: () => this.ended(session),
+    });
+    this.open.set(session, place);
+    place.sessions++;
+    return session;
+  }
+
+  /** Ends all sessions, whose serving has closed. */
+  close(): void {
+    [...this.open.keys()].forEach((session) => void session.close());
+  }
+
+  private ended(session: LocalSession): void {
+    const place = this.open.get(session);
+    if (place) {
+      this.open.delete(session);
+      place.sessions--;
+      place.pipeline.endSession(session.id);
+    }
+  }
+}
+
+function isBetter(one: Place, other: Place): boolean {
+  const [isUp, isOtherUp] = [one, other].map(({ pipeline }) =>
+    pipeline.partitions.some(({ state }) => state === 'up'),
+  );
+  return isUp === isOtherUp ? one.sessions < other.sessions : isUp === true;
+}

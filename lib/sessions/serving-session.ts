@@ -1,0 +1,30 @@
+import type { CallOptions } from '../context/call-options.js';
+
+/** The options of a session: they hold for all its calls. */
+export type SessionOptions = Pick<CallOptions, 'tenant' | 'key'>;
+
+/** The options of one call of a session. */
+export type SessionCallOptions = Omit<CallOptions, keyof SessionOptions>;
+
+/**
+ * Calls with a state that stays where their batches run: each call is a step from the state that
+ * the last one left. Made by `serving.open()`.
+ */
+export abstract class ServingSession<Input = unknown, Output = unknown> implements AsyncDisposable {
+  /**
+   * Makes the next step with the input, which is one row, after all earlier calls of the session;
+   * steps of different sessions share batches. A call that fails leaves the state as it was.
+   *
+   * @throws SessionEndedError when the session has ended, or its state is lost
+   * @throws the errors of `batchedRun`
+   */
+  abstract run(input: Input, options?: SessionCallOptions): Promise<Output>;
+
+  /** Ends the session after the calls that it was given; their state is freed. */
+  abstract close(): Promise<void>;
+
+  /** {@link close}, for `await using`. */
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}

@@ -14,6 +14,7 @@ import {
   OverloadedError,
   ServingClosedError,
   ServingLoadError,
+  type SessionEndedError,
 } from '../errors.js';
 import type { Engine, OpenedEngine } from '../partitions/engine.js';
 import { modelsLoaded } from '../partitions/model-engine.js';
@@ -37,6 +38,7 @@ import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
 import { SharedCalls } from '../deduplication/shared-calls.js';
 import { Shutdown } from './shutdown.js';
 import { LocalSessions } from '../sessions/local-sessions.js';
+import type { OrderedSession } from '../sessions/ordered-session.js';
 import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
 import { Serving, type ServingState, withoutSessions } from './serving.js';
 import { bootLine } from './boot-line.js';
@@ -180,6 +182,14 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override open(options: SessionOptions = {}): ServingSession<Input, Output> {
+    return this.openSession(options) as ServingSession<Input, Output>;
+  }
+
+  /** @internal Opens a session, and calls back when it ends. */
+  openSession(
+    options: SessionOptions,
+    onEnd?: (reason: SessionEndedError) => void,
+  ): OrderedSession {
     if (!this.options.sessions) {
       throw withoutSessions(this.name);
     }
@@ -187,7 +197,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     if (!this.sessions) {
       throw this.notRunning();
     }
-    return this.sessions.openSession(options) as ServingSession<Input, Output>;
+    return this.sessions.openSession(options, onEnd);
   }
 
   override setBatchSize(batchSize: number, key?: string): void {

@@ -1,8 +1,8 @@
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
-import { OverloadedError, withoutStack } from '../errors.js';
+import { OverloadedError, type SessionEndedError, withoutStack } from '../errors.js';
 import { checkSessionOptions, resolveCallOptions } from '../execution/resolved-call-options.js';
 import type { Pipeline } from '../serving/pipeline.js';
-import { LocalSession } from './local-session.js';
+import { OrderedSession } from './ordered-session.js';
 import type { SessionOptions } from './serving-session.js';
 
 /** A partition with sessions, which has a pipeline of its own: no other can run their steps. */
@@ -13,7 +13,7 @@ interface Place {
 
 /** The open sessions of a serving, spread evenly over its partitions. */
 export class LocalSessions {
-  private readonly open = new Map<LocalSession, Place>();
+  private readonly open = new Map<OrderedSession, Place>();
   private readonly places: readonly Place[];
   private lastId = 0;
 
@@ -28,9 +28,13 @@ export class LocalSessions {
   /**
    * Opens a session on the partition with the fewest, of those that work.
    *
+   * @param onEnd called when it ends
    * @throws OverloadedError when as many as `sessions.max` are open
    */
-  openSession(options: SessionOptions): LocalSession {
+  openSession(
+    options: SessionOptions,
+    onEnd?: (reason: SessionEndedError) => void,
+  ): OrderedSession {
     const { name, sessions, timeout } = this.options;
     const { max, idle } = sessions!;
     checkSessionOptions(name, options);
@@ -45,11 +49,17 @@ export class LocalSessions {
     }
     const place = this.places.reduce((best, each) => (isBetter(each, best) ? each : best));
     place.pipeline.shutdown.check();
-    const session: LocalSession = new LocalSession(++this.lastId, options, {
+    const id = ++this.lastId;
+    const session: OrderedSession = new OrderedSession(id, options, {
       idle,
       resolve: (input, own) => resolveCallOptions(this.callbacks, input, own, timeout),
       run: (input, own) => place.pipeline.run(input, own),
-      ended: () => this.ended(session),
+      ended: (reason) => {
+        if (this.open.has(session)) {
+          this.ended(session, id);
+          onEnd?.(reason);
+        }
+      },
     });
     this.open.set(session, place);
     place.sessions++;
@@ -61,13 +71,11 @@ export class LocalSessions {
     [...this.open.keys()].forEach((session) => void session.close());
   }
 
-  private ended(session: LocalSession): void {
-    const place = this.open.get(session);
-    if (place) {
-      this.open.delete(session);
-      place.sessions--;
-      place.pipeline.endSession(session.id);
-    }
+  private ended(session: OrderedSession, id: number): void {
+    const place = this.open.get(session)!;
+    this.open.delete(session);
+    place.sessions--;
+    place.pipeline.endSession(id);
   }
 }
 

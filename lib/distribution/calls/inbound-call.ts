@@ -1,4 +1,9 @@
-import { InvalidInputError, InvalidOutputError, messageOf } from '../../errors.js';
+import {
+  InvalidInputError,
+  InvalidOutputError,
+  messageOf,
+  ServingClosedError,
+} from '../../errors.js';
 import type { AbortSignalLike, StreamOptions } from '../../context/call-options.js';
 import type { InternalCallOptions } from '../../execution/resolved-call-options.js';
 import { errorHeader, lostCallerHeader } from './attempt-error.js';
@@ -21,6 +26,7 @@ import { FrameError, Kind } from '../wire/prelude.js';
 import type { WireLimits } from '../wire/limits.js';
 import { SentHeader } from '../wire/header.js';
 import { encodeValue } from '../wire/values.js';
+import { outcomesOf } from './remote-steps.js';
 
 /** One call of another node, until it is answered. */
 export class InboundCall {
@@ -109,6 +115,13 @@ export class InboundCall {
     this.inputs?.fail(this.signal.reason);
   }
 
+  /** Ends a session after the step that runs; other calls are left to end by themselves. */
+  drain(): void {
+    if (this.request.header['session'] === true) {
+      this.inputs?.fail(new ServingClosedError('The node is shutting down, and ends its sessions'));
+    }
+  }
+
   /**
    * Ends the call of a node that seems to be lost. The error is sent in case it was only silent or
    * cut off for a moment.
@@ -158,7 +171,13 @@ export class InboundCall {
     const window = new SendWindow(grantedWindow(header, this.windowLimits));
     this.window = window;
     const options = { ...optionsIn(this.request, this.signal, false), ...streamOptionsIn(header) };
-    for await (const event of eventsOf(exported, input, options)) {
+    const events =
+      header['session'] === true && this.inputs
+        ? outcomesOf(exported, input as AsyncIterable<unknown>, options, (error) =>
+            this.fail(error),
+          )
+        : eventsOf(exported, input, options);
+    for await (const event of events) {
       if (!(await window.room())) {
         return;
       }

@@ -53,9 +53,10 @@ export class InboundCalls {
     return this.isDraining && this.running === 0;
   }
 
-  /** Refuses new calls; resolves when all others are answered. */
+  /** Refuses new calls, and ends sessions; resolves when all other calls are answered. */
   async drain(): Promise<void> {
     this.isDraining = true;
+    this.calls.forEach((ofCaller) => ofCaller.all().forEach((call) => call.drain()));
     if (this.running > 0) {
       await new Promise<void>((resolve) => (this.notifyIdle = resolve));
     }

@@ -2,9 +2,13 @@ import type { Observable } from 'rxjs';
 import { InvalidServingError } from '../../errors.js';
 import { type CallOptions, onAbort, type StreamOptions } from '../../context/call-options.js';
 import {
+  checkSessionOptions,
+  DEFAULT_CALL_OPTIONS,
   type ResolvedCallOptions,
   resolveCallOptions,
 } from '../../execution/resolved-call-options.js';
+import { OrderedSession } from '../../sessions/ordered-session.js';
+import type { ServingSession, SessionOptions } from '../../sessions/serving-session.js';
 import { CallRecorder } from '../../events/call-recorder.js';
 import { callInRequest, streamInRequest, currentOrigin } from '../../context/caller-context.js';
 import { Serving, type ServingState, type RemotePreprocess } from '../../serving/serving.js';
@@ -18,6 +22,7 @@ import type { RemoteRequest } from './attempt.js';
 import type { Method } from './exported-serving.js';
 import type { Address } from '../transport.js';
 import type { OutboundCalls } from './outbound-calls.js';
+import { RemoteSessionHost } from './remote-session.js';
 import { Failover, type FailoverOptions } from './failover.js';
 import type { WireLimits } from '../wire/limits.js';
 import { SentHeader } from '../wire/header.js';
@@ -32,6 +37,9 @@ export interface RemoteCallOptions extends FailoverOptions {
   /** How much of a stream nodes may send ahead. */
   readonly window: FlowControlOptions;
 }
+
+/** The options of a stream, which may carry the steps of a session. */
+type RemoteStreamOptions = StreamOptions<string> & { readonly isSession?: true };
 
 /** The origins whose headers are kept. */
 const MOST_ORIGINS = 16;
@@ -91,6 +99,26 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     return new ServingStream(
       (left) => this.streamFrom(input, inside, left) as AsyncGenerator<never, undefined>,
     );
+  }
+
+  /** The session stays with the node of its first call, and ends when that node is lost. */
+  override open(options: SessionOptions = {}): ServingSession<Input, Output> {
+    const { name } = this;
+    const { outbound, requestTimeout } = this.options;
+    checkSessionOptions(name, options);
+    const host = new RemoteSessionHost({
+      resolve: (input, own) => resolveCallOptions({ name }, input, own, requestTimeout),
+      preprocess: (input, terms) =>
+        this.preprocess ? this.preprocessed(input as Input, terms) : input,
+      connect: (steps) =>
+        this.eventsFrom(
+          steps,
+          { isSession: true, origin: currentOrigin() },
+          { ...DEFAULT_CALL_OPTIONS, tenant: options.tenant ?? '', key: options.key },
+        ),
+      enter: () => outbound.enter(),
+    });
+    return new OrderedSession(0, options, host) as ServingSession<Input, Output>;
   }
 
   /** @throws InvalidServingError always: the nodes that run the batches set their size */
@@ -163,7 +191,8 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     try {
       const resolved = resolveCallOptions({ name }, input, options, undefined, true);
       const terms = { ...resolved, signal: stop.signal };
-      yield* this.eventsFrom(input, options, terms, recorder);
+      const prepared = this.preprocess ? await this.preprocessed(input, terms) : input;
+      yield* this.eventsFrom(prepared, options, terms, recorder);
       return undefined;
     } catch (error) {
       // An early return by the consumer is not an error.
@@ -177,12 +206,11 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
 
   /** As {@link replyTo}, for the events of a stream. */
   private async *eventsFrom(
-    input: Input,
-    options: StreamOptions<string>,
+    prepared: unknown,
+    options: RemoteStreamOptions,
     terms: ResolvedCallOptions,
-    recorder: CallRecorder | undefined,
+    recorder?: CallRecorder,
   ): AsyncGenerator<unknown, undefined> {
-    const prepared = this.preprocess ? await this.preprocessed(input, terms) : input;
     const request = this.requestOf('stream', prepared, terms, options);
     recorder?.running();
     try {
@@ -221,20 +249,21 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     method: Method,
     input: unknown,
     terms: ResolvedCallOptions,
-    options: StreamOptions<string>,
+    options: RemoteStreamOptions,
   ): RemoteRequest & { readonly release: () => void } {
     const { name: serving } = this;
     const { outbound, limits } = this.options;
     const encode = (value: unknown) => encodeValue(value, limits);
     terms.signal?.throwIfAborted();
-    if (!this.preprocess) {
+    if (!this.preprocess && !options.isSession) {
       readOnce(input);
     }
     // An array of batches is sent whole, so that it can be sent again.
     const source = Array.isArray(input) ? undefined : sourceOf(input);
     const encoded = source ? undefined : encode(input);
     const header = this.headerOf(method, terms, options, source !== undefined);
-    const exit = outbound.enter();
+    // The steps of a session are counted, and not the session: shutdown does not wait for it.
+    const exit = options.isSession ? undefined : outbound.enter();
     return {
       serving,
       method,
@@ -243,7 +272,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
       input: encoded,
       more: source && { source, encode },
       release: () => {
-        exit();
+        exit?.();
         if (source) {
           leave(source);
         }
@@ -255,13 +284,19 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
   private headerOf(
     method: Method,
     { priority, tenant, key }: ResolvedCallOptions,
-    { hooks, inline, origin = currentOrigin() }: StreamOptions<string>,
+    { hooks, inline, isSession, origin = currentOrigin() }: RemoteStreamOptions,
     lazyInput: boolean,
   ): SentHeader {
     const { name: serving } = this;
     if (priority || tenant || key !== undefined || lazyInput || method === 'stream') {
       const window = method === 'stream' ? this.options.window : undefined;
-      const rest = { hooks, inline, lazyInput: lazyInput || undefined, window };
+      const rest = {
+        hooks,
+        inline,
+        session: isSession,
+        lazyInput: lazyInput || undefined,
+        window,
+      };
       return new SentHeader({
         serving,
         method,

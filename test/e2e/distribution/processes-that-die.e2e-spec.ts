@@ -1,5 +1,5 @@
 import { expect, it } from '@jest/globals';
-import { NodeLostError } from 'nestjs-serving';
+import { NodeLostError, SessionEndedError } from 'nestjs-serving';
 import type { ClusterOptions } from '../../../lib/distribution/options.js';
 import { Callers } from '../../fixtures/http/callers.js';
 import {
@@ -95,5 +95,33 @@ describeWirings('Processes of a cluster that fail', (wiring) => {
     for (const failure of callers.failures.values()) {
       expect(failure).toBeInstanceOf(NodeLostError);
     }
+  });
+
+  it('[16.9] When a process is killed its sessions end, and those of others go on', async () => {
+    const servings = [{ name: 'tally', as: 'tallying' as const }];
+    const nodes = await Promise.all(
+      [1, 2].map(() => node({ servings, distribution: byTransport })),
+    );
+    const web = await client(byTransport);
+    await web.untilNodes('tally', 2);
+    const sessions = Array.from({ length: 12 }, () =>
+      web.servings.open<string, readonly string[]>('tally'),
+    );
+    for (const row of ['1', '2']) {
+      await Promise.all(sessions.map((session) => session.run(row)));
+    }
+
+    nodes[0]!.process.kill('SIGKILL');
+    await nodes[0]!.process.ended;
+    const outcomes = await Promise.all(
+      sessions.map((session) => session.run('3').catch((error: unknown) => error)),
+    );
+
+    const kept = outcomes.filter((outcome) => Array.isArray(outcome));
+    const lost = outcomes.filter((outcome) => outcome instanceof SessionEndedError);
+    expect(kept.length * lost.length).toBeGreaterThan(0);
+    expect(kept.length + lost.length).toBe(12);
+    expect(kept).toEqual(kept.map(() => ['1', '2', '3']));
+    await Promise.all(sessions.map((session) => session.close()));
   });
 });

@@ -1,30 +1,26 @@
 import { ConflictException } from '@nestjs/common';
-import type { ServingOf } from 'nestjs-serving';
-import { stateSize, type vad } from './vad.serving.js';
+import type { ServingSession } from 'nestjs-serving';
 import { noSamples, windowsOf } from './windows.js';
-
-/** The state of a stream: a value that is replaced when a whole piece has been processed. */
-interface Memory {
-  readonly rest: Float32Array;
-  readonly state: Float32Array;
-  /** Number of processed samples. */
-  readonly position: number;
-}
 
 /**
  * One audio stream. Its chunks run strictly in order, since each needs the state after the one
- * before it.
+ * before it, which the session keeps.
  */
 export class AudioStream {
-  private memory: Memory = { rest: noSamples, state: new Float32Array(stateSize), position: 0 };
+  /** The context of the next chunk, and the first samples of that chunk. */
+  private rest: Float32Array = noSamples;
+  /** The number of processed samples. */
+  private position = 0;
+  /** The probabilities for the chunks of a piece that has failed at a later chunk. */
+  private heard: number[] = [];
   private last: Promise<unknown> = Promise.resolve();
 
-  constructor(private readonly detector: ServingOf<typeof vad>) {}
+  constructor(private readonly detector: ServingSession<Float32Array, number>) {}
 
   /**
    * Processes the next samples after all earlier ones, and resolves with the probability of speech
-   * for each chunk that they complete. If it fails, the stream is unchanged, and the caller may
-   * repeat the piece.
+   * for each chunk that they complete. If it fails, the caller may repeat the piece, which goes on
+   * where it failed.
    *
    * @param position place of the piece in the stream, in samples, to be checked
    */
@@ -34,21 +30,25 @@ export class AudioStream {
     return turn;
   }
 
-  private async hearNow(piece: Float32Array, position = this.memory.position): Promise<number[]> {
-    if (position !== this.memory.position) {
+  /** Ends the session, whose state is freed. */
+  close(): Promise<void> {
+    return this.detector.close();
+  }
+
+  private async hearNow(piece: Float32Array, position = this.position): Promise<number[]> {
+    if (position !== this.position) {
       throw new ConflictException(
-        `The stream is at sample ${this.memory.position}, and this piece begins at ${position}`,
+        `The stream is at sample ${this.position}, and this piece begins at ${position}`,
       );
     }
-    const { windows, rest } = windowsOf(this.memory.rest, piece);
-    const probabilities: number[] = [];
-    let { state } = this.memory;
-    for (const window of windows) {
-      const judgement = await this.detector.batchedRun({ window, state });
-      probabilities.push(judgement.probability);
-      state = judgement.state;
+    const { windows, rest } = windowsOf(this.rest, piece);
+    for (const window of windows.slice(this.heard.length)) {
+      this.heard.push(await this.detector.run(window));
     }
-    this.memory = { rest, state, position: position + piece.length };
+    const probabilities = this.heard;
+    this.heard = [];
+    this.rest = rest;
+    this.position += piece.length;
     return probabilities;
   }
 }

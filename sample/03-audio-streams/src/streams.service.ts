@@ -64,7 +64,7 @@ export class StreamsService implements OnModuleDestroy {
     const id = randomUUID();
     const idle = setTimeout(() => this.end(id), longestPause).unref();
     const view = { id, name: name ?? id.slice(0, 8), chunks: 0, timeline: '', ended: false };
-    this.update({ stream: new AudioStream(this.detector), idle, view });
+    this.update({ stream: new AudioStream(this.detector.open()), idle, view });
     return id;
   }
 
@@ -86,6 +86,7 @@ export class StreamsService implements OnModuleDestroy {
     if (open) {
       clearTimeout(open.idle);
       this.streams.delete(id);
+      void open.stream.close();
       this.changed$.next({ ...open.view, ended: true });
     }
   }

@@ -1,32 +1,35 @@
 import { beforeEach, describe, expect, it } from '@jest/globals';
 import { ConflictException } from '@nestjs/common';
-import { BatchFailedError } from 'nestjs-serving';
+import { type Serving, SessionEndedError } from 'nestjs-serving';
 import { AudioStream } from '../../../sample/03-audio-streams/src/audio-stream.js';
-import type { Heard, Judgement } from '../../../sample/03-audio-streams/src/vad.serving.js';
 import { chunkSamples } from '../../../sample/03-audio-streams/src/windows.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
 describe('AudioStream', () => {
   const start = useServings();
-  let failing: boolean;
+  let fails: (chunk: number) => boolean;
   let stream: AudioStream;
 
   beforeEach(async () => {
-    failing = false;
-    const detector = await start<Judgement>({
+    fails = () => false;
+    const detector = (await start<number>({
       name: 'vad',
+      sessions: {},
       // Answers the number of a chunk after that of the previous chunk, which is only in the state.
-      useFactory: () => (rows: readonly unknown[]) => {
-        if (failing) {
-          throw new Error('no memory');
-        }
-        return (rows as Heard[]).map(({ window, state }) => ({
-          probability: state[0]! * 1000 + window.at(-1)!,
-          state: Float32Array.of(window.at(-1)!),
-        }));
-      },
-    });
-    stream = new AudioStream(detector);
+      useFactory:
+        () =>
+        (rows: readonly unknown[], { states }) =>
+          (rows as Float32Array[]).map((window, i) => {
+            const number = window.at(-1)!;
+            if (fails(number)) {
+              return new Error('no memory');
+            }
+            const before = (states[i] as number | undefined) ?? 0;
+            states[i] = number;
+            return before * 1000 + number;
+          }),
+    })) as Serving<Float32Array, number>;
+    stream = new AudioStream(detector.open());
   });
 
   it('Chunks of pieces that arrive together run in order, each with the state that the one before left', async () => {
@@ -57,14 +60,23 @@ describe('AudioStream', () => {
     ]);
   });
 
-  it('A failed piece leaves the stream unchanged, so that it can be sent again', async () => {
-    const [first, second] = [chunks(1, 2, 3).subarray(0, 600), chunks(1, 2, 3).subarray(600)];
-    await stream.hear(first);
-    failing = true;
-    await expect(stream.hear(second)).rejects.toThrow(BatchFailedError);
-    failing = false;
+  it.each([2, 3])(
+    'A piece that failed at chunk %i can be sent again, and goes on there',
+    async (chunk) => {
+      const [first, second] = [chunks(1, 2, 3).subarray(0, 600), chunks(1, 2, 3).subarray(600)];
+      await stream.hear(first);
+      fails = (number) => number === chunk;
+      await expect(stream.hear(second)).rejects.toThrow('no memory');
+      fails = () => false;
 
-    expect(await stream.hear(second, 600)).toEqual([1002, 2003]);
+      expect(await stream.hear(second, 600)).toEqual([1002, 2003]);
+    },
+  );
+
+  it('A stream that was closed takes no more pieces', async () => {
+    await stream.close();
+
+    await expect(stream.hear(chunks(1))).rejects.toThrow(SessionEndedError);
   });
 });
 

@@ -1,10 +1,10 @@
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import type { Serving } from 'nestjs-serving';
 import type { Subscription } from 'rxjs';
 import {
   StreamsService,
   type StreamView,
 } from '../../../sample/03-audio-streams/src/streams.service.js';
-import type { Heard, Judgement } from '../../../sample/03-audio-streams/src/vad.serving.js';
 import { chunkSamples } from '../../../sample/03-audio-streams/src/windows.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
@@ -23,12 +23,13 @@ describe('StreamsService', () => {
   const start = useServings();
 
   beforeEach(async () => {
-    const detector = await start<Judgement>({
+    const detector = await start<number>({
       name: 'vad',
+      sessions: {},
       useFactory: () => (rows: readonly unknown[]) =>
-        (rows as Heard[]).map(({ window, state }) => ({ probability: window.at(-1)!, state })),
+        (rows as Float32Array[]).map((window) => window.at(-1)!),
     });
-    streams = new StreamsService(detector);
+    streams = new StreamsService(detector as Serving<Float32Array, number>);
     seen = [];
     subscription = streams.views$.subscribe((views) => seen.push(views));
   });

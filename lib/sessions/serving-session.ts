@@ -10,6 +10,8 @@ export type SessionCallOptions = Omit<CallOptions, keyof SessionOptions>;
  * Calls with a state that stays where their batches run: each call is a step from the state that
  * the last one left. Made by `serving.open()`.
  */
+// Both are types of the calls.
+// oxlint-disable-next-line typescript/no-unnecessary-type-parameters
 export abstract class ServingSession<Input = unknown, Output = unknown> implements AsyncDisposable {
   /**
    * Makes the next step with the input, which is one row, after all earlier calls of the session;

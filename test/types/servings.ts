@@ -12,6 +12,7 @@ import {
   ServingModule,
   type ServingOf,
   type ServingService,
+  type ServingSession,
   withMetadata,
 } from 'nestjs-serving';
 import type { BatchScript } from 'nestjs-serving/testing';
@@ -31,6 +32,8 @@ expectTypeOf(servings.get(lengths)).toEqualTypeOf<Serving<string, number>>();
 expectTypeOf(servings.batchedRun(lengths, 'a')).toEqualTypeOf<Promise<number>>();
 expectTypeOf(servings.run({ local: lengths }, 'a')).toEqualTypeOf<Promise<number>>();
 expectTypeOf(servings.get({ distributed: lengths })).toEqualTypeOf<Serving<string, number>>();
+expectTypeOf(servings.get(lengths).open().run('a')).toEqualTypeOf<Promise<number>>();
+expectTypeOf(servings.open(lengths)).toEqualTypeOf<ServingSession<string, number>>();
 expectTypeOf(Script.of(lengths)).toEqualTypeOf<BatchScript<string, number>>();
 
 // Names give no types, unless the caller does.

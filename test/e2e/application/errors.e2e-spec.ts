@@ -65,6 +65,7 @@ const errors: [string, number, typeof api.ServingError][] = [
   ['ServingUnavailableError', 503, api.ServingUnavailableError],
   ['PartitionLostError', 503, api.PartitionLostError],
   ['NodeLostError', 503, api.NodeLostError],
+  ['SessionEndedError', 410, api.SessionEndedError],
 ];
 
 function raise(name: string, retryAfter?: number): never {

@@ -1,5 +1,4 @@
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import type { Serving } from 'nestjs-serving';
 import type { Subscription } from 'rxjs';
 import {
   StreamsService,
@@ -29,7 +28,7 @@ describe('StreamsService', () => {
       useFactory: () => (rows: readonly unknown[]) =>
         (rows as Float32Array[]).map((window) => window.at(-1)!),
     });
-    streams = new StreamsService(detector as Serving<Float32Array, number>);
+    streams = new StreamsService(detector);
     seen = [];
     subscription = streams.views$.subscribe((views) => seen.push(views));
   });

@@ -67,7 +67,7 @@ class Play {
       batchSize,
       batchTimeout,
       recovery: { idempotent: true, isolateFailures },
-      useFactory: () => (rows: readonly Step[], context) => this.runBatch(rows, context) as never,
+      useFactory: () => (rows: readonly Step[], context) => this.runBatch(rows, context),
     });
     await serving.start();
     const sessions = Array.from({ length: 5 }, () => serving.open());
@@ -95,7 +95,8 @@ class Play {
       const reply = await sessions[session]!.run({ id, fate }, { timeout, signal });
       const before = this.replied[session]!;
       this.check(fate === 'succeeds', `step ${id} fails and has a reply`);
-      this.check(`${reply}` === `${[...before, id]}`, `${reply} follows ${before}`);
+      const [found, expected] = [reply.join(), [...before, id].join()];
+      this.check(found === expected, `${found} in place of ${expected}`);
       before.push(id);
     } catch (error) {
       const mayFail = fate !== 'succeeds' || timeout !== undefined || leaves !== undefined;

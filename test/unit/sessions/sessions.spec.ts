@@ -43,8 +43,7 @@ class Listener {
   readonly definition: Definition = {
     name: 'listener',
     sessions: {},
-    useFactory: () => (rows: readonly string[], context: BatchContext) =>
-      this.run(rows, context) as never,
+    useFactory: () => (rows: readonly string[], context: BatchContext) => this.run(rows, context),
   };
 
   private async run(rows: readonly string[], { states, partition }: BatchContext) {
@@ -274,11 +273,12 @@ describe('Sessions', () => {
   });
 
   it('[16.6] A generator cannot make the steps of sessions', async () => {
-    const useFactory = () =>
-      function* (rows: readonly string[]) {
-        yield rows;
-      };
-    const { serving } = await start({ useFactory: useFactory as never });
+    const { serving } = await start({
+      useFactory: () =>
+        function* (rows: readonly string[]) {
+          yield rows;
+        },
+    });
 
     await expect(serving.open().run('1')).rejects.toThrow(
       'A step of a session has one result, and the batch function is a generator',

@@ -30,19 +30,22 @@ export type StepOptions = InternalCallOptions & {
 /** A session whose calls take turns: each needs the state after the one before it. */
 export class OrderedSession extends ServingSession {
   private readonly turn: SessionTurn;
-  /** Settles when the last call that was made has ended; undefined while there is none. */
-  private last: Promise<void> | undefined;
+  private readonly options: SessionOptions;
+  private isRunning = false;
+  /** Begin the next call, or the end: in the order in which they were made. */
+  private readonly waiting: (() => void)[] = [];
   /** The reason why it takes no more calls. */
   private ended: SessionEndedError | undefined;
   private readonly idle: NodeJS.Timeout | undefined;
 
   constructor(
     id: number,
-    private readonly options: SessionOptions,
+    { tenant, key }: SessionOptions,
     private readonly host: SessionHost,
   ) {
     super();
     this.turn = new SessionTurn(id);
+    this.options = tenant === undefined && key === undefined ? NO_OPTIONS : { tenant, key };
     this.idle =
       host.idle === undefined ? undefined : setTimeout(() => this.endIdle(), host.idle).unref();
   }
@@ -61,14 +64,19 @@ export class OrderedSession extends ServingSession {
     options: SessionCallOptions,
   ): Promise<unknown> {
     // Options may be an AbortController, whose inherited signal a copy would lose.
-    return callInRequest(options, (inside) =>
-      this.enqueue(steps, input, { ...inside, signal: inside.signal, ...this.options }),
-    );
+    const own =
+      options === NO_OPTIONS
+        ? this.options
+        : { ...options, signal: options.signal, ...this.options };
+    return callInRequest(own, (inside) => this.enqueue(steps, input, inside));
   }
 
   override async close(): Promise<void> {
     this.ended ??= endedBy('it was closed');
-    await this.last;
+    if (this.isRunning) {
+      await new Promise<void>((resolve) => this.waiting.push(resolve));
+      this.next();
+    }
     this.end(this.ended);
   }
 
@@ -80,39 +88,35 @@ export class OrderedSession extends ServingSession {
     return reason;
   }
 
-  /** The state of the call before it is that of its predecessor, so the calls take turns. */
-  private enqueue(
+  private async enqueue(
     steps: number | undefined,
     input: unknown,
     options: CallOptions,
   ): Promise<unknown> {
     if (this.ended) {
-      return Promise.reject(this.ended);
+      throw this.ended;
     }
-    const { last: before } = this;
-    let terms: ResolvedCallOptions;
-    try {
-      options.signal?.throwIfAborted();
-      terms = this.host.resolve(input, options);
-    } catch (error) {
-      return Promise.reject(error);
+    options.signal?.throwIfAborted();
+    const resolved = this.host.resolve(input, options);
+    if (!this.isRunning) {
+      this.isRunning = true;
+      return this.step(steps, input, options, resolved);
     }
-    const step = (): Promise<unknown> => this.step(steps, input, { ...options, resolved: terms });
-    const reply = before ? before.then(step) : step();
-    const last: Promise<void> = reply.then(nothing, nothing).then(() => this.stepEnded(last));
-    this.last = last;
-    return before ? orCancelled(terms, reply) : reply;
+    const turn = new Promise<void>((resolve) => this.waiting.push(resolve));
+    const reply = turn.then(() => this.step(steps, input, options, resolved));
+    return orCancelled(resolved, reply);
   }
 
   private async step(
     steps: number | undefined,
     input: unknown,
-    options: Omit<StepOptions, 'session'>,
+    options: CallOptions,
+    resolved: ResolvedCallOptions,
   ): Promise<unknown> {
     const { turn, host } = this;
     turn.steps = steps ?? turn.steps;
     try {
-      const output = await host.run(input, { ...options, session: turn });
+      const output = await host.run(input, { ...options, resolved, session: turn });
       turn.steps++;
       return output;
     } catch (error) {
@@ -123,26 +127,30 @@ export class OrderedSession extends ServingSession {
         throw this.end(endedBy(`its state is lost (${error.message})`, error));
       }
       throw error;
+    } finally {
+      this.next();
     }
   }
 
-  private stepEnded(call: Promise<void>): void {
-    if (this.last === call) {
-      this.last = undefined;
+  /** Begins what waits, if anything does. */
+  private next(): void {
+    const begin = this.waiting.shift();
+    this.isRunning = begin !== undefined;
+    if (begin) {
+      begin();
+    } else {
       this.idle?.refresh();
     }
   }
 
   private endIdle(): void {
-    if (this.last) {
+    if (this.isRunning) {
       this.idle?.refresh();
     } else {
       this.end(endedBy(`it had no call for ${this.host.idle} ms (sessions.idle)`));
     }
   }
 }
-
-function nothing(): void {}
 
 export function endedBy(why: string, cause?: unknown): SessionEndedError {
   return new SessionEndedError(`The session has ended: ${why}; open another one`, { cause });

@@ -8,10 +8,11 @@ import { ApplicationConfig, DiscoveryService } from '@nestjs/core';
 import type { RequestCaller } from '../context/caller-context.js';
 import { optionsOf } from '../context/request-caller.js';
 import { requireOrigins } from '../context/request-context.interceptor.js';
-import { UnknownServingError } from '../errors.js';
+import { InvalidServingError, UnknownServingError } from '../errors.js';
 import { type ServingCounters, EventHub } from '../events/event-hub.js';
 import { Waits } from '../execution/resolved-call-options.js';
 import { formatValue } from '../format.js';
+import { LocalServing } from '../serving/local-serving.js';
 import type { ServingHealth } from '../serving/serving.js';
 import { ServingRegistry } from '../serving.registry.js';
 import { checkBatchedMethod, checkScope } from './batched-check.js';
@@ -157,7 +158,13 @@ export class BatchedMethods
 
   private checkServing(method: string, serving: string): void {
     try {
-      this.registry.get(serving);
+      const found = this.registry.get(serving);
+      if (found instanceof LocalServing && found.hasSessions) {
+        throw new InvalidServingError(
+          `${method} is @Batched(${formatValue(serving)}), whose calls are made in sessions; inject ` +
+            'the serving and call serving.open().run(input)',
+        );
+      }
     } catch (cause) {
       throw cause instanceof UnknownServingError
         ? new UnknownServingError(

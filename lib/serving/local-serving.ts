@@ -140,6 +140,11 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.options.queue.separateOrigins;
   }
 
+  /** Whether its calls are made in sessions. */
+  get hasSessions(): boolean {
+    return this.options.sessions !== undefined;
+  }
+
   /** Of a model known from its start on; of a template at once. */
   override get signature(): ServingSignature | undefined {
     return this.knownSignature;

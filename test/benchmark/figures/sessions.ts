@@ -11,7 +11,7 @@ const input = new Tensor('float32', new Float32Array(576).fill(0.01), [1, 576]);
 
 interface Stream {
   step(): Promise<unknown>;
-  close?(): Promise<void>;
+  close(): Promise<void>;
 }
 
 /** P19: streams of audio whose state stays in sessions, beside streams that carry theirs. */
@@ -80,7 +80,7 @@ async function costOf(steps: number, open: () => Stream): Promise<Cost> {
   );
   const mainThread = (threadTime() - main) / (steps * streams);
   const { user, system } = process.cpuUsage(before);
-  await Promise.all(opened.map((stream) => stream.close?.()));
+  await Promise.all(opened.map((stream) => stream.close()));
   return { perCore: (steps * streams * 1e6) / (user + system), mainThread };
 }
 
@@ -94,5 +94,5 @@ function withState(serving: LocalServing<object, { readonly stateN: Tensor }>): 
   const step = async (): Promise<void> => {
     state = (await serving.batchedRun({ input, state, sr })).stateN;
   };
-  return { step };
+  return { step, close: async () => {} };
 }

@@ -99,6 +99,14 @@ class Longing {
   @InjectServing('nowhere') readonly serving!: Serving;
 }
 
+@Injectable()
+class Talking {
+  @Batched('loud')
+  talk(text: string): string {
+    return text;
+  }
+}
+
 describe('Wrong wiring', () => {
   it.each<[string, string, () => ModuleMetadata]>([
     [
@@ -125,6 +133,12 @@ describe('Wrong wiring', () => {
       'Meetings.meet is @Batched(), and the application does not import ServingModule, which runs ' +
         'it: add ServingModule.forRoot() to the imports of the root module',
       () => ({ controllers: [Meetings] }),
+    ],
+    [
+      '@Batched() with the name of a serving whose calls are made in sessions',
+      'Talking.talk is @Batched("loud"), whose calls are made in sessions; inject the serving and ' +
+        'call serving.open().run(input)',
+      () => ({ ...servingsOf({ ...loud, sessions: {} }), providers: [Talking] }),
     ],
     [
       '@Batched() in a provider of a module without ServingModule',

@@ -79,6 +79,20 @@ describe('overrideServing', () => {
     return module.get(ServingService);
   }
 
+  it('[16.1] A replacement of a model with state has sessions', async () => {
+    const sums = defineServing({ name: 'sums', model: { file: model, state: { sum: 'total' } } });
+    const servings = await boot(
+      { imports: [ServingModule.forRoot({ servings: [sums] })] },
+      (builder) =>
+        overrideServing(builder, sums).useFunction((values: number[], { states }) =>
+          values.map((value, row) => (states[row] = ((states[row] as number) ?? 0) + value)),
+        ),
+    );
+    const session = servings.open<number, number>('sums');
+
+    expect([await session.run(1), await session.run(2)]).toEqual([1, 3]);
+  });
+
   it.each([
     ['forRoot', [ServingModule.forRoot({ servings: [lengths] })]],
     [

@@ -1,5 +1,5 @@
 import * as fc from 'fast-check';
-import { Batch, ServingService } from 'nestjs-serving';
+import { Batch, type BatchContext, ServingService } from 'nestjs-serving';
 import { MemoryNetwork } from 'nestjs-serving/testing';
 import type { Attack, Entry, Outcome } from './entry.js';
 import { openNode } from './open-node.js';
@@ -15,11 +15,22 @@ const echo = {
   useFactory: () => (rows: readonly unknown[]) => rows,
 };
 
+const sum = {
+  name: 'sum',
+  sessions: { max: 50 },
+  useFactory:
+    () =>
+    (rows: readonly unknown[], { states }: BatchContext) =>
+      rows.map((row, i) => (states[i] = Number(states[i] ?? 0) + Number(row))),
+};
+
 /** A frame of a call. */
 interface Step {
   readonly kind: 'input' | 'inputEnd' | 'credit';
   readonly header: object;
   readonly bytes: number;
+  /** In place of so many bytes. */
+  readonly value?: unknown;
 }
 
 interface Streamed {
@@ -34,13 +45,13 @@ interface Streamed {
 export async function streams(): Promise<Entry & { close(): Promise<unknown> }> {
   const parts = await nodeParts();
   const network = new MemoryNetwork({ maxPacket: 2 ** 20 });
-  const node = await openNode({ transport: network.transport() }, [echo]);
+  const node = await openNode({ transport: network.transport() }, [echo, sum]);
   const client = await openNode({ transport: network.transport() });
   const servings = client.get(ServingService);
   const peer = await Peer.join(network, parts);
   return {
     name: 'cluster, streams',
-    hostile: hostileStreams.map((streamed) => peer.attack(streamed)),
+    hostile: fc.oneof(hostileStreams, hostileSessions).map((streamed) => peer.attack(streamed)),
     valid: fc
       .array(fc.integer(), { minLength: 1, maxLength: 100 })
       .map((rows) => validStream(servings, rows)),
@@ -95,8 +106,8 @@ class Peer {
           );
         });
         this.send('request', call, { serving: 'echo', ...request });
-        for (const { kind, header, bytes } of steps) {
-          this.send(kind, call, header, new Uint8Array(bytes));
+        for (const { kind, header, bytes, value = new Uint8Array(bytes) } of steps) {
+          this.send(kind, call, header, value);
         }
         return answer.finally(() => this.answers.delete(call));
       },
@@ -214,6 +225,30 @@ const hostileStreams: fc.Arbitrary<Streamed> = fc.oneof(
     isRefused: true,
   })),
 );
+
+/** The steps of a session, which may be none. */
+const aStep = fc.oneof(
+  fc.anything({ maxDepth: 1, withBigInt: true }),
+  fc.record({ input: numbers, steps: numbers, timeout: numbers, priority: numbers }),
+  fc.record({ input: fc.integer(), steps: fc.integer({ min: -5, max: 5 }) }),
+);
+
+const hostileSessions: fc.Arbitrary<Streamed> = fc
+  .record({
+    steps: fc.array(aStep, { maxLength: 8 }),
+    serving: fc.constantFrom('sum', 'sum', 'echo'),
+    session: fc.constantFrom<unknown>(true, true, true, 1, 'yes'),
+    tenant: fc.constantFrom<unknown>(undefined, undefined, 'a', 5, ''),
+  })
+  .map(({ steps, ...own }) => ({
+    words: `a session ${JSON.stringify(own)} of ${steps.length} steps`,
+    request: { method: 'stream', lazyInput: true, ...own },
+    steps: [
+      ...steps.map((value, index): Step => ({ kind: 'input', header: { index }, bytes: 0, value })),
+      { kind: 'inputEnd', header: { count: steps.length }, bytes: 0 },
+    ],
+    isRefused: false,
+  }));
 
 function validStream(servings: ServingService, rows: readonly number[]): Attack {
   return {

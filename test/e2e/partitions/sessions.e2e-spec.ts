@@ -48,18 +48,19 @@ describe('Sessions', () => {
   );
 
   it.each([
-    ['process', 'die'],
-    ['thread', 'exit'],
+    ['process', 'die', false],
+    ['thread', 'exit', false],
+    ['process', 'die', true],
   ] as const)(
-    '[16.7] A session whose %s dies has ended, and others go on',
-    async (isolation, death) => {
+    '[16.7] A session whose %s dies (%s, idempotent: %s) has ended, and others go on',
+    async (isolation, death, idempotent) => {
       const serving = await serve<readonly string[]>({
         name: 'tally',
         useFile: worker('tally'),
         isolation,
         sessions: {},
         partitions: 2,
-        recovery: { restartDelay: 0 },
+        recovery: { restartDelay: 0, idempotent },
       });
       const [first, second, third] = [serving.open(), serving.open(), serving.open()];
       await Promise.all([first, second, third].map((session) => session.run('1')));

@@ -18,11 +18,14 @@ export interface AdmissionOptions {
   readonly takenBy: (idle: number) => number;
 }
 
+/** Safety factor on the expected time of a batch when rows are dropped as late. */
+export const TIME_TO_SPARE = 1.5;
+
 /**
  * Batches added to the expected waiting time as a margin. Under overload the queue is filled up to
  * this limit, so half of the rows at its end would be late if the limit were the expected time
- * itself; and rows that turn out late after they ran have kept others from running. A queue of less
- * than one batch needs no factor.
+ * itself; and rows that turn out late after they ran have kept others from running. In a queue of
+ * less than one batch, a row needs the time for which it is kept: its batch, and half as long again.
  */
 const BATCHES_TO_SPARE = 1;
 
@@ -234,7 +237,7 @@ export class Admission {
     const batches = Math.ceil(Math.ceil(size / batchSize) / work.partitions);
     const needed =
       (work.runningUntil(now) + ahead) / work.partitions +
-      own * (batches + (rowsAhead < batchSize ? 0 : BATCHES_TO_SPARE));
+      own * (batches + (rowsAhead < batchSize ? TIME_TO_SPARE - 1 : BATCHES_TO_SPARE));
     const left = deadline - now;
     if (needed > left) {
       const why =

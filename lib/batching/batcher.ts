@@ -1,6 +1,6 @@
 import { audit, lastValueFrom, merge, mergeMap, Observable, Subject, tap } from 'rxjs';
 import { ServingClosedError } from '../errors.js';
-import { Admission, type AdmissionOptions } from './admission.js';
+import { Admission, type AdmissionOptions, TIME_TO_SPARE } from './admission.js';
 import type { QueueOrder } from './priority-queue.js';
 import { type TargetLoad, Pool, type Target } from './pool.js';
 import { type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
@@ -61,9 +61,6 @@ export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionO
   /** Runs the rows. Never rejects. */
   readonly dispatch: (window: Window<R>, partition: number) => Promise<BatchOutcome<R>>;
 }
-
-/** Safety factor on the expected time of a batch when rows are dropped as late. */
-const TIME_TO_SPARE = 1.5;
 
 /** A batch and the partition that runs it. */
 interface Assignment<R extends QueuedRequest> {

@@ -14,6 +14,7 @@ import {
   aFunction,
   checkOptions,
   checkRoom,
+  checkTarget,
   DEFAULT_AGEING,
   DEFAULT_BATCH_SIZE,
   DEFAULT_QUEUE_ROWS,
@@ -367,7 +368,7 @@ function keyOf(declared: unknown): unknown {
 /** The options of a key: its own, or else those of the serving. */
 function keyOptionsOf(
   owner: string,
-  shared: Omit<KeyServingOptions, 'key'>,
+  shared: Omit<KeyServingOptions, 'key'> & Pick<ServingDefinition, 'timeout'>,
   own: Omit<KeyServingOptions, 'key'>,
   queueRows: number,
 ): KeyOptions {
@@ -382,9 +383,13 @@ function keyOptionsOf(
     );
   }
   checkRoom(owner, batchSize, queueRows);
+  const batchTimeout = own.batchTimeout ?? shared.batchTimeout ?? 0;
+  const latencyTarget = own.latencyTarget ?? shared.latencyTarget;
+  checkTarget(owner, latencyTarget, { batchTimeout, timeout: shared.timeout });
   return {
     batchSize,
-    batchTimeout: own.batchTimeout ?? shared.batchTimeout ?? 0,
+    batchTimeout,
+    latencyTarget,
     allowedSizes: allowedSizes && [...allowedSizes],
     runSize: given ?? largest ?? Infinity,
   };

@@ -15,8 +15,8 @@ import {
 import type { NamedRequest, NamedRequestOptions } from '../../fixtures/batching/held-batcher.js';
 import { laneOf, requestOf } from '../../fixtures/batching/waiting-requests.js';
 
-const busy: PoolLoad = { partitions: 1, idle: 0, runningUntil: () => 0 };
-const idle: PoolLoad = { partitions: 1, idle: 1, runningUntil: () => 0 };
+const busy: PoolLoad = { partitions: 1, idle: 0, runningUntil: () => 0, busyUntil: () => [] };
+const idle: PoolLoad = { partitions: 1, idle: 1, runningUntil: () => 0, busyUntil: () => [] };
 const lane = laneOf(10);
 
 /** The admission to a queue whose partitions are busy by default. */
@@ -277,7 +277,7 @@ describe('Admission', () => {
 
     it('[7.1] The expected time of a call counts running rows, queued rows and its own, over all available partitions', () => {
       const door = new Door({ maxRows: 100 }).trained(100);
-      const work: PoolLoad = { partitions: 2, idle: 0, runningUntil: (now) => 1060 - now };
+      const work: PoolLoad = { ...busy, partitions: 2, idle: 0, runningUntil: (now) => 1060 - now };
       door.ask({ size: 20 });
 
       // (60 of the running batch + 200 of queued ones) / 2, two of its four batches on each

@@ -1,8 +1,13 @@
 import { describe, expect, it } from '@jest/globals';
+import * as fc from 'fast-check';
 import { OverloadedError, type ServingError } from '../../../lib/errors.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { runAll } from '../../fixtures/batching/busy-batcher.js';
-import { HeldBatcher, type HeldBatcherOptions } from '../../fixtures/batching/held-batcher.js';
+import {
+  HeldBatcher,
+  type HeldBatcherOptions,
+  namesOf,
+} from '../../fixtures/batching/held-batcher.js';
 
 const timeOf = (rows: number): number => 10 + 2 * rows;
 
@@ -123,6 +128,15 @@ describe('The decisions of a latency target', () => {
     batcher.call('a');
     await later();
     expect(refusalOf(() => batcher.call('b'))).toBeInstanceOf(OverloadedError);
+    await runAll(batcher);
+  });
+
+  it('[15.2] No call is refused while no partition works, since its return cannot be predicted', async () => {
+    const batcher = await busy();
+    batcher.targets[0]!.change({ unavailable: new Error('restarting') });
+
+    expect(refusalOf(() => batcher.call('a', 100))).toBeUndefined();
+    batcher.targets[0]!.change({ unavailable: undefined });
     await runAll(batcher);
   });
 
@@ -261,5 +275,55 @@ describe('The decisions of a latency target', () => {
     batcher.call('a');
     expect(sizeOf(batcher)).toBe(5);
     await runAll(batcher);
+  });
+
+  it('[15.2] [4.6] Each row is refused, or cancelled, or runs once in its order, whatever the load does', async () => {
+    const step = fc.record({
+      rows: fc.integer({ min: 1, max: 12 }),
+      isWhole: fc.boolean(),
+      leaves: fc.boolean(),
+      pause: fc.constantFrom(0, 0, 1, 10),
+      runTime: fc.constantFrom(undefined, 5, 40, 200),
+      batchSize: fc.integer({ min: 1, max: 12 }),
+    });
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(step, { minLength: 1, maxLength: 40 }),
+        fc.integer({ min: 1, max: 3 }),
+        fc.integer({ min: 0, max: 1 }),
+        async (steps, partitions, prefetch) => {
+          const batcher = trained({ partitions, prefetch, batchSize: 12 });
+          const expected: string[] = [];
+          let call = 0;
+          for (const { rows, isWhole, leaves, pause, runTime, batchSize } of steps) {
+            const name = `${call++}.`;
+            const { limits } = batcher.lane('lane', { batchSize });
+            const whole = isWhole && rows <= limits.batchSize;
+            const error = refusalOf(() => {
+              const request = batcher.ask(name, { size: rows, whole });
+              if (leaves) {
+                request.queue = batcher;
+                request.leave();
+              } else {
+                expected.push(...Array.from({ length: rows }, (_, row) => `${name}${row}`));
+              }
+            });
+            expect(error ?? new OverloadedError()).toBeInstanceOf(OverloadedError);
+            await later(pause);
+            if (runTime !== undefined && batcher.running.length > 0) {
+              await later(runTime);
+              batcher.finishBatch(Number.parseInt(batcher.running[0]!));
+            }
+          }
+          await runAll(batcher);
+
+          const ran = batcher.started.flatMap(({ parts }) => namesOf(parts).split(' '));
+          expect(ran).toEqual(expected);
+          expect(batcher.started.every(({ rows }) => rows <= 12)).toBe(true);
+          expect(batcher.depth).toBe(0);
+        },
+      ),
+      { numRuns: 200 },
+    );
   });
 });

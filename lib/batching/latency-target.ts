@@ -47,7 +47,7 @@ export class LatencyTarget {
   /** The rows of the largest batch that has run, padding included. */
   private largest = 0;
   private load = 0;
-  private arrivedAt = 0;
+  private arrivedAt = -Infinity;
 
   constructor(
     private readonly limits: Limits,
@@ -70,9 +70,13 @@ export class LatencyTarget {
   /** Notes that rows have arrived, also if they are refused, and adapts the size. */
   arrived(rows: number, now: number, partitions: number): void {
     const memory = TARGETS_MEASURED * this.milliseconds;
-    this.load = this.load * Math.exp((this.arrivedAt - now) / memory) + rows / memory;
-    this.arrivedAt = now;
-    this.size = this.largestInTime(this.load / Math.max(1, partitions));
+    // Rows of one turn of the event loop arrive at one time, and find one size.
+    if (now !== this.arrivedAt) {
+      this.load *= Math.exp((this.arrivedAt - now) / memory);
+      this.arrivedAt = now;
+      this.size = this.largestInTime(this.load / Math.max(1, partitions));
+    }
+    this.load += rows / memory;
   }
 
   /** Learns the run time of a batch; `rows` includes padding. */

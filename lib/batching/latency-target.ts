@@ -41,8 +41,8 @@ const MOST_GROWTH = 2;
 export class LatencyTarget {
   /** Milliseconds in which a call is to be answered. */
   readonly milliseconds: number;
-  /** The number of rows at which a batch is full. */
-  size = 1;
+  /** The most rows of which a batch is in time. */
+  private most = 1;
   private readonly spread = new RunTimeSpread();
   /** The rows of the largest batch that has run, padding included. */
   private largest = 0;
@@ -55,6 +55,11 @@ export class LatencyTarget {
     private readonly model: BatchTimeModel,
   ) {
     this.milliseconds = milliseconds;
+  }
+
+  /** The number of rows at which a batch is full. */
+  get size(): number {
+    return Math.min(this.most, this.limits.batchSize);
   }
 
   /** The factor by which runs may take longer than expected. */
@@ -74,7 +79,7 @@ export class LatencyTarget {
     if (now !== this.arrivedAt) {
       this.load *= Math.exp((this.arrivedAt - now) / memory);
       this.arrivedAt = now;
-      this.size = this.largestInTime(this.load / Math.max(1, partitions));
+      this.most = this.largestInTime(this.load / Math.max(1, partitions));
     }
     this.load += rows / memory;
   }
@@ -85,20 +90,26 @@ export class LatencyTarget {
     if (believed !== undefined && believed > 0) {
       this.spread.learn(milliseconds / believed);
     }
-    const expected = this.model.estimate(rows) ?? milliseconds;
+    const expected = this.model.estimate(rows);
     // A pause of the machine says nothing about the model. A lasting change is learned in steps.
-    this.model.learn(rows, Math.min(milliseconds, LONGEST_OVERRUN * expected || milliseconds));
+    const longest = expected ? LONGEST_OVERRUN * expected : Infinity;
+    this.model.learn(rows, Math.min(milliseconds, longest));
     this.largest = Math.max(this.largest, rows);
   }
 
   /**
    * Expected milliseconds until a call has run that arrives now, overruns included; undefined until
-   * enough batches have run.
+   * enough batches have run. Adds the batches ahead to the work of the partitions.
    */
   timeToAnswer(partitions: readonly BusyUntil[], ahead: BatchesAhead): number | undefined {
     const own = this.expected;
     if (own === undefined || partitions.length === 0) {
       return undefined;
+    }
+    const mean = ahead.time / partitions.length;
+    if (mean > this.milliseconds) {
+      // Far too late: the order of many batches need not be known.
+      return mean + own;
     }
     for (let batch = 0; batch < ahead.batches; batch++) {
       const next = firstFree(partitions);

@@ -20,8 +20,7 @@ export class TargetAdmission extends Admission {
   }
 
   override sizeOf(limits: Limits, opened = limits.batchSize): number {
-    const target = this.targetOf(limits);
-    return target ? Math.min(target.size, limits.batchSize) : opened;
+    return this.targetOf(limits)?.size ?? opened;
   }
 
   override targetOf(limits: Limits): LatencyTarget | undefined {

@@ -106,6 +106,18 @@ describe('The decisions of a latency target', () => {
     await runAll(batcher);
   });
 
+  it('[15.2] The time to retry after a long queue is that of the queue', async () => {
+    const batcher = await busy({ latencyTarget: 100 }, () => 10);
+    batcher.targets[0]!.change({ unavailable: new Error('restarting') });
+    batcher.call('a', 900);
+    batcher.targets[0]!.change({ unavailable: undefined });
+
+    // 112 full batches ahead take 1120 ms, and its own 10.
+    expect(refusalOf(() => batcher.call('b'))?.message).toContain('about 1130 ms');
+    expect(refusalOf(() => batcher.call('b'))?.retryAfter).toBe(2);
+    await runAll(batcher);
+  });
+
   it('[15.2] A call that finds an idle partition and an empty queue is admitted, whatever its run takes', async () => {
     const batcher = trained({}, () => 1000);
 

@@ -16,7 +16,7 @@ export default {
     config: {
       testMatch: ['<rootDir>/test/unit/batching/**/*.spec.ts'],
       // Ten seconds of load for each of a thousand changes; what it asks of single rows, the others do too.
-      testPathIgnorePatterns: ['/overload\\.spec\\.ts$'],
+      testPathIgnorePatterns: ['/(overload|target-loads)\\.spec\\.ts$'],
       runner: '<rootDir>/test/fixtures/first-failure-runner.js',
       setupFiles: ['<rootDir>/test/fixtures/async/same-runs.ts'],
     },

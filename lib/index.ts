@@ -59,7 +59,7 @@ export { type LengthBucket, lengthBuckets, type LengthBuckets } from './batch/le
 export type { ServingHealth } from './serving/serving.js';
 export { LocalServing } from './serving/local-serving.js';
 export { currentOrigin, withOrigin } from './context/caller-context.js';
-export { Serving, type ServingState } from './serving/serving.js';
+export { Serving, type ServingState, type TargetStatus } from './serving/serving.js';
 export {
   defineServing,
   type PostprocessContext,

@@ -6,6 +6,7 @@ import {
   aFunction,
   checkOptions,
   checkRoom,
+  checkTarget,
   DEFAULT_BATCH_SIZE,
   DEFAULT_QUEUE_ROWS,
   delay,
@@ -110,13 +111,15 @@ export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMe
 export function checkBatchedOptions(method: string, options: BatchedOptions): void {
   const owner = `@Batched() on ${method}`;
   checkOptions(owner, options, ofMethods);
-  const { batchSize = DEFAULT_BATCH_SIZE, queue } = options;
+  const { batchSize = DEFAULT_BATCH_SIZE, latencyTarget, queue } = options;
   checkRoom(owner, batchSize, queue?.maxRows ?? DEFAULT_QUEUE_ROWS);
+  checkTarget(owner, latencyTarget, options);
 }
 
 const ofMethods: Rules = {
   batchSize: perKey['batchSize']!,
   batchTimeout: delay,
+  latencyTarget: perKey['latencyTarget']!,
   partitions: whole(1, 1024),
   timeout: delay,
   queue: groupOf({

@@ -47,6 +47,15 @@ export interface BatchedOptions extends Pick<ServingOptions, 'shutdown'> {
    */
   readonly batchTimeout?: number;
   /**
+   * Milliseconds in which 99 of 100 calls are to be answered. The size of batches then follows from
+   * the measured run times of the method and from the load, with `batchSize` as its limit, and a
+   * call that would be late fails at once with an OverloadedError. Leaves no place for
+   * `batchTimeout`.
+   *
+   * @default no target
+   */
+  readonly latencyTarget?: number;
+  /**
    * The number of batches of the method that may run at the same time.
    *
    * @default 1

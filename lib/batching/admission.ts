@@ -6,7 +6,8 @@ import {
   withoutStack,
 } from '../errors.js';
 import { BatchTimeModel } from './batch-time-model.js';
-import type { Limits, QueuedRequest } from './queued-request.js';
+import type { BusyUntil, LatencyTarget } from './latency-target.js';
+import { type Limits, paddedSize, type QueuedRequest } from './queued-request.js';
 
 export interface AdmissionOptions {
   readonly name: string;
@@ -18,11 +19,14 @@ export interface AdmissionOptions {
   readonly takenBy: (idle: number) => number;
 }
 
+/** Safety factor on the expected time of a batch when rows are dropped as late. */
+export const TIME_TO_SPARE = 1.5;
+
 /**
  * Batches added to the expected waiting time as a margin. Under overload the queue is filled up to
  * this limit, so half of the rows at its end would be late if the limit were the expected time
- * itself; and rows that turn out late after they ran have kept others from running. A queue of less
- * than one batch needs no factor.
+ * itself; and rows that turn out late after they ran have kept others from running. In a queue of
+ * less than one batch, a row needs the time for which it is kept: its batch, and half as long again.
  */
 const BATCHES_TO_SPARE = 1;
 
@@ -34,6 +38,8 @@ export interface PoolLoad {
   readonly idle: number;
   /** Expected milliseconds until the running batches have ended, summed over all partitions. */
   runningUntil(now: number): number;
+  /** The work of each partition that takes batches. */
+  busyUntil(now: number): BusyUntil[];
 }
 
 /** The queued rows of one priority. */
@@ -46,7 +52,7 @@ interface QueuedAhead {
 }
 
 /** The learned batch times of all lanes with the same limits. */
-interface LaneModel {
+export interface LaneModel {
   readonly limits: Limits;
   readonly model: BatchTimeModel;
   rows: number;
@@ -62,16 +68,16 @@ interface LaneModel {
  * two, and always some room for one more.
  */
 export class Admission {
-  private rows = 0;
+  protected rows = 0;
   private cost = 0;
   private readonly tenants = new Map<string, number>();
   private readonly priorities = new Map<number, QueuedAhead>();
-  private readonly known = new Map<Limits, LaneModel>();
+  protected readonly known = new Map<Limits, LaneModel>();
   /** The last result of {@link knownOf}: most calls ask for the same. */
   private lastWaiting: QueuedAhead | undefined;
   private lastKnown: LaneModel | undefined;
 
-  constructor(private readonly options: AdmissionOptions) {}
+  constructor(protected readonly options: AdmissionOptions) {}
 
   /** The queued rows. */
   get depth(): number {
@@ -87,9 +93,13 @@ export class Admission {
    * @throws DeadlineTooShortError when it could not be answered in time
    */
   enter(request: QueuedRequest, now: number, work: PoolLoad): void {
+    this.check(request, now, work);
+    this.count(request, request.size);
+  }
+
+  protected check(request: QueuedRequest, now: number, work: PoolLoad): void {
     this.checkRoom(request, work);
     this.checkDeadline(request, now, work);
-    this.count(request, request.size);
   }
 
   /** Counts rows of the request as queued again. */
@@ -121,7 +131,17 @@ export class Admission {
 
   /** Expected milliseconds of a batch, or undefined while too little is known. */
   timeOf(limits: Limits, rows: number): number | undefined {
-    return this.knownOf(limits).model.predict(rows);
+    return this.knownOf(limits).model.predict(paddedSize(limits, rows));
+  }
+
+  /** The latency target of the lanes with these limits. */
+  targetOf(_limits: Limits): LatencyTarget | undefined {
+    return undefined;
+  }
+
+  /** The number of rows at which a batch is full now whose window opened with this size. */
+  sizeOf({ batchSize }: Limits, opened = batchSize): number {
+    return opened;
   }
 
   private checkRoom(request: QueuedRequest, work: PoolLoad): void {
@@ -223,7 +243,7 @@ export class Admission {
     if (deadline === Infinity || (work.idle > 0 && this.rows === 0)) {
       return;
     }
-    const { batchSize } = lane.limits;
+    const batchSize = this.sizeOf(lane.limits);
     const queue = this.timeOfQueue();
     const rowsAhead = this.rowsAhead(request);
     const own = this.timeOf(lane.limits, Math.min(rowsAhead + size, batchSize));
@@ -234,7 +254,7 @@ export class Admission {
     const batches = Math.ceil(Math.ceil(size / batchSize) / work.partitions);
     const needed =
       (work.runningUntil(now) + ahead) / work.partitions +
-      own * (batches + (rowsAhead < batchSize ? 0 : BATCHES_TO_SPARE));
+      own * (batches + (rowsAhead < batchSize ? TIME_TO_SPARE - 1 : BATCHES_TO_SPARE));
     const left = deadline - now;
     if (needed > left) {
       const why =
@@ -248,7 +268,7 @@ export class Admission {
   }
 
   /** The rows that would run before the rows of the request. */
-  private rowsAhead({ priority, tenant, size }: QueuedRequest): number {
+  protected rowsAhead({ priority, tenant, size }: QueuedRequest): number {
     let ahead = 0;
     for (const [level, { rows, named, tenants }] of this.priorities) {
       if (level > priority) {
@@ -265,7 +285,8 @@ export class Admission {
   /** Expected milliseconds in which one partition would run the whole queue. */
   private timeOfQueue(): number | undefined {
     let time = 0;
-    for (const [{ batchSize }, { model, rows }] of this.known) {
+    for (const [limits, { model, rows }] of this.known) {
+      const batchSize = this.sizeOf(limits);
       const full = rows > 0 ? model.predict(batchSize) : 0;
       if (full === undefined) {
         return undefined;
@@ -281,14 +302,14 @@ export class Admission {
     { lane }: QueuedRequest,
     { partitions }: PoolLoad,
   ): number | undefined {
-    const { batchSize } = lane.limits;
+    const batchSize = this.sizeOf(lane.limits);
     const full = this.knownOf(lane.limits).model.estimate(batchSize);
     return full === undefined
       ? undefined
       : Math.max(1, Math.ceil((full * rows) / batchSize / Math.max(1, partitions) / 1000));
   }
 
-  private knownOf(limits: Limits): LaneModel {
+  protected knownOf(limits: Limits): LaneModel {
     if (this.lastKnown?.limits !== limits) {
       this.lastKnown = this.known.get(limits) ?? { limits, model: new BatchTimeModel(), rows: 0 };
       this.known.set(limits, this.lastKnown);

@@ -2,7 +2,7 @@
 const MEMORY = 0.95;
 
 /** Batches to learn from before calls are refused by what was learned. */
-const BATCHES_TO_BELIEVE = 8;
+export const BATCHES_TO_BELIEVE = 8;
 
 /**
  * Expected run time of a batch by its size: a line `ms = a + b * rows`, fitted by least squares to

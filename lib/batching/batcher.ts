@@ -1,9 +1,11 @@
 import { audit, lastValueFrom, merge, mergeMap, Observable, Subject, tap } from 'rxjs';
 import { ServingClosedError } from '../errors.js';
-import { Admission, type AdmissionOptions } from './admission.js';
+import { Admission, type AdmissionOptions, TIME_TO_SPARE } from './admission.js';
+import type { LatencyTarget } from './latency-target.js';
+import { TargetAdmission } from './target-admission.js';
 import type { QueueOrder } from './priority-queue.js';
 import { type TargetLoad, Pool, type Target } from './pool.js';
-import { type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
+import { type Lane, type Limits, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
 import { OpenWindow, windowsBy } from './windows.js';
 import { outsideCallContext } from '../context/caller-context.js';
 import { type CloseReason, ReadyQueue, type Window } from './ready-queue.js';
@@ -18,6 +20,8 @@ export interface BatchRecord<R extends QueuedRequest> {
   readonly reason: CloseReason;
   /** Milliseconds from the arrival of its oldest row until it ran. */
   readonly wait: number;
+  /** Expected milliseconds of its run; undefined until enough batches have run. */
+  readonly expected: number | undefined;
   /** The rows still in the queue when it started. */
   readonly queued: number;
 }
@@ -54,6 +58,8 @@ export interface BatchObserver<R extends QueuedRequest> {
 
 export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionOptions, 'takenBy'> {
   readonly order: QueueOrder;
+  /** Whether lanes have a latency target. */
+  readonly hasTargets?: boolean;
   /** The number of the next batch. */
   readonly nextBatch: () => number;
   readonly targets: readonly Target[];
@@ -67,9 +73,6 @@ export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionO
   /** Runs the rows. Never rejects. */
   readonly dispatch: (window: Window<R>, partition: number) => Promise<BatchOutcome<R>>;
 }
-
-/** Safety factor on the expected time of a batch when rows are dropped as late. */
-const TIME_TO_SPARE = 1.5;
 
 /** A batch and the partition that runs it. */
 interface Assignment<R extends QueuedRequest> {
@@ -111,9 +114,10 @@ export class Batcher<R extends QueuedRequest> {
   private abandoned: Error | undefined;
 
   constructor(private readonly options: BatcherOptions<R>) {
-    const { targets, order, firstTarget } = options;
-    this.ready = new ReadyQueue(order);
-    this.admission = new Admission({ ...options, takenBy: (idle) => this.ready.takenBy(idle) });
+    const { targets, firstTarget, order, hasTargets = false } = options;
+    const admission = { ...options, takenBy: (idle: number) => this.ready.takenBy(idle) };
+    this.admission = hasTargets ? new TargetAdmission(admission) : new Admission(admission);
+    this.ready = new ReadyQueue(order, ({ limits }, size) => this.admission.sizeOf(limits, size));
     this.pool = new Pool(targets, firstTarget);
     targets.forEach((target) => target.onChange?.(() => this.changed()));
 
@@ -213,6 +217,16 @@ export class Batcher<R extends QueuedRequest> {
     return hadCalls;
   }
 
+  /** The latency target of the lanes with these limits. */
+  targetOf(limits: Limits): LatencyTarget | undefined {
+    return this.admission.targetOf(limits);
+  }
+
+  /** Learns from a batch that ran outside of the queue. */
+  learn(limits: Limits, rows: number, milliseconds: number): void {
+    this.admission.learn(limits, rows, milliseconds);
+  }
+
   /** The running batches, described for a log. */
   unfinished(): readonly string[] {
     return [...this.executing].map(
@@ -226,12 +240,13 @@ export class Batcher<R extends QueuedRequest> {
    */
   private addToWindow(request: R, offset: number): number {
     const { lane, size } = request;
-    const { batchSize, batchTimeout } = lane.limits;
+    const { batchTimeout } = lane.limits;
     let window = this.windows.get(lane);
     if (!window && (batchTimeout === 0 || this.draining)) {
       // A window without a timeout would close at its first row.
       const reason = this.reasonAtOnce(lane);
       const parts = [{ request, offset, count: 1 }];
+      const batchSize = this.admission.sizeOf(lane.limits);
       this.ready.addWindow({ lane, parts, size: batchSize, reason }, this.now());
       return 1;
     }
@@ -297,6 +312,12 @@ export class Batcher<R extends QueuedRequest> {
     return isFlushed ? 'flush' : 'timeout';
   }
 
+  /** A batch is full by its target, or by its limits. */
+  private reasonFor({ lane: { limits }, size, reason }: Window<R>): CloseReason {
+    const isTarget = reason === 'full' && limits.latencyTarget !== undefined;
+    return isTarget && size < limits.batchSize ? 'target' : reason;
+  }
+
   /** The reason of a batch whose rows wait for no others. */
   private reasonAtOnce({ isInline, limits }: Lane): CloseReason {
     if (isInline) {
@@ -356,7 +377,7 @@ export class Batcher<R extends QueuedRequest> {
 
   private async run({ window, load }: Assignment<R>): Promise<void> {
     const { dispatch, observer, nextBatch } = this.options;
-    const { parts, lane, size: batchSize, reason } = window;
+    const { parts, lane, size: batchSize } = window;
     const { partition } = load;
     const rows = sizeOf(parts);
     const handedAt = performance.now();
@@ -366,7 +387,8 @@ export class Batcher<R extends QueuedRequest> {
       request.waiting -= count;
       this.admission.leave(request, count);
     }
-    const handed = this.pool.start(load, this.admission.timeOf(lane.limits, rows) ?? 0, handedAt);
+    const expected = this.admission.timeOf(lane.limits, rows);
+    const handed = this.pool.start(load, expected ?? 0, handedAt);
     this.executing.set(window, partition);
     const record = {
       id: nextBatch(),
@@ -374,8 +396,9 @@ export class Batcher<R extends QueuedRequest> {
       rows,
       partition,
       batchSize,
-      reason,
+      reason: this.reasonFor(window),
       wait: handedAt - arrivedAt,
+      expected,
       queued: this.depth,
     };
     observer.batchStarted(record);

@@ -1,4 +1,5 @@
 import type { PoolLoad } from './admission.js';
+import type { BusyUntil } from './latency-target.js';
 
 /** A partition as the batcher sees it. */
 export interface Target {
@@ -140,6 +141,12 @@ export class Pool implements PoolLoad {
 
   runningUntil(now: number): number {
     return this.loads.reduce((time, load) => time + this.endOf(load, now) - now, 0);
+  }
+
+  busyUntil(now: number): BusyUntil[] {
+    return this.loads
+      .filter(isUp)
+      .map((load) => ({ time: this.endOf(load, now) - now, runs: load.batches.length }));
   }
 
   /** The reason why no partition takes a batch soon, if none does. */

@@ -10,8 +10,13 @@ export interface Lane {
 }
 
 export interface Limits {
+  /** The largest number of rows of a batch. */
   readonly batchSize: number;
   readonly batchTimeout: number;
+  /** The sizes that batches are padded to, in ascending order. */
+  readonly allowedSizes?: readonly number[] | undefined;
+  /** Milliseconds in which calls are to be answered. */
+  readonly latencyTarget?: number | undefined;
 }
 
 /** One call: rows that wait for a batch, and a caller that waits for their output. */
@@ -68,6 +73,11 @@ export function isWanted(request: QueuedRequest, now: number): boolean {
     request.expire();
   }
   return !request.isOver;
+}
+
+/** The number of rows with which a batch of this many rows runs. */
+export function paddedSize({ allowedSizes }: Limits, rows: number): number {
+  return allowedSizes?.find((allowed) => allowed >= rows) ?? rows;
 }
 
 export function sizeOf<R extends QueuedRequest>(parts: readonly Part<R>[]): number {

@@ -3,7 +3,8 @@ import { PriorityQueue, type QueueOrder } from './priority-queue.js';
 import { isWanted, type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
 
 /** Why a window closed or a batch was taken. */
-export type CloseReason = 'full' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline';
+export type CloseReason =
+  'full' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline' | 'target';
 
 /** Rows of one lane that run as one batch. */
 export interface Window<R extends QueuedRequest> {
@@ -71,7 +72,11 @@ export class ReadyQueue<R extends QueuedRequest> {
   private lanes = LANES_REMEMBERED;
   private lastId = 0;
 
-  constructor(private readonly order: QueueOrder) {}
+  constructor(
+    private readonly order: QueueOrder,
+    /** The number of rows at which a batch is full now whose window opened with this size. */
+    private readonly sizeNow: (lane: Lane, size: number) => number,
+  ) {}
 
   /** Adds the rows of a closed window. */
   addWindow({ lane, parts, size, reason }: Window<R>, now: number): void {
@@ -114,7 +119,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     const queue = this.queueOf(lane);
     queue.rows.add(part);
     if (!queue.first || priority > queue.first.priority) {
-      const size = lane.limits.batchSize;
+      const size = this.sizeNow(lane, lane.limits.batchSize);
       const turn = this.turn(now, priority);
       this.admit({
         queue,
@@ -173,7 +178,8 @@ export class ReadyQueue<R extends QueuedRequest> {
     for (let slot = this.slots.peek(); slot; slot = this.slots.peek()) {
       const rows = this.rowsFor(slot, now);
       if (rows > 0) {
-        return slot.again || (rows >= slot.size && slot.reason !== 'flush') ? 'full' : 'growing';
+        const size = this.sizeNow(slot.queue.lane, slot.size);
+        return slot.again || (rows >= size && slot.reason !== 'flush') ? 'full' : 'growing';
       }
       this.remove();
     }
@@ -185,8 +191,9 @@ export class ReadyQueue<R extends QueuedRequest> {
    * rows of the lane will have run.
    */
   take(now: number, endOf: (lane: Lane, rows: number) => number = () => now): Window<R> {
-    const { queue, size, reason, again, turn, priority } = this.remove();
+    const { queue, size: opened, reason, again, turn, priority } = this.remove();
     const { lane } = queue;
+    const size = again ? opened : this.sizeNow(lane, opened);
     if (again) {
       return {
         lane,
@@ -201,7 +208,7 @@ export class ReadyQueue<R extends QueuedRequest> {
       // Rows that were displaced by a request that must run whole need a slot.
       this.admit({
         queue,
-        size: lane.limits.batchSize,
+        size: this.sizeNow(lane, lane.limits.batchSize),
         room: 0,
         reason: 'flush',
         priority,

@@ -56,6 +56,7 @@ export const DEFAULT_AGEING = 1000;
 export const perKey: Rules = {
   batchSize: whole(1, 2 ** 20),
   batchTimeout: delay,
+  latencyTarget: milliseconds(1),
   allowedSizes: {
     check: (value) =>
       Array.isArray(value) &&
@@ -100,6 +101,29 @@ export function checkOptions(owner: string, options: object, rules: Rules, group
     if (rule.group && value) {
       checkOptions(owner, value, rule.group, `${option}.`);
     }
+  }
+}
+
+/** @throws InvalidServingError for options that a latency target leaves no place for */
+export function checkTarget(
+  owner: string,
+  latencyTarget: number | undefined,
+  { batchTimeout = 0, timeout = Infinity }: { batchTimeout?: number; timeout?: number | undefined },
+): void {
+  if (latencyTarget === undefined) {
+    return;
+  }
+  if (batchTimeout > 0) {
+    throw new InvalidServingError(
+      `${owner}: latencyTarget ${latencyTarget} decides when a batch runs, and batchTimeout ` +
+        `${batchTimeout} contradicts it; drop batchTimeout`,
+    );
+  }
+  if (timeout < latencyTarget) {
+    throw new InvalidServingError(
+      `${owner}: timeout ${timeout} ends calls before the latencyTarget ${latencyTarget} is over; ` +
+        'lower the target or raise the timeout',
+    );
   }
 }
 

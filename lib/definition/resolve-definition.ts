@@ -14,6 +14,7 @@ import {
   aFunction,
   checkOptions,
   checkRoom,
+  checkTarget,
   DEFAULT_AGEING,
   DEFAULT_BATCH_SIZE,
   DEFAULT_QUEUE_ROWS,
@@ -352,6 +353,12 @@ function sessionsOf(
         'different states; leave it out',
     );
   }
+  if (definition.latencyTarget !== undefined) {
+    throw new InvalidServingError(
+      `${owner}: a latencyTarget cannot size the batches of sessions, whose calls wait for their ` +
+        'own partition; leave it out, and give calls a timeout',
+    );
+  }
   const { max = DEFAULT_SESSIONS, idle = DEFAULT_SESSION_IDLE } = sessions ?? {};
   return { max, idle };
 }
@@ -405,7 +412,7 @@ function keyOf(declared: unknown): unknown {
 /** The options of a key: its own, or else those of the serving. */
 function keyOptionsOf(
   owner: string,
-  shared: Omit<KeyServingOptions, 'key'>,
+  shared: Omit<KeyServingOptions, 'key'> & Pick<ServingDefinition, 'timeout'>,
   own: Omit<KeyServingOptions, 'key'>,
   queueRows: number,
 ): KeyOptions {
@@ -420,9 +427,13 @@ function keyOptionsOf(
     );
   }
   checkRoom(owner, batchSize, queueRows);
+  const batchTimeout = own.batchTimeout ?? shared.batchTimeout ?? 0;
+  const latencyTarget = own.latencyTarget ?? shared.latencyTarget;
+  checkTarget(owner, latencyTarget, { batchTimeout, timeout: shared.timeout });
   return {
     batchSize,
-    batchTimeout: own.batchTimeout ?? shared.batchTimeout ?? 0,
+    batchTimeout,
+    latencyTarget,
     allowedSizes: allowedSizes && [...allowedSizes],
     runSize: given ?? largest ?? Infinity,
   };

@@ -18,6 +18,8 @@ export interface KeyOptions {
   readonly runSize: number;
   /** The sizes that batches are padded to, in ascending order. */
   readonly allowedSizes?: readonly number[] | undefined;
+  /** Milliseconds in which calls are to be answered. */
+  readonly latencyTarget?: number | undefined;
   /**
    * The number of rows of one run, for a model with a fixed batch size. A call of just as many rows
    * is never split.

@@ -74,6 +74,12 @@ export interface KeyServingOptions {
    * @default those of the serving
    */
   readonly allowedSizes?: readonly number[];
+  /**
+   * Milliseconds in which 99 of 100 calls of the key are to be answered.
+   *
+   * @default that of the serving
+   */
+  readonly latencyTarget?: number;
 }
 
 /** The limits of the queue, and the order in which its rows run. */
@@ -292,6 +298,15 @@ export interface ServingOptions<
    */
   readonly batchTimeout?: number;
   /**
+   * Milliseconds in which 99 of 100 calls are to be answered, from the time when their rows are
+   * queued. The size of batches then follows from their measured run times and from the load, with
+   * `batchSize` as its limit, and a call that would be late fails at once with an OverloadedError.
+   * Leaves no place for `batchTimeout`.
+   *
+   * @default no target
+   */
+  readonly latencyTarget?: number;
+  /**
    * The keys of the serving, by name or with options: rows share batches only with rows of the same
    * key, which `batch.withKey(key)` sets.
    *
@@ -318,8 +333,9 @@ export interface ServingOptions<
     number | true | readonly (InferenceSession.SessionOptions | PartitionOptions)[];
   /**
    * Example inputs. The first row of each runs once on every partition before the application
-   * listens, in batches of the allowed sizes, or else of `batchSize` rows. Without examples, models
-   * with allowed sizes run zeros.
+   * listens, in batches of the allowed sizes, or else of `batchSize` rows; with a `latencyTarget`
+   * several times, also in batches of one row, so that the target holds from the first call on.
+   * Without examples, models with allowed sizes run zeros.
    *
    * @default []
    */

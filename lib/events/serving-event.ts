@@ -91,11 +91,14 @@ export interface BatchStartEvent {
    * Why the batch closed. `full`: it had no more room. `timeout`: its window timed out. `idle`: a
    * partition was free and the serving has no timeout. `flush`: the next request did not fit and
    * must not be split. `drain`: the serving was closing. `retry`: its rows run again after a
-   * failure. `inline`: it belongs to one call of `run`.
+   * failure. `inline`: it belongs to one call of `run`. `target`: more rows would miss the
+   * `latencyTarget`.
    */
   readonly reason: CloseReason | 'inline';
   /** Milliseconds from the arrival of its oldest row until it ran. */
   readonly wait: number;
+  /** Expected milliseconds of its run, by its rows; undefined until enough batches have run. */
+  readonly expected?: number | undefined;
   /** The rows that were still queued. */
   readonly queued: number;
   /** The observed calls with rows in it, each once. */
@@ -151,7 +154,7 @@ export function batchStart<R extends QueuedRequest>(
   record: BatchRecord<R>,
   labels: BatchLabels,
 ): BatchStartEvent {
-  const { id, partition, rows, batchSize, reason, wait, queued } = record;
+  const { id, partition, rows, batchSize, reason, wait, expected, queued } = record;
   return {
     type: 'batch:start',
     batch: id,
@@ -161,6 +164,7 @@ export function batchStart<R extends QueuedRequest>(
     fill: rows / batchSize,
     reason,
     wait,
+    expected,
     queued,
     ...labels,
   };

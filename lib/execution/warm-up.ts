@@ -16,7 +16,10 @@ import type { Lanes } from './lanes.js';
 import { ReplyRequest } from './reply-request.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import type { Partition } from '../partitions/partition.js';
-import type { ResolvedServing } from '../definition/resolved-serving.js';
+import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
+import { BATCHES_TO_BELIEVE } from '../batching/batch-time-model.js';
+import type { Batcher } from '../batching/batcher.js';
+import type { BatchRequest } from './request.js';
 
 /**
  * One row for each batch of the warm-up: of each example, and zeros for the keys of a model with
@@ -85,6 +88,8 @@ export interface WarmUp {
   readonly runner: BatchRunner;
   readonly intake: Intake;
   readonly caller: CallerSide;
+  /** Learns the run times of keys with a latency target. */
+  readonly batcher: Pick<Batcher<BatchRequest>, 'learn'>;
 }
 
 /** What a warm-up has run. */
@@ -108,20 +113,28 @@ export async function warmUp({
   runner,
   intake,
   caller,
+  batcher,
 }: WarmUp): Promise<WarmedUp> {
   const rows = await examplesOf(options, opened.signature, caller);
   const batches = rows.flatMap((row) => {
     const lane = intake.admit(row, { options: {}, recorder: undefined });
-    const { allowedSizes, batchSize } = lane.limits;
-    return repeated(row, allowedSizes ?? [batchSize]).map((batch) => ({ batch, lane }));
+    const sizes = repeated(row, sizesOf(lane.limits));
+    const first = sizes.map((batch) => ({ batch, lane, isLearned: false }));
+    // The first run of a size takes longer than those that follow, so it is not learned.
+    const others = sizes.map((batch) => ({ batch, lane, isLearned: true }));
+    return [first, ...Array.from({ length: roundsOf(lane.limits) }, () => others)].flat();
   });
   await Promise.all(
     opened.partitions.map((partition, index) => {
       const warm = async (session: Partition): Promise<void> => {
-        for (const { batch, lane } of batches) {
+        for (const { batch, lane, isLearned } of batches) {
+          const begin = performance.now();
           const error = await runner.tryOut(new ReplyRequest(batch, lane), index, session);
           if (error !== undefined) {
             throw failed(batch, error);
+          }
+          if (isLearned) {
+            batcher.learn(lane.limits, batch.size, performance.now() - begin);
           }
         }
       };
@@ -131,6 +144,19 @@ export async function warmUp({
   const warm = new Set(rows.map(({ key }) => key));
   const cold = lanes.keys.filter((key) => lanes.optionsOf(key).allowedSizes && !warm.has(key));
   return { cold, batches: batches.length };
+}
+
+/** The sizes of batches to run. To know the time of any size, a target needs two. */
+function sizesOf({ allowedSizes, batchSize, latencyTarget }: KeyOptions): readonly number[] {
+  const least = latencyTarget === undefined ? batchSize : 1;
+  return allowedSizes ?? [...new Set([least, batchSize])];
+}
+
+/** How often each size runs again, until a target can be kept. */
+function roundsOf(limits: KeyOptions): number {
+  return limits.latencyTarget === undefined
+    ? 0
+    : Math.ceil(BATCHES_TO_BELIEVE / sizesOf(limits).length);
 }
 
 function failed({ size, key }: Batch, cause: unknown): ServingLoadError {

@@ -31,7 +31,7 @@ export function answeredBy({ answeredBy: other }: CallEndEvent): Attributes {
   return other === undefined ? {} : { 'serving.call.answered_by': other };
 }
 
-/** The attributes of a batch that are known when it starts. */
+/** The attributes of a batch that are known when it starts; times are in seconds. */
 export function batchAttributes(event: BatchStartEvent): Attributes {
   return {
     'serving.name': event.serving,
@@ -42,6 +42,9 @@ export function batchAttributes(event: BatchStartEvent): Attributes {
     'serving.batch.capacity': event.batchSize,
     'serving.batch.fill': event.fill,
     'serving.batch.close_reason': event.reason,
+    ...(event.expected === undefined
+      ? {}
+      : { 'serving.batch.expected_time': event.expected / 1000 }),
     'serving.partition.id': event.partition,
     'serving.queue.depth': event.queued,
   };

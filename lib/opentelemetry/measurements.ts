@@ -23,6 +23,7 @@ export class Measurements {
   private readonly batchFill: Histogram;
   private readonly batchWait: Histogram;
   private readonly batchRun: Histogram;
+  private readonly batchExpected: Histogram;
   private readonly padding: Counter;
   /** Removes the gauges. */
   readonly close: () => void;
@@ -68,6 +69,12 @@ export class Measurements {
       's',
       seconds,
       'How long a batch ran, the way to its thread included',
+    );
+    this.batchExpected = histogram(
+      'serving.batch.expected.duration',
+      's',
+      seconds,
+      'How long a batch was expected to run, by its rows and the batches before it',
     );
     this.rejections = meter.createCounter('serving.call.rejections', {
       unit: '{call}',
@@ -150,6 +157,9 @@ export class Measurements {
     this.batchFill.record(event.fill, closed);
     this.batchWait.record(event.wait / 1000, attributes);
     this.batchRun.record(event.runTime / 1000, run);
+    if (event.expected !== undefined) {
+      this.batchExpected.record(event.expected / 1000, attributes);
+    }
     this.padding.add(event.padding, attributes);
   }
 }

@@ -33,14 +33,14 @@ import {
 import { type ServingCounters, type EventOf, EventHub } from '../events/event-hub.js';
 import { Lanes } from '../execution/lanes.js';
 import { Pipeline } from './pipeline.js';
-import { checkOptions, checkRoom, perKey } from '../definition/option-rules.js';
+import { checkOptions, checkRoom, checkTarget, perKey } from '../definition/option-rules.js';
 import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
 import { SharedCalls } from '../deduplication/shared-calls.js';
 import { Shutdown } from './shutdown.js';
 import { LocalSessions } from '../sessions/local-sessions.js';
 import type { OrderedSession } from '../sessions/ordered-session.js';
 import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
-import { Serving, type ServingState, withoutSessions } from './serving.js';
+import { Serving, type ServingState, type TargetStatus, withoutSessions } from './serving.js';
 import { bootLine } from './boot-line.js';
 import {
   type ServingSignature,
@@ -167,6 +167,10 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.batched.flatMap(({ partitions }) => partitions);
   }
 
+  override targets(): readonly TargetStatus[] {
+    return this.pipeline?.targets ?? [];
+  }
+
   override batchedRun(input: Input, options: CallOptions = NO_OPTIONS): Promise<Output> {
     const { pipeline } = this;
     return pipeline
@@ -222,8 +226,13 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override setBatchTimeout(batchTimeout: number, key?: string): void {
-    checkOptions(`Serving "${this.name}"`, { batchTimeout }, perKey);
-    this.lanes.change(this.keysFor(key), { batchTimeout });
+    const owner = `Serving "${this.name}"`;
+    const keys = this.keysFor(key);
+    checkOptions(owner, { batchTimeout }, perKey);
+    for (const known of keys) {
+      checkTarget(owner, this.lanes.optionsOf(known).latencyTarget, { batchTimeout });
+    }
+    this.lanes.change(keys, { batchTimeout });
   }
 
   /** Loads every partition; resolves when the serving can be called. */

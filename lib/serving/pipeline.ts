@@ -25,6 +25,7 @@ import { axesOf } from '../partitions/onnx/model-signature.js';
 import { type Partition, type PartitionStatus, statusOf } from '../partitions/partition.js';
 import { Pulls } from '../streaming/pull-ahead.js';
 import { PipelineShutdown } from './pipeline-shutdown.js';
+import type { TargetStatus } from './serving.js';
 
 /**
  * The path of a call from its input to its reply:
@@ -73,7 +74,10 @@ export class Pipeline {
     const nextBatch = () => events.nextBatch();
     const targets = { targets: partitions, firstTarget: partition };
     const run = { ...targets, nextBatch, observer, dispatch };
-    this.batcher = new Batcher({ name, ...queue, ...run });
+    // A call of `run` shares its batches with no other, so no target can size them.
+    const hasTargets =
+      !isInline && [...options.keys.values()].some((key) => key.latencyTarget !== undefined);
+    this.batcher = new Batcher({ name, ...queue, ...run, hasTargets });
     this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline);
     this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []));
     const { counters } = events;
@@ -178,8 +182,8 @@ export class Pipeline {
 
   /** Runs every allowed size and the examples once. */
   warmUp(): Promise<WarmedUp> {
-    const { options, opened, lanes, runner, intake, caller } = this;
-    return warmUp({ options, opened, lanes, runner, intake, caller });
+    const { options, opened, lanes, runner, intake, caller, batcher } = this;
+    return warmUp({ options, opened, lanes, runner, intake, caller, batcher });
   }
 
   /** Frees the state of a session. */
@@ -190,6 +194,23 @@ export class Pipeline {
   /** The rows that no partition has taken yet. */
   get depth(): number {
     return this.batcher.depth;
+  }
+
+  /** The latency targets of its keys. */
+  get targets(): readonly TargetStatus[] {
+    return this.lanes.keys.flatMap((key) => {
+      const limits = this.lanes.optionsOf(key);
+      const target = this.batcher.targetOf(limits);
+      return target
+        ? {
+            key,
+            latencyTarget: target.milliseconds,
+            batchSize: target.size,
+            expected: target.expected,
+            overrun: target.overrun,
+          }
+        : [];
+    });
   }
 
   get partitions(): readonly PartitionStatus[] {

@@ -51,6 +51,11 @@ export abstract class Serving<Input = unknown, Output = unknown> {
     return undefined;
   }
 
+  /** The latency targets of its keys and the sizes that follow; empty without a `latencyTarget`. */
+  targets(): readonly TargetStatus[] {
+    return [];
+  }
+
   /** The status of its partitions; empty for a handle without partitions of its own. */
   partitions(): readonly PartitionStatus[] {
     return [];
@@ -144,6 +149,20 @@ export type ServingOf<Definition> =
   Definition extends ServingOptions<infer Input, infer Output, infer _Result, infer _Info>
     ? Serving<Input, Output>
     : never;
+
+/** The latency target of a key, and the batches that it leads to. */
+export interface TargetStatus {
+  /** The name of the key. */
+  readonly key: string;
+  /** Milliseconds in which 99 of 100 calls are to be answered. */
+  readonly latencyTarget: number;
+  /** The number of rows at which a batch is full now. */
+  readonly batchSize: number;
+  /** Expected milliseconds of a batch of that size; undefined until enough batches have run. */
+  readonly expected: number | undefined;
+  /** The factor that 99 of 100 batches stay below: their run time ÷ the expected time. */
+  readonly overrun: number;
+}
 
 /** The health of a serving, for probes and operators. */
 export interface ServingHealth {

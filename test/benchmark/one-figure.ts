@@ -15,6 +15,7 @@ import { refusals } from './figures/refusals.js';
 import { route } from './figures/route.js';
 import { sessions } from './figures/sessions.js';
 import { saturation } from './figures/saturation.js';
+import { targets } from './figures/targets.js';
 import type { Figure, Measurement } from './harness/measurement.js';
 import { full, type Plan, quick } from './harness/plan.js';
 
@@ -37,6 +38,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P16: memory,
   P17: refusals,
   P19: sessions,
+  P21: targets,
 };
 
 // A process of its own: memory and compiled code of other figures would count in this one.

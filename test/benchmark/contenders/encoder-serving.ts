@@ -1,4 +1,4 @@
-import { type CallOptions, createServing, type LocalServing } from 'nestjs-serving';
+import { type CallOptions, createServing, type LocalServing, type Tensor } from 'nestjs-serving';
 import { rowsPerSecond } from '../harness/callers.js';
 import { encoder } from '../models/encoder.js';
 import { batchSize, session } from '../models/model.js';
@@ -36,11 +36,15 @@ export async function encoderServing(
   return serving;
 }
 
-export async function capacityOf(serving: LocalServing, seconds: number): Promise<Capacity> {
+export async function capacityOf(
+  serving: LocalServing,
+  seconds: number,
+  input: Tensor = row,
+): Promise<Capacity> {
   const measure = (batches: number): Promise<number> =>
     rowsPerSecond(
       { callers: 4 * batchSize, rowsPerCall: 1, rows: batches * batchSize, warmup: 2 * batchSize },
-      () => serving.batchedRun(row),
+      () => serving.batchedRun(input),
     );
   const rate = await measure(Math.ceil(((await measure(4)) * seconds) / batchSize));
   const batchTime = (batchSize / rate) * 1000;

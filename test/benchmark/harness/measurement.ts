@@ -31,7 +31,8 @@ export type Figure =
   | 'P15'
   | 'P16'
   | 'P17'
-  | 'P19';
+  | 'P19'
+  | 'P21';
 
 export type Aim = { readonly atLeast: number } | { readonly atMost: number };
 

@@ -15,6 +15,8 @@ export interface Trial {
   /** Calls a second that came, and that were answered in time. */
   readonly offered: number;
   readonly good: number;
+  /** The part of the answered that were answered in time. */
+  readonly share: number;
   /** Milliseconds from the arrival to the answer, of those that were answered. */
   readonly p50: number;
   readonly p99: number;
@@ -75,6 +77,7 @@ export async function openTrial(
   return {
     offered: counted.length / seconds,
     good: inTime.length / seconds,
+    share: answered.filter((latency) => latency <= patience).length / answered.length,
     p50: quantile(answered, 0.5),
     p99: quantile(answered, 0.99),
     failed: countsOf(counted, seconds),

@@ -35,6 +35,14 @@ class Hung {
   }
 }
 
+@Injectable()
+class Prompt {
+  @Batched({ latencyTarget: 500 })
+  async upper(rows: string[]): Promise<string[]> {
+    return rows.map((row) => row.toUpperCase());
+  }
+}
+
 @Injectable({ scope: Scope.TRANSIENT })
 class Copied {
   @Batched()
@@ -92,6 +100,18 @@ describe('The handle of a batched method', () => {
     await expect(handle.batchedRun(['c'], { priority: 11 })).rejects.toThrow(
       'priority 11; allowed is a whole number from -10 to 10',
     );
+  });
+
+  it('[15.1] [15.4] [10.2] A batched method has the latency target of its decorator', async () => {
+    const handle = await start<[string], string>(Prompt, 'upper');
+
+    expect(await Promise.all(['a', 'b'].map((row) => handle.batchedRun([row])))).toEqual([
+      'A',
+      'B',
+    ]);
+
+    expect(handle.targets()).toMatchObject([{ key: 'default', latencyTarget: 500 }]);
+    expect(() => handle.setBatchTimeout(5)).toThrow('latencyTarget 500 decides when a batch runs');
   });
 
   it.each(['a', undefined, { 0: 'a' }])(

@@ -15,8 +15,8 @@ import {
 import type { NamedRequest, NamedRequestOptions } from '../../fixtures/batching/held-batcher.js';
 import { laneOf, requestOf } from '../../fixtures/batching/waiting-requests.js';
 
-const busy: PoolLoad = { partitions: 1, idle: 0, runningUntil: () => 0 };
-const idle: PoolLoad = { partitions: 1, idle: 1, runningUntil: () => 0 };
+const busy: PoolLoad = { partitions: 1, idle: 0, runningUntil: () => 0, busyUntil: () => [] };
+const idle: PoolLoad = { partitions: 1, idle: 1, runningUntil: () => 0, busyUntil: () => [] };
 const lane = laneOf(10);
 
 /** The admission to a queue whose partitions are busy by default. */
@@ -277,7 +277,7 @@ describe('Admission', () => {
 
     it('[7.1] The expected time of a call counts running rows, queued rows and its own, over all available partitions', () => {
       const door = new Door({ maxRows: 100 }).trained(100);
-      const work: PoolLoad = { partitions: 2, idle: 0, runningUntil: (now) => 1060 - now };
+      const work: PoolLoad = { ...busy, partitions: 2, idle: 0, runningUntil: (now) => 1060 - now };
       door.ask({ size: 20 });
 
       // (60 of the running batch + 200 of queued ones) / 2, two of its four batches on each
@@ -288,7 +288,7 @@ describe('Admission', () => {
       expect(door.refusal({ size: 40, deadline: 1430 }, work, 1000)).toBeUndefined();
     });
 
-    it('[7.1] The expected time of a call counts the rows ahead of it in its batch, and a spare batch when it is not the first', () => {
+    it('[7.1] The expected time of a call counts the rows ahead of it in its batch, half a run to spare in the first batch, and a spare batch behind that', () => {
       const door = new Door({ maxRows: 100 });
       // A batch takes 99.5 ms, and 10 for each row.
       Array.from({ length: 8 }, (_, i) => door.learn(lane.limits, 1 + i, 109.5 + 10 * i));
@@ -296,9 +296,9 @@ describe('Admission', () => {
         /about (\d+) ms/.exec(door.refusal({ size: 4, deadline: 1 })!.message)?.[1];
 
       door.ask({ size: 3 });
-      expect(needed()).toBe('230'); // 3 of 10 rows that take 199.5, and a batch of 7
+      expect(needed()).toBe('315'); // 3 of 10 rows that take 199.5, and a batch of 7, and half of it
       door.ask({ size: 6 });
-      expect(needed()).toBe('380'); // 9 of 10 rows, and a batch of 10
+      expect(needed()).toBe('479'); // 9 of 10 rows, and a batch of 10, and half of it
       door.ask();
       expect(needed()).toBe('599'); // a batch of 10, its own, and a spare one
     });
@@ -371,8 +371,8 @@ describe('Admission', () => {
         (priority) => /about (\d+) ms/.exec(door.refusal({ priority, deadline: 1 })!.message)?.[1],
       );
 
-      // Its own batch takes 100, and so does a spare one when it is not the first.
-      expect(needed).toEqual(['100', '1200', '3200', '6200']);
+      // Its own batch takes 100, to spare are 50 in the first batch and 100 behind it.
+      expect(needed).toEqual(['150', '1200', '3200', '6200']);
     });
 
     it('[7.4] The expected time of a call counts as many rows of each other tenant as of its own', () => {
@@ -386,7 +386,7 @@ describe('Admission', () => {
       expect(needed('one')).toBe(100 + 200 + 100);
       expect(needed('few')).toBe(100 + 100 + 200 + 100);
       expect(needed('many')).toBe(100 + 50_000 + 100 + 100);
-      expect(needed('', 1)).toBe(100 + 20);
+      expect(needed('', 1)).toBe(100 + 20 + 50);
     });
 
     it('[7.1] Batch times are learned separately for lanes with different limits', () => {

@@ -3,6 +3,7 @@ import { Batcher } from '../../../lib/batching/batcher.js';
 import { type Part, sizeOf } from '../../../lib/batching/queued-request.js';
 import { isServingError } from '../../../lib/errors.js';
 import { NamedRequest } from '../../fixtures/batching/held-batcher.js';
+import { randomNumbers } from '../../fixtures/batching/random-numbers.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 const lane = { limits: { batchSize: 32, batchTimeout: 0 } };
@@ -126,15 +127,4 @@ class Rush {
   private isCounted(): boolean {
     return performance.now() >= this.from && performance.now() < this.until;
   }
-}
-
-/**
- * Numbers from 0 to 1, the same at every run: a linear congruential generator (Numerical Recipes).
- */
-function randomNumbers(seed: number): () => number {
-  let state = seed;
-  return () => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    return state / 2 ** 32;
-  };
 }

@@ -184,6 +184,26 @@ describe('metrics', () => {
     }
   });
 
+  it('[12.3] [15.4] The expected time of a batch is recorded, as a metric and in its span, once it is known', async () => {
+    const serving = await start({ ...echo, latencyTarget: 1000, warmUp: ['row'] });
+    const expected: unknown[] = [];
+    serving.eventsOf('batch:end').subscribe((event) => expected.push(event.expected! / 1000));
+    observe(serving);
+    observe(await start(touchy));
+    await serving.batchedRun('a');
+
+    const { unit, points } = (await telemetry().measured()).get('serving.batch.expected.duration')!;
+    expect(unit).toBe('s');
+    expect(points).toEqual([
+      {
+        attributes: { 'serving.name': 'echo', 'serving.batch.key': 'default' },
+        value: histogram(1, expected[0]),
+      },
+    ]);
+    const [span] = telemetry().named('batch echo');
+    expect(span?.attributes['serving.batch.expected_time']).toBe(expected[0]);
+  });
+
   it('[12.3] A failed batch is recorded with its reason', async () => {
     const serving = await start({
       ...echo,

@@ -1,0 +1,35 @@
+/** Runs that are remembered: a 99th percentile of fewer is hardly more than their maximum. */
+const RUNS_REMEMBERED = 300;
+
+/** The spread that is assumed before any run. */
+const FIRST_SPREAD = 1.5;
+
+/**
+ * A run that takes longer than this counts as this long. It is a pause of the machine, and smaller
+ * batches would not prevent it.
+ */
+export const LONGEST_OVERRUN = 3;
+
+const QUANTILE = 0.99;
+
+/**
+ * How far run times exceed what was expected: the 99th percentile of actual ÷ expected time of the
+ * last runs.
+ *
+ * A percentile of few runs is too low. So the spread starts at 1.5, and moves to the measured one
+ * in equal steps until enough runs are known.
+ */
+export class RunTimeSpread {
+  private readonly ratios = new Float64Array(RUNS_REMEMBERED);
+  private runs = 0;
+  /** The factor by which a run may take longer than expected; at least 1. */
+  value = FIRST_SPREAD;
+
+  learn(ratio: number): void {
+    this.ratios[this.runs++ % RUNS_REMEMBERED] = Math.min(ratio, LONGEST_OVERRUN);
+    const known = Math.min(this.runs, RUNS_REMEMBERED);
+    const measured = this.ratios.subarray(0, known).toSorted()[Math.ceil(known * QUANTILE) - 1]!;
+    const doubt = 1 - known / RUNS_REMEMBERED;
+    this.value = Math.max(1, measured + (FIRST_SPREAD - measured) * doubt);
+  }
+}

@@ -3,7 +3,8 @@ import { PriorityQueue, type QueueOrder } from './priority-queue.js';
 import { isWanted, type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
 
 /** Why a window closed or a batch was taken. */
-export type CloseReason = 'full' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline';
+export type CloseReason =
+  'full' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline' | 'join';
 
 /** Rows of one lane that run as one batch. */
 export interface Window<R extends QueuedRequest> {

@@ -91,7 +91,8 @@ export interface BatchStartEvent {
    * Why the batch closed. `full`: it had no more room. `timeout`: its window timed out. `idle`: a
    * partition was free and the serving has no timeout. `flush`: the next request did not fit and
    * must not be split. `drain`: the serving was closing. `retry`: its rows run again after a
-   * failure. `inline`: it belongs to one call of `run`.
+   * failure. `inline`: it belongs to one call of `run`. `join`: it is a row of a sequence, which
+   * joins those that run.
    */
   readonly reason: CloseReason | 'inline';
   /** Milliseconds from the arrival of its oldest row until it ran. */

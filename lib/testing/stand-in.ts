@@ -24,6 +24,7 @@ const RUN_OPTIONS = {
   isolation: true,
   blockingLimit: true,
   useFactory: true,
+  sequence: true,
   useFile: true,
   useClass: true,
   useExisting: true,

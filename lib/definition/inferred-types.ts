@@ -7,11 +7,7 @@ import type {
   BatchResult,
   WithMetadata,
 } from '../partitions/batch-function.js';
-import type {
-  SequenceModel,
-  SequenceStart,
-  SequenceStep,
-} from '../partitions/sequence/sequence-model.js';
+import type { AnySequenceModel } from '../partitions/sequence/sequence-model.js';
 
 /**
  * A factory whose batch function has these types; it may return a promise or a generator. Or one
@@ -22,12 +18,7 @@ export type TypedFactory<Rows, Returned> = (
 ) => TypedRunner<Rows, Returned> | Promise<TypedRunner<Rows, Returned>>;
 
 type TypedRunner<Rows, Returned> =
-  ((rows: Rows, batch: BatchContext) => Returned) | TypedSequence<Rows, Returned>;
-
-interface TypedSequence<Rows, Returned> extends Pick<SequenceModel, 'end' | 'cost'> {
-  start(inputs: Rows, context: SequenceStart<never>): unknown;
-  step(states: never, context: SequenceStep): Returned;
-}
+  ((rows: Rows, batch: BatchContext) => Returned) | AnySequenceModel<Rows, Returned>;
 
 /** What a factory returns, or for a sequence a generator: its results of a step are no reply. */
 export type StepsOf<Returned, Sequence> = [Sequence] extends [never] ? Returned : Generator;

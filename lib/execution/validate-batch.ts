@@ -131,7 +131,7 @@ export function checkHooks(
   if (isSequence) {
     throw new InvalidInputError(
       `Serving "${serving}" runs sequences, which emit no hooks, and a call asks for ` +
-        `${formatValue(hooks)}; leave hooks out`,
+        `${truncate(hooks.join(', '))}; leave hooks out`,
     );
   }
   if (batch.size > batchSize) {

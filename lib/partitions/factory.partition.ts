@@ -1,10 +1,10 @@
 import type { BatchFunction, BatchFunctionContext, PartitionOptions } from './batch-function.js';
 import { FunctionPartition } from './function.partition.js';
 import { SequencePartition } from './sequence/sequence.partition.js';
-import type { SequenceLimits, SequenceModel } from './sequence/sequence-model.js';
+import type { AnySequenceModel, SequenceLimits } from './sequence/sequence-model.js';
 
 /** What runs rows: in batches, or in a serving of sequences step by step. */
-type Runner = BatchFunction | SequenceModel;
+type Runner = BatchFunction | AnySequenceModel;
 
 /**
  * Builds the batch function or the sequence model of one partition and key; called once for each

@@ -4,7 +4,7 @@ import type { DONE } from '../batch-function.js';
  * A model whose rows run step by step, each for as long as it needs: rows join and leave between two
  * steps. Its states stay where it runs. After Orca (Yu et al., OSDI 2022).
  */
-export interface SequenceModel<Input = never, Value = unknown, State = never> {
+export interface SequenceModel<Input, Value, State> {
   /**
    * Makes the states of rows that join, such as the cache of a prompt. An `Error` in the list fails
    * its own caller. If it throws, all rows that were to join fail.
@@ -29,6 +29,14 @@ export interface SequenceModel<Input = never, Value = unknown, State = never> {
    * `sequence.maxCost` and `sequence.joins.cost`. A number of 0 or more.
    */
   cost?(input: Input, values: number): number;
+}
+
+/** A sequence model of any types: of rows like these, and with these results of a step. */
+export interface AnySequenceModel<Inputs = never, Results = unknown> {
+  start(inputs: Inputs, context: SequenceStart<never>): unknown;
+  step(states: never, context: SequenceStep): Results;
+  end?(state: never, reason: SequenceEnd): unknown;
+  cost?(input: never, values: number): number;
 }
 
 /** The second parameter of {@link SequenceModel.start}. */

@@ -250,6 +250,21 @@ describe('A sequence loop', () => {
     expect(got).toHaveLength(rows.reduce((sum, { steps }) => sum + steps, 0));
   });
 
+  it('[13.6] Of rows that were paused four times, one is present at a time, and all end', async () => {
+    // Without that limit, the rows that are present could not be paused, and would cost too much.
+    const steps = [10, 8, 53, 10, 53, 44, 55, 45, 59, 32, 42, 53, 40];
+    const sizes = [6, 2, 3, 3, 5, 6, 1, 6, 2, 3, 2, 2, 0];
+    const loop = loopOf({ maxCost: 66 });
+    await Promise.all(
+      steps.map((own, i) =>
+        run(loop, { name: `r${i}.`, steps: own, size: sizes[i]!, marked: true }),
+      ),
+    );
+
+    expect(got).toHaveLength(steps.reduce((sum, own) => sum + own, 0));
+    expect(new Set(got).size).toBe(got.length);
+  });
+
   it('[13.7] A row that costs more than maxCost by itself is refused, and keeps no other from joining', async () => {
     const loop = loopOf({ maxCost: 6 });
     const [large, small] = [

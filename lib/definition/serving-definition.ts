@@ -161,8 +161,8 @@ export interface RecoveryOptions {
    */
   readonly retries?: number;
   /**
-   * Limit in milliseconds of the run of a batch, including all its steps; beyond it its calls fail
-   * with a RunTimeoutError. A partition that is a process is then killed and restarted; any other
+   * Limit in milliseconds of the run of a batch, including all its steps, or of a sequence of each
+   * step; beyond it its calls fail with a RunTimeoutError. A partition that is a process is then killed and restarted; any other
    * takes no batch until that one has returned.
    *
    * @default no limit

@@ -10,8 +10,11 @@ import type { Listen, WorkerSession } from './worker-session.js';
 /** The batch functions of a module file in a worker. */
 export class FileSession implements WorkerSession {
   readonly loaded: Loaded = {};
+  readonly isConcurrent: boolean;
 
-  private constructor(private readonly functions: FunctionPartition | SequencePartition) {}
+  private constructor(private readonly functions: FunctionPartition | SequencePartition) {
+    this.isConcurrent = 'places' in functions;
+  }
 
   static async open({ file, partition, options, keys, sequence }: FileTask): Promise<FileSession> {
     const factory = await importFactory(file);

@@ -232,6 +232,39 @@ describe('A sequence in processes', () => {
     ).resolves.toEqual([valuesOf('c', 3), valuesOf('d', 3)]);
   });
 
+  it('[13.4] While processes are killed, each reader gets its own values in order, and then its end or the loss', async () => {
+    const serving = await start({
+      batchSize: 4,
+      partitions: [{ pace: 1 }, { pace: 1 }],
+      recovery: { idempotent: true, restartDelay: 0, maxRestarts: 100 },
+      sequence: { joins: { rows: 2 }, maxCost: 150 },
+    });
+    const outcomes = Array.from({ length: 60 }, async (_, i) => {
+      const got: unknown[] = [];
+      try {
+        for await (const { output } of serving.stream(row(`r${i}.`, (i * 17) % 60))) {
+          got.push(output);
+        }
+        return { got, error: undefined };
+      } catch (error) {
+        return { got, error };
+      }
+    });
+    for (let kill = 0; kill < 3; kill++) {
+      const [pid] = (await serving.batchedRun({ name: 'pid' })) as [number];
+      process.kill(pid, 'SIGKILL');
+    }
+    const ended = await Promise.all(outcomes);
+
+    ended.forEach(({ got, error }, i) => {
+      const all = valuesOf(`r${i}.`, (i * 17) % 60);
+      expect(got).toEqual(error ? all.slice(0, got.length) : all);
+      expect([undefined, PartitionLostError]).toContain(error?.constructor);
+    });
+    expect(ended.some(({ error }) => error === undefined)).toBe(true);
+    expect(ended.some(({ error }) => error !== undefined)).toBe(true);
+  });
+
   it('[13.9] A step that hangs fails its rows after the run timeout, and the process is started again', async () => {
     const serving = await start({
       partitions: [{ pace: 5 }],

@@ -40,7 +40,7 @@ export function sequenceOf(
   const needless: [string, unknown, string][] = [
     ['allowedSizes', allowedSizes, 'a step has as many rows as are present'],
     ['batchTimeout', batchTimeout, 'a row joins as soon as a place is free'],
-    ['batchKeys', ownOptions[0], 'all keys share the places of a partition; give their names'],
+    ['batchKeys', ownOptions[0], 'all keys share the places of a partition'],
     ['recovery.isolateFailures', recovery.isolateFailures, 'a step never runs again'],
   ];
   for (const [option, value, why] of needless) {

@@ -71,11 +71,17 @@ export class FunctionPartition implements Partition {
     if (typeof built !== 'function') {
       throw new InvalidServingError(
         `The factory must return a function that runs a batch; for partition ${partition} and ` +
-          `key "${key}" it returned ${formatValue(built)}`,
+          `key "${key}" it returned ${formatValue(built)}${hintOf(built)}`,
       );
     }
     return built as BatchFunction<unknown>;
   }
+}
+
+function hintOf(built: unknown): string {
+  return typeof built === 'object' && built !== null && 'step' in built
+    ? '; for a model that runs step by step, add the option sequence: {}'
+    : '';
 }
 
 /** Loads what a batch needs and the start did not load; a failure is not one of the batch. */

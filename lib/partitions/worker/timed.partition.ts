@@ -91,7 +91,9 @@ export class TimedPartition extends PartitionDecorator {
   private runEnded(run: TimedRun): void {
     const place = this.runs.indexOf(run);
     this.runs.splice(place, 1);
-    if (place > 0 && this.places === undefined) {
+    // The rows of a step that hung all end when it returns; those that were revoked end before.
+    const goesOn = this.places === undefined ? place > 0 : this.hung && this.runs.length > 0;
+    if (goesOn) {
       return;
     }
     this.restartClock();
@@ -102,7 +104,7 @@ export class TimedPartition extends PartitionDecorator {
   }
 
   private stepped(): void {
-    if (this.places !== undefined) {
+    if (this.places !== undefined && !this.hung) {
       this.restartClock();
     }
   }

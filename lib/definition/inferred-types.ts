@@ -21,7 +21,7 @@ type TypedRunner<Rows, Returned> =
   ((rows: Rows, batch: BatchContext) => Returned) | AnySequenceModel<Rows, Returned>;
 
 /** What a factory returns, or for a sequence a generator: its results of a step are no reply. */
-export type StepsOf<Returned, Sequence> = [Sequence] extends [never] ? Returned : Generator;
+export type StepsOf<Returned, Steps> = [Steps] extends [never] ? Returned : Generator;
 
 /** The input of calls: that of the callbacks, or else a row of the batch function. */
 export type InputOf<Input, Rows> = unknown extends Input ? RowOf<Rows> : Input;

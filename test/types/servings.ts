@@ -142,7 +142,7 @@ const counter = defineServing({
     cost: (text, values) => text.length + values,
   }),
 });
-expectTypeOf<ServingOf<typeof counter>>().toEqualTypeOf<Serving<string, unknown>>();
+expectTypeOf<ServingOf<typeof counter>>().toEqualTypeOf<Serving<string>>();
 const ended = defineServing({
   name: 'ended',
   sequence: {},
@@ -151,7 +151,7 @@ const ended = defineServing({
     step: (texts: readonly string[]) => texts.map((text) => last(text.length)),
   }),
 });
-expectTypeOf<ServingOf<typeof ended>>().toEqualTypeOf<Serving<string, unknown>>();
+expectTypeOf<ServingOf<typeof ended>>().toEqualTypeOf<Serving<string>>();
 
 // A generator's reply is a list over a call, and one step in a stream.
 const steps = defineServing({

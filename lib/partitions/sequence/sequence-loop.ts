@@ -75,7 +75,9 @@ export class SequenceLoop {
       // Lets messages arrive: new rows, and callers that leave.
       await nextTurn();
       await this.leave();
-      await Promise.all(this.present.map(({ row }) => row.room?.()));
+      for (const { row } of this.present) {
+        await row.room?.();
+      }
       if (!(await this.pause())) {
         await this.start(this.joining());
       }

@@ -8,7 +8,6 @@ import {
   type LocalServing,
   PartitionLostError,
   RunTimeoutError,
-  type ServingDefinition,
   ServingModule,
   ServingService,
 } from 'nestjs-serving';
@@ -60,7 +59,7 @@ describe.each(['thread', 'process'] as const)('A sequence in a %s', (isolation) 
       batchSize: 4,
       partitions: [{ pace }],
       ...options,
-    } as ServingDefinition);
+    });
 
   it('[13.1] Rows join and leave while others run', async () => {
     const serving = await start({}, 1);
@@ -204,7 +203,7 @@ describe('A sequence in processes', () => {
       isolation: 'process',
       sequence: {},
       ...options,
-    } as ServingDefinition);
+    });
 
   it('[13.4] When a process is killed, its rows with values fail, those of the other process go on, and a retry finds it', async () => {
     const serving = await start({

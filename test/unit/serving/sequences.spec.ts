@@ -10,10 +10,18 @@ import {
   SlowConsumerError,
 } from 'nestjs-serving';
 import { failureOf } from '../../fixtures/async/failure-of.js';
-import { iterated, outputsOf } from '../../fixtures/async/streams.js';
+import { iterated } from '../../fixtures/async/streams.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { type CountedRow, CountingModel } from '../../fixtures/partitions/counting-model.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
+
+const row = (name: string, steps: number, more: Partial<CountedRow> = {}): CountedRow => ({
+  name,
+  steps,
+  ...more,
+});
+const valuesOf = (name: string, steps: number): string[] =>
+  Array.from({ length: steps }, (_, i) => `${name}${i}`);
 
 describe('A serving of sequences', () => {
   useVirtualTime();
@@ -33,14 +41,6 @@ describe('A serving of sequences', () => {
     });
     return [serving, model];
   }
-
-  const row = (name: string, steps: number, more: Partial<CountedRow> = {}): CountedRow => ({
-    name,
-    steps,
-    ...more,
-  });
-  const valuesOf = (name: string, steps: number): string[] =>
-    Array.from({ length: steps }, (_, i) => `${name}${i}`);
 
   it('[13.1] A call that comes while others run joins them, and the first of them to end is answered first', async () => {
     const [serving] = await start();

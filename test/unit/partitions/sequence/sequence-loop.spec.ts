@@ -150,13 +150,15 @@ describe('A sequence loop', () => {
   it('[13.4] A value that cannot be handed out, or an end that throws, fails its own row', async () => {
     const fault = new Error('cannot be cloned');
     const broken = new Error('cannot be freed');
-    const end = CountingModel.prototype.end;
-    model.end = (state, reason) => {
-      end.call(model, state, reason);
-      if (state.row.name === 'b') {
-        throw broken;
+    class BrokenModel extends CountingModel {
+      override end(...ended: Parameters<CountingModel['end']>): void {
+        super.end(...ended);
+        if (ended[0].row.name === 'b') {
+          throw broken;
+        }
       }
-    };
+    }
+    model = new BrokenModel();
     const loop = loopOf();
     const outcomes = Promise.all([
       failureOf(
@@ -291,7 +293,7 @@ describe('A sequence loop', () => {
   });
 
   it.each([NaN, -1, '1'])('[13.7] A cost of %p fails its own row', async (cost) => {
-    const own = { ...model, start: model.start.bind(model), cost: () => cost };
+    const own = { start: () => [0], step: () => [0], cost: () => cost };
 
     await expect(run(loopOf({ maxCost: 2 }, own), { name: 'a', steps: 1 })).rejects.toThrow(
       'cost(input, values) of a sequence must return a number of 0 or more',

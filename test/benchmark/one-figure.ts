@@ -14,6 +14,7 @@ import { neighbours } from './figures/neighbours.js';
 import { refusals } from './figures/refusals.js';
 import { route } from './figures/route.js';
 import { saturation } from './figures/saturation.js';
+import { sequences } from './figures/sequences.js';
 import type { Figure, Measurement } from './harness/measurement.js';
 import { full, type Plan, quick } from './harness/plan.js';
 
@@ -35,6 +36,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P15: besideNx,
   P16: memory,
   P17: refusals,
+  P18: sequences,
 };
 
 // A process of its own: memory and compiled code of other figures would count in this one.

@@ -53,10 +53,10 @@ export const writer = defineServing({
 });
 // #endregion
 
+const row = (text: string, maxWords = 100): Prompt => ({ text, maxWords });
+
 describe('The page on sequences', () => {
   const start = useServings();
-  const row = (text: string, maxWords = 100): Prompt => ({ text, maxWords });
-
   it('[13.2] The model of the manual writes the words of a prompt one by one', async () => {
     const serving = await start(writer);
     const [events, list, cut] = await Promise.all([

@@ -56,7 +56,7 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
     const waiting = new Set(prompts.keys());
     let written = 0;
     const ended: Promise<void>[] = [];
-    const join = (): void => {
+    const joinDue = (): void => {
       for (const prompt of waiting) {
         if ((joins[prompt] ?? 0) <= written) {
           waiting.delete(prompt);
@@ -67,14 +67,14 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
               emit: (token) => {
                 answers[prompt]!.push(token as number);
                 written++;
-                join();
+                joinDue();
               },
             }),
           );
         }
       }
     };
-    join();
+    joinDue();
     for (let i = 0; i < ended.length; i++) {
       await ended[i];
     }

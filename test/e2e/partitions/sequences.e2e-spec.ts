@@ -4,6 +4,7 @@ import { describe, expect, it } from '@jest/globals';
 import { Controller, type MessageEvent, Param, Sse } from '@nestjs/common';
 import {
   BatchFailedError,
+  InvalidOutputError,
   InvalidServingError,
   type LocalServing,
   PartitionLostError,
@@ -21,7 +22,7 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 interface Row {
   readonly name: string;
   readonly steps?: number;
-  readonly fault?: 'exits' | 'hangs' | 'throws' | 'uncloneable' | 'error';
+  readonly fault?: 'exits' | 'hangs' | 'throws' | 'uncloneable' | 'unreadable' | 'error';
   readonly at?: number;
   readonly size?: number;
 }
@@ -107,13 +108,16 @@ describe.each(['thread', 'process'] as const)('A sequence in a %s', (isolation) 
     expect(log.filter((line) => line.includes(' b'))).toEqual([]);
   });
 
-  it('[13.4] A value that cannot be sent fails its own call', async () => {
+  it.each([
+    ['sent', 'uncloneable', BatchFailedError],
+    ['read', 'unreadable', InvalidOutputError],
+  ] as const)('[13.4] A value that cannot be %s fails its own call', async (_, fault, kind) => {
     const serving = await start();
-    const calls = [row('a', 5, { fault: 'uncloneable', at: 2 }), row('b', 9)].map((input) =>
+    const calls = [row('a', 5, { fault, at: 2 }), row('b', 9)].map((input) =>
       serving.batchedRun(input),
     );
 
-    await expect(calls[0]).rejects.toThrow(BatchFailedError);
+    await expect(calls[0]).rejects.toThrow(kind);
     await expect(calls[1]).resolves.toEqual(valuesOf('b', 9));
   });
 

@@ -36,6 +36,13 @@ export {
   UnknownKeyError,
   UnknownServingError,
 } from './errors.js';
+export {
+  last,
+  type SequenceEnd,
+  type SequenceModel,
+  type SequenceStart,
+  type SequenceStep,
+} from './partitions/sequence/sequence-model.js';
 export type { ServingHandler } from './partitions/handler.partition.js';
 export type { PartitionStatus } from './partitions/partition.js';
 export { TensorJsonInterceptor, type TensorJsonOptions } from './http/tensor-json.interceptor.js';

@@ -378,7 +378,8 @@ export class Batcher<R extends QueuedRequest> {
   private async run({ window, load }: Assignment<R>): Promise<void> {
     const { dispatch, observer, nextBatch } = this.options;
     const { parts, lane, size: batchSize } = window;
-    const { partition } = load;
+    const { partition, target } = load;
+    const isJoin = target.places !== undefined;
     const rows = sizeOf(parts);
     const handedAt = performance.now();
     let arrivedAt = Infinity;
@@ -396,7 +397,7 @@ export class Batcher<R extends QueuedRequest> {
       rows,
       partition,
       batchSize,
-      reason: this.reasonFor(window),
+      reason: isJoin && window.reason === 'full' ? 'join' : this.reasonFor(window),
       wait: handedAt - arrivedAt,
       expected,
       queued: this.depth,
@@ -406,7 +407,8 @@ export class Batcher<R extends QueuedRequest> {
     const endedAt = performance.now();
     this.executing.delete(window);
     const startedAt = this.pool.end(load, handed, endedAt);
-    if (outcome.error === undefined && !outcome.revoked) {
+    // The time of a row that joined others says nothing about that of the next one.
+    if (outcome.error === undefined && !outcome.revoked && !isJoin) {
       this.admission.learn(lane.limits, rows + (outcome.padding ?? 0), endedAt - startedAt);
     }
     outcome.retries?.forEach((retry) => this.runAgain(retry, batchSize));

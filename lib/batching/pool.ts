@@ -5,6 +5,8 @@ import type { BusyUntil } from './latency-target.js';
 export interface Target {
   /** The number of full batches it takes ahead while another one runs. */
   readonly prefetch: number;
+  /** The number of batches that it runs at once; undefined where it runs one. */
+  readonly places?: number | undefined;
   /**
    * The reason why it takes no batch now. It is expected back soon, and queued rows wait for it.
    */
@@ -33,6 +35,7 @@ export interface TargetLoad {
 export interface RunningBatch {
   /** Expected run time in milliseconds. */
   readonly expected: number;
+  readonly handedAt: number;
 }
 
 /** The partitions of a batcher. Chooses the partition for the next batch. */
@@ -40,6 +43,8 @@ export class Pool implements PoolLoad {
   private readonly loads: readonly TargetLoad[];
   /** The partitions without a batch; the one that has been idle longest comes first. */
   private readonly idleLoads: TargetLoad[];
+  /** Whether its partitions run several batches at once. */
+  private readonly isConcurrent: boolean;
 
   /** @param first the index of the first partition */
   constructor(targets: readonly Target[], first = 0) {
@@ -50,16 +55,24 @@ export class Pool implements PoolLoad {
       startedAt: 0,
     }));
     this.idleLoads = [...this.loads];
+    this.isConcurrent = targets.some(({ places }) => places !== undefined);
   }
 
   /**
    * The partition that has been idle longest. If none is idle, a full batch goes to the busy
-   * partition with room that is expected to be free first.
+   * partition with room that is expected to be free first, and any batch to that with the most
+   * free places.
    */
   next(batch: 'full' | 'growing', now: number): TargetLoad | undefined {
     const idle = this.idleLoads.find(isUp);
-    if (idle || batch === 'growing') {
+    if (idle) {
       return idle;
+    }
+    if (this.isConcurrent) {
+      return this.freest();
+    }
+    if (batch === 'growing') {
+      return undefined;
     }
     const open = this.loads.filter(
       (load) => isUp(load) && load.batches.length <= load.target.prefetch,
@@ -92,7 +105,7 @@ export class Pool implements PoolLoad {
       this.idleLoads.splice(this.idleLoads.indexOf(load), 1);
       load.startedAt = now;
     }
-    const handed = { expected };
+    const handed = { expected, handedAt: now };
     load.batches.push(handed);
     return handed;
   }
@@ -106,13 +119,13 @@ export class Pool implements PoolLoad {
     const place = batches.indexOf(handed);
     batches.splice(place, 1);
     if (place > 0) {
-      return now;
+      return this.isConcurrent ? handed.handedAt : now;
     }
     load.startedAt = now;
     if (batches.length === 0) {
       this.idleLoads.push(load);
     }
-    return startedAt;
+    return this.isConcurrent ? handed.handedAt : startedAt;
   }
 
   /** Expected time when the partition will have run all its batches. */
@@ -130,8 +143,11 @@ export class Pool implements PoolLoad {
     return this.loads.filter(isUp).length;
   }
 
-  /** The number of idle partitions. */
+  /** The number of batches that run at once when they are handed out: idle partitions, or places. */
   get idle(): number {
+    if (this.isConcurrent) {
+      return this.loads.reduce((free, load) => free + freePlaces(load), 0);
+    }
     let idle = 0;
     for (const load of this.idleLoads) {
       idle += isUp(load) ? 1 : 0;
@@ -158,11 +174,26 @@ export class Pool implements PoolLoad {
   get isIdle(): boolean {
     return this.idleLoads.length === this.loads.length;
   }
+
+  private freest(): TargetLoad | undefined {
+    return this.loads
+      .filter((load) => freePlaces(load) > 0)
+      .reduce<TargetLoad | undefined>(
+        (freest, load) => (freest && freePlaces(freest) >= freePlaces(load) ? freest : load),
+        undefined,
+      );
+  }
+}
+
+/** The number of batches that the partition can run beside its own, where it runs several. */
+function freePlaces(load: TargetLoad): number {
+  const { target, batches } = load;
+  return isUp(load) ? Math.max(0, (target.places ?? 0) - batches.length) : 0;
 }
 
 /** Whether the partition has a batch ahead that can be revoked. */
 function isAhead({ batches, target }: TargetLoad): boolean {
-  return batches.length > 1 && target.revoke !== undefined;
+  return batches.length > 1 && target.revoke !== undefined && target.places === undefined;
 }
 
 function isUp({ target }: TargetLoad): boolean {

@@ -4,7 +4,7 @@ import { isWanted, type Lane, type Part, type QueuedRequest, sizeOf } from './qu
 
 /** Why a window closed or a batch was taken. */
 export type CloseReason =
-  'full' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline' | 'target';
+  'full' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline' | 'target' | 'join';
 
 /** Rows of one lane that run as one batch. */
 export interface Window<R extends QueuedRequest> {

@@ -7,13 +7,21 @@ import type {
   BatchResult,
   WithMetadata,
 } from '../partitions/batch-function.js';
+import type { AnySequenceModel } from '../partitions/sequence/sequence-model.js';
 
-/** A factory whose batch function has these types; it may return a promise or a generator. */
+/**
+ * A factory whose batch function has these types; it may return a promise or a generator. Or one
+ * whose sequence model starts with these rows, and has these results of a step.
+ */
 export type TypedFactory<Rows, Returned> = (
   site: BatchFunctionContext,
-) => TypedFunction<Rows, Returned> | Promise<TypedFunction<Rows, Returned>>;
+) => TypedRunner<Rows, Returned> | Promise<TypedRunner<Rows, Returned>>;
 
-type TypedFunction<Rows, Returned> = (rows: Rows, batch: BatchContext) => Returned;
+type TypedRunner<Rows, Returned> =
+  ((rows: Rows, batch: BatchContext) => Returned) | AnySequenceModel<Rows, Returned>;
+
+/** What a factory returns, or for a sequence a generator: its results of a step are no reply. */
+export type StepsOf<Returned, Steps> = [Steps] extends [never] ? Returned : Generator;
 
 /** The input of calls: that of the callbacks, or else a row of the batch function. */
 export type InputOf<Input, Rows> = unknown extends Input ? RowOf<Rows> : Input;

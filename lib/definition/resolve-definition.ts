@@ -33,6 +33,7 @@ import {
   whole,
 } from './option-rules.js';
 import { checkMainThread } from './main-thread-rules.js';
+import { keyOptionsOfSequence, noSequence, ofSequence, sequenceOf } from './sequence-rules.js';
 import { rowTemplate, portsOfTemplate } from './row-template.js';
 import { contentHash } from '../batch/content-hash.js';
 import type {
@@ -57,6 +58,7 @@ import type {
   ServingDistribution,
 } from './resolved-serving.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
+import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
 
 const count = whole(1, Number.MAX_SAFE_INTEGER);
 const aString: Rule = {
@@ -81,6 +83,7 @@ const ofRecovery: Rules = {
 /** The options of all servings. */
 const common: Rules = {
   ...perKey,
+  sequence: noSequence,
   name: aString,
   batchKeys: {
     check: (value) => {
@@ -222,10 +225,16 @@ const kinds: Readonly<Record<string, Rules>> = {
       allowed: `${modelFile.allowed}, or an object of ${Object.keys(ofModel).join(', ')}`,
     },
   },
-  useFactory: { ...inline, template: rowTemplate, useFactory: aFunction },
+  useFactory: {
+    ...inline,
+    template: rowTemplate,
+    useFactory: aFunction,
+    sequence: ofSequence,
+  },
   useFile: {
     ...worker,
     template: rowTemplate,
+    sequence: ofSequence,
     useFile: pathOr('an absolute path or file: URL of a module', () => false),
   },
   useClass: { ...inline, template: rowTemplate, useClass: aFunction },
@@ -253,13 +262,16 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   }
   const { name, timeout, warmUp = [] } = definition;
   const queue = queueOf(owner, definition.queue);
-  const otherKeys = keyOptionsOf(owner, definition, {}, queue.maxRows);
+  const given = 'sequence' in definition ? definition.sequence : undefined;
+  const sequence = sequenceOf(owner, definition, given);
+  const keyOptions = keyOptionsOf(owner, definition, {}, queue.maxRows);
+  const otherKeys = sequence ? keyOptionsOfSequence(sequence) : keyOptions;
   const partitions = partitionsOf(definition);
   if ('model' in definition) {
     checkMainThread(owner, definition, partitions);
   }
   const recovery = recoveryOf(owner, kind, definition.recovery);
-  const saturation = 2 * otherKeys.batchSize * partitions.length;
+  const saturation = 2 * keyOptions.batchSize * partitions.length;
   return Object.freeze({
     name,
     ...runnerOf(definition),
@@ -271,8 +283,9 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     shutdown: shutdownOf(definition.shutdown),
     distribution: distributionOf(definition.distribution, recovery.idempotent, saturation),
     partitions,
-    keys: keysOf(owner, definition, queue.maxRows),
+    keys: keysOf(owner, definition, queue.maxRows, sequence),
     otherKeys,
+    sequence,
     warmUp: [...warmUp],
     template: templateOf(definition),
   });
@@ -394,13 +407,15 @@ function keysOf(
   owner: string,
   definition: ServingDefinition,
   queueRows: number,
+  sequence: SequenceLimits | undefined,
 ): ReadonlyMap<string, KeyOptions> {
   const { batchKeys = [DEFAULT_KEY] } = definition;
   const keys = batchKeys.map((declared) => {
     const own = typeof declared === 'string' ? { key: declared } : declared;
     const ownerOfKey = `${owner}, key "${own.key}"`;
     checkOptions(ownerOfKey, own, { key: aString, ...perKey });
-    return [own.key, keyOptionsOf(ownerOfKey, definition, own, queueRows)] as const;
+    const options = keyOptionsOf(ownerOfKey, definition, own, queueRows);
+    return [own.key, sequence ? keyOptionsOfSequence(sequence) : options] as const;
   });
   return new Map(keys);
 }

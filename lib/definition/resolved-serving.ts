@@ -9,6 +9,7 @@ import type { Supervision } from '../partitions/worker/supervised.partition.js';
 import type { QueueOrder } from '../batching/priority-queue.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
+import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
 
 /** The options of a key. */
 export interface KeyOptions {
@@ -25,6 +26,11 @@ export interface KeyOptions {
    * is never split.
    */
   readonly step?: number | undefined;
+  /**
+   * The number of rows that a partition runs at once, in a serving of sequences; each is a batch of
+   * its own.
+   */
+  readonly places?: number | undefined;
 }
 
 /** Which failed batches run again. */
@@ -81,6 +87,8 @@ export interface ResolvedServing {
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
   readonly warmUp: readonly unknown[];
+  /** Undefined where rows run in batches. */
+  readonly sequence: SequenceLimits | undefined;
   /** The declared rows of a serving without a model. */
   readonly template?: readonly ModelPort[] | undefined;
 }

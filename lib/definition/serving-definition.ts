@@ -1,14 +1,15 @@
 import type { InjectionToken, Type } from '@nestjs/common';
 import type { InferenceSession } from 'onnxruntime-common';
 import type { Batch } from '../batch/batch.js';
-import type { InputOf, Mistake, ReplyOf, TypedFactory } from './inferred-types.js';
+import type { InputOf, Mistake, ReplyOf, StepsOf, TypedFactory } from './inferred-types.js';
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import type { DeclaredAxes } from '../partitions/onnx/model-signature.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Observable } from 'rxjs';
 import type { CallMetadata, StreamEvent } from './reply.js';
 import type { RowTemplate } from './row-template.js';
-import type { BatchFunctionFactory, PartitionOptions } from '../partitions/batch-function.js';
+import type { PartitionOptions } from '../partitions/batch-function.js';
+import type { RunnerFactory } from '../partitions/factory.partition.js';
 
 /** The result of `preprocess`. */
 export interface PreprocessResult<Info = unknown> {
@@ -182,8 +183,8 @@ export interface RecoveryOptions {
    */
   readonly retries?: number;
   /**
-   * Limit in milliseconds of the run of a batch, including all its steps; beyond it its calls fail
-   * with a RunTimeoutError. A partition that is a process is then killed and restarted; any other
+   * Limit in milliseconds of the run of a batch, including all its steps, or of a sequence of each
+   * step; beyond it its calls fail with a RunTimeoutError. A partition that is a process is then killed and restarted; any other
    * takes no batch until that one has returned.
    *
    * @default no limit
@@ -490,14 +491,61 @@ export interface TemplateOptions {
   readonly template?: RowTemplate;
 }
 
+/** What may join a sequence before each step. */
+export interface SequenceJoins {
+  /**
+   * The largest number of rows that join before one step.
+   *
+   * @default no limit
+   */
+  readonly rows?: number;
+  /**
+   * The largest total cost of the rows that join before one step, by `cost` of the model; the first
+   * of them joins whatever it costs. A smaller value delays the rows that run for less time, and the
+   * new rows for longer.
+   *
+   * @default no limit
+   */
+  readonly cost?: number;
+}
+
+/** The rows of a serving that run step by step, and join and leave between two steps. */
+export interface SequenceOptions {
+  /** What may join before each step. */
+  readonly joins?: SequenceJoins;
+  /**
+   * The largest total cost of the rows that run on a partition, by `cost` of the model. Beyond it
+   * the youngest row is paused, and starts again once it fits. A row that costs more by itself fails
+   * with a RequestTooLargeError.
+   *
+   * @default no limit
+   */
+  readonly maxCost?: number;
+}
+
+/** How the rows of functions and files run. */
+export interface StepOptions {
+  /**
+   * The rows run step by step, by a `SequenceModel`, which the factory or the file returns in place
+   * of a batch function. A row joins the running ones as soon as a place is free; `batchSize` is the
+   * number of places of each partition. `sequence: {}` has no further limits.
+   *
+   * @default rows run in batches
+   */
+  readonly sequence?: SequenceOptions | undefined;
+}
+
 /** Runs a function in the application's own thread. */
-export interface FunctionRunner extends TemplateOptions {
-  /** Builds the batch function; called once per partition and key at start. */
-  readonly useFactory: BatchFunctionFactory;
+export interface FunctionRunner extends TemplateOptions, StepOptions {
+  /**
+   * Builds the batch function, or with `sequence` the model; called once per partition and key at
+   * start.
+   */
+  readonly useFactory: RunnerFactory;
 }
 
 /** Runs a module file, in threads or processes of its own. */
-export interface FileRunner extends WorkerOptions, TemplateOptions {
+export interface FileRunner extends WorkerOptions, TemplateOptions, StepOptions {
   /**
    * The file, by absolute path or `file:` URL. Its default export is called in the thread or
    * process once per key, like `useFactory`, and returns the batch function.
@@ -538,8 +586,8 @@ export type FunctionServingDefinition<Input = unknown, Output = unknown> = Servi
  *
  * The input of calls is that of `preprocess`, or else a row of the batch function. The reply is
  * that of `postprocess`, or else the batch function's result for the call; it stays `unknown` for a
- * model or a file, for a generator, and where only the input decides whether it is one result or a
- * list.
+ * model or a file, for a generator or a sequence, and where only the input decides whether it is one
+ * result or a list.
  */
 export function defineServing<
   Input,
@@ -550,18 +598,20 @@ export function defineServing<
   Existing extends ExistingRunner['useExisting'] = never,
   Rows = unknown,
   Returned = never,
+  Sequence extends SequenceOptions = never,
   Sent = InputOf<Input, Rows>,
-  Result = ReplyOf<Sent, Rows, Returned, Handler>,
-  Output = ReplyOf<Sent, Rows, Returned, Handler>,
+  Result = ReplyOf<Sent, Rows, StepsOf<Returned, Sequence>, Handler>,
+  Output = ReplyOf<Sent, Rows, StepsOf<Returned, Sequence>, Handler>,
 >(
   definition: ServingOptions<Input, Output, Result, Info> &
-    TypedCallbacks<Input, Info, Sent, ReplyOf<Sent, Rows, Returned, Handler>> &
+    TypedCallbacks<Input, Info, Sent, ReplyOf<Sent, Rows, StepsOf<Returned, Sequence>, Handler>> &
     Omit<ModelRunner, 'model'> &
     TemplateOptions &
     SomeRunner & {
       readonly name: OneRunner<[Model, File, Handler, Existing, Returned]>;
       readonly model?: Model | undefined;
       readonly useFactory?: TypedFactory<Rows, Returned> | undefined;
+      readonly sequence?: Sequence | undefined;
       readonly useFile?: File | undefined;
       readonly useClass?: Handler | undefined;
       readonly useExisting?: Existing | undefined;

@@ -92,7 +92,7 @@ export interface BatchStartEvent {
    * partition was free and the serving has no timeout. `flush`: the next request did not fit and
    * must not be split. `drain`: the serving was closing. `retry`: its rows run again after a
    * failure. `inline`: it belongs to one call of `run`. `target`: more rows would miss the
-   * `latencyTarget`.
+   * `latencyTarget`. `join`: it is a row of a sequence, which joins those that run.
    */
   readonly reason: CloseReason | 'inline';
   /** Milliseconds from the arrival of its oldest row until it ran. */

@@ -80,7 +80,7 @@ export class Intake {
     { options, recorder }: Pick<CallContext, 'options' | 'recorder'>,
   ): ServingLane {
     const { lanes, isInline, signature } = this;
-    const { name, queue, template } = this.options;
+    const { name, queue, template, sequence } = this.options;
     checkSize(this.options, batch);
     if (options.session) {
       checkStep(name, batch);
@@ -98,7 +98,8 @@ export class Intake {
       : lanes.laneOf(batch, origin, options.group);
     const hooks = requestedHooks(options);
     if (hooks) {
-      checkHooks(name, batch, hooks, largestBatch(lane.limits, isInline), signature);
+      const largest = largestBatch(lane.limits, isInline);
+      checkHooks(name, batch, hooks, largest, signature, sequence !== undefined);
     }
     recorder?.queued(batch.size);
     return lane;

@@ -155,9 +155,9 @@ function checkOrigin(origin: unknown): void {
   }
 }
 
-/** The largest number of rows of one batch: shared with other calls, or inline. */
-export function largestBatch({ batchSize, runSize }: KeyOptions, inline = false): number {
-  return inline ? runSize : batchSize;
+/** The largest number of rows that run together: with those of other calls, or inline. */
+export function largestBatch({ batchSize, runSize, places }: KeyOptions, inline = false): number {
+  return places ?? (inline ? runSize : batchSize);
 }
 
 /**

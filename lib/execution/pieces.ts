@@ -72,7 +72,7 @@ export class Pieces {
   ): PullAhead<Batch, Request> {
     const { lanes, partitions, callbacks, pulls } = this.options;
     const { maxRows, maxCost = Infinity } = this.options.options.queue;
-    const largest = Math.max(...lanes.keys.map((key) => lanes.optionsOf(key).batchSize));
+    const largest = Math.max(...lanes.keys.map((key) => largestBatch(lanes.optionsOf(key))));
     const busy = 2 * partitions.length * largest;
     // A batch of room stays free, since admission would refuse the rows beyond it.
     const room = Math.max(1, mostRowsOf(resolved, maxRows) - largest + 1);

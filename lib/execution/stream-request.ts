@@ -19,7 +19,10 @@ export type RequestEvent =
  */
 const EVENTS_AHEAD = 1024;
 
-/** A request whose caller reads the output while it is computed, in the order of its rows. */
+/**
+ * A request whose caller reads the output while it is computed: in the order of its rows, or of a
+ * sequence in the order of the steps.
+ */
 export class StreamRequest extends BatchRequest {
   readonly events = new Queue<RequestEvent>();
   /** The offset of the part whose events are passed on. The events of later parts are held back. */
@@ -27,6 +30,8 @@ export class StreamRequest extends BatchRequest {
   private readonly held = new Map<number, { readonly events: RequestEvent[]; count: number }>();
   /** The number of events of later parts. */
   private ahead = 0;
+  /** The rows of a sequence end one by one: none of them waits until those before it have ended. */
+  private readonly isInterleaved = this.lane.limits.places !== undefined;
 
   hook(hook: string, value: unknown): void {
     this.putUnlessSlow(0, { hook, value });
@@ -86,7 +91,7 @@ export class StreamRequest extends BatchRequest {
   }
 
   private put(offset: number, event: RequestEvent): void {
-    if (offset === this.turn) {
+    if (offset === this.turn || this.isInterleaved) {
       this.events.push(event);
     } else {
       this.heldAt(offset).events.push(event);

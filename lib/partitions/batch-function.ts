@@ -126,13 +126,6 @@ export interface BatchFunctionContext {
   readonly options: PartitionOptions;
 }
 
-/**
- * Builds the batch function of one partition and key; called once for each when the serving starts.
- */
-export type BatchFunctionFactory<Rows = never, Output = unknown> = (
-  site: BatchFunctionContext,
-) => BatchFunction<Rows, Output> | Promise<BatchFunction<Rows, Output>>;
-
 /** Marks an output that comes with metadata; made by {@link withMetadata}. */
 export class WithMetadata<Output> implements BatchResult<Output> {
   constructor(

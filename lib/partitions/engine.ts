@@ -1,6 +1,6 @@
 import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
-import { FunctionPartition } from './function.partition.js';
+import { openFactory, type RunnerFactory } from './factory.partition.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
 import type { Fetching } from './onnx/download/fetching.js';
 import type { ModelSignature } from './onnx/model-signature.js';
@@ -9,7 +9,8 @@ import { openWorkers } from './worker/open-workers.js';
 import type { Supervision } from './worker/supervised.partition.js';
 import type { Isolation } from './worker/worker.partition.js';
 import type { SessionProviders } from './worker/worker-protocol.js';
-import type { BatchFunctionFactory, PartitionOptions } from './batch-function.js';
+import type { PartitionOptions } from './batch-function.js';
+import type { SequenceLimits } from './sequence/sequence-model.js';
 
 /** The partitions of a serving, open. */
 export interface OpenedEngine {
@@ -44,19 +45,13 @@ export interface Surroundings extends Fetching {
   readonly warn: (line: string) => void;
 }
 
-/** Batch functions in the application's own thread. */
-export function functionEngine(factory: BatchFunctionFactory): Engine {
-  return async (_kind, options, keys) => ({
+/** Batch functions in the application's own thread, or sequence models. */
+export function functionEngine(factory: RunnerFactory, sequence?: SequenceLimits): Engine {
+  return async (kind, options, keys) => ({
     partitions: await Promise.all(
-      options.map(async (own, index) => {
-        const partition = new FunctionPartition(
-          factory as BatchFunctionFactory<unknown>,
-          index,
-          own,
-        );
-        await partition.declare(keys);
-        return partition;
-      }),
+      options.map((own, index) =>
+        openFactory(factory, index, own, keys, limitsFor(kind, sequence)),
+      ),
     ),
   });
 }
@@ -104,13 +99,20 @@ function checked(handler: ServingHandler): ServingHandler {
   return handler;
 }
 
-/** Batch functions of a module file, each in a thread or process of its own. */
-export function fileEngine(file: string, isolation: Isolation): Engine {
-  return (_kind, options, keys, supervision, end) =>
-    openWorkers(
-      options.map((own, partition) => ({ partition, keys, options: own, file })),
+/** What a module file runs, each partition in a thread or process of its own. */
+export function fileEngine(file: string, isolation: Isolation, limits?: SequenceLimits): Engine {
+  return (kind, options, keys, supervision, end) => {
+    const sequence = limitsFor(kind, limits);
+    return openWorkers(
+      options.map((own, partition) => ({ partition, keys, options: own, file, sequence })),
       isolation,
       supervision,
       end,
     );
+  };
+}
+
+/** Each row of `run` has the partition for itself. */
+function limitsFor(kind: ServingKind, limits?: SequenceLimits): SequenceLimits | undefined {
+  return limits && kind === 'inline' ? { ...limits, places: 1 } : limits;
 }

@@ -12,10 +12,11 @@ import {
 import { formatValue } from '../format.js';
 import { inSessions } from './in-sessions.js';
 import { type Partition, type PartitionResult, STEPPED } from './partition.js';
+import { PerKey } from './per-key.js';
 import { SessionStates } from './session-states.js';
 import {
   type BatchFunction,
-  type BatchFunctionFactory,
+  type BatchFunctionContext,
   type BatchInfo,
   type BatchListener,
   type BatchResult,
@@ -23,48 +24,26 @@ import {
   WithMetadata,
 } from './batch-function.js';
 
-/** Functions for undeclared keys; beyond it the oldest is dropped, and built anew if used again. */
-const MAX_UNDECLARED = 1024;
-
 /** Batch functions, one for each key, built and called in the thread of this object. */
 export class FunctionPartition implements Partition {
   readonly prefetch = 0;
-  private readonly declared = new Map<string, Promise<BatchFunction<unknown>>>();
-  private readonly undeclared = new Map<string, Promise<BatchFunction<unknown>>>();
-  /** The functions of declared keys, once they are built: a batch awaits nothing for them. */
-  private readonly built = new Map<string, BatchFunction<unknown>>();
+  private readonly functions = new PerKey((key) => this.build(key));
   private readonly states = new SessionStates<unknown>();
 
   constructor(
-    private readonly factory: BatchFunctionFactory<unknown>,
+    private readonly factory: (site: BatchFunctionContext) => unknown,
     private readonly index: number,
     private readonly options: PartitionOptions,
   ) {}
 
   /** Builds the functions for the keys that the serving declares, one after the other. */
-  async declare(keys: readonly string[]): Promise<void> {
-    for (const key of keys) {
-      const built = this.build(key);
-      this.declared.set(key, built);
-      this.built.set(key, await built);
-    }
+  declare(keys: readonly string[]): Promise<void> {
+    return this.functions.declare(keys);
   }
 
   /** The function for the key, built on first use. */
   get(key: string): Promise<BatchFunction<unknown>> {
-    const { declared, undeclared } = this;
-    const known = declared.get(key) ?? undeclared.get(key);
-    if (known) {
-      return known;
-    }
-    if (undeclared.size === MAX_UNDECLARED) {
-      undeclared.delete(undeclared.keys().next().value!);
-    }
-    const built = this.build(key);
-    undeclared.set(key, built);
-    // Does not cache a failure.
-    built.catch(() => undeclared.delete(key));
-    return built;
+    return this.functions.get(key);
   }
 
   run(
@@ -81,7 +60,7 @@ export class FunctionPartition implements Partition {
     listener: BatchListener,
   ): Promise<PartitionResult | typeof STEPPED> {
     const batchFunction =
-      this.built.get(info.key) ?? (await loadForBatch(() => this.get(info.key)));
+      this.functions.known(info.key) ?? (await loadForBatch(() => this.get(info.key)));
     const given = rows instanceof FlatContainer ? rows.toContainer() : rows;
     return inSessions(this.states, info, listener, (context) =>
       resultOf(batchFunction(given, context), info.size, listener),
@@ -100,11 +79,17 @@ export class FunctionPartition implements Partition {
     if (typeof built !== 'function') {
       throw new InvalidServingError(
         `The factory must return a function that runs a batch; for partition ${partition} and ` +
-          `key "${key}" it returned ${formatValue(built)}`,
+          `key "${key}" it returned ${formatValue(built)}${hintOf(built)}`,
       );
     }
     return built as BatchFunction<unknown>;
   }
+}
+
+function hintOf(built: unknown): string {
+  return typeof built === 'object' && built !== null && 'step' in built
+    ? '; for a model that runs step by step, add the option sequence: {}'
+    : '';
 }
 
 /** Loads what a batch needs and the start did not load; a failure is not one of the batch. */

@@ -54,8 +54,10 @@ export class RejectedRowsError extends Error {
   }
 }
 
-/** One session, which runs one batch at a time. */
+/** One session, which runs one batch at a time, or as many as it has places. */
 export interface Partition {
+  /** The number of batches that it runs at once, each of one row; undefined where it runs one. */
+  readonly places?: number | undefined;
   /**
    * Full batches that may be sent ahead while one runs: 1 where that hides the time of transfer,
    * else 0.
@@ -128,11 +130,13 @@ export function statusOf({ status, lost }: Partition): PartitionStatus {
 /** A partition that runs its batches on another one, and forwards all that it does not change. */
 export abstract class PartitionDecorator implements Partition {
   readonly prefetch: number;
+  readonly places: number | undefined;
   readonly kill: Partition['kill'];
   private readonly listeners: (() => void)[] = [];
 
   constructor(inner: Partition) {
     this.prefetch = inner.prefetch;
+    this.places = inner.places;
     this.kill = inner.kill && (() => this.killInner());
   }
 

@@ -11,6 +11,7 @@ import {
   moduleOf,
   resolveDefinition,
 } from '../definition/resolve-definition.js';
+import type { ResolvedServing } from '../definition/resolved-serving.js';
 import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';
 
 /**
@@ -37,11 +38,19 @@ export function createServing<Input, Output, Result, Info>(
         'manager; use ServingModule',
     );
   }
-  return new LocalServing<Input, Output>(options, callbacks, engineOf(erased, handlerOf), storeOf);
+  return new LocalServing<Input, Output>(
+    options,
+    callbacks,
+    engineOf(erased, options, handlerOf),
+    storeOf,
+  );
 }
 
-function engineOf(definition: ServingDefinition, handlerOf?: () => ServingHandler): Engine {
-  const { name } = definition;
+function engineOf(
+  definition: ServingDefinition,
+  { name, sequence }: ResolvedServing,
+  handlerOf?: () => ServingHandler,
+): Engine {
   if ('model' in definition) {
     const { isolation = 'thread', blockingLimit = DEFAULT_BLOCKING_LIMIT } = definition;
     const model = modelOptionsOf(definition);
@@ -54,10 +63,10 @@ function engineOf(definition: ServingDefinition, handlerOf?: () => ServingHandle
   }
   if ('useFile' in definition) {
     const { useFile, isolation = 'thread' } = definition;
-    return fileEngine(moduleOf(name, useFile), isolation);
+    return fileEngine(moduleOf(name, useFile), isolation, sequence);
   }
   if ('useFactory' in definition) {
-    return functionEngine(definition.useFactory);
+    return functionEngine(definition.useFactory, sequence);
   }
   if (handlerOf) {
     return handlerEngine(handlerOf);

@@ -210,7 +210,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override setBatchSize(batchSize: number, key?: string): void {
-    const keys = this.keysFor(key);
+    const keys = this.keysToChange(key);
     checkOptions(`Serving "${this.name}"`, { batchSize }, perKey);
     checkRoom(`Serving "${this.name}"`, batchSize, this.options.queue.maxRows);
     for (const known of keys) {
@@ -227,7 +227,7 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   override setBatchTimeout(batchTimeout: number, key?: string): void {
     const owner = `Serving "${this.name}"`;
-    const keys = this.keysFor(key);
+    const keys = this.keysToChange(key);
     checkOptions(owner, { batchTimeout }, perKey);
     for (const known of keys) {
       checkTarget(owner, this.lanes.optionsOf(known).latencyTarget, { batchTimeout });
@@ -285,8 +285,14 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.close();
   }
 
-  private keysFor(key: string | undefined): readonly string[] {
+  private keysToChange(key: string | undefined): readonly string[] {
     const { keys } = this.lanes;
+    if (this.options.sequence) {
+      throw new InvalidServingError(
+        `Serving "${this.name}" runs sequences: the number of its places is fixed when it starts, ` +
+          'and its rows wait for no others; set batchSize in its definition',
+      );
+    }
     if (key !== undefined && !keys.includes(key)) {
       throw new InvalidServingError(
         `Serving "${this.name}" has no key "${key}"; its keys are ${keys.toSorted().join(', ')}`,

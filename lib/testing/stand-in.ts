@@ -25,6 +25,7 @@ const RUN_OPTIONS = {
   isolation: true,
   blockingLimit: true,
   useFactory: true,
+  sequence: true,
   useFile: true,
   useClass: true,
   useExisting: true,

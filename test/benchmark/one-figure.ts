@@ -16,6 +16,7 @@ import { route } from './figures/route.js';
 import { sessions } from './figures/sessions.js';
 import { saturation } from './figures/saturation.js';
 import { targets } from './figures/targets.js';
+import { sequences } from './figures/sequences.js';
 import type { Figure, Measurement } from './harness/measurement.js';
 import { full, type Plan, quick } from './harness/plan.js';
 
@@ -37,6 +38,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P15: besideNx,
   P16: memory,
   P17: refusals,
+  P18: sequences,
   P19: sessions,
   P21: targets,
 };

@@ -4,8 +4,10 @@ import {
   type BatchContext,
   defineServing,
   DONE,
+  last,
   lengthBuckets,
   type PostprocessContext,
+  type SequenceModel,
   type Serving,
   type ServingDefinition,
   type ServingHandler,
@@ -132,6 +134,27 @@ const shared = defineServing({
 expectTypeOf<ServingOf<typeof shared>>().toEqualTypeOf<
   Serving<{ text: string }, { mood: string }>
 >();
+
+// A sequence gives its input. Its reply is a list over a call, and one value in a stream.
+const counter = defineServing({
+  name: 'counter',
+  sequence: { joins: { rows: 2 } },
+  useFactory: (): SequenceModel<string, number, { readonly text: string; next: number }> => ({
+    start: (texts) => texts.map((text) => ({ text, next: 0 })),
+    step: (states) => states.map((state) => (state.next < 3 ? state.next++ : DONE)),
+    cost: (text, values) => text.length + values,
+  }),
+});
+expectTypeOf<ServingOf<typeof counter>>().toEqualTypeOf<Serving<string>>();
+const ended = defineServing({
+  name: 'ended',
+  sequence: {},
+  useFactory: async () => ({
+    start: (texts: readonly string[]) => texts,
+    step: (texts: readonly string[]) => texts.map((text) => last(text.length)),
+  }),
+});
+expectTypeOf<ServingOf<typeof ended>>().toEqualTypeOf<Serving<string>>();
 
 // A generator's reply is a list over a call, and one step in a stream.
 const steps = defineServing({

@@ -53,6 +53,7 @@ it('The package exports exactly the documented names', () => {
      "getServingSchemas",
      "getServingToken",
      "isServingError",
+     "last",
      "lengthBuckets",
      "withMetadata",
      "withOrigin",

@@ -1,7 +1,8 @@
 import { InvalidServingError } from '../../errors.js';
-import type { BatchFunctionFactory } from '../batch-function.js';
-import { FunctionPartition } from '../function.partition.js';
+import { openFactory, type RunnerFactory } from '../factory.partition.js';
+import type { FunctionPartition } from '../function.partition.js';
 import { STEPPED } from '../partition.js';
+import type { SequencePartition } from '../sequence/sequence.partition.js';
 import { packOutput, unpackRows } from './transfer.js';
 import type { BatchEnd, FileTask, Loaded, RowsRequest } from './worker-protocol.js';
 import type { Listen, WorkerSession } from './worker-session.js';
@@ -9,13 +10,15 @@ import type { Listen, WorkerSession } from './worker-session.js';
 /** The batch functions of a module file in a worker. */
 export class FileSession implements WorkerSession {
   readonly loaded: Loaded = {};
+  readonly isConcurrent: boolean;
 
-  private constructor(private readonly functions: FunctionPartition) {}
+  private constructor(private readonly functions: FunctionPartition | SequencePartition) {
+    this.isConcurrent = 'places' in functions;
+  }
 
-  static async open({ file, partition, options, keys }: FileTask): Promise<FileSession> {
-    const functions = new FunctionPartition(await importFactory(file), partition, options);
-    await functions.declare(keys);
-    return new FileSession(functions);
+  static async open({ file, partition, options, keys, sequence }: FileTask): Promise<FileSession> {
+    const factory = await importFactory(file);
+    return new FileSession(await openFactory(factory, partition, options, keys, sequence));
   }
 
   async run({ rows, info }: RowsRequest, listen: Listen): Promise<[BatchEnd, ArrayBuffer[]?]> {
@@ -30,11 +33,13 @@ export class FileSession implements WorkerSession {
   }
 
   endSessions(ids: readonly number[]): void {
-    this.functions.endSessions(ids);
+    if ('endSessions' in this.functions) {
+      this.functions.endSessions(ids);
+    }
   }
 }
 
-async function importFactory(file: string): Promise<BatchFunctionFactory<unknown>> {
+async function importFactory(file: string): Promise<RunnerFactory> {
   const exports = (await import(/* webpackIgnore: true */ file)) as { default?: unknown };
   // A file that TypeScript compiled to CommonJS has its default export inside that of the module.
   const factory = isTranspiled(exports.default) ? exports.default.default : exports.default;
@@ -44,7 +49,7 @@ async function importFactory(file: string): Promise<BatchFunctionFactory<unknown
         typeof factory,
     );
   }
-  return factory as BatchFunctionFactory<unknown>;
+  return factory as RunnerFactory;
 }
 
 function isTranspiled(value: unknown): value is { readonly default?: unknown } {

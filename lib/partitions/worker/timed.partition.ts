@@ -14,6 +14,8 @@ import type { BatchInfo, BatchListener } from '../batch-function.js';
  * Limits the time of each batch of a partition, from its beginning. A batch that takes longer fails
  * its callers at once. A process is then killed, and restarts. Anything else is `hung` until the
  * batch returns: it gets no other batch, and the late result is dropped.
+ *
+ * Of a sequence it limits each step: the time until one of the rows has a value or ends.
  */
 export class TimedPartition extends PartitionDecorator {
   /** The batch that runs, and behind it those that were sent ahead. */
@@ -56,7 +58,7 @@ export class TimedPartition extends PartitionDecorator {
     if (this.hung) {
       throw this.hung;
     }
-    const run = new TimedRun(batch.size, listener);
+    const run = new TimedRun(batch.size, listener, () => this.stepped());
     this.runs.push(run);
     if (this.runs.length === 1) {
       this.startClock();
@@ -89,15 +91,27 @@ export class TimedPartition extends PartitionDecorator {
   private runEnded(run: TimedRun): void {
     const place = this.runs.indexOf(run);
     this.runs.splice(place, 1);
-    if (place > 0) {
+    // The rows of a step that hung all end when it returns; those that were revoked end before.
+    const goesOn = this.places === undefined ? place > 0 : this.hung && this.runs.length > 0;
+    if (goesOn) {
       return;
     }
-    clearTimeout(this.timer);
-    this.startClock();
+    this.restartClock();
     if (this.hung) {
       this.hung = undefined;
       this.notify();
     }
+  }
+
+  private stepped(): void {
+    if (this.places !== undefined && !this.hung) {
+      this.restartClock();
+    }
+  }
+
+  private restartClock(): void {
+    clearTimeout(this.timer);
+    this.startClock();
   }
 
   /** The next batch begins when the one before it ends. */
@@ -109,11 +123,18 @@ export class TimedPartition extends PartitionDecorator {
   }
 
   private expire(run: TimedRun): void {
-    const { index, timeout } = this;
-    const facts = `Partition ${index} has run a batch of ${run.rows} rows for over ${timeout} ms`;
-    const advice = 'raise recovery.runTimeout if batches may take so long';
+    const { index, timeout, places } = this;
+    const runs = places === undefined ? [run] : [...this.runs];
+    const [what, plural] =
+      places === undefined
+        ? [`a batch of ${run.rows} rows`, 'batches']
+        : [`a step of ${runs.length} rows`, 'steps'];
+    const facts = `Partition ${index} has run ${what} for over ${timeout} ms`;
+    const advice = `raise recovery.runTimeout if ${plural} may take so long`;
+    const expire = (message: string): void =>
+      runs.forEach((each) => each.expire(new RunTimeoutError(message)));
     if (this.kill) {
-      run.expire(new RunTimeoutError(`${facts}, and is restarted; ${advice}`));
+      expire(`${facts}, and is restarted; ${advice}`);
       this.kill();
       return;
     }
@@ -121,7 +142,7 @@ export class TimedPartition extends PartitionDecorator {
     this.hung = new ServingUnavailableError(`${facts}, and takes no other until that returns`, {
       retryAfter,
     });
-    run.expire(new RunTimeoutError(`${facts}; ${advice}`));
+    expire(`${facts}; ${advice}`);
     this.revokePending();
     this.notify();
   }
@@ -138,6 +159,7 @@ class TimedRun implements BatchListener {
   constructor(
     readonly rows: number,
     private readonly listener: BatchListener,
+    private readonly onStep: () => void,
   ) {
     this.hooks = listener.hooks;
     this.expired = new Promise((_, reject) => (this.reject = reject));
@@ -155,6 +177,7 @@ class TimedRun implements BatchListener {
   }
 
   step(output: unknown, metadata: unknown): void {
+    this.onStep();
     if (!this.isExpired) {
       this.listener.step(output, metadata);
     }

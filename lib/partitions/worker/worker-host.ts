@@ -37,17 +37,27 @@ export interface Port {
   exit(): void;
 }
 
-/** Opens the session of a partition in its worker, and runs its batches one after the other. */
+/** A batch that runs. */
+interface RunningBatch {
+  /** Its number; the application counts in the same way. */
+  readonly batch: number;
+  /** The rows for which no caller waits. */
+  readonly endedRows: Set<number>;
+  /** The steps that were sent, and not acknowledged yet. */
+  unacknowledged: number;
+  /** Resumes a generator that waits for an acknowledgement. */
+  resume(): void;
+}
+
+/**
+ * Opens the session of a partition in its worker, and runs its batches: one after the other, or
+ * each at once where the session is concurrent.
+ */
 export class WorkerHost {
   private readonly requests = new Queue<QueuedRequest>();
-  /** The number of the batch that runs; the application counts in the same way. */
-  private batch = -1;
-  /** The rows of the batch for which no caller waits. */
-  private endedRows = new Set<number>();
-  /** The steps of the batch that were sent, and not acknowledged yet. */
-  private unacknowledged = 0;
-  /** Resumes a generator that waits for an acknowledgement. */
-  private resume = (): void => {};
+  /** The number of batches so far. */
+  private batches = 0;
+  private readonly running = new Map<number, RunningBatch>();
 
   constructor(
     private readonly task: WorkerTask,
@@ -61,20 +71,21 @@ export class WorkerHost {
     if (!session) {
       return;
     }
+    let ended = Promise.resolve();
     // A batch that was sent ahead waits in the queue.
     for await (const request of this.requests) {
       if ('endedSessions' in request) {
         session.endSessions(request.endedSessions);
         continue;
       }
-      this.batch++;
-      this.endedRows = new Set();
-      this.unacknowledged = 0;
-      const [end, transfer] = this.port.begin(this.batch)
-        ? await this.answer(session, request)
-        : [REVOKED];
-      this.end(end, transfer);
+      const end = this.runBatch(session, request);
+      if (session.isConcurrent) {
+        ended = ended.then(() => end);
+      } else {
+        await end;
+      }
     }
+    await ended;
   }
 
   private receive(request: WorkerRequest): void {
@@ -89,13 +100,17 @@ export class WorkerHost {
       this.requests.end();
     } else if ('halt' in request) {
       this.port.exit();
-    } else if (request.batch === this.batch) {
-      if ('endedRows' in request) {
-        request.endedRows.forEach((row) => this.endedRows.add(row));
-      } else {
-        this.unacknowledged -= request.acknowledged;
+    } else {
+      const running = this.running.get(request.batch);
+      if (!running) {
+        return;
       }
-      this.resume();
+      if ('endedRows' in request) {
+        request.endedRows.forEach((row) => running.endedRows.add(row));
+      } else {
+        running.unacknowledged -= request.acknowledged;
+      }
+      running.resume();
     }
   }
 
@@ -112,44 +127,61 @@ export class WorkerHost {
     }
   }
 
+  private async runBatch(session: WorkerSession, request: BatchRequest): Promise<void> {
+    const batch = this.batches++;
+    const running = { batch, endedRows: new Set<number>(), unacknowledged: 0, resume: () => {} };
+    this.running.set(batch, running);
+    const [end, transfer] = this.port.begin(batch)
+      ? await this.answer(session, request, running)
+      : [REVOKED];
+    this.running.delete(batch);
+    this.end(batch, end, transfer);
+  }
+
   private async answer(
     session: WorkerSession,
     request: BatchRequest,
+    running: RunningBatch,
   ): Promise<[BatchEnd, ArrayBuffer[]?]> {
     if ('unreadable' in request) {
       return [{ error: toWire(request.unreadable) }];
     }
     try {
-      return await session.run(request, (hooks, plainRows) => this.listener(hooks, plainRows));
+      return await session.run(request, (hooks, plainRows) =>
+        this.listener(running, hooks, plainRows),
+      );
     } catch (error) {
       return [{ error: toWire(error) }];
     }
   }
 
-  private listener(hooks: readonly string[], plainRows: boolean): BatchListener {
-    const report = (progress: BatchProgress): void =>
-      this.port.post({ batch: this.batch, ...progress }, []);
+  private listener(
+    running: RunningBatch,
+    hooks: readonly string[],
+    plainRows: boolean,
+  ): BatchListener {
+    const { batch, endedRows } = running;
+    const report = (progress: BatchProgress): void => this.port.post({ batch, ...progress }, []);
     return {
       hooks,
       // Copied, not moved: the function may go on with the value.
       hook: (name, value) => report({ hook: name, value: packOutput(value, plainRows)[0] }),
       step: (output, metadata) => {
         report({ step: packOutput(output, true)[0], metadata });
-        this.unacknowledged++;
-        endedRowsOf(output).forEach((row) => this.endedRows.add(row));
+        running.unacknowledged++;
+        endedRowsOf(output).forEach((row) => endedRows.add(row));
       },
-      isWaiting: (row) => !this.endedRows.has(row),
+      isWaiting: (row) => !endedRows.has(row),
       room: async () => {
         // Not in a loop: the message may be that the last row has ended, and the generator with it.
-        if (this.unacknowledged >= STEPS_AHEAD) {
-          await new Promise<void>((resolve) => (this.resume = resolve));
+        if (running.unacknowledged >= STEPS_AHEAD) {
+          await new Promise<void>((resolve) => (running.resume = resolve));
         }
       },
     };
   }
 
-  private end(end: BatchEnd, transfer: ArrayBuffer[] = []): void {
-    const { batch } = this;
+  private end(batch: number, end: BatchEnd, transfer: ArrayBuffer[] = []): void {
     try {
       this.port.post({ batch, ...end }, transfer);
     } catch (error) {

@@ -5,6 +5,7 @@ import type { WireTensors } from './tensor-transfer.js';
 import type { WireOutput, WireRows } from './transfer.js';
 import type { BatchInfo, PartitionOptions } from '../batch-function.js';
 import type { SessionRows } from '../session-states.js';
+import type { SequenceLimits } from '../sequence/sequence-model.js';
 
 interface Task {
   readonly partition: number;
@@ -22,6 +23,8 @@ export interface ModelTask extends Task, DeclaredPorts {
 /** The task of a worker with a module file. */
 export interface FileTask extends Task {
   readonly file: string;
+  /** The limits of a sequence, where the file returns a model for one. */
+  readonly sequence?: SequenceLimits | undefined;
 }
 
 /** The task of a worker, sent to it at its start. */

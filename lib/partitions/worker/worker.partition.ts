@@ -39,6 +39,8 @@ export type Isolation = 'thread' | 'process';
 const STEPS_PER_ACKNOWLEDGEMENT = STEPS_AHEAD / 4;
 
 interface Pending {
+  /** Its number, by which messages refer to it: batches are counted from 0. */
+  readonly batch: number;
   readonly info: BatchInfo;
   readonly listener: BatchListener;
   readonly resolve: (result: PartitionResult | typeof STEPPED) => void;
@@ -57,15 +59,18 @@ interface Pending {
  * application alive.
  */
 export class WorkerPartition implements Worker {
-  readonly prefetch = 1;
+  readonly prefetch: number;
+  readonly places: number | undefined;
   lost?: Error;
   readonly ended: Promise<Error>;
   readonly kill?: () => void;
   private readonly transfer: BatchTransfer;
-  /** The worker answers in order, so the first entry is the batch that runs. */
-  private readonly pending: Pending[] = [];
-  /** The number of batches that have ended, by which messages refer to a batch. */
-  private settled = 0;
+  /**
+   * The batches that have not ended, in the order in which they were sent. The first one runs; with
+   * places, all of them do.
+   */
+  private readonly pending = new Map<number, Pending>();
+  private sent = 0;
   private readonly exited: Promise<void>;
   private reportEnd!: (reason: Error) => void;
   private isClosing = false;
@@ -77,6 +82,8 @@ export class WorkerPartition implements Worker {
     private readonly task: WorkerTask,
     readonly loaded: Loaded,
   ) {
+    this.places = 'file' in task ? task.sequence?.places : undefined;
+    this.prefetch = this.places === undefined ? 1 : 0;
     this.transfer = new BatchTransfer(task.partition, loaded.signature);
     channel.listen((message) => this.receive(message));
     channel.unref();
@@ -123,7 +130,9 @@ export class WorkerPartition implements Worker {
       }
       this.transfer.send(batch, info, channel);
       channel.ref();
-      pending.push({ info, listener, resolve, reject, endedRows: new Set(), steps: 0 });
+      const number = this.sent++;
+      const endedRows = new Set<number>();
+      pending.set(number, { batch: number, info, listener, resolve, reject, endedRows, steps: 0 });
     });
   }
 
@@ -164,37 +173,45 @@ export class WorkerPartition implements Worker {
   }
 
   private rejectRevoked(error: () => Error): void {
-    const sent = this.settled + this.pending.length;
+    const { sent } = this;
     this.channel.revoke(sent, (count) => {
-      const { settled, pending } = this;
-      const [start, end] = [sent - count, sent].map((batch) => Math.max(0, batch - settled));
-      pending.slice(start, end).forEach(({ reject }) => reject(error()));
+      for (let batch = sent - count; batch < sent; batch++) {
+        this.pending.get(batch)?.reject(error());
+      }
     });
   }
 
   private receive(message: Parameters<OnMessage>[0]): void {
-    const [running] = this.pending;
-    if (!running) {
+    if ('unreadable' in message) {
+      const error = toWire(unreadableError(message.unreadable));
+      for (const running of this.running()) {
+        // Perhaps not the last message of the batch: the worker is to end it.
+        this.sendEndedRows(running, rowsOf(running));
+        this.settle(running, { error });
+      }
       return;
     }
-    if ('unreadable' in message) {
-      // Perhaps not the last message of the batch: the worker is to end it.
-      this.sendEndedRows(running, rowsOf(running));
-      this.settle(running, { error: toWire(unreadableError(message.unreadable)) });
-    } else if ('batch' in message && message.batch === this.settled) {
-      if ('hook' in message || 'step' in message) {
-        this.progress(running, message);
-      } else {
-        this.settle(running, message);
-      }
+    const running = 'batch' in message ? this.pending.get(message.batch) : undefined;
+    if (!running || !('batch' in message)) {
+      return;
+    }
+    if ('hook' in message || 'step' in message) {
+      this.progress(running, message);
+    } else {
+      this.settle(running, message);
     }
   }
 
+  /** The batches that a message without a number can belong to. */
+  private running(): readonly Pending[] {
+    const pending = [...this.pending.values()];
+    return this.places === undefined ? pending.slice(0, 1) : pending;
+  }
+
   private settle(running: Pending, end: BatchEnd): void {
-    this.pending.shift();
-    this.settled++;
+    this.pending.delete(running.batch);
     this.isAbandoned = false;
-    if (this.pending.length === 0 && !this.isClosing) {
+    if (this.pending.size === 0 && !this.isClosing) {
       this.channel.unref();
     }
     try {
@@ -206,7 +223,7 @@ export class WorkerPartition implements Worker {
 
   /** Progress that the listener refuses fails the batch at once; the worker ends it later. */
   private progress(running: Pending, message: BatchProgress): void {
-    const { listener, endedRows } = running;
+    const { batch, listener } = running;
     try {
       if ('hook' in message) {
         listener.hook(message.hook, unpackOutput(message.value), true);
@@ -214,25 +231,35 @@ export class WorkerPartition implements Worker {
       }
       if (++running.steps % STEPS_PER_ACKNOWLEDGEMENT === 0) {
         const acknowledged = STEPS_PER_ACKNOWLEDGEMENT;
-        this.channel.post({ batch: this.settled, acknowledged }, []);
+        this.channel.post({ batch, acknowledged }, []);
       }
       listener.step(unpackOutput(message.step), message.metadata);
     } catch (error) {
       running.reject(error);
     }
+    if (this.places === undefined) {
+      this.reportEndedRows(running);
+    } else {
+      // Rows that wait for their first step have no messages of their own.
+      this.pending.forEach((each) => this.reportEndedRows(each));
+    }
+  }
+
+  private reportEndedRows(running: Pending): void {
+    const { listener, endedRows } = running;
     const ended = rowsOf(running).filter((row) => !endedRows.has(row) && !listener.isWaiting(row));
     if (ended.length > 0) {
       this.sendEndedRows(running, ended);
     }
   }
 
-  private sendEndedRows({ endedRows }: Pending, rows: readonly number[]): void {
+  private sendEndedRows({ batch, endedRows }: Pending, rows: readonly number[]): void {
     rows.forEach((row) => endedRows.add(row));
-    this.channel.post({ batch: this.settled, endedRows: rows }, []);
+    this.channel.post({ batch, endedRows: rows }, []);
   }
 
   private onExit(exit: WorkerExit): void {
-    const { channel, task, settled } = this;
+    const { channel, task, places } = this;
     const message = `The ${channel.name} of partition ${task.partition} ${describeExit(exit)}`;
     const { cause } = exit;
     const lost = new PartitionLostError(message, { cause });
@@ -241,14 +268,17 @@ export class WorkerPartition implements Worker {
     if (!this.isClosing) {
       this.reportEnd(lost);
     }
-    // Without a count, the first batch without a reply may have begun.
-    const newest = (channel.begun ?? settled + 1) - 1;
-    this.pending.splice(0).forEach(({ reject }, i) => {
-      const batch = settled + i;
+    const pending = [...this.pending.values()];
+    this.pending.clear();
+    // Without a count, the first batch without a reply may have begun, and with places all of them.
+    const waiting = places === undefined ? Math.max(0, pending.length - 1) : 0;
+    const newest = (channel.begun ?? this.sent - waiting) - 1;
+    pending.forEach(({ batch, reject }, i) => {
       // The worker may have died of reading the first batch that it has not begun.
       const Loss =
         batch < newest ? OutputLostError : i === 0 ? LostInTransitError : NotStartedError;
-      reject(batch === newest ? lost : new Loss(message, { cause }));
+      const isLost = batch === newest || (batch < newest && places !== undefined);
+      reject(isLost ? lost : new Loss(message, { cause }));
     });
   }
 }

@@ -1,6 +1,6 @@
 import { type InferenceSession } from 'onnxruntime-node';
 import { Tensor } from 'nestjs-serving';
-import { emptyCache, fromResults, keepRows, type KvCache, toFeeds } from './kv-cache.js';
+import { type CachedRow, emptyCache, fromResults, gather, toFeeds } from './kv-cache.js';
 
 /**
  * Rows of tokens that a language model continues together. The KV cache keeps the tokens before, so a
@@ -10,57 +10,67 @@ import { emptyCache, fromResults, keepRows, type KvCache, toFeeds } from './kv-c
  * attention mask hides it, and positions count from a row's own first token.
  */
 export class Decoding {
-  private cache: KvCache;
-  private padding: readonly number[];
-  private length = 0;
-
-  constructor(
+  private constructor(
     private readonly session: InferenceSession,
-    private next: readonly (readonly number[])[],
-  ) {
-    const longest = Math.max(...next.map(({ length }) => length));
-    this.padding = next.map(({ length }) => longest - length);
-    this.next = next.map((tokens, row) => [
-      ...Array.from({ length: this.padding[row]! }, () => 0),
-      ...tokens,
-    ]);
-    this.cache = emptyCache(session, next.length);
+    private cache = emptyCache(session, 0),
+    /** The number of tokens of each row. */
+    private lengths: readonly number[] = [],
+  ) {}
+
+  /** Reads the beginnings of new rows, which may have any lengths. */
+  static async begin(
+    session: InferenceSession,
+    tokens: readonly (readonly number[])[],
+  ): Promise<Decoding> {
+    const cache = emptyCache(session, tokens.length);
+    const decoding = new Decoding(
+      session,
+      cache,
+      tokens.map(() => 0),
+    );
+    if (tokens.some(({ length }) => length > 0)) {
+      await decoding.read(tokens);
+    }
+    return decoding;
   }
 
-  /**
-   * Runs the next tokens, at first the prompts, and returns for each row the logits of the token
-   * after them.
-   */
-  async step(): Promise<Float32Array[]> {
-    const past = this.length;
-    this.length += this.next[0]!.length;
-    const mask = this.padding.map((padding) =>
-      range(0, this.length, (token) => (token < padding ? 0 : 1)),
+  /** Rows of other decodings, in this order. */
+  static of(session: InferenceSession, rows: readonly CachedRow[]): Decoding {
+    return new Decoding(
+      session,
+      gather(rows),
+      rows.map(({ length }) => length),
     );
-    const positions = this.padding.map((padding) =>
-      range(past, this.length, (token) => Math.max(0, token - padding)),
-    );
+  }
+
+  /** The row as it is now. */
+  row(index: number): CachedRow {
+    return { cache: this.cache, index, length: this.lengths[index]! };
+  }
+
+  /** Appends these tokens to the rows, and returns for each the logits of the token after them. */
+  async read(tokens: readonly (readonly number[])[]): Promise<Float32Array[]> {
+    const past = Math.max(...this.lengths);
+    const added = Math.max(...tokens.map(({ length }) => length));
+    const lengths = this.lengths.map((length, row) => length + tokens[row]!.length);
+    const paddings = lengths.map((length) => past + added - length);
     const results = await this.session.run({
-      input_ids: integers(this.next),
-      attention_mask: integers(mask),
-      position_ids: integers(positions),
+      input_ids: integers(
+        tokens.map((own) => range(own.length - added, own.length, (token) => own[token] ?? 0)),
+      ),
+      attention_mask: integers(
+        paddings.map((padding) => range(0, past + added, (token) => (token < padding ? 0 : 1))),
+      ),
+      position_ids: integers(
+        paddings.map((padding) =>
+          range(past, past + added, (token) => Math.max(0, token - padding)),
+        ),
+      ),
       ...toFeeds(this.cache),
     });
     this.cache = fromResults(results);
+    this.lengths = lengths;
     return lastOfEachRow(results['logits'] as Tensor);
-  }
-
-  /**
-   * Appends a token to each of these rows and drops the other rows, so the next step takes less
-   * time.
-   */
-  continueWith(rows: readonly { readonly row: number; readonly token: number }[]): void {
-    this.next = rows.map(({ token }) => [token]);
-    if (rows.length < this.padding.length) {
-      const kept = rows.map(({ row }) => row);
-      this.padding = kept.map((row) => this.padding[row]!);
-      this.cache = keepRows(this.cache, kept);
-    }
   }
 }
 

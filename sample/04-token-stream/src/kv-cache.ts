@@ -3,9 +3,16 @@ import { Tensor } from 'nestjs-serving';
 
 /**
  * Keys and values of all tokens so far: a tensor [rows, heads, tokens, width] for each `0.key`,
- * `0.value`, `1.key`...
+ * `0.value`, `1.key`... Each row has its tokens at the end; before them is padding.
  */
 export type KvCache = ReadonlyMap<string, Tensor>;
+
+/** One row of a cache, and the number of its tokens. */
+export interface CachedRow {
+  readonly cache: KvCache;
+  readonly index: number;
+  readonly length: number;
+}
 
 const past = 'past_key_values.';
 const present = 'present.';
@@ -39,16 +46,28 @@ export function fromResults(results: InferenceSession.OnnxValueMapType): KvCache
   return new Map(names.map((name) => [name.slice(present.length), results[name] as Tensor]));
 }
 
-/** The cache of some of the rows: the others cost nothing any more. */
-export function keepRows(cache: KvCache, rows: readonly number[]): KvCache {
-  return new Map(Array.from(cache, ([name, tensor]) => [name, rowsOf(tensor, rows)]));
+/**
+ * One cache of these rows, as long as the longest of them: rows that have left, and the padding that
+ * only they needed, take no more memory and time.
+ */
+export function gather(rows: readonly CachedRow[]): KvCache {
+  const names = [...rows[0]!.cache.keys()];
+  return new Map(names.map((name) => [name, gatherTensor(name, rows)]));
 }
 
-function rowsOf(tensor: Tensor, rows: readonly number[]): Tensor {
-  const [, ...inner] = tensor.dims;
-  const size = inner.reduce((product, length) => product * length, 1);
-  const data = tensor.data as Float32Array;
-  const kept = new Float32Array(rows.length * size);
-  rows.forEach((row, index) => kept.set(data.subarray(row * size, (row + 1) * size), index * size));
-  return new Tensor('float32', kept, [rows.length, ...inner]);
+function gatherTensor(name: string, rows: readonly CachedRow[]): Tensor {
+  const [, heads, , width] = rows[0]!.cache.get(name)!.dims as [number, number, number, number];
+  const longest = Math.max(...rows.map(({ length }) => length));
+  const gathered = new Float32Array(rows.length * heads * longest * width);
+  for (const [row, { cache, index, length }] of rows.entries()) {
+    const tensor = cache.get(name)!;
+    const tokens = tensor.dims[2]!;
+    const data = tensor.data as Float32Array;
+    for (let head = 0; head < heads; head++) {
+      const end = (index * heads + head + 1) * tokens * width;
+      const at = (row * heads + head + 1) * longest * width - length * width;
+      gathered.set(data.subarray(end - length * width, end), at);
+    }
+  }
+  return new Tensor('float32', gathered, [rows.length, heads, longest, width]);
 }

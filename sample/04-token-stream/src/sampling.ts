@@ -12,14 +12,14 @@ export interface Sampling {
 
 /**
  * Chooses tokens for one prompt; it keeps its own random numbers, so that others in the batch do
- * not change them.
+ * not change them. The tokens that were drawn before, for an answer that goes on, count.
  */
-export function createSampler({
-  temperature,
-  topK,
-  seed,
-}: Sampling): (logits: Float32Array) => number {
+export function createSampler(
+  { temperature, topK, seed }: Sampling,
+  drawn = 0,
+): (logits: Float32Array) => number {
   const random = seeded(seed);
+  Array.from({ length: drawn }, random);
   return temperature === 0 ? likeliest : (logits) => draw(logits, temperature, topK, random());
 }
 

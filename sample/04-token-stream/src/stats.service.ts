@@ -1,21 +1,26 @@
 import { Injectable, type OnModuleDestroy, type OnModuleInit } from '@nestjs/common';
-import { type BatchEndEvent, type ServingEvent, ServingService } from 'nestjs-serving';
+import { type ServingEvent, ServingService } from 'nestjs-serving';
 import { auditTime, map, type Observable, startWith, Subject, takeUntil } from 'rxjs';
+import { places } from './writer.serving.js';
 
-/** The batches so far, the running one included. */
+/** The answers so far. */
 export interface Stats {
-  readonly batches: number;
   readonly prompts: number;
   /** Answers that are written now. One that has ended, or was stopped, no longer counts. */
   readonly running: number;
-  /** Mean share of the last batches that was used, 0 to 1. */
+  readonly places: number;
+  /** Mean share of the places that was used when the last answers began, 0 to 1. */
   readonly meanFill: number;
-  /** The last batches, the newest at the end. */
-  readonly recent: readonly StartedBatch[];
+  /** The last answers, the newest at the end. */
+  readonly recent: readonly StartedAnswer[];
 }
 
-export interface StartedBatch extends Pick<BatchEndEvent, 'batch' | 'rows' | 'batchSize' | 'fill'> {
-  /** Milliseconds that it ran; absent while it runs. */
+/** An answer. Each is a batch of its own, which joins the others. */
+export interface StartedAnswer {
+  readonly batch: number;
+  /** The answers that were written when it began, itself included. */
+  readonly together: number;
+  /** Milliseconds that it was written for; absent while it is. */
   readonly runTime?: number;
 }
 
@@ -25,8 +30,7 @@ const kept = 40;
 export class StatsService implements OnModuleInit, OnModuleDestroy {
   private readonly end$ = new Subject<void>();
   private readonly running = new Set<number>();
-  private recent: readonly StartedBatch[] = [];
-  private batches = 0;
+  private recent: readonly StartedAnswer[] = [];
   private prompts = 0;
 
   constructor(private readonly servings: ServingService) {}
@@ -53,13 +57,13 @@ export class StatsService implements OnModuleInit, OnModuleDestroy {
   }
 
   get stats(): Stats {
-    const { batches, prompts, running, recent } = this;
-    const filled = recent.reduce((sum, { fill }) => sum + fill, 0);
+    const { prompts, running, recent } = this;
+    const used = recent.reduce((sum, { together }) => sum + together, 0);
     return {
-      batches,
       prompts,
       running: running.size,
-      meanFill: filled / Math.max(1, recent.length),
+      places,
+      meanFill: used / places / Math.max(1, recent.length),
       recent,
     };
   }
@@ -70,11 +74,10 @@ export class StatsService implements OnModuleInit, OnModuleDestroy {
 
   private count(event: ServingEvent) {
     if (event.type === 'batch:start') {
-      const { batch, rows, batchSize, fill, calls } = event;
-      this.batches += 1;
+      const { batch, rows, calls } = event;
       this.prompts += rows;
-      this.recent = [...this.recent, { batch, rows, batchSize, fill }].slice(-kept);
       calls.forEach((call) => this.running.add(call));
+      this.recent = [...this.recent, { batch, together: this.running.size }].slice(-kept);
     } else if (event.type === 'call:end') {
       this.running.delete(event.call);
     } else if (event.type === 'batch:end') {

@@ -3,7 +3,7 @@ import { InjectServing, Serving } from 'nestjs-serving';
 import { concat, defer, map, type Observable, of, tap } from 'rxjs';
 import { ChatTokenizer } from './chat-tokenizer.js';
 import { GenerateQuery } from './generate.query.js';
-import type { Prompt } from './generate.js';
+import type { Prompt } from './writer.model.js';
 
 /** The last event of an answer. */
 export interface Done {

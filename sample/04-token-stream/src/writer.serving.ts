@@ -1,5 +1,8 @@
 import { defineServing } from 'nestjs-serving';
 
+/** The most answers that are written at once. */
+export const places = 8;
+
 /** A serving that gives the answer to a `Prompt` token by token. */
 export function createWriter(folder: string) {
   return defineServing({
@@ -7,9 +10,12 @@ export function createWriter(folder: string) {
     // A thread runs JavaScript: the built file, also when this file runs from its source.
     useFile: new URL('../dist/writer.thread.js', import.meta.url),
     partitions: [{ folder }],
-    batchSize: 8,
-    // A batch takes about a second and takes no more prompts when it runs, so it waits a moment for
-    // prompts that arrive together.
-    batchTimeout: 20,
+    batchSize: places,
+    sequence: {
+      // Those who read an answer wait while new prompts are read: at most so many tokens per step.
+      joins: { cost: 256 },
+      // Tokens in the cache, of 8 KB each.
+      maxCost: 8192,
+    },
   });
 }

@@ -31,6 +31,7 @@ export type Figure =
   | 'P15'
   | 'P16'
   | 'P17'
+  | 'P18'
   | 'P19'
   | 'P21';
 

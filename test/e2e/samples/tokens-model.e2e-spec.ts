@@ -4,9 +4,10 @@ import { join } from 'node:path';
 import { ChatTokenizer } from '../../../sample/04-token-stream/src/chat-tokenizer.js';
 import { Decoding } from '../../../sample/04-token-stream/src/decoding.js';
 import { fetchModel } from '../../../sample/04-token-stream/src/fetch-model.js';
-import { generate, type Prompt } from '../../../sample/04-token-stream/src/generate.js';
 import { loadSession } from '../../../sample/04-token-stream/src/load-session.js';
 import { likeliest } from '../../../sample/04-token-stream/src/sampling.js';
+import { type Prompt, Writer } from '../../../sample/04-token-stream/src/writer.model.js';
+import { SequenceLoop } from '../../../lib/partitions/sequence/sequence-loop.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { whyMissing } from '../../fixtures/http/sample-app.js';
 
@@ -43,16 +44,41 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
     ...options,
   });
 
-  /** The tokens of the answers, and for each step the prompts that were still active. */
-  async function answer(prompts: readonly Prompt[], isWaiting?: (prompt: number) => boolean) {
+  /** The tokens of the answers. Each prompt joins once so many tokens were written before. */
+  async function answer(
+    prompts: readonly Prompt[],
+    joins: readonly number[] = [],
+    maxCost = Infinity,
+  ): Promise<number[][]> {
+    const limits = { joinRows: Infinity, joinCost: Infinity, maxCost };
+    const loop = new SequenceLoop(new Writer(session), limits);
     const answers = prompts.map((): number[] => []);
-    const going: number[][] = [];
-    for await (const step of generate(session, prompts, isWaiting)) {
-      expect(step).toHaveLength(prompts.length);
-      step.forEach((token, prompt) => token !== undefined && answers[prompt]!.push(token));
-      going.push([...step.keys()].filter((prompt) => step[prompt] !== undefined));
+    const waiting = new Set(prompts.keys());
+    let written = 0;
+    const ended: Promise<void>[] = [];
+    const joinDue = (): void => {
+      for (const prompt of waiting) {
+        if ((joins[prompt] ?? 0) <= written) {
+          waiting.delete(prompt);
+          ended.push(
+            loop.run({
+              input: prompts[prompt],
+              isWaiting: () => true,
+              emit: (token) => {
+                answers[prompt]!.push(token as number);
+                written++;
+                joinDue();
+              },
+            }),
+          );
+        }
+      }
+    };
+    joinDue();
+    for (let i = 0; i < ended.length; i++) {
+      await ended[i];
     }
-    return { answers, going };
+    return answers;
   }
 
   const textOf = (tokens: readonly number[]) => {
@@ -70,29 +96,29 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
   });
 
   it('The model answers the capital of China', async () => {
-    const { answers } = await answer([promptOf('中国的首都是哪里？')]);
+    const answers = await answer([promptOf('中国的首都是哪里？')]);
 
     expect(textOf(answers[0]!)).toBe('中国的首都是北京。');
   });
 
   it('The cached decoding equals reading everything again', async () => {
     const { tokens, maxTokens } = promptOf('天空为什么是蓝色的？');
-    const cached = new Decoding(session, [tokens]);
+    const cached = await Decoding.begin(session, [tokens.slice(0, -1)]);
     const read = [...tokens];
 
     for (let count = 0; count < maxTokens; count++) {
-      const [logits] = (await cached.step()) as [Float32Array];
-      const [anew] = (await new Decoding(session, [read]).step()) as [Float32Array];
+      const [logits] = (await cached.read([read.slice(-1)])) as [Float32Array];
+      const whole = await Decoding.begin(session, [[]]);
+      const [anew] = (await whole.read([read])) as [Float32Array];
       const token = likeliest(logits);
 
       expect(difference(logits, anew)).toBeLessThan(1e-3);
       expect(likeliest(anew)).toBe(token);
       read.push(token);
-      cached.continueWith([{ row: 0, token }]);
     }
   });
 
-  it('A prompt in a batch is answered as alone, though others are shorter, end earlier and leave', async () => {
+  it('A prompt is answered as alone, though others are shorter, come later and end earlier', async () => {
     const prompts = [
       promptOf('写一首关于春天的诗'),
       promptOf('1+1等于几？'),
@@ -100,24 +126,37 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
       promptOf('什么是人工智能？', { temperature: 0.8, seed: 7 }),
       promptOf('Hello', { maxTokens: 1 }),
     ];
-    const together = await answer(prompts);
+    const together = await answer(prompts, [0, 3, 3, 9, 40]);
 
     for (const [index, prompt] of prompts.entries()) {
-      const alone = await answer([prompt]);
-      expect(together.answers[index]).toEqual(alone.answers[0]);
+      expect(together[index]).toEqual((await answer([prompt]))[0]);
     }
-    expect(together.going[0]).toEqual([0, 1, 2, 3, 4]);
-    expect(together.going[1]).toEqual([0, 1, 2, 3]);
-    expect(together.going.at(-1)).toEqual([0, 3]);
   });
 
-  it('A prompt without a waiting caller goes no further', async () => {
-    let steps = 0;
-    const prompts = [promptOf('写一首关于春天的诗'), promptOf('什么是人工智能？')];
-    const { answers } = await answer(prompts, (prompt) => prompt === 1 || ++steps < 3);
+  it('[13.6] An answer that was paused goes on as if it had not been', async () => {
+    const prompts = [
+      promptOf('写一首关于春天的诗'),
+      promptOf('什么是人工智能？', { temperature: 0.8, seed: 7 }),
+    ];
+    const most = prompts.reduce((sum, { tokens }) => sum + tokens.length, 0) + 30;
+    const [paused, alone] = [await answer(prompts, [], most), await answer([prompts[1]!])];
 
-    expect(answers.map(({ length }) => length)).toEqual([3, 40]);
-    await expect(answer([prompts[1]!])).resolves.toMatchObject({ answers: [answers[1]] });
+    expect(paused[1]).toEqual(alone[0]);
+    expect(paused.map(({ length }) => length)).toEqual([40, 40]);
+  });
+
+  it('The cache is as long as the longest answer that is being written', async () => {
+    const [long, short] = [
+      [1, 2, 3, 4, 5],
+      [1, 2],
+    ];
+    const both = await Decoding.begin(session, [long, short]);
+    await both.read([[6], [3]]);
+    const kept = Decoding.of(session, [both.row(1)]).row(0);
+
+    expect([...kept.cache.values()].map(({ dims }) => dims[2])).toEqual(
+      Array.from(kept.cache, () => 3),
+    );
   });
 
   it('Quantised activations differ when a prompt is read in one piece', async () => {
@@ -125,8 +164,10 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
       intraOpNumThreads: 1,
     });
     const { tokens } = promptOf('中国的首都是哪里？');
-    const [logits] = (await new Decoding(session, [tokens]).step()) as [Float32Array];
-    const [rounded] = (await new Decoding(quantised, [tokens]).step()) as [Float32Array];
+    const [logits] = (await (await Decoding.begin(session, [[]])).read([tokens])) as [Float32Array];
+    const [rounded] = (await (await Decoding.begin(quantised, [[]])).read([tokens])) as [
+      Float32Array,
+    ];
 
     expect(difference(logits, rounded)).toBeGreaterThan(5);
     await quantised.release();

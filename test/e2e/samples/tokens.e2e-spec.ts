@@ -62,21 +62,6 @@ describeUnless(modelMissing, 'the token stream sample', () => {
       ),
     );
 
-  /**
-   * Makes calls share a batch: they arrive while another call runs, which is cancelled when all
-   * have arrived.
-   */
-  async function inOneBatch<T>(count: number, calls: () => Promise<T>): Promise<T> {
-    const running = events(poem, { maxTokens: '1000' });
-    await running.next();
-    const [arrived, batch] = [next('call:start', count), next('batch:start')];
-    const result = calls();
-    await arrived;
-    await running.return(undefined);
-    await expect(batch).resolves.toMatchObject({ rows: count });
-    return result;
-  }
-
   it('The statistics count an answer while it is written', async () => {
     const before = await stats();
     const ended = next('batch:end');
@@ -86,60 +71,35 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     await answering.return(undefined);
     await ended;
 
-    expect(during).toMatchObject({
-      batches: before.batches + 1,
-      prompts: before.prompts + 1,
-      running: 1,
-    });
-    expect(during.recent.at(-1)).toEqual({
-      batch: expect.any(Number),
-      rows: 1,
-      batchSize: 8,
-      fill: 1 / 8,
-    });
-    await expect(stats()).resolves.toMatchObject({ running: 0 });
-  });
-
-  it('An answer that has ended no longer counts as running while its batch goes on', async () => {
-    await inOneBatch(2, async () => {
-      const other = events(essay, { maxTokens: '200' });
-      await Promise.all([other.next(), answer(sum)]);
-      await expect(stats()).resolves.toMatchObject({ running: 1 });
-      const ended = next('batch:end');
-      await other.return(undefined);
-      await ended;
-    });
-  });
-
-  it('The statistics count batches and prompts', async () => {
-    const before = await stats();
-    const ended = next('batch:end');
-    await answer(sum);
-    await ended;
+    expect(during).toMatchObject({ prompts: before.prompts + 1, running: 1, places: 8 });
+    expect(during.recent.at(-1)).toEqual({ batch: expect.any(Number), together: 1 });
     const after = await stats();
-
-    expect(after).toMatchObject({
-      batches: before.batches + 1,
-      prompts: before.prompts + 1,
-      running: 0,
-    });
-    expect(after.recent.at(-1)).toMatchObject({
-      rows: 1,
-      batchSize: 8,
-      runTime: expect.any(Number),
-    });
+    expect(after.running).toBe(0);
+    expect(after.recent.at(-1)).toMatchObject({ together: 1, runTime: expect.any(Number) });
   });
 
-  it('Tokens are streamed one by one while the batch runs', async () => {
+  it('[13.1] A prompt that comes while an answer is written is answered at once, and counts no longer', async () => {
+    const long = events(essay, { maxTokens: '1000' });
+    await long.next();
+    const { text } = await answer(sum);
+
+    expect(text).toBe('1+1等于2。');
+    await expect(stats()).resolves.toMatchObject({ running: 1 });
+    const ended = next('batch:end');
+    await long.return(undefined);
+    await ended;
+  });
+
+  it('Tokens are streamed one by one while the answer is written', async () => {
     const order: string[] = [];
-    const batch = next('batch:end').then(() => order.push('batch ended'));
+    const ended = next('batch:end').then(() => order.push('ended'));
     for await (const { type } of events(poem, { maxTokens: '60' })) {
       order.push(type);
     }
-    await batch;
+    await ended;
 
     expect(order.filter((what) => what === 'message')).toHaveLength(60);
-    expect(order.indexOf('batch ended')).toBeGreaterThan(10);
+    expect(order.indexOf('ended')).toBeGreaterThan(10);
     expect(order.indexOf('done')).toBeGreaterThan(59);
   });
 
@@ -152,7 +112,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     expect(cut.done).toMatchObject({ tokens: 3, reason: 'length' });
   });
 
-  it('Concurrent prompts are answered in shared batches, each as if it were alone', async () => {
+  it('Concurrent prompts are answered together, each as if it were alone', async () => {
     const prompts = [
       poem,
       essay,
@@ -162,37 +122,20 @@ describeUnless(modelMissing, 'the token stream sample', () => {
       '天空为什么是蓝色的？',
       'Hello',
       'Why is the sky blue?',
+      'What is AI?',
+      '写一首关于秋天的诗',
     ];
     const options = { maxTokens: '30' };
-    const together = await inOneBatch(8, () =>
-      Promise.all(prompts.map((prompt) => answer(prompt, options))),
-    );
+    const together = await Promise.all(prompts.map((prompt) => answer(prompt, options)));
+    const { recent } = await stats();
 
+    expect(Math.max(...recent.map((each) => each.together))).toBeGreaterThan(3);
     for (const [index, prompt] of prompts.entries()) {
       await expect(answer(prompt, options)).resolves.toEqual(together[index]);
     }
   });
 
-  it('[8.4] A prompt that ends early is completed while the others of its batch go on', async () => {
-    const order: string[] = [];
-    await inOneBatch(2, () =>
-      Promise.all([
-        answer(sum).then(({ text }) => order.push(text)),
-        (async () => {
-          for await (const { type } of events(essay, { maxTokens: '50' })) {
-            order.push(type);
-          }
-        })(),
-      ]),
-    );
-
-    const early = order.indexOf('1+1等于2。');
-    expect(early).toBeGreaterThan(0);
-    expect(order.slice(early).filter((what) => what === 'message').length).toBeGreaterThan(10);
-    expect(order.at(-1)).toBe('done');
-  });
-
-  it('The batch ends when all clients have left', async () => {
+  it('[13.3] An answer ends when its client has left', async () => {
     const whole = next('batch:end');
     await answer(poem, { maxTokens: '100' });
     const left = next('batch:end');
@@ -203,20 +146,19 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     expect(ofLeft).toBeLessThan(ofWhole! / 2);
   });
 
-  it('The batch goes on with the others when one client leaves', async () => {
+  it('The other answers go on when one client leaves', async () => {
     const options = { maxTokens: '40' };
-    const [, other] = await inOneBatch(2, () =>
-      Promise.all([askAndLeave(), answer(essay, options)]),
-    );
+    const [, other] = await Promise.all([askAndLeave(), answer(essay, options)]);
 
     await expect(answer(essay, options)).resolves.toEqual(other);
   });
 
-  it('Equal seeds draw equal text, with any other prompt in the batch', async () => {
+  it('Equal seeds draw equal text, beside any other prompt', async () => {
     const options = { maxTokens: '20', temperature: '1', topK: '50' };
-    const [{ text }] = await inOneBatch(2, () =>
-      Promise.all([answer(poem, { ...options, seed: '3' }), answer(essay, options)]),
-    );
+    const [{ text }] = await Promise.all([
+      answer(poem, { ...options, seed: '3' }),
+      answer(essay, options),
+    ]);
 
     await expect(answer(poem, { ...options, seed: '3' })).resolves.toMatchObject({ text });
     await expect(answer(poem, { ...options, seed: '4' })).resolves.not.toMatchObject({ text });
@@ -254,15 +196,14 @@ describeUnless(modelMissing, 'the token stream sample', () => {
           `getComputedStyle(document.querySelector('#answers'), '::before').content`,
         ),
       ).toContain('No answers yet.');
-      const started = Number(await page.locator('#batches').textContent());
+      const started = Number(await page.locator('#prompts').textContent());
       await page.getByRole('button', { name: 'Five at once' }).click();
       const poemCard = page.locator('article', { hasText: poem });
       await poemCard.getByText(/^\d+ tokens, \d+ a second$/).waitFor();
-      // Some of the five may come too late for the batch of the others.
       await page.waitForFunction(`document.querySelector('#running').textContent > 1`);
-      expect(Number(await page.locator('#batches').textContent())).toBeGreaterThan(started);
+      expect(Number(await page.locator('#prompts').textContent())).toBeGreaterThan(started);
       const title = await page.locator('#bars i.running').last().getAttribute('title');
-      expect(title).toMatch(/^\d of 8 prompts, running$/);
+      expect(title).toMatch(/^\d of 8 places, running$/);
       await expectToFit(page);
       await page.setViewportSize({ width: 390, height: 860 });
       const prompt = (await page.getByLabel('Prompt').boundingBox())!;
@@ -280,14 +221,14 @@ describeUnless(modelMissing, 'the token stream sample', () => {
       expect(await page.locator('article.running').count()).toBe(0);
       await page.waitForFunction(`document.querySelector('#running').textContent === '0'`);
 
-      const ended = Number(await page.locator('#batches').textContent());
+      const ended = Number(await page.locator('#prompts').textContent());
       await page.getByLabel('Prompt').fill('中国的首都是哪里？');
       await page.getByRole('button', { name: 'Write', exact: true }).click();
       await page
         .locator('article', { hasText: '中国的首都是北京。' })
         .getByText('ended by itself')
         .waitFor();
-      await page.waitForFunction(`document.querySelector('#batches').textContent > ${ended}`);
+      await page.waitForFunction(`document.querySelector('#prompts').textContent > ${ended}`);
       expect(problems).toEqual([]);
 
       await page.screenshot({ path: 'test-results/token-stream.png' });

@@ -210,4 +210,49 @@ describe('Pool', () => {
     expect(pool.runningUntil(20)).toBe(0);
     expect(pool.isIdle).toBe(true);
   });
+
+  it('[13.1] A partition with places takes as many batches at once, and the one with the most free places is next', () => {
+    const pool = new Pool([2, 3].map((places) => ({ prefetch: 0, places })));
+    const given = Array.from({ length: 5 }, () => start(pool, 'growing').partition);
+
+    expect(given).toEqual([0, 1, 1, 0, 1]);
+    expect(pool.next('full', 0)).toBeUndefined();
+    expect(pool.idle).toBe(0);
+  });
+
+  it('[13.1] A place is free when its batch ends, in any order, and each batch has its own run time', () => {
+    const pool = new Pool([{ prefetch: 0, places: 2 }]);
+    const load = pool.next('full', 0)!;
+    const [first, second] = [10, 20].map((now) => pool.start(load, 0, now));
+    expect(pool.idle).toBe(0);
+
+    expect(pool.end(load, second!, 50)).toBe(20);
+    expect(pool.idle).toBe(1);
+    expect(pool.next('full', 50)).toBe(load);
+    expect(pool.end(load, first!, 60)).toBe(10);
+    expect(pool.isIdle).toBe(true);
+  });
+
+  it('[13.1] A partition with places that is lost or unavailable takes no batch', () => {
+    const [first, second]: State[] = [2, 2].map((places) => ({ prefetch: 0, places }));
+    const pool = new Pool([first!, second!]);
+    [start(pool), start(pool)].forEach(() => {});
+    first!.lost = gone;
+
+    expect([start(pool).partition, pool.next('full', 0)]).toEqual([1, undefined]);
+    expect(pool.idle).toBe(0);
+  });
+
+  it('[13.1] The batches of a partition with places are never revoked for an idle partition', () => {
+    const given: number[] = [];
+    const pool = new Pool(
+      [0, 1].map((partition) => ({ prefetch: 0, places: 2, revoke: () => given.push(partition) })),
+    );
+    const load = pool.next('full', 0)!;
+    [0, 1].forEach((now) => pool.start(load, 0, now));
+
+    expect(pool.isUneven).toBe(false);
+    pool.revoke(2);
+    expect(given).toEqual([]);
+  });
 });

@@ -258,7 +258,7 @@ describe('resolveDefinition', () => {
       { isolation: 'process' },
       'option "isolation" is "process"; allowed is nothing here: only model and useFile run apart from',
     ],
-    [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchKeys,'],
+    [{ session: {} }, 'unknown option "session" ({}); did you mean "sessions"? known are allowedSizes, batchKeys,'],
     [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchKeys,'],
     [
       { recovery: { retries: -1 } },

@@ -14,7 +14,7 @@ import {
   type ServingOptions,
   SessionEndedError,
 } from 'nestjs-serving';
-import type { BatchFunctionFactory } from '../../../lib/partitions/batch-function.js';
+import type { FunctionRunner } from '../../../lib/definition/serving-definition.js';
 import { outcomeOf } from '../../fixtures/async/outcome-of.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
@@ -22,7 +22,7 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 type Heard = readonly string[];
 
 type Definition = ServingOptions<string, Heard> & {
-  readonly useFactory: BatchFunctionFactory;
+  readonly useFactory: FunctionRunner['useFactory'];
 };
 
 /** One batch of steps that runs until the test ends it. */

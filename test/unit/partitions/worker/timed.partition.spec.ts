@@ -244,4 +244,30 @@ describe('A partition with a run timeout', () => {
 
     expect([seen, timers()]).toEqual([[], 0]);
   });
+
+  it('[13.9] The timeout of a sequence counts from the last value of any row, and fails all of them', async () => {
+    const worker = Object.assign(new FakeWorker(), { places: 2 });
+    const { partition, seen } = timed(worker);
+    const outcomes = ['a', 'b'].map((row) => outcomeOf(runRows(partition, [row])));
+    const [first, second] = worker.batches;
+    for (let step = 0; step < 5; step++) {
+      await later(49);
+      [first, second][step % 2]!.listener.step([step], undefined);
+    }
+    await later(49);
+    expect([seen, outcomes]).toEqual([[], [{}, {}]]);
+
+    await later(1);
+    const message =
+      'Partition 1 has run a step of 2 rows for over 50 ms; raise recovery.runTimeout if steps may ' +
+      'take so long';
+    expect(outcomes).toEqual([1, 2].map(() => ({ error: new RunTimeoutError(message) })));
+    await turn();
+    // The other row was revoked, and the step still runs.
+    expect([worker.batches.length, partition.status.state]).toEqual([1, 'hung']);
+    first!.finish([]);
+    await turn();
+    expect(partition.status.state).toBe('up');
+    expect(timers()).toBe(0);
+  });
 });

@@ -1,0 +1,86 @@
+import type { DONE } from '../batch-function.js';
+
+/**
+ * A model whose rows run step by step, each for as long as it needs: rows join and leave between two
+ * steps. Its states stay where it runs. After Orca (Yu et al., OSDI 2022).
+ */
+export interface SequenceModel<Input, Value, State> {
+  /**
+   * Makes the states of rows that join, such as the cache of a prompt. An `Error` in the list fails
+   * its own caller. If it throws, all rows that were to join fail.
+   */
+  start(
+    inputs: readonly Input[],
+    context: SequenceStart<Value>,
+  ): readonly (State | Error)[] | Promise<readonly (State | Error)[]>;
+  /**
+   * Makes the next value of each row that is present, in the order in which they joined: a value, or
+   * `last(value)`, `DONE`, or an `Error` that fails its own caller. If it throws, all of these rows
+   * fail, and the next step is that of new rows.
+   */
+  step(
+    states: readonly State[],
+    context: SequenceStep,
+  ): readonly SequenceResult<Value>[] | Promise<readonly SequenceResult<Value>[]>;
+  /** Frees a state; called once for each that `start` has made. */
+  end?(state: State, reason: SequenceEnd): void | Promise<void>;
+  /**
+   * The cost of a row that has emitted this many values, such as the tokens in its cache; for
+   * `sequence.maxCost` and `sequence.joins.cost`. A number of 0 or more.
+   */
+  cost?(input: Input, values: number): number;
+}
+
+/** A sequence model of any types: of rows like these, and with these results of a step. */
+export interface AnySequenceModel<Inputs = never, Results = unknown> {
+  start(inputs: Inputs, context: SequenceStart<never>): unknown;
+  step(states: never, context: SequenceStep): Results;
+  end?(state: never, reason: SequenceEnd): unknown;
+  cost?(input: never, values: number): number;
+}
+
+/** The second parameter of {@link SequenceModel.start}. */
+export interface SequenceStart<Value = unknown> {
+  /**
+   * For each row the values that it has emitted: none, unless it was paused and starts again. Its
+   * next value is the one after them.
+   */
+  readonly emitted: readonly (readonly Value[])[];
+}
+
+/** The second parameter of {@link SequenceModel.step}. */
+export interface SequenceStep {
+  /** Whether other rows are present than in the step before. */
+  readonly changed: boolean;
+}
+
+/** The result of a step for one row. */
+export type SequenceResult<Value> = Value | Last<Value> | typeof DONE | Error;
+
+/**
+ * Why a state ended. `ended`: the row had its last value. `cancelled`: no caller waits for it.
+ * `failed`: an error. `paused`: the cost of all rows was above `maxCost`; the row starts again.
+ */
+export type SequenceEnd = 'ended' | 'cancelled' | 'failed' | 'paused';
+
+/** Marks the last value of a row; made by {@link last}. */
+export class Last<Value> {
+  constructor(readonly value: Value) {}
+}
+
+/** The last value of a row: it ends with this step, and not with a `DONE` one step later. */
+export function last<Value>(value: Value): Last<Value> {
+  return new Last(value);
+}
+
+/** The places of a partition, and what may join them. */
+export interface SequenceLimits {
+  /** The number of rows that a partition runs at once. */
+  readonly places: number;
+  /** The most rows that join before one step. */
+  readonly joinRows: number;
+  /** The most that rows may cost that join before one step; the first of them may cost more. */
+  readonly joinCost: number;
+  /** The most that the rows of a model may cost together. */
+  readonly maxCost: number;
+}

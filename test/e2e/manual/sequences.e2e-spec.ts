@@ -1,0 +1,76 @@
+import { describe, expect, it } from '@jest/globals';
+import { RequestTooLargeError } from 'nestjs-serving';
+// #region imports
+import { defineServing, DONE, last, type SequenceModel } from 'nestjs-serving';
+// #endregion
+import { iterated, outputsOf } from '../../fixtures/async/streams.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+
+// #region model
+interface Prompt {
+  readonly text: string;
+  readonly maxWords: number;
+}
+
+/** One row while it runs. A language model keeps its cache of keys and values here. */
+interface Row {
+  readonly words: readonly string[];
+  readonly maxWords: number;
+  next: number;
+}
+
+/** Writes the words of the prompt backwards, one per step. */
+const reverser: SequenceModel<Prompt, string, Row> = {
+  // Rows that join: reads their prompts, all in one run of the model.
+  start: (prompts, { emitted }) =>
+    prompts.map(({ text, maxWords }, i) =>
+      text === ''
+        ? new RangeError('The prompt is empty')
+        : { words: text.split(' ').toReversed(), maxWords, next: emitted[i]!.length },
+    ),
+
+  // The next value of every row that is present, all in one run of the model.
+  step: (rows) =>
+    rows.map((row) => {
+      const word = row.words[row.next++];
+      return word === undefined ? DONE : row.next === row.maxWords ? last(word) : word;
+    }),
+
+  // What a row costs when it has this many values, for example the tokens in its cache.
+  cost: ({ text }, values) => text.split(' ').length + values,
+};
+// #endregion
+
+// #region definition
+export const writer = defineServing({
+  name: 'writer',
+  batchSize: 8, // places of each partition: the most rows that run at once
+  sequence: {
+    joins: { rows: 4, cost: 256 }, // what may join before one step
+    maxCost: 8192, // what all rows of a partition may cost together
+  },
+  useFactory: () => reverser,
+});
+// #endregion
+
+const row = (text: string, maxWords = 100): Prompt => ({ text, maxWords });
+
+describe('The page on sequences', () => {
+  const start = useServings();
+  it('[13.2] The model of the manual writes the words of a prompt one by one', async () => {
+    const serving = await start(writer);
+    const [events, list, cut] = await Promise.all([
+      iterated(serving.stream(row('a b c'))),
+      serving.batchedRun(row('d e')),
+      serving.batchedRun(row('f g h', 2)),
+    ]);
+
+    expect(outputsOf(events)).toEqual(['c', 'b', 'a']);
+    expect([list, cut]).toEqual([
+      ['e', 'd'],
+      ['h', 'g'],
+    ]);
+    await expect(serving.batchedRun(row(''))).rejects.toThrow('The prompt is empty');
+    await expect(serving.batchedRun(row('a '.repeat(9000)))).rejects.toThrow(RequestTooLargeError);
+  });
+});

@@ -1,0 +1,112 @@
+import { describe, expect, it } from '@jest/globals';
+import { createServing, InvalidServingError, type ServingDefinition } from 'nestjs-serving';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+
+const model = { start: (rows: unknown[]) => rows, step: (states: unknown[]) => states };
+const valid = { name: 'writer', sequence: {}, useFactory: () => model };
+
+/** Options that violate the types are allowed here. */
+const create = (options: object) => createServing(options as ServingDefinition);
+
+describe('The definition of a sequence', () => {
+  const start = useServings();
+
+  it.each([
+    [
+      { allowedSizes: [1, 4] },
+      'allowedSizes [ 1, 4 ] has no effect on a sequence, where a step has as many rows as are present; leave it out',
+    ],
+    [
+      { batchTimeout: 0 },
+      'batchTimeout 0 has no effect on a sequence, where a row joins as soon as a place is free; leave it out',
+    ],
+    [
+      { batchKeys: ['a', { key: 'b', batchSize: 2 }] },
+      "batchKeys { key: 'b', batchSize: 2 } has no effect on a sequence, where all keys share the places of a partition; leave it out",
+    ],
+    [
+      { recovery: { idempotent: true, isolateFailures: true } },
+      'recovery.isolateFailures true has no effect on a sequence, where a step never runs again; leave it out',
+    ],
+    [
+      { sequence: { joins: { rows: 0 } } },
+      'option "sequence.joins.rows" is 0; allowed is a whole number from 1 to 9007199254740991',
+    ],
+    [
+      { sequence: { joins: { cost: 0 } } },
+      'option "sequence.joins.cost" is 0; allowed is a number above 0',
+    ],
+    [
+      { sequence: { maxCosts: 1 } },
+      'unknown option "sequence.maxCosts" (1); did you mean "sequence.maxCost"? known are joins, maxCost',
+    ],
+    [{ sequence: true }, 'option "sequence" is true; allowed is an object of joins, maxCost'],
+  ])('[13.10] The options %j fail the boot', (options, message) => {
+    expect(() => create({ ...valid, ...options })).toThrow(
+      new InvalidServingError(`Serving "writer" with "useFactory": ${message}`),
+    );
+  });
+
+  it.each([
+    ['useClass', { useClass: class {} }],
+    ['model', { model: 'model.onnx' }],
+  ])('[13.10] A sequence with %s fails the boot', (kind, runner) => {
+    expect(() => create({ name: 'writer', sequence: {}, ...runner })).toThrow(
+      `Serving "writer" with "${kind}": option "sequence" is {}; allowed is nothing here: only ` +
+        'useFactory and useFile run sequences',
+    );
+  });
+
+  it.each([
+    [
+      'a function',
+      () => () => [],
+      {},
+      'an object with start, step; for partition 0 and key "default" it returned [Function (anonymous)], without start, step',
+    ],
+    [
+      'nothing',
+      () => undefined,
+      {},
+      'an object with start, step; for partition 0 and key "default" it returned undefined, without start, step',
+    ],
+    ['a model without step', () => ({ start: model.start }), {}, 'without step'],
+    [
+      'a model without cost where a cost is limited',
+      () => model,
+      { maxCost: 1 },
+      'an object with start, step, cost; for',
+    ],
+    [
+      'a model without cost where joins are limited',
+      () => model,
+      { joins: { cost: 1 } },
+      'without cost',
+    ],
+  ])(
+    '[13.10] A factory that returns %s fails the start',
+    async (_, useFactory, sequence, message) => {
+      await expect(start({ ...valid, sequence, useFactory } as ServingDefinition)).rejects.toThrow(
+        message,
+      );
+    },
+  );
+
+  it('[13.10] A factory that returns a model without the option sequence fails the start', async () => {
+    await expect(start({ name: 'writer', useFactory: () => model })).rejects.toThrow(
+      '; for a model that runs step by step, add the option sequence: {}',
+    );
+  });
+
+  it('[13.10] The places of a sequence cannot change while it runs', async () => {
+    const serving = await start(valid as ServingDefinition);
+
+    expect(() => serving.setBatchSize(2)).toThrow(
+      new InvalidServingError(
+        'Serving "writer" runs sequences: the number of its places is fixed when it starts, and its ' +
+          'rows wait for no others; set batchSize in its definition',
+      ),
+    );
+    expect(() => serving.setBatchTimeout(2)).toThrow(InvalidServingError);
+  });
+});

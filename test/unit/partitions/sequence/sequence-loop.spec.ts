@@ -1,0 +1,302 @@
+import { beforeEach, describe, expect, it } from '@jest/globals';
+import { InvalidOutputError, RequestTooLargeError, type SequenceModel } from 'nestjs-serving';
+import { SequenceLoop } from '../../../../lib/partitions/sequence/sequence-loop.js';
+import { failureOf } from '../../../fixtures/async/failure-of.js';
+import { turn } from '../../../fixtures/async/virtual-time.js';
+import { type CountedRow, CountingModel } from '../../../fixtures/partitions/counting-model.js';
+
+const NO_LIMITS = { joinRows: Infinity, joinCost: Infinity, maxCost: Infinity };
+
+describe('A sequence loop', () => {
+  let model: CountingModel;
+  let got: unknown[];
+  const left = new Set<string>();
+
+  beforeEach(() => {
+    model = new CountingModel();
+    got = [];
+    left.clear();
+  });
+
+  const loopOf = (limits: Partial<typeof NO_LIMITS> = {}, own: object = model) =>
+    new SequenceLoop(own as SequenceModel<unknown, unknown, unknown>, { ...NO_LIMITS, ...limits });
+
+  /** Runs a row, and notes its values as they come. */
+  function run(
+    loop: SequenceLoop,
+    row: CountedRow,
+    emit = (value: unknown) => void got.push(value),
+  ) {
+    return loop.run({ input: row, isWaiting: () => !left.has(row.name), emit });
+  }
+
+  it('[13.1] A row joins those that run before the next step, and leaves when it has ended', async () => {
+    const loop = loopOf();
+    const [a, b] = [run(loop, { name: 'a', steps: 4 }), run(loop, { name: 'b', steps: 1 })];
+    await b;
+    await Promise.all([a, run(loop, { name: 'c', steps: 2 })]);
+
+    expect(got).toEqual(['a0', 'b0', 'a1', 'a2', 'c0', 'a3', 'c1']);
+    expect(model.log).toEqual([
+      'start a b',
+      'step! a b',
+      'step a b',
+      'end b ended',
+      'start c',
+      'step! a c',
+      'step a c',
+      'step a c',
+      'end a ended',
+      'end c ended',
+    ]);
+  });
+
+  it('[13.2] The last value of a row ends it without a further step', async () => {
+    await run(loopOf(), { name: 'a', steps: 2, marked: true });
+
+    expect(got).toEqual(['a0', 'a1']);
+    expect(model.log).toEqual(['start a', 'step! a', 'step a', 'end a ended']);
+  });
+
+  it('[13.2] The values of promises in the list of a step are awaited', async () => {
+    const results = [() => Promise.resolve('later'), () => Promise.reject(new RangeError('never'))];
+    const step = () => [results.shift()!()];
+    const loop = loopOf({}, { start: () => ['state'], step });
+
+    await run(loop, { name: 'a', steps: 2 });
+
+    expect(got).toEqual(['later', new RangeError('never')]);
+  });
+
+  it('[13.3] A row that no caller waits for leaves before the next step, and its state ends', async () => {
+    const loop = loopOf();
+    const ended = run(loop, { name: 'a', steps: 1000 }, (value) => {
+      got.push(value);
+      left.add('a');
+    });
+    await Promise.all([ended, run(loop, { name: 'b', steps: 1 })]);
+
+    expect(got).toEqual(['a0', 'b0']);
+    expect(model.log).toContain('end a cancelled');
+    expect(model.counts).toEqual({ started: 2, ended: 2 });
+  });
+
+  it('[13.3] A row that no caller waits for before it has joined never starts', async () => {
+    left.add('a');
+    await run(loopOf(), { name: 'a', steps: 3 });
+
+    expect(model.log).toEqual([]);
+  });
+
+  it('[13.4] An Error in the list of start or step fails its own row', async () => {
+    const loop = loopOf();
+    await Promise.all([
+      run(loop, { name: 'a', steps: -1 }),
+      run(loop, { name: 'b', steps: 9, failsAt: 1 }),
+      run(loop, { name: 'c', steps: 2 }),
+    ]);
+
+    expect(got).toEqual([new RangeError('a'), 'b0', 'c0', new RangeError('b1'), 'c1']);
+    expect(model.log.filter((line) => line.startsWith('end'))).toEqual([
+      'end b failed',
+      'end c ended',
+    ]);
+  });
+
+  it('[13.4] When start throws, the rows that were to join fail, and the others go on', async () => {
+    const loop = loopOf();
+    const fault = new Error('no memory');
+    const a = run(loop, { name: 'a', steps: 3 });
+    await turn();
+    model.fail({ start: fault });
+    const joining = ['b', 'c'].map((name) => failureOf(run(loop, { name, steps: 1 })));
+
+    await expect(Promise.all(joining)).resolves.toEqual([fault, fault]);
+    await a;
+    expect(got).toEqual(['a0', 'a1', 'a2']);
+    expect(model.counts).toEqual({ started: 1, ended: 1 });
+  });
+
+  it('[13.4] When a step throws, all present rows fail, none runs again, and new rows run', async () => {
+    const loop = loopOf();
+    const fault = new Error('no memory');
+    model.fail({ step: fault });
+    const rows = ['a', 'b'].map((name) => failureOf(run(loop, { name, steps: 1 })));
+
+    await expect(Promise.all(rows)).resolves.toEqual([fault, fault]);
+    expect(model.log).toEqual(['start a b', 'step! a b', 'end a failed', 'end b failed']);
+    delete (model as unknown as { faults: { step?: Error } }).faults.step;
+    await run(loop, { name: 'c', steps: 1 });
+    expect(got).toEqual(['c0']);
+  });
+
+  it.each([
+    [
+      'start',
+      { start: () => [] },
+      'start(inputs) of a sequence must return a list with an entry for each of its 1 rows; it returned a list of 0',
+    ],
+    [
+      'step',
+      { start: () => [1], step: () => 'a' },
+      'step(states) of a sequence must return a list with an entry for each of its 1 rows; it returned "a"',
+    ],
+  ])('[13.4] A result of %s without an entry per row fails the rows', async (_, own, message) => {
+    const failed = run(loopOf({}, own), { name: 'a', steps: 1 });
+
+    await expect(failed).rejects.toThrow(new InvalidOutputError(message));
+  });
+
+  it('[13.4] A value that cannot be handed out, or an end that throws, fails its own row', async () => {
+    const fault = new Error('cannot be cloned');
+    const broken = new Error('cannot be freed');
+    class BrokenModel extends CountingModel {
+      override end(...ended: Parameters<CountingModel['end']>): void {
+        super.end(...ended);
+        if (ended[0].row.name === 'b') {
+          throw broken;
+        }
+      }
+    }
+    model = new BrokenModel();
+    const loop = loopOf();
+    const outcomes = Promise.all([
+      failureOf(
+        run(loop, { name: 'a', steps: 3 }, () => {
+          throw fault;
+        }),
+      ),
+      failureOf(run(loop, { name: 'b', steps: 1 })),
+      failureOf(run(loop, { name: 'c', steps: 2 })),
+    ]);
+
+    await expect(outcomes).resolves.toEqual([fault, broken, undefined]);
+    expect(got).toEqual(['b0', 'c0', 'c1']);
+    expect(model.counts).toEqual({ started: 3, ended: 3 });
+  });
+
+  it('[13.5] No more rows join before one step than joins.rows', async () => {
+    const loop = loopOf({ joinRows: 2 });
+    await Promise.all(['a', 'b', 'c'].map((name) => run(loop, { name, steps: 2 })));
+
+    expect(model.log.slice(0, 4)).toEqual(['start a b', 'step! a b', 'start c', 'step! a b c']);
+  });
+
+  it('[13.5] Rows that join before one step cost no more than joins.cost, unless it is one row', async () => {
+    const loop = loopOf({ joinCost: 10 });
+    await Promise.all(
+      [30, 4, 6, 1].map((size, i) => run(loop, { name: 'abcd'[i]!, steps: 2, size })),
+    );
+
+    expect(model.log.filter((line) => line.startsWith('start'))).toEqual([
+      'start a',
+      'start b c',
+      'start d',
+    ]);
+  });
+
+  it('[13.6] While the rows would cost more than maxCost, the youngest is paused, and starts again with its values', async () => {
+    const loop = loopOf({ maxCost: 6 });
+    await Promise.all([
+      run(loop, { name: 'a', steps: 4, marked: true }),
+      run(loop, { name: 'b', steps: 4, marked: true }),
+    ]);
+
+    expect(got).toEqual(['a0', 'b0', 'a1', 'b1', 'a2', 'b2', 'a3', 'b3']);
+    expect(model.log).toEqual([
+      'start a b',
+      'step! a b',
+      'step a b',
+      'step a b',
+      'end b paused',
+      'step! a',
+      'end a ended',
+      'start b+++',
+      'step! b',
+      'end b ended',
+    ]);
+  });
+
+  it('[13.6] A paused row starts before rows that are new', async () => {
+    const loop = loopOf({ maxCost: 4, joinRows: 3 });
+    await Promise.all(
+      ['a', 'b', 'c', 'd'].map((name) =>
+        run(loop, { name, steps: name === 'd' ? 1 : 3, marked: true }),
+      ),
+    );
+
+    const starts = model.log.filter((line) => line.startsWith('start'));
+    expect(starts).toEqual(['start a b c', 'start b++', 'start c+ d']);
+    expect(model.counts).toEqual({ started: 6, ended: 6 });
+  });
+
+  it('[13.6] A row is paused four times at most', async () => {
+    // Without the limit the fifth of these rows would be paused five times.
+    const sizes = [
+      [24, 6],
+      [19, 0],
+      [5, 6],
+      [3, 5],
+      [20, 7],
+      [30, 1],
+      [2, 1],
+    ] as const;
+    const rows = sizes.map(([steps, size], i) => ({ name: `r${i}.`, steps, size, marked: true }));
+    const loop = loopOf({ maxCost: 38 });
+    await Promise.all(rows.map((row) => run(loop, row)));
+
+    const pauses = rows.map(
+      ({ name }) => model.log.filter((line) => line === `end ${name} paused`).length,
+    );
+    expect(Math.max(...pauses)).toBe(4);
+    expect(got).toHaveLength(rows.reduce((sum, { steps }) => sum + steps, 0));
+  });
+
+  it('[13.6] Of rows that were paused four times, one is present at a time, and all end', async () => {
+    // Without that limit, the rows that are present could not be paused, and would cost too much.
+    const steps = [10, 8, 53, 10, 53, 44, 55, 45, 59, 32, 42, 53, 40];
+    const sizes = [6, 2, 3, 3, 5, 6, 1, 6, 2, 3, 2, 2, 0];
+    const loop = loopOf({ maxCost: 66 });
+    await Promise.all(
+      steps.map((own, i) =>
+        run(loop, { name: `r${i}.`, steps: own, size: sizes[i]!, marked: true }),
+      ),
+    );
+
+    expect(got).toHaveLength(steps.reduce((sum, own) => sum + own, 0));
+    expect(new Set(got).size).toBe(got.length);
+  });
+
+  it('[13.7] A row that costs more than maxCost by itself is refused, and keeps no other from joining', async () => {
+    const loop = loopOf({ maxCost: 6 });
+    const [large, small] = [
+      failureOf(run(loop, { name: 'a', steps: 1, size: 6 })),
+      run(loop, { name: 'b', steps: 1 }),
+    ];
+
+    await expect(large).resolves.toEqual(
+      new RequestTooLargeError(
+        'A row with its next value costs 7, and all rows of a partition may cost 6 together; ' +
+          'give shorter rows, or raise sequence.maxCost',
+      ),
+    );
+    await small;
+    expect(got).toEqual(['b0']);
+  });
+
+  it('[13.7] A row that grows beyond maxCost fails, after the values that fit', async () => {
+    const outcome = await failureOf(run(loopOf({ maxCost: 2 }), { name: 'a', steps: 9 }));
+
+    expect(outcome).toBeInstanceOf(RequestTooLargeError);
+    expect(got).toEqual(['a0', 'a1']);
+    expect(model.log.at(-1)).toBe('end a failed');
+  });
+
+  it.each([NaN, -1, '1'])('[13.7] A cost of %p fails its own row', async (cost) => {
+    const own = { start: () => [0], step: () => [0], cost: () => cost };
+
+    await expect(run(loopOf({ maxCost: 2 }, own), { name: 'a', steps: 1 })).rejects.toThrow(
+      'cost(input, values) of a sequence must return a number of 0 or more',
+    );
+  });
+});

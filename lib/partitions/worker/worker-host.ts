@@ -131,28 +131,27 @@ export class WorkerHost {
     const batch = this.batches++;
     const running = { batch, endedRows: new Set<number>(), unacknowledged: 0, resume: () => {} };
     this.running.set(batch, running);
-    const [end, transfer] = this.port.begin(batch)
-      ? await this.answer(session, request, running)
-      : [REVOKED];
+    const begins = this.port.begin(batch);
+    let end: readonly [BatchEnd, ArrayBuffer[]?];
+    try {
+      end = begins ? await this.answer(session, request, running) : [REVOKED];
+    } catch (error) {
+      end = [{ error: toWire(error) }];
+    }
     this.running.delete(batch);
-    this.end(batch, end, transfer);
+    this.end(batch, ...end);
   }
 
-  private async answer(
+  /** @throws what reading the rows has thrown */
+  private answer(
     session: WorkerSession,
     request: BatchRequest,
     running: RunningBatch,
   ): Promise<[BatchEnd, ArrayBuffer[]?]> {
     if ('unreadable' in request) {
-      return [{ error: toWire(request.unreadable) }];
+      throw request.unreadable;
     }
-    try {
-      return await session.run(request, (hooks, plainRows) =>
-        this.listener(running, hooks, plainRows),
-      );
-    } catch (error) {
-      return [{ error: toWire(error) }];
-    }
+    return session.run(request, (hooks, plainRows) => this.listener(running, hooks, plainRows));
   }
 
   private listener(

@@ -284,6 +284,22 @@ describe('A serving of sequences', () => {
     ]);
   });
 
+  it('[13.8] Calls with the same input can share one row', async () => {
+    const [serving, model] = await start({ deduplication: { singleFlight: true } });
+    const calls = ['a', 'a', 'b'].map((name) => serving.batchedRun(row(name, 2)));
+
+    await expect(Promise.all(calls)).resolves.toEqual(['a', 'a', 'b'].map((n) => valuesOf(n, 2)));
+    expect(model.counts.started).toBe(2);
+  });
+
+  it('[13.8] A call whose deadline has passed is refused', async () => {
+    const [serving] = await start();
+
+    await expect(serving.batchedRun(row('a', 1), { timeout: 0 })).rejects.toMatchObject({
+      code: 'SERVING_DEADLINE_EXCEEDED',
+    });
+  });
+
   it('[13.9] Closing waits for the rows that run and those that wait', async () => {
     const [serving, model] = await start({ batchSize: 1 });
     const calls = ['a', 'b'].map((name) => serving.batchedRun(row(name, 5)));

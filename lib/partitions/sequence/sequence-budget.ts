@@ -1,0 +1,93 @@
+import { InvalidOutputError, RequestTooLargeError } from '../../errors.js';
+import { formatValue } from '../../format.js';
+import type { Failure, SequenceMember } from './sequence-member.js';
+import type { SequenceLimits, SequenceModel } from './sequence-model.js';
+
+/**
+ * What the rows of a model may cost together, and so which of them join and which are paused.
+ *
+ * While the rows would cost more than `maxCost`, the youngest is paused. A row that was paused often
+ * enough is protected: it then runs to its end, and only one such row is present at a time. So the
+ * limit always holds, and some row always advances.
+ */
+export class SequenceBudget {
+  private readonly isLimited: boolean;
+
+  constructor(
+    private readonly model: Pick<SequenceModel<unknown, unknown, unknown>, 'cost'>,
+    private readonly limits: Omit<SequenceLimits, 'places'>,
+  ) {
+    this.isLimited = limits.maxCost < Infinity || limits.joinCost < Infinity;
+  }
+
+  /** Asks the model for the cost of the row. Returns why the row cannot run, if it cannot. */
+  check(member: SequenceMember): Failure | undefined {
+    if (!this.isLimited) {
+      return undefined;
+    }
+    const { maxCost } = this.limits;
+    const { row, count } = member;
+    try {
+      member.cost = this.costOf(row.input, count);
+      member.costAfter = this.costOf(row.input, count + 1);
+    } catch (error) {
+      return { error };
+    }
+    if (member.costAfter <= maxCost) {
+      return undefined;
+    }
+    const error = new RequestTooLargeError(
+      `A row with its next value costs ${member.costAfter}, and all rows of a partition may cost ` +
+        `${maxCost} together; give shorter rows, or raise sequence.maxCost`,
+    );
+    return { error };
+  }
+
+  /** The row to pause, if the present rows have no room for their next values. */
+  pausing(present: readonly SequenceMember[]): SequenceMember | undefined {
+    return totalOf(present) > this.limits.maxCost
+      ? present
+          .filter(({ isProtected }) => !isProtected)
+          .reduce((youngest, member) => (member.age > youngest.age ? member : youngest))
+      : undefined;
+  }
+
+  /** The first of the rows in the queue, until one does not fit. */
+  joining(
+    present: readonly SequenceMember[],
+    queue: readonly SequenceMember[],
+  ): readonly SequenceMember[] {
+    const { joinRows, joinCost, maxCost } = this.limits;
+    const joining: SequenceMember[] = [];
+    let hasProtected = present.some(({ isProtected }) => isProtected);
+    let total = totalOf(present);
+    let joined = 0;
+    for (const member of queue) {
+      total += member.costAfter;
+      joined += member.cost;
+      const fits = total <= maxCost && (joining.length === 0 || joined <= joinCost);
+      if (!fits || joining.length === joinRows || (hasProtected && member.isProtected)) {
+        break;
+      }
+      hasProtected ||= member.isProtected;
+      joining.push(member);
+    }
+    return joining;
+  }
+
+  private costOf(input: unknown, values: number): number {
+    const cost: unknown = this.model.cost!(input, values);
+    if (typeof cost !== 'number' || !(cost >= 0)) {
+      throw new InvalidOutputError(
+        `cost(input, values) of a sequence must return a number of 0 or more; it returned ` +
+          formatValue(cost),
+      );
+    }
+    return cost;
+  }
+}
+
+/** The cost of the rows with their next values. */
+function totalOf(members: readonly SequenceMember[]): number {
+  return members.reduce((sum, { costAfter }) => sum + costAfter, 0);
+}

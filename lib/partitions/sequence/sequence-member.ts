@@ -1,0 +1,46 @@
+/** A row of one caller. */
+export interface SequenceRow {
+  readonly input: unknown;
+  /** Whether a caller still waits for it. */
+  isWaiting(): boolean;
+  /** Receives a value, or the Error that the row ends with. */
+  emit(value: unknown): void;
+  /** Resolves once the reader has room for another value; undefined without a limit. */
+  room?(): Promise<void> | undefined;
+}
+
+/** Why a row ends without its last value. */
+export interface Failure {
+  readonly error: unknown;
+}
+
+/** A row that was paused this often is not paused again. */
+const MOST_PAUSES = 4;
+
+/** A row in the loop of a sequence. */
+export class SequenceMember {
+  /** Its state, while it is present. */
+  started: { readonly state: unknown } | undefined;
+  /** The number of its values. */
+  count = 0;
+  /** The values, kept where the row may be paused. */
+  readonly values: unknown[] = [];
+  /** How often it was paused. */
+  pauses = 0;
+  /** Its cost, and its cost with the next value. */
+  cost = 0;
+  costAfter = 0;
+
+  constructor(
+    readonly row: SequenceRow,
+    /** The number of rows that arrived before. */
+    readonly age: number,
+    readonly resolve: () => void,
+    readonly reject: (error: unknown) => void,
+  ) {}
+
+  /** Whether it is not paused any more. */
+  get isProtected(): boolean {
+    return this.pauses >= MOST_PAUSES;
+  }
+}

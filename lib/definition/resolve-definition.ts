@@ -95,6 +95,7 @@ const common: Rules = {
   },
   warmUp: { check: Array.isArray, allowed: 'a list of inputs' },
   timeout: delay,
+  maxTimeout: milliseconds(1),
   queue: groupOf({
     maxRows: count,
     maxCost: {
@@ -239,6 +240,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     checkOptions(owner, modelOptionsOf(definition), ofModel, 'model.');
   }
   const { name, timeout, warmUp = [] } = definition;
+  checkTimeouts(owner, definition);
   const queue = queueOf(owner, definition.queue);
   const otherKeys = keyOptionsOf(owner, definition, {}, queue.maxRows);
   const partitions = partitionsOf(definition);
@@ -262,6 +264,15 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     warmUp: [...warmUp],
     template: templateOf(definition),
   });
+}
+
+function checkTimeouts(owner: string, { timeout = 0, maxTimeout = Infinity }: ServingDefinition) {
+  if (timeout > maxTimeout) {
+    throw new InvalidServingError(
+      `${owner}: timeout ${timeout} is more than maxTimeout ${maxTimeout}, so no call could ever ` +
+        'have it; lower the one or raise the other',
+    );
+  }
 }
 
 function queueOf(owner: string, options: QueueOptions = {}): ResolvedQueue {

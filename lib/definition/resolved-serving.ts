@@ -93,5 +93,5 @@ export interface ServingDistribution {
  */
 export type Callbacks = Pick<
   ServingOptions,
-  'name' | 'preprocess' | 'postprocess' | 'postprocessStream' | 'queue'
+  'name' | 'preprocess' | 'postprocess' | 'postprocessStream' | 'queue' | 'maxTimeout'
 >;

@@ -314,6 +314,13 @@ export interface ServingOptions<
    * @default no limit
    */
   readonly timeout?: number;
+  /**
+   * The longest timeout in milliseconds of a call: a call that names a longer one, or none, has this
+   * one. It also limits streams, from the call to their end.
+   *
+   * @default no limit
+   */
+  readonly maxTimeout?: number;
   /** The limits of the queue, and the order in which its rows run. */
   readonly queue?: QueueOptions<Input>;
   /** How batches that fail or hang run again, or end. */

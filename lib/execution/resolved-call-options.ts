@@ -61,10 +61,10 @@ const INTERNAL_OPTIONS: ReadonlySet<string> = new Set([
  * @throws InvalidInputError for an unknown option or an invalid value
  */
 export function resolveCallOptions(
-  { name, queue }: Callbacks,
+  { name, queue, maxTimeout }: Callbacks,
   input: unknown,
   options: CallOptions,
-  patience?: number,
+  patience = maxTimeout,
   isStream = false,
 ): ResolvedCallOptions {
   if (options === NO_OPTIONS && patience === undefined && !queue?.tenant) {
@@ -103,11 +103,11 @@ export function resolveCallOptions(
     timeout === undefined || (typeof timeout === 'number' && timeout >= 0),
     'milliseconds of 0 or more',
   );
-  const deadline =
-    timeout === undefined || timeout > LONGEST_DELAY ? Infinity : performance.now() + timeout;
+  const patient = Math.min(timeout ?? Infinity, maxTimeout ?? Infinity);
+  const deadline = patient > LONGEST_DELAY ? Infinity : performance.now() + patient;
   const deadlineError = () =>
     new DeadlineExceededError(
-      `Serving "${name}" did not answer within the ${timeout} ms that the call had`,
+      `Serving "${name}" did not answer within the ${patient} ms that the call had`,
     );
   return { priority, tenant, key, signal, deadline, deadlineError };
 }

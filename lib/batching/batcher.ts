@@ -1,6 +1,7 @@
 import { audit, lastValueFrom, merge, mergeMap, Observable, Subject, tap } from 'rxjs';
 import { ServingClosedError } from '../errors.js';
 import { Admission, type AdmissionOptions } from './admission.js';
+import type { Budget } from './budget.js';
 import type { QueueOrder } from './priority-queue.js';
 import { type TargetLoad, Pool, type Target } from './pool.js';
 import { type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
@@ -54,6 +55,8 @@ export interface BatchObserver<R extends QueuedRequest> {
 
 export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionOptions, 'takenBy'> {
   readonly order: QueueOrder;
+  /** What a batch may cost, in servings with such a limit. */
+  readonly budget?: Budget | undefined;
   /** The number of the next batch. */
   readonly nextBatch: () => number;
   readonly targets: readonly Target[];
@@ -105,8 +108,8 @@ export class Batcher<R extends QueuedRequest> {
   private abandoned: Error | undefined;
 
   constructor(private readonly options: BatcherOptions<R>) {
-    const { targets, order } = options;
-    this.ready = new ReadyQueue(order);
+    const { targets, order, budget } = options;
+    this.ready = new ReadyQueue(order, budget);
     this.admission = new Admission({ ...options, takenBy: (idle) => this.ready.takenBy(idle) });
     this.pool = new Pool(targets);
     targets.forEach((target) => target.onChange?.(() => this.changed()));
@@ -146,13 +149,13 @@ export class Batcher<R extends QueuedRequest> {
       );
     }
     this.admission.enter(request, now, this.pool);
-    const { lane, size } = request;
+    const { size } = request;
     request.queue = this;
     request.waiting = size;
     request.arrivedAt = now;
     this.makeRoomFor(request);
     for (let offset = 0; offset < size;) {
-      const ready = Math.min(this.ready.roomIn(lane), size - offset);
+      const ready = this.ready.roomFor(request, offset);
       if (ready > 0) {
         this.ready.extend({ request, offset, count: ready }, now);
       }
@@ -219,7 +222,7 @@ export class Batcher<R extends QueuedRequest> {
    * their number.
    */
   private addToWindow(request: R, offset: number): number {
-    const { lane, size } = request;
+    const { lane } = request;
     const { batchSize, batchTimeout } = lane.limits;
     let window = this.windows.get(lane);
     if (!window && (batchTimeout === 0 || this.draining)) {
@@ -230,19 +233,27 @@ export class Batcher<R extends QueuedRequest> {
       return 1;
     }
     window ??= this.open(lane);
-    const free = Math.min(window.free, size - offset);
+    const fitting = window.fitting(request, offset);
+    if (fitting === 0) {
+      window.close('cost');
+      return this.addToWindow(request, offset);
+    }
+    const free = Math.min(window.free, fitting);
     if (free > 0) {
       window.refill({ request, offset, count: free });
-      return free;
+    } else {
+      window.add({ request, offset, count: 1 });
+      // Closes the window if that was its last place.
+      this.rows$.next(lane);
     }
-    window.add({ request, offset, count: 1 });
-    // Closes the window if that was its last place.
-    this.rows$.next(lane);
-    return 1;
+    if (window.isSpent) {
+      window.close('cost');
+    }
+    return Math.max(1, free);
   }
 
   private open(lane: Lane): OpenWindow<R> {
-    const window = new OpenWindow<R>(lane);
+    const window = new OpenWindow<R>(lane, this.options.budget);
     this.windows.set(lane, window);
     this.ready.openWindow(lane);
     return window;
@@ -268,27 +279,28 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   /** Closes windows and batches with too little room for a request that must run whole. */
-  private makeRoomFor({ lane, size, whole }: R): void {
+  private makeRoomFor(request: R): void {
+    const { lane, size, whole } = request;
     if (!whole) {
       return;
     }
     const window = this.windows.get(lane);
-    if (window && window.room < size) {
-      window.flush();
+    if (window && Math.min(window.room, window.fitting(request, 0)) < size) {
+      window.close('flush');
     }
-    if (this.ready.roomIn(lane) < size) {
+    if (this.ready.roomFor(request, 0) < size) {
       this.ready.closeWindow(lane);
     }
   }
 
-  private reasonOf({ live, size, isFlushed }: OpenWindow<R>): CloseReason {
+  private reasonOf({ live, size, closedBy }: OpenWindow<R>): CloseReason {
     if (live >= size) {
       return 'full';
     }
     if (this.draining) {
       return 'drain';
     }
-    return isFlushed ? 'flush' : 'timeout';
+    return closedBy ?? 'timeout';
   }
 
   /** The reason of a batch whose rows wait for no others. */

@@ -1,9 +1,13 @@
 import { Heap } from 'heap-js';
+import type { Budget } from './budget.js';
+import { CostedRows } from './costed-rows.js';
+import type { LaneRows } from './lane-rows.js';
 import { PriorityQueue, type QueueOrder } from './priority-queue.js';
 import { isWanted, type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
 
 /** Why a window closed or a batch was taken. */
-export type CloseReason = 'full' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline';
+export type CloseReason =
+  'full' | 'cost' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline';
 
 /** Rows of one lane that run as one batch. */
 export interface Window<R extends QueuedRequest> {
@@ -41,7 +45,9 @@ interface BatchSlot<R extends QueuedRequest> {
 
 interface LaneQueue<R extends QueuedRequest> {
   readonly lane: Lane;
-  readonly rows: PriorityQueue<R>;
+  readonly rows: LaneRows<R>;
+  /** The same rows, in a serving with a budget. */
+  readonly costed: CostedRows<R> | undefined;
   /** The lane has an open window, whose rows go before all that arrive later. */
   isOpen: boolean;
   /** The number of rows that its slots can take. */
@@ -71,7 +77,10 @@ export class ReadyQueue<R extends QueuedRequest> {
   private lanes = LANES_REMEMBERED;
   private lastId = 0;
 
-  constructor(private readonly order: QueueOrder) {}
+  constructor(
+    private readonly order: QueueOrder,
+    private readonly budget?: Budget,
+  ) {}
 
   /** Adds the rows of a closed window. */
   addWindow({ lane, parts, size, reason }: Window<R>, now: number): void {
@@ -106,6 +115,17 @@ export class ReadyQueue<R extends QueuedRequest> {
   roomIn(lane: Lane): number {
     const queue = this.queueOf(lane);
     return queue.isOpen ? 0 : Math.max(0, queue.capacity - queue.rows.size);
+  }
+
+  /** The number of rows of the request, from the one at `offset` on, that still fit there. */
+  roomFor(request: R, offset: number): number {
+    const { lane, size } = request;
+    const rows = Math.min(this.roomIn(lane), size - offset);
+    if (rows === 0 || !this.budget) {
+      return rows;
+    }
+    const { costed, slots } = this.queueOf(lane);
+    return costed!.fitting(request, offset, rows, slots);
   }
 
   /** Adds rows for which there is room. */
@@ -173,7 +193,8 @@ export class ReadyQueue<R extends QueuedRequest> {
     for (let slot = this.slots.peek(); slot; slot = this.slots.peek()) {
       const rows = this.rowsFor(slot, now);
       if (rows > 0) {
-        return slot.again || (rows >= slot.size && slot.reason !== 'flush') ? 'full' : 'growing';
+        const isFull = rows >= slot.size || slot.queue.costed?.isFull;
+        return slot.again || (isFull && slot.reason !== 'flush') ? 'full' : 'growing';
       }
       this.remove();
     }
@@ -196,22 +217,29 @@ export class ReadyQueue<R extends QueuedRequest> {
         retryState: again.retryState,
       };
     }
-    const parts = queue.rows.take(size, now, endOf(lane, Math.min(size, queue.rows.size)));
+    const expected = queue.costed?.expected(size) ?? Math.min(size, queue.rows.size);
+    const parts = queue.rows.take(size, now, endOf(lane, expected));
     if (queue.rows.size > 0 && queue.slots === 0) {
-      // Rows that were displaced by a request that must run whole need a slot.
+      // Rows need a slot that were displaced by a request that must run whole, or did not fit into
+      // the budget of the batch.
       this.admit({
         queue,
         size: lane.limits.batchSize,
         room: 0,
-        reason: 'flush',
+        reason: queue.costed ? reason : 'flush',
         priority,
         turn,
         id: this.lastId++,
       });
     }
     const rows = sizeOf(parts);
-    const isFull = rows >= size && !lane.isInline;
-    return { lane, parts, size: Math.max(size, rows), reason: isFull ? 'full' : reason };
+    const closedBy = rows >= size ? 'full' : queue.costed?.closedBy;
+    return {
+      lane,
+      parts,
+      size: Math.max(size, rows),
+      reason: lane.isInline ? reason : (closedBy ?? reason),
+    };
   }
 
   /** Empties the queue and returns every request in it. */
@@ -241,7 +269,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     // An approximation: the first slots of the heap are not always those of the first turns.
     for (const { queue, size, again } of this.slots.heapArray.slice(0, idle)) {
       const rows = (taken.get(queue) ?? 0) + (again ? 0 : size);
-      taken.set(queue, Math.min(rows, queue.rows.size));
+      taken.set(queue, queue.costed?.expected(rows) ?? Math.min(rows, queue.rows.size));
     }
     return [...taken.values()].reduce((sum, rows) => sum + rows, 0);
   }
@@ -302,9 +330,11 @@ export class ReadyQueue<R extends QueuedRequest> {
         );
         this.lanes = Math.max(LANES_REMEMBERED, this.queues.size * 2);
       }
+      const costed = this.budget && new CostedRows<R>(this.order, this.budget);
       queue = {
         lane,
-        rows: new PriorityQueue(this.order),
+        rows: costed ?? new PriorityQueue<R>(this.order),
+        costed,
         isOpen: false,
         capacity: 0,
         slots: 0,

@@ -9,6 +9,7 @@ import {
   reduce,
   Subject,
 } from 'rxjs';
+import { type Budget, Fill, loadOf } from './budget.js';
 import type { Lane, Part, QueuedRequest } from './queued-request.js';
 
 export interface WindowOptions<T, Key> {
@@ -72,16 +73,24 @@ export class OpenWindow<R extends QueuedRequest> {
   private readonly closing = new Subject<void>();
   private rows: Part<R>[] = [];
   private left = 0;
+  private readonly fill: Fill | undefined;
   /** The rows that a caller waits for. */
   live = 0;
   /** The places of rows that have left. */
   free = 0;
-  /** It was closed to make room for a request that must run whole. */
-  isFlushed = false;
+  /**
+   * Why it closed before its timeout: `flush` to make room for a request that must run whole, `cost`
+   * since a row did not fit into its budget.
+   */
+  closedBy: 'flush' | 'cost' | undefined;
 
-  constructor(readonly lane: Lane) {
+  constructor(
+    readonly lane: Lane,
+    budget?: Budget,
+  ) {
     this.size = lane.limits.batchSize;
     this.timeout = lane.limits.batchTimeout;
+    this.fill = budget && new Fill(budget, this.size);
   }
 
   /** Emits when the window closes before its timeout. */
@@ -108,6 +117,17 @@ export class OpenWindow<R extends QueuedRequest> {
     }
     this.live += part.count;
     part.request.open += part.count;
+    this.fill?.add(loadOf(part.request, part.offset, part.count));
+  }
+
+  /** The number of rows of the request, from the one at `offset` on, that its budget has room for. */
+  fitting(request: R, offset: number): number {
+    return this.fill ? this.fill.fitting(request, offset) : request.size - offset;
+  }
+
+  /** Whether its budget has no room for a row of any cost. */
+  get isSpent(): boolean {
+    return this.fill?.isFull ?? false;
   }
 
   /** Adds rows in free places. */
@@ -121,6 +141,8 @@ export class OpenWindow<R extends QueuedRequest> {
    * starts a new timeout.
    */
   leave(request: R): void {
+    // Its rows in this window are the last that it submitted.
+    this.fill?.remove(loadOf(request, request.size - request.open, request.open));
     this.live -= request.open;
     this.free += request.open;
     request.open = 0;
@@ -132,13 +154,9 @@ export class OpenWindow<R extends QueuedRequest> {
     }
   }
 
-  /** Closes the window early, before a request that must run whole and does not fit. */
-  flush(): void {
-    this.isFlushed = true;
-    this.close();
-  }
-
-  close(): void {
+  /** Closes the window early. */
+  close(closedBy?: 'flush' | 'cost'): void {
+    this.closedBy = closedBy;
     this.closing.next();
   }
 }

@@ -232,7 +232,7 @@ export class Batcher<R extends QueuedRequest> {
       this.ready.addWindow({ lane, parts, size: batchSize, reason }, this.now());
       return 1;
     }
-    window ??= this.open(lane);
+    window ??= this.open(request);
     const fitting = window.fitting(request, offset);
     if (fitting === 0) {
       window.close('cost');
@@ -252,8 +252,10 @@ export class Batcher<R extends QueuedRequest> {
     return Math.max(1, free);
   }
 
-  private open(lane: Lane): OpenWindow<R> {
-    const window = new OpenWindow<R>(lane, this.options.budget);
+  private open({ lane, whole, size }: R): OpenWindow<R> {
+    const preferred = this.ready.sizeOfWindow(lane);
+    const places = whole ? Math.max(preferred, size) : preferred;
+    const window = new OpenWindow<R>(lane, places, this.options.budget);
     this.windows.set(lane, window);
     this.ready.openWindow(lane);
     return window;
@@ -261,9 +263,12 @@ export class Batcher<R extends QueuedRequest> {
 
   /** The rows of a closed window get a place in the ready queue. */
   private moveToReady(window: OpenWindow<R>): void {
-    const { lane, parts, size } = window;
+    const { lane, parts } = window;
+    const { batchSize, preferredSizes } = lane.limits;
     this.windows.delete(lane);
     parts.forEach(({ request }) => (request.open = 0));
+    // Windows of preferred sizes are parts of one batch.
+    const size = preferredSizes ? batchSize : window.size;
     this.ready.addWindow({ lane, parts, size, reason: this.reasonOf(window) }, this.now());
   }
 

@@ -7,7 +7,7 @@ import type { Part, QueuedRequest } from './queued-request.js';
 import type { CostedRow } from './tenant-rows.js';
 
 /** The priority of rows whose time is over: below that of any call. */
-const DEMOTED = -11;
+export const DEMOTED = -11;
 
 /** The number of stale requests below which a search is not worth its cost. */
 const LEFT_KEPT = 64;

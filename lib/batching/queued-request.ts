@@ -12,6 +12,8 @@ export interface Lane {
 export interface Limits {
   readonly batchSize: number;
   readonly batchTimeout: number;
+  /** The numbers of rows that its batches have where possible, in ascending order. */
+  readonly preferredSizes?: readonly number[] | undefined;
 }
 
 /** One call: rows that wait for a batch, and a caller that waits for their output. */

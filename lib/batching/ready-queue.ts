@@ -1,6 +1,6 @@
 import { Heap } from 'heap-js';
 import type { Budget } from './budget.js';
-import { CostedRows } from './costed-rows.js';
+import { CostedRows, DEMOTED } from './costed-rows.js';
 import type { LaneRows } from './lane-rows.js';
 import { PriorityQueue, type QueueOrder } from './priority-queue.js';
 import { isWanted, type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
@@ -37,6 +37,8 @@ interface BatchSlot<R extends QueuedRequest> {
    */
   readonly turn: number;
   readonly id: number;
+  /** It has moved to its place behind others, since the time of its rows is over. */
+  readonly isDemoted?: boolean;
   /** Created for rows of its priority; void once they have run. */
   readonly isExpress?: boolean;
   /** The rows of a batch that runs again. */
@@ -93,7 +95,8 @@ export class ReadyQueue<R extends QueuedRequest> {
         -Infinity,
       );
       live.forEach((part) => queue.rows.add(part));
-      const room = reason === 'flush' ? sizeOf(live) : size;
+      const isFixed = reason === 'flush' || (lane.limits.preferredSizes && reason === 'full');
+      const room = isFixed ? sizeOf(live) : size;
       this.admit({
         queue,
         size,
@@ -104,6 +107,16 @@ export class ReadyQueue<R extends QueuedRequest> {
         id: this.lastId++,
       });
     }
+  }
+
+  /** The number of rows at which a window of the lane closes, if it opens now. */
+  sizeOfWindow(lane: Lane): number {
+    const { batchSize, preferredSizes } = lane.limits;
+    const sizes = preferredSizes?.filter((size) => size <= batchSize) ?? [];
+    // The largest of them makes a batch of its own.
+    const rows = this.queueOf(lane).rows.size % (sizes.at(-1) ?? 1);
+    const next = sizes.find((size) => size > rows);
+    return next === undefined ? batchSize : next - rows;
   }
 
   /** Notes that the lane has an open window. */
@@ -192,6 +205,9 @@ export class ReadyQueue<R extends QueuedRequest> {
   next(now: number): 'full' | 'growing' | undefined {
     for (let slot = this.slots.peek(); slot; slot = this.slots.peek()) {
       const rows = this.rowsFor(slot, now);
+      if (rows > 0 && this.demote(slot, now)) {
+        continue;
+      }
       if (rows > 0) {
         const isFull = rows >= slot.size || slot.queue.costed?.isFull;
         return slot.again || (isFull && slot.reason !== 'flush') ? 'full' : 'growing';
@@ -206,17 +222,18 @@ export class ReadyQueue<R extends QueuedRequest> {
    * rows of the lane will have run.
    */
   take(now: number, endOf: (lane: Lane, rows: number) => number = () => now): Window<R> {
-    const { queue, size, reason, again, turn, priority } = this.remove();
+    const { queue, size: most, reason, again, turn, priority } = this.remove();
     const { lane } = queue;
     if (again) {
       return {
         lane,
         parts: again.parts.filter(({ request }) => isWanted(request, now)),
-        size,
+        size: most,
         reason,
         retryState: again.retryState,
       };
     }
+    const size = preferredSize(lane, Math.min(most, queue.rows.size), reason) ?? most;
     const expected = queue.costed?.expected(size) ?? Math.min(size, queue.rows.size);
     const parts = queue.rows.take(size, now, endOf(lane, expected));
     if (queue.rows.size > 0 && queue.slots === 0) {
@@ -304,6 +321,18 @@ export class ReadyQueue<R extends QueuedRequest> {
     return slot;
   }
 
+  /** Moves the slot behind those of other lanes, once, when the time of its rows is over. */
+  private demote(slot: BatchSlot<R>, now: number): boolean {
+    const { queue, priority, turn, isDemoted, again } = slot;
+    if (isDemoted || again || !queue.costed?.isDemoted(now)) {
+      return false;
+    }
+    this.remove();
+    const behind = turn + (priority - DEMOTED) * this.order.ageing;
+    this.admit({ ...slot, turn: behind, priority: DEMOTED, isDemoted: true });
+    return true;
+  }
+
   private rowsFor(
     { again, queue: { rows }, isExpress, priority }: BatchSlot<R>,
     now: number,
@@ -346,6 +375,16 @@ export class ReadyQueue<R extends QueuedRequest> {
     this.last = queue;
     return queue;
   }
+}
+
+/**
+ * The largest preferred size that these rows fill. Rows whose window has timed out wait no longer,
+ * and form a batch of any size.
+ */
+function preferredSize({ limits }: Lane, rows: number, reason: CloseReason): number | undefined {
+  return reason === 'timeout' || reason === 'drain'
+    ? undefined
+    : limits.preferredSizes?.findLast((size) => size <= rows);
 }
 
 function isOrdinary<R extends QueuedRequest>({ isExpress, again }: BatchSlot<R>): boolean {

@@ -86,9 +86,10 @@ export class OpenWindow<R extends QueuedRequest> {
 
   constructor(
     readonly lane: Lane,
+    size: number,
     budget?: Budget,
   ) {
-    this.size = lane.limits.batchSize;
+    this.size = size;
     this.timeout = lane.limits.batchTimeout;
     this.fill = budget && new Fill(budget, this.size);
   }

@@ -29,6 +29,7 @@ import {
   shutdown,
   whole,
 } from './option-rules.js';
+import { batchCost, batchCostOf } from './batch-cost.js';
 import { checkMainThread } from './main-thread-rules.js';
 import { rowTemplate, portsOfTemplate } from './row-template.js';
 import { contentHash } from '../batch/content-hash.js';
@@ -78,6 +79,7 @@ const ofRecovery: Rules = {
 const common: Rules = {
   ...perKey,
   name: aString,
+  batchCost,
   batchKeys: {
     check: (value) => {
       const keys: unknown[] = Array.isArray(value) ? value.map(keyOf) : [];
@@ -116,6 +118,11 @@ const common: Rules = {
       allowed: 'an object of numbers above 0 by tenant',
     },
     separateOrigins: flag,
+    onExpired: {
+      check: (value) => value === 'fail' || value === 'demote',
+      allowed: '"fail" or "demote"',
+    },
+    order: { check: (value) => value === 'preserve', allowed: '"preserve"' },
   }),
   deduplication: groupOf({
     singleFlight: flag,
@@ -248,6 +255,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     checkMainThread(owner, definition, partitions);
   }
   const recovery = recoveryOf(owner, kind, definition.recovery);
+  const keys = keysOf(owner, definition, queue.maxRows);
   const saturation = 2 * otherKeys.batchSize * partitions.length;
   return Object.freeze({
     name,
@@ -259,8 +267,9 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     shutdown: shutdownOf(definition.shutdown),
     distribution: distributionOf(definition.distribution, recovery.idempotent, saturation),
     partitions,
-    keys: keysOf(owner, definition, queue.maxRows),
+    keys,
     otherKeys,
+    batchCost: batchCostOf(owner, definition.batchCost, [otherKeys, ...keys.values()]),
     warmUp: [...warmUp],
     template: templateOf(definition),
   });
@@ -286,7 +295,10 @@ function queueOf(owner: string, options: QueueOptions = {}): ResolvedQueue {
     );
   }
   const order = { ageing: priorityAgeing, weights: new Map(Object.entries(tenantWeights)) };
-  return { maxRows, maxCost, maxRowsPerCall, maxBytesPerCall, order, separateOrigins };
+  const demotesLate = options.onExpired === 'demote';
+  const preservesOrder = options.order === 'preserve';
+  const limits = { maxRows, maxCost, maxRowsPerCall, maxBytesPerCall };
+  return { ...limits, order, separateOrigins, demotesLate, preservesOrder };
 }
 
 function recoveryOf(
@@ -383,9 +395,17 @@ function keyOptionsOf(
   queueRows: number,
 ): KeyOptions {
   const allowedSizes = own.allowedSizes ?? shared.allowedSizes;
+  const preferredSizes = own.preferredSizes ?? shared.preferredSizes;
   const largest = allowedSizes?.at(-1);
+  const preferred = preferredSizes?.at(-1);
   const given = own.batchSize ?? shared.batchSize;
-  const batchSize = given ?? largest ?? DEFAULT_BATCH_SIZE;
+  const batchSize = given ?? largest ?? preferred ?? DEFAULT_BATCH_SIZE;
+  if (preferred !== undefined && preferred > batchSize) {
+    throw new InvalidServingError(
+      `${owner}: no batch of batchSize ${batchSize} can have ${preferred} rows, the largest of ` +
+        'preferredSizes; raise the one or shorten the other',
+    );
+  }
   if (largest !== undefined && largest < batchSize) {
     throw new InvalidServingError(
       `${owner}: batchSize ${batchSize} is more than the largest of allowedSizes, ` +
@@ -397,6 +417,7 @@ function keyOptionsOf(
     batchSize,
     batchTimeout: own.batchTimeout ?? shared.batchTimeout ?? 0,
     allowedSizes: allowedSizes && [...allowedSizes],
+    preferredSizes: preferredSizes && [...preferredSizes],
     runSize: given ?? largest ?? Infinity,
   };
 }

@@ -1,3 +1,4 @@
+import type { ResolvedBatchCost } from './batch-cost.js';
 import type { ReplyCacheOptions, ShutdownOptions, ServingOptions } from './serving-definition.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Supervision } from '../partitions/worker/supervised.partition.js';
@@ -13,6 +14,8 @@ export interface KeyOptions {
   readonly runSize: number;
   /** The sizes that batches are padded to, in ascending order. */
   readonly allowedSizes?: readonly number[] | undefined;
+  /** The sizes that batches are formed in, in ascending order. */
+  readonly preferredSizes?: readonly number[] | undefined;
   /**
    * The number of rows of one run, for a model with a fixed batch size. A call of just as many rows
    * is never split.
@@ -43,6 +46,10 @@ export interface ResolvedQueue {
   readonly maxBytesPerCall: number | undefined;
   readonly order: QueueOrder;
   readonly separateOrigins: boolean;
+  /** Late rows run after all others, and do not fail. */
+  readonly demotesLate: boolean;
+  /** Replies of a lane leave in the order of their calls. */
+  readonly preservesOrder: boolean;
 }
 
 /** Whether calls with the same input share answers, and how inputs are identified. */
@@ -71,6 +78,8 @@ export interface ResolvedServing {
   /** The options of each declared key, and of other keys. */
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
+  /** Undefined where batches may cost anything. */
+  readonly batchCost: ResolvedBatchCost | undefined;
   readonly warmUp: readonly unknown[];
   /** The declared rows of a serving without a model. */
   readonly template?: readonly ModelPort[] | undefined;

@@ -8,6 +8,7 @@ import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Observable } from 'rxjs';
 import type { CallMetadata, StreamEvent } from './reply.js';
 import type { RowTemplate } from './row-template.js';
+import type { BatchCostOptions } from './batch-cost.js';
 import type { BatchFunctionFactory, PartitionOptions } from '../partitions/batch-function.js';
 
 /** The result of `preprocess`. */
@@ -74,6 +75,12 @@ export interface KeyServingOptions {
    * @default those of the serving
    */
   readonly allowedSizes?: readonly number[];
+  /**
+   * The sizes in which batches of the key are formed where possible.
+   *
+   * @default those of the serving
+   */
+  readonly preferredSizes?: readonly number[];
 }
 
 /** The limits of the queue, and the order in which its rows run. */
@@ -135,6 +142,22 @@ export interface QueueOptions<Input = unknown> {
    * @default false
    */
   readonly separateOrigins?: boolean;
+  /**
+   * What happens to a row whose `timeout` passes while it is queued. `fail`: its call fails, and it
+   * does not run. `demote`: it runs after all others, at the lowest priority, which ages as any
+   * other; a `timeout` then fails no call, and `maxTimeout` does.
+   *
+   * @default 'fail'
+   */
+  readonly onExpired?: 'fail' | 'demote';
+  /**
+   * `preserve`: the replies of `batchedRun` leave in the order of the calls, among rows that may
+   * share a batch. A reply waits for those before it until they are answered; a call that fails, or
+   * ends early, does so at once and holds up no other.
+   *
+   * @default replies leave as soon as they are made
+   */
+  readonly order?: 'preserve';
 }
 
 /** How batches that fail or hang run again, or end. */
@@ -264,7 +287,7 @@ export interface ServingOptions<
    * The largest number of rows in a batch. Beyond 32 rows the models of the samples and the benchmark
    * gain little per row, while each batch takes longer.
    *
-   * @default the largest of `allowedSizes`, else 32
+   * @default the largest of `allowedSizes` or `preferredSizes`, else 32
    */
   readonly batchSize?: number;
   /**
@@ -275,6 +298,8 @@ export interface ServingOptions<
    * @default 0
    */
   readonly batchTimeout?: number;
+  /** What a batch may cost: a limit beside the number of its rows. */
+  readonly batchCost?: BatchCostOptions;
   /**
    * The keys of the serving, by name or with options: rows share batches only with rows of the same
    * key, which `batch.withKey(key)` sets.
@@ -291,6 +316,15 @@ export interface ServingOptions<
    * @default any size
    */
   readonly allowedSizes?: readonly number[];
+  /**
+   * The sizes in which batches are formed where possible, for models that run some sizes best: a
+   * batch has the largest of them that the waiting rows fill, and the rest waits for the next one for
+   * at most `batchTimeout`. After that, and with fewer rows than the smallest, a batch has all of
+   * them. Nothing is padded.
+   *
+   * @default any size
+   */
+  readonly preferredSizes?: readonly number[];
   /**
    * The number of sessions that run in parallel, or the options of each of them. `true`: one per
    * device of the execution provider; on the CPU one for each core but one. One partition makes the

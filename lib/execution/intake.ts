@@ -9,6 +9,7 @@ import type { ModelSignature } from '../partitions/onnx/model-signature.js';
 import { largestBatch, type Lanes, type ServingLane } from './lanes.js';
 import { type Reply, type ReplyEnd, ReplyRequest } from './reply-request.js';
 import type { BatchRequest } from './request.js';
+import { checkWholeCost, rowCostsOf } from './row-costs.js';
 import type { InternalCallOptions, ResolvedCallOptions } from './resolved-call-options.js';
 import { StreamRequest } from './stream-request.js';
 import { checkHooks, checkSize, checkTemplate, costOf, validateBatch } from './validate-batch.js';
@@ -46,6 +47,7 @@ export class Intake {
     request.failWhenCancelled();
     if (!request.isOver) {
       this.submit(request, context);
+      request.replyTurn = request.lane.replies?.join();
     }
     return request.reply;
   }
@@ -113,6 +115,7 @@ export class Intake {
     { onAdmitted }: CallContext,
   ): Request {
     try {
+      this.setCosts(request);
       this.batcher.submit(request);
     } catch (error) {
       request.end();
@@ -120,6 +123,16 @@ export class Intake {
     }
     onAdmitted?.();
     return request;
+  }
+
+  private setCosts(request: BatchRequest): void {
+    const { name, batchCost } = this.options;
+    if (batchCost) {
+      request.rowCosts = rowCostsOf(name, batchCost, request.batch);
+      if (request.whole) {
+        checkWholeCost(name, batchCost, request.rowCosts);
+      }
+    }
   }
 }
 

@@ -14,6 +14,7 @@ import { DEFAULT_CALL_OPTIONS } from './resolved-call-options.js';
 import type { Intake } from './intake.js';
 import type { Lanes } from './lanes.js';
 import { ReplyRequest } from './reply-request.js';
+import { mostRowsLike } from './row-costs.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import type { Partition } from '../partitions/partition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
@@ -113,7 +114,9 @@ export async function warmUp({
   const batches = rows.flatMap((row) => {
     const lane = intake.admit(row, { options: {}, recorder: undefined });
     const { allowedSizes, batchSize } = lane.limits;
-    return repeated(row, allowedSizes ?? [batchSize]).map((batch) => ({ batch, lane }));
+    const { batchCost } = options;
+    const largest = batchCost ? mostRowsLike(row, batchCost, batchSize) : batchSize;
+    return repeated(row, allowedSizes ?? [largest]).map((batch) => ({ batch, lane }));
   });
   await Promise.all(
     opened.partitions.map((partition, index) => {

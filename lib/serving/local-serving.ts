@@ -28,6 +28,7 @@ import {
   resolveCallOptions,
   Waits,
 } from '../execution/resolved-call-options.js';
+import { checkFixedBatch } from '../definition/batch-cost.js';
 import { type ServingCounters, type EventOf, EventHub } from '../events/event-hub.js';
 import { Lanes } from '../execution/lanes.js';
 import { Pipeline } from './pipeline.js';
@@ -98,7 +99,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.name = options.name;
     this.events$ = events.all$;
     this.knownSignature = options.template && signatureOfTemplate(options.template);
-    this.lanes = new Lanes(options.keys, options.otherKeys);
+    this.lanes = new Lanes(options.keys, options.otherKeys, options.queue.preservesOrder);
     this.shutdown = new Shutdown(`Serving "${options.name}"`, options.shutdown, {
       drain: () => this.pipelines.forEach((pipeline) => pipeline.shutdown.drain()),
       abandon: (error) => this.abandon(error),
@@ -323,6 +324,7 @@ export class LocalServing<Input = unknown, Output = unknown>
         },
       );
       if (opened.signature) {
+        checkFixedBatch(options, opened.signature);
         lanes.fit(opened.signature);
         this.knownSignature = signatureOfModel(opened.signature);
       }

@@ -1,5 +1,6 @@
 import { Batch } from '../batch/batch.js';
 import { Batcher } from '../batching/batcher.js';
+import { type Budget, NO_BUDGET } from '../batching/budget.js';
 import { onAbort } from '../context/call-options.js';
 import type { SharedCall, SharedCalls } from '../deduplication/shared-calls.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
@@ -65,7 +66,7 @@ export class Pipeline {
     ));
     const nextBatch = () => events.nextBatch();
     const run = { targets: partitions, nextBatch, observer, dispatch };
-    this.batcher = new Batcher({ name, ...queue, ...run });
+    this.batcher = new Batcher({ name, ...queue, budget: budgetOf(options), ...run });
     this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline);
     this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []));
     const { counters } = events;
@@ -232,7 +233,7 @@ export class Pipeline {
       run: async (own, signal, onAdmitted) => {
         const run = {
           ...context,
-          resolved: { ...resolved, signal, deadline: Infinity },
+          resolved: { ...resolved, signal, deadline: Infinity, lateAt: undefined },
           onAdmitted,
         };
         const call = await caller.prepare(own, run.resolved);
@@ -241,4 +242,8 @@ export class Pipeline {
       finish: (call, output, metadata) => caller.finish(call, output, metadata, resolved),
     };
   }
+}
+
+function budgetOf({ batchCost, queue }: ResolvedServing): Budget | undefined {
+  return batchCost ?? (queue.demotesLate ? NO_BUDGET : undefined);
 }

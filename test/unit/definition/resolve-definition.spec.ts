@@ -55,6 +55,8 @@ describe('resolveDefinition', () => {
         maxCost: undefined,
         order: { ageing: 1000, weights: new Map() },
         separateOrigins: false,
+        demotesLate: false,
+        preservesOrder: false,
       },
       recovery: {
         idempotent: false,
@@ -240,11 +242,11 @@ describe('resolveDefinition', () => {
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
     [
       { batchsize: 8 },
-      'unknown option "batchsize" (8); did you mean "batchSize"? known are allowedSizes, batchKeys, batchSize, batchTimeout, deduplication, distribution,',
+      'unknown option "batchsize" (8); did you mean "batchSize"? known are allowedSizes, batchCost, batchKeys, batchSize, batchTimeout, deduplication, distribution,',
     ],
     [
       { logger: circular },
-      'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,',
+      'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchCost, batchKeys,',
     ],
     [
       { recovery: { maxRestarts: 3 } },
@@ -258,8 +260,8 @@ describe('resolveDefinition', () => {
       { isolation: 'process' },
       'option "isolation" is "process"; allowed is nothing here: only model and useFile run apart from',
     ],
-    [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchKeys,'],
-    [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchKeys,'],
+    [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchCost, batchKeys,'],
+    [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchCost, batchKeys,'],
     [
       { recovery: { retries: -1 } },
       'option "recovery.retries" is -1; allowed is a whole number from 0 to 100',

@@ -7,9 +7,10 @@ export const COST_CLASSES = 128;
 
 /**
  * The cost of starting a batch, as a share of the budget. The higher it is, the more padding is
- * accepted to fill a batch.
+ * accepted to fill a batch. In simulations of a text encoder on the CPU, 1/8 has up to 5 % less rows
+ * a second.
  */
-const START = 1 / 8;
+const START = 1 / 32;
 
 /** The class of a cost. Class 0 holds the highest costs, just below the budget. */
 export function costClassOf(cost: number, most: number): number {

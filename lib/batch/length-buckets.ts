@@ -198,14 +198,31 @@ export function resize({ path, tensor }: Leaf, axis: number, length: number, fil
   if (present === length) {
     return tensor;
   }
-  const target = zeroTensor(tensor.type, tensor.dims.with(axis, length));
+  const dims = tensor.dims.with(axis, length);
+  const target =
+    present < length ? filledTensor(tensor.type, dims, fill, path) : zeroTensor(tensor.type, dims);
+  copyRows(target, 0, tensor, 0, Math.min(length, present), axis);
+  return target;
+}
+
+/**
+ * A tensor of this element, by default of zeros or empty strings.
+ *
+ * @throws InvalidBatchError when the type has no such element
+ */
+export function filledTensor(
+  type: Tensor.Type,
+  dims: readonly number[],
+  fill?: Fill,
+  path = '',
+): Tensor {
+  const target = zeroTensor(type, dims);
   if (fill !== undefined && target.size > 0 && !filled(target, fill)) {
     throw new InvalidBatchError(
       `"${path}" cannot be filled with ${formatValue(fill)}, which is no element of a ` +
-        `${tensor.type} tensor`,
+        `${type} tensor`,
     );
   }
-  copyRows(target, 0, tensor, 0, Math.min(length, present), axis);
   return target;
 }
 

@@ -62,10 +62,18 @@ const aString: Rule = {
   isRequired: true,
 };
 const anObject: Rule = { check: isRecord, allowed: 'an object' };
+/** Only an input is padded; that is checked against the model. */
+const ofPorts = ['batchAxis', 'variableAxis', 'padWith'];
 const axes: Rule = {
   check: (value) =>
-    isRecord(value) && Object.values(value).every((port) => isRecord(port) && 'batchAxis' in port),
-  allowed: 'an object of { batchAxis: number | null } by name',
+    isRecord(value) &&
+    Object.values(value).every(
+      (port) =>
+        isRecord(port) &&
+        ('batchAxis' in port || 'variableAxis' in port) &&
+        Object.keys(port).every((name) => ofPorts.includes(name)),
+    ),
+  allowed: 'an object of { batchAxis: number | null, variableAxis: number } by name',
 };
 
 const ofRecovery: Rules = {

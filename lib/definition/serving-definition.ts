@@ -432,13 +432,15 @@ export interface ModelOptions {
   readonly session?: InferenceSession.SessionOptions;
   /**
    * Batch axes of inputs where the default, read from the model, is wrong, or which the file leaves
-   * open. `null` for all inputs: the model has no batch axis, and each call is one run.
+   * open. `null` for all inputs: the model has no batch axis, and each call is one run. And axes on
+   * which rows may differ in length: `{ input_ids: { variableAxis: 1, padWith: 0 } }`.
    *
-   * @default read from the model
+   * @default read from the model; rows of different lengths share no batch
    */
   readonly inputs?: DeclaredAxes;
   /**
-   * Batch axes of outputs where the default, read from the model, is wrong.
+   * Batch axes of outputs where the default, read from the model, is wrong. And axes on which the
+   * rows are cut back to the length of their own inputs: `{ logits: { variableAxis: 1 } }`.
    *
    * @default read from the model
    */

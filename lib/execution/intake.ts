@@ -10,6 +10,7 @@ import { largestBatch, type Lanes, type ServingLane } from './lanes.js';
 import { type Reply, type ReplyEnd, ReplyRequest } from './reply-request.js';
 import type { BatchRequest } from './request.js';
 import { checkWholeCost, rowCostsOf } from './row-costs.js';
+import type { RowLengths } from './row-lengths.js';
 import type { InternalCallOptions, ResolvedCallOptions } from './resolved-call-options.js';
 import { StreamRequest } from './stream-request.js';
 import { checkHooks, checkSize, checkTemplate, costOf, validateBatch } from './validate-batch.js';
@@ -35,6 +36,8 @@ export class Intake {
     private readonly signature: ModelSignature | undefined,
     private readonly batcher: Batcher<BatchRequest>,
     private readonly isInline: boolean,
+    /** In a serving whose rows differ in length. */
+    private readonly lengths?: RowLengths,
   ) {}
 
   /** The reply to the rows, or the answer that `end` makes of it; rejects on cancellation. */
@@ -63,17 +66,17 @@ export class Intake {
   /** A queued piece of a call whose output is streamed. */
   streamPiece(batch: Batch, context: CallContext, cost: number): StreamRequest {
     const { options, resolved, recorder } = context;
-    const lane = this.admit(batch, context);
+    const { rows, lane } = this.admit(batch, context);
     const hooks = requestedHooks(options);
-    return this.submit(new StreamRequest(batch, lane, recorder, hooks, resolved, cost), context);
+    return this.submit(new StreamRequest(rows, lane, recorder, hooks, resolved, cost), context);
   }
 
-  /** The lane for the rows, if they fit the serving. */
+  /** The rows and their lane, if they fit the serving. */
   admit(
     batch: Batch,
     { options, recorder }: Pick<CallContext, 'options' | 'recorder'>,
-  ): ServingLane {
-    const { lanes, isInline, signature } = this;
+  ): { readonly rows: Batch; readonly lane: ServingLane } {
+    const { lanes, isInline, signature, lengths } = this;
     const { name, queue, template } = this.options;
     checkSize(this.options, batch);
     const keys = isInline ? undefined : lanes.keys;
@@ -84,15 +87,17 @@ export class Intake {
     }
     const origin = this.originOf(options);
     // After the checks: a refused batch leaves no lane behind.
+    const rows = lengths ? lengths.vary(batch) : batch;
     const lane = isInline
-      ? lanes.inlineLaneOf(batch, queue.maxRowsPerCall, origin)
-      : lanes.laneOf(batch, origin, options.group);
+      ? lanes.inlineLaneOf(rows, queue.maxRowsPerCall, origin)
+      : lanes.laneOf(rows, origin, options.group);
     const hooks = requestedHooks(options);
     if (hooks) {
       checkHooks(name, batch, hooks, largestBatch(lane.limits, isInline), signature);
+      lengths?.checkHooks(hooks);
     }
     recorder?.queued(batch.size);
-    return lane;
+    return { rows, lane };
   }
 
   /** The origin of the call, in a serving that separates origins. */
@@ -106,8 +111,8 @@ export class Intake {
     cost: number,
     end?: ReplyEnd<Answer>,
   ): ReplyRequest<Answer> {
-    const lane = this.admit(batch, context);
-    return new ReplyRequest(batch, lane, context.recorder, context.resolved, cost, end);
+    const { rows, lane } = this.admit(batch, context);
+    return new ReplyRequest(rows, lane, context.recorder, context.resolved, cost, end);
   }
 
   private submit<Request extends BatchRequest>(

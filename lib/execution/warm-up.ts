@@ -111,8 +111,8 @@ export async function warmUp({
   caller,
 }: WarmUp): Promise<WarmedUp> {
   const rows = await examplesOf(options, opened.signature, caller);
-  const batches = rows.flatMap((row) => {
-    const lane = intake.admit(row, { options: {}, recorder: undefined });
+  const batches = rows.flatMap((example) => {
+    const { rows: row, lane } = intake.admit(example, { options: {}, recorder: undefined });
     const { allowedSizes, batchSize } = lane.limits;
     const { batchCost } = options;
     const largest = batchCost ? mostRowsLike(row, batchCost, batchSize) : batchSize;

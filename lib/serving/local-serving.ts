@@ -324,7 +324,7 @@ export class LocalServing<Input = unknown, Output = unknown>
         },
       );
       if (opened.signature) {
-        checkFixedBatch(options, opened.signature);
+        await this.checkModel(opened);
         lanes.fit(opened.signature);
         this.knownSignature = signatureOfModel(opened.signature);
       }
@@ -352,6 +352,15 @@ export class LocalServing<Input = unknown, Output = unknown>
       // The caller is likely to end the process when it gets this error.
       await modelsLoaded();
       throw this.loadError(cause);
+    }
+  }
+
+  private async checkModel({ signature, partitions }: OpenedEngine): Promise<void> {
+    try {
+      checkFixedBatch(this.options, signature!);
+    } catch (error) {
+      await Promise.all(partitions.map((partition) => partition.close()));
+      throw error;
     }
   }
 

@@ -15,6 +15,7 @@ import { releaseOutput } from '../execution/output-rows.js';
 import { Pieces } from '../execution/pieces.js';
 import type { Reply } from '../execution/reply-request.js';
 import type { BatchRequest } from '../execution/request.js';
+import { rowLengthsOf } from '../execution/row-lengths.js';
 import { onCancel, resolveCallOptions } from '../execution/resolved-call-options.js';
 import { eventsOf } from '../execution/stream-request.js';
 import { ownHooks } from '../execution/validate-batch.js';
@@ -57,17 +58,27 @@ export class Pipeline {
   ) {
     const { name, queue } = options;
     const { partitions, signature } = opened;
+    const lengths = rowLengthsOf(name, signature);
     const isInline = kind === 'inline';
     const { observer, dispatch } = (this.runner = new BatchRunner(
       name,
       options.recovery,
       opened,
       events,
+      lengths,
     ));
     const nextBatch = () => events.nextBatch();
     const run = { targets: partitions, nextBatch, observer, dispatch };
     this.batcher = new Batcher({ name, ...queue, budget: budgetOf(options), ...run });
-    this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline);
+    this.intake = new Intake(
+      options,
+      callbacks,
+      lanes,
+      signature,
+      this.batcher,
+      isInline,
+      lengths,
+    );
     this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []));
     const { counters } = events;
     this.ends = {

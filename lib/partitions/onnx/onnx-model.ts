@@ -7,6 +7,7 @@ import { sessionOf } from './model-content.js';
 import { feedsOf, ModelReply } from './model-ports.js';
 import { axesOf, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
+import { withVariableAxes } from './variable-axes.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
 import type { Loaded, ModelTask, SessionProviders } from '../worker/worker-protocol.js';
 
@@ -71,7 +72,7 @@ function modelOf(
   onRun: OnRun | undefined,
 ): OnnxModel {
   const signature = {
-    ...signatureOf(session, task),
+    ...withVariableAxes(signatureOf(session, task), task),
     dynamicallyQuantised: task.model.isDynamicallyQuantised,
   };
   const { inputs, fixedBatch } = signature;

@@ -1,7 +1,7 @@
 import { InvalidBatchError } from '../errors.js';
 import { truncate } from '../format.js';
 import { FlatContainer, type Leaf, type Structure } from './container.js';
-import type { Fill } from './length-buckets.js';
+import type { Fill } from './resize.js';
 import { describePath, type Tensor } from './tensor.js';
 
 /**
@@ -189,7 +189,9 @@ function describe(
 ): string {
   const name = label === '' ? '' : `${label}: `;
   if (axis !== null) {
-    const inner = tensor.dims.map((dim, i) => (i === axis ? 'rows' : i === variable?.axis ? '*' : dim));
+    const inner = tensor.dims.map((dim, i) =>
+      i === axis ? 'rows' : i === variable?.axis ? '*' : dim,
+    );
     return `${name}${tensor.type}[${inner.join(', ')}]`;
   }
   const type = `${name}${tensor.type}[${tensor.dims.join(', ')}]`;

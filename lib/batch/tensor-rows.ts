@@ -1,7 +1,7 @@
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidBatchError } from '../errors.js';
 import type { FlatContainer } from './container.js';
-import { filledTensor, resize } from './length-buckets.js';
+import { filledTensor, resize } from './resize.js';
 import type { Rows } from './list-rows.js';
 import {
   type BatchAxes,
@@ -76,7 +76,9 @@ export class TensorRows implements Rows {
     const { leaves } = this.view();
     const axes = Object.fromEntries(this.template.leaves.map(({ path, axis }) => [path, axis]));
     const tensors = leaves.map((leaf) => {
-      const tensor = Object.hasOwn(cuts, leaf.path) ? resize(leaf, cuts[leaf.path]!, length) : leaf.tensor;
+      const tensor = Object.hasOwn(cuts, leaf.path)
+        ? resize(leaf, cuts[leaf.path]!, length)
+        : leaf.tensor;
       return tensor === leaf.tensor ? copyOf(tensor) : tensor;
     });
     return TensorRows.of(this.template.with(tensors), axes, 'alike');
@@ -219,12 +221,7 @@ export class TensorRows implements Rows {
     return target;
   }
 
-  private gatherPadded(
-    leaf: number,
-    target: Tensor,
-    axis: number,
-    variable: VariableAxis,
-  ): Tensor {
+  private gatherPadded(leaf: number, target: Tensor, axis: number, variable: VariableAxis): Tensor {
     let at = 0;
     for (const { leaves, start, count } of this.chunks) {
       copyPadded(target, at, leaves[leaf]!, start, count, axis, variable.axis);

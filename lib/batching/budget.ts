@@ -51,9 +51,7 @@ export class Fill {
     if (rows === 0) {
       return true;
     }
-    const cost = budget.padded
-      ? (rows + count) * Math.max(this.largest, largest)
-      : this.sum + sum;
+    const cost = budget.padded ? (rows + count) * Math.max(this.largest, largest) : this.sum + sum;
     const isWithin = cost <= budget.most;
     this.isCut ||= !isWithin;
     return isWithin && rows + count <= this.size;
@@ -78,7 +76,9 @@ export class Fill {
   /** Whether no row of any cost fits. */
   get isFull(): boolean {
     const { rows, budget, largest } = this;
-    return rows >= this.size || this.isSpent || (budget.padded && (rows + 1) * largest > budget.most);
+    return (
+      rows >= this.size || this.isSpent || (budget.padded && (rows + 1) * largest > budget.most)
+    );
   }
 
   /** The number of rows of the request that fit, one after the other, from `offset` on. */

@@ -226,9 +226,9 @@ export class CostedRows<R extends QueuedRequest> implements LaneRows<R> {
 }
 
 /** The rows as parts: neighbours of one request are one part. */
-function partsOf<R extends QueuedRequest>(rows: CostedRow<R>[]): Part<R>[] {
+function partsOf<R extends QueuedRequest>(rows: readonly CostedRow<R>[]): Part<R>[] {
   const parts: Part<R>[] = [];
-  for (const { request, offset, count } of rows.sort((a, b) => a.arrival - b.arrival)) {
+  for (const { request, offset, count } of rows.toSorted((a, b) => a.arrival - b.arrival)) {
     const last = parts.at(-1);
     if (last?.request === request && last.offset + last.count === offset) {
       parts[parts.length - 1] = { ...last, count: last.count + count };

@@ -31,7 +31,7 @@ import {
 } from './option-rules.js';
 import { batchCost, batchCostOf } from './batch-cost.js';
 import { checkMainThread } from './main-thread-rules.js';
-import { rowTemplate, portsOfTemplate } from './row-template.js';
+import { outputAxes, rowTemplate, portsOfTemplate } from './row-template.js';
 import { contentHash } from '../batch/content-hash.js';
 import type {
   KeyServingOptions,
@@ -225,16 +225,18 @@ const kinds: Readonly<Record<string, Rules>> = {
       allowed: `${modelFile.allowed}, or an object of ${Object.keys(ofModel).join(', ')}`,
     },
   },
-  useFactory: { ...inline, template: rowTemplate, useFactory: aFunction },
+  useFactory: { ...inline, template: rowTemplate, outputs: outputAxes, useFactory: aFunction },
   useFile: {
     ...worker,
     template: rowTemplate,
+    outputs: outputAxes,
     useFile: pathOr('an absolute path or file: URL of a module', () => false),
   },
-  useClass: { ...inline, template: rowTemplate, useClass: aFunction },
+  useClass: { ...inline, template: rowTemplate, outputs: outputAxes, useClass: aFunction },
   useExisting: {
     ...inline,
     template: rowTemplate,
+    outputs: outputAxes,
     useExisting: {
       check: (value) => value !== undefined && value !== null,
       allowed: 'an injection token',
@@ -264,6 +266,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   }
   const recovery = recoveryOf(owner, kind, definition.recovery);
   const keys = keysOf(owner, definition, queue.maxRows);
+  const template = templateOf(definition);
   const saturation = 2 * otherKeys.batchSize * partitions.length;
   return Object.freeze({
     name,
@@ -279,7 +282,8 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     otherKeys,
     batchCost: batchCostOf(owner, definition.batchCost, [otherKeys, ...keys.values()]),
     warmUp: [...warmUp],
-    template: templateOf(definition),
+    template,
+    cuts: cutsOf(owner, definition, template),
   });
 }
 
@@ -373,6 +377,21 @@ function templateOf(definition: ServingDefinition): readonly ModelPort[] | undef
   return 'template' in definition && definition.template
     ? portsOfTemplate(definition.template)
     : undefined;
+}
+
+function cutsOf(
+  owner: string,
+  definition: ServingDefinition,
+  template: readonly ModelPort[] = [],
+): Readonly<Record<string, number>> {
+  const outputs = 'outputs' in definition ? Object.entries(definition.outputs ?? {}) : [];
+  if (outputs.length > 0 && template.every(({ variable }) => !variable)) {
+    throw new InvalidServingError(
+      `${owner}: outputs ${outputs.map(([path]) => formatValue(path)).join(', ')} are cut back to ` +
+        'the length of their inputs, and template has no variableAxis',
+    );
+  }
+  return Object.fromEntries(outputs.map(([path, { variableAxis }]) => [path, variableAxis]));
 }
 
 /** The options of each declared key. */

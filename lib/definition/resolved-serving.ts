@@ -83,6 +83,8 @@ export interface ResolvedServing {
   readonly warmUp: readonly unknown[];
   /** The declared rows of a serving without a model. */
   readonly template?: readonly ModelPort[] | undefined;
+  /** The axes on which its outputs are cut back to the length of their rows, by path. */
+  readonly cuts: Readonly<Record<string, number>>;
 }
 
 /** The options for calls from other nodes. */

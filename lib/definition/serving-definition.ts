@@ -7,7 +7,7 @@ import type { DeclaredAxes } from '../partitions/onnx/model-signature.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Observable } from 'rxjs';
 import type { CallMetadata, StreamEvent } from './reply.js';
-import type { RowTemplate } from './row-template.js';
+import type { OutputAxes, RowTemplate } from './row-template.js';
 import type { BatchCostOptions } from './batch-cost.js';
 import type { BatchFunctionFactory, PartitionOptions } from '../partitions/batch-function.js';
 
@@ -484,6 +484,13 @@ export interface TemplateOptions {
    * @default not checked
    */
   readonly template?: RowTemplate;
+  /**
+   * The tensors that the batch function returns whose rows are cut back to the length of their own
+   * inputs, by path: `{ scores: { variableAxis: 1 } }`. Needs a `variableAxis` in `template`.
+   *
+   * @default outputs keep the length of their batch
+   */
+  readonly outputs?: OutputAxes;
 }
 
 /** Runs a function in the application's own thread. */

@@ -1,5 +1,6 @@
 import type { Batch } from '../batch/batch.js';
 import type { Template, VariableAxes } from '../batch/template.js';
+import type { ResolvedServing } from '../definition/resolved-serving.js';
 import { InvalidInputError, InvalidOutputError } from '../errors.js';
 import type { ModelSignature } from '../partitions/onnx/model-signature.js';
 import { uncutOutputs, variableAxesOf } from '../partitions/onnx/variable-axes.js';
@@ -102,12 +103,19 @@ export class RowLengths {
   }
 }
 
-/** For a model with variable axes. */
-export function rowLengthsOf(serving: string, signature?: ModelSignature): RowLengths | undefined {
-  const inputs = variableAxesOf(signature?.inputs ?? []);
-  const outputs = variableAxesOf(signature?.outputs ?? []);
-  const cuts = Object.entries(outputs).map(([path, { axis }]) => [path, axis] as const);
-  return signature && Object.keys(inputs).length > 0
-    ? new RowLengths(serving, inputs, Object.fromEntries(cuts), uncutOutputs(signature))
-    : undefined;
+/** For a model, or a template, with variable axes. */
+export function rowLengthsOf(
+  { name, template = [], cuts }: Pick<ResolvedServing, 'name' | 'template' | 'cuts'>,
+  signature?: ModelSignature,
+): RowLengths | undefined {
+  const inputs = variableAxesOf(signature?.inputs ?? template);
+  if (Object.keys(inputs).length === 0) {
+    return undefined;
+  }
+  if (!signature) {
+    return new RowLengths(name, inputs, cuts, new Set());
+  }
+  const outputs = Object.entries(variableAxesOf(signature.outputs));
+  const axes = Object.fromEntries(outputs.map(([path, { axis }]) => [path, axis]));
+  return new RowLengths(name, inputs, axes, uncutOutputs(signature));
 }

@@ -58,7 +58,7 @@ export class Pipeline {
   ) {
     const { name, queue } = options;
     const { partitions, signature } = opened;
-    const lengths = rowLengthsOf(name, signature);
+    const lengths = rowLengthsOf(options, signature);
     const isInline = kind === 'inline';
     const { observer, dispatch } = (this.runner = new BatchRunner(
       name,
@@ -70,15 +70,7 @@ export class Pipeline {
     const nextBatch = () => events.nextBatch();
     const run = { targets: partitions, nextBatch, observer, dispatch };
     this.batcher = new Batcher({ name, ...queue, budget: budgetOf(options), ...run });
-    this.intake = new Intake(
-      options,
-      callbacks,
-      lanes,
-      signature,
-      this.batcher,
-      isInline,
-      lengths,
-    );
+    this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline, lengths);
     this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []));
     const { counters } = events;
     this.ends = {

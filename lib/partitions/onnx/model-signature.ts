@@ -1,5 +1,5 @@
 import type { InferenceSession, Tensor } from 'onnxruntime-common';
-import type { Fill } from '../../batch/length-buckets.js';
+import type { Fill } from '../../batch/resize.js';
 import type { VariableAxis } from '../../batch/template.js';
 import { InvalidServingError } from '../../errors.js';
 import {
@@ -198,7 +198,9 @@ function checkOutputs(
 ): void {
   const unclear = outputs.find(
     ({ name, shape }) =>
-      declaredAxis(declared, name) === undefined && isUnnamed(shape[0]) && shape.filter(isUnnamed).length > 1,
+      declaredAxis(declared, name) === undefined &&
+      isUnnamed(shape[0]) &&
+      shape.filter(isUnnamed).length > 1,
   );
   const elsewhere = inputs.find(({ batchAxis }) => batchAxis !== null && batchAxis > 0);
   if (unclear && elsewhere) {

@@ -1,11 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import {
-  Batch,
-  type LocalServing,
-  type ServingDefinition,
-  type ServingOptions,
-  Tensor,
-} from 'nestjs-serving';
+import { Batch, type LocalServing, type ServingOptions, Tensor } from 'nestjs-serving';
 import type { DeclaredAxes } from '../../../lib/partitions/onnx/model-signature.js';
 import { collect } from '../../fixtures/async/collect.js';
 import { value } from '../../fixtures/models/models.js';
@@ -73,6 +67,25 @@ const hiddenOf = (...rows: readonly (readonly number[])[]): Tensor =>
     rows.flat().flatMap((token) => [...weights].map((weight) => token * weight)),
   );
 
+/** The rows of each later batch. */
+function sizesOf(serving: LocalServing): number[] {
+  const sizes: number[] = [];
+  serving.eventsOf('batch:end').subscribe(({ rows }) => sizes.push(rows));
+  return sizes;
+}
+
+/** The input of a model with two lengths. */
+const twoLengths = (a: number, b: number): object => ({
+  a: floats(
+    [1, a],
+    Array.from({ length: a }, () => 1),
+  ),
+  b: floats(
+    [1, b],
+    Array.from({ length: b }, () => 1),
+  ),
+});
+
 interface Reply {
   readonly hidden: Tensor;
   readonly most: Tensor;
@@ -88,13 +101,7 @@ describe('The variable axis of a model', () => {
       model: { file: encoder, inputs, outputs, fetches },
       batchTimeout: 50,
       ...options,
-    } as ServingDefinition);
-  /** The rows of each later batch. */
-  const sizesOf = (serving: LocalServing): number[] => {
-    const sizes: number[] = [];
-    serving.eventsOf('batch:end').subscribe(({ rows }) => sizes.push(rows));
-    return sizes;
-  };
+    });
 
   it.each(['thread', 'process', 'none'] as const)(
     '[14.4] Rows of different lengths share a batch, are padded, and get outputs of their own length (%s)',
@@ -239,13 +246,9 @@ describe('The variable axis of a model', () => {
         outputs: { c: { variableAxis: 1 } },
       },
     });
-    const of = (a: number, b: number): object => ({
-      a: floats([1, a], Array.from({ length: a }, () => 1)),
-      b: floats([1, b], Array.from({ length: b }, () => 1)),
-    });
     const calls = await Promise.allSettled([
-      serving.batchedRun(of(2, 3)),
-      serving.batchedRun(of(2, 2)),
+      serving.batchedRun(twoLengths(2, 3)),
+      serving.batchedRun(twoLengths(2, 2)),
     ]);
 
     expect(calls).toMatchObject([
@@ -277,7 +280,12 @@ describe('The variable axis of a model', () => {
       },
     });
     const calls = [1, 2].map((length) =>
-      serving.batchedRun(floats([1, length], Array.from({ length }, () => 1))),
+      serving.batchedRun(
+        floats(
+          [1, length],
+          Array.from({ length }, () => 1),
+        ),
+      ),
     );
 
     const message =

@@ -133,11 +133,7 @@ describe('Batcher: budgets', () => {
     batcher.ask('a', { costs: [5, 5, 5, 5], tenant: 'dear' });
     batcher.ask('b', { costs: [1, 1, 1, 1, 1, 1, 1, 1, 1, 1], tenant: 'cheap' });
 
-    expect(await runAll(batcher)).toEqual([
-      'a0 b0 b1 b2 b3 b4',
-      'a1 b5 b6 b7 b8 b9',
-      'a2 a3',
-    ]);
+    expect(await runAll(batcher)).toEqual(['a0 b0 b1 b2 b3 b4', 'a1 b5 b6 b7 b8 b9', 'a2 a3']);
   });
 
   it('[14.2] [7.2] Late and cancelled rows take no part of a budget', async () => {

@@ -70,6 +70,7 @@ describe('resolveDefinition', () => {
       keys: new Map([['default', limits]]),
       otherKeys: limits,
       warmUp: [],
+      cuts: {},
       partitions: [{}],
       shutdown: { drain: true, timeout: 30_000 },
     });
@@ -185,7 +186,7 @@ describe('resolveDefinition', () => {
   const milliseconds = 'allowed is milliseconds from 0 to 2147483647';
   const partitions =
     'allowed is a number from 1 to 1024, true, or a list of options, one per partition';
-  const axes = 'allowed is an object of { batchAxis: number | null } by name';
+  const axes = 'allowed is an object of { batchAxis: number | null, variableAxis: number } by name';
   it.each([
     [{ batchSize: 0 }, `option "batchSize" is 0; ${positive}`],
     [{ batchSize: 1.5 }, `option "batchSize" is 1.5; ${positive}`],
@@ -260,8 +261,14 @@ describe('resolveDefinition', () => {
       { isolation: 'process' },
       'option "isolation" is "process"; allowed is nothing here: only model and useFile run apart from',
     ],
-    [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchCost, batchKeys,'],
-    [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchCost, batchKeys,'],
+    [
+      { session: {} },
+      'unknown option "session" ({}); known are allowedSizes, batchCost, batchKeys,',
+    ],
+    [
+      { constructor: 1 },
+      'unknown option "constructor" (1); known are allowedSizes, batchCost, batchKeys,',
+    ],
     [
       { recovery: { retries: -1 } },
       'option "recovery.retries" is -1; allowed is a whole number from 0 to 100',

@@ -40,7 +40,11 @@ describe('maxTimeout', () => {
       ]);
 
       await later(30);
-      expect(calls.slice(0, 3).map(({ outcome }) => outcome)).toEqual([late(50), late(50), late(50)]);
+      expect(calls.slice(0, 3).map(({ outcome }) => outcome)).toEqual([
+        late(50),
+        late(50),
+        late(50),
+      ]);
       expect(timers()).toBe(0);
     },
   );

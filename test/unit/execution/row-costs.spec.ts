@@ -4,7 +4,6 @@ import {
   InvalidInputError,
   type LocalServing,
   RequestTooLargeError,
-  type ServingDefinition,
   type ServingOptions,
   Tensor,
 } from 'nestjs-serving';
@@ -27,7 +26,7 @@ describe('batchCost', () => {
       batchCost: { of: (text: string) => text.length, most: 8 },
       ...options,
       useFactory: () => (texts: string[]) => (batches.push(texts), texts),
-    } as ServingDefinition);
+    });
     return [serving, batches];
   }
 
@@ -43,7 +42,10 @@ describe('batchCost', () => {
     await later();
 
     expect(await Promise.all(replies)).toEqual([['aaaa', 'bbbb', 'c'], 'dddddd']);
-    expect(batches).toEqual([['aaaa', 'bbbb'], ['c', 'dddddd']]);
+    expect(batches).toEqual([
+      ['aaaa', 'bbbb'],
+      ['c', 'dddddd'],
+    ]);
     expect(asked).toEqual(['aaaa', 'bbbb', 'c', 'dddddd']);
   });
 
@@ -176,9 +178,9 @@ describe('batchCost', () => {
     await expect(start({ allowedSizes: [1, 4] })).rejects.toThrow(
       'allowedSizes 1, 4 adds rows to a batch, which batchCost does not count; leave one of them out',
     );
-    await expect(
-      start({ batchKeys: ['a', { key: 'b', allowedSizes: [2] }] }),
-    ).rejects.toThrow('allowedSizes 2 adds rows');
+    await expect(start({ batchKeys: ['a', { key: 'b', allowedSizes: [2] }] })).rejects.toThrow(
+      'allowedSizes 2 adds rows',
+    );
   });
 
   it('[14.5] Preferred sizes above the batch size fail at boot', async () => {

@@ -13,6 +13,7 @@ import { memory } from './figures/memory.js';
 import { neighbours } from './figures/neighbours.js';
 import { refusals } from './figures/refusals.js';
 import { route } from './figures/route.js';
+import { mixedLengths } from './figures/mixed-lengths.js';
 import { saturation } from './figures/saturation.js';
 import type { Figure, Measurement } from './harness/measurement.js';
 import { full, type Plan, quick } from './harness/plan.js';
@@ -35,6 +36,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P15: besideNx,
   P16: memory,
   P17: refusals,
+  P20: mixedLengths,
 };
 
 // A process of its own: memory and compiled code of other figures would count in this one.

@@ -48,6 +48,11 @@ function varying(kind: string, port: ModelPort, declared: DeclaredAxes): ModelPo
   const { name, type, shape, batchAxis } = port;
   const { variableAxis: axis, padWith } = Object.hasOwn(declared, name) ? declared[name]! : {};
   const owner = `The ${kind} ${describePort(port)}`;
+  if (kind === 'output' && padWith !== undefined) {
+    throw new InvalidServingError(
+      `${owner} is declared with padWith, and only rows of inputs are padded; leave it out`,
+    );
+  }
   if (axis === undefined) {
     if (padWith !== undefined) {
       throw new InvalidServingError(

@@ -30,7 +30,8 @@ export type Figure =
   | 'P14'
   | 'P15'
   | 'P16'
-  | 'P17';
+  | 'P17'
+  | 'P20';
 
 export type Aim = { readonly atLeast: number } | { readonly atMost: number };
 

@@ -336,6 +336,11 @@ describe('The variable axis of a model', () => {
       'padWith: "ids" cannot be filled with "none", which is no element of a int64 tensor',
     ],
     [
+      'that of an output with padding',
+      { inputs, outputs: { hidden: { variableAxis: 1, padWith: 1 } }, fetches },
+      'is declared with padWith, and only rows of inputs are padded; leave it out',
+    ],
+    [
       'padding without an axis',
       { inputs: { ...inputs, ids: { batchAxis: 0, padWith: 1 } }, outputs, fetches },
       'is declared with padWith and without the variableAxis to pad; declare both',

@@ -19,6 +19,20 @@ describe('Batcher: similar rows', () => {
     expect(await runAll(batcher)).toEqual(['a0 a2 a4 a5', 'a1', 'a3', 'a6']);
   });
 
+  it('[14.2] [14.3] Batches form as in the picture of the manual', async () => {
+    const [inOrder, similar] = await Promise.all(
+      [0, 16].map((overtaking) =>
+        busy(overtaking, { budget: { ...budgetOf(overtaking), most: 24 } }),
+      ),
+    );
+    for (const batcher of [inOrder!, similar!]) {
+      batcher.ask('a', { costs: [3, 12, 3, 3, 12, 3] });
+    }
+
+    expect(await runAll(inOrder!)).toEqual(['a0 a1', 'a2 a3', 'a4 a5']);
+    expect(await runAll(similar!)).toEqual(['a0 a2 a3 a5', 'a1 a4']);
+  });
+
   it('[14.3] Rows that are chosen from one call keep their places in it', async () => {
     const batcher = await busy(5);
     const call = batcher.ask('a', { costs: [10, 90, 10, 90, 10] });

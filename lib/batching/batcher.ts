@@ -222,7 +222,7 @@ export class Batcher<R extends QueuedRequest> {
    * their number.
    */
   private addToWindow(request: R, offset: number): number {
-    const { lane } = request;
+    const { lane, size } = request;
     const { batchSize, batchTimeout } = lane.limits;
     let window = this.windows.get(lane);
     if (!window && (batchTimeout === 0 || this.draining)) {
@@ -233,14 +233,14 @@ export class Batcher<R extends QueuedRequest> {
       return 1;
     }
     window ??= this.open(request);
-    const fitting = window.fitting(request, offset);
-    if (fitting === 0) {
+    const free = Math.min(window.free, size - offset);
+    const count = window.fitting(request, offset, Math.max(1, free));
+    if (count === 0) {
       window.close('cost');
       return this.addToWindow(request, offset);
     }
-    const free = Math.min(window.free, fitting);
     if (free > 0) {
-      window.refill({ request, offset, count: free });
+      window.refill({ request, offset, count });
     } else {
       window.add({ request, offset, count: 1 });
       // Closes the window if that was its last place.
@@ -249,7 +249,7 @@ export class Batcher<R extends QueuedRequest> {
     if (window.isSpent) {
       window.close('cost');
     }
-    return Math.max(1, free);
+    return count;
   }
 
   private open({ lane, whole, size }: R): OpenWindow<R> {
@@ -290,7 +290,7 @@ export class Batcher<R extends QueuedRequest> {
       return;
     }
     const window = this.windows.get(lane);
-    if (window && Math.min(window.room, window.fitting(request, 0)) < size) {
+    if (window && Math.min(window.room, window.fitting(request, 0, size)) < size) {
       window.close('flush');
     }
     if (this.ready.roomFor(request, 0) < size) {

@@ -81,12 +81,12 @@ export class Fill {
     );
   }
 
-  /** The number of rows of the request that fit, one after the other, from `offset` on. */
-  fitting(request: QueuedRequest, offset: number): number {
+  /** The number of these rows of the request that fit, one after the other. */
+  fitting(request: QueuedRequest, offset: number, count: number): number {
     const trial = new Fill(this.budget, this.size);
     trial.add({ count: this.rows, sum: this.sum, largest: this.largest });
     let row = offset;
-    for (; row < request.size; row++) {
+    for (; row < offset + count; row++) {
       const load = loadOf(request, row, 1);
       if (!trial.fits(load)) {
         break;

@@ -121,9 +121,9 @@ export class OpenWindow<R extends QueuedRequest> {
     this.fill?.add(loadOf(part.request, part.offset, part.count));
   }
 
-  /** The number of rows of the request, from the one at `offset` on, that its budget has room for. */
-  fitting(request: R, offset: number): number {
-    return this.fill ? this.fill.fitting(request, offset) : request.size - offset;
+  /** The number of these rows of the request that its budget has room for. */
+  fitting(request: R, offset: number, count: number): number {
+    return this.fill ? this.fill.fitting(request, offset, count) : count;
   }
 
   /** Whether its budget has no room for a row of any cost. */

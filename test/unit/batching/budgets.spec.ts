@@ -37,6 +37,14 @@ describe('Batcher: budgets', () => {
     expect(await runAll(batcher)).toEqual(['a0 b0 c0', 'd0', 'e0', 'f0']);
   });
 
+  it('[14.2] Rows that padding leaves no room for run in a batch of their own, with the reason of the first', async () => {
+    const batcher = await busy(padded);
+    ask(batcher, { a: 4, b: 4, c: 1, d: 1, e: 1, f: 1 });
+
+    expect(await runAll(batcher)).toEqual(['a0 b0 c0', 'd0 e0 f0']);
+    expect(batcher.started.slice(1).map(({ reason }) => reason)).toEqual(['cost', 'idle']);
+  });
+
   it('[14.2] The batch size stays the largest number of rows, whatever they cost', async () => {
     const batcher = await busy(sum, { batchSize: 2 });
     ask(batcher, { a: 1, b: 1, c: 1 });

@@ -81,6 +81,14 @@ describe('Batcher: preferred sizes', () => {
     expect(await runAll(batcher)).toEqual(['a0', 'w0 w1 w2 w3 w4 w5']);
   });
 
+  it('[14.5] A window for a request that must run whole has room for all of it', async () => {
+    const batcher = new HeldBatcher({ ...sizes, batchTimeout: 20 });
+    batcher.callWhole('w', 5);
+    await later(20);
+
+    expect(await runAll(batcher)).toEqual(['w0 w1 w2 w3 w4']);
+  });
+
   it('[14.5] Preferred sizes above a batch size that was lowered are ignored', async () => {
     const batcher = await busy({ batchTimeout: 20 });
     batcher.lane('lane', { batchSize: 5 });

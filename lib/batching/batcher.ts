@@ -5,6 +5,7 @@ import type { Budget } from './budget.js';
 import type { QueueOrder } from './priority-queue.js';
 import { type TargetLoad, Pool, type Target } from './pool.js';
 import { type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
+import { CostedWindow } from './costed-window.js';
 import { OpenWindow, windowsBy } from './windows.js';
 import { outsideCallContext } from '../context/caller-context.js';
 import { type CloseReason, ReadyQueue, type Window } from './ready-queue.js';
@@ -222,7 +223,7 @@ export class Batcher<R extends QueuedRequest> {
    * their number.
    */
   private addToWindow(request: R, offset: number): number {
-    const { lane, size } = request;
+    const { lane } = request;
     const { batchSize, batchTimeout } = lane.limits;
     let window = this.windows.get(lane);
     if (!window && (batchTimeout === 0 || this.draining)) {
@@ -233,14 +234,13 @@ export class Batcher<R extends QueuedRequest> {
       return 1;
     }
     window ??= this.open(request);
-    const free = Math.min(window.free, size - offset);
-    const count = window.fitting(request, offset, Math.max(1, free));
-    if (count === 0) {
+    if (!window.fits(request, offset)) {
       window.close('cost');
       return this.addToWindow(request, offset);
     }
+    const free = window.freeFor(request, offset);
     if (free > 0) {
-      window.refill({ request, offset, count });
+      window.refill({ request, offset, count: free });
     } else {
       window.add({ request, offset, count: 1 });
       // Closes the window if that was its last place.
@@ -249,13 +249,16 @@ export class Batcher<R extends QueuedRequest> {
     if (window.isSpent) {
       window.close('cost');
     }
-    return count;
+    return Math.max(1, free);
   }
 
   private open({ lane, whole, size }: R): OpenWindow<R> {
     const preferred = this.ready.sizeOfWindow(lane);
     const places = whole ? Math.max(preferred, size) : preferred;
-    const window = new OpenWindow<R>(lane, places, this.options.budget);
+    const { budget } = this.options;
+    const window = budget
+      ? new CostedWindow<R>(lane, places, budget)
+      : new OpenWindow<R>(lane, places);
     this.windows.set(lane, window);
     this.ready.openWindow(lane);
     return window;
@@ -290,7 +293,7 @@ export class Batcher<R extends QueuedRequest> {
       return;
     }
     const window = this.windows.get(lane);
-    if (window && Math.min(window.room, window.fitting(request, 0, size)) < size) {
+    if (window && !window.hasRoomFor(request)) {
       window.close('flush');
     }
     if (this.ready.roomFor(request, 0) < size) {

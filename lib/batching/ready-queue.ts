@@ -112,7 +112,10 @@ export class ReadyQueue<R extends QueuedRequest> {
   /** The number of rows at which a window of the lane closes, if it opens now. */
   sizeOfWindow(lane: Lane): number {
     const { batchSize, preferredSizes } = lane.limits;
-    const sizes = preferredSizes?.filter((size) => size <= batchSize) ?? [];
+    if (!preferredSizes) {
+      return batchSize;
+    }
+    const sizes = preferredSizes.filter((size) => size <= batchSize);
     // The largest of them makes a batch of its own.
     const rows = this.queueOf(lane).rows.size % (sizes.at(-1) ?? 1);
     const next = sizes.find((size) => size > rows);

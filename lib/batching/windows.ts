@@ -9,7 +9,6 @@ import {
   reduce,
   Subject,
 } from 'rxjs';
-import { type Budget, Fill, loadOf } from './budget.js';
 import type { Lane, Part, QueuedRequest } from './queued-request.js';
 
 export interface WindowOptions<T, Key> {
@@ -66,14 +65,11 @@ const LEFT_KEPT = 64;
 
 /** The rows of a lane whose window is open. New rows take the places of rows that have left. */
 export class OpenWindow<R extends QueuedRequest> {
-  /** The number of rows at which the window is full, read when it opens. */
-  readonly size: number;
   /** Milliseconds from its first row until it closes. */
   readonly timeout: number;
   private readonly closing = new Subject<void>();
   private rows: Part<R>[] = [];
   private left = 0;
-  private readonly fill: Fill | undefined;
   /** The rows that a caller waits for. */
   live = 0;
   /** The places of rows that have left. */
@@ -86,12 +82,10 @@ export class OpenWindow<R extends QueuedRequest> {
 
   constructor(
     readonly lane: Lane,
-    size: number,
-    budget?: Budget,
+    /** The number of rows at which it is full, read when it opens. */
+    readonly size: number,
   ) {
-    this.size = size;
     this.timeout = lane.limits.batchTimeout;
-    this.fill = budget && new Fill(budget, this.size);
   }
 
   /** Emits when the window closes before its timeout. */
@@ -118,17 +112,26 @@ export class OpenWindow<R extends QueuedRequest> {
     }
     this.live += part.count;
     part.request.open += part.count;
-    this.fill?.add(loadOf(part.request, part.offset, part.count));
   }
 
-  /** The number of these rows of the request that its budget has room for. */
-  fitting(request: R, offset: number, count: number): number {
-    return this.fill ? this.fill.fitting(request, offset, count) : count;
+  /** Whether the row fits, apart from its place. Only a window with a budget may refuse it. */
+  fits(_request: R, _row: number): boolean {
+    return true;
   }
 
-  /** Whether its budget has no room for a row of any cost. */
+  /** Whether no further row fits, apart from its place. */
   get isSpent(): boolean {
-    return this.fill?.isFull ?? false;
+    return false;
+  }
+
+  /** The number of rows of the request, from the one at `offset` on, that take free places. */
+  freeFor({ size }: R, offset: number): number {
+    return Math.min(this.free, size - offset);
+  }
+
+  /** Whether all rows of the request fit. */
+  hasRoomFor({ size }: R): boolean {
+    return this.room >= size;
   }
 
   /** Adds rows in free places. */
@@ -142,8 +145,6 @@ export class OpenWindow<R extends QueuedRequest> {
    * starts a new timeout.
    */
   leave(request: R): void {
-    // Its rows in this window are the last that it submitted.
-    this.fill?.remove(loadOf(request, request.size - request.open, request.open));
     this.live -= request.open;
     this.free += request.open;
     request.open = 0;

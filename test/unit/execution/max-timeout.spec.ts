@@ -1,4 +1,4 @@
-import { describe, expect, it } from '@jest/globals';
+import { afterEach, describe, expect, it } from '@jest/globals';
 import type { LocalServing, ServingOptions } from 'nestjs-serving';
 import { BatchScript } from 'nestjs-serving/testing';
 import { resolveCallOptions } from '../../../lib/execution/resolved-call-options.js';
@@ -15,10 +15,15 @@ const late = (ms: number) =>
 
 describe('maxTimeout', () => {
   useVirtualTime();
+  let script: BatchScript<string, string>;
+
+  // Before the servings are closed, which wait for their batches.
+  afterEach(() => script.release((rows) => [...rows]));
+
   const startServing = useServings();
 
   async function start(options: Partial<ServingOptions> = {}): Promise<LocalServing> {
-    const script = new BatchScript<string, string>();
+    script = new BatchScript<string, string>();
     return startServing<unknown>(
       script.createServing<unknown, unknown>({ name: 'limited', maxTimeout: 50, ...options }),
     );

@@ -4,7 +4,7 @@ import { type Container, FlatContainer, type FlatRows, flatten } from './contain
 import { ListRows, type Rows } from './list-rows.js';
 import { rowOf } from './tensor.js';
 import { TensorRows } from './tensor-rows.js';
-import type { BatchAxes, Template } from './template.js';
+import type { BatchAxes, Template, VariableAxes } from './template.js';
 
 /** The key of rows without a key of their own. */
 export const DEFAULT_KEY = 'default';
@@ -104,6 +104,23 @@ export class Batch {
       padding += morePadding;
     }
     return new Batch(rows[0]?.join(rows) ?? null, batch.key, padding);
+  }
+
+  /**
+   * The same rows, which may share a batch with rows of other lengths on these axes. The `known`
+   * template is that of a batch of the same template and axes.
+   */
+  vary(variable: VariableAxes, known?: Template): Batch {
+    return this.rows instanceof TensorRows
+      ? new Batch(this.rows.vary(variable, known), this.key, this.padding)
+      : this;
+  }
+
+  /** Copies of the rows, of this length on the axes given by path. Plain values stay as they are. */
+  cut(cuts: Readonly<Record<string, number>>, length: number): Batch {
+    return this.rows instanceof TensorRows
+      ? new Batch(this.rows.cut(cuts, length), this.key, this.padding)
+      : this;
   }
 
   /** The number of rows, padding not counted. */

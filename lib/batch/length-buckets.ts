@@ -3,7 +3,7 @@ import { Batch } from './batch.js';
 import { type Container, type FlatContainer, flatten, type Leaf } from './container.js';
 import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
-import { copyRows, zeroTensor } from './tensor.js';
+import { type Fill, resize } from './resize.js';
 
 /** The options of {@link lengthBuckets}. */
 export interface LengthBucketsOptions {
@@ -181,44 +181,4 @@ function checkNames(fills: ReadonlyMap<string, Fill>, leaves: readonly Leaf[]): 
         leaves.map(({ path }) => `"${path}"`).join(', '),
     );
   }
-}
-
-/**
- * An element as the data of a tensor stores it: 64-bit integers as bigint, booleans as 0 or 1, half
- * floats possibly as their 16 bits.
- */
-export type Fill = number | bigint | string;
-
-/**
- * The tensor of the leaf with another length on the axis: truncated, or filled up at the end, by
- * default with zeros or empty strings.
- */
-export function resize({ path, tensor }: Leaf, axis: number, length: number, fill?: Fill): Tensor {
-  const present = tensor.dims[axis]!;
-  if (present === length) {
-    return tensor;
-  }
-  const target = zeroTensor(tensor.type, tensor.dims.with(axis, length));
-  if (fill !== undefined && target.size > 0 && !filled(target, fill)) {
-    throw new InvalidBatchError(
-      `"${path}" cannot be filled with ${formatValue(fill)}, which is no element of a ` +
-        `${tensor.type} tensor`,
-    );
-  }
-  copyRows(target, 0, tensor, 0, Math.min(length, present), axis);
-  return target;
-}
-
-/** False when the elements cannot hold the value: integer arrays would truncate it silently. */
-function filled(target: Tensor, fill: Fill): boolean {
-  const data = target.data as { [index: number]: unknown; fill(element: unknown): unknown };
-  const element = typeof data[0] === 'bigint' && Number.isInteger(fill) ? BigInt(fill) : fill;
-  if (typeof element === typeof data[0]) {
-    data.fill(element);
-  }
-  return data[0] === element || (isFraction(data[0]) && isFraction(element));
-}
-
-function isFraction(value: unknown): boolean {
-  return typeof value === 'number' && !Number.isInteger(value);
 }

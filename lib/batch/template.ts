@@ -1,6 +1,7 @@
 import { InvalidBatchError } from '../errors.js';
 import { truncate } from '../format.js';
 import { FlatContainer, type Leaf, type Structure } from './container.js';
+import type { Fill } from './resize.js';
 import { describePath, type Tensor } from './tensor.js';
 
 /**
@@ -9,19 +10,31 @@ import { describePath, type Tensor } from './tensor.js';
  */
 export type BatchAxes = Readonly<Record<string, number | null>>;
 
+/** The axis on which rows may differ in length, and the element that fills shorter rows. */
+export interface VariableAxis {
+  readonly axis: number;
+  /** Zero, or the empty string, by default. */
+  readonly padWith?: Fill | undefined;
+}
+
+/** The leaves whose rows may differ in length, by path. */
+export type VariableAxes = Readonly<Record<string, VariableAxis>>;
+
 /** The common properties of the tensors at one place of all rows. */
 export interface LeafTemplate extends Omit<Leaf, 'tensor'> {
   readonly type: Tensor.Type;
   /** The shape of the item that the template was made of; its rows may differ. */
   readonly dims: readonly number[];
   readonly axis: number | null;
+  /** The axis that is not common: rows that share a batch may differ in length on it. */
+  readonly variable?: VariableAxis | undefined;
 }
 
 /**
  * The common properties of the rows of one batch. It holds no data of a caller.
  *
  * `signature` is equal for two templates exactly when their rows can share a batch: same names,
- * element types and inner shapes, same axes, and equal values in the leaves that are shared.
+ * element types and inner shapes but for variable axes, same axes, and equal values in the leaves that are shared.
  */
 export class Template {
   constructor(
@@ -99,6 +112,7 @@ export function templateOf(
   { structure, leaves }: FlatContainer,
   axes: BatchAxes = {},
   shared: SharedLeaves = 'equal',
+  variable: VariableAxes = {},
 ): { template: Template; rows: number } {
   const leafAxes = leaves.map(({ path }) => axisOf(path, axes));
   const isWhole = leafAxes.every((axis) => axis === null);
@@ -112,7 +126,9 @@ export function templateOf(
     );
   }
   const signature = leaves
-    .map((leaf, i) => describe(leaf, leafAxes[i]!, isWhole ? 'alike' : shared))
+    .map((leaf, i) =>
+      describe(leaf, leafAxes[i]!, isWhole ? 'alike' : shared, variableOf(leaf.path, variable)),
+    )
     .join(', ');
   if (signature.length > MAX_SIGNATURE_LENGTH) {
     throw new InvalidBatchError(
@@ -126,6 +142,7 @@ export function templateOf(
     type,
     dims,
     axis: leafAxes[i]!,
+    variable: variableOf(path, variable),
   }));
   return { template: new Template(structure, known, signature), rows };
 }
@@ -133,6 +150,10 @@ export function templateOf(
 /** The batch axis of the leaf at `path`. */
 export function axisOf(path: string, axes: BatchAxes): number | null {
   return Object.hasOwn(axes, path) ? axes[path]! : 0;
+}
+
+function variableOf(path: string, variable: VariableAxes): VariableAxis | undefined {
+  return Object.hasOwn(variable, path) ? variable[path] : undefined;
 }
 
 function countRows(leaves: readonly Leaf[], axes: readonly (number | null)[]): number {
@@ -164,10 +185,13 @@ function describe(
   { path, label, tensor }: Leaf,
   axis: number | null,
   shared: SharedLeaves,
+  variable?: VariableAxis,
 ): string {
   const name = label === '' ? '' : `${label}: `;
   if (axis !== null) {
-    const inner = tensor.dims.map((dim, i) => (i === axis ? 'rows' : dim));
+    const inner = tensor.dims.map((dim, i) =>
+      i === axis ? 'rows' : i === variable?.axis ? '*' : dim,
+    );
     return `${name}${tensor.type}[${inner.join(', ')}]`;
   }
   const type = `${name}${tensor.type}[${tensor.dims.join(', ')}]`;

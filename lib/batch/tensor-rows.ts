@@ -1,6 +1,7 @@
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidBatchError } from '../errors.js';
 import type { FlatContainer } from './container.js';
+import { filledTensor, resize } from './resize.js';
 import type { Rows } from './list-rows.js';
 import {
   type BatchAxes,
@@ -8,12 +9,15 @@ import {
   type SharedLeaves,
   type Template,
   templateOf,
+  type VariableAxes,
+  type VariableAxis,
 } from './template.js';
 import {
   blankOf,
   bytesOf,
   copyOf,
   copyOfRows,
+  copyPadded,
   copyRows,
   isIntact,
   rowsOf,
@@ -56,6 +60,28 @@ export class TensorRows implements Rows {
 
   get signature(): string {
     return this.template.signature;
+  }
+
+  /** The same rows, which may share a batch with rows of other lengths on these axes. */
+  vary(variable: VariableAxes, known?: Template): TensorRows {
+    const { leaves } = this.template;
+    const axes = Object.fromEntries(leaves.map(({ path, axis }) => [path, axis]));
+    const item = this.template.with(this.chunks[0]!.leaves);
+    const template = known ?? templateOf(item, axes, 'equal', variable).template;
+    return new TensorRows(template, this.chunks);
+  }
+
+  /** Copies of the rows, of this length on the axes given by path. */
+  cut(cuts: Readonly<Record<string, number>>, length: number): TensorRows {
+    const { leaves } = this.view();
+    const axes = Object.fromEntries(this.template.leaves.map(({ path, axis }) => [path, axis]));
+    const tensors = leaves.map((leaf) => {
+      const tensor = Object.hasOwn(cuts, leaf.path)
+        ? resize(leaf, cuts[leaf.path]!, length)
+        : leaf.tensor;
+      return tensor === leaf.tensor ? copyOf(tensor) : tensor;
+    });
+    return TensorRows.of(this.template.with(tensors), axes, 'alike');
   }
 
   get isIntact(): boolean {
@@ -165,7 +191,11 @@ export class TensorRows implements Rows {
     return this.template.leaves.map((known, leaf) => this.gatherLeaf(leaf, known, padding));
   }
 
-  private gatherLeaf(leaf: number, { type, dims, axis }: LeafTemplate, padding: number): Tensor {
+  private gatherLeaf(
+    leaf: number,
+    { type, dims, axis, variable }: LeafTemplate,
+    padding: number,
+  ): Tensor {
     const [first, ...others] = this.chunks;
     if (axis === null) {
       return copyOf(first!.leaves[leaf]!);
@@ -175,10 +205,26 @@ export class TensorRows implements Rows {
       return copyOfRows(first!.leaves[leaf]!, first!.start, first!.count);
     }
     const whole = dims.with(axis, this.size + padding);
+    if (variable) {
+      const lengths = this.chunks.map(({ leaves }) => leaves[leaf]!.dims[variable.axis]!);
+      whole[variable.axis] = lengths.reduce((longest, length) => Math.max(longest, length), 0);
+      if (lengths.some((length) => length < whole[variable.axis]!)) {
+        return this.gatherPadded(leaf, filledTensor(type, whole, variable.padWith), axis, variable);
+      }
+    }
     const target = isFilled ? blankOf(type, whole) : zeroTensor(type, whole);
     let at = 0;
     for (const { leaves, start, count } of this.chunks) {
       copyRows(target, at, leaves[leaf]!, start, count, axis);
+      at += count;
+    }
+    return target;
+  }
+
+  private gatherPadded(leaf: number, target: Tensor, axis: number, variable: VariableAxis): Tensor {
+    let at = 0;
+    for (const { leaves, start, count } of this.chunks) {
+      copyPadded(target, at, leaves[leaf]!, start, count, axis, variable.axis);
       at += count;
     }
     return target;

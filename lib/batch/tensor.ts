@@ -269,6 +269,41 @@ export function copyRows(
   }
 }
 
+/**
+ * Copies `count` rows, counted on `axis`, to a tensor that may be longer on the axis `variable`. The
+ * elements beyond the length of the rows stay as they are.
+ */
+export function copyPadded(
+  target: Tensor,
+  targetStart: number,
+  source: Tensor,
+  sourceStart: number,
+  count: number,
+  axis: number,
+  variable: number,
+): void {
+  const last = Math.max(axis, variable);
+  const inner = product(source.dims, last + 1, source.dims.length);
+  const firstOf = (depth: number, start: number): number => (depth === axis ? start : 0);
+  const lengthOf = (depth: number): number => (depth === axis ? count : source.dims[depth]!);
+  // Down to the last of these axes, from where on elements are one block on both sides.
+  const copy = (depth: number, to: number, from: number): void => {
+    const toFirst = to * target.dims[depth]! + firstOf(depth, targetStart);
+    const fromFirst = from * source.dims[depth]! + firstOf(depth, sourceStart);
+    if (depth === last) {
+      const length = lengthOf(depth) * inner;
+      copyBlock(target.data, toFirst * inner, source.data, fromFirst * inner, length);
+      return;
+    }
+    for (let index = 0; index < lengthOf(depth); index++) {
+      copy(depth + 1, toFirst + index, fromFirst + index);
+    }
+  };
+  if (inner * count > 0) {
+    copy(0, 0, 0);
+  }
+}
+
 function copyBlock(
   target: TensorData,
   at: number,

@@ -1,11 +1,13 @@
 import { audit, lastValueFrom, merge, mergeMap, Observable, Subject, tap } from 'rxjs';
 import { ServingClosedError } from '../errors.js';
 import { Admission, type AdmissionOptions, TIME_TO_SPARE } from './admission.js';
+import type { Budget } from './budget.js';
 import type { LatencyTarget } from './latency-target.js';
 import { TargetAdmission } from './target-admission.js';
 import type { QueueOrder } from './priority-queue.js';
 import { type TargetLoad, Pool, type Target } from './pool.js';
 import { type Lane, type Limits, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
+import { CostedWindow } from './costed-window.js';
 import { OpenWindow, windowsBy } from './windows.js';
 import { outsideCallContext } from '../context/caller-context.js';
 import { type CloseReason, ReadyQueue, type Window } from './ready-queue.js';
@@ -60,6 +62,8 @@ export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionO
   readonly order: QueueOrder;
   /** Whether lanes have a latency target. */
   readonly hasTargets?: boolean;
+  /** What a batch may cost, in servings with such a limit. */
+  readonly budget?: Budget | undefined;
   /** The number of the next batch. */
   readonly nextBatch: () => number;
   readonly targets: readonly Target[];
@@ -114,10 +118,11 @@ export class Batcher<R extends QueuedRequest> {
   private abandoned: Error | undefined;
 
   constructor(private readonly options: BatcherOptions<R>) {
-    const { targets, firstTarget, order, hasTargets = false } = options;
+    const { targets, firstTarget, order, budget, hasTargets = false } = options;
     const admission = { ...options, takenBy: (idle: number) => this.ready.takenBy(idle) };
     this.admission = hasTargets ? new TargetAdmission(admission) : new Admission(admission);
-    this.ready = new ReadyQueue(order, ({ limits }, size) => this.admission.sizeOf(limits, size));
+    const sizeNow = ({ limits }: Lane, size: number) => this.admission.sizeOf(limits, size);
+    this.ready = new ReadyQueue(order, sizeNow, budget);
     this.pool = new Pool(targets, firstTarget);
     targets.forEach((target) => target.onChange?.(() => this.changed()));
 
@@ -156,13 +161,13 @@ export class Batcher<R extends QueuedRequest> {
       );
     }
     this.admission.enter(request, now, this.pool);
-    const { lane, size } = request;
+    const { size } = request;
     request.queue = this;
     request.waiting = size;
     request.arrivedAt = now;
     this.makeRoomFor(request);
     for (let offset = 0; offset < size;) {
-      const ready = Math.min(this.ready.roomIn(lane), size - offset);
+      const ready = this.ready.roomFor(request, offset);
       if (ready > 0) {
         this.ready.extend({ request, offset, count: ready }, now);
       }
@@ -239,7 +244,7 @@ export class Batcher<R extends QueuedRequest> {
    * their number.
    */
   private addToWindow(request: R, offset: number): number {
-    const { lane, size } = request;
+    const { lane } = request;
     const { batchTimeout } = lane.limits;
     let window = this.windows.get(lane);
     if (!window && (batchTimeout === 0 || this.draining)) {
@@ -250,20 +255,32 @@ export class Batcher<R extends QueuedRequest> {
       this.ready.addWindow({ lane, parts, size: batchSize, reason }, this.now());
       return 1;
     }
-    window ??= this.open(lane);
-    const free = Math.min(window.free, size - offset);
+    window ??= this.open(request);
+    if (!window.fits(request, offset)) {
+      window.close('cost');
+      return this.addToWindow(request, offset);
+    }
+    const free = window.freeFor(request, offset);
     if (free > 0) {
       window.refill({ request, offset, count: free });
-      return free;
+    } else {
+      window.add({ request, offset, count: 1 });
+      // Closes the window if that was its last place.
+      this.rows$.next(lane);
     }
-    window.add({ request, offset, count: 1 });
-    // Closes the window if that was its last place.
-    this.rows$.next(lane);
-    return 1;
+    if (window.isSpent) {
+      window.close('cost');
+    }
+    return Math.max(1, free);
   }
 
-  private open(lane: Lane): OpenWindow<R> {
-    const window = new OpenWindow<R>(lane);
+  private open({ lane, whole, size }: R): OpenWindow<R> {
+    const preferred = this.ready.sizeOfWindow(lane);
+    const places = whole ? Math.max(preferred, size) : preferred;
+    const { budget } = this.options;
+    const window = budget
+      ? new CostedWindow<R>(lane, places, budget)
+      : new OpenWindow<R>(lane, places);
     this.windows.set(lane, window);
     this.ready.openWindow(lane);
     return window;
@@ -271,9 +288,12 @@ export class Batcher<R extends QueuedRequest> {
 
   /** The rows of a closed window get a place in the ready queue. */
   private moveToReady(window: OpenWindow<R>): void {
-    const { lane, parts, size } = window;
+    const { lane, parts } = window;
+    const { batchSize, preferredSizes } = lane.limits;
     this.windows.delete(lane);
     parts.forEach(({ request }) => (request.open = 0));
+    // Windows of preferred sizes are parts of one batch.
+    const size = preferredSizes ? batchSize : window.size;
     this.ready.addWindow({ lane, parts, size, reason: this.reasonOf(window) }, this.now());
   }
 
@@ -289,27 +309,28 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   /** Closes windows and batches with too little room for a request that must run whole. */
-  private makeRoomFor({ lane, size, whole }: R): void {
+  private makeRoomFor(request: R): void {
+    const { lane, size, whole } = request;
     if (!whole) {
       return;
     }
     const window = this.windows.get(lane);
-    if (window && window.room < size) {
-      window.flush();
+    if (window && !window.hasRoomFor(request)) {
+      window.close('flush');
     }
-    if (this.ready.roomIn(lane) < size) {
+    if (this.ready.roomFor(request, 0) < size) {
       this.ready.closeWindow(lane);
     }
   }
 
-  private reasonOf({ live, size, isFlushed }: OpenWindow<R>): CloseReason {
+  private reasonOf({ live, size, closedBy }: OpenWindow<R>): CloseReason {
     if (live >= size) {
       return 'full';
     }
     if (this.draining) {
       return 'drain';
     }
-    return isFlushed ? 'flush' : 'timeout';
+    return closedBy ?? 'timeout';
   }
 
   /** A batch is full by its target, or by its limits. */

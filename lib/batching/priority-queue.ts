@@ -1,4 +1,5 @@
 import { FairQueue } from './fair-queue.js';
+import type { LaneRows } from './lane-rows.js';
 import type { Part, QueuedRequest } from './queued-request.js';
 
 /** How rows are ordered. */
@@ -24,7 +25,7 @@ const LEFT_KEPT = 64;
  * A row that has waited `ageing` ms longer than another goes before it although its priority is one
  * level lower. So no row starves.
  */
-export class PriorityQueue<R extends QueuedRequest> {
+export class PriorityQueue<R extends QueuedRequest> implements LaneRows<R> {
   /** The levels that have rows; most often one. */
   private levels: Level<R>[] = [];
   private rows = 0;

@@ -17,6 +17,8 @@ export interface Limits {
   readonly allowedSizes?: readonly number[] | undefined;
   /** Milliseconds in which calls are to be answered. */
   readonly latencyTarget?: number | undefined;
+  /** The numbers of rows that its batches have where possible, in ascending order. */
+  readonly preferredSizes?: readonly number[] | undefined;
 }
 
 /** One call: rows that wait for a batch, and a caller that waits for their output. */
@@ -35,6 +37,10 @@ export interface QueuedRequest {
   readonly deadline: number;
   /** The cost of all its rows, counted against `queue.maxCost`. */
   readonly cost: number;
+  /** The cost of each row, counted against what a batch may cost; in servings with `batchCost`. */
+  readonly rowCosts?: ArrayLike<number> | undefined;
+  /** The time from which its rows run after all others; in servings that demote late rows. */
+  readonly lateAt?: number | undefined;
   /** The batcher that holds its rows; set when they are admitted. */
   queue: RequestQueue | undefined;
   /** The caller no longer waits: rows that have not run need not run. */

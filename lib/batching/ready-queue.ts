@@ -1,10 +1,13 @@
 import { Heap } from 'heap-js';
+import type { Budget } from './budget.js';
+import { CostedRows, DEMOTED } from './costed-rows.js';
+import type { LaneRows } from './lane-rows.js';
 import { PriorityQueue, type QueueOrder } from './priority-queue.js';
 import { isWanted, type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
 
 /** Why a window closed or a batch was taken. */
 export type CloseReason =
-  'full' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline' | 'target' | 'join';
+  'full' | 'cost' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline' | 'target' | 'join';
 
 /** Rows of one lane that run as one batch. */
 export interface Window<R extends QueuedRequest> {
@@ -34,6 +37,8 @@ interface BatchSlot<R extends QueuedRequest> {
    */
   readonly turn: number;
   readonly id: number;
+  /** It has moved to its place behind others, since the time of its rows is over. */
+  readonly isDemoted?: boolean;
   /** Created for rows of its priority; void once they have run. */
   readonly isExpress?: boolean;
   /** The rows of a batch that runs again. */
@@ -42,7 +47,9 @@ interface BatchSlot<R extends QueuedRequest> {
 
 interface LaneQueue<R extends QueuedRequest> {
   readonly lane: Lane;
-  readonly rows: PriorityQueue<R>;
+  readonly rows: LaneRows<R>;
+  /** The same rows, in a serving with a budget. */
+  readonly costed: CostedRows<R> | undefined;
   /** The lane has an open window, whose rows go before all that arrive later. */
   isOpen: boolean;
   /** The number of rows that its slots can take. */
@@ -76,6 +83,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     private readonly order: QueueOrder,
     /** The number of rows at which a batch is full now whose window opened with this size. */
     private readonly sizeNow: (lane: Lane, size: number) => number,
+    private readonly budget?: Budget,
   ) {}
 
   /** Adds the rows of a closed window. */
@@ -89,7 +97,8 @@ export class ReadyQueue<R extends QueuedRequest> {
         -Infinity,
       );
       live.forEach((part) => queue.rows.add(part));
-      const room = reason === 'flush' ? sizeOf(live) : size;
+      const isFixed = reason === 'flush' || (lane.limits.preferredSizes && reason === 'full');
+      const room = isFixed ? sizeOf(live) : size;
       this.admit({
         queue,
         size,
@@ -102,6 +111,19 @@ export class ReadyQueue<R extends QueuedRequest> {
     }
   }
 
+  /** The number of rows at which a window of the lane closes, if it opens now. */
+  sizeOfWindow(lane: Lane): number {
+    const { batchSize, preferredSizes } = lane.limits;
+    if (!preferredSizes) {
+      return batchSize;
+    }
+    const sizes = preferredSizes.filter((size) => size <= batchSize);
+    // The largest of them makes a batch of its own.
+    const rows = this.queueOf(lane).rows.size % (sizes.at(-1) ?? 1);
+    const next = sizes.find((size) => size > rows);
+    return next === undefined ? batchSize : next - rows;
+  }
+
   /** Notes that the lane has an open window. */
   openWindow(lane: Lane): void {
     this.queueOf(lane).isOpen = true;
@@ -111,6 +133,17 @@ export class ReadyQueue<R extends QueuedRequest> {
   roomIn(lane: Lane): number {
     const queue = this.queueOf(lane);
     return queue.isOpen ? 0 : Math.max(0, queue.capacity - queue.rows.size);
+  }
+
+  /** The number of rows of the request, from the one at `offset` on, that still fit there. */
+  roomFor(request: R, offset: number): number {
+    const { lane, size } = request;
+    const rows = Math.min(this.roomIn(lane), size - offset);
+    if (rows === 0 || !this.budget) {
+      return rows;
+    }
+    const { costed, slots } = this.queueOf(lane);
+    return costed!.fitting(request, offset, rows, slots);
   }
 
   /** Adds rows for which there is room. */
@@ -177,9 +210,13 @@ export class ReadyQueue<R extends QueuedRequest> {
   next(now: number): 'full' | 'growing' | undefined {
     for (let slot = this.slots.peek(); slot; slot = this.slots.peek()) {
       const rows = this.rowsFor(slot, now);
+      if (rows > 0 && this.demote(slot, now)) {
+        continue;
+      }
       if (rows > 0) {
         const size = this.sizeNow(slot.queue.lane, slot.size);
-        return slot.again || (rows >= size && slot.reason !== 'flush') ? 'full' : 'growing';
+        const isFull = rows >= size || slot.queue.costed?.isFull;
+        return slot.again || (isFull && slot.reason !== 'flush') ? 'full' : 'growing';
       }
       this.remove();
     }
@@ -193,32 +230,40 @@ export class ReadyQueue<R extends QueuedRequest> {
   take(now: number, endOf: (lane: Lane, rows: number) => number = () => now): Window<R> {
     const { queue, size: opened, reason, again, turn, priority } = this.remove();
     const { lane } = queue;
-    const size = again ? opened : this.sizeNow(lane, opened);
     if (again) {
       return {
         lane,
         parts: again.parts.filter(({ request }) => isWanted(request, now)),
-        size,
+        size: opened,
         reason,
         retryState: again.retryState,
       };
     }
-    const parts = queue.rows.take(size, now, endOf(lane, Math.min(size, queue.rows.size)));
+    const most = this.sizeNow(lane, opened);
+    const size = preferredSize(lane, Math.min(most, queue.rows.size), reason) ?? most;
+    const expected = queue.costed?.expected(size) ?? Math.min(size, queue.rows.size);
+    const parts = queue.rows.take(size, now, endOf(lane, expected));
     if (queue.rows.size > 0 && queue.slots === 0) {
-      // Rows that were displaced by a request that must run whole need a slot.
+      // Rows need a slot that were displaced by a request that must run whole, or did not fit into
+      // the budget of the batch.
       this.admit({
         queue,
         size: this.sizeNow(lane, lane.limits.batchSize),
         room: 0,
-        reason: 'flush',
+        reason: queue.costed ? reason : 'flush',
         priority,
         turn,
         id: this.lastId++,
       });
     }
     const rows = sizeOf(parts);
-    const isFull = rows >= size && !lane.isInline;
-    return { lane, parts, size: Math.max(size, rows), reason: isFull ? 'full' : reason };
+    const closedBy = rows >= size ? 'full' : queue.costed?.closedBy;
+    return {
+      lane,
+      parts,
+      size: Math.max(size, rows),
+      reason: lane.isInline ? reason : (closedBy ?? reason),
+    };
   }
 
   /** Empties the queue and returns every request in it. */
@@ -248,7 +293,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     // An approximation: the first slots of the heap are not always those of the first turns.
     for (const { queue, size, again } of this.slots.heapArray.slice(0, idle)) {
       const rows = (taken.get(queue) ?? 0) + (again ? 0 : size);
-      taken.set(queue, Math.min(rows, queue.rows.size));
+      taken.set(queue, queue.costed?.expected(rows) ?? Math.min(rows, queue.rows.size));
     }
     return [...taken.values()].reduce((sum, rows) => sum + rows, 0);
   }
@@ -283,6 +328,18 @@ export class ReadyQueue<R extends QueuedRequest> {
     return slot;
   }
 
+  /** Moves the slot behind those of other lanes, once, when the time of its rows is over. */
+  private demote(slot: BatchSlot<R>, now: number): boolean {
+    const { queue, priority, turn, isDemoted, again } = slot;
+    if (isDemoted || again || !queue.costed?.isDemoted(now)) {
+      return false;
+    }
+    this.remove();
+    const behind = turn + (priority - DEMOTED) * this.order.ageing;
+    this.admit({ ...slot, turn: behind, priority: DEMOTED, isDemoted: true });
+    return true;
+  }
+
   private rowsFor(
     { again, queue: { rows }, isExpress, priority }: BatchSlot<R>,
     now: number,
@@ -309,9 +366,11 @@ export class ReadyQueue<R extends QueuedRequest> {
         );
         this.lanes = Math.max(LANES_REMEMBERED, this.queues.size * 2);
       }
+      const costed = this.budget && new CostedRows<R>(this.order, this.budget);
       queue = {
         lane,
-        rows: new PriorityQueue(this.order),
+        rows: costed ?? new PriorityQueue<R>(this.order),
+        costed,
         isOpen: false,
         capacity: 0,
         slots: 0,
@@ -323,6 +382,16 @@ export class ReadyQueue<R extends QueuedRequest> {
     this.last = queue;
     return queue;
   }
+}
+
+/**
+ * The largest preferred size that these rows fill. Rows whose window has timed out wait no longer,
+ * and form a batch of any size.
+ */
+function preferredSize({ limits }: Lane, rows: number, reason: CloseReason): number | undefined {
+  return reason === 'timeout' || reason === 'drain'
+    ? undefined
+    : limits.preferredSizes?.findLast((size) => size <= rows);
 }
 
 function isOrdinary<R extends QueuedRequest>({ isExpress, again }: BatchSlot<R>): boolean {

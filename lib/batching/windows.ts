@@ -65,8 +65,6 @@ const LEFT_KEPT = 64;
 
 /** The rows of a lane whose window is open. New rows take the places of rows that have left. */
 export class OpenWindow<R extends QueuedRequest> {
-  /** The number of rows at which the window is full, read when it opens. */
-  readonly size: number;
   /** Milliseconds from its first row until it closes. */
   readonly timeout: number;
   private readonly closing = new Subject<void>();
@@ -76,11 +74,17 @@ export class OpenWindow<R extends QueuedRequest> {
   live = 0;
   /** The places of rows that have left. */
   free = 0;
-  /** It was closed to make room for a request that must run whole. */
-  isFlushed = false;
+  /**
+   * Why it closed before its timeout: `flush` to make room for a request that must run whole, `cost`
+   * since a row did not fit into its budget.
+   */
+  closedBy: 'flush' | 'cost' | undefined;
 
-  constructor(readonly lane: Lane) {
-    this.size = lane.limits.batchSize;
+  constructor(
+    readonly lane: Lane,
+    /** The number of rows at which it is full, read when it opens. */
+    readonly size: number,
+  ) {
     this.timeout = lane.limits.batchTimeout;
   }
 
@@ -110,6 +114,26 @@ export class OpenWindow<R extends QueuedRequest> {
     part.request.open += part.count;
   }
 
+  /** Whether the row fits, apart from its place. Only a window with a budget may refuse it. */
+  fits(_request: R, _row: number): boolean {
+    return true;
+  }
+
+  /** Whether no further row fits, apart from its place. */
+  get isSpent(): boolean {
+    return false;
+  }
+
+  /** The number of rows of the request, from the one at `offset` on, that take free places. */
+  freeFor({ size }: R, offset: number): number {
+    return Math.min(this.free, size - offset);
+  }
+
+  /** Whether all rows of the request fit. */
+  hasRoomFor({ size }: R): boolean {
+    return this.room >= size;
+  }
+
   /** Adds rows in free places. */
   refill(part: Part<R>): void {
     this.free -= part.count;
@@ -132,13 +156,9 @@ export class OpenWindow<R extends QueuedRequest> {
     }
   }
 
-  /** Closes the window early, before a request that must run whole and does not fit. */
-  flush(): void {
-    this.isFlushed = true;
-    this.close();
-  }
-
-  close(): void {
+  /** Closes the window early. */
+  close(closedBy?: 'flush' | 'cost'): void {
+    this.closedBy = closedBy;
     this.closing.next();
   }
 }

@@ -52,18 +52,21 @@ export const DEFAULT_BLOCKING_LIMIT = 2;
 /** Milliseconds of waiting that outweigh one level of priority. */
 export const DEFAULT_AGEING = 1000;
 
+const sizes: Rule = {
+  check: (value) =>
+    Array.isArray(value) &&
+    value.length > 0 &&
+    value.every((size, i) => whole((value[i - 1] ?? 0) + 1, 2 ** 20).check(size)),
+  allowed: 'a list of whole numbers from 1 on, each larger than the one before',
+};
+
 /** The options that can differ by key. */
 export const perKey: Rules = {
   batchSize: whole(1, 2 ** 20),
   batchTimeout: delay,
   latencyTarget: milliseconds(1),
-  allowedSizes: {
-    check: (value) =>
-      Array.isArray(value) &&
-      value.length > 0 &&
-      value.every((size, i) => whole((value[i - 1] ?? 0) + 1, 2 ** 20).check(size)),
-    allowed: 'a list of whole numbers from 1 on, each larger than the one before',
-  },
+  allowedSizes: sizes,
+  preferredSizes: sizes,
 };
 
 /** The rule of a group of options. */
@@ -108,7 +111,15 @@ export function checkOptions(owner: string, options: object, rules: Rules, group
 export function checkTarget(
   owner: string,
   latencyTarget: number | undefined,
-  { batchTimeout = 0, timeout = Infinity }: { batchTimeout?: number; timeout?: number | undefined },
+  {
+    batchTimeout = 0,
+    timeout = Infinity,
+    preferredSizes,
+  }: {
+    readonly batchTimeout?: number;
+    readonly timeout?: number | undefined;
+    readonly preferredSizes?: readonly number[] | undefined;
+  },
 ): void {
   if (latencyTarget === undefined) {
     return;
@@ -117,6 +128,12 @@ export function checkTarget(
     throw new InvalidServingError(
       `${owner}: latencyTarget ${latencyTarget} decides when a batch runs, and batchTimeout ` +
         `${batchTimeout} contradicts it; drop batchTimeout`,
+    );
+  }
+  if (preferredSizes) {
+    throw new InvalidServingError(
+      `${owner}: latencyTarget ${latencyTarget} decides how many rows a batch has, and ` +
+        `preferredSizes ${preferredSizes.join(', ')} contradicts it; drop preferredSizes`,
     );
   }
   if (timeout < latencyTarget) {

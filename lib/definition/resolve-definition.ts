@@ -32,9 +32,10 @@ import {
   shutdown,
   whole,
 } from './option-rules.js';
+import { batchCost, batchCostOf } from './batch-cost.js';
 import { checkMainThread } from './main-thread-rules.js';
 import { keyOptionsOfSequence, noSequence, ofSequence, sequenceOf } from './sequence-rules.js';
-import { rowTemplate, portsOfTemplate } from './row-template.js';
+import { outputAxes, rowTemplate, portsOfTemplate } from './row-template.js';
 import { contentHash } from '../batch/content-hash.js';
 import type {
   KeyServingOptions,
@@ -67,10 +68,18 @@ const aString: Rule = {
   isRequired: true,
 };
 const anObject: Rule = { check: isRecord, allowed: 'an object' };
+/** Only an input is padded; that is checked against the model. */
+const ofPorts = ['batchAxis', 'variableAxis', 'padWith'];
 const axes: Rule = {
   check: (value) =>
-    isRecord(value) && Object.values(value).every((port) => isRecord(port) && 'batchAxis' in port),
-  allowed: 'an object of { batchAxis: number | null } by name',
+    isRecord(value) &&
+    Object.values(value).every(
+      (port) =>
+        isRecord(port) &&
+        ('batchAxis' in port || 'variableAxis' in port) &&
+        Object.keys(port).every((name) => ofPorts.includes(name)),
+    ),
+  allowed: 'an object of { batchAxis: number | null, variableAxis: number } by name',
 };
 
 const ofRecovery: Rules = {
@@ -85,6 +94,7 @@ const common: Rules = {
   ...perKey,
   sequence: noSequence,
   name: aString,
+  batchCost,
   batchKeys: {
     check: (value) => {
       const keys: unknown[] = Array.isArray(value) ? value.map(keyOf) : [];
@@ -102,6 +112,7 @@ const common: Rules = {
   },
   warmUp: { check: Array.isArray, allowed: 'a list of inputs' },
   timeout: delay,
+  maxTimeout: milliseconds(1),
   queue: groupOf({
     maxRows: count,
     maxCost: {
@@ -122,6 +133,11 @@ const common: Rules = {
       allowed: 'an object of numbers above 0 by tenant',
     },
     separateOrigins: flag,
+    onExpired: {
+      check: (value) => value === 'fail' || value === 'demote',
+      allowed: '"fail" or "demote"',
+    },
+    order: { check: (value) => value === 'preserve', allowed: '"preserve"' },
   }),
   sessions: groupOf({ max: count, idle: milliseconds(1) }),
   deduplication: groupOf({
@@ -228,6 +244,7 @@ const kinds: Readonly<Record<string, Rules>> = {
   useFactory: {
     ...inline,
     template: rowTemplate,
+    outputs: outputAxes,
     useFactory: aFunction,
     sequence: ofSequence,
   },
@@ -235,12 +252,14 @@ const kinds: Readonly<Record<string, Rules>> = {
     ...worker,
     template: rowTemplate,
     sequence: ofSequence,
+    outputs: outputAxes,
     useFile: pathOr('an absolute path or file: URL of a module', () => false),
   },
-  useClass: { ...inline, template: rowTemplate, useClass: aFunction },
+  useClass: { ...inline, template: rowTemplate, outputs: outputAxes, useClass: aFunction },
   useExisting: {
     ...inline,
     template: rowTemplate,
+    outputs: outputAxes,
     useExisting: {
       check: (value) => value !== undefined && value !== null,
       allowed: 'an injection token',
@@ -261,6 +280,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     checkOptions(owner, modelOptionsOf(definition), ofModel, 'model.');
   }
   const { name, timeout, warmUp = [] } = definition;
+  checkTimeouts(owner, definition);
   const queue = queueOf(owner, definition.queue);
   const given = 'sequence' in definition ? definition.sequence : undefined;
   const sequence = sequenceOf(owner, definition, given);
@@ -271,6 +291,8 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     checkMainThread(owner, definition, partitions);
   }
   const recovery = recoveryOf(owner, kind, definition.recovery);
+  const keys = keysOf(owner, definition, queue.maxRows, sequence);
+  const template = templateOf(definition);
   const saturation = 2 * keyOptions.batchSize * partitions.length;
   return Object.freeze({
     name,
@@ -283,12 +305,23 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     shutdown: shutdownOf(definition.shutdown),
     distribution: distributionOf(definition.distribution, recovery.idempotent, saturation),
     partitions,
-    keys: keysOf(owner, definition, queue.maxRows, sequence),
+    keys,
     otherKeys,
     sequence,
+    batchCost: batchCostOf(owner, definition.batchCost, [otherKeys, ...keys.values()]),
     warmUp: [...warmUp],
-    template: templateOf(definition),
+    template,
+    cuts: cutsOf(owner, definition, template),
   });
+}
+
+function checkTimeouts(owner: string, { timeout = 0, maxTimeout = Infinity }: ServingDefinition) {
+  if (timeout > maxTimeout) {
+    throw new InvalidServingError(
+      `${owner}: timeout ${timeout} is more than maxTimeout ${maxTimeout}, so no call could ever ` +
+        'have it; lower the one or raise the other',
+    );
+  }
 }
 
 function queueOf(owner: string, options: QueueOptions = {}): ResolvedQueue {
@@ -302,7 +335,10 @@ function queueOf(owner: string, options: QueueOptions = {}): ResolvedQueue {
     );
   }
   const order = { ageing: priorityAgeing, weights: new Map(Object.entries(tenantWeights)) };
-  return { maxRows, maxCost, maxRowsPerCall, maxBytesPerCall, order, separateOrigins };
+  const demotesLate = options.onExpired === 'demote';
+  const preservesOrder = options.order === 'preserve';
+  const limits = { maxRows, maxCost, maxRowsPerCall, maxBytesPerCall };
+  return { ...limits, order, separateOrigins, demotesLate, preservesOrder };
 }
 
 function recoveryOf(
@@ -402,6 +438,21 @@ function templateOf(definition: ServingDefinition): readonly ModelPort[] | undef
     : undefined;
 }
 
+function cutsOf(
+  owner: string,
+  definition: ServingDefinition,
+  template: readonly ModelPort[] = [],
+): Readonly<Record<string, number>> {
+  const outputs = 'outputs' in definition ? Object.entries(definition.outputs ?? {}) : [];
+  if (outputs.length > 0 && template.every(({ variable }) => !variable)) {
+    throw new InvalidServingError(
+      `${owner}: outputs ${outputs.map(([path]) => formatValue(path)).join(', ')} are cut back to ` +
+        'the length of their inputs, and template has no variableAxis',
+    );
+  }
+  return Object.fromEntries(outputs.map(([path, { variableAxis }]) => [path, variableAxis]));
+}
+
 /** The options of each declared key. */
 function keysOf(
   owner: string,
@@ -432,9 +483,17 @@ function keyOptionsOf(
   queueRows: number,
 ): KeyOptions {
   const allowedSizes = own.allowedSizes ?? shared.allowedSizes;
+  const preferredSizes = own.preferredSizes ?? shared.preferredSizes;
   const largest = allowedSizes?.at(-1);
+  const preferred = preferredSizes?.at(-1);
   const given = own.batchSize ?? shared.batchSize;
-  const batchSize = given ?? largest ?? DEFAULT_BATCH_SIZE;
+  const batchSize = given ?? largest ?? preferred ?? DEFAULT_BATCH_SIZE;
+  if (preferred !== undefined && preferred > batchSize) {
+    throw new InvalidServingError(
+      `${owner}: no batch of batchSize ${batchSize} can have ${preferred} rows, the largest of ` +
+        'preferredSizes; raise the one or shorten the other',
+    );
+  }
   if (largest !== undefined && largest < batchSize) {
     throw new InvalidServingError(
       `${owner}: batchSize ${batchSize} is more than the largest of allowedSizes, ` +
@@ -444,12 +503,17 @@ function keyOptionsOf(
   checkRoom(owner, batchSize, queueRows);
   const batchTimeout = own.batchTimeout ?? shared.batchTimeout ?? 0;
   const latencyTarget = own.latencyTarget ?? shared.latencyTarget;
-  checkTarget(owner, latencyTarget, { batchTimeout, timeout: shared.timeout });
+  checkTarget(owner, latencyTarget, {
+    batchTimeout,
+    preferredSizes,
+    timeout: shared.timeout,
+  });
   return {
     batchSize,
     batchTimeout,
     latencyTarget,
     allowedSizes: allowedSizes && [...allowedSizes],
+    preferredSizes: preferredSizes && [...preferredSizes],
     runSize: given ?? largest ?? Infinity,
   };
 }

@@ -1,3 +1,4 @@
+import type { ResolvedBatchCost } from './batch-cost.js';
 import type {
   ReplyCacheOptions,
   ShutdownOptions,
@@ -21,6 +22,8 @@ export interface KeyOptions {
   readonly allowedSizes?: readonly number[] | undefined;
   /** Milliseconds in which calls are to be answered. */
   readonly latencyTarget?: number | undefined;
+  /** The sizes that batches are formed in, in ascending order. */
+  readonly preferredSizes?: readonly number[] | undefined;
   /**
    * The number of rows of one run, for a model with a fixed batch size. A call of just as many rows
    * is never split.
@@ -56,6 +59,10 @@ export interface ResolvedQueue {
   readonly maxBytesPerCall: number | undefined;
   readonly order: QueueOrder;
   readonly separateOrigins: boolean;
+  /** Late rows run after all others, and do not fail. */
+  readonly demotesLate: boolean;
+  /** Replies of a lane leave in the order of their calls. */
+  readonly preservesOrder: boolean;
 }
 
 /** Whether calls with the same input share answers, and how inputs are identified. */
@@ -86,11 +93,15 @@ export interface ResolvedServing {
   /** The options of each declared key, and of other keys. */
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
+  /** Undefined where batches may cost anything. */
+  readonly batchCost: ResolvedBatchCost | undefined;
   readonly warmUp: readonly unknown[];
   /** Undefined where rows run in batches. */
   readonly sequence: SequenceLimits | undefined;
   /** The declared rows of a serving without a model. */
   readonly template?: readonly ModelPort[] | undefined;
+  /** The axes on which its outputs are cut back to the length of their rows, by path. */
+  readonly cuts: Readonly<Record<string, number>>;
 }
 
 /** The options for calls from other nodes. */
@@ -110,5 +121,5 @@ export interface ServingDistribution {
  */
 export type Callbacks = Pick<
   ServingOptions,
-  'name' | 'preprocess' | 'postprocess' | 'postprocessStream' | 'queue'
+  'name' | 'preprocess' | 'postprocess' | 'postprocessStream' | 'queue' | 'maxTimeout'
 >;

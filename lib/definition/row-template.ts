@@ -2,6 +2,7 @@ import type { Tensor } from 'onnxruntime-common';
 import { storageClasses } from '../batch/tensor.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import { isRecord, type Rule } from './option-rules.js';
+import { type Fill, filledTensor } from '../batch/resize.js';
 
 /** A tensor of a serving's rows. */
 export interface TensorTemplate {
@@ -12,7 +13,17 @@ export interface TensorTemplate {
    * have any size, and axes of the same name have the same size within a call.
    */
   readonly shape: readonly [rows: null, ...inner: (number | string | null)[]];
+  /**
+   * The axis on which rows may differ in length, and share a batch all the same: shorter rows are
+   * padded when the batch runs. All tensors with such an axis have the same length in a call.
+   */
+  readonly variableAxis?: number;
+  /** The element that shorter rows are padded with; 0, or the empty string, by default. */
+  readonly padWith?: Fill;
 }
+
+/** The tensors that a batch function returns, by path; the path of a bare tensor is empty. */
+export type OutputAxes = Readonly<Record<string, { readonly variableAxis: number }>>;
 
 /**
  * The tensor of a row, or the tensors of a container by their path, such as `mask` or `state.0`.
@@ -33,23 +44,44 @@ export const rowTemplate: Rule = {
   allowed:
     '{ type, shape }, or an object of these by name; ' +
     'a shape begins with null, the axis of the rows, ' +
-    'and goes on with whole numbers, names, or null for any size',
+    'and goes on with whole numbers, names, or null for any size; ' +
+    'variableAxis is one of these that is no number, and padWith an element to pad it with',
+};
+
+/** The axes on which the rows of outputs are cut back. */
+export const outputAxes: Rule = {
+  check: (value) =>
+    isRecord(value) &&
+    Object.values(value).every(
+      (port) =>
+        isRecord(port) &&
+        Object.keys(port).join() === 'variableAxis' &&
+        Number.isInteger(port['variableAxis']) &&
+        (port['variableAxis'] as number) > 0,
+    ),
+  allowed: 'an object of { variableAxis: number } by path, with whole numbers from 1 on',
 };
 
 function isOne(template: RowTemplate): template is TensorTemplate {
   return typeof template.type === 'string';
 }
 
-function portOf(name: string, { type, shape }: TensorTemplate): ModelPort {
-  return { name, type, shape: shape.map((dim) => dim ?? ''), batchAxis: 0 };
+function portOf(
+  name: string,
+  { type, shape, variableAxis: axis, padWith }: TensorTemplate,
+): ModelPort {
+  const port = { name, type, shape: shape.map((dim) => dim ?? ''), batchAxis: 0 };
+  return axis === undefined ? port : { ...port, variable: { axis, padWith } };
 }
 
 function isTensorTemplate(value: unknown): boolean {
-  if (!isRecord(value) || Object.keys(value).some((name) => name !== 'type' && name !== 'shape')) {
+  if (!isRecord(value) || Object.keys(value).some((name) => !ofTensors.has(name))) {
     return false;
   }
-  const { type, shape } = value;
+  const { type, shape, variableAxis, padWith } = value;
   return (
+    isVariable(shape, variableAxis) &&
+    (padWith === undefined || (variableAxis !== undefined && isElement(type, padWith))) &&
     (type === 'string' || (typeof type === 'string' && storageClasses.has(type))) &&
     Array.isArray(shape) &&
     shape[0] === null &&
@@ -57,6 +89,29 @@ function isTensorTemplate(value: unknown): boolean {
       (dim) => dim === null || typeof dim === 'string' || (Number.isSafeInteger(dim) && dim >= 0),
     )
   );
+}
+
+const ofTensors = new Set(['type', 'shape', 'variableAxis', 'padWith']);
+
+/** Whether the shape has such an axis, whose length is open, behind that of the rows. */
+function isVariable(shape: unknown, axis: unknown): boolean {
+  return (
+    axis === undefined ||
+    (Number.isInteger(axis) &&
+      (axis as number) > 0 &&
+      Array.isArray(shape) &&
+      (axis as number) < shape.length &&
+      typeof shape[axis as number] !== 'number')
+  );
+}
+
+function isElement(type: unknown, padWith: unknown): boolean {
+  try {
+    filledTensor(type as Tensor.Type, [1], padWith as Fill);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 function isNotEmpty(value: object): boolean {

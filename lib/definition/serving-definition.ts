@@ -7,7 +7,8 @@ import type { DeclaredAxes } from '../partitions/onnx/model-signature.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Observable } from 'rxjs';
 import type { CallMetadata, StreamEvent } from './reply.js';
-import type { RowTemplate } from './row-template.js';
+import type { OutputAxes, RowTemplate } from './row-template.js';
+import type { BatchCostOptions } from './batch-cost.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
 import type { RunnerFactory } from '../partitions/factory.partition.js';
 
@@ -81,6 +82,12 @@ export interface KeyServingOptions {
    * @default that of the serving
    */
   readonly latencyTarget?: number;
+  /**
+   * The sizes in which batches of the key are formed where possible.
+   *
+   * @default those of the serving
+   */
+  readonly preferredSizes?: readonly number[];
 }
 
 /** The limits of the queue, and the order in which its rows run. */
@@ -142,6 +149,22 @@ export interface QueueOptions<Input = unknown> {
    * @default false
    */
   readonly separateOrigins?: boolean;
+  /**
+   * What happens to a row whose `timeout` passes while it is queued. `fail`: its call fails, and it
+   * does not run. `demote`: it runs after all others, at the lowest priority, which ages as any
+   * other; a `timeout` then fails no call, and `maxTimeout` does.
+   *
+   * @default 'fail'
+   */
+  readonly onExpired?: 'fail' | 'demote';
+  /**
+   * `preserve`: the replies of `batchedRun` leave in the order of the calls, among rows that may
+   * share a batch. A reply waits for those before it until they are answered; a call that fails, or
+   * ends early, does so at once and holds up no other.
+   *
+   * @default replies leave as soon as they are made
+   */
+  readonly order?: 'preserve';
 }
 
 /** Sessions: calls whose state stays with a partition from one call to the next. */
@@ -287,7 +310,7 @@ export interface ServingOptions<
    * The largest number of rows in a batch. Beyond 32 rows the models of the samples and the benchmark
    * gain little per row, while each batch takes longer.
    *
-   * @default the largest of `allowedSizes`, else 32
+   * @default the largest of `allowedSizes` or `preferredSizes`, else 32
    */
   readonly batchSize?: number;
   /**
@@ -298,6 +321,8 @@ export interface ServingOptions<
    * @default 0
    */
   readonly batchTimeout?: number;
+  /** What a batch may cost: a limit beside the number of its rows. */
+  readonly batchCost?: BatchCostOptions;
   /**
    * Milliseconds in which 99 of 100 calls are to be answered, from the time when their rows are
    * queued. The size of batches then follows from their measured run times and from the load, with
@@ -324,6 +349,15 @@ export interface ServingOptions<
    */
   readonly allowedSizes?: readonly number[];
   /**
+   * The sizes in which batches are formed where possible, for models that run some sizes best: a
+   * batch has the largest of them that the waiting rows fill, and the rest waits for the next one for
+   * at most `batchTimeout`. After that, and with fewer rows than the smallest, a batch has all of
+   * them. Nothing is padded.
+   *
+   * @default any size
+   */
+  readonly preferredSizes?: readonly number[];
+  /**
    * The number of sessions that run in parallel, or the options of each of them. `true`: one per
    * device of the execution provider; on the CPU one for each core but one. One partition makes the
    * largest batches and needs the least memory; a model's session uses all cores but one by itself.
@@ -347,6 +381,13 @@ export interface ServingOptions<
    * @default no limit
    */
   readonly timeout?: number;
+  /**
+   * The longest timeout in milliseconds of a call: a call that names a longer one, or none, has this
+   * one. It also limits streams, from the call to their end.
+   *
+   * @default no limit
+   */
+  readonly maxTimeout?: number;
   /** The limits of the queue, and the order in which its rows run. */
   readonly queue?: QueueOptions<Input>;
   /** How batches that fail or hang run again, or end. */
@@ -432,13 +473,15 @@ export interface ModelOptions {
   readonly session?: InferenceSession.SessionOptions;
   /**
    * Batch axes of inputs where the default, read from the model, is wrong, or which the file leaves
-   * open. `null` for all inputs: the model has no batch axis, and each call is one run.
+   * open. `null` for all inputs: the model has no batch axis, and each call is one run. And axes on
+   * which rows may differ in length: `{ input_ids: { variableAxis: 1, padWith: 0 } }`.
    *
-   * @default read from the model
+   * @default read from the model; rows of different lengths share no batch
    */
   readonly inputs?: DeclaredAxes;
   /**
-   * Batch axes of outputs where the default, read from the model, is wrong.
+   * Batch axes of outputs where the default, read from the model, is wrong. And axes on which the
+   * rows are cut back to the length of their own inputs: `{ logits: { variableAxis: 1 } }`.
    *
    * @default read from the model
    */
@@ -489,6 +532,13 @@ export interface TemplateOptions {
    * @default not checked
    */
   readonly template?: RowTemplate;
+  /**
+   * The tensors that the batch function returns whose rows are cut back to the length of their own
+   * inputs, by path: `{ scores: { variableAxis: 1 } }`. Needs a `variableAxis` in `template`.
+   *
+   * @default outputs keep the length of their batch
+   */
+  readonly outputs?: OutputAxes;
 }
 
 /** What may join a sequence before each step. */

@@ -88,7 +88,8 @@ export interface BatchStartEvent {
   /** `rows / batchSize`. */
   readonly fill: number;
   /**
-   * Why the batch closed. `full`: it had no more room. `timeout`: its window timed out. `idle`: a
+   * Why the batch closed. `full`: it had no more room. `cost`: no further row fitted into its
+   * `batchCost`. `timeout`: its window timed out. `idle`: a
    * partition was free and the serving has no timeout. `flush`: the next request did not fit and
    * must not be split. `drain`: the serving was closing. `retry`: its rows run again after a
    * failure. `inline`: it belongs to one call of `run`. `target`: more rows would miss the

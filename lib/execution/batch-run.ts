@@ -15,6 +15,7 @@ import { paddingOf } from './lanes.js';
 import type { BatchRequest } from './request.js';
 import type { BatchInfo, BatchListener } from '../partitions/batch-function.js';
 import { outputRows } from './output-rows.js';
+import type { RowLengths } from './row-lengths.js';
 import { sessionRows } from './session-turn.js';
 
 /**
@@ -25,6 +26,7 @@ export class BatchRun implements BatchListener {
   readonly batch: Batch;
   readonly hooks: readonly string[];
   private steps = 0;
+  private longestRow: number | undefined;
   private hooked = false;
   /**
    * The request of each row and the index of the row there; computed only for batches that need it.
@@ -38,6 +40,8 @@ export class BatchRun implements BatchListener {
     largest: number,
     /** The reason why its further steps are not wanted, if there is one. */
     private readonly cut: () => Error | undefined = () => undefined,
+    /** In a serving whose rows differ in length. */
+    private readonly lengths?: RowLengths,
   ) {
     const batch = Batch.merge(
       parts.map(({ request, offset, count }) => request.batch.slice(offset, offset + count)),
@@ -104,11 +108,13 @@ export class BatchRun implements BatchListener {
   }
 
   hook(name: string, value: unknown, own = false): void {
+    const cuts = this.lengths?.cutsOfHook(name);
     const rows = this.hookRows(name, value);
+    this.checkLengths(rows, cuts);
     this.hooked = true;
     this.forEachPart(({ request }, start, end) => {
       if (request.hooks?.includes(name)) {
-        const part = rows.slice(start, end);
+        const part = this.cutBack(request, rows.slice(start, end), cuts);
         request.hook(name, own ? part.release() : part.consume());
       }
     });
@@ -158,13 +164,54 @@ export class BatchRun implements BatchListener {
         this.parts.forEach(({ request, offset, count }) => request.endSteps(offset, count));
     }
     const rows = outputRows(result.output, this.batch, this.outputAxes);
+    this.checkLengths(rows);
     const output = { rows, isOwn: result.own ?? false, metadata: result.metadata };
     return () =>
-      this.forEachPart(({ request, offset }, start, end) => {
-        if (!request.isOver) {
+      this.forEachPart(({ request, offset, count }, start, end) => {
+        if (request.isOver) {
+          return;
+        }
+        if (this.isShorter(request)) {
+          const own = this.cutBack(request, rows.slice(start, end));
+          request.takeRows(offset, { ...output, rows: own, isOwn: true }, 0, count);
+        } else {
           request.takeRows(offset, output, start, end);
         }
       });
+  }
+
+  /** Whether the rows of the request are shorter than others of the batch. */
+  private isShorter({ batch }: BatchRequest): boolean {
+    return this.lengths !== undefined && this.lengths.lengthOf(batch) !== this.longest();
+  }
+
+  private checkLengths(rows: Batch, cuts?: Readonly<Record<string, number>>): void {
+    const longest = this.longest();
+    if (longest !== undefined) {
+      this.lengths!.checkOutput(rows, longest, cuts);
+    }
+  }
+
+  private cutBack(
+    request: BatchRequest,
+    rows: Batch,
+    cuts?: Readonly<Record<string, number>>,
+  ): Batch {
+    const length = this.lengths?.lengthOf(request.batch);
+    return length === undefined || !this.isShorter(request)
+      ? rows
+      : this.lengths!.cut(rows, length, cuts);
+  }
+
+  /** The length that its rows are padded to. */
+  private longest(): number | undefined {
+    if (!this.lengths) {
+      return undefined;
+    }
+    return (this.longestRow ??= this.parts.reduce<number | undefined>((longest, { request }) => {
+      const length = this.lengths?.lengthOf(request.batch);
+      return length === undefined ? longest : Math.max(longest ?? 0, length);
+    }, undefined));
   }
 
   get outcome(): BatchOutcome<BatchRequest> {

@@ -11,6 +11,7 @@ import { BatchRun } from './batch-run.js';
 import { inOriginOf } from '../context/caller-context.js';
 import { type RetryState, retriesFor } from './retry-policy.js';
 import type { BatchRequest } from './request.js';
+import type { RowLengths } from './row-lengths.js';
 import type { BatchLabels } from '../events/serving-event.js';
 import type { RetryOptions } from '../definition/resolved-serving.js';
 
@@ -28,6 +29,8 @@ export class BatchRunner {
     private readonly retryOptions: RetryOptions,
     private readonly opened: OpenedEngine,
     events: EventHub,
+    /** In a serving whose rows differ in length. */
+    private readonly lengths?: RowLengths,
   ) {
     this.outputAxes = axesOf(opened.signature?.outputs ?? []);
     this.observer = batchObserver(events, (record) => this.labelsOf(record));
@@ -74,7 +77,7 @@ export class BatchRunner {
   ): Promise<BatchOutcome<BatchRequest>> {
     let run: BatchRun;
     try {
-      run = new BatchRun(parts, this.outputAxes, largest, () => this.cut);
+      run = new BatchRun(parts, this.outputAxes, largest, () => this.cut, this.lengths);
     } catch (cause) {
       const error = this.failedBatch(cause, sizeOf(parts));
       parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));

@@ -9,6 +9,8 @@ import type { ModelSignature } from '../partitions/onnx/model-signature.js';
 import { largestBatch, type Lanes, type ServingLane } from './lanes.js';
 import { type Reply, type ReplyEnd, ReplyRequest } from './reply-request.js';
 import type { BatchRequest } from './request.js';
+import { checkWholeCost, rowCostsOf } from './row-costs.js';
+import type { RowLengths } from './row-lengths.js';
 import type { InternalCallOptions, ResolvedCallOptions } from './resolved-call-options.js';
 import { StreamRequest } from './stream-request.js';
 import {
@@ -41,6 +43,8 @@ export class Intake {
     private readonly signature: ModelSignature | undefined,
     private readonly batcher: Batcher<BatchRequest>,
     private readonly isInline: boolean,
+    /** In a serving whose rows differ in length. */
+    private readonly lengths?: RowLengths,
   ) {}
 
   /** The reply to the rows, or the answer that `end` makes of it; rejects on cancellation. */
@@ -54,6 +58,7 @@ export class Intake {
     request.failWhenCancelled();
     if (!request.isOver) {
       this.submit(request, context);
+      request.replyTurn = request.lane.replies?.join();
     }
     return request.reply;
   }
@@ -69,17 +74,17 @@ export class Intake {
   /** A queued piece of a call whose output is streamed. */
   streamPiece(batch: Batch, context: CallContext, cost: number): StreamRequest {
     const { options, resolved, recorder } = context;
-    const lane = this.admit(batch, context);
+    const { rows, lane } = this.admit(batch, context);
     const hooks = requestedHooks(options);
-    return this.submit(new StreamRequest(batch, lane, recorder, hooks, resolved, cost), context);
+    return this.submit(new StreamRequest(rows, lane, recorder, hooks, resolved, cost), context);
   }
 
-  /** The lane for the rows, if they fit the serving. */
+  /** The rows and their lane, if they fit the serving. */
   admit(
     batch: Batch,
     { options, recorder }: Pick<CallContext, 'options' | 'recorder'>,
-  ): ServingLane {
-    const { lanes, isInline, signature } = this;
+  ): { readonly rows: Batch; readonly lane: ServingLane } {
+    const { lanes, isInline, signature, lengths } = this;
     const { name, queue, template, sequence } = this.options;
     checkSize(this.options, batch);
     if (options.session) {
@@ -93,16 +98,18 @@ export class Intake {
     }
     const origin = this.originOf(options);
     // After the checks: a refused batch leaves no lane behind.
+    const rows = lengths ? lengths.vary(batch) : batch;
     const lane = isInline
-      ? lanes.inlineLaneOf(batch, queue.maxRowsPerCall, origin)
-      : lanes.laneOf(batch, origin, options.group);
+      ? lanes.inlineLaneOf(rows, queue.maxRowsPerCall, origin)
+      : lanes.laneOf(rows, origin, options.group);
     const hooks = requestedHooks(options);
     if (hooks) {
       const largest = largestBatch(lane.limits, isInline);
       checkHooks(name, batch, hooks, largest, signature, sequence !== undefined);
+      lengths?.checkHooks(hooks);
     }
     recorder?.queued(batch.size);
-    return lane;
+    return { rows, lane };
   }
 
   /** The origin of the call, in a serving that separates origins. */
@@ -116,8 +123,8 @@ export class Intake {
     cost: number,
     end?: ReplyEnd<Answer>,
   ): ReplyRequest<Answer> {
-    const lane = this.admit(batch, context);
-    return new ReplyRequest(batch, lane, context.recorder, context.resolved, cost, end);
+    const { rows, lane } = this.admit(batch, context);
+    return new ReplyRequest(rows, lane, context.recorder, context.resolved, cost, end);
   }
 
   private submit<Request extends BatchRequest>(
@@ -125,6 +132,7 @@ export class Intake {
     { onAdmitted }: CallContext,
   ): Request {
     try {
+      this.setCosts(request);
       this.batcher.submit(request);
     } catch (error) {
       request.end();
@@ -132,6 +140,16 @@ export class Intake {
     }
     onAdmitted?.();
     return request;
+  }
+
+  private setCosts(request: BatchRequest): void {
+    const { name, batchCost } = this.options;
+    if (batchCost) {
+      request.rowCosts = rowCostsOf(name, batchCost, request.batch);
+      if (request.whole) {
+        checkWholeCost(name, batchCost, request.rowCosts);
+      }
+    }
   }
 }
 

@@ -6,12 +6,15 @@ import { hasRows, type ModelSignature } from '../partitions/onnx/model-signature
 import { formatValue } from '../format.js';
 import type { Origin } from '../context/caller-context.js';
 import { type KeyOptions } from '../definition/resolved-serving.js';
+import { ReplyOrder } from './reply-order.js';
 
 /** Rows of one key, template and origin. */
 export interface ServingLane extends Lane {
   readonly limits: KeyOptions;
   readonly key: string;
   readonly origin: Origin | undefined;
+  /** The order of its replies, in a serving that preserves it. */
+  readonly replies?: ReplyOrder | undefined;
 }
 
 type Limits = { -readonly [Option in keyof KeyOptions]: KeyOptions[Option] };
@@ -41,7 +44,11 @@ export class Lanes {
   private step = 1;
   private most = Infinity;
 
-  constructor(keys: ReadonlyMap<string, KeyOptions>, others: KeyOptions) {
+  constructor(
+    keys: ReadonlyMap<string, KeyOptions>,
+    others: KeyOptions,
+    private readonly preservesOrder = false,
+  ) {
     this.keys = [...keys.keys()];
     this.limits = new Map([...keys].map(([key, options]) => [key, { ...options }]));
     this.others = { ...others };
@@ -118,7 +125,7 @@ export class Lanes {
         lanes.clear();
         this.last = undefined;
       }
-      lane = { key, origin, limits };
+      lane = { key, origin, limits, replies: this.preservesOrder ? new ReplyOrder() : undefined };
       lanes.set(id, lane);
     }
     return lane;

@@ -58,7 +58,7 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
 
   override takeRows(offset: number, output: RunOutput, start: number, end: number): void {
     const { replyEnd } = this;
-    if (!replyEnd || end - start < this.size) {
+    if (!replyEnd || this.replyTurn || end - start < this.size) {
       super.takeRows(offset, output, start, end);
       return;
     }

@@ -1,6 +1,7 @@
 import { Batch } from '../batch/batch.js';
 import type { QueuedRequest, RequestQueue } from '../batching/queued-request.js';
 import { isA, isError, type RunTimeoutError, ServingUnavailableError } from '../errors.js';
+import type { ReplyTurn } from './reply-order.js';
 import { DEFAULT_CALL_OPTIONS, isCancellable, onCancel } from './resolved-call-options.js';
 import type { CallRecorder } from '../events/call-recorder.js';
 import type { ServingLane } from './lanes.js';
@@ -19,6 +20,10 @@ export abstract class BatchRequest implements QueuedRequest {
   ready = 0;
   isOver = false;
   queue: RequestQueue | undefined;
+  /** The cost of each row, in a serving with `batchCost`. */
+  rowCosts: readonly number[] | undefined;
+  /** Its place among the replies of its lane, in a serving that preserves their order. */
+  replyTurn: ReplyTurn | undefined;
   /**
    * The error of a batch that took too long. The caller gets it where no partition is left to run
    * the rows again.
@@ -46,6 +51,10 @@ export abstract class BatchRequest implements QueuedRequest {
     this.priority = terms.priority;
     this.tenant = terms.tenant;
     this.deadline = terms.deadline;
+  }
+
+  get lateAt(): number | undefined {
+    return this.terms.lateAt;
   }
 
   get whole(): boolean {
@@ -114,6 +123,7 @@ export abstract class BatchRequest implements QueuedRequest {
   end(): void {
     this.isOver = true;
     this.stopWaiting?.();
+    this.replyTurn?.end();
   }
 
   expire(): void {
@@ -176,10 +186,20 @@ export abstract class BatchRequest implements QueuedRequest {
 
   private settle(rows: number): void {
     this.missing -= rows;
-    if (this.missing === 0) {
-      this.end();
-      this.finish();
+    if (this.missing > 0) {
+      return;
     }
+    if (this.replyTurn) {
+      // It can be cancelled until its turn has come.
+      this.replyTurn.ready(() => this.complete());
+    } else {
+      this.complete();
+    }
+  }
+
+  private complete(): void {
+    this.end();
+    this.finish();
   }
 }
 

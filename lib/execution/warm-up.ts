@@ -14,6 +14,7 @@ import { DEFAULT_CALL_OPTIONS } from './resolved-call-options.js';
 import type { Intake } from './intake.js';
 import type { Lanes } from './lanes.js';
 import { ReplyRequest } from './reply-request.js';
+import { mostRowsLike } from './row-costs.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import type { Partition } from '../partitions/partition.js';
 import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
@@ -116,9 +117,14 @@ export async function warmUp({
   batcher,
 }: WarmUp): Promise<WarmedUp> {
   const rows = await examplesOf(options, opened.signature, caller);
-  const batches = rows.flatMap((row) => {
-    const lane = intake.admit(row, { options: {}, recorder: undefined });
-    const sizes = repeated(row, sizesOf(lane.limits));
+  const batches = rows.flatMap((example) => {
+    const { rows: row, lane } = intake.admit(example, { options: {}, recorder: undefined });
+    const { batchCost } = options;
+    const most = batchCost ? mostRowsLike(row, batchCost, lane.limits.batchSize) : Infinity;
+    const sizes = repeated(
+      row,
+      sizesOf(lane.limits).map((size) => Math.min(size, most)),
+    );
     const first = sizes.map((batch) => ({ batch, lane, isLearned: false }));
     // The first run of a size takes longer than those that follow, so it is not learned.
     const others = sizes.map((batch) => ({ batch, lane, isLearned: true }));

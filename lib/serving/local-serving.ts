@@ -30,6 +30,7 @@ import {
   resolveCallOptions,
   Waits,
 } from '../execution/resolved-call-options.js';
+import { checkFixedBatch } from '../definition/batch-cost.js';
 import { type ServingCounters, type EventOf, EventHub } from '../events/event-hub.js';
 import { Lanes } from '../execution/lanes.js';
 import { Pipeline } from './pipeline.js';
@@ -107,7 +108,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.name = options.name;
     this.events$ = events.all$;
     this.knownSignature = options.template && signatureOfTemplate(options.template);
-    this.lanes = new Lanes(options.keys, options.otherKeys);
+    this.lanes = new Lanes(options.keys, options.otherKeys, options.queue.preservesOrder);
     this.shutdown = new Shutdown(`Serving "${options.name}"`, options.shutdown, {
       drain: () => this.pipelines.forEach((pipeline) => pipeline.shutdown.drain()),
       abandon: (error) => this.abandon(error),
@@ -384,6 +385,7 @@ export class LocalServing<Input = unknown, Output = unknown>
         },
       );
       if (opened.signature) {
+        await this.checkModel(opened);
         lanes.fit(opened.signature);
         this.knownSignature = signatureOfModel(opened.signature);
       }
@@ -409,6 +411,15 @@ export class LocalServing<Input = unknown, Output = unknown>
       // The caller is likely to end the process when it gets this error.
       await modelsLoaded();
       throw this.loadError(cause);
+    }
+  }
+
+  private async checkModel({ signature, partitions }: OpenedEngine): Promise<void> {
+    try {
+      checkFixedBatch(this.options, signature!);
+    } catch (error) {
+      await Promise.all(partitions.map((partition) => partition.close()));
+      throw error;
     }
   }
 

@@ -1,5 +1,6 @@
 import { Batch } from '../batch/batch.js';
 import { Batcher } from '../batching/batcher.js';
+import { type Budget, NO_BUDGET } from '../batching/budget.js';
 import { onAbort } from '../context/call-options.js';
 import type { SharedCall, SharedCalls } from '../deduplication/shared-calls.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
@@ -15,6 +16,7 @@ import { releaseOutput } from '../execution/output-rows.js';
 import { Pieces } from '../execution/pieces.js';
 import type { Reply } from '../execution/reply-request.js';
 import type { BatchRequest } from '../execution/request.js';
+import { rowLengthsOf } from '../execution/row-lengths.js';
 import { onCancel, resolveCallOptions } from '../execution/resolved-call-options.js';
 import { eventsOf } from '../execution/stream-request.js';
 import { ownHooks } from '../execution/validate-batch.js';
@@ -61,6 +63,7 @@ export class Pipeline {
   ) {
     const { name, queue } = options;
     const { signature } = opened;
+    const lengths = rowLengthsOf(options, signature);
     const partitions =
       partition === undefined ? opened.partitions : [opened.partitions[partition]!];
     this.partitionsInUse = partitions;
@@ -70,6 +73,7 @@ export class Pipeline {
       options.recovery,
       opened,
       events,
+      lengths,
     ));
     const nextBatch = () => events.nextBatch();
     const targets = { targets: partitions, firstTarget: partition };
@@ -77,8 +81,8 @@ export class Pipeline {
     // A call of `run` shares its batches with no other, so no target can size them.
     const hasTargets =
       !isInline && [...options.keys.values()].some((key) => key.latencyTarget !== undefined);
-    this.batcher = new Batcher({ name, ...queue, ...run, hasTargets });
-    this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline);
+    this.batcher = new Batcher({ name, ...queue, budget: budgetOf(options), ...run, hasTargets });
+    this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline, lengths);
     this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []));
     const { counters } = events;
     this.ends = {
@@ -273,7 +277,7 @@ export class Pipeline {
       run: async (own, signal, onAdmitted) => {
         const run = {
           ...context,
-          resolved: { ...resolved, signal, deadline: Infinity },
+          resolved: { ...resolved, signal, deadline: Infinity, lateAt: undefined },
           onAdmitted,
         };
         const call = await caller.prepare(own, run.resolved);
@@ -282,4 +286,8 @@ export class Pipeline {
       finish: (call, output, metadata) => caller.finish(call, output, metadata, resolved),
     };
   }
+}
+
+function budgetOf({ batchCost, queue }: ResolvedServing): Budget | undefined {
+  return batchCost ?? (queue.demotesLate ? NO_BUDGET : undefined);
 }

@@ -22,6 +22,7 @@ type RunOption = Exclude<
 const RUN_OPTIONS = {
   model: true,
   template: true,
+  outputs: true,
   isolation: true,
   blockingLimit: true,
   useFactory: true,
@@ -66,13 +67,14 @@ function recoveryStandIn(
 
 /**
  * Like {@link modelStandIn}, for a replacement of the whole serving: its rows are the callers'
- * inputs, which may be no tensors to pad.
+ * inputs, which may be no tensors to pad, and have no cost.
  */
 export function servingStandIn(definition: ServingOptions): ServingOptions {
   const { batchKeys, ...shared } = modelStandIn(definition);
   return {
     ...unpadded(shared),
     batchKeys: batchKeys?.map((key) => (typeof key === 'string' ? key : unpadded(key))),
+    batchCost: undefined,
     preprocess: undefined,
     postprocess: undefined,
     postprocessStream: undefined,

@@ -14,6 +14,7 @@ import { neighbours } from './figures/neighbours.js';
 import { refusals } from './figures/refusals.js';
 import { route } from './figures/route.js';
 import { sessions } from './figures/sessions.js';
+import { mixedLengths } from './figures/mixed-lengths.js';
 import { saturation } from './figures/saturation.js';
 import { targets } from './figures/targets.js';
 import { sequences } from './figures/sequences.js';
@@ -40,6 +41,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P17: refusals,
   P18: sequences,
   P19: sessions,
+  P20: mixedLengths,
   P21: targets,
 };
 

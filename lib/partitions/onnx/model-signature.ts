@@ -1,4 +1,6 @@
 import type { InferenceSession, Tensor } from 'onnxruntime-common';
+import type { Fill } from '../../batch/resize.js';
+import type { VariableAxis } from '../../batch/template.js';
 import { InvalidServingError } from '../../errors.js';
 import {
   axisOfInput,
@@ -10,8 +12,36 @@ import {
   rowMarksOf,
 } from './batch-axes.js';
 
-/** The batch axes of a model's inputs or outputs by name, instead of those in its file. */
-export type DeclaredAxes = Readonly<Record<string, { readonly batchAxis: number | null }>>;
+/** The axes of an output of a model. */
+export interface DeclaredOutput {
+  /**
+   * The axis that counts rows; `null` for none.
+   *
+   * @default read from the model
+   */
+  readonly batchAxis?: number | null;
+  /**
+   * The axis on which rows may differ in length, and share a batch all the same: shorter rows of an
+   * input are padded when the batch runs, and each row of an output is cut back to the length of its
+   * own input. All inputs with such an axis have the same length in a call.
+   *
+   * @default rows of different lengths share no batch
+   */
+  readonly variableAxis?: number;
+}
+
+/** The axes of an input of a model. */
+export interface DeclaredInput extends DeclaredOutput {
+  /**
+   * The element that shorter rows are padded with, as the data of the tensor stores it.
+   *
+   * @default 0, or the empty string
+   */
+  readonly padWith?: Fill;
+}
+
+/** The axes of a model's inputs or outputs by name, instead of those in its file. */
+export type DeclaredAxes = Readonly<Record<string, DeclaredInput>>;
 
 /** The options of a definition for the inputs and outputs of its model. */
 export interface DeclaredPorts {
@@ -34,6 +64,8 @@ export interface ModelPort {
    * batch axis it belongs to one call.
    */
   readonly batchAxis: number | null;
+  /** The axis on which rows that share a batch may differ in length. */
+  readonly variable?: VariableAxis | undefined;
 }
 
 /** The signature of the file: states are still among its inputs. */
@@ -181,7 +213,9 @@ function checkOutputs(
 ): void {
   const unclear = outputs.find(
     ({ name, shape }) =>
-      !Object.hasOwn(declared, name) && isUnnamed(shape[0]) && shape.filter(isUnnamed).length > 1,
+      declaredAxis(declared, name) === undefined &&
+      isUnnamed(shape[0]) &&
+      shape.filter(isUnnamed).length > 1,
   );
   const elsewhere = inputs.find(({ batchAxis }) => batchAxis !== null && batchAxis > 0);
   if (unclear && elsewhere) {

@@ -9,6 +9,7 @@ import { ModelStates } from './model-states.js';
 import { axesOf, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
 import { withoutStates } from './state-ports.js';
+import { withVariableAxes } from './variable-axes.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
 import type { SessionRows } from '../session-states.js';
 import type { Loaded, ModelTask, SessionProviders } from '../worker/worker-protocol.js';
@@ -87,7 +88,7 @@ function modelOf(
   onRun: OnRun | undefined,
 ): OnnxModel {
   const signature = {
-    ...withoutStates(signatureOf(session, task), task),
+    ...withVariableAxes(withoutStates(signatureOf(session, task), task), task),
     dynamicallyQuantised: task.model.isDynamicallyQuantised,
   };
   const { fixedBatch, states, outputs } = signature;

@@ -33,6 +33,7 @@ export type Figure =
   | 'P17'
   | 'P18'
   | 'P19'
+  | 'P20'
   | 'P21';
 
 export type Aim = { readonly atLeast: number } | { readonly atMost: number };

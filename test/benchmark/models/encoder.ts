@@ -8,8 +8,8 @@ import { type BenchmarkModel, generated } from './model.js';
 import { randomWeights } from './weights.js';
 
 const tokens = 8;
-const width = 384;
-const blocks = 6;
+export const width = 384;
+export const blocks = 6;
 
 /**
  * A text encoder of the shape and cost of all-MiniLM-L6-v2 in fp32, at eight tokens a row: six
@@ -29,18 +29,17 @@ function build(): OnnxModel {
   return {
     inputs: { hidden0: { type: 'float32', dims: ['batch', 'tokens', width] } },
     outputs: { [`hidden${blocks}`]: { type: 'float32', dims: ['batch', 'tokens', width] } },
-    initializers: Object.assign(
-      { ones: filled(1), zeros: filled(0) },
-      ...layers.map((layer) => layer.weights),
-    ),
+    initializers: Object.assign(constants(), ...layers.map((layer) => layer.weights)),
     nodes: layers.flatMap((layer) => layer.nodes),
   };
 }
 
-function block(
+/** A transformer block. `bias` is added to the scores of its attention, to mask tokens. */
+export function block(
   id: string,
   input: string,
   output: string,
+  bias?: string,
 ): { weights: Record<string, OnnxTensor>; nodes: OnnxNode[] } {
   const own = (name: string): string => `${name}${id}`;
   return {
@@ -58,7 +57,10 @@ function block(
       node('MatMul', [input, own('valueWeights')], [own('value')]),
       node('Transpose', [own('key')], [own('keyTransposed')], { perm: [0, 2, 1] }),
       node('MatMul', [own('query'), own('keyTransposed')], [own('scores')]),
-      node('Softmax', [own('scores')], [own('attention')], { axis: -1 }),
+      ...(bias === undefined ? [] : [node('Add', [own('scores'), bias], [own('masked')])]),
+      node('Softmax', [own(bias === undefined ? 'scores' : 'masked')], [own('attention')], {
+        axis: -1,
+      }),
       node('MatMul', [own('attention'), own('value')], [own('attended')]),
       node('MatMul', [own('attended'), own('mixWeights')], [own('mixed')]),
       node('Add', [input, own('mixed')], [own('sum')]),
@@ -69,6 +71,14 @@ function block(
       node('Add', [own('middle'), own('narrow')], [own('total')]),
       node('LayerNormalization', [own('total'), 'ones', 'zeros'], [output]),
     ],
+  };
+}
+
+/** What blocks share; a function, since models are made while this module loads. */
+export function constants(): Record<string, OnnxTensor> {
+  return {
+    ones: filled(1),
+    zeros: filled(0),
   };
 }
 

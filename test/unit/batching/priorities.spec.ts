@@ -20,7 +20,18 @@ describe('Batcher: priorities', () => {
     },
   );
 
-  it('[7.4] Rows of lower priority fill batches that would be half empty', async () => {
+  it('[14.8] A window of urgent rows that times out unfilled takes rows of lower priority, and none that are urgent wait for them', async () => {
+    const batcher = await busyBatcher({ batchSize: 4, batchTimeout: 10 });
+    batcher.ask('low', { priority: -5, size: 5 });
+    await later(5);
+    batcher.ask('high', { priority: 5, size: 2 });
+    await later(10);
+
+    expect(await runAll(batcher)).toEqual(['high0 high1 low0 low1', 'low2 low3 low4']);
+    expect(batcher.started[1]).toMatchObject({ reason: 'full' });
+  });
+
+  it('[7.4] [14.8] Rows of lower priority fill batches that would be half empty', async () => {
     const batcher = await busyBatcher({ batchSize: 4 });
 
     batcher.ask('low', { priority: -5, size: 7 });

@@ -52,6 +52,12 @@ describe('The option latencyTarget', () => {
       'Serving "target" with "useFactory", key "long": latencyTarget 50 decides when a batch runs, and batchTimeout 5 contradicts it; drop batchTimeout',
     );
     expect(errorOf({ latencyTarget: 50, batchTimeout: 0 })).toBeUndefined();
+    expect(errorOf({ latencyTarget: 50, preferredSizes: [8, 16] })).toContain(
+      'latencyTarget 50 decides how many rows a batch has, and preferredSizes 8, 16 contradicts it',
+    );
+    expect(errorOf({ latencyTarget: 50, batchCost: { of: () => 1, most: 9 } })).toContain(
+      'latencyTarget 50 sizes batches by the time of their rows, whatever these cost',
+    );
   });
 
   it('[15.1] [1.9] A target beyond the timeout of the serving fails the boot', () => {

@@ -55,6 +55,8 @@ describe('resolveDefinition', () => {
         maxCost: undefined,
         order: { ageing: 1000, weights: new Map() },
         separateOrigins: false,
+        demotesLate: false,
+        preservesOrder: false,
       },
       recovery: {
         idempotent: false,
@@ -68,6 +70,7 @@ describe('resolveDefinition', () => {
       keys: new Map([['default', limits]]),
       otherKeys: limits,
       warmUp: [],
+      cuts: {},
       partitions: [{}],
       shutdown: { drain: true, timeout: 30_000 },
     });
@@ -183,7 +186,7 @@ describe('resolveDefinition', () => {
   const milliseconds = 'allowed is milliseconds from 0 to 2147483647';
   const partitions =
     'allowed is a number from 1 to 1024, true, or a list of options, one per partition';
-  const axes = 'allowed is an object of { batchAxis: number | null } by name';
+  const axes = 'allowed is an object of { batchAxis: number | null, variableAxis: number } by name';
   it.each([
     [{ batchSize: 0 }, `option "batchSize" is 0; ${positive}`],
     [{ batchSize: 1.5 }, `option "batchSize" is 1.5; ${positive}`],
@@ -240,11 +243,11 @@ describe('resolveDefinition', () => {
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
     [
       { batchsize: 8 },
-      'unknown option "batchsize" (8); did you mean "batchSize"? known are allowedSizes, batchKeys, batchSize, batchTimeout, deduplication, distribution,',
+      'unknown option "batchsize" (8); did you mean "batchSize"? known are allowedSizes, batchCost, batchKeys, batchSize, batchTimeout, deduplication, distribution,',
     ],
     [
       { logger: circular },
-      'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,',
+      'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchCost, batchKeys,',
     ],
     [
       { recovery: { maxRestarts: 3 } },
@@ -258,8 +261,14 @@ describe('resolveDefinition', () => {
       { isolation: 'process' },
       'option "isolation" is "process"; allowed is nothing here: only model and useFile run apart from',
     ],
-    [{ session: {} }, 'unknown option "session" ({}); did you mean "sessions"? known are allowedSizes, batchKeys,'],
-    [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchKeys,'],
+    [
+      { session: {} },
+      'unknown option "session" ({}); did you mean "sessions"? known are allowedSizes, batchCost, batchKeys,',
+    ],
+    [
+      { constructor: 1 },
+      'unknown option "constructor" (1); known are allowedSizes, batchCost, batchKeys,',
+    ],
     [
       { recovery: { retries: -1 } },
       'option "recovery.retries" is -1; allowed is a whole number from 0 to 100',

@@ -25,6 +25,22 @@ describe('The definition of a sequence', () => {
       "batchKeys { key: 'b', batchSize: 2 } has no effect on a sequence, where all keys share the places of a partition; leave it out",
     ],
     [
+      { latencyTarget: 50 },
+      'latencyTarget 50 has no effect on a sequence, where a row takes as many steps as it needs; leave it out',
+    ],
+    [
+      { sessions: {} },
+      'sessions {} has no effect on a sequence, where each call has a state of its own; leave it out',
+    ],
+    [
+      { preferredSizes: [2] },
+      'preferredSizes [ 2 ] has no effect on a sequence, where a step has as many rows as are present; leave it out',
+    ],
+    [
+      { batchCost: { of: (row: string) => row.length, most: 2 } },
+      'batchCost { of: [Function: of], most: 2 } has no effect on a sequence, where sequence.maxCost limits what the rows cost; leave it out',
+    ],
+    [
       { recovery: { idempotent: true, isolateFailures: true } },
       'recovery.isolateFailures true has no effect on a sequence, where a step never runs again; leave it out',
     ],

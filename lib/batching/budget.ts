@@ -1,0 +1,102 @@
+import type { QueuedRequest } from './queued-request.js';
+
+/** What a batch may cost, and how far its rows may be chosen by their cost. */
+export interface Budget {
+  /** The largest cost of a batch. */
+  readonly most: number;
+  /** A batch costs the number of its rows times the largest of their costs, and not their sum. */
+  readonly padded: boolean;
+  /** The number of batches that may pass a row in favour of rows of similar cost. */
+  readonly overtaking: number;
+}
+
+/** For lanes whose batches cost nothing, and whose rows may be demoted. */
+export const NO_BUDGET: Budget = { most: Infinity, padded: false, overtaking: 0 };
+
+/** Rows that are chosen together: their number, the sum of their costs, and the largest of them. */
+export interface Load {
+  readonly count: number;
+  readonly sum: number;
+  readonly largest: number;
+}
+
+/** The load of consecutive rows of a request. */
+export function loadOf({ rowCosts }: QueuedRequest, offset: number, count: number): Load {
+  let [sum, largest] = [0, 0];
+  for (let row = offset; row < offset + count; row++) {
+    const cost = rowCosts?.[row] ?? 1;
+    sum += cost;
+    largest = Math.max(largest, cost);
+  }
+  return { count, sum, largest };
+}
+
+/** The rows and the cost of a batch or window that fills. */
+export class Fill {
+  rows = 0;
+  /** Rows did not fit for their cost. */
+  isCut = false;
+  private sum = 0;
+  private largest = 0;
+
+  constructor(
+    private readonly budget: Budget,
+    /** The largest number of rows. */
+    private readonly size: number,
+  ) {}
+
+  /** Whether there is room for these rows. Anything fits into an empty batch. */
+  fits({ count, sum, largest }: Load): boolean {
+    const { rows, budget } = this;
+    if (rows === 0) {
+      return true;
+    }
+    const cost = budget.padded ? (rows + count) * Math.max(this.largest, largest) : this.sum + sum;
+    const isWithin = cost <= budget.most;
+    this.isCut ||= !isWithin;
+    return isWithin && rows + count <= this.size;
+  }
+
+  add({ count, sum, largest }: Load): void {
+    this.rows += count;
+    this.sum += sum;
+    this.largest = Math.max(this.largest, largest);
+  }
+
+  /** Removes rows. The largest cost stays, since that of the others is unknown. */
+  remove({ count, sum }: Load): void {
+    this.rows -= count;
+    this.sum -= sum;
+    if (this.rows === 0) {
+      this.sum = 0;
+      this.largest = 0;
+    }
+  }
+
+  /** Whether no row of any cost fits. */
+  get isFull(): boolean {
+    const { rows, budget, largest } = this;
+    return (
+      rows >= this.size || this.isSpent || (budget.padded && (rows + 1) * largest > budget.most)
+    );
+  }
+
+  /** The number of these rows of the request that fit, one after the other. */
+  fitting(request: QueuedRequest, offset: number, count: number): number {
+    const trial = new Fill(this.budget, this.size);
+    trial.add({ count: this.rows, sum: this.sum, largest: this.largest });
+    let row = offset;
+    for (; row < offset + count; row++) {
+      const load = loadOf(request, row, 1);
+      if (!trial.fits(load)) {
+        break;
+      }
+      trial.add(load);
+    }
+    return row - offset;
+  }
+
+  private get isSpent(): boolean {
+    return this.sum >= this.budget.most;
+  }
+}

@@ -1,0 +1,67 @@
+import type { Batch } from '../batch/batch.js';
+import type { ResolvedBatchCost } from '../definition/batch-cost.js';
+import { InvalidInputError, RequestTooLargeError } from '../errors.js';
+import { formatValue } from '../format.js';
+
+/**
+ * The cost of each row of a call.
+ *
+ * @throws InvalidInputError when one is not a finite number above 0
+ * @throws RequestTooLargeError when one is more than a batch may cost
+ */
+export function rowCostsOf(
+  serving: string,
+  { of, most }: ResolvedBatchCost,
+  batch: Batch,
+): readonly number[] {
+  return Array.from({ length: batch.size }, (_, row) => {
+    const cost = of(rowIn(batch, row));
+    if (typeof cost !== 'number' || !(cost > 0 && cost < Infinity)) {
+      throw new InvalidInputError(
+        `Serving "${serving}": batchCost.of returned ${formatValue(cost)} for row ${row}; allowed ` +
+          'is a finite number above 0',
+      );
+    }
+    if (cost > most) {
+      throw new RequestTooLargeError(
+        `Serving "${serving}" runs batches that cost at most ${most}, and row ${row} costs ` +
+          `${cost}; shorten it, or raise batchCost.most`,
+      );
+    }
+    return cost;
+  });
+}
+
+/** The largest number of rows like the first of the batch that one batch may have. */
+export function mostRowsLike(batch: Batch, { of, most }: ResolvedBatchCost, size: number): number {
+  const cost = of(rowIn(batch, 0));
+  return typeof cost === 'number' && cost > 0
+    ? Math.max(1, Math.min(size, Math.floor(most / cost)))
+    : size;
+}
+
+/**
+ * Refuses a call that must run in one batch and costs more than one.
+ *
+ * @throws InvalidInputError
+ */
+export function checkWholeCost(
+  serving: string,
+  { most, padded }: ResolvedBatchCost,
+  costs: readonly number[],
+): void {
+  const cost = padded
+    ? costs.length * Math.max(...costs)
+    : costs.reduce((sum, each) => sum + each, 0);
+  if (cost > most) {
+    throw new InvalidInputError(
+      `Serving "${serving}": a call with hooks is never split, and its rows cost ${cost}, more ` +
+        `than the ${most} of a batch`,
+    );
+  }
+}
+
+/** The row as the batch function would get it alone. */
+function rowIn(batch: Batch, row: number): unknown {
+  return batch.values ? batch.values[row] : batch.slice(row, row + 1).view();
+}

@@ -208,7 +208,7 @@ export class TensorRows implements Rows {
     if (variable) {
       const lengths = this.chunks.map(({ leaves }) => leaves[leaf]!.dims[variable.axis]!);
       whole[variable.axis] = lengths.reduce((longest, length) => Math.max(longest, length), 0);
-      if (lengths.some((length) => length < whole[variable.axis]!)) {
+      if (padding > 0 || lengths.some((length) => length < whole[variable.axis]!)) {
         return this.gatherPadded(leaf, filledTensor(type, whole, variable.padWith), axis, variable);
       }
     }

@@ -96,8 +96,8 @@ export abstract class Serving<Input = unknown, Output = unknown> {
 
   /**
    * Like {@link batchedRun} (or {@link run}, with `inline`), but yields the output of each batch,
-   * or of each step of a generator, while the call runs, in the order of its rows; with `hooks`
-   * also the values that the batch function emits.
+   * or of each step of a generator, while the call runs, in the order of its rows; of a sequence
+   * each value as it comes; with `hooks` also the values that the batch function emits.
    *
    * Each subscription and each iteration makes a call of its own, which starts with it.
    *

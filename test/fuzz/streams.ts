@@ -15,7 +15,7 @@ const echo = {
   useFactory: () => (rows: readonly unknown[]) => rows,
 };
 
-const sum = {
+const adding = {
   name: 'sum',
   sessions: { max: 50 },
   useFactory:
@@ -45,7 +45,7 @@ interface Streamed {
 export async function streams(): Promise<Entry & { close(): Promise<unknown> }> {
   const parts = await nodeParts();
   const network = new MemoryNetwork({ maxPacket: 2 ** 20 });
-  const node = await openNode({ transport: network.transport() }, [echo, sum]);
+  const node = await openNode({ transport: network.transport() }, [echo, adding]);
   const client = await openNode({ transport: network.transport() });
   const servings = client.get(ServingService);
   const peer = await Peer.join(network, parts);

@@ -255,11 +255,18 @@ const kinds: Readonly<Record<string, Rules>> = {
     outputs: outputAxes,
     useFile: pathOr('an absolute path or file: URL of a module', () => false),
   },
-  useClass: { ...inline, template: rowTemplate, outputs: outputAxes, useClass: aFunction },
+  useClass: {
+    ...inline,
+    template: rowTemplate,
+    outputs: outputAxes,
+    useClass: aFunction,
+    sequence: ofSequence,
+  },
   useExisting: {
     ...inline,
     template: rowTemplate,
     outputs: outputAxes,
+    sequence: ofSequence,
     useExisting: {
       check: (value) => value !== undefined && value !== null,
       allowed: 'an injection token',

@@ -10,16 +10,16 @@ const aCost: Rule = {
   allowed: 'a number above 0',
 };
 
-/** The option `sequence`, where a factory or a file returns the model. */
+/** The option `sequence` of all runners but models. */
 export const ofSequence: Rule = groupOf({
   joins: groupOf({ rows: whole(1, Number.MAX_SAFE_INTEGER), cost: aCost }),
   maxCost: aCost,
 });
 
-/** The option `sequence` elsewhere. */
+/** The option `sequence` of a model. */
 export const noSequence: Rule = {
   check: () => false,
-  allowed: 'nothing here: only useFactory and useFile run sequences',
+  allowed: 'nothing here: a model file has no steps; run its session in a file (useFile) or class',
 };
 
 /**

@@ -2,7 +2,7 @@ import type { InjectionToken, Type } from '@nestjs/common';
 import type { InferenceSession } from 'onnxruntime-common';
 import type { Batch } from '../batch/batch.js';
 import type { InputOf, Mistake, ReplyOf, StepsOf, TypedFactory } from './inferred-types.js';
-import type { ServingHandler } from '../partitions/handler.partition.js';
+import type { SequenceHandler, ServingHandler } from '../partitions/handler.partition.js';
 import type { DeclaredAxes } from '../partitions/onnx/model-signature.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Observable } from 'rxjs';
@@ -573,11 +573,11 @@ export interface SequenceOptions {
   readonly maxCost?: number;
 }
 
-/** How the rows of functions and files run. */
+/** How the rows of functions, files and classes run. */
 export interface StepOptions {
   /**
-   * The rows run step by step, by a `SequenceModel`, which the factory or the file returns in place
-   * of a batch function. A row joins the running ones as soon as a place is free; `batchSize` is the
+   * The rows run step by step, by a `SequenceModel`: the factory or the file returns it in place of
+   * a batch function, or the class is one. A row joins the running ones as soon as a place is free; `batchSize` is the
    * number of places of each partition. `sequence: {}` has no further limits.
    *
    * @default rows run in batches
@@ -604,15 +604,15 @@ export interface FileRunner extends WorkerOptions, TemplateOptions, StepOptions 
 }
 
 /** Runs a class with two methods, created by Nest with its dependencies. */
-export interface ClassRunner extends TemplateOptions {
-  /** The class, with `init` and `handleBatch`. */
-  readonly useClass: Type<ServingHandler>;
+export interface ClassRunner extends TemplateOptions, StepOptions {
+  /** The class, with `init` and `handleBatch`; with `sequence` a `SequenceModel`. */
+  readonly useClass: Type<ServingHandler> | Type<SequenceHandler>;
 }
 
 /** Runs a handler that is already a provider of the application. */
-export interface ExistingRunner extends TemplateOptions {
-  /** The injection token of a provider that implements `ServingHandler`. */
-  readonly useExisting: InjectionToken<ServingHandler>;
+export interface ExistingRunner extends TemplateOptions, StepOptions {
+  /** The injection token of a provider that implements `ServingHandler`, or `SequenceModel`. */
+  readonly useExisting: InjectionToken<ServingHandler> | InjectionToken<SequenceHandler>;
 }
 
 /** A named serving with its options, and what runs its batches: an immutable value. */

@@ -85,7 +85,7 @@ export class Intake {
     { options, recorder }: Pick<CallContext, 'options' | 'recorder'>,
   ): { readonly rows: Batch; readonly lane: ServingLane } {
     const { lanes, isInline, signature, lengths } = this;
-    const { name, queue, template, sequence } = this.options;
+    const { name, queue, template } = this.options;
     checkSize(this.options, batch);
     if (options.session) {
       checkStep(name, batch);
@@ -104,8 +104,9 @@ export class Intake {
       : lanes.laneOf(rows, origin, options.group);
     const hooks = requestedHooks(options);
     if (hooks) {
-      const largest = largestBatch(lane.limits, isInline);
-      checkHooks(name, batch, hooks, largest, signature, sequence !== undefined);
+      // The rows of a sequence run apart.
+      const most = lane.limits.places === undefined ? largestBatch(lane.limits, isInline) : 1;
+      checkHooks(name, batch, hooks, most, signature);
       lengths?.checkHooks(hooks);
     }
     recorder?.queued(batch.size);

@@ -126,7 +126,7 @@ export function ownHooks(serving: string, hooks: readonly string[] = []): readon
 
 /**
  * Refuses a call with hooks whose rows do not fit into one batch, or with hooks that the model does
- * not have; a sequence has none.
+ * not have.
  *
  * @throws InvalidInputError
  */
@@ -136,14 +136,7 @@ export function checkHooks(
   hooks: readonly string[],
   batchSize: number,
   signature?: ModelSignature,
-  isSequence = false,
 ): void {
-  if (isSequence) {
-    throw new InvalidInputError(
-      `Serving "${serving}" runs sequences, which emit no hooks, and a call asks for ` +
-        `${truncate(hooks.join(', '))}; leave hooks out`,
-    );
-  }
   if (batch.size > batchSize) {
     throw new InvalidInputError(
       `Serving "${serving}": a call with hooks is never split, and its ${batch.size} rows are ` +

@@ -1,7 +1,12 @@
 import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { openFactory, type RunnerFactory } from './factory.partition.js';
-import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
+import {
+  HandlerPartition,
+  type SequenceHandler,
+  type ServingHandler,
+  type ServingKind,
+} from './handler.partition.js';
 import type { Fetching } from './onnx/download/fetching.js';
 import type { ModelSignature } from './onnx/model-signature.js';
 import type { Partition } from './partition.js';
@@ -56,21 +61,49 @@ export function functionEngine(factory: RunnerFactory, sequence?: SequenceLimits
   });
 }
 
-/** A handler of its own state: initialised once, for `run` when the first batch comes. */
+/** A handler of its own state. */
 export function handlerEngine(handlerOf: () => ServingHandler): Engine {
-  let known: ServingHandler | undefined;
+  const initialised = initialisedOnce(() => checked(handlerOf()));
+  return async (kind, options, keys) => {
+    const handlerFor = await initialised(kind, options, keys);
+    return { partitions: options.map((_, index) => new HandlerPartition(handlerFor, index)) };
+  };
+}
+
+/** A sequence model that is a provider: one object, whose states belong to partitions and keys. */
+export function sequenceEngine(handlerOf: () => SequenceHandler, limits: SequenceLimits): Engine {
+  const initialised = initialisedOnce(handlerOf);
+  return async (kind, options, keys) => {
+    const modelFor = await initialised(kind, options, keys);
+    const open = (own: PartitionOptions, index: number): Promise<Partition> =>
+      openFactory(({ key }) => modelFor(key), index, own, keys, limitsFor(kind, limits));
+    return { partitions: await Promise.all(options.map(open)) };
+  };
+}
+
+/** The handler by key, after its `init`; for `run` that is called when the first batch comes. */
+type Initialised<Handler> = (
+  kind: ServingKind,
+  partitions: readonly PartitionOptions[],
+  keys: readonly string[],
+) => Promise<(key: string) => Promise<Handler>>;
+
+function initialisedOnce<Handler extends Pick<SequenceHandler, 'init'>>(
+  handlerOf: () => Handler,
+): Initialised<Handler> {
+  let known: Handler | undefined;
   let initialised: Promise<void> | undefined;
   return async (kind, options, keys) => {
-    const handler = (known ??= checked(handlerOf()));
+    const handler = (known ??= handlerOf());
     const init = async (batchKeys: readonly string[]): Promise<void> =>
-      handler.init(
+      handler.init?.(
         kind,
         options.map((own) => ({ ...own, batchKeys })),
       );
     if (kind === 'batched') {
       await (initialised = init(keys));
     }
-    const handlerFor = async (key: string): Promise<ServingHandler> => {
+    return async (key) => {
       initialised ??= init([key]);
       // Does not cache a failure.
       await initialised.catch((error: unknown) => {
@@ -79,7 +112,6 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
       });
       return handler;
     };
-    return { partitions: options.map((_, index) => new HandlerPartition(handlerFor, index)) };
   };
 }
 

@@ -4,6 +4,7 @@ import { formatValue } from '../format.js';
 import { loadForBatch, resultOf, settleResult } from './function.partition.js';
 import { inSessions } from './in-sessions.js';
 import { type Partition, type PartitionResult, STEPPED } from './partition.js';
+import type { AnySequenceModel } from './sequence/sequence-model.js';
 import { SessionStates } from './session-states.js';
 import {
   type BatchContext,
@@ -35,6 +36,12 @@ export interface ServingHandler<Output = unknown> {
   init(kind: ServingKind, partitions: readonly HandlerPartitionOptions[]): void | Promise<void>;
   /** Runs one batch on the partition of that index; `batch.consume()` gives its rows. */
   handleBatch(batch: Batch, partition: number, context: BatchContext): HandlerResult<Output>;
+}
+
+/** A sequence model as a Nest provider: one object for all partitions and keys. */
+export interface SequenceHandler extends AnySequenceModel {
+  /** Loads before the first row; `partitions` has the options of each partition. */
+  init?(kind: ServingKind, partitions: readonly HandlerPartitionOptions[]): void | Promise<void>;
 }
 
 /** One partition of a handler. */

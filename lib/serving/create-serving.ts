@@ -1,7 +1,13 @@
 import { InvalidServingError } from '../errors.js';
-import { type Engine, fileEngine, functionEngine, handlerEngine } from '../partitions/engine.js';
+import {
+  type Engine,
+  fileEngine,
+  functionEngine,
+  handlerEngine,
+  sequenceEngine,
+} from '../partitions/engine.js';
 import { inWorkers, modelEngine, onMainThread } from '../partitions/model-engine.js';
-import type { ServingHandler } from '../partitions/handler.partition.js';
+import type { SequenceHandler, ServingHandler } from '../partitions/handler.partition.js';
 import { LocalServing } from './local-serving.js';
 import type { ReplyStore } from '../deduplication/reply-cache.js';
 import { DEFAULT_BLOCKING_LIMIT } from '../definition/option-rules.js';
@@ -12,6 +18,7 @@ import {
   resolveDefinition,
 } from '../definition/resolve-definition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
+import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
 import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';
 
 /**
@@ -26,7 +33,7 @@ import type { ServingDefinition, ServingOptions } from '../definition/serving-de
  */
 export function createServing<Input, Output, Result, Info>(
   definition: ServingDefinition<Input, Output, Result, Info>,
-  handlerOf?: () => ServingHandler,
+  handlerOf?: () => AnyHandler,
   storeOf?: () => ReplyStore,
 ): LocalServing<Input, Output> {
   const erased = definition as ServingDefinition;
@@ -49,7 +56,7 @@ export function createServing<Input, Output, Result, Info>(
 function engineOf(
   definition: ServingDefinition,
   { name, sequence }: ResolvedServing,
-  handlerOf?: () => ServingHandler,
+  handlerOf?: () => AnyHandler,
 ): Engine {
   if ('model' in definition) {
     const { isolation = 'thread', blockingLimit = DEFAULT_BLOCKING_LIMIT } = definition;
@@ -69,13 +76,22 @@ function engineOf(
     return functionEngine(definition.useFactory, sequence);
   }
   if (handlerOf) {
-    return handlerEngine(handlerOf);
+    return classEngine(handlerOf, sequence);
   }
   if ('useClass' in definition) {
     const { useClass } = definition;
-    return handlerEngine(() => new useClass());
+    return classEngine(() => new useClass(), sequence);
   }
   throw new InvalidServingError(
     `Serving "${name}": useExisting needs the application that has the provider; use ServingModule`,
   );
+}
+
+/** A handler of batches, or with the option `sequence` a sequence model. */
+type AnyHandler = ServingHandler | SequenceHandler;
+
+function classEngine(handlerOf: () => AnyHandler, sequence: SequenceLimits | undefined): Engine {
+  return sequence
+    ? sequenceEngine(handlerOf as () => SequenceHandler, sequence)
+    : handlerEngine(handlerOf as () => ServingHandler);
 }

@@ -8,6 +8,7 @@ import { type Failure, SequenceMember, type SequenceRow } from './sequence-membe
 import {
   Last,
   type SequenceEnd,
+  type SequenceHooks,
   type SequenceLimits,
   type SequenceModel,
 } from './sequence-model.js';
@@ -109,7 +110,7 @@ export class SequenceLoop {
     const emitted = joining.map(({ values }) => [...values]);
     let states: readonly unknown[];
     try {
-      const started: unknown = await this.model.start(inputs, { emitted });
+      const started: unknown = await this.model.start(inputs, { emitted, emit: emitTo(joining) });
       states = checked('start(inputs)', started, joining.length);
     } catch (error) {
       await this.failAll(joining, { error });
@@ -139,7 +140,8 @@ export class SequenceLoop {
     this.hasChanged = false;
     let results: readonly unknown[];
     try {
-      const stepped: unknown = await settledRows(await this.model.step(states, { changed }));
+      const context = { changed, emit: emitTo(members) };
+      const stepped: unknown = await settledRows(await this.model.step(states, context));
       results = checked('step(states)', stepped, members.length);
     } catch (error) {
       // The states may have changed: none of them runs again.
@@ -218,13 +220,34 @@ export class SequenceLoop {
   }
 }
 
+/** Sends the values of a hook to the rows whose callers ask for it. */
+function emitTo(members: readonly SequenceMember[]): SequenceHooks['emit'] {
+  return (hook, values) => {
+    if (!Array.isArray(values) || values.length !== members.length) {
+      throw new InvalidOutputError(
+        `Hook ${formatValue(hook)} of a sequence needs an entry for each of the ${members.length} ` +
+          `rows of the call that emits it; it was given ${describe(values)}`,
+      );
+    }
+    members.forEach(({ row }, i) => {
+      if (row.hooks.includes(hook) && row.isWaiting()) {
+        row.hook(hook, values[i]);
+      }
+    });
+  };
+}
+
 function checked(method: string, result: unknown, expected: number): readonly unknown[] {
   if (!Array.isArray(result) || result.length !== expected) {
-    const got = Array.isArray(result) ? `a list of ${result.length}` : formatValue(result);
+    const got = describe(result);
     throw new InvalidOutputError(
       `${method} of a sequence must return a list with an entry for each of its ${expected} rows; ` +
         `it returned ${got}`,
     );
   }
   return result;
+}
+
+function describe(list: unknown): string {
+  return Array.isArray(list) ? `a list of ${list.length}` : formatValue(list);
 }

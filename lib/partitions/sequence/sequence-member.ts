@@ -5,6 +5,10 @@ export interface SequenceRow {
   isWaiting(): boolean;
   /** Receives a value, or the Error that the row ends with. */
   emit(value: unknown): void;
+  /** The hooks that its caller asks for. */
+  readonly hooks: readonly string[];
+  /** Receives the value of a hook. */
+  hook(name: string, value: unknown): void;
   /** Resolves once the reader has room for another value; undefined without a limit. */
   room?(): Promise<void> | undefined;
 }

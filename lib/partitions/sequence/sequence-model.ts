@@ -39,8 +39,18 @@ export interface AnySequenceModel<Inputs = never, Results = unknown> {
   cost?(input: never, values: number): number;
 }
 
+/** Values beside those of the rows, for callers that ask for them. */
+export interface SequenceHooks {
+  /**
+   * Sends the values of a hook, an entry for each row of the call, to the callers that ask for it.
+   *
+   * @throws InvalidOutputError for another number of entries
+   */
+  emit(hook: string, values: readonly unknown[]): void;
+}
+
 /** The second parameter of {@link SequenceModel.start}. */
-export interface SequenceStart<Value = unknown> {
+export interface SequenceStart<Value = unknown> extends SequenceHooks {
   /**
    * For each row the values that it has emitted: none, unless it was paused and starts again. Its
    * next value is the one after them.
@@ -49,7 +59,7 @@ export interface SequenceStart<Value = unknown> {
 }
 
 /** The second parameter of {@link SequenceModel.step}. */
-export interface SequenceStep {
+export interface SequenceStep extends SequenceHooks {
   /** Whether other rows are present than in the step before. */
   readonly changed: boolean;
 }

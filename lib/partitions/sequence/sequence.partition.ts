@@ -53,6 +53,8 @@ export class SequencePartition implements Partition {
       input: rows instanceof FlatContainer ? rows.toContainer() : rows[0],
       isWaiting: () => listener.isWaiting(0),
       emit: (value) => listener.step([value], undefined),
+      hooks: listener.hooks,
+      hook: (name, value) => listener.hook(name, [value]),
       room: () => (listener.isWaiting(0) ? listener.room?.() : undefined),
     });
     return STEPPED;
@@ -77,9 +79,8 @@ export class SequencePartition implements Partition {
     const missing = methods.filter((method) => typeof given?.[method] !== 'function');
     if (missing.length > 0) {
       throw new InvalidServingError(
-        `The factory of a sequence must return an object with ${methods.join(', ')}; for ` +
-          `partition ${partition} and key "${key}" it returned ${formatValue(built)}, without ` +
-          missing.join(', '),
+        `A sequence needs an object with ${methods.join(', ')}; for partition ${partition} and key ` +
+          `"${key}" it got ${formatValue(built)}, without ${missing.join(', ')}`,
       );
     }
     return new SequenceLoop(given as SequenceModel<unknown, unknown, unknown>, limits);

@@ -8,6 +8,8 @@ import {
 import {
   type Batch,
   getServingToken,
+  last,
+  type SequenceModel,
   Serving,
   type ServingDefinition,
   type ServingHandler,
@@ -48,6 +50,30 @@ class Reverser implements ServingHandler<string[]>, OnApplicationBootstrap {
 }
 
 class ReverserModule {}
+
+/** Spells words backwards, a letter for each step. */
+@Injectable()
+class Speller implements SequenceModel<string, string, string[]> {
+  constructor(private readonly dictionary: Dictionary) {}
+
+  init(kind: ServingKind, partitions: readonly object[]): void {
+    this.dictionary.story.push([kind, partitions]);
+  }
+
+  start(words: readonly string[]): string[][] {
+    this.dictionary.story.push(words.join(' '));
+    return words.map((word) => this.dictionary.reverse(word).split(''));
+  }
+
+  step(rows: readonly string[][]) {
+    return rows.map((letters) => {
+      const letter = letters.shift()!;
+      return letters.length === 0 ? last(letter) : letter;
+    });
+  }
+}
+
+const spelling = { name: 'speller', sequence: {} };
 
 describeOnPlatforms('A class serving', (listen) => {
   const options = {
@@ -104,4 +130,41 @@ describeOnPlatforms('A class serving', (listen) => {
       ]);
     },
   );
+
+  it.each<[string, () => DynamicModule[]]>([
+    [
+      'useClass',
+      () => [
+        ServingModule.forRoot({
+          servings: [{ ...spelling, useClass: Speller }],
+          imports: [DictionaryModule],
+        }),
+      ],
+    ],
+    [
+      'useExisting',
+      () => [
+        ServingModule.forRoot({ servings: [{ ...spelling, useExisting: Speller }] }),
+        {
+          module: ReverserModule,
+          imports: [DictionaryModule],
+          providers: [Speller],
+          exports: [Speller],
+        },
+      ],
+    ],
+  ])('[13.11] A class gets its dependencies and runs a sequence: %s', async (_, imports) => {
+    const { app } = await listen({ imports: imports() });
+    const speller = app.get<Serving<string, string[]>>(getServingToken('speller'));
+
+    expect(await Promise.all([speller.batchedRun('live'), speller.batchedRun('tar')])).toEqual([
+      ['e', 'v', 'i', 'l'],
+      ['r', 'a', 't'],
+    ]);
+
+    expect(app.get(Dictionary).story).toEqual([
+      ['batched', [{ batchKeys: ['default'] }]],
+      'live tar',
+    ]);
+  });
 });

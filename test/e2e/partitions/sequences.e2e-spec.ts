@@ -191,8 +191,8 @@ describe.each(['thread', 'process'] as const)('A sequence in a %s', (isolation) 
   it('[13.10] A file that returns no model of a sequence fails the start', async () => {
     await expect(start({ useFile: worker('echo') })).rejects.toThrow(
       new InvalidServingError(
-        'Serving "sequence": The factory of a sequence must return an object with start, step; for ' +
-          'partition 0 and key "default" it returned [Function (anonymous)], without start, step',
+        'Serving "sequence": A sequence needs an object with start, step; for partition 0 and key ' +
+          '"default" it got [Function (anonymous)], without start, step',
       ),
     );
   });

@@ -64,6 +64,8 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
             loop.run({
               input: prompts[prompt],
               isWaiting: () => true,
+              hooks: [],
+              hook: () => {},
               emit: (token) => {
                 answers[prompt]!.push(token as number);
                 written++;

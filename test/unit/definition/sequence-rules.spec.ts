@@ -63,13 +63,23 @@ describe('The definition of a sequence', () => {
     );
   });
 
-  it.each([
-    ['useClass', { useClass: class {} }],
-    ['model', { model: 'model.onnx' }],
-  ])('[13.10] A sequence with %s fails the boot', (kind, runner) => {
-    expect(() => create({ name: 'writer', sequence: {}, ...runner })).toThrow(
-      `Serving "writer" with "${kind}": option "sequence" is {}; allowed is nothing here: only ` +
-        'useFactory and useFile run sequences',
+  it('[13.10] A sequence with a model file fails the boot', () => {
+    expect(() => create({ name: 'writer', sequence: {}, model: 'model.onnx' })).toThrow(
+      'Serving "writer" with "model": option "sequence" is {}; allowed is nothing here: a model file ' +
+        'has no steps; run its session in a file (useFile) or class',
+    );
+  });
+
+  it('[13.10] A class without the methods of a sequence fails the start', async () => {
+    class Translator {
+      step(): void {}
+    }
+
+    await expect(
+      start({ name: 'writer', sequence: {}, useClass: Translator as never }),
+    ).rejects.toThrow(
+      'A sequence needs an object with start, step; for partition 0 and key "default" it got ' +
+        'Translator {}, without start',
     );
   });
 
@@ -78,13 +88,13 @@ describe('The definition of a sequence', () => {
       'a function',
       () => () => [],
       {},
-      'an object with start, step; for partition 0 and key "default" it returned [Function (anonymous)], without start, step',
+      'an object with start, step; for partition 0 and key "default" it got [Function (anonymous)], without start, step',
     ],
     [
       'nothing',
       () => undefined,
       {},
-      'an object with start, step; for partition 0 and key "default" it returned undefined, without start, step',
+      'an object with start, step; for partition 0 and key "default" it got undefined, without start, step',
     ],
     ['a model without step', () => ({ start: model.start }), {}, 'without step'],
     [

@@ -10,7 +10,7 @@ import {
   SlowConsumerError,
 } from 'nestjs-serving';
 import { failureOf } from '../../fixtures/async/failure-of.js';
-import { iterated } from '../../fixtures/async/streams.js';
+import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { type CountedRow, CountingModel } from '../../fixtures/partitions/counting-model.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
@@ -179,13 +179,26 @@ describe('A serving of sequences', () => {
     await expect(calls).resolves.toEqual([new RangeError('a2'), valuesOf('b', 5)]);
   });
 
-  it('[13.8] A call that asks for hooks is refused', async () => {
-    const [serving] = await start();
+  it('[13.8] A stream of one row has the hooks that it asks for, between its values', async () => {
+    const [serving, model] = await start();
+    model.hook = 'h';
+    const [a, b] = await Promise.all([
+      iterated(serving.stream(row('a', 2), { hooks: ['h'] })),
+      iterated(serving.stream(row('b', 1), { hooks: ['other'] })),
+    ]);
 
-    await expect(iterated(serving.stream(row('a', 1), { hooks: ['h'] }))).rejects.toThrow(
+    expect(outputsOf(a)).toEqual([{ h: 'a!' }, { h: 'a0' }, 'a0', { h: 'a1' }, 'a1', { h: 'a2' }]);
+    expect(outputsOf(b)).toEqual(['b0']);
+  });
+
+  it('[13.8] A call of several rows cannot have hooks, since its rows run apart', async () => {
+    const [serving] = await start();
+    const rows = Batch.ofValues([row('a', 1), row('b', 1)]);
+
+    await expect(iterated(serving.stream(rows as never, { hooks: ['h'] }))).rejects.toThrow(
       new InvalidInputError(
-        'Serving "counter" runs sequences, which emit no hooks, and a call asks for h; leave hooks ' +
-          'out',
+        'Serving "counter": a call with hooks is never split, and its 2 rows are more than the ' +
+          'batch size of 1',
       ),
     );
   });

@@ -1,5 +1,10 @@
 import { beforeEach, describe, expect, it } from '@jest/globals';
-import { InvalidOutputError, RequestTooLargeError, type SequenceModel } from 'nestjs-serving';
+import {
+  InvalidOutputError,
+  RequestTooLargeError,
+  type SequenceModel,
+  type SequenceStep,
+} from 'nestjs-serving';
 import { SequenceLoop } from '../../../../lib/partitions/sequence/sequence-loop.js';
 import { failureOf } from '../../../fixtures/async/failure-of.js';
 import { turn } from '../../../fixtures/async/virtual-time.js';
@@ -27,7 +32,13 @@ describe('A sequence loop', () => {
     row: CountedRow,
     emit = (value: unknown) => void got.push(value),
   ) {
-    return loop.run({ input: row, isWaiting: () => !left.has(row.name), emit });
+    return loop.run({
+      input: row,
+      isWaiting: () => !left.has(row.name),
+      emit,
+      hooks: row.hook === undefined ? [] : [row.hook],
+      hook: (name, value) => void got.push({ [name]: value }),
+    });
   }
 
   it('[13.1] A row joins those that run before the next step, and leaves when it has ended', async () => {
@@ -49,6 +60,40 @@ describe('A sequence loop', () => {
       'end a ended',
       'end c ended',
     ]);
+  });
+
+  it('[13.8] The values of a hook go to the rows that ask for it, each its own', async () => {
+    const loop = loopOf();
+    model.hook = 'length';
+    const rows = [
+      { name: 'a', steps: 2, marked: true, hook: 'length' },
+      { name: 'b', steps: 1, marked: true },
+      { name: 'c', steps: 1, marked: true, hook: 'other' },
+    ];
+    await Promise.all(rows.map((row) => run(loop, row)));
+
+    expect(got).toEqual([
+      { length: 'a!' },
+      { length: 'a0' },
+      'a0',
+      'b0',
+      'c0',
+      { length: 'a1' },
+      'a1',
+    ]);
+  });
+
+  it('[13.8] A hook with another number of values than rows fails the step', async () => {
+    const step = (_: unknown, { emit }: SequenceStep) => {
+      emit('h', []);
+      return ['value'];
+    };
+    const failed = run(loopOf({}, { start: () => ['state'], step }), { name: 'a', steps: 1 });
+
+    await expect(failed).rejects.toThrow(
+      'Hook "h" of a sequence needs an entry for each of the 1 rows of the call that emits it; it was given a list of 0',
+    );
+    await expect(failed).rejects.toThrow(InvalidOutputError);
   });
 
   it('[13.2] The last value of a row ends it without a further step', async () => {

@@ -46,7 +46,7 @@ export interface SequenceHooks {
    *
    * @throws InvalidOutputError for another number of entries
    */
-  emit(hook: string, values: readonly unknown[]): void;
+  readonly emit: (hook: string, values: readonly unknown[]) => void;
 }
 
 /** The second parameter of {@link SequenceModel.start}. */

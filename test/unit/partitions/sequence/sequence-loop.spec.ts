@@ -84,11 +84,14 @@ describe('A sequence loop', () => {
   });
 
   it('[13.8] A hook with another number of values than rows fails the step', async () => {
-    const step = (_: unknown, { emit }: SequenceStep) => {
-      emit('h', []);
-      return ['value'];
+    const silent = {
+      start: () => ['state'],
+      step(_: unknown, { emit }: SequenceStep) {
+        emit('h', []);
+        return ['value'];
+      },
     };
-    const failed = run(loopOf({}, { start: () => ['state'], step }), { name: 'a', steps: 1 });
+    const failed = run(loopOf({}, silent), { name: 'a', steps: 1 });
 
     await expect(failed).rejects.toThrow(
       'Hook "h" of a sequence needs an entry for each of the 1 rows of the call that emits it; it was given a list of 0',

@@ -38,7 +38,7 @@ import { checkOptions, checkRoom, checkTarget, perKey } from '../definition/opti
 import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
 import { SharedCalls } from '../deduplication/shared-calls.js';
 import { Shutdown } from './shutdown.js';
-import { LocalSessions } from '../sessions/local-sessions.js';
+import { LocalSessions } from './local-sessions.js';
 import type { OrderedSession } from '../sessions/ordered-session.js';
 import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
 import { Serving, type ServingState, type TargetStatus, withoutSessions } from './serving.js';

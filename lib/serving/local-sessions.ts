@@ -1,9 +1,9 @@
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
 import { OverloadedError, type SessionEndedError, withoutStack } from '../errors.js';
 import { checkSessionOptions, resolveCallOptions } from '../execution/resolved-call-options.js';
-import type { Pipeline } from '../serving/pipeline.js';
-import { OrderedSession } from './ordered-session.js';
-import type { SessionOptions } from './serving-session.js';
+import { OrderedSession } from '../sessions/ordered-session.js';
+import type { SessionOptions } from '../sessions/serving-session.js';
+import type { Pipeline } from './pipeline.js';
 
 /** A partition with sessions, which has a pipeline of its own: no other can run their steps. */
 interface Place {

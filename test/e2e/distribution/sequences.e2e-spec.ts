@@ -1,5 +1,4 @@
 import { describe, expect, it } from '@jest/globals';
-import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
@@ -11,7 +10,7 @@ describe('A sequence of another node', () => {
   async function start() {
     const model = new CountingModel();
     const definition = { name: 'counter', batchSize: 2, sequence: {}, useFactory: () => model };
-    await cluster.node({ servings: [definition as FunctionServingDefinition] });
+    await cluster.node({ servings: [definition] });
     const web = await cluster.node();
     await web.untilNodes('counter');
     return { model, servings: web.servings };

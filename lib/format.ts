@@ -25,6 +25,11 @@ export function formatValue(value: unknown): string {
   }
 }
 
+/** Like {@link formatValue}, but of a list only its length. */
+export function formatList(value: unknown): string {
+  return Array.isArray(value) ? `a list of ${value.length}` : formatValue(value);
+}
+
 /** The text, or its beginning and its length. */
 export function truncate(text: string, most = 200): string {
   return text.length > most ? `${text.slice(0, most)}... (${text.length} characters)` : text;

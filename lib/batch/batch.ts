@@ -1,5 +1,5 @@
 import { InvalidBatchError } from '../errors.js';
-import { truncate, formatValue } from '../format.js';
+import { truncate, formatList, formatValue } from '../format.js';
 import { type Container, FlatContainer, type FlatRows, flatten } from './container.js';
 import { ListRows, type Rows } from './list-rows.js';
 import { rowOf } from './tensor.js';
@@ -346,9 +346,8 @@ function withRows(rows: TensorRows): TensorRows {
 /** The items in a list of their own. */
 function itemsOf(items: readonly unknown[]): unknown[] {
   if (!Array.isArray(items) || items.length > MAX_ITEMS) {
-    const given = Array.isArray(items) ? `a list of ${items.length}` : formatValue(items);
     throw new InvalidBatchError(
-      `A batch is made of a list of at most ${MAX_ITEMS} items, and not of ${given}`,
+      `A batch is made of a list of at most ${MAX_ITEMS} items, and not of ${formatList(items)}`,
     );
   }
   return [...(items as unknown[])];

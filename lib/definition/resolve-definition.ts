@@ -45,6 +45,7 @@ import type {
   QueueOptions,
   ServingDefinition,
   ServingDistributionOptions,
+  ServingOptions,
   DeduplicationOptions,
   SessionsOptions,
   ShutdownOptions,
@@ -388,19 +389,27 @@ function sharingOf(owner: string, options: DeduplicationOptions = {}): Sharing |
     : undefined;
 }
 
+/** The option `sessions`, which a model with `state` has by default. */
+export function sessionOptionsOf(
+  definition: ServingOptions & Partial<Pick<ModelRunner, 'model'>>,
+): SessionsOptions | undefined {
+  const { sessions, model } = definition;
+  return sessions ?? (model && modelOptionsOf({ model }).state ? {} : undefined);
+}
+
 function sessionsOf(
   owner: string,
   definition: ServingDefinition,
 ): Required<SessionsOptions> | undefined {
-  const { sessions, deduplication } = definition;
-  const state = 'model' in definition ? modelOptionsOf(definition).state : undefined;
-  if ('model' in definition && sessions && !state) {
+  const { deduplication } = definition;
+  const sessions = sessionOptionsOf(definition);
+  if (sessions && 'model' in definition && !modelOptionsOf(definition).state) {
     throw new InvalidServingError(
       `${owner}: sessions need the state that they keep; name the inputs and outputs of the model ` +
         "that are one: model: { file, state: { input: 'output' } }",
     );
   }
-  if (!sessions && !state) {
+  if (!sessions) {
     return undefined;
   }
   if (deduplication) {
@@ -415,7 +424,7 @@ function sessionsOf(
         'own partition; leave it out, and give calls a timeout',
     );
   }
-  const { max = DEFAULT_SESSIONS, idle = DEFAULT_SESSION_IDLE } = sessions ?? {};
+  const { max = DEFAULT_SESSIONS, idle = DEFAULT_SESSION_IDLE } = sessions;
   return { max, idle };
 }
 

@@ -10,7 +10,7 @@ import {
   RejectedRowsError,
 } from '../partitions/partition.js';
 import type { SessionRows } from '../partitions/session-states.js';
-import { formatValue } from '../format.js';
+import { formatList } from '../format.js';
 import { paddingOf } from './lanes.js';
 import type { BatchRequest } from './request.js';
 import type { BatchInfo, BatchListener } from '../partitions/batch-function.js';
@@ -124,10 +124,9 @@ export class BatchRun implements BatchListener {
     const expected = this.batch.size + this.batch.padding;
     this.steps++;
     if (!Array.isArray(output) || output.length !== expected) {
-      const got = Array.isArray(output) ? `a list of ${output.length}` : formatValue(output);
       throw new InvalidOutputError(
         `A generator must yield, step by step, a list with an entry for each of the ${expected} ` +
-          `rows of its batch; it yielded ${got}`,
+          `rows of its batch; it yielded ${formatList(output)}`,
       );
     }
     const cut = this.cut();

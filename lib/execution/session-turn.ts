@@ -19,11 +19,15 @@ export class SessionTurn {
     }
     return this.restarts === restarts
       ? undefined
-      : new SessionEndedError(
-          'The session has ended: its state is lost, since the thread or process of its ' +
-            'partition was started again; open another one',
+      : endedBy(
+          'its state is lost, since the thread or process of its partition was started again',
         );
   }
+}
+
+/** The error of a session that has ended for this reason. */
+export function endedBy(why: string, cause?: unknown): SessionEndedError {
+  return new SessionEndedError(`The session has ended: ${why}; open another one`, { cause });
 }
 
 /** The sessions of a batch's rows. */

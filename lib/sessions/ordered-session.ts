@@ -6,7 +6,7 @@ import {
   orCancelled,
   type ResolvedCallOptions,
 } from '../execution/resolved-call-options.js';
-import { SessionTurn } from '../execution/session-turn.js';
+import { endedBy, SessionTurn } from '../execution/session-turn.js';
 import type { InternalCallOptions } from '../execution/resolved-call-options.js';
 import { type SessionCallOptions, type SessionOptions, ServingSession } from './serving-session.js';
 
@@ -150,8 +150,4 @@ export class OrderedSession extends ServingSession {
       this.end(endedBy(`it had no call for ${this.host.idle} ms (sessions.idle)`));
     }
   }
-}
-
-export function endedBy(why: string, cause?: unknown): SessionEndedError {
-  return new SessionEndedError(`The session has ended: ${why}; open another one`, { cause });
 }

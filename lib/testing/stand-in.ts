@@ -1,3 +1,4 @@
+import { sessionOptionsOf } from '../definition/resolve-definition.js';
 import type {
   ClassRunner,
   ExistingRunner,
@@ -6,7 +7,6 @@ import type {
   ModelRunner,
   RecoveryOptions,
   ServingOptions,
-  SessionsOptions,
 } from '../definition/serving-definition.js';
 
 /** The options of what runs the batches. */
@@ -42,17 +42,10 @@ export function modelStandIn(definition: ServingOptions): ServingOptions {
     name,
     partitions: partitions === true ? 1 : partitions,
     warmUp: undefined,
-    sessions: sessionsStandIn(definition),
+    sessions: sessionOptionsOf(definition),
     deduplication: deduplication?.singleFlight ? { ...deduplication, cache: undefined } : undefined,
     recovery: recovery && recoveryStandIn(recovery, 'model' in definition),
   };
-}
-
-/** A model with `state` has sessions without the option. */
-function sessionsStandIn(definition: ServingOptions): SessionsOptions | undefined {
-  const { sessions, model } = definition as ServingOptions & Partial<ModelRunner>;
-  const hasState = typeof model === 'object' && 'state' in model && model.state !== undefined;
-  return sessions ?? (hasState ? {} : undefined);
 }
 
 /** Only threads and processes restart, and only models are idempotent by default. */

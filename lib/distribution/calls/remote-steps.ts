@@ -2,11 +2,12 @@ import {
   InvalidInputError,
   InvalidServingError,
   isError,
+  messageOf,
   SessionEndedError,
 } from '../../errors.js';
 import { formatValue } from '../../format.js';
 import { LocalServing } from '../../serving/local-serving.js';
-import { endedBy } from '../../sessions/ordered-session.js';
+import { endedBy } from '../../execution/session-turn.js';
 import type { SessionOptions } from '../../sessions/serving-session.js';
 import type { ExportedServing } from './exported-serving.js';
 
@@ -74,5 +75,5 @@ export function outcomeIn(event: unknown): StepOutcome {
 export function lostWith(cause: unknown): SessionEndedError {
   return cause instanceof SessionEndedError
     ? cause
-    : endedBy(`its node has ended it (${isError(cause) ? cause.message : String(cause)})`, cause);
+    : endedBy(`its node has ended it (${messageOf(cause)})`, cause);
 }

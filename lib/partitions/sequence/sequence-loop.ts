@@ -1,6 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { InvalidOutputError, isError } from '../../errors.js';
-import { formatValue } from '../../format.js';
+import { formatList, formatValue } from '../../format.js';
 import { DONE } from '../batch-function.js';
 import { settledRows } from '../function.partition.js';
 import { SequenceBudget } from './sequence-budget.js';
@@ -226,7 +226,7 @@ function emitTo(members: readonly SequenceMember[]): SequenceHooks['emit'] {
     if (!Array.isArray(values) || values.length !== members.length) {
       throw new InvalidOutputError(
         `Hook ${formatValue(hook)} of a sequence needs an entry for each of the ${members.length} ` +
-          `rows of the call that emits it; it was given ${describe(values)}`,
+          `rows of the call that emits it; it was given ${formatList(values)}`,
       );
     }
     members.forEach(({ row }, i) => {
@@ -239,15 +239,10 @@ function emitTo(members: readonly SequenceMember[]): SequenceHooks['emit'] {
 
 function checked(method: string, result: unknown, expected: number): readonly unknown[] {
   if (!Array.isArray(result) || result.length !== expected) {
-    const got = describe(result);
     throw new InvalidOutputError(
       `${method} of a sequence must return a list with an entry for each of its ${expected} rows; ` +
-        `it returned ${got}`,
+        `it returned ${formatList(result)}`,
     );
   }
   return result;
-}
-
-function describe(list: unknown): string {
-  return Array.isArray(list) ? `a list of ${list.length}` : formatValue(list);
 }

@@ -7,6 +7,7 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const isolations = ['thread', 'process'] as const;
+const tally = { name: 'tally', useFile: worker('tally'), sessions: {}, partitions: 2 };
 const rate = new Tensor('int64', [8n], []);
 const step = (...x: number[]): { x: Tensor; rate: Tensor } => ({ x: floats([1, 3], x), rate });
 
@@ -26,13 +27,7 @@ describe('Sessions', () => {
   it.each(isolations)(
     '[16.1] [16.3] Their state stays in the %s of a module file',
     async (isolation) => {
-      const serving = await serve<readonly string[]>({
-        name: 'tally',
-        useFile: worker('tally'),
-        isolation,
-        sessions: {},
-        partitions: 2,
-      });
+      const serving = await serve<readonly string[]>({ ...tally, isolation });
       const sessions = Array.from({ length: 6 }, () => serving.open());
 
       for (const row of ['1', '2']) {
@@ -54,14 +49,8 @@ describe('Sessions', () => {
   ] as const)(
     '[16.7] A session whose %s dies (%s, idempotent: %s) has ended, and others go on',
     async (isolation, death, idempotent) => {
-      const serving = await serve<readonly string[]>({
-        name: 'tally',
-        useFile: worker('tally'),
-        isolation,
-        sessions: {},
-        partitions: 2,
-        recovery: { restartDelay: 0, idempotent },
-      });
+      const recovery = { restartDelay: 0, idempotent };
+      const serving = await serve<readonly string[]>({ ...tally, isolation, recovery });
       const [first, second, third] = [serving.open(), serving.open(), serving.open()];
       await Promise.all([first, second, third].map((session) => session.run('1')));
 

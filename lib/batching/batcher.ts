@@ -62,7 +62,7 @@ export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionO
   readonly order: QueueOrder;
   /** Whether lanes have a latency target. */
   readonly hasTargets?: boolean;
-  /** What a batch may cost, in servings with such a limit. */
+  /** The limit of a batch's cost, in servings that have one. */
   readonly budget?: Budget | undefined;
   /** The number of the next batch. */
   readonly nextBatch: () => number;
@@ -428,7 +428,7 @@ export class Batcher<R extends QueuedRequest> {
     const endedAt = performance.now();
     this.executing.delete(window);
     const startedAt = this.pool.end(load, handed, endedAt);
-    // The time of a row that joined others says nothing about that of the next one.
+    // Rows of a sequence take as many steps as they need, so their times predict no others.
     if (outcome.error === undefined && !outcome.revoked && !isJoin) {
       this.admission.learn(lane.limits, rows + (outcome.padding ?? 0), endedAt - startedAt);
     }

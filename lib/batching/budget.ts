@@ -1,6 +1,6 @@
 import type { QueuedRequest } from './queued-request.js';
 
-/** What a batch may cost, and how far its rows may be chosen by their cost. */
+/** The limit of a batch's cost, and how far rows are chosen by their cost. */
 export interface Budget {
   /** The largest cost of a batch. */
   readonly most: number;

@@ -91,7 +91,7 @@ export class LatencyTarget {
       this.spread.learn(milliseconds / believed);
     }
     const expected = this.model.estimate(rows);
-    // A pause of the machine says nothing about the model. A lasting change is learned in steps.
+    // A pause of the machine is no property of the model. A lasting change is learned in steps.
     const longest = expected ? LONGEST_OVERRUN * expected : Infinity;
     this.model.learn(rows, Math.min(milliseconds, longest));
     this.largest = Math.max(this.largest, rows);

@@ -13,7 +13,7 @@ export interface SimilarRowsOptions {
   readonly overtaking: number;
 }
 
-/** What a batch may cost. */
+/** The limit of a batch's cost. */
 export interface BatchCostOptions {
   /**
    * The cost of a row: a finite number above 0, such as the number of its tokens. Called once for

@@ -20,7 +20,7 @@ export type TypedFactory<Rows, Returned> = (
 type TypedRunner<Rows, Returned> =
   ((rows: Rows, batch: BatchContext) => Returned) | AnySequenceModel<Rows, Returned>;
 
-/** What a factory returns, or for a sequence a generator: its results of a step are no reply. */
+/** The return type of a factory; for a sequence a generator, since a step gives no reply. */
 export type StepsOf<Returned, Steps> = [Steps] extends [never] ? Returned : Generator;
 
 /** The input of calls: that of the callbacks, or else a row of the batch function. */

@@ -150,7 +150,7 @@ export interface QueueOptions<Input = unknown> {
    */
   readonly separateOrigins?: boolean;
   /**
-   * What happens to a row whose `timeout` passes while it is queued. `fail`: its call fails, and it
+   * The fate of a queued row whose `timeout` has passed. `fail`: its call fails, and it
    * does not run. `demote`: it runs after all others, at the lowest priority, which ages as any
    * other; a `timeout` then fails no call, and `maxTimeout` does.
    *
@@ -321,7 +321,7 @@ export interface ServingOptions<
    * @default 0
    */
   readonly batchTimeout?: number;
-  /** What a batch may cost: a limit beside the number of its rows. */
+  /** The limit of a batch's cost, beside the number of its rows. */
   readonly batchCost?: BatchCostOptions;
   /**
    * Milliseconds in which 99 of 100 calls are to be answered, from the time when their rows are
@@ -541,7 +541,7 @@ export interface TemplateOptions {
   readonly outputs?: OutputAxes;
 }
 
-/** What may join a sequence before each step. */
+/** The limits of the rows that join a sequence before a step. */
 export interface SequenceJoins {
   /**
    * The largest number of rows that join before one step.

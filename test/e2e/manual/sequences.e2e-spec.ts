@@ -36,7 +36,7 @@ const reverser: SequenceModel<Prompt, string, Row> = {
       return word === undefined ? DONE : row.next === row.maxWords ? last(word) : word;
     }),
 
-  // What a row costs when it has this many values, for example the tokens in its cache.
+  // The cost of a row that has this many values, for example the tokens in its cache.
   cost: ({ text }, values) => text.split(' ').length + values,
 };
 // #endregion

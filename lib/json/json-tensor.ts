@@ -94,6 +94,11 @@ const typeByDatatype: ReadonlyMap<unknown, Tensor.Type> = new Map(
   Object.entries(jsonElements).map(([type, { datatype }]) => [datatype, type as Tensor.Type]),
 );
 
+/** The type of that name in the Open Inference Protocol, if there is one. */
+export function typeOfDatatype(datatype: unknown): Tensor.Type | undefined {
+  return typeByDatatype.get(datatype);
+}
+
 /**
  * The tensor of `{ shape, datatype, data }`, as in the Open Inference Protocol. Memory is allocated
  * only once it is known that the data fills it.
@@ -108,7 +113,7 @@ export function readTensor(content: unknown, context: ReadContext): Tensor {
     context.fail(`has ${formatValue(unknown)}; a tensor has shape, datatype and data`);
   }
   const type =
-    typeByDatatype.get(datatype) ??
+    typeOfDatatype(datatype) ??
     context.fail(
       `is ${formatValue(datatype)}; allowed are ${[...typeByDatatype.keys()].join(', ')}`,
       'datatype',

@@ -1,0 +1,115 @@
+import type { Tensor } from 'onnxruntime-common';
+import { readTensor, typeOfDatatype } from '../json/json-tensor.js';
+import type { ReadContext } from '../json/read-context.js';
+import type { GrpcContents, GrpcTensor } from './grpc-messages.js';
+import { bytesOfTensor, datatypeOfTensor, tensorOfBytes, textOf } from './tensor-bytes.js';
+
+/** The tensors of a message: their descriptions and, in the same order, their elements. */
+export interface GrpcTensors {
+  readonly tensors: readonly GrpcTensor[];
+  readonly raw: readonly Buffer[];
+}
+
+/** The form of tensors in a message, with their elements in raw bytes. */
+export function toGrpcTensors(tensors: ReadonlyMap<string, Tensor>): GrpcTensors {
+  return {
+    tensors: Array.from(tensors, ([name, tensor]) => ({
+      name,
+      datatype: datatypeOfTensor(tensor),
+      shape: tensor.dims,
+    })),
+    raw: Array.from(tensors.values(), bytesOfTensor),
+  };
+}
+
+/**
+ * The tensors of a message by name. Their elements are either all in `raw`, or all in `contents`.
+ *
+ * @throws InvalidInputError naming the tensor and what is wrong
+ */
+export function fromGrpcTensors(
+  { tensors, raw }: GrpcTensors,
+  context: ReadContext,
+): Map<string, Tensor> {
+  const isRaw = raw.length > 0;
+  if (isRaw && raw.length !== tensors.length) {
+    context.fail(`has ${tensors.length} tensors and raw contents of ${raw.length}`);
+  }
+  const byName = new Map<string, Tensor>();
+  tensors.forEach((tensor, i) => {
+    const { name, datatype, contents } = tensor;
+    if (byName.has(name)) {
+      context.fail('is there twice', name);
+    }
+    const read = (): Tensor => {
+      if (isRaw && hasElements(contents)) {
+        context.fail('has both raw contents and contents; send one of them');
+      }
+      const shape = shapeOf(tensor, context);
+      return isRaw
+        ? tensorOfBytes(datatype, shape, raw[i]!, context)
+        : readTensor({ shape, datatype, data: elementsOf(datatype, contents, context) }, context);
+    };
+    byName.set(name, context.at(name, read));
+  });
+  return byName;
+}
+
+function shapeOf({ shape }: GrpcTensor, context: ReadContext): number[] {
+  if (shape.length > context.limits.rank) {
+    context.fail(`has ${shape.length} axes; at most ${context.limits.rank} are allowed`);
+  }
+  return shape.map((size) =>
+    Number(size) >= 0 && Number(size) < 2 ** 32
+      ? Number(size)
+      : context.fail(`has an axis of ${size}; give whole numbers from 0 to 2 ** 32 - 1`),
+  );
+}
+
+function hasElements(contents: GrpcContents | null | undefined): boolean {
+  return Object.values(contents ?? {}).some((list: readonly unknown[]) => list.length > 0);
+}
+
+/** The list that holds the elements of the datatype. */
+function elementsOf(
+  datatype: string,
+  contents: GrpcContents | null | undefined,
+  context: ReadContext,
+): readonly unknown[] {
+  const field = fieldOf(datatype);
+  if (!field) {
+    return context.fail(`has the datatype ${datatype}, whose elements are sent as raw contents`);
+  }
+  const list = contents?.[field] ?? [];
+  return field === 'bytes_contents'
+    ? (list as readonly Buffer[]).map((bytes, i) => textOf(bytes, i, context))
+    : list;
+}
+
+/** The field of `contents` for a datatype; undefined for those that have none. */
+function fieldOf(datatype: string): keyof GrpcContents | undefined {
+  switch (typeOfDatatype(datatype)) {
+    case 'bool':
+      return 'bool_contents';
+    case 'int8':
+    case 'int16':
+    case 'int32':
+      return 'int_contents';
+    case 'int64':
+      return 'int64_contents';
+    case 'uint8':
+    case 'uint16':
+    case 'uint32':
+      return 'uint_contents';
+    case 'uint64':
+      return 'uint64_contents';
+    case 'float32':
+      return 'fp32_contents';
+    case 'float64':
+      return 'fp64_contents';
+    case 'string':
+      return 'bytes_contents';
+    default:
+      return undefined;
+  }
+}

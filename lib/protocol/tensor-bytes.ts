@@ -1,0 +1,139 @@
+import { isUtf8 } from 'node:buffer';
+import { blankOf, storageClasses, Tensor } from '../batch/tensor.js';
+import { BIG_ENDIAN, countOf, swapOnBigEndian } from '../json/element-types.js';
+import { datatypeOf, typeOfDatatype } from '../json/json-tensor.js';
+import type { ReadContext } from '../json/read-context.js';
+
+/** Bytes before each element of a BYTES tensor: the length of the element. */
+const LENGTH_BYTES = 4;
+
+/**
+ * The elements as the Open Inference Protocol sends them: little-endian, row by row; of a string its
+ * length in 4 bytes, then UTF-8. Numbers are a view of the tensor's memory, not a copy.
+ */
+export function bytesOfTensor({ type, data }: Tensor): Buffer {
+  if (type === 'string' || Array.isArray(data)) {
+    return bytesOfStrings(data as readonly string[]);
+  }
+  const own = BIG_ENDIAN ? data.slice() : data;
+  const bytes = Buffer.from(own.buffer, own.byteOffset, own.byteLength);
+  swapOnBigEndian(bytes, own.BYTES_PER_ELEMENT);
+  return bytes;
+}
+
+/**
+ * The tensor of such bytes: a view of them, or a copy where they do not lie on a multiple of the
+ * element size. BF16, which no tensor of onnxruntime has, becomes float32.
+ *
+ * @throws InvalidInputError when datatype, shape and bytes do not belong together
+ */
+export function tensorOfBytes(
+  datatype: string,
+  shape: readonly number[],
+  bytes: Uint8Array,
+  context: ReadContext,
+): Tensor {
+  context.countTensor();
+  context.countBytes(bytes.byteLength);
+  if (datatype === 'BF16') {
+    return tensorOfBrainFloats(shape, bytes, context);
+  }
+  const type = typeOfDatatype(datatype);
+  if (type === 'string') {
+    return new Tensor(type, stringsOf(bytes, shape, context), shape);
+  }
+  const storage = type && storageClasses.get(type);
+  if (!storage) {
+    return context.fail(`has the datatype ${datatype}, which the protocol does not have`);
+  }
+  const size = storage.BYTES_PER_ELEMENT;
+  const count = checkSize(datatype, size, shape, bytes, context);
+  const isAligned = bytes.byteOffset % size === 0 && !BIG_ENDIAN;
+  const { buffer, byteOffset } = isAligned ? bytes : swapped(Uint8Array.from(bytes), size);
+  return new Tensor(type, new storage(buffer, byteOffset, count), shape);
+}
+
+/** The name of the tensor's type in the protocol. */
+export function datatypeOfTensor({ type }: Tensor): string {
+  return datatypeOf(type);
+}
+
+function swapped(bytes: Uint8Array, size: number): Uint8Array {
+  swapOnBigEndian(bytes, size);
+  return bytes;
+}
+
+/** Returns the number of elements. */
+function checkSize(
+  datatype: string,
+  size: number,
+  shape: readonly number[],
+  { byteLength }: Uint8Array,
+  context: ReadContext,
+): number {
+  const count = countOf(shape, byteLength);
+  return count * size === byteLength
+    ? count
+    : context.fail(
+        `has ${byteLength} bytes, which are not those of ${datatype}[${shape.join(', ')}]`,
+      );
+}
+
+/** A BF16 is the upper half of a float32. */
+function tensorOfBrainFloats(
+  shape: readonly number[],
+  bytes: Uint8Array,
+  context: ReadContext,
+): Tensor {
+  const count = checkSize('BF16', 2, shape, bytes, context);
+  const tensor = blankOf('float32', shape);
+  const { buffer, byteOffset, byteLength } = tensor.data as Float32Array;
+  const bits = new Uint32Array(buffer, byteOffset, byteLength / 4);
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  for (let i = 0; i < count; i++) {
+    bits[i] = view.getUint16(2 * i, true) << 16;
+  }
+  return tensor;
+}
+
+function stringsOf(bytes: Uint8Array, shape: readonly number[], context: ReadContext): string[] {
+  // Each element has a length, so more elements than that do not fit.
+  const count = countOf(shape, bytes.byteLength / LENGTH_BYTES);
+  if (count === Infinity) {
+    context.fail(`has ${bytes.byteLength} bytes, too few for BYTES[${shape.join(', ')}]`);
+  }
+  const { buffer, byteOffset, byteLength } = bytes;
+  const source = Buffer.from(buffer, byteOffset, byteLength);
+  const strings: string[] = [];
+  let at = 0;
+  while (strings.length < count) {
+    const start = at + LENGTH_BYTES;
+    const end = start <= byteLength ? start + source.readUInt32LE(at) : Infinity;
+    if (end > byteLength) {
+      context.fail(`ends inside element ${strings.length}`);
+    }
+    strings.push(textOf(source.subarray(start, end), strings.length, context));
+    at = end;
+  }
+  if (at !== byteLength) {
+    context.fail(`has ${byteLength - at} bytes after its last element`);
+  }
+  return strings;
+}
+
+/** The text of one element: onnxruntime's strings are UTF-8, so other bytes are refused. */
+export function textOf(bytes: Buffer, index: number, context: ReadContext): string {
+  return isUtf8(bytes) ? bytes.toString() : context.fail('is not UTF-8', index);
+}
+
+function bytesOfStrings(strings: readonly string[]): Buffer {
+  const lengths = strings.map((text) => Buffer.byteLength(text));
+  const total = lengths.reduce((sum, length) => sum + LENGTH_BYTES + length, 0);
+  const bytes = Buffer.allocUnsafe(total);
+  let at = 0;
+  strings.forEach((text, i) => {
+    at = bytes.writeUInt32LE(lengths[i]!, at);
+    at += bytes.write(text, at);
+  });
+  return bytes;
+}

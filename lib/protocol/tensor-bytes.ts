@@ -48,6 +48,9 @@ export function tensorOfBytes(
   }
   const size = storage.BYTES_PER_ELEMENT;
   const count = checkSize(datatype, size, shape, bytes, context);
+  if (type === 'bool' && bytes.some((byte) => byte > 1)) {
+    context.fail('has a byte that is neither 0 nor 1; BOOL holds these');
+  }
   const isAligned = bytes.byteOffset % size === 0 && !BIG_ENDIAN;
   const { buffer, byteOffset } = isAligned ? bytes : swapped(Uint8Array.from(bytes), size);
   return new Tensor(type, new storage(buffer, byteOffset, count), shape);

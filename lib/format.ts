@@ -76,3 +76,10 @@ export function typeName(value: unknown): string {
     ? `an instance of ${constructor.name || 'a class'}`
     : 'an object';
 }
+
+/** The number of bytes in a short form: `2.31 MB`. */
+export function formatBytes(bytes: number): string {
+  const units = ['bytes', 'kB', 'MB', 'GB'];
+  const unit = Math.min(Math.floor(Math.log10(Math.max(bytes, 1)) / 3), units.length - 1);
+  return `${Number((bytes / 1000 ** unit).toPrecision(3))} ${units[unit]}`;
+}

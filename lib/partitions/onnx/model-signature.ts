@@ -252,7 +252,7 @@ export function describePort({
   name,
   type,
   shape,
-}: Pick<ModelPort, 'name' | 'type' | 'shape'>): string {
+}: Pick<ModelPort, 'name' | 'shape'> & { readonly type: string }): string {
   const label = name === '' ? '' : `${name}: `;
   return `${label}${type}[${shape.map((dim) => (dim === '' ? '?' : dim)).join(', ')}]`;
 }

@@ -1,3 +1,5 @@
+import { formatBytes } from '../../../format.js';
+
 /** Milliseconds between two lines of a slow download. */
 const INTERVAL = 10_000;
 
@@ -26,16 +28,9 @@ export class Progress {
     if (passed >= INTERVAL || (passed >= LEAST_INTERVAL && tenths > this.loggedTenths)) {
       this.loggedAt = now;
       this.loggedTenths = tenths;
-      const share = size ? `${Math.floor((100 * received) / size)} % of ${inWords(size)}` : '';
+      const share = size ? `${Math.floor((100 * received) / size)} % of ${formatBytes(size)}` : '';
       const seconds = Math.round((now - this.startedAt) / 1000);
-      this.log(`downloads ${this.name}: ${share || inWords(received)} after ${seconds} s`);
+      this.log(`downloads ${this.name}: ${share || formatBytes(received)} after ${seconds} s`);
     }
   }
-}
-
-/** The number of bytes in a short form. */
-export function inWords(bytes: number): string {
-  const units = ['bytes', 'kB', 'MB', 'GB'];
-  const unit = Math.min(Math.floor(Math.log10(Math.max(bytes, 1)) / 3), units.length - 1);
-  return `${Number((bytes / 1000 ** unit).toPrecision(3))} ${units[unit]}`;
 }

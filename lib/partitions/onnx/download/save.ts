@@ -5,7 +5,8 @@ import { basename, dirname, join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { isError, messageOf, ServingLoadError } from '../../../errors.js';
-import { inWords, Progress } from './progress.js';
+import { formatBytes } from '../../../format.js';
+import { Progress } from './progress.js';
 import { reasonOf, STALLED, TransientError } from './request.js';
 
 /** Where the content of a response is saved, and what it must be. */
@@ -34,7 +35,7 @@ export async function save(response: Response, options: SaveOptions): Promise<vo
   const temporary = `${path}.${randomUUID()}.incomplete`;
   const stalled = new AbortController();
   const timer = setTimeout(() => stalled.abort(), STALLED);
-  log(`downloads ${name}${size === undefined ? '' : ` (${inWords(size)})`}`);
+  log(`downloads ${name}${size === undefined ? '' : ` (${formatBytes(size)})`}`);
   const progress = new Progress(name, size, log);
   const hash = createHash('sha256');
   let received = 0;

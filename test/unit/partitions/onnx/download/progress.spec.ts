@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, expect, it, jest } from '@jest/globals';
-import { inWords, Progress } from '../../../../../lib/partitions/onnx/download/progress.js';
+import { formatBytes } from '../../../../../lib/format.js';
+import { Progress } from '../../../../../lib/partitions/onnx/download/progress.js';
 
 beforeEach(() => {
   jest.useFakeTimers();
@@ -57,5 +58,5 @@ it.each([
   [2_345_678_901, '2.35 GB'],
   [1e13, '10000 GB'],
 ])('%d bytes are written as %s', (bytes, words) => {
-  expect(inWords(bytes)).toBe(words);
+  expect(formatBytes(bytes)).toBe(words);
 });

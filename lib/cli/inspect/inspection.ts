@@ -1,0 +1,204 @@
+import { existsSync } from 'node:fs';
+import { basename, dirname, extname, join } from 'node:path';
+import { type InferenceSession, Tensor } from 'onnxruntime-common';
+import { storageClasses } from '../../batch/tensor.js';
+import { InvalidServingError, messageOf, ServingLoadError } from '../../errors.js';
+import { axisOfInput, dynamicAxes, rowMarksOf } from '../../partitions/onnx/batch-axes.js';
+import {
+  type DeclaredAxes,
+  describePort,
+  type FileSignature,
+  signatureOf,
+  warningsOf,
+} from '../../partitions/onnx/model-signature.js';
+import { type OnnxFile, type OnnxPort, readOnnxFile } from './onnx-file.js';
+import { InvalidProtoError } from './proto-file.js';
+
+/** One input or output, with the axis of its rows. */
+export interface InspectedPort extends OnnxPort {
+  /** `null`: no axis counts rows; undefined: the file leaves that open. */
+  readonly batchAxis: number | null | undefined;
+}
+
+/** What `inspect` says about a model. */
+export interface Inspection {
+  readonly path: string;
+  readonly file: OnnxFile;
+  readonly inputs: readonly InspectedPort[];
+  readonly outputs: readonly InspectedPort[];
+  /** What to know before it is served; each is a sentence that begins "The model ...". */
+  readonly warnings: readonly string[];
+  /** A name for its serving, made of that of the file. */
+  readonly name: string;
+  /** The batch axes that a definition must declare, since the file leaves them open. */
+  readonly declared: { readonly inputs: DeclaredAxes; readonly outputs: DeclaredAxes };
+}
+
+function readFile(path: string): OnnxFile {
+  try {
+    return readOnnxFile(path);
+  } catch (cause) {
+    const reason =
+      cause instanceof InvalidProtoError
+        ? 'it is not an ONNX file, or it is cut'
+        : 'it cannot be read';
+    throw new ServingLoadError(`${path}: ${reason}: ${messageOf(cause)}`, { cause });
+  }
+}
+
+/** The ports with the axes that were found. */
+function withAxes(
+  ports: readonly OnnxPort[],
+  found: readonly Pick<InspectedPort, 'name' | 'batchAxis'>[],
+): InspectedPort[] {
+  return ports.map((port) => ({
+    ...port,
+    batchAxis: found.find(({ name }) => name === port.name)?.batchAxis,
+  }));
+}
+
+/** The axes of inputs where those of outputs are open. */
+function likelyInputs({ inputs }: OnnxFile): Pick<InspectedPort, 'name' | 'batchAxis'>[] {
+  const marks = rowMarksOf(
+    inputs.map(({ shape }) => shape),
+    [],
+  );
+  return inputs.map(({ name, shape }) => {
+    const axis = axisOfInput(shape, marks);
+    return { name, batchAxis: axis === 'open' ? undefined : axis };
+  });
+}
+
+/** The domains whose operators onnxruntime has itself. */
+const KNOWN_DOMAINS = new Set([
+  'ai.onnx',
+  'ai.onnx.ml',
+  'ai.onnx.training',
+  'ai.onnx.preview.training',
+  'com.microsoft',
+  'com.microsoft.experimental',
+  'com.microsoft.nchwc',
+  'com.ms.internal.nhwc',
+]);
+
+/**
+ * Reads the file of a model and finds what a serving needs to know about it.
+ *
+ * @throws ServingLoadError when there is no such file, or it is no ONNX file
+ */
+export function inspectModel(path: string): Inspection {
+  const file = readFile(path);
+  const { declared, signature, problem } = axesOf(file);
+  return {
+    path,
+    file,
+    inputs: withAxes(file.inputs, signature?.inputs ?? likelyInputs(file)),
+    outputs: withAxes(file.outputs, signature?.outputs ?? []),
+    warnings: [...(problem ?? []), ...warningsFor(path, file, signature)],
+    name: basename(path, extname(path)),
+    declared,
+  };
+}
+
+interface FoundAxes extends Pick<Inspection, 'declared'> {
+  /** Undefined where no declaration helps. */
+  readonly signature?: FileSignature;
+  readonly problem?: readonly string[];
+}
+
+/** The axes in the file, or if it leaves them open, those that are most likely. */
+function axesOf(file: OnnxFile): FoundAxes {
+  const { inputs, outputs } = file;
+  const session = { inputMetadata: metadataOf(inputs), outputMetadata: metadataOf(outputs) };
+  const likelyOutputs = likelyAxes(outputs, withAxes(inputs, likelyInputs(file)));
+  const candidates = [
+    { inputs: {}, outputs: {} },
+    { inputs: likelyAxes(inputs), outputs: {} },
+    { inputs: {}, outputs: likelyOutputs },
+    { inputs: likelyAxes(inputs), outputs: likelyOutputs },
+  ];
+  let first: string | undefined;
+  for (const declared of candidates) {
+    try {
+      const signature = signatureOf(session, declared);
+      return first === undefined
+        ? { declared, signature }
+        : { declared, signature, problem: [first] };
+    } catch (error) {
+      if (!(error instanceof InvalidServingError)) {
+        throw error;
+      }
+      first ??= error.message;
+    }
+  }
+  return { declared: candidates[0]!, problem: [first!] };
+}
+
+/**
+ * The likely axis of rows of each port: that of an input of the same rank, else the first variable
+ * axis, else the first axis. Scalars have none.
+ */
+function likelyAxes(
+  ports: readonly OnnxPort[],
+  inputs: readonly InspectedPort[] = [],
+): DeclaredAxes {
+  const axes = ports
+    .filter(({ shape }) => shape.length > 0)
+    .map(({ name, shape }) => {
+      const like = inputs.find((input) => input.batchAxis && input.shape.length === shape.length);
+      return [name, { batchAxis: like?.batchAxis ?? dynamicAxes(shape)[0] ?? 0 }] as const;
+    });
+  return Object.fromEntries(axes);
+}
+
+function metadataOf(ports: readonly OnnxPort[]): readonly InferenceSession.ValueMetadata[] {
+  return ports.map(({ name, type, isTensor, shape }) =>
+    isTensor ? { name, isTensor, type: type as Tensor.Type, shape } : { name, isTensor },
+  );
+}
+
+function warningsFor(
+  path: string,
+  { operators, opsets, inputs, outputs, weights }: OnnxFile,
+  signature: FileSignature | undefined,
+): string[] {
+  const warnings = warningsOf({
+    ...signature,
+    dynamicallyQuantised: operators.has('DynamicQuantizeLinear'),
+  }).map((warning) => `The model ${warning}`);
+  for (const port of [...inputs, ...outputs]) {
+    if (port.isTensor && !storageClasses.has(port.type) && port.type !== 'string') {
+      warnings.push(
+        `The model has ${describePort(port)}, a type that onnxruntime-node has no tensors ` +
+          'of; export it with another type',
+      );
+    }
+  }
+  const foreign = [...opsets.keys()].filter((domain) => !KNOWN_DOMAINS.has(domain));
+  if (foreign.length > 0) {
+    warnings.push(
+      `The model uses operators of ${foreign.join(', ')}, which onnxruntime does not have, and ` +
+        'onnxruntime-node loads no libraries of operators; export it without them',
+    );
+  }
+  const loops = ['Loop', 'Scan', 'If'].filter((operator) => operators.has(operator));
+  if (loops.length > 0) {
+    warnings.push(
+      `The model decides at run time what it computes (${loops.join(', ')}): such a part runs for ` +
+        'the batch as a whole, so its time may depend on the slowest row',
+    );
+  }
+  if (operators.has('com.microsoft.EPContext')) {
+    warnings.push('The model is compiled for one device (EPContext) and runs on no other');
+  }
+  const missing = [...weights.externalFiles].filter(
+    (name) => !existsSync(join(dirname(path), name)),
+  );
+  if (missing.length > 0) {
+    warnings.push(
+      `The model has weights in ${missing.join(', ')}, which must lie in the folder of the model ` +
+        'and is not there',
+    );
+  }
+  return warnings;
+}

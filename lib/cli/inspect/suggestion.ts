@@ -1,0 +1,87 @@
+import { describePort } from '../../partitions/onnx/model-signature.js';
+import type { DeclaredAxes } from '../../partitions/onnx/model-signature.js';
+import type { InspectedPort, Inspection } from './inspection.js';
+
+/** TypeScript to begin with: the definition of a serving of the model. */
+export function suggestedDefinition({ name, path, declared }: Inspection): string {
+  const ports = [
+    ...portLines('inputs', declared.inputs),
+    ...portLines('outputs', declared.outputs),
+  ];
+  const model =
+    ports.length === 0
+      ? [`  model: ${quoted(path)},`]
+      : [
+          '  model: {',
+          `    file: ${quoted(path)},`,
+          '    // Check that these axes count the rows: the file leaves it open.',
+          ...ports,
+          '  },',
+        ];
+  return [
+    "import { defineServing } from 'nestjs-serving';",
+    '',
+    `export const ${identifier(name)} = defineServing({`,
+    `  name: ${quoted(name)},`,
+    ...model,
+    '});',
+  ].join('\n');
+}
+
+/** TypeScript interfaces of what a caller passes and of what is answered. */
+export function suggestedTypes({ name, inputs, outputs }: Inspection): string {
+  const prefix = capital(identifier(name));
+  return [
+    "import type { Tensor } from 'nestjs-serving';",
+    '',
+    ...interfaceOf(`${prefix}Input`, inputs),
+    '',
+    ...interfaceOf(`${prefix}Output`, outputs),
+  ].join('\n');
+}
+
+function interfaceOf(name: string, ports: readonly InspectedPort[]): string[] {
+  return [
+    `export interface ${name} {`,
+    ...ports.flatMap((port) => [
+      `  /** ${tensorOf(port)} */`,
+      `  readonly ${propertyOf(port.name)}: Tensor;`,
+    ]),
+    '}',
+  ];
+}
+
+/** The type and shape of the tensor, with the axis that counts the rows of the call. */
+function tensorOf({ type, shape, batchAxis }: InspectedPort): string {
+  const own = typeof batchAxis === 'number' ? shape.with(batchAxis, 'rows') : shape;
+  const shared = batchAxis === null ? ', one for all rows' : '';
+  // A name of an axis may hold the end of a comment.
+  return `${describePort({ name: '', type, shape: own })}${shared}`.replaceAll('*/', '* /');
+}
+
+function portLines(kind: string, declared: DeclaredAxes): string[] {
+  const entries = Object.entries(declared).map(
+    ([name, { batchAxis }]) => `${propertyOf(name)}: { batchAxis: ${batchAxis} }`,
+  );
+  return entries.length === 0 ? [] : [`    ${kind}: { ${entries.join(', ')} },`];
+}
+
+/** `resnet50-v1` becomes `resnet50V1`. */
+function identifier(name: string): string {
+  const camel = name
+    .replaceAll(/[^A-Za-z0-9]+(.)?/g, (_, next: string | undefined) => next?.toUpperCase() ?? '')
+    .replace(/^[A-Z]/, (first) => first.toLowerCase());
+  return /^[a-z]/.test(camel) ? camel : `model${camel}`;
+}
+
+function capital(name: string): string {
+  return name.charAt(0).toUpperCase() + name.slice(1);
+}
+
+function propertyOf(name: string): string {
+  return /^[A-Za-z_$][\w$]*$/.test(name) ? name : quoted(name);
+}
+
+function quoted(text: string): string {
+  return `'${text.replaceAll('\\', '\\\\').replaceAll("'", "\\'").replaceAll('\n', '\\n')}'`;
+}

@@ -1,0 +1,197 @@
+import { afterAll, describe, expect, it } from '@jest/globals';
+import { InferenceSession } from 'onnxruntime-node';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { ServingLoadError } from '../../../lib/index.js';
+import { inspectModel } from '../../../lib/cli/inspect/inspection.js';
+import { readOnnxFile } from '../../../lib/cli/inspect/onnx-file.js';
+import { InvalidProtoError } from '../../../lib/cli/inspect/proto-file.js';
+import { suggestedDefinition, suggestedTypes } from '../../../lib/cli/inspect/suggestion.js';
+import {
+  echoModel,
+  linearModel,
+  quantisedModel,
+  recurrentModel,
+  transposingModel,
+  value,
+  weightsApartModel,
+} from '../../fixtures/models/models.js';
+import { elementTypes } from '../../fixtures/models/onnx-writer.js';
+import { mutated } from '../../fixtures/values/mutated-bytes.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'inspect-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+function saved(model: Uint8Array, name = 'my-model.onnx'): string {
+  const path = join(folder, name);
+  writeFileSync(path, model);
+  return path;
+}
+
+const ofEachType = Object.fromEntries(
+  Object.keys(elementTypes).map((type) => [
+    `in_${type}`,
+    value(type as keyof typeof elementTypes, 'batch', 3),
+  ]),
+);
+
+it.each([
+  ['the digits', 'sample/01-digits/model/digits.onnx'],
+  [
+    'the audio model, whose nodes are in inner graphs',
+    'sample/03-audio-streams/model/silero_vad_v6.onnx',
+  ],
+  ['inputs of every type', saved(echoModel(ofEachType), 'types.onnx')],
+  ['axes without names', saved(echoModel({ x: value('float32', '', 3, '') }), 'unnamed.onnx')],
+  ['a fixed batch', saved(linearModel(4), 'fixed.onnx')],
+])('[21.1] The inputs and outputs are those that onnxruntime finds: %s', async (_, path) => {
+  const session = await InferenceSession.create(path);
+  const { inputMetadata, outputMetadata } = session;
+  await session.release();
+
+  const { inputs, outputs } = readOnnxFile(path);
+
+  expect(inputs).toEqual(inputMetadata);
+  expect(outputs).toEqual(outputMetadata);
+});
+
+it('[21.1] Operators are counted, those of inner graphs too', () => {
+  const { operators } = readOnnxFile('sample/03-audio-streams/model/silero_vad_v6.onnx');
+
+  expect(operators.get('If')).toBe(25);
+  expect(operators.get('Conv')).toBe(12);
+});
+
+it('[21.1] Weights are counted with their type and their files', () => {
+  const { weights } = readOnnxFile('sample/01-digits/model/digits.onnx');
+  const apart = readOnnxFile(saved(weightsApartModel('apart.bin')));
+
+  expect(weights).toMatchObject({ count: 101_770, bytes: 407_080 });
+  expect([...weights.byType]).toEqual([['float32', 407_080]]);
+  expect([...apart.weights.externalFiles]).toEqual(['apart.bin']);
+});
+
+const bytesOfModels = [
+  readFileSync('sample/01-digits/model/digits.onnx').subarray(0, 4096),
+  Buffer.from(recurrentModel('layers', 'batch')),
+];
+
+it('[21.2] A cut or changed file is refused, or read without an unexpected error', () => {
+  const path = join(folder, 'changed.onnx');
+  for (const bytes of mutated(bytesOfModels, 3000, 1)) {
+    writeFileSync(path, bytes);
+    try {
+      readOnnxFile(path);
+    } catch (error) {
+      expect(error).toBeInstanceOf(InvalidProtoError);
+    }
+  }
+});
+
+/** A field of bytes of that number, whose length takes three bytes. */
+const wrap = (number: number, bytes: Buffer): Buffer => {
+  const groups = [bytes.length & 127, (bytes.length >> 7) & 127, bytes.length >> 14];
+  return Buffer.concat([
+    Buffer.of(8 * number + 2, groups[0]! | 128, groups[1]! | 128, groups[2]!),
+    bytes,
+  ]);
+};
+
+it('[21.2] Graphs that are nested too deeply are refused', () => {
+  // Graph 7, node 1, attribute 5, graph 6, node 1, ...
+  let graph: Buffer = Buffer.alloc(0);
+  for (let depth = 0; depth < 40; depth++) {
+    graph = wrap(1, wrap(5, wrap(6, graph)));
+  }
+
+  expect(() => readOnnxFile(saved(wrap(7, graph)))).toThrow('nested more than 32 deep');
+});
+
+it.each([
+  ['no such file', join(folder, 'missing.onnx'), 'missing.onnx: it cannot be read: ENOENT'],
+  ['another file', 'README.md', 'README.md: it is not an ONNX file, or it is cut'],
+  ['an empty file', saved(new Uint8Array(), 'empty.onnx'), 'it is not an ONNX file, or it is cut'],
+])('[21.2] The error names the file: %s', (_, path, message) => {
+  expect(() => inspectModel(path)).toThrow(ServingLoadError);
+  expect(() => inspectModel(path)).toThrow(message);
+});
+
+describe('[21.3] Warnings', () => {
+  it.each([
+    ['a fixed batch', linearModel(1), 'The model has a fixed batch of 1'],
+    ['quantised activations', quantisedModel(), 'The model quantises its activations'],
+    [
+      'an open axis of rows',
+      echoModel({ x: value('float32', 3, 'a', 'b') }),
+      'does not define which axis of the input x: float32[3, a, b] counts rows',
+    ],
+    ['missing weights', weightsApartModel('nowhere.bin'), 'The model has weights in nowhere.bin'],
+  ])('%s', (_, model, warning) => {
+    expect(inspectModel(saved(model)).warnings).toEqual([expect.stringContaining(warning)]);
+  });
+
+  it('control flow', () => {
+    const { warnings } = inspectModel('sample/03-audio-streams/model/silero_vad_v6.onnx');
+
+    expect(warnings).toContainEqual(
+      expect.stringContaining('decides at run time what it computes (If)'),
+    );
+  });
+
+  it('none for an ordinary model', () => {
+    expect(inspectModel(saved(linearModel('batch'))).warnings).toEqual([]);
+  });
+});
+
+it('[21.3] The axis of rows is that of a serving', () => {
+  const { inputs, outputs } = inspectModel(saved(transposingModel()));
+
+  expect(inputs).toMatchObject([{ name: 'x', batchAxis: 0 }]);
+  expect(outputs).toMatchObject([{ name: 'y', batchAxis: 1 }]);
+});
+
+it('[21.4] A definition is suggested, with the axes that the file leaves open', () => {
+  const plain = inspectModel(saved(linearModel('batch'), '2-layers.v1.onnx'));
+  const open = inspectModel(
+    saved(echoModel({ "it's": value('float32', 3, 'a', 'b') }), 'open.onnx'),
+  );
+
+  const recurrent = inspectModel('sample/03-audio-streams/model/silero_vad_v6.onnx');
+
+  expect(suggestedDefinition(recurrent)).toContain('stateN: { batchAxis: 1 }');
+  expect(suggestedDefinition(plain)).toBe(`import { defineServing } from 'nestjs-serving';
+
+export const model2LayersV1 = defineServing({
+  name: '2-layers.v1',
+  model: '${folder}/2-layers.v1.onnx',
+});`);
+  expect(suggestedDefinition(open)).toContain(`  model: {
+    file: '${folder}/open.onnx',
+    // Check that these axes count the rows: the file leaves it open.
+    inputs: { 'it\\'s': { batchAxis: 1 } },`);
+});
+
+it('[21.4] Types are suggested for what callers pass and receive', () => {
+  const inspection = inspectModel(saved(recurrentModel(2, 'batch'), 'recurrent.onnx'));
+
+  expect(suggestedTypes(inspection)).toBe(`import type { Tensor } from 'nestjs-serving';
+
+export interface RecurrentInput {
+  /** float32[rows, 3] */
+  readonly x: Tensor;
+  /** float32[2, rows, 3] */
+  readonly state: Tensor;
+  /** int64[], one for all rows */
+  readonly rate: Tensor;
+}
+
+export interface RecurrentOutput {
+  /** float32[rows, 3] */
+  readonly y: Tensor;
+  /** float32[2, rows, 3] */
+  readonly next: Tensor;
+  /** int64[], one for all rows */
+  readonly used: Tensor;
+}`);
+});

@@ -15,6 +15,11 @@ export class CliOutput {
     this.hasColors = results.isTTY && !environment['NO_COLOR'];
   }
 
+  /** Whether a person watches: standard error is a terminal. */
+  get hasProgress(): boolean {
+    return this.notes.isTTY;
+  }
+
   print(text: string): void {
     this.results.write(`${text}\n`);
   }

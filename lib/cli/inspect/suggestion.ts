@@ -4,20 +4,11 @@ import type { InspectedPort, Inspection } from './inspection.js';
 
 /** TypeScript to begin with: the definition of a serving of the model. */
 export function suggestedDefinition({ name, path, declared }: Inspection): string {
-  const ports = [
-    ...portLines('inputs', declared.inputs),
-    ...portLines('outputs', declared.outputs),
-  ];
+  const axes = axesText(declared.inputs, declared.outputs);
   const model =
-    ports.length === 0
+    axes.length === 0
       ? [`  model: ${quoted(path)},`]
-      : [
-          '  model: {',
-          `    file: ${quoted(path)},`,
-          '    // Check that these axes count the rows: the file leaves it open.',
-          ...ports,
-          '  },',
-        ];
+      : ['  model: {', `    file: ${quoted(path)},`, ...axes, '  },'];
   return [
     "import { defineServing } from 'nestjs-serving';",
     '',
@@ -59,6 +50,14 @@ function tensorOf({ type, shape, batchAxis }: InspectedPort): string {
   return `${describePort({ name: '', type, shape: own })}${shared}`.replaceAll('*/', '* /');
 }
 
+/** The lines that declare these axes; none where the file has them all. */
+export function axesText(inputs: DeclaredAxes, outputs: DeclaredAxes): string[] {
+  const lines = [...portLines('inputs', inputs), ...portLines('outputs', outputs)];
+  return lines.length === 0
+    ? []
+    : ['    // Check that these axes count the rows: the file leaves it open.', ...lines];
+}
+
 function portLines(kind: string, declared: DeclaredAxes): string[] {
   const entries = Object.entries(declared).map(
     ([name, { batchAxis }]) => `${propertyOf(name)}: { batchAxis: ${batchAxis} }`,
@@ -67,7 +66,7 @@ function portLines(kind: string, declared: DeclaredAxes): string[] {
 }
 
 /** `resnet50-v1` becomes `resnet50V1`. */
-function identifier(name: string): string {
+export function identifier(name: string): string {
   const camel = name
     .replaceAll(/[^A-Za-z0-9]+(.)?/g, (_, next: string | undefined) => next?.toUpperCase() ?? '')
     .replace(/^[A-Z]/, (first) => first.toLowerCase());
@@ -82,6 +81,7 @@ function propertyOf(name: string): string {
   return /^[A-Za-z_$][\w$]*$/.test(name) ? name : quoted(name);
 }
 
-function quoted(text: string): string {
+/** The text as a literal. */
+export function quoted(text: string): string {
   return `'${text.replaceAll('\\', '\\\\').replaceAll("'", "\\'").replaceAll('\n', '\\n')}'`;
 }

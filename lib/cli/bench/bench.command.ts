@@ -1,0 +1,118 @@
+import { writeFileSync } from 'node:fs';
+import { messageOf, ServingError } from '../../errors.js';
+import { closedLoop } from '../load/closed-loop.js';
+import {
+  answeredPerSecond,
+  isGeneratorLate,
+  LATE,
+  loadAsJson,
+  type LoadResult,
+  openLoop,
+  percentile,
+} from '../load/open-loop.js';
+import { type GivenShapes, sampleRows } from '../load/sample-rows.js';
+import type { CliOutput } from '../output.js';
+import { plotSvg } from '../plot.js';
+import { ProgressBar } from '../progress-bar.js';
+import { shortNumber, tableOf } from '../table.js';
+import { ProtocolClient } from './protocol-client.js';
+
+/** The options of `bench`; times are milliseconds. */
+export interface BenchOptions {
+  readonly model: string;
+  readonly modelVersion?: string;
+  readonly rates?: readonly number[];
+  readonly duration: number;
+  readonly rows: number;
+  readonly connections: number;
+  readonly shape?: GivenShapes;
+  readonly header?: Readonly<Record<string, string>>;
+  readonly plot?: string;
+  readonly json?: boolean;
+}
+
+/** The loads, as shares of the most answers per second. */
+const SHARES = [0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.2];
+
+/** `nestjs-serving bench http://localhost:3000 --model digits`: latency against rate. */
+export async function bench(url: string, options: BenchOptions, out: CliOutput): Promise<void> {
+  const { model, rows, connections, shape = {}, header = {}, json = false } = options;
+  const version = options.modelVersion;
+  const client = new ProtocolClient({ url, model, version, headers: header, connections });
+  try {
+    const call = client.call(sampleRows(await client.inputs(), rows, shape));
+    await call();
+    const duration = options.duration / 1000;
+    const most = options.rates ? undefined : await closedLoop(call, connections, duration / 2);
+    const rates = options.rates ?? SHARES.map((share) => share * most!);
+    const bar = new ProgressBar(rates.length, out.hasProgress && !json);
+    const results: LoadResult[] = [];
+    for (const rate of rates) {
+      bar.step(`${shortNumber(rate)} calls/s`);
+      results.push(await openLoop({ rate, duration, call, mostOutstanding: 10_000 }));
+    }
+    bar.end();
+    if (options.plot !== undefined) {
+      writeFileSync(options.plot, plotOf(model, results));
+      out.note(`Plot: ${options.plot}`);
+    }
+    out.print(
+      json
+        ? JSON.stringify({ most, loads: results.map(loadAsJson) }, undefined, 2)
+        : asText(results, most, connections),
+    );
+    failIfNone(results);
+  } finally {
+    client.close();
+  }
+}
+
+function asText(
+  results: readonly LoadResult[],
+  most: number | undefined,
+  connections: number,
+): string {
+  const header = ['calls/s', 'answered/s', 'p50 ms', 'p90 ms', 'p99 ms', 'p99.9 ms', 'most ms'];
+  const rows = results.map((result) => [
+    shortNumber(result.rate),
+    shortNumber(answeredPerSecond(result)),
+    ...[50, 90, 99, 99.9, 100].map((share) => shortNumber(percentile(result, share))),
+    ...[result.refused, result.failed, result.unsent].map(String),
+    isGeneratorLate(result) ? '(late)' : '',
+  ]);
+  return [
+    ...(most === undefined
+      ? []
+      : [
+          `${connections} callers that wait for their answer get ${shortNumber(most)} answers/s.`,
+          '',
+        ]),
+    'Latency of calls that come at random times, whatever was answered before:',
+    '',
+    tableOf([...header, 'refused', 'failed', 'unsent', ''], rows),
+    ...(results.some(isGeneratorLate) ? ['', LATE] : []),
+  ].join('\n');
+}
+
+function plotOf(model: string, results: readonly LoadResult[]): string {
+  const answered = results.filter((result) => result.answered > 0);
+  return plotSvg({
+    title: `${model}: latency against rate`,
+    x: 'calls per second',
+    y: 'milliseconds',
+    lines: [50, 90, 99, 99.9].map((share) => ({
+      name: `p${share}`,
+      points: answered.map((result) => ({ x: result.rate, y: percentile(result, share) })),
+    })),
+  });
+}
+
+/** @throws ServingError when calls failed and none was answered */
+function failIfNone(results: readonly LoadResult[]): void {
+  const failed = results.find(({ error }) => error !== undefined);
+  if (failed && results.every(({ answered }) => answered === 0)) {
+    throw new ServingError(`No call was answered: ${messageOf(failed.error)}`, {
+      cause: failed.error,
+    });
+  }
+}

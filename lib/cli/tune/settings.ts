@@ -1,0 +1,40 @@
+/** The options of a serving that `tune` tries. */
+export interface Setting {
+  readonly partitions: number;
+  /** Threads of one session (`intraOpNumThreads`). */
+  readonly threads: number;
+  readonly batchSize: number;
+}
+
+/** The settings to try: for each branch, batch sizes in ascending order. */
+export type Branch = readonly Setting[];
+
+/**
+ * Branches for a machine with that many cores: from one session on all cores to a session for each
+ * core, by powers of two. Partitions × threads are never more than cores.
+ */
+export function branchesFor(
+  cores: number,
+  sizes: readonly number[],
+  only: { readonly partitions?: readonly number[]; readonly threads?: readonly number[] } = {},
+): readonly Branch[] {
+  const partitionCounts = only.partitions ?? powersOfTwo(cores);
+  return partitionCounts.flatMap((partitions) =>
+    (only.threads ?? [Math.max(1, Math.floor(cores / partitions))]).map((threads) =>
+      sizes.toSorted((a, b) => a - b).map((batchSize) => ({ partitions, threads, batchSize })),
+    ),
+  );
+}
+
+/** 1, 2, 4 and so on, and the number itself. */
+export function powersOfTwo(most: number): number[] {
+  const powers: number[] = [];
+  for (let power = 1; power < most; power *= 2) {
+    powers.push(power);
+  }
+  return [...powers, most];
+}
+
+export function describeSetting({ partitions, threads, batchSize }: Setting): string {
+  return `${partitions} × ${threads} threads, batches of ${batchSize}`;
+}

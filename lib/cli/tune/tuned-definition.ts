@@ -1,0 +1,23 @@
+import type { definitionOf } from './model-subject.js';
+import { axesText, identifier, quoted } from '../inspect/suggestion.js';
+
+/** TypeScript of the definition with the options that were found. */
+export function tunedDefinition({
+  name,
+  model: { file, session, inputs, outputs },
+  partitions,
+  batchSize,
+}: ReturnType<typeof definitionOf>): string {
+  return [
+    `export const ${identifier(name)} = defineServing({`,
+    `  name: ${quoted(name)},`,
+    '  model: {',
+    `    file: ${quoted(file)},`,
+    `    session: { intraOpNumThreads: ${session.intraOpNumThreads}, interOpNumThreads: 1 },`,
+    ...axesText(inputs, outputs),
+    '  },',
+    `  partitions: ${partitions},`,
+    `  batchSize: ${batchSize},`,
+    '});',
+  ].join('\n');
+}

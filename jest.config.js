@@ -13,6 +13,7 @@ export default {
   moduleNameMapper: {
     '^nestjs-serving$': '<rootDir>/lib/index.ts',
     '^nestjs-serving/distribution$': '<rootDir>/lib/distribution/index.ts',
+    '^nestjs-serving/inference-protocol$': '<rootDir>/lib/inference-protocol/index.ts',
     '^nestjs-serving/opentelemetry$': '<rootDir>/lib/opentelemetry/index.ts',
     '^nestjs-serving/terminus$': '<rootDir>/lib/terminus/index.ts',
     '^nestjs-serving/testing$': '<rootDir>/lib/testing/index.ts',

@@ -63,8 +63,8 @@ function otherCopies(): readonly Copy[] {
   return copies.filter(({ path }) => path !== own);
 }
 
-/** The version in the nearest package.json that has one. */
-function versionOf(folder: string): string {
+/** The version in the nearest package.json that has one; by default that of this package. */
+export function versionOf(folder = own): string {
   const file = join(folder, 'package.json');
   const { version } = existsSync(file)
     ? (JSON.parse(readFileSync(file, 'utf8')) as { version?: string })

@@ -131,7 +131,8 @@ function isOnlyInLists(type: string): boolean {
   return type === 'string' || type === 'bool';
 }
 
-function readShape(shape: unknown, context: ReadContext): number[] {
+/** The sizes of the axes of a tensor. */
+export function readShape(shape: unknown, context: ReadContext): number[] {
   const { rank } = context.limits;
   if (!Array.isArray(shape) || shape.length > rank) {
     return context.fail(`is ${formatValue(shape)}; give a list of up to ${rank} axes`);

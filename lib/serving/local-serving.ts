@@ -42,6 +42,7 @@ import { LocalSessions } from './local-sessions.js';
 import type { OrderedSession } from '../sessions/ordered-session.js';
 import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
 import { Serving, type ServingState, type TargetStatus, withoutSessions } from './serving.js';
+import type { ServingProfile } from './serving-profile.js';
 import { bootLine } from './boot-line.js';
 import {
   type ServingSignature,
@@ -139,6 +140,23 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** Whether its batches hold calls of one origin. */
   get separatesOrigins(): boolean {
     return this.options.queue.separateOrigins;
+  }
+
+  /** @internal The facts that a protocol states to its clients. */
+  get profile(): ServingProfile {
+    const { options, callbacks, lanes } = this;
+    const { batchSize, batchTimeout } = lanes.optionsOf(lanes.keys[0]!);
+    return {
+      runner: options.runner,
+      batchSize,
+      batchTimeout,
+      maxRowsPerCall: options.queue.maxRowsPerCall,
+      sessionIdle: options.sessions?.idle,
+      isSequence: options.sequence !== undefined,
+      shapesInput: callbacks.preprocess !== undefined,
+      shapesOutput:
+        callbacks.postprocess !== undefined || callbacks.postprocessStream !== undefined,
+    };
   }
 
   /** Whether its calls are made in sessions. */

@@ -1,0 +1,84 @@
+import { STATUS_CODES } from 'node:http';
+import { HttpException } from '@nestjs/common';
+import { isServingError } from '../errors.js';
+
+/** The answer to a request that failed, for both doors. */
+export interface ErrorAnswer {
+  readonly status: number;
+  /** The number of a gRPC status. */
+  readonly grpc: number;
+  readonly message: string;
+  /** Whole seconds after which a retry may succeed. */
+  readonly retryAfter: number | undefined;
+  /** Whether the application is at fault, so that its log should have the error. */
+  readonly isFault: boolean;
+}
+
+/** The gRPC statuses that are used, by their numbers. */
+const CANCELLED = 1;
+const INVALID_ARGUMENT = 3;
+const DEADLINE_EXCEEDED = 4;
+const NOT_FOUND = 5;
+const PERMISSION_DENIED = 7;
+const RESOURCE_EXHAUSTED = 8;
+const FAILED_PRECONDITION = 9;
+const UNIMPLEMENTED = 12;
+const INTERNAL = 13;
+const UNAVAILABLE = 14;
+const UNAUTHENTICATED = 16;
+
+/** The HTTP status and the gRPC status for each code of an error of this package. */
+export const answersByCode: Readonly<Record<string, readonly [status: number, grpc: number]>> = {
+  SERVING_INVALID_INPUT: [400, INVALID_ARGUMENT],
+  SERVING_INVALID_BATCH: [400, INVALID_ARGUMENT],
+  SERVING_UNKNOWN_KEY: [400, INVALID_ARGUMENT],
+  SERVING_UNKNOWN: [404, NOT_FOUND],
+  SERVING_SESSION_ENDED: [410, FAILED_PRECONDITION],
+  SERVING_TOO_LARGE: [413, RESOURCE_EXHAUSTED],
+  SERVING_CANCELLED: [499, CANCELLED],
+  SERVING_OVERLOADED: [503, UNAVAILABLE],
+  SERVING_DEADLINE_TOO_SHORT: [503, UNAVAILABLE],
+  SERVING_CLOSED: [503, UNAVAILABLE],
+  SERVING_UNAVAILABLE: [503, UNAVAILABLE],
+  SERVING_PARTITION_LOST: [503, UNAVAILABLE],
+  SERVING_NODE_LOST: [503, UNAVAILABLE],
+  SERVING_SLOW_CONSUMER: [503, RESOURCE_EXHAUSTED],
+  SERVING_DEADLINE_EXCEEDED: [504, DEADLINE_EXCEEDED],
+  SERVING_RUN_TIMEOUT: [504, DEADLINE_EXCEEDED],
+};
+
+/** The gRPC status for the HTTP status of an exception of Nest, such as those of guards. */
+const grpcByStatus: Readonly<Record<number, number>> = {
+  400: INVALID_ARGUMENT,
+  401: UNAUTHENTICATED,
+  403: PERMISSION_DENIED,
+  404: NOT_FOUND,
+  405: UNIMPLEMENTED,
+  413: RESOURCE_EXHAUSTED,
+  415: INVALID_ARGUMENT,
+  429: RESOURCE_EXHAUSTED,
+  501: UNIMPLEMENTED,
+  503: UNAVAILABLE,
+  504: DEADLINE_EXCEEDED,
+};
+
+/**
+ * The answer to a request that failed with the error. It has the message of the error where the
+ * client is at fault, or where an exception of Nest states one; else the status and the code alone,
+ * since other messages are about the application.
+ */
+export function errorAnswer(error: unknown): ErrorAnswer {
+  if (isServingError(error)) {
+    const { code, message, retryAfter } = error;
+    const [status, grpc] = answersByCode[code] ?? [500, INTERNAL];
+    const shown = status < 500 ? message : `${STATUS_CODES[status]} (${code})`;
+    return { status, grpc, message: shown, retryAfter, isFault: status === 500 };
+  }
+  if (error instanceof HttpException) {
+    const status = error.getStatus();
+    const grpc = grpcByStatus[status] ?? (status < 500 ? INVALID_ARGUMENT : INTERNAL);
+    return { status, grpc, message: error.message, retryAfter: undefined, isFault: false };
+  }
+  const message = STATUS_CODES[500]!;
+  return { status: 500, grpc: INTERNAL, message, retryAfter: undefined, isFault: true };
+}

@@ -1,0 +1,24 @@
+import { Controller, Get, HttpStatus, Res, UseFilters, VERSION_NEUTRAL } from '@nestjs/common';
+import { InferenceServer } from '../inference-server.js';
+import { ProtocolExceptionFilter } from './protocol-exception.filter.js';
+import { answer, answerWith, type PlatformResponse } from './send-reply.js';
+import { jsonReply } from './write-reply.js';
+
+/** The calls of probes, which the guards of the module do not see. */
+@Controller({ path: 'v2/health', version: VERSION_NEUTRAL })
+@UseFilters(ProtocolExceptionFilter)
+export class HealthController {
+  constructor(private readonly server: InferenceServer) {}
+
+  @Get('live')
+  live(@Res() response: PlatformResponse): Promise<void> {
+    return answer(response, { live: true });
+  }
+
+  @Get('ready')
+  ready(@Res() response: PlatformResponse): Promise<void> {
+    const ready = this.server.isReady;
+    const status = ready ? HttpStatus.OK : HttpStatus.SERVICE_UNAVAILABLE;
+    return answerWith(response, status, jsonReply({ ready, live: true }));
+  }
+}

@@ -1,0 +1,102 @@
+import {
+  Controller,
+  createParamDecorator,
+  type ExecutionContext,
+  Get,
+  HttpStatus,
+  Param,
+  Post,
+  Res,
+  UseFilters,
+  UseGuards,
+  VERSION_NEUTRAL,
+} from '@nestjs/common';
+import { callerOf, optionsOf } from '../../context/request-caller.js';
+import { InferenceServer } from '../inference-server.js';
+import { ProtocolGuards } from '../protocol-guards.js';
+import { ProtocolExceptionFilter } from './protocol-exception.filter.js';
+import { readRequest } from './read-request.js';
+import { ofModel } from './routes.js';
+import { answer, answerWith, type PlatformResponse, requestOf } from './send-reply.js';
+import { jsonReply, writeReply } from './write-reply.js';
+
+/** The context of the request that a handler answers. */
+const Context = createParamDecorator((_: unknown, context: ExecutionContext) => context);
+
+/** The model that the path of a request names. */
+interface ModelPath {
+  readonly model: string;
+  readonly version?: string;
+}
+
+// `@Res()` keeps Nest from answering, in whatever form the application gives its replies.
+
+/** The calls of a model over HTTP. */
+@Controller({ path: 'v2', version: VERSION_NEUTRAL })
+@UseGuards(ProtocolGuards)
+@UseFilters(ProtocolExceptionFilter)
+export class InferenceController {
+  constructor(private readonly server: InferenceServer) {}
+
+  @Get()
+  metadata(@Res() response: PlatformResponse): Promise<void> {
+    return answer(response, this.server.metadata());
+  }
+
+  // Before the paths of models: "stats" is none.
+  @Get('models/stats')
+  statistics(@Res() response: PlatformResponse): Promise<void> {
+    return answer(response, { model_stats: this.server.statistics() });
+  }
+
+  @Get(ofModel(''))
+  modelMetadata(
+    @Param() { model, version }: ModelPath,
+    @Res() response: PlatformResponse,
+  ): Promise<void> {
+    return answer(response, this.server.modelMetadata(model, version));
+  }
+
+  @Get(ofModel('/config'))
+  modelConfig(
+    @Param() { model, version }: ModelPath,
+    @Res() response: PlatformResponse,
+  ): Promise<void> {
+    return answer(response, this.server.modelConfig(model, version));
+  }
+
+  @Get(ofModel('/stats'))
+  modelStatistics(
+    @Param() { model, version }: ModelPath,
+    @Res() response: PlatformResponse,
+  ): Promise<void> {
+    return answer(response, { model_stats: this.server.statistics(model, version) });
+  }
+
+  @Get(ofModel('/ready'))
+  modelReady(
+    @Param() { model, version }: ModelPath,
+    @Res() response: PlatformResponse,
+  ): Promise<void> {
+    const ready = this.server.isModelReady(model, version);
+    const status = ready ? HttpStatus.OK : HttpStatus.SERVICE_UNAVAILABLE;
+    return answerWith(response, status, jsonReply({ name: model, ready }));
+  }
+
+  @Post(ofModel('/infer'))
+  async infer(
+    @Param() { model, version }: ModelPath,
+    @Context() context: ExecutionContext,
+    @Res() response: PlatformResponse,
+  ): Promise<void> {
+    const { server } = this;
+    const { bodyLimit, jsonLimit, tenant } = server.options;
+    const caller = { ...optionsOf(callerOf(context)), tenant: tenant?.(context) };
+    // Before its body is read, a model that does not exist is refused.
+    const inputs = server.inputsOf(model, version);
+    const target = { model, version, bodyLimit, jsonLimit, inputs };
+    const request = await readRequest(requestOf(response), target);
+    const reply = await server.infer(request, caller);
+    return answerWith(response, HttpStatus.OK, writeReply(reply, request));
+  }
+}

@@ -1,0 +1,54 @@
+import { InvalidInputError } from '../../errors.js';
+import { datatypeOf } from '../../json/json-tensor.js';
+import { ReadContext } from '../../json/read-context.js';
+import { Tensor, storageClasses } from '../../batch/tensor.js';
+import { textOf, tensorOfBytes } from '../../protocol/tensor-bytes.js';
+import { jsonLimits } from '../call-input.js';
+import type { Port } from '../declared-port.js';
+import type { InferenceRequest } from '../inference-request.js';
+
+interface RawTarget {
+  readonly model: string;
+  readonly version: string | undefined;
+  readonly inputs: readonly Port[];
+}
+
+/**
+ * The request of a body that is the one input of a model, one row of it: its elements, or the text
+ * of a single BYTES element.
+ *
+ * @throws InvalidInputError for a model with more inputs, or with more than one open size in a row
+ */
+export function rawRequest(body: Buffer, { model, version, inputs }: RawTarget): InferenceRequest {
+  const [port, ...others] = inputs;
+  const context = new ReadContext({ limits: jsonLimits, name: 'body', source: 'the request' });
+  if (!port || others.length > 0) {
+    throw new InvalidInputError(
+      `Model "${model}" has ${others.length + 1} inputs; a body without JSON is for a model with one`,
+    );
+  }
+  const tensor =
+    port.type === 'string'
+      ? new Tensor('string', [textOf(body, 0, context)], oneRow(model, port, 1))
+      : tensorOfBytes(
+          datatypeOf(port.type),
+          oneRow(model, port, body.length / storageClasses.get(port.type)!.BYTES_PER_ELEMENT),
+          body,
+          context,
+        );
+  const parameters = new Map([['binary_data_output', true]]);
+  return { model, version, parameters, inputs: new Map([[port.name, tensor]]) };
+}
+
+/** The shape of one row with that number of elements. */
+function oneRow(model: string, { name, shape, batchAxis }: Port, elements: number): number[] {
+  const sizes = shape.map((size, axis) => (axis === batchAxis ? 1 : size));
+  if (sizes.filter((size) => size === -1).length > 1) {
+    throw new InvalidInputError(
+      `The input "${name}" of model "${model}" has the shape [${shape.join(', ')}], which the ` +
+        'number of its bytes does not tell; describe it in JSON',
+    );
+  }
+  const known = sizes.reduce((product, size) => (size === -1 ? product : product * size), 1);
+  return sizes.map((size) => (size === -1 ? Math.floor(elements / known) || 0 : size));
+}

@@ -1,0 +1,56 @@
+import {
+  Controller,
+  HttpStatus,
+  Param,
+  Post,
+  Res,
+  UseFilters,
+  UseGuards,
+  VERSION_NEUTRAL,
+} from '@nestjs/common';
+import { InvalidInputError } from '../../errors.js';
+import { formatValue } from '../../format.js';
+import { InferenceServer } from '../inference-server.js';
+import { ProtocolGuards, RepositoryGuards } from '../protocol-guards.js';
+import { ProtocolExceptionFilter } from './protocol-exception.filter.js';
+import { partsOf, readJsonBody } from './read-request.js';
+import { answer, answerWith, type PlatformResponse, requestOf } from './send-reply.js';
+
+const EMPTY = { headers: {}, chunks: [] };
+
+/** The index of models, and the calls that change it. */
+@Controller({ path: 'v2/repository', version: VERSION_NEUTRAL })
+@UseGuards(ProtocolGuards)
+@UseFilters(ProtocolExceptionFilter)
+export class RepositoryController {
+  constructor(private readonly server: InferenceServer) {}
+
+  @Post('index')
+  async index(@Res() response: PlatformResponse): Promise<void> {
+    const { ready = false } = await this.body(response);
+    if (typeof ready !== 'boolean') {
+      throw new InvalidInputError(`"ready" is ${formatValue(ready)}; allowed is true or false`);
+    }
+    return answer(response, this.server.index(ready));
+  }
+
+  @Post('models/:model/load')
+  @UseGuards(RepositoryGuards)
+  async load(@Param('model') model: string, @Res() response: PlatformResponse): Promise<void> {
+    const { parameters } = await this.body(response);
+    this.server.load(model, Object.keys(partsOf(parameters ?? {})));
+    return answerWith(response, HttpStatus.OK, EMPTY);
+  }
+
+  @Post('models/:model/unload')
+  @UseGuards(RepositoryGuards)
+  async unload(@Param('model') model: string, @Res() response: PlatformResponse): Promise<void> {
+    await this.body(response);
+    this.server.unload(model);
+    return answerWith(response, HttpStatus.OK, EMPTY);
+  }
+
+  private body(response: PlatformResponse): Promise<Readonly<Record<string, unknown>>> {
+    return readJsonBody(requestOf(response), this.server.options);
+  }
+}

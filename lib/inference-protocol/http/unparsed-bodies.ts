@@ -1,0 +1,47 @@
+import type { IncomingMessage } from 'node:http';
+import type { HttpServer } from '@nestjs/common';
+
+/** No parser of an application reads bodies of this type. */
+const PRIVATE_TYPE = 'application/x-inference-protocol';
+
+/** The calls with a body, behind whatever prefix the application has. */
+const WITH_BODY =
+  /\/v2\/(?:models\/[^/]+\/(?:versions\/[^/]+\/)?infer|repository\/[^?]*)\/?(?:\?|$)/i;
+
+/** The part of Fastify that is used. */
+interface FastifyInstance {
+  addHook(
+    name: 'onRequest',
+    hook: (request: { readonly raw: IncomingMessage }, reply: unknown, done: () => void) => void,
+  ): void;
+  addContentTypeParser(
+    type: string,
+    parser: (request: unknown, payload: unknown, done: (error: null) => void) => void,
+  ): void;
+}
+
+/**
+ * Keeps the body parsers of the application from the bodies of the protocol: they would refuse those
+ * without a content type, and large ones. Call it before the application is initialised.
+ */
+export function leaveBodiesUnparsed(adapter: HttpServer): void {
+  if (adapter.getType() === 'fastify') {
+    const fastify = adapter.getInstance() as FastifyInstance;
+    fastify.addHook('onRequest', ({ raw }, _reply, done) => {
+      hideType(raw);
+      done();
+    });
+    fastify.addContentTypeParser(PRIVATE_TYPE, (_request, _payload, done) => done(null));
+  } else {
+    adapter.use((request: IncomingMessage, _response: unknown, next: () => void) => {
+      hideType(request);
+      next();
+    });
+  }
+}
+
+function hideType(request: IncomingMessage): void {
+  if (request.method === 'POST' && WITH_BODY.test(request.url ?? '')) {
+    request.headers['content-type'] = PRIVATE_TYPE;
+  }
+}

@@ -1,0 +1,15 @@
+/**
+ * `InferenceProtocolModule`: the servings of an application for clients of the Open Inference
+ * Protocol, version 2.
+ *
+ * @module
+ */
+
+export { InferenceProtocolModule } from './inference-protocol.module.js';
+export type {
+  DeclaredTensors,
+  InferenceProtocolOptions,
+  OfferedServing,
+  ProtocolGuard,
+  RepositoryOptions,
+} from './options.js';

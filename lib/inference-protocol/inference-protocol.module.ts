@@ -1,0 +1,38 @@
+import { ConfigurableModuleBuilder, Module, type Provider } from '@nestjs/common';
+import { HttpAdapterHost, ModuleRef } from '@nestjs/core';
+import { HealthController } from './http/health.controller.js';
+import { InferenceController } from './http/inference.controller.js';
+import { RefusingController } from './http/refusing.controller.js';
+import { RepositoryController } from './http/repository.controller.js';
+import { leaveBodiesUnparsed } from './http/unparsed-bodies.js';
+import { InferenceServer } from './inference-server.js';
+import { type InferenceProtocolOptions, resolveProtocol } from './options.js';
+import { ProtocolGuards, RepositoryGuards } from './protocol-guards.js';
+
+const { ConfigurableModuleClass, MODULE_OPTIONS_TOKEN } =
+  new ConfigurableModuleBuilder<InferenceProtocolOptions>({ moduleName: 'InferenceProtocol' })
+    .setClassMethodName('forRoot')
+    .build();
+
+const serverProvider: Provider = {
+  provide: InferenceServer,
+  inject: [MODULE_OPTIONS_TOKEN, ModuleRef],
+  useFactory: (options: InferenceProtocolOptions, moduleRef: ModuleRef) =>
+    new InferenceServer(resolveProtocol(options), moduleRef),
+};
+
+/**
+ * Offers the servings of the application to clients of the Open Inference Protocol, version 2, such
+ * as those of Triton and KServe. Import it once, next to `ServingModule`.
+ */
+@Module({
+  controllers: [HealthController, InferenceController, RepositoryController, RefusingController],
+  providers: [serverProvider, ProtocolGuards, RepositoryGuards],
+})
+export class InferenceProtocolModule extends ConfigurableModuleClass {
+  constructor(host: HttpAdapterHost) {
+    super();
+    // Before the application is initialised, and its body parsers with it.
+    host.init$.subscribe(() => leaveBodiesUnparsed(host.httpAdapter));
+  }
+}

@@ -1,0 +1,204 @@
+import { NotImplementedException } from '@nestjs/common';
+import { Batch } from '../batch/batch.js';
+import { type CallOptions, onAbort } from '../context/call-options.js';
+import { InvalidInputError, RequestTooLargeError } from '../errors.js';
+import { type CallInput, callInputOf, isText } from './call-input.js';
+import type {
+  InferenceCaller,
+  InferenceReply,
+  InferenceRequest,
+  Parameters,
+  StreamedReply,
+} from './inference-request.js';
+import type { OfferedModel } from './offered-model.js';
+import type { OfferedModels } from './offered-models.js';
+import { callOptionsOf, sequenceStepOf } from './parameters.js';
+import { type CallReply, chosenOutputs, replyTensors, unknownOutput } from './reply-tensors.js';
+import { Sequences } from './sequences.js';
+
+/**
+ * The path of a request from its tensors to those of its reply:
+ *
+ *     request -> model -> input -> call of the serving -> reply -> tensors
+ */
+export class Inference {
+  private readonly sequences = new Sequences();
+
+  constructor(private readonly models: OfferedModels) {}
+
+  /** The one reply to a request, whose rows are one call. */
+  async infer(request: InferenceRequest, caller: InferenceCaller): Promise<InferenceReply> {
+    const model = this.models.toRun(request.model, request.version);
+    if (model.isDecoupled) {
+      throw new NotImplementedException(
+        `Model "${model.name}" has several replies to a request; call it by ModelStreamInfer`,
+      );
+    }
+    checkRequest(model, request);
+    const input = callInputOf(model.inputs, request);
+    const options = callOptionsOf(request.parameters, caller);
+    return replyTo(model, request, await this.call(model, request, input, options));
+  }
+
+  /**
+   * The replies to a request as they come. Those of a decoupled model are followed by a final one
+   * without outputs; of others the only one is final.
+   */
+  async *stream(
+    request: InferenceRequest,
+    caller: InferenceCaller,
+  ): AsyncGenerator<StreamedReply, void> {
+    const model = this.models.toRun(request.model, request.version);
+    if (!model.isDecoupled) {
+      yield { ...(await this.infer(request, caller)), isFinal: true };
+      return;
+    }
+    checkRequest(model, request);
+    const input = callInputOf(model.inputs, request);
+    const options = callOptionsOf(request.parameters, caller);
+    const isOne = input.rows !== undefined && isShaped(model);
+    if (isOne && input.rows.length !== 1) {
+      throw new InvalidInputError(
+        `Model "${model.name}" takes one row in a request of several replies, and was given ` +
+          `${input.rows.length}`,
+      );
+    }
+    const value = isOne ? input.rows[0] : asInput(input);
+    for await (const event of model.serving.stream(value, options)) {
+      const reply = { value: event.output, isList: !isOne && input.rows !== undefined };
+      yield { ...replyTo(model, request, reply), isFinal: false };
+    }
+    yield { ...emptyReply(model, request), isFinal: true };
+  }
+
+  private async call(
+    model: OfferedModel,
+    { parameters }: InferenceRequest,
+    input: CallInput,
+    options: CallOptions,
+  ): Promise<Pick<CallReply, 'value' | 'isList'>> {
+    const { serving, hasSequences } = model;
+    const isList = input.rows !== undefined;
+    const step = sequenceStepOf(parameters);
+    if (hasSequences || step) {
+      const value = await this.step(model, step, input, options);
+      return { value: isList ? [value] : value, isList };
+    }
+    const value =
+      isList && isShaped(model)
+        ? await eachRow(model, input.rows, options)
+        : await serving.batchedRun(asInput(input), options);
+    return { value, isList };
+  }
+
+  private step(
+    model: OfferedModel,
+    step: ReturnType<typeof sequenceStepOf>,
+    input: CallInput,
+    options: CallOptions,
+  ): Promise<unknown> {
+    const { name, hasSequences } = model;
+    if (!hasSequences) {
+      throw new InvalidInputError(
+        `Model "${name}" keeps no state, and the request has a sequence_id; send it without`,
+      );
+    }
+    if (!step) {
+      throw new InvalidInputError(
+        `Model "${name}" keeps a state for each sequence, and the request has no sequence_id; give ` +
+          'it one, and the first request of a sequence sequence_start',
+      );
+    }
+    if (input.rows && input.rows.length !== 1) {
+      throw new InvalidInputError(
+        `A request of a sequence of model "${name}" has one row, and not ${input.rows.length}`,
+      );
+    }
+    return this.sequences.run(model, step, input.rows ? input.rows[0] : input.tensors, options);
+  }
+}
+
+/** Whether the serving shapes the input or reply of each call, so that a call has one row. */
+function isShaped({ profile }: OfferedModel): boolean {
+  return profile !== undefined && (profile.shapesInput || profile.shapesOutput);
+}
+
+function asInput({ tensors, rows }: CallInput & { readonly tensors?: unknown }): unknown {
+  return rows ? Batch.ofValues(rows) : tensors;
+}
+
+/** A call for each row; where one fails, the others end. */
+async function eachRow(
+  { name, serving, profile }: OfferedModel,
+  rows: readonly unknown[],
+  options: CallOptions,
+): Promise<readonly unknown[]> {
+  const most = profile?.maxRowsPerCall ?? Infinity;
+  if (rows.length > most) {
+    throw new RequestTooLargeError(
+      `Model "${name}" takes at most ${most} rows in a request, and was given ${rows.length}`,
+    );
+  }
+  if (rows.length === 1) {
+    return [await serving.batchedRun(rows[0], options)];
+  }
+  const others = new AbortController();
+  const stop = onAbort(options.signal, (reason) => others.abort(reason));
+  try {
+    const signal = others.signal;
+    return await Promise.all(rows.map((row) => serving.batchedRun(row, { ...options, signal })));
+  } catch (error) {
+    others.abort(error);
+    throw error;
+  } finally {
+    stop();
+  }
+}
+
+/** @throws InvalidInputError for outputs that the model does not have */
+function checkRequest(model: OfferedModel, request: InferenceRequest): void {
+  const { ports, form } = model.outputs;
+  const known = ports.map(({ name }) => name);
+  for (const [name, parameters] of request.outputs ?? []) {
+    if (form !== 'found' && !known.includes(name)) {
+      throw unknownOutput(model.name, name, known);
+    }
+    refuseExtensions(parameters);
+    if (Number(parameters.get('classification') ?? 0) > 0) {
+      throw new NotImplementedException('The extension "classification" is not supported');
+    }
+  }
+  for (const parameters of request.inputParameters?.values() ?? []) {
+    refuseExtensions(parameters);
+  }
+}
+
+/** @throws NotImplementedException for a tensor in shared memory, which has no elements */
+export function refuseExtensions(parameters: Parameters): void {
+  if (parameters.has('shared_memory_region')) {
+    throw new NotImplementedException(
+      'Shared memory is not supported; send the tensors themselves',
+    );
+  }
+}
+
+function replyTo(
+  model: OfferedModel,
+  request: InferenceRequest,
+  reply: Pick<CallReply, 'value' | 'isList'>,
+): InferenceReply {
+  const [input] = model.inputs.ports;
+  const text = input !== undefined && isText(input.name, request);
+  const tensors = replyTensors(model.name, model.outputs, { ...reply, isText: text });
+  const outputs = chosenOutputs(model.name, tensors, request.outputs);
+  return { ...emptyReply(model, request), outputs };
+}
+
+function emptyReply(model: OfferedModel, { id, version }: InferenceRequest): InferenceReply {
+  return {
+    model: model.name,
+    version: version || model.versions.at(-1)!,
+    id: id || undefined,
+    outputs: new Map(),
+  };
+}

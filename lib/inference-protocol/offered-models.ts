@@ -1,0 +1,99 @@
+import { NotImplementedException, ServiceUnavailableException } from '@nestjs/common';
+import { closestName } from '../definition/closest-name.js';
+import { InvalidServingError, UnknownServingError } from '../errors.js';
+import { formatValue } from '../format.js';
+import type { ServingRegistry } from '../serving.registry.js';
+import type { ServingService } from '../serving.service.js';
+import { OfferedModel } from './offered-model.js';
+import { type ResolvedProtocol, withName } from './options.js';
+
+const OWNER = 'InferenceProtocolModule';
+
+/** The models that clients may call. */
+export class OfferedModels {
+  private readonly byName: ReadonlyMap<string, OfferedModel>;
+
+  /** @throws InvalidServingError for an offer of a serving that does not exist */
+  constructor(
+    { offers }: Pick<ResolvedProtocol, 'offers'>,
+    { all }: Pick<ServingRegistry, 'all'>,
+    service: Pick<ServingService, 'get'>,
+  ) {
+    const names = [...all.keys()];
+    const own = offers ?? names.map((serving) => withName({ serving }, OWNER));
+    this.byName = new Map(
+      own.map((offer) => {
+        const { serving, model } = offer;
+        if (!all.has(serving)) {
+          const meant = closestName(serving, names);
+          throw new InvalidServingError(
+            `${OWNER}: there is no serving ${formatValue(serving)}; ` +
+              (meant === undefined ? '' : `did you mean "${meant}"? `) +
+              `registered are: ${names.toSorted().join(', ') || 'none'}`,
+          );
+        }
+        return [model, new OfferedModel(offer, service.get(serving), all.get(serving))];
+      }),
+    );
+  }
+
+  get all(): readonly OfferedModel[] {
+    return [...this.byName.values()];
+  }
+
+  /** Those that no client has unloaded. */
+  get loaded(): readonly OfferedModel[] {
+    return this.all.filter(({ isUnloaded }) => !isUnloaded);
+  }
+
+  /** @throws UnknownServingError for a name or version that is not offered */
+  find(name: string, version = ''): OfferedModel {
+    const model = this.byName.get(name);
+    if (!model) {
+      const known = [...this.byName.keys()].toSorted().join(', ') || 'none';
+      throw new UnknownServingError(
+        `There is no model ${formatValue(name)}; offered are: ${known}`,
+      );
+    }
+    const { versions } = model;
+    if (version !== '' && !versions.includes(version)) {
+      throw new UnknownServingError(
+        `Model "${name}" has no version ${formatValue(version)}; it has ${versions.join(', ')}`,
+      );
+    }
+    return model;
+  }
+
+  /**
+   * Like {@link find}, for a request that runs.
+   *
+   * @throws ServiceUnavailableException for a model that was unloaded
+   */
+  toRun(name: string, version?: string): OfferedModel {
+    const model = this.find(name, version);
+    if (model.isUnloaded) {
+      throw new ServiceUnavailableException(
+        `Model "${name}" was unloaded; a client of the repository can load it`,
+      );
+    }
+    return model;
+  }
+
+  /** Offers the model again. Takes no files and no other configuration. */
+  load(name: string, parameters: Iterable<string>): void {
+    const model = this.find(name);
+    const [parameter] = parameters;
+    if (parameter !== undefined) {
+      throw new NotImplementedException(
+        `Loading model "${name}" with the parameter ${formatValue(parameter)} is not supported: ` +
+          'its definition is in the application',
+      );
+    }
+    model.isUnloaded = false;
+  }
+
+  /** Refuses the calls of clients from now on. The serving itself goes on. */
+  unload(name: string): void {
+    this.find(name).isUnloaded = true;
+  }
+}

@@ -1,0 +1,182 @@
+import type { Tensor as TensorType } from 'onnxruntime-common';
+import { isPlainObject } from '../batch/container.js';
+import { checkTensor, isTensor, storageClasses, Tensor } from '../batch/tensor.js';
+import { InvalidInputError, InvalidOutputError, messageOf } from '../errors.js';
+import { typeName } from '../format.js';
+import { writeTensors } from '../http/write-tensors.js';
+import { datatypeOf, readTensor } from '../json/json-tensor.js';
+import { ReadContext } from '../json/read-context.js';
+import type { Port } from './declared-port.js';
+import type { Parameters } from './inference-request.js';
+import type { ModelOutputs } from './offered-model.js';
+
+type Tensors = ReadonlyMap<string, TensorType>;
+
+/** The reply of a call: of tensors, or the results of rows in a list. */
+export interface CallReply {
+  readonly value: unknown;
+  /** The value is a list with the result of each row. */
+  readonly isList: boolean;
+  /** Results that are strings stay as they are, instead of JSON. */
+  readonly isText: boolean;
+}
+
+/**
+ * The tensors of a reply by name, in the order of the model.
+ *
+ * @throws InvalidOutputError for a reply that is not what the model declares
+ */
+export function replyTensors(model: string, outputs: ModelOutputs, reply: CallReply): Tensors {
+  const { form, ports } = outputs;
+  try {
+    if (form === 'json') {
+      return new Map([[ports[0]!.name, jsonColumn(resultsIn(reply), reply.isText)]]);
+    }
+    const found = tensorsIn(reply.value, ports);
+    return found ?? new Map(ports.map((port) => [port.name, columnOf(port, ports, reply)]));
+  } catch (cause) {
+    throw new InvalidOutputError(
+      `The reply of model "${model}" cannot be sent: ${messageOf(cause)}`,
+      { cause },
+    );
+  }
+}
+
+/** The tensors of the reply, or undefined where it is none. */
+function tensorsIn(value: unknown, ports: readonly Port[]): Tensors | undefined {
+  if (isTensor(value)) {
+    return new Map([[ports[0]?.name ?? 'output', checkTensor(value)]]);
+  }
+  if (!isPlainObject(value) || Array.isArray(value)) {
+    return ports.length === 0 ? refuse(`it is ${typeName(value)}, and no tensors`) : undefined;
+  }
+  const parts = value as Readonly<Record<string, unknown>>;
+  const names = ports.length === 0 ? Object.keys(parts) : ports.map(({ name }) => name);
+  const missing = names.find((name) => !isTensor(parts[name]));
+  if (missing === undefined) {
+    return new Map(names.map((name) => [name, checkTensor(parts[name] as TensorType, name)]));
+  }
+  return ports.length === 0 ? refuse(`"${missing}" in it is no tensor`) : undefined;
+}
+
+function resultsIn({ value, isList }: CallReply): readonly unknown[] {
+  return isList && Array.isArray(value) ? (value as readonly unknown[]) : [value];
+}
+
+function jsonColumn(results: readonly unknown[], isText: boolean): TensorType {
+  const texts = results.map((result) =>
+    isText && typeof result === 'string'
+      ? result
+      : (JSON.stringify(writeTensors(result, 'list')) ?? 'null'),
+  );
+  return new Tensor('string', texts, [texts.length]);
+}
+
+/** The part of each row's result with that name; of a single output the whole result. */
+function columnOf(port: Port, ports: readonly Port[], reply: CallReply): TensorType {
+  const { value } = reply;
+  const results = Array.isArray(value) ? (value as readonly unknown[]) : [value];
+  const values = results.map((result) => partOf(result, port, ports.length === 1));
+  const rows = values.map((each) => elementsOf(each));
+  const shape = [rows.length, ...rowShape(port, rows[0]?.length ?? 0)];
+  const joined = joinedArrays(port, rows, shape);
+  if (joined) {
+    return joined;
+  }
+  const context = new ReadContext({ limits: noLimits, name: port.name, source: 'the reply' });
+  const data = rows.flatMap((row) => Array.from(row, jsonElement));
+  return readTensor({ shape, datatype: datatypeOf(port.type), data }, context);
+}
+
+const noLimits = { bytes: Infinity, tensors: Infinity, nodes: Infinity, rank: 16, depth: 64 };
+
+function partOf(result: unknown, { name }: Port, isOnly: boolean): unknown {
+  const isNamed =
+    isPlainObject(result) && !isTensor(result) && Object.hasOwn(result as object, name);
+  if (isNamed) {
+    return (result as Readonly<Record<string, unknown>>)[name];
+  }
+  return isOnly ? result : refuse(`a result has no "${name}"`);
+}
+
+function elementsOf(value: unknown): ArrayLike<unknown> {
+  if (isTensor(value)) {
+    return checkTensor(value).data;
+  }
+  if (ArrayBuffer.isView(value) && 'length' in value) {
+    return value as unknown as ArrayLike<unknown>;
+  }
+  return Array.isArray(value) ? (value.flat(Infinity) as unknown[]) : [value];
+}
+
+/** The declared shape of a row, its one open size by the number of elements. */
+function rowShape({ shape }: Port, elements: number): readonly number[] {
+  const row = shape.slice(1);
+  const fixed = row.filter((size) => size !== -1).reduce((product, size) => product * size, 1);
+  return row.map((size) => (size === -1 ? Math.trunc(elements / fixed) || 0 : size));
+}
+
+/** The tensor of rows that are typed arrays of its own class; undefined for others. */
+function joinedArrays(
+  { type }: Port,
+  rows: readonly ArrayLike<unknown>[],
+  shape: readonly number[],
+): TensorType | undefined {
+  const storage = storageClasses.get(type);
+  const isOwn = (row: ArrayLike<unknown>): boolean =>
+    ArrayBuffer.isView(row) &&
+    (row as { [Symbol.toStringTag]?: string })[Symbol.toStringTag] === storage?.name;
+  if (!storage || !rows.every(isOwn)) {
+    return undefined;
+  }
+  const data = new storage(rows.reduce((sum, row) => sum + row.length, 0));
+  let at = 0;
+  for (const row of rows) {
+    (data as { set(row: unknown, at: number): void }).set(row, at);
+    at += row.length;
+  }
+  return new Tensor(type, data, shape);
+}
+
+/** An element as JSON has it. */
+function jsonElement(element: unknown): unknown {
+  return typeof element === 'bigint' ? element.toString() : element;
+}
+
+function refuse(what: string): never {
+  throw new TypeError(what);
+}
+
+/**
+ * The outputs that a request names, in its order; all where it names none.
+ *
+ * @throws InvalidInputError for an output that the model does not have
+ */
+export function chosenOutputs(
+  model: string,
+  tensors: Tensors,
+  chosen: ReadonlyMap<string, Parameters> | undefined,
+): Tensors {
+  if (!chosen) {
+    return tensors;
+  }
+  return new Map(
+    Array.from(chosen.keys(), (name) => {
+      const tensor = tensors.get(name);
+      if (!tensor) {
+        throw unknownOutput(model, name, [...tensors.keys()]);
+      }
+      return [name, tensor] as const;
+    }),
+  );
+}
+
+export function unknownOutput(
+  model: string,
+  name: string,
+  known: readonly string[],
+): InvalidInputError {
+  return new InvalidInputError(
+    `Model "${model}" has no output "${name}"; it has ${known.join(', ')}`,
+  );
+}

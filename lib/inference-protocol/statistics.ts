@@ -1,0 +1,119 @@
+import type { Subscription } from 'rxjs';
+import type { BatchEndEvent, CallEndEvent } from '../events/serving-event.js';
+import type { OfferedModel } from './offered-model.js';
+
+/** How often something happened, and the nanoseconds that it took in all. */
+export interface Duration {
+  count: number;
+  ns: number;
+}
+
+const STAGES = [
+  'success',
+  'fail',
+  'queue',
+  'compute_input',
+  'compute_infer',
+  'compute_output',
+  'cache_hit',
+  'cache_miss',
+] as const;
+
+/** The statistics of a model. Every field is always sent: clients read them without asking. */
+export interface ModelStatistics {
+  readonly name: string;
+  readonly version: string;
+  /** Milliseconds since 1970. */
+  readonly last_inference: number;
+  /** Rows of answered calls. */
+  readonly inference_count: number;
+  /** Batches. */
+  readonly execution_count: number;
+  readonly inference_stats: Readonly<Record<(typeof STAGES)[number], Duration>>;
+  readonly batch_stats: readonly BatchStatistics[];
+  readonly response_stats: Readonly<Record<string, never>>;
+  readonly memory_usage: readonly never[];
+}
+
+/** The batches of one size. */
+export interface BatchStatistics {
+  readonly batch_size: number;
+  readonly compute_input: Duration;
+  readonly compute_infer: Duration;
+  readonly compute_output: Duration;
+}
+
+/** Counts the calls and batches of the serving of a model, whoever makes them. */
+export class StatisticsOfModel {
+  private readonly stages = Object.fromEntries(STAGES.map((stage) => [stage, none()])) as Readonly<
+    Record<(typeof STAGES)[number], Duration>
+  >;
+  private readonly batches = new Map<number, Duration>();
+  private lastInference = 0;
+  private rows = 0;
+  private runs = 0;
+
+  /** Counts from now on, until the subscription ends. */
+  observe({ own }: OfferedModel): Subscription | undefined {
+    // A handle that a test puts in place of a serving may be without events.
+    const subscription = own.eventsOf?.('call:end').subscribe((event) => this.ended(event));
+    subscription?.add(own.eventsOf('batch:end').subscribe((event) => this.ran(event)));
+    return subscription;
+  }
+
+  of({ name, versions }: OfferedModel): ModelStatistics {
+    return {
+      name,
+      version: versions.at(-1)!,
+      last_inference: this.lastInference,
+      inference_count: this.rows,
+      execution_count: this.runs,
+      inference_stats: this.stages,
+      batch_stats: Array.from(this.batches, ([size, run]) => ({
+        batch_size: size,
+        compute_input: { count: run.count, ns: 0 },
+        compute_infer: run,
+        compute_output: { count: run.count, ns: 0 },
+      })),
+      response_stats: {},
+      memory_usage: [],
+    };
+  }
+
+  private ended(event: CallEndEvent): void {
+    const { stages } = this;
+    const { preprocessing, waiting, running, postprocessing } = event;
+    const total = preprocessing + waiting + running + postprocessing;
+    if ('error' in event) {
+      add(stages.fail, total);
+      return;
+    }
+    this.lastInference = Math.floor(event.startedAt + total);
+    this.rows += event.rows;
+    add(stages.success, total);
+    add(stages.queue, waiting);
+    add(stages.compute_input, preprocessing);
+    add(stages.compute_infer, running);
+    add(stages.compute_output, postprocessing);
+    add(event.answeredBy ? stages.cache_hit : stages.cache_miss, total);
+  }
+
+  private ran({ rows, runTime, revoked }: BatchEndEvent): void {
+    if (revoked) {
+      return;
+    }
+    this.runs++;
+    const size = this.batches.get(rows) ?? none();
+    this.batches.set(rows, size);
+    add(size, runTime);
+  }
+}
+
+function none(): Duration {
+  return { count: 0, ns: 0 };
+}
+
+function add(duration: Duration, milliseconds: number): void {
+  duration.count++;
+  duration.ns += Math.round(milliseconds * 1e6);
+}

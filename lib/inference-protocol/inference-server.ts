@@ -64,11 +64,9 @@ export class InferenceServer implements OnModuleInit, OnApplicationShutdown {
 
   /** @internal Called by Nest. */
   onModuleInit(): void {
-    this.models = new OfferedModels(
-      this.options,
-      this.provided(ServingRegistry),
-      this.provided(ServingService),
-    );
+    const { all } = this.provided(ServingRegistry);
+    const service = this.provided(ServingService);
+    this.models = new OfferedModels(this.options, all, (name) => service.get(name));
     this.inference = new Inference(this.models);
     for (const model of this.models.all) {
       const counts = new StatisticsOfModel();

@@ -2,8 +2,7 @@ import { NotImplementedException, ServiceUnavailableException } from '@nestjs/co
 import { closestName } from '../definition/closest-name.js';
 import { InvalidServingError, UnknownServingError } from '../errors.js';
 import { formatValue } from '../format.js';
-import type { ServingRegistry } from '../serving.registry.js';
-import type { ServingService } from '../serving.service.js';
+import type { Serving } from '../serving/serving.js';
 import { OfferedModel } from './offered-model.js';
 import { type ResolvedProtocol, withName } from './options.js';
 
@@ -16,8 +15,10 @@ export class OfferedModels {
   /** @throws InvalidServingError for an offer of a serving that does not exist */
   constructor(
     { offers }: Pick<ResolvedProtocol, 'offers'>,
-    { all }: Pick<ServingRegistry, 'all'>,
-    service: Pick<ServingService, 'get'>,
+    /** Those of the application, by name. */
+    all: ReadonlyMap<string, Serving>,
+    /** The handle for calls of a serving. */
+    handleOf: (name: string) => Serving,
   ) {
     const names = [...all.keys()];
     const own = offers ?? names.map((serving) => withName({ serving }, OWNER));
@@ -32,7 +33,7 @@ export class OfferedModels {
               `registered are: ${names.toSorted().join(', ') || 'none'}`,
           );
         }
-        return [model, new OfferedModel(offer, service.get(serving), all.get(serving))];
+        return [model, new OfferedModel(offer, handleOf(serving), all.get(serving))];
       }),
     );
   }

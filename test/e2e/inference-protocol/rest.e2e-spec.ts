@@ -1,0 +1,638 @@
+import { request as httpRequest, type IncomingMessage } from 'node:http';
+import { deflateSync, gunzipSync, gzipSync, inflateSync } from 'node:zlib';
+import { beforeEach, describe, expect, it } from '@jest/globals';
+import {
+  type CanActivate,
+  Controller,
+  type ExecutionContext,
+  type INestApplication,
+  Injectable,
+  Post,
+  Body,
+  UnauthorizedException,
+  VersioningType,
+} from '@nestjs/common';
+import { map } from 'rxjs';
+import { defineServing, ServingModule, ServingService, Tensor } from 'nestjs-serving';
+import {
+  InferenceProtocolModule,
+  type InferenceProtocolOptions,
+} from 'nestjs-serving/inference-protocol';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { until } from '../../fixtures/async/streams.js';
+import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
+import { sixOfEachType } from '../../fixtures/values/tensors.js';
+
+const digits = defineServing({ name: 'digits', model: 'sample/01-digits/model/digits.onnx' });
+
+const tensorsOf = (type: Tensor.Type) =>
+  defineServing({
+    name: type,
+    template: { x: { type, shape: [null, null] } },
+    useFactory: () => (rows: unknown) => rows,
+  });
+
+const types = sixOfEachType.filter(({ type }) => !type.endsWith('int4'));
+const held = new HeldFunction();
+
+@Injectable()
+class KeyGuard implements CanActivate {
+  canActivate(context: ExecutionContext): boolean {
+    const { headers } = context.switchToHttp().getRequest<IncomingMessage>();
+    if (headers['x-key'] !== 'right') {
+      throw new UnauthorizedException('Give the header x-key');
+    }
+    return true;
+  }
+}
+
+@Controller()
+class OtherController {
+  @Post('other')
+  other(@Body() body: unknown): unknown {
+    return body;
+  }
+}
+
+interface Sent {
+  readonly status: number;
+  readonly headers: Headers;
+  readonly bytes: Buffer;
+  /** The JSON of the reply, and the bytes behind it. */
+  readonly json: { readonly [name: string]: unknown };
+  readonly binary: Buffer;
+}
+
+/** Calls of a client that sends what it likes. */
+class Client {
+  private constructor(readonly url: string) {}
+
+  static async of({ app }: Site, base = ''): Promise<Client> {
+    return new Client((await app.getUrl()) + base);
+  }
+
+  async send(path: string, init: RequestInit = {}): Promise<Sent> {
+    const response = await fetch(this.url + path, init);
+    const bytes = Buffer.from(await response.arrayBuffer());
+    const header = response.headers.get('inference-header-content-length');
+    const length = header === null ? bytes.length : Number(header);
+    const text = bytes.subarray(0, length).toString();
+    const json = text === '' ? {} : (JSON.parse(text) as Sent['json']);
+    const { status, headers } = response;
+    return { status, headers, bytes, json, binary: bytes.subarray(length) };
+  }
+
+  /** Without a content type, as tritonclient. */
+  infer(
+    model: string,
+    json: unknown,
+    binary: readonly Uint8Array[] = [],
+    headers: Record<string, string> = {},
+  ): Promise<Sent> {
+    const head = Buffer.from(typeof json === 'string' ? json : JSON.stringify(json));
+    const length = { 'inference-header-content-length': String(head.length) };
+    return this.send(`/v2/models/${model}/infer`, {
+      method: 'POST',
+      headers: { ...(binary.length > 0 && length), ...headers },
+      body: Buffer.concat([head, ...binary]),
+    });
+  }
+}
+
+const bytesOf = ({ data }: Tensor): Buffer =>
+  Array.isArray(data)
+    ? Buffer.concat(
+        (data as string[]).map((text) => {
+          const length = Buffer.alloc(4);
+          length.writeUInt32LE(Buffer.byteLength(text));
+          return Buffer.concat([length, Buffer.from(text)]);
+        }),
+      )
+    : Buffer.from(data.buffer, data.byteOffset, data.byteLength);
+
+const zeros = (rows: number) => ({
+  name: 'image',
+  shape: [rows, 784],
+  datatype: 'FP32',
+  data: Array(784 * rows).fill(0) as number[],
+});
+
+describeOnPlatforms('The Open Inference Protocol', (listen) => {
+  const start = async (
+    options: InferenceProtocolOptions = {},
+    configure?: (app: INestApplication) => unknown,
+  ): Promise<{ readonly client: Client; readonly site: Site }> => {
+    const site = await listen(
+      {
+        imports: [
+          ServingModule.forRoot({
+            servings: [
+              digits,
+              ...types.map(({ type }) => tensorsOf(type)),
+              defineServing({ name: 'held', batchSize: 1, useFactory: held.useFactory }),
+              defineServing({ name: 'echo', useFactory: () => (rows: unknown) => rows }),
+              defineServing({
+                name: 'failing',
+                useFactory: () => () => {
+                  throw new Error('the secret of the application');
+                },
+              }),
+            ],
+          }),
+          InferenceProtocolModule.forRoot(options),
+        ],
+        controllers: [OtherController],
+      },
+      { ...(configure && { configure }) },
+    );
+    return { client: await Client.of(site), site };
+  };
+
+  beforeEach(() => {
+    held.batches.length = 0;
+  });
+
+  it('[18.1] Servers, models, versions and health answer with status 200 and JSON', async () => {
+    const { client } = await start({ servings: ['digits'] });
+    const get = async (path: string) => {
+      const { status, headers, json } = await client.send(path);
+      expect([path, status, headers.get('content-type')]).toEqual([path, 200, 'application/json']);
+      return json;
+    };
+
+    expect(await get('/v2/health/live')).toEqual({ live: true });
+    expect(await get('/v2/health/ready')).toEqual({ ready: true, live: true });
+    expect(await get('/v2')).toMatchObject({
+      name: 'nestjs-serving',
+      extensions: expect.arrayContaining(['binary_tensor_data', 'statistics']),
+    });
+    const metadata = {
+      name: 'digits',
+      versions: ['1'],
+      platform: 'onnxruntime_onnx',
+      inputs: [{ name: 'image', datatype: 'FP32', shape: [-1, 784] }],
+      outputs: [{ name: 'probabilities', datatype: 'FP32', shape: [-1, 10] }],
+    };
+    expect(await get('/v2/models/digits')).toEqual(metadata);
+    expect(await get('/v2/models/digits/versions/1')).toEqual(metadata);
+    expect(await get('/v2/models/digits/ready')).toEqual({ name: 'digits', ready: true });
+    expect(await get('/v2/models/digits/config')).toMatchObject({ max_batch_size: 32 });
+    expect(await get('/v2/models/stats')).toMatchObject({ model_stats: [{ name: 'digits' }] });
+    expect(await get('/v2/models/digits/stats')).toMatchObject({ model_stats: [{ version: '1' }] });
+  });
+
+  it.each(types.map((tensor) => [tensor.type, tensor] as const))(
+    '[18.3] Elements of %s cross unchanged, as JSON, as binary data, and mixed',
+    async (type, tensor) => {
+      const { client } = await start();
+      const bytes = bytesOf(tensor);
+      const {
+        json: { inputs },
+      } = await client.send(`/v2/models/${type}`);
+      const [{ datatype }] = inputs as [{ datatype: string }];
+      const described = { name: 'x', shape: [2, 3], datatype };
+
+      const parameters = { binary_data_size: bytes.length };
+      const binary = await client.infer(
+        type,
+        {
+          // A part of the JSON whose length moves the bytes to every offset.
+          id: 'x'.repeat(bytes.length % 7),
+          inputs: [{ ...described, parameters }],
+          outputs: [{ name: 'x', parameters: { binary_data: true } }],
+        },
+        [bytes],
+      );
+      expect(binary.binary).toEqual(bytes);
+
+      const asJson = await client.infer(
+        type,
+        { inputs: [{ ...described, parameters }], outputs: [{ name: 'x' }] },
+        [bytes],
+      );
+      const [{ data }] = asJson.json['outputs'] as [{ data: unknown[] }];
+      expect(asJson.json).toMatchObject({ outputs: [{ name: 'x', shape: [2, 3], datatype }] });
+
+      const back = await client.infer(type, {
+        inputs: [{ ...described, data: [data.slice(0, 3), data.slice(3)] }],
+        parameters: { binary_data_output: true },
+      });
+      expect(back.binary).toEqual(bytes);
+    },
+  );
+
+  it('[18.3] Binary and JSON inputs mix, and each output has the form that it asks for', async () => {
+    const { client } = await start({
+      servings: [
+        {
+          serving: 'echo',
+          inputs: { a: 'FP32', b: 'INT64' },
+          outputs: { a: 'FP32', b: 'INT64' },
+        },
+      ],
+    });
+
+    const { json, binary } = await client.infer(
+      'echo',
+      {
+        id: 'mixed',
+        inputs: [
+          { name: 'a', shape: [2], datatype: 'FP32', data: [1, 'NaN'] },
+          { name: 'b', shape: [2], datatype: 'INT64', parameters: { binary_data_size: 16 } },
+        ],
+        outputs: [{ name: 'b' }, { name: 'a', parameters: { binary_data: true } }],
+        parameters: { binary_data_output: false },
+      },
+      [Buffer.from(BigInt64Array.of(5n, 2n ** 60n).buffer)],
+    );
+
+    expect(json).toEqual({
+      model_name: 'echo',
+      model_version: '1',
+      id: 'mixed',
+      outputs: [
+        { name: 'b', datatype: 'INT64', shape: [2], data: [5, String(2n ** 60n)] },
+        { name: 'a', datatype: 'FP32', shape: [2], parameters: { binary_data_size: 8 } },
+      ],
+    });
+    expect(binary).toEqual(Buffer.from(Float32Array.of(1, NaN).buffer));
+  });
+
+  it('[18.2] The rows of several requests share a batch of the model', async () => {
+    const { client, site } = await start();
+    const counters = () => site.app.get(ServingService).counters().get('digits')!;
+
+    const replies = await Promise.all(
+      [1, 2, 3].map((rows) => client.infer('digits', { inputs: [zeros(rows)] })),
+    );
+
+    expect(replies.map(({ json }) => (json['outputs'] as [{ shape: unknown }])[0].shape)).toEqual([
+      [1, 10],
+      [2, 10],
+      [3, 10],
+    ]);
+    expect(counters()).toMatchObject({ answered: 3, rows: 6 });
+  });
+
+  it('[18.18] With a header length of 0 the body is one row, and all outputs are binary', async () => {
+    const { client } = await start();
+    const raw = (model: string, body: Buffer) =>
+      client.infer(model, '', [body], { 'inference-header-content-length': '0' });
+
+    const { json, binary } = await raw('digits', Buffer.alloc(784 * 4));
+    expect(json['outputs']).toMatchObject([{ shape: [1, 10] }]);
+    expect(binary).toHaveLength(40);
+    expect((await raw('float32', Buffer.alloc(20))).json['outputs']).toMatchObject([
+      { shape: [1, 5] },
+    ]);
+    expect((await raw('echo', Buffer.from('"text"'))).binary.subarray(4).toString()).toBe('"text"');
+    expect(await raw('digits', Buffer.alloc(12))).toMatchObject({
+      status: 400,
+      json: { error: expect.stringContaining('12 bytes') },
+    });
+  });
+
+  describe('refuses', () => {
+    const image = zeros(1);
+    const binary = { ...image, data: undefined, parameters: { binary_data_size: 784 * 4 } };
+    const bytes = Buffer.alloc(784 * 4);
+
+    it.each<[string, unknown, Uint8Array[], Record<string, string>, string]>([
+      ['no JSON', '{', [], {}, 'The body of the request is not JSON'],
+      ['a list', '[]', [], {}, '"body" in the request is an instance of Array'],
+      ['no inputs', {}, [], {}, '"body.inputs" in the request is undefined'],
+      ['an input of no name', { inputs: [{}] }, [], {}, '"body.inputs.0.name" in the request'],
+      ['an input twice', { inputs: [image, image] }, [], {}, 'has the name "image", which another'],
+      [
+        'another datatype',
+        { inputs: [{ ...image, datatype: 'FP64' }] },
+        [],
+        {},
+        'the input "image" is FP64 and must be FP32',
+      ],
+      [
+        'a negative size',
+        { inputs: [{ ...image, shape: [-1, 784] }] },
+        [],
+        {},
+        '"body.inputs.0.shape.0" in the request is -1',
+      ],
+      [
+        'a size that overflows',
+        { inputs: [{ ...image, shape: [2 ** 31, 2 ** 31] }] },
+        [],
+        {},
+        '784 elements, which are not those of the shape',
+      ],
+      ['no rows', { inputs: [{ ...image, shape: [0, 784], data: [] }] }, [], {}, 'without rows'],
+      ['an unknown output', { inputs: [image], outputs: [{ name: 'x' }] }, [], {}, 'no output "x"'],
+      [
+        'an output twice',
+        { inputs: [image], outputs: [{ name: 'x' }, { name: 'x' }] },
+        [],
+        {},
+        'has the name "x", which another output has',
+      ],
+      ['too few bytes', { inputs: [binary] }, [bytes.subarray(1)], {}, '3135 bytes are left'],
+      ['too many bytes', { inputs: [binary] }, [bytes, bytes], {}, '3136 bytes after those of its'],
+      [
+        'bytes and data',
+        { inputs: [{ ...binary, data: image.data }] },
+        [bytes],
+        {},
+        'has both data and binary_data_size',
+      ],
+      [
+        'a header of no length',
+        { inputs: [binary] },
+        [bytes],
+        { 'inference-header-content-length': '-1' },
+        'Inference-Header-Content-Length is "-1", and no length',
+      ],
+      [
+        'a header beyond the body',
+        { inputs: [image] },
+        [],
+        { 'inference-header-content-length': '999999' },
+        'Inference-Header-Content-Length is 999999',
+      ],
+      [
+        'a parameter of an object',
+        { inputs: [image], parameters: { priority: {} } },
+        [],
+        {},
+        '"body.parameters.priority" in the request',
+      ],
+      ['a wrong priority', { inputs: [image], parameters: { priority: -1 } }, [], {}, 'is -1'],
+      ['an id of no string', { inputs: [image], id: 5 }, [], {}, '"body.id" in the request is 5'],
+      [
+        'no gzip',
+        { inputs: [image] },
+        [],
+        { 'content-encoding': 'gzip' },
+        'The body cannot be decompressed',
+      ],
+    ])('[18.4] %s, with status 400', async (_, json, parts, headers, message) => {
+      const { client } = await start({ servings: ['digits'] });
+      const reply = await client.infer('digits', json, parts, headers);
+
+      expect(reply.json).toEqual({ error: expect.stringContaining(message) });
+      expect([reply.status, reply.headers.get('content-type')]).toEqual([400, 'application/json']);
+      // The connection and the server are as before.
+      expect((await client.infer('digits', { inputs: [zeros(1)] })).status).toBe(200);
+    });
+  });
+
+  it('[18.5] Errors have the status of the table, and those of the application no details', async () => {
+    const { client } = await start();
+    const input = { inputs: [{ name: 'input', shape: [1], datatype: 'BYTES', data: ['1'] }] };
+    const shared = {
+      inputs: [
+        {
+          name: 'input',
+          shape: [1],
+          datatype: 'BYTES',
+          parameters: { shared_memory_region: 'r', shared_memory_byte_size: 8 },
+        },
+      ],
+    };
+    const seen = await Promise.all([
+      client.infer('nix', input),
+      client.infer('digits/versions/2', input),
+      client.infer('failing', input),
+      client.infer('echo', shared),
+      client.infer('held', { ...input, parameters: { timeout: 1000 } }),
+      client.infer('echo', input, [], { 'content-encoding': 'br' }),
+      client.send('/v2/models/echo/infer'),
+      client.send('/v2/models/echo', { method: 'DELETE' }),
+      client.send('/v2/systemsharedmemory/status'),
+    ]);
+    held.batches.forEach((batch) => batch.finish(batch.rows));
+
+    expect(seen.map(({ status, json }) => [status, json])).toEqual([
+      [404, { error: expect.stringContaining('There is no model "nix"') }],
+      [404, { error: 'Model "digits" has no version "2"; it has 1' }],
+      [500, { error: 'Internal Server Error (SERVING_BATCH_FAILED)' }],
+      [501, { error: 'Shared memory is not supported; send the tensors themselves' }],
+      [504, { error: 'Gateway Timeout (SERVING_DEADLINE_EXCEEDED)' }],
+      [415, { error: 'The content encoding is "br"; allowed are gzip and deflate' }],
+      [405, { error: 'This call of the protocol is a POST' }],
+      [405, { error: 'This call of the protocol is a GET' }],
+      [501, { error: 'Shared memory is not supported; send the tensors themselves' }],
+    ]);
+    expect(new Set(seen.map(({ headers }) => headers.get('content-type')))).toEqual(
+      new Set(['application/json']),
+    );
+  });
+
+  it('[18.7] A client that leaves frees the place of its rows', async () => {
+    const { client, site } = await start();
+    const servings = site.app.get(ServingService);
+    const queued = () => servings.get('held').queued;
+    const body = JSON.stringify({
+      inputs: [{ name: 'input', shape: [1], datatype: 'BYTES', data: ['1'] }],
+    });
+    const leave = new AbortController();
+    const init = { method: 'POST', body };
+
+    const first = client.send('/v2/models/held/infer', init);
+    await until(() => held.batches.length === 1);
+    const leaving = client.send('/v2/models/held/infer', { ...init, signal: leave.signal });
+    const left = expect(leaving).rejects.toThrow();
+    await until(() => queued() === 1);
+    leave.abort();
+    await until(() => queued() === 0);
+
+    held.next().finish([1]);
+    await left;
+    expect((await first).status).toBe(200);
+    expect(servings.counters().get('held')!.failed).toEqual({ SERVING_CANCELLED: 1 });
+  });
+
+  it('[18.12] Guards refuse before a byte of the body is read, and probes pass them', async () => {
+    const { client } = await start({ guards: [KeyGuard] });
+    const { hostname, port } = new URL(client.url);
+
+    // The body has begun and never ends; the answer is there all the same.
+    const status = await new Promise((resolve, reject) => {
+      const request = httpRequest(
+        { hostname, port, method: 'POST', path: '/v2/models/digits/infer' },
+        (response) => {
+          resolve(response.statusCode);
+          request.destroy();
+        },
+      );
+      request.on('error', reject);
+      request.write('{"inputs":');
+    });
+    expect(status).toBe(401);
+    expect(await client.send('/v2')).toMatchObject({
+      status: 401,
+      json: { error: 'Give the header x-key' },
+    });
+    expect((await client.send('/v2/health/ready')).status).toBe(200);
+    expect((await client.send('/v2', { headers: { 'x-key': 'right' } })).status).toBe(200);
+  });
+
+  it('[18.12] Guards, interceptors, prefix and versions of the application apply, and not to the form', async () => {
+    const seen: string[] = [];
+    const { site } = await start({ servings: ['digits'] }, (app) => {
+      app.setGlobalPrefix('api');
+      app.enableVersioning({ type: VersioningType.URI, defaultVersion: '1' });
+      app.useGlobalGuards({
+        canActivate(context: ExecutionContext) {
+          seen.push(context.switchToHttp().getRequest<{ url: string }>().url);
+          return true;
+        },
+      });
+      app.useGlobalInterceptors({
+        intercept: (_, next) => next.handle().pipe(map((data: unknown) => ({ wrapped: data }))),
+      });
+    });
+    const client = await Client.of(site, '/api');
+
+    expect((await client.send('/v2/health/live')).json).toEqual({ live: true });
+    expect((await client.infer('digits', { inputs: [zeros(1)] })).json).toMatchObject({
+      model_name: 'digits',
+    });
+    expect(seen).toEqual(['/api/v2/health/live', '/api/v2/models/digits/infer']);
+  });
+
+  it('[18.12] The bodies of other routes are parsed as before', async () => {
+    const { site } = await start();
+
+    await expect(site.post('/other', { a: [1] })).resolves.toMatchObject({
+      status: 201,
+      body: { a: [1] },
+    });
+    expect((await site.post('/other', 'x'.repeat(3 * 2 ** 20))).status).toBe(413);
+  });
+
+  it('[18.13] Bodies beyond a limit are refused with status 413, compressed or not', async () => {
+    const { client } = await start({ bodyLimit: 100_000, jsonLimit: 20_000 });
+    const large = Buffer.alloc(200_000);
+    const stream = () =>
+      new ReadableStream({
+        start(controller) {
+          controller.enqueue(large);
+          controller.close();
+        },
+      });
+    const send = (init: RequestInit) =>
+      client.send('/v2/models/digits/infer', { method: 'POST', ...init });
+
+    const replies = [
+      await send({ body: large }),
+      await send({ body: stream(), duplex: 'half' } as RequestInit),
+      await send({ body: gzipSync(large), headers: { 'content-encoding': 'gzip' } }),
+      await send({ body: large.subarray(0, 50_000) }),
+    ];
+    expect(replies.map(({ status }) => status)).toEqual([413, 413, 413, 413]);
+    expect(replies[0]!.json['error']).toContain('more than 100000 bytes');
+    expect(replies[3]!.json['error']).toContain('(jsonLimit); send tensors as binary data');
+    const deep = await send({ body: `{"inputs":${'['.repeat(65)}` });
+    expect(deep).toMatchObject({ status: 400, json: { error: expect.stringContaining('deeper') } });
+    expect((await client.infer('digits', { inputs: [zeros(1)] })).status).toBe(200);
+  });
+
+  it('[18.13] Large binary bodies need no larger limit of the application', async () => {
+    const { client } = await start();
+    const rows = 1000;
+    const bytes = Buffer.alloc(rows * 784 * 4);
+
+    const { status, json } = await client.infer(
+      'digits',
+      {
+        inputs: [
+          {
+            name: 'image',
+            shape: [rows, 784],
+            datatype: 'FP32',
+            parameters: { binary_data_size: bytes.length },
+          },
+        ],
+      },
+      [bytes],
+      // Nest's parser would take this type, and refuse its size.
+      { 'content-type': 'application/json' },
+    );
+    expect([status, json['outputs']]).toEqual([
+      200,
+      [expect.objectContaining({ shape: [rows, 10] })],
+    ]);
+  });
+
+  it('[18.14] Requests may be compressed, and replies are where the client accepts it', async () => {
+    const { client } = await start();
+    const body = Buffer.from(JSON.stringify({ inputs: [zeros(60)] }));
+    const send = (encoding: string, accept: string) =>
+      new Promise<IncomingMessage & { body: Buffer }>((resolve, reject) => {
+        const request = httpRequest(
+          `${client.url}/v2/models/digits/infer`,
+          {
+            method: 'POST',
+            headers: { 'content-encoding': encoding, 'accept-encoding': accept },
+          },
+          (response) => {
+            const chunks: Buffer[] = [];
+            response.on('data', (chunk: Buffer) => chunks.push(chunk));
+            response.on('end', () =>
+              resolve(Object.assign(response, { body: Buffer.concat(chunks) })),
+            );
+          },
+        );
+        request.on('error', reject);
+        request.end(encoding === 'gzip' ? gzipSync(body) : deflateSync(body));
+      });
+
+    const gzipped = await send('gzip', 'br, gzip, deflate');
+    const deflated = await send('deflate', 'gzip;q=0, deflate');
+    const plain = await send('gzip', 'identity');
+
+    expect([gzipped, deflated, plain].map(({ headers }) => headers['content-encoding'])).toEqual([
+      'gzip',
+      'deflate',
+      undefined,
+    ]);
+    expect(gunzipSync(gzipped.body)).toEqual(plain.body);
+    expect(inflateSync(deflated.body)).toEqual(plain.body);
+  });
+
+  it('[18.11] Models are loaded and unloaded behind guards, and the index shows it', async () => {
+    const { client } = await start({
+      servings: ['digits', 'echo'],
+      repository: { guards: [KeyGuard] },
+    });
+    const post = (path: string, headers: Record<string, string> = {}, body?: string) =>
+      client.send(`/v2/repository/${path}`, { method: 'POST', headers, ...(body && { body }) });
+    const key = { 'x-key': 'right' };
+
+    expect((await post('models/digits/unload')).status).toBe(401);
+    const unloaded = await post('models/digits/unload', key, '{"parameters":{}}');
+    expect([unloaded.status, unloaded.bytes.length]).toEqual([200, 0]);
+    expect((await post('index')).json).toEqual([
+      { name: 'digits', version: '1', state: 'UNAVAILABLE', reason: 'unloaded' },
+      { name: 'echo', version: '1', state: 'READY', reason: '' },
+    ]);
+    expect((await post('index', {}, '{"ready":true}')).json).toHaveLength(1);
+    expect(await client.infer('digits', { inputs: [zeros(1)] })).toMatchObject({
+      status: 503,
+      json: { error: expect.stringContaining('was unloaded') },
+    });
+    expect((await client.send('/v2/models/digits/ready')).status).toBe(503);
+    expect((await client.send('/v2/health/ready')).status).toBe(200);
+
+    const config = '{"parameters":{"config":"{}"}}';
+    expect((await post('models/digits/load', key, config)).status).toBe(501);
+    expect((await post('models/digits/load', key)).status).toBe(200);
+    expect((await client.infer('digits', { inputs: [zeros(1)] })).status).toBe(200);
+  });
+
+  it('[18.11] Without the option nobody loads or unloads', async () => {
+    const { client } = await start();
+    const { status } = await client.send('/v2/repository/models/digits/unload', { method: 'POST' });
+
+    expect(status).toBe(501);
+    expect((await client.infer('digits', { inputs: [zeros(1)] })).status).toBe(200);
+  });
+});

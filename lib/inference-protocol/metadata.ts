@@ -46,7 +46,7 @@ export interface ModelConfig {
   readonly name: string;
   readonly platform: string;
   readonly backend: string;
-  /** 0 where a tensor has rows on another axis than the first, or none at all. */
+  /** 0 where the rows of a tensor are not on the first of several axes. */
   readonly max_batch_size: number;
   readonly input: readonly TensorConfig[];
   readonly output: readonly TensorConfig[];
@@ -61,7 +61,8 @@ export interface ModelConfig {
 export function configOf(model: OfferedModel): ModelConfig {
   const { name, inputs, outputs, profile, isDecoupled } = model;
   const ports = [...inputs.ports, ...outputs.ports];
-  const hasRows = ports.every(({ batchAxis }) => batchAxis === 0);
+  // Clients that drop the axis of rows need another one to be left.
+  const hasRows = ports.every(({ batchAxis, shape }) => batchAxis === 0 && shape.length > 1);
   const config = ({ name: port, type, shape }: Port): TensorConfig => ({
     name: port,
     data_type: dataTypeOf(datatypeOf(type)),

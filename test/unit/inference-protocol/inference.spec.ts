@@ -244,9 +244,10 @@ describe('Inference', () => {
       dynamic_batching: { preferred_batch_size: [], max_queue_delay_microseconds: 20_000 },
       model_transaction_policy: { decoupled: false },
     });
-    expect(configOf(models.find('upper')).input).toEqual([
-      { name: 'text', data_type: 'TYPE_STRING', dims: [] },
-    ]);
+    expect(configOf(models.find('upper'))).toMatchObject({
+      max_batch_size: 0,
+      input: [{ name: 'text', data_type: 'TYPE_STRING', dims: [-1] }],
+    });
   });
 
   it.each([

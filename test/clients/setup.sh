@@ -1,0 +1,22 @@
+#!/bin/sh
+# Installs the clients of the Open Inference Protocol that tests call a server with, into
+# $INFERENCE_CLIENTS (default: node_modules/.cache/inference-clients). What is there is kept.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+clients=${INFERENCE_CLIENTS:-$here/../../node_modules/.cache/inference-clients}
+python=${PYTHON:-python3.11}
+mkdir -p "$clients"
+
+# A virtual environment for each, because they need different versions of the same packages.
+environment() {
+  name=$1
+  shift
+  [ -x "$clients/$name/bin/python" ] || "$python" -m venv "$clients/$name"
+  "$clients/$name/bin/pip" install --quiet --disable-pip-version-check "$@"
+}
+environment client 'tritonclient[http,grpc]==2.73.0' ml_dtypes==0.5.4 numpy==2.4.6
+environment kserve kserve==0.21.0
+# The last wheel with the program perf_analyzer that runs on Debian 12 (x86-64). It needs no GPU, only
+# this library of CUDA, and libb64 of Debian: apt-get install libb64-0d
+environment perf --no-deps tritonclient==2.51.0 nvidia-cuda-runtime-cu12==12.9.79
+echo "ready in $clients"

@@ -7,6 +7,7 @@ import { fuzz, type FuzzReport } from './fuzz.js';
 import { handshakes } from './handshakes.js';
 import { batchedOverHttp, functionOverHttp, modelOverHttp } from './http.js';
 import type { Memory } from './memory.js';
+import { openProtocol, protocolOverHttp } from './protocol.js';
 import { functionCalls, modelCalls, sizedCalls, threadCalls } from './service.js';
 import { openSite } from './site.js';
 import { streams } from './streams.js';
@@ -29,6 +30,7 @@ console.log(
   `${count} hostile calls of each entry, seed ${seed}; ${availableParallelism()} x ${cpus()[0]?.model}, Node ${process.version}`,
 );
 const sites = { express: await openSite('express'), fastify: await openSite('fastify') };
+const doors = { express: await openProtocol('express'), fastify: await openProtocol('fastify') };
 const [express, fastify] = await Promise.all([sites.express.getUrl(), sites.fastify.getUrl()]);
 const servings = sites.express.get(ServingService);
 const clusters = [await handshakes(), await streams()];
@@ -40,6 +42,8 @@ const entries: readonly Entry[] = [
   threadCalls(servings),
   await modelCalls(servings),
   sizedCalls(servings),
+  await protocolOverHttp('inference protocol, Express', await doors.express.getUrl()),
+  await protocolOverHttp('inference protocol, Fastify', await doors.fastify.getUrl()),
   await frames(),
   ...clusters,
 ];
@@ -50,7 +54,9 @@ for (const entry of entries.filter(({ name }) => name.includes(options.only))) {
   const report = await fuzz(entry, { count, seed });
   failed = print(report, (performance.now() - startedAt) / 1000) || failed;
 }
-await Promise.all([sites.express, sites.fastify, ...clusters].map((each) => each.close()));
+await Promise.all(
+  [...Object.values(sites), ...Object.values(doors), ...clusters].map((each) => each.close()),
+);
 process.exitCode = failed ? 1 : 0;
 
 /** Prints the report; true if it is bad. */

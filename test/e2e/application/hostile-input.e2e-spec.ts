@@ -22,7 +22,7 @@ function fuzz(...args: readonly string[]): Promise<Ended> {
   });
 }
 
-it('[L6] [L7] [4.6] [4.9] [6.1] [6.5] [11] Hundreds of hostile calls through each entry are answered correctly or refused alone with typed errors', async () => {
+it('[18.17] [L6] [L7] [4.6] [4.9] [6.1] [6.5] [11] Hundreds of hostile calls through each entry are answered correctly or refused alone with typed errors', async () => {
   const { code, output } = await fuzz('--count', '500', '--seed', '4');
 
   expect({ code, output }).toEqual({ code: 0, output: expect.not.stringContaining('FAILED') });
@@ -41,6 +41,8 @@ it('[L6] [L7] [4.6] [4.9] [6.1] [6.5] [11] Hundreds of hostile calls through eac
       'service, thread',
       'service, model',
       'service, allowedSizes',
+      'inference protocol, Express',
+      'inference protocol, Fastify',
       'frames',
       'cluster, handshake',
       'cluster, streams',

@@ -2,8 +2,8 @@ import { ConfigurableModuleBuilder, Module, type Provider } from '@nestjs/common
 import { HttpAdapterHost, ModuleRef } from '@nestjs/core';
 import { HealthController } from './http/health.controller.js';
 import { InferenceController } from './http/inference.controller.js';
-import { RefusingController } from './http/refusing.controller.js';
 import { RepositoryController } from './http/repository.controller.js';
+import { SharedMemoryController } from './http/shared-memory.controller.js';
 import { leaveBodiesUnparsed } from './http/unparsed-bodies.js';
 import { InferenceServer } from './inference-server.js';
 import { type InferenceProtocolOptions, resolveProtocol } from './options.js';
@@ -26,7 +26,12 @@ const serverProvider: Provider = {
  * as those of Triton and KServe. Import it once, next to `ServingModule`.
  */
 @Module({
-  controllers: [HealthController, InferenceController, RepositoryController, RefusingController],
+  controllers: [
+    HealthController,
+    InferenceController,
+    RepositoryController,
+    SharedMemoryController,
+  ],
   providers: [serverProvider, ProtocolGuards, RepositoryGuards],
 })
 export class InferenceProtocolModule extends ConfigurableModuleClass {

@@ -1,12 +1,11 @@
 import { Controller, Get, HttpStatus, Res, UseFilters, VERSION_NEUTRAL } from '@nestjs/common';
 import { InferenceServer } from '../inference-server.js';
-import { ProtocolExceptionFilter } from './protocol-exception.filter.js';
+import { ProtocolController } from './routes.js';
 import { answer, answerWith, type PlatformResponse } from './send-reply.js';
 import { jsonReply } from './write-reply.js';
 
 /** The calls of probes, which the guards of the module do not see. */
-@Controller({ path: 'v2/health', version: VERSION_NEUTRAL })
-@UseFilters(ProtocolExceptionFilter)
+@ProtocolController('/health')
 export class HealthController {
   constructor(private readonly server: InferenceServer) {}
 

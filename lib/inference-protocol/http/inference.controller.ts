@@ -1,5 +1,4 @@
 import {
-  Controller,
   createParamDecorator,
   type ExecutionContext,
   Get,
@@ -7,16 +6,13 @@ import {
   Param,
   Post,
   Res,
-  UseFilters,
   UseGuards,
-  VERSION_NEUTRAL,
 } from '@nestjs/common';
 import { callerOf, optionsOf } from '../../context/request-caller.js';
 import { InferenceServer } from '../inference-server.js';
 import { ProtocolGuards } from '../protocol-guards.js';
-import { ProtocolExceptionFilter } from './protocol-exception.filter.js';
 import { readRequest } from './read-request.js';
-import { ofModel } from './routes.js';
+import { ofModel, ProtocolController } from './routes.js';
 import { answer, answerWith, type PlatformResponse, requestOf } from './send-reply.js';
 import { jsonReply, writeReply } from './write-reply.js';
 
@@ -32,9 +28,8 @@ interface ModelPath {
 // `@Res()` keeps Nest from answering, in whatever form the application gives its replies.
 
 /** The calls of a model over HTTP. */
-@Controller({ path: 'v2', version: VERSION_NEUTRAL })
+@ProtocolController('')
 @UseGuards(ProtocolGuards)
-@UseFilters(ProtocolExceptionFilter)
 export class InferenceController {
   constructor(private readonly server: InferenceServer) {}
 

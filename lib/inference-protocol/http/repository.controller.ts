@@ -1,27 +1,17 @@
-import {
-  Controller,
-  HttpStatus,
-  Param,
-  Post,
-  Res,
-  UseFilters,
-  UseGuards,
-  VERSION_NEUTRAL,
-} from '@nestjs/common';
+import { HttpStatus, Param, Post, Res, UseGuards } from '@nestjs/common';
 import { InvalidInputError } from '../../errors.js';
 import { formatValue } from '../../format.js';
 import { InferenceServer } from '../inference-server.js';
 import { ProtocolGuards, RepositoryGuards } from '../protocol-guards.js';
-import { ProtocolExceptionFilter } from './protocol-exception.filter.js';
 import { partsOf, readJsonBody } from './read-request.js';
+import { ProtocolController } from './routes.js';
 import { answer, answerWith, type PlatformResponse, requestOf } from './send-reply.js';
 
 const EMPTY = { headers: {}, chunks: [] };
 
 /** The index of models, and the calls that change it. */
-@Controller({ path: 'v2/repository', version: VERSION_NEUTRAL })
+@ProtocolController('/repository')
 @UseGuards(ProtocolGuards)
-@UseFilters(ProtocolExceptionFilter)
 export class RepositoryController {
   constructor(private readonly server: InferenceServer) {}
 

@@ -1,32 +1,29 @@
+import {
+  applyDecorators,
+  Controller,
+  SetMetadata,
+  UseFilters,
+  VERSION_NEUTRAL,
+} from '@nestjs/common';
+import { ProtocolExceptionFilter } from './protocol-exception.filter.js';
+
+/** `@nestjs/swagger` leaves such controllers out: the protocol has a document of its own. */
+const EXCLUDED_FROM_OPENAPI = 'swagger/apiExcludeController';
+
+/** A controller of the protocol, whose paths have no version of the application. */
+export function ProtocolController(path: string): ClassDecorator {
+  return applyDecorators(
+    Controller({ path: `v2${path}`, version: VERSION_NEUTRAL }),
+    UseFilters(ProtocolExceptionFilter),
+    SetMetadata(EXCLUDED_FROM_OPENAPI, [true]),
+  );
+}
+
 /** The paths of a call of a model, with and without a version. */
 export function ofModel(call: string): string[] {
   return ['models/:model', 'models/:model/versions/:version'].map((path) => path + call);
 }
 
-/** Calls that read. */
-export const READ: string[] = [
-  '',
-  'health/live',
-  'health/ready',
-  'models/stats',
-  ...['', '/ready', '/config', '/stats'].flatMap(ofModel),
-];
-
-/** Calls that have a body. */
-export const CALL: string[] = [
-  ...ofModel('/infer'),
-  'repository/index',
-  'repository/models/:model/load',
-  'repository/models/:model/unload',
-];
-
-/** Calls of extensions that are not supported. */
-export const UNSUPPORTED: string[] = ['systemsharedmemory', 'cudasharedmemory'].flatMap(
-  (memory) => [
-    `${memory}/status`,
-    `${memory}/region/:region/status`,
-    `${memory}/region/:region/register`,
-    `${memory}/unregister`,
-    `${memory}/region/:region/unregister`,
-  ],
-);
+/** The URLs of calls with a body, behind whatever prefix the application has. */
+export const CALL =
+  /\/v2\/(?:models\/[^/]+\/(?:versions\/[^/]+\/)?infer|repository\/(?:index|models\/[^/]+\/(?:un)?load))\/?(?:\?|$)/i;

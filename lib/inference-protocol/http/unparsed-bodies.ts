@@ -1,12 +1,9 @@
 import type { IncomingMessage } from 'node:http';
 import type { HttpServer } from '@nestjs/common';
+import { CALL } from './routes.js';
 
 /** No parser of an application reads bodies of this type. */
 const PRIVATE_TYPE = 'application/x-inference-protocol';
-
-/** The calls with a body, behind whatever prefix the application has. */
-const WITH_BODY =
-  /\/v2\/(?:models\/[^/]+\/(?:versions\/[^/]+\/)?infer|repository\/[^?]*)\/?(?:\?|$)/i;
 
 /** The part of Fastify that is used. */
 interface FastifyInstance {
@@ -41,7 +38,7 @@ export function leaveBodiesUnparsed(adapter: HttpServer): void {
 }
 
 function hideType(request: IncomingMessage): void {
-  if (request.method === 'POST' && WITH_BODY.test(request.url ?? '')) {
+  if (request.method === 'POST' && CALL.test(request.url ?? '')) {
     request.headers['content-type'] = PRIVATE_TYPE;
   }
 }

@@ -3,8 +3,10 @@ import type { JsonLimits } from '../json/read-context.js';
 
 const QUOTE = 0x22;
 const BACKSLASH = 0x5c;
-const OPENING = new Set([0x5b, 0x7b]);
-const CLOSING = new Set([0x5d, 0x7d]);
+/** The bytes of `[` and `{`, and those of `]` and `}`, differ in this bit alone. */
+const CURLY = 0x20;
+const OPENING = 0x7b;
+const CLOSING = 0x7d;
 
 /**
  * Refuses JSON with too many or too deep lists and objects before it is parsed: a parser would make
@@ -17,15 +19,13 @@ export function checkNesting(
   { depth, nodes }: Pick<JsonLimits, 'depth' | 'nodes'>,
 ): void {
   const bytes = typeof json === 'string' ? Buffer.from(json) : json;
-  let [inText, open, count] = [false, 0, 0];
+  let open = 0;
+  let count = 0;
   for (let i = 0; i < bytes.length; i++) {
     const byte = bytes[i]!;
-    if (inText) {
-      i += byte === BACKSLASH ? 1 : 0;
-      inText = byte !== QUOTE;
-    } else if (byte === QUOTE) {
-      inText = true;
-    } else if (OPENING.has(byte)) {
+    if (byte === QUOTE) {
+      i = endOfText(bytes, i);
+    } else if ((byte | CURLY) === OPENING) {
       open++;
       count++;
       if (open > depth) {
@@ -37,8 +37,20 @@ export function checkNesting(
             'list, or as binary data',
         );
       }
-    } else if (CLOSING.has(byte)) {
+    } else if ((byte | CURLY) === CLOSING) {
       open--;
     }
   }
+}
+
+/** The index of the quote that ends the text, or the end of the bytes. */
+function endOfText(bytes: Buffer, start: number): number {
+  for (let i = start + 1; i < bytes.length; i++) {
+    const byte = bytes[i]!;
+    if (byte === QUOTE) {
+      return i;
+    }
+    i += byte === BACKSLASH ? 1 : 0;
+  }
+  return bytes.length;
 }

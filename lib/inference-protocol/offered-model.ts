@@ -72,10 +72,13 @@ export class OfferedModel {
     return !this.isUnloaded && healthOf(this.name, this.own).isReady;
   }
 
-  /** The reason why it is not ready; empty where it is. */
+  /** The reason why it is not ready; empty where it is. It says nothing of the application. */
   get reason(): string {
-    const { isReady, reason = 'it takes no calls' } = healthOf(this.name, this.own);
-    return this.isUnloaded ? 'unloaded' : isReady ? '' : reason;
+    const { isReady, state } = healthOf(this.name, this.own);
+    if (this.isUnloaded) {
+      return 'unloaded';
+    }
+    return isReady ? '' : state === 'ready' ? 'no partition works' : state;
   }
 
   /** Whether a request may have several replies. */

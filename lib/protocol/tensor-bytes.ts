@@ -48,7 +48,7 @@ export function tensorOfBytes(
   }
   const size = storage.BYTES_PER_ELEMENT;
   const count = checkSize(datatype, size, shape, bytes, context);
-  if (type === 'bool' && bytes.some((byte) => byte > 1)) {
+  if (type === 'bool' && !isBool(bytes)) {
     context.fail('has a byte that is neither 0 nor 1; BOOL holds these');
   }
   const isAligned = bytes.byteOffset % size === 0 && !BIG_ENDIAN;
@@ -59,6 +59,15 @@ export function tensorOfBytes(
 /** The name of the tensor's type in the protocol. */
 export function datatypeOfTensor({ type }: Tensor): string {
   return datatypeOf(type);
+}
+
+function isBool(bytes: Uint8Array): boolean {
+  for (let i = 0; i < bytes.length; i++) {
+    if (bytes[i]! > 1) {
+      return false;
+    }
+  }
+  return true;
 }
 
 function swapped(bytes: Uint8Array, size: number): Uint8Array {
@@ -105,6 +114,8 @@ function stringsOf(bytes: Uint8Array, shape: readonly number[], context: ReadCon
   if (count === Infinity) {
     context.fail(`has ${bytes.byteLength} bytes, too few for BYTES[${shape.join(', ')}]`);
   }
+  // A string in memory takes many times the four bytes of an empty one.
+  context.countNodes(count);
   const { buffer, byteOffset, byteLength } = bytes;
   const source = Buffer.from(buffer, byteOffset, byteLength);
   const strings: string[] = [];

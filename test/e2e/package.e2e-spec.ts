@@ -191,7 +191,14 @@ describe('The packed package', () => {
   it('[D3] The types compile with exactOptionalPropertyTypes and without skipLibCheck', async () => {
     const peers = ['@nestjs/microservices', '@nestjs/terminus', '@opentelemetry/api'];
     const app = await install('exact-types', ['@types/node', ...peers]);
-    const entries = ['', '/distribution', '/inference-protocol', '/opentelemetry', '/terminus', '/testing'];
+    const entries = [
+      '',
+      '/distribution',
+      '/inference-protocol',
+      '/opentelemetry',
+      '/terminus',
+      '/testing',
+    ];
     const source = `${entries.map((entry, i) => `import * as e${i} from 'nestjs-serving${entry}';`).join(' ')}
       export const length: Promise<number> = e0.createServing(e0.defineServing({
         name: 'lengths',

@@ -235,6 +235,9 @@ const attack = (request: Request, sent: () => Promise<Outcome>): Attack => ({
     JSON.stringify(request.body.subarray(0, 400).toString('latin1')),
 });
 
+const probabilitiesIn = ({ body }: Answer): Float32Array =>
+  new Float32Array(Uint8Array.from(body.subarray(-40)).buffer);
+
 /** The Open Inference Protocol over HTTP: the JSON, the bytes behind it, and all that says where. */
 export async function protocolOverHttp(name: string, url: string): Promise<Entry> {
   const valid = images.map((pixels): Request => {
@@ -258,8 +261,6 @@ export async function protocolOverHttp(name: string, url: string): Promise<Entry
       body: Buffer.concat([head, bytes]),
     };
   });
-  const probabilitiesIn = ({ body }: Answer): Float32Array =>
-    new Float32Array(Uint8Array.from(body.subarray(-40)).buffer);
   // One after the other, each alone.
   const alone: Float32Array[] = [];
   for (const request of valid) {

@@ -1,4 +1,4 @@
-import { Controller, Get, HttpStatus, Res, UseFilters, VERSION_NEUTRAL } from '@nestjs/common';
+import { Get, HttpStatus, Res } from '@nestjs/common';
 import { InferenceServer } from '../inference-server.js';
 import { ProtocolController } from './routes.js';
 import { answer, answerWith, type PlatformResponse } from './send-reply.js';

@@ -39,11 +39,8 @@ export async function answerWith(
   const size = chunks.reduce((sum, chunk) => sum + chunk.byteLength, 0);
   const compression = size < LEAST_COMPRESSED ? undefined : compressionFor(raw.req);
   if (compression) {
-    raw.writeHead(status, {
-      ...headers,
-      'content-encoding': compression.name,
-      vary: 'accept-encoding',
-    });
+    raw.appendHeader('vary', 'accept-encoding');
+    raw.writeHead(status, { ...headers, 'content-encoding': compression.name });
     // A client that leaves meanwhile is no error.
     await pipeline(Readable.from(chunks), compression.stream, raw).catch(() => undefined);
     return;

@@ -49,6 +49,8 @@ const imports = [
   }),
 ];
 
+const allTrue = (names: string[]) => Object.fromEntries(names.map((name) => [name, true]));
+
 describeUnless(clientsMissing, 'Clients of the Open Inference Protocol', () => {
   describeOnPlatforms('An application', (listen) => {
     const hostOf = async (prefix?: string): Promise<string> => {
@@ -68,8 +70,6 @@ describeUnless(clientsMissing, 'Clients of the Open Inference Protocol', () => {
           'triton_http.py',
           [host, prefix].filter(Boolean).join('/'),
         );
-        const all = (value: boolean, names: string[]) =>
-          Object.fromEntries(names.map((name) => [name, value]));
         const ends = [null, 'gzip', 'deflate'];
 
         expect(seen).toEqual({
@@ -91,8 +91,7 @@ describeUnless(clientsMissing, 'Clients of the Open Inference Protocol', () => {
               [true, 'a'],
             ]),
           ),
-          compressed: all(
-            true,
+          compressed: allTrue(
             ends.flatMap((sent) => ends.map((got) => `${sent ?? 'None'} ${got ?? 'None'}`)),
           ),
           async: [
@@ -101,8 +100,7 @@ describeUnless(clientsMissing, 'Clients of the Open Inference Protocol', () => {
             [3, 10],
           ],
           types: {
-            ...all(
-              true,
+            ...allTrue(
               ['BOOL', 'BYTES', 'FP32', 'FP64', 'INT8', 'UINT8', 'INT16', 'UINT16']
                 .concat(['INT32', 'UINT32', 'INT64', 'UINT64'])
                 .flatMap((type) => [`${type} True`, `${type} False`]),

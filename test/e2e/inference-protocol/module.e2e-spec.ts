@@ -1,5 +1,6 @@
 import { expect, it } from '@jest/globals';
 import { type CanActivate, Controller, Get, Injectable, Module } from '@nestjs/common';
+import { DocumentBuilder, SwaggerModule } from '@nestjs/swagger';
 import { defineServing, ServingModule } from 'nestjs-serving';
 import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
@@ -87,6 +88,8 @@ describeOnPlatforms('InferenceProtocolModule', (listen) => {
       await expect(site.get('/v2/users')).resolves.toMatchObject({ status: 200, body: ['a'] });
     }
     expect((await without.get('/v2/models/lengths')).status).toBe(404);
+    const { paths } = SwaggerModule.createDocument(withDoor.app, new DocumentBuilder().build());
+    expect(Object.keys(paths)).toEqual(['/v2/users']);
   });
 
   it('[18.7] The tenant of a request is that of the option', async () => {

@@ -32,7 +32,7 @@ const tensorsOf = (type: Tensor.Type) =>
     useFactory: () => (rows: unknown) => rows,
   });
 
-const types = sixOfEachType.filter(({ type }) => !type.endsWith('int4'));
+const tensors = sixOfEachType.filter(({ type }) => !type.endsWith('int4'));
 const held = new HeldFunction();
 
 @Injectable()
@@ -102,7 +102,7 @@ class Client {
 const bytesOf = ({ data }: Tensor): Buffer =>
   Array.isArray(data)
     ? Buffer.concat(
-        (data as string[]).map((text) => {
+        data.map((text) => {
           const length = Buffer.alloc(4);
           length.writeUInt32LE(Buffer.byteLength(text));
           return Buffer.concat([length, Buffer.from(text)]);
@@ -128,7 +128,7 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
           ServingModule.forRoot({
             servings: [
               digits,
-              ...types.map(({ type }) => tensorsOf(type)),
+              ...tensors.map(({ type }) => tensorsOf(type)),
               defineServing({ name: 'held', batchSize: 1, useFactory: held.useFactory }),
               defineServing({ name: 'echo', useFactory: () => (rows: unknown) => rows }),
               defineServing({
@@ -181,7 +181,7 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
     expect(await get('/v2/models/digits/stats')).toMatchObject({ model_stats: [{ version: '1' }] });
   });
 
-  it.each(types.map((tensor) => [tensor.type, tensor] as const))(
+  it.each(tensors.map((tensor) => [tensor.type, tensor] as const))(
     '[18.3] Elements of %s cross unchanged, as JSON, as binary data, and mixed',
     async (type, tensor) => {
       const { client } = await start();
@@ -524,7 +524,7 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
 
     const replies = [
       await send({ body: large }),
-      await send({ body: stream(), duplex: 'half' } as RequestInit),
+      await send({ body: stream(), duplex: 'half' }),
       await send({ body: gzipSync(large), headers: { 'content-encoding': 'gzip' } }),
       await send({ body: large.subarray(0, 50_000) }),
     ];

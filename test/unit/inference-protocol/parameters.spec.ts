@@ -6,6 +6,12 @@ import { useVirtualTime } from '../../fixtures/async/virtual-time.js';
 const parameters = (entries: Readonly<Record<string, ParameterValue>>) =>
   new Map(Object.entries(entries));
 
+const timeoutOf = (timeout: ParameterValue, left?: number) =>
+  callOptionsOf(parameters({ timeout }), left === undefined ? {} : { deadline: Date.now() + left })
+    .timeout;
+
+const keyOf = (id: ParameterValue) => sequenceStepOf(parameters({ sequence_id: id }))?.key;
+
 describe('The parameters of a request', () => {
   useVirtualTime();
 
@@ -20,12 +26,6 @@ describe('The parameters of a request', () => {
   });
 
   it('[18.7] The timeout is in microseconds, and the earlier of it and the deadline counts', () => {
-    const timeoutOf = (timeout: ParameterValue, left?: number) =>
-      callOptionsOf(
-        parameters({ timeout }),
-        left === undefined ? {} : { deadline: Date.now() + left },
-      ).timeout;
-
     expect(timeoutOf(1500)).toBe(1.5);
     expect(timeoutOf(0)).toBeUndefined();
     expect(timeoutOf(2n ** 63n)).toBeUndefined();
@@ -54,8 +54,6 @@ describe('The parameters of a request', () => {
   });
 
   it('[18.8] A sequence is known by the type and value of its id', () => {
-    const keyOf = (id: ParameterValue) => sequenceStepOf(parameters({ sequence_id: id }))?.key;
-
     expect(keyOf(5)).toBe(keyOf(5n));
     expect(keyOf(5)).not.toBe(keyOf('5'));
     expect(keyOf(2n ** 64n - 1n)).not.toBe(keyOf(2n ** 64n - 2n));

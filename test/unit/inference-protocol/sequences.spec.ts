@@ -25,30 +25,30 @@ async function summing(): Promise<LocalServing> {
     },
   });
   await passTime(serving.start());
-  return serving as LocalServing;
+  return serving;
 }
 
 const options = {
   servings: [{ serving: 'sums', inputs: { n: 'INT32' }, outputs: { sum: 'INT32' } }],
 };
 
+function stepsOf(core: Inference) {
+  return async (
+    n: number | readonly number[],
+    parameters: Readonly<Record<string, ParameterValue>>,
+    caller: InferenceCaller = {},
+  ): Promise<unknown> => {
+    const rows = [n].flat();
+    const input = new Tensor('int32', rows, [rows.length]);
+    const { outputs } = await passTime(
+      core.infer(requestOf('sums', { n: input }, parameters), caller),
+    );
+    return outputs.get('sum')!.data[0];
+  };
+}
+
 describe('Sequences of the protocol', () => {
   useVirtualTime();
-
-  function stepsOf(core: Inference) {
-    return async (
-      n: number | readonly number[],
-      parameters: Readonly<Record<string, ParameterValue>>,
-      caller: InferenceCaller = {},
-    ): Promise<unknown> => {
-      const rows = [n].flat();
-      const input = new Tensor('int32', rows, [rows.length]);
-      const { outputs } = await passTime(
-        core.infer(requestOf('sums', { n: input }, parameters), caller),
-      );
-      return outputs.get('sum')!.data[0];
-    };
-  }
 
   const START = { sequence_start: true };
   const END = { sequence_end: true };

@@ -529,7 +529,9 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
       await send({ body: large.subarray(0, 50_000) }),
     ];
     expect(replies.map(({ status }) => status)).toEqual([413, 413, 413, 413]);
-    expect(replies[0]!.json['error']).toContain('more than 100000 bytes');
+    for (const { json } of replies.slice(0, 3)) {
+      expect(json['error']).toContain('more than 100000 bytes');
+    }
     expect(replies[3]!.json['error']).toContain('(jsonLimit); send tensors as binary data');
     const deep = await send({ body: `{"inputs":${'['.repeat(65)}` });
     expect(deep).toMatchObject({ status: 400, json: { error: expect.stringContaining('deeper') } });

@@ -52,9 +52,11 @@ export class StatisticsOfModel {
   private lastInference = 0;
   private rows = 0;
   private runs = 0;
+  private hasCache = false;
 
   /** Counts from now on, until the subscription ends. */
-  observe({ own }: OfferedModel): Subscription | undefined {
+  observe({ own, profile }: OfferedModel): Subscription | undefined {
+    this.hasCache = profile?.hasCache ?? false;
     // A handle that a test puts in place of a serving may be without events.
     const subscription = own.eventsOf?.('call:end').subscribe((event) => this.ended(event));
     subscription?.add(own.eventsOf('batch:end').subscribe((event) => this.ran(event)));
@@ -95,7 +97,9 @@ export class StatisticsOfModel {
     add(stages.compute_input, preprocessing);
     add(stages.compute_infer, running);
     add(stages.compute_output, postprocessing);
-    add(event.answeredBy ? stages.cache_hit : stages.cache_miss, total);
+    if (this.hasCache) {
+      add(event.answeredBy === 'cache' ? stages.cache_hit : stages.cache_miss, total);
+    }
   }
 
   private ran({ rows, runTime, revoked }: BatchEndEvent): void {

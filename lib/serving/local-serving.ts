@@ -152,6 +152,7 @@ export class LocalServing<Input = unknown, Output = unknown>
       batchTimeout,
       maxRowsPerCall: options.queue.maxRowsPerCall,
       sessionIdle: options.sessions?.idle,
+      hasCache: options.sharing?.cache !== undefined,
       isSequence: options.sequence !== undefined,
       shapesInput: callbacks.preprocess !== undefined,
       shapesOutput:

@@ -11,6 +11,8 @@ export interface ServingProfile {
   readonly maxRowsPerCall: number;
   /** Milliseconds after which a session ends; undefined without sessions. */
   readonly sessionIdle: number | undefined;
+  /** Whether replies are kept for calls with the same input. */
+  readonly hasCache: boolean;
   /** Whether its rows run step by step. */
   readonly isSequence: boolean;
   /** Whether `preprocess` makes the rows, so that callers pass something else. */

@@ -61,7 +61,7 @@ describe('The statistics of a model', () => {
         queue: { count: 2, ns: 10_000_000 },
         compute_infer: { count: 2, ns: 20_000_000 },
         cache_hit: none,
-        cache_miss: { count: 2 },
+        cache_miss: none,
       },
       batch_stats: [
         { batch_size: 2, compute_infer: { count: 1, ns: 10_000_000 } },
@@ -70,6 +70,38 @@ describe('The statistics of a model', () => {
     });
     expect(after.last_inference).toBeGreaterThan(0);
     await later();
+    await passTime(serving.close());
+  });
+
+  it('[18.10] Answers from a cache are counted where the serving has one', async () => {
+    const store = new Map<string, unknown>();
+    const serving = createServing(
+      {
+        name: 'cached',
+        deduplication: { cache: { ttl: 1000 } },
+        useFactory: () => (rows: readonly string[]) => rows,
+      },
+      undefined,
+      () => ({
+        get: (key) => Promise.resolve(store.get(key)),
+        set: (key, value) => Promise.resolve(store.set(key, value)),
+      }),
+    );
+    await passTime(serving.start());
+    const model = modelsOf([serving]).find('cached');
+    const statistics = new StatisticsOfModel();
+    const subscription = statistics.observe(model);
+
+    for (const text of ['a', 'a', 'b']) {
+      await passTime(serving.batchedRun(text));
+    }
+
+    expect(statistics.of(model).inference_stats).toMatchObject({
+      success: { count: 3 },
+      cache_hit: { count: 1 },
+      cache_miss: { count: 2 },
+    });
+    subscription?.unsubscribe();
     await passTime(serving.close());
   });
 });

@@ -38,6 +38,11 @@ export class InferenceProtocolModule extends ConfigurableModuleClass {
   constructor(host: HttpAdapterHost) {
     super();
     // Before the application is initialised, and its body parsers with it.
-    host.init$.subscribe(() => leaveBodiesUnparsed(host.httpAdapter));
+    if (host.httpAdapter) {
+      leaveBodiesUnparsed(host.httpAdapter);
+    } else if ('init$' in host) {
+      // A testing module gets its adapter later, and an application context none.
+      host.init$.subscribe(() => host.httpAdapter && leaveBodiesUnparsed(host.httpAdapter));
+    }
   }
 }

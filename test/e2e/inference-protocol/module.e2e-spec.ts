@@ -3,6 +3,7 @@ import { type CanActivate, Controller, Get, Injectable, Module } from '@nestjs/c
 import { DocumentBuilder, SwaggerModule } from '@nestjs/swagger';
 import { defineServing, ServingModule } from 'nestjs-serving';
 import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
+import { NestFactory } from '@nestjs/core';
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 import { boot } from '../../fixtures/serving/text-servings.js';
 
@@ -161,6 +162,13 @@ describeOnPlatforms('InferenceProtocolModule', (listen) => {
       sequence_batching: { max_sequence_idle_microseconds: 60_000_000 },
     });
   });
+});
+
+it('[18.15] An application without an HTTP server boots', async () => {
+  const module = { module: class {}, imports: [root, InferenceProtocolModule.forRoot({})] };
+  const app = await NestFactory.createApplicationContext(module, { logger: false });
+
+  await expect(app.close()).resolves.toBeUndefined();
 });
 
 it.each([

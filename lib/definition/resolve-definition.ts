@@ -6,6 +6,7 @@ import { DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidServingError } from '../errors.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import { LONGEST_BACKOFF } from '../partitions/worker/supervised.partition.js';
+import { placesOf } from '../partitions/endpoint/endpoint-options.js';
 import { partitionPerDevice } from '../partitions/onnx/devices.js';
 import { isRemote, remoteModelOf } from '../partitions/onnx/download/remote-model.js';
 import type { ModelPlace } from '../partitions/onnx/model-source.js';
@@ -33,6 +34,7 @@ import {
   whole,
 } from './option-rules.js';
 import { batchCost, batchCostOf } from './batch-cost.js';
+import { endpointModelOf, endpointsOf, isEndpoint, isModel, ofEndpoint } from './endpoint-rules.js';
 import { checkMainThread } from './main-thread-rules.js';
 import { keyOptionsOfSequence, noSequence, ofSequence, sequenceOf } from './sequence-rules.js';
 import { outputAxes, rowTemplate, portsOfTemplate } from './row-template.js';
@@ -204,6 +206,11 @@ const modelFile = pathOr(
   (value) => ArrayBuffer.isView(value),
 );
 
+const fetches: Rule = {
+  check: (value) => isStrings(value) && value.length > 0,
+  allowed: 'a list of names of outputs',
+};
+
 /** The options of a model. */
 const ofModel: Rules = {
   file: { ...modelFile, isRequired: true },
@@ -215,10 +222,7 @@ const ofModel: Rules = {
   session: anObject,
   inputs: axes,
   outputs: axes,
-  fetches: {
-    check: (value) => isStrings(value) && value.length > 0,
-    allowed: 'a list of names of outputs',
-  },
+  fetches,
   state: {
     check: (value) =>
       isRecord(value) &&
@@ -227,6 +231,14 @@ const ofModel: Rules = {
       new Set(Object.values(value)).size === Object.keys(value).length,
     allowed: 'an object of names of outputs by the name of their input',
   },
+};
+
+/** The options of the model of an endpoint. */
+const ofEndpointModel: Rules = {
+  name: { ...aString, isRequired: false },
+  inputs: axes,
+  outputs: axes,
+  fetches,
 };
 
 const kinds: Readonly<Record<string, Rules>> = {
@@ -240,6 +252,16 @@ const kinds: Readonly<Record<string, Rules>> = {
     model: {
       check: (value) => modelFile.check(value) || isRecord(value),
       allowed: `${modelFile.allowed}, or an object of ${Object.keys(ofModel).join(', ')}`,
+    },
+  },
+  endpoint: {
+    ...worker,
+    ...ofEndpoint,
+    model: {
+      check: (value) => aString.check(value) || isRecord(value),
+      allowed:
+        'the name of the model on the server, or an object of ' +
+        Object.keys(ofEndpointModel).join(', '),
     },
   },
   useFactory: {
@@ -284,7 +306,9 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const kind = definitionKind(definition);
   const owner = `Serving ${formatValue(definition.name)} with "${kind}"`;
   checkOptions(owner, definition, { ...common, ...kinds[kind] });
-  if ('model' in definition) {
+  if (isEndpoint(definition)) {
+    checkOptions(owner, endpointModelOf(definition), ofEndpointModel, 'model.');
+  } else if ('model' in definition) {
     checkOptions(owner, modelOptionsOf(definition), ofModel, 'model.');
   }
   const { name, timeout, warmUp = [] } = definition;
@@ -294,8 +318,8 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const sequence = sequenceOf(owner, definition, given);
   const keyOptions = keyOptionsOf(owner, definition, {}, queue.maxRows);
   const otherKeys = sequence ? keyOptionsOfSequence(sequence) : keyOptions;
-  const partitions = partitionsOf(definition);
-  if ('model' in definition) {
+  const partitions = partitionsOf(owner, definition);
+  if (isModel(definition)) {
     checkMainThread(owner, definition, partitions);
   }
   const recovery = recoveryOf(owner, kind, definition.recovery);
@@ -354,7 +378,11 @@ function recoveryOf(
   kind: string,
   options: WorkerRecoveryOptions = {},
 ): ResolvedRecovery {
-  const { idempotent = kind === 'model', isolateFailures = idempotent, retries = 2 } = options;
+  const {
+    idempotent = kind === 'model' || kind === 'endpoint',
+    isolateFailures = idempotent,
+    retries = 2,
+  } = options;
   const { runTimeout, restartDelay = 100, maxRestarts = 5, restartTimeout = 600_000 } = options;
   if (isolateFailures && !idempotent) {
     throw new InvalidServingError(
@@ -390,11 +418,9 @@ function sharingOf(owner: string, options: DeduplicationOptions = {}): Sharing |
 }
 
 /** The option `sessions`, which a model with `state` has by default. */
-export function sessionOptionsOf(
-  definition: ServingOptions & Partial<Pick<ModelRunner, 'model'>>,
-): SessionsOptions | undefined {
-  const { sessions, model } = definition;
-  return sessions ?? (model && modelOptionsOf({ model }).state ? {} : undefined);
+export function sessionOptionsOf(definition: ServingOptions): SessionsOptions | undefined {
+  const state = isModel(definition) ? modelOptionsOf(definition).state : undefined;
+  return definition.sessions ?? (state ? {} : undefined);
 }
 
 function sessionsOf(
@@ -403,7 +429,7 @@ function sessionsOf(
 ): Required<SessionsOptions> | undefined {
   const { deduplication } = definition;
   const sessions = sessionOptionsOf(definition);
-  if (sessions && 'model' in definition && !modelOptionsOf(definition).state) {
+  if (sessions && isModel(definition) && !modelOptionsOf(definition).state) {
     throw new InvalidServingError(
       `${owner}: sessions need the state that they keep; name the inputs and outputs of the model ` +
         "that are one: model: { file, state: { input: 'output' } }",
@@ -581,7 +607,10 @@ function existing(name: string, file: string | URL): string {
 
 function definitionKind(definition: ServingDefinition): string {
   const options = new Map<string, unknown>(Object.entries(definition));
-  const given = Object.keys(kinds).filter((kind) => options.get(kind) !== undefined);
+  const given = Object.keys(kinds).filter(
+    // The model of an endpoint is a part of it.
+    (kind) => options.get(kind) !== undefined && !(kind === 'model' && isEndpoint(definition)),
+  );
   if (given.length !== 1) {
     throw new InvalidServingError(
       `Serving ${formatValue(definition.name)} has ` +
@@ -593,18 +622,24 @@ function definitionKind(definition: ServingDefinition): string {
 }
 
 function runnerOf(definition: ServingDefinition): Pick<ResolvedServing, 'runner' | 'isolation'> {
-  if ('model' in definition || 'useFile' in definition) {
+  if (isEndpoint(definition)) {
+    return { runner: 'endpoint', isolation: undefined };
+  }
+  if (isModel(definition) || 'useFile' in definition) {
     const { isolation = 'thread' } = definition;
-    return { runner: 'model' in definition ? 'model' : 'file', isolation };
+    return { runner: isModel(definition) ? 'model' : 'file', isolation };
   }
   return { runner: 'useFactory' in definition ? 'function' : 'class', isolation: undefined };
 }
 
-function partitionsOf(definition: ServingDefinition): PartitionOptions[] {
+function partitionsOf(owner: string, definition: ServingDefinition): PartitionOptions[] {
+  if (isEndpoint(definition)) {
+    return placesOf(endpointsOf(owner, definition)).map(({ url }) => ({ url }));
+  }
   const { partitions = 1 } = definition;
-  const shared = 'model' in definition ? { ...modelOptionsOf(definition).session } : {};
+  const shared = isModel(definition) ? { ...modelOptionsOf(definition).session } : {};
   const own = ownOptions(partitions, shared);
-  if (!('model' in definition)) {
+  if (!isModel(definition)) {
     return own;
   }
   // Divides all cores but one, which the event loop needs. In its own thread a run is too short to

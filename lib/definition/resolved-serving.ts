@@ -76,8 +76,8 @@ export interface Sharing {
 export interface ResolvedServing {
   readonly name: string;
   /** What runs the batches. */
-  readonly runner: 'model' | 'function' | 'file' | 'class';
-  /** Undefined for functions and classes. */
+  readonly runner: 'model' | 'function' | 'file' | 'class' | 'endpoint';
+  /** Undefined for functions, classes and endpoints. */
   readonly isolation: Isolation | 'none' | undefined;
   readonly timeout: number | undefined;
   readonly queue: ResolvedQueue;

@@ -10,6 +10,7 @@ import type { CallMetadata, StreamEvent } from './reply.js';
 import type { OutputAxes, RowTemplate } from './row-template.js';
 import type { BatchCostOptions } from './batch-cost.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
+import type { EndpointModel, EndpointOptions } from '../partitions/endpoint/endpoint-options.js';
 import type { RunnerFactory } from '../partitions/factory.partition.js';
 
 /** The result of `preprocess`. */
@@ -524,6 +525,29 @@ export interface ModelRunner extends Omit<WorkerOptions, 'isolation'> {
   readonly model: ModelFile | ModelOptions;
 }
 
+/** Sends batches to servers of the Open Inference Protocol, which run them. */
+export interface EndpointRunner {
+  /**
+   * The address of a server, `grpc://host:port` or with TLS `grpcs://host:port`, or its options; or
+   * a list of servers that run the same model.
+   */
+  readonly endpoint: string | EndpointOptions | readonly (string | EndpointOptions)[];
+  /**
+   * The name of the model on the server, or its options.
+   *
+   * @default the name of the serving
+   */
+  readonly model?: string | EndpointModel;
+  /**
+   * The version of the model on the server.
+   *
+   * @default the server chooses
+   */
+  readonly version?: string;
+  /** How batches that fail or hang run again, or end, and how lost connections are made again. */
+  readonly recovery?: WorkerRecoveryOptions;
+}
+
 /** The expected rows, for servings without a model. */
 export interface TemplateOptions {
   /**
@@ -622,7 +646,7 @@ export type ServingDefinition<
   Result = unknown,
   Info = unknown,
 > = ServingOptions<Input, Output, Result, Info> &
-  (ModelRunner | FunctionRunner | FileRunner | ClassRunner | ExistingRunner);
+  (ModelRunner | FunctionRunner | FileRunner | ClassRunner | ExistingRunner | EndpointRunner);
 
 /** A serving of a function. */
 export type FunctionServingDefinition<Input = unknown, Output = unknown> = ServingOptions<
@@ -642,10 +666,11 @@ export type FunctionServingDefinition<Input = unknown, Output = unknown> = Servi
 export function defineServing<
   Input,
   Info,
-  Model extends ModelRunner['model'] = never,
+  Model extends ModelRunner['model'] | EndpointRunner['model'] = never,
   File extends FileRunner['useFile'] = never,
   Handler extends ClassRunner['useClass'] = never,
   Existing extends ExistingRunner['useExisting'] = never,
+  Endpoint extends EndpointRunner['endpoint'] = never,
   Rows = unknown,
   Returned = never,
   Sequence extends SequenceOptions = never,
@@ -658,8 +683,12 @@ export function defineServing<
     Omit<ModelRunner, 'model'> &
     TemplateOptions &
     SomeRunner & {
-      readonly name: OneRunner<[Model, File, Handler, Existing, Returned]>;
+      readonly name: OneRunner<
+        [ModelWithout<Endpoint, Model>, File, Handler, Existing, Endpoint, Returned]
+      >;
       readonly model?: Model | undefined;
+      readonly endpoint?: Endpoint | undefined;
+      readonly version?: string | undefined;
       readonly useFactory?: TypedFactory<Rows, Returned> | undefined;
       readonly sequence?: Sequence | undefined;
       readonly useFile?: File | undefined;
@@ -667,7 +696,7 @@ export function defineServing<
       readonly useExisting?: Existing | undefined;
     },
 ): ServingOptions<InputOf<Input, Rows>, Output, Result, Info> &
-  RunnerOf<Model, File, Handler, Returned>;
+  RunnerOf<Model, File, Handler, Returned, Endpoint>;
 export function defineServing(definition: object): object {
   return definition;
 }
@@ -684,6 +713,7 @@ interface Sending<Sent> {
 
 type SomeRunner =
   | { readonly model: unknown }
+  | { readonly endpoint: unknown }
   | { readonly useFactory: unknown }
   | { readonly useFile: unknown }
   | { readonly useClass: unknown }
@@ -705,12 +735,17 @@ type Given<Runners extends readonly unknown[]> = Runners extends readonly [
     : [First, ...Given<Others>]
   : [];
 
-type RunnerOf<Model, File, Handler, Returned> = [Model] extends [never]
-  ? [Returned] extends [never]
-    ? [File] extends [never]
-      ? [Handler] extends [never]
-        ? ExistingRunner
-        : ClassRunner
-      : FileRunner
-    : FunctionRunner
-  : ModelRunner;
+/** The model as a runner: that of an endpoint is a part of it. */
+type ModelWithout<Endpoint, Model> = [Endpoint] extends [never] ? Model : never;
+
+type RunnerOf<Model, File, Handler, Returned, Endpoint> = [Endpoint] extends [never]
+  ? [Model] extends [never]
+    ? [Returned] extends [never]
+      ? [File] extends [never]
+        ? [Handler] extends [never]
+          ? ExistingRunner
+          : ClassRunner
+        : FileRunner
+      : FunctionRunner
+    : ModelRunner
+  : EndpointRunner;

@@ -13,7 +13,12 @@ import type { SessionRows } from '../partitions/session-states.js';
 import { formatList } from '../format.js';
 import { paddingOf } from './lanes.js';
 import type { BatchRequest } from './request.js';
-import type { BatchInfo, BatchListener } from '../partitions/batch-function.js';
+import {
+  type BatchInfo,
+  type BatchListener,
+  type BatchTerms,
+  NO_TERMS,
+} from '../partitions/batch-function.js';
 import { outputRows } from './output-rows.js';
 import type { RowLengths } from './row-lengths.js';
 import { sessionRows } from './session-turn.js';
@@ -145,6 +150,25 @@ export class BatchRun implements BatchListener {
     );
     const owner = this.rows[row];
     return owner !== undefined && owner.request.isWaiting(owner.index);
+  }
+
+  terms(): BatchTerms {
+    const waiting = this.parts.filter(({ request }) => !request.isOver);
+    return waiting.length === 0
+      ? NO_TERMS
+      : waiting.reduce(
+          ({ deadline, priority }, { request }) => ({
+            deadline: Math.max(deadline, request.deadline),
+            priority: Math.max(priority, request.priority),
+          }),
+          { deadline: 0, priority: -Infinity },
+        );
+  }
+
+  onLeft(callback: () => void): void {
+    const waiting = this.parts.filter(({ request }) => !request.isOver);
+    let left = waiting.length;
+    waiting.forEach(({ request }) => request.onEnd(() => --left === 0 && callback()));
   }
 
   /** Whether callers have received output of the batch: then it cannot run again. */

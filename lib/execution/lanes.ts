@@ -56,11 +56,15 @@ export class Lanes {
 
   /**
    * Adapts the batch sizes to the model: multiples of its fixed batch size, or one call per batch
-   * for a model without a batch axis.
+   * for a model without a batch axis, and at most as many rows as its server takes.
    */
-  fit({ inputs, fixedBatch }: Pick<ModelSignature, 'inputs' | 'fixedBatch'>): void {
+  fit({
+    inputs,
+    fixedBatch,
+    mostRows = Infinity,
+  }: Pick<ModelSignature, 'inputs' | 'fixedBatch' | 'mostRows'>): void {
     this.step = fixedBatch ?? 1;
-    this.most = hasRows(inputs) ? Infinity : 1;
+    this.most = hasRows(inputs) ? mostRows : 1;
     [...this.limits.values(), this.others].forEach((limits) => this.set(limits, limits));
   }
 

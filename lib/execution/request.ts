@@ -34,6 +34,8 @@ export abstract class BatchRequest implements QueuedRequest {
   private missing: number;
   /** Stops waiting for the call to be cancelled. */
   private stopWaiting: (() => void) | undefined;
+  /** Called when the caller waits no longer. */
+  private ended: (() => void) | undefined;
   /** The rows that a generator has ended with DONE. */
   private done: Set<number> | undefined;
 
@@ -124,6 +126,18 @@ export abstract class BatchRequest implements QueuedRequest {
     this.isOver = true;
     this.stopWaiting?.();
     this.replyTurn?.end();
+    this.ended?.();
+  }
+
+  /** Calls back when the caller waits no longer. */
+  onEnd(callback: () => void): void {
+    const { ended } = this;
+    this.ended = ended
+      ? () => {
+          ended();
+          callback();
+        }
+      : callback;
   }
 
   expire(): void {

@@ -159,4 +159,19 @@ export interface BatchListener {
   isWaiting(row: number): boolean;
   /** Resolves once another step has room, or no caller waits; undefined without a limit. */
   room?(): Promise<void>;
+  /** The terms of its callers, computed when asked for. */
+  terms?(): BatchTerms;
+  /** Calls back once no caller waits for a row; not at all in a warm-up, which has no callers. */
+  onLeft?(callback: () => void): void;
 }
+
+/** What the callers of a batch have asked for. */
+export interface BatchTerms {
+  /** The time until which a caller waits, in milliseconds of `performance.now()`. */
+  readonly deadline: number;
+  /** The highest priority of a call. */
+  readonly priority: number;
+}
+
+/** The terms of a batch without callers. */
+export const NO_TERMS: BatchTerms = { deadline: Infinity, priority: 0 };

@@ -6,10 +6,12 @@ import {
   handlerEngine,
   sequenceEngine,
 } from '../partitions/engine.js';
+import { endpointEngine } from '../partitions/endpoint/endpoint-engine.js';
 import { inWorkers, modelEngine, onMainThread } from '../partitions/model-engine.js';
 import type { SequenceHandler, ServingHandler } from '../partitions/handler.partition.js';
 import { LocalServing } from './local-serving.js';
 import type { ReplyStore } from '../deduplication/reply-cache.js';
+import { endpointsOf, isEndpoint, isModel, remoteModelOf } from '../definition/endpoint-rules.js';
 import { DEFAULT_BLOCKING_LIMIT } from '../definition/option-rules.js';
 import {
   modelOf,
@@ -58,7 +60,10 @@ function engineOf(
   { name, sequence }: ResolvedServing,
   handlerOf?: () => AnyHandler,
 ): Engine {
-  if ('model' in definition) {
+  if (isEndpoint(definition)) {
+    return endpointEngine(endpointsOf(`Serving "${name}"`, definition), remoteModelOf(definition));
+  }
+  if (isModel(definition)) {
     const { isolation = 'thread', blockingLimit = DEFAULT_BLOCKING_LIMIT } = definition;
     const model = modelOptionsOf(definition);
     const { inputs = {}, outputs = {}, fetches, state } = model;

@@ -32,6 +32,7 @@ import {
 } from '../execution/resolved-call-options.js';
 import { checkFixedBatch } from '../definition/batch-cost.js';
 import { type ServingCounters, type EventOf, EventHub } from '../events/event-hub.js';
+import { checkMostRows } from '../definition/most-rows.js';
 import { Lanes } from '../execution/lanes.js';
 import { Pipeline } from './pipeline.js';
 import { checkOptions, checkRoom, checkTarget, perKey } from '../definition/option-rules.js';
@@ -436,6 +437,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   private async checkModel({ signature, partitions }: OpenedEngine): Promise<void> {
     try {
       checkFixedBatch(this.options, signature!);
+      checkMostRows(this.options, signature!);
     } catch (error) {
       await Promise.all(partitions.map((partition) => partition.close()));
       throw error;

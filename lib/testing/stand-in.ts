@@ -1,6 +1,7 @@
 import { sessionOptionsOf } from '../definition/resolve-definition.js';
 import type {
   ClassRunner,
+  EndpointRunner,
   ExistingRunner,
   FileRunner,
   FunctionRunner,
@@ -15,7 +16,8 @@ type RunOption = Exclude<
   | keyof FunctionRunner
   | keyof FileRunner
   | keyof ClassRunner
-  | keyof ExistingRunner,
+  | keyof ExistingRunner
+  | keyof EndpointRunner,
   keyof ServingOptions
 >;
 
@@ -30,6 +32,8 @@ const RUN_OPTIONS = {
   useFile: true,
   useClass: true,
   useExisting: true,
+  endpoint: true,
+  version: true,
 } satisfies Record<RunOption, true>;
 
 /** The options of a replacement for the runner of a serving, which keeps its callbacks. */
@@ -44,11 +48,12 @@ export function modelStandIn(definition: ServingOptions): ServingOptions {
     warmUp: undefined,
     sessions: sessionOptionsOf(definition),
     deduplication: deduplication?.singleFlight ? { ...deduplication, cache: undefined } : undefined,
-    recovery: recovery && recoveryStandIn(recovery, 'model' in definition),
+    recovery:
+      recovery && recoveryStandIn(recovery, 'model' in definition || 'endpoint' in definition),
   };
 }
 
-/** Only threads and processes restart, and only models are idempotent by default. */
+/** Only threads, processes and connections restart, and only models are idempotent by default. */
 function recoveryStandIn(
   { idempotent, isolateFailures, retries, runTimeout }: RecoveryOptions,
   isModel: boolean,

@@ -69,7 +69,7 @@ export interface ModelPort {
 }
 
 /** The signature of the file: states are still among its inputs. */
-export type FileSignature = Omit<ModelSignature, 'dynamicallyQuantised' | 'states'>;
+export type FileSignature = Omit<ModelSignature, 'dynamicallyQuantised' | 'states' | 'mostRows'>;
 
 /** A state of sessions: an input that gets an output of the run before. */
 export interface StatePort {
@@ -88,6 +88,8 @@ export interface ModelSignature {
   readonly states: readonly StatePort[];
   /** The number of rows of each run, if the file fixes it. */
   readonly fixedBatch?: number;
+  /** The largest number of rows of a run, if the server of the model limits it. */
+  readonly mostRows?: number;
   /** It quantises at run time over the whole batch: results depend on the other rows. */
   readonly dynamicallyQuantised: boolean;
 }

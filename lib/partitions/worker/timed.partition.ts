@@ -8,7 +8,12 @@ import {
   statusOf,
   type STEPPED,
 } from '../partition.js';
-import type { BatchInfo, BatchListener } from '../batch-function.js';
+import {
+  type BatchInfo,
+  type BatchListener,
+  type BatchTerms,
+  NO_TERMS,
+} from '../batch-function.js';
 
 /**
  * Limits the time of each batch of a partition, from its beginning. A batch that takes longer fails
@@ -185,5 +190,13 @@ class TimedRun implements BatchListener {
 
   isWaiting(row: number): boolean {
     return !this.isExpired && this.listener.isWaiting(row);
+  }
+
+  terms(): BatchTerms {
+    return this.listener.terms?.() ?? NO_TERMS;
+  }
+
+  onLeft(callback: () => void): void {
+    this.listener.onLeft?.(callback);
   }
 }

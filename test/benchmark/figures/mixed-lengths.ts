@@ -81,7 +81,7 @@ export async function mixedLengths(plan: Plan): Promise<Measurement[]> {
 }
 
 /** A serving of the encoder whose rows may differ in length. */
-function serving(options: Partial<Parameters<typeof createServing>[0]>): LocalServing {
+function serving(options: Partial<ServingOptions>): LocalServing {
   const variable = { variableAxis: 1 };
   return createServing<unknown, unknown, unknown, unknown>({
     name: 'texts',

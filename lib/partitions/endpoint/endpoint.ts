@@ -1,0 +1,102 @@
+import { isServingError, messageOf, ServingLoadError } from '../../errors.js';
+import { formatValue } from '../../format.js';
+import type { ModelSignature } from '../onnx/model-signature.js';
+import { EndpointConnection, type EndpointCall, type GrpcService } from './endpoint-connection.js';
+import { isUnimplemented } from './endpoint-errors.js';
+import type { RemoteModel, ResolvedEndpoint } from './endpoint-options.js';
+import {
+  type BatchConfig,
+  type EndpointMetadataReply,
+  signatureOfEndpoint,
+} from './endpoint-signature.js';
+import { EndpointPartition } from './endpoint.partition.js';
+
+/** Milliseconds in which a server states that its model is ready, and what it takes. */
+const READY_TIMEOUT = 10_000;
+
+/** A server whose partitions share a connection. */
+export class Endpoint {
+  private connection: EndpointConnection | undefined;
+  /** The model at the first start: a server that has another one later is not used. */
+  private known: ModelSignature | undefined;
+
+  constructor(
+    private readonly loaded: GrpcService,
+    private readonly options: ResolvedEndpoint,
+    private readonly model: RemoteModel,
+  ) {}
+
+  /**
+   * Opens a partition once the server states that the model is ready.
+   *
+   * @throws ServingLoadError with the address and the reason
+   */
+  async open(end: AbortSignal): Promise<EndpointPartition> {
+    const { options, model } = this;
+    const connection = this.connect();
+    connection.acquire();
+    try {
+      const signature = await describe(connection, model, end);
+      this.check(signature);
+      return new EndpointPartition(connection, options.url, model, signature);
+    } catch (cause) {
+      connection.release();
+      const facts = `The model ${formatValue(model.name)} of the endpoint ${options.url}`;
+      throw isServingError(cause)
+        ? cause
+        : new ServingLoadError(`${facts} cannot be used: ${messageOf(cause)}`, { cause });
+    }
+  }
+
+  private connect(): EndpointConnection {
+    const { connection } = this;
+    return connection && !connection.lost
+      ? connection
+      : (this.connection = new EndpointConnection(this.loaded, this.options));
+  }
+
+  private check(signature: ModelSignature): void {
+    const known = (this.known ??= signature);
+    if (!isSameModel(known, signature)) {
+      throw new ServingLoadError(
+        `The model ${formatValue(this.model.name)} of the endpoint ${this.options.url} has other ` +
+          'inputs or outputs than at the start; start the application again to use it',
+      );
+    }
+  }
+}
+
+/** Whether the models take and give the same tensors. */
+export function isSameModel(one: ModelSignature, other: ModelSignature): boolean {
+  return JSON.stringify(one) === JSON.stringify(other);
+}
+
+async function describe(
+  connection: EndpointConnection,
+  model: RemoteModel,
+  signal: AbortSignal,
+): Promise<ModelSignature> {
+  const { name, version } = model;
+  const options: EndpointCall = { signal, deadline: new Date(Date.now() + READY_TIMEOUT) };
+  const ask = <Reply>(method: string): Promise<Reply> =>
+    connection.call<Reply>(method, { name, version }, options);
+  const { ready } = await ask<{ readonly ready: boolean }>('ModelReady');
+  if (!ready) {
+    throw new Error('the server states that it is not ready');
+  }
+  const metadata = await ask<EndpointMetadataReply>('ModelMetadata');
+  return signatureOfEndpoint(metadata, await configOf(ask), model);
+}
+
+/** Only servers with the extension of Triton have a configuration. */
+async function configOf(ask: <Reply>(method: string) => Promise<Reply>): Promise<BatchConfig> {
+  try {
+    const { config } = await ask<{ readonly config?: BatchConfig | null }>('ModelConfig');
+    return config ?? undefined;
+  } catch (error) {
+    if (isUnimplemented(error)) {
+      return undefined;
+    }
+    throw error;
+  }
+}

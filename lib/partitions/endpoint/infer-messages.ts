@@ -1,0 +1,90 @@
+import type { Tensor } from 'onnxruntime-common';
+import { InvalidOutputError, isA, InvalidInputError } from '../../errors.js';
+import { ReadContext } from '../../json/read-context.js';
+import type {
+  GrpcInferRequest,
+  GrpcInferResponse,
+  GrpcParameters,
+} from '../../protocol/grpc-messages.js';
+import { fromGrpcTensors, toGrpcTensors } from '../../protocol/grpc-tensors.js';
+import type { BatchTerms } from '../batch-function.js';
+import type { ModelPort, ModelSignature } from '../onnx/model-signature.js';
+import type { RemoteModel } from './endpoint-options.js';
+
+/** The level of the protocol, where 1 is the highest, for calls of priority 0. */
+const MIDDLE_LEVEL = 3;
+
+/** The answer is in memory already; a tensor has at most as many axes as a batch may have. */
+const LIMITS = { bytes: Infinity, tensors: 1024, rank: 32, depth: Infinity, nodes: Infinity };
+
+/** The request for a run of tensors, in the order of the inputs. */
+export function requestOf(
+  { name, version }: RemoteModel,
+  inputs: readonly ModelPort[],
+  feeds: readonly Tensor[],
+  outputs: readonly string[],
+  parameters: GrpcParameters,
+): GrpcInferRequest {
+  const named = new Map(inputs.map((port, i) => [port.name, feeds[i]!]));
+  const { tensors, raw } = toGrpcTensors(named);
+  return {
+    model_name: name,
+    model_version: version,
+    parameters,
+    inputs: tensors,
+    outputs: outputs.map((output) => ({ name: output })),
+    raw_input_contents: raw,
+  };
+}
+
+/**
+ * The terms of a batch as parameters: what is left of its time in microseconds, and the level of
+ * its priority. Defaults are omitted; the server applies its own.
+ */
+export function parametersOf({ deadline, priority }: BatchTerms): GrpcParameters {
+  const left = Math.max(1, Math.ceil((deadline - performance.now()) * 1000));
+  return {
+    ...(deadline < Infinity && { timeout: { int64_param: left } }),
+    ...(priority !== 0 && {
+      priority: { int64_param: Math.max(1, MIDDLE_LEVEL - priority) },
+    }),
+  };
+}
+
+/**
+ * The outputs of an answer by name.
+ *
+ * @throws InvalidOutputError naming the endpoint, the output and what is wrong with it
+ */
+export function outputsOf(
+  { outputs, raw_output_contents: raw }: GrpcInferResponse,
+  names: readonly string[],
+  { outputs: ports }: Pick<ModelSignature, 'outputs'>,
+  url: string,
+): Record<string, Tensor> {
+  const context = new ReadContext({
+    limits: LIMITS,
+    name: 'outputs',
+    source: `the answer of ${url}`,
+  });
+  try {
+    const tensors = fromGrpcTensors({ tensors: outputs, raw }, context);
+    const entries = names.map((name) => {
+      const tensor = tensors.get(name) ?? context.fail('is missing', name);
+      const { type } = ports.find((port) => port.name === name)!;
+      return tensor.type === type
+        ? ([name, tensor] as const)
+        : context.fail(`is ${tensor.type} and must be ${type}`, name);
+    });
+    return Object.fromEntries(entries);
+  } catch (cause) {
+    throw isA(cause, InvalidInputError) ? new InvalidOutputError(cause.message, { cause }) : cause;
+  }
+}
+
+/** Whether nothing else refers to the memory of the tensors: they were copied out of the answer. */
+export function isOwnMemory(tensors: readonly Tensor[]): boolean {
+  return tensors.every(
+    ({ data }) => Array.isArray(data) || data.byteLength === data.buffer.byteLength,
+  );
+}

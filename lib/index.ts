@@ -43,6 +43,12 @@ export {
   type SequenceStart,
   type SequenceStep,
 } from './partitions/sequence/sequence-model.js';
+export type {
+  EndpointMetadata,
+  EndpointModel,
+  EndpointOptions,
+  EndpointTls,
+} from './partitions/endpoint/endpoint-options.js';
 export type { ServingHandler } from './partitions/handler.partition.js';
 export type { PartitionStatus } from './partitions/partition.js';
 export { TensorJsonInterceptor, type TensorJsonOptions } from './http/tensor-json.interceptor.js';

@@ -32,6 +32,14 @@ defineServing({
   postprocess: (text, { info }) => [text, info],
 });
 
+defineServing({
+  // @ts-expect-error Type 'string' is not assignable to type 'Mistake<"A serving has one runner: remove the others">'.
+  name: 'an endpoint and a function',
+  endpoint: 'grpc://triton:8001',
+  model: 'resnet50',
+  useFactory: () => texts,
+});
+
 // @ts-expect-error required in type '{ readonly useExisting: unknown; }'.
 defineServing({ name: 'no runner' });
 

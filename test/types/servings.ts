@@ -199,6 +199,20 @@ const upper = defineServing({
 });
 expectTypeOf<ServingOf<typeof upper>>().toEqualTypeOf<Serving<string, string>>();
 
+// An endpoint runs a model elsewhere, whose name is a part of it.
+const remote = defineServing({
+  name: 'remote',
+  endpoint: ['grpc://a:8001', { url: 'grpcs://b:8001', concurrency: 4 }],
+  model: { name: 'resnet50', outputs: { scores: { batchAxis: 0 } } },
+  version: '2',
+  preprocess: (pixels: Float32Array) => ({ batch: { x: new Tensor('float32', pixels, [1, 4]) } }),
+  postprocess: ({ scores }: { scores: Tensor }) => [...(scores.data as Float32Array)],
+});
+expectTypeOf<ServingOf<typeof remote>>().toEqualTypeOf<Serving<Float32Array, number[]>>();
+expectTypeOf<ServingOf<typeof endpoint>>().toEqualTypeOf<Serving>();
+const endpoint = defineServing({ name: 'bare', endpoint: 'grpc://a:8001', model: 'resnet50' });
+ServingModule.forRoot({ servings: [remote, endpoint] });
+
 // A file says nothing, and an annotation gives it types.
 const file = defineServing({ name: 'file', useFile: '/primes.js', isolation: 'process' });
 expectTypeOf<ServingOf<typeof file>>().toEqualTypeOf<Serving>();

@@ -131,9 +131,11 @@ export class EndpointConnection {
 }
 
 function credentialsOf({ credentials }: Grpc, { isSecure, tls = {} }: ResolvedEndpoint) {
-  const bytes = (pem: string | Uint8Array | undefined): Buffer | null =>
-    pem === undefined ? null : Buffer.from(pem);
   return isSecure
     ? credentials.createSsl(bytes(tls.ca), bytes(tls.key), bytes(tls.cert))
     : credentials.createInsecure();
+}
+
+function bytes(pem: string | Uint8Array | undefined): Buffer | null {
+  return pem === undefined ? null : Buffer.from(pem);
 }

@@ -66,7 +66,7 @@ export function batchErrorOf(failure: EndpointFailure): ServingError | EndpointF
   if (code === 'RESOURCE_EXHAUSTED' && /larger than/i.test(details)) {
     return new TooLargeToSendError(message, { cause: failure });
   }
-  if (code === 'INTERNAL' && /^Response message parsing error/.test(details)) {
+  if (code === 'INTERNAL' && details.startsWith('Response message parsing error')) {
     return new InvalidOutputError(message, { cause: failure });
   }
   return OF_THE_SERVER.has(code) ? new PartitionLostError(message, { cause: failure }) : failure;

@@ -92,7 +92,7 @@ function metadataOf(
   if (!type) {
     throw new InvalidServingError(
       `The ${kind} "${name}" of the model has the datatype ${datatype}, which no tensor has here; ` +
-        `${datatype === 'BF16' ? 'let the server take FP32' : 'change it on the server'}`,
+        (datatype === 'BF16' ? 'let the server take FP32' : 'change it on the server'),
     );
   }
   return { name, isTensor: true, type, shape: shape.map(sizeOf) };

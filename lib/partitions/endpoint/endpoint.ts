@@ -41,10 +41,13 @@ export class Endpoint {
       return new EndpointPartition(connection, options.url, model, signature);
     } catch (cause) {
       connection.release();
-      const facts = `The model ${formatValue(model.name)} of the endpoint ${options.url}`;
       throw isServingError(cause)
         ? cause
-        : new ServingLoadError(`${facts} cannot be used: ${messageOf(cause)}`, { cause });
+        : new ServingLoadError(
+            `The model ${formatValue(model.name)} of the endpoint ${options.url} cannot be used: ` +
+              `${messageOf(cause)}; check the address, and the name and version of the model there`,
+            { cause },
+          );
     }
   }
 

@@ -1,4 +1,10 @@
-import { createServing, lengthBuckets, type LocalServing, Tensor } from 'nestjs-serving';
+import {
+  createServing,
+  lengthBuckets,
+  type LocalServing,
+  type ServingOptions,
+  Tensor,
+} from 'nestjs-serving';
 import { mapValues } from '../harness/map-values.js';
 import { compare, type Measurement } from '../harness/measurement.js';
 import type { Plan } from '../harness/plan.js';

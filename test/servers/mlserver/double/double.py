@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 
 import numpy as np
 from mlserver import MLModel
@@ -28,13 +27,14 @@ class Double(MLModel):
             raise ValueError("a row is -1")
         if (first == EXIT).any():
             os._exit(3)
+        if payload.parameters:
+            log(f"parameters {payload.parameters.model_dump()}")
         if (first == WAIT).any():
+            log("waits")
             try:
                 await asyncio.sleep(30)
             finally:
-                log(f"left {time.time()}")
-        if "timeout" in vars(payload.parameters or object()) or payload.parameters:
-            log(f"parameters {payload.parameters.model_dump()}")
+                log("left")
         of_batch = np.tile(np.array([batch, len(rows)], dtype=np.int64), (len(rows), 1))
         return InferenceResponse(
             model_name=self.name,

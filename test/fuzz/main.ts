@@ -1,6 +1,7 @@
 import { availableParallelism, cpus } from 'node:os';
 import { parseArgs } from 'node:util';
 import { ServingService } from 'nestjs-serving';
+import { endpointAnswers } from './endpoint.js';
 import type { Entry } from './entry.js';
 import { frames } from './frames.js';
 import { fuzz, type FuzzReport } from './fuzz.js';
@@ -33,7 +34,7 @@ const sites = { express: await openSite('express'), fastify: await openSite('fas
 const doors = { express: await openProtocol('express'), fastify: await openProtocol('fastify') };
 const [express, fastify] = await Promise.all([sites.express.getUrl(), sites.fastify.getUrl()]);
 const servings = sites.express.get(ServingService);
-const clusters = [await handshakes(), await streams()];
+const closable = [await handshakes(), await streams(), await endpointAnswers()];
 const entries: readonly Entry[] = [
   await modelOverHttp(express),
   functionOverHttp(fastify),
@@ -45,7 +46,7 @@ const entries: readonly Entry[] = [
   await protocolOverHttp('inference protocol, Express', await doors.express.getUrl()),
   await protocolOverHttp('inference protocol, Fastify', await doors.fastify.getUrl()),
   await frames(),
-  ...clusters,
+  ...closable,
 ];
 
 let failed = false;
@@ -55,7 +56,7 @@ for (const entry of entries.filter(({ name }) => name.includes(options.only))) {
   failed = print(report, (performance.now() - startedAt) / 1000) || failed;
 }
 await Promise.all(
-  [...Object.values(sites), ...Object.values(doors), ...clusters].map((each) => each.close()),
+  [...Object.values(sites), ...Object.values(doors), ...closable].map((each) => each.close()),
 );
 process.exitCode = failed ? 1 : 0;
 

@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events';
 import { InvalidServingError } from '../../errors.js';
 import type { Engine, OpenedEngine } from '../engine.js';
 import { SupervisedPartition, type Supervision } from '../worker/supervised.partition.js';
@@ -11,6 +12,8 @@ import { placesOf, type RemoteModel, type ResolvedEndpoint } from './endpoint-op
  */
 export function endpointEngine(endpoints: readonly ResolvedEndpoint[], model: RemoteModel): Engine {
   return async (kind, _options, _keys, supervision, end) => {
+    // Each partition that opens listens to it.
+    setMaxListeners(0, end);
     const loaded = await loadGrpc();
     const opened = new Map(
       endpoints.map((options) => [options, new Endpoint(loaded, options, model)]),

@@ -3,7 +3,7 @@ import { Tensor } from '../../batch/tensor.js';
 import { ServingLoadError } from '../../errors.js';
 import { inSteps, type RunSession } from './fixed-batch.js';
 import { sessionOf } from './model-content.js';
-import { feedsOf, ModelReply } from './model-ports.js';
+import { ModelReply } from './model-ports.js';
 import { ModelStates } from './model-states.js';
 import { type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';

@@ -22,7 +22,7 @@ function fuzz(...args: readonly string[]): Promise<Ended> {
   });
 }
 
-it('[18.17] [L6] [L7] [4.6] [4.9] [6.1] [6.5] [11] Hundreds of hostile calls through each entry are answered correctly or refused alone with typed errors', async () => {
+it('[18.17] [L6] [L7] [4.6] [4.9] [6.1] [6.5] [11] [19.8] Hundreds of hostile calls through each entry are answered correctly or refused alone with typed errors', async () => {
   const { code, output } = await fuzz('--count', '500', '--seed', '4');
 
   expect({ code, output }).toEqual({ code: 0, output: expect.not.stringContaining('FAILED') });
@@ -46,6 +46,7 @@ it('[18.17] [L6] [L7] [4.6] [4.9] [6.1] [6.5] [11] Hundreds of hostile calls thr
       'frames',
       'cluster, handshake',
       'cluster, streams',
+      'endpoint, answers',
     ].map((entry) => ({ entry, enough: true })),
   );
 }, 180_000);

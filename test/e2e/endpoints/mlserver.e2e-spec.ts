@@ -4,7 +4,6 @@ import {
   DeadlineExceededError,
   type LocalServing,
   PartitionLostError,
-  type ServingDefinition,
   ServingLoadError,
   ServingUnavailableError,
   Tensor,
@@ -21,6 +20,16 @@ type Reply = Record<'y' | 'batch', Tensor>;
 const [FAIL, WAIT, EXIT] = [-1, -2, -3];
 
 const rowOf = (first: number) => ({ x: new Tensor('float32', [first, 1, 2, 3], [1, 4]) });
+
+const call = async (
+  serving: LocalServing<unknown, Reply>,
+  first: number,
+  options?: object,
+): Promise<number> => {
+  const { y } = await serving.batchedRun(rowOf(first), options);
+  expect([...(y.data as Float32Array)]).toEqual([2 * first, 2, 4, 6]);
+  return y.data[0] as number;
+};
 
 describeUnless(missingServer('mlserver'), 'MLServer as an endpoint', () => {
   const start = useServings();
@@ -39,17 +48,7 @@ describeUnless(missingServer('mlserver'), 'MLServer as an endpoint', () => {
       name: 'double',
       endpoint: server.url,
       ...options,
-    } as ServingDefinition);
-  const call = async (
-    serving: LocalServing<unknown, Reply>,
-    first: number,
-    options?: object,
-  ): Promise<number> => {
-    const { y } = await serving.batchedRun(rowOf(first), options);
-    expect([...(y.data as Float32Array)]).toEqual([2 * first, 2, 4, 6]);
-    return y.data[0] as number;
-  };
-
+    });
   it('[19.1] gives each of many concurrent callers its own rows, in few batches', async () => {
     const serving = await serve({ batchTimeout: 20 });
     const replies = await Promise.all(

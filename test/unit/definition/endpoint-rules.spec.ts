@@ -1,11 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
-import { createServing, InvalidServingError, type ServingDefinition } from 'nestjs-serving';
+import { createServing, InvalidServingError } from 'nestjs-serving';
 import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
 
 const url = 'grpc://triton:8001';
 /** Options that violate the types are allowed here. */
-const create = (options: object) =>
-  createServing({ name: 'm', endpoint: url, ...options } as ServingDefinition);
+const create = (options: object) => createServing({ name: 'm', endpoint: url, ...options });
 
 describe('The definition of a serving with an endpoint', () => {
   it.each<[object, string]>([

@@ -10,7 +10,6 @@ import {
   PartitionLostError,
   RequestTooLargeError,
   RunTimeoutError,
-  type ServingDefinition,
   ServingLoadError,
   ServingUnavailableError,
   Tensor,
@@ -39,6 +38,19 @@ async function noticed(): Promise<void> {
 }
 const status = (code: number, details = 'scripted'): Answer => ({ code, details });
 
+const call = async (
+  serving: LocalServing<unknown, Reply>,
+  value: number,
+  options?: object,
+): Promise<number> => (await serving.batchedRun(row(value), options)).y!.data[0] as number;
+
+const wide = (elements: number) => ({
+  x: new Tensor('float32', new Float32Array(elements).fill(3), [elements / 40, 40]),
+});
+const withoutToken = () => {
+  throw new Error('no token');
+};
+
 describe('a serving with an endpoint', () => {
   const open = useEndpoints();
   const start = useServings();
@@ -56,14 +68,8 @@ describe('a serving with an endpoint', () => {
       recovery: { restartDelay: 0 },
       ...options,
     };
-    return start<Reply>(definition as ServingDefinition);
+    return start<Reply>(definition);
   };
-  const call = async (
-    serving: LocalServing<unknown, Reply>,
-    value: number,
-    options?: object,
-  ): Promise<number> => (await serving.batchedRun(row(value), options)).y!.data[0] as number;
-
   it('[19.1] forms batches here and gives each caller its own rows', async () => {
     const endpoint = await open();
     const serving = await serve(endpoint, { batchTimeout: 20, batchSize: 8 });
@@ -142,7 +148,7 @@ describe('a serving with an endpoint', () => {
       datatype: 'FP32',
       shape: [-1, 2],
     }));
-    endpoint.script.answer = (request, each) => {
+    endpoint.script.answer = (request) => {
       const [y] = (doubled(request) as { raw_output_contents: Buffer[] }).raw_output_contents;
       return {
         outputs: request.outputs!.map(({ name }) => ({
@@ -313,7 +319,7 @@ describe('a serving with an endpoint', () => {
   ])('[19.6] runs an idempotent batch again after status %i %s', async (code) => {
     const endpoint = await open();
     let runs = 0;
-    endpoint.script.answer = (request, each) => (++runs === 1 ? status(code) : doubled(request));
+    endpoint.script.answer = (request) => (++runs === 1 ? status(code) : doubled(request));
     const serving = await serve(endpoint);
     expect(await call(serving, 3)).toBe(6);
     expect(runs).toBe(2);
@@ -367,7 +373,7 @@ describe('a serving with an endpoint', () => {
 
   it('[19.7] finds the row that the model fails on', async () => {
     const endpoint = await open();
-    endpoint.script.answer = (request, each) => {
+    endpoint.script.answer = (request) => {
       const answer = doubled(request);
       const rows = new Float32Array(Uint8Array.from(request.raw_input_contents[0]!).buffer);
       return rows.includes(-1) ? status(3, 'a row is -1') : answer;
@@ -387,9 +393,6 @@ describe('a serving with an endpoint', () => {
     const endpoint = await open({ 'grpc.max_receive_message_length': 300 });
     endpoint.script.inputs = [{ name: 'x', datatype: 'FP32', shape: [-1, 40] }];
     const serving = await serve(endpoint, { batchTimeout: 10 });
-    const wide = (elements: number) => ({
-      x: new Tensor('float32', new Float32Array(elements).fill(3), [elements / 40, 40]),
-    });
     const [one, two] = await Promise.all([1, 2].map(() => serving.batchedRun(wide(40))));
     expect([one!.y!.data[0], two!.y!.data[0]]).toEqual([6, 6]);
     expect(endpoint.calls.length).toBe(2);
@@ -528,9 +531,7 @@ describe('a serving with an endpoint', () => {
 
   it('[19.9] counts metadata that cannot be made as a server that cannot be reached', async () => {
     const endpoint = await open();
-    const metadata = () => {
-      throw new Error('no token');
-    };
+    const metadata = withoutToken;
     const error = await failureOf(serve(endpoint, { endpoint: { url: endpoint.url, metadata } }));
     expect(error).toBeInstanceOf(ServingLoadError);
     expect((error as Error).message).toContain('its metadata cannot be sent: no token');
@@ -540,7 +541,7 @@ describe('a serving with an endpoint', () => {
     const endpoint = await open();
     let release!: () => void;
     const held = new Promise<void>((resolve) => (release = resolve));
-    endpoint.script.answer = async (request, each) => {
+    endpoint.script.answer = async (request) => {
       await held;
       return doubled(request);
     };

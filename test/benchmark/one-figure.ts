@@ -10,6 +10,7 @@ import { remoteCall } from './figures/remote-call.js';
 import { besideNx } from './figures/nx.js';
 import { callCost } from './figures/call-cost.js';
 import { memory } from './figures/memory.js';
+import { modelServer } from './figures/model-server.js';
 import { neighbours } from './figures/neighbours.js';
 import { refusals } from './figures/refusals.js';
 import { route } from './figures/route.js';
@@ -43,6 +44,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P19: sessions,
   P20: mixedLengths,
   P21: targets,
+  P22: modelServer,
 };
 
 // A process of its own: memory and compiled code of other figures would count in this one.

@@ -34,7 +34,8 @@ export type Figure =
   | 'P18'
   | 'P19'
   | 'P20'
-  | 'P21';
+  | 'P21'
+  | 'P22';
 
 export type Aim = { readonly atLeast: number } | { readonly atMost: number };
 

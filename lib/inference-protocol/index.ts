@@ -8,6 +8,8 @@
 export { InferenceProtocolModule } from './inference-protocol.module.js';
 export type {
   DeclaredTensors,
+  GrpcDoorOptions,
+  GrpcDoorTls,
   InferenceProtocolOptions,
   OfferedServing,
   ProtocolGuard,

@@ -1,5 +1,8 @@
 import { ConfigurableModuleBuilder, Module, type Provider } from '@nestjs/common';
 import { HttpAdapterHost, ModuleRef } from '@nestjs/core';
+import { GrpcDoor } from './grpc/grpc-door.js';
+import { GrpcTenants } from './grpc/grpc-tenants.js';
+import { ProtocolCalls } from './grpc/protocol-calls.js';
 import { HealthController } from './http/health.controller.js';
 import { InferenceController } from './http/inference.controller.js';
 import { RepositoryController } from './http/repository.controller.js';
@@ -32,7 +35,14 @@ const serverProvider: Provider = {
     RepositoryController,
     SharedMemoryController,
   ],
-  providers: [serverProvider, ProtocolGuards, RepositoryGuards],
+  providers: [
+    serverProvider,
+    ProtocolGuards,
+    RepositoryGuards,
+    GrpcTenants,
+    ProtocolCalls,
+    GrpcDoor,
+  ],
 })
 export class InferenceProtocolModule extends ConfigurableModuleClass {
   constructor(host: HttpAdapterHost) {

@@ -90,9 +90,19 @@ export class InferenceServer implements OnModuleInit, OnApplicationShutdown {
     return this.models.loaded.every(({ isReady }) => isReady);
   }
 
+  /** Milliseconds after which the shutdown of all servings has answered every call. */
+  get shutdownLimit(): number {
+    return Math.max(0, ...this.models.all.map(({ shutdownLimit }) => shutdownLimit));
+  }
+
   /** @throws UnknownServingError for a model or version that is not offered */
   isModelReady(name: string, version?: string): boolean {
     return this.models.find(name, version).isReady;
+  }
+
+  /** Whether a request to the model may have several replies. */
+  isDecoupled(name: string, version?: string): boolean {
+    return this.models.find(name, version).isDecoupled;
   }
 
   /** The inputs of a model, for a request that does not describe them. */

@@ -68,6 +68,11 @@ export class OfferedModel {
     return this.own instanceof LocalServing ? this.own.profile : undefined;
   }
 
+  /** Milliseconds after which the shutdown of the serving has answered every call. */
+  get shutdownLimit(): number {
+    return this.own instanceof LocalServing ? this.own.shutdownLimit : 0;
+  }
+
   get isReady(): boolean {
     return !this.isUnloaded && healthOf(this.name, this.own).isReady;
   }

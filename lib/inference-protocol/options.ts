@@ -1,6 +1,7 @@
 import type { CanActivate, ExecutionContext, Type } from '@nestjs/common';
 import {
   checkOptions,
+  groupOf,
   isRecord,
   type Rule,
   type Rules,
@@ -60,6 +61,38 @@ export interface RepositoryOptions {
   readonly guards: readonly ProtocolGuard[];
 }
 
+/** The certificates of a server with TLS, in the PEM format. */
+export interface GrpcDoorTls {
+  /** The certificate of the server. */
+  readonly cert: string | Uint8Array;
+  /** The private key of `cert`. */
+  readonly key: string | Uint8Array;
+  /**
+   * The certificates that sign those of clients; then clients need one.
+   *
+   * @default clients need no certificate
+   */
+  readonly ca?: string | Uint8Array;
+}
+
+/** The address of the gRPC server of the protocol. */
+export interface GrpcDoorOptions {
+  /** The port, usually 8001; 0 for any free one. */
+  readonly port: number;
+  /**
+   * The address of the network interface.
+   *
+   * @default '0.0.0.0'
+   */
+  readonly host?: string;
+  /**
+   * The certificates of the server.
+   *
+   * @default connections are not encrypted
+   */
+  readonly tls?: GrpcDoorTls;
+}
+
 /** Options of `InferenceProtocolModule.forRoot`. */
 export interface InferenceProtocolOptions {
   /**
@@ -100,6 +133,12 @@ export interface InferenceProtocolOptions {
    * @default off: these calls are answered with 501
    */
   readonly repository?: RepositoryOptions;
+  /**
+   * Serves gRPC too, on a port of its own.
+   *
+   * @default HTTP alone
+   */
+  readonly grpc?: GrpcDoorOptions;
 }
 
 /** An entry of `servings` with every default filled in. */
@@ -114,6 +153,7 @@ export interface ResolvedProtocol {
   readonly jsonLimit: number;
   readonly tenant: ((context: ExecutionContext) => string | undefined) | undefined;
   readonly repository: RepositoryOptions | undefined;
+  readonly grpc: GrpcDoorOptions | undefined;
 }
 
 const OWNER = 'InferenceProtocolModule';
@@ -129,6 +169,11 @@ const guards: Rule = {
   allowed: 'a list of guards, as @UseGuards takes them',
 };
 
+const pem: Rule = {
+  check: (value) => (typeof value === 'string' && value !== '') || ArrayBuffer.isView(value),
+  allowed: 'certificates or a key in the PEM format, as a string or bytes',
+};
+
 const rules: Rules = {
   servings: aList,
   guards,
@@ -140,6 +185,15 @@ const rules: Rules = {
     allowed: 'an object of guards, a list of at least one: whoever may call load takes models away',
     group: { guards },
   },
+  grpc: groupOf({
+    port: { ...whole(0, 65_535), isRequired: true },
+    host: aName,
+    tls: groupOf({
+      cert: { ...pem, isRequired: true },
+      key: { ...pem, isRequired: true },
+      ca: pem,
+    }),
+  }),
 };
 
 const tensors: Rule = {
@@ -174,6 +228,7 @@ export function resolveProtocol(options: InferenceProtocolOptions): ResolvedProt
     jsonLimit: options.jsonLimit ?? 8 * 2 ** 20,
     tenant: options.tenant,
     repository: options.repository,
+    grpc: options.grpc,
   };
 }
 

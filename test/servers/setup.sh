@@ -1,12 +1,19 @@
 #!/bin/sh
-# Makes a virtual environment of Python for each model server of the tests, in the folder given, by
-# default where the tests look for them. Takes about 800 MB; needs Python 3.10 to 3.12.
+# Installs the model servers that tests call as endpoints, into $INFERENCE_CLIENTS (default:
+# node_modules/.cache/inference-clients), beside the clients of test/clients. What is there is kept.
 set -eu
-folder="${1:-node_modules/.cache/venvs}"
-make_environment() {
-  [ -x "$folder/$1/bin/python" ] || python3 -m venv "$folder/$1"
-  "$folder/$1/bin/python" -m pip install --quiet "$2"
+here=$(cd "$(dirname "$0")" && pwd)
+folder=${INFERENCE_CLIENTS:-$here/../../node_modules/.cache/inference-clients}
+python=${PYTHON:-python3.11}
+mkdir -p "$folder"
+
+# A virtual environment for each, because they need different versions of the same packages.
+environment() {
+  name=$1
+  shift
+  [ -x "$folder/$name/bin/python" ] || "$python" -m venv "$folder/$name"
+  "$folder/$name/bin/pip" install --quiet --disable-pip-version-check "$@"
 }
-# Two environments: pip finds no versions of their dependencies that suit both.
-make_environment mlserver 'mlserver==1.7.1'
-make_environment kserve 'kserve==0.21.0'
+environment mlserver mlserver==1.7.1
+environment kserve kserve==0.21.0
+echo "ready in $folder"

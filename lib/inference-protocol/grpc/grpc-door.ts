@@ -1,0 +1,211 @@
+import {
+  type BeforeApplicationShutdown,
+  Injectable,
+  Logger,
+  type OnApplicationBootstrap,
+  type OnApplicationShutdown,
+} from '@nestjs/common';
+import { ExternalContextCreator } from '@nestjs/core';
+import { fileURLToPath } from 'node:url';
+import type {
+  Metadata,
+  sendUnaryData,
+  Server,
+  ServerCredentials,
+  ServiceDefinition,
+  UntypedHandleCall,
+  UntypedServiceImplementation,
+} from '@grpc/grpc-js';
+import { InvalidServingError, messageOf } from '../../errors.js';
+import { loadInferenceService } from '../../protocol/grpc-service.js';
+import { errorAnswer } from '../error-answers.js';
+import { InferenceServer } from '../inference-server.js';
+import type { GrpcDoorOptions } from '../options.js';
+import { FailedCall } from './grpc-exception.filter.js';
+import { statusOf } from './grpc-status.js';
+import type { StreamCall, UnaryCall } from './grpc-types.js';
+import { ProtocolCalls } from './protocol-calls.js';
+
+type Grpc = typeof import('@grpc/grpc-js');
+type Name = Exclude<keyof ProtocolCalls, 'constructor'>;
+type Run = (request: unknown, metadata: Metadata, call: UnaryCall | StreamCall) => Promise<unknown>;
+
+/** Milliseconds for the last replies to leave. */
+const GRACE = 1000;
+
+/** Listens for clients of gRPC, where the option `grpc` asks for it. */
+@Injectable()
+export class GrpcDoor
+  implements OnApplicationBootstrap, BeforeApplicationShutdown, OnApplicationShutdown
+{
+  /** The port on which it listens. */
+  port: number | undefined;
+  private server: Server | undefined;
+  private closed: Promise<void> | undefined;
+  private shutdownTimer: NodeJS.Timeout | undefined;
+  /** The streams that are open. */
+  private readonly streams = new Set<StreamCall>();
+  private readonly logger = new Logger('InferenceProtocol');
+
+  constructor(
+    private readonly inference: InferenceServer,
+    private readonly calls: ProtocolCalls,
+    private readonly contexts: ExternalContextCreator,
+  ) {}
+
+  /** @internal Called by Nest, once the servings have started. */
+  async onApplicationBootstrap(): Promise<void> {
+    const { grpc: options, bodyLimit } = this.inference.options;
+    if (!options) {
+      return;
+    }
+    const { service } = await loadInferenceService('The option grpc of InferenceProtocolModule');
+    const grpc = await import('@grpc/grpc-js');
+    const server = new grpc.Server({
+      'grpc.max_receive_message_length': bodyLimit,
+      'grpc.max_send_message_length': -1,
+    });
+    server.addService(service, this.handlers(grpc, service));
+    const health = await healthService(grpc);
+    server.addService(health, this.health(grpc));
+    const { port, host = '0.0.0.0' } = options;
+    this.port = await listening(server, `${host}:${port}`, credentialsOf(grpc, options));
+    this.server = server;
+    this.logger.log(`The Open Inference Protocol is served by gRPC at ${host}:${this.port}`);
+  }
+
+  /** @internal Called by Nest. Takes no more calls; those that run go on, and then idle streams end. */
+  beforeApplicationShutdown(): void {
+    const { server } = this;
+    if (server) {
+      this.closed = new Promise((resolve) => server.tryShutdown(() => resolve()));
+      this.streams.forEach((call) => call.push(null));
+      // By then servings have answered all calls, and what is left are clients that do not read.
+      this.shutdownTimer = setTimeout(
+        () => server.forceShutdown(),
+        this.inference.shutdownLimit + GRACE,
+      );
+    }
+  }
+
+  /** @internal Called by Nest. Servings answer all calls until then. */
+  async onApplicationShutdown(): Promise<void> {
+    await this.closed;
+    clearTimeout(this.shutdownTimer);
+  }
+
+  private handlers(grpc: Grpc, service: ServiceDefinition): UntypedServiceImplementation {
+    return Object.fromEntries(
+      Object.keys(service).map((name): [string, UntypedHandleCall] => {
+        const run = this.inContext(name as Name);
+        return [name, name === 'ModelStreamInfer' ? this.stream(grpc, run) : this.unary(grpc, run)];
+      }),
+    );
+  }
+
+  /** The call within the guards, interceptors and filters of the application. */
+  private inContext(name: Name): Run {
+    const { calls, contexts } = this;
+    return contexts.create(
+      calls,
+      // The definition of the service gives each call the messages of its own types.
+      calls[name] as (...args: unknown[]) => unknown,
+      name,
+      undefined,
+      undefined,
+      undefined,
+      undefined,
+      undefined,
+      'rpc',
+    ) as Run;
+  }
+
+  private unary(grpc: Grpc, run: Run) {
+    return async (call: UnaryCall, reply: sendUnaryData<unknown>): Promise<void> => {
+      const result = await resultOf(run(call.request, call.metadata, call));
+      if (result instanceof FailedCall) {
+        reply(statusOf(result.answer, new grpc.Metadata()));
+      } else {
+        reply(null, result);
+      }
+    };
+  }
+
+  private stream(grpc: Grpc, run: Run) {
+    return async (call: StreamCall): Promise<void> => {
+      this.streams.add(call);
+      // A client that leaves is no error of the application.
+      call.on('error', () => {});
+      const result = await resultOf(run(call, call.metadata, call));
+      this.streams.delete(call);
+      if (result instanceof FailedCall) {
+        call.emit('error', statusOf(result.answer, new grpc.Metadata()));
+      } else {
+        call.end();
+      }
+    };
+  }
+
+  private health(grpc: Grpc): UntypedServiceImplementation {
+    const { inference } = this;
+    return {
+      Check: (
+        { request }: { readonly request: { readonly service: string } },
+        reply: sendUnaryData<object>,
+      ): void => {
+        try {
+          const isReady =
+            request.service === '' ? inference.isReady : inference.isModelReady(request.service);
+          reply(null, { status: isReady ? 'SERVING' : 'NOT_SERVING' });
+        } catch (error) {
+          reply(statusOf(errorAnswer(error), new grpc.Metadata()));
+        }
+      },
+    };
+  }
+}
+
+/** A filter answers most errors; the others are faults of the filters themselves. */
+function resultOf(running: Promise<unknown>): Promise<unknown> {
+  return running.catch((error: unknown) => new FailedCall(errorAnswer(error)));
+}
+
+async function healthService({ loadPackageDefinition }: Grpc): Promise<ServiceDefinition> {
+  const { load } = await import('@grpc/proto-loader');
+  const file = fileURLToPath(new URL('./health.proto', import.meta.url));
+  const definition = await load(file, { keepCase: true, enums: String, defaults: true });
+  const { grpc } = loadPackageDefinition(definition) as unknown as {
+    readonly grpc: {
+      readonly health: { readonly v1: { readonly Health: { service: ServiceDefinition } } };
+    };
+  };
+  return grpc.health.v1.Health.service;
+}
+
+function listening(
+  server: Server,
+  address: string,
+  credentials: ServerCredentials,
+): Promise<number> {
+  return new Promise((resolve, reject) => {
+    server.bindAsync(address, credentials, (error, port) =>
+      error
+        ? reject(
+            new InvalidServingError(
+              `InferenceProtocolModule cannot serve gRPC at ${address}: ${messageOf(error)}`,
+              { cause: error },
+            ),
+          )
+        : resolve(port),
+    );
+  });
+}
+
+function credentialsOf({ ServerCredentials }: Grpc, { tls }: GrpcDoorOptions) {
+  if (!tls) {
+    return ServerCredentials.createInsecure();
+  }
+  const pair = { cert_chain: Buffer.from(tls.cert), private_key: Buffer.from(tls.key) };
+  const ca = tls.ca === undefined ? null : Buffer.from(tls.ca);
+  return ServerCredentials.createSsl(ca, [pair], ca !== null);
+}

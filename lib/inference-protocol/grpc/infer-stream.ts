@@ -1,0 +1,143 @@
+import { Logger } from '@nestjs/common';
+import type { GrpcInferRequest } from '../../protocol/grpc-messages.js';
+import { errorAnswer } from '../error-answers.js';
+import type { InferenceCaller, StreamedReply } from '../inference-request.js';
+import type { InferenceServer } from '../inference-server.js';
+import type { StreamCall, StreamMessage } from './grpc-types.js';
+import { readInferRequest } from './read-infer-request.js';
+import { writeInferReply } from './write-infer-reply.js';
+
+/** Requests of one stream that run at once; the others are not read yet. */
+const MOST_OPEN = 64;
+
+/**
+ * Answers the requests of a stream. Single replies leave in the order of their requests; those of
+ * decoupled models leave as they come. A client that reads slowly holds up its own requests.
+ *
+ * @throws the first error of a request, where errors end the stream
+ */
+export async function answerStream(
+  server: InferenceServer,
+  call: StreamCall,
+  caller: InferenceCaller,
+  endsOnError: boolean,
+): Promise<void> {
+  const open = new Set<Promise<void>>();
+  const writer = new StreamWriter(call);
+  let failure: { readonly error: unknown } | undefined;
+  let before = Promise.resolve();
+  for await (const message of requestsOf(call)) {
+    const turn = isDecoupled(server, message) ? Promise.resolve() : before;
+    const answered = answer(server, message, caller, writer, turn)
+      .catch(async (error: unknown) => {
+        await turn;
+        if (endsOnError) {
+          failure ??= { error };
+        } else {
+          await writer.write(errorMessage(message, error));
+        }
+      })
+      .finally(() => open.delete(answered));
+    before = turn === before ? answered : before;
+    open.add(answered);
+    if (open.size >= MOST_OPEN) {
+      await Promise.race(open);
+    }
+    if (failure || writer.hasEnded) {
+      break;
+    }
+  }
+  await Promise.all(open);
+  if (failure) {
+    throw failure.error;
+  }
+}
+
+async function answer(
+  server: InferenceServer,
+  message: GrpcInferRequest,
+  caller: InferenceCaller,
+  writer: StreamWriter,
+  turn: Promise<void>,
+): Promise<void> {
+  const request = readInferRequest(message, server.options.bodyLimit);
+  const wantsEnd = request.parameters.get('triton_enable_empty_final_response') === true;
+  for await (const reply of server.stream(request, caller)) {
+    await turn;
+    if (reply.outputs.size > 0 || wantsEnd) {
+      await writer.write(replyMessage(reply));
+    }
+    if (writer.hasEnded) {
+      return;
+    }
+  }
+}
+
+/** Errors are those of the answer, which comes next. */
+function isDecoupled(server: InferenceServer, { model_name, model_version }: GrpcInferRequest) {
+  try {
+    return server.isDecoupled(model_name, model_version);
+  } catch {
+    return false;
+  }
+}
+
+/** The requests until the client has sent all of them, or has left. */
+async function* requestsOf(call: StreamCall): AsyncGenerator<GrpcInferRequest> {
+  try {
+    // Its replies are still to be written when the last request was read.
+    yield* call.iterator({ destroyOnReturn: false }) as AsyncIterable<GrpcInferRequest>;
+  } catch (error) {
+    if (!call.cancelled) {
+      throw error;
+    }
+  }
+}
+
+function replyMessage(reply: StreamedReply): StreamMessage {
+  const parameters = { triton_final_response: { bool_param: reply.isFinal } };
+  return { error_message: '', infer_response: writeInferReply(reply, parameters) };
+}
+
+const logger = new Logger('InferenceProtocol');
+
+function errorMessage({ id, model_name, model_version }: GrpcInferRequest, error: unknown) {
+  const { message, isFault } = errorAnswer(error);
+  if (isFault) {
+    logger.error(error);
+  }
+  return {
+    error_message: message,
+    infer_response: { id: id ?? '', model_name, model_version: model_version ?? '' },
+  };
+}
+
+/** Writes no more than the client reads. */
+class StreamWriter {
+  private room: Promise<void> | undefined;
+
+  constructor(private readonly call: StreamCall) {}
+
+  get hasEnded(): boolean {
+    return this.call.cancelled || this.call.destroyed;
+  }
+
+  /** Resolves when there is room for the next message, or the client has left. */
+  async write(message: StreamMessage): Promise<void> {
+    await this.room;
+    if (!this.hasEnded && !this.call.write(message)) {
+      await (this.room ??= this.drained());
+    }
+  }
+
+  private async drained(): Promise<void> {
+    const { call } = this;
+    await new Promise<void>((resolve) => {
+      call.once('drain', resolve).once('cancelled', resolve).once('close', resolve);
+      if (this.hasEnded) {
+        resolve();
+      }
+    });
+    this.room = undefined;
+  }
+}

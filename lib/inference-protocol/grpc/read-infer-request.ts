@@ -1,0 +1,64 @@
+import { ReadContext } from '../../json/read-context.js';
+import type {
+  GrpcInferRequest,
+  GrpcParameter,
+  GrpcParameters,
+} from '../../protocol/grpc-messages.js';
+import { fromGrpcTensors } from '../../protocol/grpc-tensors.js';
+import { refuseExtensions } from '../inference.js';
+import type { InferenceRequest, Parameters, ParameterValue } from '../inference-request.js';
+
+/** The limits of a request, beside that of its bytes. */
+const LIMITS = { tensors: 1024, rank: 16, depth: 64, nodes: Infinity };
+
+/**
+ * The request in a message. Its tensors are views of the message where their elements lie on a
+ * multiple of their size.
+ *
+ * @throws InvalidInputError naming the tensor and what is wrong with it
+ */
+export function readInferRequest(message: GrpcInferRequest, bodyLimit: number): InferenceRequest {
+  const { model_name, model_version, id, parameters, inputs, outputs = [] } = message;
+  const limits = { ...LIMITS, bytes: bodyLimit };
+  const context = new ReadContext({ limits, name: 'inputs', source: 'the request' });
+  const inputParameters = new Map(inputs.map((each) => [each.name, parametersOf(each.parameters)]));
+  // A tensor in shared memory has no elements to read.
+  inputParameters.forEach(refuseExtensions);
+  const raw = message.raw_input_contents;
+  return {
+    model: model_name,
+    version: model_version,
+    id,
+    parameters: parametersOf(parameters),
+    inputs: fromGrpcTensors({ tensors: inputs, raw }, context),
+    inputParameters,
+    outputs:
+      outputs.length === 0
+        ? undefined
+        : new Map(outputs.map((each) => [each.name, parametersOf(each.parameters)])),
+  };
+}
+
+/** Parameters without a value are left out. */
+function parametersOf(parameters: GrpcParameters = {}): Parameters {
+  return new Map(
+    Object.entries(parameters).flatMap(([name, parameter]) => {
+      const value = valueOf(parameter);
+      return value === undefined ? [] : [[name, value] as const];
+    }),
+  );
+}
+
+function valueOf({
+  bool_param,
+  int64_param,
+  uint64_param,
+  string_param,
+  double_param,
+}: GrpcParameter): ParameterValue | undefined {
+  const whole = int64_param ?? uint64_param;
+  if (whole !== undefined) {
+    return Number.isSafeInteger(Number(whole)) ? Number(whole) : BigInt(whole);
+  }
+  return bool_param ?? string_param ?? double_param;
+}

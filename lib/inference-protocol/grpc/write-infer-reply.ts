@@ -1,0 +1,19 @@
+import type { GrpcInferResponse, GrpcParameters } from '../../protocol/grpc-messages.js';
+import { toGrpcTensors } from '../../protocol/grpc-tensors.js';
+import type { InferenceReply } from '../inference-request.js';
+
+/** The message of a reply. Its elements are always raw: clients of Triton read nothing else. */
+export function writeInferReply(
+  { model, version, id = '', outputs }: InferenceReply,
+  parameters: GrpcParameters = {},
+): GrpcInferResponse {
+  const { tensors, raw } = toGrpcTensors(outputs);
+  return {
+    model_name: model,
+    model_version: version,
+    id,
+    parameters,
+    outputs: tensors,
+    raw_output_contents: raw,
+  };
+}

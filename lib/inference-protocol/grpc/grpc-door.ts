@@ -27,7 +27,7 @@ import type { StreamCall, UnaryCall } from './grpc-types.js';
 import { ProtocolCalls } from './protocol-calls.js';
 
 type Grpc = typeof import('@grpc/grpc-js');
-type Name = Exclude<keyof ProtocolCalls, 'constructor'>;
+type Name = Exclude<keyof ProtocolCalls, 'stop'>;
 type Run = (request: unknown, metadata: Metadata, call: UnaryCall | StreamCall) => Promise<unknown>;
 
 /** Milliseconds for the last replies to leave. */
@@ -43,8 +43,6 @@ export class GrpcDoor
   private server: Server | undefined;
   private closed: Promise<void> | undefined;
   private shutdownTimer: NodeJS.Timeout | undefined;
-  /** The streams that are open. */
-  private readonly streams = new Set<StreamCall>();
   private readonly logger = new Logger('InferenceProtocol');
 
   constructor(
@@ -79,7 +77,7 @@ export class GrpcDoor
     const { server } = this;
     if (server) {
       this.closed = new Promise((resolve) => server.tryShutdown(() => resolve()));
-      this.streams.forEach((call) => call.push(null));
+      this.calls.stop.abort();
       // By then servings have answered all calls, and what is left are clients that do not read.
       this.shutdownTimer = setTimeout(
         () => server.forceShutdown(),
@@ -133,11 +131,9 @@ export class GrpcDoor
 
   private stream(grpc: Grpc, run: Run) {
     return async (call: StreamCall): Promise<void> => {
-      this.streams.add(call);
       // A client that leaves is no error of the application.
       call.on('error', () => {});
       const result = await resultOf(run(call, call.metadata, call));
-      this.streams.delete(call);
       if (result instanceof FailedCall) {
         call.emit('error', statusOf(result.answer, new grpc.Metadata()));
       } else {

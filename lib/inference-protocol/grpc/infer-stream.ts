@@ -12,7 +12,8 @@ const MOST_OPEN = 64;
 
 /**
  * Answers the requests of a stream. Single replies leave in the order of their requests; those of
- * decoupled models leave as they come. A client that reads slowly holds up its own requests.
+ * decoupled models leave as they come. A client that reads slowly holds up its own requests. No
+ * more requests are read once `stop` aborts.
  *
  * @throws the first error of a request, where errors end the stream
  */
@@ -20,37 +21,57 @@ export async function answerStream(
   server: InferenceServer,
   call: StreamCall,
   caller: InferenceCaller,
+  stop: AbortSignal,
   endsOnError: boolean,
 ): Promise<void> {
   const open = new Set<Promise<void>>();
   const writer = new StreamWriter(call);
   let failure: { readonly error: unknown } | undefined;
   let before = Promise.resolve();
-  for await (const message of requestsOf(call)) {
+  await read(call, stop, (message, endReading) => {
     const turn = isDecoupled(server, message) ? Promise.resolve() : before;
+    const failed = async (error: unknown): Promise<void> => {
+      await turn;
+      if (endsOnError) {
+        failure ??= { error };
+        endReading();
+      } else {
+        await writer.write(errorMessage(message, error));
+      }
+    };
     const answered = answer(server, message, caller, writer, turn)
-      .catch(async (error: unknown) => {
-        await turn;
-        if (endsOnError) {
-          failure ??= { error };
-        } else {
-          await writer.write(errorMessage(message, error));
-        }
-      })
-      .finally(() => open.delete(answered));
+      .catch(failed)
+      .finally(() => {
+        open.delete(answered);
+        call.resume();
+      });
     before = turn === before ? answered : before;
     open.add(answered);
     if (open.size >= MOST_OPEN) {
-      await Promise.race(open);
+      call.pause();
     }
-    if (failure || writer.hasEnded) {
-      break;
-    }
-  }
+  });
   await Promise.all(open);
   if (failure) {
     throw failure.error;
   }
+}
+
+/** Resolves when the client has sent all requests or has left, or reading was ended. */
+async function read(
+  call: StreamCall,
+  stop: AbortSignal,
+  onRequest: (message: GrpcInferRequest, endReading: () => void) => void,
+): Promise<void> {
+  await new Promise<void>((resolve) => {
+    call.on('data', (message: GrpcInferRequest) => onRequest(message, resolve));
+    call.once('end', resolve).once('cancelled', resolve).once('close', resolve);
+    stop.addEventListener('abort', () => resolve());
+    if (stop.aborted || call.destroyed) {
+      resolve();
+    }
+  });
+  call.removeAllListeners('data');
 }
 
 async function answer(
@@ -79,18 +100,6 @@ function isDecoupled(server: InferenceServer, { model_name, model_version }: Grp
     return server.isDecoupled(model_name, model_version);
   } catch {
     return false;
-  }
-}
-
-/** The requests until the client has sent all of them, or has left. */
-async function* requestsOf(call: StreamCall): AsyncGenerator<GrpcInferRequest> {
-  try {
-    // Its replies are still to be written when the last request was read.
-    yield* call.iterator({ destroyOnReturn: false }) as AsyncIterable<GrpcInferRequest>;
-  } catch (error) {
-    if (!call.cancelled) {
-      throw error;
-    }
   }
 }
 

@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events';
 import { Injectable, UseFilters, UseGuards } from '@nestjs/common';
 import type { Metadata } from '@grpc/grpc-js';
 import type { GrpcInferRequest, GrpcInferResponse } from '../../protocol/grpc-messages.js';
@@ -28,10 +29,15 @@ interface OfRepository {
 @Injectable()
 @UseFilters(GrpcExceptionFilter)
 export class ProtocolCalls {
+  /** Aborts when no more requests of streams are read. */
+  readonly stop = new AbortController();
+
   constructor(
     private readonly server: InferenceServer,
     private readonly tenants: GrpcTenants,
-  ) {}
+  ) {
+    setMaxListeners(0, this.stop.signal);
+  }
 
   ServerLive(): object {
     return { live: true };
@@ -104,7 +110,7 @@ export class ProtocolCalls {
   ): Promise<object> {
     const endsOnError = metadata.get('triton_grpc_error')[0] === 'true';
     const caller = grpcCaller(call, this.tenants.of(call));
-    await answerStream(this.server, call, caller, endsOnError);
+    await answerStream(this.server, call, caller, this.stop.signal, endsOnError);
     return {};
   }
 }

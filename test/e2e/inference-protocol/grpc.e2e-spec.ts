@@ -1,0 +1,446 @@
+import { once } from 'node:events';
+import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import {
+  type CanActivate,
+  type ExecutionContext,
+  type INestApplication,
+  Injectable,
+  Logger,
+  UnauthorizedException,
+} from '@nestjs/common';
+import { APP_GUARD } from '@nestjs/core';
+import { Test } from '@nestjs/testing';
+import {
+  type ClientDuplexStream,
+  credentials,
+  type Client,
+  loadPackageDefinition,
+  Metadata,
+  type ServiceClientConstructor,
+  type ServiceError,
+} from '@grpc/grpc-js';
+import { load } from '@grpc/proto-loader';
+import {
+  createServing,
+  defineServing,
+  ServingModule,
+  ServingService,
+  Tensor,
+} from 'nestjs-serving';
+import {
+  InferenceProtocolModule,
+  type InferenceProtocolOptions,
+} from 'nestjs-serving/inference-protocol';
+import { GrpcDoor } from '../../../lib/inference-protocol/grpc/grpc-door.js';
+import type { StreamMessage } from '../../../lib/inference-protocol/grpc/grpc-types.js';
+import type { GrpcInferRequest, GrpcInferResponse } from '../../../lib/protocol/grpc-messages.js';
+import { loadInferenceService } from '../../../lib/protocol/grpc-service.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { until } from '../../fixtures/async/awaited.js';
+import { describeWithCertificate } from '../../fixtures/cluster/certificates.js';
+
+const digits = defineServing({ name: 'digits', model: 'sample/01-digits/model/digits.onnx' });
+const held = new HeldFunction<number>();
+const release = (): void =>
+  held.batches.splice(0).forEach(({ rows, finish }) => finish(rows.map(String)));
+
+/** As long a text as its row says. */
+const wide = defineServing({
+  name: 'wide',
+  useFactory: () => (rows: number[]) => rows.map((row) => 'x'.repeat(row)),
+});
+const count = defineServing({
+  name: 'count',
+  useFactory: () =>
+    function* (rows: number[], { isWaiting }: BatchContext) {
+      for (let n = 0; n < rows[0]! && isWaiting(0); n++) {
+        yield rows.map(() => `${n}`.padEnd(10_000));
+      }
+    },
+});
+
+@Injectable()
+class KeyGuard implements CanActivate {
+  canActivate(context: ExecutionContext): boolean {
+    const metadata = context.switchToRpc().getContext<Metadata>();
+    if (metadata.get('x-key')[0] !== 'right') {
+      throw new UnauthorizedException('Give the header x-key');
+    }
+    return true;
+  }
+}
+
+@Injectable()
+class NoGuard implements CanActivate {
+  canActivate(): boolean {
+    return false;
+  }
+}
+
+const image = (rows: number): Partial<GrpcInferRequest> => ({
+  model_name: 'digits',
+  inputs: [{ name: 'image', datatype: 'FP32', shape: [rows, 784] }],
+  raw_input_contents: [Buffer.alloc(rows * 784 * 4)],
+});
+const number = (model: string, n: number, id = ''): Partial<GrpcInferRequest> => ({
+  model_name: model,
+  id,
+  inputs: [{ name: 'n', datatype: 'INT32', shape: [1], contents: { int_contents: [n] } }],
+});
+
+describe('The gRPC door of the Open Inference Protocol', () => {
+  const clients: Client[] = [];
+  let app: INestApplication | undefined;
+  let service: ServiceClientConstructor;
+
+  beforeEach(async () => {
+    Logger.overrideLogger(false);
+    service = await loadInferenceService('A test');
+  });
+  afterEach(async () => {
+    clients.splice(0).forEach((client) => client.close());
+    release();
+    await app?.close();
+    app = undefined;
+  });
+
+  const open = async (
+    options: InferenceProtocolOptions = {},
+    providers: object[] = [],
+  ): Promise<Client> => {
+    const module = await Test.createTestingModule({
+      imports: [
+        ServingModule.forRoot({
+          servings: [digits, wide, count, { name: 'held', useFactory: held.useFactory }],
+        }),
+        InferenceProtocolModule.forRoot({
+          servings: [
+            'digits',
+            ...['wide', 'held'].map((serving) => ({
+              serving,
+              inputs: { n: 'INT32' },
+              outputs: { text: 'BYTES' },
+            })),
+            {
+              serving: 'count',
+              inputs: { n: 'INT32' },
+              outputs: { text: 'BYTES' },
+              decoupled: true,
+            },
+          ],
+          grpc: { port: 0, host: '127.0.0.1' },
+          ...options,
+        }),
+      ],
+      providers: providers as never,
+    }).compile();
+    app = module.createNestApplication();
+    await app.init();
+    return connect();
+  };
+  const connect = (): Client => {
+    const client = new service(
+      `127.0.0.1:${app!.get(GrpcDoor).port}`,
+      credentials.createInsecure(),
+      {
+        'grpc.use_local_subchannel_pool': 1,
+      },
+    );
+    clients.push(client);
+    return client;
+  };
+  const call = <Reply = GrpcInferResponse>(
+    client: Client,
+    method: string,
+    request: object = {},
+    { headers = {}, deadline }: { headers?: Record<string, string>; deadline?: number } = {},
+  ): Promise<Reply> => {
+    const { path, requestSerialize, responseDeserialize } = service.service[method]!;
+    const metadata = new Metadata();
+    Object.entries(headers).forEach(([name, value]) => metadata.set(name, value));
+    return new Promise((resolve, reject) => {
+      client.makeUnaryRequest(
+        path,
+        requestSerialize,
+        responseDeserialize,
+        request,
+        metadata,
+        deadline === undefined ? {} : { deadline },
+        (error, reply) => (error ? reject(error) : resolve(reply as Reply)),
+      );
+    });
+  };
+  const streamOf = (
+    client: Client,
+    headers: Record<string, string> = {},
+  ): ClientDuplexStream<object, StreamMessage> => {
+    const { path, requestSerialize, responseDeserialize } = service.service['ModelStreamInfer']!;
+    const metadata = new Metadata();
+    Object.entries(headers).forEach(([name, value]) => metadata.set(name, value));
+    return client.makeBidiStreamRequest(
+      path,
+      requestSerialize,
+      responseDeserialize as (bytes: Buffer) => StreamMessage,
+      metadata,
+    );
+  };
+  const cancelledOf = (name: string): number =>
+    app!.get(ServingService).get(name).counters()!.failed['SERVING_CANCELLED'] ?? 0;
+  /** A call of `ModelInfer`, how to cancel it, and the code that it ends with. */
+  const cancellable = (request: object) => {
+    const { path, requestSerialize, responseDeserialize } = service.service['ModelInfer']!;
+    let cancel!: () => void;
+    const left = new Promise<number | undefined>((resolve) => {
+      const running = connect().makeUnaryRequest(
+        path,
+        requestSerialize,
+        responseDeserialize,
+        request,
+        (error) => resolve(error?.code),
+      );
+      cancel = () => running.cancel();
+    });
+    return { cancel, left };
+  };
+  const codeOf = async (running: Promise<unknown>): Promise<number | undefined> =>
+    ((await failureOf(running)) as ServiceError | undefined)?.code;
+
+  it('[18.2] answers a request of several rows with raw contents', async () => {
+    const client = await open();
+    const reply = await call(client, 'ModelInfer', { ...image(3), id: 'a' });
+    expect([reply.model_name, reply.model_version, reply.id]).toEqual(['digits', '1', 'a']);
+    expect(reply.outputs).toEqual([
+      expect.objectContaining({ name: 'probabilities', datatype: 'FP32', shape: ['3', '10'] }),
+    ]);
+    expect(reply.raw_output_contents[0]!.length).toBe(3 * 10 * 4);
+  });
+
+  it('[18.4] [18.5] has the gRPC status for each error', async () => {
+    const client = await open();
+    const infer = (request: object) => codeOf(call(client, 'ModelInfer', request));
+    const shared = { shared_memory_region: { string_param: 'a' } };
+    const tensor = { name: 'image', datatype: 'FP32', shape: [1, 784] };
+
+    expect(await infer({ ...image(1), model_name: 'nix' })).toBe(5);
+    expect(await infer({ ...image(1), model_version: '7' })).toBe(5);
+    expect(await infer({ ...image(1), raw_input_contents: [Buffer.alloc(3)] })).toBe(3);
+    expect(
+      await infer({ ...image(1), inputs: [{ ...tensor, contents: { fp32_contents: [1] } }] }),
+    ).toBe(3);
+    expect(await infer({ model_name: 'digits', inputs: [{ ...tensor, parameters: shared }] })).toBe(
+      12,
+    );
+    expect(await infer({ ...image(1), parameters: { timeout: { string_param: 'x' } } })).toBe(3);
+    expect(await infer({ model_name: 'count', ...number('count', 1) })).toBe(12);
+    expect(await codeOf(call(client, 'ModelMetadata', { name: 'nix' }))).toBe(5);
+    expect(await codeOf(call(client, 'RepositoryModelLoad', { model_name: 'digits' }))).toBe(12);
+  });
+
+  it('[18.5] states when to try again, where an overloaded serving knows it', async () => {
+    const client = await open();
+    await app!.get(ServingService).get('wide');
+    app!.get(ServingService).get('digits').setBatchSize(1);
+    const error = (await failureOf(
+      call(client, 'ModelInfer', { ...image(1), parameters: { timeout: { int64_param: 1 } } }),
+    )) as ServiceError;
+    expect([4, 14]).toContain(error.code);
+    expect(error.details).toMatch(/SERVING_DEADLINE/);
+  });
+
+  it('[18.13] refuses a message larger than the limit of bodies', async () => {
+    const client = await open({ bodyLimit: 10_000 });
+    expect(await codeOf(call(client, 'ModelInfer', image(4)))).toBe(8);
+    expect((await call(client, 'ModelInfer', image(3))).outputs.length).toBe(1);
+  });
+
+  it('[18.7] ends a call at its deadline, and when its client leaves', async () => {
+    const client = await open();
+    const deadline = Date.now() + 200;
+    expect(await codeOf(call(client, 'ModelInfer', number('held', 1), { deadline }))).toBe(4);
+    const { cancel, left } = cancellable(number('held', 2));
+    const serving = app!.get(ServingService).get('held');
+    await until(() => held.batches.length + serving.queued > 1);
+    const before = cancelledOf('held');
+    cancel();
+    expect(await left).toBe(1);
+    await until(() => cancelledOf('held') > before);
+  });
+
+  it('[18.12] runs guards of the module, but not for probes', async () => {
+    const client = await open({ guards: [KeyGuard] });
+    const headers = { 'x-key': 'right' };
+    expect(await codeOf(call(client, 'ModelInfer', image(1)))).toBe(16);
+    expect(await codeOf(call(client, 'ServerMetadata'))).toBe(16);
+    expect((await call(client, 'ModelInfer', image(1), { headers })).outputs.length).toBe(1);
+    expect(await call(client, 'ServerLive')).toEqual({ live: true });
+    expect(await call(client, 'ServerReady')).toEqual({ ready: true });
+  });
+
+  it('[18.12] runs the global guards of the application for every call', async () => {
+    const client = await open({}, [{ provide: APP_GUARD, useClass: KeyGuard }]);
+    expect(await codeOf(call(client, 'ServerLive'))).toBe(16);
+    expect(await call(client, 'ServerLive', {}, { headers: { 'x-key': 'right' } })).toEqual({
+      live: true,
+    });
+  });
+
+  it('[18.12] refuses a stream by its guards, and answers the next one', async () => {
+    const client = await open({ guards: [KeyGuard] });
+    const refused = streamOf(client);
+    refused.write(number('wide', 1));
+    const [error] = (await once(refused, 'error')) as [ServiceError];
+    expect([error.code, error.details]).toEqual([16, 'Give the header x-key']);
+    const allowed = streamOf(client, { 'x-key': 'right' });
+    allowed.write(number('wide', 1));
+    const [message] = (await once(allowed, 'data')) as [StreamMessage];
+    expect(message.error_message).toBe('');
+    allowed.end();
+    allowed.resume();
+    await once(allowed, 'end');
+  });
+
+  it('[18.11] lets clients unload a model only past the guards of the repository', async () => {
+    const client = await open({ repository: { guards: [NoGuard] } });
+    expect(await codeOf(call(client, 'RepositoryModelUnload', { model_name: 'wide' }))).toBe(7);
+    await app!.close();
+    const other = await open({ repository: { guards: [{ canActivate: () => true }] } });
+    await call(other, 'RepositoryModelUnload', { model_name: 'wide' });
+    expect(await codeOf(call(other, 'ModelInfer', number('wide', 1)))).toBe(14);
+    await call(other, 'RepositoryModelLoad', { model_name: 'wide' });
+    expect((await call(other, 'ModelInfer', number('wide', 1))).outputs.length).toBe(1);
+  });
+
+  it('[18.1] answers probes of gRPC itself', async () => {
+    const client = await open();
+    const definition = await load('lib/inference-protocol/grpc/health.proto', { enums: String });
+    const { grpc } = loadPackageDefinition(definition) as never as {
+      grpc: { health: { v1: { Health: ServiceClientConstructor } } };
+    };
+    const { path, requestSerialize, responseDeserialize } = grpc.health.v1.Health.service['Check']!;
+    const check = (name: string): Promise<unknown> =>
+      new Promise((resolve) => {
+        client.makeUnaryRequest(
+          path,
+          requestSerialize,
+          responseDeserialize,
+          { service: name },
+          (error, reply) => resolve(error?.code ?? (reply as { status: string }).status),
+        );
+      });
+    expect(await Promise.all(['', 'digits', 'nix'].map(check))).toEqual(['SERVING', 'SERVING', 5]);
+  });
+
+  it('[18.9] keeps the order of single replies, and the stream after an error', async () => {
+    const client = await open();
+    const stream = streamOf(client);
+    const messages: StreamMessage[] = [];
+    stream.on('data', (message: StreamMessage) => messages.push(message));
+    stream.write(number('held', 1, 'a'));
+    stream.write(number('nix', 2, 'b'));
+    stream.write(number('wide', 3, 'c'));
+    stream.end();
+    await until(() => held.batches.length > 0);
+    expect(messages).toEqual([]);
+    release();
+    await once(stream, 'end');
+    expect(messages.map(({ infer_response }) => infer_response.id)).toEqual(['a', 'b', 'c']);
+    expect(messages.map(({ error_message }) => error_message !== '')).toEqual([false, true, false]);
+  });
+
+  it('[18.9] ends the stream with the status of the first error where the client asks for it', async () => {
+    const client = await open();
+    const stream = streamOf(client, { triton_grpc_error: 'true' });
+    stream.on('data', () => {});
+    stream.write(number('nix', 2, 'b'));
+    const [error] = (await once(stream, 'error')) as [ServiceError];
+    expect(error.code).toBe(5);
+  });
+
+  it('[18.9] ends a request whose client reads too slowly, and keeps the stream', async () => {
+    const client = await open();
+    const stream = streamOf(client);
+    stream.pause();
+    stream.write(number('count', 1_000_000));
+    const failed = () => app!.get(ServingService).get('count').counters()!.failed;
+    await until(() => failed()['SERVING_SLOW_CONSUMER'] === 1);
+    const messages: string[] = [];
+    stream.on('data', ({ error_message }: StreamMessage) => messages.push(error_message));
+    stream.end();
+    await once(stream, 'end');
+    expect(messages.at(-1)).toContain('SERVING_SLOW_CONSUMER');
+    expect(messages.length).toBeLessThan(20_000);
+  });
+
+  it('[18.7] ends what a stream runs when its client leaves', async () => {
+    const client = await open();
+    const stream = streamOf(client);
+    stream.on('error', () => {}).on('data', () => {});
+    stream.write(number('held', 1));
+    await until(() => held.batches.length > 0);
+    stream.cancel();
+    await until(() => cancelledOf('held') > 0);
+  });
+
+  it('[18.19] answers the calls that run when the application shuts down, and ends idle streams', async () => {
+    const client = await open();
+    const idle = streamOf(client);
+    idle.on('data', () => {});
+    idle.write(number('wide', 1));
+    await once(idle, 'data');
+    const running = call(client, 'ModelInfer', number('held', 1));
+    await until(() => held.batches.length > 0);
+    const closing = app!.close();
+    await once(idle, 'end');
+    release();
+    expect((await running).outputs.length).toBe(1);
+    await closing;
+    app = undefined;
+    expect(await codeOf(call(client, 'ServerLive'))).toBe(14);
+  });
+
+  it('[18.19] fails the boot with the address where the port is in use', async () => {
+    await open();
+    const { port } = app!.get(GrpcDoor);
+    const first = app;
+    const error = await failureOf(open({ grpc: { port: port!, host: '127.0.0.1' } }));
+    expect((error as Error).message).toContain(`cannot serve gRPC at 127.0.0.1:${port}`);
+    await app!.close();
+    app = first;
+  });
+
+  it('[18.19] [19.1] is an endpoint for the servings of another application', async () => {
+    await open();
+    const serving = createServing<unknown, Record<string, Tensor>, unknown, unknown>({
+      name: 'digits',
+      endpoint: `grpc://127.0.0.1:${app!.get(GrpcDoor).port}`,
+    });
+    await serving.start();
+    const own = app!.get(ServingService);
+    const inputs = Array.from({ length: 50 }, (_, i) => ({
+      image: new Tensor('float32', new Float32Array(784).fill(i / 50), [1, 784]),
+    }));
+    const replies = await Promise.all(inputs.map((input) => serving.batchedRun(input)));
+    const expected = await Promise.all(
+      inputs.map((input) => own.batchedRun<unknown, Record<string, Tensor>>('digits', input)),
+    );
+    replies.forEach(({ probabilities }, i) => {
+      [...(probabilities!.data as Float32Array)].forEach((value, j) =>
+        expect(value).toBeCloseTo(expected[i]!['probabilities']!.data[j] as number, 5),
+      );
+    });
+    await serving.close();
+  });
+
+  describeWithCertificate('with TLS', ({ ca, cert, key }) => {
+    it('[18.19] has the certificates of the options, and asks clients for theirs', async () => {
+      await open({ grpc: { port: 0, host: '127.0.0.1', tls: { ca, cert, key } } });
+      const address = `127.0.0.1:${app!.get(GrpcDoor).port}`;
+      const trusted = new service(address, credentials.createSsl(ca, key, cert));
+      const stranger = new service(address, credentials.createSsl(ca));
+      clients.push(trusted, stranger);
+      expect(await call(trusted, 'ServerLive')).toEqual({ live: true });
+      expect(await codeOf(call(stranger, 'ServerLive'))).toBe(14);
+    });
+  });
+});

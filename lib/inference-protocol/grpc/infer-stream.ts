@@ -124,8 +124,12 @@ function errorMessage({ id, model_name, model_version }: GrpcInferRequest, error
 /** Writes no more than the client reads. */
 class StreamWriter {
   private room: Promise<void> | undefined;
+  private goOn: (() => void) | undefined;
 
-  constructor(private readonly call: StreamCall) {}
+  constructor(private readonly call: StreamCall) {
+    const goOn = (): void => this.goOn?.();
+    call.on('drain', goOn).once('cancelled', goOn).once('close', goOn);
+  }
 
   get hasEnded(): boolean {
     return this.call.cancelled || this.call.destroyed;
@@ -133,20 +137,17 @@ class StreamWriter {
 
   /** Resolves when there is room for the next message, or the client has left. */
   async write(message: StreamMessage): Promise<void> {
-    await this.room;
-    if (!this.hasEnded && !this.call.write(message)) {
-      await (this.room ??= this.drained());
+    while (this.room && !this.hasEnded) {
+      await this.room;
     }
-  }
-
-  private async drained(): Promise<void> {
-    const { call } = this;
-    await new Promise<void>((resolve) => {
-      call.once('drain', resolve).once('cancelled', resolve).once('close', resolve);
-      if (this.hasEnded) {
-        resolve();
-      }
-    });
-    this.room = undefined;
+    if (!this.hasEnded && !this.call.write(message)) {
+      this.room = new Promise((resolve) => {
+        this.goOn = () => {
+          this.room = undefined;
+          resolve();
+        };
+      });
+    }
+    await this.room;
   }
 }

@@ -53,12 +53,18 @@ const wide = defineServing({
 const count = defineServing({
   name: 'count',
   useFactory: () =>
-    function* (rows: number[], { isWaiting }: BatchContext) {
-      for (let n = 0; n < rows[0]! && isWaiting(0); n++) {
-        yield rows.map(() => `${n}`.padEnd(10_000));
+    function* (rows: number[]) {
+      try {
+        for (let n = 0; n < rows[0]!; n++) {
+          yield rows.map(() => `${n}`.padEnd(50_000));
+        }
+      } finally {
+        hasCounted = true;
       }
     },
 });
+/** Whether the generator of `count` has ended. */
+let hasCounted = false;
 
 @Injectable()
 class KeyGuard implements CanActivate {
@@ -361,11 +367,11 @@ describe('The gRPC door of the Open Inference Protocol', () => {
     const client = await open();
     const stream = streamOf(client);
     stream.pause();
-    stream.write(number('count', 1_000_000));
-    const failed = () => app!.get(ServingService).get('count').counters()!.failed;
-    await until(() => failed()['SERVING_SLOW_CONSUMER'] === 1);
+    stream.write(number('count', 100_000));
+    await until(() => hasCounted);
     const messages: string[] = [];
     stream.on('data', ({ error_message }: StreamMessage) => messages.push(error_message));
+    stream.resume();
     stream.end();
     await once(stream, 'end');
     expect(messages.at(-1)).toContain('SERVING_SLOW_CONSUMER');

@@ -11,6 +11,7 @@ import type { Memory } from './memory.js';
 import { openProtocol, protocolOverHttp } from './protocol.js';
 import { functionCalls, modelCalls, sizedCalls, threadCalls } from './service.js';
 import { openSite } from './site.js';
+import { protocolOverGrpc } from './protocol-grpc.js';
 import { streams } from './streams.js';
 
 const { values: options } = parseArgs({
@@ -34,7 +35,12 @@ const sites = { express: await openSite('express'), fastify: await openSite('fas
 const doors = { express: await openProtocol('express'), fastify: await openProtocol('fastify') };
 const [express, fastify] = await Promise.all([sites.express.getUrl(), sites.fastify.getUrl()]);
 const servings = sites.express.get(ServingService);
-const closable = [await handshakes(), await streams(), await endpointAnswers()];
+const closable = [
+  await handshakes(),
+  await streams(),
+  await endpointAnswers(),
+  await protocolOverGrpc(),
+];
 const entries: readonly Entry[] = [
   await modelOverHttp(express),
   functionOverHttp(fastify),

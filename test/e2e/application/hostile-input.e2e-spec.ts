@@ -47,6 +47,7 @@ it('[18.17] [L6] [L7] [4.6] [4.9] [6.1] [6.5] [11] [19.8] Hundreds of hostile ca
       'cluster, handshake',
       'cluster, streams',
       'endpoint, answers',
+      'inference protocol, gRPC',
     ].map((entry) => ({ entry, enough: true })),
   );
 }, 180_000);

@@ -28,6 +28,9 @@ describe('Options of the protocol', () => {
     [{ bodyLimit: 0 }, 'option "bodyLimit" is 0; allowed is a whole number from 1 to 2147483647'],
     [{ repository: {} }, 'option "repository" is {}; allowed is an object of guards'],
     [{ repository: { guards: [] } }, 'a list of at least one'],
+    [{ grpc: {} }, 'option "grpc.port" is undefined; allowed is a whole number from 0 to 65535'],
+    [{ grpc: { port: 1, tls: { cert: 'pem' } } }, 'option "grpc.tls.key" is undefined'],
+    [{ grpc: { port: 1, url: 'a' } }, 'unknown option "grpc.url"'],
   ])('[18.15] %j is refused', (options, message) => {
     expect(() => resolveProtocol(options as InferenceProtocolOptions)).toThrow(
       expect.objectContaining({

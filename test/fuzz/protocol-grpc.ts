@@ -1,6 +1,6 @@
 import type { INestApplication } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
-import { type Client, credentials, type ServiceError } from '@grpc/grpc-js';
+import { type Client, credentials, type ServiceError, status } from '@grpc/grpc-js';
 import * as fc from 'fast-check';
 import { defineServing, ServingModule } from 'nestjs-serving';
 import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
@@ -32,8 +32,6 @@ const ALLOWED = new Map([
 /** Calls the gRPC door of an application with bytes that need not be messages. */
 export async function protocolOverGrpc(): Promise<Entry & { close(): Promise<void> }> {
   const app = await open();
-  const load = <T>(file: string): Promise<T> =>
-    import(new URL(`../../../../dist/esm/${file}`, import.meta.url).href) as Promise<T>;
   const { loadInferenceService } = await load<typeof grpcService>('protocol/grpc-service.js');
   const { GrpcDoor } = await load<typeof doors>('inference-protocol/grpc/grpc-door.js');
   const service = await loadInferenceService('The fuzzer');
@@ -65,6 +63,9 @@ export async function protocolOverGrpc(): Promise<Entry & { close(): Promise<voi
     },
   };
 }
+
+const load = <T>(file: string): Promise<T> =>
+  import(new URL(`../../../../dist/esm/${file}`, import.meta.url).href) as Promise<T>;
 
 interface Reply {
   readonly raw_output_contents: readonly Buffer[];
@@ -110,7 +111,7 @@ async function answerTo(reply: Promise<Reply>): Promise<Outcome> {
   } catch (error) {
     const { code, details } = error as ServiceError;
     // Bytes that are no message do not get as far as the door.
-    if (code === 13 && details.startsWith('Error deserializing request')) {
+    if (code === status.INTERNAL && details.startsWith('Error deserializing request')) {
       return { word: 'no message' };
     }
     const word = ALLOWED.get(code);

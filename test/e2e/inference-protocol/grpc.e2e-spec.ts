@@ -95,6 +95,9 @@ const number = (model: string, n: number, id = ''): Partial<GrpcInferRequest> =>
   inputs: [{ name: 'n', datatype: 'INT32', shape: [1], contents: { int_contents: [n] } }],
 });
 
+const codeOf = async (running: Promise<unknown>): Promise<number | undefined> =>
+  ((await failureOf(running)) as ServiceError | undefined)?.code;
+
 describe('The gRPC door of the Open Inference Protocol', () => {
   const clients: Client[] = [];
   let app: INestApplication | undefined;
@@ -209,8 +212,6 @@ describe('The gRPC door of the Open Inference Protocol', () => {
     });
     return { cancel, left };
   };
-  const codeOf = async (running: Promise<unknown>): Promise<number | undefined> =>
-    ((await failureOf(running)) as ServiceError | undefined)?.code;
 
   it('[18.2] answers a request of several rows with raw contents', async () => {
     const client = await open();
@@ -245,8 +246,6 @@ describe('The gRPC door of the Open Inference Protocol', () => {
 
   it('[18.5] states when to try again, where an overloaded serving knows it', async () => {
     const client = await open();
-    await app!.get(ServingService).get('wide');
-    app!.get(ServingService).get('digits').setBatchSize(1);
     const error = (await failureOf(
       call(client, 'ModelInfer', { ...image(1), parameters: { timeout: { int64_param: 1 } } }),
     )) as ServiceError;

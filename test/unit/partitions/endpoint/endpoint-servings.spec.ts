@@ -498,18 +498,16 @@ describe('a serving with an endpoint', () => {
 
   it('[19.8] gives callers memory of their own', async () => {
     const endpoint = await open();
-    endpoint.script.outputs = ['y', 'z'].map((name) => ({
-      name,
-      datatype: 'UINT8',
-      shape: [-1, 2],
-    }));
+    // Too large for the pool of Node's buffers, whose memory cannot be transferred.
+    const [names, size] = [['y', 'z'], 100_000];
+    endpoint.script.outputs = names.map((name) => ({ name, datatype: 'UINT8', shape: [-1, size] }));
     endpoint.script.answer = () => ({
-      outputs: ['y', 'z'].map((name) => ({ name, datatype: 'UINT8', shape: [1, 2] })),
-      raw_output_contents: [Buffer.from([1, 2]), Buffer.from([3, 4])],
+      outputs: names.map((name) => ({ name, datatype: 'UINT8', shape: [1, size] })),
+      raw_output_contents: [Buffer.alloc(size, 1), Buffer.alloc(size, 3)],
     });
     const { y, z } = await (await serve(endpoint)).batchedRun(row(1));
     structuredClone(y!.data, { transfer: [(y!.data as Uint8Array).buffer as ArrayBuffer] });
-    expect([...(z!.data as Uint8Array)]).toEqual([3, 4]);
+    expect((z!.data as Uint8Array)[size - 1]).toBe(3);
   });
 
   it('[19.9] sends metadata with each call, of an object or a function', async () => {

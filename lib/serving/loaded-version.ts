@@ -1,0 +1,325 @@
+import { Logger } from '@nestjs/common';
+import { outsideCallContext } from '../context/caller-context.js';
+import { checkFixedBatch } from '../definition/batch-cost.js';
+import type { Callbacks, ResolvedServing } from '../definition/resolved-serving.js';
+import {
+  type ServingSignature,
+  signatureOfModel,
+  signatureOfTemplate,
+} from '../definition/serving-signature.js';
+import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
+import { SharedCalls } from '../deduplication/shared-calls.js';
+import {
+  isServingError,
+  messageOf,
+  OverloadedError,
+  ServingClosedError,
+  ServingLoadError,
+} from '../errors.js';
+import type { EventHub } from '../events/event-hub.js';
+import { Lanes } from '../execution/lanes.js';
+import { type ResolvedCallOptions, Waits } from '../execution/resolved-call-options.js';
+import type { Engine, OpenedEngine } from '../partitions/engine.js';
+import type { ServingKind } from '../partitions/handler.partition.js';
+import { modelsLoaded } from '../partitions/model-engine.js';
+import { warningsOf } from '../partitions/onnx/model-signature.js';
+import type { PartitionStatus } from '../partitions/partition.js';
+import { LocalSessions } from './local-sessions.js';
+import { Pipeline } from './pipeline.js';
+import type { Closable } from './shutdown.js';
+import { watchedPartitions } from './watched-partitions.js';
+
+/** What a version of a serving loads, and what it shares with its serving. */
+export interface VersionParts {
+  readonly options: ResolvedServing;
+  readonly callbacks: Callbacks;
+  readonly engine: Engine;
+  readonly storeOf?: (() => ReplyStore) | undefined;
+  readonly events: EventHub;
+}
+
+/** One version of a serving: its partitions, and the pipelines of the calls that run on them. */
+export class LoadedVersion implements Closable {
+  readonly lanes: Lanes;
+  /** The pipeline of `batchedRun`, once it is open; none in a serving with sessions. */
+  pipeline: Pipeline | undefined;
+  /** In a serving with sessions, in place of `pipeline`. */
+  sessions: LocalSessions | undefined;
+  /**
+   * The pipeline of `run`, opened when first needed: a separate one, so that its calls wait for no
+   * batch.
+   */
+  inlinePipeline: Pipeline | undefined;
+  /** That of the template, or once it is loaded that of the model. */
+  signature: ServingSignature | undefined;
+  /** Milliseconds that the partitions of `batchedRun` took to load. */
+  loadTime = 0;
+  /** Milliseconds that their warm-up took; undefined where nothing was run. */
+  warmUpTime: number | undefined;
+  private readonly logger = new Logger('Serving');
+  /** The pipelines of `batchedRun`: one, or with sessions one for each partition. */
+  private batched: readonly Pipeline[] = [];
+  private opening: Promise<readonly Pipeline[]> | undefined;
+  private inline: Promise<Pipeline> | undefined;
+  /** Callers that wait for a pipeline to open. */
+  private readonly waits = new Waits();
+  /** All open pipelines, including those that warm up. */
+  private readonly pipelines = new Set<Pipeline>();
+  private readonly loading = new AbortController();
+  private readonly fetching = new AbortController();
+  private isEnding = false;
+  private isClosed = false;
+
+  constructor(private readonly parts: VersionParts) {
+    const { keys, otherKeys, queue, template } = parts.options;
+    this.signature = template && signatureOfTemplate(template);
+    this.lanes = new Lanes(keys, otherKeys, queue.preservesOrder);
+  }
+
+  /** Whether it takes calls of `batchedRun`, or sessions. */
+  get isOpen(): boolean {
+    return this.batched.length > 0;
+  }
+
+  get isOpening(): boolean {
+    return this.opening !== undefined;
+  }
+
+  get queued(): number {
+    const queued = this.batched.reduce((rows, { depth }) => rows + depth, 0);
+    return queued + (this.inlinePipeline?.depth ?? 0);
+  }
+
+  get partitions(): readonly PartitionStatus[] {
+    return this.batched.flatMap(({ partitions }) => partitions);
+  }
+
+  /** Loads every partition; resolves when the version can be called. */
+  async open(): Promise<void> {
+    this.refuseOnceClosed();
+    const opening = (this.opening ??= this.openWarm());
+    try {
+      const pipelines = await this.waits.for(opening);
+      this.refuseOnceClosed();
+      this.batched = pipelines;
+      const { options, callbacks } = this.parts;
+      if (options.sessions) {
+        this.sessions = new LocalSessions(options, callbacks, pipelines);
+      } else {
+        this.pipeline = pipelines[0];
+      }
+    } catch (error) {
+      // A later start may succeed.
+      this.opening = this.opening === opening && !this.isClosed ? undefined : this.opening;
+      throw error;
+    }
+  }
+
+  /** The pipeline of `run`. The call waits for it no longer than its options allow. */
+  async openInline(resolved?: ResolvedCallOptions): Promise<Pipeline> {
+    this.refuseOnceClosed();
+    const { name, queue } = this.parts.options;
+    if (this.waits.size >= queue.maxRows) {
+      throw new OverloadedError(
+        `Serving "${name}" loads the session for run(), and ${queue.maxRows} calls wait for it; ` +
+          'call again later',
+      );
+    }
+    if (!this.inline) {
+      const opening = outsideCallContext(async () => {
+        const [pipeline] = await this.openPipelines('inline');
+        return pipeline!;
+      });
+      this.inline = opening;
+      opening.then(
+        (pipeline) => (this.inlinePipeline = pipeline),
+        // A later call may succeed.
+        () => (this.inline = this.inline === opening ? undefined : this.inline),
+      );
+    }
+    return this.waits.for(this.inline, resolved);
+  }
+
+  drain(): void {
+    this.isEnding = true;
+    this.pipelines.forEach((pipeline) => pipeline.shutdown.drain());
+  }
+
+  abandon(error: Error): void {
+    this.isEnding = true;
+    this.waits.end(error);
+    this.pipelines.forEach((pipeline) => pipeline.shutdown.abandon(error));
+  }
+
+  end(error: Error): boolean {
+    const isWaitedFor = this.waits.size > 0;
+    this.isEnding = true;
+    this.waits.end(error);
+    this.loading.abort(error);
+    return [...this.pipelines].reduce(
+      (had, pipeline) => pipeline.shutdown.end(error) || had,
+      isWaitedFor,
+    );
+  }
+
+  halt(): void {
+    this.pipelines.forEach((pipeline) => pipeline.shutdown.halt());
+  }
+
+  /**
+   * Closes the pipelines once their batches have run; one that is still opening, once it is open.
+   */
+  async close(): Promise<void> {
+    this.isEnding = true;
+    this.isClosed = true;
+    this.fetching.abort(
+      new ServingClosedError(
+        `Serving "${this.parts.options.name}" was closed before it had its model`,
+      ),
+    );
+    // Closes the open pipelines at once, so that they take no more calls.
+    const closed = [...this.pipelines].map((pipeline) => pipeline.shutdown.close());
+    await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);
+    await Promise.all([
+      ...closed,
+      ...[...this.pipelines].map((pipeline) => pipeline.shutdown.close()),
+    ]);
+    this.sessions?.close();
+  }
+
+  unfinished(): readonly string[] {
+    return [...this.pipelines].flatMap((pipeline) => pipeline.shutdown.unfinished());
+  }
+
+  private async openWarm(): Promise<readonly Pipeline[]> {
+    const pipelines = await this.openPipelines('batched');
+    try {
+      const begin = performance.now();
+      // Any of them warms up all partitions.
+      const { cold, batches } = await pipelines[0]!.warmUp();
+      this.warmUpTime = batches > 0 ? performance.now() - begin : undefined;
+      if (cold.length > 0) {
+        this.logger.warn(
+          `Serving "${this.parts.options.name}" cannot run its allowed sizes (of key ` +
+            `${cold.join(', ')}) before it is ready, since it has no example of their rows, so ` +
+            'that the first callers wait for what each size compiles; give example inputs: ' +
+            'warmUp: [...]',
+        );
+      }
+    } catch (cause) {
+      await Promise.all(pipelines.map((pipeline) => pipeline.shutdown.close()));
+      pipelines.forEach((pipeline) => this.pipelines.delete(pipeline));
+      throw this.loadError(cause);
+    }
+    return pipelines;
+  }
+
+  /** One pipeline, or with sessions one for each partition. */
+  private async openPipelines(kind: ServingKind): Promise<readonly Pipeline[]> {
+    const { lanes } = this;
+    const { options, callbacks, events } = this.parts;
+    const isShared = kind === 'batched';
+    const begin = performance.now();
+    try {
+      const shared = isShared ? this.sharedCalls() : undefined;
+      const opened = await this.openEngine(kind);
+      if (opened.signature) {
+        await this.checkModel(opened);
+        lanes.fit(opened.signature);
+        this.signature = signatureOfModel(opened.signature);
+      }
+      if (isShared) {
+        this.warn(opened);
+        this.loadTime = performance.now() - begin;
+      }
+      const partitions = watchedPartitions(opened.partitions, {
+        serving: options.name,
+        kind,
+        runTimeout: options.recovery.runTimeout,
+        events,
+        logger: this.logger,
+      });
+      const all = { ...opened, partitions };
+      const pipelines = (options.sessions ? partitions : [undefined]).map((own, index) => {
+        const only = own && index;
+        return new Pipeline(options, callbacks, lanes, all, events, kind, shared, only);
+      });
+      for (const pipeline of pipelines) {
+        this.pipelines.add(pipeline);
+        if (this.isEnding) {
+          pipeline.shutdown.drain();
+        }
+      }
+      return pipelines;
+    } catch (cause) {
+      // The caller is likely to end the process when it gets this error.
+      await modelsLoaded();
+      throw this.loadError(cause);
+    }
+  }
+
+  private openEngine(kind: ServingKind): Promise<OpenedEngine> {
+    const { options, engine } = this.parts;
+    const isShared = kind === 'batched';
+    return engine(
+      kind,
+      isShared ? options.partitions : options.partitions.slice(0, 1),
+      isShared ? this.lanes.keys : [],
+      options.recovery,
+      this.loading.signal,
+      {
+        log: (line) => this.logger.log(`Serving "${options.name}" ${line}`),
+        warn: (line) => this.logger.warn(`Serving "${options.name}" ${line}`),
+        signal: this.fetching.signal,
+      },
+    );
+  }
+
+  private async checkModel({ signature, partitions }: OpenedEngine): Promise<void> {
+    try {
+      checkFixedBatch(this.parts.options, signature!);
+    } catch (error) {
+      await Promise.all(partitions.map((partition) => partition.close()));
+      throw error;
+    }
+  }
+
+  private warn({ signature, providers = [] }: OpenedEngine): void {
+    const missing = providers.flatMap((each) =>
+      (each?.missing ?? []).map((provider) => `runs on ${each!.inUse}, without ${provider}`),
+    );
+    for (const warning of [...warningsOf(signature), ...new Set(missing)]) {
+      this.logger.warn(`The model of serving "${this.parts.options.name}" ${warning}`);
+    }
+  }
+
+  /** Joins calls with the same input, if the serving wants that. */
+  private sharedCalls(): SharedCalls | undefined {
+    const { options, storeOf } = this.parts;
+    const { name, sharing } = options;
+    const cache =
+      sharing?.cache && storeOf ? new ReplyCache(name, storeOf(), sharing.cache) : undefined;
+    return sharing && new SharedCalls(name, sharing, cache);
+  }
+
+  private loadError(cause: unknown): Error {
+    const owner = `Serving "${this.parts.options.name}"`;
+    if (!isServingError(cause)) {
+      return new ServingLoadError(`${owner} could not start: ${messageOf(cause)}`, { cause });
+    }
+    const message = cause.message.startsWith(owner) ? cause.message : `${owner}: ${cause.message}`;
+    // Loggers print the stack of an error, which includes the message.
+    return Object.assign(cause, {
+      message,
+      stack: cause.stack?.replace(cause.message, () => message),
+    });
+  }
+
+  private refuseOnceClosed(): void {
+    if (this.isClosed) {
+      throw new ServingClosedError(
+        `Serving "${this.parts.options.name}" is closed and takes no more calls`,
+      );
+    }
+  }
+}

@@ -20,6 +20,7 @@ import {
   DEFAULT_QUEUE_ROWS,
   DEFAULT_SESSION_IDLE,
   DEFAULT_SESSIONS,
+  DEFAULT_VERSION,
   delay,
   flag,
   groupOf,
@@ -95,6 +96,7 @@ const common: Rules = {
   ...perKey,
   sequence: noSequence,
   name: aString,
+  version: { ...aString, isRequired: false },
   batchCost,
   batchKeys: {
     check: (value) => {
@@ -237,6 +239,7 @@ const kinds: Readonly<Record<string, Rules>> = {
       allowed: '"thread", "process" or "none"',
     },
     blockingLimit: delay,
+    watch: flag,
     model: {
       check: (value) => modelFile.check(value) || isRecord(value),
       allowed: `${modelFile.allowed}, or an object of ${Object.keys(ofModel).join(', ')}`,
@@ -287,7 +290,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   if ('model' in definition) {
     checkOptions(owner, modelOptionsOf(definition), ofModel, 'model.');
   }
-  const { name, timeout, warmUp = [] } = definition;
+  const { name, version = DEFAULT_VERSION, timeout, warmUp = [] } = definition;
   checkTimeouts(owner, definition);
   const queue = queueOf(owner, definition.queue);
   const given = 'sequence' in definition ? definition.sequence : undefined;
@@ -304,6 +307,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const saturation = 2 * keyOptions.batchSize * partitions.length;
   return Object.freeze({
     name,
+    version,
     ...runnerOf(definition),
     timeout,
     queue,
@@ -316,6 +320,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     keys,
     otherKeys,
     sequence,
+    watch: watchedFile(owner, definition),
     batchCost: batchCostOf(owner, definition.batchCost, [otherKeys, ...keys.values()]),
     warmUp: [...warmUp],
     template,
@@ -559,6 +564,27 @@ export function modelOf(name: string, { file, sha256 }: ModelOptions): ModelPlac
   return ArrayBuffer.isView(file)
     ? file
     : { file: existing(name, file), sha256: sha256?.toLowerCase() };
+}
+
+/** The file that the definition has watched. */
+function watchedFile(owner: string, definition: ServingDefinition): string | undefined {
+  if (!('model' in definition) || !definition.watch) {
+    return undefined;
+  }
+  const { file, sha256 } = modelOptionsOf(definition);
+  if (ArrayBuffer.isView(file) || isRemote(file)) {
+    throw new InvalidServingError(
+      `${owner}: watch needs a file of this machine, and the model is ` +
+        `${ArrayBuffer.isView(file) ? 'bytes' : formatValue(String(file))}; leave watch out, and ` +
+        'call reload({ model })',
+    );
+  }
+  if (sha256 !== undefined) {
+    throw new InvalidServingError(
+      `${owner}: watch loads other content than model.sha256 allows; leave one of them out`,
+    );
+  }
+  return existing(definition.name, file);
 }
 
 /** The file as a `file:` URL for `import`. */

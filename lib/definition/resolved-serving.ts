@@ -75,6 +75,8 @@ export interface Sharing {
 /** A definition with every default filled in. */
 export interface ResolvedServing {
   readonly name: string;
+  /** The label of the version. */
+  readonly version: string;
   /** What runs the batches. */
   readonly runner: 'model' | 'function' | 'file' | 'class';
   /** Undefined for functions and classes. */
@@ -93,6 +95,8 @@ export interface ResolvedServing {
   /** The options of each declared key, and of other keys. */
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
+  /** The file whose changes load it again. */
+  readonly watch: string | undefined;
   /** Undefined where batches may cost anything. */
   readonly batchCost: ResolvedBatchCost | undefined;
   readonly warmUp: readonly unknown[];

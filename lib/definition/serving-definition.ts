@@ -307,6 +307,12 @@ export interface ServingOptions<
   /** Unique in the application. */
   readonly name: string;
   /**
+   * The label of the version that is defined here; `reload` loads others.
+   *
+   * @default '1'
+   */
+  readonly version?: string;
+  /**
    * The largest number of rows in a batch. Beyond 32 rows the models of the samples and the benchmark
    * gain little per row, while each batch takes longer.
    *
@@ -522,6 +528,13 @@ export interface ModelRunner extends Omit<WorkerOptions, 'isolation'> {
   readonly blockingLimit?: number;
   /** The ONNX file alone, or with the options of its sessions, inputs and outputs. */
   readonly model: ModelFile | ModelOptions;
+  /**
+   * Whether the serving loads the file again when it has changed and was written completely, as
+   * `reload()` does. Only for a file of this machine; write a new one beside it, and rename it.
+   *
+   * @default false
+   */
+  readonly watch?: boolean;
 }
 
 /** The expected rows, for servings without a model. */

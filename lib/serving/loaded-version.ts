@@ -3,6 +3,7 @@ import { outsideCallContext } from '../context/caller-context.js';
 import { checkFixedBatch } from '../definition/batch-cost.js';
 import type { Callbacks, ResolvedServing } from '../definition/resolved-serving.js';
 import {
+  differenceOf,
   type ServingSignature,
   signatureOfModel,
   signatureOfTemplate,
@@ -10,6 +11,7 @@ import {
 import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
 import { SharedCalls } from '../deduplication/shared-calls.js';
 import {
+  InvalidServingError,
   isServingError,
   messageOf,
   OverloadedError,
@@ -19,27 +21,37 @@ import {
 import type { EventHub } from '../events/event-hub.js';
 import { Lanes } from '../execution/lanes.js';
 import { type ResolvedCallOptions, Waits } from '../execution/resolved-call-options.js';
-import type { Engine, OpenedEngine } from '../partitions/engine.js';
+import type { OpenedEngine } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { modelsLoaded } from '../partitions/model-engine.js';
 import { warningsOf } from '../partitions/onnx/model-signature.js';
 import type { PartitionStatus } from '../partitions/partition.js';
+import { stampOf } from './file-change.js';
 import { LocalSessions } from './local-sessions.js';
 import { Pipeline } from './pipeline.js';
+import type { VersionRole, VersionStatus } from './serving-version.js';
 import type { Closable } from './shutdown.js';
+import type { VersionPlan } from './version-plan.js';
 import { watchedPartitions } from './watched-partitions.js';
 
+/** Milliseconds between two looks whether the calls of a version have ended. */
+const DRAIN_INTERVAL = 20;
+
 /** What a version of a serving loads, and what it shares with its serving. */
-export interface VersionParts {
-  readonly options: ResolvedServing;
+export interface VersionParts extends VersionPlan {
   readonly callbacks: Callbacks;
-  readonly engine: Engine;
   readonly storeOf?: (() => ReplyStore) | undefined;
   readonly events: EventHub;
+  /** The version whose calls it is to run. */
+  readonly replaces?: LoadedVersion | undefined;
 }
 
 /** One version of a serving: its partitions, and the pipelines of the calls that run on them. */
 export class LoadedVersion implements Closable {
+  readonly label: string;
+  role: VersionRole = 'loading';
+  /** The share of calls of a canary. */
+  share = 0;
   readonly lanes: Lanes;
   /** The pipeline of `batchedRun`, once it is open; none in a serving with sessions. */
   pipeline: Pipeline | undefined;
@@ -56,6 +68,8 @@ export class LoadedVersion implements Closable {
   loadTime = 0;
   /** Milliseconds that their warm-up took; undefined where nothing was run. */
   warmUpTime: number | undefined;
+  /** Identifies the watched file, as it was loaded. */
+  stamp: string | undefined;
   private readonly logger = new Logger('Serving');
   /** The pipelines of `batchedRun`: one, or with sessions one for each partition. */
   private batched: readonly Pipeline[] = [];
@@ -71,9 +85,18 @@ export class LoadedVersion implements Closable {
   private isClosed = false;
 
   constructor(private readonly parts: VersionParts) {
-    const { keys, otherKeys, queue, template } = parts.options;
+    const { version, keys, otherKeys, queue, template } = parts.options;
+    this.label = version;
     this.signature = template && signatureOfTemplate(template);
     this.lanes = new Lanes(keys, otherKeys, queue.preservesOrder);
+  }
+
+  get options(): ResolvedServing {
+    return this.parts.options;
+  }
+
+  get next(): VersionPlan['next'] {
+    return this.parts.next;
   }
 
   /** Whether it takes calls of `batchedRun`, or sessions. */
@@ -85,6 +108,11 @@ export class LoadedVersion implements Closable {
     return this.opening !== undefined;
   }
 
+  /** Whether a partition works. */
+  get isUp(): boolean {
+    return this.partitions.some(({ state }) => state === 'up');
+  }
+
   get queued(): number {
     const queued = this.batched.reduce((rows, { depth }) => rows + depth, 0);
     return queued + (this.inlinePipeline?.depth ?? 0);
@@ -92,6 +120,19 @@ export class LoadedVersion implements Closable {
 
   get partitions(): readonly PartitionStatus[] {
     return this.batched.flatMap(({ partitions }) => partitions);
+  }
+
+  get status(): VersionStatus {
+    const { label: version, role, share, queued, partitions } = this;
+    const counters = this.parts.events.counters.now;
+    return {
+      version,
+      role,
+      ...(role === 'canary' && { share }),
+      counters,
+      queued,
+      partitions,
+    };
   }
 
   /** Loads every partition; resolves when the version can be called. */
@@ -138,6 +179,19 @@ export class LoadedVersion implements Closable {
       );
     }
     return this.waits.for(this.inline, resolved);
+  }
+
+  /** Resolves when its calls and sessions have ended, or it is closed. */
+  async idle(): Promise<void> {
+    // A call is in no stage while it passes from one to the next, so that one look is not enough.
+    for (let looks = 0; looks < 2 && !this.isClosed; looks = this.isIdle ? looks + 1 : 0) {
+      await new Promise((resolve) => setTimeout(resolve, DRAIN_INTERVAL).unref());
+    }
+  }
+
+  /** The counts of its calls become part of those of its serving. */
+  leave(): void {
+    this.parts.events.leave();
   }
 
   drain(): void {
@@ -191,6 +245,12 @@ export class LoadedVersion implements Closable {
     return [...this.pipelines].flatMap((pipeline) => pipeline.shutdown.unfinished());
   }
 
+  private get isIdle(): boolean {
+    const sessions = this.sessions?.size ?? 0;
+    const pipelines = [...this.pipelines];
+    return sessions + this.waits.size === 0 && pipelines.every(({ shutdown }) => shutdown.isIdle);
+  }
+
   private async openWarm(): Promise<readonly Pipeline[]> {
     const pipelines = await this.openPipelines('batched');
     try {
@@ -221,13 +281,16 @@ export class LoadedVersion implements Closable {
     const isShared = kind === 'batched';
     const begin = performance.now();
     try {
-      const shared = isShared ? this.sharedCalls() : undefined;
+      // A change while it loads is a change after it.
+      this.stamp = isShared && options.watch ? await stampOf(options.watch) : this.stamp;
+      const store = isShared ? this.store() : undefined;
       const opened = await this.openEngine(kind);
       if (opened.signature) {
         await this.checkModel(opened);
         lanes.fit(opened.signature);
         this.signature = signatureOfModel(opened.signature);
       }
+      const shared = isShared ? await this.sharedCalls(opened, store) : undefined;
       if (isShared) {
         this.warn(opened);
         this.loadTime = performance.now() - begin;
@@ -278,9 +341,23 @@ export class LoadedVersion implements Closable {
   private async checkModel({ signature, partitions }: OpenedEngine): Promise<void> {
     try {
       checkFixedBatch(this.parts.options, signature!);
+      this.checkSame(signatureOfModel(signature!));
     } catch (error) {
       await Promise.all(partitions.map((partition) => partition.close()));
       throw error;
+    }
+  }
+
+  /** @throws InvalidServingError for a model that takes or returns other tensors */
+  private checkSame(signature: ServingSignature): void {
+    const { options, replaces } = this.parts;
+    const difference = replaces?.signature && differenceOf(replaces.signature, signature);
+    if (difference !== undefined) {
+      throw new InvalidServingError(
+        `Serving "${options.name}": version "${this.label}" cannot run the calls of version ` +
+          `"${replaces!.label}": ${difference}; a model with other inputs or outputs needs a ` +
+          'serving of its own',
+      );
     }
   }
 
@@ -293,13 +370,24 @@ export class LoadedVersion implements Closable {
     }
   }
 
-  /** Joins calls with the same input, if the serving wants that. */
-  private sharedCalls(): SharedCalls | undefined {
+  private store(): ReplyStore | undefined {
     const { options, storeOf } = this.parts;
-    const { name, sharing } = options;
-    const cache =
-      sharing?.cache && storeOf ? new ReplyCache(name, storeOf(), sharing.cache) : undefined;
-    return sharing && new SharedCalls(name, sharing, cache);
+    return options.sharing?.cache && storeOf?.();
+  }
+
+  /** Joins calls with the same input, if the serving wants that. */
+  private async sharedCalls(
+    { contentOf }: OpenedEngine,
+    store: ReplyStore | undefined,
+  ): Promise<SharedCalls | undefined> {
+    const { name, runner, sharing } = this.parts.options;
+    if (!sharing?.cache || !store) {
+      return sharing && new SharedCalls(name, sharing, undefined);
+    }
+    const content = (await contentOf?.()) ?? '';
+    // Labels differ by node. Of a file only the content of a model says all of what it computes.
+    const version = runner === 'model' ? content : `${this.label}:${content}`;
+    return new SharedCalls(name, sharing, new ReplyCache(name, store, sharing.cache, version));
   }
 
   private loadError(cause: unknown): Error {

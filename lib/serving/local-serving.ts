@@ -11,7 +11,9 @@ import {
   InvalidServingError,
   ServingClosedError,
   type SessionEndedError,
+  UnknownVersionError,
 } from '../errors.js';
+import { formatValue } from '../format.js';
 import type { Engine } from '../partitions/engine.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
@@ -26,6 +28,10 @@ import { checkOptions, checkRoom, checkTarget, perKey } from '../definition/opti
 import type { ReplyStore } from '../deduplication/reply-cache.js';
 import { Shutdown } from './shutdown.js';
 import { LoadedVersion } from './loaded-version.js';
+import { Reloads } from './reloads.js';
+import type { ReloadOptions, ServingVersion, VersionStatus } from './serving-version.js';
+import type { VersionPlan } from './version-plan.js';
+import { Versions } from './versions.js';
 import type { Pipeline } from './pipeline.js';
 import type { OrderedSession } from '../sessions/ordered-session.js';
 import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
@@ -35,14 +41,15 @@ import type { ServingSignature } from '../definition/serving-signature.js';
 import type { ServingEvent } from '../events/serving-event.js';
 import type { StreamEvent } from '../definition/reply.js';
 import type {
+  KeyOptions,
   ResolvedServing,
   ServingDistribution,
   Callbacks,
 } from '../definition/resolved-serving.js';
 
 /**
- * A serving with partitions of its own. This class is its life cycle; `LoadedVersion` has its
- * partitions, and `Pipeline` is the path of its calls.
+ * A serving with partitions of its own. This class is its handle and life cycle; `Versions` finds
+ * the `LoadedVersion` that runs a call, and `Pipeline` is the path of the call there.
  */
 export class LocalServing<Input = unknown, Output = unknown>
   extends Serving<Input, Output>
@@ -51,8 +58,11 @@ export class LocalServing<Input = unknown, Output = unknown>
   readonly name: string;
   readonly events$: Observable<ServingEvent>;
   private readonly logger = new Logger('Serving');
-  /** The version that runs the calls. */
-  private readonly active: LoadedVersion;
+  /** The version that each call runs on. */
+  private readonly loaded: Versions;
+  private readonly reloads: Reloads;
+  /** The options of its keys now, for all versions. */
+  private keys: ResolvedServing['keys'];
   private readonly shutdown: Shutdown;
   private closing: Promise<void> | undefined;
   private isClosed = false;
@@ -61,15 +71,20 @@ export class LocalServing<Input = unknown, Output = unknown>
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
     engine: Engine,
-    storeOf?: () => ReplyStore,
+    private readonly storeOf?: () => ReplyStore,
     private readonly events = new EventHub(),
+    /** The plan of a version that replaces the first one. */
+    next?: VersionPlan['next'],
   ) {
     super();
     this.name = options.name;
     this.events$ = events.all$;
-    this.active = new LoadedVersion({ options, callbacks, engine, storeOf, events });
-    const owner = `Serving "${options.name}"`;
-    this.shutdown = new Shutdown(owner, options.shutdown, this.active);
+    this.keys = options.keys;
+    this.loaded = new Versions(callbacks, this.versionOf({ options, engine, next }));
+    this.reloads = new Reloads(this.name, this.loaded, (plan) =>
+      this.versionOf(plan, this.loaded.active),
+    );
+    this.shutdown = new Shutdown(`Serving "${options.name}"`, options.shutdown, this.loaded);
   }
 
   /** Milliseconds after which shutdown has answered every call. */
@@ -81,7 +96,8 @@ export class LocalServing<Input = unknown, Output = unknown>
     if (this.shutdown.hasBegun) {
       return this.isClosed ? 'closed' : 'closing';
     }
-    return this.active.isOpen ? 'ready' : this.active.isOpening ? 'starting' : 'stopped';
+    const { active } = this.loaded;
+    return active.isOpen ? 'ready' : active.isOpening ? 'starting' : 'stopped';
   }
 
   /** The options for calls from other nodes. */
@@ -101,7 +117,7 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   /** Of a model known from its start on; of a template at once. */
   override get signature(): ServingSignature | undefined {
-    return this.active.signature;
+    return this.loaded.active.signature;
   }
 
   override eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
@@ -109,30 +125,33 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override get queued(): number {
-    return this.active.queued;
+    return this.loaded.queued;
   }
 
   override counters(): ServingCounters {
-    return this.events.counters.now;
+    return this.events.totals;
   }
 
   override partitions(): readonly PartitionStatus[] {
-    return this.active.partitions;
+    return this.loaded.active.partitions;
   }
 
   override targets(): readonly TargetStatus[] {
-    return this.active.pipeline?.targets ?? [];
+    return this.loaded.active.pipeline?.targets ?? [];
   }
 
   override batchedRun(input: Input, options: CallOptions = NO_OPTIONS): Promise<Output> {
-    const { pipeline } = this.active;
+    const pipeline = this.loaded.for(input, options)?.pipeline;
     return pipeline
       ? callInRequest(options, (inside) => pipeline.run(input, inside) as Promise<Output>)
-      : Promise.reject(this.notRunning());
+      : Promise.reject(this.notRunning(options));
   }
 
   override run(input: Input, options: CallOptions = NO_OPTIONS): Promise<Output> {
-    return callInRequest(options, (inside) => this.runAlone(input, inside));
+    const version = this.loaded.for(input, options);
+    return version
+      ? callInRequest(options, (inside) => this.runAlone(version, input, inside))
+      : Promise.reject(this.notRunning(options));
   }
 
   override stream<Hook extends string = never>(
@@ -156,11 +175,22 @@ export class LocalServing<Input = unknown, Output = unknown>
       throw withoutSessions(this.name);
     }
     this.refuseOnceClosed();
-    const { sessions } = this.active;
+    const sessions = this.loaded.for(undefined, options)?.sessions;
     if (!sessions) {
-      throw this.notRunning();
+      throw this.notRunning(options);
     }
     return sessions.openSession(options, onEnd);
+  }
+
+  override async reload(options: ReloadOptions = {}): Promise<ServingVersion> {
+    if (this.state !== 'ready') {
+      throw this.shutdown.hasBegun ? this.closedError() : this.notRunning(NO_OPTIONS);
+    }
+    return this.reloads.reload(options);
+  }
+
+  override versions(): readonly VersionStatus[] {
+    return this.loaded.status;
   }
 
   override setBatchSize(batchSize: number, key?: string): void {
@@ -168,7 +198,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     checkOptions(`Serving "${this.name}"`, { batchSize }, perKey);
     checkRoom(`Serving "${this.name}"`, batchSize, this.options.queue.maxRows);
     for (const known of keys) {
-      const largest = this.active.lanes.optionsOf(known).allowedSizes?.at(-1) ?? batchSize;
+      const largest = this.keys.get(known)?.allowedSizes?.at(-1) ?? batchSize;
       if (largest < batchSize) {
         throw new InvalidServingError(
           `Serving "${this.name}": a batch size of ${batchSize} is more than the largest of the ` +
@@ -176,7 +206,7 @@ export class LocalServing<Input = unknown, Output = unknown>
         );
       }
     }
-    this.active.lanes.change(keys, { batchSize, runSize: batchSize });
+    this.change(keys, { batchSize, runSize: batchSize });
   }
 
   override setBatchTimeout(batchTimeout: number, key?: string): void {
@@ -184,15 +214,16 @@ export class LocalServing<Input = unknown, Output = unknown>
     const keys = this.keysToChange(key);
     checkOptions(owner, { batchTimeout }, perKey);
     for (const known of keys) {
-      checkTarget(owner, this.active.lanes.optionsOf(known).latencyTarget, { batchTimeout });
+      checkTarget(owner, this.keys.get(known)?.latencyTarget, { batchTimeout });
     }
-    this.active.lanes.change(keys, { batchTimeout });
+    this.change(keys, { batchTimeout });
   }
 
   /** Loads every partition; resolves when the serving can be called. */
   async start(): Promise<void> {
     this.refuseOnceClosed();
-    await this.active.open();
+    await this.loaded.active.open();
+    this.reloads.follow();
   }
 
   /**
@@ -206,7 +237,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** @internal Called by Nest. */
   async onModuleInit(): Promise<void> {
     await this.start();
-    this.logger.log(bootLine(this.options, this.active));
+    this.logger.log(bootLine(this.options, this.loaded.active));
   }
 
   /**
@@ -214,6 +245,7 @@ export class LocalServing<Input = unknown, Output = unknown>
    * wait for rows that are queued here.
    */
   beforeApplicationShutdown(): void {
+    this.reloads.close();
     this.shutdown.begin();
   }
 
@@ -223,7 +255,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   private keysToChange(key: string | undefined): readonly string[] {
-    const { keys } = this.active.lanes;
+    const keys = [...this.keys.keys()];
     if (this.options.sequence) {
       throw new InvalidServingError(
         `Serving "${this.name}" runs sequences: the number of its places is fixed when it starts, ` +
@@ -238,19 +270,44 @@ export class LocalServing<Input = unknown, Output = unknown>
     return key === undefined ? keys : [key];
   }
 
-  private runAlone(input: Input, options: CallOptions): Promise<Output> {
-    const { inlinePipeline } = this.active;
+  private change(keys: readonly string[], options: Partial<KeyOptions>): void {
+    const changed = keys.map((key) => [key, { ...this.keys.get(key)!, ...options }] as const);
+    this.keys = new Map([...this.keys, ...changed]);
+    this.loaded.forEach(({ lanes }) => lanes.change(keys, options));
+  }
+
+  private versionOf({ options, ...plan }: VersionPlan, replaces?: LoadedVersion): LoadedVersion {
+    const { callbacks, storeOf, keys } = this;
+    const events = this.events.childOf(options.version);
+    return new LoadedVersion({
+      ...plan,
+      options: { ...options, keys },
+      callbacks,
+      storeOf,
+      events,
+      replaces,
+    });
+  }
+
+  private runAlone(version: LoadedVersion, input: Input, options: CallOptions): Promise<Output> {
+    const { inlinePipeline } = version;
     return (
-      inlinePipeline ? inlinePipeline.run(input, options) : this.runOnceOpen(input, options)
+      inlinePipeline
+        ? inlinePipeline.run(input, options)
+        : this.runOnceOpen(version, input, options)
     ) as Promise<Output>;
   }
 
   /** Calls once the pipeline of `run` is open. The timeout of the call runs meanwhile. */
-  private async runOnceOpen(input: Input, options: CallOptions): Promise<unknown> {
+  private async runOnceOpen(
+    version: LoadedVersion,
+    input: Input,
+    options: CallOptions,
+  ): Promise<unknown> {
     const { signal } = options;
     signal?.throwIfAborted();
     const resolved = resolveCallOptions(this.callbacks, input, options, this.options.timeout);
-    const pipeline = await this.openInline(resolved);
+    const pipeline = await this.openInline(version, resolved);
     return pipeline.run(input, { ...options, signal, resolved });
   }
 
@@ -259,18 +316,18 @@ export class LocalServing<Input = unknown, Output = unknown>
     options: StreamOptions<string>,
     left: AbortSignal,
   ): AsyncGenerator<never, undefined> {
-    const { active } = this;
-    if (!options.inline) {
-      if (!active.pipeline) {
-        throw this.notRunning();
-      }
-      return yield* active.pipeline.stream(input, options, left) as AsyncGenerator<
+    const version = this.loaded.for(input, options);
+    if (!version || (!options.inline && !version.pipeline)) {
+      throw this.notRunning(options);
+    }
+    if (version.pipeline && !options.inline) {
+      return yield* version.pipeline.stream(input, options, left) as AsyncGenerator<
         never,
         undefined
       >;
     }
     const resolved = resolveCallOptions(this.callbacks, input, options, undefined, true);
-    const pipeline = active.inlinePipeline ?? (await this.openInline(resolved));
+    const pipeline = version.inlinePipeline ?? (await this.openInline(version, resolved));
     return yield* pipeline.stream(input, { ...options, resolved }, left) as AsyncGenerator<
       never,
       undefined
@@ -278,15 +335,19 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   /** The pipeline of `run`. The call waits for it no longer than its options allow. */
-  private async openInline(resolved: ResolvedCallOptions): Promise<Pipeline> {
+  private async openInline(
+    version: LoadedVersion,
+    resolved: ResolvedCallOptions,
+  ): Promise<Pipeline> {
     this.refuseOnceClosed();
     if (this.options.sessions) {
-      throw this.notRunning();
+      throw this.notRunning(NO_OPTIONS);
     }
-    return this.active.openInline(resolved);
+    return version.openInline(resolved);
   }
 
   private async end(): Promise<void> {
+    this.reloads.close();
     await this.shutdown.complete();
     this.isClosed = true;
     this.events.complete();
@@ -294,12 +355,24 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   private refuseOnceClosed(): void {
     if (this.shutdown.isCompleting) {
-      throw new ServingClosedError(`Serving "${this.name}" is closed and takes no more calls`);
+      throw this.closedError();
     }
   }
 
-  private notRunning(): Error {
-    if (this.active.sessions) {
+  private closedError(): Error {
+    return new ServingClosedError(`Serving "${this.name}" is closed and takes no more calls`);
+  }
+
+  /** The reason why no version runs the call. */
+  private notRunning({ version }: CallOptions): Error {
+    const { active, labels } = this.loaded;
+    if (version !== undefined && !labels.includes(version)) {
+      return new UnknownVersionError(
+        `Serving "${this.name}" has no version ${formatValue(version)}; it has ` +
+          labels.map((label) => formatValue(label)).join(', '),
+      );
+    }
+    if (active.sessions) {
       return new InvalidInputError(
         `Serving "${this.name}" keeps a state for each session; make the call in one: ` +
           'serving.open().run(input)',

@@ -50,5 +50,6 @@ function changed(
   if (status.reason !== undefined) {
     logger.warn(`Serving "${serving}"${kind === 'inline' ? ', for run()' : ''}: ${status.reason}`);
   }
-  events.emit({ type: 'partition:change', serving, kind, partition, ...status });
+  const { version } = events;
+  events.emit({ type: 'partition:change', serving, version, kind, partition, ...status });
 }

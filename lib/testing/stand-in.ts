@@ -25,6 +25,7 @@ const RUN_OPTIONS = {
   outputs: true,
   isolation: true,
   blockingLimit: true,
+  watch: true,
   useFactory: true,
   sequence: true,
   useFile: true,

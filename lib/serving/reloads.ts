@@ -1,0 +1,127 @@
+import { Logger } from '@nestjs/common';
+import { checkOptions, type Rules, share } from '../definition/option-rules.js';
+import { InvalidServingError, messageOf } from '../errors.js';
+import { bootLine } from './boot-line.js';
+import { FileWatch } from './file-watch.js';
+import type { LoadedVersion } from './loaded-version.js';
+import type { ReloadOptions, ServingVersion } from './serving-version.js';
+import type { VersionPlan } from './version-plan.js';
+import type { Versions } from './versions.js';
+
+/** Loads versions of a serving at run time, one after the other. */
+export class Reloads {
+  private readonly logger = new Logger('Serving');
+  /** The largest label of a version that is a number. */
+  private lastLabel: number;
+  private loading: { readonly label: string; readonly done: Promise<unknown> } | undefined;
+  private watch: FileWatch | undefined;
+
+  constructor(
+    private readonly serving: string,
+    private readonly versions: Versions,
+    /** A version by its plan, not loaded, that is to run the calls of the active one. */
+    private readonly versionOf: (plan: VersionPlan) => LoadedVersion,
+  ) {
+    this.lastLabel = numberIn(versions.active.label) ?? 1;
+  }
+
+  /** Loads a version; calls go to it when it is warm. */
+  async reload(options: ReloadOptions): Promise<ServingVersion> {
+    const { canary } = options;
+    const version = this.versionOf(this.planOf(options));
+    const { label } = version;
+    const done = this.versions.load(version);
+    this.loading = { label, done };
+    try {
+      await done;
+    } finally {
+      this.loading = undefined;
+    }
+    this.lastLabel = Math.max(this.lastLabel, numberIn(label) ?? 0);
+    this.logger.log(bootLine(version.options, version, label));
+    if (canary === undefined) {
+      this.promote(version);
+    } else {
+      this.versions.addCanary(version, canary);
+    }
+    return {
+      version: label,
+      promote: async () => this.promote(version),
+      rollback: async () => this.versions.rollback(version),
+    };
+  }
+
+  /** Watches the file of the active version, where its definition says so. */
+  follow(): void {
+    this.watch?.close();
+    const { options, stamp } = this.versions.active;
+    this.watch =
+      options.watch === undefined
+        ? undefined
+        : new FileWatch(options.watch, stamp, () => void this.reloadChanged(options.watch!));
+  }
+
+  close(): void {
+    this.watch?.close();
+  }
+
+  private promote(version: LoadedVersion): void {
+    this.versions.promote(version);
+    this.follow();
+  }
+
+  private async reloadChanged(file: string): Promise<void> {
+    try {
+      await this.loading?.done.catch(() => {});
+      if (this.versions.active.options.watch === file) {
+        await this.reload({});
+      }
+    } catch (error) {
+      this.logger.error(
+        `Serving "${this.serving}": the changed file ${file} was not loaded, and the version ` +
+          `before goes on; it is tried again when the file changes: ${messageOf(error)}`,
+      );
+    }
+  }
+
+  /** @throws InvalidServingError for options that make no version */
+  private planOf(options: ReloadOptions): VersionPlan {
+    const { serving, versions, loading } = this;
+    const { active } = versions;
+    checkOptions(`The reload of serving "${serving}"`, options, rules);
+    const { canary, model, version = String(this.lastLabel + 1) } = options;
+    if (!active.next) {
+      throw new InvalidServingError(
+        `Serving "${serving}" runs code of the application, which cannot be loaded again; give ` +
+          'what shall be reloaded a file of its own, with model or useFile, or restart the ' +
+          'application',
+      );
+    }
+    if (loading) {
+      throw new InvalidServingError(
+        `Serving "${serving}" is loading version "${loading.label}"; reload again once that has ` +
+          'ended',
+      );
+    }
+    const isReplaced = canary === undefined && version === active.label;
+    if (versions.labels.includes(version) && !isReplaced) {
+      throw new InvalidServingError(
+        `Serving "${serving}" has a version "${version}" already; give the new one another label`,
+      );
+    }
+    return active.next({ model, version });
+  }
+}
+
+const rules: Rules = {
+  model: { check: (value) => value !== '', allowed: 'a model, as in the definition' },
+  version: {
+    check: (value) => typeof value === 'string' && value !== '',
+    allowed: 'a string that is not empty',
+  },
+  canary: share,
+};
+
+function numberIn(label: string): number | undefined {
+  return /^\d{1,15}$/.test(label) ? Number(label) : undefined;
+}

@@ -81,6 +81,8 @@ export class LoadedVersion implements Closable {
   private readonly pipelines = new Set<Pipeline>();
   private readonly loading = new AbortController();
   private readonly fetching = new AbortController();
+  /** Ends the pause between two looks at its calls. */
+  private endWait: (() => void) | undefined;
   private isEnding = false;
   private isClosed = false;
 
@@ -150,8 +152,8 @@ export class LoadedVersion implements Closable {
         this.pipeline = pipelines[0];
       }
     } catch (error) {
-      // A later start may succeed.
-      this.opening = this.opening === opening && !this.isClosed ? undefined : this.opening;
+      // A later start may succeed, unless the end waits for this one.
+      this.opening = this.opening === opening && !this.isEnding ? undefined : this.opening;
       throw error;
     }
   }
@@ -185,7 +187,13 @@ export class LoadedVersion implements Closable {
   async idle(): Promise<void> {
     // A call is in no stage while it passes from one to the next, so that one look is not enough.
     for (let looks = 0; looks < 2 && !this.isClosed; looks = this.isIdle ? looks + 1 : 0) {
-      await new Promise((resolve) => setTimeout(resolve, DRAIN_INTERVAL).unref());
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, DRAIN_INTERVAL).unref();
+        this.endWait = () => {
+          clearTimeout(timer);
+          resolve();
+        };
+      });
     }
   }
 
@@ -226,6 +234,7 @@ export class LoadedVersion implements Closable {
   async close(): Promise<void> {
     this.isEnding = true;
     this.isClosed = true;
+    this.endWait?.();
     this.fetching.abort(
       new ServingClosedError(
         `Serving "${this.parts.options.name}" was closed before it had its model`,

@@ -69,6 +69,7 @@ export { LocalServing } from './serving/local-serving.js';
 export type {
   ReloadOptions,
   ServingVersion,
+  ShadowComparison,
   VersionRole,
   VersionStatus,
 } from './serving/serving-version.js';

@@ -31,15 +31,30 @@ class EventChannel {
   }
 }
 
+type Channels = Readonly<
+  Record<ServingEvent['type'], Pick<EventChannel, 'subject' | 'isObserved' | 'emit'>>
+>;
+
+const silent = { subject: new Subject<ServingEvent>(), isObserved: false, emit: () => {} };
+
+/** Channels without observers, for what its serving does not count as its own calls. */
+const SILENT: Channels = {
+  'call:start': silent,
+  'call:end': silent,
+  'batch:start': silent,
+  'batch:end': silent,
+  'partition:change': silent,
+};
+
 /**
  * The events of a serving, for its observers and on the channels of `node:diagnostics_channel`,
  * such as `nestjs-serving:batch:end`. An event is created only if something observes its type.
  */
 export class EventHub {
-  private channels: Readonly<Record<ServingEvent['type'], EventChannel>>;
+  private channels: Channels;
   readonly all$: Observable<ServingEvent>;
-  private callStarts: EventChannel;
-  private callEnds: EventChannel;
+  private callStarts: Pick<EventChannel, 'isObserved'>;
+  private callEnds: Pick<EventChannel, 'isObserved'>;
   /** Always counted, observed or not; without those of its children. */
   counters = new Counters();
   /** The hubs whose counts are part of the totals. */
@@ -105,6 +120,29 @@ export class EventHub {
     const child = new EventHub(this, version);
     this.children.add(child);
     return child;
+  }
+
+  /** A hub of one version that emits and counts nothing until it is shown. */
+  hiddenChildOf(version: string): EventHub {
+    const child = new EventHub(this, version);
+    child.observe(SILENT);
+    return child;
+  }
+
+  /** Emits and counts from now on. */
+  show(): void {
+    const { parent } = this;
+    if (parent && !parent.children.has(this)) {
+      this.counters.clear();
+      this.observe(parent.channels);
+      parent.children.add(this);
+    }
+  }
+
+  private observe(channels: Channels): void {
+    this.channels = channels;
+    this.callStarts = channels['call:start'];
+    this.callEnds = channels['call:end'];
   }
 
   /** Its version has ended: later counts, of consumers that read on, go to the parent. */
@@ -197,6 +235,12 @@ export class Counters {
     this.rows += rows;
     this.padding += padding;
     this.failedBatches += hasFailed ? 1 : 0;
+  }
+
+  /** Begins again. */
+  clear(): void {
+    this.answered = this.batches = this.failedBatches = this.rows = this.padding = 0;
+    this.failures.clear();
   }
 
   /** Adds the counts of others. */

@@ -29,6 +29,7 @@ import type { PartitionStatus } from '../partitions/partition.js';
 import { stampOf } from './file-change.js';
 import { LocalSessions } from './local-sessions.js';
 import { Pipeline } from './pipeline.js';
+import type { Shadow } from './shadow.js';
 import type { VersionRole, VersionStatus } from './serving-version.js';
 import type { Closable } from './shutdown.js';
 import type { VersionPlan } from './version-plan.js';
@@ -52,6 +53,8 @@ export class LoadedVersion implements Closable {
   role: VersionRole = 'loading';
   /** The share of calls of a canary. */
   share = 0;
+  /** Runs copies of calls, while the version answers none. */
+  shadow: Shadow | undefined;
   readonly lanes: Lanes;
   /** The pipeline of `batchedRun`, once it is open; none in a serving with sessions. */
   pipeline: Pipeline | undefined;
@@ -125,12 +128,13 @@ export class LoadedVersion implements Closable {
   }
 
   get status(): VersionStatus {
-    const { label: version, role, share, queued, partitions } = this;
+    const { label: version, role, share, shadow, queued, partitions } = this;
     const counters = this.parts.events.counters.now;
     return {
       version,
       role,
       ...(role === 'canary' && { share }),
+      ...(role === 'shadow' && shadow && { share: shadow.share, comparison: shadow.comparison }),
       counters,
       queued,
       partitions,
@@ -195,6 +199,11 @@ export class LoadedVersion implements Closable {
         };
       });
     }
+  }
+
+  /** Its calls emit and count from now on, as those of a shadow do not. */
+  show(): void {
+    this.parts.events.show();
   }
 
   /** The counts of its calls become part of those of its serving. */

@@ -81,8 +81,8 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.events$ = events.all$;
     this.keys = options.keys;
     this.loaded = new Versions(callbacks, this.versionOf({ options, engine, next }));
-    this.reloads = new Reloads(this.name, this.loaded, (plan) =>
-      this.versionOf(plan, this.loaded.active),
+    this.reloads = new Reloads(this.name, this.loaded, (plan, isShadow) =>
+      this.versionOf(plan, this.loaded.active, isShadow),
     );
     this.shutdown = new Shutdown(`Serving "${options.name}"`, options.shutdown, this.loaded);
   }
@@ -141,10 +141,22 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override batchedRun(input: Input, options: CallOptions = NO_OPTIONS): Promise<Output> {
-    const pipeline = this.loaded.for(input, options)?.pipeline;
-    return pipeline
-      ? callInRequest(options, (inside) => pipeline.run(input, inside) as Promise<Output>)
-      : Promise.reject(this.notRunning(options));
+    const { loaded } = this;
+    const version = loaded.for(input, options);
+    const pipeline = version?.pipeline;
+    if (!pipeline) {
+      return Promise.reject(this.notRunning(options));
+    }
+    const compare =
+      loaded.shadow && version === loaded.active
+        ? loaded.shadow.sample(input, options, version)
+        : undefined;
+    const reply = callInRequest(
+      options,
+      (inside) => pipeline.run(input, inside) as Promise<Output>,
+    );
+    compare?.(reply);
+    return reply;
   }
 
   override run(input: Input, options: CallOptions = NO_OPTIONS): Promise<Output> {
@@ -276,9 +288,15 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.loaded.forEach(({ lanes }) => lanes.change(keys, options));
   }
 
-  private versionOf({ options, ...plan }: VersionPlan, replaces?: LoadedVersion): LoadedVersion {
+  private versionOf(
+    { options, ...plan }: VersionPlan,
+    replaces?: LoadedVersion,
+    isShadow = false,
+  ): LoadedVersion {
     const { callbacks, storeOf, keys } = this;
-    const events = this.events.childOf(options.version);
+    const events = isShadow
+      ? this.events.hiddenChildOf(options.version)
+      : this.events.childOf(options.version);
     return new LoadedVersion({
       ...plan,
       options: { ...options, keys },

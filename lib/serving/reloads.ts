@@ -2,6 +2,7 @@ import { Logger } from '@nestjs/common';
 import { checkOptions, type Rules, share } from '../definition/option-rules.js';
 import { InvalidServingError, messageOf } from '../errors.js';
 import { bootLine } from './boot-line.js';
+import type { ResolvedServing } from '../definition/resolved-serving.js';
 import { FileWatch } from './file-watch.js';
 import type { LoadedVersion } from './loaded-version.js';
 import type { ReloadOptions, ServingVersion } from './serving-version.js';
@@ -20,15 +21,15 @@ export class Reloads {
     private readonly serving: string,
     private readonly versions: Versions,
     /** A version by its plan, not loaded, that is to run the calls of the active one. */
-    private readonly versionOf: (plan: VersionPlan) => LoadedVersion,
+    private readonly versionOf: (plan: VersionPlan, isShadow: boolean) => LoadedVersion,
   ) {
     this.lastLabel = numberIn(versions.active.label) ?? 1;
   }
 
   /** Loads a version; calls go to it when it is warm. */
   async reload(options: ReloadOptions): Promise<ServingVersion> {
-    const { canary } = options;
-    const version = this.versionOf(this.planOf(options));
+    const { canary, shadow } = options;
+    const version = this.versionOf(this.planOf(options), shadow !== undefined);
     const { label } = version;
     const done = this.versions.load(version);
     this.loading = { label, done };
@@ -39,14 +40,16 @@ export class Reloads {
     }
     this.lastLabel = Math.max(this.lastLabel, numberIn(label) ?? 0);
     this.logger.log(bootLine(version.options, version, label));
-    if (canary === undefined) {
-      this.promote(version);
-    } else {
+    if (canary !== undefined) {
       this.versions.addCanary(version, canary);
+    } else if (shadow !== undefined) {
+      this.versions.addShadow(version, shadow);
+    } else {
+      await this.promote(version);
     }
     return {
       version: label,
-      promote: async () => this.promote(version),
+      promote: () => this.promote(version),
       rollback: async () => this.versions.rollback(version),
     };
   }
@@ -65,8 +68,8 @@ export class Reloads {
     this.watch?.close();
   }
 
-  private promote(version: LoadedVersion): void {
-    this.versions.promote(version);
+  private async promote(version: LoadedVersion): Promise<void> {
+    await this.versions.promote(version);
     this.follow();
   }
 
@@ -84,12 +87,25 @@ export class Reloads {
     }
   }
 
+  /** @throws InvalidServingError where copies of calls could change what callers get */
+  private checkShadow(options: ResolvedServing, canary: number | undefined): void {
+    const obstacle =
+      canary !== undefined
+        ? 'a version is a canary or a shadow, and not both'
+        : this.versions.shadow
+          ? 'it has one already; promote it or roll it back first'
+          : shadowObstacle(options);
+    if (obstacle !== undefined) {
+      throw new InvalidServingError(`Serving "${this.serving}" gets no shadow: ${obstacle}`);
+    }
+  }
+
   /** @throws InvalidServingError for options that make no version */
   private planOf(options: ReloadOptions): VersionPlan {
     const { serving, versions, loading } = this;
     const { active } = versions;
     checkOptions(`The reload of serving "${serving}"`, options, rules);
-    const { canary, model, version = String(this.lastLabel + 1) } = options;
+    const { canary, shadow, model, version = String(this.lastLabel + 1) } = options;
     if (!active.next) {
       throw new InvalidServingError(
         `Serving "${serving}" runs code of the application, which cannot be loaded again; give ` +
@@ -103,7 +119,10 @@ export class Reloads {
           'ended',
       );
     }
-    const isReplaced = canary === undefined && version === active.label;
+    if (shadow !== undefined) {
+      this.checkShadow(active.options, canary);
+    }
+    const isReplaced = canary === undefined && shadow === undefined && version === active.label;
     if (versions.labels.includes(version) && !isReplaced) {
       throw new InvalidServingError(
         `Serving "${serving}" has a version "${version}" already; give the new one another label`,
@@ -113,6 +132,24 @@ export class Reloads {
   }
 }
 
+/** The reason why copies of calls could change what callers get, if they could. */
+function shadowObstacle({
+  sessions,
+  sequence,
+  isolation,
+  recovery,
+}: ResolvedServing): string | undefined {
+  if (sessions || sequence) {
+    return `it has ${sessions ? 'sessions' : 'sequences'}, whose copies would have states of their own`;
+  }
+  if (isolation === 'none') {
+    return 'its model runs in the thread of the application, where copies would delay all calls';
+  }
+  return recovery.idempotent
+    ? undefined
+    : 'its batches must not run twice; say recovery.idempotent: true if they may';
+}
+
 const rules: Rules = {
   model: { check: (value) => value !== '', allowed: 'a model, as in the definition' },
   version: {
@@ -120,6 +157,7 @@ const rules: Rules = {
     allowed: 'a string that is not empty',
   },
   canary: share,
+  shadow: share,
 };
 
 function numberIn(label: string): number | undefined {

@@ -23,6 +23,14 @@ export interface ReloadOptions {
    * @default the version takes the place of the active one
    */
   readonly canary?: number;
+  /**
+   * The share of calls of `batchedRun` that the version runs as well, from 0 to 1: the active version
+   * answers them, and `versions()` compares the replies. Only for servings that are `idempotent`,
+   * without sessions and sequences, whose models run apart from the application.
+   *
+   * @default the version takes the place of the active one
+   */
+  readonly shadow?: number;
 }
 
 /** A version that `reload` has loaded. */
@@ -45,7 +53,23 @@ export interface ServingVersion {
 }
 
 /** Which calls a version gets: `active` and `canary` ones get some, the others none. */
-export type VersionRole = 'loading' | 'active' | 'canary' | 'draining';
+export type VersionRole = 'loading' | 'active' | 'canary' | 'shadow' | 'draining';
+
+/** The replies of a shadow beside those that callers got. */
+export interface ShadowComparison {
+  /** The compared replies. */
+  readonly compared: number;
+  /** Those of them that differ. */
+  readonly different: number;
+  /** The share of elements that differ, from 0 to 1, over all compared replies. */
+  readonly differing: number;
+  /** The largest difference of two numbers. */
+  readonly largestDifference: number;
+  /** Copies that failed on the shadow. */
+  readonly failed: number;
+  /** Calls in the share that were not copied, since rows waited, or could not be compared. */
+  readonly dropped: number;
+}
 
 /** One version of a serving, and what it has done. */
 export interface VersionStatus {
@@ -53,13 +77,16 @@ export interface VersionStatus {
   readonly version: string;
   /**
    * `loading`: it warms up and gets no calls. `active`: it gets all calls that no other gets.
-   * `canary`: it gets its share of them. `draining`: its last calls and sessions have not ended.
+   * `canary`: it gets its share of them. `shadow`: it runs copies of a share, and answers none.
+   * `draining`: its last calls and sessions have not ended.
    */
   readonly role: VersionRole;
-  /** The share of calls of a canary. */
+  /** The share of calls of a canary, or of copies of a shadow. */
   readonly share?: number;
   /** The totals of its calls and batches. */
   readonly counters: ServingCounters;
+  /** The replies of a shadow beside those of the active version. */
+  readonly comparison?: ShadowComparison;
   /** The number of queued rows. */
   readonly queued: number;
   /** The status of its partitions. */

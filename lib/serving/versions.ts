@@ -4,6 +4,7 @@ import type { Callbacks } from '../definition/resolved-serving.js';
 import { InvalidServingError, messageOf, ServingClosedError } from '../errors.js';
 import { placeOf } from './canary.js';
 import type { LoadedVersion } from './loaded-version.js';
+import { Shadow } from './shadow.js';
 import type { VersionStatus } from './serving-version.js';
 import type { Closable } from './shutdown.js';
 
@@ -14,6 +15,8 @@ export class Versions implements Closable {
   private readonly all = new Set<LoadedVersion>();
   /** Those that get a share of the calls. */
   private canaries: readonly LoadedVersion[] = [];
+  /** The version that runs copies of calls. */
+  shadow: Shadow | undefined;
   private isEnding = false;
 
   constructor(
@@ -42,7 +45,8 @@ export class Versions implements Closable {
   }
 
   get queued(): number {
-    return [...this.all].reduce((rows, { queued }) => rows + queued, 0);
+    const own = [...this.all].filter(({ role }) => role !== 'shadow');
+    return own.reduce((rows, { queued }) => rows + queued, 0);
   }
 
   forEach(visit: (version: LoadedVersion) => void): void {
@@ -78,13 +82,28 @@ export class Versions implements Closable {
     this.chooseCanaries();
   }
 
-  /** Gives the version all calls from now on. The one before ends with its calls. */
-  promote(version: LoadedVersion): void {
-    const before = this.active;
-    if (version === before) {
+  /** Has the version run a share of the calls as well. */
+  addShadow(version: LoadedVersion, share: number): void {
+    version.role = 'shadow';
+    this.shadow = version.shadow = new Shadow(version, share);
+  }
+
+  /**
+   * Gives the version all calls from now on. The one before ends with its calls. A shadow ends its
+   * copies before.
+   */
+  async promote(version: LoadedVersion): Promise<void> {
+    this.checkLoaded(version);
+    if (version.role === 'shadow') {
+      this.endShadow(version);
+      await version.shadow?.idle();
+      this.checkLoaded(version);
+    }
+    if (version === this.active) {
       return;
     }
-    this.checkLoaded(version);
+    version.show();
+    const before = this.active;
     version.role = 'active';
     this.active = version;
     this.chooseCanaries();
@@ -180,11 +199,16 @@ export class Versions implements Closable {
   }
 
   private retire(version: LoadedVersion): void {
+    this.endShadow(version);
     version.role = 'draining';
     this.chooseCanaries();
     // No window waits for rows of calls that go elsewhere.
     version.drain();
     void this.free(version);
+  }
+
+  private endShadow({ shadow }: LoadedVersion): void {
+    this.shadow = this.shadow === shadow ? undefined : this.shadow;
   }
 
   private async free(version: LoadedVersion): Promise<void> {

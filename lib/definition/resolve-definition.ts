@@ -30,6 +30,7 @@ import {
   perKey,
   type Rule,
   type Rules,
+  share,
   shutdown,
   whole,
 } from './option-rules.js';
@@ -206,6 +207,15 @@ const modelFile = pathOr(
   (value) => ArrayBuffer.isView(value),
 );
 
+const model: Rule = {
+  check: (value) => modelFile.check(value) || isRecord(value),
+  allowed: `${modelFile.allowed}, or an object of its options`,
+  isRequired: true,
+};
+
+/** The options of a further version. */
+const ofVersion: Rules = { model, canary: share, shadow: share };
+
 /** The options of a model. */
 const ofModel: Rules = {
   file: { ...modelFile, isRequired: true },
@@ -240,6 +250,10 @@ const kinds: Readonly<Record<string, Rules>> = {
     },
     blockingLimit: delay,
     watch: flag,
+    versions: {
+      check: (value) => isRecord(value) && Object.values(value).every(isRecord),
+      allowed: 'an object of { model, canary, shadow } by label',
+    },
     model: {
       check: (value) => modelFile.check(value) || isRecord(value),
       allowed: `${modelFile.allowed}, or an object of ${Object.keys(ofModel).join(', ')}`,
@@ -289,6 +303,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   checkOptions(owner, definition, { ...common, ...kinds[kind] });
   if ('model' in definition) {
     checkOptions(owner, modelOptionsOf(definition), ofModel, 'model.');
+    checkVersions(owner, definition);
   }
   const { name, version = DEFAULT_VERSION, timeout, warmUp = [] } = definition;
   checkTimeouts(owner, definition);
@@ -321,6 +336,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     otherKeys,
     sequence,
     watch: watchedFile(owner, definition),
+    versions: 'model' in definition ? (definition.versions ?? {}) : {},
     batchCost: batchCostOf(owner, definition.batchCost, [otherKeys, ...keys.values()]),
     warmUp: [...warmUp],
     template,
@@ -566,25 +582,44 @@ export function modelOf(name: string, { file, sha256 }: ModelOptions): ModelPlac
     : { file: existing(name, file), sha256: sha256?.toLowerCase() };
 }
 
+function checkVersions(
+  owner: string,
+  { versions = {}, version, name }: ServingDefinition & ModelRunner,
+) {
+  for (const [label, options] of Object.entries(versions)) {
+    checkOptions(owner, options, ofVersion, `versions[${formatValue(label)}].`);
+    if (label === '' || label === (version ?? DEFAULT_VERSION)) {
+      throw new InvalidServingError(
+        `${owner}: versions has the label ${formatValue(label)}, which is that of the definition ` +
+          'itself, or empty; give each version another',
+      );
+    }
+    modelOf(name, modelOptionsOf(options));
+  }
+}
+
 /** The file that the definition has watched. */
 function watchedFile(owner: string, definition: ServingDefinition): string | undefined {
   if (!('model' in definition) || !definition.watch) {
     return undefined;
   }
-  const { file, sha256 } = modelOptionsOf(definition);
-  if (ArrayBuffer.isView(file) || isRemote(file)) {
+  const model = modelOptionsOf(definition);
+  if (!isWatchable(model)) {
+    const reason = model.sha256 === undefined ? 'a file of this machine' : 'no model.sha256';
     throw new InvalidServingError(
-      `${owner}: watch needs a file of this machine, and the model is ` +
-        `${ArrayBuffer.isView(file) ? 'bytes' : formatValue(String(file))}; leave watch out, and ` +
-        'call reload({ model })',
+      `${owner}: watch needs a model that may change, with ${reason}; leave watch out, and call ` +
+        'reload({ model })',
     );
   }
-  if (sha256 !== undefined) {
-    throw new InvalidServingError(
-      `${owner}: watch loads other content than model.sha256 allows; leave one of them out`,
-    );
-  }
-  return existing(definition.name, file);
+  return existing(definition.name, model.file);
+}
+
+/** Whether the file of the model can be watched, and may change. */
+export function isWatchable(
+  model: ModelOptions,
+): model is ModelOptions & { readonly file: string | URL } {
+  const { file, sha256 } = model;
+  return !ArrayBuffer.isView(file) && !isRemote(file) && sha256 === undefined;
 }
 
 /** The file as a `file:` URL for `import`. */

@@ -4,6 +4,7 @@ import type {
   ShutdownOptions,
   ServingOptions,
   SessionsOptions,
+  VersionOptions,
 } from './serving-definition.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Supervision } from '../partitions/worker/supervised.partition.js';
@@ -95,6 +96,8 @@ export interface ResolvedServing {
   /** The options of each declared key, and of other keys. */
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
+  /** Further versions that it has from the boot on, by label. */
+  readonly versions: Readonly<Record<string, VersionOptions>>;
   /** The file whose changes load it again. */
   readonly watch: string | undefined;
   /** Undefined where batches may cost anything. */

@@ -507,6 +507,24 @@ export interface ModelOptions {
   readonly state?: Readonly<Record<string, string>>;
 }
 
+/** A version of a model, and the calls that it gets. */
+export interface VersionOptions {
+  /** The model. Options that it does not name, such as `session`, are those of the serving. */
+  readonly model: ModelFile | ModelOptions;
+  /**
+   * The share of calls that it gets, from 0 to 1.
+   *
+   * @default 0
+   */
+  readonly canary?: number;
+  /**
+   * The share of calls that it runs as well, and does not answer, from 0 to 1.
+   *
+   * @default it runs no copies
+   */
+  readonly shadow?: number;
+}
+
 /** Runs an ONNX model. */
 export interface ModelRunner extends Omit<WorkerOptions, 'isolation'> {
   /**
@@ -528,6 +546,13 @@ export interface ModelRunner extends Omit<WorkerOptions, 'isolation'> {
   readonly blockingLimit?: number;
   /** The ONNX file alone, or with the options of its sessions, inputs and outputs. */
   readonly model: ModelFile | ModelOptions;
+  /**
+   * Further versions from the boot on, by label: `{ '2': { model: 'v2.onnx', canary: 0.05 } }`. One
+   * without `canary` and `shadow` gets only calls that ask for it.
+   *
+   * @default none
+   */
+  readonly versions?: Readonly<Record<string, VersionOptions>>;
   /**
    * Whether the serving loads the file again when it has changed and was written completely, as
    * `reload()` does. Only for a file of this machine; write a new one beside it, and rename it.

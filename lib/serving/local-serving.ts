@@ -235,7 +235,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   async start(): Promise<void> {
     this.refuseOnceClosed();
     await this.loaded.active.open();
-    this.reloads.follow();
+    await this.reloads.begin();
   }
 
   /**

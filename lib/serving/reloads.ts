@@ -16,6 +16,8 @@ export class Reloads {
   private lastLabel: number;
   private loading: { readonly label: string; readonly done: Promise<unknown> } | undefined;
   private watch: FileWatch | undefined;
+  /** The versions of the definition are loaded. */
+  private begun: Promise<void> | undefined;
 
   constructor(
     private readonly serving: string,
@@ -52,6 +54,25 @@ export class Reloads {
       promote: () => this.promote(version),
       rollback: async () => this.versions.rollback(version),
     };
+  }
+
+  /** Loads the versions that the definition has beside the first one, and watches its file. */
+  begin(): Promise<void> {
+    const begun = (this.begun ??= this.loadDefined());
+    begun.catch(() => (this.begun = this.begun === begun ? undefined : this.begun));
+    return begun;
+  }
+
+  private async loadDefined(): Promise<void> {
+    const { versions } = this.versions.active.options;
+    for (const [version, { canary, ...options }] of Object.entries(versions)) {
+      // A start may be repeated after one of them has failed.
+      if (!this.versions.has(version)) {
+        const share = canary ?? (options.shadow === undefined ? 0 : undefined);
+        await this.reload({ ...options, version, ...(share !== undefined && { canary: share }) });
+      }
+    }
+    this.follow();
   }
 
   /** Watches the file of the active version, where its definition says so. */
@@ -123,7 +144,7 @@ export class Reloads {
       this.checkShadow(active.options, canary);
     }
     const isReplaced = canary === undefined && shadow === undefined && version === active.label;
-    if (versions.labels.includes(version) && !isReplaced) {
+    if (versions.has(version) && !isReplaced) {
       throw new InvalidServingError(
         `Serving "${serving}" has a version "${version}" already; give the new one another label`,
       );

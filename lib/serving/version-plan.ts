@@ -1,4 +1,4 @@
-import { modelOptionsOf } from '../definition/resolve-definition.js';
+import { isWatchable, modelOptionsOf } from '../definition/resolve-definition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import type { ServingDefinition } from '../definition/serving-definition.js';
 import { InvalidServingError } from '../errors.js';
@@ -25,16 +25,19 @@ export function changedDefinition(
   definition: ServingDefinition,
   { model, version }: VersionChange,
 ): ServingDefinition {
+  // Further versions are those of the first one.
+  const own = 'model' in definition ? { ...definition, versions: {}, version } : definition;
   if (model === undefined) {
-    return { ...definition, version };
+    return { ...own, version };
   }
-  if (!('model' in definition)) {
+  if (!('model' in own)) {
     throw new InvalidServingError(
       `Serving "${definition.name}" runs no model, so reload() cannot give it another; reload() ` +
         'without a model loads its file again',
     );
   }
   // The hash is that of the other file.
-  const { sha256: _sha256, ...kept } = modelOptionsOf(definition);
-  return { ...definition, version, model: { ...kept, ...modelOptionsOf({ model }) } };
+  const { sha256: _sha256, ...kept } = modelOptionsOf(own);
+  const changed = { ...kept, ...modelOptionsOf({ model }) };
+  return { ...own, model: changed, watch: own.watch === true && isWatchable(changed) };
 }

@@ -40,6 +40,11 @@ export class Versions implements Closable {
     return this.callable.map(({ label }) => label);
   }
 
+  /** Whether a version has the label that has not ended. */
+  has(version: string): boolean {
+    return [...this.all].some(({ label, role }) => label === version && role !== 'draining');
+  }
+
   get status(): readonly VersionStatus[] {
     return [...this.all].map(({ status }) => status);
   }

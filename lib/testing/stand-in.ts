@@ -26,6 +26,7 @@ const RUN_OPTIONS = {
   isolation: true,
   blockingLimit: true,
   watch: true,
+  versions: true,
   useFactory: true,
   sequence: true,
   useFile: true,

@@ -242,6 +242,74 @@ describe('reload', () => {
     await untilFreed(serving, 'next');
   });
 
+  it('[17.3] A definition has versions from the boot on: a canary, a shadow, and one for calls that ask for it', async () => {
+    const [v2, v3, v4] = await Promise.all(
+      [2, 3, 4].map((gain) => fileOf(`v${gain}.onnx`, gainModel(gain))),
+    );
+    const serving = await serveGain({
+      version: 'base',
+      versions: {
+        asked: { model: v2! },
+        canary: { model: v3!, canary: 1 },
+        shadow: { model: v4!, shadow: 1 },
+      },
+    } as Partial<ServingDefinition>);
+
+    expect(serving.versions()).toMatchObject([
+      { version: 'base', role: 'active' },
+      { version: 'asked', role: 'canary', share: 0 },
+      { version: 'canary', role: 'canary', share: 1 },
+      { version: 'shadow', role: 'shadow', share: 1 },
+    ]);
+    const gains = ['base', 'asked', 'canary'].map((version) => gainOf(serving, { version }));
+    expect(await Promise.all([...gains, gainOf(serving)])).toEqual([1, 2, 3, 3]);
+    await serving.reload({ model: v4!, version: 'next' });
+    expect(await gainOf(serving, { version: 'next' })).toBe(4);
+  });
+
+  it('[17.3] Versions of a definition that cannot be are refused at boot', async () => {
+    const model = await fileOf('v1.onnx', gainModel(1));
+    const create = (versions: object) => () =>
+      createServing({ name: 'net', model, versions } as unknown as ServingDefinition);
+
+    expect(create({ '1': { model } })).toThrow('the label "1", which is that of the definition');
+    expect(create({ '2': {} })).toThrow('versions["2"].model');
+    expect(create({ '2': { model, canary: 7 } })).toThrow('versions["2"].canary');
+    expect(create({ '2': { model: join(folder, 'none.onnx') } })).toThrow('there is no file');
+    const wrong = serve({
+      name: 'net',
+      model,
+      versions: { '2': { model: recurrentModel(1, 'batch') } },
+    });
+    await expect(wrong).rejects.toThrow('version "2" cannot run the calls of version "1"');
+  });
+
+  it('[17.9] The replies of a shadow are compared within the tolerance of its numbers', async () => {
+    const serving = await serveGain();
+    const shadow = await serving.reload({ model: gainModel(1.0001), shadow: 1 });
+    await gainOf(serving);
+    const comparison = () => serving.versions().at(-1)!.comparison!;
+    while (comparison().compared < 1) {
+      await turn();
+    }
+    expect(comparison()).toMatchObject({ compared: 1, different: 0 });
+    expect(comparison().largestDifference).toBeCloseTo(0.0001, 5);
+    await shadow.rollback();
+    await serving.reload({ model: gainModel(1.5), shadow: 1 });
+    await gainOf(serving);
+    while (comparison().compared < 1) {
+      await turn();
+    }
+
+    expect(comparison()).toMatchObject({ different: 1, differing: 1, largestDifference: 0.5 });
+  });
+
+  it('[17.9] A model in the thread of the application gets no shadow', async () => {
+    const serving = await serveGain({ isolation: 'none' });
+
+    await expect(serving.reload({ shadow: 1 })).rejects.toThrow('would delay all calls');
+  });
+
   it('[17.4] A session keeps its state on its model, and the next one begins on the new model', async () => {
     const rate = new Tensor('int64', [1n], []);
     const model = { file: recurrentModel(2, 'batch'), state: { state: 'next' }, fetches: ['next'] };

@@ -121,7 +121,7 @@ describe('watch', () => {
     for (const definition of [bytes, pinned, remote]) {
       expect(() => createServing(definition)).toThrow(InvalidServingError);
     }
-    expect(() => createServing(bytes)).toThrow('watch needs a file of this machine');
+    expect(() => createServing(bytes)).toThrow('with a file of this machine');
     expect(() => createServing(pinned)).toThrow('model.sha256');
   });
 });

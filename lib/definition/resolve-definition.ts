@@ -207,14 +207,14 @@ const modelFile = pathOr(
   (value) => ArrayBuffer.isView(value),
 );
 
-const model: Rule = {
+const aModel: Rule = {
   check: (value) => modelFile.check(value) || isRecord(value),
   allowed: `${modelFile.allowed}, or an object of its options`,
   isRequired: true,
 };
 
 /** The options of a further version. */
-const ofVersion: Rules = { model, canary: share, shadow: share };
+const ofVersion: Rules = { model: aModel, canary: share, shadow: share };
 
 /** The options of a model. */
 const ofModel: Rules = {

@@ -1,51 +1,22 @@
-import { Logger } from '@nestjs/common';
 import { outsideCallContext } from '../context/caller-context.js';
-import { checkFixedBatch } from '../definition/batch-cost.js';
-import type { Callbacks, ResolvedServing } from '../definition/resolved-serving.js';
-import {
-  differenceOf,
-  type ServingSignature,
-  signatureOfModel,
-  signatureOfTemplate,
-} from '../definition/serving-signature.js';
-import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
-import { SharedCalls } from '../deduplication/shared-calls.js';
-import {
-  InvalidServingError,
-  isServingError,
-  messageOf,
-  OverloadedError,
-  ServingClosedError,
-  ServingLoadError,
-} from '../errors.js';
-import type { EventHub } from '../events/event-hub.js';
+import type { ResolvedServing } from '../definition/resolved-serving.js';
+import { type ServingSignature, signatureOfTemplate } from '../definition/serving-signature.js';
+import { OverloadedError, ServingClosedError } from '../errors.js';
 import { Lanes } from '../execution/lanes.js';
 import { type ResolvedCallOptions, Waits } from '../execution/resolved-call-options.js';
-import type { OpenedEngine } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
-import { modelsLoaded } from '../partitions/model-engine.js';
-import { warningsOf } from '../partitions/onnx/model-signature.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import { stampOf } from './file-change.js';
 import { LocalSessions } from './local-sessions.js';
-import { Pipeline } from './pipeline.js';
-import type { Shadow } from './shadow.js';
+import type { Pipeline } from './pipeline.js';
 import type { VersionRole, VersionStatus } from './serving-version.js';
+import type { Shadow } from './shadow.js';
 import type { Closable } from './shutdown.js';
+import { VersionLoader, type VersionParts } from './version-loader.js';
 import type { VersionPlan } from './version-plan.js';
-import { watchedPartitions } from './watched-partitions.js';
 
 /** Milliseconds between two looks whether the calls of a version have ended. */
 const DRAIN_INTERVAL = 20;
-
-/** What a version of a serving loads, and what it shares with its serving. */
-export interface VersionParts extends VersionPlan {
-  readonly callbacks: Callbacks;
-  readonly storeOf?: (() => ReplyStore) | undefined;
-  readonly events: EventHub;
-  /** The version whose calls it is to run. */
-  readonly replaces?: LoadedVersion | undefined;
-}
 
 /** One version of a serving: its partitions, and the pipelines of the calls that run on them. */
 export class LoadedVersion implements Closable {
@@ -73,7 +44,6 @@ export class LoadedVersion implements Closable {
   warmUpTime: number | undefined;
   /** Identifies the watched file, as it was loaded. */
   stamp: string | undefined;
-  private readonly logger = new Logger('Serving');
   /** The pipelines of `batchedRun`: one, or with sessions one for each partition. */
   private batched: readonly Pipeline[] = [];
   private opening: Promise<readonly Pipeline[]> | undefined;
@@ -82,8 +52,7 @@ export class LoadedVersion implements Closable {
   private readonly waits = new Waits();
   /** All open pipelines, including those that warm up. */
   private readonly pipelines = new Set<Pipeline>();
-  private readonly loading = new AbortController();
-  private readonly fetching = new AbortController();
+  private readonly loader: VersionLoader;
   /** Ends the pause between two looks at its calls. */
   private endWait: (() => void) | undefined;
   private isEnding = false;
@@ -94,6 +63,7 @@ export class LoadedVersion implements Closable {
     this.label = version;
     this.signature = template && signatureOfTemplate(template);
     this.lanes = new Lanes(keys, otherKeys, queue.preservesOrder);
+    this.loader = new VersionLoader(parts, this.lanes);
   }
 
   get options(): ResolvedServing {
@@ -226,7 +196,7 @@ export class LoadedVersion implements Closable {
     const isWaitedFor = this.waits.size > 0;
     this.isEnding = true;
     this.waits.end(error);
-    this.loading.abort(error);
+    this.loader.halt(error);
     return [...this.pipelines].reduce(
       (had, pipeline) => pipeline.shutdown.end(error) || had,
       isWaitedFor,
@@ -244,11 +214,7 @@ export class LoadedVersion implements Closable {
     this.isEnding = true;
     this.isClosed = true;
     this.endWait?.();
-    this.fetching.abort(
-      new ServingClosedError(
-        `Serving "${this.parts.options.name}" was closed before it had its model`,
-      ),
-    );
+    this.loader.stopFetching();
     // Closes the open pipelines at once, so that they take no more calls.
     const closed = [...this.pipelines].map((pipeline) => pipeline.shutdown.close());
     await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);
@@ -272,153 +238,33 @@ export class LoadedVersion implements Closable {
   private async openWarm(): Promise<readonly Pipeline[]> {
     const pipelines = await this.openPipelines('batched');
     try {
-      const begin = performance.now();
-      // Any of them warms up all partitions.
-      const { cold, batches } = await pipelines[0]!.warmUp();
-      this.warmUpTime = batches > 0 ? performance.now() - begin : undefined;
-      if (cold.length > 0) {
-        this.logger.warn(
-          `Serving "${this.parts.options.name}" cannot run its allowed sizes (of key ` +
-            `${cold.join(', ')}) before it is ready, since it has no example of their rows, so ` +
-            'that the first callers wait for what each size compiles; give example inputs: ' +
-            'warmUp: [...]',
-        );
-      }
+      this.warmUpTime = await this.loader.warmUp(pipelines);
     } catch (cause) {
       await Promise.all(pipelines.map((pipeline) => pipeline.shutdown.close()));
       pipelines.forEach((pipeline) => this.pipelines.delete(pipeline));
-      throw this.loadError(cause);
+      throw this.loader.errorOf(cause);
     }
     return pipelines;
   }
 
   /** One pipeline, or with sessions one for each partition. */
   private async openPipelines(kind: ServingKind): Promise<readonly Pipeline[]> {
-    const { lanes } = this;
-    const { options, callbacks, events } = this.parts;
-    const isShared = kind === 'batched';
+    const { watch } = this.options;
     const begin = performance.now();
-    try {
+    if (kind === 'batched' && watch !== undefined) {
       // A change while it loads is a change after it.
-      this.stamp = isShared && options.watch ? await stampOf(options.watch) : this.stamp;
-      const store = isShared ? this.store() : undefined;
-      const opened = await this.openEngine(kind);
-      if (opened.signature) {
-        await this.checkModel(opened);
-        lanes.fit(opened.signature);
-        this.signature = signatureOfModel(opened.signature);
+      this.stamp = await stampOf(watch);
+    }
+    const { pipelines, signature = this.signature } = await this.loader.open(kind);
+    this.signature = signature;
+    this.loadTime = kind === 'batched' ? performance.now() - begin : this.loadTime;
+    for (const pipeline of pipelines) {
+      this.pipelines.add(pipeline);
+      if (this.isEnding) {
+        pipeline.shutdown.drain();
       }
-      const shared = isShared ? await this.sharedCalls(opened, store) : undefined;
-      if (isShared) {
-        this.warn(opened);
-        this.loadTime = performance.now() - begin;
-      }
-      const partitions = watchedPartitions(opened.partitions, {
-        serving: options.name,
-        kind,
-        runTimeout: options.recovery.runTimeout,
-        events,
-        logger: this.logger,
-      });
-      const all = { ...opened, partitions };
-      const pipelines = (options.sessions ? partitions : [undefined]).map((own, index) => {
-        const only = own && index;
-        return new Pipeline(options, callbacks, lanes, all, events, kind, shared, only);
-      });
-      for (const pipeline of pipelines) {
-        this.pipelines.add(pipeline);
-        if (this.isEnding) {
-          pipeline.shutdown.drain();
-        }
-      }
-      return pipelines;
-    } catch (cause) {
-      // The caller is likely to end the process when it gets this error.
-      await modelsLoaded();
-      throw this.loadError(cause);
     }
-  }
-
-  private openEngine(kind: ServingKind): Promise<OpenedEngine> {
-    const { options, engine } = this.parts;
-    const isShared = kind === 'batched';
-    return engine(
-      kind,
-      isShared ? options.partitions : options.partitions.slice(0, 1),
-      isShared ? this.lanes.keys : [],
-      options.recovery,
-      this.loading.signal,
-      {
-        log: (line) => this.logger.log(`Serving "${options.name}" ${line}`),
-        warn: (line) => this.logger.warn(`Serving "${options.name}" ${line}`),
-        signal: this.fetching.signal,
-      },
-    );
-  }
-
-  private async checkModel({ signature, partitions }: OpenedEngine): Promise<void> {
-    try {
-      checkFixedBatch(this.parts.options, signature!);
-      this.checkSame(signatureOfModel(signature!));
-    } catch (error) {
-      await Promise.all(partitions.map((partition) => partition.close()));
-      throw error;
-    }
-  }
-
-  /** @throws InvalidServingError for a model that takes or returns other tensors */
-  private checkSame(signature: ServingSignature): void {
-    const { options, replaces } = this.parts;
-    const difference = replaces?.signature && differenceOf(replaces.signature, signature);
-    if (difference !== undefined) {
-      throw new InvalidServingError(
-        `Serving "${options.name}": version "${this.label}" cannot run the calls of version ` +
-          `"${replaces!.label}": ${difference}; a model with other inputs or outputs needs a ` +
-          'serving of its own',
-      );
-    }
-  }
-
-  private warn({ signature, providers = [] }: OpenedEngine): void {
-    const missing = providers.flatMap((each) =>
-      (each?.missing ?? []).map((provider) => `runs on ${each!.inUse}, without ${provider}`),
-    );
-    for (const warning of [...warningsOf(signature), ...new Set(missing)]) {
-      this.logger.warn(`The model of serving "${this.parts.options.name}" ${warning}`);
-    }
-  }
-
-  private store(): ReplyStore | undefined {
-    const { options, storeOf } = this.parts;
-    return options.sharing?.cache && storeOf?.();
-  }
-
-  /** Joins calls with the same input, if the serving wants that. */
-  private async sharedCalls(
-    { contentOf }: OpenedEngine,
-    store: ReplyStore | undefined,
-  ): Promise<SharedCalls | undefined> {
-    const { name, runner, sharing } = this.parts.options;
-    if (!sharing?.cache || !store) {
-      return sharing && new SharedCalls(name, sharing, undefined);
-    }
-    const content = (await contentOf?.()) ?? '';
-    // Labels differ by node. Of a file only the content of a model says all of what it computes.
-    const version = runner === 'model' ? content : `${this.label}:${content}`;
-    return new SharedCalls(name, sharing, new ReplyCache(name, store, sharing.cache, version));
-  }
-
-  private loadError(cause: unknown): Error {
-    const owner = `Serving "${this.parts.options.name}"`;
-    if (!isServingError(cause)) {
-      return new ServingLoadError(`${owner} could not start: ${messageOf(cause)}`, { cause });
-    }
-    const message = cause.message.startsWith(owner) ? cause.message : `${owner}: ${cause.message}`;
-    // Loggers print the stack of an error, which includes the message.
-    return Object.assign(cause, {
-      message,
-      stack: cause.stack?.replace(cause.message, () => message),
-    });
+    return pipelines;
   }
 
   private refuseOnceClosed(): void {

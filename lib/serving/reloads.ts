@@ -65,11 +65,12 @@ export class Reloads {
 
   private async loadDefined(): Promise<void> {
     const { versions } = this.versions.active.options;
-    for (const [version, { canary, ...options }] of Object.entries(versions)) {
+    for (const [version, options] of Object.entries(versions)) {
+      const { canary } = options;
       // A start may be repeated after one of them has failed.
       if (!this.versions.has(version)) {
-        const share = canary ?? (options.shadow === undefined ? 0 : undefined);
-        await this.reload({ ...options, version, ...(share !== undefined && { canary: share }) });
+        const isAsked = canary === undefined && options.shadow === undefined;
+        await this.reload({ version, ...options, ...(isAsked && { canary: 0 }) });
       }
     }
     this.follow();

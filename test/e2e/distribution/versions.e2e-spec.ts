@@ -3,7 +3,7 @@ import {
   getServingToken,
   InvalidServingError,
   type LocalServing,
-  type Tensor,
+  Tensor,
   UnknownVersionError,
 } from 'nestjs-serving';
 import { lastValueFrom } from 'rxjs';
@@ -12,30 +12,30 @@ import { failureOf } from '../../fixtures/async/failure-of.js';
 import { type ClusterApp, useCluster } from '../../fixtures/cluster/use-cluster.js';
 import { gainModel, recurrentModel } from '../../fixtures/models/models.js';
 import { floats } from '../../fixtures/values/tensors.js';
-import { Tensor as TensorClass } from 'nestjs-serving';
 
 const x = floats([1, 2], [1, 1]);
 const firstOf = (output: unknown): number => Number((output as { y: Tensor }).y.data[0]);
 
+const servingOf = ({ app }: ClusterApp): LocalServing =>
+  app.get<LocalServing>(getServingToken('net'), { strict: false });
+const gainOf = async (web: ClusterApp, options = {}): Promise<number> =>
+  firstOf(await web.servings.batchedRun('net', { x }, options));
+
 describe('Versions over nodes', () => {
   const cluster = useCluster();
-  const servingOf = ({ app }: ClusterApp): LocalServing =>
-    app.get<LocalServing>(getServingToken('net'), { strict: false });
   const nodeWith = (gain: number, version: string): Promise<ClusterApp> =>
     cluster.node({ servings: [{ name: 'net', model: gainModel(gain), version }] });
-  const gain = async (web: ClusterApp, options = {}): Promise<number> =>
-    firstOf(await web.servings.batchedRun('net', { x }, options));
 
   it('[17.8] A reload on a node loses no call of another node, and later calls run on the new version', async () => {
     const node = await nodeWith(1, '1');
     const web = await cluster.node();
     await web.untilNodes('net');
     const seen: number[] = [];
-    let isOver = false;
+    const play = { isOver: false };
     const callers = Promise.all(
       Array.from({ length: 6 }, async () => {
-        while (!isOver) {
-          seen.push(await gain(web));
+        while (!play.isOver) {
+          seen.push(await gainOf(web));
         }
       }),
     );
@@ -44,9 +44,9 @@ describe('Versions over nodes', () => {
       const goal = seen.length + 20;
       await until(() => seen.length >= goal);
       await servingOf(node).reload({ model: gainModel(next) });
-      expect(await gain(web)).toBe(next);
+      expect(await gainOf(web)).toBe(next);
     }
-    isOver = true;
+    play.isOver = true;
     await callers;
 
     expect(new Set(seen)).toEqual(new Set([1, 2, 3]));
@@ -65,7 +65,7 @@ describe('Versions over nodes', () => {
         ['a', 1],
         ['b', 2],
       ] as const) {
-        expect(await gain(web, { version })).toBe(expected);
+        expect(await gainOf(web, { version })).toBe(expected);
         expect(firstOf(await web.servings.run('net', { x }, { version }))).toBe(expected);
         const streamed = await lastValueFrom(web.servings.stream('net', { x }, { version }));
         expect(firstOf((streamed as { output: unknown }).output)).toBe(expected);
@@ -79,7 +79,7 @@ describe('Versions over nodes', () => {
     const web = await cluster.node();
     await web.untilNodes('net', 2);
 
-    const failure = await failureOf(gain(web, { version: 'c' }));
+    const failure = await failureOf(gainOf(web, { version: 'c' }));
 
     expect(failure).toBeInstanceOf(UnknownVersionError);
     expect((failure as Error).message).toContain('has no version "c"');
@@ -90,7 +90,7 @@ describe('Versions over nodes', () => {
     const node = await cluster.node({ servings: [{ name: 'net', model }] });
     const web = await cluster.node();
     await web.untilNodes('net');
-    const rate = new TensorClass('int64', [1n], []);
+    const rate = new Tensor('int64', [1n], []);
     const input = { x: floats([1, 3], [1, 1, 1]), rate };
     const session = web.servings.open('net');
     const sum = async (open: typeof session): Promise<number> =>

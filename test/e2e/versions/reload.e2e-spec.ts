@@ -81,6 +81,28 @@ class Callers {
   }
 }
 
+const children = (): number[] =>
+  readFileSync(`/proc/self/task/${process.pid}/children`, 'utf8')
+    .split(' ')
+    .filter(Boolean)
+    .map(Number);
+
+const used = (): number[] =>
+  ['/proc/self/task', '/proc/self/fd'].map((path) => readdirSync(path).length);
+
+const identityModel = (
+  input: Parameters<typeof value>,
+  output: Parameters<typeof value>,
+  [from, to]: [string, string] = ['x', 'y'],
+): Uint8Array =>
+  onnxModel({
+    inputs: { [from]: value(...input) },
+    outputs: { [to]: value(...output) },
+    nodes: [node('Identity', [from], [to])],
+  });
+const moduleOf = (label: string): string =>
+  `export default () => (rows) => rows.map((row) => '${label}' + row);`;
+
 describe('reload', () => {
   const serve = useServings();
   let folder: string;
@@ -90,7 +112,7 @@ describe('reload', () => {
     return path;
   };
   const serveGain = async (options: Partial<ServingDefinition> = {}): Promise<Net> =>
-    serve({ name: 'net', model: await fileOf('v1.onnx', gainModel(1)), ...options } as never);
+    serve({ name: 'net', model: await fileOf('v1.onnx', gainModel(1)), ...options });
 
   beforeEach(async () => {
     folder = await mkdtemp(join(tmpdir(), 'reload-'));
@@ -146,12 +168,10 @@ describe('reload', () => {
 
   it('[17.1] A changed module file runs in fresh workers', async () => {
     const path = join(folder, 'rows.mjs');
-    const module = (label: string): string =>
-      `export default () => (rows) => rows.map((row) => '${label}' + row);`;
-    await writeFile(path, module('a'));
+    await writeFile(path, moduleOf('a'));
     const serving = await serve<string>({ name: 'rows', useFile: pathToFileURL(path) });
     expect(await serving.batchedRun(1)).toBe('a1');
-    await writeFile(path, module('b'));
+    await writeFile(path, moduleOf('b'));
 
     await serving.reload();
 
@@ -181,26 +201,27 @@ describe('reload', () => {
     expect(await gainOf(serving)).toBe(2);
   });
 
-  const other = (
-    input: Parameters<typeof value>,
-    output: Parameters<typeof value>,
-    [from, to]: [string, string] = ['x', 'y'],
-  ): Uint8Array =>
-    onnxModel({
-      inputs: { [from]: value(...input) },
-      outputs: { [to]: value(...output) },
-      nodes: [node('Identity', [from], [to])],
-    });
-
   it.each<[string, ModelOptions | Uint8Array, string]>([
-    ['name', other(['float32', 'batch', 2], ['float32', 'batch', 2], ['z', 'y']), 'input z'],
-    ['output', other(['float32', 'batch', 2], ['float32', 'batch', 2], ['x', 'z']), 'output z'],
-    ['type', other(['float64', 'batch', 2], ['float64', 'batch', 2]), 'float64'],
-    ['rank', other(['float32', 'batch', 2, 1], ['float32', 'batch', 2, 1]), '[batch, 2, 1]'],
+    [
+      'name',
+      identityModel(['float32', 'batch', 2], ['float32', 'batch', 2], ['z', 'y']),
+      'input z',
+    ],
+    [
+      'output',
+      identityModel(['float32', 'batch', 2], ['float32', 'batch', 2], ['x', 'z']),
+      'output z',
+    ],
+    ['type', identityModel(['float64', 'batch', 2], ['float64', 'batch', 2]), 'float64'],
+    [
+      'rank',
+      identityModel(['float32', 'batch', 2, 1], ['float32', 'batch', 2, 1]),
+      '[batch, 2, 1]',
+    ],
     [
       'batch axis',
       {
-        file: other(['float32', 2, 'batch'], ['float32', 2, 'batch']),
+        file: identityModel(['float32', 2, 'batch'], ['float32', 2, 'batch']),
         inputs: { x: { batchAxis: 1 } },
         outputs: { y: { batchAxis: 1 } },
       },
@@ -253,7 +274,7 @@ describe('reload', () => {
         canary: { model: v3!, canary: 1 },
         shadow: { model: v4!, shadow: 1 },
       },
-    } as Partial<ServingDefinition>);
+    });
 
     expect(serving.versions()).toMatchObject([
       { version: 'base', role: 'active' },
@@ -362,11 +383,6 @@ describe('reload', () => {
   });
 
   const needsProc = 'it reads threads, open files and child processes from /proc';
-  const children = (): number[] =>
-    readFileSync(`/proc/self/task/${process.pid}/children`, 'utf8')
-      .split(' ')
-      .filter(Boolean)
-      .map(Number);
 
   itOnLinux(
     needsProc,
@@ -399,12 +415,12 @@ describe('reload', () => {
       const callers = new Callers(serving, 4);
       await callers.answered(3);
 
-      let isOver = false;
+      const play = { isOver: false };
       const reload = failureOf(
         serving.reload({ model: await fileOf('v2.onnx', gainModel(2)) }),
-      ).finally(() => (isOver = true));
+      ).finally(() => (play.isOver = true));
       const young = (): number[] => children().filter((pid) => !before.includes(pid));
-      while (!isOver && young().length === 0) {
+      while (!play.isOver && young().length === 0) {
         await turn();
       }
       young().forEach((pid) => process.kill(pid, 'SIGKILL'));
@@ -419,8 +435,6 @@ describe('reload', () => {
   );
 
   itOnLinux(needsProc, '[17.1] Reloads leave no thread and no open file behind', async () => {
-    const used = (): number[] =>
-      ['/proc/self/task', '/proc/self/fd'].map((path) => readdirSync(path).length);
     // Models of more than 1 MiB are kept as a copy, which is open.
     const long = 'i'.repeat(2 << 20);
     const large = onnxModel({

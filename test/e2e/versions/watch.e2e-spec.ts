@@ -16,6 +16,11 @@ const x = floats([1, 2], [1, 1]);
 const gainOf = async (serving: Net): Promise<number> =>
   Number((await serving.batchedRun({ x })).y.data[0]);
 
+const untilVersion = (serving: Net, label: string): Promise<void> =>
+  until(() =>
+    serving.versions().some(({ version, role }) => version === label && role === 'active'),
+  );
+
 describe('watch', () => {
   const serve = useServings();
   let folder: string;
@@ -30,10 +35,6 @@ describe('watch', () => {
   afterEach(() => rm(folder, { recursive: true }));
 
   const watching = (model = file): Promise<Net> => serve({ name: 'net', model, watch: true });
-  const untilVersion = (serving: Net, label: string): Promise<void> =>
-    until(() =>
-      serving.versions().some(({ version, role }) => version === label && role === 'active'),
-    );
 
   it('[17.7] A file that is renamed over the model is loaded, also the second time', async () => {
     const serving = await watching();

@@ -13,6 +13,9 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const FREED = 100;
 
+const comparison = (serving: LocalServing<unknown, string>): unknown =>
+  serving.versions().find(({ role }) => role === 'shadow')?.comparison;
+
 describe('A shadow', () => {
   const start = useServings();
   useVirtualTime();
@@ -28,8 +31,6 @@ describe('A shadow', () => {
     await start(serving);
     return { versions, serving };
   };
-  const comparison = (serving: LocalServing<unknown, string>): unknown =>
-    serving.versions().find(({ role }) => role === 'shadow')?.comparison;
 
   it('[17.9] A share of calls runs on the shadow, too; callers get the reply of the active version', async () => {
     const { versions, serving } = await shadowed();

@@ -450,9 +450,8 @@ describe('Versions of a serving', () => {
 
     it('[17.4] A consumer may read a stream after its version was freed, and counts as answered', async () => {
       const { versions, serving } = await startVersions();
-      const iterator = serving
-        .stream([Batch.stack(['a']), Batch.stack(['b'])])
-        [Symbol.asyncIterator]();
+      const stream = serving.stream([Batch.stack(['a']), Batch.stack(['b'])]);
+      const iterator = stream[Symbol.asyncIterator]();
       const first = await iterator.next();
       await turn();
 

@@ -5,9 +5,9 @@ import type { PartitionStatus } from '../partitions/partition.js';
 /** What a serving loads at run time, and which calls it gets. */
 export interface ReloadOptions {
   /**
-   * The model. Options that it does not name, such as `session`, are those of the definition.
+   * The model. Options that it does not name, such as `session`, are those of the active version.
    *
-   * @default the file of the definition, read again
+   * @default the file of the active version, read again
    */
   readonly model?: ModelFile | ModelOptions;
   /**

@@ -294,6 +294,8 @@ export class LocalServing<Input = unknown, Output = unknown>
     isShadow = false,
   ): LoadedVersion {
     const { callbacks, storeOf, keys } = this;
+    // Not the version itself: each would keep all before it in memory.
+    const calls = replaces && { label: replaces.label, signature: replaces.signature };
     const events = isShadow
       ? this.events.hiddenChildOf(options.version)
       : this.events.childOf(options.version);
@@ -303,7 +305,7 @@ export class LocalServing<Input = unknown, Output = unknown>
       callbacks,
       storeOf,
       events,
-      replaces,
+      replaces: calls,
     });
   }
 

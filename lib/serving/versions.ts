@@ -129,15 +129,13 @@ export class Versions implements Closable {
 
   drain(): void {
     this.isEnding = true;
-    this.all.forEach((version) =>
-      version.role === 'loading'
-        ? version.end(closedWhileLoading(this.callbacks.name))
-        : version.drain(),
-    );
+    this.endLoading();
+    this.all.forEach((version) => version.drain());
   }
 
   abandon(error: Error): void {
     this.isEnding = true;
+    this.endLoading();
     this.all.forEach((version) => version.abandon(error));
   }
 
@@ -157,6 +155,13 @@ export class Versions implements Closable {
 
   unfinished(): readonly string[] {
     return [...this.all].flatMap((version) => version.unfinished());
+  }
+
+  /** No call waits for a version that loads. */
+  private endLoading(): void {
+    const error = closedWhileLoading(this.callbacks.name);
+    const loading = [...this.all].filter(({ role }) => role === 'loading');
+    loading.forEach((version) => version.end(error));
   }
 
   private get callable(): readonly LoadedVersion[] {

@@ -19,6 +19,7 @@ import { failureOf } from '../../fixtures/async/failure-of.js';
 import { itOnLinux } from '../../fixtures/describe-unless.js';
 import { gainModel, recurrentModel, value } from '../../fixtures/models/models.js';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
@@ -29,6 +30,15 @@ const x = floats([1, 2], [1, 1]);
 /** The gain of the model that answers now. */
 const gainOf = async (serving: Net, options = {}): Promise<number> =>
   Number((await serving.batchedRun({ x }, options)).y.data[0]);
+
+/** The outputs of a stream of this input. */
+async function outputsOf(serving: LocalServing, input: unknown): Promise<unknown[]> {
+  const outputs: unknown[] = [];
+  for await (const event of serving.stream(input)) {
+    outputs.push('output' in event ? event.output : undefined);
+  }
+  return outputs;
+}
 
 /** Resolves when only the given versions are left. */
 async function untilFreed(serving: Net, ...left: string[]): Promise<void> {
@@ -348,6 +358,52 @@ describe('reload', () => {
     await untilFreed(serving as unknown as Net, '2');
     expect(await sum(young)).toBe(2);
     await young.close();
+  });
+
+  it('[17.4] A generator that runs ends on its workers, which are freed after its last step', async () => {
+    const counts = new Int32Array(new SharedArrayBuffer(12));
+    const serving = await serve({
+      name: 'steps',
+      useFile: worker('steps'),
+      partitions: [{ counts }],
+    });
+    const events = serving.stream({ name: 'a', steps: 3 })[Symbol.asyncIterator]();
+    const seen = [(await events.next()).value, (await events.next()).value];
+
+    await serving.reload();
+    expect(serving.versions().map(({ role }) => role)).toEqual(['draining', 'active']);
+    Atomics.store(counts, 2, 1);
+    seen.push((await events.next()).value);
+
+    expect(seen).toMatchObject([{ output: 'a0' }, { output: 'a1' }, { output: 'a2' }]);
+    expect((await events.next()).done).toBe(true);
+    await untilFreed(serving as unknown as Net, '2');
+    expect(await outputsOf(serving, { name: 'b', steps: 2 })).toEqual(['b0', 'b1']);
+  });
+
+  it('[17.4] Rows of a sequence that run end where they began, and new ones join the new workers', async () => {
+    const serving = await serve({
+      name: 'counter',
+      useFile: worker('sequence'),
+      sequence: {},
+      batchSize: 4,
+      partitions: [{ pace: 5 }],
+    });
+    const steps = 30;
+    const rows = ['a', 'b'].map((name) => outputsOf(serving, { name, steps }));
+    const first = serving.stream({ name: 'c', steps })[Symbol.asyncIterator]();
+    await first.next();
+
+    await serving.reload();
+    const later = outputsOf(serving, { name: 'd', steps: 3 });
+
+    const values = (name: string) => Array.from({ length: steps }, (_, step) => `${name}${step}`);
+    expect(await later).toEqual(['d0', 'd1', 'd2']);
+    expect(await Promise.all(rows)).toEqual([values('a'), values('b')]);
+    await first.return?.();
+    await untilFreed(serving as unknown as Net, '2');
+    const [log] = (await serving.batchedRun({ name: 'log' })) as [string[]];
+    expect(log.join()).not.toContain('start a');
   });
 
   it('[17.5] Nodes with one store share replies of the same model, and of no other', async () => {

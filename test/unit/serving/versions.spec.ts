@@ -227,20 +227,25 @@ describe('Versions of a serving', () => {
       await expect(serving.reload()).rejects.toThrow(ServingClosedError);
     });
 
-    it('[17.2] Shutdown ends a reload, and leaves nothing open', async () => {
-      const { versions, serving } = await startVersions();
-      versions.hold('load 2');
-      const reload = failureOf(serving.reload());
-      await turn();
+    it.each([true, false])(
+      '[17.2] Shutdown ends a reload, and leaves nothing open, with drain %p',
+      async (drain) => {
+        const { versions, serving } = await startVersions({ shutdown: { drain } });
+        versions.hold('load 2');
+        const reload = failureOf(serving.reload());
+        await turn();
 
-      serving.beforeApplicationShutdown();
-      expect(await serving.batchedRun('a')).toBe('1:a');
-      versions.release('load 2');
-      await serving.close();
+        serving.beforeApplicationShutdown();
+        const call = failureOf(serving.batchedRun('a'));
+        versions.release('load 2');
+        await serving.close();
 
-      expect(await reload).toBeInstanceOf(ServingClosedError);
-      expect(versions.open).toEqual([]);
-    });
+        expect(await call).toEqual(drain ? undefined : expect.any(ServingClosedError));
+        expect(await reload).toBeInstanceOf(ServingClosedError);
+        expect(String(await reload)).toContain('while the version loaded');
+        expect(versions.open).toEqual([]);
+      },
+    );
 
     it('[17.1] Changes of batch size and timeout hold for later versions, too', async () => {
       const { versions, serving } = await startVersions({ partitions: 1 });

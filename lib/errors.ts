@@ -59,6 +59,13 @@ export class UnknownServingError extends ServingError {
   override readonly code = 'SERVING_UNKNOWN';
 }
 
+/** The serving has no version with the label that a call asks for. */
+export class UnknownVersionError extends ServingError {
+  override readonly name = 'UnknownVersionError';
+  override readonly code = 'SERVING_UNKNOWN_VERSION';
+  override readonly statusCode = 404;
+}
+
 /** The model, module file or class of a serving could not be loaded. */
 export class ServingLoadError extends ServingError {
   override readonly name = 'ServingLoadError';
@@ -263,6 +270,7 @@ const classes = new Map(
     ServingError,
     InvalidServingError,
     UnknownServingError,
+    UnknownVersionError,
     ServingLoadError,
     ProviderUnavailableError,
     InvalidBatchError,

@@ -35,6 +35,7 @@ export {
   SlowConsumerError,
   UnknownKeyError,
   UnknownServingError,
+  UnknownVersionError,
 } from './errors.js';
 export {
   last,
@@ -71,6 +72,13 @@ export { getServingSchemas, type ServingSchemas } from './serving/serving-schema
 export { type LengthBucket, lengthBuckets, type LengthBuckets } from './batch/length-buckets.js';
 export type { ServingHealth } from './serving/serving.js';
 export { LocalServing } from './serving/local-serving.js';
+export type {
+  ReloadOptions,
+  ServingVersion,
+  ShadowComparison,
+  VersionRole,
+  VersionStatus,
+} from './serving/serving-version.js';
 export { currentOrigin, withOrigin } from './context/caller-context.js';
 export { Serving, type ServingState, type TargetStatus } from './serving/serving.js';
 export {

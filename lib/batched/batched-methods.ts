@@ -125,7 +125,7 @@ export class BatchedMethods
 
   /** The totals of the methods, by `Class.method`. Methods of the same name are added up. */
   counters(): ReadonlyMap<string, ServingCounters> {
-    return new Map([...this.hubs].map(([name, { counters }]) => [name, counters.now]));
+    return new Map([...this.hubs].map(([name, { totals }]) => [name, totals]));
   }
 
   /** Makes one call of a batched method of `instance`; as a handler for this caller. */

@@ -148,6 +148,11 @@ export class Batcher<R extends QueuedRequest> {
     return this.admission.depth;
   }
 
+  /** Whether no row is queued and no batch runs. */
+  get isIdle(): boolean {
+    return this.depth === 0 && this.executing.size === 0;
+  }
+
   /**
    * Queues all rows of the request, or throws and queues none.
    *

@@ -59,6 +59,13 @@ export interface CallOptions {
    * 'in-process'
    */
   readonly origin?: Origin | undefined;
+  /**
+   * The label of the version that runs the call, such as a canary. A version that the serving does
+   * not have fails the call with an UnknownVersionError.
+   *
+   * @default the active version, or a canary by its share
+   */
+  readonly version?: string | undefined;
 }
 
 /** The options of a streamed call. */

@@ -28,6 +28,8 @@ export class ReplyCache {
     private readonly serving: string,
     private readonly store: ReplyStore,
     private readonly options: Required<ReplyCacheOptions>,
+    /** The version of the serving: others do not find its replies. */
+    private readonly version: string,
   ) {}
 
   /** The stored reply for the identity, if there is one. */
@@ -65,8 +67,9 @@ export class ReplyCache {
   }
 
   private keyOf(identity: string): string {
-    // The length of the name keeps the keys of different servings apart.
-    return `nestjs-serving:${this.serving.length}:${this.serving}:${identity}`;
+    const { serving, version } = this;
+    // The lengths keep the keys of different servings and versions apart.
+    return `nestjs-serving:${serving.length}:${serving}:${version.length}:${version}:${identity}`;
   }
 
   private warn(what: string, error: unknown): void {

@@ -39,10 +39,17 @@ export const flag: Rule = {
   check: (value) => typeof value === 'boolean',
   allowed: 'true or false',
 };
+/** A share of the calls. */
+export const share: Rule = {
+  check: (value) => typeof value === 'number' && value >= 0 && value <= 1,
+  allowed: 'a number from 0 to 1',
+};
 
 /** The defaults of a serving. */
 export const DEFAULT_BATCH_SIZE = 32;
 export const DEFAULT_QUEUE_ROWS = 10_000;
+/** The label of the version of a definition. */
+export const DEFAULT_VERSION = '1';
 /** The largest number of open sessions. */
 export const DEFAULT_SESSIONS = 1000;
 /** Milliseconds from its last call after which a session ends. */

@@ -21,6 +21,7 @@ import {
   DEFAULT_QUEUE_ROWS,
   DEFAULT_SESSION_IDLE,
   DEFAULT_SESSIONS,
+  DEFAULT_VERSION,
   delay,
   flag,
   groupOf,
@@ -30,6 +31,7 @@ import {
   perKey,
   type Rule,
   type Rules,
+  share,
   shutdown,
   whole,
 } from './option-rules.js';
@@ -97,6 +99,7 @@ const common: Rules = {
   ...perKey,
   sequence: noSequence,
   name: aString,
+  version: { ...aString, isRequired: false },
   batchCost,
   batchKeys: {
     check: (value) => {
@@ -211,6 +214,15 @@ const fetches: Rule = {
   allowed: 'a list of names of outputs',
 };
 
+const aModel: Rule = {
+  check: (value) => modelFile.check(value) || isRecord(value),
+  allowed: `${modelFile.allowed}, or an object of its options`,
+  isRequired: true,
+};
+
+/** The options of a further version. */
+const ofVersion: Rules = { model: aModel, canary: share, shadow: share };
+
 /** The options of a model. */
 const ofModel: Rules = {
   file: { ...modelFile, isRequired: true },
@@ -249,6 +261,11 @@ const kinds: Readonly<Record<string, Rules>> = {
       allowed: '"thread", "process" or "none"',
     },
     blockingLimit: delay,
+    watch: flag,
+    versions: {
+      check: (value) => isRecord(value) && Object.values(value).every(isRecord),
+      allowed: 'an object of { model, canary, shadow } by label',
+    },
     model: {
       check: (value) => modelFile.check(value) || isRecord(value),
       allowed: `${modelFile.allowed}, or an object of ${Object.keys(ofModel).join(', ')}`,
@@ -310,8 +327,9 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     checkOptions(owner, endpointModelOf(definition), ofEndpointModel, 'model.');
   } else if ('model' in definition) {
     checkOptions(owner, modelOptionsOf(definition), ofModel, 'model.');
+    checkVersions(owner, definition);
   }
-  const { name, timeout, warmUp = [] } = definition;
+  const { name, version = DEFAULT_VERSION, timeout, warmUp = [] } = definition;
   checkTimeouts(owner, definition);
   const queue = queueOf(owner, definition.queue);
   const given = 'sequence' in definition ? definition.sequence : undefined;
@@ -328,6 +346,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const saturation = 2 * keyOptions.batchSize * partitions.length;
   return Object.freeze({
     name,
+    version,
     ...runnerOf(definition),
     timeout,
     queue,
@@ -340,6 +359,8 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     keys,
     otherKeys,
     sequence,
+    watch: watchedFile(owner, definition),
+    versions: isModel(definition) ? (definition.versions ?? {}) : {},
     batchCost: batchCostOf(owner, definition.batchCost, [otherKeys, ...keys.values()]),
     warmUp: [...warmUp],
     template,
@@ -585,6 +606,46 @@ export function modelOf(name: string, { file, sha256 }: ModelOptions): ModelPlac
   return ArrayBuffer.isView(file)
     ? file
     : { file: existing(name, file), sha256: sha256?.toLowerCase() };
+}
+
+function checkVersions(
+  owner: string,
+  { versions = {}, version, name }: ServingDefinition & ModelRunner,
+) {
+  for (const [label, options] of Object.entries(versions)) {
+    checkOptions(owner, options, ofVersion, `versions[${formatValue(label)}].`);
+    if (label === '' || label === (version ?? DEFAULT_VERSION)) {
+      throw new InvalidServingError(
+        `${owner}: versions has the label ${formatValue(label)}, which is that of the definition ` +
+          'itself, or empty; give each version another',
+      );
+    }
+    modelOf(name, modelOptionsOf(options));
+  }
+}
+
+/** The file that the definition has watched. */
+function watchedFile(owner: string, definition: ServingDefinition): string | undefined {
+  if (!isModel(definition) || !definition.watch) {
+    return undefined;
+  }
+  const model = modelOptionsOf(definition);
+  if (!isWatchable(model)) {
+    const reason = model.sha256 === undefined ? 'a file of this machine' : 'no model.sha256';
+    throw new InvalidServingError(
+      `${owner}: watch needs a model that may change, with ${reason}; leave watch out, and call ` +
+        'reload({ model })',
+    );
+  }
+  return existing(definition.name, model.file);
+}
+
+/** Whether the file of the model can be watched, and may change. */
+export function isWatchable(
+  model: ModelOptions,
+): model is ModelOptions & { readonly file: string | URL } {
+  const { file, sha256 } = model;
+  return !ArrayBuffer.isView(file) && !isRemote(file) && sha256 === undefined;
 }
 
 /** The file as a `file:` URL for `import`. */

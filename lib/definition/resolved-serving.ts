@@ -4,6 +4,7 @@ import type {
   ShutdownOptions,
   ServingOptions,
   SessionsOptions,
+  VersionOptions,
 } from './serving-definition.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Supervision } from '../partitions/worker/supervised.partition.js';
@@ -75,6 +76,8 @@ export interface Sharing {
 /** A definition with every default filled in. */
 export interface ResolvedServing {
   readonly name: string;
+  /** The label of the version. */
+  readonly version: string;
   /** What runs the batches. */
   readonly runner: 'model' | 'function' | 'file' | 'class' | 'endpoint';
   /** Undefined for functions, classes and endpoints. */
@@ -93,6 +96,10 @@ export interface ResolvedServing {
   /** The options of each declared key, and of other keys. */
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
+  /** Further versions that it has from the boot on, by label. */
+  readonly versions: Readonly<Record<string, VersionOptions>>;
+  /** The file whose changes load it again. */
+  readonly watch: string | undefined;
   /** Undefined where batches may cost anything. */
   readonly batchCost: ResolvedBatchCost | undefined;
   readonly warmUp: readonly unknown[];

@@ -308,6 +308,12 @@ export interface ServingOptions<
   /** Unique in the application. */
   readonly name: string;
   /**
+   * The label of the version that is defined here; `reload` loads others.
+   *
+   * @default '1'
+   */
+  readonly version?: string;
+  /**
    * The largest number of rows in a batch. Beyond 32 rows the models of the samples and the benchmark
    * gain little per row, while each batch takes longer.
    *
@@ -502,6 +508,24 @@ export interface ModelOptions {
   readonly state?: Readonly<Record<string, string>>;
 }
 
+/** A version of a model, and the calls that it gets. */
+export interface VersionOptions {
+  /** The model. Options that it does not name, such as `session`, are those of the serving. */
+  readonly model: ModelFile | ModelOptions;
+  /**
+   * The share of calls that it gets, from 0 to 1.
+   *
+   * @default 0
+   */
+  readonly canary?: number;
+  /**
+   * The share of calls that it runs as well, and does not answer, from 0 to 1.
+   *
+   * @default it runs no copies
+   */
+  readonly shadow?: number;
+}
+
 /** Runs an ONNX model. */
 export interface ModelRunner extends Omit<WorkerOptions, 'isolation'> {
   /**
@@ -523,6 +547,20 @@ export interface ModelRunner extends Omit<WorkerOptions, 'isolation'> {
   readonly blockingLimit?: number;
   /** The ONNX file alone, or with the options of its sessions, inputs and outputs. */
   readonly model: ModelFile | ModelOptions;
+  /**
+   * Further versions from the boot on, by label: `{ '2': { model: 'v2.onnx', canary: 0.05 } }`. One
+   * without `canary` and `shadow` gets only calls that ask for it.
+   *
+   * @default none
+   */
+  readonly versions?: Readonly<Record<string, VersionOptions>>;
+  /**
+   * Whether the serving loads the file again when it has changed and was written completely, as
+   * `reload()` does. Only for a file of this machine; write a new one beside it, and rename it.
+   *
+   * @default false
+   */
+  readonly watch?: boolean;
 }
 
 /** Sends batches to servers of the Open Inference Protocol, which run them. */

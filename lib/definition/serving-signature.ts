@@ -56,3 +56,42 @@ export function describeTensors(tensors: readonly TensorSignature[]): string {
     )
     .join(', ');
 }
+
+/**
+ * The first tensor that calls would miss or find changed, in words; undefined where the new
+ * signature takes the same calls: names, types, ranks and batch axes are those of the old one.
+ */
+export function differenceOf(
+  before: ServingSignature,
+  after: ServingSignature,
+): string | undefined {
+  return (
+    tensorDifference('input', before.inputs, after.inputs) ??
+    tensorDifference('output', before.outputs ?? [], after.outputs ?? [])
+  );
+}
+
+function tensorDifference(
+  kind: string,
+  before: readonly TensorSignature[],
+  after: readonly TensorSignature[],
+): string | undefined {
+  const added = after.find(({ name }) => before.every((tensor) => tensor.name !== name));
+  if (added) {
+    return `it has the ${kind} ${describeTensors([added])}, which the other has not`;
+  }
+  for (const tensor of before) {
+    const same = after.find(({ name }) => name === tensor.name);
+    if (!same) {
+      return `it has no ${kind} ${describeTensors([tensor])}`;
+    }
+    if (same.type !== tensor.type || same.shape.length !== tensor.shape.length) {
+      return `its ${kind} ${describeTensors([same])} was ${describeTensors([tensor])}`;
+    }
+    if (same.batchAxis !== tensor.batchAxis) {
+      const [now, was] = [same, tensor].map(({ batchAxis }) => batchAxis ?? 'no axis');
+      return `the rows of its ${kind} ${describeTensors([same])} lie on ${now}, and were on ${was}`;
+    }
+  }
+  return undefined;
+}

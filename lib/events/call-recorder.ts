@@ -19,7 +19,7 @@ export class CallRecorder {
     private readonly mode: CallMode,
     private readonly signal: AbortSignalLike | undefined,
   ) {
-    events.emit({ type: 'call:start', serving, call, mode });
+    events.emit({ type: 'call:start', serving, version: events.version, call, mode });
   }
 
   /** A recorder for a new call, or undefined where nothing observes calls. */
@@ -88,6 +88,7 @@ export class CallRecorder {
     events.emit({
       type: 'call:end',
       serving,
+      version: events.version,
       call,
       mode,
       rows,

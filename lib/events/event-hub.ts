@@ -31,22 +31,43 @@ class EventChannel {
   }
 }
 
+type Channels = Readonly<
+  Record<ServingEvent['type'], Pick<EventChannel, 'subject' | 'isObserved' | 'emit'>>
+>;
+
+const silent = { subject: new Subject<ServingEvent>(), isObserved: false, emit: () => {} };
+
+/** Channels without observers, for what its serving does not count as its own calls. */
+const SILENT: Channels = {
+  'call:start': silent,
+  'call:end': silent,
+  'batch:start': silent,
+  'batch:end': silent,
+  'partition:change': silent,
+};
+
 /**
  * The events of a serving, for its observers and on the channels of `node:diagnostics_channel`,
  * such as `nestjs-serving:batch:end`. An event is created only if something observes its type.
  */
 export class EventHub {
-  private readonly channels: Readonly<Record<ServingEvent['type'], EventChannel>>;
+  private channels: Channels;
   readonly all$: Observable<ServingEvent>;
-  private readonly callStarts: EventChannel;
-  private readonly callEnds: EventChannel;
-  /** Always counted, observed or not. */
-  readonly counters = new Counters();
+  private callStarts: Pick<EventChannel, 'isObserved'>;
+  private callEnds: Pick<EventChannel, 'isObserved'>;
+  /** Always counted, observed or not; without those of its children. */
+  counters = new Counters();
+  /** The hubs whose counts are part of the totals. */
+  private readonly children = new Set<EventHub>();
   private calls = 0;
   private batches = 0;
 
   /** A hub with a `parent` shares its observers and numbers, and has counters of its own. */
-  constructor(private readonly parent?: EventHub) {
+  constructor(
+    private readonly parent?: EventHub,
+    /** The version whose events it emits. */
+    readonly version?: string,
+  ) {
     this.channels = parent?.channels ?? {
       'call:start': new EventChannel('call:start'),
       'call:end': new EventChannel('call:end'),
@@ -85,6 +106,52 @@ export class EventHub {
 
   emit(event: ServingEvent): void {
     this.channels[event.type].emit(event);
+  }
+
+  /** The counts of the hub and its children, also of those that have left. */
+  get totals(): ServingCounters {
+    const totals = new Counters();
+    [this, ...this.children].forEach(({ counters }) => totals.add(counters));
+    return totals.now;
+  }
+
+  /** A hub of one version, whose counts are part of the totals here. */
+  childOf(version: string): EventHub {
+    const child = new EventHub(this, version);
+    this.children.add(child);
+    return child;
+  }
+
+  /** A hub of one version that emits and counts nothing until it is shown. */
+  hiddenChildOf(version: string): EventHub {
+    const child = new EventHub(this, version);
+    child.observe(SILENT);
+    return child;
+  }
+
+  /** Emits and counts from now on. */
+  show(): void {
+    const { parent } = this;
+    if (parent && !parent.children.has(this)) {
+      this.counters.clear();
+      this.observe(parent.channels);
+      parent.children.add(this);
+    }
+  }
+
+  private observe(channels: Channels): void {
+    this.channels = channels;
+    this.callStarts = channels['call:start'];
+    this.callEnds = channels['call:end'];
+  }
+
+  /** Its version has ended: later counts, of consumers that read on, go to the parent. */
+  leave(): void {
+    const { parent, counters } = this;
+    if (parent?.children.delete(this)) {
+      parent.counters.add(counters);
+      this.counters = parent.counters;
+    }
   }
 
   /** Completes the events. A hub with a parent completes with it. */
@@ -168,6 +235,24 @@ export class Counters {
     this.rows += rows;
     this.padding += padding;
     this.failedBatches += hasFailed ? 1 : 0;
+  }
+
+  /** Begins again. */
+  clear(): void {
+    this.answered = this.batches = this.failedBatches = this.rows = this.padding = 0;
+    this.failures.clear();
+  }
+
+  /** Adds the counts of others. */
+  add({ answered, batches, failedBatches, rows, padding, failures }: Counters): void {
+    this.answered += answered;
+    this.batches += batches;
+    this.failedBatches += failedBatches;
+    this.rows += rows;
+    this.padding += padding;
+    failures.forEach((count, code) =>
+      this.failures.set(code, (this.failures.get(code) ?? 0) + count),
+    );
   }
 
   /** The current totals. */

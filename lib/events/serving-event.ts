@@ -26,6 +26,8 @@ export interface CallStartEvent {
   readonly type: 'call:start';
   /** The name of the serving, or `Class.method` for a `@Batched()` method. */
   readonly serving: string;
+  /** The label of the version that runs it; undefined for a call to another node. */
+  readonly version?: string | undefined;
   /** The number of the call, from 1, among the observed calls of the serving. */
   readonly call: number;
   /** How the call runs. */
@@ -73,6 +75,8 @@ export interface BatchStartEvent {
   readonly type: 'batch:start';
   /** The name of the serving, or `Class.method` for a `@Batched()` method. */
   readonly serving: string;
+  /** The label of the version that it belongs to. */
+  readonly version?: string | undefined;
   /** The number of the batch, from 1, among the batches of the serving. */
   readonly batch: number;
   /** The key of its rows. */
@@ -133,6 +137,8 @@ export interface PartitionChangeEvent extends PartitionStatus {
   readonly type: 'partition:change';
   /** The name of the serving, or `Class.method` for a `@Batched()` method. */
   readonly serving: string;
+  /** The label of the version that it belongs to. */
+  readonly version?: string | undefined;
   /** Which calls it serves: `batched` those of `batchedRun`, `inline` those of `run`. */
   readonly kind: ServingKind;
   /** The index of the partition. */
@@ -146,6 +152,7 @@ export type ServingEvent =
 /** The labels of a batch that the batcher does not have. */
 export interface BatchLabels {
   readonly serving: string;
+  readonly version: string | undefined;
   readonly key: string;
   readonly origin?: Origin | undefined;
   readonly calls: readonly number[];

@@ -28,7 +28,7 @@ export class BatchRunner {
     private readonly name: string,
     private readonly retryOptions: RetryOptions,
     private readonly opened: OpenedEngine,
-    events: EventHub,
+    private readonly events: EventHub,
     /** In a serving whose rows differ in length. */
     private readonly lengths?: RowLengths,
   ) {
@@ -149,6 +149,7 @@ export class BatchRunner {
   private labelsOf({ parts }: BatchRecord<BatchRequest>): BatchLabels {
     const { key, origin } = parts[0]!.request.lane;
     const calls = parts.flatMap(({ request }) => request.watch?.calls ?? []);
-    return { serving: this.name, key, origin, calls: [...new Set(calls)] };
+    const { version } = this.events;
+    return { serving: this.name, version, key, origin, calls: [...new Set(calls)] };
   }
 }

@@ -47,6 +47,7 @@ const OPTIONS: ReadonlyMap<string, { readonly ofStreams: boolean }> = new Map(
     tenant: { ofStreams: false },
     key: { ofStreams: false },
     origin: { ofStreams: false },
+    version: { ofStreams: false },
     hooks: { ofStreams: true },
     inline: { ofStreams: true },
   } satisfies Record<keyof StreamOptions<string>, { ofStreams: boolean }>),
@@ -197,12 +198,12 @@ function check(
  * @throws InvalidInputError for an unknown option or an invalid value
  */
 export function checkSessionOptions(serving: string, options: CallOptions): void {
-  const { tenant, key, ...others } = options;
+  const { tenant, key, version: _version, ...others } = options;
   const [unknown] = Object.keys(others);
   if (unknown !== undefined) {
     throw new InvalidInputError(
       `A session of serving "${serving}" has the option ${formatValue(unknown)}; allowed are ` +
-        'tenant and key, and others with each call',
+        'tenant, key and version, and others with each call',
     );
   }
   resolveCallOptions({ name: serving }, undefined, { tenant, key });

@@ -1,4 +1,5 @@
 import type { Attributes } from '@opentelemetry/api';
+import { DEFAULT_VERSION } from '../definition/option-rules.js';
 import { isError, isServingError } from '../errors.js';
 import type {
   BatchEndEvent,
@@ -31,10 +32,21 @@ export function answeredBy({ answeredBy: other }: CallEndEvent): Attributes {
   return other === undefined ? {} : { 'serving.call.answered_by': other };
 }
 
+/**
+ * The version of a call or batch. A serving that has never had another than its default has no such
+ * attribute: it would begin new series for all users.
+ */
+export function versionOf({
+  version = DEFAULT_VERSION,
+}: Pick<CallEndEvent, 'version'>): Attributes {
+  return version === DEFAULT_VERSION ? {} : { 'serving.version': version };
+}
+
 /** The attributes of a batch that are known when it starts; times are in seconds. */
 export function batchAttributes(event: BatchStartEvent): Attributes {
   return {
     'serving.name': event.serving,
+    ...versionOf(event),
     'serving.batch.id': event.batch,
     'serving.batch.key': event.key,
     ...(event.origin === undefined ? {} : { 'serving.batch.origin': event.origin }),

@@ -3,7 +3,7 @@ import { isServingError } from '../errors.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import type { ServingHealth } from '../serving/serving.js';
 import type { BatchEndEvent, CallEndEvent, ServingEvent } from '../events/serving-event.js';
-import { answeredBy, hasFailed, outcomeOf } from './attributes.js';
+import { answeredBy, hasFailed, outcomeOf, versionOf } from './attributes.js';
 
 /**
  * Starts at half a millisecond, since small models run that fast. The default boundaries of SDKs
@@ -130,7 +130,7 @@ export class Measurements {
 
   private callEnded(event: CallEndEvent): void {
     const { serving, mode, stage, preprocessing, waiting, running, postprocessing, error } = event;
-    const attributes = { 'serving.name': serving, ...outcomeOf(event) };
+    const attributes = { 'serving.name': serving, ...versionOf(event), ...outcomeOf(event) };
     const duration = preprocessing + waiting + running + postprocessing;
     this.callDuration.record(duration / 1000, {
       ...attributes,
@@ -150,7 +150,11 @@ export class Measurements {
     if (event.revoked) {
       return;
     }
-    const attributes = { 'serving.name': event.serving, 'serving.batch.key': event.key };
+    const attributes = {
+      'serving.name': event.serving,
+      ...versionOf(event),
+      'serving.batch.key': event.key,
+    };
     const closed = { ...attributes, 'serving.batch.close_reason': event.reason };
     const run = { ...attributes, 'serving.partition.id': event.partition, ...outcomeOf(event) };
     this.batchSize.record(event.rows, closed);

@@ -25,6 +25,7 @@ import {
   methodOf,
   outcomeOf,
   stages,
+  versionOf,
 } from './attributes.js';
 
 /** A call under way. */
@@ -70,8 +71,13 @@ export class Spans {
     this.calls.clear();
   }
 
-  private callStarted({ serving, call, mode }: CallStartEvent): void {
-    const attributes = { 'serving.name': serving, 'serving.call.mode': mode };
+  private callStarted(event: CallStartEvent): void {
+    const { serving, call, mode } = event;
+    const attributes = {
+      'serving.name': serving,
+      ...versionOf(event),
+      'serving.call.mode': mode,
+    };
     const parent = context.active();
     // Same clock as the SDK's: its times since 1970 differ from those of the monotonic clock.
     const startedAt = Date.now();

@@ -1,3 +1,4 @@
+import { fileURLToPath } from 'node:url';
 import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { openFactory, type RunnerFactory } from './factory.partition.js';
@@ -8,6 +9,7 @@ import {
   type ServingKind,
 } from './handler.partition.js';
 import type { Fetching } from './onnx/download/fetching.js';
+import { digestOf } from './onnx/file-pieces.js';
 import type { ModelSignature } from './onnx/model-signature.js';
 import type { Partition } from './partition.js';
 import { openWorkers } from './worker/open-workers.js';
@@ -24,6 +26,8 @@ export interface OpenedEngine {
   readonly signature?: ModelSignature | undefined;
   /** The execution providers of each partition; only for a model. */
   readonly providers?: readonly (SessionProviders | undefined)[];
+  /** The hash of what runs: other content gives other results. Of a model, or of a module file. */
+  readonly contentOf?: () => Promise<string>;
   /**
    * Callers get what a batch function throws as it is, and not as the cause of a BatchFailedError.
    */
@@ -133,14 +137,15 @@ function checked(handler: ServingHandler): ServingHandler {
 
 /** What a module file runs, each partition in a thread or process of its own. */
 export function fileEngine(file: string, isolation: Isolation, limits?: SequenceLimits): Engine {
-  return (kind, options, keys, supervision, end) => {
+  return async (kind, options, keys, supervision, end) => {
     const sequence = limitsFor(kind, limits);
-    return openWorkers(
+    const opened = await openWorkers(
       options.map((own, partition) => ({ partition, keys, options: own, file, sequence })),
       isolation,
       supervision,
       end,
     );
+    return { ...opened, contentOf: () => digestOf(fileURLToPath(file)) };
   };
 }
 

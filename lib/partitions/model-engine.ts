@@ -2,6 +2,7 @@ import type { Engine, OpenedEngine, Surroundings } from './engine.js';
 import { ModelPartition } from './model.partition.js';
 import { BlockingWatch } from './onnx/blocking-watch.js';
 import type { DeclaredPorts } from './onnx/model-signature.js';
+import { hashOf } from './onnx/model-content.js';
 import { type ModelPlace, ModelSource } from './onnx/model-source.js';
 import { SharedModel } from './onnx/shared-model.js';
 import { openWorkers } from './worker/open-workers.js';
@@ -33,7 +34,7 @@ export function modelEngine(model: ModelPlace, ports: DeclaredPorts, open: OpenM
       }));
       const opened = await whileLoading(open(tasks, supervision, end, surroundings));
       isOpen = true;
-      return opened;
+      return { ...opened, contentOf: () => hashOf(content) };
     } catch (error) {
       if (!isOpen) {
         source.forget();

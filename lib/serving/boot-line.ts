@@ -17,6 +17,8 @@ export interface Started {
 export function bootLine(
   { name, runner, isolation }: ResolvedServing,
   { signature, partitions, loadTime, warmUpTime }: Started,
+  /** The label of a version that was loaded later. */
+  version?: string,
 ): string {
   const providers = new Set(partitions.flatMap(({ provider }) => provider ?? []));
   const on = providers.size > 0 ? ` on ${[...providers].join(' and ')}` : '';
@@ -27,7 +29,8 @@ export function bootLine(
     `loaded in ${Math.round(loadTime)} ms`,
     warmUpTime !== undefined && `warm-up ${Math.round(warmUpTime)} ms`,
   ];
-  return `Serving ${formatValue(name)} is ready: ${parts.filter(Boolean).join('; ')}`;
+  const loaded = version === undefined ? '' : `, version ${formatValue(version)},`;
+  return `Serving ${formatValue(name)}${loaded} is ready: ${parts.filter(Boolean).join('; ')}`;
 }
 
 function placesOf(count: number, isolation: ResolvedServing['isolation']): string {

@@ -20,6 +20,7 @@ import {
   resolveDefinition,
 } from '../definition/resolve-definition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
+import { changedDefinition, type VersionPlan } from './version-plan.js';
 import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
 import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';
 
@@ -47,12 +48,27 @@ export function createServing<Input, Output, Result, Info>(
         'manager; use ServingModule',
     );
   }
-  return new LocalServing<Input, Output>(
+  const { engine, next } = planOf(erased, options, handlerOf);
+  return new LocalServing<Input, Output>(options, callbacks, engine, storeOf, undefined, next);
+}
+
+/** A version of the serving, and how later ones are made. Objects of the application stay. */
+function planOf(
+  definition: ServingDefinition,
+  options: ResolvedServing,
+  handlerOf?: () => AnyHandler,
+): VersionPlan {
+  const isApart = isModel(definition) || isEndpoint(definition) || 'useFile' in definition;
+  return {
     options,
-    callbacks,
-    engineOf(erased, options, handlerOf),
-    storeOf,
-  );
+    engine: engineOf(definition, options, handlerOf),
+    next: isApart
+      ? (change) => {
+          const changed = changedDefinition(definition, change);
+          return planOf(changed, resolveDefinition(changed));
+        }
+      : undefined,
+  };
 }
 
 function engineOf(

@@ -5,62 +5,52 @@ import {
   type OnModuleInit,
 } from '@nestjs/common';
 import type { Observable } from 'rxjs';
-import { outsideCallContext, callInRequest, streamInRequest } from '../context/caller-context.js';
+import { callInRequest, streamInRequest } from '../context/caller-context.js';
 import {
   InvalidInputError,
   InvalidServingError,
-  isServingError,
-  messageOf,
-  OverloadedError,
   ServingClosedError,
-  ServingLoadError,
   type SessionEndedError,
+  UnknownVersionError,
 } from '../errors.js';
-import type { Engine, OpenedEngine } from '../partitions/engine.js';
-import { modelsLoaded } from '../partitions/model-engine.js';
-import type { ServingKind } from '../partitions/handler.partition.js';
-import { warningsOf } from '../partitions/onnx/model-signature.js';
-import { type Partition, type PartitionStatus, statusOf } from '../partitions/partition.js';
-import { TimedPartition } from '../partitions/worker/timed.partition.js';
+import { formatValue } from '../format.js';
+import type { Engine } from '../partitions/engine.js';
+import type { PartitionStatus } from '../partitions/partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import type { CallOptions, StreamOptions } from '../context/call-options.js';
 import {
   NO_OPTIONS,
   type ResolvedCallOptions,
   resolveCallOptions,
-  Waits,
 } from '../execution/resolved-call-options.js';
-import { checkFixedBatch } from '../definition/batch-cost.js';
 import { type ServingCounters, type EventOf, EventHub } from '../events/event-hub.js';
-import { checkMostRows } from '../definition/most-rows.js';
-import { Lanes } from '../execution/lanes.js';
-import { Pipeline } from './pipeline.js';
 import { checkOptions, checkRoom, checkTarget, perKey } from '../definition/option-rules.js';
-import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
-import { SharedCalls } from '../deduplication/shared-calls.js';
+import type { ReplyStore } from '../deduplication/reply-cache.js';
 import { Shutdown } from './shutdown.js';
-import { LocalSessions } from './local-sessions.js';
+import { LoadedVersion } from './loaded-version.js';
+import { Reloads } from './reloads.js';
+import type { ReloadOptions, ServingVersion, VersionStatus } from './serving-version.js';
+import type { VersionPlan } from './version-plan.js';
+import { Versions } from './versions.js';
+import type { Pipeline } from './pipeline.js';
 import type { OrderedSession } from '../sessions/ordered-session.js';
 import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
 import { Serving, type ServingState, type TargetStatus, withoutSessions } from './serving.js';
 import type { ServingProfile } from './serving-profile.js';
 import { bootLine } from './boot-line.js';
-import {
-  type ServingSignature,
-  signatureOfModel,
-  signatureOfTemplate,
-} from '../definition/serving-signature.js';
+import type { ServingSignature } from '../definition/serving-signature.js';
 import type { ServingEvent } from '../events/serving-event.js';
 import type { StreamEvent } from '../definition/reply.js';
 import type {
+  KeyOptions,
   ResolvedServing,
   ServingDistribution,
   Callbacks,
 } from '../definition/resolved-serving.js';
 
 /**
- * A serving with partitions of its own. This class is its life cycle; `Pipeline` is the path of its
- * calls.
+ * A serving with partitions of its own. This class is its handle and life cycle; `Versions` finds
+ * the `LoadedVersion` that runs a call, and `Pipeline` is the path of the call there.
  */
 export class LocalServing<Input = unknown, Output = unknown>
   extends Serving<Input, Output>
@@ -68,57 +58,34 @@ export class LocalServing<Input = unknown, Output = unknown>
 {
   readonly name: string;
   readonly events$: Observable<ServingEvent>;
-  /** The current options of its keys. */
-  private readonly lanes: Lanes;
   private readonly logger = new Logger('Serving');
-  private opening: Promise<readonly Pipeline[]> | undefined;
-  private pipeline: Pipeline | undefined;
-  /** In a serving with sessions, in place of `pipeline`. */
-  private sessions: LocalSessions | undefined;
-  /** The pipelines of `batchedRun`: one, or with sessions one for each partition. */
-  private batched: readonly Pipeline[] = [];
-  /**
-   * The pipeline of `run`, opened when first needed: a separate one, so that its calls wait for no
-   * batch.
-   */
-  private inline: Promise<Pipeline> | undefined;
-  private inlinePipeline: Pipeline | undefined;
-  /** Callers that wait for a pipeline to open. */
-  private readonly waits = new Waits();
-  /** All open pipelines, including those that warm up. */
-  private readonly pipelines = new Set<Pipeline>();
-  private readonly loading = new AbortController();
-  private readonly fetching = new AbortController();
+  /** The version that each call runs on. */
+  private readonly loaded: Versions;
+  private readonly reloads: Reloads;
+  /** The options of its keys now, for all versions. */
+  private keys: ResolvedServing['keys'];
   private readonly shutdown: Shutdown;
   private closing: Promise<void> | undefined;
-  /** Milliseconds that the partitions of `batchedRun` took to load. */
-  private loadTime = 0;
-  /** Milliseconds that their warm-up took; undefined where nothing was run. */
-  private warmUpTime: number | undefined;
   private isClosed = false;
-  /** That of the template, or once it is loaded that of the model. */
-  private knownSignature: ServingSignature | undefined;
 
   constructor(
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
-    private readonly engine: Engine,
+    engine: Engine,
     private readonly storeOf?: () => ReplyStore,
     private readonly events = new EventHub(),
+    /** The plan of a version that replaces the first one. */
+    next?: VersionPlan['next'],
   ) {
     super();
     this.name = options.name;
     this.events$ = events.all$;
-    this.knownSignature = options.template && signatureOfTemplate(options.template);
-    this.lanes = new Lanes(options.keys, options.otherKeys, options.queue.preservesOrder);
-    this.shutdown = new Shutdown(`Serving "${options.name}"`, options.shutdown, {
-      drain: () => this.pipelines.forEach((pipeline) => pipeline.shutdown.drain()),
-      abandon: (error) => this.abandon(error),
-      end: (error) => this.endCalls(error),
-      halt: () => this.pipelines.forEach((pipeline) => pipeline.shutdown.halt()),
-      close: () => this.release(),
-      unfinished: () => [...this.pipelines].flatMap((pipeline) => pipeline.shutdown.unfinished()),
-    });
+    this.keys = options.keys;
+    this.loaded = new Versions(callbacks, this.versionOf({ options, engine, next }));
+    this.reloads = new Reloads(this.name, this.loaded, (plan, isShadow) =>
+      this.versionOf(plan, this.loaded.active, isShadow),
+    );
+    this.shutdown = new Shutdown(`Serving "${options.name}"`, options.shutdown, this.loaded);
   }
 
   /** Milliseconds after which shutdown has answered every call. */
@@ -130,7 +97,8 @@ export class LocalServing<Input = unknown, Output = unknown>
     if (this.shutdown.hasBegun) {
       return this.isClosed ? 'closed' : 'closing';
     }
-    return this.batched.length > 0 ? 'ready' : this.opening ? 'starting' : 'stopped';
+    const { active } = this.loaded;
+    return active.isOpen ? 'ready' : active.isOpening ? 'starting' : 'stopped';
   }
 
   /** The options for calls from other nodes. */
@@ -145,7 +113,8 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   /** @internal The facts that a protocol states to its clients. */
   get profile(): ServingProfile {
-    const { options, callbacks, lanes } = this;
+    const { options, callbacks } = this;
+    const { lanes } = this.loaded.active;
     const { batchSize, batchTimeout } = lanes.optionsOf(lanes.keys[0]!);
     return {
       runner: options.runner,
@@ -168,7 +137,7 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   /** Of a model known from its start on; of a template at once. */
   override get signature(): ServingSignature | undefined {
-    return this.knownSignature;
+    return this.loaded.active.signature;
   }
 
   override eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
@@ -176,31 +145,45 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override get queued(): number {
-    const queued = this.batched.reduce((rows, { depth }) => rows + depth, 0);
-    return queued + (this.inlinePipeline?.depth ?? 0);
+    return this.loaded.queued;
   }
 
   override counters(): ServingCounters {
-    return this.events.counters.now;
+    return this.events.totals;
   }
 
   override partitions(): readonly PartitionStatus[] {
-    return this.batched.flatMap(({ partitions }) => partitions);
+    return this.loaded.active.partitions;
   }
 
   override targets(): readonly TargetStatus[] {
-    return this.pipeline?.targets ?? [];
+    return this.loaded.active.pipeline?.targets ?? [];
   }
 
   override batchedRun(input: Input, options: CallOptions = NO_OPTIONS): Promise<Output> {
-    const { pipeline } = this;
-    return pipeline
-      ? callInRequest(options, (inside) => pipeline.run(input, inside) as Promise<Output>)
-      : Promise.reject(this.notRunning());
+    const { loaded } = this;
+    const version = loaded.for(input, options);
+    const pipeline = version?.pipeline;
+    if (!pipeline) {
+      return Promise.reject(this.notRunning(options));
+    }
+    const compare =
+      loaded.shadow && version === loaded.active
+        ? loaded.shadow.sample(input, options, version)
+        : undefined;
+    const reply = callInRequest(
+      options,
+      (inside) => pipeline.run(input, inside) as Promise<Output>,
+    );
+    compare?.(reply);
+    return reply;
   }
 
   override run(input: Input, options: CallOptions = NO_OPTIONS): Promise<Output> {
-    return callInRequest(options, (inside) => this.runAlone(input, inside));
+    const version = this.loaded.for(input, options);
+    return version
+      ? callInRequest(options, (inside) => this.runAlone(version, input, inside))
+      : Promise.reject(this.notRunning(options));
   }
 
   override stream<Hook extends string = never>(
@@ -224,10 +207,22 @@ export class LocalServing<Input = unknown, Output = unknown>
       throw withoutSessions(this.name);
     }
     this.refuseOnceClosed();
-    if (!this.sessions) {
-      throw this.notRunning();
+    const sessions = this.loaded.for(undefined, options)?.sessions;
+    if (!sessions) {
+      throw this.notRunning(options);
     }
-    return this.sessions.openSession(options, onEnd);
+    return sessions.openSession(options, onEnd);
+  }
+
+  override async reload(options: ReloadOptions = {}): Promise<ServingVersion> {
+    if (this.state !== 'ready') {
+      throw this.shutdown.hasBegun ? this.closedError() : this.notRunning(NO_OPTIONS);
+    }
+    return this.reloads.reload(options);
+  }
+
+  override versions(): readonly VersionStatus[] {
+    return this.loaded.status;
   }
 
   override setBatchSize(batchSize: number, key?: string): void {
@@ -235,7 +230,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     checkOptions(`Serving "${this.name}"`, { batchSize }, perKey);
     checkRoom(`Serving "${this.name}"`, batchSize, this.options.queue.maxRows);
     for (const known of keys) {
-      const largest = this.lanes.optionsOf(known).allowedSizes?.at(-1) ?? batchSize;
+      const largest = this.keys.get(known)?.allowedSizes?.at(-1) ?? batchSize;
       if (largest < batchSize) {
         throw new InvalidServingError(
           `Serving "${this.name}": a batch size of ${batchSize} is more than the largest of the ` +
@@ -243,7 +238,7 @@ export class LocalServing<Input = unknown, Output = unknown>
         );
       }
     }
-    this.lanes.change(keys, { batchSize, runSize: batchSize });
+    this.change(keys, { batchSize, runSize: batchSize });
   }
 
   override setBatchTimeout(batchTimeout: number, key?: string): void {
@@ -251,30 +246,16 @@ export class LocalServing<Input = unknown, Output = unknown>
     const keys = this.keysToChange(key);
     checkOptions(owner, { batchTimeout }, perKey);
     for (const known of keys) {
-      checkTarget(owner, this.lanes.optionsOf(known).latencyTarget, { batchTimeout });
+      checkTarget(owner, this.keys.get(known)?.latencyTarget, { batchTimeout });
     }
-    this.lanes.change(keys, { batchTimeout });
+    this.change(keys, { batchTimeout });
   }
 
   /** Loads every partition; resolves when the serving can be called. */
   async start(): Promise<void> {
     this.refuseOnceClosed();
-    const opening = (this.opening ??= this.openWarm());
-    try {
-      const pipelines = await this.waits.for(opening);
-      this.refuseOnceClosed();
-      this.batched = pipelines;
-      if (this.options.sessions) {
-        this.sessions = new LocalSessions(this.options, this.callbacks, pipelines);
-      } else {
-        this.pipeline = pipelines[0];
-      }
-    } catch (error) {
-      // A later start may succeed.
-      this.opening =
-        this.opening === opening && !this.shutdown.isCompleting ? undefined : this.opening;
-      throw error;
-    }
+    await this.loaded.active.open();
+    await this.reloads.begin();
   }
 
   /**
@@ -288,9 +269,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** @internal Called by Nest. */
   async onModuleInit(): Promise<void> {
     await this.start();
-    const { options, signature, loadTime, warmUpTime } = this;
-    const partitions = this.partitions();
-    this.logger.log(bootLine(options, { signature, partitions, loadTime, warmUpTime }));
+    this.logger.log(bootLine(this.options, this.loaded.active));
   }
 
   /**
@@ -298,6 +277,7 @@ export class LocalServing<Input = unknown, Output = unknown>
    * wait for rows that are queued here.
    */
   beforeApplicationShutdown(): void {
+    this.reloads.close();
     this.shutdown.begin();
   }
 
@@ -307,7 +287,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   private keysToChange(key: string | undefined): readonly string[] {
-    const { keys } = this.lanes;
+    const keys = [...this.keys.keys()];
     if (this.options.sequence) {
       throw new InvalidServingError(
         `Serving "${this.name}" runs sequences: the number of its places is fixed when it starts, ` +
@@ -322,19 +302,52 @@ export class LocalServing<Input = unknown, Output = unknown>
     return key === undefined ? keys : [key];
   }
 
-  private runAlone(input: Input, options: CallOptions): Promise<Output> {
-    const { inlinePipeline } = this;
+  private change(keys: readonly string[], options: Partial<KeyOptions>): void {
+    const changed = keys.map((key) => [key, { ...this.keys.get(key)!, ...options }] as const);
+    this.keys = new Map([...this.keys, ...changed]);
+    this.loaded.forEach(({ lanes }) => lanes.change(keys, options));
+  }
+
+  private versionOf(
+    { options, ...plan }: VersionPlan,
+    replaces?: LoadedVersion,
+    isShadow = false,
+  ): LoadedVersion {
+    const { callbacks, storeOf, keys } = this;
+    // Not the version itself: each would keep all before it in memory.
+    const calls = replaces && { label: replaces.label, signature: replaces.signature };
+    const events = isShadow
+      ? this.events.hiddenChildOf(options.version)
+      : this.events.childOf(options.version);
+    return new LoadedVersion({
+      ...plan,
+      options: { ...options, keys },
+      callbacks,
+      storeOf,
+      events,
+      replaces: calls,
+    });
+  }
+
+  private runAlone(version: LoadedVersion, input: Input, options: CallOptions): Promise<Output> {
+    const { inlinePipeline } = version;
     return (
-      inlinePipeline ? inlinePipeline.run(input, options) : this.runOnceOpen(input, options)
+      inlinePipeline
+        ? inlinePipeline.run(input, options)
+        : this.runOnceOpen(version, input, options)
     ) as Promise<Output>;
   }
 
   /** Calls once the pipeline of `run` is open. The timeout of the call runs meanwhile. */
-  private async runOnceOpen(input: Input, options: CallOptions): Promise<unknown> {
+  private async runOnceOpen(
+    version: LoadedVersion,
+    input: Input,
+    options: CallOptions,
+  ): Promise<unknown> {
     const { signal } = options;
     signal?.throwIfAborted();
     const resolved = resolveCallOptions(this.callbacks, input, options, this.options.timeout);
-    const pipeline = await this.openInline(resolved);
+    const pipeline = await this.openInline(version, resolved);
     return pipeline.run(input, { ...options, signal, resolved });
   }
 
@@ -343,14 +356,18 @@ export class LocalServing<Input = unknown, Output = unknown>
     options: StreamOptions<string>,
     left: AbortSignal,
   ): AsyncGenerator<never, undefined> {
-    if (!options.inline) {
-      if (!this.pipeline) {
-        throw this.notRunning();
-      }
-      return yield* this.pipeline.stream(input, options, left) as AsyncGenerator<never, undefined>;
+    const version = this.loaded.for(input, options);
+    if (!version || (!options.inline && !version.pipeline)) {
+      throw this.notRunning(options);
+    }
+    if (version.pipeline && !options.inline) {
+      return yield* version.pipeline.stream(input, options, left) as AsyncGenerator<
+        never,
+        undefined
+      >;
     }
     const resolved = resolveCallOptions(this.callbacks, input, options, undefined, true);
-    const pipeline = this.inlinePipeline ?? (await this.openInline(resolved));
+    const pipeline = version.inlinePipeline ?? (await this.openInline(version, resolved));
     return yield* pipeline.stream(input, { ...options, resolved }, left) as AsyncGenerator<
       never,
       undefined
@@ -358,227 +375,44 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   /** The pipeline of `run`. The call waits for it no longer than its options allow. */
-  private async openInline(resolved: ResolvedCallOptions): Promise<Pipeline> {
+  private async openInline(
+    version: LoadedVersion,
+    resolved: ResolvedCallOptions,
+  ): Promise<Pipeline> {
     this.refuseOnceClosed();
-    const { name, queue, sessions } = this.options;
-    if (sessions) {
-      throw this.notRunning();
+    if (this.options.sessions) {
+      throw this.notRunning(NO_OPTIONS);
     }
-    if (this.waits.size >= queue.maxRows) {
-      throw new OverloadedError(
-        `Serving "${name}" loads the session for run(), and ${queue.maxRows} calls wait for it; ` +
-          'call again later',
-      );
-    }
-    if (!this.inline) {
-      const opening = outsideCallContext(async () => {
-        const [pipeline] = await this.openPipelines('inline');
-        return pipeline!;
-      });
-      this.inline = opening;
-      opening.then(
-        (pipeline) => (this.inlinePipeline = pipeline),
-        // A later call may succeed.
-        () => (this.inline = this.inline === opening ? undefined : this.inline),
-      );
-    }
-    return this.waits.for(this.inline, resolved);
-  }
-
-  /** One pipeline, or with sessions one for each partition. */
-  private async openPipelines(kind: ServingKind): Promise<readonly Pipeline[]> {
-    const { options, callbacks, lanes, events } = this;
-    const isShared = kind === 'batched';
-    const begin = performance.now();
-    try {
-      const shared = isShared ? this.sharedCalls() : undefined;
-      const opened = await this.engine(
-        kind,
-        isShared ? options.partitions : options.partitions.slice(0, 1),
-        isShared ? lanes.keys : [],
-        options.recovery,
-        this.loading.signal,
-        {
-          log: (line) => this.logger.log(`Serving "${this.name}" ${line}`),
-          warn: (line) => this.logger.warn(`Serving "${this.name}" ${line}`),
-          signal: this.fetching.signal,
-        },
-      );
-      if (opened.signature) {
-        await this.checkModel(opened);
-        lanes.fit(opened.signature);
-        this.knownSignature = signatureOfModel(opened.signature);
-      }
-      if (isShared) {
-        this.warn(opened);
-        this.loadTime = performance.now() - begin;
-      }
-      const partitions = this.timed(opened.partitions);
-      partitions.forEach((partition, index) => this.watch(kind, partition, index));
-      const all = { ...opened, partitions };
-      const pipelines = (options.sessions ? partitions : [undefined]).map((own, index) => {
-        const only = own && index;
-        return new Pipeline(options, callbacks, lanes, all, events, kind, shared, only);
-      });
-      for (const pipeline of pipelines) {
-        this.pipelines.add(pipeline);
-        if (this.shutdown.hasBegun) {
-          pipeline.shutdown.drain();
-        }
-      }
-      return pipelines;
-    } catch (cause) {
-      // The caller is likely to end the process when it gets this error.
-      await modelsLoaded();
-      throw this.loadError(cause);
-    }
-  }
-
-  private async checkModel({ signature, partitions }: OpenedEngine): Promise<void> {
-    try {
-      checkFixedBatch(this.options, signature!);
-      checkMostRows(this.options, signature!);
-    } catch (error) {
-      await Promise.all(partitions.map((partition) => partition.close()));
-      throw error;
-    }
-  }
-
-  private warn({ signature, providers = [] }: OpenedEngine): void {
-    const missing = providers.flatMap((each) =>
-      (each?.missing ?? []).map((provider) => `runs on ${each!.inUse}, without ${provider}`),
-    );
-    for (const warning of [...warningsOf(signature), ...new Set(missing)]) {
-      this.logger.warn(`The model of serving "${this.name}" ${warning}`);
-    }
-  }
-
-  private timed(partitions: readonly Partition[]): readonly Partition[] {
-    const { runTimeout } = this.options.recovery;
-    return runTimeout === undefined
-      ? partitions
-      : partitions.map((partition, index) => new TimedPartition(index, partition, runTimeout));
-  }
-
-  private watch(kind: ServingKind, partition: Partition, index: number): void {
-    let { provider: before } = statusOf(partition);
-    partition.onChange?.(() => {
-      const status = statusOf(partition);
-      const { provider = before } = status;
-      if (provider !== before) {
-        this.logger.warn(
-          `Serving "${this.name}": Partition ${index} now runs on ${provider}, and before on ` +
-            `${before}`,
-        );
-        before = provider;
-      }
-      this.partitionChanged(kind, index, status);
-    });
-  }
-
-  private partitionChanged(kind: ServingKind, partition: number, status: PartitionStatus): void {
-    if (status.reason !== undefined) {
-      this.logger.warn(
-        `Serving "${this.name}"${kind === 'inline' ? ', for run()' : ''}: ${status.reason}`,
-      );
-    }
-    this.events.emit({ type: 'partition:change', serving: this.name, kind, partition, ...status });
-  }
-
-  /** Joins calls with the same input, if the serving wants that. */
-  private sharedCalls(): SharedCalls | undefined {
-    const { name, sharing } = this.options;
-    const cache =
-      sharing?.cache && this.storeOf
-        ? new ReplyCache(name, this.storeOf(), sharing.cache)
-        : undefined;
-    return sharing && new SharedCalls(name, sharing, cache);
-  }
-
-  private async openWarm(): Promise<readonly Pipeline[]> {
-    const pipelines = await this.openPipelines('batched');
-    try {
-      const begin = performance.now();
-      // Any of them warms up all partitions.
-      const { cold, batches } = await pipelines[0]!.warmUp();
-      this.warmUpTime = batches > 0 ? performance.now() - begin : undefined;
-      if (cold.length > 0) {
-        this.logger.warn(
-          `Serving "${this.name}" cannot run its allowed sizes (of key ${cold.join(', ')}) ` +
-            'before it is ready, since it has no ' +
-            'example of their rows, so that the first callers wait for what each size compiles; ' +
-            'give example inputs: warmUp: [...]',
-        );
-      }
-    } catch (cause) {
-      await Promise.all(pipelines.map((pipeline) => pipeline.shutdown.close()));
-      pipelines.forEach((pipeline) => this.pipelines.delete(pipeline));
-      throw this.loadError(cause);
-    }
-    return pipelines;
-  }
-
-  private loadError(cause: unknown): Error {
-    if (!isServingError(cause)) {
-      return new ServingLoadError(`Serving "${this.name}" could not start: ${messageOf(cause)}`, {
-        cause,
-      });
-    }
-    const owner = `Serving "${this.name}"`;
-    const message = cause.message.startsWith(owner) ? cause.message : `${owner}: ${cause.message}`;
-    // Loggers print the stack of an error, which includes the message.
-    return Object.assign(cause, {
-      message,
-      stack: cause.stack?.replace(cause.message, () => message),
-    });
+    return version.openInline(resolved);
   }
 
   private async end(): Promise<void> {
+    this.reloads.close();
     await this.shutdown.complete();
     this.isClosed = true;
     this.events.complete();
   }
 
-  /**
-   * Closes the pipelines once their batches have run; one that is still opening, once it is open.
-   */
-  private async release(): Promise<void> {
-    this.fetching.abort(
-      new ServingClosedError(`Serving "${this.name}" was closed before it had its model`),
-    );
-    // Closes the open pipelines at once, so that they take no more calls.
-    const closed = [...this.pipelines].map((pipeline) => pipeline.shutdown.close());
-    await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);
-    await Promise.all([
-      ...closed,
-      ...[...this.pipelines].map((pipeline) => pipeline.shutdown.close()),
-    ]);
-    this.sessions?.close();
-  }
-
-  private abandon(error: Error): void {
-    this.waits.end(error);
-    this.pipelines.forEach((pipeline) => pipeline.shutdown.abandon(error));
-  }
-
-  private endCalls(error: Error): boolean {
-    const isWaitedFor = this.waits.size > 0;
-    this.waits.end(error);
-    this.loading.abort(error);
-    return [...this.pipelines].reduce(
-      (had, pipeline) => pipeline.shutdown.end(error) || had,
-      isWaitedFor,
-    );
-  }
-
   private refuseOnceClosed(): void {
     if (this.shutdown.isCompleting) {
-      throw new ServingClosedError(`Serving "${this.name}" is closed and takes no more calls`);
+      throw this.closedError();
     }
   }
 
-  private notRunning(): Error {
-    if (this.sessions) {
+  private closedError(): Error {
+    return new ServingClosedError(`Serving "${this.name}" is closed and takes no more calls`);
+  }
+
+  /** The reason why no version runs the call. */
+  private notRunning({ version }: CallOptions): Error {
+    const { active, labels } = this.loaded;
+    if (version !== undefined && !labels.includes(version)) {
+      return new UnknownVersionError(
+        `Serving "${this.name}" has no version ${formatValue(version)}; it has ` +
+          labels.map((label) => formatValue(label)).join(', '),
+      );
+    }
+    if (active.sessions) {
       return new InvalidInputError(
         `Serving "${this.name}" keeps a state for each session; make the call in one: ` +
           'serving.open().run(input)',

@@ -25,6 +25,11 @@ export class LocalSessions {
     this.places = pipelines.map((pipeline) => ({ pipeline, sessions: 0 }));
   }
 
+  /** The number of open sessions. */
+  get size(): number {
+    return this.open.size;
+  }
+
   /**
    * Opens a session on the partition with the fewest, of those that work.
    *

@@ -35,6 +35,14 @@ export class PipelineShutdown implements Closable {
     }
   }
 
+  /** Whether it has no call but those of readers that have their output still to read. */
+  get isIdle(): boolean {
+    const { shared, pulls, batcher } = this.stages;
+    const { preparing, finishing } = this.stages.caller;
+    const isShared = shared !== undefined && !shared.isIdle;
+    return !isShared && preparing.size + finishing.size === 0 && pulls.isIdle && batcher.isIdle;
+  }
+
   drain(): void {
     this.stages.batcher.drain();
   }

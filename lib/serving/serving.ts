@@ -8,6 +8,7 @@ import type { ServingCounters, EventOf } from '../events/event-hub.js';
 import type { ServingEvent } from '../events/serving-event.js';
 import type { StreamEvent } from '../definition/reply.js';
 import type { ServingSignature } from '../definition/serving-signature.js';
+import type { ReloadOptions, ServingVersion, VersionStatus } from './serving-version.js';
 import type { ServingOptions } from '../definition/serving-definition.js';
 
 /** `ready` from the time when every partition is loaded and warm until shutdown begins. */
@@ -119,6 +120,25 @@ export abstract class Serving<Input = unknown, Output = unknown> {
    */
   open(_options?: SessionOptions): ServingSession<Input, Output> {
     throw withoutSessions(this.name);
+  }
+
+  /**
+   * Loads another model at run time, or the same file again, beside the version that runs. Calls go
+   * to it once it is warm; the version before is freed when its calls and sessions have ended. A
+   * load that fails leaves the version before as it is. Only for `model` and `useFile`.
+   *
+   * @throws InvalidServingError for what cannot be loaded again, for a model with other inputs or
+   * outputs, and while another version loads
+   * @throws ServingLoadError when the version cannot be loaded
+   * @throws ServingClosedError before the start and after the end
+   */
+  async reload(_options?: ReloadOptions): Promise<ServingVersion> {
+    throw new InvalidServingError(`Serving "${this.name}" has no versions that can be reloaded`);
+  }
+
+  /** The versions that are loaded, the oldest first; empty for a handle without any of its own. */
+  versions(): readonly VersionStatus[] {
+    return [];
   }
 
   /**

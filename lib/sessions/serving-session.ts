@@ -1,7 +1,7 @@
 import type { CallOptions } from '../context/call-options.js';
 
 /** The options of a session: they hold for all its calls. */
-export type SessionOptions = Pick<CallOptions, 'tenant' | 'key'>;
+export type SessionOptions = Pick<CallOptions, 'tenant' | 'key' | 'version'>;
 
 /** The options of one call of a session. */
 export type SessionCallOptions = Omit<CallOptions, keyof SessionOptions>;

@@ -208,6 +208,11 @@ export class Pulls {
     return this.going.size;
   }
 
+  /** Whether all work is done, which readers may still read. */
+  get isIdle(): boolean {
+    return [...this.going].every(({ isDone }) => isDone);
+  }
+
   /**
    * Stops sources that may never end, and resolves when the others have ended. A pull whose work is
    * done is not waited for: its reader can read the rest at any time.

@@ -27,13 +27,14 @@ const RUN_OPTIONS = {
   outputs: true,
   isolation: true,
   blockingLimit: true,
+  watch: true,
+  versions: true,
   useFactory: true,
   sequence: true,
   useFile: true,
   useClass: true,
   useExisting: true,
   endpoint: true,
-  version: true,
 } satisfies Record<RunOption, true>;
 
 /** The options of a replacement for the runner of a serving, which keeps its callbacks. */

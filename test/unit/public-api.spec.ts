@@ -44,6 +44,7 @@ it('The package exports exactly the documented names', () => {
      "TensorJsonInterceptor",
      "UnknownKeyError",
      "UnknownServingError",
+     "UnknownVersionError",
      "asCaller",
      "contentHash",
      "createServing",

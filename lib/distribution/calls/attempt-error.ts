@@ -10,6 +10,7 @@ import {
   ServingClosedError,
   ServingUnavailableError,
   UnknownServingError,
+  UnknownVersionError,
   type WireError,
 } from '../../errors.js';
 import { truncate } from '../../format.js';
@@ -114,7 +115,8 @@ function mayHaveRunAfter(error: unknown): MayHaveRun {
   if (
     error instanceof OverloadedError ||
     error instanceof DeadlineTooShortError ||
-    error instanceof UnknownServingError
+    error instanceof UnknownServingError ||
+    error instanceof UnknownVersionError
   ) {
     return 'no';
   }

@@ -250,6 +250,7 @@ function optionsIn(
     priority: header['priority'] as number | undefined,
     tenant: optionalStringIn(header, 'tenant'),
     key: optionalStringIn(header, 'key'),
+    version: optionalStringIn(header, 'version'),
     origin: optionalStringIn(header, 'origin') ?? 'rpc',
     signal,
     zeroCopy,

@@ -113,12 +113,19 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
       connect: (steps) =>
         this.eventsFrom(
           steps,
-          { isSession: true, origin: currentOrigin() },
+          { isSession: true, origin: currentOrigin(), version: options.version },
           { ...DEFAULT_CALL_OPTIONS, tenant: options.tenant ?? '', key: options.key },
         ),
       enter: () => outbound.enter(),
     });
     return new OrderedSession(0, options, host) as ServingSession<Input, Output>;
+  }
+
+  /** @throws InvalidServingError always: each node loads versions of its own */
+  override async reload(): Promise<never> {
+    throw new InvalidServingError(
+      `Serving "${this.name}" runs on other nodes; reload it on the node that has it`,
+    );
   }
 
   /** @throws InvalidServingError always: the nodes that run the batches set their size */
@@ -284,11 +291,12 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
   private headerOf(
     method: Method,
     { priority, tenant, key }: ResolvedCallOptions,
-    { hooks, inline, isSession, origin = currentOrigin() }: RemoteStreamOptions,
+    { hooks, inline, isSession, version, origin = currentOrigin() }: RemoteStreamOptions,
     lazyInput: boolean,
   ): SentHeader {
     const { name: serving } = this;
-    if (priority || tenant || key !== undefined || lazyInput || method === 'stream') {
+    const hasOwn = priority || tenant || key !== undefined || version !== undefined;
+    if (hasOwn || lazyInput || method === 'stream') {
       const window = method === 'stream' ? this.options.window : undefined;
       const rest = {
         hooks,
@@ -303,6 +311,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
         priority: priority || undefined,
         tenant: tenant || undefined,
         key,
+        version,
         origin,
         ...rest,
       });

@@ -33,14 +33,17 @@ export type StepOutcome = { readonly output: unknown } | { readonly error: unkno
 export async function* outcomesOf(
   { serving, postprocess }: ExportedServing,
   messages: AsyncIterable<unknown>,
-  { tenant, key }: SessionOptions,
+  { tenant, key, version }: SessionOptions,
   onEnd: (reason: SessionEndedError) => void,
 ): AsyncGenerator<StepOutcome, void> {
   if (!(serving instanceof LocalServing)) {
     throw new InvalidServingError(`Serving "${serving.name}" has no sessions for other nodes`);
   }
   let isOpen = true;
-  const session = serving.openSession({ tenant, key }, (reason) => isOpen && onEnd(reason));
+  const session = serving.openSession(
+    { tenant, key, version },
+    (reason) => isOpen && onEnd(reason),
+  );
   try {
     for await (const message of messages) {
       const { input, steps, ...options } = stepIn(message);

@@ -96,13 +96,14 @@ interface JsonCall {
   readonly input: unknown;
   readonly options: Pick<
     StreamOptions<string>,
-    'timeout' | 'priority' | 'tenant' | 'key' | 'hooks'
+    'timeout' | 'priority' | 'tenant' | 'key' | 'version' | 'hooks'
   >;
   readonly form: TensorForm;
 }
 
 /**
- * The call of a message: `{ input, method, timeout, priority, tenant, key, hooks, tensors }`, of
+ * The call of a message: `{ input, method, timeout, priority, tenant, key, version, hooks, tensors
+ * }`, of
  * which only `input` is required.
  *
  * @throws InvalidInputError naming the invalid field
@@ -136,6 +137,7 @@ export function readJsonCall(message: unknown, limits: WireLimits): JsonCall {
     priority: fieldIn(fields, 'priority', isNumber, 'a whole number'),
     tenant: fieldIn(fields, 'tenant', isString, 'a string'),
     key: fieldIn(fields, 'key', isString, 'a string'),
+    version: fieldIn(fields, 'version', isString, 'a string'),
     ...(method === 'stream' && { hooks }),
   };
   const form = fieldIn(fields, 'tensors', isForm, '"base64" or "list"') ?? 'base64';
@@ -150,6 +152,7 @@ const names: readonly string[] = [
   'priority',
   'tenant',
   'key',
+  'version',
   'hooks',
   'tensors',
 ];

@@ -1,7 +1,9 @@
+import { createHash } from 'node:crypto';
 import { readFile, stat } from 'node:fs/promises';
+import { setImmediate } from 'node:timers/promises';
 import type { InferenceSession } from 'onnxruntime-common';
 import { ServingLoadError } from '../../errors.js';
-import { digestOf, holds } from './file-pieces.js';
+import { digestOf, holds, PIECE } from './file-pieces.js';
 
 /** The model of all sessions of a serving, even if its file changes meanwhile. */
 export interface ModelContent {
@@ -69,6 +71,20 @@ async function changedFile({ files, bytes }: ModelContent): Promise<string | und
     }
   }
   return undefined;
+}
+
+/** The hash of the content, the same on all machines. */
+export async function hashOf({ files, bytes = new Uint8Array() }: ModelContent): Promise<string> {
+  if (files.size > 0) {
+    return [...files.values()].join();
+  }
+  const hash = createHash('sha256');
+  for (let at = 0; at < bytes.length; at += PIECE) {
+    hash.update(bytes.subarray(at, at + PIECE));
+    // A large model does not hold up the event loop.
+    await setImmediate();
+  }
+  return hash.digest('base64');
 }
 
 /** Identifies the version of the files, to detect writes while they are read. */

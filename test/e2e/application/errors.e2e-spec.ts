@@ -45,6 +45,7 @@ const errors: [string, number, typeof api.ServingError][] = [
   ['ServingError', 500, api.ServingError],
   ['InvalidServingError', 500, api.InvalidServingError],
   ['UnknownServingError', 500, api.UnknownServingError],
+  ['UnknownVersionError', 404, api.UnknownVersionError],
   ['ServingLoadError', 500, api.ServingLoadError],
   ['ProviderUnavailableError', 500, api.ProviderUnavailableError],
   ['InvalidBatchError', 400, api.InvalidBatchError],

@@ -40,7 +40,7 @@ describe('Telemetry, like Nx.Serving', () => {
       await passTime(serving[method]([1, 2, 3]), 1);
 
       const mode = method === 'run' ? 'inline' : 'batched';
-      const call = { serving: 'slow', call: 1, mode };
+      const call = { serving: 'slow', version: '1', call: 1, mode };
       expect(events.map(({ type }) => type)).toEqual([
         'call:start',
         'batch:start',
@@ -87,6 +87,7 @@ describe('Telemetry, like Nx.Serving', () => {
 
     const batch = {
       serving: 'held',
+      version: '1',
       batch: 1,
       key: 'long',
       partition: 0,
@@ -205,10 +206,16 @@ describe('Telemetry, like Nx.Serving', () => {
 
     expect(published.mock.calls[0]).toEqual([
       'request 7',
-      { type: 'call:start', serving: 'channels', call: 1, mode: 'batched' },
+      { type: 'call:start', serving: 'channels', version: '1', call: 1, mode: 'batched' },
     ]);
     expect(published.mock.calls.slice(1).map(([, event]) => event)).toEqual([
-      expect.objectContaining({ type: 'batch:end', serving: 'channels', rows: 1, calls: [1] }),
+      expect.objectContaining({
+        type: 'batch:end',
+        serving: 'channels',
+        version: '1',
+        rows: 1,
+        calls: [1],
+      }),
     ]);
   });
 });

@@ -79,7 +79,13 @@ describe('A thread that ends', () => {
     const ended = seen[0]!.reason;
     expect(ended).toMatch(/^Partition 0 is being restarted: The thread of partition 0 .*ended/);
     const failed = 'Partition 0 is being restarted: start 2 fails';
-    const about = { type: 'partition:change', serving: 'mortal', kind: 'batched', partition: 0 };
+    const about = {
+      type: 'partition:change',
+      serving: 'mortal',
+      version: '1',
+      kind: 'batched',
+      partition: 0,
+    };
     expect(seen).toEqual([
       { ...about, state: 'restarting', restarts: 0, reason: ended },
       { ...about, state: 'restarting', restarts: 1, reason: failed },

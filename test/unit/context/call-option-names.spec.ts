@@ -10,7 +10,7 @@ const doors = {
   stream: (serving: LocalServing, options: object) => collect(serving.stream('a', options)),
 };
 const same = { name: 'same', useFactory: () => (rows: unknown) => rows };
-const ofCalls = 'signal, timeout, priority, tenant, key, origin';
+const ofCalls = 'signal, timeout, priority, tenant, key, origin, version';
 
 describe.each(Object.entries(doors))('The options of %s', (door, call) => {
   useVirtualTime();
@@ -42,6 +42,7 @@ describe.each(Object.entries(doors))('The options of %s', (door, call) => {
       tenant: 'a',
       key: 'default',
       origin: 'rpc',
+      version: '1',
     };
 
     await expect(call(serving, options)).resolves.toBeDefined();

@@ -108,10 +108,10 @@ describe('Calls with a cache', () => {
     }
     expect(await Promise.all(calls.map((call) => call()))).toEqual([0, 1, 2, 3]);
     expect([...store.entries.keys()]).toEqual([
-      expect.stringMatching(/^nestjs-serving:4:held:4:http:.{43}$/),
-      expect.stringMatching(/^nestjs-serving:4:held:4:http:.{43}$/),
-      expect.stringMatching(/^nestjs-serving:4:held:2:ws:.{43}$/),
-      expect.stringMatching(/^nestjs-serving:5:other:4:http:.{43}$/),
+      expect.stringMatching(/^nestjs-serving:4:held:2:1::4:http:.{43}$/),
+      expect.stringMatching(/^nestjs-serving:4:held:2:1::4:http:.{43}$/),
+      expect.stringMatching(/^nestjs-serving:4:held:2:1::2:ws:.{43}$/),
+      expect.stringMatching(/^nestjs-serving:5:other:2:1::4:http:.{43}$/),
     ]);
   });
 

@@ -38,6 +38,9 @@ describe('resolveDefinition', () => {
     const limits = { batchSize: 32, batchTimeout: 0, runSize: Infinity };
     expect(resolve(valid)).toEqual({
       name: 'embedder',
+      version: '1',
+      versions: {},
+      watch: undefined,
       runner: 'function',
       isolation: undefined,
       distribution: {

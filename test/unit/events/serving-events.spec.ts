@@ -221,10 +221,11 @@ describe('[12.2] the channels of node:diagnostics_channel', () => {
     channels.forEach((channel) => subscribe(channel, note));
     const serving = await start(echo);
     await Promise.all([serving.batchedRun('a'), serving.batchedRun('b')]);
-    const call = { serving: 'echo', mode: 'batched' };
+    const call = { serving: 'echo', version: '1', mode: 'batched' };
     const time = expect.any(Number);
     const batch = {
       serving: 'echo',
+      version: '1',
       batch: 1,
       key: 'default',
       origin: undefined,

@@ -494,7 +494,14 @@ describe('LocalServing', () => {
       await replies;
       await turn();
 
-      const common = { type: 'batch:end', serving: 'held', batchSize: 4, padding: 0, calls: [] };
+      const common = {
+        type: 'batch:end',
+        serving: 'held',
+        version: '1',
+        batchSize: 4,
+        padding: 0,
+        calls: [],
+      };
       expect(events).toEqual([
         {
           ...common,

@@ -263,8 +263,8 @@ describe('Sessions', () => {
     const { serving } = await start();
 
     expect(() => serving.open({ priority: 1 } as object)).toThrow(
-      'A session of serving "listener" has the option "priority"; allowed are tenant and key, and ' +
-        'others with each call',
+      'A session of serving "listener" has the option "priority"; allowed are tenant, key and ' +
+        'version, and others with each call',
     );
     expect(() => serving.open({ tenant: 1 } as object)).toThrow(InvalidInputError);
     await expect(serving.open().run('1', { timeouts: 1 } as object)).rejects.toThrow(

@@ -98,6 +98,25 @@ describe('a serving with an endpoint', () => {
     expect(new Set(endpoint.asked)).toEqual(new Set(['other/7']));
   });
 
+  it('[19.2] reloads another version of the server, or sends it a share of the calls', async () => {
+    const endpoint = await open();
+    const serving = await serve(endpoint, { version: '7' });
+    const versionOf = async (options?: object): Promise<string | undefined> => {
+      await call(serving, 1, options);
+      return endpoint.calls.at(-1)!.request.model_version;
+    };
+
+    const canary = await serving.reload({ version: '8', canary: 0 });
+    expect([await versionOf(), await versionOf({ version: '8' })]).toEqual(['7', '8']);
+    await canary.promote();
+    expect(await versionOf()).toBe('8');
+
+    await expect(serving.reload()).rejects.toThrow("name one: reload({ version: '2' })");
+    await expect(serving.reload({ version: '9', model: 'other.onnx' })).rejects.toThrow(
+      "name another version of it: reload({ version: '2' })",
+    );
+  });
+
   it('[19.2] refuses rows unlike the inputs of the model on the server', async () => {
     const serving = await serve(await open());
     const wrong = new Tensor('int32', [1, 2], [1, 2]);

@@ -159,6 +159,7 @@ describe('runTimeout', () => {
     const about = {
       type: 'partition:change',
       serving: 'held',
+      version: '1',
       kind: 'batched',
       partition: 0,
       restarts: 0,

@@ -1,0 +1,75 @@
+import { type FSWatcher, watch } from 'node:fs';
+import { dirname } from 'node:path';
+import { FileChange, SETTLE_TIME, stampOf } from './file-change.js';
+
+/** Milliseconds between looks without an event: network file systems emit none. */
+const LOOK_INTERVAL = 10_000;
+
+/**
+ * Watches a file for new content. It watches the directory: a file that another is renamed to emits
+ * no events of its own, and a mounted ConfigMap swaps a link beside the file.
+ */
+export class FileWatch {
+  private readonly change: FileChange;
+  private watcher: FSWatcher | undefined;
+  private settling: NodeJS.Timeout | undefined;
+  private readonly interval: NodeJS.Timeout;
+  private isClosed = false;
+
+  /**
+   * @param loaded the stamp of the file that was loaded
+   * @param changed called when the file has other content, and was written completely
+   */
+  constructor(
+    private readonly file: string,
+    loaded: string | undefined,
+    private readonly changed: () => void,
+  ) {
+    this.change = new FileChange(loaded);
+    this.interval = setInterval(() => this.lookAgain(), LOOK_INTERVAL).unref();
+    this.lookAgain();
+  }
+
+  close(): void {
+    this.isClosed = true;
+    clearInterval(this.interval);
+    clearTimeout(this.settling);
+    this.watcher?.close();
+  }
+
+  private lookAgain(): void {
+    this.watcher ??= this.watchDirectory();
+    void this.look();
+  }
+
+  private watchDirectory(): FSWatcher | undefined {
+    try {
+      const watcher = watch(dirname(this.file), { persistent: false }, () => void this.look());
+      watcher.on('error', () => {
+        watcher.close();
+        // The next look of the interval watches again.
+        this.watcher = undefined;
+      });
+      return watcher;
+    } catch {
+      // The directory is not there now, or watches are used up: the interval looks all the same.
+      return undefined;
+    }
+  }
+
+  private async look(): Promise<void> {
+    const stamp = await stampOf(this.file);
+    if (this.isClosed) {
+      return;
+    }
+    const found = this.change.look(stamp, performance.now());
+    if (found === 'pending') {
+      this.settling ??= setTimeout(() => {
+        this.settling = undefined;
+        void this.look();
+      }, SETTLE_TIME).unref();
+    } else if (found === 'changed') {
+      this.changed();
+    }
+  }
+}

@@ -1,0 +1,193 @@
+import { Logger } from '@nestjs/common';
+import { checkOptions, type Rules, share } from '../definition/option-rules.js';
+import { InvalidServingError, messageOf } from '../errors.js';
+import { bootLine } from './boot-line.js';
+import type { ResolvedServing } from '../definition/resolved-serving.js';
+import { FileWatch } from './file-watch.js';
+import type { LoadedVersion } from './loaded-version.js';
+import type { ReloadOptions, ServingVersion } from './serving-version.js';
+import type { VersionPlan } from './version-plan.js';
+import type { Versions } from './versions.js';
+
+/** Loads versions of a serving at run time, one after the other. */
+export class Reloads {
+  private readonly logger = new Logger('Serving');
+  /** The largest label of a version that is a number. */
+  private lastLabel: number;
+  private loading: { readonly label: string; readonly done: Promise<unknown> } | undefined;
+  private watch: FileWatch | undefined;
+  /** The versions of the definition are loaded. */
+  private begun: Promise<void> | undefined;
+
+  constructor(
+    private readonly serving: string,
+    private readonly versions: Versions,
+    /** A version by its plan, not loaded, that is to run the calls of the active one. */
+    private readonly versionOf: (plan: VersionPlan, isShadow: boolean) => LoadedVersion,
+  ) {
+    this.lastLabel = numberIn(versions.active.label) ?? 1;
+  }
+
+  /** Loads a version; calls go to it when it is warm. */
+  async reload(options: ReloadOptions): Promise<ServingVersion> {
+    const { canary, shadow } = options;
+    const version = this.versionOf(this.planOf(options), shadow !== undefined);
+    const { label } = version;
+    const done = this.versions.load(version);
+    this.loading = { label, done };
+    try {
+      await done;
+    } finally {
+      this.loading = undefined;
+    }
+    this.lastLabel = Math.max(this.lastLabel, numberIn(label) ?? 0);
+    this.logger.log(bootLine(version.options, version, label));
+    if (canary !== undefined) {
+      this.versions.addCanary(version, canary);
+    } else if (shadow !== undefined) {
+      this.versions.addShadow(version, shadow);
+    } else {
+      await this.promote(version);
+    }
+    return {
+      version: label,
+      promote: () => this.promote(version),
+      rollback: async () => this.versions.rollback(version),
+    };
+  }
+
+  /** Loads the versions that the definition has beside the first one, and watches its file. */
+  begin(): Promise<void> {
+    const begun = (this.begun ??= this.loadDefined());
+    begun.catch(() => (this.begun = this.begun === begun ? undefined : this.begun));
+    return begun;
+  }
+
+  private async loadDefined(): Promise<void> {
+    const { versions } = this.versions.active.options;
+    for (const [version, options] of Object.entries(versions)) {
+      const { canary } = options;
+      // A start may be repeated after one of them has failed.
+      if (!this.versions.has(version)) {
+        const isAsked = canary === undefined && options.shadow === undefined;
+        await this.reload({ version, ...options, ...(isAsked && { canary: 0 }) });
+      }
+    }
+    this.follow();
+  }
+
+  /** Watches the file of the active version, where its definition says so. */
+  follow(): void {
+    this.watch?.close();
+    const { options, stamp } = this.versions.active;
+    this.watch =
+      options.watch === undefined
+        ? undefined
+        : new FileWatch(options.watch, stamp, () => void this.reloadChanged(options.watch!));
+  }
+
+  close(): void {
+    this.watch?.close();
+  }
+
+  private async promote(version: LoadedVersion): Promise<void> {
+    await this.versions.promote(version);
+    this.follow();
+  }
+
+  private async reloadChanged(file: string): Promise<void> {
+    try {
+      await this.loading?.done.catch(() => {});
+      if (this.versions.active.options.watch === file) {
+        await this.reload({});
+      }
+    } catch (error) {
+      this.logger.error(
+        `Serving "${this.serving}": the changed file ${file} was not loaded, and the version ` +
+          `before goes on; it is tried again when the file changes: ${messageOf(error)}`,
+      );
+    }
+  }
+
+  /** @throws InvalidServingError where copies of calls could change what callers get */
+  private checkShadow(options: ResolvedServing, canary: number | undefined): void {
+    const obstacle =
+      canary !== undefined
+        ? 'a version is a canary or a shadow, and not both'
+        : this.versions.shadow
+          ? 'it has one already; promote it or roll it back first'
+          : shadowObstacle(options);
+    if (obstacle !== undefined) {
+      throw new InvalidServingError(`Serving "${this.serving}" gets no shadow: ${obstacle}`);
+    }
+  }
+
+  /** @throws InvalidServingError for options that make no version */
+  private planOf(options: ReloadOptions): VersionPlan {
+    const { serving, versions, loading } = this;
+    const { active } = versions;
+    checkOptions(`The reload of serving "${serving}"`, options, rules);
+    const { canary, shadow, model, version = String(this.lastLabel + 1) } = options;
+    if (!active.next) {
+      throw new InvalidServingError(
+        `Serving "${serving}" runs code of the application, which cannot be loaded again; give ` +
+          'what shall be reloaded a file of its own, with model or useFile, or restart the ' +
+          'application',
+      );
+    }
+    if (loading) {
+      throw new InvalidServingError(
+        `Serving "${serving}" is loading version "${loading.label}"; reload again once that has ` +
+          'ended',
+      );
+    }
+    if (active.options.runner === 'endpoint' && options.version === undefined) {
+      throw new InvalidServingError(
+        `Serving "${serving}" runs the model of a server, which has its own versions; name one: ` +
+          "reload({ version: '2' })",
+      );
+    }
+    if (shadow !== undefined) {
+      this.checkShadow(active.options, canary);
+    }
+    const isReplaced = canary === undefined && shadow === undefined && version === active.label;
+    if (versions.has(version) && !isReplaced) {
+      throw new InvalidServingError(
+        `Serving "${serving}" has a version "${version}" already; give the new one another label`,
+      );
+    }
+    return active.next({ model, version });
+  }
+}
+
+/** The reason why copies of calls could change what callers get, if they could. */
+function shadowObstacle({
+  sessions,
+  sequence,
+  isolation,
+  recovery,
+}: ResolvedServing): string | undefined {
+  if (sessions || sequence) {
+    return `it has ${sessions ? 'sessions' : 'sequences'}, whose copies would have states of their own`;
+  }
+  if (isolation === 'none') {
+    return 'its model runs in the thread of the application, where copies would delay all calls';
+  }
+  return recovery.idempotent
+    ? undefined
+    : 'its batches must not run twice; say recovery.idempotent: true if they may';
+}
+
+const rules: Rules = {
+  model: { check: (value) => value !== '', allowed: 'a model, as in the definition' },
+  version: {
+    check: (value) => typeof value === 'string' && value !== '',
+    allowed: 'a string that is not empty',
+  },
+  canary: share,
+  shadow: share,
+};
+
+function numberIn(label: string): number | undefined {
+  return /^\d{1,15}$/.test(label) ? Number(label) : undefined;
+}

@@ -1,0 +1,94 @@
+import type { ModelFile, ModelOptions } from '../definition/serving-definition.js';
+import type { ServingCounters } from '../events/event-hub.js';
+import type { PartitionStatus } from '../partitions/partition.js';
+
+/** What a serving loads at run time, and which calls it gets. */
+export interface ReloadOptions {
+  /**
+   * The model. Options that it does not name, such as `session`, are those of the active version.
+   *
+   * @default the file of the active version, read again
+   */
+  readonly model?: ModelFile | ModelOptions;
+  /**
+   * The label of the version: in events and `versions()`, and for calls that ask for it.
+   *
+   * @default the next whole number that no version of the serving has had
+   */
+  readonly version?: string;
+  /**
+   * The share of calls that the version gets, from 0 to 1, beside the active version. 0: only calls
+   * that ask for it by its label.
+   *
+   * @default the version takes the place of the active one
+   */
+  readonly canary?: number;
+  /**
+   * The share of calls of `batchedRun` that the version runs as well, from 0 to 1: the active version
+   * answers them, and `versions()` compares the replies. Only for servings that are `idempotent`,
+   * without sessions and sequences, whose models run apart from the application.
+   *
+   * @default the version takes the place of the active one
+   */
+  readonly shadow?: number;
+}
+
+/** A version that `reload` has loaded. */
+export interface ServingVersion {
+  /** Its label. */
+  readonly version: string;
+  /**
+   * Makes it the active version: it gets all calls from now on. The one before is freed when its
+   * calls have ended.
+   *
+   * @throws InvalidServingError when it has ended
+   */
+  promote(): Promise<void>;
+  /**
+   * Gives it no more calls; it is freed when its calls have ended.
+   *
+   * @throws InvalidServingError when it is the active version, or has ended
+   */
+  rollback(): Promise<void>;
+}
+
+/** Which calls a version gets: `active` and `canary` ones get some, the others none. */
+export type VersionRole = 'loading' | 'active' | 'canary' | 'shadow' | 'draining';
+
+/** The replies of a shadow beside those that callers got. */
+export interface ShadowComparison {
+  /** The compared replies. */
+  readonly compared: number;
+  /** Those of them that differ. */
+  readonly different: number;
+  /** The share of elements that differ, from 0 to 1, over all compared replies. */
+  readonly differing: number;
+  /** The largest difference of two numbers. */
+  readonly largestDifference: number;
+  /** Copies that failed on the shadow. */
+  readonly failed: number;
+  /** Calls in the share that were not copied, since rows waited, or could not be compared. */
+  readonly dropped: number;
+}
+
+/** One version of a serving, and what it has done. */
+export interface VersionStatus {
+  /** Its label. */
+  readonly version: string;
+  /**
+   * `loading`: it warms up and gets no calls. `active`: it gets all calls that no other gets.
+   * `canary`: it gets its share of them. `shadow`: it runs copies of a share, and answers none.
+   * `draining`: its last calls and sessions have not ended.
+   */
+  readonly role: VersionRole;
+  /** The share of calls of a canary, or of copies of a shadow. */
+  readonly share?: number;
+  /** The totals of its calls and batches. */
+  readonly counters: ServingCounters;
+  /** The replies of a shadow beside those of the active version. */
+  readonly comparison?: ShadowComparison;
+  /** The number of queued rows. */
+  readonly queued: number;
+  /** The status of its partitions. */
+  readonly partitions: readonly PartitionStatus[];
+}

@@ -1,0 +1,216 @@
+import { Logger } from '@nestjs/common';
+import { checkFixedBatch } from '../definition/batch-cost.js';
+import { checkMostRows } from '../definition/most-rows.js';
+import type { Callbacks } from '../definition/resolved-serving.js';
+import {
+  differenceOf,
+  type ServingSignature,
+  signatureOfModel,
+} from '../definition/serving-signature.js';
+import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
+import { SharedCalls } from '../deduplication/shared-calls.js';
+import {
+  InvalidServingError,
+  isServingError,
+  messageOf,
+  ServingClosedError,
+  ServingLoadError,
+} from '../errors.js';
+import type { EventHub } from '../events/event-hub.js';
+import type { Lanes } from '../execution/lanes.js';
+import type { OpenedEngine } from '../partitions/engine.js';
+import type { ServingKind } from '../partitions/handler.partition.js';
+import { modelsLoaded } from '../partitions/model-engine.js';
+import { warningsOf } from '../partitions/onnx/model-signature.js';
+import { Pipeline } from './pipeline.js';
+import type { VersionPlan } from './version-plan.js';
+import { watchedPartitions } from './watched-partitions.js';
+
+/** The version that another is to replace: the label, and the tensors of its calls. */
+interface VersionCalls {
+  readonly label: string;
+  readonly signature: ServingSignature | undefined;
+}
+
+/** What a version of a serving loads, and what it shares with its serving. */
+export interface VersionParts extends VersionPlan {
+  readonly callbacks: Callbacks;
+  readonly storeOf?: (() => ReplyStore) | undefined;
+  readonly events: EventHub;
+  /** The version whose calls it is to run. */
+  readonly replaces?: VersionCalls | undefined;
+}
+
+/** The pipelines of one kind of calls, open. */
+interface OpenedPipelines {
+  /** One, or with sessions one for each partition. */
+  readonly pipelines: readonly Pipeline[];
+  /** That of the model, if there is one. */
+  readonly signature: ServingSignature | undefined;
+}
+
+/** Loads the partitions of a version, checks them, and opens the pipelines that use them. */
+export class VersionLoader {
+  private readonly logger = new Logger('Serving');
+  private readonly loading = new AbortController();
+  private readonly fetching = new AbortController();
+
+  constructor(
+    private readonly parts: VersionParts,
+    private readonly lanes: Lanes,
+  ) {}
+
+  /**
+   * Opens the partitions of these calls, and their pipelines.
+   *
+   * @throws ServingLoadError, or another ServingError that names the serving
+   */
+  async open(kind: ServingKind): Promise<OpenedPipelines> {
+    const { options, callbacks, events } = this.parts;
+    const { lanes } = this;
+    const isShared = kind === 'batched';
+    try {
+      const store = isShared ? this.store() : undefined;
+      const opened = await this.openEngine(kind);
+      if (opened.signature) {
+        await this.checkModel(opened);
+        lanes.fit(opened.signature);
+      }
+      if (isShared) {
+        this.warn(opened);
+      }
+      const shared = isShared ? await this.sharedCalls(opened, store) : undefined;
+      const partitions = watchedPartitions(opened.partitions, {
+        serving: options.name,
+        kind,
+        runTimeout: options.recovery.runTimeout,
+        events,
+        logger: this.logger,
+      });
+      const all = { ...opened, partitions };
+      const pipelines = (options.sessions ? partitions : [undefined]).map((own, index) => {
+        const only = own && index;
+        return new Pipeline(options, callbacks, lanes, all, events, kind, shared, only);
+      });
+      return { pipelines, signature: opened.signature && signatureOfModel(opened.signature) };
+    } catch (cause) {
+      // The caller is likely to end the process when it gets this error.
+      await modelsLoaded();
+      throw this.errorOf(cause);
+    }
+  }
+
+  /** Runs every allowed size and the examples; returns the milliseconds, if anything ran. */
+  async warmUp([first]: readonly Pipeline[]): Promise<number | undefined> {
+    const begin = performance.now();
+    // Any of them warms up all partitions.
+    const { cold, batches } = await first!.warmUp();
+    if (cold.length > 0) {
+      this.logger.warn(
+        `Serving "${this.parts.options.name}" cannot run its allowed sizes (of key ` +
+          `${cold.join(', ')}) before it is ready, since it has no example of their rows, so ` +
+          'that the first callers wait for what each size compiles; give example inputs: ' +
+          'warmUp: [...]',
+      );
+    }
+    return batches > 0 ? performance.now() - begin : undefined;
+  }
+
+  /** Ends workers that load. */
+  halt(error: Error): void {
+    this.loading.abort(error);
+  }
+
+  /** Ends downloads, and frees what was kept of the model for later sessions. */
+  stopFetching(): void {
+    this.fetching.abort(
+      new ServingClosedError(
+        `Serving "${this.parts.options.name}" was closed before it had its model`,
+      ),
+    );
+  }
+
+  /** The error of a load or warm-up, which names the serving. */
+  errorOf(cause: unknown): Error {
+    const owner = `Serving "${this.parts.options.name}"`;
+    if (!isServingError(cause)) {
+      return new ServingLoadError(`${owner} could not start: ${messageOf(cause)}`, { cause });
+    }
+    const message = cause.message.startsWith(owner) ? cause.message : `${owner}: ${cause.message}`;
+    // Loggers print the stack of an error, which includes the message.
+    return Object.assign(cause, {
+      message,
+      stack: cause.stack?.replace(cause.message, () => message),
+    });
+  }
+
+  private openEngine(kind: ServingKind): Promise<OpenedEngine> {
+    const { options, engine } = this.parts;
+    const isShared = kind === 'batched';
+    return engine(
+      kind,
+      isShared ? options.partitions : options.partitions.slice(0, 1),
+      isShared ? this.lanes.keys : [],
+      options.recovery,
+      this.loading.signal,
+      {
+        log: (line) => this.logger.log(`Serving "${options.name}" ${line}`),
+        warn: (line) => this.logger.warn(`Serving "${options.name}" ${line}`),
+        signal: this.fetching.signal,
+      },
+    );
+  }
+
+  private async checkModel({ signature, partitions }: OpenedEngine): Promise<void> {
+    try {
+      checkFixedBatch(this.parts.options, signature!);
+      checkMostRows(this.parts.options, signature!);
+      this.checkSame(signatureOfModel(signature!));
+    } catch (error) {
+      await Promise.all(partitions.map((partition) => partition.close()));
+      throw error;
+    }
+  }
+
+  /** @throws InvalidServingError for a model that takes or returns other tensors */
+  private checkSame(signature: ServingSignature): void {
+    const { options, replaces } = this.parts;
+    const difference = replaces?.signature && differenceOf(replaces.signature, signature);
+    if (difference !== undefined) {
+      throw new InvalidServingError(
+        `Serving "${options.name}": version "${options.version}" cannot run the calls of version ` +
+          `"${replaces!.label}": ${difference}; a model with other inputs or outputs needs a ` +
+          'serving of its own',
+      );
+    }
+  }
+
+  private warn({ signature, providers = [] }: OpenedEngine): void {
+    const missing = providers.flatMap((each) =>
+      (each?.missing ?? []).map((provider) => `runs on ${each!.inUse}, without ${provider}`),
+    );
+    for (const warning of [...warningsOf(signature), ...new Set(missing)]) {
+      this.logger.warn(`The model of serving "${this.parts.options.name}" ${warning}`);
+    }
+  }
+
+  private store(): ReplyStore | undefined {
+    const { options, storeOf } = this.parts;
+    return options.sharing?.cache && storeOf?.();
+  }
+
+  /** Joins calls with the same input, if the serving wants that. */
+  private async sharedCalls(
+    { contentOf }: OpenedEngine,
+    store: ReplyStore | undefined,
+  ): Promise<SharedCalls | undefined> {
+    const { name, runner, sharing } = this.parts.options;
+    if (!sharing?.cache || !store) {
+      return sharing && new SharedCalls(name, sharing, undefined);
+    }
+    const content = (await contentOf?.()) ?? '';
+    // Labels differ by node. Of a file only the content of a model says all of what it computes.
+    const version = runner === 'model' ? content : `${this.parts.options.version}:${content}`;
+    return new SharedCalls(name, sharing, new ReplyCache(name, store, sharing.cache, version));
+  }
+}

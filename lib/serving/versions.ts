@@ -1,0 +1,246 @@
+import { Logger } from '@nestjs/common';
+import type { CallOptions } from '../context/call-options.js';
+import type { Callbacks } from '../definition/resolved-serving.js';
+import { InvalidServingError, messageOf, ServingClosedError } from '../errors.js';
+import { placeOf } from './canary.js';
+import type { LoadedVersion } from './loaded-version.js';
+import { Shadow } from './shadow.js';
+import type { VersionStatus } from './serving-version.js';
+import type { Closable } from './shutdown.js';
+
+/** The loaded versions of a serving: which of them runs a call, and how one replaces another. */
+export class Versions implements Closable {
+  private readonly logger = new Logger('Serving');
+  /** Those that run calls, load, or drain. */
+  private readonly all = new Set<LoadedVersion>();
+  /** Those that get a share of the calls. */
+  private canaries: readonly LoadedVersion[] = [];
+  /** The version that runs copies of calls. */
+  shadow: Shadow | undefined;
+  private isEnding = false;
+
+  constructor(
+    private readonly callbacks: Callbacks,
+    /** The version that runs all calls that no other runs. */
+    public active: LoadedVersion,
+  ) {
+    this.all.add(active);
+    active.role = 'active';
+  }
+
+  /** The version that runs the call; undefined where none has the label that it asks for. */
+  for(input: unknown, options: CallOptions): LoadedVersion | undefined {
+    return options.version === undefined && this.canaries.length === 0
+      ? this.active
+      : this.chosen(input, options);
+  }
+
+  /** The labels that calls can ask for. */
+  get labels(): readonly string[] {
+    return this.callable.map(({ label }) => label);
+  }
+
+  /** Whether a version has the label that has not ended. */
+  has(version: string): boolean {
+    return [...this.all].some(({ label, role }) => label === version && role !== 'draining');
+  }
+
+  get status(): readonly VersionStatus[] {
+    return [...this.all].map(({ status }) => status);
+  }
+
+  get queued(): number {
+    const own = [...this.all].filter(({ role }) => role !== 'shadow');
+    return own.reduce((rows, { queued }) => rows + queued, 0);
+  }
+
+  forEach(visit: (version: LoadedVersion) => void): void {
+    this.all.forEach(visit);
+  }
+
+  /**
+   * Loads a version beside the others; it gets no calls yet.
+   *
+   * @throws what its load throws; it has then been freed
+   */
+  async load(version: LoadedVersion): Promise<void> {
+    this.all.add(version);
+    try {
+      await version.open();
+      if (this.active.inlinePipeline) {
+        await version.openInline();
+      }
+      if (this.isEnding) {
+        throw closedWhileLoading(this.callbacks.name);
+      }
+    } catch (error) {
+      await version.close();
+      this.remove(version);
+      throw error;
+    }
+  }
+
+  /** Gives the version a share of the calls, beside the active version. */
+  addCanary(version: LoadedVersion, share: number): void {
+    version.role = 'canary';
+    version.share = share;
+    this.chooseCanaries();
+  }
+
+  /** Has the version run a share of the calls as well. */
+  addShadow(version: LoadedVersion, share: number): void {
+    version.role = 'shadow';
+    this.shadow = version.shadow = new Shadow(version, share);
+  }
+
+  /**
+   * Gives the version all calls from now on. The one before ends with its calls. A shadow ends its
+   * copies before.
+   */
+  async promote(version: LoadedVersion): Promise<void> {
+    this.checkLoaded(version);
+    if (version.role === 'shadow') {
+      this.endShadow(version);
+      await version.shadow?.idle();
+      this.checkLoaded(version);
+    }
+    if (version === this.active) {
+      return;
+    }
+    version.show();
+    const before = this.active;
+    version.role = 'active';
+    this.active = version;
+    this.chooseCanaries();
+    this.retire(before);
+  }
+
+  /** Gives the version no more calls. It ends with those that it has. */
+  rollback(version: LoadedVersion): void {
+    if (version === this.active) {
+      throw new InvalidServingError(
+        `Serving "${this.callbacks.name}": version "${version.label}" is the active one, and none ` +
+          'is left to run its calls; reload the version that is to replace it',
+      );
+    }
+    this.checkLoaded(version);
+    this.retire(version);
+  }
+
+  drain(): void {
+    this.isEnding = true;
+    this.endLoading();
+    this.all.forEach((version) => version.drain());
+  }
+
+  abandon(error: Error): void {
+    this.isEnding = true;
+    this.endLoading();
+    this.all.forEach((version) => version.abandon(error));
+  }
+
+  end(error: Error): boolean {
+    this.isEnding = true;
+    return [...this.all].reduce((had, version) => version.end(error) || had, false);
+  }
+
+  halt(): void {
+    this.all.forEach((version) => version.halt());
+  }
+
+  async close(): Promise<void> {
+    this.isEnding = true;
+    await Promise.all([...this.all].map((version) => version.close()));
+  }
+
+  unfinished(): readonly string[] {
+    return [...this.all].flatMap((version) => version.unfinished());
+  }
+
+  /** No call waits for a version that loads. */
+  private endLoading(): void {
+    const error = closedWhileLoading(this.callbacks.name);
+    const loading = [...this.all].filter(({ role }) => role === 'loading');
+    loading.forEach((version) => version.end(error));
+  }
+
+  private get callable(): readonly LoadedVersion[] {
+    return [...this.all].filter(({ role }) => role === 'active' || role === 'canary');
+  }
+
+  private chosen(input: unknown, { version, tenant }: CallOptions): LoadedVersion | undefined {
+    if (version !== undefined) {
+      return this.callable.find(({ label }) => label === version);
+    }
+    const owner = tenant ?? this.tenantOf(input);
+    return this.canaries.find((canary) => this.takes(canary, owner)) ?? this.active;
+  }
+
+  /** Calls of a tenant go to the same version, others at random. A canary that is down gets none. */
+  private takes(canary: LoadedVersion, tenant: string): boolean {
+    const { name } = this.callbacks;
+    const place = tenant === '' ? Math.random() : placeOf(name, canary.label, tenant);
+    return place < canary.share && canary.isUp;
+  }
+
+  private tenantOf(input: unknown): string {
+    try {
+      return this.callbacks.queue?.tenant?.(input) ?? '';
+    } catch {
+      // The call fails with this error where its options are resolved, and is counted there.
+      return '';
+    }
+  }
+
+  private chooseCanaries(): void {
+    this.canaries = this.callable.filter(({ role, share }) => role === 'canary' && share > 0);
+  }
+
+  private checkLoaded(version: LoadedVersion): void {
+    const { name } = this.callbacks;
+    if (this.isEnding) {
+      throw new ServingClosedError(`Serving "${name}" is closed, and its versions with it`);
+    }
+    if (version.role === 'draining') {
+      throw new InvalidServingError(
+        `Serving "${name}": version "${version.label}" has ended; reload its model`,
+      );
+    }
+  }
+
+  private retire(version: LoadedVersion): void {
+    this.endShadow(version);
+    version.role = 'draining';
+    this.chooseCanaries();
+    // No window waits for rows of calls that go elsewhere.
+    version.drain();
+    void this.free(version);
+  }
+
+  private endShadow({ shadow }: LoadedVersion): void {
+    this.shadow = this.shadow === shadow ? undefined : this.shadow;
+  }
+
+  private async free(version: LoadedVersion): Promise<void> {
+    const { name } = this.callbacks;
+    await version.idle();
+    try {
+      await version.close();
+      this.logger.log(`Serving "${name}": version "${version.label}" has ended`);
+    } catch (error) {
+      this.logger.error(
+        `Serving "${name}": version "${version.label}" did not end: ${messageOf(error)}`,
+      );
+    }
+    this.remove(version);
+  }
+
+  private remove(version: LoadedVersion): void {
+    version.leave();
+    this.all.delete(version);
+  }
+}
+
+function closedWhileLoading(serving: string): ServingClosedError {
+  return new ServingClosedError(`Serving "${serving}" was closed while the version loaded`);
+}

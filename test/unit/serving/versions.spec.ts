@@ -1,0 +1,566 @@
+import { describe, expect, it, jest } from '@jest/globals';
+import { lastValueFrom, Subject, toArray } from 'rxjs';
+import {
+  Batch,
+  InvalidServingError,
+  type LocalServing,
+  type ServingEvent,
+  ServingClosedError,
+  ServingLoadError,
+  UnknownVersionError,
+} from 'nestjs-serving';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { LabelledVersions } from '../../fixtures/serving/labelled-versions.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+
+/** Longer than two looks at the calls of a version that drains. */
+const FREED = 100;
+
+/** The label that each of the replies begins with, without the rows. */
+const labelsOf = async (replies: readonly Promise<string>[]): Promise<string[]> =>
+  (await Promise.all(replies)).map((reply) => reply.split(':')[0]!);
+
+const roles = (serving: LocalServing<unknown, string>): string[] =>
+  serving.versions().map(({ version, role }) => `${version} ${role}`);
+
+describe('Versions of a serving', () => {
+  // Their end comes first: it ends the pauses of versions that drain.
+  const start = useServings();
+  useVirtualTime();
+  const startVersions = async (
+    options: Partial<Parameters<LabelledVersions['serving']>[0]> = {},
+  ): Promise<{ versions: LabelledVersions; serving: LocalServing<unknown, string> }> => {
+    const versions = new LabelledVersions();
+    const serving = versions.serving({ name: 'net', ...options });
+    await start(serving);
+    return { versions, serving };
+  };
+
+  describe('reload', () => {
+    it('[17.1] Calls before the switch run on the version before, and later ones on the new one', async () => {
+      const { versions, serving } = await startVersions();
+      versions.hold('batch 1');
+      const before = ['a', 'b'].map((row) => serving.batchedRun(row));
+      await turn();
+
+      const { version } = await serving.reload();
+      const after = ['c', 'd'].map((row) => serving.batchedRun(row));
+
+      expect(version).toBe('2');
+      expect(await Promise.all(after)).toEqual(['2:c', '2:d']);
+      expect(roles(serving)).toEqual(['1 draining', '2 active']);
+      versions.release('batch 1');
+      expect(await Promise.all(before)).toEqual(['1:a', '1:b']);
+      expect(versions.batches).toEqual([
+        ['1:a', '1:b'],
+        ['2:c', '2:d'],
+      ]);
+    });
+
+    it('[17.1] The version before is freed once its rows have ended, and not before', async () => {
+      const { versions, serving } = await startVersions();
+      versions.hold('batch 1');
+      const call = serving.batchedRun('a');
+      await turn();
+      await serving.reload();
+
+      await later(10 * FREED);
+      expect(versions.open).toEqual(['1', '2']);
+      versions.release('batch 1');
+      await call;
+      await later(FREED);
+
+      expect(versions.open).toEqual(['2']);
+      expect(roles(serving)).toEqual(['2 active']);
+      expect(serving.counters()).toMatchObject({ answered: 1, batches: 1 });
+    });
+
+    it('[17.1] Calls run on the version before while the new one loads', async () => {
+      const { versions, serving } = await startVersions();
+      versions.hold('load 2');
+      const reload = serving.reload();
+      await turn();
+
+      expect(await serving.batchedRun('a')).toBe('1:a');
+      expect(roles(serving)).toEqual(['1 active', '2 loading']);
+      versions.release('load 2');
+      await reload;
+      expect(await serving.batchedRun('b')).toBe('2:b');
+    });
+
+    it('[17.1] Rows that wait in a window for more rows run when their version gets none', async () => {
+      const { serving } = await startVersions({ batchTimeout: 10_000 });
+      const call = serving.batchedRun('a');
+      await turn();
+
+      await serving.reload();
+
+      expect(await call).toBe('1:a');
+    });
+
+    it('[17.1] A serving whose run() was called has its session of the new version before the switch', async () => {
+      const { versions, serving } = await startVersions();
+      expect(await serving.run('a')).toBe('1:a');
+      versions.loads.length = 0;
+
+      await serving.reload();
+      versions.hold('load 2');
+
+      expect(await serving.run('b')).toBe('2:b');
+      expect(versions.loads).toEqual(['2', '2']);
+      await later(FREED);
+      expect(versions.open).toEqual(['2', '2']);
+    });
+
+    it('[17.1] A call of run() that waits for its session has the version that it was made on', async () => {
+      const { versions, serving } = await startVersions();
+      versions.hold('load 1');
+      const call = serving.run('a');
+      await turn();
+
+      await serving.reload();
+      await later(FREED);
+      versions.release('load 1');
+
+      expect(await call).toBe('1:a');
+      await later(FREED);
+      expect(versions.open).toEqual(['2']);
+    });
+
+    it('[17.2] A version that fails to load is freed, and the one before goes on', async () => {
+      const { versions, serving } = await startVersions();
+      versions.fail('load 2', new Error('truncated'));
+
+      const failure = await failureOf(serving.reload());
+
+      expect(failure).toBeInstanceOf(ServingLoadError);
+      expect((failure as Error).message).toContain('truncated');
+      expect(roles(serving)).toEqual(['1 active']);
+      expect(versions.open).toEqual(['1']);
+      expect(await serving.batchedRun('a')).toBe('1:a');
+    });
+
+    it('[17.2] A version whose warm-up fails is freed, and the one before goes on', async () => {
+      const { versions, serving } = await startVersions({ warmUp: ['w'] });
+      versions.fail('batch 2', new Error('wrong weights'));
+
+      await expect(serving.reload()).rejects.toThrow(ServingLoadError);
+
+      expect(versions.open).toEqual(['1']);
+      expect(await serving.batchedRun('a')).toBe('1:a');
+    });
+
+    it('[17.2] After a failure the next reload may succeed', async () => {
+      const { versions, serving } = await startVersions();
+      versions.fail('load 2', new Error('truncated'));
+      await failureOf(serving.reload());
+
+      const { version } = await serving.reload({ version: '3' });
+
+      expect(version).toBe('3');
+      expect(await serving.batchedRun('a')).toBe('3:a');
+    });
+
+    it('[17.2] A second reload is refused while one loads', async () => {
+      const { versions, serving } = await startVersions();
+      versions.hold('load 2');
+      const first = serving.reload();
+
+      await expect(serving.reload({ version: '3' })).rejects.toThrow(
+        new InvalidServingError(
+          'Serving "net" is loading version "2"; reload again once that has ended',
+        ),
+      );
+      versions.release('load 2');
+      await first;
+    });
+
+    it('[17.2] Code of the application is not reloaded, with what to do instead', async () => {
+      const serving = await start({ name: 'net', useFactory: () => (rows: unknown[]) => rows });
+
+      const failure = await failureOf(serving.reload());
+
+      expect(failure).toBeInstanceOf(InvalidServingError);
+      expect((failure as Error).message).toContain('restart the application');
+    });
+
+    it.each<[object, string]>([
+      [{ canary: 2 }, 'canary'],
+      [{ canary: '0.5' }, 'canary'],
+      [{ version: '' }, 'version'],
+      [{ modle: 'v2.onnx' }, 'unknown option "modle"'],
+    ])('[17.2] The options of a reload are checked: %p', async (options, message) => {
+      const { serving } = await startVersions();
+
+      await expect(serving.reload(options)).rejects.toThrow(message);
+    });
+
+    it('[17.2] A label that calls can ask for is not given twice', async () => {
+      const { serving } = await startVersions();
+      await serving.reload({ version: '2', canary: 0.5 });
+
+      await expect(serving.reload({ version: '1', canary: 0.5 })).rejects.toThrow(
+        'has a version "1" already',
+      );
+      await expect(serving.reload({ version: '2' })).rejects.toThrow('has a version "2" already');
+    });
+
+    it('[17.1] The version that is replaced may leave its label to the new one', async () => {
+      const { versions, serving } = await startVersions({ version: 'stable' });
+
+      const { version } = await serving.reload({ version: 'stable' });
+      await later(FREED);
+
+      expect(version).toBe('stable');
+      expect(versions.open).toEqual(['stable']);
+      expect(await serving.batchedRun('a', { version: 'stable' })).toBe('stable:a');
+    });
+
+    it('[17.2] A serving that has not started or is closed is not reloaded', async () => {
+      const versions = new LabelledVersions();
+      const serving = versions.serving({ name: 'net' });
+
+      await expect(serving.reload()).rejects.toThrow(ServingClosedError);
+      await start(serving);
+      await serving.close();
+      await expect(serving.reload()).rejects.toThrow(ServingClosedError);
+    });
+
+    it.each([true, false])(
+      '[17.2] Shutdown ends a reload, and leaves nothing open, with drain %p',
+      async (drain) => {
+        const { versions, serving } = await startVersions({ shutdown: { drain } });
+        versions.hold('load 2');
+        const reload = failureOf(serving.reload());
+        await turn();
+
+        serving.beforeApplicationShutdown();
+        const call = failureOf(serving.batchedRun('a'));
+        versions.release('load 2');
+        await serving.close();
+
+        expect(await call).toEqual(drain ? undefined : expect.any(ServingClosedError));
+        expect(await reload).toBeInstanceOf(ServingClosedError);
+        expect(String(await reload)).toContain('while the version loaded');
+        expect(versions.open).toEqual([]);
+      },
+    );
+
+    it('[17.1] Changes of batch size and timeout hold for later versions, too', async () => {
+      const { versions, serving } = await startVersions({ partitions: 1 });
+      serving.setBatchSize(2);
+      await serving.reload({ version: '2', canary: 0 });
+      serving.setBatchSize(3);
+      await serving.reload();
+
+      const rows = ['a', 'b', 'c', 'd'];
+      await Promise.all(rows.map((row) => serving.batchedRun(row)));
+      await Promise.all(rows.map((row) => serving.batchedRun(row, { version: '2' })));
+
+      expect(versions.batches.map((batch) => batch.length)).toEqual([3, 1, 3, 1]);
+    });
+  });
+
+  describe('canaries', () => {
+    it('[17.3] A canary gets its share of calls without a tenant', async () => {
+      const { serving } = await startVersions();
+      await serving.reload({ canary: 0.25 });
+      const place = jest.spyOn(Math, 'random');
+
+      place.mockReturnValueOnce(0.2).mockReturnValueOnce(0.3);
+      const replies = [serving.batchedRun('a'), serving.batchedRun('b')];
+      place.mockRestore();
+
+      expect(await labelsOf(replies)).toEqual(['2', '1']);
+      expect(serving.versions()).toMatchObject([
+        { version: '1', role: 'active' },
+        { version: '2', role: 'canary', share: 0.25 },
+      ]);
+    });
+
+    it('[17.3] Calls of a tenant all go to one version, also by the tenant function and by run and stream', async () => {
+      const { serving } = await startVersions({
+        queue: { tenant: (input) => String(input).slice(0, 2) },
+      });
+      await serving.reload({ canary: 0.5 });
+      const tenants = Array.from({ length: 20 }, (_, index) => `${index + 10}`);
+
+      for (const tenant of tenants) {
+        const label = (await serving.batchedRun('x', { tenant })).split(':')[0]!;
+        const replies = [
+          serving.batchedRun(`${tenant} a`),
+          serving.run(`${tenant} b`),
+          lastValueFrom(serving.stream(`${tenant} c`)).then(({ output }) => output),
+        ];
+        expect(await labelsOf(replies)).toEqual([label, label, label]);
+      }
+      const used = serving.versions().map(({ counters }) => counters.answered);
+      expect(used.every((answered) => answered > 0)).toBe(true);
+    });
+
+    it('[17.3] An explicit version beats the canary, and the shares', async () => {
+      const { serving } = await startVersions();
+      await serving.reload({ version: 'next', canary: 0 });
+
+      expect(await serving.batchedRun('a')).toBe('1:a');
+      expect(await serving.batchedRun('a', { version: 'next' })).toBe('next:a');
+      expect(await serving.run('a', { version: 'next' })).toBe('next:a');
+      const events = await lastValueFrom(serving.stream('a', { version: 'next' }).pipe(toArray()));
+      expect(events).toMatchObject([{ output: 'next:a' }]);
+    });
+
+    it('[17.3] A call for a version that is not there fails with the versions that are', async () => {
+      const { serving } = await startVersions();
+      const unknown = new UnknownVersionError('Serving "net" has no version "9"; it has "1"');
+
+      for (const call of [
+        serving.batchedRun('a', { version: '9' }),
+        serving.run('a', { version: '9' }),
+        lastValueFrom(serving.stream('a', { version: '9' })),
+      ]) {
+        await expect(call).rejects.toThrow(unknown);
+      }
+    });
+
+    it('[17.3] Promotion gives the canary all calls, and the version before is freed', async () => {
+      const { versions, serving } = await startVersions();
+      const canary = await serving.reload({ canary: 0.1 });
+
+      await canary.promote();
+      const replies = Array.from({ length: 10 }, (_, row) => serving.batchedRun(row));
+      await later(FREED);
+
+      expect(new Set(await labelsOf(replies))).toEqual(new Set(['2']));
+      expect(versions.open).toEqual(['2']);
+      await expect(canary.promote()).resolves.toBeUndefined();
+      await expect(canary.rollback()).rejects.toThrow('is the active one');
+    });
+
+    it('[17.3] Rollback takes the calls from the canary, which is freed', async () => {
+      const { versions, serving } = await startVersions();
+      const canary = await serving.reload({ canary: 1 });
+      versions.hold('batch 2');
+      const call = serving.batchedRun('a');
+      await turn();
+
+      await canary.rollback();
+
+      expect(await serving.batchedRun('b')).toBe('1:b');
+      versions.release('batch 2');
+      expect(await call).toBe('2:a');
+      await later(FREED);
+      expect(versions.open).toEqual(['1']);
+      await expect(canary.promote()).rejects.toThrow('version "2" has ended');
+      await expect(canary.rollback()).rejects.toThrow('version "2" has ended');
+    });
+
+    it('[17.3] Calls of a canary without a working partition go to the active version at once', async () => {
+      const { versions, serving } = await startVersions();
+      await serving.reload({ canary: 1 });
+
+      versions.lose('2');
+
+      expect(await serving.batchedRun('a', { tenant: 't' })).toBe('1:a');
+      await expect(serving.batchedRun('a', { version: '2' })).rejects.toThrow('Version 2 is lost');
+      expect(serving.health().isReady).toBe(true);
+    });
+
+    it('[17.3] A tenant function that throws fails the call, and is counted', async () => {
+      const { serving } = await startVersions({
+        queue: {
+          tenant: () => {
+            throw new RangeError('no tenant');
+          },
+        },
+      });
+      await serving.reload({ canary: 1 });
+
+      await expect(serving.batchedRun('a')).rejects.toThrow('no tenant');
+      expect(serving.counters().failed).toEqual({ OTHER: 1 });
+    });
+
+    it('[17.3] A handle of a serving that was closed promotes nothing', async () => {
+      const { serving } = await startVersions();
+      const canary = await serving.reload({ canary: 0.5 });
+      await serving.close();
+
+      await expect(canary.promote()).rejects.toThrow(ServingClosedError);
+      await expect(canary.rollback()).rejects.toThrow(ServingClosedError);
+    });
+  });
+
+  describe('state', () => {
+    it('[17.4] Sessions stay on the version that they began with, which is freed after the last one', async () => {
+      const { versions, serving } = await startVersions({ sessions: {} });
+      const old = serving.open();
+      expect(await old.run('a')).toBe('1:a:1');
+
+      await serving.reload();
+      const young = serving.open();
+
+      expect(await young.run('b')).toBe('2:b:1');
+      await later(10 * FREED);
+      expect(await old.run('c')).toBe('1:c:2');
+      expect(versions.open).toEqual(['1', '2']);
+      await old.close();
+      await later(FREED);
+      expect(versions.open).toEqual(['2']);
+      await young.close();
+    });
+
+    it('[17.4] A session that its caller forgets holds its version no longer than sessions.idle', async () => {
+      const { versions, serving } = await startVersions({ sessions: { idle: 1000 } });
+      await serving.open().run('a');
+
+      await serving.reload();
+      await later(1000 + FREED);
+
+      expect(versions.open).toEqual(['2']);
+    });
+
+    it('[17.4] Sessions of a tenant open on the same version, or on the one that they ask for', async () => {
+      const { serving } = await startVersions({ sessions: {} });
+      await serving.reload({ canary: 1 });
+      const sessions = [serving.open({ tenant: 'a' }), serving.open({ version: '1' })];
+
+      expect(await labelsOf(sessions.map((session) => session.run('a')))).toEqual(['2', '1']);
+      expect(() => serving.open({ version: '9' })).toThrow(UnknownVersionError);
+      await Promise.all(sessions.map((session) => session.close()));
+    });
+
+    it('[17.4] A stream without an end stays on the version that it began with', async () => {
+      const { versions, serving } = await startVersions();
+      const input = new Subject<string>();
+      const replies: unknown[] = [];
+      const stream = serving.stream(input).subscribe((event) => replies.push(event));
+      await turn();
+      input.next('a');
+      await turn();
+
+      await serving.reload();
+      await later(10 * FREED);
+      input.next('b');
+      await turn();
+      input.complete();
+      await later(FREED);
+
+      expect(replies.map((event) => (event as { output: unknown }).output)).toEqual([
+        ['1:a'],
+        ['1:b'],
+      ]);
+      expect(versions.open).toEqual(['2']);
+      stream.unsubscribe();
+    });
+
+    it('[17.4] A consumer may read a stream after its version was freed, and counts as answered', async () => {
+      const { versions, serving } = await startVersions();
+      const stream = serving.stream([Batch.stack(['a']), Batch.stack(['b'])]);
+      const iterator = stream[Symbol.asyncIterator]();
+      const first = await iterator.next();
+      await turn();
+
+      await serving.reload();
+      await later(FREED);
+      const open = [...versions.open];
+      const second = await iterator.next();
+      await iterator.next();
+
+      expect([first.value, second.value]).toMatchObject([{ output: ['1:a'] }, { output: ['1:b'] }]);
+      expect(open).toEqual(['2']);
+      expect(serving.counters().answered).toBe(1);
+    });
+  });
+
+  describe('shared answers', () => {
+    it('[17.5] Calls do not join a call of another version', async () => {
+      const { versions, serving } = await startVersions({ deduplication: { singleFlight: true } });
+      versions.hold('batch 1');
+      const before = serving.batchedRun('a');
+      await turn();
+
+      await serving.reload();
+
+      expect(await serving.batchedRun('a')).toBe('2:a');
+      versions.release('batch 1');
+      expect(await before).toBe('1:a');
+    });
+
+    it('[17.5] A version does not find the cached replies of another', async () => {
+      const entries = new Map<string, string>();
+      const store = {
+        get: (key: string) => Promise.resolve(entries.get(key)),
+        set: (key: string, value: string) => Promise.resolve(entries.set(key, value)),
+      };
+      const versions = new LabelledVersions();
+      const serving = versions.serving(
+        { name: 'net', deduplication: { cache: { ttl: 60_000 } } },
+        () => store,
+      );
+      await start(serving);
+      expect(await serving.batchedRun('a')).toBe('1:a');
+      expect(await serving.batchedRun('a')).toBe('1:a');
+
+      await serving.reload();
+
+      expect(await serving.batchedRun('a')).toBe('2:a');
+      expect(versions.batches).toEqual([['1:a'], ['2:a']]);
+    });
+  });
+
+  describe('observation', () => {
+    it('[17.6] Events carry the version of their call or batch', async () => {
+      const { serving } = await startVersions();
+      const seen: string[] = [];
+      serving.events$.subscribe((event: ServingEvent) =>
+        seen.push(`${event.type} ${event.version}`),
+      );
+
+      await serving.batchedRun('a');
+      await serving.reload({ version: 'next' });
+      await serving.batchedRun('b');
+
+      const types = ['call:start', 'batch:start', 'batch:end', 'call:end'];
+      expect(seen).toEqual([
+        ...types.map((type) => `${type} 1`),
+        ...types.map((type) => `${type} next`),
+      ]);
+    });
+
+    it('[17.6] versions() has the figures of each version, and counters() those of all', async () => {
+      const { versions, serving } = await startVersions();
+      await serving.batchedRun('a');
+      await serving.reload({ canary: 0 });
+      versions.fail('batch 2', new Error('bad'));
+      await failureOf(serving.batchedRun('b', { version: '2' }));
+
+      expect(serving.versions()).toMatchObject([
+        { version: '1', role: 'active', counters: { answered: 1, failed: {} } },
+        {
+          version: '2',
+          role: 'canary',
+          share: 0,
+          counters: { answered: 0, failed: { SERVING_BATCH_FAILED: 1 }, failedBatches: 1 },
+          partitions: [{ state: 'up' }],
+        },
+      ]);
+      expect(serving.counters()).toMatchObject({
+        answered: 1,
+        failed: { SERVING_BATCH_FAILED: 1 },
+        batches: 2,
+      });
+    });
+
+    it('[17.6] The counts of versions that have ended stay in the totals', async () => {
+      const { serving } = await startVersions();
+      for (let version = 1; version <= 3; version++) {
+        await serving.batchedRun('a');
+        await serving.reload();
+        await later(FREED);
+      }
+
+      expect(serving.versions()).toHaveLength(1);
+      expect(serving.counters()).toMatchObject({ answered: 3, batches: 3, rows: 3 });
+    });
+  });
+});

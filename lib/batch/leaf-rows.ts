@@ -89,11 +89,7 @@ export class LeafRows {
     this.copyTo({ data: bytes, dims: [...dims, elementSize(type)] }, asBytes, axis);
   }
 
-  private copyTo(
-    target: Elements,
-    elementsOf: (tensor: Tensor) => Elements,
-    axis: number,
-  ): void {
+  private copyTo(target: Elements, elementsOf: (tensor: Tensor) => Elements, axis: number): void {
     const { chunks, isFilled, leaf } = this;
     const { variable } = this.template;
     let at = 0;

@@ -52,7 +52,7 @@ export function tensorOfBytes(
     context.fail('has a byte that is neither 0 nor 1; BOOL holds these');
   }
   const isAligned = bytes.byteOffset % size === 0 && !BIG_ENDIAN;
-  const { buffer, byteOffset } = isAligned ? bytes : swapped(Uint8Array.from(bytes), size);
+  const { buffer, byteOffset } = isAligned ? bytes : swapped(new Uint8Array(bytes), size);
   return new Tensor(type, new storage(buffer, byteOffset, count), shape);
 }
 

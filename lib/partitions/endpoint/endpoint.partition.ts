@@ -3,6 +3,7 @@ import type { Batch } from '../../batch/batch.js';
 import { CallCancelledError, isA, PartitionLostError } from '../../errors.js';
 import type { GrpcInferResponse } from '../../protocol/grpc-messages.js';
 import { requestBytes } from '../../protocol/request-bytes.js';
+import { MessageMemory } from './message-memory.js';
 import {
   type BatchInfo,
   type BatchListener,
@@ -31,6 +32,7 @@ export class EndpointPartition implements Worker {
   private readonly reply: ModelReply;
   private running: { readonly call: AbortController; readonly end: Promise<unknown> } | undefined;
   private isClosed = false;
+  private readonly memory = new MessageMemory();
 
   /** The connection is acquired for it. */
   constructor(
@@ -54,14 +56,16 @@ export class EndpointPartition implements Worker {
     const call = new AbortController();
     const end = this.send(batch, names, listener.terms?.() ?? NO_TERMS, call.signal);
     const running = (this.running = { call, end });
-    // Callers also leave a batch with their rows, when there is nothing to cancel any more.
-    listener.onLeft?.(() => this.running === running && call.abort());
+    let isOver = false;
+    // Callers also leave with their rows; an abort then would cancel nothing, and cost an error.
+    listener.onLeft?.(() => isOver || call.abort());
     try {
       const outputs = await end;
       hooks.forEach((hook) => listener.hook(hook, outputs[hook]));
       const tensors = reply.names.map((name) => outputs[name]!);
       return { output: reply.of(tensors), own: isOwnMemory(tensors) };
     } finally {
+      isOver = true;
       this.running = this.running === running ? undefined : this.running;
     }
   }
@@ -95,10 +99,11 @@ export class EndpointPartition implements Worker {
     const run: RunStep = (rows, outputs) => this.infer(rows, outputs, terms, signal);
     return signature.fixedBatch === undefined
       ? run(batch, names)
-      : inSteps(run, signature, signature.fixedBatch)(
-          feedsOf(batch.gather(), signature.inputs),
-          names,
-        );
+      : inSteps(
+          run,
+          signature,
+          signature.fixedBatch,
+        )(feedsOf(batch.gather(), signature.inputs), names);
   }
 
   private async infer(
@@ -110,7 +115,9 @@ export class EndpointPartition implements Worker {
     const { connection, model, signature, url } = this;
     const feeds = inputsAmong(rows.leafRows(), signature.inputs);
     const head = requestHead(model, signature.inputs, feeds, names, parametersOf(terms));
-    const request = requestBytes(connection.encode('ModelInfer', head), feeds, Buffer.allocUnsafe);
+    const request = requestBytes(connection.encode('ModelInfer', head), feeds, (length) =>
+      this.memory.take(length),
+    );
     const left = terms.deadline - performance.now() + GRACE;
     const deadline = left < Infinity ? new Date(Date.now() + left) : undefined;
     try {
@@ -118,6 +125,7 @@ export class EndpointPartition implements Worker {
         deadline,
         signal,
       });
+      this.memory.give(request);
       return outputsOf(answer, names, signature, url);
     } catch (cause) {
       if (!isA(cause, EndpointFailure)) {

@@ -41,7 +41,8 @@ export class LeafRows {
       this.isFilled = isWhole;
       return;
     }
-    const whole = dims.with(axis, size + padding);
+    const whole = [...dims];
+    whole[axis] = size + padding;
     const lengths = variable && chunks.map(({ leaves }) => leaves[leaf]!.dims[variable.axis]!);
     if (lengths) {
       whole[variable.axis] = lengths.reduce((longest, length) => Math.max(longest, length), 0);

@@ -8,7 +8,7 @@ const RAW_CONTENTS = (7 << 3) | 2;
 
 /** The bytes of one tensor in a message. */
 interface Content {
-  readonly length: number;
+  readonly byteLength: number;
   write(room: Buffer): void;
 }
 
@@ -27,16 +27,16 @@ export function requestBytes(
 ): Buffer {
   const contents = inputs.map(contentOf);
   const length = contents.reduce(
-    (sum, { length }) => sum + 1 + lengthOfVarint(length) + length,
+    (sum, { byteLength }) => sum + 1 + lengthOfVarint(byteLength) + byteLength,
     head.length,
   );
   const message = allocate(length);
   message.set(head);
   let at = head.length;
-  for (const { length, write } of contents) {
+  for (const content of contents) {
     message[at] = RAW_CONTENTS;
-    at = writeVarint(message, at + 1, length);
-    write(message.subarray(at, (at += length)));
+    at = writeVarint(message, at + 1, content.byteLength);
+    content.write(message.subarray(at, (at += content.byteLength)));
   }
   return message;
 }
@@ -44,11 +44,11 @@ export function requestBytes(
 function contentOf(rows: LeafRows): Content {
   if (rows.type === 'string') {
     const strings = rows.gather().data as string[];
-    return { length: sizeOfStrings(strings), write: (room) => writeStrings(strings, room) };
+    return { byteLength: sizeOfStrings(strings), write: (room) => writeStrings(strings, room) };
   }
   const size = elementSize(rows.type);
   return {
-    length: rows.dims.reduce((product, dim) => product * dim, size),
+    byteLength: rows.dims.reduce((product, dim) => product * dim, size),
     write(room) {
       rows.write(room);
       swapOnBigEndian(room, size);

@@ -93,7 +93,8 @@ export class EndpointConnection {
   }
 
   /**
-   * Sends a request of these bytes. They are read until the call ends.
+   * Sends a request of these bytes. They are read until the reply is there; after a failure they may
+   * still be read.
    *
    * @throws EndpointFailure
    */
@@ -105,7 +106,7 @@ export class EndpointConnection {
     return new Promise((resolve, reject) => {
       const call = client.makeUnaryRequest(
         path,
-        (bytes: Buffer) => bytes,
+        (encoded: Buffer) => encoded,
         responseDeserialize,
         request,
         metadata,

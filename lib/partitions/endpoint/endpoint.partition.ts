@@ -125,6 +125,7 @@ export class EndpointPartition implements Worker {
         deadline,
         signal,
       });
+      // gRPC copied the message before it was sent. A call that failed may not have come to that.
       this.memory.give(request);
       return outputsOf(answer, names, signature, url);
     } catch (cause) {

@@ -466,7 +466,7 @@ describe('The gRPC door of the Open Inference Protocol', () => {
     expect(messages.map(({ error_message }) => error_message)).toEqual(
       Array.from(messages, () => ''),
     );
-    expect(messages.map(({ infer_response }) => infer_response!.id)).toEqual(['before', ...ids]);
+    expect(messages.map(({ infer_response }) => infer_response.id)).toEqual(['before', ...ids]);
     await closing;
     app = undefined;
   });

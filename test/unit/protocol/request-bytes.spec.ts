@@ -142,7 +142,7 @@ it('A length of more than 7 bits, 14 bits or 21 bits is written as protobufjs do
     const message = requestBytes(
       requestSerialize({ model_name: 'm' }),
       Batch.ofContainer(tensor).leafRows()!,
-      Buffer.allocUnsafe,
+      (length) => Buffer.allocUnsafe(length),
     );
     const expected = requestSerialize({
       model_name: 'm',

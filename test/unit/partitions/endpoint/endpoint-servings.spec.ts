@@ -44,6 +44,7 @@ const call = async (
   options?: object,
 ): Promise<number> => (await serving.batchedRun(row(value), options)).y!.data[0] as number;
 
+const float32 = (bytes: Buffer): Float32Array => new Float32Array(Uint8Array.from(bytes).buffer);
 const wide = (elements: number) => ({
   x: new Tensor('float32', new Float32Array(elements).fill(3), [elements / 40, 40]),
 });
@@ -81,7 +82,6 @@ describe('a serving with an endpoint', () => {
 
   it('[19.1] gives each caller its own rows while batches of all sizes run, fail and are cancelled', async () => {
     const endpoint = await open();
-    const float32 = (bytes: Buffer) => new Float32Array(Uint8Array.from(bytes).buffer);
     endpoint.script.inputs = [
       { name: 'b', datatype: 'UINT8', shape: [-1, 3] },
       { name: 'a', datatype: 'FP32', shape: [-1, 2] },

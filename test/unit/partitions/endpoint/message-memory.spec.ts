@@ -1,4 +1,5 @@
 import { expect, it } from '@jest/globals';
+import { RequestTooLargeError } from 'nestjs-serving';
 import { MessageMemory } from '../../../../lib/partitions/endpoint/message-memory.js';
 
 it('The memory of a message serves the next one of at most its size', () => {
@@ -32,4 +33,11 @@ it('Memory of more than 16 MB is not kept', () => {
   memory.give(large);
 
   expect(memory.take(10).buffer).not.toBe(large.buffer);
+});
+
+it('[19.7] More than a gRPC message can hold is refused, so that the batch runs in halves', () => {
+  const memory = new MessageMemory();
+
+  expect(() => memory.take(2 ** 32)).toThrow(RequestTooLargeError);
+  expect(() => memory.take(2 ** 32)).toThrow('4294967296 bytes in a gRPC message');
 });

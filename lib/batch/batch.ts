@@ -1,6 +1,7 @@
 import { InvalidBatchError } from '../errors.js';
 import { truncate, formatList, formatValue } from '../format.js';
 import { type Container, FlatContainer, type FlatRows, flatten } from './container.js';
+import type { LeafRows } from './leaf-rows.js';
 import { ListRows, type Rows } from './list-rows.js';
 import { rowOf } from './tensor.js';
 import { TensorRows } from './tensor-rows.js';
@@ -271,6 +272,15 @@ export class Batch {
   /** Like {@link consume}, as a FlatContainer: for code that sends the rows on. */
   gather(): FlatRows {
     return this.filled().gather(this.padding);
+  }
+
+  /**
+   * The tensors of {@link consume}, whose rows are not copied yet: for code that copies them to memory
+   * of another form. Undefined for plain values.
+   */
+  leafRows(): readonly LeafRows[] | undefined {
+    const rows = this.filled();
+    return rows instanceof TensorRows ? rows.leafRows(this.padding) : undefined;
   }
 
   /** The same rows; those that are tensors in storage of their own. Plain values are shared. */

@@ -1,35 +1,17 @@
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidBatchError } from '../errors.js';
 import type { FlatContainer } from './container.js';
-import { filledTensor, resize } from './resize.js';
+import { type Chunk, LeafRows } from './leaf-rows.js';
 import type { Rows } from './list-rows.js';
+import { resize } from './resize.js';
 import {
   type BatchAxes,
-  type LeafTemplate,
   type SharedLeaves,
   type Template,
   templateOf,
   type VariableAxes,
-  type VariableAxis,
 } from './template.js';
-import {
-  blankOf,
-  bytesOf,
-  copyOf,
-  copyOfRows,
-  copyPadded,
-  copyRows,
-  isIntact,
-  rowsOf,
-  zeroTensor,
-} from './tensor.js';
-
-/** Consecutive rows in the leaves of one item. */
-interface Chunk {
-  readonly leaves: readonly Tensor[];
-  readonly start: number;
-  readonly count: number;
-}
+import { bytesOf, copyOf, isIntact, rowsOf } from './tensor.js';
 
 /** Rows that are tensors or containers of tensors: references to rows of the given items. */
 export class TensorRows implements Rows {
@@ -138,6 +120,13 @@ export class TensorRows implements Rows {
     return new TensorRows(this.template, chunks);
   }
 
+  /** The leaves of all rows and `padding` more, whose rows are not copied yet. */
+  leafRows(padding: number): LeafRows[] {
+    return this.template.leaves.map(
+      (known, leaf) => new LeafRows(known, leaf, this.chunks, this.size, padding),
+    );
+  }
+
   gather(padding: number): FlatContainer {
     return this.template.with(this.gatherLeaves(padding));
   }
@@ -188,46 +177,7 @@ export class TensorRows implements Rows {
   }
 
   private gatherLeaves(padding: number): Tensor[] {
-    return this.template.leaves.map((known, leaf) => this.gatherLeaf(leaf, known, padding));
-  }
-
-  private gatherLeaf(
-    leaf: number,
-    { type, dims, axis, variable }: LeafTemplate,
-    padding: number,
-  ): Tensor {
-    const [first, ...others] = this.chunks;
-    if (axis === null) {
-      return copyOf(first!.leaves[leaf]!);
-    }
-    const isFilled = padding === 0 && this.chunks.every(({ leaves }) => isIntact(leaves[leaf]!));
-    if (isFilled && axis === 0 && others.length === 0) {
-      return copyOfRows(first!.leaves[leaf]!, first!.start, first!.count);
-    }
-    const whole = dims.with(axis, this.size + padding);
-    if (variable) {
-      const lengths = this.chunks.map(({ leaves }) => leaves[leaf]!.dims[variable.axis]!);
-      whole[variable.axis] = lengths.reduce((longest, length) => Math.max(longest, length), 0);
-      if (padding > 0 || lengths.some((length) => length < whole[variable.axis]!)) {
-        return this.gatherPadded(leaf, filledTensor(type, whole, variable.padWith), axis, variable);
-      }
-    }
-    const target = isFilled ? blankOf(type, whole) : zeroTensor(type, whole);
-    let at = 0;
-    for (const { leaves, start, count } of this.chunks) {
-      copyRows(target, at, leaves[leaf]!, start, count, axis);
-      at += count;
-    }
-    return target;
-  }
-
-  private gatherPadded(leaf: number, target: Tensor, axis: number, variable: VariableAxis): Tensor {
-    let at = 0;
-    for (const { leaves, start, count } of this.chunks) {
-      copyPadded(target, at, leaves[leaf]!, start, count, axis, variable.axis);
-      at += count;
-    }
-    return target;
+    return this.leafRows(padding).map((rows) => rows.gather());
   }
 
   /** True when its one row is an item without a batch axis. */

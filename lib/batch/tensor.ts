@@ -22,6 +22,9 @@ export interface Storage {
   new (buffer: ArrayBufferLike, offset: number, length: number): TypedData;
 }
 
+/** Elements in their shape. */
+export type Elements = Pick<Tensor, 'data' | 'dims'>;
+
 /** True for a tensor of any copy of onnxruntime-common, which `instanceof` would miss. */
 export function isTensor(value: unknown): value is Tensor {
   if (
@@ -231,6 +234,22 @@ const storageByName: ReadonlyMap<string, Storage> = new Map(
   [...storageClasses.values()].map((storage) => [storage.name, storage]),
 );
 
+/** The bytes of an element of a type of numbers. */
+export function elementSize(type: Tensor.Type): number {
+  return (storageClasses.get(type) ?? Float32Array).BYTES_PER_ELEMENT;
+}
+
+/** The memory of numbers as bytes. */
+export function bytesOfNumbers(data: TensorData): Uint8Array {
+  const { buffer, byteOffset, byteLength } = data as TypedData;
+  return new Uint8Array(buffer, byteOffset, byteLength);
+}
+
+/** Numbers as bytes, which have one more axis: the bytes of a number. */
+export function asBytes({ data, dims }: Elements): Elements {
+  return { data: bytesOfNumbers(data), dims: [...dims, (data as TypedData).BYTES_PER_ELEMENT] };
+}
+
 /** The class of the typed array, for a copy. A new Buffer would share the memory of a pool. */
 function storageOf<T extends TypedData>(data: T): new (from: number | T) => T {
   return (Buffer.isBuffer(data) ? Uint8Array : data.constructor) as new (from: number | T) => T;
@@ -243,9 +262,9 @@ function storageOf<T extends TypedData>(data: T): new (from: number | T) => T {
  * axes before it.
  */
 export function copyRows(
-  target: Tensor,
+  target: Elements,
   targetStart: number,
-  source: Tensor,
+  source: Elements,
   sourceStart: number,
   count: number,
   axis: number,
@@ -274,9 +293,9 @@ export function copyRows(
  * elements beyond the length of the rows stay as they are.
  */
 export function copyPadded(
-  target: Tensor,
+  target: Elements,
   targetStart: number,
-  source: Tensor,
+  source: Elements,
   sourceStart: number,
   count: number,
   axis: number,

@@ -52,7 +52,7 @@ export function tensorOfBytes(
     context.fail('has a byte that is neither 0 nor 1; BOOL holds these');
   }
   const isAligned = bytes.byteOffset % size === 0 && !BIG_ENDIAN;
-  const { buffer, byteOffset } = isAligned ? bytes : swapped(Uint8Array.from(bytes), size);
+  const { buffer, byteOffset } = isAligned ? bytes : swapped(new Uint8Array(bytes), size);
   return new Tensor(type, new storage(buffer, byteOffset, count), shape);
 }
 
@@ -141,13 +141,20 @@ export function textOf(bytes: Buffer, index: number, context: ReadContext): stri
 }
 
 function bytesOfStrings(strings: readonly string[]): Buffer {
-  const lengths = strings.map((text) => Buffer.byteLength(text));
-  const total = lengths.reduce((sum, length) => sum + LENGTH_BYTES + length, 0);
-  const bytes = Buffer.allocUnsafe(total);
-  let at = 0;
-  strings.forEach((text, i) => {
-    at = bytes.writeUInt32LE(lengths[i]!, at);
-    at += bytes.write(text, at);
-  });
+  const bytes = Buffer.allocUnsafe(sizeOfStrings(strings));
+  writeStrings(strings, bytes);
   return bytes;
+}
+
+/** The bytes that strings take in a BYTES tensor. */
+export function sizeOfStrings(strings: readonly string[]): number {
+  return strings.reduce((sum, text) => sum + LENGTH_BYTES + Buffer.byteLength(text), 0);
+}
+
+export function writeStrings(strings: readonly string[], bytes: Buffer): void {
+  let at = 0;
+  for (const text of strings) {
+    const length = bytes.write(text, at + LENGTH_BYTES);
+    at = bytes.writeUInt32LE(length, at) + length;
+  }
 }

@@ -83,15 +83,30 @@ export class EndpointConnection {
   }
 
   /** @throws EndpointFailure */
-  async call<Reply>(method: string, request: object, options: EndpointCall = {}): Promise<Reply> {
+  call<Reply>(method: string, request: object, options: EndpointCall): Promise<Reply> {
+    return this.send(method, this.encode(method, request), options);
+  }
+
+  /** The bytes of a request. */
+  encode(method: string, request: object): Buffer {
+    return this.loaded.service.service[method]!.requestSerialize(request);
+  }
+
+  /**
+   * Sends a request of these bytes. They are read until the reply is there; after a failure they may
+   * still be read.
+   *
+   * @throws EndpointFailure
+   */
+  async send<Reply>(method: string, request: Buffer, options: EndpointCall): Promise<Reply> {
     const metadata = await this.metadata();
-    const { path, requestSerialize, responseDeserialize } = this.loaded.service.service[method]!;
+    const { path, responseDeserialize } = this.loaded.service.service[method]!;
     const { client, endpoint } = this;
     const { deadline, signal } = options;
     return new Promise((resolve, reject) => {
       const call = client.makeUnaryRequest(
         path,
-        requestSerialize,
+        (encoded: Buffer) => encoded,
         responseDeserialize,
         request,
         metadata,

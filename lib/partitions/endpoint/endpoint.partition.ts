@@ -2,14 +2,16 @@ import type { Tensor } from 'onnxruntime-common';
 import type { Batch } from '../../batch/batch.js';
 import { CallCancelledError, isA, PartitionLostError } from '../../errors.js';
 import type { GrpcInferResponse } from '../../protocol/grpc-messages.js';
+import { requestBytes } from '../../protocol/request-bytes.js';
+import { MessageMemory } from './message-memory.js';
 import {
   type BatchInfo,
   type BatchListener,
   type BatchTerms,
   NO_TERMS,
 } from '../batch-function.js';
-import { inSteps, type RunSession } from '../onnx/fixed-batch.js';
-import { feedsOf, ModelReply } from '../onnx/model-ports.js';
+import { inSteps, type RunStep } from '../onnx/fixed-batch.js';
+import { feedsOf, inputsAmong, ModelReply } from '../onnx/model-ports.js';
 import type { ModelSignature } from '../onnx/model-signature.js';
 import { NotStartedError, type PartitionResult } from '../partition.js';
 import type { Worker } from '../worker/supervised.partition.js';
@@ -17,7 +19,7 @@ import type { Loaded } from '../worker/worker-protocol.js';
 import type { EndpointConnection } from './endpoint-connection.js';
 import { batchErrorOf, EndpointFailure } from './endpoint-errors.js';
 import type { RemoteModel } from './endpoint-options.js';
-import { isOwnMemory, outputsOf, parametersOf, requestOf } from './infer-messages.js';
+import { isOwnMemory, outputsOf, parametersOf, requestHead } from './infer-messages.js';
 
 /** Milliseconds after the deadline of the callers, whose own timers cancel the call before. */
 const GRACE = 100;
@@ -30,6 +32,7 @@ export class EndpointPartition implements Worker {
   private readonly reply: ModelReply;
   private running: { readonly call: AbortController; readonly end: Promise<unknown> } | undefined;
   private isClosed = false;
+  private readonly memory = new MessageMemory();
 
   /** The connection is acquired for it. */
   constructor(
@@ -45,22 +48,24 @@ export class EndpointPartition implements Worker {
   }
 
   async run(batch: Batch, { hooks }: BatchInfo, listener: BatchListener): Promise<PartitionResult> {
-    const { connection, reply, signature } = this;
+    const { connection, reply } = this;
     if (connection.lost) {
       throw new NotStartedError(connection.lost.message, { cause: connection.lost });
     }
-    const feeds = feedsOf(batch.gather(), signature.inputs);
     const names = hooks.length === 0 ? reply.names : [...new Set([...reply.names, ...hooks])];
     const call = new AbortController();
-    listener.onLeft?.(() => call.abort());
-    const end = this.send(feeds, names, listener.terms?.() ?? NO_TERMS, call.signal);
+    const end = this.send(batch, names, listener.terms?.() ?? NO_TERMS, call.signal);
     const running = (this.running = { call, end });
+    let isOver = false;
+    // Callers also leave with their rows; an abort then would cancel nothing, and cost an error.
+    listener.onLeft?.(() => isOver || call.abort());
     try {
       const outputs = await end;
       hooks.forEach((hook) => listener.hook(hook, outputs[hook]));
       const tensors = reply.names.map((name) => outputs[name]!);
       return { output: reply.of(tensors), own: isOwnMemory(tensors) };
     } finally {
+      isOver = true;
       this.running = this.running === running ? undefined : this.running;
     }
   }
@@ -85,34 +90,43 @@ export class EndpointPartition implements Worker {
   }
 
   private send(
-    feeds: readonly Tensor[],
+    batch: Batch,
     names: readonly string[],
     terms: BatchTerms,
     signal: AbortSignal,
-  ): ReturnType<RunSession> {
-    const { fixedBatch } = this.signature;
-    const run: RunSession = (rows, outputs) => this.infer(rows, outputs, terms, signal);
-    return (fixedBatch === undefined ? run : inSteps(run, this.signature, fixedBatch))(
-      feeds,
-      names,
-    );
+  ): ReturnType<RunStep> {
+    const { signature } = this;
+    const run: RunStep = (rows, outputs) => this.infer(rows, outputs, terms, signal);
+    return signature.fixedBatch === undefined
+      ? run(batch, names)
+      : inSteps(
+          run,
+          signature,
+          signature.fixedBatch,
+        )(feedsOf(batch.gather(), signature.inputs), names);
   }
 
   private async infer(
-    feeds: readonly Tensor[],
+    rows: Batch,
     names: readonly string[],
     terms: BatchTerms,
     signal: AbortSignal,
   ): Promise<Record<string, Tensor>> {
     const { connection, model, signature, url } = this;
-    const request = requestOf(model, signature.inputs, feeds, names, parametersOf(terms));
+    const feeds = inputsAmong(rows.leafRows(), signature.inputs);
+    const head = requestHead(model, signature.inputs, feeds, names, parametersOf(terms));
+    const request = requestBytes(connection.encode('ModelInfer', head), feeds, (length) =>
+      this.memory.take(length),
+    );
     const left = terms.deadline - performance.now() + GRACE;
     const deadline = left < Infinity ? new Date(Date.now() + left) : undefined;
     try {
-      const answer = await connection.call<GrpcInferResponse>('ModelInfer', request, {
+      const answer = await connection.send<GrpcInferResponse>('ModelInfer', request, {
         deadline,
         signal,
       });
+      // gRPC copied the message before it was sent. A call that failed may not have come to that.
+      this.memory.give(request);
       return outputsOf(answer, names, signature, url);
     } catch (cause) {
       if (!isA(cause, EndpointFailure)) {

@@ -1,12 +1,14 @@
 import type { Tensor } from 'onnxruntime-common';
+import type { LeafRows } from '../../batch/leaf-rows.js';
 import { InvalidOutputError, isA, InvalidInputError } from '../../errors.js';
+import { datatypeOf } from '../../json/json-tensor.js';
 import { ReadContext } from '../../json/read-context.js';
 import type {
   GrpcInferRequest,
   GrpcInferResponse,
   GrpcParameters,
 } from '../../protocol/grpc-messages.js';
-import { fromGrpcTensors, toGrpcTensors } from '../../protocol/grpc-tensors.js';
+import { fromGrpcTensors } from '../../protocol/grpc-tensors.js';
 import type { BatchTerms } from '../batch-function.js';
 import type { ModelPort, ModelSignature } from '../onnx/model-signature.js';
 import type { RemoteModel } from './endpoint-options.js';
@@ -17,23 +19,24 @@ const MIDDLE_LEVEL = 3;
 /** The answer is in memory already; a tensor has at most as many axes as a batch may have. */
 const LIMITS = { bytes: Infinity, tensors: 1024, rank: 32, depth: Infinity, nodes: Infinity };
 
-/** The request for a run of tensors, in the order of the inputs. */
-export function requestOf(
+/** The request for a run of these tensors, in the order of the inputs, without their elements. */
+export function requestHead(
   { name, version }: RemoteModel,
   inputs: readonly ModelPort[],
-  feeds: readonly Tensor[],
+  feeds: readonly LeafRows[],
   outputs: readonly string[],
   parameters: GrpcParameters,
-): GrpcInferRequest {
-  const named = new Map(inputs.map((port, i) => [port.name, feeds[i]!]));
-  const { tensors, raw } = toGrpcTensors(named);
+): Omit<GrpcInferRequest, 'raw_input_contents'> {
   return {
     model_name: name,
     model_version: version,
     parameters,
-    inputs: tensors,
+    inputs: feeds.map(({ type, dims }, i) => ({
+      name: inputs[i]!.name,
+      datatype: datatypeOf(type),
+      shape: dims,
+    })),
     outputs: outputs.map((output) => ({ name: output })),
-    raw_input_contents: raw,
   };
 }
 

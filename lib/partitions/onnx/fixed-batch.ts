@@ -2,7 +2,6 @@ import type { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../batch/batch.js';
 import type { BatchAxes } from '../../batch/template.js';
 import { InvalidOutputError } from '../../errors.js';
-import { feedsOf } from './model-ports.js';
 import { axesOf, type ModelSignature } from './model-signature.js';
 
 type Named<T> = Record<string, T>;
@@ -13,9 +12,12 @@ export type RunSession = (
   names: readonly string[],
 ) => Promise<Named<Tensor>>;
 
+/** Runs a batch of `size` rows for these outputs by name. */
+export type RunStep = (rows: Batch, names: readonly string[]) => Promise<Named<Tensor>>;
+
 /** For a model whose file fixes the batch: that many rows at a time, the last step padded. */
 export function inSteps(
-  run: RunSession,
+  run: RunStep,
   { inputs, outputs }: Pick<ModelSignature, 'inputs' | 'outputs'>,
   size: number,
 ): RunSession {
@@ -33,8 +35,7 @@ export function inSteps(
     }
     const steps: Batch[] = [];
     for (const chunk of chunks) {
-      const padded = chunk.pad(size - chunk.size).gather();
-      const output = await run(feedsOf(padded, inputs), fetches);
+      const output = await run(chunk.pad(size - chunk.size), fetches);
       steps.push(rowsOfStep(output, outputAxes, size).slice(0, chunk.size));
     }
     return Batch.merge(steps).release() as Named<Tensor>;

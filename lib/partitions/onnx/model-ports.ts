@@ -9,18 +9,26 @@ import { Tensor, zerosOf } from '../../batch/tensor.js';
 import { InvalidInputError } from '../../errors.js';
 import type { ModelPort, ModelSignature } from './model-signature.js';
 
-/** The tensors of rows in the order of the inputs. A bare tensor is the one input of a model. */
+/** The tensors of rows in the order of the inputs. */
 export function feedsOf(rows: FlatRows, inputs: readonly ModelPort[]): Tensor[] {
-  if (!(rows instanceof FlatContainer)) {
-    throw new InvalidInputError('A model runs tensors, and was given plain values');
-  }
-  const { leaves } = rows;
-  return inputs.length === 1 && leaves.length === 1
-    ? [leaves[0]!.tensor]
-    : inputs.map(({ name }) => leafNamed(name, leaves).tensor);
+  const leaves = rows instanceof FlatContainer ? rows.leaves : undefined;
+  return inputsAmong(leaves, inputs).map(({ tensor }) => tensor);
 }
 
-function leafNamed(name: string, leaves: readonly Leaf[]): Leaf {
+/** The leaves in the order of the inputs. A bare tensor is the one input of a model. */
+export function inputsAmong<T extends Pick<Leaf, 'path'>>(
+  leaves: readonly T[] | undefined,
+  inputs: readonly ModelPort[],
+): readonly T[] {
+  if (!leaves) {
+    throw new InvalidInputError('A model runs tensors, and was given plain values');
+  }
+  return inputs.length === 1 && leaves.length === 1
+    ? leaves
+    : inputs.map(({ name }) => leafNamed(name, leaves));
+}
+
+function leafNamed<T extends Pick<Leaf, 'path'>>(name: string, leaves: readonly T[]): T {
   const leaf = leaves.find(({ path }) => path === name);
   if (!leaf) {
     throw new InvalidInputError(`The input "${name}" is missing`);

@@ -1,9 +1,9 @@
 import type { InferenceSession } from 'onnxruntime-common';
 import { Tensor } from '../../batch/tensor.js';
 import { ServingLoadError } from '../../errors.js';
-import { inSteps, type RunSession } from './fixed-batch.js';
+import { inSteps, type RunSession, type RunStep } from './fixed-batch.js';
 import { sessionOf } from './model-content.js';
-import { ModelReply } from './model-ports.js';
+import { feedsOf, ModelReply } from './model-ports.js';
 import { ModelStates } from './model-states.js';
 import { type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
@@ -90,8 +90,9 @@ function modelOf(
   const runWhole: RunSession = (feeds, names) =>
     session.run(Object.fromEntries(inputs.map(({ name }, i) => [name, feedOf(feeds[i]!)])), names);
   const runOnce = onRun ? measured(runWhole, signature, onRun) : runWhole;
+  const runStep: RunStep = (rows, names) => runOnce(feedsOf(rows.gather(), inputs), names);
   const run =
-    fixedBatch === undefined ? runOnce : inSteps(runOnce, { inputs, outputs }, fixedBatch);
+    fixedBatch === undefined ? runOnce : inSteps(runStep, { inputs, outputs }, fixedBatch);
   return new OnnxModel(
     (feeds, names) => exclusively(() => run(feeds, names)),
     { signature, providers },

@@ -122,12 +122,23 @@ describe('The gRPC door of the Open Inference Protocol', () => {
     const module = await Test.createTestingModule({
       imports: [
         ServingModule.forRoot({
-          servings: [digits, wide, count, { name: 'held', useFactory: held.useFactory }],
+          servings: [
+            digits,
+            wide,
+            count,
+            { name: 'held', useFactory: held.useFactory },
+            {
+              name: 'narrow',
+              useFactory: held.useFactory,
+              batchSize: 1,
+              queue: { maxRows: 1 },
+            },
+          ],
         }),
         InferenceProtocolModule.forRoot({
           servings: [
             'digits',
-            ...['wide', 'held'].map((serving) => ({
+            ...['wide', 'held', 'narrow'].map((serving) => ({
               serving,
               inputs: { n: 'INT32' },
               outputs: { text: 'BYTES' },
@@ -247,11 +258,35 @@ describe('The gRPC door of the Open Inference Protocol', () => {
 
   it('[18.5] states when to try again, where an overloaded serving knows it', async () => {
     const client = await open();
+    const answered = call(client, 'ModelInfer', number('narrow', 1));
+    await until(() => held.batches.length > 0);
+    release();
+    await answered;
+    const running = call(client, 'ModelInfer', number('narrow', 2));
+    await until(() => held.batches.length > 0);
+    const queued = call(client, 'ModelInfer', number('narrow', 3));
+    await until(() => app!.get(ServingService).get('narrow').queued > 0);
+
     const error = (await failureOf(
-      call(client, 'ModelInfer', { ...image(1), parameters: { timeout: { int64_param: 1 } } }),
+      call(client, 'ModelInfer', number('narrow', 4)),
     )) as ServiceError;
-    expect([4, 14]).toContain(error.code);
-    expect(error.details).toMatch(/SERVING_DEADLINE/);
+
+    expect([error.code, error.details]).toEqual([14, expect.stringMatching(/SERVING_OVERLOADED/)]);
+    // A second, since batches take less than one.
+    expect(error.metadata.get('grpc-retry-pushback-ms')).toEqual(['1000']);
+    release();
+    await running;
+    await until(() => held.batches.length > 0);
+    release();
+    await queued;
+  });
+
+  it('[18.5] states no time to try again for a request that is wrong', async () => {
+    const client = await open();
+    const error = (await failureOf(
+      call(client, 'ModelInfer', { ...image(1), model_name: 'nix' }),
+    )) as ServiceError;
+    expect([error.code, error.metadata.get('grpc-retry-pushback-ms')]).toEqual([5, []]);
   });
 
   it('[18.13] refuses a message larger than the limit of bodies', async () => {
@@ -417,6 +452,38 @@ describe('The gRPC door of the Open Inference Protocol', () => {
     await closing;
     app = undefined;
     expect(await codeOf(call(client, 'ServerLive'))).toBe(14);
+  });
+
+  it('[18.19] answers the requests of a stream that has sent them when the application shuts down', async () => {
+    const client = await open();
+    const stream = streamOf(client);
+    const messages: StreamMessage[] = [];
+    stream.on('data', (message: StreamMessage) => messages.push(message));
+    stream.write(number('wide', 1, 'before'));
+    await until(() => messages.length === 1);
+    const ids = Array.from({ length: 20 }, (_, i) => `${i}`);
+    ids.forEach((id) => stream.write(number('held', 1, id)));
+    const serving = app!.get(ServingService).get('held');
+    const arrived = (): number =>
+      serving.queued + held.batches.reduce((sum, { rows }) => sum + rows.length, 0);
+    await until(() => arrived() === ids.length);
+
+    const closing = app!.close();
+    const ended = once(stream, 'end');
+    const finishing = (async () => {
+      while (messages.length <= ids.length) {
+        await until(() => held.batches.length > 0 || messages.length > ids.length);
+        release();
+      }
+    })();
+    await Promise.all([ended, finishing]);
+
+    expect(messages.map(({ error_message }) => error_message)).toEqual(
+      Array.from(messages, () => ''),
+    );
+    expect(messages.map(({ infer_response }) => infer_response.id)).toEqual(['before', ...ids]);
+    await closing;
+    app = undefined;
   });
 
   it('[18.19] fails the boot with the address where the port is in use', async () => {

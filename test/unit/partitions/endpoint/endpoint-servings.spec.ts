@@ -44,6 +44,7 @@ const call = async (
   options?: object,
 ): Promise<number> => (await serving.batchedRun(row(value), options)).y!.data[0] as number;
 
+const float32 = (bytes: Buffer): Float32Array => new Float32Array(Uint8Array.from(bytes).buffer);
 const wide = (elements: number) => ({
   x: new Tensor('float32', new Float32Array(elements).fill(3), [elements / 40, 40]),
 });
@@ -77,6 +78,51 @@ describe('a serving with an endpoint', () => {
     expect(replies).toEqual([2, 4, 6, 8, 10, 12, 14, 16]);
     expect(endpoint.calls.map(({ request }) => request.inputs[0]!.shape)).toEqual([['8', '2']]);
     expect(endpoint.asked).toContain('double/');
+  });
+
+  it('[19.1] gives each caller its own rows while batches of all sizes run, fail and are cancelled', async () => {
+    const endpoint = await open();
+    endpoint.script.inputs = [
+      { name: 'b', datatype: 'UINT8', shape: [-1, 3] },
+      { name: 'a', datatype: 'FP32', shape: [-1, 2] },
+    ];
+    endpoint.script.answer = async ({ raw_input_contents: [b, a], inputs }) => {
+      const [marks, numbers] = [b!, float32(a!)];
+      await turn();
+      if (numbers.includes(-1)) {
+        return status(3, 'a row is -1');
+      }
+      const sums = numbers.map((number, i) => number + marks[Math.floor(i / 2) * 3]!);
+      return {
+        outputs: [{ name: 'y', datatype: 'FP32', shape: inputs[1]!.shape }],
+        raw_output_contents: [Buffer.from(sums.buffer)],
+      };
+    };
+    const serving = await serve(endpoint, { batchSize: 8 });
+    const ask = async (n: number): Promise<unknown> => {
+      const [rows, fails, leaves] = [1 + (n % 5), n % 11 === 0, n % 7 === 0];
+      const first = fails ? -1 : n;
+      const numbers = Float32Array.from({ length: 2 * rows }, (_, i) => first + i * 1000);
+      const leaving = new AbortController();
+      const running = serving.batchedRun(
+        {
+          a: new Tensor('float32', numbers, [rows, 2]),
+          b: new Tensor('uint8', new Uint8Array(3 * rows).fill(n), [rows, 3]),
+        },
+        { signal: leaving.signal },
+      );
+      if (leaves) {
+        await turn();
+        leaving.abort();
+      }
+      return running.then(
+        ({ y }) => expect(y!.data).toEqual(numbers.map((number) => number + n)),
+        (error: Error) => expect(fails || leaves ? 'expected' : error.message).toBe('expected'),
+      );
+    };
+    for (let round = 0; round < 10; round++) {
+      await Promise.all(Array.from({ length: 3 * round + 1 }, (_, i) => ask(20 * round + i)));
+    }
   });
 
   it('[19.1] sends runs of run() one by one', async () => {

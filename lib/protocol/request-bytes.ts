@@ -1,0 +1,76 @@
+import { elementSize } from '../batch/tensor.js';
+import type { LeafRows } from '../batch/leaf-rows.js';
+import { swapOnBigEndian } from '../json/element-types.js';
+import { sizeOfStrings, writeStrings } from './tensor-bytes.js';
+
+/** The key of `raw_input_contents` in a message: field 7, whose values state their length. */
+const RAW_CONTENTS = (7 << 3) | 2;
+
+/** The bytes of one tensor in a message. */
+interface Content {
+  readonly byteLength: number;
+  write(room: Buffer): void;
+}
+
+/**
+ * The bytes of a `ModelInferRequest`. Its rows are copied once, from the memory of the callers to
+ * their place in the message.
+ *
+ * @param head the message without `raw_input_contents`, which is its last field
+ * @param inputs the tensors in the order of `inputs` in the head
+ * @param allocate returns memory for a message of that length
+ */
+export function requestBytes(
+  head: Uint8Array,
+  inputs: readonly LeafRows[],
+  allocate: (length: number) => Buffer,
+): Buffer {
+  const contents = inputs.map(contentOf);
+  const length = contents.reduce(
+    (sum, { byteLength }) => sum + 1 + lengthOfVarint(byteLength) + byteLength,
+    head.length,
+  );
+  const message = allocate(length);
+  message.set(head);
+  let at = head.length;
+  for (const content of contents) {
+    message[at] = RAW_CONTENTS;
+    at = writeVarint(message, at + 1, content.byteLength);
+    content.write(message.subarray(at, (at += content.byteLength)));
+  }
+  return message;
+}
+
+function contentOf(rows: LeafRows): Content {
+  if (rows.type === 'string') {
+    const strings = rows.gather().data as string[];
+    return { byteLength: sizeOfStrings(strings), write: (room) => writeStrings(strings, room) };
+  }
+  const size = elementSize(rows.type);
+  return {
+    byteLength: rows.dims.reduce((product, dim) => product * dim, size),
+    write(room) {
+      rows.write(room);
+      swapOnBigEndian(room, size);
+    },
+  };
+}
+
+function lengthOfVarint(value: number): number {
+  let length = 1;
+  for (let rest = value; rest > 0x7f; rest = Math.floor(rest / 0x80)) {
+    length++;
+  }
+  return length;
+}
+
+/** Writes 7 bits in each byte, the lowest first. Returns the index after them. */
+function writeVarint(message: Buffer, start: number, value: number): number {
+  let at = start;
+  let rest = value;
+  for (; rest > 0x7f; rest = Math.floor(rest / 0x80)) {
+    message[at++] = (rest % 0x80) | 0x80;
+  }
+  message[at++] = rest;
+  return at;
+}

@@ -20,7 +20,7 @@ import { blocksOf } from '../starters/starter.js';
 import { registryMissing } from '../../fixtures/registry.js';
 
 const root = fileURLToPath(new URL('../../..', import.meta.url));
-const sample = join(root, 'sample/07-ticket-desk');
+const sample = join(root, 'sample/07-production');
 const read = (file: string) => readFileSync(join(sample, file), 'utf8');
 
 /** The key of the README. */
@@ -130,8 +130,8 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
   });
 
   it('The request of the README gets the answer of the README', async () => {
-    const [curl] = blocksOf('sample/07-ticket-desk/README.md', 'sh', 'curl') as [string];
-    const [json] = blocksOf('sample/07-ticket-desk/README.md', 'json', 'topic') as [string];
+    const [curl] = blocksOf('sample/07-production/README.md', 'sh', 'curl') as [string];
+    const [json] = blocksOf('sample/07-production/README.md', 'json', 'topic') as [string];
     const printed = await run('bash', ['-ec', curl.replace('localhost:3000', desk.url)], image);
 
     const { confidence, ...answer } = JSON.parse(json) as Answer;

@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'nestjs-serving';
-import { meanVector } from '../../../sample/07-ticket-desk/src/embedder.serving.js';
-import { nearestTopic } from '../../../sample/07-ticket-desk/src/nearest-topic.js';
-import { digestOf, tenantsOf } from '../../../sample/07-ticket-desk/src/settings.js';
+import { meanVector } from '../../../sample/07-production/src/embedder.serving.js';
+import { nearestTopic } from '../../../sample/07-production/src/nearest-topic.js';
+import { digestOf, tenantsOf } from '../../../sample/07-production/src/settings.js';
 
 const example = (topic: string, text: string, ...vector: number[]) => ({
   topic,

@@ -1,5 +1,10 @@
 import { Inject, Injectable, NotFoundException, type OnApplicationBootstrap } from '@nestjs/common';
-import { InjectServing, type Serving, type ServingVersion, type VersionStatus } from 'nestjs-serving';
+import {
+  InjectServing,
+  type Serving,
+  type ServingVersion,
+  type VersionStatus,
+} from 'nestjs-serving';
 import { modelFile } from './model-file.js';
 import { type Canary, type Settings, settings } from './settings.js';
 

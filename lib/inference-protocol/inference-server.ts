@@ -121,7 +121,7 @@ export class InferenceServer implements OnModuleInit, OnApplicationShutdown {
   /** Of one model, or of all. */
   statistics(name = '', version?: string): readonly ModelStatistics[] {
     const models = name === '' ? this.models.loaded : [this.models.toRun(name, version)];
-    return models.map((model) => this.counts.get(model)!.of(model));
+    return models.flatMap((model) => this.counts.get(model)!.of(model, version));
   }
 
   infer(request: InferenceRequest, caller: InferenceCaller): Promise<InferenceReply> {
@@ -143,10 +143,13 @@ export class InferenceServer implements OnModuleInit, OnApplicationShutdown {
     });
   }
 
-  /** `parameters` are the names of those that the client sent. */
-  load(name: string, parameters: Iterable<string> = []): void {
+  /**
+   * Offers a model that was unloaded; loads the file of another one again, beside the present one,
+   * which goes on if that fails. `parameters` are the names of those that the client sent.
+   */
+  async load(name: string, parameters: Iterable<string> = []): Promise<void> {
     this.checkRepository();
-    this.models.load(name, parameters);
+    await this.models.load(name, parameters);
   }
 
   unload(name: string): void {

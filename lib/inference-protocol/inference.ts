@@ -36,7 +36,7 @@ export class Inference {
     }
     checkRequest(model, request);
     const input = callInputOf(model.inputs, request);
-    const options = callOptionsOf(request.parameters, caller);
+    const options = callOptionsOf(request, caller);
     return replyTo(model, request, await this.call(model, request, input, options));
   }
 
@@ -55,7 +55,7 @@ export class Inference {
     }
     checkRequest(model, request);
     const input = callInputOf(model.inputs, request);
-    const options = callOptionsOf(request.parameters, caller);
+    const options = callOptionsOf(request, caller);
     const isOne = input.rows !== undefined && isShaped(model);
     if (isOne && input.rows.length !== 1) {
       throw new InvalidInputError(
@@ -197,7 +197,7 @@ function replyTo(
 function emptyReply(model: OfferedModel, { id, version }: InferenceRequest): InferenceReply {
   return {
     model: model.name,
-    version: version || model.versions.at(-1)!,
+    version: version || model.activeVersion,
     id: id || undefined,
     outputs: new Map(),
   };

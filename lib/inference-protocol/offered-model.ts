@@ -1,3 +1,4 @@
+import { DEFAULT_VERSION } from '../definition/option-rules.js';
 import type { ServingSignature, TensorSignature } from '../definition/serving-signature.js';
 import { datatypeOf } from '../json/json-tensor.js';
 import { LocalServing } from '../serving/local-serving.js';
@@ -59,8 +60,13 @@ export class OfferedModel {
   }
 
   /** The versions that a request may name; the last one answers a request that names none. */
-  get versions(): readonly [string, ...string[]] {
-    return ['1'];
+  get versions(): readonly string[] {
+    return this.profile?.versions ?? [DEFAULT_VERSION];
+  }
+
+  /** The version that answers a request that names none, unless it falls into a canary's share. */
+  get activeVersion(): string {
+    return this.versions.at(-1)!;
   }
 
   /** Undefined for a handle without partitions of its own. */
@@ -89,6 +95,14 @@ export class OfferedModel {
   /** Whether a request may have several replies. */
   get isDecoupled(): boolean {
     return this.offer.decoupled ?? this.profile?.isSequence ?? false;
+  }
+
+  /** Loads the file of the active version again; nothing for code of the application. */
+  async reload(): Promise<void> {
+    const runner = this.profile?.runner;
+    if (runner === 'model' || runner === 'file') {
+      await this.own.reload({ version: this.activeVersion });
+    }
   }
 
   get hasSequences(): boolean {

@@ -80,8 +80,8 @@ export class OfferedModels {
     return model;
   }
 
-  /** Offers the model again. Takes no files and no other configuration. */
-  load(name: string, parameters: Iterable<string>): void {
+  /** Offers the model again, or reloads it. Takes no files and no other configuration. */
+  async load(name: string, parameters: Iterable<string>): Promise<void> {
     const model = this.find(name);
     const [parameter] = parameters;
     if (parameter !== undefined) {
@@ -90,7 +90,11 @@ export class OfferedModels {
           'its definition is in the application',
       );
     }
-    model.isUnloaded = false;
+    if (model.isUnloaded) {
+      model.isUnloaded = false;
+    } else {
+      await model.reload();
+    }
   }
 
   /** Refuses the calls of clients from now on. The serving itself goes on. */

@@ -1,16 +1,25 @@
 import { LONGEST_DELAY } from '../definition/option-rules.js';
 import { InvalidInputError } from '../errors.js';
 import { formatValue } from '../format.js';
-import type { InferenceCaller, Parameters, ParameterValue } from './inference-request.js';
+import type {
+  InferenceCaller,
+  InferenceRequest,
+  Parameters,
+  ParameterValue,
+} from './inference-request.js';
 
 /** The priority of the protocol that is the default of a serving; 1 is the highest. */
 const MIDDLE_PRIORITY = 3;
 const HIGHEST = 10;
 
-/** The options of a call, from the parameters of its request and its caller. */
-export function callOptionsOf(parameters: Parameters, caller: InferenceCaller) {
+/** The options of a call, from its request and its caller. */
+export function callOptionsOf(
+  { parameters, version }: Pick<InferenceRequest, 'parameters' | 'version'>,
+  caller: InferenceCaller,
+) {
   const { signal, tenant, origin } = caller;
   return {
+    ...(version && { version }),
     priority: priorityOf(parameters),
     timeout: timeoutOf(parameters, caller),
     ...(signal && { signal }),

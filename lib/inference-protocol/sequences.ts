@@ -5,8 +5,8 @@ import type { ServingSession, SessionCallOptions } from '../sessions/serving-ses
 import type { OfferedModel } from './offered-model.js';
 import type { SequenceStep } from './parameters.js';
 
-/** The options of a step: those of its call, of which the tenant holds for the whole sequence. */
-type StepOptions = SessionCallOptions & { readonly tenant?: string };
+/** The options of a step: those of its call, of which tenant and version hold for the sequence. */
+type StepOptions = SessionCallOptions & { readonly tenant?: string; readonly version?: string };
 
 /**
  * The open sequences of clients: each is a session of its serving, which limits their number and the
@@ -24,11 +24,13 @@ export class Sequences {
     model: OfferedModel,
     step: SequenceStep,
     input: unknown,
-    { tenant, ...options }: StepOptions,
+    { tenant, version, ...options }: StepOptions,
   ): Promise<unknown> {
     // No client enters a sequence of another tenant.
-    const key = JSON.stringify([tenant ?? null, model.name, model.versions.at(-1), step.key]);
-    const session = step.isFirst ? this.start(model, key, tenant) : this.find(model, key, step);
+    const key = JSON.stringify([tenant ?? null, model.name, version ?? null, step.key]);
+    const session = step.isFirst
+      ? this.start(model, key, { tenant, version })
+      : this.find(model, key, step);
     let isOver = step.isLast;
     try {
       return await session.run(input, options);
@@ -44,7 +46,11 @@ export class Sequences {
   }
 
   /** A sequence of the same id, if there is one, ends after the steps that it was given. */
-  private start(model: OfferedModel, key: string, tenant: string | undefined): ServingSession {
+  private start(
+    model: OfferedModel,
+    key: string,
+    { tenant, version }: Partial<Pick<StepOptions, 'tenant' | 'version'>>,
+  ): ServingSession {
     const before = this.open.get(key);
     if (before) {
       this.end(key, before);
@@ -55,8 +61,9 @@ export class Sequences {
         `The sequences of model "${model.name}" run on other nodes, and not through this one`,
       );
     }
-    const session: ServingSession = own.openSession(tenant === undefined ? {} : { tenant }, () =>
-      this.forget(key, session),
+    const session: ServingSession = own.openSession(
+      { ...(tenant !== undefined && { tenant }), ...(version !== undefined && { version }) },
+      () => this.forget(key, session),
     );
     this.open.set(key, session);
     return session;

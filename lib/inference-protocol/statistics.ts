@@ -1,4 +1,5 @@
 import type { Subscription } from 'rxjs';
+import { DEFAULT_VERSION } from '../definition/option-rules.js';
 import type { BatchEndEvent, CallEndEvent } from '../events/serving-event.js';
 import type { OfferedModel } from './offered-model.js';
 
@@ -43,8 +44,48 @@ export interface BatchStatistics {
   readonly compute_output: Duration;
 }
 
-/** Counts the calls and batches of the serving of a model, whoever makes them. */
+/** Counts the calls and batches of the serving of a model, whoever makes them, by its versions. */
 export class StatisticsOfModel {
+  private readonly byVersion = new Map<string, StatisticsOfVersion>();
+  private hasCache = false;
+
+  /** Counts from now on, until the subscription ends. */
+  observe({ own, profile }: OfferedModel): Subscription | undefined {
+    this.hasCache = profile?.hasCache ?? false;
+    // A handle that a test puts in place of a serving may be without events.
+    const subscription = own
+      .eventsOf?.('call:end')
+      .subscribe((event) => this.countsOf(event.version).ended(event));
+    subscription?.add(
+      own.eventsOf('batch:end').subscribe((event) => this.countsOf(event.version).ran(event)),
+    );
+    return subscription;
+  }
+
+  /** Of one version, or of all that the model has now. */
+  of({ name, versions }: OfferedModel, version = ''): readonly ModelStatistics[] {
+    for (const label of this.byVersion.keys()) {
+      if (!versions.includes(label)) {
+        this.byVersion.delete(label);
+      }
+    }
+    const asked = version === '' ? versions : [version];
+    return asked.map((label) => this.countsOf(label).of(name, label));
+  }
+
+  /** Events of other nodes have no version. */
+  private countsOf(version = DEFAULT_VERSION): StatisticsOfVersion {
+    const known = this.byVersion.get(version);
+    if (known) {
+      return known;
+    }
+    const counts = new StatisticsOfVersion(this.hasCache);
+    this.byVersion.set(version, counts);
+    return counts;
+  }
+}
+
+class StatisticsOfVersion {
   private readonly stages = Object.fromEntries(STAGES.map((stage) => [stage, none()])) as Readonly<
     Record<(typeof STAGES)[number], Duration>
   >;
@@ -52,21 +93,13 @@ export class StatisticsOfModel {
   private lastInference = 0;
   private rows = 0;
   private runs = 0;
-  private hasCache = false;
 
-  /** Counts from now on, until the subscription ends. */
-  observe({ own, profile }: OfferedModel): Subscription | undefined {
-    this.hasCache = profile?.hasCache ?? false;
-    // A handle that a test puts in place of a serving may be without events.
-    const subscription = own.eventsOf?.('call:end').subscribe((event) => this.ended(event));
-    subscription?.add(own.eventsOf('batch:end').subscribe((event) => this.ran(event)));
-    return subscription;
-  }
+  constructor(private readonly hasCache: boolean) {}
 
-  of({ name, versions }: OfferedModel): ModelStatistics {
+  of(name: string, version: string): ModelStatistics {
     return {
       name,
-      version: versions.at(-1)!,
+      version,
       last_inference: this.lastInference,
       inference_count: this.rows,
       execution_count: this.runs,
@@ -82,7 +115,7 @@ export class StatisticsOfModel {
     };
   }
 
-  private ended(event: CallEndEvent): void {
+  ended(event: CallEndEvent): void {
     const { stages } = this;
     const { preprocessing, waiting, running, postprocessing } = event;
     const total = preprocessing + waiting + running + postprocessing;
@@ -102,7 +135,7 @@ export class StatisticsOfModel {
     }
   }
 
-  private ran({ rows, runTime, revoked }: BatchEndEvent): void {
+  ran({ rows, runTime, revoked }: BatchEndEvent): void {
     if (revoked) {
       return;
     }

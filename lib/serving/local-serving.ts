@@ -114,10 +114,12 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** @internal The facts that a protocol states to its clients. */
   get profile(): ServingProfile {
     const { options, callbacks } = this;
-    const { lanes } = this.loaded.active;
+    const { labels, active } = this.loaded;
+    const { lanes } = active;
     const { batchSize, batchTimeout } = lanes.optionsOf(lanes.keys[0]!);
     return {
       runner: options.runner,
+      versions: [...labels.filter((label) => label !== active.label), active.label],
       batchSize,
       batchTimeout,
       maxRowsPerCall: options.queue.maxRowsPerCall,

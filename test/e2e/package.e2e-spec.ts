@@ -265,6 +265,11 @@ describe('The packed package', () => {
           closed: { status: 503, inTime: true },
         });
 
+        const inspected = await run('npx', ['nestjs-serving', 'inspect', 'digits.onnx'], {
+          cwd: app,
+        });
+        expect(inspected.stdout).toContain('image: float32[batch, 784] (rows on axis 0)');
+
         // First without a test runner and @nestjs/testing, then with both.
         await run('node', ['script.mjs'], { cwd: app });
         await run('npm', ['install', ...quietly, ...testingPackages(major)], { cwd: app });

@@ -1,4 +1,5 @@
 import { Logger } from '@nestjs/common';
+import { onAbort } from '../../context/call-options.js';
 import type { GrpcInferRequest } from '../../protocol/grpc-messages.js';
 import { errorAnswer } from '../error-answers.js';
 import type { InferenceCaller, StreamedReply } from '../inference-request.js';
@@ -63,14 +64,16 @@ async function read(
   stop: AbortSignal,
   onRequest: (message: GrpcInferRequest, endReading: () => void) => void,
 ): Promise<void> {
-  await new Promise<void>((resolve) => {
-    call.on('data', (message: GrpcInferRequest) => onRequest(message, resolve));
-    call.once('end', resolve).once('cancelled', resolve).once('close', resolve);
-    stop.addEventListener('abort', () => resolve());
-    if (stop.aborted || call.destroyed) {
-      resolve();
-    }
-  });
+  let end!: () => void;
+  const ended = new Promise<void>((resolve) => (end = resolve));
+  const forget = onAbort(stop, end);
+  call.on('data', (message: GrpcInferRequest) => onRequest(message, end));
+  call.once('end', end).once('cancelled', end).once('close', end);
+  if (call.destroyed) {
+    end();
+  }
+  await ended;
+  forget();
   call.removeAllListeners('data');
 }
 

@@ -78,8 +78,8 @@ export class ProtocolCalls {
   }
 
   @UseGuards(ProtocolGuards, RepositoryGuards)
-  RepositoryModelLoad({ model_name, parameters }: OfRepository): object {
-    this.server.load(model_name, Object.keys(parameters));
+  async RepositoryModelLoad({ model_name, parameters }: OfRepository): Promise<object> {
+    await this.server.load(model_name, Object.keys(parameters));
     return {};
   }
 

@@ -28,7 +28,7 @@ export class RepositoryController {
   @UseGuards(RepositoryGuards)
   async load(@Param('model') model: string, @Res() response: PlatformResponse): Promise<void> {
     const { parameters } = await this.body(response);
-    this.server.load(model, Object.keys(partsOf(parameters ?? {})));
+    await this.server.load(model, Object.keys(partsOf(parameters ?? {})));
     return answerWith(response, HttpStatus.OK, EMPTY);
   }
 

@@ -295,6 +295,7 @@ describeOnPlatforms('Servings while the application starts and runs', (listen) =
       rows: 2,
       batchSize: 2,
       fill: 1,
+      version: '1',
       reason: 'full',
       padding: 0,
       queued: 0,

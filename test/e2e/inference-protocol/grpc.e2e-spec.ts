@@ -1,4 +1,4 @@
-import { once } from 'node:events';
+import { getEventListeners, once } from 'node:events';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import {
   type CanActivate,
@@ -33,6 +33,7 @@ import {
   type InferenceProtocolOptions,
 } from 'nestjs-serving/inference-protocol';
 import { GrpcDoor } from '../../../lib/inference-protocol/grpc/grpc-door.js';
+import { ProtocolCalls } from '../../../lib/inference-protocol/grpc/protocol-calls.js';
 import type { StreamMessage } from '../../../lib/inference-protocol/grpc/grpc-types.js';
 import type { GrpcInferRequest, GrpcInferResponse } from '../../../lib/protocol/grpc-messages.js';
 import { loadInferenceService } from '../../../lib/protocol/grpc-service.js';
@@ -384,6 +385,20 @@ describe('The gRPC door of the Open Inference Protocol', () => {
     await once(stream, 'end');
     expect(messages.map(({ infer_response }) => infer_response.id)).toEqual(['a', 'b', 'c']);
     expect(messages.map(({ error_message }) => error_message !== '')).toEqual([false, true, false]);
+  });
+
+  it('[18.9] leaves nothing behind when streams have ended', async () => {
+    const client = await open();
+    const { signal } = app!.get(ProtocolCalls).stop;
+    for (let i = 0; i < 5; i++) {
+      const stream = streamOf(client);
+      stream.on('data', () => undefined);
+      stream.write(number('wide', i));
+      stream.end();
+      await once(stream, 'end');
+    }
+
+    await until(() => getEventListeners(signal, 'abort').length === 0);
   });
 
   it('[18.9] ends the stream with the status of the first error where the client asks for it', async () => {

@@ -1,4 +1,7 @@
 import { request as httpRequest, type IncomingMessage } from 'node:http';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { deflateSync, gunzipSync, gzipSync, inflateSync } from 'node:zlib';
 import { beforeEach, describe, expect, it } from '@jest/globals';
 import {
@@ -13,11 +16,18 @@ import {
   VersioningType,
 } from '@nestjs/common';
 import { map } from 'rxjs';
-import { defineServing, ServingModule, ServingService, Tensor } from 'nestjs-serving';
+import {
+  defineServing,
+  type ServingDefinition,
+  ServingModule,
+  ServingService,
+  Tensor,
+} from 'nestjs-serving';
 import {
   InferenceProtocolModule,
   type InferenceProtocolOptions,
 } from 'nestjs-serving/inference-protocol';
+import { gainModel } from '../../fixtures/models/models.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { until } from '../../fixtures/async/streams.js';
 import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
@@ -119,7 +129,7 @@ const zeros = (rows: number) => ({
 
 describeOnPlatforms('The Open Inference Protocol', (listen) => {
   const start = async (
-    options: InferenceProtocolOptions = {},
+    { more = [], ...options }: InferenceProtocolOptions & { more?: ServingDefinition[] } = {},
     configure?: (app: INestApplication) => unknown,
   ): Promise<{ readonly client: Client; readonly site: Site }> => {
     const site = await listen(
@@ -128,6 +138,7 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
           ServingModule.forRoot({
             servings: [
               digits,
+              ...more,
               ...tensors.map(({ type }) => tensorsOf(type)),
               defineServing({ name: 'held', batchSize: 1, useFactory: held.useFactory }),
               defineServing({ name: 'echo', useFactory: () => (rows: unknown) => rows }),
@@ -629,6 +640,36 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
     expect((await post('models/digits/load', key, config)).status).toBe(501);
     expect((await post('models/digits/load', key)).status).toBe(200);
     expect((await client.infer('digits', { inputs: [zeros(1)] })).status).toBe(200);
+  });
+
+  it('[18.11] Loading a model that is loaded reads its file again, and loses no call', async () => {
+    const folder = await mkdtemp(join(tmpdir(), 'protocol-'));
+    const model = join(folder, 'gain.onnx');
+    await writeFile(model, gainModel(2));
+    const { client } = await start({
+      servings: ['gain'],
+      repository: { guards: [KeyGuard] },
+      more: [defineServing({ name: 'gain', model })],
+    });
+    const x = { name: 'x', datatype: 'FP32', shape: [1, 2], data: [1, 1] };
+    const gain = async () => (await client.infer('gain', { inputs: [x] })).json;
+    const load = () =>
+      client.send('/v2/repository/models/gain/load', {
+        method: 'POST',
+        headers: { 'x-key': 'right' },
+      });
+    expect(await gain()).toMatchObject({ outputs: [{ data: [2, 2] }] });
+
+    await writeFile(model, gainModel(3));
+    const [loaded, during] = await Promise.all([load(), gain()]);
+    expect(loaded.status).toBe(200);
+    expect(during).toMatchObject({ model_version: '1' });
+    expect(await gain()).toMatchObject({ outputs: [{ data: [3, 3] }] });
+
+    await writeFile(model, 'no model');
+    expect((await load()).status).toBe(500);
+    expect(await gain()).toMatchObject({ outputs: [{ data: [3, 3] }] });
+    await rm(folder, { recursive: true });
   });
 
   it('[18.11] Without the option nobody loads or unloads', async () => {

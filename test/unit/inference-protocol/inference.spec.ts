@@ -337,8 +337,8 @@ describe('Inference', () => {
 
     expect(models.find('upper').isReady).toBe(false);
     expect(() => models.toRun('upper')).toThrow('Model "upper" was unloaded');
-    expect(() => models.load('upper', ['config'])).toThrow('"config" is not supported');
-    models.load('upper', []);
+    await expect(models.load('upper', ['config'])).rejects.toThrow('"config" is not supported');
+    await models.load('upper', []);
     expect(models.toRun('upper').isReady).toBe(true);
   });
 

@@ -7,8 +7,10 @@ const parameters = (entries: Readonly<Record<string, ParameterValue>>) =>
   new Map(Object.entries(entries));
 
 const timeoutOf = (timeout: ParameterValue, left?: number) =>
-  callOptionsOf(parameters({ timeout }), left === undefined ? {} : { deadline: Date.now() + left })
-    .timeout;
+  callOptionsOf(
+    { parameters: parameters({ timeout }) },
+    left === undefined ? {} : { deadline: Date.now() + left },
+  ).timeout;
 
 const keyOf = (id: ParameterValue) => sequenceStepOf(parameters({ sequence_id: id }))?.key;
 
@@ -22,7 +24,7 @@ describe('The parameters of a request', () => {
     [4n, -1],
     [2 ** 40, -10],
   ])('[18.7] The priority %s is %s in a call, 1 being the highest', (priority, own) => {
-    expect(callOptionsOf(parameters({ priority }), {}).priority).toBe(own);
+    expect(callOptionsOf({ parameters: parameters({ priority }) }, {}).priority).toBe(own);
   });
 
   it('[18.7] The timeout is in microseconds, and the earlier of it and the deadline counts', () => {
@@ -37,7 +39,10 @@ describe('The parameters of a request', () => {
 
   it('[18.7] Parameters that a call has no use for are tolerated', () => {
     expect(
-      callOptionsOf(parameters({ triton_enable_empty_final_response: true, any: 'x' }), {}),
+      callOptionsOf(
+        { parameters: parameters({ triton_enable_empty_final_response: true, any: 'x' }) },
+        {},
+      ),
     ).toEqual({ priority: undefined, timeout: undefined });
   });
 
@@ -48,7 +53,7 @@ describe('The parameters of a request', () => {
     ['timeout', true],
     ['timeout', Number.NaN],
   ])('[18.4] The parameter %s must not be %s', (name, value) => {
-    expect(() => callOptionsOf(parameters({ [name]: value }), {})).toThrow(
+    expect(() => callOptionsOf({ parameters: parameters({ [name]: value }) }, {})).toThrow(
       `The parameter "${name}" is`,
     );
   });

@@ -25,33 +25,35 @@ describe('The statistics of a model', () => {
     const subscription = statistics.observe(model);
     const none = { count: 0, ns: 0 };
 
-    expect(statistics.of(model)).toEqual({
-      name: 'slow',
-      version: '1',
-      last_inference: 0,
-      inference_count: 0,
-      execution_count: 0,
-      inference_stats: {
-        success: none,
-        fail: none,
-        queue: none,
-        compute_input: none,
-        compute_infer: none,
-        compute_output: none,
-        cache_hit: none,
-        cache_miss: none,
+    expect(statistics.of(model)).toEqual([
+      {
+        name: 'slow',
+        version: '1',
+        last_inference: 0,
+        inference_count: 0,
+        execution_count: 0,
+        inference_stats: {
+          success: none,
+          fail: none,
+          queue: none,
+          compute_input: none,
+          compute_infer: none,
+          compute_output: none,
+          cache_hit: none,
+          cache_miss: none,
+        },
+        batch_stats: [],
+        response_stats: {},
+        memory_usage: [],
       },
-      batch_stats: [],
-      response_stats: {},
-      memory_usage: [],
-    });
+    ]);
 
     await passTime(Promise.all([serving.batchedRun('a'), serving.batchedRun('b')]));
     await passTime(serving.batchedRun('bad').catch(() => undefined));
     subscription?.unsubscribe();
     await passTime(serving.batchedRun('later'));
 
-    const after = statistics.of(model);
+    const [after] = statistics.of(model);
     expect(after).toMatchObject({
       inference_count: 2,
       execution_count: 2,
@@ -68,7 +70,7 @@ describe('The statistics of a model', () => {
         { batch_size: 1, compute_infer: { count: 1, ns: 10_000_000 } },
       ],
     });
-    expect(after.last_inference).toBeGreaterThan(0);
+    expect(after!.last_inference).toBeGreaterThan(0);
     await later();
     await passTime(serving.close());
   });
@@ -96,7 +98,7 @@ describe('The statistics of a model', () => {
       await passTime(serving.batchedRun(text));
     }
 
-    expect(statistics.of(model).inference_stats).toMatchObject({
+    expect(statistics.of(model)[0]!.inference_stats).toMatchObject({
       success: { count: 3 },
       cache_hit: { count: 1 },
       cache_miss: { count: 2 },

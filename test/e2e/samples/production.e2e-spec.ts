@@ -62,7 +62,9 @@ const resources = parseAllDocuments(read('kubernetes.yaml')).map((document) => {
   return document.toJS() as { kind: string };
 });
 const kinds = new Map(resources.map((resource) => [resource.kind, resource] as const));
-const services = resources.filter(({ kind }) => kind === 'Service') as unknown as Service[];
+const kubernetesServices = resources.filter(
+  ({ kind }) => kind === 'Service',
+) as unknown as Service[];
 const { template, selector } = (kinds.get('Deployment') as unknown as Deployment).spec;
 const [container] = template.spec.containers as [Container];
 const portOf = (name: string) => container.ports.find((port) => port.name === name)!;
@@ -119,11 +121,6 @@ describeUnless(registryMissing ?? namespaceMissing, 'The sample of production', 
       headers: { 'content-type': 'application/json', 'x-api-key': key },
       body: JSON.stringify(body),
     });
-  const versionsAt = async (at: ImageProcess) => {
-    const headers = { 'x-api-key': operator };
-    const response = await fetch(`${at.url}/operator/versions`, { headers });
-    return (await response.json()) as VersionStatus[];
-  };
   const scrape = async () => (await fetch(desk.metricsUrl)).text();
 
   it.each([
@@ -440,8 +437,8 @@ describeUnless(registryMissing ?? namespaceMissing, 'The sample of production', 
       const [infer, rollout] = commands.filter((each) => /v2|operator/.test(each));
       const own = await start();
       try {
-        const runHere = (command: string) =>
-          run('bash', ['-ec', command.replaceAll('localhost:3000', own.url)], image);
+        const runHere = (text: string) =>
+          run('bash', ['-ec', text.replaceAll('localhost:3000', own.url)], image);
         const { outputs } = JSON.parse(await runHere(infer!)) as { outputs: [{ shape: number[] }] };
         expect(outputs[0].shape).toEqual([1, 384]);
         // The image is read-only, and has the file.
@@ -581,14 +578,16 @@ describeUnless(registryMissing ?? namespaceMissing, 'The sample of production', 
       expect(template.metadata.annotations['prometheus.io/port']).toBe(
         String(portOf('metrics').containerPort),
       );
-      const targets = services.map(({ spec }) => spec.ports.map(({ targetPort }) => targetPort));
+      const targets = kubernetesServices.map(({ spec }) =>
+        spec.ports.map(({ targetPort }) => targetPort),
+      );
       expect(targets).toEqual([['http'], ['grpc']]);
     });
 
     it('selects the pods of the deployment everywhere', () => {
       const budget = kinds.get('PodDisruptionBudget') as unknown as Deployment;
       expect(selector.matchLabels).toEqual(template.metadata.labels);
-      for (const service of services) {
+      for (const service of kubernetesServices) {
         expect(service.spec.selector).toEqual(template.metadata.labels);
       }
       expect(budget.spec.selector).toEqual(selector);
@@ -683,6 +682,13 @@ describeUnless(registryMissing ?? namespaceMissing, 'The sample of production', 
     });
   });
 });
+
+/** The versions that the operator sees. */
+async function versionsAt(at: ImageProcess): Promise<VersionStatus[]> {
+  const headers = { 'x-api-key': operator };
+  const response = await fetch(`${at.url}/operator/versions`, { headers });
+  return (await response.json()) as VersionStatus[];
+}
 
 /** The embedding of one text, by HTTP. */
 async function embeddingOf(text: string, at: ImageProcess, key: string): Promise<number[]> {

@@ -11,7 +11,7 @@ mkdir -p "$clients"
 environment() {
   name=$1
   shift
-  [ -x "$clients/$name/bin/python" ] || "$python" -m venv "$clients/$name"
+  "$clients/$name/bin/pip" --version >/dev/null 2>&1 || "$python" -m venv "$clients/$name"
   "$clients/$name/bin/pip" install --quiet --disable-pip-version-check "$@"
 }
 environment client 'tritonclient[http,grpc]==2.73.0' ml_dtypes==0.5.4 numpy==2.4.6

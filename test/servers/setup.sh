@@ -11,7 +11,7 @@ mkdir -p "$folder"
 environment() {
   name=$1
   shift
-  [ -x "$folder/$name/bin/python" ] || "$python" -m venv "$folder/$name"
+  "$folder/$name/bin/pip" --version >/dev/null 2>&1 || "$python" -m venv "$folder/$name"
   "$folder/$name/bin/pip" install --quiet --disable-pip-version-check "$@"
 }
 environment mlserver mlserver==1.7.1

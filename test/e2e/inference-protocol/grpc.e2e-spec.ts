@@ -21,6 +21,7 @@ import {
 } from '@grpc/grpc-js';
 import { load } from '@grpc/proto-loader';
 import {
+  type BatchContext,
   createServing,
   defineServing,
   ServingModule,
@@ -45,6 +46,16 @@ const digits = defineServing({ name: 'digits', model: 'sample/01-digits/model/di
 const held = new HeldFunction<number>();
 const release = (): void =>
   held.batches.splice(0).forEach(({ rows, finish }) => finish(rows.map(String)));
+
+/** Adds each number to the sum of its sequence. */
+const sums = defineServing({
+  name: 'sums',
+  sessions: {},
+  useFactory: () => (rows: number[], batch: BatchContext) => {
+    const { states } = batch as BatchContext & { states: (number | undefined)[] };
+    return rows.map((row, i) => (states[i] = (states[i] ?? 0) + row));
+  },
+});
 
 /** As long a text as its row says. */
 const wide = defineServing({
@@ -126,6 +137,7 @@ describe('The gRPC door of the Open Inference Protocol', () => {
             digits,
             wide,
             count,
+            sums,
             { name: 'held', useFactory: held.useFactory },
             {
               name: 'narrow',
@@ -350,6 +362,28 @@ describe('The gRPC door of the Open Inference Protocol', () => {
     expect(await codeOf(call(other, 'ModelInfer', number('wide', 1)))).toBe(14);
     await call(other, 'RepositoryModelLoad', { model_name: 'wide' });
     expect((await call(other, 'ModelInfer', number('wide', 1))).outputs.length).toBe(1);
+  });
+
+  it('[18.8] gives each call the tenant of the option, and no sequence to another tenant', async () => {
+    const client = await open({
+      servings: [{ serving: 'sums', inputs: { n: 'INT32' }, outputs: { sum: 'INT32' } }],
+      tenant: (context) =>
+        context.switchToRpc().getContext<Metadata>().get('x-tenant')[0]?.toString(),
+    });
+    const step = async (tenant: string, isFirst: boolean): Promise<number> => {
+      const parameters = {
+        sequence_id: { int64_param: 7 },
+        ...(isFirst && { sequence_start: { bool_param: true } }),
+      };
+      const request = { ...number('sums', 2), parameters };
+      const reply = await call(client, 'ModelInfer', request, { headers: { 'x-tenant': tenant } });
+      return reply.raw_output_contents[0]!.readInt32LE();
+    };
+
+    expect(await step('a', true)).toBe(2);
+    expect(await codeOf(step('b', false))).toBe(3);
+    expect(await step('b', true)).toBe(2);
+    expect(await step('a', false)).toBe(4);
   });
 
   it('[18.1] answers probes of gRPC itself', async () => {

@@ -12,7 +12,7 @@ import { ServingModule, ServingService, UnknownKeyError } from 'nestjs-serving';
 import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
 import { freePort } from '../../fixtures/http/free-port.js';
 
-const echo = { name: 'echo', useFactory: () => (texts: string[]) => texts };
+const echo = { name: 'echo', version: 'june', useFactory: () => (texts: string[]) => texts };
 
 @Module({ imports: [ServingModule.forRoot({ servings: [echo] }), ServingOpenTelemetryModule] })
 class AppModule {}

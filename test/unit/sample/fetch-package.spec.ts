@@ -84,7 +84,7 @@ describe('fetchPackage', () => {
   });
 
   it('All samples have the same copy of it', async () => {
-    const copies = ['02-semantic-search', '04-token-stream', '05-ocr', '07-ticket-desk'].map(
+    const copies = ['02-semantic-search', '04-token-stream', '05-ocr', '07-production'].map(
       (sample) =>
         readFile(
           new URL(`../../../sample/${sample}/src/fetch-package.ts`, import.meta.url),

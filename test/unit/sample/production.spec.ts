@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'nestjs-serving';
-import { meanVector } from '../../../sample/07-ticket-desk/src/embedder.serving.js';
-import { nearestTopic } from '../../../sample/07-ticket-desk/src/nearest-topic.js';
-import { digestOf, tenantsOf } from '../../../sample/07-ticket-desk/src/settings.js';
+import { meanVector } from '../../../sample/07-production/src/embedder.serving.js';
+import { nearestTopic } from '../../../sample/07-production/src/nearest-topic.js';
+import { canaryOf, digestOf, tenantsOf } from '../../../sample/07-production/src/settings.js';
 
 const example = (topic: string, text: string, ...vector: number[]) => ({
   topic,
@@ -74,4 +74,22 @@ describe('tenantsOf', () => {
   ])('The keys %j are refused', (keys) => {
     expect(() => tenantsOf(keys)).toThrow('Set API_KEYS to tenant:key');
   });
+});
+
+describe('canaryOf', () => {
+  it('A canary is a version and its per cent of the tenants', () => {
+    expect(canaryOf('july:10')).toEqual({ version: 'july', percent: 10 });
+    expect(canaryOf('v2.1-int8:100')).toEqual({ version: 'v2.1-int8', percent: 100 });
+    expect(canaryOf('')).toBeUndefined();
+    expect(canaryOf(undefined)).toBeUndefined();
+  });
+
+  it.each(['july', 'july:', ':10', 'july:101', 'july:1e1', '../june:10', 'a/b:10', '.hidden:10'])(
+    'The canary "%s" is refused',
+    (canary) => {
+      expect(() => canaryOf(canary)).toThrow(
+        `Set CANARY to version:percent, such as july:10, not "${canary}"`,
+      );
+    },
+  );
 });

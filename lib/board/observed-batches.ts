@@ -5,9 +5,8 @@ import type { SecondFigures } from './history.js';
 
 /** A batch as the board lists it. */
 export interface BatchLine {
-  readonly batch: number;
-  /** The second in which it ended. */
-  readonly second: number;
+  /** Increases with each batch of any serving. */
+  readonly number: number;
   /** The time when it ended, in milliseconds since 1970. */
   readonly at: number;
   readonly version?: string | undefined;
@@ -42,7 +41,8 @@ export class ObservedBatches {
   private count = 0;
   private readonly lines: BatchLine[] = [];
 
-  observe(event: BatchEndEvent, second: number): void {
+  /** `number` increases with each batch. */
+  observe(event: BatchEndEvent, number: number): void {
     if (event.revoked) {
       return;
     }
@@ -50,7 +50,7 @@ export class ObservedBatches {
     record(this.runs, event.runTime);
     this.rows += event.rows;
     this.places += event.batchSize;
-    this.lines[this.count++ % LINES] = lineOf(event, second);
+    this.lines[this.count++ % LINES] = lineOf(event, number);
   }
 
   /** The figures of the second that ends now. */
@@ -71,19 +71,18 @@ export class ObservedBatches {
     return figures;
   }
 
-  /** The latest batches that ended after this second, the oldest first. */
-  since(second: number): readonly BatchLine[] {
+  /** The latest batches after the one with this number, the oldest first. */
+  since(number: number): readonly BatchLine[] {
     const oldest = this.count % LINES;
     const all = [...this.lines.slice(oldest), ...this.lines.slice(0, oldest)];
-    return all.filter((line) => line.second > second);
+    return all.filter((line) => line.number > number);
   }
 }
 
-function lineOf(event: BatchEndEvent, second: number): BatchLine {
-  const { batch, version, origin, partition, rows, batchSize, padding, reason, steps } = event;
+function lineOf(event: BatchEndEvent, number: number): BatchLine {
+  const { version, origin, partition, rows, batchSize, padding, reason, steps } = event;
   return {
-    batch,
-    second,
+    number,
     at: Date.now(),
     version,
     key: event.key.slice(0, LONGEST_NAME),

@@ -9,6 +9,11 @@ import { type BatchLine, ObservedBatches } from './observed-batches.js';
 const SECOND = 1000;
 /** The seconds after the last request for which batches are still observed. */
 const SECONDS_OF_WATCH = 10;
+/**
+ * The batches that are observed in a second: an event costs microseconds, and the first batches of a
+ * second are enough for quantiles.
+ */
+const MOST_BATCHES = 1000;
 const NOT_OBSERVED = {
   fill: NaN,
   waitMedian: NaN,
@@ -66,6 +71,10 @@ export class Recorder {
   private timer: NodeJS.Timeout | undefined;
   private watch: Subscription | undefined;
   private viewedAt = -Infinity;
+  /** The number of the latest batch. */
+  private batches = 0;
+  /** The batches that were observed in this second. */
+  private batchesNow = 0;
 
   constructor(
     private readonly seconds: number,
@@ -87,20 +96,17 @@ export class Recorder {
   /** Someone looks at the board. */
   viewed(): void {
     this.viewedAt = this.second;
-    if (!this.watch) {
-      this.watchedSince = Date.now();
-      this.watch = this.service.eventsOf('batch:end').subscribe((event) => this.observe(event));
-    }
+    this.watchedSince ??= Date.now();
+    this.beginWatch();
   }
 
   historyOf(serving: string): History | undefined {
     return this.recorded.get(serving)?.history;
   }
 
-  /** The latest batches of the serving in the seconds after this one that are over. */
-  batchesOf(serving: string, second: number): readonly BatchLine[] {
-    const batches = this.observed.get(serving)?.since(second) ?? [];
-    return batches.filter((batch) => batch.second < this.second);
+  /** The latest batches of the serving after the one with this number, the oldest first. */
+  batchesOf(serving: string, number: number): readonly BatchLine[] {
+    return this.observed.get(serving)?.since(number) ?? [];
   }
 
   private tick(): void {
@@ -109,8 +115,11 @@ export class Recorder {
     }
     this.second++;
     this.addNew();
-    if (this.watch && this.second - this.viewedAt > SECONDS_OF_WATCH) {
+    this.batchesNow = 0;
+    if (this.second - this.viewedAt > SECONDS_OF_WATCH) {
       this.endWatch();
+    } else {
+      this.beginWatch();
     }
   }
 
@@ -128,12 +137,25 @@ export class Recorder {
     // Events name no servings but those of the application, so that the map is bounded.
     const observed = this.observed.get(serving) ?? new ObservedBatches();
     this.observed.set(serving, observed);
-    observed.observe(event, this.second);
+    observed.observe(event, ++this.batches);
+    if (++this.batchesNow === MOST_BATCHES) {
+      this.pauseWatch();
+    }
+  }
+
+  private beginWatch(): void {
+    if (this.batchesNow < MOST_BATCHES) {
+      this.watch ??= this.service.eventsOf('batch:end').subscribe((event) => this.observe(event));
+    }
+  }
+
+  private pauseWatch(): void {
+    this.watch?.unsubscribe();
+    this.watch = undefined;
   }
 
   private endWatch(): void {
-    this.watch?.unsubscribe();
-    this.watch = undefined;
+    this.pauseWatch();
     this.watchedSince = undefined;
     this.observed.clear();
   }

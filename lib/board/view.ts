@@ -22,6 +22,8 @@ export interface ViewQuery {
   readonly serving: string | undefined;
   /** The last second that the page has. */
   readonly since: number;
+  /** The number of the last batch that the page has. */
+  readonly batch: number;
 }
 
 /** Makes what the page shows. The list is made once a second, for all viewers. */
@@ -36,7 +38,7 @@ export class View {
   ) {}
 
   /** The reply to a poll of the page, as JSON. */
-  json({ serving, since }: ViewQuery): string {
+  json({ serving, since, batch }: ViewQuery): string {
     const { recorder } = this;
     const { second, watchedSince } = recorder;
     const rest = {
@@ -45,7 +47,7 @@ export class View {
       seconds: this.seconds,
       watchedSince,
       changes: this.allowsChanges,
-      detail: this.detail(serving, since),
+      detail: this.detail(serving, since, batch),
     };
     return `{"servings":${this.listText()},${JSON.stringify(rest).slice(1)}`;
   }
@@ -85,7 +87,7 @@ export class View {
     };
   }
 
-  private detail(name: string | undefined, since: number): object | undefined {
+  private detail(name: string | undefined, since: number, batch: number): object | undefined {
     const { recorder } = this;
     const serving = [...this.servings()].find(([each]) => each === name)?.[1];
     const history = name === undefined ? undefined : recorder.historyOf(name);
@@ -101,7 +103,7 @@ export class View {
       versions: serving.versions(),
       from: history.firstAfter(since),
       figures: history.since(since),
-      batches: recorder.batchesOf(name, since),
+      batches: recorder.batchesOf(name, batch),
     };
   }
 }

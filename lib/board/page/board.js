@@ -34,10 +34,10 @@ let announcedAt = -Infinity;
 async function poll() {
   clearTimeout(timer);
   const own = ++polls;
-  const { chosen, since } = page;
+  const { chosen, since, batches } = page;
   let pause = POLL;
   try {
-    const query = new URLSearchParams({ since });
+    const query = new URLSearchParams({ since, batch: batches[0]?.number ?? -1 });
     if (chosen !== undefined) {
       query.set('serving', chosen);
     }
@@ -204,8 +204,8 @@ function showServing(serving) {
     'Rows per batch': shown(serving.rowsPerBatch),
     'Batch fill': fill === null || fill === undefined ? '–' : shown(100 * fill, ' %'),
     'Queued rows': shown(serving.queued),
-    'Wait p50 / p99, ms': pair('waitMedian', 'waitP99'),
-    'Run p50 / p99, ms': pair('runMedian', 'runP99'),
+    'Wait p50 / p99 in ms': pair('waitMedian', 'waitP99'),
+    'Run p50 / p99 in ms': pair('runMedian', 'runP99'),
   };
   syncChildren(
     byId('tiles'),

@@ -35,7 +35,8 @@ export class Charts {
     for (const view of this.#views) {
       const names = Object.keys(view.chart.lines);
       view.data = [times, ...names.map((name) => columns[name])];
-      view.range = [end - span, end];
+      // A short history fills the chart.
+      view.range = [Math.max(end - span, Math.min(times[0] ?? end, end - 30)), end];
       view.plot.setData(view.data, false);
       view.plot.setScale('x', { min: view.range[0], max: view.range[1] });
       values(view);
@@ -85,7 +86,7 @@ function draw(view) {
     {
       width: Math.max(100, view.plotPlace.clientWidth),
       height: HEIGHT,
-      padding: [8, 6, 0, 0],
+      padding: [8, 26, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, sync: { key: 'board' } },
       scales: {

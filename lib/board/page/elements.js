@@ -46,7 +46,7 @@ export function syncChildren(parent, items, keyOf, make, update) {
 export function syncTable(table, columns, items, keyOf, none) {
   if (!table.tHead) {
     const titles = columns.map(({ title, kind = '' }) =>
-      element('th', { scope: 'col', class: kind === 'wide' ? '' : kind }, title),
+      element('th', { scope: 'col', class: kind === 'number' ? kind : '' }, title),
     );
     table.createTHead().append(element('tr', {}, ...titles));
     table.createTBody();

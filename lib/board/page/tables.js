@@ -7,7 +7,13 @@ const ms = (value) => shown(value, ' ms');
 export function showTables({ detail, batches, allowsChanges, change }) {
   const { name, partitions, versions, counters } = detail;
   const place = (id) => document.getElementById(id);
-  syncTable(place('batches'), batchColumns, batches, batchId, 'No batch has ended yet.');
+  syncTable(
+    place('batches'),
+    batchColumns,
+    batches,
+    ({ number }) => number,
+    'No batch has ended yet.',
+  );
   // Fields belong to one serving: those of another are made anew.
   const keyOf = ({ key }) => `${name}\0${key}`;
   const keyed = keysWithTargets(detail);
@@ -28,10 +34,6 @@ export function showTables({ detail, batches, allowsChanges, change }) {
   );
   const failures = Object.entries(counters?.failed ?? {}).toSorted(([, a], [, b]) => b - a);
   syncTable(place('failures'), failureColumns, failures, ([code]) => code, 'None.');
-}
-
-function batchId({ batch, at, partition }) {
-  return `${batch} ${at} ${partition}`;
 }
 
 const batchColumns = [

@@ -100,7 +100,9 @@ describeOnPlatforms('The routes of the board', (listen) => {
         status: 304,
         body: '',
       });
-      expect((await site.get(`/servings/${file}`, { 'if-none-match': '"other"' })).status).toBe(200);
+      expect((await site.get(`/servings/${file}`, { 'if-none-match': '"other"' })).status).toBe(
+        200,
+      );
     }
     for (const file of ['missing.js', '..%2Findex.js', 'index.html', '%2e%2e', 'constructor']) {
       expect((await site.get(`/servings/${file}`)).status).toBe(404);
@@ -240,7 +242,9 @@ describe('The wiring of the board', () => {
     const invalid = (options: object) =>
       failure([root, ServingBoardModule.forRoot(options as ServingBoardOptions)]);
 
-    expect(await invalid({})).toContain('option "guards" is undefined; allowed is a list of guards');
+    expect(await invalid({})).toContain(
+      'option "guards" is undefined; allowed is a list of guards',
+    );
     expect(await invalid({ guards: [7] })).toContain('option "guards" is [ 7 ]');
     expect(await invalid({ guards: [], changes: {} })).toContain('option "changes.guards"');
     expect(await invalid({ guards: [], changes: { guards: [] } })).toContain('at least one guard');

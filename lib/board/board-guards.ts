@@ -7,7 +7,7 @@ import {
   type OnModuleInit,
 } from '@nestjs/common';
 import { ModuleRef } from '@nestjs/core';
-import { ModuleGuards } from '../http/module-guards.js';
+import { ModuleGuards } from '../module-guards.js';
 import { ServingBoard } from './serving-board.js';
 
 /**

@@ -8,7 +8,7 @@ import {
 } from '../definition/option-rules.js';
 import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
-import { guardList } from '../http/module-guards.js';
+import { guardList } from '../module-guards.js';
 
 /** Who may change servings on the board. */
 export interface ServingBoardChanges {

@@ -13,7 +13,7 @@ const SECONDS_OF_WATCH = 10;
  * The batches that are observed in a second: an event costs microseconds, and the first batches of a
  * second are enough for quantiles.
  */
-const MOST_BATCHES = 1000;
+const MOST_BATCHES = 500;
 const NOT_OBSERVED = {
   fill: NaN,
   waitMedian: NaN,

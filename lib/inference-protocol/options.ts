@@ -9,7 +9,7 @@ import {
 } from '../definition/option-rules.js';
 import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
-import { guardList } from '../http/module-guards.js';
+import { guardList } from '../module-guards.js';
 import { parsePort } from './declared-port.js';
 
 /** A guard as Nest's `@UseGuards` takes it. */

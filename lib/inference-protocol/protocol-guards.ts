@@ -5,7 +5,7 @@ import {
   type OnModuleInit,
 } from '@nestjs/common';
 import { ModuleRef } from '@nestjs/core';
-import { ModuleGuards } from '../http/module-guards.js';
+import { ModuleGuards } from '../module-guards.js';
 import { InferenceServer } from './inference-server.js';
 import type { ProtocolGuard } from './options.js';
 

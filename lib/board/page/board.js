@@ -70,7 +70,7 @@ function schedule(pause) {
   if (page.isFrozen) {
     connection('frozen', 'Updates paused');
   } else if (document.visibilityState === 'visible') {
-    timer = setTimeout(poll, pause);
+    timer = setTimeout(() => void poll(), pause);
   }
 }
 

@@ -123,17 +123,12 @@ function values({ plot, chart, names, texts, data }) {
 function describe({ chart, names, data, plotPlace }, span) {
   const parts = names.map((name, i) => {
     const known = data[i + 1].slice(-span).filter((value) => value !== null);
-    return known.length === 0
-      ? `${name} has no figures`
-      : `${name} is ${shown(known.at(-1), chart.unit)}, and was between ` +
-          `${shown(
-            known.reduce((a, b) => Math.min(a, b)),
-            chart.unit,
-          )} and ` +
-          `${shown(
-            known.reduce((a, b) => Math.max(a, b)),
-            chart.unit,
-          )}`;
+    if (known.length === 0) {
+      return `${name} has no figures`;
+    }
+    const least = shown(Math.min(...known), chart.unit);
+    const most = shown(Math.max(...known), chart.unit);
+    return `${name} is ${shown(known.at(-1), chart.unit)}, and was between ${least} and ${most}`;
   });
   plotPlace.setAttribute(
     'aria-label',

@@ -60,7 +60,7 @@ export function syncTable(table, columns, items, keyOf, none) {
       item === undefined
         ? element('tr', {}, element('td', { class: 'none', colspan: String(columns.length) }, none))
         : rowOf(columns, item),
-    (row, item) => item !== undefined && update(row, columns, item),
+    (row, item) => item !== undefined && updateRow(row, columns, item),
   );
 }
 
@@ -74,7 +74,7 @@ function rowOf(columns, item) {
   return element('tr', {}, ...cells);
 }
 
-function update(row, columns, item) {
+function updateRow(row, columns, item) {
   columns.forEach(({ text, update: updateCell }, i) => {
     const cell = row.cells[i];
     if (text) {

@@ -1,12 +1,12 @@
 import { element, setText, shown, syncTable } from './elements.js';
 import { timeOf } from './charts.js';
 
+const place = (id) => document.getElementById(id);
 const ms = (value) => shown(value, ' ms');
 
 /** Shows the tables of a serving. Their buttons exist only where the board allows changes. */
 export function showTables({ detail, batches, allowsChanges, change }) {
   const { name, partitions, versions, counters } = detail;
-  const place = (id) => document.getElementById(id);
   syncTable(
     place('batches'),
     batchColumns,
@@ -67,9 +67,9 @@ const partitionColumns = [
     title: 'State',
     make: ({ state }) => [element('span', { class: 'state' }, state)],
     update(cell, { state }) {
-      const [place] = cell.children;
-      place.dataset.state = state === 'up' ? 'ready' : state === 'restarting' ? 'starting' : 'down';
-      setText(place, state);
+      const [badge] = cell.children;
+      badge.dataset.state = state === 'up' ? 'ready' : state === 'restarting' ? 'starting' : 'down';
+      setText(badge, state);
     },
   },
   { title: 'Runs on', text: ({ provider = '–' }) => provider },

@@ -210,18 +210,10 @@ function isWithoutSidewaysScroll(page: Page): Promise<boolean> {
 
 /** The number of colours of a canvas, without transparency. */
 function coloursIn(page: Page, canvas: string): Promise<number> {
-  return page
-    .locator(canvas)
-    .first()
-    .evaluate((element) => {
-      const { width, height } = element as HTMLCanvasElement;
-      const { data } = (element as HTMLCanvasElement)
-        .getContext('2d')!
-        .getImageData(0, 0, width, height);
-      const colours = new Set<number>();
-      for (let i = 0; i < data.length; i += 4) {
-        colours.add((data[i]! << 16) | (data[i + 1]! << 8) | data[i + 2]!);
-      }
-      return colours.size;
-    });
+  return page.evaluate(`(() => {
+    const canvas = document.querySelector('${canvas}');
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    const pixels = new Uint32Array(data.buffer).map((pixel) => pixel & 0xffffff);
+    return new Set(pixels).size;
+  })()`);
 }

@@ -23,11 +23,13 @@ const changeable = withBoard({
   guards: [new KeyGuard('viewer')],
   changes: { guards: [new KeyGuard('operator')] },
 });
+const failure = (imports: ModuleMetadata['imports']): Promise<unknown> =>
+  boot({ imports }).catch(String);
 const baseOf = ({ body }: Reply): unknown => /<base href="([^"]*)"/.exec(String(body))?.[1];
 
 @Injectable()
 class Keys {
-  readonly key = 'viewer';
+  readonly key: string = 'viewer';
 }
 
 @Injectable()
@@ -238,7 +240,6 @@ describeOnPlatforms('The routes of the board', (listen) => {
 
 describe('The wiring of the board', () => {
   it('[20.6] Wrong options, and an application without servings, fail the boot', async () => {
-    const failure = (imports: ModuleMetadata['imports']) => boot({ imports }).catch(String);
     const invalid = (options: object) =>
       failure([root, ServingBoardModule.forRoot(options as ServingBoardOptions)]);
 

@@ -6,7 +6,7 @@ import {
 } from '@nestjs/common';
 import type { ModuleRef } from '@nestjs/core';
 import { isObservable, lastValueFrom } from 'rxjs';
-import { isRecord, type Rule } from '../definition/option-rules.js';
+import { isRecord, type Rule } from './definition/option-rules.js';
 
 /** A guard as Nest's `@UseGuards` takes it. */
 export type ModuleGuard = Type<CanActivate> | CanActivate;

@@ -95,6 +95,8 @@ const gets: Arbitrary<BoardRequest> = fc
   )
   .map((path) => ({ method: 'GET', path, headers: { 'if-none-match': 'W/"a", "b' } }));
 
+const list = { method: 'GET', path: '/servings/api?serving=echo&since=-1', headers: {} };
+
 /** The routes of the board, with changes allowed. */
 export function boardOverHttp(name: string, url: string): Entry {
   const attack = (
@@ -103,29 +105,25 @@ export function boardOverHttp(name: string, url: string): Entry {
   ): Attack => ({
     async send() {
       const { method, path, headers, body } = request;
-      const response = await fetch(url + path, {
-        method,
-        headers,
-        ...(body !== undefined && { body }),
-      });
+      const init = { method, headers, ...(body !== undefined && { body }) };
+      const response = await fetch(url + path, init);
       return check(response.status, await response.text());
     },
     toString: () => JSON.stringify(request),
   });
-  const hostile = (status: number, text: string): Outcome => {
-    const word = String(status);
-    return status < 500 ? { word } : { word, fault: `answered with ${status}: ${text}` };
-  };
-  const list = { method: 'GET', path: '/servings/api?serving=echo&since=-1', headers: {} };
-  const valid = (status: number, text: string): Outcome => {
-    const isRight = status === 200 && text.includes('"name":"echo"') && text.includes('"detail":{');
-    return isRight
-      ? { word: 'shown' }
-      : { word: 'wrong', fault: `answered with ${status}: ${text}` };
-  };
   return {
     name,
-    hostile: fc.oneof(posts, gets).map((request) => attack(request, hostile)),
-    valid: fc.constant(attack(list, valid)),
+    hostile: fc.oneof(posts, gets).map((request) => attack(request, refused)),
+    valid: fc.constant(attack(list, shown)),
   };
+}
+
+function refused(status: number, text: string): Outcome {
+  const word = String(status);
+  return status < 500 ? { word } : { word, fault: `answered with ${status}: ${text}` };
+}
+
+function shown(status: number, text: string): Outcome {
+  const isRight = status === 200 && text.includes('"name":"echo"') && text.includes('"detail":{');
+  return isRight ? { word: 'shown' } : { word: 'wrong', fault: `answered with ${status}: ${text}` };
 }

@@ -178,6 +178,38 @@ describe('The page of the board', () => {
       expect(problems).toEqual([]);
     }, 60_000);
 
+    it('[20.12] The list of fifty servings scrolls beside the one that is shown', async () => {
+      const servings = Array.from({ length: 50 }, (_, i) => ({
+        name: `serving ${i}`,
+        useFactory: () => (rows: unknown) => rows,
+      }));
+      const many = await NestFactory.create(
+        {
+          module: class {},
+          imports: [
+            ServingModule.forRoot({ servings }),
+            ServingBoardModule.forRoot({ guards: [] }),
+          ],
+        },
+        { logger: false, abortOnError: false },
+      );
+      try {
+        await many.listen(0, '127.0.0.1');
+        const { page, problems } = await openPage(`${await many.getUrl()}/servings`, {
+          viewport: { width: 1200, height: 700 },
+        });
+        await page.getByRole('heading', { name: 'serving 0', exact: true }).waitFor();
+        expect(await page.locator('#list li').count()).toBe(50);
+        await page.getByRole('link', { name: /^serving 49/ }).click();
+        await page.getByRole('heading', { name: 'serving 49' }).waitFor();
+        expect(await page.locator('#actions button, td button').count()).toBe(0);
+        expect(await violations(page)).toEqual([]);
+        expect(problems).toEqual([]);
+      } finally {
+        await many.close();
+      }
+    }, 60_000);
+
     it('[20.12] The list is filtered, figures come as a table, and updates pause', async () => {
       const { page, problems } = await openPage(`${url}/`, {
         viewport: { width: 1200, height: 900 },

@@ -12,6 +12,7 @@ export default {
   moduleFileExtensions: ['ts', 'js', 'json'],
   moduleNameMapper: {
     '^nestjs-serving$': '<rootDir>/lib/index.ts',
+    '^nestjs-serving/board$': '<rootDir>/lib/board/index.ts',
     '^nestjs-serving/distribution$': '<rootDir>/lib/distribution/index.ts',
     '^nestjs-serving/inference-protocol$': '<rootDir>/lib/inference-protocol/index.ts',
     '^nestjs-serving/opentelemetry$': '<rootDir>/lib/opentelemetry/index.ts',

@@ -80,7 +80,13 @@ export type {
   VersionStatus,
 } from './serving/serving-version.js';
 export { currentOrigin, withOrigin } from './context/caller-context.js';
-export { Serving, type ServingState, type TargetStatus } from './serving/serving.js';
+export {
+  type KeyStatus,
+  Serving,
+  type ServingHold,
+  type ServingState,
+  type TargetStatus,
+} from './serving/serving.js';
 export {
   defineServing,
   type PostprocessContext,

@@ -11,7 +11,9 @@ const [source, esm, cjs] = ['lib', 'dist/esm', 'dist/cjs'].map((folder) => join(
 const KEEPS_DYNAMIC_IMPORT = ['partitions/worker/worker-host.ts'];
 
 await rm(cjs, { recursive: true, force: true });
-await cp(esm, cjs, { recursive: true, filter: (path) => !path.endsWith('.js') });
+// The scripts of a page are for browsers, whatever the build.
+const isCopied = (path) => !path.endsWith('.js') || dirname(path).endsWith('/board/page');
+await cp(esm, cjs, { recursive: true, filter: isCopied });
 await writeFile(join(cjs, 'package.json'), '{ "type": "commonjs" }\n');
 await Promise.all(
   (await readdir(source, { recursive: true }))

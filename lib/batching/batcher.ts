@@ -181,6 +181,12 @@ export class Batcher<R extends QueuedRequest> {
     this.changed();
   }
 
+  /** While it is paused, no partition takes a batch; rows wait as they wait for a busy one. */
+  pause(isPaused: boolean): void {
+    this.pool.isPaused = isPaused;
+    this.changed();
+  }
+
   /** Takes rows as before, but from now on no window waits for more of them. */
   drain(): void {
     this.draining = true;

@@ -45,6 +45,8 @@ export class Pool implements PoolLoad {
   private readonly idleLoads: TargetLoad[];
   /** Whether its partitions run several batches at once. */
   private readonly isConcurrent: boolean;
+  /** Its partitions take no batch. Those that they have been handed run on. */
+  isPaused = false;
 
   /** @param first the index of the first partition */
   constructor(targets: readonly Target[], first = 0) {
@@ -64,6 +66,9 @@ export class Pool implements PoolLoad {
    * free places.
    */
   next(batch: 'full' | 'growing', now: number): TargetLoad | undefined {
+    if (this.isPaused) {
+      return undefined;
+    }
     const idle = this.idleLoads.find(isUp);
     if (idle) {
       return idle;
@@ -145,6 +150,9 @@ export class Pool implements PoolLoad {
 
   /** The number of batches that run at once when they are handed out: idle partitions, or places. */
   get idle(): number {
+    if (this.isPaused) {
+      return 0;
+    }
     if (this.isConcurrent) {
       return this.loads.reduce((free, load) => free + freePlaces(load), 0);
     }

@@ -9,6 +9,7 @@ import {
 } from '../definition/option-rules.js';
 import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
+import { guardList } from '../module-guards.js';
 import { parsePort } from './declared-port.js';
 
 /** A guard as Nest's `@UseGuards` takes it. */
@@ -164,10 +165,6 @@ const aName: Rule = {
   allowed: 'a name',
 };
 const aList: Rule = { check: Array.isArray, allowed: 'a list' };
-const guards: Rule = {
-  check: (value) => Array.isArray(value) && value.every(isGuard),
-  allowed: 'a list of guards, as @UseGuards takes them',
-};
 
 const pem: Rule = {
   check: (value) => (typeof value === 'string' && value !== '') || ArrayBuffer.isView(value),
@@ -176,14 +173,15 @@ const pem: Rule = {
 
 const rules: Rules = {
   servings: aList,
-  guards,
+  guards: guardList,
   bodyLimit: whole(1, LARGEST_BODY),
   jsonLimit: whole(1, LARGEST_BODY),
   tenant: { check: (value) => typeof value === 'function', allowed: 'a function' },
   repository: {
-    check: (value) => isRecord(value) && guards.check(value['guards']) && !isEmpty(value['guards']),
+    check: (value) =>
+      isRecord(value) && guardList.check(value['guards']) && !isEmpty(value['guards']),
     allowed: 'an object of guards, a list of at least one: whoever may call load takes models away',
-    group: { guards },
+    group: { guards: guardList },
   },
   grpc: groupOf({
     port: { ...whole(0, 65_535), isRequired: true },
@@ -261,10 +259,6 @@ export function withName(offer: OfferedServing, owner: string): Offer {
     );
   }
   return { ...offer, model };
-}
-
-function isGuard(value: unknown): boolean {
-  return typeof value === 'function' || (isRecord(value) && 'canActivate' in value);
 }
 
 function isEmpty(value: unknown): boolean {

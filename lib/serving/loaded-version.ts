@@ -55,12 +55,14 @@ export class LoadedVersion implements Closable {
   private readonly loader: VersionLoader;
   /** Ends the pause between two looks at its calls. */
   private endWait: (() => void) | undefined;
+  private isPaused: boolean;
   private isEnding = false;
   private isClosed = false;
 
   constructor(private readonly parts: VersionParts) {
     const { version, keys, otherKeys, queue, template } = parts.options;
     this.label = version;
+    this.isPaused = parts.isPaused ?? false;
     this.signature = template && signatureOfTemplate(template);
     this.lanes = new Lanes(keys, otherKeys, queue.preservesOrder);
     this.loader = new VersionLoader(parts, this.lanes);
@@ -171,6 +173,12 @@ export class LoadedVersion implements Closable {
     }
   }
 
+  /** While it is paused, its partitions take no batch. */
+  pause(isPaused: boolean): void {
+    this.isPaused = isPaused;
+    this.pipelines.forEach((pipeline) => pipeline.pause(isPaused));
+  }
+
   /** Its calls emit and count from now on, as those of a shadow do not. */
   show(): void {
     this.parts.events.show();
@@ -260,6 +268,7 @@ export class LoadedVersion implements Closable {
     this.loadTime = kind === 'batched' ? performance.now() - begin : this.loadTime;
     for (const pipeline of pipelines) {
       this.pipelines.add(pipeline);
+      pipeline.pause(this.isPaused);
       if (this.isEnding) {
         pipeline.shutdown.drain();
       }

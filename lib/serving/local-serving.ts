@@ -10,6 +10,7 @@ import {
   InvalidInputError,
   InvalidServingError,
   ServingClosedError,
+  ServingUnavailableError,
   type SessionEndedError,
   UnknownVersionError,
 } from '../errors.js';
@@ -35,7 +36,14 @@ import { Versions } from './versions.js';
 import type { Pipeline } from './pipeline.js';
 import type { OrderedSession } from '../sessions/ordered-session.js';
 import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
-import { Serving, type ServingState, type TargetStatus, withoutSessions } from './serving.js';
+import {
+  type KeyStatus,
+  Serving,
+  type ServingHold,
+  type ServingState,
+  type TargetStatus,
+  withoutSessions,
+} from './serving.js';
 import type { ServingProfile } from './serving-profile.js';
 import { bootLine } from './boot-line.js';
 import type { ServingSignature } from '../definition/serving-signature.js';
@@ -63,8 +71,9 @@ export class LocalServing<Input = unknown, Output = unknown>
   private readonly loaded: Versions;
   private readonly reloads: Reloads;
   /** The options of its keys now, for all versions. */
-  private keys: ResolvedServing['keys'];
+  private keysNow: ResolvedServing['keys'];
   private readonly shutdown: Shutdown;
+  private hold: ServingHold | undefined;
   private closing: Promise<void> | undefined;
   private isClosed = false;
 
@@ -80,7 +89,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     super();
     this.name = options.name;
     this.events$ = events.all$;
-    this.keys = options.keys;
+    this.keysNow = options.keys;
     this.loaded = new Versions(callbacks, this.versionOf({ options, engine, next }));
     this.reloads = new Reloads(this.name, this.loaded, (plan, isShadow) =>
       this.versionOf(plan, this.loaded.active, isShadow),
@@ -99,6 +108,10 @@ export class LocalServing<Input = unknown, Output = unknown>
     }
     const { active } = this.loaded;
     return active.isOpen ? 'ready' : active.isOpening ? 'starting' : 'stopped';
+  }
+
+  override get held(): ServingHold | undefined {
+    return this.hold;
   }
 
   /** The options for calls from other nodes. */
@@ -227,12 +240,40 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.loaded.status;
   }
 
+  override version(label: string): ServingVersion {
+    const version = this.loaded.find(label);
+    if (!version) {
+      throw this.unknownVersion(label);
+    }
+    return this.reloads.handleOf(version);
+  }
+
+  override pause(): void {
+    this.holdAs('paused');
+  }
+
+  override drain(): void {
+    this.holdAs('drained');
+  }
+
+  override resume(): void {
+    this.holdAs(undefined);
+  }
+
+  override keys(): readonly KeyStatus[] {
+    return [...this.keysNow].map(([key, { batchSize, batchTimeout }]) => ({
+      key,
+      batchSize,
+      batchTimeout,
+    }));
+  }
+
   override setBatchSize(batchSize: number, key?: string): void {
     const keys = this.keysToChange(key);
     checkOptions(`Serving "${this.name}"`, { batchSize }, perKey);
     checkRoom(`Serving "${this.name}"`, batchSize, this.options.queue.maxRows);
     for (const known of keys) {
-      const largest = this.keys.get(known)?.allowedSizes?.at(-1) ?? batchSize;
+      const largest = this.keysNow.get(known)?.allowedSizes?.at(-1) ?? batchSize;
       if (largest < batchSize) {
         throw new InvalidServingError(
           `Serving "${this.name}": a batch size of ${batchSize} is more than the largest of the ` +
@@ -248,7 +289,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     const keys = this.keysToChange(key);
     checkOptions(owner, { batchTimeout }, perKey);
     for (const known of keys) {
-      checkTarget(owner, this.keys.get(known)?.latencyTarget, { batchTimeout });
+      checkTarget(owner, this.keysNow.get(known)?.latencyTarget, { batchTimeout });
     }
     this.change(keys, { batchTimeout });
   }
@@ -280,6 +321,8 @@ export class LocalServing<Input = unknown, Output = unknown>
    */
   beforeApplicationShutdown(): void {
     this.reloads.close();
+    // Rows that wait since a pause are answered, too.
+    this.apply(undefined);
     this.shutdown.begin();
   }
 
@@ -288,8 +331,22 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.close();
   }
 
+  private holdAs(hold: ServingHold | undefined): void {
+    if (this.shutdown.hasBegun) {
+      throw this.closedError();
+    }
+    this.apply(hold);
+    this.logger.log(`Serving "${this.name}" was ${hold ?? 'resumed'} by hand`);
+  }
+
+  private apply(hold: ServingHold | undefined): void {
+    this.hold = hold;
+    this.loaded.isDrained = hold === 'drained';
+    this.loaded.forEach((version) => version.pause(hold === 'paused'));
+  }
+
   private keysToChange(key: string | undefined): readonly string[] {
-    const keys = [...this.keys.keys()];
+    const keys = [...this.keysNow.keys()];
     if (this.options.sequence) {
       throw new InvalidServingError(
         `Serving "${this.name}" runs sequences: the number of its places is fixed when it starts, ` +
@@ -305,8 +362,8 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   private change(keys: readonly string[], options: Partial<KeyOptions>): void {
-    const changed = keys.map((key) => [key, { ...this.keys.get(key)!, ...options }] as const);
-    this.keys = new Map([...this.keys, ...changed]);
+    const changed = keys.map((key) => [key, { ...this.keysNow.get(key)!, ...options }] as const);
+    this.keysNow = new Map([...this.keysNow, ...changed]);
     this.loaded.forEach(({ lanes }) => lanes.change(keys, options));
   }
 
@@ -315,7 +372,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     replaces?: LoadedVersion,
     isShadow = false,
   ): LoadedVersion {
-    const { callbacks, storeOf, keys } = this;
+    const { callbacks, storeOf, keysNow: keys } = this;
     // Not the version itself: each would keep all before it in memory.
     const calls = replaces && { label: replaces.label, signature: replaces.signature };
     const events = isShadow
@@ -328,6 +385,7 @@ export class LocalServing<Input = unknown, Output = unknown>
       storeOf,
       events,
       replaces: calls,
+      isPaused: this.hold === 'paused',
     });
   }
 
@@ -390,6 +448,7 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   private async end(): Promise<void> {
     this.reloads.close();
+    this.apply(undefined);
     await this.shutdown.complete();
     this.isClosed = true;
     this.events.complete();
@@ -406,13 +465,13 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   /** The reason why no version runs the call. */
-  private notRunning({ version }: CallOptions): Error {
-    const { active, labels } = this.loaded;
+  private notRunning({ version, signal }: CallOptions): Error {
+    const { active, labels, isDrained } = this.loaded;
+    if (isDrained) {
+      return this.drainedError(signal);
+    }
     if (version !== undefined && !labels.includes(version)) {
-      return new UnknownVersionError(
-        `Serving "${this.name}" has no version ${formatValue(version)}; it has ` +
-          labels.map((label) => formatValue(label)).join(', '),
-      );
+      return this.unknownVersion(version);
     }
     if (active.sessions) {
       return new InvalidInputError(
@@ -423,6 +482,24 @@ export class LocalServing<Input = unknown, Output = unknown>
     return new ServingClosedError(
       `Serving "${this.name}" has not been started; the application starts it before it listens, ` +
         'elsewhere call start()',
+    );
+  }
+
+  /** A refusal counts, as those of a full queue do. */
+  private drainedError(signal: CallOptions['signal']): Error {
+    const error = new ServingUnavailableError(
+      `Serving "${this.name}" was drained by hand and takes no calls until it is resumed; call ` +
+        'again later',
+    );
+    this.events.counters.ended({ error }, signal);
+    return error;
+  }
+
+  private unknownVersion(version: string): Error {
+    const { labels } = this.loaded;
+    return new UnknownVersionError(
+      `Serving "${this.name}" has no version ${formatValue(version)}; it has ` +
+        labels.map((label) => formatValue(label)).join(', '),
     );
   }
 }

@@ -190,6 +190,11 @@ export class Pipeline {
     return warmUp({ options, opened, lanes, runner, intake, caller, batcher });
   }
 
+  /** While it is paused, its partitions take no batch. */
+  pause(isPaused: boolean): void {
+    this.batcher.pause(isPaused);
+  }
+
   /** Frees the state of a session. */
   endSession(id: number): void {
     this.partitionsInUse.forEach((partition) => partition.endSessions?.([id]));

@@ -49,8 +49,13 @@ export class Reloads {
     } else {
       await this.promote(version);
     }
+    return this.handleOf(version);
+  }
+
+  /** The version as its owner changes it. */
+  handleOf(version: LoadedVersion): ServingVersion {
     return {
-      version: label,
+      version: version.label,
       promote: () => this.promote(version),
       rollback: async () => this.versions.rollback(version),
     };

@@ -14,6 +14,9 @@ import type { ServingOptions } from '../definition/serving-definition.js';
 /** `ready` from the time when every partition is loaded and warm until shutdown begins. */
 export type ServingState = 'stopped' | 'starting' | 'ready' | 'closing' | 'closed';
 
+/** How a serving is held by hand: `paused`, its rows wait; `drained`, its new calls are refused. */
+export type ServingHold = 'paused' | 'drained';
+
 /**
  * The handle of a named serving: type, injection token and contract in one.
  *
@@ -28,6 +31,11 @@ export abstract class Serving<Input = unknown, Output = unknown> {
 
   /** A description why it is not ready, where its state does not say it. */
   get reason(): string | undefined {
+    return undefined;
+  }
+
+  /** How it is held by hand; undefined while it runs. */
+  get held(): ServingHold | undefined {
     return undefined;
   }
 
@@ -142,6 +150,48 @@ export abstract class Serving<Input = unknown, Output = unknown> {
   }
 
   /**
+   * The version with this label, to promote it or roll it back.
+   *
+   * @throws UnknownVersionError when none has the label
+   * @throws InvalidServingError for a handle without versions of its own
+   */
+  version(_label: string): ServingVersion {
+    throw new InvalidServingError(`Serving "${this.name}" has no versions of its own`);
+  }
+
+  /**
+   * Its partitions take no batch until {@link resume}. Calls are admitted and their rows wait; the
+   * limits of the queue, timeouts and deadlines hold. Batches that run end.
+   *
+   * @throws InvalidServingError for a handle without partitions of its own
+   * @throws ServingClosedError once shutdown has begun
+   */
+  pause(): void {
+    throw this.notHeldHere();
+  }
+
+  /**
+   * New calls fail with `ServingUnavailableError` until {@link resume}, and the serving is not ready.
+   * Queued and running rows finish; so do sessions that are open.
+   *
+   * @throws InvalidServingError for a handle without partitions of its own
+   * @throws ServingClosedError once shutdown has begun
+   */
+  drain(): void {
+    throw this.notHeldHere();
+  }
+
+  /** Ends {@link pause} and {@link drain}. */
+  resume(): void {
+    throw this.notHeldHere();
+  }
+
+  /** The batch size and batch timeout of its keys now; empty for a handle without keys of its own. */
+  keys(): readonly KeyStatus[] {
+    return [];
+  }
+
+  /**
    * Changes the batch size of one key, or of all keys, from the next window on.
    *
    * @throws InvalidServingError for an invalid size
@@ -155,6 +205,13 @@ export abstract class Serving<Input = unknown, Output = unknown> {
    * @throws InvalidServingError for an invalid time
    */
   abstract setBatchTimeout(milliseconds: number, key?: string): void;
+
+  private notHeldHere(): InvalidServingError {
+    return new InvalidServingError(
+      `Serving "${this.name}" has no partitions here; pause, drain or resume it on the node that ` +
+        'has it',
+    );
+  }
 }
 
 /** The error of `open` for a serving whose calls have no state. */
@@ -169,6 +226,16 @@ export type ServingOf<Definition> =
   Definition extends ServingOptions<infer Input, infer Output, infer _Result, infer _Info>
     ? Serving<Input, Output>
     : never;
+
+/** How the rows of a key form batches. */
+export interface KeyStatus {
+  /** The name of the key. */
+  readonly key: string;
+  /** The number of rows at which a batch is full. */
+  readonly batchSize: number;
+  /** Milliseconds that a batch waits for more rows. */
+  readonly batchTimeout: number;
+}
 
 /** The latency target of a key, and the batches that it leads to. */
 export interface TargetStatus {
@@ -191,8 +258,8 @@ export interface ServingHealth {
   /** The stage of its life cycle. */
   readonly state: ServingState;
   /**
-   * Whether it answers calls: it is loaded and warm, is not shutting down, and at least one of its
-   * partitions works.
+   * Whether it answers calls: it is loaded and warm, is not drained or shutting down, and at least
+   * one of its partitions works.
    */
   readonly isReady: boolean;
   /**
@@ -210,16 +277,16 @@ export interface ServingHealth {
 
 /** The health of a serving. A handle that a test puts in its place may lack some of this. */
 export function healthOf(name: string, serving: Partial<Serving>): ServingHealth {
-  const { state = 'ready', reason: ownReason = `it is ${state}`, queued = 0 } = serving;
+  const { state = 'ready', reason: ownReason = `it is ${state}`, queued = 0, held } = serving;
   const partitions = serving.partitions?.() ?? [];
   const works = partitions.length === 0 || partitions.some((partition) => partition.state === 'up');
   const hangs =
     partitions.length > 0 && partitions.every((partition) => partition.state === 'hung');
-  const reason = state === 'ready' ? reasonOf(partitions) : ownReason;
+  const reason = state === 'ready' ? reasonOf(partitions, held) : ownReason;
   return {
     serving: name,
     state,
-    isReady: state === 'ready' && works,
+    isReady: state === 'ready' && works && held !== 'drained',
     isLive: !hangs,
     ...(reason !== undefined && { reason }),
     queued,
@@ -227,8 +294,12 @@ export function healthOf(name: string, serving: Partial<Serving>): ServingHealth
   };
 }
 
-function reasonOf(partitions: readonly PartitionStatus[]): string | undefined {
-  const reasons = partitions.flatMap(({ reason }) => reason ?? []);
+function reasonOf(
+  partitions: readonly PartitionStatus[],
+  held: ServingHold | undefined,
+): string | undefined {
+  const byHand = held ? [`it was ${held} by hand`] : [];
+  const reasons = [...byHand, ...partitions.flatMap(({ reason }) => reason ?? [])];
   return reasons.length > 0 ? reasons.join('; ') : undefined;
 }
 

@@ -39,6 +39,8 @@ export interface VersionParts extends VersionPlan {
   readonly events: EventHub;
   /** The version whose calls it is to run. */
   readonly replaces?: VersionCalls | undefined;
+  /** Whether its serving is paused while it loads. */
+  readonly isPaused?: boolean | undefined;
 }
 
 /** The pipelines of one kind of calls, open. */

@@ -17,6 +17,8 @@ export class Versions implements Closable {
   private canaries: readonly LoadedVersion[] = [];
   /** The version that runs copies of calls. */
   shadow: Shadow | undefined;
+  /** New calls are refused. */
+  isDrained = false;
   private isEnding = false;
 
   constructor(
@@ -28,8 +30,14 @@ export class Versions implements Closable {
     active.role = 'active';
   }
 
-  /** The version that runs the call; undefined where none has the label that it asks for. */
+  /**
+   * The version that runs the call; undefined where none has the label that it asks for, or calls are
+   * refused.
+   */
   for(input: unknown, options: CallOptions): LoadedVersion | undefined {
+    if (this.isDrained) {
+      return undefined;
+    }
     return options.version === undefined && this.canaries.length === 0
       ? this.active
       : this.chosen(input, options);
@@ -40,9 +48,14 @@ export class Versions implements Closable {
     return this.callable.map(({ label }) => label);
   }
 
+  /** The version with the label that has not ended. */
+  find(version: string): LoadedVersion | undefined {
+    return [...this.all].find(({ label, role }) => label === version && role !== 'draining');
+  }
+
   /** Whether a version has the label that has not ended. */
   has(version: string): boolean {
-    return [...this.all].some(({ label, role }) => label === version && role !== 'draining');
+    return this.find(version) !== undefined;
   }
 
   get status(): readonly VersionStatus[] {

@@ -1,6 +1,7 @@
 import { availableParallelism, cpus } from 'node:os';
 import { parseArgs } from 'node:util';
 import { ServingService } from 'nestjs-serving';
+import { boardOverHttp, openBoard } from './board.js';
 import { endpointAnswers } from './endpoint.js';
 import type { Entry } from './entry.js';
 import { frames } from './frames.js';
@@ -33,6 +34,7 @@ console.log(
 );
 const sites = { express: await openSite('express'), fastify: await openSite('fastify') };
 const doors = { express: await openProtocol('express'), fastify: await openProtocol('fastify') };
+const boards = { express: await openBoard('express'), fastify: await openBoard('fastify') };
 const [express, fastify] = await Promise.all([sites.express.getUrl(), sites.fastify.getUrl()]);
 const servings = sites.express.get(ServingService);
 const closable = [
@@ -51,6 +53,8 @@ const entries: readonly Entry[] = [
   sizedCalls(servings),
   await protocolOverHttp('inference protocol, Express', await doors.express.getUrl()),
   await protocolOverHttp('inference protocol, Fastify', await doors.fastify.getUrl()),
+  boardOverHttp('board, Express', await boards.express.getUrl()),
+  boardOverHttp('board, Fastify', await boards.fastify.getUrl()),
   await frames(),
   ...closable,
 ];
@@ -62,7 +66,9 @@ for (const entry of entries.filter(({ name }) => name.includes(options.only))) {
   failed = print(report, (performance.now() - startedAt) / 1000) || failed;
 }
 await Promise.all(
-  [...Object.values(sites), ...Object.values(doors), ...closable].map((each) => each.close()),
+  [...Object.values(sites), ...Object.values(doors), ...Object.values(boards), ...closable].map(
+    (each) => each.close(),
+  ),
 );
 process.exitCode = failed ? 1 : 0;
 

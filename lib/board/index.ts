@@ -1,0 +1,8 @@
+/**
+ * `ServingBoardModule`: a page of the servings of an application, and of what they do.
+ *
+ * @module
+ */
+
+export type { ServingBoardChanges, ServingBoardOptions } from './options.js';
+export { ServingBoardModule } from './serving-board.module.js';

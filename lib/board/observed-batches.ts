@@ -1,0 +1,122 @@
+import { createHistogram, type RecordableHistogram } from 'node:perf_hooks';
+import { isError, isServingError } from '../errors.js';
+import type { BatchEndEvent } from '../events/serving-event.js';
+import type { SecondFigures } from './history.js';
+
+/** A batch as the board lists it. */
+export interface BatchLine {
+  /** Increases with each batch of any serving. */
+  readonly number: number;
+  /** The time when it ended, in milliseconds since 1970. */
+  readonly at: number;
+  readonly version?: string | undefined;
+  readonly key: string;
+  readonly origin?: string | undefined;
+  readonly partition: number;
+  readonly rows: number;
+  readonly batchSize: number;
+  readonly padding: number;
+  readonly reason: string;
+  /** Milliseconds that its oldest row waited, and that it ran. */
+  readonly wait: number;
+  readonly runTime: number;
+  readonly steps?: number | undefined;
+  /** The code or name of its error. */
+  readonly error?: string | undefined;
+}
+
+/** The batches of a serving that are listed. */
+const LINES = 40;
+/** Keys and origins are names that users give, of any length. */
+const LONGEST_NAME = 200;
+/** Microseconds: an hour. Longer times count as that. */
+const LONGEST = 3_600_000_000;
+
+/** The batches of a serving while the board is open: the latest ones, and quantiles by second. */
+export class ObservedBatches {
+  private readonly waits = histogram();
+  private readonly runs = histogram();
+  private rows = 0;
+  private places = 0;
+  private count = 0;
+  private readonly lines: BatchLine[] = [];
+
+  /** `number` increases with each batch. */
+  observe(event: BatchEndEvent, number: number): void {
+    if (event.revoked) {
+      return;
+    }
+    record(this.waits, event.wait);
+    record(this.runs, event.runTime);
+    this.rows += event.rows;
+    this.places += event.batchSize;
+    this.lines[this.count++ % LINES] = lineOf(event, number);
+  }
+
+  /** The figures of the second that ends now. */
+  take(): Pick<SecondFigures, 'fill' | 'waitMedian' | 'waitP99' | 'runMedian' | 'runP99'> {
+    const { waits, runs } = this;
+    const figures = {
+      fill: this.rows / this.places,
+      waitMedian: millisecondsAt(waits, 50),
+      waitP99: millisecondsAt(waits, 99),
+      runMedian: millisecondsAt(runs, 50),
+      runP99: millisecondsAt(runs, 99),
+    };
+    if (waits.count > 0) {
+      waits.reset();
+      runs.reset();
+    }
+    this.rows = this.places = 0;
+    return figures;
+  }
+
+  /** The latest batches after the one with this number, the oldest first. */
+  since(number: number): readonly BatchLine[] {
+    const oldest = this.count % LINES;
+    const all = [...this.lines.slice(oldest), ...this.lines.slice(0, oldest)];
+    return all.filter((line) => line.number > number);
+  }
+}
+
+function lineOf(event: BatchEndEvent, number: number): BatchLine {
+  const { version, origin, partition, rows, batchSize, padding, reason, steps } = event;
+  return {
+    number,
+    at: Date.now(),
+    version,
+    key: event.key.slice(0, LONGEST_NAME),
+    origin: origin?.slice(0, LONGEST_NAME),
+    partition,
+    rows,
+    batchSize,
+    padding,
+    reason,
+    wait: event.wait,
+    runTime: event.runTime,
+    steps,
+    error: 'error' in event ? nameOf(event.error) : undefined,
+  };
+}
+
+/** The messages of errors may hold data of callers. */
+function nameOf(error: unknown): string | undefined {
+  if (error === undefined) {
+    return undefined;
+  }
+  const name = isServingError(error) ? error.code : isError(error) ? error.name : typeof error;
+  return name.slice(0, LONGEST_NAME);
+}
+
+function histogram(): RecordableHistogram {
+  return createHistogram({ lowest: 1, highest: LONGEST, figures: 2 });
+}
+
+/** Histograms take whole numbers from 1 on. */
+function record(times: RecordableHistogram, milliseconds: number): void {
+  times.record(Math.min(LONGEST, Math.max(1, Math.round(milliseconds * 1000))));
+}
+
+function millisecondsAt(times: RecordableHistogram, percentile: number): number {
+  return times.count === 0 ? NaN : times.percentile(percentile) / 1000;
+}

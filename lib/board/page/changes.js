@@ -1,0 +1,59 @@
+/** What the user is asked before a change that callers notice. */
+const QUESTIONS = {
+  pause: ({ serving }) => `Pause ${serving}? Its calls wait until it is resumed, or time out.`,
+  drain: ({ serving }) => `Drain ${serving}? New calls fail until it is resumed.`,
+  reload: ({ serving }) => `Load the model of ${serving} again? Calls go on meanwhile.`,
+  promote: ({ version, serving }) => `Give version ${version} all calls of ${serving}?`,
+  rollback: ({ version, serving }) => `Give version ${version} of ${serving} no more calls?`,
+};
+const YES = {
+  pause: 'Pause',
+  drain: 'Drain',
+  reload: 'Reload',
+  promote: 'Promote',
+  rollback: 'Roll back',
+};
+const DONE = {
+  pause: 'was paused',
+  drain: 'was drained',
+  resume: 'was resumed',
+  batchSize: 'has another batch size',
+  batchTimeout: 'has another batch timeout',
+  reload: 'was reloaded',
+  promote: 'has another active version',
+  rollback: 'was rolled back',
+};
+
+/** Whether the user wants the change. */
+export function ask(body) {
+  const question = QUESTIONS[body.change];
+  if (!question) {
+    return Promise.resolve(true);
+  }
+  const dialog = document.getElementById('question');
+  document.getElementById('question-text').textContent = question(body);
+  document.getElementById('question-yes').textContent = YES[body.change];
+  dialog.returnValue = 'no';
+  dialog.showModal();
+  return new Promise((resolve) =>
+    dialog.addEventListener('close', () => resolve(dialog.returnValue === 'yes'), { once: true }),
+  );
+}
+
+/** Sends the change. Resolves with what was `done`, or why it was `refused`. */
+export async function makeChange(body) {
+  try {
+    const response = await fetch('changes', {
+      method: 'POST',
+      headers: { 'content-type': 'application/json', 'x-serving-board': '1' },
+      body: JSON.stringify(body),
+    });
+    if (response.ok) {
+      return { done: `${body.serving} ${DONE[body.change]}` };
+    }
+    const { message } = await response.json().catch(() => ({}));
+    return { refused: message ?? `The server answered with ${response.status}` };
+  } catch {
+    return { refused: 'The server did not answer; the change may have been made' };
+  }
+}

@@ -1,0 +1,28 @@
+import { ConfigurableModuleBuilder, Module } from '@nestjs/common';
+import { boardController } from './board.controller.js';
+import { BoardGuards, ChangeGuards } from './board-guards.js';
+import { resolvePath, type ServingBoardOptions } from './options.js';
+import { BOARD_OPTIONS, BOARD_PATH, ServingBoard } from './serving-board.js';
+
+const { ConfigurableModuleClass } = new ConfigurableModuleBuilder<ServingBoardOptions>({
+  moduleName: 'ServingBoard',
+  optionsInjectionToken: BOARD_OPTIONS,
+})
+  .setClassMethodName('forRoot')
+  .setExtras({ path: 'servings' }, (definition, extras) => {
+    const path = resolvePath(extras.path);
+    return {
+      ...definition,
+      controllers: [boardController(path)],
+      providers: [...(definition.providers ?? []), { provide: BOARD_PATH, useValue: path }],
+    };
+  })
+  .build();
+
+/**
+ * A page that shows the servings of the application, live: throughput, batches, queues, partitions
+ * and versions, and where `changes` allow it, changes them. Import it once, next to `ServingModule`;
+ * its `path` is `servings` by default.
+ */
+@Module({ providers: [ServingBoard, BoardGuards, ChangeGuards] })
+export class ServingBoardModule extends ConfigurableModuleClass {}

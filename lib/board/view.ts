@@ -1,0 +1,109 @@
+import type { Serving, ServingHealth } from '../serving/serving.js';
+import type { Recorder } from './recorder.js';
+
+/** The seconds that the figures of the list are the mean of. */
+const RECENT = 5;
+
+/** An entry of the list of servings. */
+export interface ListedServing extends Omit<ServingHealth, 'serving' | 'partitions'> {
+  readonly name: string;
+  readonly held?: Serving['held'];
+  readonly partitions: { readonly up: number; readonly all: number };
+  /** Calls that ended in a second, and those of them that failed. */
+  readonly calls: number;
+  readonly failed: number;
+  readonly rows: number;
+  readonly rowsPerBatch: number;
+}
+
+/** What a request asks for. */
+export interface ViewQuery {
+  /** The serving whose details are shown. */
+  readonly serving: string | undefined;
+  /** The last second that the page has. */
+  readonly since: number;
+  /** The number of the last batch that the page has. */
+  readonly batch: number;
+}
+
+/** Makes what the page shows. The list is made once a second, for all viewers. */
+export class View {
+  private list: { readonly second: number; readonly text: string } | undefined;
+
+  constructor(
+    private readonly recorder: Recorder,
+    private readonly servings: () => Iterable<readonly [string, Serving]>,
+    private readonly allowsChanges: boolean,
+    private readonly seconds: number,
+  ) {}
+
+  /** The reply to a poll of the page, as JSON. */
+  json({ serving, since, batch }: ViewQuery): string {
+    const { recorder } = this;
+    const { second, watchedSince } = recorder;
+    const rest = {
+      second,
+      now: Date.now(),
+      seconds: this.seconds,
+      watchedSince,
+      changes: this.allowsChanges,
+      detail: this.detail(serving, since, batch),
+    };
+    return `{"servings":${this.listText()},${JSON.stringify(rest).slice(1)}`;
+  }
+
+  /** The list is made anew, since something was changed. */
+  changed(): void {
+    this.list = undefined;
+  }
+
+  private listText(): string {
+    const { second } = this.recorder;
+    if (this.list?.second !== second) {
+      const all = [...this.servings()].map(([name, serving]) => this.listed(name, serving));
+      this.list = { second, text: JSON.stringify(all) };
+    }
+    return this.list.text;
+  }
+
+  private listed(name: string, serving: Serving): ListedServing {
+    const { serving: _, partitions, ...health } = serving.health();
+    const history = this.recorder.historyOf(name);
+    const mean = (figure: 'answered' | 'failed' | 'rows' | 'batches'): number =>
+      history?.mean(figure, RECENT) ?? 0;
+    const [failed, rows, batches] = [mean('failed'), mean('rows'), mean('batches')];
+    return {
+      name,
+      ...health,
+      held: serving.held,
+      partitions: {
+        up: partitions.filter(({ state }) => state === 'up').length,
+        all: partitions.length,
+      },
+      calls: mean('answered') + failed,
+      failed,
+      rows,
+      rowsPerBatch: batches === 0 ? 0 : rows / batches,
+    };
+  }
+
+  private detail(name: string | undefined, since: number, batch: number): object | undefined {
+    const { recorder } = this;
+    const serving = [...this.servings()].find(([each]) => each === name)?.[1];
+    const history = name === undefined ? undefined : recorder.historyOf(name);
+    if (name === undefined || !serving || !history) {
+      return undefined;
+    }
+    return {
+      name,
+      counters: serving.counters(),
+      keys: serving.keys(),
+      targets: serving.targets(),
+      partitions: serving.partitions(),
+      versions: serving.versions(),
+      from: history.firstAfter(since),
+      figures: history.since(since),
+      batches: recorder.batchesOf(name, batch),
+    };
+  }
+}

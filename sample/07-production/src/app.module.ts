@@ -3,10 +3,12 @@ import { ConfigModule } from '@nestjs/config';
 import { APP_FILTER } from '@nestjs/core';
 import { TerminusModule } from '@nestjs/terminus';
 import { ServingModule } from 'nestjs-serving';
+import { ServingBoardModule } from 'nestjs-serving/board';
 import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
 import { ServingHealthIndicator } from 'nestjs-serving/terminus';
 import { ApiKeyGuard, tenantOf } from './api-key.guard.js';
+import { BoardGuard } from './board.guard.js';
 import { ClassifierService } from './classifier.service.js';
 import { createEmbedder } from './embedder.serving.js';
 import { fetchModel } from './fetch-model.js';
@@ -45,6 +47,11 @@ import { TicketsController } from './tickets.controller.js';
       }),
     }),
     // #endregion
+    ServingBoardModule.forRoot({
+      path: 'operator/servings',
+      guards: [BoardGuard],
+      changes: { guards: [BoardGuard] },
+    }),
     ServingOpenTelemetryModule,
   ],
   controllers: [TicketsController, RolloutController, HealthController],

@@ -394,6 +394,22 @@ describeUnless(registryMissing ?? namespaceMissing, 'The sample of production', 
       });
     });
 
+    it('shows the board to a browser that signs in with the key of the operator', async () => {
+      const board = (password: string, path = '') =>
+        fetch(`${canaried.url}/operator/servings/${path}`, {
+          headers: { authorization: `Basic ${btoa(`any:${password}`)}` },
+        });
+
+      const stranger = await board('a-key-of-16-characters');
+      expect(stranger.status).toBe(401);
+      expect(stranger.headers.get('www-authenticate')).toBe('Basic realm="Servings"');
+      const page = await board(operator);
+      expect(page.headers.get('content-type')).toContain('text/html');
+      expect(await (await board(operator, 'api')).json()).toMatchObject({
+        servings: [{ name: 'embedder' }],
+      });
+    });
+
     it('lets the operator alone change versions', async () => {
       const answers = await Promise.all([
         operate('/july/promote', {}, acme),

@@ -395,17 +395,12 @@ describeUnless(registryMissing ?? namespaceMissing, 'The sample of production', 
     });
 
     it('shows the board to a browser that signs in with the key of the operator', async () => {
-      const board = (password: string, path = '') =>
-        fetch(`${canaried.url}/operator/servings/${path}`, {
-          headers: { authorization: `Basic ${btoa(`any:${password}`)}` },
-        });
-
-      const stranger = await board('a-key-of-16-characters');
+      const stranger = await board(canaried, 'a-key-of-16-characters');
       expect(stranger.status).toBe(401);
       expect(stranger.headers.get('www-authenticate')).toBe('Basic realm="Servings"');
-      const page = await board(operator);
+      const page = await board(canaried, operator);
       expect(page.headers.get('content-type')).toContain('text/html');
-      expect(await (await board(operator, 'api')).json()).toMatchObject({
+      expect(await (await board(canaried, operator, 'api')).json()).toMatchObject({
         servings: [{ name: 'embedder' }],
       });
     });
@@ -698,6 +693,13 @@ describeUnless(registryMissing ?? namespaceMissing, 'The sample of production', 
     });
   });
 });
+
+/** The page of the board, or a part of it, for a browser that signs in. */
+function board({ url }: { readonly url: string }, password: string, path = ''): Promise<Response> {
+  return fetch(`${url}/operator/servings/${path}`, {
+    headers: { authorization: `Basic ${btoa(`any:${password}`)}` },
+  });
+}
 
 /** The versions that the operator sees. */
 async function versionsAt(at: ImageProcess): Promise<VersionStatus[]> {

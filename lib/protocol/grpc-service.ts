@@ -1,6 +1,35 @@
+import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
 import type { ServiceClientConstructor } from '@grpc/grpc-js';
 import { InvalidServingError } from '../errors.js';
+
+/** The packages of gRPC. */
+export interface GrpcPackages {
+  readonly grpc: typeof import('@grpc/grpc-js');
+  readonly loader: typeof import('@grpc/proto-loader');
+}
+
+/**
+ * Loads the packages of gRPC. They are required at run time: bundlers would look for them in every
+ * application.
+ *
+ * @param user the feature that needs them, for the error
+ * @throws InvalidServingError when they are not installed
+ */
+export function loadGrpc(user: string): GrpcPackages {
+  const load = createRequire(import.meta.url);
+  try {
+    return {
+      grpc: load('@grpc/grpc-js') as GrpcPackages['grpc'],
+      loader: load('@grpc/proto-loader') as GrpcPackages['loader'],
+    };
+  } catch (cause) {
+    throw new InvalidServingError(
+      `${user} needs gRPC; install it: npm install @grpc/grpc-js @grpc/proto-loader`,
+      { cause },
+    );
+  }
+}
 
 /**
  * The service `inference.GRPCInferenceService`: its client class, whose `service` is its definition
@@ -10,16 +39,9 @@ import { InvalidServingError } from '../errors.js';
  * @throws InvalidServingError when the packages of gRPC are not installed
  */
 export async function loadInferenceService(user: string): Promise<ServiceClientConstructor> {
-  const [{ loadPackageDefinition }, { load }] = await Promise.all([
-    import('@grpc/grpc-js'),
-    import('@grpc/proto-loader'),
-  ]).catch((cause: unknown) => {
-    throw new InvalidServingError(
-      `${user} needs gRPC; install it: npm install @grpc/grpc-js @grpc/proto-loader`,
-      { cause },
-    );
-  });
-  const definition = await load(fileURLToPath(new URL('./inference.proto', import.meta.url)), {
+  const { grpc, loader } = loadGrpc(user);
+  const file = fileURLToPath(new URL('./inference.proto', import.meta.url));
+  const definition = await loader.load(file, {
     keepCase: true,
     longs: String,
     enums: String,
@@ -27,7 +49,7 @@ export async function loadInferenceService(user: string): Promise<ServiceClientC
     objects: true,
     oneofs: true,
   });
-  const { inference } = loadPackageDefinition(definition) as unknown as {
+  const { inference } = grpc.loadPackageDefinition(definition) as unknown as {
     readonly inference: { readonly GRPCInferenceService: ServiceClientConstructor };
   };
   return inference.GRPCInferenceService;

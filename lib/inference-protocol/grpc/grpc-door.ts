@@ -17,7 +17,7 @@ import type {
   UntypedServiceImplementation,
 } from '@grpc/grpc-js';
 import { InvalidServingError, messageOf } from '../../errors.js';
-import { loadInferenceService } from '../../protocol/grpc-service.js';
+import { type GrpcPackages, loadGrpc, loadInferenceService } from '../../protocol/grpc-service.js';
 import { errorAnswer } from '../error-answers.js';
 import { InferenceServer } from '../inference-server.js';
 import type { GrpcDoorOptions } from '../options.js';
@@ -26,7 +26,7 @@ import { statusOf } from './grpc-status.js';
 import type { StreamCall, UnaryCall } from './grpc-types.js';
 import { ProtocolCalls } from './protocol-calls.js';
 
-type Grpc = typeof import('@grpc/grpc-js');
+type Grpc = GrpcPackages['grpc'];
 type Name = Exclude<keyof ProtocolCalls, 'stop'>;
 type Run = (request: unknown, metadata: Metadata, call: UnaryCall | StreamCall) => Promise<unknown>;
 
@@ -57,14 +57,15 @@ export class GrpcDoor
     if (!options) {
       return;
     }
-    const { service } = await loadInferenceService('The option grpc of InferenceProtocolModule');
-    const grpc = await import('@grpc/grpc-js');
+    const user = 'The option grpc of InferenceProtocolModule';
+    const { service } = await loadInferenceService(user);
+    const { grpc, loader } = loadGrpc(user);
     const server = new grpc.Server({
       'grpc.max_receive_message_length': bodyLimit,
       'grpc.max_send_message_length': -1,
     });
     server.addService(service, this.handlers(grpc, service));
-    const health = await healthService(grpc);
+    const health = await healthService(grpc, loader);
     server.addService(health, this.health(grpc));
     const { port, host = '0.0.0.0' } = options;
     this.port = await listening(server, `${host}:${port}`, credentialsOf(grpc, options));
@@ -166,8 +167,10 @@ function resultOf(running: Promise<unknown>): Promise<unknown> {
   return running.catch((error: unknown) => new FailedCall(errorAnswer(error)));
 }
 
-async function healthService({ loadPackageDefinition }: Grpc): Promise<ServiceDefinition> {
-  const { load } = await import('@grpc/proto-loader');
+async function healthService(
+  { loadPackageDefinition }: Grpc,
+  { load }: GrpcPackages['loader'],
+): Promise<ServiceDefinition> {
   const file = fileURLToPath(new URL('./health.proto', import.meta.url));
   const definition = await load(file, { keepCase: true, enums: String, defaults: true });
   const { grpc } = loadPackageDefinition(definition) as unknown as {

@@ -1,7 +1,7 @@
 import type { Client, ServiceClientConstructor, ServiceError } from '@grpc/grpc-js';
 import type { AbortSignalLike } from '../../context/call-options.js';
 import { messageOf } from '../../errors.js';
-import { loadInferenceService } from '../../protocol/grpc-service.js';
+import { loadGrpc, loadInferenceService } from '../../protocol/grpc-service.js';
 import { EndpointFailure } from './endpoint-errors.js';
 import type { ResolvedEndpoint } from './endpoint-options.js';
 
@@ -14,9 +14,10 @@ export interface GrpcService {
 }
 
 /** Loads gRPC; @throws InvalidServingError when it is not installed */
-export async function loadGrpc(): Promise<GrpcService> {
-  const service = await loadInferenceService('A serving with an endpoint');
-  return { grpc: await import('@grpc/grpc-js'), service };
+export async function loadService(): Promise<GrpcService> {
+  const user = 'A serving with an endpoint';
+  const service = await loadInferenceService(user);
+  return { grpc: loadGrpc(user).grpc, service };
 }
 
 /** The terms of a call. */

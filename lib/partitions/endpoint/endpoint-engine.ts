@@ -3,7 +3,7 @@ import { InvalidServingError } from '../../errors.js';
 import type { Engine, OpenedEngine } from '../engine.js';
 import { SupervisedPartition, type Supervision } from '../worker/supervised.partition.js';
 import { Endpoint, isSameModel } from './endpoint.js';
-import { loadGrpc } from './endpoint-connection.js';
+import { loadService } from './endpoint-connection.js';
 import { placesOf, type RemoteModel, type ResolvedEndpoint } from './endpoint-options.js';
 
 /**
@@ -14,7 +14,7 @@ export function endpointEngine(endpoints: readonly ResolvedEndpoint[], model: Re
   return async (kind, _options, _keys, supervision, end) => {
     // Each partition that opens listens to it.
     setMaxListeners(0, end);
-    const loaded = await loadGrpc();
+    const loaded = await loadService();
     const opened = new Map(
       endpoints.map((options) => [options, new Endpoint(loaded, options, model)]),
     );

@@ -43,6 +43,8 @@ it('[18.17] [L6] [L7] [4.6] [4.9] [6.1] [6.5] [11] [19.8] Hundreds of hostile ca
       'service, allowedSizes',
       'inference protocol, Express',
       'inference protocol, Fastify',
+      'board, Express',
+      'board, Fastify',
       'frames',
       'cluster, handshake',
       'cluster, streams',

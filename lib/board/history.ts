@@ -32,7 +32,7 @@ const NAMES = [
   'runP99',
 ] as const satisfies readonly (keyof SecondFigures)[];
 
-/** Columns of figures, a number for each second; null where there is none. */
+/** Columns of figures, with a number for each second, or null where nothing was recorded. */
 export type Columns = Readonly<Record<keyof SecondFigures, readonly (number | null)[]>>;
 
 /** The figures of a serving for the last seconds, in memory of fixed size. */

@@ -10,7 +10,7 @@ import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { guardList } from '../module-guards.js';
 
-/** Who may change servings on the board. */
+/** Guards of the routes that change servings. */
 export interface ServingBoardChanges {
   /** Guards of changes, after those of the board. At least one. */
   readonly guards: readonly (Type<CanActivate> | CanActivate)[];

@@ -16,7 +16,7 @@ export interface ListedServing extends Omit<ServingHealth, 'serving' | 'partitio
   readonly rowsPerBatch: number;
 }
 
-/** What a request asks for. */
+/** The query of a poll. */
 export interface ViewQuery {
   /** The serving whose details are shown. */
   readonly serving: string | undefined;

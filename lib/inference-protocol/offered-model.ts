@@ -61,7 +61,7 @@ export class OfferedModel {
 
   /** The versions that a request may name; the last one answers a request that names none. */
   get versions(): readonly string[] {
-    return this.profile?.versions ?? [DEFAULT_VERSION];
+    return this.own instanceof LocalServing ? this.own.versionLabels : [DEFAULT_VERSION];
   }
 
   /** The version that answers a request that names none, unless it falls into a canary's share. */

@@ -56,10 +56,9 @@ export class OfferedModels {
         `There is no model ${formatValue(name)}; offered are: ${known}`,
       );
     }
-    const { versions } = model;
-    if (version !== '' && !versions.includes(version)) {
+    if (version !== '' && !model.versions.includes(version)) {
       throw new UnknownServingError(
-        `Model "${name}" has no version ${formatValue(version)}; it has ${versions.join(', ')}`,
+        `Model "${name}" has no version ${formatValue(version)}; it has ${model.versions.join(', ')}`,
       );
     }
     return model;

@@ -124,15 +124,19 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.options.queue.separateOrigins;
   }
 
+  /** @internal The labels of the versions that calls may ask for; the last is the active version. */
+  get versionLabels(): readonly string[] {
+    const { labels, active } = this.loaded;
+    return [...labels.filter((label) => label !== active.label), active.label];
+  }
+
   /** @internal The facts that a protocol states to its clients. */
   get profile(): ServingProfile {
     const { options, callbacks } = this;
-    const { labels, active } = this.loaded;
-    const { lanes } = active;
+    const { lanes } = this.loaded.active;
     const { batchSize, batchTimeout } = lanes.optionsOf(lanes.keys[0]!);
     return {
       runner: options.runner,
-      versions: [...labels.filter((label) => label !== active.label), active.label],
       batchSize,
       batchTimeout,
       maxRowsPerCall: options.queue.maxRowsPerCall,

@@ -3,8 +3,6 @@ import type { ResolvedServing } from '../definition/resolved-serving.js';
 /** The facts of a serving that a protocol states to its clients. */
 export interface ServingProfile {
   readonly runner: ResolvedServing['runner'];
-  /** The labels of the versions that calls may ask for; the last one is the active version. */
-  readonly versions: readonly string[];
   /** The rows of a full batch. */
   readonly batchSize: number;
   /** Milliseconds that a batch waits for more rows. */

@@ -41,7 +41,7 @@ export class ProtocolClient {
   private readonly path: string;
   private readonly url: URL;
 
-  /** @throws ServingError for an address that is none */
+  /** @throws ServingError for an invalid address */
   constructor(private readonly address: ModelAddress) {
     this.url = urlOf(address.url);
     const options = { keepAlive: true, maxSockets: address.connections };

@@ -20,13 +20,13 @@ export interface InspectedPort extends OnnxPort {
   readonly batchAxis: number | null | undefined;
 }
 
-/** What `inspect` says about a model. */
+/** The description of a model that `inspect` prints. */
 export interface Inspection {
   readonly path: string;
   readonly file: OnnxFile;
   readonly inputs: readonly InspectedPort[];
   readonly outputs: readonly InspectedPort[];
-  /** What to know before it is served; each is a sentence that begins "The model ...". */
+  /** Warnings for the user of the model; each is a sentence. */
   readonly warnings: readonly string[];
   /** A name for its serving, made of that of the file. */
   readonly name: string;

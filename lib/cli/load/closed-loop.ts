@@ -1,4 +1,4 @@
-/** Answers per second of so many callers, each of which waits for its answer. */
+/** Runs `callers` callers, each of which waits for its answer; returns the answers per second. */
 export async function closedLoop(
   call: () => Promise<unknown>,
   callers: number,

@@ -1,7 +1,7 @@
 import { createHistogram, type RecordableHistogram } from 'node:perf_hooks';
 import { setImmediate as turn, setTimeout as delay } from 'node:timers/promises';
 
-/** A load of calls that come when they come, whatever has been answered before. */
+/** A load whose calls arrive at random times; they do not wait for earlier answers. */
 export interface OpenLoop {
   /** Calls per second, on average. */
   readonly rate: number;
@@ -15,7 +15,7 @@ export interface OpenLoop {
   readonly random?: () => number;
 }
 
-/** What became of a load. Times are microseconds, from the time when a call was due. */
+/** The result of a load. Times are microseconds, counted from when a call was due. */
 export interface LoadResult {
   /** Calls per second that were due. */
   readonly rate: number;
@@ -117,8 +117,8 @@ export function answeredPerSecond({ answered, seconds }: LoadResult): number {
 }
 
 /**
- * Whether the generator itself was so late that the result says more about it than about the
- * serving: its lateness at the 99th percentile is a tenth of the latency there, and above 2 ms.
+ * Whether the generator sent its calls so late that the latency is not that of the serving: the
+ * lateness at the 99th percentile is a tenth of the latency there, and above 2 ms.
  */
 export function isGeneratorLate({ latency, lateness }: LoadResult): boolean {
   const late = lateness.percentile(99);

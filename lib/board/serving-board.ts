@@ -43,8 +43,12 @@ export class ServingBoard implements OnModuleInit, OnApplicationBootstrap, OnApp
     const { seconds, changes } = this.options;
     this.files = await PageFiles.read(this.path.split('/').at(-1)!);
     const servings = this.servings();
-    this.recorder = new Recorder(seconds, this.provided(ServingService), servings);
-    this.view = new View(this.recorder, servings, changes !== undefined, seconds);
+    const registry = this.provided(ServingRegistry);
+    const nodes = () => registry.router?.nodes();
+    const recorder = new Recorder(seconds, this.provided(ServingService), servings);
+    const allowsChanges = changes !== undefined;
+    this.recorder = recorder;
+    this.view = new View({ recorder, servings, nodes, allowsChanges, seconds });
   }
 
   /** @internal Called by Nest, when all servings are loaded. */

@@ -1,3 +1,4 @@
+import type { ClusterNode, ServingStatus } from '../serving/cluster-node.js';
 import type { Serving, ServingHealth } from '../serving/serving.js';
 import type { Recorder } from './recorder.js';
 
@@ -16,6 +17,9 @@ export interface ListedServing extends Omit<ServingHealth, 'serving' | 'partitio
   readonly rowsPerBatch: number;
 }
 
+/** A node of the cluster that has the serving that is shown. */
+type ListedNode = Pick<ClusterNode, 'id' | 'state' | 'isSelf'> & Omit<ServingStatus, 'signature'>;
+
 /** The query of a poll. */
 export interface ViewQuery {
   /** The serving whose details are shown. */
@@ -26,27 +30,33 @@ export interface ViewQuery {
   readonly batch: number;
 }
 
+export interface ViewOptions {
+  readonly recorder: Recorder;
+  /** The servings of the application, by name. */
+  readonly servings: () => Iterable<readonly [string, Serving]>;
+  /** The nodes of the cluster; undefined without one. */
+  readonly nodes: () => readonly ClusterNode[] | undefined;
+  readonly allowsChanges: boolean;
+  /** The length of the history. */
+  readonly seconds: number;
+}
+
 /** Makes what the page shows. The list is made once a second, for all viewers. */
 export class View {
   private list: { readonly second: number; readonly text: string } | undefined;
 
-  constructor(
-    private readonly recorder: Recorder,
-    private readonly servings: () => Iterable<readonly [string, Serving]>,
-    private readonly allowsChanges: boolean,
-    private readonly seconds: number,
-  ) {}
+  constructor(private readonly options: ViewOptions) {}
 
   /** The reply to a poll of the page, as JSON. */
   json({ serving, since, batch }: ViewQuery): string {
-    const { recorder } = this;
+    const { allowsChanges, recorder, seconds } = this.options;
     const { second, watchedSince } = recorder;
     const rest = {
       second,
       now: Date.now(),
-      seconds: this.seconds,
+      seconds,
       watchedSince,
-      changes: this.allowsChanges,
+      changes: allowsChanges,
       detail: this.detail(serving, since, batch),
     };
     return `{"servings":${this.listText()},${JSON.stringify(rest).slice(1)}`;
@@ -58,9 +68,10 @@ export class View {
   }
 
   private listText(): string {
-    const { second } = this.recorder;
+    const { recorder, servings } = this.options;
+    const { second } = recorder;
     if (this.list?.second !== second) {
-      const all = [...this.servings()].map(([name, serving]) => this.listed(name, serving));
+      const all = [...servings()].map(([name, serving]) => this.listed(name, serving));
       this.list = { second, text: JSON.stringify(all) };
     }
     return this.list.text;
@@ -68,7 +79,7 @@ export class View {
 
   private listed(name: string, serving: Serving): ListedServing {
     const { serving: _, partitions, ...health } = serving.health();
-    const history = this.recorder.historyOf(name);
+    const history = this.options.recorder.historyOf(name);
     const mean = (figure: 'answered' | 'failed' | 'rows' | 'batches'): number =>
       history?.mean(figure, RECENT) ?? 0;
     const [failed, rows, batches] = [mean('failed'), mean('rows'), mean('batches')];
@@ -88,8 +99,8 @@ export class View {
   }
 
   private detail(name: string | undefined, since: number, batch: number): object | undefined {
-    const { recorder } = this;
-    const serving = [...this.servings()].find(([each]) => each === name)?.[1];
+    const { nodes, recorder, servings } = this.options;
+    const serving = [...servings()].find(([each]) => each === name)?.[1];
     const history = name === undefined ? undefined : recorder.historyOf(name);
     if (name === undefined || !serving || !history) {
       return undefined;
@@ -101,9 +112,20 @@ export class View {
       targets: serving.targets(),
       partitions: serving.partitions(),
       versions: serving.versions(),
+      nodes: nodes()?.flatMap((node) => listedNode(node, name)),
       from: history.firstAfter(since),
       figures: history.since(since),
       batches: recorder.batchesOf(name, batch),
     };
   }
+}
+
+/** The node and the load of its serving; none where it does not have that serving. */
+function listedNode({ id, state, isSelf, servings }: ClusterNode, name: string): ListedNode[] {
+  const status = servings.find((each) => each.name === name);
+  if (!status) {
+    return [];
+  }
+  const { signature: _, ...load } = status;
+  return [{ id, state, isSelf, ...load }];
 }

@@ -1,5 +1,6 @@
 import { UnknownServingError } from '../errors.js';
 import { formatValue } from '../format.js';
+import type { ClusterNode } from '../serving/cluster-node.js';
 import { LocalServing } from '../serving/local-serving.js';
 import type { Serving, RemotePreprocess, ServingRouter } from '../serving/serving.js';
 import type { ExportedServings } from './calls/exported-servings.js';
@@ -15,6 +16,7 @@ export interface ClusterRouterOptions extends RemoteCallOptions {
   readonly remotes: ResolvedDistribution['remotes'];
   readonly exported: ExportedServings;
   readonly shutdown: ClusterShutdown;
+  readonly nodes: () => readonly ClusterNode[];
 }
 
 /** Routes calls by name to servings of this node or of others. */
@@ -60,6 +62,10 @@ export class ClusterRouter implements ServingRouter {
     return this.isSaturated(local)
       ? new RemoteServing(name, this.options, preprocess, this.options.self)
       : local;
+  }
+
+  nodes(): readonly ClusterNode[] {
+    return this.options.nodes();
   }
 
   answered(): Promise<void> {

@@ -17,7 +17,8 @@ import { ClusterRouter } from './cluster-router.js';
 import { ClusterShutdown } from './cluster-shutdown.js';
 import { jsonHandlersOf } from './json/json-handlers.js';
 import { Heartbeats, LivenessProbes } from './membership/heartbeats.js';
-import { type ClusterNode, clusterNodeOf } from './membership/member.js';
+import type { ClusterNode } from '../serving/cluster-node.js';
+import { clusterNodeOf } from './membership/member.js';
 import { Members } from './membership/members.js';
 import { MembershipLog, RateLimitedLogger } from './membership/membership-log.js';
 import type { NodeInfo } from './membership/node-info.js';
@@ -121,6 +122,7 @@ export class ServingCluster
       outbound,
       exported,
       shutdown: this.shutdown,
+      nodes: () => this.nodes(),
     });
     this.probes = new LivenessProbes(transport, probeAfter, outbound, (node) =>
       this.receiver.nodeDisconnected(node),

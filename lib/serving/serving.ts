@@ -8,6 +8,7 @@ import type { ServingCounters, EventOf } from '../events/event-hub.js';
 import type { ServingEvent } from '../events/serving-event.js';
 import type { StreamEvent } from '../definition/reply.js';
 import type { ServingSignature } from '../definition/serving-signature.js';
+import type { ClusterNode } from './cluster-node.js';
 import type { ReloadOptions, ServingVersion, VersionStatus } from './serving-version.js';
 import type { ServingOptions } from '../definition/serving-definition.js';
 
@@ -320,6 +321,8 @@ export interface ServingRouter {
   /** The target of a call by name; `local` is the application's own serving of that name. */
   route(name: string, local: Serving | undefined, preprocess?: RemotePreprocess): Serving;
   isRemote(serving: Serving | undefined): boolean;
+  /** The nodes of the cluster, this one included, as of their last heartbeats. */
+  nodes(): readonly ClusterNode[];
   /** Resolves when the calls of other nodes are answered, or at the limit of shutdown. */
   answered(): Promise<void>;
 }

@@ -6,7 +6,7 @@ const ms = (value) => shown(value, ' ms');
 
 /** Shows the tables of a serving. Their buttons exist only where the board allows changes. */
 export function showTables({ detail, batches, allowsChanges, change }) {
-  const { name, partitions, versions, counters } = detail;
+  const { name, partitions, nodes, versions, counters } = detail;
   syncTable(
     place('batches'),
     batchColumns,
@@ -24,6 +24,14 @@ export function showTables({ detail, batches, allowsChanges, change }) {
     partitions.map((each, index) => ({ ...each, index })),
     ({ index }) => `${name}\0${index}`,
     'This serving has no partitions here.',
+  );
+  place('nodes-section').hidden = !nodes;
+  syncTable(
+    place('nodes'),
+    nodeColumns,
+    nodes ?? [],
+    ({ id }) => `${name}\0${id}`,
+    'No node has this serving.',
   );
   syncTable(
     place('versions'),
@@ -60,6 +68,32 @@ const batchColumns = [
   { title: 'Origin', text: ({ origin = '' }) => origin },
   { title: 'Error', kind: 'wrong', text: ({ error = '' }) => error },
 ];
+
+const nodeColumns = [
+  { title: 'Node', isHeader: true, kind: 'name', text: nodeName },
+  {
+    title: 'State',
+    make: () => [element('span', { class: 'state' })],
+    update(cell, { state, isReady }) {
+      const [badge] = cell.children;
+      badge.dataset.state = state === 'up' ? (isReady ? 'ready' : 'down') : state;
+      setText(badge, badge.dataset.state);
+    },
+  },
+  { title: 'Weight', kind: 'number', text: ({ weight }) => shown(weight) },
+  { title: 'Partitions up', kind: 'number', text: ({ partitions }) => shown(partitions) },
+  { title: 'Calls of other nodes', kind: 'number', text: ({ activeCalls }) => shown(activeCalls) },
+  { title: 'Queued rows', kind: 'number', text: ({ queued }) => shown(queued) },
+  {
+    title: 'Mean run',
+    kind: 'number',
+    text: ({ batchTime }) => (batchTime === 0 ? '–' : ms(batchTime)),
+  },
+];
+
+function nodeName({ id, isSelf }) {
+  return isSelf ? `${id} (this node)` : id;
+}
 
 const partitionColumns = [
   { title: 'Partition', isHeader: true, text: ({ index }) => String(index) },

@@ -1,7 +1,8 @@
 import type { ServingSignature } from '../../definition/serving-signature.js';
 import { healthOf, type Serving, type RemotePreprocess } from '../../serving/serving.js';
 import { LocalServing } from '../../serving/local-serving.js';
-import { LONGEST_NAME, type ServingStatus } from '../membership/node-info.js';
+import type { ServingStatus } from '../../serving/cluster-node.js';
+import { LONGEST_NAME } from '../membership/node-info.js';
 import type { ExportedServing } from './exported-serving.js';
 import { RemoteServing } from './remote-serving.js';
 

@@ -2,7 +2,8 @@ import { firstValueFrom, merge, Subject, timer } from 'rxjs';
 import { InvalidServingError } from '../../errors.js';
 import { formatValue } from '../../format.js';
 import type { Address } from '../transport.js';
-import type { ServingStatus, NodeInfo } from './node-info.js';
+import type { ServingStatus } from '../../serving/cluster-node.js';
+import type { NodeInfo } from './node-info.js';
 import type { Members } from './members.js';
 
 /**

@@ -1,4 +1,5 @@
-import type { NodeInfo, ServingStatus } from './node-info.js';
+import type { ClusterNode, ServingStatus } from '../../serving/cluster-node.js';
+import type { NodeInfo } from './node-info.js';
 import type { Candidate } from './balancer.js';
 import type { Address } from '../transport.js';
 
@@ -85,22 +86,6 @@ function servingsOf(info: NodeInfo): readonly MemberServing[] {
 
 function shareOf({ weight, partitions, isReady }: ServingStatus): number {
   return isReady ? weight * partitions : 0;
-}
-
-/** A node or client of the cluster, as of its last heartbeat. */
-export interface ClusterNode {
-  /** Its `nodeId`. */
-  readonly id: string;
-  /** Its address, new with each start. */
-  readonly address: Address;
-  /** A client calls and serves nothing. */
-  readonly role: NodeInfo['role'];
-  /** `draining`: it shuts down. `silent`: it gets no calls until its next heartbeat. */
-  readonly state: NodeInfo['state'] | 'silent';
-  /** Whether it is this node. */
-  readonly isSelf: boolean;
-  /** Its servings, each with weight and load. */
-  readonly servings: readonly ServingStatus[];
 }
 
 export function clusterNodeOf({ info, isSuspect }: Member, self: Address): ClusterNode {

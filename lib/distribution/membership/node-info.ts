@@ -1,5 +1,5 @@
 import type { Address } from '../transport.js';
-import type { ServingSignature } from '../../definition/serving-signature.js';
+import type { ClusterNode, ServingStatus } from '../../serving/cluster-node.js';
 import { readSignature } from './read-signature.js';
 import { FrameError } from '../wire/prelude.js';
 import {
@@ -11,35 +11,6 @@ import {
   stringIn,
   wholeIn,
 } from '../wire/record-reader.js';
-
-/** One serving of a node, as of the node's last heartbeat. */
-export interface ServingStatus {
-  readonly name: string;
-  /** Its `distribution.weight`: 0 or more, also a fraction. */
-  readonly weight: number;
-  /** The partitions that work. */
-  readonly partitions: number;
-  /** The calls of other nodes that have no answer yet. */
-  readonly activeCalls: number;
-  /** The rows in its queue. */
-  readonly queued: number;
-  /**
-   * Milliseconds that a batch runs, as a moving average, without the time in the queue; 0 before
-   * the first batch.
-   */
-  readonly batchTime: number;
-  /** Whether a call may run again when its answer is lost. */
-  readonly idempotent: boolean;
-  /**
-   * Whether it answers calls: it is loaded and warm, is not closing, and has a working partition.
-   */
-  readonly isReady: boolean;
-  /**
-   * Its inputs and outputs; `undefined` where nothing declares them, and where it does not fit
-   * into the 16 KB for all servings of a node.
-   */
-  readonly signature?: ServingSignature | undefined;
-}
 
 /** The heartbeat of a node. */
 export interface NodeInfo {
@@ -56,7 +27,7 @@ export interface NodeInfo {
   /** Grows with each heartbeat of the epoch. */
   readonly seq: number;
   /** A client calls and serves nothing. */
-  readonly role: 'node' | 'client';
+  readonly role: ClusterNode['role'];
   /** `draining`: it finishes its calls and takes no more. */
   readonly state: 'up' | 'draining';
   readonly servings: readonly ServingStatus[];

@@ -5,6 +5,8 @@ import { type INestApplication, Logger } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { ServingModule, ServingService } from 'nestjs-serving';
 import { ServingBoardModule } from 'nestjs-serving/board';
+import { ServingClusterModule } from 'nestjs-serving/distribution';
+import { MemoryNetwork } from 'nestjs-serving/testing';
 import type { Page } from 'playwright-core';
 import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
 import { boardServings, HOSTILE, loadOf } from '../../fixtures/serving/board-servings.js';
@@ -207,6 +209,46 @@ describe('The page of the board', () => {
         expect(problems).toEqual([]);
       } finally {
         await many.close();
+      }
+    }, 60_000);
+
+    it('[20.13] The nodes of a cluster appear when they join, and go when they leave', async () => {
+      const network = new MemoryNetwork();
+      const [shownNode, other] = await Promise.all(
+        ['near', 'far'].map((nodeId) =>
+          NestFactory.create(
+            {
+              module: class {},
+              imports: [
+                ServingModule.forRoot({
+                  servings: [{ name: 'shared', useFactory: () => (rows: unknown) => rows }],
+                }),
+                ServingClusterModule.forRoot({ transport: network.transport(), nodeId }),
+                ServingBoardModule.forRoot({ guards: [] }),
+              ],
+            },
+            { logger: false, abortOnError: false },
+          ),
+        ),
+      );
+      try {
+        await shownNode!.listen(0, '127.0.0.1');
+        const { page, problems } = await openPage(`${await shownNode!.getUrl()}/servings`, {
+          viewport: { width: 1200, height: 900 },
+        });
+        const nodes = page.getByRole('region', { name: 'Nodes' });
+        await nodes.getByText('near (this node)').waitFor();
+        expect(await nodes.getByRole('row').count()).toBe(2);
+        await other!.init();
+        await nodes.getByRole('rowheader', { name: 'far', exact: true }).waitFor();
+        expect(await nodes.innerText()).toMatch(/far\s+ready\s+1\s+1\s+0\s+0\s+–/);
+        expect(await violations(page)).toEqual([]);
+        await other!.close();
+        await nodes.getByRole('row', { name: 'far' }).waitFor({ state: 'detached' });
+        expect(problems).toEqual([]);
+      } finally {
+        await shownNode!.close();
+        await other!.close();
       }
     }, 60_000);
 

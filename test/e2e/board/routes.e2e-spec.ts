@@ -1,8 +1,15 @@
 import { describe, expect, it } from '@jest/globals';
 import { Injectable, Module, type ModuleMetadata, type NestInterceptor } from '@nestjs/common';
 import { DocumentBuilder, SwaggerModule } from '@nestjs/swagger';
-import { defineServing, ServingModule, ServingService } from 'nestjs-serving';
+import {
+  defineServing,
+  ServingModule,
+  type ServingDefinition,
+  ServingService,
+} from 'nestjs-serving';
 import { ServingBoardModule, type ServingBoardOptions } from 'nestjs-serving/board';
+import { ServingClusterModule } from 'nestjs-serving/distribution';
+import { MemoryNetwork } from 'nestjs-serving/testing';
 import { map } from 'rxjs';
 import { describeOnPlatforms, type Reply } from '../../fixtures/partitions/platforms.js';
 import { KeyGuard } from '../../fixtures/serving/board-servings.js';
@@ -229,6 +236,39 @@ describeOnPlatforms('The routes of the board', (listen) => {
       });
     }
     expect(serving.keys()).toEqual([{ key: 'default', batchSize: 7, batchTimeout: 3 }]);
+  });
+
+  it('[20.13] The figures of a serving have the nodes of the cluster that have it', async () => {
+    const network = new MemoryNetwork();
+    const onNode = (nodeId: string, servings: ServingDefinition[]): ModuleMetadata => ({
+      imports: [
+        ServingModule.forRoot({ servings }),
+        ServingClusterModule.forRoot({ transport: network.transport(), nodeId }),
+        ServingBoardModule.forRoot({ guards: [] }),
+      ],
+    });
+    const other = { ...lengths, name: 'other' };
+    const site = await listen(onNode('a', [lengths, other]));
+    await listen(onNode('b', [{ ...lengths, distribution: { weight: 0.5 } }]));
+    const nodesOf = async (serving: string): Promise<unknown> => {
+      const { body } = await site.get(`/servings/api?serving=${serving}&since=-1`);
+      return (body as { detail: { nodes: unknown } }).detail.nodes;
+    };
+
+    const own = { id: 'a', isSelf: true, state: 'up', isReady: true, weight: 1, partitions: 1 };
+    expect(await nodesOf('lengths')).toEqual([
+      expect.objectContaining(own),
+      expect.objectContaining({ id: 'b', isSelf: false, state: 'up', weight: 0.5, queued: 0 }),
+    ]);
+    expect(await nodesOf('other')).toEqual([expect.objectContaining(own)]);
+    expect(JSON.stringify(await nodesOf('lengths'))).not.toContain('signature');
+  });
+
+  it('[20.13] Without a cluster there are no nodes', async () => {
+    const site = await listen(open);
+    const { body } = await site.get('/servings/api?serving=lengths&since=-1');
+    expect(body).toHaveProperty('detail.name', 'lengths');
+    expect(body).not.toHaveProperty('detail.nodes');
   });
 
   it('[20.3] OpenAPI documents leave the board out', async () => {

@@ -172,7 +172,13 @@ describe('Recorder', () => {
 
   it('[20.10] All viewers share one observation, which ends with the application', async () => {
     const { recorder, servings, observers } = await begin();
-    const view = new View(recorder, servings, false, 60);
+    const view = new View({
+      recorder,
+      servings,
+      nodes: () => undefined,
+      allowsChanges: false,
+      seconds: 60,
+    });
     for (let viewer = 0; viewer < 100; viewer++) {
       recorder.viewed();
       view.json({ serving: 'net', since: -1, batch: -1 });

@@ -9,7 +9,7 @@ import {
   Candidates,
 } from '../../../../lib/distribution/membership/balancer.js';
 import { Members } from '../../../../lib/distribution/membership/members.js';
-import type { ServingStatus } from '../../../../lib/distribution/membership/node-info.js';
+import type { ServingStatus } from '../../../../lib/serving/cluster-node.js';
 import { randomFrom } from '../../../chaos/random.js';
 import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 

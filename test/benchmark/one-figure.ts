@@ -1,3 +1,4 @@
+import { board } from './figures/board.js';
 import { batchGain } from './figures/batch-gain.js';
 import { endpoint } from './figures/endpoint.js';
 import { engine } from './figures/engine.js';
@@ -45,6 +46,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P20: mixedLengths,
   P21: targets,
   P22: modelServer,
+  P23: board,
 };
 
 // A process of its own: memory and compiled code of other figures would count in this one.

@@ -35,7 +35,8 @@ export type Figure =
   | 'P19'
   | 'P20'
   | 'P21'
-  | 'P22';
+  | 'P22'
+  | 'P23';
 
 export type Aim = { readonly atLeast: number } | { readonly atMost: number };
 

@@ -59,6 +59,15 @@ export class Contender {
     return response.arrayBuffer();
   }
 
+  /** The JSON that a path answers. */
+  async get(path: string): Promise<unknown> {
+    const response = await fetch(`http://127.0.0.1:${this.port}${path}`);
+    if (!response.ok) {
+      throw new Error(`${response.status} ${await response.text()}`);
+    }
+    return response.json();
+  }
+
   async under(load: LoadRequest['load'], generator: Generator): Promise<Trial> {
     await this.server.ask('usage');
     const report = await generator.ask({ port: this.port, post: this.post, load });

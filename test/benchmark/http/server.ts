@@ -23,6 +23,7 @@ const variants = {
   'digits: bare': async () => (await import('./variants/digits/bare.js')).BareModule,
   'digits: beside': async () => (await import('./variants/digits/beside.js')).BesideModule,
   'digits: call': async () => (await import('./variants/digits/call.js')).CallModule,
+  'digits: board': async () => (await import('./variants/digits/board.js')).BoardModule,
   'digits: signal': async () => (await import('./variants/digits/signal.js')).SignalModule,
   'digits: batched': async () => (await import('./variants/digits/batched.js')).BatchedModule,
   'digits: run per request': async () =>

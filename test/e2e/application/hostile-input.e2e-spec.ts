@@ -23,13 +23,13 @@ function fuzz(...args: readonly string[]): Promise<Ended> {
 }
 
 it('[18.17] [L6] [L7] [4.6] [4.9] [6.1] [6.5] [11] [19.8] Hundreds of hostile calls through each entry are answered correctly or refused alone with typed errors', async () => {
-  const { code, output } = await fuzz('--count', '500', '--seed', '4');
+  const { code, output } = await fuzz('--count', '300', '--seed', '4');
 
   expect({ code, output }).toEqual({ code: 0, output: expect.not.stringMatching(/^ *FAILED /m) });
   const entries = [...output.matchAll(/^(.+): (\d+) hostile and (\d+) valid calls/gm)].map(
     ([, entry, hostile, valid]) => ({
       entry,
-      enough: Number(hostile) >= 500 && Number(valid) > 100,
+      enough: Number(hostile) >= 300 && Number(valid) > 50,
     }),
   );
   expect(entries).toEqual(

@@ -1,3 +1,5 @@
+import { availableParallelism } from 'node:os';
+
 /** @type {import('jest').Config} */
 export default {
   testMatch: [
@@ -36,6 +38,7 @@ export default {
     '!lib/partitions/worker/worker-host.ts',
   ],
   reporters: ['default', '<rootDir>/test/summary-reporter.js'],
-  maxWorkers: '100%',
+  // One more than cores, since many tests wait: for processes that start, and for real clocks.
+  maxWorkers: availableParallelism() + 1,
   testTimeout: 60_000,
 };

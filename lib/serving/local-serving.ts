@@ -25,8 +25,8 @@ import {
   resolveCallOptions,
 } from '../execution/resolved-call-options.js';
 import { type ServingCounters, type EventOf, EventHub } from '../events/event-hub.js';
-import { checkOptions, checkRoom, checkTarget, perKey } from '../definition/option-rules.js';
 import type { ReplyStore } from '../deduplication/reply-cache.js';
+import { KeySettings } from './key-settings.js';
 import { Shutdown } from './shutdown.js';
 import { LoadedVersion } from './loaded-version.js';
 import { Reloads } from './reloads.js';
@@ -50,7 +50,6 @@ import type { ServingSignature } from '../definition/serving-signature.js';
 import type { ServingEvent } from '../events/serving-event.js';
 import type { StreamEvent } from '../definition/reply.js';
 import type {
-  KeyOptions,
   ResolvedServing,
   ServingDistribution,
   Callbacks,
@@ -70,8 +69,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** The version that each call runs on. */
   private readonly loaded: Versions;
   private readonly reloads: Reloads;
-  /** The options of its keys now, for all versions. */
-  private keysNow: ResolvedServing['keys'];
+  private readonly keySettings: KeySettings;
   private readonly shutdown: Shutdown;
   private hold: ServingHold | undefined;
   private closing: Promise<void> | undefined;
@@ -89,7 +87,9 @@ export class LocalServing<Input = unknown, Output = unknown>
     super();
     this.name = options.name;
     this.events$ = events.all$;
-    this.keysNow = options.keys;
+    this.keySettings = new KeySettings(options, (keys, changed) =>
+      this.loaded.forEach(({ lanes }) => lanes.change(keys, changed)),
+    );
     this.loaded = new Versions(callbacks, this.versionOf({ options, engine, next }));
     this.reloads = new Reloads(this.name, this.loaded, (plan, isShadow) =>
       this.versionOf(plan, this.loaded.active, isShadow),
@@ -265,37 +265,15 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override keys(): readonly KeyStatus[] {
-    return [...this.keysNow].map(([key, { batchSize, batchTimeout }]) => ({
-      key,
-      batchSize,
-      batchTimeout,
-    }));
+    return this.keySettings.status;
   }
 
   override setBatchSize(batchSize: number, key?: string): void {
-    const keys = this.keysToChange(key);
-    checkOptions(`Serving "${this.name}"`, { batchSize }, perKey);
-    checkRoom(`Serving "${this.name}"`, batchSize, this.options.queue.maxRows);
-    for (const known of keys) {
-      const largest = this.keysNow.get(known)?.allowedSizes?.at(-1) ?? batchSize;
-      if (largest < batchSize) {
-        throw new InvalidServingError(
-          `Serving "${this.name}": a batch size of ${batchSize} is more than the largest of the ` +
-            `allowed sizes, ${largest}`,
-        );
-      }
-    }
-    this.change(keys, { batchSize, runSize: batchSize });
+    this.keySettings.setBatchSize(batchSize, key);
   }
 
   override setBatchTimeout(batchTimeout: number, key?: string): void {
-    const owner = `Serving "${this.name}"`;
-    const keys = this.keysToChange(key);
-    checkOptions(owner, { batchTimeout }, perKey);
-    for (const known of keys) {
-      checkTarget(owner, this.keysNow.get(known)?.latencyTarget, { batchTimeout });
-    }
-    this.change(keys, { batchTimeout });
+    this.keySettings.setBatchTimeout(batchTimeout, key);
   }
 
   /** Loads every partition; resolves when the serving can be called. */
@@ -349,34 +327,12 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.loaded.forEach((version) => version.pause(hold === 'paused'));
   }
 
-  private keysToChange(key: string | undefined): readonly string[] {
-    const keys = [...this.keysNow.keys()];
-    if (this.options.sequence) {
-      throw new InvalidServingError(
-        `Serving "${this.name}" runs sequences: the number of its places is fixed when it starts, ` +
-          'and its rows wait for no others; set batchSize in its definition',
-      );
-    }
-    if (key !== undefined && !keys.includes(key)) {
-      throw new InvalidServingError(
-        `Serving "${this.name}" has no key "${key}"; its keys are ${keys.toSorted().join(', ')}`,
-      );
-    }
-    return key === undefined ? keys : [key];
-  }
-
-  private change(keys: readonly string[], options: Partial<KeyOptions>): void {
-    const changed = keys.map((key) => [key, { ...this.keysNow.get(key)!, ...options }] as const);
-    this.keysNow = new Map([...this.keysNow, ...changed]);
-    this.loaded.forEach(({ lanes }) => lanes.change(keys, options));
-  }
-
   private versionOf(
     { options, ...plan }: VersionPlan,
     replaces?: LoadedVersion,
     isShadow = false,
   ): LoadedVersion {
-    const { callbacks, storeOf, keysNow: keys } = this;
+    const { callbacks, storeOf, keySettings } = this;
     // Not the version itself: each would keep all before it in memory.
     const calls = replaces && { label: replaces.label, signature: replaces.signature };
     const events = isShadow
@@ -384,7 +340,7 @@ export class LocalServing<Input = unknown, Output = unknown>
       : this.events.childOf(options.version);
     return new LoadedVersion({
       ...plan,
-      options: { ...options, keys },
+      options: { ...options, keys: keySettings.current },
       callbacks,
       storeOf,
       events,

@@ -1,0 +1,88 @@
+import { checkOptions, checkRoom, checkTarget, perKey } from '../definition/option-rules.js';
+import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
+import { InvalidServingError } from '../errors.js';
+import type { KeyStatus } from './serving.js';
+
+/** The options of the keys of a serving, in all of its versions. They may change while it runs. */
+export class KeySettings {
+  private options: ResolvedServing['keys'];
+
+  constructor(
+    private readonly serving: ResolvedServing,
+    /** Brings changed options to the versions that are loaded. */
+    private readonly apply: (keys: readonly string[], options: Partial<KeyOptions>) => void,
+  ) {
+    this.options = serving.keys;
+  }
+
+  get current(): ResolvedServing['keys'] {
+    return this.options;
+  }
+
+  get status(): readonly KeyStatus[] {
+    return [...this.options].map(([key, { batchSize, batchTimeout }]) => ({
+      key,
+      batchSize,
+      batchTimeout,
+    }));
+  }
+
+  /**
+   * @param key all keys without one
+   * @throws InvalidServingError for a size that is not allowed, and an unknown key
+   */
+  setBatchSize(batchSize: number, key?: string): void {
+    const keys = this.keysOf(key);
+    checkOptions(this.owner, { batchSize }, perKey);
+    checkRoom(this.owner, batchSize, this.serving.queue.maxRows);
+    for (const known of keys) {
+      const largest = this.options.get(known)?.allowedSizes?.at(-1) ?? batchSize;
+      if (largest < batchSize) {
+        throw new InvalidServingError(
+          `${this.owner}: a batch size of ${batchSize} is more than the largest of the allowed ` +
+            `sizes, ${largest}`,
+        );
+      }
+    }
+    this.change(keys, { batchSize, runSize: batchSize });
+  }
+
+  /**
+   * @param key all keys without one
+   * @throws InvalidServingError for a timeout that is not allowed, and an unknown key
+   */
+  setBatchTimeout(batchTimeout: number, key?: string): void {
+    const keys = this.keysOf(key);
+    checkOptions(this.owner, { batchTimeout }, perKey);
+    for (const known of keys) {
+      checkTarget(this.owner, this.options.get(known)?.latencyTarget, { batchTimeout });
+    }
+    this.change(keys, { batchTimeout });
+  }
+
+  private get owner(): string {
+    return `Serving "${this.serving.name}"`;
+  }
+
+  private keysOf(key: string | undefined): readonly string[] {
+    const keys = [...this.options.keys()];
+    if (this.serving.sequence) {
+      throw new InvalidServingError(
+        `${this.owner} runs sequences: the number of its places is fixed when it starts, ` +
+          'and its rows wait for no others; set batchSize in its definition',
+      );
+    }
+    if (key !== undefined && !keys.includes(key)) {
+      throw new InvalidServingError(
+        `${this.owner} has no key "${key}"; its keys are ${keys.toSorted().join(', ')}`,
+      );
+    }
+    return key === undefined ? keys : [key];
+  }
+
+  private change(keys: readonly string[], options: Partial<KeyOptions>): void {
+    const changed = keys.map((key) => [key, { ...this.options.get(key)!, ...options }] as const);
+    this.options = new Map([...this.options, ...changed]);
+    this.apply(keys, options);
+  }
+}

@@ -8,7 +8,6 @@ import type { Observable } from 'rxjs';
 import { callInRequest, streamInRequest } from '../context/caller-context.js';
 import {
   InvalidInputError,
-  InvalidServingError,
   ServingClosedError,
   ServingUnavailableError,
   type SessionEndedError,

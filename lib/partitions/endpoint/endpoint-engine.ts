@@ -1,9 +1,12 @@
 import { setMaxListeners } from 'node:events';
-import { InvalidServingError } from '../../errors.js';
+import { InvalidServingError, isA, messageOf, ServingLoadError } from '../../errors.js';
 import type { Engine, OpenedEngine } from '../engine.js';
 import { SupervisedPartition, type Supervision } from '../worker/supervised.partition.js';
+import { AbsentWorker } from './absent.worker.js';
 import { Endpoint, isSameModel } from './endpoint.js';
 import { loadService } from './endpoint-connection.js';
+import { isDown } from './endpoint-errors.js';
+import type { EndpointPartition } from './endpoint.partition.js';
 import { placesOf, type RemoteModel, type ResolvedEndpoint } from './endpoint-options.js';
 
 /**
@@ -11,7 +14,7 @@ import { placesOf, type RemoteModel, type ResolvedEndpoint } from './endpoint-op
  * batch that a server gets at once, and for `run` one per server.
  */
 export function endpointEngine(endpoints: readonly ResolvedEndpoint[], model: RemoteModel): Engine {
-  return async (kind, _options, _keys, supervision, end) => {
+  return async (kind, _options, _keys, supervision, end, { warn }) => {
     // Each partition that opens listens to it.
     setMaxListeners(0, end);
     const loaded = await loadService();
@@ -22,7 +25,7 @@ export function endpointEngine(endpoints: readonly ResolvedEndpoint[], model: Re
     return openAll(
       places.map((options) => ({ url: options.url, endpoint: opened.get(options)! })),
       supervision,
-      end,
+      { end, warn },
     );
   };
 }
@@ -32,35 +35,45 @@ interface Place {
   readonly endpoint: Endpoint;
 }
 
-/** Opens all at once; if one fails, the others close. */
+/**
+ * Opens all at once. A server that is down is tried again later if another one is up; any other
+ * failure closes the others.
+ */
 async function openAll(
   places: readonly Place[],
   supervision: Supervision,
-  end: AbortSignal,
+  { end, warn }: { readonly end: AbortSignal; readonly warn: (line: string) => void },
 ): Promise<OpenedEngine> {
   const openings = await Promise.allSettled(places.map(({ endpoint }) => endpoint.open(end)));
-  const failed = openings.find((opening) => opening.status === 'rejected');
   const workers = openings.flatMap((opening) =>
     opening.status === 'fulfilled' ? [opening.value] : [],
   );
-  const signatures = workers.map(({ loaded }) => loaded.signature!);
-  const [signature] = signatures;
-  const other = signatures.findIndex((each) => !isSameModel(signature!, each));
-  if (failed || other >= 0) {
+  /** By address, since each has several places. */
+  const failures = new Map(
+    openings.flatMap((opening, index) =>
+      opening.status === 'rejected'
+        ? [[places[index]!.url, opening.reason as unknown] as const]
+        : [],
+    ),
+  );
+  const reasons = [...failures.values()];
+  const fatal =
+    workers.length === 0 ? reasons[0] : reasons.find((reason) => !isDownAtStart(reason));
+  const [signature, ...others] = workers.map(({ loaded }) => loaded.signature!);
+  if (fatal || others.some((each) => !isSameModel(signature!, each))) {
     await Promise.all(workers.map((worker) => worker.close()));
-    throw failed
-      ? failed.reason
-      : new InvalidServingError(
-          `The endpoints ${places[0]!.url} and ${places[other]!.url} have models with different ` +
-            'inputs or outputs; all endpoints of a serving run the same model',
-        );
+    throw fatal ?? differentModels(workers);
   }
+  for (const [url, reason] of failures) {
+    warn(`does not use the endpoint ${url} yet, and tries it again: ${messageOf(reason)}`);
+  }
+  places.forEach(({ endpoint }) => endpoint.expect(signature!));
   return {
-    partitions: workers.map(
-      (worker, index) =>
+    partitions: openings.map(
+      (opening, index) =>
         new SupervisedPartition(
           index,
-          worker,
+          opening.status === 'fulfilled' ? opening.value : new AbsentWorker(opening.reason),
           (signal) => places[index]!.endpoint.open(signal),
           supervision,
         ),
@@ -68,4 +81,19 @@ async function openAll(
     signature,
     providers: workers.map(({ loaded }) => loaded.providers),
   };
+}
+
+function isDownAtStart(error: unknown): boolean {
+  return isA(error, ServingLoadError) && isDown(error.cause);
+}
+
+function differentModels(workers: readonly EndpointPartition[]): InvalidServingError {
+  const [first, ...others] = workers;
+  const other = others.find(
+    ({ loaded }) => !isSameModel(first!.loaded.signature!, loaded.signature!),
+  );
+  return new InvalidServingError(
+    `The endpoints ${first!.url} and ${other!.url} have models with different inputs or outputs; ` +
+      'all endpoints of a serving run the same model',
+  );
 }

@@ -17,6 +17,15 @@ export class EndpointFailure extends Error {
   }
 }
 
+/** A server that answers, and states that its model is not ready. */
+export class ModelNotReadyError extends Error {
+  override readonly name = 'ModelNotReadyError';
+
+  constructor() {
+    super('the server states that it is not ready');
+  }
+}
+
 /** The status codes of gRPC, by number. */
 const CODES = [
   'OK',
@@ -75,6 +84,15 @@ export function batchErrorOf(failure: EndpointFailure): ServingError | EndpointF
 /** Whether the endpoint does not implement the call. */
 export function isUnimplemented(error: unknown): boolean {
   return error instanceof EndpointFailure && nameOf(error.code) === 'UNIMPLEMENTED';
+}
+
+/** Whether the server cannot be reached, or not yet be used: later it may. */
+export function isDown(error: unknown): boolean {
+  return (
+    error instanceof ModelNotReadyError ||
+    (error instanceof EndpointFailure &&
+      ['UNAVAILABLE', 'DEADLINE_EXCEEDED'].includes(nameOf(error.code)))
+  );
 }
 
 function nameOf(code: number): string {

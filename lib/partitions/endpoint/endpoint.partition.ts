@@ -37,7 +37,7 @@ export class EndpointPartition implements Worker {
   /** The connection is acquired for it. */
   constructor(
     private readonly connection: EndpointConnection,
-    private readonly url: string,
+    readonly url: string,
     private readonly model: RemoteModel,
     private readonly signature: ModelSignature,
   ) {

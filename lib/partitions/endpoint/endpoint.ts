@@ -2,7 +2,7 @@ import { isServingError, messageOf, ServingLoadError } from '../../errors.js';
 import { formatValue } from '../../format.js';
 import type { ModelSignature } from '../onnx/model-signature.js';
 import { EndpointConnection, type EndpointCall, type GrpcService } from './endpoint-connection.js';
-import { isUnimplemented } from './endpoint-errors.js';
+import { isUnimplemented, ModelNotReadyError } from './endpoint-errors.js';
 import type { RemoteModel, ResolvedEndpoint } from './endpoint-options.js';
 import {
   type BatchConfig,
@@ -17,7 +17,7 @@ const READY_TIMEOUT = 10_000;
 /** A server whose partitions share a connection. */
 export class Endpoint {
   private connection: EndpointConnection | undefined;
-  /** The model at the first start: a server that has another one later is not used. */
+  /** The model of the serving: a server that has another one later is not used. */
   private known: ModelSignature | undefined;
 
   constructor(
@@ -49,6 +49,11 @@ export class Endpoint {
             { cause },
           );
     }
+  }
+
+  /** From now on, a server with another model than this one is not used. */
+  expect(signature: ModelSignature): void {
+    this.known ??= signature;
   }
 
   private connect(): EndpointConnection {
@@ -85,7 +90,7 @@ async function describe(
     connection.call<Reply>(method, { name, version }, options);
   const { ready } = await ask<{ readonly ready: boolean }>('ModelReady');
   if (!ready) {
-    throw new Error('the server states that it is not ready');
+    throw new ModelNotReadyError();
   }
   const metadata = await ask<EndpointMetadataReply>('ModelMetadata');
   return signatureOfEndpoint(metadata, await configOf(ask), model);

@@ -94,7 +94,10 @@ export class SupervisedPartition extends PartitionDecorator {
 
   async warmUp(warm: (runner: Partition) => Promise<void>): Promise<void> {
     this.warm = warm;
-    await warm(this);
+    // A worker that has ended is warmed up when it is started again.
+    if (this.inner) {
+      await warm(this);
+    }
   }
 
   override halt(): void {

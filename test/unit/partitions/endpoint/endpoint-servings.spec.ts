@@ -24,6 +24,7 @@ import {
   ScriptedEndpoint,
 } from '../../../fixtures/endpoints/scripted-endpoint.js';
 import { describeWithCertificate } from '../../../fixtures/cluster/certificates.js';
+import { recordWarnings } from '../../../fixtures/recorded-warnings.js';
 import { useEndpoints } from '../../../fixtures/endpoints/use-endpoints.js';
 import { useServings } from '../../../fixtures/serving/use-servings.js';
 
@@ -282,6 +283,66 @@ describe('a serving with an endpoint', () => {
       `The model "m" of the endpoint ${endpoint.url} cannot be used: the server states that it ` +
         'is not ready',
     );
+  });
+
+  it('[19.12] boots while one of several servers is down, and uses that once it is there', async () => {
+    const [up, down] = [await open(), await open()];
+    down.kill();
+    const warnings = recordWarnings();
+    const serving = await serve([up, down], {
+      batchSize: 1,
+      recovery: { restartDelay: 0, maxRestarts: 1e6 },
+    });
+    expect(warnings.filter((each) => each.includes(down.url))).toEqual([
+      expect.stringMatching(/^Serving "double" does not use the endpoint .*ECONNREFUSED/),
+    ]);
+    const states = () => serving.partitions().map(({ state }) => state);
+    expect(states().toSorted()).toEqual(['restarting', 'restarting', 'up', 'up']);
+    expect(await Promise.all([1, 2, 3].map((each) => call(serving, each)))).toEqual([2, 4, 6]);
+
+    await down.open();
+    await until(() => states().every((state) => state === 'up'));
+    await Promise.all([1, 2, 3, 4].map((each) => call(serving, each)));
+    expect(down.calls.length).toBeGreaterThan(0);
+  });
+
+  it('[19.12] warms up a server that was down at the boot before it gets rows', async () => {
+    const [up, down] = [await open(), await open()];
+    down.script.ready = false;
+    const serving = await serve([up, down], {
+      recovery: { restartDelay: 0, maxRestarts: 1e6 },
+      warmUp: [row(7)],
+    });
+    expect(down.calls).toEqual([]);
+    down.script.ready = true;
+    await until(() => serving.partitions().every(({ state }) => state === 'up'));
+    expect(down.calls.length).toBeGreaterThan(0);
+  });
+
+  it('[19.12] does not use a server with another model that was down at the boot', async () => {
+    const [up, down] = [await open(), await open()];
+    down.kill();
+    const serving = await serve([up, down], {
+      recovery: { restartDelay: 0, maxRestarts: 1e6 },
+    });
+    down.script.inputs = [{ name: 'x', datatype: 'FP32', shape: [-1, 3] }];
+    await down.open();
+    const reasons = () => serving.partitions().map(({ reason = '' }) => reason);
+    await until(() => reasons().some((reason) => reason.includes('other inputs or outputs')));
+    expect(await call(serving, 3)).toBe(6);
+  });
+
+  it('[19.12] fails the boot where one of several servers states a model that cannot be used', async () => {
+    const [up, other] = [await open(), await open()];
+    other.script.inputs = [];
+    await expect(serve([up, other])).rejects.toThrow(InvalidServingError);
+  });
+
+  it('[19.12] fails the boot where all servers are down', async () => {
+    const [a, b] = [await open(), await open()];
+    a.kill();
+    b.kill();
+    await expect(serve([a, b])).rejects.toThrow(a.url);
   });
 
   it.each([

@@ -96,7 +96,8 @@ describe('A session of another node', () => {
 
   it('[16.9] It stays with its node, and ends with a typed error when that is lost', async () => {
     const { open, nodes } = await pair(new Tally(), 2);
-    const sessions = Array.from({ length: 6 }, open);
+    // So many that neither node gets all of them, which are distributed at random.
+    const sessions = Array.from({ length: 24 }, open);
     await Promise.all(sessions.map((session) => session.run('1')));
 
     nodes[0]!.kill();
@@ -104,7 +105,7 @@ describe('A session of another node', () => {
 
     const lost = outcomes.filter(({ status }) => status === 'rejected');
     expect(lost.length).toBeGreaterThan(0);
-    expect(lost.length).toBeLessThan(6);
+    expect(lost.length).toBeLessThan(24);
     for (const [i, outcome] of outcomes.entries()) {
       if (outcome.status === 'fulfilled') {
         expect(outcome.value).toEqual(['1', '2']);

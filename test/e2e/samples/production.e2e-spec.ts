@@ -122,6 +122,11 @@ describeUnless(registryMissing ?? namespaceMissing, 'The sample of production', 
       body: JSON.stringify(body),
     });
   const scrape = async () => (await fetch(desk.metricsUrl)).text();
+  const untilQueued = async (tickets: number) => {
+    while (queuedIn(await scrape()) < tickets) {
+      // They are on their way.
+    }
+  };
 
   it.each([
     [{ subject: 'Wrong amount', text: 'You took the money from my card two times.' }, 'billing'],
@@ -241,11 +246,6 @@ describeUnless(registryMissing ?? namespaceMissing, 'The sample of production', 
     const classify = async (body: object, key: string) => {
       await post('/tickets/classify', body, { key });
       order.push(key);
-    };
-    const untilQueued = async (tickets: number) => {
-      while (queuedIn(await scrape()) < tickets) {
-        // They are on their way.
-      }
     };
     await changeOnBoard(desk, 'pause');
     const crowd = longTickets(150).map((each) => classify(each, acme));

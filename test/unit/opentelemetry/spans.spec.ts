@@ -35,6 +35,9 @@ const linksOf = ({ links }: ReadableSpan): string[] => links.map((link) => link.
 const nanoseconds = ([seconds, rest]: HrTime): bigint =>
   BigInt(seconds) * 1_000_000_000n + BigInt(rest);
 
+/** Not that of Date.now(): the clock of the system may be set while the process runs. */
+const now = () => performance.timeOrigin + performance.now();
+
 describe('spans', () => {
   const telemetry = useTelemetry();
   const start = useServings();
@@ -91,8 +94,6 @@ describe('spans', () => {
 
   it('[12.1] The stages follow one another without a gap from start to end of the call', async () => {
     const serving = await started(echo);
-    // Not Date.now(): the clock of the system may be set while the process runs.
-    const now = () => performance.timeOrigin + performance.now();
     const before = BigInt(Math.floor(now())) * 1_000_000n;
     await serving.batchedRun('a');
     const after = BigInt(Math.ceil(now())) * 1_000_000n;

@@ -6,7 +6,6 @@ import { AbsentWorker } from './absent.worker.js';
 import { Endpoint, isSameModel } from './endpoint.js';
 import { loadService } from './endpoint-connection.js';
 import { isDown } from './endpoint-errors.js';
-import type { EndpointPartition } from './endpoint.partition.js';
 import { placesOf, type RemoteModel, type ResolvedEndpoint } from './endpoint-options.js';
 
 /**
@@ -59,10 +58,12 @@ async function openAll(
   const reasons = [...failures.values()];
   const fatal =
     workers.length === 0 ? reasons[0] : reasons.find((reason) => !isDownAtStart(reason));
-  const [signature, ...others] = workers.map(({ loaded }) => loaded.signature!);
-  if (fatal || others.some((each) => !isSameModel(signature!, each))) {
+  const [first] = workers;
+  const signature = first?.loaded.signature;
+  const other = workers.find(({ loaded }) => !isSameModel(signature!, loaded.signature!));
+  if (fatal || other) {
     await Promise.all(workers.map((worker) => worker.close()));
-    throw fatal ?? differentModels(workers);
+    throw fatal ?? differentModels(first!.url, other!.url);
   }
   for (const [url, reason] of failures) {
     warn(`does not use the endpoint ${url} yet, and tries it again: ${messageOf(reason)}`);
@@ -87,13 +88,9 @@ function isDownAtStart(error: unknown): boolean {
   return isA(error, ServingLoadError) && isDown(error.cause);
 }
 
-function differentModels(workers: readonly EndpointPartition[]): InvalidServingError {
-  const [first, ...others] = workers;
-  const other = others.find(
-    ({ loaded }) => !isSameModel(first!.loaded.signature!, loaded.signature!),
-  );
+function differentModels(one: string, other: string): InvalidServingError {
   return new InvalidServingError(
-    `The endpoints ${first!.url} and ${other!.url} have models with different inputs or outputs; ` +
+    `The endpoints ${one} and ${other} have models with different inputs or outputs; ` +
       'all endpoints of a serving run the same model',
   );
 }

@@ -53,7 +53,7 @@ export class Endpoint {
 
   /** From now on, a server with another model than this one is not used. */
   expect(signature: ModelSignature): void {
-    this.known ??= signature;
+    this.known = signature;
   }
 
   private connect(): EndpointConnection {
@@ -64,8 +64,8 @@ export class Endpoint {
   }
 
   private check(signature: ModelSignature): void {
-    const known = (this.known ??= signature);
-    if (!isSameModel(known, signature)) {
+    const { known } = this;
+    if (known && !isSameModel(known, signature)) {
       throw new ServingLoadError(
         `The model ${formatValue(this.model.name)} of the endpoint ${this.options.url} has other ` +
           'inputs or outputs than at the start; start the application again to use it',

@@ -71,15 +71,7 @@ const batchColumns = [
 
 const nodeColumns = [
   { title: 'Node', isHeader: true, kind: 'name', text: nodeName },
-  {
-    title: 'State',
-    make: () => [element('span', { class: 'state' })],
-    update(cell, { state, isReady }) {
-      const [badge] = cell.children;
-      badge.dataset.state = state === 'up' ? (isReady ? 'ready' : 'down') : state;
-      setText(badge, badge.dataset.state);
-    },
-  },
+  stateColumn(({ state, isReady }) => (state === 'up' ? (isReady ? 'ready' : 'down') : state)),
   { title: 'Weight', kind: 'number', text: ({ weight }) => shown(weight) },
   { title: 'Partitions up', kind: 'number', text: ({ partitions }) => shown(partitions) },
   { title: 'Calls of other nodes', kind: 'number', text: ({ activeCalls }) => shown(activeCalls) },
@@ -95,17 +87,25 @@ function nodeName({ id, isSelf }) {
   return isSelf ? `${id} (this node)` : id;
 }
 
+/** A state with its mark: `markOf` is one of the states in the style sheet. */
+function stateColumn(markOf, textOf = markOf) {
+  return {
+    title: 'State',
+    make: () => [element('span', { class: 'state' })],
+    update(cell, each) {
+      const [badge] = cell.children;
+      badge.dataset.state = markOf(each);
+      setText(badge, textOf(each));
+    },
+  };
+}
+
 const partitionColumns = [
   { title: 'Partition', isHeader: true, text: ({ index }) => String(index) },
-  {
-    title: 'State',
-    make: ({ state }) => [element('span', { class: 'state' }, state)],
-    update(cell, { state }) {
-      const [badge] = cell.children;
-      badge.dataset.state = state === 'up' ? 'ready' : state === 'restarting' ? 'starting' : 'down';
-      setText(badge, state);
-    },
-  },
+  stateColumn(
+    ({ state }) => (state === 'up' ? 'ready' : state === 'restarting' ? 'starting' : 'down'),
+    ({ state }) => state,
+  ),
   { title: 'Runs on', text: ({ provider = '–' }) => provider },
   { title: 'Restarts', kind: 'number', text: ({ restarts }) => String(restarts) },
   { title: 'Reason', kind: 'wide', text: ({ reason = '' }) => reason },

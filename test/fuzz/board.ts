@@ -1,19 +1,17 @@
 import type { INestApplication } from '@nestjs/common';
-import { NestFactory } from '@nestjs/core';
-import { FastifyAdapter, type NestFastifyApplication } from '@nestjs/platform-fastify';
 import type { Arbitrary } from 'fast-check';
 import * as fc from 'fast-check';
 import { defineServing, ServingModule } from 'nestjs-serving';
 import { ServingBoardModule } from 'nestjs-serving/board';
 import type { Attack, Entry, Outcome } from './entry.js';
 import { jsonText, names, noise } from './hostile-json.js';
+import { listening, type Platform } from './listening.js';
 
 const echo = (rows: unknown): unknown => rows;
 const pass = { canActivate: () => true };
 
 /** An application whose board everybody may use. */
-export async function openBoard(platform: 'express' | 'fastify'): Promise<INestApplication> {
-  const options = { logger: false } as const;
+export function openBoard(platform: Platform): Promise<INestApplication> {
   const module = {
     module: class {},
     imports: [
@@ -23,12 +21,7 @@ export async function openBoard(platform: 'express' | 'fastify'): Promise<INestA
       ServingBoardModule.forRoot({ guards: [], changes: { guards: [pass] } }),
     ],
   };
-  const app =
-    platform === 'express'
-      ? await NestFactory.create(module, options)
-      : await NestFactory.create<NestFastifyApplication>(module, new FastifyAdapter(), options);
-  await app.listen(0, '127.0.0.1');
-  return app;
+  return listening(platform, module);
 }
 
 interface BoardRequest {

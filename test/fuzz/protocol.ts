@@ -1,8 +1,6 @@
 import { createHash } from 'node:crypto';
 import { deflateSync, gzipSync } from 'node:zlib';
 import type { INestApplication } from '@nestjs/common';
-import { NestFactory } from '@nestjs/core';
-import { FastifyAdapter, type NestFastifyApplication } from '@nestjs/platform-fastify';
 import type { Arbitrary } from 'fast-check';
 import * as fc from 'fast-check';
 import { defineServing, ServingModule } from 'nestjs-serving';
@@ -10,6 +8,7 @@ import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 import { images, sameProbabilities } from './digits.js';
 import type { Attack, Entry, Outcome } from './entry.js';
 import { jsonText, names, noise } from './hostile-json.js';
+import { listening, type Platform } from './listening.js';
 
 /** The bytes of a body that the server takes. */
 const LIMIT = 2 ** 20;
@@ -31,8 +30,7 @@ const servings = [
 ];
 
 /** An application with the door that is attacked, listening. */
-export async function openProtocol(platform: 'express' | 'fastify'): Promise<INestApplication> {
-  const options = { logger: false } as const;
+export function openProtocol(platform: Platform): Promise<INestApplication> {
   const module = {
     module: class {},
     imports: [
@@ -40,12 +38,7 @@ export async function openProtocol(platform: 'express' | 'fastify'): Promise<INe
       InferenceProtocolModule.forRoot({ bodyLimit: LIMIT }),
     ],
   };
-  const app =
-    platform === 'express'
-      ? await NestFactory.create(module, options)
-      : await NestFactory.create<NestFastifyApplication>(module, new FastifyAdapter(), options);
-  await app.listen(0, '127.0.0.1');
-  return app;
+  return listening(platform, module);
 }
 
 interface Request {

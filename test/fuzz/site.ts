@@ -11,11 +11,11 @@ import {
   Post,
   Query,
 } from '@nestjs/common';
-import { BaseExceptionFilter, HttpAdapterHost, NestFactory } from '@nestjs/core';
-import { FastifyAdapter, type NestFastifyApplication } from '@nestjs/platform-fastify';
+import { BaseExceptionFilter, HttpAdapterHost } from '@nestjs/core';
 import { Batched, defineServing, ServingModule, ServingService, Tensor } from 'nestjs-serving';
 import { imageTensor, pixelsIn } from './digits.js';
 import { fingerprint } from './fingerprint.js';
+import { listening, type Platform } from './listening.js';
 
 const model = 'sample/01-digits/model/digits.onnx';
 const echo = (rows: unknown): unknown => rows;
@@ -142,13 +142,8 @@ class TellingFilter extends BaseExceptionFilter {
 class SiteModule {}
 
 /** The application that is attacked, listening. */
-export async function openSite(platform: 'express' | 'fastify'): Promise<INestApplication> {
-  const options = { logger: false } as const;
-  const app =
-    platform === 'express'
-      ? await NestFactory.create(SiteModule, options)
-      : await NestFactory.create<NestFastifyApplication>(SiteModule, new FastifyAdapter(), options);
-  app.useGlobalFilters(new TellingFilter(app.get(HttpAdapterHost).httpAdapter));
-  await app.listen(0, '127.0.0.1');
-  return app;
+export function openSite(platform: Platform): Promise<INestApplication> {
+  return listening(platform, SiteModule, (app) =>
+    app.useGlobalFilters(new TellingFilter(app.get(HttpAdapterHost).httpAdapter)),
+  );
 }

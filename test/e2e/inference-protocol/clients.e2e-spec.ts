@@ -1,5 +1,5 @@
 import { expect, it } from '@jest/globals';
-import { type BatchContext, defineServing, ServingModule } from 'nestjs-serving';
+import { defineServing, ServingModule } from 'nestjs-serving';
 import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import {
@@ -8,6 +8,7 @@ import {
   perfAnalyzer,
 } from '../../fixtures/http/inference-clients.js';
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
+import { sums } from '../../fixtures/serving/sums.js';
 import { sixOfEachType } from '../../fixtures/values/tensors.js';
 
 const digits = defineServing({ name: 'digits', model: 'sample/01-digits/model/digits.onnx' });
@@ -25,16 +26,6 @@ const echoes = sixOfEachType
 const upper = defineServing({
   name: 'upper',
   useFactory: () => (texts: string[]) => texts.map((text) => text.toUpperCase()),
-});
-
-/** Adds each number to the sum of its sequence. */
-const sums = defineServing({
-  name: 'sums',
-  sessions: {},
-  useFactory: () => (rows: number[], batch: BatchContext) => {
-    const { states } = batch as BatchContext & { states: (number | undefined)[] };
-    return rows.map((row, i) => (states[i] = (states[i] ?? 0) + row));
-  },
 });
 
 const imports = [

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, it } from '@jest/globals';
 import type { INestApplication } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { type BatchContext, defineServing, ServingModule } from 'nestjs-serving';
+import { defineServing, ServingModule } from 'nestjs-serving';
 import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 import { GrpcDoor } from '../../../lib/inference-protocol/grpc/grpc-door.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
@@ -10,6 +10,7 @@ import {
   clientsMissing,
   perfAnalyzer,
 } from '../../fixtures/http/inference-clients.js';
+import { sums } from '../../fixtures/serving/sums.js';
 import { sixOfEachType } from '../../fixtures/values/tensors.js';
 
 const echoes = sixOfEachType
@@ -21,16 +22,6 @@ const echoes = sixOfEachType
       useFactory: () => (rows: unknown) => rows,
     }),
   );
-
-/** Adds each number to the sum of its sequence. */
-const sums = defineServing({
-  name: 'sums',
-  sessions: {},
-  useFactory: () => (rows: number[], batch: BatchContext) => {
-    const { states } = batch as BatchContext & { states: (number | undefined)[] };
-    return rows.map((row, i) => (states[i] = (states[i] ?? 0) + row));
-  },
-});
 
 /** Answers after as many hundreds of milliseconds as its row says; a row of -1 fails. */
 const waits = defineServing({

@@ -21,7 +21,6 @@ import {
 } from '@grpc/grpc-js';
 import { load } from '@grpc/proto-loader';
 import {
-  type BatchContext,
   createServing,
   defineServing,
   ServingModule,
@@ -41,21 +40,12 @@ import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { describeWithCertificate } from '../../fixtures/cluster/certificates.js';
+import { sums } from '../../fixtures/serving/sums.js';
 
 const digits = defineServing({ name: 'digits', model: 'sample/01-digits/model/digits.onnx' });
 const held = new HeldFunction<number>();
 const release = (): void =>
   held.batches.splice(0).forEach(({ rows, finish }) => finish(rows.map(String)));
-
-/** Adds each number to the sum of its sequence. */
-const sums = defineServing({
-  name: 'sums',
-  sessions: {},
-  useFactory: () => (rows: number[], batch: BatchContext) => {
-    const { states } = batch as BatchContext & { states: (number | undefined)[] };
-    return rows.map((row, i) => (states[i] = (states[i] ?? 0) + row));
-  },
-});
 
 /** As long a text as its row says. */
 const wide = defineServing({

@@ -1,3 +1,5 @@
+import { element } from './elements.js';
+
 /** What the user is asked before a change that callers notice. */
 const QUESTIONS = {
   pause: ({ serving }) => `Pause ${serving}? Its calls wait until it is resumed, or time out.`,
@@ -24,19 +26,33 @@ const DONE = {
   rollback: 'was rolled back',
 };
 
-/** Whether the user wants the change. */
+/**
+ * Whether the user wants the change. Each question has its own dialog: browsers report that a dialog
+ * was closed only after a while, when the next question may be open.
+ */
 export function ask(body) {
-  const question = QUESTIONS[body.change];
+  const question = QUESTIONS[body.change]?.(body);
   if (!question) {
     return Promise.resolve(true);
   }
-  const dialog = document.getElementById('question');
-  document.getElementById('question-text').textContent = question(body);
-  document.getElementById('question-yes').textContent = YES[body.change];
-  dialog.returnValue = 'no';
+  const dialog = element(
+    'dialog',
+    { 'aria-label': question },
+    element(
+      'form',
+      { method: 'dialog' },
+      element('p', {}, question),
+      element('button', { value: 'no' }, 'Cancel'),
+      element('button', { value: 'yes', class: 'strong' }, YES[body.change]),
+    ),
+  );
+  document.body.append(dialog);
   dialog.showModal();
   return new Promise((resolve) =>
-    dialog.addEventListener('close', () => resolve(dialog.returnValue === 'yes'), { once: true }),
+    dialog.addEventListener('close', () => {
+      dialog.remove();
+      resolve(dialog.returnValue === 'yes');
+    }),
   );
 }
 

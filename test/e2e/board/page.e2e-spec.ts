@@ -150,6 +150,25 @@ describe('The page of the board', () => {
       expect(problems).toEqual([expect.stringContaining('409 (Conflict)')]);
     }, 60_000);
 
+    it('[20.11] An answer is that of the question that is open, also right after another', async () => {
+      const serving = service.get('translations');
+      const { page, problems } = await openPage(`${url}#translations`, {
+        viewport: { width: 1200, height: 900 },
+      });
+      await page.getByRole('button', { name: 'Pause', exact: true }).click();
+      await page.getByRole('dialog').waitFor();
+      // The browser says later that a dialog was closed; the next one is open by then.
+      await page.evaluate(`{
+        document.querySelector('dialog[open]').close();
+        document.querySelector('#actions button').click();
+      }`);
+      await page.getByRole('dialog').getByRole('button', { name: 'Pause' }).click();
+      await page.locator('#state').getByText('paused').waitFor();
+      expect(serving.held).toBe('paused');
+      serving.resume();
+      expect(problems).toEqual([]);
+    }, 60_000);
+
     it('[20.11] Versions are promoted on the page', async () => {
       const { page, problems } = await openPage(`${url}#digits`, {
         viewport: { width: 1200, height: 900 },

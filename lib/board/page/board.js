@@ -3,9 +3,10 @@ import { element, setText, shown, syncChildren } from './elements.js';
 import { showTables } from './tables.js';
 import { ask, makeChange } from './changes.js';
 
-/** Milliseconds between two polls, and after one that failed. */
+/** Milliseconds between two polls, after one that failed, and for an answer. */
 const POLL = 1000;
 const POLL_AGAIN = 3000;
+const POLL_TIMEOUT = 5000;
 /** Milliseconds between two announcements to screen readers. */
 const ANNOUNCE = 10_000;
 const SPANS = [60, 300, 600, 1800, 3600];
@@ -41,7 +42,10 @@ async function poll() {
     if (chosen !== undefined) {
       query.set('serving', chosen);
     }
-    const response = await fetch(`api?${query}`, { cache: 'no-store' });
+    const response = await fetch(`api?${query}`, {
+      cache: 'no-store',
+      signal: AbortSignal.timeout(POLL_TIMEOUT),
+    });
     if (!response.ok) {
       throw new Error(
         response.status === 401 || response.status === 403
@@ -60,9 +64,16 @@ async function poll() {
       return;
     }
     pause = POLL_AGAIN;
-    connection('lost', error instanceof TypeError ? 'No connection' : error.message);
+    connection('lost', lossOf(error));
   }
   schedule(pause);
+}
+
+function lossOf(error) {
+  if (error.name === 'TimeoutError') {
+    return 'No answer';
+  }
+  return error instanceof TypeError ? 'No connection' : error.message;
 }
 
 function schedule(pause) {

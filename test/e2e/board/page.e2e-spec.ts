@@ -271,6 +271,27 @@ describe('The page of the board', () => {
       }
     }, 60_000);
 
+    it('[20.14] The page says that the server does not answer, and goes on once it does', async () => {
+      const { page, problems } = await openPage(`${url}#embeddings`, {
+        viewport: { width: 1200, height: 900 },
+      });
+      const connection = page.locator('#connection');
+      await connection.getByText('Live').waitFor();
+      await page.route('**/api?*', () => undefined, { times: 1 });
+      await connection.getByText('No answer').waitFor();
+      await connection.getByText('Live').waitFor();
+      await page.route('**/api?*', (route) => route.abort(), { times: 1 });
+      await connection.getByText('No connection').waitFor();
+      await connection.getByText('Live').waitFor();
+      await page.route('**/api?*', (route) => route.fulfill({ status: 403 }), { times: 1 });
+      await connection.getByText('Access refused (403)').waitFor();
+      await connection.getByText('Live').waitFor();
+      expect(problems).toEqual([
+        expect.stringContaining('ERR_FAILED'),
+        expect.stringContaining('403 (Forbidden)'),
+      ]);
+    }, 60_000);
+
     it('[20.12] The list is filtered, figures come as a table, and updates pause', async () => {
       const { page, problems } = await openPage(`${url}/`, {
         viewport: { width: 1200, height: 900 },

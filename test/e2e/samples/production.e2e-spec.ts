@@ -227,8 +227,9 @@ describeUnless(registryMissing ?? namespaceMissing, 'The sample of production', 
   });
 
   it('A call that takes longer than CALL_TIMEOUT is answered with 504', async () => {
-    const hasty = await start({ CALL_TIMEOUT: '1' });
+    const hasty = await start({ CALL_TIMEOUT: '100' });
     try {
+      await changeOnBoard(hasty, 'pause');
       const response = await post('/tickets/classify', ticket, { at: hasty });
 
       expect(response.status).toBe(504);

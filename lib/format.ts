@@ -83,3 +83,14 @@ export function formatBytes(bytes: number): string {
   const unit = Math.min(Math.floor(Math.log10(Math.max(bytes, 1)) / 3), units.length - 1);
   return `${Number((bytes / 1000 ** unit).toPrecision(3))} ${units[unit]}`;
 }
+
+/** The text as a literal of TypeScript. */
+export function literalOf(text: string): string {
+  const inside = JSON.stringify(text).slice(1, -1).replaceAll('\\"', '"');
+  return `'${inside.replaceAll("'", String.raw`\'`)}'`;
+}
+
+/** The name of a property as TypeScript writes it, as a literal where it must be. */
+export function propertyOf(name: string): string {
+  return /^[A-Za-z_$][\w$]*$/.test(name) ? name : literalOf(name);
+}

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { truncate, formatValue } from '../../lib/format.js';
+import { formatValue, propertyOf, truncate } from '../../lib/format.js';
 
 const revoked = (): object => {
   const { proxy, revoke } = Proxy.revocable({}, {});
@@ -66,5 +66,21 @@ describe('truncate', () => {
   it('A short text stays as it is, and a long one ends with its number of characters', () => {
     expect(truncate('float32[rows, 2]')).toBe('float32[rows, 2]');
     expect(truncate('x'.repeat(1000), 10)).toBe('xxxxxxxxxx... (1000 characters)');
+  });
+});
+
+describe('propertyOf', () => {
+  it.each([
+    ['image', 'image'],
+    ['$a_1', '$a_1'],
+    ['1a', "'1a'"],
+    ['input.1', "'input.1'"],
+    ["it's", String.raw`'it\'s'`],
+    ['say "a"', `'say "a"'`],
+    [String.raw`a\b`, String.raw`'a\\b'`],
+    [String.raw`\"`, String.raw`'\\"'`],
+    ['a\r\nb', String.raw`'a\r\nb'`],
+  ])('[21.4] The name %j is written as TypeScript reads it: %s', (name, written) => {
+    expect(propertyOf(name)).toBe(written);
   });
 });

@@ -1,3 +1,4 @@
+import { literalOf, propertyOf } from '../../format.js';
 import { describePort } from '../../partitions/onnx/model-signature.js';
 import type { DeclaredAxes } from '../../partitions/onnx/model-signature.js';
 import type { InspectedPort, Inspection } from './inspection.js';
@@ -7,13 +8,13 @@ export function suggestedDefinition({ name, path, declared }: Inspection): strin
   const axes = axesText(declared.inputs, declared.outputs);
   const model =
     axes.length === 0
-      ? [`  model: ${quoted(path)},`]
-      : ['  model: {', `    file: ${quoted(path)},`, ...axes, '  },'];
+      ? [`  model: ${literalOf(path)},`]
+      : ['  model: {', `    file: ${literalOf(path)},`, ...axes, '  },'];
   return [
     "import { defineServing } from 'nestjs-serving';",
     '',
     `export const ${identifier(name)} = defineServing({`,
-    `  name: ${quoted(name)},`,
+    `  name: ${literalOf(name)},`,
     ...model,
     '});',
   ].join('\n');
@@ -75,13 +76,4 @@ export function identifier(name: string): string {
 
 function capital(name: string): string {
   return name.charAt(0).toUpperCase() + name.slice(1);
-}
-
-function propertyOf(name: string): string {
-  return /^[A-Za-z_$][\w$]*$/.test(name) ? name : quoted(name);
-}
-
-/** The text as a literal. */
-export function quoted(text: string): string {
-  return `'${text.replaceAll('\\', '\\\\').replaceAll("'", "\\'").replaceAll('\n', '\\n')}'`;
 }

@@ -1,5 +1,6 @@
+import { literalOf } from '../../format.js';
 import type { definitionOf } from './model-subject.js';
-import { axesText, identifier, quoted } from '../inspect/suggestion.js';
+import { axesText, identifier } from '../inspect/suggestion.js';
 
 /** TypeScript of the definition with the options that were found. */
 export function tunedDefinition({
@@ -10,9 +11,9 @@ export function tunedDefinition({
 }: ReturnType<typeof definitionOf>): string {
   return [
     `export const ${identifier(name)} = defineServing({`,
-    `  name: ${quoted(name)},`,
+    `  name: ${literalOf(name)},`,
     '  model: {',
-    `    file: ${quoted(file)},`,
+    `    file: ${literalOf(file)},`,
     `    session: { intraOpNumThreads: ${session.intraOpNumThreads}, interOpNumThreads: 1 },`,
     ...axesText(inputs, outputs),
     '  },',

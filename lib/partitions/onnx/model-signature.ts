@@ -2,6 +2,7 @@ import type { InferenceSession, Tensor } from 'onnxruntime-common';
 import type { Fill } from '../../batch/resize.js';
 import type { VariableAxis } from '../../batch/template.js';
 import { InvalidServingError } from '../../errors.js';
+import { propertyOf } from '../../format.js';
 import {
   axisOfInput,
   axisOfOutput,
@@ -158,7 +159,7 @@ function fixedSignature(
     // Each call is a run of its own, since an output has no axis to tell the rows of calls apart.
     return { inputs: inputs.map(withoutRows), outputs: outputs.map(withoutRows), fetches };
   }
-  const name = quoted(uncut.name);
+  const name = propertyOf(uncut.name);
   throw new InvalidServingError(
     `The model takes ${fixedBatch} rows at a time, and no axis of the output ` +
       `${describePort(uncut)} is known to count them. ` +
@@ -224,7 +225,7 @@ function checkOutputs(
     throw new InvalidServingError(
       `The rows of the output ${describePort(unclear)} could lie on any axis, as those of the ` +
         `input ${describePort(elsewhere)} lie on axis ${elsewhere.batchAxis}; ` +
-        `declare it: outputs: { ${quoted(unclear.name)}: { batchAxis: ... } }`,
+        `declare it: outputs: { ${propertyOf(unclear.name)}: { batchAxis: ... } }`,
     );
   }
 }
@@ -309,7 +310,7 @@ function portsOf(
   });
   if (open.length > 0) {
     const entries = (axis: string): string =>
-      open.map(({ name }) => `${quoted(name)}: { batchAxis: ${axis} }`).join(', ');
+      open.map(({ name }) => `${propertyOf(name)}: { batchAxis: ${axis} }`).join(', ');
     throw new InvalidServingError(
       `The model's file does not define which axis of the ${kind} ` +
         `${open.map(describePort).join(' and of ')} counts rows. ` +
@@ -323,10 +324,6 @@ function portsOf(
 
 function declaredAxis(declared: DeclaredAxes, name: string): number | null | undefined {
   return Object.hasOwn(declared, name) ? declared[name]!.batchAxis : undefined;
-}
-
-function quoted(name: string): string {
-  return /^[A-Za-z_$][\w$]*$/.test(name) ? name : `'${name}'`;
 }
 
 /** Warnings for the user of a model; each continues "The model ...". */

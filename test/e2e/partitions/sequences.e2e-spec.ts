@@ -12,7 +12,7 @@ import {
   ServingModule,
   ServingService,
 } from 'nestjs-serving';
-import { map, type Observable } from 'rxjs';
+import { lastValueFrom, map, type Observable, takeWhile, toArray } from 'rxjs';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { iterated, outputsOf, until } from '../../fixtures/async/streams.js';
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
@@ -64,15 +64,24 @@ describe.each(['thread', 'process'] as const)('A sequence in a %s', (isolation) 
 
   it('[13.1] Rows join and leave while others run', async () => {
     const serving = await start({}, 1);
-    const long = iterated(serving.stream(row('a', 60)));
+    const long = serving.stream(row('a', FOREVER));
+    let isOver = false;
+    const events = lastValueFrom(
+      long.pipe(
+        takeWhile(() => !isOver),
+        toArray(),
+      ),
+    );
     for (let call = 0; call < 5; call++) {
       await expect(serving.batchedRun(row('b', 2))).resolves.toEqual(['b0', 'b1']);
     }
+    isOver = true;
+    const outputs = outputsOf(await events);
     const log = await logOf(serving);
 
-    expect(outputsOf(await long)).toEqual(valuesOf('a', 60));
+    expect(outputs.length).toBeGreaterThan(0);
+    expect(outputs).toEqual(valuesOf('a', outputs.length));
     expect(log.filter((line) => line === 'end b ended')).toHaveLength(5);
-    expect(log).not.toContain('end a ended');
   });
 
   it('[13.2] Each of many calls gets its own values, all of them, in order', async () => {

@@ -416,7 +416,7 @@ describe('a serving with an endpoint', () => {
     const endpoint = await open();
     endpoint.script.answer = () => never;
     const serving = await serve(endpoint, {
-      recovery: { restartDelay: 0, runTimeout: 50, retries: 0 },
+      recovery: { restartDelay: 0, runTimeout: 500, retries: 0 },
     });
     await expect(call(serving, 1)).rejects.toThrow(RunTimeoutError);
     await cancelled(endpoint.calls[0]!);

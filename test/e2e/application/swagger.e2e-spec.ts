@@ -113,7 +113,7 @@ describe('The document of @nestjs/swagger', () => {
       cwd: folder,
     });
     ({ document, replies } = await start('dist/main.js', calls));
-  }, 120_000);
+  });
 
   /** The document of a build that leaves the plugin's metadata in a file, as those of SWC do. */
   async function documentOfSwc(): Promise<OpenAPIObject> {

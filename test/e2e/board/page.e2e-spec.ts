@@ -99,7 +99,7 @@ describe('The page of the board', () => {
       await page.waitForTimeout(300);
       await page.screenshot({ path: 'test-results/board-phone.png' });
       expect(problems).toEqual([]);
-    }, 120_000);
+    });
 
     it('[20.11] Users change batch sizes, pause and resume by the keyboard alone', async () => {
       const serving = service.get('translations');
@@ -148,7 +148,7 @@ describe('The page of the board', () => {
       expect(await page.evaluate(outline)).toBe('solid');
       // The browser logs the change that was refused.
       expect(problems).toEqual([expect.stringContaining('409 (Conflict)')]);
-    }, 60_000);
+    });
 
     it('[20.11] An answer is that of the question that is open, also right after another', async () => {
       const serving = service.get('translations');
@@ -167,7 +167,7 @@ describe('The page of the board', () => {
       expect(serving.held).toBe('paused');
       serving.resume();
       expect(problems).toEqual([]);
-    }, 60_000);
+    });
 
     it('[20.11] Versions are promoted on the page', async () => {
       const { page, problems } = await openPage(`${url}#digits`, {
@@ -183,7 +183,7 @@ describe('The page of the board', () => {
         expect.objectContaining({ version: 'july', role: 'active' }),
       );
       expect(problems).toEqual([]);
-    }, 60_000);
+    });
 
     it('[20.12] Names that are HTML are shown as they are, and run nothing', async () => {
       const { page, problems } = await openPage(`${url}#${encodeURIComponent(HOSTILE)}`, {
@@ -197,7 +197,7 @@ describe('The page of the board', () => {
       expect(await page.title()).toBe('Servings');
       expect(await page.locator('main img, nav img').count()).toBe(0);
       expect(problems).toEqual([]);
-    }, 60_000);
+    });
 
     it('[20.12] The list of fifty servings scrolls beside the one that is shown', async () => {
       const servings = Array.from({ length: 50 }, (_, i) => ({
@@ -229,7 +229,7 @@ describe('The page of the board', () => {
       } finally {
         await many.close();
       }
-    }, 60_000);
+    });
 
     it('[20.13] The nodes of a cluster appear when they join, and go when they leave', async () => {
       const network = new MemoryNetwork();
@@ -269,7 +269,7 @@ describe('The page of the board', () => {
         await shownNode!.close();
         await other!.close();
       }
-    }, 60_000);
+    });
 
     it('[20.14] The page says that the server does not answer, and goes on once it does', async () => {
       const { page, problems } = await openPage(`${url}#embeddings`, {
@@ -290,7 +290,7 @@ describe('The page of the board', () => {
         expect.stringContaining('ERR_FAILED'),
         expect.stringContaining('403 (Forbidden)'),
       ]);
-    }, 60_000);
+    });
 
     it('[20.12] The list is filtered, figures come as a table, and updates pause', async () => {
       const { page, problems } = await openPage(`${url}/`, {
@@ -314,7 +314,7 @@ describe('The page of the board', () => {
       await page.getByRole('button', { name: 'Pause updates' }).click();
       await page.getByText('Live').waitFor();
       expect(problems).toEqual([]);
-    }, 60_000);
+    });
   });
 });
 

@@ -237,7 +237,7 @@ describeWithCertificate('A stranger at the TCP port of a node with certificates'
     await once(await connectTo(node), 'close');
 
     expect(performance.now() - began).toBeGreaterThan(9_000);
-  }, 30_000);
+  });
 });
 
 function question(pattern: string, data: object): string {

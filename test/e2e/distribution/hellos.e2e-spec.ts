@@ -92,15 +92,16 @@ describe('A hello to the nodes of a cluster without a secret', () => {
   });
 
   it('[S2] The hello of a node that joins is answered at once, with any heartbeat interval', async () => {
+    const heartbeat = 60_000;
     cluster.network({ connections: false });
     await cluster.node({
-      heartbeat: 60_000,
+      heartbeat,
       servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }],
     });
     const began = performance.now();
-    const web = await cluster.node({ heartbeat: 60_000 });
+    const web = await cluster.node({ heartbeat });
     await web.untilNodes('m');
 
-    expect(performance.now() - began).toBeLessThan(5_000);
+    expect(performance.now() - began).toBeLessThan(heartbeat);
   });
 });

@@ -23,9 +23,10 @@ function loadIn(line: string): {
 }
 
 describe('The sample 06-cluster', () => {
-  it('[11] All digits are read by both model nodes, and by the one that is left', async () => {
-    const { stdout } = await promisify(execFile)(process.execPath, [sample, '06']);
+  it('[11] [N1] All digits are read by both model nodes, and by the one that is left, after lines that say what the command is doing', async () => {
+    const { stdout, stderr } = await promisify(execFile)(process.execPath, [sample, '06']);
 
+    expect(stderr).toMatch(/^Building sample\/06-cluster\.\nStarting sample\/06-cluster\.\n/);
     const loads = stdout.split('\n').filter((line) => line.includes('read right'));
     expect(loads.map((line) => loadIn(line.slice(line.indexOf(':'))))).toEqual([
       { answers: 600, nodes: ['one', 'two'], failed: 0 },
@@ -35,14 +36,20 @@ describe('The sample 06-cluster', () => {
   });
 });
 
-it.each([[[]], [['0']], [['07-unknown']]])(
-  'The command for samples lists them when it is given %j',
-  async (args) => {
-    await expect(promisify(execFile)(process.execPath, [sample, ...args])).rejects.toMatchObject({
+const list =
+  /npm run sample NAME.*:\n {2}01-digits +A web service .*\n {2}02-semantic-search +A page /;
+
+it('[N9] The command for samples lists them, each with what it does', async () => {
+  const { stdout } = await promisify(execFile)(process.execPath, [sample]);
+  expect(stdout).toMatch(list);
+});
+
+it.each(['0', '07-unknown'])(
+  'The command for samples fails for the name "%s", and lists them',
+  async (name) => {
+    await expect(promisify(execFile)(process.execPath, [sample, name])).rejects.toMatchObject({
       code: 1,
-      stderr: expect.stringMatching(
-        /^npm run sample NAME.*:\n {2}01-digits\n {2}02-semantic-search\n/,
-      ),
+      stderr: expect.stringMatching(list),
     });
   },
 );

@@ -56,7 +56,7 @@ describeUnless(registryMissing, 'A copy of a sample outside of the repository', 
     await writeFile(join(folder, 'package.json'), JSON.stringify({ private: true, dependencies }));
     const quietly = ['--ignore-scripts', '--no-audit', '--no-fund', '--prefer-offline'];
     await run('npm', ['install', ...quietly], folder);
-  }, 300_000);
+  });
 
   afterAll(() => rm(folder, { recursive: true, force: true }));
 
@@ -74,14 +74,13 @@ describeUnless(registryMissing, 'A copy of a sample outside of the repository', 
         await running.stop();
       }
     },
-    120_000,
   );
 
   it('The copy of 06-cluster starts with npm start, and no call fails', async () => {
     const output = await run('npm', ['start'], join(folder, '06-cluster'));
 
     expect(output.match(/ 0 failed, /g)).toHaveLength(3);
-  }, 120_000);
+  });
 });
 
 function start(cwd: string, port: number) {

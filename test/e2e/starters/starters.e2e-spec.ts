@@ -33,7 +33,7 @@ describeUnless(registryMissing, 'A new application of Nest 11 (CommonJS, Jest)',
   beforeAll(async () => {
     starter = await Starter.create('11');
     await starter.run('npm', 'run', 'build');
-  }, 300_000);
+  });
 
   afterAll(() => starter.end());
 
@@ -59,12 +59,12 @@ describeUnless(registryMissing, 'A new application of Nest 11 (CommonJS, Jest)',
     expect(await starter.run('npx', 'jest', `--transform=${transform}`)).toContain(
       '5 passed, 5 total',
     );
-  }, 120_000);
+  });
 
   it('runs as `nest build --webpack` bundles it, without configuration', async () => {
     await starter.run('npx', 'nest', 'build', '--webpack');
     await tryOut(starter, 'dist/main.js');
-  }, 120_000);
+  });
 
   it('runs bundled whole by webpack and by esbuild, beside onnxruntime-node alone', async () => {
     const bundled = join(starter.path, '../bundled');
@@ -90,7 +90,7 @@ describeUnless(registryMissing, 'A new application of Nest 11 (CommonJS, Jest)',
     await rename(join(starter.path, 'node_modules'), join(starter.path, 'hidden'));
     await tryOut(starter, 'webpack/main.js', bundled);
     await tryOut(starter, 'esbuild/main.js', bundled);
-  }, 180_000);
+  });
 });
 
 describeUnless(registryMissing, 'A new application of Nest 12 (ES modules, Vitest)', () => {
@@ -99,7 +99,7 @@ describeUnless(registryMissing, 'A new application of Nest 12 (ES modules, Vites
   beforeAll(async () => {
     starter = await Starter.create('12');
     await starter.run('npm', 'run', 'build');
-  }, 300_000);
+  });
 
   afterAll(() => starter.end());
 
@@ -109,5 +109,5 @@ describeUnless(registryMissing, 'A new application of Nest 12 (ES modules, Vites
     await starter.copy('app/digits.vitest.ts', 'src/digits.spec.ts');
     await starter.copy('app/realms.ts', 'src/realms.spec.ts');
     expect(await starter.run('npm', 'test')).toMatch(/Tests .*4 passed.*\(4\)/);
-  }, 120_000);
+  });
 });

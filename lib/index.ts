@@ -50,7 +50,12 @@ export type {
   EndpointOptions,
   EndpointTls,
 } from './partitions/endpoint/endpoint-options.js';
-export type { ServingHandler } from './partitions/handler.partition.js';
+export type {
+  HandlerPartitionOptions,
+  HandlerResult,
+  ServingHandler,
+  ServingKind,
+} from './partitions/handler.partition.js';
 export type { PartitionStatus } from './partitions/partition.js';
 export { TensorJsonInterceptor, type TensorJsonOptions } from './http/tensor-json.interceptor.js';
 export { TensorBody } from './http/tensor-body.decorator.js';
@@ -87,15 +92,41 @@ export {
   type ServingState,
   type TargetStatus,
 } from './serving/serving.js';
+export type { BatchCostOptions } from './definition/batch-cost.js';
 export {
+  type ClassRunner,
+  type DeduplicationOptions,
   defineServing,
+  type EndpointRunner,
+  type ExistingRunner,
+  type FileRunner,
+  type FunctionRunner,
+  type KeyServingOptions,
+  type ModelFile,
+  type ModelOptions,
+  type ModelRunner,
   type PostprocessContext,
   type PreprocessResult,
+  type QueueOptions,
+  type RecoveryOptions,
+  type SequenceOptions,
   type ServingDefinition,
+  type ServingDistributionOptions,
   type ServingOptions,
+  type SessionsOptions,
+  type ShutdownOptions,
+  type WorkerRecoveryOptions,
 } from './definition/serving-definition.js';
-export type { BatchEndEvent, CallEndEvent, ServingEvent } from './events/serving-event.js';
-export type { OutputEvent, StreamEvent } from './definition/reply.js';
+export type { ServingReference } from './definition/serving-reference.js';
+export type {
+  BatchEndEvent,
+  BatchStartEvent,
+  CallEndEvent,
+  CallStartEvent,
+  PartitionChangeEvent,
+  ServingEvent,
+} from './events/serving-event.js';
+export type { CallMetadata, HookEvent, OutputEvent, StreamEvent } from './definition/reply.js';
 export {
   type SessionCallOptions,
   type SessionOptions,

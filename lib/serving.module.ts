@@ -24,7 +24,7 @@ import {
   type ServingModuleExtras,
   type ServingModuleOptions,
 } from './serving.module-definition.js';
-import { asyncServingProviders, servingProviders } from './serving.providers.js';
+import { asyncServingProviders, namesOf, servingProviders } from './serving.providers.js';
 import { ServingExceptionFilter } from './serving-exception.filter.js';
 import { ServingRegistry } from './serving.registry.js';
 import { ServingService } from './serving.service.js';
@@ -70,7 +70,7 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
   static override forRoot(options: typeof OPTIONS_TYPE = {}): DynamicModule {
     checkOptions('ServingModule.forRoot', options, moduleRules.forRoot);
     const { servings = [] } = options;
-    const names = servings.map(({ name }) => name);
+    const names = namesOf('ServingModule.forRoot', servings);
     return withCore(super.forRoot(options), names, servingProviders(servings));
   }
 
@@ -87,7 +87,7 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
   ): DynamicModule {
     checkOptions('ServingModule.forFeature', options, moduleRules.forFeature);
     const { servings = [], imports = [] } = options;
-    const names = servings.map(({ name }) => name);
+    const names = namesOf('ServingModule.forFeature', servings);
     return {
       module: ServingFeatureModule,
       imports,

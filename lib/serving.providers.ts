@@ -9,6 +9,7 @@ import {
   type ServingModuleOptions,
 } from './serving.module-definition.js';
 import { checkOptions } from './definition/option-rules.js';
+import { checkName } from './definition/resolve-definition.js';
 import { createServing } from './serving/create-serving.js';
 import type { LocalServing } from './serving/local-serving.js';
 import type { ReplyStore } from './deduplication/reply-cache.js';
@@ -19,7 +20,6 @@ import type { ServingDefinition } from './definition/serving-definition.js';
  * dependencies.
  */
 export function servingProviders(definitions: readonly ServingDefinition[]): Provider[] {
-  checkNames(definitions);
   return definitions.flatMap((definition): Provider[] => {
     const token = getServingToken(definition);
     if (!('useClass' in definition)) {
@@ -74,7 +74,7 @@ function definitionsByName(
   names: readonly string[],
   definitions: readonly ServingDefinition[],
 ): ReadonlyMap<string, ServingDefinition> {
-  checkNames(definitions);
+  namesOf('The factory of ServingModule.forRootAsync', definitions);
   const byName = new Map(definitions.map((definition) => [definition.name, definition]));
   if (byName.size !== names.length || names.some((name) => !byName.has(name))) {
     const defined = [...byName.keys()];
@@ -127,13 +127,21 @@ function storeOf({ name }: ServingDefinition, moduleRef: ModuleRef): () => Reply
   };
 }
 
-/** @throws InvalidServingError when two definitions have one name */
-export function checkNames(definitions: readonly ServingDefinition[]): void {
-  const names = definitions.map(({ name }) => name);
+/**
+ * The names of the definitions that `caller` was given.
+ *
+ * @throws InvalidServingError for no definition, for one without a name, and for two of one name
+ */
+export function namesOf(caller: string, definitions: readonly ServingDefinition[]): string[] {
+  const names = definitions.map((definition) => {
+    checkName(caller, definition);
+    return definition.name;
+  });
   const twice = names.find((name, i) => names.indexOf(name) !== i);
   if (twice !== undefined) {
     throw new InvalidServingError(
       `Serving "${twice}" is registered more than once; names are unique in an application`,
     );
   }
+  return names;
 }

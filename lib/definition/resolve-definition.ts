@@ -320,6 +320,7 @@ const kinds: Readonly<Record<string, Rules>> = {
  * @throws InvalidServingError naming the serving, the option, its value, and the allowed values
  */
 export function resolveDefinition(definition: ServingDefinition): ResolvedServing {
+  checkName('createServing', definition);
   const kind = definitionKind(definition);
   const owner = `Serving ${formatValue(definition.name)} with "${kind}"`;
   checkOptions(owner, definition, { ...common, ...kinds[kind] });
@@ -366,6 +367,26 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     template,
     cuts: cutsOf(owner, definition, template),
   });
+}
+
+/**
+ * Checks what every step after this one relies on: that there is a definition, with a name.
+ *
+ * @throws InvalidServingError naming the caller
+ */
+export function checkName(caller: string, definition: unknown): void {
+  if (!isRecord(definition)) {
+    throw new InvalidServingError(
+      `${caller} was given ${formatValue(definition)} as the definition of a serving; if it is ` +
+        'imported, does its file import this one, too? In such a circle it is not defined yet',
+    );
+  }
+  if (!aString.check(definition['name'])) {
+    throw new InvalidServingError(
+      `${caller}: option "name" of a serving is ${formatValue(definition['name'])}; allowed is ` +
+        aString.allowed,
+    );
+  }
 }
 
 function checkTimeouts(owner: string, { timeout = 0, maxTimeout = Infinity }: ServingDefinition) {

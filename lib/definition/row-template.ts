@@ -22,8 +22,14 @@ export interface TensorTemplate {
   readonly padWith?: Fill;
 }
 
+/** An output whose rows are cut back to the length of their own inputs. */
+export interface OutputAxis {
+  /** The axis on which it is cut. */
+  readonly variableAxis: number;
+}
+
 /** The tensors that a batch function returns, by path; the path of a bare tensor is empty. */
-export type OutputAxes = Readonly<Record<string, { readonly variableAxis: number }>>;
+export type OutputAxes = Readonly<Record<string, OutputAxis>>;
 
 /**
  * The tensor of a row, or the tensors of a container by their path, such as `mask` or `state.0`.

@@ -11,8 +11,14 @@ export type NamedServing<Input, Output> = string | ServingOptions<Input, Output>
  */
 export type ServingReference<Input, Output> =
   | NamedServing<Input, Output>
-  | { readonly local: NamedServing<Input, Output> }
-  | { readonly distributed: NamedServing<Input, Output> };
+  | {
+      /** A serving of this application. */
+      readonly local: NamedServing<Input, Output>;
+    }
+  | {
+      /** A serving of any node. */
+      readonly distributed: NamedServing<Input, Output>;
+    };
 
 /** A reference, read. */
 export interface Reference {

@@ -2,7 +2,14 @@ import type { BatchAxes } from '../batch/template.js';
 import type { BatchObserver, BatchOutcome, BatchRecord } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/queued-request.js';
 import type { Window } from '../batching/ready-queue.js';
-import { BatchFailedError, isA, isServingError, messageOf, PartitionLostError } from '../errors.js';
+import {
+  BatchFailedError,
+  InvalidOutputError,
+  isA,
+  isServingError,
+  messageOf,
+  PartitionLostError,
+} from '../errors.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import { axesOf } from '../partitions/onnx/model-signature.js';
 import { type Partition, RevokedError, RejectedRowsError } from '../partitions/partition.js';
@@ -136,7 +143,13 @@ export class BatchRunner {
     if (this.cut && isA(cause, PartitionLostError)) {
       return this.cut;
     }
-    return this.opened.throwsAsIs || isServingError(cause) ? cause : this.failedBatch(cause, size);
+    if (this.opened.throwsAsIs) {
+      return cause;
+    }
+    if (isA(cause, InvalidOutputError)) {
+      return new InvalidOutputError(`Serving "${this.name}": ${cause.message}`, { cause });
+    }
+    return isServingError(cause) ? cause : this.failedBatch(cause, size);
   }
 
   private failedBatch(cause: unknown, size: number): BatchFailedError {

@@ -206,7 +206,10 @@ function wrongShape(
   const { shape, batchAxis } = port;
   const name = named(port);
   if (dims.length !== shape.length) {
-    return `${name} has ${dims.length} axes and must have ${shape.length}`;
+    const counts = `${name} has ${dims.length} axes and must have ${shape.length}`;
+    return batchAxis !== null && dims.length === shape.length - 1
+      ? `${counts}; one row has the shape [${dims.toSpliced(batchAxis, 0, 1).join(', ')}]`
+      : counts;
   }
   for (const [axis, dim] of shape.entries()) {
     const size = dims[axis]!;

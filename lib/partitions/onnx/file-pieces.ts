@@ -34,8 +34,9 @@ export async function* piecesOf(path: string): AsyncGenerator<[piece: Buffer, at
   const file = await open(path);
   try {
     const piece = Buffer.alloc(PIECE);
+    // All arguments: the file handles of Yarn PnP read nothing without them.
     for (let at = 0, count = 1; count > 0; at += count) {
-      count = (await file.read(piece)).bytesRead;
+      count = (await file.read(piece, 0, piece.length)).bytesRead;
       yield [piece.subarray(0, count), at];
     }
   } finally {

@@ -87,6 +87,11 @@ async function contentOfFile(path: string, name: string, kept: AbortSignal): Pro
     const bytes = isKept && !copy ? new Uint8Array(new SharedArrayBuffer(size)) : undefined;
     const scan = new ModelScan();
     const digest = await digestOf(copy?.path ?? path, (piece, at) => {
+      if (at === 0 && isLargeFilePointer(piece)) {
+        throw new Error(
+          'it is a pointer of Git LFS, and not the file itself; run "git lfs pull" in its repository',
+        );
+      }
       scan.add(piece);
       bytes?.set(piece, at);
     });
@@ -103,6 +108,12 @@ async function contentOfFile(path: string, name: string, kept: AbortSignal): Pro
     await copy?.close();
     throw new ServingLoadError(`Cannot read the model ${path}: ${messageOf(cause)}`, { cause });
   }
+}
+
+/** See https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md. */
+function isLargeFilePointer(piece: Uint8Array): boolean {
+  const beginning = 'version https://git-lfs.github.com/spec/';
+  return Buffer.from(piece.subarray(0, beginning.length)).toString('latin1') === beginning;
 }
 
 /** The path of the copy, which closes with the signal. */

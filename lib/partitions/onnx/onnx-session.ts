@@ -81,9 +81,12 @@ export async function createSession(
       : cpu
         ? reasons.get(cpu)
         : await InferenceSession.create(model as string).then(release, asError);
-  throw fault
-    ? new ServingLoadError(`Cannot load the model ${name}: ${messageOf(fault)}`, { cause: fault })
-    : unavailable(name, providers, reasons);
+  if (!fault) {
+    throw unavailable(name, providers, reasons);
+  }
+  const message = messageOf(fault);
+  const hint = /protobuf/i.test(message) ? '; it is not an ONNX file, or it is cut' : '';
+  throw new ServingLoadError(`Cannot load the model ${name}: ${message}${hint}`, { cause: fault });
 }
 
 function notOffered(): Error {

@@ -22,6 +22,19 @@ describe('A serving that cannot load', () => {
       /^Serving "wrong": Cannot load the model \S+diary\.mjs: .*protobuf/i,
     ],
     [
+      '[N4] a text in place of a model',
+      { name: 'wrong', model: worker('diary') },
+      /; it is not an ONNX file, or it is cut$/,
+    ],
+    [
+      '[N4] a pointer of Git LFS',
+      {
+        name: 'wrong',
+        model: new URL('../../fixtures/models/git-lfs-pointer.onnx', import.meta.url),
+      },
+      /^Serving "wrong": Cannot read the model \S+git-lfs-pointer\.onnx: it is a pointer of Git LFS, and not the file itself; run "git lfs pull" in its repository$/,
+    ],
+    [
       'bytes',
       { name: 'wrong', model: new Uint8Array(3) },
       /^Serving "wrong": Cannot load the model of 3 bytes: .*protobuf/i,

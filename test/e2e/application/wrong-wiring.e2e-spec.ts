@@ -115,6 +115,30 @@ describe('Wrong wiring', () => {
       () => ({ ...servingsOf(loud), providers: [Lost] }),
     ],
     [
+      '[N4] a definition that is not there, as in a circle of imports',
+      'ServingModule.forRoot was given undefined as the definition of a serving; if it is imported, ' +
+        'does its file import this one, too? In such a circle it is not defined yet',
+      () => servingsOf(loud, undefined as unknown as ServingDefinition),
+    ],
+    [
+      '[N4] a definition without a name',
+      'ServingModule.forFeature: option "name" of a serving is undefined; allowed is a string that is ' +
+        'not empty',
+      () => ({
+        imports: [
+          ServingModule.forRoot(),
+          featureOf({
+            useFactory: () => (rows: unknown[]) => rows,
+          } as unknown as ServingDefinition),
+        ],
+      }),
+    ],
+    [
+      '[N4] a definition without a name, of a factory',
+      'The factory of ServingModule.forRootAsync: option "name" of a serving is undefined',
+      () => factoryOf(['a'], { useFactory: () => () => [] } as unknown as ServingDefinition),
+    ],
+    [
       '@InjectServing() with an unknown serving',
       'Serving:nowhere (of servings in ServingModule.forRoot or forFeature',
       () => ({ ...servingsOf(loud), providers: [Longing] }),

@@ -16,6 +16,7 @@ import {
   ModelServer,
   sha256,
 } from '../../fixtures/http/model-server.js';
+import { missing } from '../../fixtures/http/server-process.js';
 import { useModelCache } from '../../fixtures/http/use-model-cache.js';
 import { useModelApps } from '../../fixtures/serving/use-model-apps.js';
 
@@ -244,7 +245,7 @@ describe('A model at an address', () => {
 
   const isRoot = process.getuid?.() === 0 && process.platform === 'linux';
   describeUnless(
-    isRoot ? undefined : 'It needs root on Linux, to mount a small disk.',
+    isRoot ? missing('mount') : 'It needs root on Linux, to mount a small disk.',
     'on a full disk',
     () => {
       beforeEach(() => {

@@ -174,7 +174,10 @@ describe.each(['thread', 'process'] as const)(
       [
         'returns too few',
         InvalidOutputError,
-        { message: 'A batch of 2 rows needs 2 results; the batch function returned 1' },
+        {
+          message:
+            'Serving "faults": A batch of 2 rows needs 2 results; the batch function returned 1',
+        },
       ],
       [
         'returns nothing',

@@ -1,9 +1,12 @@
-import { cp, mkdir, rename, writeFile } from 'node:fs/promises';
+import { cp, mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from '@jest/globals';
 import { describeUnless } from '../../fixtures/describe-unless.js';
+import { missing as missingProgram } from '../../fixtures/http/server-process.js';
 import { registryMissing } from '../../fixtures/registry.js';
 import { blocksOf, Starter } from './starter.js';
+
+const curlMissing = missingProgram('curl');
 
 const [curl] = blocksOf('README.md', 'sh', 'curl -s localhost:3000/digits') as [string];
 
@@ -27,7 +30,27 @@ async function tryOut(starter: Starter, main: string, cwd?: string): Promise<voi
   }
 }
 
-describeUnless(registryMissing, 'A new application of Nest 11 (CommonJS, Jest)', () => {
+/** Definitions that a file exports compile, and their declarations name no file of the package. */
+async function compileExports(starter: Starter, typescript: string): Promise<void> {
+  await starter.copy('app/definitions.ts', 'src/definitions.ts');
+  const out = `declared-${typescript}`;
+  const config = {
+    extends: './tsconfig.build.json',
+    // The starter of Nest 11 has a `baseUrl`, which TypeScript 7 refuses.
+    compilerOptions: { outDir: out, rootDir: 'src', baseUrl: null, declaration: true },
+  };
+  await writeFile(join(starter.path, 'tsconfig.declared.json'), JSON.stringify(config));
+  const compiler = ['exec', '--yes', `--package=typescript@${typescript}`, '--', 'tsc'];
+  await starter.run('npm', ...compiler, '--project', 'tsconfig.declared.json');
+  const declared = await readFile(join(starter.path, out, 'definitions.d.ts'), 'utf8');
+  expect(declared).toContain('import("nestjs-serving").ModelRunner');
+  expect(declared).not.toContain('node_modules');
+}
+
+const compilers = ['5.9', '6.0', '7.0'];
+const missing = registryMissing ?? curlMissing;
+
+describeUnless(missing, 'A new application of Nest 11 (CommonJS, Jest)', () => {
   let starter: Starter;
 
   beforeAll(async () => {
@@ -37,7 +60,12 @@ describeUnless(registryMissing, 'A new application of Nest 11 (CommonJS, Jest)',
 
   afterAll(() => starter.end());
 
-  it('runs the application of the README', () => tryOut(starter, 'dist/main.js'), 60_000);
+  it('runs the application of the README', () => tryOut(starter, 'dist/main.js'));
+
+  it.each(compilers)(
+    '[N2] compiles exported definitions of every runner with TypeScript %s',
+    (version) => compileExports(starter, version),
+  );
 
   it('passes tests in its own Jest, with ts-jest and with SWC', async () => {
     await starter.copy('app/digits.jest.ts', 'src/digits.spec.ts');
@@ -93,7 +121,7 @@ describeUnless(registryMissing, 'A new application of Nest 11 (CommonJS, Jest)',
   });
 });
 
-describeUnless(registryMissing, 'A new application of Nest 12 (ES modules, Vitest)', () => {
+describeUnless(missing, 'A new application of Nest 12 (ES modules, Vitest)', () => {
   let starter: Starter;
 
   beforeAll(async () => {
@@ -103,7 +131,12 @@ describeUnless(registryMissing, 'A new application of Nest 12 (ES modules, Vites
 
   afterAll(() => starter.end());
 
-  it('runs the application of the README', () => tryOut(starter, 'dist/main.js'), 60_000);
+  it('runs the application of the README', () => tryOut(starter, 'dist/main.js'));
+
+  it.each(compilers)(
+    '[N2] compiles exported definitions of every runner with TypeScript %s',
+    (version) => compileExports(starter, version),
+  );
 
   it('passes tests in its own Vitest', async () => {
     await starter.copy('app/digits.vitest.ts', 'src/digits.spec.ts');

@@ -106,6 +106,12 @@ describe('validateBatch', () => {
       '"image" has 3 axes and must have 2',
     ],
     [
+      '[N4] no batch axis',
+      Batch.concatenate([floats([2], [1, 2])]),
+      image,
+      '"image" has 1 axes and must have 2; one row has the shape [1, 2]',
+    ],
+    [
       'a fixed axis',
       Batch.concatenate([floats([1, 3], [1, 2, 3])]),
       image,

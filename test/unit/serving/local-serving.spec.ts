@@ -318,7 +318,7 @@ describe('LocalServing', () => {
       ]);
     });
 
-    it('[6.3] An invalid output fails the calls of its batch with the expected output', async () => {
+    it('[6.3] [N4] An invalid output fails the calls of its batch with the name of the serving and the expected output', async () => {
       const outputs = [['A'], undefined, ['E', 'F']].values();
       const serving = await start({
         name: 'short',
@@ -331,9 +331,11 @@ describe('LocalServing', () => {
       );
 
       const [short, none] = [
-        new InvalidOutputError('A batch of 2 rows needs 2 results; the batch function returned 1'),
         new InvalidOutputError(
-          'A batch of 2 rows needs a list of 2 results, or tensors with 2 rows; the batch function returned undefined',
+          'Serving "short": A batch of 2 rows needs 2 results; the batch function returned 1',
+        ),
+        new InvalidOutputError(
+          'Serving "short": A batch of 2 rows needs a list of 2 results, or tensors with 2 rows; the batch function returned undefined',
         ),
       ];
       expect(replies.slice(0, 4).map((reply) => 'reason' in reply && reply.reason)).toEqual([

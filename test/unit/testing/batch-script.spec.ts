@@ -167,7 +167,7 @@ describe('BatchScript', () => {
       (await script.next()).finish(['A']);
 
       const reason = new InvalidOutputError(
-        'A batch of 2 rows needs 2 results; the batch function returned 1',
+        'Serving "scripted": A batch of 2 rows needs 2 results; the batch function returned 1',
       );
       expect(await replies).toEqual([
         { status: 'rejected', reason },

@@ -1,0 +1,91 @@
+// Definitions in a file of their own, one of each kind of runner: their inferred types must have names in a declaration file.
+import {
+  type BatchContext,
+  defineServing,
+  DONE,
+  lengthBuckets,
+  type SequenceModel,
+  type ServingHandler,
+  Tensor,
+  withMetadata,
+} from 'nestjs-serving';
+
+export const model = defineServing({ name: 'model', model: 'digits.onnx' });
+
+export const modelWithOptions = defineServing({
+  name: 'model with options',
+  model: { file: 'digits.onnx', inputs: { image: { batchAxis: 0 } } },
+  isolation: 'process',
+  versions: { '2': { model: 'v2.onnx', canary: 0.1 } },
+});
+
+export const prepared = defineServing({
+  name: 'prepared',
+  model: 'digits.onnx',
+  preprocess: (text: string) => ({
+    batch: new Tensor('float32', [text.length], [1, 1]),
+    info: text,
+  }),
+  postprocess: ({ y }: { y: Tensor }, { info }) => ({ text: info, size: y.dims.length }),
+});
+
+export const lengths = defineServing({
+  name: 'lengths',
+  useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+});
+
+export const measured = defineServing({
+  name: 'measured',
+  useFactory: () => (texts: string[], batch: BatchContext) =>
+    withMetadata(
+      texts.map((text) => text.length),
+      { key: batch.key },
+    ),
+  deduplication: { singleFlight: true },
+  batchCost: { of: () => 1, most: 100 },
+});
+
+export const generator = defineServing({
+  name: 'generator',
+  useFactory: () =>
+    function* (texts: string[]) {
+      yield texts.map((text) => text.length);
+    },
+});
+
+export const counter = defineServing({
+  name: 'counter',
+  sequence: { joins: { rows: 2 } },
+  useFactory: (): SequenceModel<string, number, { next: number }> => ({
+    start: (texts) => texts.map(() => ({ next: 0 })),
+    step: (states) => states.map((state) => (state.next < 3 ? state.next++ : DONE)),
+  }),
+});
+
+export const file = defineServing({ name: 'file', useFile: '/primes.js', isolation: 'process' });
+
+export class Translator implements ServingHandler {
+  init(): void {}
+
+  handleBatch(texts: unknown): { output: string[] } {
+    return { output: (texts as string[]).map((text) => text.toUpperCase()) };
+  }
+}
+
+export const translator = defineServing({ name: 'translator', useClass: Translator });
+
+export const existing = defineServing({ name: 'existing', useExisting: Translator });
+
+export const endpoint = defineServing({
+  name: 'endpoint',
+  endpoint: ['grpc://triton-a:8001', { url: 'grpcs://triton-b:8001' }],
+  model: 'resnet50',
+});
+
+export const sessions = defineServing({
+  name: 'sessions',
+  model: { file: 'vad.onnx', state: { state: 'stateN' } },
+  sessions: { idle: 1000 },
+});
+
+export const buckets = lengthBuckets([16, 32]);

@@ -5,6 +5,7 @@
  * @module
  */
 
+export { ApiKeyGuard, LoginGuard, type LoginGuardOptions } from './access-guards.js';
 export { Batch } from './batch/batch.js';
 export type { Container } from './batch/container.js';
 export { Tensor } from './batch/tensor.js';

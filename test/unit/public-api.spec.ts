@@ -6,6 +6,7 @@ import * as testing from '../../lib/testing/index.js';
 it('The package exports exactly the documented names', () => {
   expect(Object.keys(api).toSorted()).toMatchInlineSnapshot(`
    [
+     "ApiKeyGuard",
      "Batch",
      "BatchFailedError",
      "Batched",
@@ -19,6 +20,7 @@ it('The package exports exactly the documented names', () => {
      "InvalidOutputError",
      "InvalidServingError",
      "LocalServing",
+     "LoginGuard",
      "NodeLostError",
      "OverloadedError",
      "PartitionLostError",

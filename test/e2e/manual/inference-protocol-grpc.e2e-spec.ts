@@ -1,7 +1,6 @@
 // #region imports
-import { type CanActivate, type ExecutionContext, Injectable, Module } from '@nestjs/common';
-import type { Metadata } from '@grpc/grpc-js';
-import { ServingModule } from 'nestjs-serving';
+import { Module } from '@nestjs/common';
+import { ApiKeyGuard, ServingModule } from 'nestjs-serving';
 import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 // #endregion
 import { expect, it } from '@jest/globals';
@@ -13,25 +12,12 @@ const digits = defineServing({ name: 'digits', model: 'sample/01-digits/model/di
 const PORT = 0;
 process.env['API_KEY'] = 'manual';
 
-// #region guard
-@Injectable()
-export class ApiKeyGuard implements CanActivate {
-  canActivate(context: ExecutionContext): boolean {
-    const key =
-      context.getType() === 'rpc'
-        ? context.switchToRpc().getContext<Metadata>().get('x-api-key')[0]
-        : context.switchToHttp().getRequest().headers['x-api-key'];
-    return key === process.env['API_KEY'];
-  }
-}
-// #endregion
-
 // #region module
 @Module({
   imports: [
     ServingModule.forRoot({ servings: [digits] }),
     InferenceProtocolModule.forRoot({
-      guards: [ApiKeyGuard], // For HTTP and gRPC.
+      guards: [new ApiKeyGuard(process.env['API_KEY'])], // For HTTP and gRPC.
       grpc: { port: PORT }, // Usually 8001.
     }),
   ],
@@ -39,7 +25,7 @@ export class ApiKeyGuard implements CanActivate {
 export class AppModule {}
 // #endregion
 
-it('[18.12] [18.19] the example of gRPC serves clients with the key, by both doors', async () => {
+it('[18.12] [18.19] [X1] the example of gRPC serves clients with the key, by both doors', async () => {
   const module = await Test.createTestingModule({ imports: [AppModule] }).compile();
   const app = module.createNestApplication();
   await app.listen(0, '127.0.0.1');
@@ -55,13 +41,13 @@ it('[18.12] [18.19] the example of gRPC serves clients with the key, by both doo
     const image = new Tensor('float32', new Float32Array(784), [1, 784]);
     expect((await serving.batchedRun({ image }))['probabilities']!.dims).toEqual([1, 10]);
     await expect(createServing({ name: 'digits', endpoint: url }).start()).rejects.toThrow(
-      'PERMISSION_DENIED',
+      'UNAUTHENTICATED',
     );
     const http = await app.getUrl();
     const statuses = await Promise.all(
       [{}, metadata].map(async (headers) => (await fetch(`${http}/v2`, { headers })).status),
     );
-    expect(statuses).toEqual([403, 200]);
+    expect(statuses).toEqual([401, 200]);
   } finally {
     await serving.close();
     await app.close();

@@ -1,5 +1,5 @@
 import { ConfigurableModuleBuilder, Module, type Provider } from '@nestjs/common';
-import { HttpAdapterHost, ModuleRef } from '@nestjs/core';
+import { ApplicationConfig, HttpAdapterHost, ModuleRef, ModulesContainer } from '@nestjs/core';
 import { GrpcDoor } from './grpc/grpc-door.js';
 import { GrpcTenants } from './grpc/grpc-tenants.js';
 import { ProtocolCalls } from './grpc/protocol-calls.js';
@@ -45,14 +45,22 @@ const serverProvider: Provider = {
   ],
 })
 export class InferenceProtocolModule extends ConfigurableModuleClass {
-  constructor(host: HttpAdapterHost) {
+  constructor(host: HttpAdapterHost, config: ApplicationConfig, modules: ModulesContainer) {
     super();
+    const prefixes = (): string[] => [config.getGlobalPrefix(), modulePathIn(modules)];
     // Before the application is initialised, and its body parsers with it.
     if (host.httpAdapter) {
-      leaveBodiesUnparsed(host.httpAdapter);
+      leaveBodiesUnparsed(host.httpAdapter, prefixes);
     } else if ('init$' in host) {
       // A testing module gets its adapter later, and an application context none.
-      host.init$.subscribe(() => host.httpAdapter && leaveBodiesUnparsed(host.httpAdapter));
+      host.init$.subscribe(
+        () => host.httpAdapter && leaveBodiesUnparsed(host.httpAdapter, prefixes),
+      );
     }
   }
+}
+
+/** The path that Nest's `RouterModule` gives the module in this application, in its metadata. */
+function modulePathIn({ applicationId }: ModulesContainer): string {
+  return Reflect.getMetadata(`__module_path__${applicationId}`, InferenceProtocolModule) ?? '';
 }

@@ -24,6 +24,19 @@ export function ofModel(call: string): string[] {
   return ['models/:model', 'models/:model/versions/:version'].map((path) => path + call);
 }
 
-/** The URLs of calls with a body, behind whatever prefix the application has. */
-export const CALL =
-  /\/v2\/(?:models\/[^/]+\/(?:versions\/[^/]+\/)?infer|repository\/(?:index|models\/[^/]+\/(?:un)?load))\/?(?:\?|$)/i;
+const CALL =
+  '/v2/(?:models/[^/?]+/(?:versions/[^/?]+/)?infer|repository/(?:index|models/[^/?]+/(?:un)?load))';
+
+/** Matches the URLs of calls with a body, in an application whose routes have these prefixes. */
+export function callsBehind(prefixes: readonly string[]): RegExp {
+  // A prefix may have parameters, such as `:tenant/api`.
+  const paths = prefixes
+    .map((prefix) => prefix.split('/').filter(Boolean))
+    .map((names) => names.map((name) => `/${name.startsWith(':') ? '[^/?]+' : literal(name)}`))
+    .map((names) => `(?:${names.join('')})?`);
+  return new RegExp(`^${paths.join('')}${CALL}/?(?:\\?|$)`, 'i');
+}
+
+function literal(text: string): string {
+  return text.replaceAll(/[^\w~-]/g, String.raw`\$&`);
+}

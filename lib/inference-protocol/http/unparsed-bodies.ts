@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http';
 import type { HttpServer } from '@nestjs/common';
-import { CALL } from './routes.js';
+import { callsBehind } from './routes.js';
 
 /** No parser of an application reads bodies of this type. */
 const PRIVATE_TYPE = 'application/x-inference-protocol';
@@ -20,8 +20,19 @@ interface FastifyInstance {
 /**
  * Keeps the body parsers of the application from the bodies of the protocol: they would refuse those
  * without a content type, and large ones. Call it before the application is initialised.
+ *
+ * @param prefixes those of the protocol's routes; asked with the first request
  */
-export function leaveBodiesUnparsed(adapter: HttpServer): void {
+export function leaveBodiesUnparsed(adapter: HttpServer, prefixes: () => readonly string[]): void {
+  let calls: RegExp | undefined;
+  const hideType = (request: IncomingMessage): void => {
+    if (request.method === 'POST') {
+      calls ??= callsBehind(prefixes());
+      if (calls.test(request.url ?? '')) {
+        request.headers['content-type'] = PRIVATE_TYPE;
+      }
+    }
+  };
   if (adapter.getType() === 'fastify') {
     const fastify = adapter.getInstance() as FastifyInstance;
     fastify.addHook('onRequest', ({ raw }, _reply, done) => {
@@ -34,11 +45,5 @@ export function leaveBodiesUnparsed(adapter: HttpServer): void {
       hideType(request);
       next();
     });
-  }
-}
-
-function hideType(request: IncomingMessage): void {
-  if (request.method === 'POST' && CALL.test(request.url ?? '')) {
-    request.headers['content-type'] = PRIVATE_TYPE;
   }
 }

@@ -1,9 +1,9 @@
 import { expect, it } from '@jest/globals';
-import { type CanActivate, Controller, Get, Injectable, Module } from '@nestjs/common';
+import { Body, type CanActivate, Controller, Get, Injectable, Module, Post } from '@nestjs/common';
 import { DocumentBuilder, SwaggerModule } from '@nestjs/swagger';
 import { defineServing, ServingModule } from 'nestjs-serving';
 import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
-import { NestFactory } from '@nestjs/core';
+import { NestFactory, RouterModule } from '@nestjs/core';
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 import { boot } from '../../fixtures/serving/text-servings.js';
 
@@ -59,6 +59,14 @@ class OtherController {
   }
 }
 
+@Controller()
+class ShopController {
+  @Post(['shop/orders', 'gateway/v2/models/:model/infer'])
+  create(@Body() body: unknown): unknown {
+    return body ?? null;
+  }
+}
+
 describeOnPlatforms('InferenceProtocolModule', (listen) => {
   it('[18.15] A factory gives the options, and guards are made with what its module imports', async () => {
     const site = await listen({
@@ -91,6 +99,46 @@ describeOnPlatforms('InferenceProtocolModule', (listen) => {
     expect((await without.get('/v2/models/lengths')).status).toBe(404);
     const { paths } = SwaggerModule.createDocument(withDoor.app, new DocumentBuilder().build());
     expect(Object.keys(paths)).toEqual(['/v2/users']);
+  });
+
+  it('[P5] Bodies of other routes are parsed as ever, whatever their URLs contain', async () => {
+    const site = await listen({
+      imports: [root, InferenceProtocolModule.forRoot({})],
+      controllers: [ShopController],
+    });
+
+    for (const path of [
+      '/shop/orders',
+      '/shop/orders?back=/v2/models/x/infer',
+      '/shop/orders?/v2/repository/index',
+      '/gateway/v2/models/a/infer',
+    ]) {
+      expect(await site.post(path, { item: 1 })).toMatchObject({ status: 201, body: { item: 1 } });
+    }
+  });
+
+  it('[P5] Bodies of the protocol are left alone behind a prefix of the application and a path of the module', async () => {
+    const protocol = InferenceProtocolModule.forRoot({});
+    const site = await listen(
+      {
+        imports: [
+          root,
+          protocol,
+          RouterModule.register([{ path: 'models.ai', module: InferenceProtocolModule }]),
+        ],
+      },
+      { configure: (app) => app.setGlobalPrefix('/api/:region') },
+    );
+    const inputs = [{ name: 'input', shape: [1], datatype: 'BYTES', data: ['"four"'] }];
+
+    // The body parser of Express would refuse such a type of content, and Fastify any that it does not know.
+    expect(
+      await site.post(
+        '/api/eu/models.ai/v2/models/lengths/infer',
+        { inputs },
+        { 'content-type': 'application/unknown' },
+      ),
+    ).toMatchObject({ status: 200, body: { outputs: [{ data: ['4'] }] } });
   });
 
   it('[18.7] The tenant of a request is that of the option', async () => {

@@ -30,6 +30,12 @@ type Grpc = GrpcPackages['grpc'];
 type Name = Exclude<keyof ProtocolCalls, 'stop'>;
 type Run = (request: unknown, metadata: Metadata, call: UnaryCall | StreamCall) => Promise<unknown>;
 
+/**
+ * A connection whose client breaks HTTP/2, or has gone without notice, stays open until a ping fails.
+ * Without pings such connections use up the process's files, and then no door opens any more.
+ */
+const KEEPALIVE = { 'grpc.keepalive_time_ms': 5000, 'grpc.keepalive_timeout_ms': 5000 };
+
 /** Milliseconds for the last replies to leave. */
 const GRACE = 1000;
 
@@ -63,6 +69,7 @@ export class GrpcDoor
     const server = new grpc.Server({
       'grpc.max_receive_message_length': bodyLimit,
       'grpc.max_send_message_length': -1,
+      ...KEEPALIVE,
     });
     server.addService(service, this.handlers(grpc, service));
     const health = await healthService(grpc, loader);

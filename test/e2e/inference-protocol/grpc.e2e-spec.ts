@@ -1,4 +1,5 @@
 import { getEventListeners, once } from 'node:events';
+import { connect as openSocket } from 'node:net';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import {
   type CanActivate,
@@ -308,6 +309,27 @@ describe('The gRPC door of the Open Inference Protocol', () => {
     cancel();
     expect(await left).toBe(1);
     await until(() => cancelledOf('held') > before);
+  });
+
+  it('[P4] closes the connections of clients that break HTTP/2 or have gone', async () => {
+    await open();
+    const { port } = app!.get(GrpcDoor);
+    const preface = Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n');
+    const settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const broken = {
+      'DATA of a stream that was never opened': [0, 0, 1, 0, 0, 0, 0, 0, 1, 120],
+      'a PING of 3 bytes': [0, 0, 3, 6, 0, 0, 0, 0, 0, 1, 2, 3],
+      'nothing more': [],
+    };
+
+    const closed = Object.values(broken).map(async (frame) => {
+      const socket = openSocket({ port: port!, host: '127.0.0.1' });
+      socket.on('error', () => {});
+      socket.end(Buffer.concat([preface, Buffer.from([...settings, ...frame])]));
+      await once(socket.resume(), 'close');
+    });
+
+    await Promise.all(closed);
   });
 
   it('[18.12] runs guards of the module, but not for probes', async () => {

@@ -37,6 +37,9 @@ export class OfferedModel {
   readonly name: string;
   /** Whether a client has unloaded it. */
   isUnloaded = false;
+  /** The load that runs; never rejects. */
+  private loading: Promise<void> = Promise.resolve();
+  private nextLoad: Promise<void> | undefined;
   private readonly declaredInputs: readonly Port[] | undefined;
   private readonly declaredOutputs: readonly Port[] | undefined;
   private known:
@@ -97,8 +100,21 @@ export class OfferedModel {
     return this.offer.decoupled ?? this.profile?.isSequence ?? false;
   }
 
-  /** Loads the file of the active version again; nothing for code of the application. */
-  async reload(): Promise<void> {
+  /**
+   * Loads the file of the active version again, after a load that runs: that one may have read an
+   * older file. Those that wait for it share the next load. Nothing for code of the application.
+   */
+  reload(): Promise<void> {
+    this.nextLoad ??= this.loading.then(() => {
+      this.nextLoad = undefined;
+      const load = this.reloadFile();
+      this.loading = load.catch(() => {});
+      return load;
+    });
+    return this.nextLoad;
+  }
+
+  private async reloadFile(): Promise<void> {
     const runner = this.profile?.runner;
     if (runner === 'model' || runner === 'file') {
       await this.own.reload({ version: this.activeVersion });

@@ -1,6 +1,10 @@
-import { NotImplementedException, ServiceUnavailableException } from '@nestjs/common';
+import {
+  BadRequestException,
+  NotImplementedException,
+  ServiceUnavailableException,
+} from '@nestjs/common';
 import { closestName } from '../definition/closest-name.js';
-import { InvalidServingError, UnknownServingError } from '../errors.js';
+import { InvalidServingError, isServingError, UnknownServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import type { Serving } from '../serving/serving.js';
 import { OfferedModel } from './offered-model.js';
@@ -79,7 +83,13 @@ export class OfferedModels {
     return model;
   }
 
-  /** Offers the model again, or reloads it. Takes no files and no other configuration. */
+  /**
+   * Reads the file of the model again, and offers it again if it was unloaded. Takes no files and no
+   * other configuration.
+   *
+   * @throws BadRequestException with the reason why it cannot load; clients who may load models may
+   * know it
+   */
   async load(name: string, parameters: Iterable<string>): Promise<void> {
     const model = this.find(name);
     const [parameter] = parameters;
@@ -89,11 +99,17 @@ export class OfferedModels {
           'its definition is in the application',
       );
     }
-    if (model.isUnloaded) {
-      model.isUnloaded = false;
-    } else {
+    try {
       await model.reload();
+    } catch (cause) {
+      if (isServingError(cause)) {
+        throw new BadRequestException(`Loading model "${name}" failed: ${cause.message}`, {
+          cause,
+        });
+      }
+      throw cause;
     }
+    model.isUnloaded = false;
   }
 
   /** Refuses the calls of clients from now on. The serving itself goes on. */

@@ -26,9 +26,9 @@ export interface ModelStatistics {
   readonly version: string;
   /** Milliseconds since 1970. */
   readonly last_inference: number;
-  /** Rows of answered calls. */
+  /** Rows of answered calls, without those that a cache answered. */
   readonly inference_count: number;
-  /** Batches. */
+  /** Batches that did not fail. */
   readonly execution_count: number;
   readonly inference_stats: Readonly<Record<(typeof STAGES)[number], Duration>>;
   readonly batch_stats: readonly BatchStatistics[];
@@ -44,7 +44,10 @@ export interface BatchStatistics {
   readonly compute_output: Duration;
 }
 
-/** Counts the calls and batches of the serving of a model, whoever makes them, by its versions. */
+/**
+ * Counts the calls and batches of a model's serving, whoever makes them, by its versions. What counts is
+ * that of Triton: https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md
+ */
 export class StatisticsOfModel {
   private readonly byVersion = new Map<string, StatisticsOfVersion>();
   private hasCache = false;
@@ -124,19 +127,23 @@ class StatisticsOfVersion {
       return;
     }
     this.lastInference = Math.floor(event.startedAt + total);
-    this.rows += event.rows;
     add(stages.success, total);
+    if (event.answeredBy === 'cache') {
+      add(stages.cache_hit, total);
+      return;
+    }
+    this.rows += event.rows;
     add(stages.queue, waiting);
     add(stages.compute_input, preprocessing);
     add(stages.compute_infer, running);
     add(stages.compute_output, postprocessing);
     if (this.hasCache) {
-      add(event.answeredBy === 'cache' ? stages.cache_hit : stages.cache_miss, total);
+      add(stages.cache_miss, total);
     }
   }
 
-  ran({ rows, runTime, revoked }: BatchEndEvent): void {
-    if (revoked) {
+  ran({ rows, runTime, revoked, error }: BatchEndEvent): void {
+    if (revoked || error !== undefined) {
       return;
     }
     this.runs++;

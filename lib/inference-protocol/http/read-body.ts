@@ -82,10 +82,12 @@ function readChunks(request: IncomingMessage, limit: number): Promise<readonly B
         new InvalidInputError(`The body cannot be decompressed: ${messageOf(cause)}`, { cause }),
       ),
     );
-    request.on('error', fail);
+    const left = (cause?: Error): CallCancelledError =>
+      new CallCancelledError('The client has closed its connection inside its request', { cause });
+    request.on('error', (error) => fail(request.complete ? error : left(error)));
     request.once('close', () => {
       if (!request.complete) {
-        fail(new CallCancelledError('The client has closed its connection inside its request'));
+        fail(left());
       }
     });
   });

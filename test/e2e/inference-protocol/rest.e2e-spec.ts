@@ -642,7 +642,7 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
     expect((await client.infer('digits', { inputs: [zeros(1)] })).status).toBe(200);
   });
 
-  it('[18.11] Loading a model that is loaded reads its file again, and loses no call', async () => {
+  it('[18.11] [P3] Loading a model reads its file again, also after unloading and several at a time, loses no call, and says why it fails', async () => {
     const folder = await mkdtemp(join(tmpdir(), 'protocol-'));
     const model = join(folder, 'gain.onnx');
     await writeFile(model, gainModel(2));
@@ -653,11 +653,12 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
     });
     const x = { name: 'x', datatype: 'FP32', shape: [1, 2], data: [1, 1] };
     const gain = async () => (await client.infer('gain', { inputs: [x] })).json;
-    const load = () =>
-      client.send('/v2/repository/models/gain/load', {
+    const post = (call: string) =>
+      client.send(`/v2/repository/models/gain/${call}`, {
         method: 'POST',
         headers: { 'x-key': 'right' },
       });
+    const load = () => post('load');
     expect(await gain()).toMatchObject({ outputs: [{ data: [2, 2] }] });
 
     await writeFile(model, gainModel(3));
@@ -667,8 +668,27 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
     expect(await gain()).toMatchObject({ outputs: [{ data: [3, 3] }] });
 
     await writeFile(model, 'no model');
-    expect((await load()).status).toBe(500);
+    expect(await load()).toMatchObject({
+      status: 400,
+      json: {
+        error: expect.stringMatching(/^Loading model "gain" failed: .* it is not an ONNX file/),
+      },
+    });
     expect(await gain()).toMatchObject({ outputs: [{ data: [3, 3] }] });
+
+    await writeFile(model, gainModel(4));
+    expect((await Promise.all([load(), load(), load()])).map(({ status }) => status)).toEqual([
+      200, 200, 200,
+    ]);
+    expect(await gain()).toMatchObject({ outputs: [{ data: [4, 4] }] });
+
+    await post('unload');
+    await writeFile(model, 'no model');
+    expect((await load()).status).toBe(400);
+    expect((await client.infer('gain', { inputs: [x] })).status).toBe(503);
+    await writeFile(model, gainModel(5));
+    expect((await load()).status).toBe(200);
+    expect(await gain()).toMatchObject({ outputs: [{ data: [5, 5] }] });
     await rm(folder, { recursive: true });
   });
 

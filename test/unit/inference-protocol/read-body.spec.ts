@@ -1,7 +1,8 @@
 import { createServer, request as httpRequest } from 'node:http';
 import { once } from 'node:events';
-import type { AddressInfo } from 'node:net';
+import { type AddressInfo, connect } from 'node:net';
 import { describe, expect, it } from '@jest/globals';
+import { CallCancelledError } from '../../../lib/errors.js';
 import { readBody } from '../../../lib/inference-protocol/http/read-body.js';
 
 /** The body of a request that is sent in these parts, as the server reads it. */
@@ -38,6 +39,27 @@ describe('The body of a request', () => {
 
       expect(body).toEqual(Buffer.concat(parts));
       expect((body.byteOffset + length) % 8).toBe(0);
+    },
+  );
+
+  it.each(['end', 'resetAndDestroy'] as const)(
+    '[P8] A client that leaves inside its body by %s has cancelled its call, which is no fault of the application',
+    async (how) => {
+      const server = createServer();
+      const failed = new Promise((resolve) => {
+        server.on('request', (request) => {
+          readBody(request, { limit: 1000, aligned: 0 }).catch(resolve);
+          socket[how]();
+        });
+      });
+      server.listen(0, '127.0.0.1');
+      await once(server, 'listening');
+      const { port } = server.address() as AddressInfo;
+      const socket = connect(port, '127.0.0.1').on('error', () => {});
+      socket.write('POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"inputs"');
+
+      expect(await failed).toBeInstanceOf(CallCancelledError);
+      server.close();
     },
   );
 });

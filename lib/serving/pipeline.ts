@@ -99,7 +99,7 @@ export class Pipeline {
 
   /** Runs the rows of the input; resolves with the reply. */
   run(input: unknown, options: CallContext['options']): Promise<unknown> {
-    const recorder = CallRecorder.start(this.events, this.options.name, this.mode, options.signal);
+    const recorder = this.recorderOf(options, this.mode);
     try {
       const context = this.enter(input, options, recorder);
       const call = this.shared ? undefined : this.caller.prepare(input, context.resolved);
@@ -159,7 +159,7 @@ export class Pipeline {
     left: AbortSignal,
   ): AsyncGenerator<unknown, undefined> {
     const { caller, events, pulls } = this;
-    const recorder = CallRecorder.start(events, this.options.name, 'stream', options.signal);
+    const recorder = this.recorderOf(options, 'stream');
     let failure: { readonly error: unknown } | undefined;
     const ended = (): void => {
       events.counters.ended(failure, options.signal);
@@ -229,6 +229,14 @@ export class Pipeline {
 
   get partitions(): readonly PartitionStatus[] {
     return this.partitionsInUse.map(statusOf);
+  }
+
+  /** That of a call that waited for this pipeline, or a new one. */
+  private recorderOf(
+    { recorder, signal }: CallContext['options'],
+    mode: CallMode,
+  ): CallRecorder | undefined {
+    return recorder ?? CallRecorder.start(this.events, this.options.name, mode, signal);
   }
 
   private get mode(): CallMode {

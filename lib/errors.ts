@@ -236,6 +236,23 @@ export function messageOf(error: unknown): string {
   return readable(() => textOf(hasMessage(error) ? error.message : error), UNREADABLE);
 }
 
+/**
+ * The kind of an error whose text may hold a secret: its name, and the code of it or of its cause,
+ * such as `TypeError (ECONNREFUSED)`.
+ */
+export function kindOf(error: unknown): string {
+  return readable(() => {
+    const name = isError(error) && /^\w{1,50}$/.test(error.name) ? error.name : 'an error';
+    const code = codeIn(error) ?? codeIn((error as { readonly cause?: unknown } | null)?.cause);
+    return code === undefined ? name : `${name} (${code})`;
+  }, UNREADABLE);
+}
+
+function codeIn(error: unknown): string | undefined {
+  const code = (error as { readonly code?: unknown } | null | undefined)?.code;
+  return typeof code === 'string' && /^[A-Z][A-Z0-9_]{0,50}$/.test(code) ? code : undefined;
+}
+
 function hasMessage(value: unknown): value is { readonly message: unknown } {
   return typeof value === 'object' && value !== null && 'message' in value;
 }

@@ -5,6 +5,7 @@ import { messageOf } from '../errors.js';
 import type { ReplyCacheOptions } from '../definition/serving-definition.js';
 import { isTensor, type Tensor, tensorOf } from '../batch/tensor.js';
 import { deepCopy, copyLeaf } from '../batch/deep-copy.js';
+import { cacheKeyOf, type VersionIdentity } from './call-identity.js';
 
 /** A store of replies: the part of a cache manager that is used. */
 export interface ReplyStore {
@@ -25,11 +26,10 @@ export class ReplyCache {
   private warnedAt = -BETWEEN_WARNINGS;
 
   constructor(
-    private readonly serving: string,
     private readonly store: ReplyStore,
     private readonly options: Required<ReplyCacheOptions>,
-    /** The version of the serving: others do not find its replies. */
-    private readonly version: string,
+    /** Others do not find its replies. */
+    private readonly version: VersionIdentity,
   ) {}
 
   /** The stored reply for the identity, if there is one. */
@@ -43,7 +43,11 @@ export class ReplyCache {
   /** Stores the reply for later calls; nothing waits for that. */
   async keep(identity: string, reply: unknown): Promise<void> {
     try {
-      await this.store.set(this.keyOf(identity), encodeReply(reply), this.options.ttl);
+      await this.store.set(
+        cacheKeyOf(this.version, identity),
+        encodeReply(reply),
+        this.options.ttl,
+      );
     } catch (error) {
       this.warn('A reply was not kept', error);
     }
@@ -58,7 +62,10 @@ export class ReplyCache {
 
   private async lookUp(identity: string): Promise<{ readonly reply: unknown } | undefined> {
     try {
-      const text = await within(this.options.timeout, this.store.get(this.keyOf(identity)));
+      const text = await within(
+        this.options.timeout,
+        this.store.get(cacheKeyOf(this.version, identity)),
+      );
       return typeof text === 'string' ? { reply: decodeReply(text) } : undefined;
     } catch (error) {
       this.warn('A reply was not found', error);
@@ -66,18 +73,12 @@ export class ReplyCache {
     }
   }
 
-  private keyOf(identity: string): string {
-    const { serving, version } = this;
-    // The lengths keep the keys of different servings and versions apart.
-    return `nestjs-serving:${serving.length}:${serving}:${version.length}:${version}:${identity}`;
-  }
-
   private warn(what: string, error: unknown): void {
     const now = performance.now();
     if (now - this.warnedAt >= BETWEEN_WARNINGS) {
       this.warnedAt = now;
       this.logger.warn(
-        `The cache of serving "${this.serving}": ${what}: ${messageOf(error)}; calls go on without`,
+        `The cache of serving "${this.version.serving}": ${what}: ${messageOf(error)}; calls go on without`,
       );
     }
   }

@@ -2,6 +2,7 @@ import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import type { Call } from '../execution/caller-side.js';
 import type { CallRecorder } from '../events/call-recorder.js';
+import { identityOfCall } from './call-identity.js';
 import { SingleFlight, type JoinedCall } from './single-flight.js';
 import { copyOutput } from '../execution/output-rows.js';
 import { deepCopy, copyInput } from '../batch/deep-copy.js';
@@ -158,7 +159,6 @@ export class SharedCalls {
           `an input that shares with no other; it returned ${formatValue(identity)}`,
       );
     }
-    const named = key === undefined ? identity : `${key.length}:${key}:${identity}`;
-    return origin === undefined ? named : `${origin.length}:${origin}:${named}`;
+    return identityOfCall({ origin, key, input: identity });
   }
 }

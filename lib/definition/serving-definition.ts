@@ -236,8 +236,8 @@ export interface WorkerRecoveryOptions extends RecoveryOptions {
   readonly maxRestarts?: number;
   /**
    * Milliseconds in which a restarted partition must be loaded and warm. A process that is not is
-   * killed, and counts as failed; a thread cannot be killed, and is reported as hung until it is. The
-   * default leaves time to compile a model once more.
+   * killed, and counts as failed; a thread cannot be killed, and is reported as hung until it is. A
+   * version that `reload` loads has the same time. The default leaves time to compile a model once more.
    *
    * @default 600000
    */

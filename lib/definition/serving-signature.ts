@@ -59,7 +59,8 @@ export function describeTensors(tensors: readonly TensorSignature[]): string {
 
 /**
  * The first tensor that calls would miss or find changed, in words; undefined where the new
- * signature takes the same calls: names, types, ranks and batch axes are those of the old one.
+ * signature takes the same calls: names, types, ranks, batch axes and fixed sizes are those of the old
+ * one, and no size of an input is fixed that calls could choose.
  */
 export function differenceOf(
   before: ServingSignature,
@@ -72,7 +73,7 @@ export function differenceOf(
 }
 
 function tensorDifference(
-  kind: string,
+  kind: 'input' | 'output',
   before: readonly TensorSignature[],
   after: readonly TensorSignature[],
 ): string | undefined {
@@ -92,6 +93,26 @@ function tensorDifference(
       const [now, was] = [same, tensor].map(({ batchAxis }) => batchAxis ?? 'no axis');
       return `the rows of its ${kind} ${describeTensors([same])} lie on ${now}, and were on ${was}`;
     }
+    if (
+      tensor.shape.some(
+        (size, axis) => !fits(kind, size, same.shape[axis]!, axis === tensor.batchAxis),
+      )
+    ) {
+      return `its ${kind} ${describeTensors([same])} was ${describeTensors([tensor])}`;
+    }
   }
   return undefined;
+}
+
+/** Whether calls that had the size find another one that takes them, or that they can read. */
+function fits(
+  kind: 'input' | 'output',
+  was: number | string | null,
+  now: number | string | null,
+  isBatchAxis: boolean,
+): boolean {
+  if (isBatchAxis || typeof now !== 'number' || was === now) {
+    return true;
+  }
+  return kind === 'output' && typeof was !== 'number';
 }

@@ -2,6 +2,19 @@ import type { AbortSignalLike } from '../context/call-options.js';
 import type { AnsweredBy, CallMode, CallStage } from './serving-event.js';
 import type { EventHub } from './event-hub.js';
 
+/** Counts a call that failed before it came to a pipeline, and emits its start and end. */
+export function countRefusal(
+  events: EventHub,
+  serving: string,
+  mode: CallMode,
+  error: unknown,
+  signal: AbortSignalLike | undefined,
+): void {
+  const recorder = CallRecorder.start(events, serving, mode, signal);
+  events.counters.ended({ error }, signal);
+  recorder?.ended({ error });
+}
+
 /** Records when a call passes its stages, and emits its events. */
 export class CallRecorder {
   private readonly startedAt = performance.now();

@@ -36,8 +36,11 @@ export class Lanes {
   private last: { readonly template: Template | undefined; readonly lane: ServingLane } | undefined;
   /** The lanes of each group of calls that batch apart, for as long as the group lives. */
   private readonly grouped = new WeakMap<object, Map<string, ServingLane>>();
-  /** The limits of calls that run alone, by the options of their key. */
-  private readonly alone = new Map<KeyOptions, KeyOptions>();
+  /**
+   * The limits of calls that run alone, by the options of their key. They change with these and stay
+   * the same objects, by which a queue knows what it has learned.
+   */
+  private readonly alone = new Map<KeyOptions, { limits: Limits; mostRows: number }>();
   /** The options of keys that are not declared. */
   private readonly others: Limits;
   /** The number of rows of one run of the model, where its file fixes it. */
@@ -83,12 +86,12 @@ export class Lanes {
   inlineLaneOf({ key }: Batch, mostRows: number, origin?: Origin): ServingLane {
     checkOrigin(origin);
     const options = this.optionsOf(key);
-    let limits = this.alone.get(options);
-    if (!limits) {
-      limits = { ...options, batchSize: Math.min(options.runSize, mostRows), batchTimeout: 0 };
-      this.alone.set(options, limits);
+    let alone = this.alone.get(options);
+    if (!alone) {
+      alone = { limits: aloneOf(options, mostRows), mostRows };
+      this.alone.set(options, alone);
     }
-    return { key, origin, limits, isInline: true };
+    return { key, origin, limits: alone.limits, isInline: true };
   }
 
   /**
@@ -148,13 +151,21 @@ export class Lanes {
       ...(runSize !== undefined && { runSize: this.fitted(runSize) }),
     };
     Object.assign(limits, others, sizes, step);
-    this.alone.clear();
+    const alone = this.alone.get(limits);
+    if (alone) {
+      Object.assign(alone.limits, aloneOf(limits, alone.mostRows));
+    }
   }
 
   private fitted(size: number): number {
     const { step, most } = this;
     return size === Infinity ? most : Math.min(most, Math.max(step, size - (size % step)));
   }
+}
+
+/** The limits of a call that shares its batches with no other. */
+function aloneOf(options: KeyOptions, mostRows: number): Limits {
+  return { ...options, batchSize: Math.min(options.runSize, mostRows), batchTimeout: 0 };
 }
 
 function checkOrigin(origin: unknown): void {

@@ -8,6 +8,7 @@ import {
 } from '../context/call-options.js';
 import { LONGEST_DELAY } from '../definition/option-rules.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
+import type { CallRecorder } from '../events/call-recorder.js';
 import type { SessionTurn } from './session-turn.js';
 
 /** The options of a call with every default filled in. */
@@ -222,6 +223,8 @@ export interface InternalCallOptions extends CallOptions {
   readonly session?: SessionTurn;
   /** The resolved options of a call that began earlier: its deadline stays. */
   readonly resolved?: ResolvedCallOptions;
+  /** The recorder of a call that began earlier, if it is observed. */
+  readonly recorder?: CallRecorder | undefined;
 }
 
 /** A result that a caller waits for. */

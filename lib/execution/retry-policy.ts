@@ -11,6 +11,8 @@ import {
   LostInTransitError,
   NotStartedError,
   OutputLostError,
+  ReplyTooLargeError,
+  ServerBusyError,
   TooLargeToSendError,
 } from '../partitions/partition.js';
 import type { BatchRequest } from './request.js';
@@ -30,8 +32,10 @@ export interface RetryState {
  * - A batch that did not begin runs elsewhere. One that its partition may have died of when it
  *   arrived counts as a loss of that partition.
  * - A batch too large for one message runs in halves.
- * - An invalid output is final: it is not the fault of rows.
+ * - An output too large for one message has run, so only an idempotent batch runs again, in halves.
+ * - Any other invalid output is final: it is not the fault of rows.
  * - A batch whose output was lost runs again; it did not cause the loss.
+ * - A batch for which a server had no room runs again whole: fewer rows would be as many requests.
  * - A batch that was lost with its partition runs again whole, since it need not be the cause, and
  *   in halves after the second loss, since it may be.
  * - A batch that failed by itself runs in halves: a binary search for the failing row. The search
@@ -52,12 +56,11 @@ export function retriesFor(
   if (error instanceof NotStartedError && !isOnTheWay) {
     return [{ parts, retryState: known }];
   }
-  if (
-    !(options.idempotent || isOnTheWay) ||
-    error instanceof ServingLoadError ||
-    error instanceof InvalidOutputError
-  ) {
+  if (!(options.idempotent || isOnTheWay) || error instanceof ServingLoadError) {
     return [];
+  }
+  if (error instanceof InvalidOutputError) {
+    return error instanceof ReplyTooLargeError ? inHalves(parts, rows, known) : [];
   }
   if (error instanceof OutputLostError) {
     return [{ parts, retryState: known }];
@@ -67,7 +70,8 @@ export function retriesFor(
     if (next.losses > options.retries) {
       return [];
     }
-    const halves = next.losses === 1 ? [] : inHalves(parts, rows, next);
+    const isWhole = next.losses === 1 || error instanceof ServerBusyError;
+    const halves = isWhole ? [] : inHalves(parts, rows, next);
     return halves.length > 0 ? halves : [{ parts, retryState: next }];
   }
   if (rows === 1 || known.search.runs < 2 || !(options.isolateFailures || isOutOfMemory(error))) {

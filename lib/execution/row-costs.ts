@@ -1,12 +1,12 @@
 import type { Batch } from '../batch/batch.js';
 import type { ResolvedBatchCost } from '../definition/batch-cost.js';
-import { InvalidInputError, RequestTooLargeError } from '../errors.js';
+import { InvalidInputError, messageOf, RequestTooLargeError } from '../errors.js';
 import { formatValue } from '../format.js';
 
 /**
  * The cost of each row of a call.
  *
- * @throws InvalidInputError when one is not a finite number above 0
+ * @throws InvalidInputError when one is not a finite number above 0, or `of` throws
  * @throws RequestTooLargeError when one is more than a batch may cost
  */
 export function rowCostsOf(
@@ -15,7 +15,7 @@ export function rowCostsOf(
   batch: Batch,
 ): readonly number[] {
   return Array.from({ length: batch.size }, (_, row) => {
-    const cost = of(rowIn(batch, row));
+    const cost = costOf(serving, of, batch, row);
     if (typeof cost !== 'number' || !(cost > 0 && cost < Infinity)) {
       throw new InvalidInputError(
         `Serving "${serving}": batchCost.of returned ${formatValue(cost)} for row ${row}; allowed ` +
@@ -33,8 +33,13 @@ export function rowCostsOf(
 }
 
 /** The largest number of rows like the first of the batch that one batch may have. */
-export function mostRowsLike(batch: Batch, { of, most }: ResolvedBatchCost, size: number): number {
-  const cost = of(rowIn(batch, 0));
+export function mostRowsLike(
+  serving: string,
+  batch: Batch,
+  { of, most }: ResolvedBatchCost,
+  size: number,
+): number {
+  const cost = costOf(serving, of, batch, 0);
   return typeof cost === 'number' && cost > 0
     ? Math.max(1, Math.min(size, Math.floor(most / cost)))
     : size;
@@ -57,6 +62,17 @@ export function checkWholeCost(
     throw new InvalidInputError(
       `Serving "${serving}": a call with hooks is never split, and its rows cost ${cost}, more ` +
         `than the ${most} of a batch`,
+    );
+  }
+}
+
+function costOf(serving: string, of: ResolvedBatchCost['of'], batch: Batch, row: number): unknown {
+  try {
+    return of(rowIn(batch, row));
+  } catch (cause) {
+    throw new InvalidInputError(
+      `Serving "${serving}": batchCost.of failed for row ${row}: ${messageOf(cause)}`,
+      { cause },
     );
   }
 }

@@ -120,7 +120,9 @@ export async function warmUp({
   const batches = rows.flatMap((example) => {
     const { rows: row, lane } = intake.admit(example, { options: {}, recorder: undefined });
     const { batchCost } = options;
-    const most = batchCost ? mostRowsLike(row, batchCost, lane.limits.batchSize) : Infinity;
+    const most = batchCost
+      ? mostRowsLike(options.name, row, batchCost, lane.limits.batchSize)
+      : Infinity;
     const sizes = repeated(
       row,
       sizesOf(lane.limits).map((size) => Math.min(size, most)),

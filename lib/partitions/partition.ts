@@ -1,6 +1,6 @@
 import type { Batch } from '../batch/batch.js';
 import type { FlatRows } from '../batch/container.js';
-import { PartitionLostError, RequestTooLargeError } from '../errors.js';
+import { InvalidOutputError, PartitionLostError, RequestTooLargeError } from '../errors.js';
 import type { BatchInfo, BatchListener, BatchResult } from './batch-function.js';
 
 /** The result of a batch: what its function returned, or the same as a FlatContainer. */
@@ -38,6 +38,18 @@ export class LostInTransitError extends NotStartedError {}
  * half of them may fit.
  */
 export class TooLargeToSendError extends RequestTooLargeError {}
+
+/**
+ * The batch has run, and its output is too large for one message back. Half of the rows may fit, if
+ * they may run again.
+ */
+export class ReplyTooLargeError extends InvalidOutputError {}
+
+/**
+ * The server of the partition had no room for the batch. Rows may have run; the partition is there,
+ * and takes the next batch after a pause.
+ */
+export class ServerBusyError extends PartitionLostError {}
 
 /** The partition was lost after the batch had run, and its output with it. */
 export class OutputLostError extends PartitionLostError {}

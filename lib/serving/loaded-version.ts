@@ -1,6 +1,7 @@
 import { outsideCallContext } from '../context/caller-context.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import { type ServingSignature, signatureOfTemplate } from '../definition/serving-signature.js';
+import type { EventHub } from '../events/event-hub.js';
 import { OverloadedError, ServingClosedError } from '../errors.js';
 import { Lanes } from '../execution/lanes.js';
 import { type ResolvedCallOptions, Waits } from '../execution/resolved-call-options.js';
@@ -70,6 +71,10 @@ export class LoadedVersion implements Closable {
 
   get options(): ResolvedServing {
     return this.parts.options;
+  }
+
+  get events(): EventHub {
+    return this.parts.events;
   }
 
   get next(): VersionPlan['next'] {

@@ -19,10 +19,11 @@ import type { PartitionStatus } from '../partitions/partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import type { CallOptions, StreamOptions } from '../context/call-options.js';
 import {
+  type InternalCallOptions,
   NO_OPTIONS,
-  type ResolvedCallOptions,
   resolveCallOptions,
 } from '../execution/resolved-call-options.js';
+import { CallRecorder, countRefusal } from '../events/call-recorder.js';
 import { type ServingCounters, type EventOf, EventHub } from '../events/event-hub.js';
 import type { ReplyStore } from '../deduplication/reply-cache.js';
 import { KeySettings } from './key-settings.js';
@@ -46,7 +47,7 @@ import {
 import type { ServingProfile } from './serving-profile.js';
 import { bootLine } from './boot-line.js';
 import type { ServingSignature } from '../definition/serving-signature.js';
-import type { ServingEvent } from '../events/serving-event.js';
+import type { CallMode, ServingEvent } from '../events/serving-event.js';
 import type { StreamEvent } from '../definition/reply.js';
 import type {
   ResolvedServing,
@@ -183,7 +184,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     const version = loaded.for(input, options);
     const pipeline = version?.pipeline;
     if (!pipeline) {
-      return Promise.reject(this.notRunning(options));
+      return Promise.reject(this.refused('batched', options));
     }
     const compare =
       loaded.shadow && version === loaded.active
@@ -201,7 +202,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     const version = this.loaded.for(input, options);
     return version
       ? callInRequest(options, (inside) => this.runAlone(version, input, inside))
-      : Promise.reject(this.notRunning(options));
+      : Promise.reject(this.refused('inline', options));
   }
 
   override stream<Hook extends string = never>(
@@ -363,11 +364,8 @@ export class LocalServing<Input = unknown, Output = unknown>
     input: Input,
     options: CallOptions,
   ): Promise<unknown> {
-    const { signal } = options;
-    signal?.throwIfAborted();
-    const resolved = resolveCallOptions(this.callbacks, input, options, this.options.timeout);
-    const pipeline = await this.openInline(version, resolved);
-    return pipeline.run(input, { ...options, signal, resolved });
+    const { pipeline, inside } = await this.openFor('inline', version, input, options);
+    return pipeline.run(input, inside);
   }
 
   private async *streamFrom(
@@ -377,7 +375,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   ): AsyncGenerator<never, undefined> {
     const version = this.loaded.for(input, options);
     if (!version || (!options.inline && !version.pipeline)) {
-      throw this.notRunning(options);
+      throw this.refused('stream', options);
     }
     if (version.pipeline && !options.inline) {
       return yield* version.pipeline.stream(input, options, left) as AsyncGenerator<
@@ -385,24 +383,39 @@ export class LocalServing<Input = unknown, Output = unknown>
         undefined
       >;
     }
-    const resolved = resolveCallOptions(this.callbacks, input, options, undefined, true);
-    const pipeline = version.inlinePipeline ?? (await this.openInline(version, resolved));
-    return yield* pipeline.stream(input, { ...options, resolved }, left) as AsyncGenerator<
-      never,
-      undefined
-    >;
+    const { pipeline, inside } = await this.openFor('stream', version, input, options);
+    return yield* pipeline.stream(input, inside, left) as AsyncGenerator<never, undefined>;
   }
 
-  /** The pipeline of `run`. The call waits for it no longer than its options allow. */
-  private async openInline(
+  /**
+   * The pipeline of `run`, and the options of the call there. The call waits for it no longer than
+   * its options allow, and is counted if it fails before.
+   */
+  private async openFor(
+    mode: 'inline' | 'stream',
     version: LoadedVersion,
-    resolved: ResolvedCallOptions,
-  ): Promise<Pipeline> {
-    this.refuseOnceClosed();
-    if (this.options.sessions) {
-      throw this.notRunning(NO_OPTIONS);
+    input: Input,
+    options: StreamOptions<string>,
+  ): Promise<{ readonly pipeline: Pipeline; readonly inside: InternalCallOptions }> {
+    const { events } = version;
+    const { signal } = options;
+    const isStream = mode === 'stream';
+    const recorder = CallRecorder.start(events, this.name, mode, signal);
+    try {
+      signal?.throwIfAborted();
+      const patience = isStream ? undefined : this.options.timeout;
+      const resolved = resolveCallOptions(this.callbacks, input, options, patience, isStream);
+      this.refuseOnceClosed();
+      if (this.options.sessions) {
+        throw this.notRunning(NO_OPTIONS);
+      }
+      const pipeline = version.inlinePipeline ?? (await version.openInline(resolved));
+      return { pipeline, inside: { ...options, signal, resolved, recorder } };
+    } catch (error) {
+      events.counters.ended({ error }, signal);
+      recorder?.ended({ error });
+      throw error;
     }
-    return version.openInline(resolved);
   }
 
   private async end(): Promise<void> {
@@ -423,11 +436,21 @@ export class LocalServing<Input = unknown, Output = unknown>
     return new ServingClosedError(`Serving "${this.name}" is closed and takes no more calls`);
   }
 
+  /** The reason why no version runs the call, which counts as those of a full queue do. */
+  private refused(mode: CallMode, options: CallOptions): Error {
+    const error = this.notRunning(options);
+    countRefusal(this.events, this.name, mode, error, options.signal);
+    return error;
+  }
+
   /** The reason why no version runs the call. */
-  private notRunning({ version, signal }: CallOptions): Error {
+  private notRunning({ version }: CallOptions): Error {
     const { active, labels, isDrained } = this.loaded;
     if (isDrained) {
-      return this.drainedError(signal);
+      return new ServingUnavailableError(
+        `Serving "${this.name}" was drained by hand and takes no calls until it is resumed; call ` +
+          'again later',
+      );
     }
     if (version !== undefined && !labels.includes(version)) {
       return this.unknownVersion(version);
@@ -442,16 +465,6 @@ export class LocalServing<Input = unknown, Output = unknown>
       `Serving "${this.name}" has not been started; the application starts it before it listens, ` +
         'elsewhere call start()',
     );
-  }
-
-  /** A refusal counts, as those of a full queue do. */
-  private drainedError(signal: CallOptions['signal']): Error {
-    const error = new ServingUnavailableError(
-      `Serving "${this.name}" was drained by hand and takes no calls until it is resumed; call ` +
-        'again later',
-    );
-    this.events.counters.ended({ error }, signal);
-    return error;
   }
 
   private unknownVersion(version: string): Error {

@@ -59,6 +59,7 @@ export class LocalSessions {
       idle,
       resolve: (input, own) => resolveCallOptions(this.callbacks, input, own, timeout),
       run: (input, own) => place.pipeline.run(input, own),
+      refused: (error, own) => place.pipeline.refused(error, own),
       ended: (reason) => {
         if (this.open.has(session)) {
           this.ended(session, id);

@@ -4,8 +4,9 @@ import { type Budget, NO_BUDGET } from '../batching/budget.js';
 import { onAbort } from '../context/call-options.js';
 import type { SharedCall, SharedCalls } from '../deduplication/shared-calls.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
-import { CallRecorder } from '../events/call-recorder.js';
+import { CallRecorder, countRefusal } from '../events/call-recorder.js';
 import type { EventHub } from '../events/event-hub.js';
+import type { CallMode } from '../events/serving-event.js';
 import { AnswerEnd, type CallOutput, outputEnd } from '../execution/answer-end.js';
 import { BatchRunner } from '../execution/batch-runner.js';
 import { InvalidInputError } from '../errors.js';
@@ -98,8 +99,7 @@ export class Pipeline {
 
   /** Runs the rows of the input; resolves with the reply. */
   run(input: unknown, options: CallContext['options']): Promise<unknown> {
-    const mode = this.kind === 'inline' ? 'inline' : 'batched';
-    const recorder = CallRecorder.start(this.events, this.options.name, mode, options.signal);
+    const recorder = this.recorderOf(options, this.mode);
     try {
       const context = this.enter(input, options, recorder);
       const call = this.shared ? undefined : this.caller.prepare(input, context.resolved);
@@ -114,6 +114,11 @@ export class Pipeline {
       recorder?.ended({ error });
       return Promise.reject(error);
     }
+  }
+
+  /** Counts a call that was refused before it came here. */
+  refused(error: unknown, { signal }: CallContext['options']): void {
+    countRefusal(this.events, this.options.name, this.mode, error, signal);
   }
 
   /** The steps of a call that are asynchronous, observed, or in the caller's own code. */
@@ -154,7 +159,7 @@ export class Pipeline {
     left: AbortSignal,
   ): AsyncGenerator<unknown, undefined> {
     const { caller, events, pulls } = this;
-    const recorder = CallRecorder.start(events, this.options.name, 'stream', options.signal);
+    const recorder = this.recorderOf(options, 'stream');
     let failure: { readonly error: unknown } | undefined;
     const ended = (): void => {
       events.counters.ended(failure, options.signal);
@@ -224,6 +229,18 @@ export class Pipeline {
 
   get partitions(): readonly PartitionStatus[] {
     return this.partitionsInUse.map(statusOf);
+  }
+
+  /** That of a call that waited for this pipeline, or a new one. */
+  private recorderOf(
+    { recorder, signal }: CallContext['options'],
+    mode: CallMode,
+  ): CallRecorder | undefined {
+    return recorder ?? CallRecorder.start(this.events, this.options.name, mode, signal);
+  }
+
+  private get mode(): CallMode {
+    return this.kind === 'inline' ? 'inline' : 'batched';
   }
 
   private enter(

@@ -28,12 +28,20 @@ export class Reloads {
     this.lastLabel = numberIn(versions.active.label) ?? 1;
   }
 
-  /** Loads a version; calls go to it when it is warm. */
-  async reload(options: ReloadOptions): Promise<ServingVersion> {
+  /**
+   * Loads a version within `recovery.restartTimeout`, as a restart of a partition; calls go to it when
+   * it is warm.
+   */
+  reload(options: ReloadOptions): Promise<ServingVersion> {
+    return this.load(options, this.versions.active.options.recovery.restartTimeout);
+  }
+
+  /** The load of the boot has no limit: it may fetch a model, as that of the first version may. */
+  private async load(options: ReloadOptions, limit?: number): Promise<ServingVersion> {
     const { canary, shadow } = options;
     const version = this.versionOf(this.planOf(options), shadow !== undefined);
     const { label } = version;
-    const done = this.versions.load(version);
+    const done = this.versions.load(version, limit);
     this.loading = { label, done };
     try {
       await done;
@@ -75,7 +83,7 @@ export class Reloads {
       // A start may be repeated after one of them has failed.
       if (!this.versions.has(version)) {
         const isAsked = canary === undefined && options.shadow === undefined;
-        await this.reload({ version, ...options, ...(isAsked && { canary: 0 }) });
+        await this.load({ version, ...options, ...(isAsked && { canary: 0 }) });
       }
     }
     this.follow();

@@ -206,13 +206,12 @@ export class VersionLoader {
     { contentOf }: OpenedEngine,
     store: ReplyStore | undefined,
   ): Promise<SharedCalls | undefined> {
-    const { name, runner, sharing } = this.parts.options;
+    const { name, runner, sharing, version } = this.parts.options;
     if (!sharing?.cache || !store) {
       return sharing && new SharedCalls(name, sharing, undefined);
     }
-    const content = (await contentOf?.()) ?? '';
-    // Labels differ by node. Of a file only the content of a model says all of what it computes.
-    const version = runner === 'model' ? content : `${this.parts.options.version}:${content}`;
-    return new SharedCalls(name, sharing, new ReplyCache(name, store, sharing.cache, version));
+    const content = await contentOf?.();
+    const identity = { serving: name, label: runner === 'model' ? undefined : version, content };
+    return new SharedCalls(name, sharing, new ReplyCache(store, sharing.cache, identity));
   }
 }

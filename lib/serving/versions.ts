@@ -1,7 +1,7 @@
 import { Logger } from '@nestjs/common';
 import type { CallOptions } from '../context/call-options.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
-import { InvalidServingError, messageOf, ServingClosedError } from '../errors.js';
+import { InvalidServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
 import { placeOf } from './canary.js';
 import type { LoadedVersion } from './loaded-version.js';
 import { Shadow } from './shadow.js';
@@ -74,10 +74,24 @@ export class Versions implements Closable {
   /**
    * Loads a version beside the others; it gets no calls yet.
    *
+   * @param limit milliseconds until it must be loaded and warm
    * @throws what its load throws; it has then been freed
+   * @throws ServingLoadError at the limit; it is then freed as soon as what loads has ended
    */
-  async load(version: LoadedVersion): Promise<void> {
+  async load(version: LoadedVersion, limit = Infinity): Promise<void> {
     this.all.add(version);
+    let isLate = false;
+    const timer =
+      limit < Infinity &&
+      setTimeout(() => {
+        isLate = true;
+        version.end(
+          new ServingLoadError(
+            `Serving "${this.callbacks.name}": version "${version.label}" was not ready ${limit} ms ` +
+              'after its reload; raise recovery.restartTimeout if that may take so long',
+          ),
+        );
+      }, limit);
     try {
       await version.open();
       if (this.active.inlinePipeline) {
@@ -87,9 +101,18 @@ export class Versions implements Closable {
         throw closedWhileLoading(this.callbacks.name);
       }
     } catch (error) {
-      await version.close();
-      this.remove(version);
+      // Its label is free from now on.
+      version.role = 'draining';
+      const freed = version.close().then(() => this.remove(version));
+      if (isLate) {
+        // What does not end, such as a run in native code, holds no later reload.
+        freed.catch(() => {});
+      } else {
+        await freed;
+      }
       throw error;
+    } finally {
+      clearTimeout(timer || undefined);
     }
   }
 

@@ -3,7 +3,7 @@ import type { CallOptions } from '../context/call-options.js';
 import { isA, PartitionLostError, SessionEndedError } from '../errors.js';
 import {
   NO_OPTIONS,
-  orCancelled,
+  onCancel,
   type ResolvedCallOptions,
 } from '../execution/resolved-call-options.js';
 import { endedBy, SessionTurn } from '../execution/session-turn.js';
@@ -17,6 +17,8 @@ export interface SessionHost {
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
   /** Runs the input where the state is. */
   run(input: unknown, options: StepOptions): Promise<unknown>;
+  /** Counts a call that ended before its turn, with its error. */
+  refused?(error: unknown, options: CallOptions): void;
   /** Frees the state of the session; may be called again. */
   ended(reason: SessionEndedError): void;
 }
@@ -27,13 +29,19 @@ export type StepOptions = InternalCallOptions & {
   readonly session: SessionTurn;
 };
 
-/** A session whose calls take turns: each needs the state after the one before it. */
+/**
+ * A session whose calls take turns: each needs the state after the one before it.
+ *
+ * One place decides how a call ends, since a step that succeeds changes the state: until its turn
+ * comes, {@link OrderedSession.turnOf}, and then the host alone. So a caller that gets an error never
+ * moved the state on.
+ */
 export class OrderedSession extends ServingSession {
   private readonly turn: SessionTurn;
   private readonly options: SessionOptions;
   private isRunning = false;
   /** Begin the next call, or the end: in the order in which they were made. */
-  private readonly waiting: (() => void)[] = [];
+  private readonly waiting = new Set<() => void>();
   /** The reason why it takes no more calls. */
   private ended: SessionEndedError | undefined;
   private readonly idle: NodeJS.Timeout | undefined;
@@ -74,7 +82,7 @@ export class OrderedSession extends ServingSession {
   override async close(): Promise<void> {
     this.ended ??= endedBy('it was closed');
     if (this.isRunning) {
-      await new Promise<void>((resolve) => this.waiting.push(resolve));
+      await new Promise<void>((resolve) => this.waiting.add(resolve));
       this.next();
     }
     this.end(this.ended);
@@ -98,13 +106,29 @@ export class OrderedSession extends ServingSession {
     }
     options.signal?.throwIfAborted();
     const resolved = this.host.resolve(input, options);
-    if (!this.isRunning) {
-      this.isRunning = true;
-      return this.step(steps, input, options, resolved);
+    if (this.isRunning) {
+      await this.turnOf(options, resolved);
     }
-    const turn = new Promise<void>((resolve) => this.waiting.push(resolve));
-    const reply = turn.then(() => this.step(steps, input, options, resolved));
-    return orCancelled(resolved, reply);
+    this.isRunning = true;
+    return this.step(steps, input, options, resolved);
+  }
+
+  /** Resolves when the turn of a call has come; rejects when the call is cancelled before. */
+  private turnOf(options: CallOptions, resolved: ResolvedCallOptions): Promise<void> {
+    return new Promise((resolve, reject) => {
+      let stop: (() => void) | undefined;
+      const begin = (): void => {
+        stop?.();
+        resolve();
+      };
+      this.waiting.add(begin);
+      stop = onCancel(resolved, (error) => {
+        this.waiting.delete(begin);
+        stop?.();
+        this.host.refused?.(error, options);
+        reject(error);
+      });
+    });
   }
 
   private async step(
@@ -134,9 +158,10 @@ export class OrderedSession extends ServingSession {
 
   /** Begins what waits, if anything does. */
   private next(): void {
-    const begin = this.waiting.shift();
+    const [begin] = this.waiting;
     this.isRunning = begin !== undefined;
     if (begin) {
+      this.waiting.delete(begin);
       begin();
     } else {
       this.idle?.refresh();

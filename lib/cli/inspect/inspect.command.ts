@@ -7,7 +7,26 @@ import { suggestedDefinition, suggestedTypes } from './suggestion.js';
 /** `nestjs-serving inspect model.onnx`: describes a model without loading it. */
 export function inspect(path: string, { json = false }: { json?: boolean }, out: CliOutput): void {
   const inspection = inspectModel(path);
-  out.print(json ? JSON.stringify(asJson(inspection), undefined, 2) : asText(inspection, out));
+  out.print(
+    json ? escaped(JSON.stringify(asJson(inspection), undefined, 2)) : asText(inspection, out),
+  );
+}
+
+/**
+ * The text without what a terminal obeys or reorders, which the names in a model may hold: control
+ * characters, and marks of the direction of text. Line breaks stay.
+ */
+function escaped(text: string): string {
+  return text.replaceAll(
+    // oxlint-disable-next-line no-control-regex
+    /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g,
+    (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
+  );
+}
+
+/** Text of a model that is one line. */
+function escapedLine(text: string): string {
+  return escaped(text).replaceAll('\n', String.raw`\n`);
 }
 
 function asText(inspection: Inspection, out: CliOutput): string {
@@ -29,17 +48,22 @@ function asText(inspection: Inspection, out: CliOutput): string {
   const title = (text: string): string => out.styled('bold', text);
   return [
     ...rows.flatMap(([name, lines]) =>
-      lines.map((line, i) => `${out.styled('dim', (i === 0 ? name : '').padEnd(10))} ${line}`),
+      lines.map(
+        (line, i) => `${out.styled('dim', (i === 0 ? name : '').padEnd(10))} ${escapedLine(line)}`,
+      ),
     ),
-    ...warnings.flatMap((warning) => ['', `${out.styled('yellow', 'warning')}    ${warning}`]),
+    ...warnings.flatMap((warning) => [
+      '',
+      `${out.styled('yellow', 'warning')}    ${escapedLine(warning)}`,
+    ]),
     '',
     title('A definition to begin with'),
     '',
-    suggestedDefinition(inspection),
+    escaped(suggestedDefinition(inspection)),
     '',
     title('The types of a call and its answer'),
     '',
-    suggestedTypes(inspection),
+    escaped(suggestedTypes(inspection)),
   ].join('\n');
 }
 

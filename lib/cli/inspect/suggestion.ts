@@ -47,8 +47,10 @@ function interfaceOf(name: string, ports: readonly InspectedPort[]): string[] {
 function tensorOf({ type, shape, batchAxis }: InspectedPort): string {
   const own = typeof batchAxis === 'number' ? shape.with(batchAxis, 'rows') : shape;
   const shared = batchAxis === null ? ', one for all rows' : '';
-  // A name of an axis may hold the end of a comment.
-  return `${describePort({ name: '', type, shape: own })}${shared}`.replaceAll('*/', '* /');
+  // A name of an axis may hold the end of a comment, or of a line.
+  return `${describePort({ name: '', type, shape: own })}${shared}`
+    .replaceAll('*/', '* /')
+    .replaceAll(/[\r\n]+/g, ' ');
 }
 
 /** The lines that declare these axes; none where the file has them all. */
@@ -71,8 +73,21 @@ export function identifier(name: string): string {
   const camel = name
     .replaceAll(/[^A-Za-z0-9]+(.)?/g, (_, next: string | undefined) => next?.toUpperCase() ?? '')
     .replace(/^[A-Z]/, (first) => first.toLowerCase());
-  return /^[a-z]/.test(camel) ? camel : `model${camel}`;
+  if (!/^[a-z]/.test(camel)) {
+    return `model${camel}`;
+  }
+  return RESERVED.has(camel) ? `${camel}Model` : camel;
 }
+
+/** Words that name no constant of a module, and the import of the suggestion. */
+const RESERVED: ReadonlySet<string> = new Set(
+  (
+    'arguments await break case catch class const continue debugger default defineServing delete do ' +
+    'else enum eval export extends false finally for function if implements import in instanceof ' +
+    'interface let new null package private protected public return static super switch this throw ' +
+    'true try typeof undefined var void while with yield'
+  ).split(' '),
+);
 
 function capital(name: string): string {
   return name.charAt(0).toUpperCase() + name.slice(1);

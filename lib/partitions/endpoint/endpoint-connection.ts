@@ -1,9 +1,10 @@
 import type { Client, ServiceClientConstructor, ServiceError } from '@grpc/grpc-js';
-import type { AbortSignalLike } from '../../context/call-options.js';
-import { messageOf } from '../../errors.js';
+import { type AbortSignalLike, onAbort } from '../../context/call-options.js';
+import { kindOf } from '../../errors.js';
+import { formatValue } from '../../format.js';
 import { loadGrpc, loadInferenceService } from '../../protocol/grpc-service.js';
-import { EndpointFailure } from './endpoint-errors.js';
-import type { ResolvedEndpoint } from './endpoint-options.js';
+import { EndpointFailure, ModelNotReadyError, type StatusPlace } from './endpoint-errors.js';
+import type { EndpointMetadata, RemoteModel, ResolvedEndpoint } from './endpoint-options.js';
 
 type Grpc = typeof import('@grpc/grpc-js');
 
@@ -28,8 +29,15 @@ export interface EndpointCall {
   readonly signal?: AbortSignalLike | undefined;
 }
 
-/** UNAVAILABLE. */
-const NO_CONNECTION = 14;
+/** Milliseconds in which a server states that its model is ready, and what it takes. */
+export const READY_TIMEOUT = 10_000;
+
+/** Milliseconds in which the function `metadata` answers. */
+const METADATA_TIMEOUT = 10_000;
+
+const CANCELLED = 1;
+const DEADLINE_EXCEEDED = 4;
+const UNAVAILABLE = 14;
 
 const CHANNEL_OPTIONS = {
   // The retry policy of the serving decides which batches run again.
@@ -88,6 +96,20 @@ export class EndpointConnection {
     return this.send(method, this.encode(method, request), options);
   }
 
+  /**
+   * Resolves once the server states that the model is ready.
+   *
+   * @throws ModelNotReadyError
+   * @throws EndpointFailure
+   */
+  async ready({ name, version }: RemoteModel, options: EndpointCall): Promise<void> {
+    const model = { name, version };
+    const { ready } = await this.call<{ readonly ready: boolean }>('ModelReady', model, options);
+    if (!ready) {
+      throw new ModelNotReadyError();
+    }
+  }
+
   /** The bytes of a request. */
   encode(method: string, request: object): Buffer {
     return this.loaded.service.service[method]!.requestSerialize(request);
@@ -100,7 +122,7 @@ export class EndpointConnection {
    * @throws EndpointFailure
    */
   async send<Reply>(method: string, request: Buffer, options: EndpointCall): Promise<Reply> {
-    const metadata = await this.metadata();
+    const metadata = await this.metadata(options);
     const { path, responseDeserialize } = this.loaded.service.service[method]!;
     const { client, endpoint } = this;
     const { deadline, signal } = options;
@@ -115,14 +137,20 @@ export class EndpointConnection {
         (error: ServiceError | null, reply: unknown) => {
           signal?.removeEventListener('abort', cancel);
           if (error) {
-            // The peer of a call that no connection took is the target of the channel.
-            const isSent = call.getPeer() !== client.getChannel().getTarget();
-            reject(new EndpointFailure(endpoint.url, error.code, error.details, isSent));
+            reject(new EndpointFailure(endpoint.url, error.code, error.details, placeOf(error)));
           } else {
             resolve(reply as Reply);
           }
         },
       );
+      const placeOf = ({ metadata: answered }: ServiceError): StatusPlace => {
+        // The peer of a call that no connection took is the target of the channel.
+        if (call.getPeer() === client.getChannel().getTarget()) {
+          return 'here';
+        }
+        // The answer of a server has headers; a status that grpc-js makes has none.
+        return Object.keys(answered.getMap()).length > 0 ? 'server' : 'connection';
+      };
       const cancel = (): void => call.cancel();
       signal?.addEventListener('abort', cancel);
       if (signal?.aborted) {
@@ -131,18 +159,62 @@ export class EndpointConnection {
     });
   }
 
-  private async metadata(): Promise<InstanceType<Grpc['Metadata']>> {
-    const { endpoint, loaded } = this;
-    const metadata = new loaded.grpc.Metadata();
-    try {
-      for (const [name, value] of Object.entries(await endpoint.metadata())) {
-        metadata.set(name, value);
+  /**
+   * The metadata of a call. No error quotes a value, which may be a secret; so none has the text of
+   * the errors of grpc-js, or of the function, either.
+   */
+  private async metadata(call: EndpointCall): Promise<InstanceType<Grpc['Metadata']>> {
+    const metadata = new this.loaded.grpc.Metadata();
+    for (const [name, value] of Object.entries(await this.ownMetadata(call))) {
+      if (typeof value !== 'string' || !/^[ -~]*$/.test(value)) {
+        throw this.unsent(
+          UNAVAILABLE,
+          `its metadata ${formatValue(name)} is not a text that a header can have: a text of ` +
+            'printable ASCII without line breaks, with which files of secrets often end',
+        );
       }
-    } catch (error) {
-      const details = `its metadata cannot be sent: ${messageOf(error)}`;
-      throw new EndpointFailure(endpoint.url, NO_CONNECTION, details, false);
+      try {
+        metadata.set(name, value);
+      } catch {
+        throw this.unsent(UNAVAILABLE, `its metadata has the invalid name ${formatValue(name)}`);
+      }
     }
     return metadata;
+  }
+
+  /** The object of the definition, or what its function returns within the time of the call. */
+  private async ownMetadata({ deadline, signal }: EndpointCall): Promise<EndpointMetadata> {
+    let stop!: () => void;
+    try {
+      const made = this.endpoint.metadata();
+      if (!('then' in made)) {
+        return made;
+      }
+      const stopped = new Promise<never>((_, reject) => {
+        const left = deadline ? deadline.getTime() - Date.now() : Infinity;
+        const limit = Math.max(0, Math.min(left, METADATA_TIMEOUT));
+        const timer = setTimeout(() => {
+          const details = `its metadata function did not answer within ${Math.round(limit)} ms`;
+          reject(this.unsent(DEADLINE_EXCEEDED, details));
+        }, limit);
+        const unheard = onAbort(signal, () =>
+          reject(this.unsent(CANCELLED, 'the call was cancelled before it had metadata')),
+        );
+        stop = () => {
+          clearTimeout(timer);
+          unheard();
+        };
+      });
+      return await Promise.race([made, stopped]).finally(stop);
+    } catch (error) {
+      throw error instanceof EndpointFailure
+        ? error
+        : this.unsent(UNAVAILABLE, `its metadata function failed with ${kindOf(error)}`);
+    }
+  }
+
+  private unsent(code: number, details: string): EndpointFailure {
+    return new EndpointFailure(this.endpoint.url, code, details, 'here');
   }
 }
 

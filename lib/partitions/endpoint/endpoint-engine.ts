@@ -18,7 +18,10 @@ export function endpointEngine(endpoints: readonly ResolvedEndpoint[], model: Re
     setMaxListeners(0, end);
     const loaded = await loadService();
     const opened = new Map(
-      endpoints.map((options) => [options, new Endpoint(loaded, options, model)]),
+      endpoints.map((options) => [
+        options,
+        new Endpoint(loaded, options, model, supervision.restartDelay),
+      ]),
     );
     const places = kind === 'inline' ? endpoints : placesOf(endpoints);
     return openAll(

@@ -1,6 +1,6 @@
 import type { Tensor } from 'onnxruntime-common';
 import type { Batch } from '../../batch/batch.js';
-import { CallCancelledError, isA, PartitionLostError } from '../../errors.js';
+import { CallCancelledError, isA, messageOf, PartitionLostError } from '../../errors.js';
 import type { GrpcInferResponse } from '../../protocol/grpc-messages.js';
 import { requestBytes } from '../../protocol/request-bytes.js';
 import { MessageMemory } from './message-memory.js';
@@ -13,10 +13,10 @@ import {
 import { inSteps, type RunStep } from '../onnx/fixed-batch.js';
 import { feedsOf, inputsAmong, ModelReply } from '../onnx/model-ports.js';
 import type { ModelSignature } from '../onnx/model-signature.js';
-import { NotStartedError, type PartitionResult } from '../partition.js';
-import type { Worker } from '../worker/supervised.partition.js';
+import { NotStartedError, type PartitionResult, ServerBusyError } from '../partition.js';
+import { backoff, type Worker } from '../worker/supervised.partition.js';
 import type { Loaded } from '../worker/worker-protocol.js';
-import type { EndpointConnection } from './endpoint-connection.js';
+import { type EndpointConnection, READY_TIMEOUT } from './endpoint-connection.js';
 import { batchErrorOf, EndpointFailure } from './endpoint-errors.js';
 import type { RemoteModel } from './endpoint-options.js';
 import { isOwnMemory, outputsOf, parametersOf, requestHead } from './infer-messages.js';
@@ -24,14 +24,28 @@ import { isOwnMemory, outputsOf, parametersOf, requestHead } from './infer-messa
 /** Milliseconds after the deadline of the callers, whose own timers cancel the call before. */
 const GRACE = 100;
 
-/** Sends one batch at a time to an endpoint. */
+/** Limit of milliseconds of a pause. */
+const LONGEST_PAUSE = 1_000;
+
+/**
+ * Sends one batch at a time to an endpoint. After an answer that the server is busy it pauses, longer
+ * with each such answer in a row, and goes on when the server states that the model is ready; if the
+ * server does not, its connection is lost.
+ */
 export class EndpointPartition implements Worker {
   readonly prefetch = 0;
+  /** The reason of a pause. */
+  unavailable: Error | undefined;
   readonly ended: Promise<Error>;
   readonly loaded: Loaded;
   private readonly reply: ModelReply;
   private running: { readonly call: AbortController; readonly end: Promise<unknown> } | undefined;
   private isClosed = false;
+  /** The answers in a row that the server is busy. */
+  private busy = 0;
+  private timer: NodeJS.Timeout | undefined;
+  private changed: (() => void) | undefined;
+  private readonly closing = new AbortController();
   private readonly memory = new MessageMemory();
 
   /** The connection is acquired for it. */
@@ -40,6 +54,8 @@ export class EndpointPartition implements Worker {
     readonly url: string,
     private readonly model: RemoteModel,
     private readonly signature: ModelSignature,
+    /** Limit of milliseconds of the first pause. */
+    private readonly pause: number,
   ) {
     this.loaded = { signature, providers: { inUse: url, missing: [] } };
     this.reply = new ModelReply(signature);
@@ -61,6 +77,7 @@ export class EndpointPartition implements Worker {
     listener.onLeft?.(() => isOver || call.abort());
     try {
       const outputs = await end;
+      this.busy = 0;
       hooks.forEach((hook) => listener.hook(hook, outputs[hook]));
       const tensors = reply.names.map((name) => outputs[name]!);
       return { output: reply.of(tensors), own: isOwnMemory(tensors) };
@@ -68,6 +85,10 @@ export class EndpointPartition implements Worker {
       isOver = true;
       this.running = this.running === running ? undefined : this.running;
     }
+  }
+
+  onChange(listener: () => void): void {
+    this.changed = listener;
   }
 
   /** Cancels the batch. The server must state again that it is ready before it gets another. */
@@ -84,6 +105,8 @@ export class EndpointPartition implements Worker {
   async close(): Promise<void> {
     if (!this.isClosed) {
       this.isClosed = true;
+      clearTimeout(this.timer);
+      this.closing.abort();
       await this.running?.end.catch(() => {});
       this.connection.release();
     }
@@ -96,7 +119,12 @@ export class EndpointPartition implements Worker {
     signal: AbortSignal,
   ): ReturnType<RunStep> {
     const { signature } = this;
-    const run: RunStep = (rows, outputs) => this.infer(rows, outputs, terms, signal);
+    let hasRun = false;
+    const run: RunStep = async (rows, outputs) => {
+      const answer = await this.infer(rows, outputs, terms, signal, hasRun);
+      hasRun = true;
+      return answer;
+    };
     return signature.fixedBatch === undefined
       ? run(batch, names)
       : inSteps(
@@ -111,6 +139,8 @@ export class EndpointPartition implements Worker {
     names: readonly string[],
     terms: BatchTerms,
     signal: AbortSignal,
+    /** Whether a step of the same batch has run. */
+    hasRun: boolean,
   ): Promise<Record<string, Tensor>> {
     const { connection, model, signature, url } = this;
     const feeds = inputsAmong(rows.leafRows(), signature.inputs);
@@ -135,11 +165,39 @@ export class EndpointPartition implements Worker {
       if (signal.aborted) {
         throw new CallCancelledError('No caller waits for the batch any more', { cause });
       }
-      const error = batchErrorOf(cause);
-      if (isA(error, PartitionLostError)) {
+      const error = batchErrorOf(cause, hasRun);
+      if (isA(error, ServerBusyError)) {
+        this.paused(error);
+      } else if (isA(error, PartitionLostError)) {
         connection.lose(error);
       }
       throw error;
+    }
+  }
+
+  private paused(cause: ServerBusyError): void {
+    if (this.unavailable || this.isClosed) {
+      return;
+    }
+    const limit = backoff(this.pause, ++this.busy, Math.random);
+    this.unavailable = new NotStartedError(
+      `The endpoint ${this.url} is busy, and gets the next batch after a pause: ${cause.message}`,
+      { cause, retryAfter: 1 },
+    );
+    this.timer = setTimeout(() => void this.resume(), Math.min(LONGEST_PAUSE, limit));
+    this.changed?.();
+  }
+
+  private async resume(): Promise<void> {
+    const { connection, model } = this;
+    try {
+      const deadline = new Date(Date.now() + READY_TIMEOUT);
+      await connection.ready(model, { signal: this.closing.signal, deadline });
+      this.unavailable = undefined;
+      this.changed?.();
+    } catch (cause) {
+      const facts = `The endpoint ${this.url} was busy, and does not state that it is ready`;
+      connection.lose(new PartitionLostError(`${facts}: ${messageOf(cause)}`, { cause }));
     }
   }
 }

@@ -1,8 +1,13 @@
 import { isServingError, messageOf, ServingLoadError } from '../../errors.js';
 import { formatValue } from '../../format.js';
 import type { ModelSignature } from '../onnx/model-signature.js';
-import { EndpointConnection, type EndpointCall, type GrpcService } from './endpoint-connection.js';
-import { isUnimplemented, ModelNotReadyError } from './endpoint-errors.js';
+import {
+  EndpointConnection,
+  type EndpointCall,
+  type GrpcService,
+  READY_TIMEOUT,
+} from './endpoint-connection.js';
+import { isUnimplemented } from './endpoint-errors.js';
 import type { RemoteModel, ResolvedEndpoint } from './endpoint-options.js';
 import {
   type BatchConfig,
@@ -10,9 +15,6 @@ import {
   signatureOfEndpoint,
 } from './endpoint-signature.js';
 import { EndpointPartition } from './endpoint.partition.js';
-
-/** Milliseconds in which a server states that its model is ready, and what it takes. */
-const READY_TIMEOUT = 10_000;
 
 /** A server whose partitions share a connection. */
 export class Endpoint {
@@ -24,6 +26,8 @@ export class Endpoint {
     private readonly loaded: GrpcService,
     private readonly options: ResolvedEndpoint,
     private readonly model: RemoteModel,
+    /** Limit of milliseconds of the first pause of a partition whose server is busy. */
+    private readonly pause: number,
   ) {}
 
   /**
@@ -38,7 +42,7 @@ export class Endpoint {
     try {
       const signature = await describe(connection, model, end);
       this.check(signature);
-      return new EndpointPartition(connection, options.url, model, signature);
+      return new EndpointPartition(connection, options.url, model, signature, this.pause);
     } catch (cause) {
       connection.release();
       throw isServingError(cause)
@@ -88,10 +92,7 @@ async function describe(
   const options: EndpointCall = { signal, deadline: new Date(Date.now() + READY_TIMEOUT) };
   const ask = <Reply>(method: string): Promise<Reply> =>
     connection.call<Reply>(method, { name, version }, options);
-  const { ready } = await ask<{ readonly ready: boolean }>('ModelReady');
-  if (!ready) {
-    throw new ModelNotReadyError();
-  }
+  await connection.ready(model, options);
   const metadata = await ask<EndpointMetadataReply>('ModelMetadata');
   return signatureOfEndpoint(metadata, await configOf(ask), model);
 }

@@ -1,22 +1,20 @@
 import { InvalidOutputError, RequestTooLargeError } from '../../errors.js';
 import { formatValue } from '../../format.js';
 import type { Failure, SequenceMember } from './sequence-member.js';
-import type { SequenceLimits, SequenceModel } from './sequence-model.js';
+import type { SequenceLimits } from './sequence-model.js';
 
 /**
- * What the rows of a model may cost together, and so which of them join and which are paused.
+ * What the rows of a loop may cost together, and so which of them join and which are paused.
  *
- * While the rows would cost more than `maxCost`, the youngest is paused. A row that was paused often
- * enough is protected: it then runs to its end, and only one such row is present at a time. So the
- * limit always holds, and some row always advances.
+ * While the rows would cost more than `maxCost`, the youngest is paused, and never the oldest, which
+ * fits by itself. A row that was paused often enough is protected: it starts again when it is the
+ * oldest, and so runs to its end; younger rows may pass it until then. So the limit always holds, and
+ * the oldest row always advances.
  */
 export class SequenceBudget {
   private readonly isLimited: boolean;
 
-  constructor(
-    private readonly model: Pick<SequenceModel<unknown, unknown, unknown>, 'cost'>,
-    private readonly limits: Omit<SequenceLimits, 'places'>,
-  ) {
+  constructor(private readonly limits: Omit<SequenceLimits, 'places'>) {
     this.isLimited = limits.maxCost < Infinity || limits.joinCost < Infinity;
   }
 
@@ -26,10 +24,9 @@ export class SequenceBudget {
       return undefined;
     }
     const { maxCost } = this.limits;
-    const { row, count } = member;
     try {
-      member.cost = this.costOf(row.input, count);
-      member.costAfter = this.costOf(row.input, count + 1);
+      member.cost = costOf(member, 0);
+      member.costAfter = costOf(member, 1);
     } catch (error) {
       return { error };
     }
@@ -45,10 +42,8 @@ export class SequenceBudget {
 
   /** The row to pause, if the present rows have no room for their next values. */
   pausing(present: readonly SequenceMember[]): SequenceMember | undefined {
-    return totalOf(present) > this.limits.maxCost
-      ? present
-          .filter(({ isProtected }) => !isProtected)
-          .reduce((youngest, member) => (member.age > youngest.age ? member : youngest))
+    return present.length > 1 && totalOf(present) > this.limits.maxCost
+      ? present.reduce((youngest, member) => (member.age > youngest.age ? member : youngest))
       : undefined;
   }
 
@@ -59,32 +54,36 @@ export class SequenceBudget {
   ): readonly SequenceMember[] {
     const { joinRows, joinCost, maxCost } = this.limits;
     const joining: SequenceMember[] = [];
-    let hasProtected = present.some(({ isProtected }) => isProtected);
+    const isOldest = ({ age }: SequenceMember): boolean =>
+      [present, queue].every((members) => members.every((other) => other.age >= age));
     let total = totalOf(present);
     let joined = 0;
     for (const member of queue) {
+      if (member.isProtected && !isOldest(member)) {
+        continue;
+      }
       total += member.costAfter;
       joined += member.cost;
       const fits = total <= maxCost && (joining.length === 0 || joined <= joinCost);
-      if (!fits || joining.length === joinRows || (hasProtected && member.isProtected)) {
+      if (!fits || joining.length === joinRows) {
         break;
       }
-      hasProtected ||= member.isProtected;
       joining.push(member);
     }
     return joining;
   }
+}
 
-  private costOf(input: unknown, values: number): number {
-    const cost: unknown = this.model.cost!(input, values);
-    if (typeof cost !== 'number' || !(cost >= 0)) {
-      throw new InvalidOutputError(
-        `cost(input, values) of a sequence must return a number of 0 or more; it returned ` +
-          formatValue(cost),
-      );
-    }
-    return cost;
+/** The cost of the row after so many more values. */
+function costOf({ model, row, count }: SequenceMember, more: number): number {
+  const cost: unknown = model.cost!(row.input, count + more);
+  if (typeof cost !== 'number' || !(cost >= 0)) {
+    throw new InvalidOutputError(
+      `cost(input, values) of a sequence must return a number of 0 or more; it returned ` +
+        formatValue(cost),
+    );
   }
+  return cost;
 }
 
 /** The cost of the rows with their next values. */

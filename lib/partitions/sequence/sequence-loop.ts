@@ -2,7 +2,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { InvalidOutputError, isError } from '../../errors.js';
 import { formatList, formatValue } from '../../format.js';
 import { DONE } from '../batch-function.js';
-import { settledRows } from '../function.partition.js';
+import { isThenable, settledRows } from '../function.partition.js';
 import { SequenceBudget } from './sequence-budget.js';
 import { type Failure, SequenceMember, type SequenceRow } from './sequence-member.js';
 import {
@@ -13,10 +13,12 @@ import {
   type SequenceModel,
 } from './sequence-model.js';
 
+type Model = SequenceModel<unknown, unknown, unknown>;
+
 /**
- * Runs the rows of one model step by step. Between two steps rows leave that have ended or that no
+ * Runs the rows of models step by step. Between two steps rows leave that have ended or that no
  * caller waits for, and rows that wait take their places: so a new row waits for one step, and not
- * for the longest row of a batch.
+ * for the longest row of a batch. Models that share a loop share its limits, and step together.
  *
  * A row that is paused ends its state, and starts again with the values that it has emitted, before
  * all new rows, once it fits. Pausing by recomputation is that of vLLM.
@@ -30,20 +32,18 @@ export class SequenceLoop {
   private waiting: SequenceMember[] = [];
   private readonly budget: SequenceBudget;
   private isRunning = false;
-  private hasChanged = false;
+  /** The models whose rows are others than in their last step. */
+  private readonly changed = new Set<Model>();
   private arrivals = 0;
 
-  constructor(
-    private readonly model: SequenceModel<unknown, unknown, unknown>,
-    private readonly limits: Omit<SequenceLimits, 'places'>,
-  ) {
-    this.budget = new SequenceBudget(model, limits);
+  constructor(private readonly limits: Omit<SequenceLimits, 'places'>) {
+    this.budget = new SequenceBudget(limits);
   }
 
   /** Resolves when the row has ended, also when no caller waits for it any more. */
-  run(row: SequenceRow): Promise<void> {
+  run(model: Model, row: SequenceRow): Promise<void> {
     return new Promise((resolve, reject) => {
-      const member = new SequenceMember(row, this.arrivals++, resolve, reject);
+      const member = new SequenceMember(model, row, this.arrivals++, resolve, reject);
       const failure = this.budget.check(member);
       if (failure) {
         reject(failure.error);
@@ -58,19 +58,36 @@ export class SequenceLoop {
 
   private async runSteps(): Promise<void> {
     this.isRunning = true;
-    while (this.present.length + this.paused.length + this.waiting.length > 0) {
-      // Lets messages arrive: new rows, and callers that leave.
-      await nextTurn();
-      await this.leave();
-      for (const { row } of this.present) {
-        await row.room?.();
+    try {
+      while (this.present.length + this.paused.length + this.waiting.length > 0) {
+        // Lets messages arrive: new rows, and callers that leave.
+        await nextTurn();
+        await this.leave();
+        await this.awaitRoom();
+        if (!(await this.pause())) {
+          await this.start(this.budget.joining(this.present, [...this.paused, ...this.waiting]));
+        }
+        await forEachModel(this.present, (model, members) => this.step(model, members));
       }
-      if (!(await this.pause())) {
-        await this.start(this.budget.joining(this.present, [...this.paused, ...this.waiting]));
-      }
-      await this.step();
+    } catch (error) {
+      // What a model does is caught where it is called. A fault of the loop itself holds no row.
+      const all = [...this.present, ...this.paused, ...this.waiting];
+      this.present = this.paused = this.waiting = [];
+      all.forEach((member) => member.reject(error));
+    } finally {
+      this.isRunning = false;
     }
-    this.isRunning = false;
+  }
+
+  /** Readers with room for another value. */
+  private async awaitRoom(): Promise<void> {
+    for (const member of this.present) {
+      try {
+        await member.row.room?.();
+      } catch (error) {
+        await this.end(member, 'failed', { error });
+      }
+    }
   }
 
   /** Ends the rows that no caller waits for, and those that have grown too large. */
@@ -103,15 +120,17 @@ export class SequenceLoop {
   }
 
   private async start(joining: readonly SequenceMember[]): Promise<void> {
-    if (joining.length === 0) {
-      return;
-    }
+    await forEachModel(joining, (model, members) => this.startRows(model, members));
+  }
+
+  private async startRows(model: Model, joining: readonly SequenceMember[]): Promise<void> {
     const inputs = joining.map(({ row }) => row.input);
     const emitted = joining.map(({ values }) => [...values]);
     let states: readonly unknown[];
     try {
-      const started: unknown = await this.model.start(inputs, { emitted, emit: emitTo(joining) });
-      states = checked('start(inputs)', started, joining.length);
+      const started: unknown = await model.start(inputs, { emitted, emit: emitTo(joining) });
+      const list = checked('start(inputs)', started, joining.length);
+      states = (await settledRows(list)) as readonly unknown[];
     } catch (error) {
       await this.failAll(joining, { error });
       return;
@@ -121,41 +140,37 @@ export class SequenceLoop {
     for (const [i, member] of joining.entries()) {
       const state = states[i];
       if (isError(state)) {
-        await this.take(member, state);
+        await this.take(member, { value: state, isLast: false });
       } else {
-        this.hasChanged = true;
+        this.changed.add(model);
         member.started = { state };
         this.present.push(member);
+        await this.endFaulty(member);
       }
     }
   }
 
-  private async step(): Promise<void> {
-    const members = [...this.present];
-    if (members.length === 0) {
-      return;
-    }
+  private async step(model: Model, members: readonly SequenceMember[]): Promise<void> {
     const states = members.map(({ started }) => started!.state);
-    const changed = this.hasChanged;
-    this.hasChanged = false;
-    let results: readonly unknown[];
+    const changed = this.changed.delete(model);
+    let results: readonly Result[];
     try {
       const context = { changed, emit: emitTo(members) };
-      const stepped: unknown = await settledRows(await this.model.step(states, context));
-      results = checked('step(states)', stepped, members.length);
+      const stepped: unknown = await model.step(states, context);
+      results = await settledResults(checked('step(states)', stepped, members.length));
     } catch (error) {
       // The states may have changed: none of them runs again.
       await this.failAll(members, { error });
       return;
     }
     for (const [i, member] of members.entries()) {
-      await this.take(member, results[i]);
+      if (!(await this.endFaulty(member))) {
+        await this.take(member, results[i]!);
+      }
     }
   }
 
-  private async take(member: SequenceMember, result: unknown): Promise<void> {
-    const isLast = result instanceof Last;
-    const value: unknown = isLast ? result.value : result;
+  private async take(member: SequenceMember, { value, isLast }: Result): Promise<void> {
     if (value !== DONE && !(await this.emit(member, value))) {
       return;
     }
@@ -164,6 +179,15 @@ export class SequenceLoop {
     } else if (isLast || value === DONE) {
       await this.end(member, 'ended');
     }
+  }
+
+  /** Ends a row whose hook could not be sent. */
+  private async endFaulty(member: SequenceMember): Promise<boolean> {
+    const { fault } = member;
+    if (fault) {
+      await this.end(member, 'failed', fault);
+    }
+    return fault !== undefined;
   }
 
   /** Hands the value to the caller. A value that cannot be handed out fails its own row. */
@@ -209,10 +233,10 @@ export class SequenceLoop {
       return undefined;
     }
     member.started = undefined;
-    this.hasChanged = true;
+    this.changed.add(member.model);
     this.present = this.present.filter((other) => other !== member);
     try {
-      await this.model.end?.(started.state, reason);
+      await member.model.end?.(started.state, reason);
       return undefined;
     } catch (error) {
       return { error };
@@ -229,9 +253,15 @@ function emitTo(members: readonly SequenceMember[]): SequenceHooks['emit'] {
           `rows of the call that emits it; it was given ${formatList(values)}`,
       );
     }
-    members.forEach(({ row }, i) => {
+    members.forEach((member, i) => {
+      const { row } = member;
       if (row.hooks.includes(hook) && row.isWaiting()) {
-        row.hook(hook, values[i]);
+        try {
+          row.hook(hook, values[i]);
+        } catch (error) {
+          // Fails its own row, as a value does that cannot be sent.
+          member.fault ??= { error };
+        }
       }
     });
   };
@@ -245,4 +275,59 @@ function checked(method: string, result: unknown, expected: number): readonly un
     );
   }
   return result;
+}
+
+/** Calls with the rows of each model, and waits for all of them. */
+async function forEachModel(
+  members: readonly SequenceMember[],
+  visit: (model: Model, members: readonly SequenceMember[]) => Promise<void>,
+): Promise<void> {
+  const byModel = new Map<Model, SequenceMember[]>();
+  for (const member of members) {
+    const own = byModel.get(member.model);
+    if (own) {
+      own.push(member);
+    } else {
+      byModel.set(member.model, [member]);
+    }
+  }
+  await Promise.all([...byModel].map(([model, own]) => visit(model, own)));
+}
+
+/** The result of a step for one row. */
+interface Result {
+  readonly value: unknown;
+  readonly isLast: boolean;
+}
+
+/**
+ * The results of a step with the values of the promises among them, also of those in `last`. The
+ * reason of a rejected promise becomes the Error of its row.
+ */
+function settledResults(list: readonly unknown[]): readonly Result[] | Promise<readonly Result[]> {
+  const results = list.map(resultOf);
+  return results.some(({ value }) => isThenable(value))
+    ? Promise.all(results.map(settledResult))
+    : results;
+}
+
+/** Reading a result may throw, for example of a revoked Proxy: that one is no `Last`. */
+function resultOf(result: unknown): Result {
+  try {
+    return result instanceof Last
+      ? { value: result.value, isLast: true }
+      : { value: result, isLast: false };
+  } catch {
+    return { value: result, isLast: false };
+  }
+}
+
+async function settledResult({ value, isLast }: Result): Promise<Result> {
+  if (!isThenable(value)) {
+    return { value, isLast };
+  }
+  const settled = await settledRows([value]);
+  const [only] = settled as readonly unknown[];
+  const inner = resultOf(only);
+  return settledResult({ value: inner.value, isLast: isLast || inner.isLast });
 }

@@ -1,3 +1,5 @@
+import type { SequenceModel } from './sequence-model.js';
+
 /** A row of one caller. */
 export interface SequenceRow {
   readonly input: unknown;
@@ -18,7 +20,7 @@ export interface Failure {
   readonly error: unknown;
 }
 
-/** A row that was paused this often is not paused again. */
+/** A row that was paused this often is not paused again: it starts when it is the oldest. */
 const MOST_PAUSES = 4;
 
 /** A row in the loop of a sequence. */
@@ -35,7 +37,11 @@ export class SequenceMember {
   cost = 0;
   costAfter = 0;
 
+  /** Why it fails after the step that runs: a hook that could not be sent. */
+  fault: Failure | undefined;
+
   constructor(
+    readonly model: SequenceModel<unknown, unknown, unknown>,
     readonly row: SequenceRow,
     /** The number of rows that arrived before. */
     readonly age: number,

@@ -14,14 +14,22 @@ import { PerKey } from '../per-key.js';
 import { SequenceLoop } from './sequence-loop.js';
 import type { SequenceLimits, SequenceModel } from './sequence-model.js';
 
+/** A sequence model, and the loop that runs its rows. */
+interface Runner {
+  readonly model: SequenceModel<unknown, unknown, unknown>;
+  readonly loop: SequenceLoop;
+}
+
 /**
  * Sequence models, one for each key, in the thread of this object. It runs as many batches at once
- * as it has places. Each batch is one row, which joins the rows that run already.
+ * as it has places. Each batch is one row, which joins the rows that run already. The keys have steps
+ * of their own, unless `maxCost` limits the rows of all of them: then they share a loop.
  */
 export class SequencePartition implements Partition {
   readonly prefetch = 0;
   readonly places: number;
-  private readonly loops: PerKey<SequenceLoop>;
+  private readonly runners: PerKey<Runner>;
+  private readonly shared: SequenceLoop | undefined;
 
   constructor(
     private readonly factory: (site: BatchFunctionContext) => unknown,
@@ -30,12 +38,13 @@ export class SequencePartition implements Partition {
     private readonly limits: SequenceLimits,
   ) {
     this.places = limits.places;
-    this.loops = new PerKey((key) => this.build(key));
+    this.shared = limits.maxCost < Infinity ? new SequenceLoop(limits) : undefined;
+    this.runners = new PerKey((key) => this.build(key));
   }
 
   /** Builds the models for the keys that the serving declares, one after the other. */
   declare(keys: readonly string[]): Promise<void> {
-    return this.loops.declare(keys);
+    return this.runners.declare(keys);
   }
 
   run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<typeof STEPPED> {
@@ -47,9 +56,9 @@ export class SequencePartition implements Partition {
     { key }: BatchInfo,
     listener: BatchListener,
   ): Promise<typeof STEPPED> {
-    const { loops } = this;
-    const loop = loops.known(key) ?? (await loadForBatch(() => loops.get(key)));
-    await loop.run({
+    const { runners } = this;
+    const { model, loop } = runners.known(key) ?? (await loadForBatch(() => runners.get(key)));
+    await loop.run(model, {
       input: rows instanceof FlatContainer ? rows.toContainer() : rows[0],
       isWaiting: () => listener.isWaiting(0),
       emit: (value) => listener.step([value], undefined),
@@ -71,7 +80,7 @@ export class SequencePartition implements Partition {
 
   async close(): Promise<void> {}
 
-  private async build(key: string): Promise<SequenceLoop> {
+  private async build(key: string): Promise<Runner> {
     const { index: partition, options, limits } = this;
     const built: unknown = await this.factory({ key, partition, options });
     const given = built as Partial<SequenceModel<unknown, unknown, unknown>> | null | undefined;
@@ -83,7 +92,8 @@ export class SequencePartition implements Partition {
           `"${key}" it got ${formatValue(built)}, without ${missing.join(', ')}`,
       );
     }
-    return new SequenceLoop(given as SequenceModel<unknown, unknown, unknown>, limits);
+    const model = given as SequenceModel<unknown, unknown, unknown>;
+    return { model, loop: this.shared ?? new SequenceLoop(limits) };
   }
 }
 

@@ -40,8 +40,9 @@ const PROBE_INTERVAL = 30_000;
  * long fails where the worker can be killed; else the partition is hung until the restart ends.
  */
 export class SupervisedPartition extends PartitionDecorator {
-  unavailable: Error | undefined;
   lost: Error | undefined;
+  /** The reason why it has no worker for a short time. */
+  private down: Error | undefined;
   protected inner: Worker | undefined;
   private warm: ((runner: Partition) => Promise<void>) | undefined;
   private timer: NodeJS.Timeout | undefined;
@@ -65,9 +66,14 @@ export class SupervisedPartition extends PartitionDecorator {
     this.attach(first);
   }
 
+  /** Also while its worker is up, and pauses. */
+  get unavailable(): Error | undefined {
+    return this.down ?? this.inner?.unavailable;
+  }
+
   get status(): PartitionStatus {
-    const { restarts, lost, unavailable, isHung } = this;
-    const reason = (lost ?? unavailable)?.message;
+    const { restarts, lost, down, isHung } = this;
+    const reason = (lost ?? down)?.message;
     if (reason === undefined) {
       const provider = this.inner?.loaded?.providers?.inUse;
       return { state: 'up', restarts, ...(provider !== undefined && { provider }) };
@@ -80,11 +86,9 @@ export class SupervisedPartition extends PartitionDecorator {
     info: BatchInfo,
     listener: BatchListener,
   ): Promise<PartitionResult | typeof STEPPED> {
-    const { inner, index, lost, unavailable } = this;
+    const { inner, index, lost, down } = this;
     if (!inner) {
-      return Promise.reject(
-        lost ?? unavailable ?? new NotStartedError(`Partition ${index} is closed`),
-      );
+      return Promise.reject(lost ?? down ?? new NotStartedError(`Partition ${index} is closed`));
     }
     const running = inner.run(batch, info, listener);
     // Beside the way of the result, which gets there a step earlier.
@@ -126,7 +130,8 @@ export class SupervisedPartition extends PartitionDecorator {
   private attach(worker: Worker): void {
     this.inner = worker;
     this.isHung = false;
-    this.unavailable = this.lost = undefined;
+    this.down = this.lost = undefined;
+    worker.onChange?.(() => this.notify());
     void worker.ended.then((reason) => this.workerFailed(reason));
   }
 
@@ -144,7 +149,7 @@ export class SupervisedPartition extends PartitionDecorator {
       // No call waits for the probe, so it keeps no process alive.
       this.restartIn(PROBE_INTERVAL).unref();
     } else {
-      this.unavailable = new NotStartedError(
+      this.down = new NotStartedError(
         `Partition ${this.index} is being restarted: ${messageOf(cause)}`,
         { cause, retryAfter: 1 },
       );

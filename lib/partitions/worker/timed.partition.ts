@@ -15,17 +15,25 @@ import {
   NO_TERMS,
 } from '../batch-function.js';
 
+/** Milliseconds by which a timer is late if its thread was busy. */
+const LATE = 5;
+
 /**
  * Limits the time of each batch of a partition, from its beginning. A batch that takes longer fails
  * its callers at once. A process is then killed, and restarts. Anything else is `hung` until the
  * batch returns: it gets no other batch, and the late result is dropped.
  *
  * Of a sequence it limits each step: the time until one of the rows has a value or ends.
+ *
+ * Time for which the application's own thread was busy does not count: a result may have arrived that
+ * nothing could read. Timers come before input in a turn of the event loop, so one that is late waits
+ * for as long as it was late, and each for the input of its turn.
  */
 export class TimedPartition extends PartitionDecorator {
   /** The batch that runs, and behind it those that were sent ahead. */
   private readonly runs: TimedRun[] = [];
   private timer: NodeJS.Timeout | undefined;
+  private lastLook: NodeJS.Immediate | undefined;
   private hung: Error | undefined;
 
   constructor(
@@ -77,7 +85,7 @@ export class TimedPartition extends PartitionDecorator {
   }
 
   override halt(): void {
-    clearTimeout(this.timer);
+    this.stopClock();
     super.halt();
   }
 
@@ -115,16 +123,34 @@ export class TimedPartition extends PartitionDecorator {
   }
 
   private restartClock(): void {
-    clearTimeout(this.timer);
+    this.stopClock();
     this.startClock();
+  }
+
+  private stopClock(): void {
+    clearTimeout(this.timer);
+    clearImmediate(this.lastLook);
   }
 
   /** The next batch begins when the one before it ends. */
   private startClock(): void {
     const [run] = this.runs;
     if (run) {
-      this.timer = setTimeout(() => this.expire(run), this.timeout);
+      this.expireAfter(this.timeout, run, this.timeout);
     }
+  }
+
+  /** @param grace most milliseconds that are added for a late timer */
+  private expireAfter(delay: number, run: TimedRun, grace: number): void {
+    const due = performance.now() + delay;
+    this.timer = setTimeout(() => {
+      const late = Math.min(performance.now() - due, grace);
+      if (late > LATE) {
+        this.expireAfter(late, run, grace - late);
+      } else {
+        this.lastLook = setImmediate(() => this.expire(run));
+      }
+    }, delay);
   }
 
   private expire(run: TimedRun): void {

@@ -1,3 +1,4 @@
+import { inspect } from 'node:util';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { mkdir, readFile, readlink, rm, stat, symlink, utimes, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -212,6 +213,15 @@ describe('A model on the Hugging Face Hub', () => {
 
     expect(hub.tokens).toEqual(['Bearer secret', 'Bearer secret']);
     expect(store.tokens).toEqual([undefined]);
+  });
+
+  it('[X2] A token of two lines is in no error, and sent nowhere', async () => {
+    process.env['HF_TOKEN'] = 'hf_SECRET\nsecond';
+    const error = await failureOf(onMain);
+
+    expect(error.message).toContain('HF_TOKEN is not a token');
+    expect(inspect(error, { depth: 20 })).not.toContain('SECRET');
+    expect(hub.requests).toEqual([]);
   });
 
   it('[1.10] A repository that was renamed is found at its new address, with the token', async () => {

@@ -1,3 +1,7 @@
+import { existsSync, readFile } from 'node:fs';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { afterEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import {
@@ -43,6 +47,38 @@ const change = (
   to: PartitionChangeEvent['state'],
 ): Promise<PartitionChangeEvent> =>
   firstValueFrom(serving.eventsOf('partition:change').pipe(filter(({ state }) => state === to)));
+
+describe.each(['thread', 'process'] as const)('A run timeout in a %s', (isolation) => {
+  const serve = useServings();
+
+  it('[E7] ends no batch whose result is there, but the thread of the application was busy', async () => {
+    const folder = await mkdtemp(join(tmpdir(), 'mark-'));
+    const mark = join(folder, 'done');
+    const serving = await serve({
+      name: 'marking',
+      useFile: worker('marking'),
+      isolation,
+      partitions: [{ mark }],
+      recovery: { runTimeout: 1_000 },
+    });
+    const call = serving.batchedRun('mark');
+    // In a callback of I/O, as handlers of requests are: it is followed by timers, and then by input.
+    await new Promise<void>((resolve) => {
+      readFile('package.json', () => {
+        const end = performance.now() + 1_500;
+        const isDone = (): boolean => existsSync(mark) || performance.now() > end + 30_000;
+        while (performance.now() < end || !isDone()) {
+          // Busy.
+        }
+        resolve();
+      });
+    });
+
+    expect(await call).toBe('mark');
+    expect(serving.partitions()).toEqual([{ state: 'up', restarts: 0 }]);
+    await rm(folder, { recursive: true });
+  });
+});
 
 describe('A thread that ends', () => {
   const serve = useServings();

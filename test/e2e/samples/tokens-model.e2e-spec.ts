@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, expect, it } from '@jest/globals';
+import type { SequenceModel } from 'nestjs-serving';
 import { InferenceSession } from 'onnxruntime-node';
 import { join } from 'node:path';
 import { ChatTokenizer } from '../../../sample/04-token-stream/src/chat-tokenizer.js';
@@ -51,7 +52,8 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
     maxCost = Infinity,
   ): Promise<number[][]> {
     const limits = { joinRows: Infinity, joinCost: Infinity, maxCost };
-    const loop = new SequenceLoop(new Writer(session), limits);
+    const loop = new SequenceLoop(limits);
+    const model = new Writer(session) as SequenceModel<unknown, unknown, unknown>;
     const answers = prompts.map((): number[] => []);
     const waiting = new Set(prompts.keys());
     let written = 0;
@@ -61,7 +63,7 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
         if ((joins[prompt] ?? 0) <= written) {
           waiting.delete(prompt);
           ended.push(
-            loop.run({
+            loop.run(model, {
               input: prompts[prompt],
               isWaiting: () => true,
               hooks: [],

@@ -1,5 +1,6 @@
 import { afterAll, describe, expect, it } from '@jest/globals';
 import { InferenceSession } from 'onnxruntime-node';
+import { Writable } from 'node:stream';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -7,7 +8,13 @@ import { ServingLoadError } from '../../../lib/index.js';
 import { inspectModel } from '../../../lib/cli/inspect/inspection.js';
 import { readOnnxFile } from '../../../lib/cli/inspect/onnx-file.js';
 import { InvalidProtoError } from '../../../lib/cli/inspect/proto-file.js';
-import { suggestedDefinition, suggestedTypes } from '../../../lib/cli/inspect/suggestion.js';
+import { inspect } from '../../../lib/cli/inspect/inspect.command.js';
+import { CliOutput } from '../../../lib/cli/output.js';
+import {
+  identifier,
+  suggestedDefinition,
+  suggestedTypes,
+} from '../../../lib/cli/inspect/suggestion.js';
 import {
   echoModel,
   linearModel,
@@ -194,4 +201,35 @@ export interface RecurrentOutput {
   /** int64[], one for all rows */
   readonly used: Tensor;
 }`);
+});
+
+it('[X4] No name in a model reaches the terminal as control characters, or forges a line', () => {
+  const hostile = '\u001b]0;owned\u0007\u001b[2J\u009b31m\u202e\nwarning    none';
+  const path = saved(echoModel({ [hostile]: value('float32', `n${hostile}`, 2) }), 'hostile.onnx');
+  for (const json of [false, true]) {
+    let printed = '';
+    const stream = new Writable({
+      write: (chunk: Buffer, _, done) => {
+        printed += chunk.toString();
+        done();
+      },
+    }) as NodeJS.WriteStream;
+    inspect(path, { json }, new CliOutput(stream, stream));
+
+    expect(printed).toContain('owned');
+    // oxlint-disable-next-line no-control-regex
+    expect(printed.match(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u202a-\u202e]/g)).toBeNull();
+    expect(printed.split('\n').filter((line) => line.startsWith('warning    none'))).toEqual([]);
+  }
+});
+
+it.each([
+  ['class', 'classModel'],
+  ['await', 'awaitModel'],
+  ['defineServing', 'defineServingModel'],
+  ['New', 'newModel'],
+  ['classes', 'classes'],
+  ['1-class', 'model1Class'],
+])('[X4] The suggested name for %s.onnx is one that TypeScript takes: %s', (name, expected) => {
+  expect(identifier(name)).toBe(expected);
 });

@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
+import { readFileSync } from 'node:fs';
 import { Logger } from '@nestjs/common';
 import {
   createServing,
@@ -108,11 +109,22 @@ describe('Calls with a cache', () => {
     }
     expect(await Promise.all(calls.map((call) => call()))).toEqual([0, 1, 2, 3]);
     expect([...store.entries.keys()]).toEqual([
-      expect.stringMatching(/^nestjs-serving:4:held:2:1::4:http:.{43}$/),
-      expect.stringMatching(/^nestjs-serving:4:held:2:1::4:http:.{43}$/),
-      expect.stringMatching(/^nestjs-serving:4:held:2:1::2:ws:.{43}$/),
-      expect.stringMatching(/^nestjs-serving:5:other:2:1::4:http:.{43}$/),
+      expect.stringMatching(/^nestjs-serving:4:held,1:1,-,4:http,-,43:.{43}$/),
+      expect.stringMatching(/^nestjs-serving:4:held,1:1,-,4:http,-,43:.{43}$/),
+      expect.stringMatching(/^nestjs-serving:4:held,1:1,-,2:ws,-,43:.{43}$/),
+      expect.stringMatching(/^nestjs-serving:5:other,1:1,-,4:http,-,43:.{43}$/),
     ]);
+  });
+
+  it('[A6] The cache key is the one that the manual states', async () => {
+    const key = ({ text }: { text: string }): string => text;
+    const serving = await cached({ name: 'moods', deduplication: { ...caching, key } });
+    const reply = serving.batchedRun({ text: 'hello' });
+    await finish('glad');
+    await reply;
+    const [cacheKey] = store.entries.keys();
+    expect(cacheKey).toBe('nestjs-serving:5:moods,1:1,-,-,-,5:hello');
+    expect(readFileSync('docs/batches.md', 'utf8')).toContain(`\`${cacheKey}\``);
   });
 
   it('A call is not looked up when the key function returns undefined', async () => {

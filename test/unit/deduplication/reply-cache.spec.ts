@@ -25,8 +25,8 @@ describe('ReplyCache', () => {
     expect(await cache.find('nothing')).toEqual({ reply: undefined });
     expect(await cacheOver(store, 'other').find('cat')).toBeUndefined();
     expect(store.sets).toEqual([
-      ['nestjs-serving:7:animals:1:a:cat', 60_000],
-      ['nestjs-serving:7:animals:1:a:nothing', 60_000],
+      ['nestjs-serving:7:animals,1:a,-,cat', 60_000],
+      ['nestjs-serving:7:animals,1:a,-,nothing', 60_000],
     ]);
     expect(warnings).toEqual([]);
   });
@@ -90,8 +90,8 @@ describe('ReplyCache', () => {
 
   it('A foreign or unreadable entry counts as missing', async () => {
     const store = new RecordingStore();
-    store.entries.set('nestjs-serving:7:animals:1:a:cat', { legs: 4 });
-    store.entries.set('nestjs-serving:7:animals:1:a:dog', 'not what V8 writes');
+    store.entries.set('nestjs-serving:7:animals,1:a,-,cat', { legs: 4 });
+    store.entries.set('nestjs-serving:7:animals,1:a,-,dog', 'not what V8 writes');
     const cache = cacheOver(store);
     expect(await cache.find('cat')).toBeUndefined();
     expect(warnings).toEqual([]);
@@ -145,8 +145,12 @@ class RecordingStore implements ReplyStore {
   }
 }
 
-function cacheOver(store: ReplyStore, serving = 'animals', version = 'a'): ReplyCache {
-  return new ReplyCache(serving, store, { ttl: 60_000, timeout: 100 }, version);
+function cacheOver(store: ReplyStore, serving = 'animals', label = 'a'): ReplyCache {
+  return new ReplyCache(
+    store,
+    { ttl: 60_000, timeout: 100 },
+    { serving, label, content: undefined },
+  );
 }
 
 function observe(promise: Promise<unknown>): { settled: boolean; value?: unknown } {

@@ -198,6 +198,20 @@ describe('A call with hostile input', () => {
     expect(lanes.laneOf(Batch.stack([1]))).toBe(known);
   });
 
+  it('[E10] A change of the batch size changes the limits of calls that run alone, and makes no new ones', () => {
+    const options = { batchSize: 4, runSize: 4, batchTimeout: 5 };
+    const lanes = new Lanes(new Map([['default', options]]), options);
+    const limitsOf = () => lanes.inlineLaneOf(Batch.stack([1]), 6).limits;
+    const first = limitsOf();
+    expect(first).toMatchObject({ batchSize: 4, batchTimeout: 0 });
+
+    for (const runSize of [2, 5, 9]) {
+      lanes.change(['default'], { runSize });
+      expect(limitsOf()).toBe(first);
+      expect(first).toMatchObject({ batchSize: Math.min(runSize, 6), batchTimeout: 0 });
+    }
+  });
+
   it('[L5] Each of more than 1024 declared keys keeps its lane', () => {
     const options = { batchSize: 4, runSize: 4, batchTimeout: 0 };
     const keys = Array.from({ length: 1100 }, (_, i) => `key ${i}`);

@@ -106,7 +106,7 @@ describe('batchCost', () => {
     expect(serving.queued).toBe(0);
   });
 
-  it('[14.2] An error in the cost function fails its own call alone', async () => {
+  it('[E9] [14.2] An error in the cost function fails its own call alone, as an invalid input', async () => {
     const [serving] = await start({
       batchCost: {
         of: (text: string) => {
@@ -121,7 +121,13 @@ describe('batchCost', () => {
     const calls = ['bad', 'good'].map((text) => outcomeOf(serving.batchedRun(text)));
     await later();
 
-    expect(calls.map(({ outcome }) => outcome)).toEqual([new RangeError('no cost'), 'good']);
+    const [bad, good] = calls.map(({ outcome }) => outcome);
+    expect(bad).toBeInstanceOf(InvalidInputError);
+    expect(bad).toMatchObject({
+      message: 'Serving "texts": batchCost.of failed for row 0: no cost',
+      cause: new RangeError('no cost'),
+    });
+    expect(good).toBe('good');
   });
 
   it('[14.2] A row that alone costs more than a batch may is refused', async () => {

@@ -162,6 +162,65 @@ describe('Inline runs', () => {
     },
   );
 
+  it('[E11] Calls of run() that fail while the session loads are counted, and have their events', async () => {
+    const serving = await loading();
+    const ends: unknown[] = [];
+    serving
+      .eventsOf('call:end')
+      .subscribe(({ mode, preprocessing, cancelled }) =>
+        ends.push([mode, preprocessing, cancelled]),
+      );
+    const leaving = new AbortController();
+    const calls = [
+      serving.run('a', { timeout: 100 }),
+      serving.run('a', { signal: leaving.signal }),
+      collect(serving.stream('a', { timeout: 50, inline: true })),
+      serving.run('a', { unknown: 1 } as object),
+    ];
+    const ended = Promise.allSettled(calls);
+    leaving.abort(reason);
+    await later(100);
+    await ended;
+
+    expect(serving.counters().failed).toEqual({
+      SERVING_INVALID_INPUT: 1,
+      SERVING_CANCELLED: 1,
+      SERVING_DEADLINE_EXCEEDED: 2,
+    });
+    expect(ends).toEqual([
+      ['inline', 0, undefined],
+      ['inline', 0, true],
+      ['stream', 50, undefined],
+      ['inline', 100, undefined],
+    ]);
+    await passTime(serving.close());
+  });
+
+  it('[E11] A call of run() that waits for its session is counted once, from its beginning on', async () => {
+    const partition = {
+      prefetch: 0,
+      run: async () => ({ output: ['A'] }),
+      close: async () => {},
+    };
+    const engine: Engine = async (kind) => {
+      await new Promise((resolve) => setTimeout(resolve, kind === 'inline' ? 30 : 0));
+      return { partitions: [partition] };
+    };
+    const options = resolveDefinition({ name: 'a', useFactory: () => () => [] });
+    const starting = start(new LocalServing(options, { name: 'a' }, engine));
+    await later(0);
+    const serving = await starting;
+    const events: unknown[] = [];
+    serving.eventsOf('call:start').subscribe(() => events.push('start'));
+    serving.eventsOf('call:end').subscribe(({ preprocessing }) => events.push(preprocessing));
+
+    const reply = serving.run('a');
+    await later(30);
+    expect(await reply).toBe('A');
+    expect(events).toEqual(['start', 30]);
+    expect(serving.counters()).toMatchObject({ answered: 1, failed: {} });
+  });
+
   it('[H4] An inline run is answered with the closed error at the shutdown limit while the session loads', async () => {
     const serving = await loading();
     const closed = expect(serving.run('a')).rejects.toThrow(ServingClosedError);

@@ -56,6 +56,40 @@ describe('A serving of sequences', () => {
     expect(order).toEqual(['b', 'c', 'a']);
   });
 
+  it('[E8] The rows of all keys of a partition cost no more than maxCost together', async () => {
+    const present = new Map<string, number>();
+    let most = 0;
+    const serving = await startServing({
+      name: 'keys',
+      batchSize: 16,
+      batchKeys: ['en', 'de', 'fr'],
+      sequence: { maxCost: 10 },
+      useFactory: ({ key }) => ({
+        start: (rows: number[]) => rows.map((size) => ({ size, next: 0 })),
+        step: async (states: { size: number; next: number }[]) => {
+          const cost = states.reduce((sum, { size, next }) => sum + size + next + 1, 0);
+          present.set(key, cost);
+          most = Math.max(
+            most,
+            [...present.values()].reduce((sum, own) => sum + own, 0),
+          );
+          await turn();
+          present.delete(key);
+          return states.map((state) => (state.next++ < 3 ? key : DONE));
+        },
+        cost: (size: number, values: number) => size + values,
+      }),
+    });
+    const calls = ['en', 'de', 'fr'].flatMap((key) =>
+      Array.from({ length: 4 }, () => serving.batchedRun(5, { key })),
+    );
+
+    expect((await Promise.all(calls)).map((values) => (values as string[]).join(' '))).toEqual(
+      ['en', 'de', 'fr'].flatMap((key) => Array(4).fill(`${key} ${key} ${key}`)),
+    );
+    expect(most).toBeLessThanOrEqual(10);
+  });
+
   it('[13.1] No more rows run at once than there are places, and the others wait in the queue', async () => {
     const [serving, model] = await start({ batchSize: 2 });
     const calls = 'abcde'.split('').map((name) => serving.batchedRun(row(name, 3)));

@@ -9,6 +9,7 @@ import {
   ServingLoadError,
   UnknownVersionError,
 } from 'nestjs-serving';
+import { differenceOf } from '../../../lib/definition/serving-signature.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { LabelledVersions } from '../../fixtures/serving/labelled-versions.js';
@@ -20,6 +21,8 @@ const FREED = 100;
 /** The label that each of the replies begins with, without the rows. */
 const labelsOf = async (replies: readonly Promise<string>[]): Promise<string[]> =>
   (await Promise.all(replies)).map((reply) => reply.split(':')[0]!);
+
+type Shape = readonly (number | string | null)[];
 
 const roles = (serving: LocalServing<unknown, string>): string[] =>
   serving.versions().map(({ version, role }) => `${version} ${role}`);
@@ -161,6 +164,71 @@ describe('Versions of a serving', () => {
       expect(version).toBe('3');
       expect(await serving.batchedRun('a')).toBe('3:a');
     });
+
+    it('[E5] A load that does not end is given up after restartTimeout, and holds no later one', async () => {
+      const { versions, serving } = await startVersions();
+      versions.hold('load 2');
+      const failure = failureOf(serving.reload());
+      await later(599_999);
+      expect(roles(serving)).toEqual(['1 active', '2 loading']);
+      await later(1);
+
+      expect(await failure).toBeInstanceOf(ServingLoadError);
+      expect(((await failure) as Error).message).toBe(
+        'Serving "net": version "2" was not ready 600000 ms after its reload; raise ' +
+          'recovery.restartTimeout if that may take so long',
+      );
+      const { version } = await serving.reload({ version: '3' });
+      expect(version).toBe('3');
+      expect(await serving.batchedRun('a')).toBe('3:a');
+
+      versions.release('load 2');
+      await later(FREED);
+      expect(roles(serving)).toEqual(['3 active']);
+      expect(versions.open).toEqual(['3']);
+    });
+
+    it('[E5] The label of a load that was given up is free, also while what loads has not ended', async () => {
+      const { versions, serving } = await startVersions();
+      versions.hold('load 2');
+      const failure = failureOf(serving.reload());
+      await later(600_000);
+      await failure;
+
+      versions.release('load 2');
+      expect((await serving.reload()).version).toBe('2');
+      expect(await serving.batchedRun('a')).toBe('2:a');
+    });
+
+    it.each<[string, Shape, Shape, string | undefined]>([
+      ['another fixed size', [null, 2], [null, 3], 'its input x: float32'],
+      ['a size that calls could choose', [null, 'n'], [null, 3], 'its input'],
+      ['a size that calls may choose now', [null, 2], [null, 'n'], undefined],
+      ['the same sizes', [null, 2], [null, 2], undefined],
+      ['another fixed batch', [2, 2], [4, 2], undefined],
+    ])('[E6] A model whose input has %s is told apart', (_, was, now, difference) => {
+      const [before, after] = [was, now].map((shape) => ({
+        inputs: [{ name: 'x', type: 'float32' as const, shape, batchAxis: 0 }],
+        outputs: undefined,
+      }));
+      const found = differenceOf(before!, after!);
+      expect(found?.slice(0, difference?.length)).toBe(difference);
+    });
+
+    it.each<[string, Shape, Shape, boolean]>([
+      ['another fixed size', [null, 10], [null, 12], true],
+      ['a fixed size, which had any', [null, 'n'], [null, 12], false],
+    ])(
+      '[E6] A model whose output has %s is told apart where callers could notice',
+      (_, ...shapes) => {
+        const [was, now, differs] = shapes;
+        const [before, after] = [was, now].map((shape) => ({
+          inputs: [],
+          outputs: [{ name: 'y', type: 'float32' as const, shape, batchAxis: 0 }],
+        }));
+        expect(differenceOf(before!, after!) !== undefined).toBe(differs);
+      },
+    );
 
     it('[17.2] A second reload is refused while one loads', async () => {
       const { versions, serving } = await startVersions();
@@ -321,6 +389,24 @@ describe('Versions of a serving', () => {
       ]) {
         await expect(call).rejects.toThrow(unknown);
       }
+    });
+
+    it('[E11] A call for a version that is not there is counted, and has its events', async () => {
+      const { serving } = await startVersions();
+      const ends: unknown[] = [];
+      serving.eventsOf('call:end').subscribe(({ mode, error }) => ends.push([mode, error]));
+      const unknown = expect.any(UnknownVersionError);
+
+      await failureOf(serving.batchedRun('a', { version: '9' }));
+      await failureOf(serving.run('a', { version: '9' }));
+      await failureOf(lastValueFrom(serving.stream('a', { version: '9' })));
+
+      expect(serving.counters().failed).toEqual({ SERVING_UNKNOWN_VERSION: 3 });
+      expect(ends).toEqual([
+        ['batched', unknown],
+        ['inline', unknown],
+        ['stream', unknown],
+      ]);
     });
 
     it('[17.3] Promotion gives the canary all calls, and the version before is freed', async () => {

@@ -151,6 +151,48 @@ describe('Sessions', () => {
     expect(await third).toEqual(['1', '3']);
   });
 
+  it.each([[8], [9]])(
+    '[E2] A call that waited for its turn has moved the state on exactly if it is answered, also at its deadline (result after %i ms)',
+    async (ms) => {
+      const { listener, serving } = await start();
+      const session = serving.open();
+      listener.isHolding = true;
+      const first = session.run('1');
+      const second = outcomeOf(session.run('2', { timeout: 16 }));
+      // The result of the second call comes at its deadline, or just after it.
+      setTimeout(() => listener.held[1]!.end(), 8 + ms);
+      await later(8);
+      listener.held[0]!.end();
+      await first;
+      await later(9);
+      const isAnswered = 'outcome' in second && Array.isArray(second.outcome);
+
+      listener.isHolding = false;
+      expect(await session.run('3')).toEqual(isAnswered ? ['1', '2', '3'] : ['1', '3']);
+      expect(isAnswered).toBe(ms === 8);
+    },
+  );
+
+  it('[E2] A call that is cancelled before its turn never runs, and is counted', async () => {
+    const { listener, serving } = await start();
+    const session = serving.open();
+    listener.isHolding = true;
+    const first = session.run('1');
+    const late = outcomeOf(session.run('2', { timeout: 5 }));
+    await later(5);
+    expect(late).toEqual({ outcome: expect.any(DeadlineExceededError) });
+
+    listener.isHolding = false;
+    listener.held[0]!.end();
+    await first;
+    await turn();
+    expect(listener.batches).toEqual([['1']]);
+    expect(serving.counters()).toMatchObject({
+      answered: 1,
+      failed: { SERVING_DEADLINE_EXCEEDED: 1 },
+    });
+  });
+
   it('[16.4] Sessions are spread evenly over partitions, and stay with theirs', async () => {
     const { listener, serving } = await start({ partitions: 2 });
     const sessions = [serving.open(), serving.open(), serving.open(), serving.open()];

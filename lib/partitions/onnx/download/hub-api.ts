@@ -12,9 +12,20 @@ export interface HubEntry {
   readonly size: number | undefined;
 }
 
-/** Files of secrets often end with a line break. */
+/**
+ * Files of secrets often end with a line break.
+ *
+ * @throws ServingLoadError without the text, which `fetch` would quote
+ */
 function token(): string | undefined {
-  return process.env['HF_TOKEN']?.trim() || undefined;
+  const text = process.env['HF_TOKEN']?.trim() || undefined;
+  if (text !== undefined && !/^[!-~]+$/.test(text)) {
+    throw new ServingLoadError(
+      'HF_TOKEN is not a token: it has a space, a line break or another character that no token has; ' +
+        'set it to the token alone',
+    );
+  }
+  return text;
 }
 
 function endpoint(): string {

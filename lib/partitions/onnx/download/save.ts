@@ -48,6 +48,12 @@ export async function save(response: Response, options: SaveOptions): Promise<vo
           timer.refresh();
           hash.update(chunk);
           received += chunk.byteLength;
+          if (size !== undefined && received > size) {
+            throw new ServingLoadError(
+              `${basename(name)} is larger than the ${size} bytes that its server states; the download was ` +
+                'ended and deleted',
+            );
+          }
           progress.add(chunk.byteLength);
           yield chunk;
         }

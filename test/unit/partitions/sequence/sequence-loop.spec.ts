@@ -1,14 +1,21 @@
 import { beforeEach, describe, expect, it } from '@jest/globals';
+import * as fc from 'fast-check';
 import {
+  DONE,
   InvalidOutputError,
+  last,
   RequestTooLargeError,
+  type SequenceEnd,
   type SequenceModel,
   type SequenceStep,
 } from 'nestjs-serving';
 import { SequenceLoop } from '../../../../lib/partitions/sequence/sequence-loop.js';
+import type { SequenceRow } from '../../../../lib/partitions/sequence/sequence-member.js';
 import { failureOf } from '../../../fixtures/async/failure-of.js';
 import { turn } from '../../../fixtures/async/virtual-time.js';
 import { type CountedRow, CountingModel } from '../../../fixtures/partitions/counting-model.js';
+
+type AnyModel = SequenceModel<unknown, unknown, unknown>;
 
 const NO_LIMITS = { joinRows: Infinity, joinCost: Infinity, maxCost: Infinity };
 
@@ -23,12 +30,15 @@ describe('A sequence loop', () => {
     left.clear();
   });
 
-  const loopOf = (limits: Partial<typeof NO_LIMITS> = {}, own: object = model) =>
-    new SequenceLoop(own as SequenceModel<unknown, unknown, unknown>, { ...NO_LIMITS, ...limits });
+  /** A loop of one model. */
+  const loopOf = (limits: Partial<typeof NO_LIMITS> = {}, own: object = model) => {
+    const loop = new SequenceLoop({ ...NO_LIMITS, ...limits });
+    return { run: (row: SequenceRow) => loop.run(own as AnyModel, row) };
+  };
 
   /** Runs a row, and notes its values as they come. */
   function run(
-    loop: SequenceLoop,
+    loop: ReturnType<typeof loopOf>,
     row: CountedRow,
     emit = (value: unknown) => void got.push(value),
   ) {
@@ -345,6 +355,191 @@ describe('A sequence loop', () => {
 
     await expect(run(loopOf({ maxCost: 2 }, own), { name: 'a', steps: 1 })).rejects.toThrow(
       'cost(input, values) of a sequence must return a number of 0 or more',
+    );
+  });
+
+  const revoked = (): object => {
+    const { proxy, revoke } = Proxy.revocable({}, {});
+    revoke();
+    return proxy;
+  };
+  const faultyThen = (): object =>
+    Object.defineProperty({}, 'then', {
+      get: () => {
+        throw new Error('then');
+      },
+    });
+
+  it.each<[string, () => unknown, boolean]>([
+    ['a revoked Proxy', revoked, false],
+    ['last(a revoked Proxy)', () => last(revoked()), false],
+    ['an object whose then throws', faultyThen, false],
+    ['last(an object whose then throws)', () => last(faultyThen()), false],
+    ['a rejected promise', () => Promise.reject(new Error('rejected')), true],
+    ['last(a rejected promise)', () => last(Promise.reject(new Error('rejected'))), true],
+    [
+      'a promise of last(a rejected promise)',
+      async () => last(Promise.reject(new Error('no'))),
+      true,
+    ],
+    ['a promise of an Error', async () => new Error('an Error'), true],
+  ])('[E8] A step that gives a row %s holds no other row', async (_, result, isFailed) => {
+    const odd = {
+      start: (rows: readonly CountedRow[]) => rows.map((row) => ({ row, next: 0 })),
+      step: (states: readonly { row: CountedRow; next: number }[]) =>
+        states.map((state) => {
+          const isFirst = state.next++ === 0;
+          return state.row.name === 'odd' && isFirst
+            ? result()
+            : state.next > 3
+              ? DONE
+              : `${state.row.name}${state.next}`;
+        }),
+    };
+    const loop = loopOf({}, odd);
+    const rows = [
+      run(loop, { name: 'odd', steps: 0 }, () => {}),
+      run(loop, { name: 'a', steps: 0 }),
+    ];
+    const [ended] = await Promise.allSettled(rows);
+
+    expect(ended!.status).toBe(isFailed ? 'fulfilled' : ended!.status);
+    expect(got).toEqual(['a1', 'a2', 'a3']);
+    await run(loop, { name: 'b', steps: 0 });
+    expect(got.slice(3)).toEqual(['b1', 'b2', 'b3']);
+  });
+
+  it('[E8] The promise in last is awaited, and its value is the last of its row', async () => {
+    const once = {
+      start: (rows: readonly CountedRow[]) => rows,
+      step: (rows: readonly CountedRow[]) =>
+        rows.map(({ name }) =>
+          name === 'a' ? last(Promise.resolve('word')) : Promise.resolve(last('other')),
+        ),
+    };
+    const loop = loopOf({}, once);
+    await Promise.all(['a', 'b'].map((name) => run(loop, { name, steps: 1 })));
+    expect(got).toEqual(['word', 'other']);
+  });
+
+  it('[E8] The promises in the list of start are awaited, and a rejected one fails its own row', async () => {
+    const late = {
+      start: (rows: readonly CountedRow[]) =>
+        rows.map(async ({ name }) => {
+          if (name === 'bad') {
+            throw new RangeError(name);
+          }
+          return name;
+        }),
+      step: (names: readonly string[]) => names.map((name) => last(name)),
+    };
+    const loop = loopOf({}, late);
+    await Promise.all(['bad', 'good'].map((name) => run(loop, { name, steps: 1 })));
+    expect(got).toEqual([new RangeError('bad'), 'good']);
+  });
+
+  it('[E8] A hook that cannot be sent fails its own row, and no other', async () => {
+    const loop = new SequenceLoop(NO_LIMITS);
+    model.hook = 'length';
+    const row = (name: string, hook: () => void) =>
+      loop.run(model as AnyModel, {
+        input: { name, steps: 2, marked: true },
+        isWaiting: () => true,
+        emit: (value) => void got.push(value),
+        hooks: ['length'],
+        hook,
+      });
+    const bad = failureOf(
+      row('bad', () => {
+        throw new RangeError('cannot be sent');
+      }),
+    );
+    await row('a', () => {});
+
+    expect(await bad).toEqual(new RangeError('cannot be sent'));
+    expect(got).toEqual(['a0', 'a1']);
+    expect(model.counts).toEqual({ started: 2, ended: 2 });
+  });
+
+  it('[E8] A reader that fails while its row waits for room fails its own row', async () => {
+    const loop = new SequenceLoop(NO_LIMITS);
+    let asked = 0;
+    const broken = failureOf(
+      loop.run(model as AnyModel, {
+        input: { name: 'bad', steps: 5 },
+        isWaiting: () => true,
+        emit: () => {},
+        hooks: [],
+        hook: () => {},
+        room: async () => {
+          if (++asked === 2) {
+            throw new RangeError('no reader');
+          }
+        },
+      }),
+    );
+    await run(
+      { run: (row) => loop.run(model as AnyModel, row) },
+      { name: 'a', steps: 3, marked: true },
+    );
+    expect(await broken).toEqual(new RangeError('no reader'));
+    expect(got).toEqual(['a0', 'a1', 'a2']);
+  });
+
+  it('[E8] Rows of several models never cost more than maxCost together, the oldest is never paused, none more than four times, and all end', async () => {
+    const row = fc.record({
+      steps: fc.integer({ min: 1, max: 37 }),
+      size: fc.integer({ min: 0, max: 12 }),
+      of: fc.nat({ max: 2 }),
+    });
+    await fc.assert(
+      fc.asyncProperty(fc.array(row, { minLength: 2, maxLength: 24 }), async (rows) => {
+        const maxCost = 50;
+        got = [];
+        const loop = new SequenceLoop({ ...NO_LIMITS, maxCost });
+        const present = new Map<string, number>();
+        const unended = new Set(rows.keys());
+        const pauses = new Map<string, number>();
+        const checked = [0, 1, 2].map(
+          () =>
+            new (class extends CountingModel {
+              override step(...[states, context]: Parameters<CountingModel['step']>) {
+                states.forEach(({ row: own, next }) => {
+                  present.set(own.name, this.cost(own, next + 1));
+                });
+                const total = [...present.values()].reduce((sum, cost) => sum + cost, 0);
+                expect(total).toBeLessThanOrEqual(maxCost);
+                return super.step(states, context);
+              }
+
+              override end(state: Parameters<CountingModel['end']>[0], reason: SequenceEnd): void {
+                const { name } = state.row;
+                present.delete(name);
+                if (reason === 'paused') {
+                  pauses.set(name, (pauses.get(name) ?? 0) + 1);
+                  expect(Number(name.slice(0, -1))).not.toBe(Math.min(...unended));
+                } else {
+                  unended.delete(Number(name.slice(0, -1)));
+                }
+                super.end(state, reason);
+              }
+            })(),
+        );
+        await Promise.all(
+          rows.map(({ of, ...own }, i) =>
+            loop.run(checked[of]! as AnyModel, {
+              input: { name: `${i}.`, marked: true, ...own },
+              isWaiting: () => true,
+              emit: (value) => void got.push(value),
+              hooks: [],
+              hook: () => {},
+            }),
+          ),
+        );
+        expect(new Set(got).size).toBe(rows.reduce((sum, { steps }) => sum + steps, 0));
+        expect(Math.max(0, ...pauses.values())).toBeLessThanOrEqual(4);
+      }),
+      { numRuns: 60 },
     );
   });
 });

@@ -1,4 +1,4 @@
-import { describe, expect, it } from '@jest/globals';
+import { describe, expect, it, jest } from '@jest/globals';
 import { RunTimeoutError, ServingUnavailableError } from '../../../../lib/errors.js';
 import { NotStartedError, type PartitionStatus } from '../../../../lib/partitions/partition.js';
 import { SupervisedPartition } from '../../../../lib/partitions/worker/supervised.partition.js';
@@ -59,6 +59,25 @@ describe('A partition with a run timeout', () => {
       undefined,
     ]);
     expect(partition.status).toEqual({ state: 'up', restarts: 0 });
+  });
+
+  it('[E7] A timer that is late waits for as long as it was, and at most for the timeout', async () => {
+    const worker = new FakeWorker();
+    const { partition } = timed(worker);
+    const outcome = outcomeOf(runRows(partition, ['a']));
+    await later(49);
+    // The clock goes on while the thread is busy, and its timers wait.
+    const busy = jest.spyOn(performance, 'now');
+    const began = performance.now();
+    busy.mockImplementation(() => began + 31);
+    await later(1);
+    busy.mockRestore();
+    await later(29);
+    expect(outcome).toEqual({});
+    await later(10);
+    expect(outcome).toEqual({ error: expect.any(RunTimeoutError) });
+    worker.batches[0]!.finish(['A']);
+    await partition.close();
   });
 
   it('[5.6] Changes of the worker are passed on', async () => {

@@ -65,3 +65,28 @@ it('[1.10] A server that does not answer for 30 s counts as unreachable', async 
   });
   await server.close();
 });
+
+it('[X3] A download ends as soon as it is larger than its stated size, and leaves nothing', async () => {
+  let sent = 0;
+  const endless = new ReadableStream({
+    pull: (controller) => {
+      sent += 65_536;
+      controller.enqueue(new Uint8Array(65_536));
+    },
+  });
+  const outcome = save(new Response(endless), {
+    name: 'model.onnx',
+    path: join(folder, 'model.onnx'),
+    cacheAdvice: 'XDG_CACHE_HOME',
+    size: 88,
+    log: () => {},
+    signal: new AbortController().signal,
+  }).catch((error: unknown) => error);
+
+  expect(await outcome).toMatchObject({
+    name: 'ServingLoadError',
+    message: expect.stringContaining('larger than the 88 bytes that its server states'),
+  });
+  expect(sent).toBeLessThan(1e6);
+  expect(await readdir(folder)).toEqual([]);
+});

@@ -14,7 +14,7 @@ import type { OfferedModel } from './offered-model.js';
 import type { OfferedModels } from './offered-models.js';
 import { callOptionsOf, sequenceStepOf } from './parameters.js';
 import { type CallReply, chosenOutputs, replyTensors, unknownOutput } from './reply-tensors.js';
-import { Sequences } from './sequences.js';
+import { Sequences, type StepReply } from './sequences.js';
 
 /**
  * The path of a request from its tensors to those of its reply:
@@ -37,7 +37,8 @@ export class Inference {
     checkRequest(model, request);
     const input = callInputOf(model.inputs, request);
     const options = callOptionsOf(request, caller);
-    return replyTo(model, request, await this.call(model, request, input, options));
+    const { version, ...reply } = await this.call(model, request, input, options);
+    return replyTo(model, { ...request, version }, reply);
   }
 
   /**
@@ -64,11 +65,13 @@ export class Inference {
       );
     }
     const value = isOne ? input.rows[0] : asInput(input);
-    for await (const event of model.serving.stream(value, options)) {
+    const routed = routedBy(model, value, options);
+    const answered = { ...request, version: routed.version };
+    for await (const event of model.serving.stream(value, routed)) {
       const reply = { value: event.output, isList: !isOne && input.rows !== undefined };
-      yield { ...replyTo(model, request, reply), isFinal: false };
+      yield { ...replyTo(model, answered, reply), isFinal: false };
     }
-    yield { ...emptyReply(model, request), isFinal: true };
+    yield { ...emptyReply(model, answered), isFinal: true };
   }
 
   private async call(
@@ -76,19 +79,21 @@ export class Inference {
     { parameters }: InferenceRequest,
     input: CallInput,
     options: CallOptions,
-  ): Promise<Pick<CallReply, 'value' | 'isList'>> {
+  ): Promise<Pick<CallReply, 'value' | 'isList'> & { readonly version: string | undefined }> {
     const { serving, hasSequences } = model;
     const isList = input.rows !== undefined;
     const step = sequenceStepOf(parameters);
     if (hasSequences || step) {
-      const value = await this.step(model, step, input, options);
-      return { value: isList ? [value] : value, isList };
+      const { value, version } = await this.step(model, step, input, options);
+      return { value: isList ? [value] : value, isList, version };
     }
+    // One version runs all rows of a request, and the reply names it.
+    const routed = routedBy(model, input.rows ? input.rows[0] : input.tensors, options);
     const value =
       isList && isShaped(model)
-        ? await eachRow(model, input.rows, options)
-        : await serving.batchedRun(asInput(input), options);
-    return { value, isList };
+        ? await eachRow(model, input.rows, routed)
+        : await serving.batchedRun(asInput(input), routed);
+    return { value, isList, version: routed.version };
   }
 
   private step(
@@ -96,7 +101,7 @@ export class Inference {
     step: ReturnType<typeof sequenceStepOf>,
     input: CallInput,
     options: CallOptions,
-  ): Promise<unknown> {
+  ): Promise<StepReply> {
     const { name, hasSequences } = model;
     if (!hasSequences) {
       throw new InvalidInputError(
@@ -116,6 +121,12 @@ export class Inference {
     }
     return this.sequences.run(model, step, input.rows ? input.rows[0] : input.tensors, options);
   }
+}
+
+/** The options with the version that runs the call, if there are several. */
+function routedBy(model: OfferedModel, input: unknown, options: CallOptions): CallOptions {
+  const version = model.versionFor(input, options);
+  return version === undefined ? options : { ...options, version };
 }
 
 /** Whether the serving shapes the input or reply of each call, so that a call has one row. */

@@ -1,3 +1,4 @@
+import type { CallOptions } from '../context/call-options.js';
 import { DEFAULT_VERSION } from '../definition/option-rules.js';
 import type { ServingSignature, TensorSignature } from '../definition/serving-signature.js';
 import { datatypeOf } from '../json/json-tensor.js';
@@ -70,6 +71,17 @@ export class OfferedModel {
   /** The version that answers a request that names none, unless it falls into a canary's share. */
   get activeVersion(): string {
     return this.versions.at(-1)!;
+  }
+
+  /**
+   * The version that a call runs on, if there are several. In a cluster, where another node may run
+   * the call, undefined.
+   */
+  versionFor(input: unknown, options: CallOptions): string | undefined {
+    const { own } = this;
+    return own instanceof LocalServing && own === this.serving && this.versions.length > 1
+      ? own.versionFor(input, options)
+      : undefined;
   }
 
   /** Undefined for a handle without partitions of its own. */

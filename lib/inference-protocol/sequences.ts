@@ -8,39 +8,52 @@ import type { SequenceStep } from './parameters.js';
 /** The options of a step: those of its call, of which tenant and version hold for the sequence. */
 type StepOptions = SessionCallOptions & { readonly tenant?: string; readonly version?: string };
 
+/** The result of a step, and the version that ran it. */
+export interface StepReply {
+  readonly value: unknown;
+  readonly version: string | undefined;
+}
+
+interface Sequence {
+  readonly session: ServingSession;
+  /** The version that runs its steps. */
+  readonly version: string | undefined;
+}
+
 /**
  * The open sequences of clients: each is a session of its serving, which limits their number and the
  * time between two steps.
  */
 export class Sequences {
-  private readonly open = new Map<string, ServingSession>();
+  private readonly open = new Map<string, Sequence>();
 
   /**
    * Runs one row as a step of its sequence.
    *
-   * @throws InvalidInputError for a sequence that was not started
+   * @throws InvalidInputError for a sequence that was not started, or that another version runs
+   * @throws SessionEndedError for a step after a first one that failed
    */
   async run(
     model: OfferedModel,
     step: SequenceStep,
     input: unknown,
     { tenant, version, ...options }: StepOptions,
-  ): Promise<unknown> {
+  ): Promise<StepReply> {
     // No client enters a sequence of another tenant.
-    const key = JSON.stringify([tenant ?? null, model.name, version ?? null, step.key]);
-    const session = step.isFirst
+    const key = JSON.stringify([tenant ?? null, model.name, step.key]);
+    const sequence = step.isFirst
       ? this.start(model, key, { tenant, version })
-      : this.find(model, key, step);
+      : this.find(model, key, step, version);
     let isOver = step.isLast;
     try {
-      return await session.run(input, options);
+      return { value: await sequence.session.run(input, options), version: sequence.version };
     } catch (error) {
       // A sequence that never had a first step has no state to go on from.
       isOver ||= step.isFirst;
       throw error;
     } finally {
       if (isOver) {
-        this.end(key, session);
+        this.end(key, sequence);
       }
     }
   }
@@ -49,8 +62,8 @@ export class Sequences {
   private start(
     model: OfferedModel,
     key: string,
-    { tenant, version }: Partial<Pick<StepOptions, 'tenant' | 'version'>>,
-  ): ServingSession {
+    { tenant, version: asked }: Partial<Pick<StepOptions, 'tenant' | 'version'>>,
+  ): Sequence {
     const before = this.open.get(key);
     if (before) {
       this.end(key, before);
@@ -61,32 +74,48 @@ export class Sequences {
         `The sequences of model "${model.name}" run on other nodes, and not through this one`,
       );
     }
-    const session: ServingSession = own.openSession(
-      { ...(tenant !== undefined && { tenant }), ...(version !== undefined && { version }) },
-      () => this.forget(key, session),
+    const ofTenant = tenant !== undefined && { tenant };
+    const version = own.versionFor(undefined, { ...ofTenant, version: asked });
+    const session = own.openSession(
+      { ...ofTenant, version: version ?? asked },
+      () => this.forget(key, sequence),
+      true,
     );
-    this.open.set(key, session);
-    return session;
+    const sequence = { session, version };
+    this.open.set(key, sequence);
+    return sequence;
   }
 
-  private find(model: OfferedModel, key: string, { id }: SequenceStep): ServingSession {
-    const session = this.open.get(key);
-    if (!session) {
+  private find(
+    { name }: OfferedModel,
+    key: string,
+    { id }: SequenceStep,
+    version: string | undefined,
+  ): Sequence {
+    const sequence = this.open.get(key);
+    if (!sequence) {
       throw new InvalidInputError(
-        `Model "${model.name}" has no open sequence ${formatValue(id)}: it was not started with ` +
+        `Model "${name}" has no open sequence ${formatValue(id)}: it was not started with ` +
           'sequence_start, has ended, or had no request for too long',
       );
     }
-    return session;
+    if (version !== undefined && version !== sequence.version) {
+      throw new InvalidInputError(
+        `The sequence ${formatValue(id)} of model "${name}" runs on version ` +
+          `${formatValue(sequence.version)}, and the request names ${formatValue(version)}; name the ` +
+          'same one, or none',
+      );
+    }
+    return sequence;
   }
 
-  private end(key: string, session: ServingSession): void {
-    this.forget(key, session);
-    void session.close();
+  private end(key: string, sequence: Sequence): void {
+    this.forget(key, sequence);
+    void sequence.session.close();
   }
 
-  private forget(key: string, session: ServingSession): void {
-    if (this.open.get(key) === session) {
+  private forget(key: string, sequence: Sequence): void {
+    if (this.open.get(key) === sequence) {
       this.open.delete(key);
     }
   }

@@ -217,10 +217,19 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.openSession(options) as ServingSession<Input, Output>;
   }
 
-  /** @internal Opens a session, and calls back when it ends. */
+  /** @internal The label of the version that would run the call now; undefined if none would. */
+  versionFor(input: unknown, options: CallOptions): string | undefined {
+    return this.loaded.for(input, options)?.label;
+  }
+
+  /**
+   * @internal Opens a session, and calls back when it ends. With `needsFirst` it ends if its first
+   * call fails.
+   */
   openSession(
     options: SessionOptions,
     onEnd?: (reason: SessionEndedError) => void,
+    needsFirst?: boolean,
   ): OrderedSession {
     if (!this.options.sessions) {
       throw withoutSessions(this.name);
@@ -230,7 +239,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     if (!sessions) {
       throw this.notRunning(options);
     }
-    return sessions.openSession(options, onEnd);
+    return sessions.openSession(options, onEnd, needsFirst);
   }
 
   override async reload(options: ReloadOptions = {}): Promise<ServingVersion> {

@@ -34,11 +34,13 @@ export class LocalSessions {
    * Opens a session on the partition with the fewest, of those that work.
    *
    * @param onEnd called when it ends
+   * @param needsFirst ends it if its first call fails
    * @throws OverloadedError when as many as `sessions.max` are open
    */
   openSession(
     options: SessionOptions,
     onEnd?: (reason: SessionEndedError) => void,
+    needsFirst?: boolean,
   ): OrderedSession {
     const { name, sessions, timeout } = this.options;
     const { max, idle } = sessions!;
@@ -57,6 +59,7 @@ export class LocalSessions {
     const id = ++this.lastId;
     const session: OrderedSession = new OrderedSession(id, options, {
       idle,
+      needsFirst,
       resolve: (input, own) => resolveCallOptions(this.callbacks, input, own, timeout),
       run: (input, own) => place.pipeline.run(input, own),
       refused: (error, own) => place.pipeline.refused(error, own),

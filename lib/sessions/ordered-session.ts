@@ -14,6 +14,8 @@ import { type SessionCallOptions, type SessionOptions, ServingSession } from './
 export interface SessionHost {
   /** Milliseconds from its last call after which the session ends; no limit by default. */
   readonly idle?: number;
+  /** The session ends if its first call fails: a client may have sent further steps already. */
+  readonly needsFirst?: boolean | undefined;
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
   /** Runs the input where the state is. */
   run(input: unknown, options: StepOptions): Promise<unknown>;
@@ -44,6 +46,8 @@ export class OrderedSession extends ServingSession {
   private readonly waiting = new Set<() => void>();
   /** The reason why it takes no more calls. */
   private ended: SessionEndedError | undefined;
+  /** Calls that wait fail, too. */
+  private isOver = false;
   private readonly idle: NodeJS.Timeout | undefined;
 
   constructor(
@@ -91,6 +95,7 @@ export class OrderedSession extends ServingSession {
   /** Ends the session now. */
   end(reason: SessionEndedError): SessionEndedError {
     this.ended = reason;
+    this.isOver = true;
     clearTimeout(this.idle);
     this.host.ended(reason);
     return reason;
@@ -108,6 +113,11 @@ export class OrderedSession extends ServingSession {
     const resolved = this.host.resolve(input, options);
     if (this.isRunning) {
       await this.turnOf(options, resolved);
+    }
+    if (this.isOver) {
+      this.host.refused?.(this.ended, options);
+      this.next();
+      throw this.ended!;
     }
     this.isRunning = true;
     return this.step(steps, input, options, resolved);
@@ -149,6 +159,9 @@ export class OrderedSession extends ServingSession {
       }
       if (isA(error, PartitionLostError) && turn.steps > 0) {
         throw this.end(endedBy(`its state is lost (${error.message})`, error));
+      }
+      if (turn.steps === 0 && host.needsFirst) {
+        this.end(endedBy('its first call failed', error));
       }
       throw error;
     } finally {

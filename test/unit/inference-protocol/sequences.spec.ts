@@ -115,6 +115,55 @@ describe('Sequences of the protocol', () => {
     await serving.close();
   });
 
+  it('[P2] Steps that were sent before the first one failed fail, and begin no state of their own', async () => {
+    const serving = await summing();
+    const step = stepsOf(inferenceOf([serving], options));
+
+    const replies = await Promise.allSettled([
+      step(-1, { sequence_id: 1, ...START }),
+      step(1, { sequence_id: 1 }),
+      step(2, { sequence_id: 1, ...END }),
+    ]);
+
+    expect(replies.map(({ status }) => status)).toEqual(['rejected', 'rejected', 'rejected']);
+    expect(replies.slice(1)).toMatchObject([
+      {
+        reason: {
+          code: 'SERVING_SESSION_ENDED',
+          message: expect.stringContaining('its first call failed'),
+        },
+      },
+      { reason: { code: 'SERVING_SESSION_ENDED' } },
+    ]);
+    await serving.close();
+  });
+
+  it('[P3] A step may name the version that the replies of its sequence name, and no other', async () => {
+    const serving = await summing();
+    const core = inferenceOf([serving], options);
+    const step = (n: number, parameters: object, version?: string) =>
+      passTime(
+        core.infer(
+          {
+            ...requestOf(
+              'sums',
+              { n: new Tensor('int32', [n], [1]) },
+              { sequence_id: 1, ...parameters },
+            ),
+            version,
+          },
+          {},
+        ),
+      );
+
+    const { version } = await step(1, START);
+    expect(version).toBe('1');
+    const second = await step(2, {}, version);
+    expect([second.version, second.outputs.get('sum')!.data[0]]).toEqual(['1', 3]);
+    await expect(step(1, {}, '2')).rejects.toThrow('Model "sums" has no version "2"');
+    await serving.close();
+  });
+
   it('[18.8] A request without an id, with several rows, or to a model without state is refused', async () => {
     const serving = await summing();
     const plain = createServing({ name: 'plain', useFactory: () => (rows: string[]) => rows });

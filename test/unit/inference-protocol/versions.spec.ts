@@ -40,6 +40,18 @@ describe('A model with versions', () => {
     expect(() => models.find('net', '1')).toThrow('has no version "1"; it has 2');
   });
 
+  it('[P6] The reply of a request that names no version names the one that ran it, also a canary', async () => {
+    const { serving, infer } = await open();
+    await serving.reload({ canary: 0.5 });
+
+    const replies = await Promise.all(Array.from({ length: 100 }, () => infer()));
+
+    for (const { version, text } of replies) {
+      expect(text).toBe(`"${version}:a"`);
+    }
+    expect(new Set(replies.map(({ version }) => version))).toEqual(new Set(['1', '2']));
+  });
+
   it('[18.20] Each version has statistics of its own', async () => {
     const { serving, model, infer } = await open();
     const statistics = new StatisticsOfModel();

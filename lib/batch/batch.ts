@@ -254,6 +254,11 @@ export class Batch {
     return this.rows?.bytes ?? 0;
   }
 
+  /** The label of a tensor of strings with this character; undefined if there is none. */
+  leafWith(character: string): string | undefined {
+    return this.rows instanceof TensorRows ? this.rows.leafWith(character) : undefined;
+  }
+
   /** The structure and batch axes of rows that are tensors. */
   get template(): Template | undefined {
     return this.rows instanceof TensorRows ? this.rows.template : undefined;

@@ -70,6 +70,17 @@ export class TensorRows implements Rows {
     return this.chunks.every(({ leaves }) => leaves.every(isIntact));
   }
 
+  /** The path of a leaf with a string that has this character, if there is one. */
+  leafWith(character: string): string | undefined {
+    return this.template.leaves.find(
+      ({ type }, leaf) =>
+        type === 'string' &&
+        this.chunks.some(({ leaves }) =>
+          (leaves[leaf]!.data as string[]).some((text) => text.includes(character)),
+        ),
+    )?.label;
+  }
+
   get bytes(): number {
     const { leaves: known } = this.template;
     const bytesOfLeaf = (tensor: Tensor, leaf: number, rows: number): number => {

@@ -17,6 +17,7 @@ import {
   checkHooks,
   checkSize,
   checkStep,
+  checkStrings,
   checkTemplate,
   costOf,
   validateBatch,
@@ -35,6 +36,8 @@ export interface CallContext {
 export class Intake {
   /** The template of the last rows that fitted: most often that of the next. */
   private checked: Template | undefined;
+  /** It is a model with an input of strings. */
+  private readonly takesStrings: boolean;
 
   constructor(
     private readonly options: ResolvedServing,
@@ -45,7 +48,10 @@ export class Intake {
     private readonly isInline: boolean,
     /** In a serving whose rows differ in length. */
     private readonly lengths?: RowLengths,
-  ) {}
+  ) {
+    const inputs = options.runner === 'model' ? (signature?.inputs ?? []) : [];
+    this.takesStrings = inputs.some(({ type }) => type === 'string');
+  }
 
   /** The reply to the rows, or the answer that `end` makes of it; rejects on cancellation. */
   reply<Answer = Reply>(
@@ -95,6 +101,9 @@ export class Intake {
     if (!batch.template || batch.template !== this.checked) {
       checkTemplate(name, batch, signature, template);
       this.checked = batch.template;
+    }
+    if (this.takesStrings) {
+      checkStrings(name, batch);
     }
     const origin = this.originOf(options);
     // After the checks: a refused batch leaves no lane behind.

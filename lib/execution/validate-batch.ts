@@ -107,6 +107,21 @@ export function checkTemplate(
 }
 
 /**
+ * Refuses strings with NUL, for a model: onnxruntime-node would cut them there without an error.
+ *
+ * @throws InvalidInputError
+ */
+export function checkStrings(serving: string, batch: Batch): void {
+  const leaf = batch.leafWith('\0');
+  if (leaf !== undefined) {
+    throw new InvalidInputError(
+      `Serving "${serving}" was given a string with NUL (U+0000) in ${formatValue(leaf)}, where ` +
+        'onnxruntime-node would cut it; give strings without it',
+    );
+  }
+}
+
+/**
  * A copy of the list of hooks in the options; empty if there is none.
  *
  * @throws InvalidInputError when it is not a list of names

@@ -120,4 +120,30 @@ describe('The admission of rows to a model', () => {
     expect(replies).toEqual(inputs.map((x) => ({ same_x: x })));
     expect(sizes).toEqual([2, 2, 1]);
   });
+
+  it('[P1] A string with NUL, which the runtime would cut, is refused alone', async () => {
+    const serving = await serve({
+      name: 'texts',
+      model: echoModel({ x: value('string', 'batch') }),
+    });
+    const call = (...texts: string[]) =>
+      serving.batchedRun({ x: new Tensor('string', texts, [texts.length]) });
+
+    const [good, bad, end] = await Promise.allSettled([
+      call('a', 'ä'),
+      call('b', 'c\0d'),
+      call('\0'),
+    ]);
+
+    expect(good).toMatchObject({ value: { same_x: { data: ['a', 'ä'] } } });
+    expect([bad, end]).toMatchObject([
+      {
+        reason: new InvalidInputError(
+          'Serving "texts" was given a string with NUL (U+0000) in "x", where onnxruntime-node would ' +
+            'cut it; give strings without it',
+        ),
+      },
+      { reason: { code: 'SERVING_INVALID_INPUT' } },
+    ]);
+  });
 });

@@ -1,17 +1,54 @@
-import { type ArgumentsHost, Catch, HttpException } from '@nestjs/common';
+import { STATUS_CODES } from 'node:http';
+import { type ArgumentsHost, Catch, HttpException, Inject, Logger, Optional } from '@nestjs/common';
 import { type AbstractHttpAdapter, BaseExceptionFilter } from '@nestjs/core';
 import { hasClientLeft } from './context/http-caller.js';
 import { CallCancelledError, isA, ServingError } from './errors.js';
+import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
+
+/** Milliseconds between two lines of one kind. */
+const PAUSE = 1000;
+
+/**
+ * Logs the errors that are answers and no faults of the application, such as those of overload: one
+ * line a second for each code, without a stack.
+ */
+export class RefusalLog {
+  private readonly logger = new Logger('Serving');
+  private readonly last = new Map<string, { at: number; unlogged: number }>();
+
+  /** True for an error that is an answer. */
+  static takes(error: ServingError): boolean {
+    return error.statusCode !== 500;
+  }
+
+  add({ code, message }: ServingError): void {
+    const now = performance.now();
+    const last = this.last.get(code);
+    if (last && now - last.at < PAUSE) {
+      last.unlogged++;
+      return;
+    }
+    const others = last?.unlogged ? `, after ${last.unlogged} others without a line` : '';
+    this.logger.warn(`${message} (${code}${others})`);
+    this.last.set(code, { at: now, unlogged: 0 });
+  }
+}
 
 /**
  * Answers a ServingError over HTTP as Nest's own filter does, and with the header `Retry-After` if
- * it has a `retryAfter`. Logs nothing for a client that has left.
+ * it has a `retryAfter`. Logs nothing for a client that has left, and at most one line a second for
+ * each kind of refusal.
  *
  * ServingModule registers it behind the filters of the application, which answer first. A filter
  * that extends this one keeps the header, also for an HttpException whose `cause` is the error.
  */
 @Catch(ServingError)
 export class ServingExceptionFilter extends BaseExceptionFilter<Error> {
+  @Optional()
+  @Inject(SERVING_MODULE_OPTIONS)
+  private readonly moduleOptions?: ServingModuleOptions;
+  private readonly refusals = new RefusalLog();
+
   /** Answers the error, or an HttpException whose `cause` it is. */
   override catch(exception: Error, host: ArgumentsHost): void {
     if (host.getType() !== 'http') {
@@ -22,12 +59,12 @@ export class ServingExceptionFilter extends BaseExceptionFilter<Error> {
     const http = host.switchToHttp();
     this.setRetryAfter(http.getResponse(), error);
     const isUnread = isA(error, CallCancelledError) && hasClientLeft(http.getRequest());
-    // Nest logs every error that is not one of its own exceptions.
-    const answer = isUnread
-      ? new HttpException(error.message, error.statusCode, { cause: error })
-      : exception;
+    const isRefusal = isA(exception, ServingError) && RefusalLog.takes(exception);
+    if (isRefusal && !isUnread && this.moduleOptions?.logRefusals !== false) {
+      this.refusals.add(exception);
+    }
     // oxlint-disable-next-line promise/valid-params -- It is the method of a filter.
-    super.catch(answer, host);
+    super.catch(isRefusal ? quietly(exception) : exception, host);
   }
 
   private setRetryAfter(response: unknown, error: unknown): void {
@@ -38,4 +75,11 @@ export class ServingExceptionFilter extends BaseExceptionFilter<Error> {
       adapter.setHeader(response, 'Retry-After', String(retryAfter));
     }
   }
+}
+
+/** The answer of Nest's filter as one of its exceptions: it logs every other error with its stack. */
+function quietly(error: ServingError): HttpException {
+  const { statusCode, expose } = error;
+  const message = expose ? error.message : (STATUS_CODES[statusCode] ?? STATUS_CODES[500]!);
+  return new HttpException({ statusCode, message }, statusCode, { cause: error });
 }

@@ -2,18 +2,22 @@ import { STATUS_CODES } from 'node:http';
 import { Catch, Logger, type RpcExceptionFilter } from '@nestjs/common';
 import { type Observable, throwError } from 'rxjs';
 import { ServingError } from './errors.js';
+import { RefusalLog } from './serving-exception.filter.js';
 
 /**
  * Answers a failed RPC call with the name, code, status and `retryAfter` of its ServingError, where
  * Nest answers "Internal server error". The message is included only if the caller is at fault, as
- * over HTTP; other messages are logged.
+ * over HTTP; other messages are logged, those of refusals at most once a second for each kind.
  */
 @Catch(ServingError)
 export class ServingRpcExceptionFilter implements RpcExceptionFilter<ServingError> {
   private readonly logger = new Logger(ServingRpcExceptionFilter.name);
+  private readonly refusals = new RefusalLog();
 
   catch(error: ServingError): Observable<never> {
-    if (!error.expose) {
+    if (RefusalLog.takes(error)) {
+      this.refusals.add(error);
+    } else {
       this.logger.error(error);
     }
     return throwError(() => clientErrorOf(error));

@@ -16,6 +16,13 @@ export interface ServingModuleOptions {
    * @default false
    */
   readonly requestContext?: boolean;
+  /**
+   * Whether calls over HTTP that are refused, late or cancelled are logged: as a warning without a
+   * stack, at most one a second for each code. Metrics and events count each of them.
+   *
+   * @default true
+   */
+  readonly logRefusals?: boolean;
 }
 
 /** Options that say how the module stands among others. */
@@ -40,12 +47,13 @@ const aList: Rule = { check: Array.isArray, allowed: 'a list' };
 const ofRoot: Rules = {
   servings: { check: Array.isArray, allowed: 'a list of definitions' },
   requestContext: flag,
+  logRefusals: flag,
   imports: { check: Array.isArray, allowed: 'a list of modules' },
   isGlobal: flag,
   names: { check: () => false, allowed: 'nothing here: only forRootAsync needs names' },
 };
 
-const ofFactory: Rules = { servings: ofRoot['servings']!, requestContext: flag };
+const ofFactory: Rules = { servings: ofRoot['servings']!, requestContext: flag, logRefusals: flag };
 
 const ofRootAsync: Rules = {
   names: { check: Array.isArray, allowed: 'a list of the names that the factory defines' },

@@ -10,9 +10,6 @@ export interface Budget {
   readonly overtaking: number;
 }
 
-/** For lanes whose batches cost nothing, and whose rows may be demoted. */
-export const NO_BUDGET: Budget = { most: Infinity, padded: false, overtaking: 0 };
-
 /** Rows that are chosen together: their number, the sum of their costs, and the largest of them. */
 export interface Load {
   readonly count: number;

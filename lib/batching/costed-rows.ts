@@ -6,9 +6,6 @@ import type { QueueOrder } from './priority-queue.js';
 import type { Part, QueuedRequest } from './queued-request.js';
 import type { CostedRow } from './tenant-rows.js';
 
-/** The priority of rows whose time is over: below that of any call. */
-export const DEMOTED = -11;
-
 /** The number of stale requests below which a search is not worth its cost. */
 const LEFT_KEPT = 64;
 
@@ -18,8 +15,7 @@ const LEFT_KEPT = 64;
  * similar cost (see `TenantRows`, `CostClasses`).
  *
  * A row that does not fit stays in front of the rows of its tenant; those of other tenants and of
- * lower priorities may fill the batch. A row whose time is over (`lateAt`) gets the lowest priority,
- * which ages as any other.
+ * lower priorities may fill the batch.
  */
 export class CostedRows<R extends QueuedRequest> implements LaneRows<R> {
   /** Why the last batch took no more rows, if not for lack of places or of rows. */
@@ -32,7 +28,6 @@ export class CostedRows<R extends QueuedRequest> implements LaneRows<R> {
   private arrivals = 0;
   /** The number of requests that left since the last search for them. */
   private left = 0;
-  private now = 0;
   /** The time until which rows are late. */
   private limit = 0;
 
@@ -51,29 +46,23 @@ export class CostedRows<R extends QueuedRequest> implements LaneRows<R> {
     this.rows += count;
     if (!request.whole) {
       for (let row = offset; row < offset + count; row++) {
-        this.addRow(request, row, 1, request.priority);
+        this.addRow(request, row, 1);
       }
     } else if (offset === 0) {
       // Its other rows follow in the same turn of the event loop.
-      this.addRow(request, 0, request.size, request.priority);
+      this.addRow(request, 0, request.size);
     }
   }
 
   /** Whether there are rows of at least this priority. */
   reaches(priority: number, now: number): boolean {
-    this.lookAt(now);
+    this.limit = now;
     return this.levels.some((level) => level.priority >= priority && level.head(this.isLive));
-  }
-
-  /** Whether the time of all its rows is over. */
-  isDemoted(now: number): boolean {
-    this.lookAt(now);
-    return this.levels.every((level) => level.priority === DEMOTED || !level.head(this.isLive));
   }
 
   /** See `PriorityQueue.take`. */
   take(room: number, now: number, until = now): Part<R>[] {
-    this.lookAt(now);
+    this.limit = now;
     if (this.levels.some((level) => level.some(({ request }) => request.deadline > until))) {
       this.limit = until;
     }
@@ -148,11 +137,11 @@ export class CostedRows<R extends QueuedRequest> implements LaneRows<R> {
     }
   }
 
-  private addRow(request: R, offset: number, count: number, priority: number): void {
+  private addRow(request: R, offset: number, count: number): void {
     const load = loadOf(request, offset, count);
     const costClass = costClassOf(load.largest, this.budget.most);
     const arrival = this.arrivals++;
-    const row = { ...load, request, offset, arrival, costClass, priority, isGone: false };
+    const row = { ...load, request, offset, arrival, costClass, isGone: false };
     this.cost += load.sum;
     this.levelOf(row).add(row);
     const known = this.requests.get(request) ?? { rows: [], live: 0 };
@@ -173,7 +162,7 @@ export class CostedRows<R extends QueuedRequest> implements LaneRows<R> {
     }
   }
 
-  private levelOf({ priority }: CostedRow<R>): CostedLevel<R> {
+  private levelOf({ request: { priority } }: CostedRow<R>): CostedLevel<R> {
     let level = this.levels.find((known) => known.priority === priority);
     if (!level) {
       level = new CostedLevel(priority, this.order.weights, this.budget);
@@ -197,13 +186,8 @@ export class CostedRows<R extends QueuedRequest> implements LaneRows<R> {
     return next;
   }
 
-  private lookAt(now: number): void {
-    this.now = now;
-    this.limit = now;
-  }
-
   private readonly isLive = (row: CostedRow<R>): boolean => {
-    const { request, priority, offset, count, isGone } = row;
+    const { request, count, isGone } = row;
     if (isGone) {
       return false;
     }
@@ -213,12 +197,6 @@ export class CostedRows<R extends QueuedRequest> implements LaneRows<R> {
       if (!request.isOver) {
         request.expire();
       }
-      return false;
-    }
-    if (priority !== DEMOTED && request.lateAt !== undefined && request.lateAt <= this.now) {
-      this.remove(this.levelOf(row), row);
-      this.rows += count;
-      this.addRow(request, offset, count, DEMOTED);
       return false;
     }
     return true;

@@ -39,8 +39,6 @@ export interface QueuedRequest {
   readonly cost: number;
   /** The cost of each row, counted against what a batch may cost; in servings with `batchCost`. */
   readonly rowCosts?: ArrayLike<number> | undefined;
-  /** The time from which its rows run after all others; in servings that demote late rows. */
-  readonly lateAt?: number | undefined;
   /** The batcher that holds its rows; set when they are admitted. */
   queue: RequestQueue | undefined;
   /** The caller no longer waits: rows that have not run need not run. */

@@ -1,6 +1,6 @@
 import { Heap } from 'heap-js';
 import type { Budget } from './budget.js';
-import { CostedRows, DEMOTED } from './costed-rows.js';
+import { CostedRows } from './costed-rows.js';
 import type { LaneRows } from './lane-rows.js';
 import { PriorityQueue, type QueueOrder } from './priority-queue.js';
 import { isWanted, type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
@@ -37,8 +37,6 @@ interface BatchSlot<R extends QueuedRequest> {
    */
   readonly turn: number;
   readonly id: number;
-  /** It has moved to its place behind others, since the time of its rows is over. */
-  readonly isDemoted?: boolean;
   /** Created for rows of its priority; void once they have run. */
   readonly isExpress?: boolean;
   /** The rows of a batch that runs again. */
@@ -210,9 +208,6 @@ export class ReadyQueue<R extends QueuedRequest> {
   next(now: number): 'full' | 'growing' | undefined {
     for (let slot = this.slots.peek(); slot; slot = this.slots.peek()) {
       const rows = this.rowsFor(slot, now);
-      if (rows > 0 && this.demote(slot, now)) {
-        continue;
-      }
       if (rows > 0) {
         const size = this.sizeNow(slot.queue.lane, slot.size);
         const isFull = rows >= size || slot.queue.costed?.isFull;
@@ -326,18 +321,6 @@ export class ReadyQueue<R extends QueuedRequest> {
     queue.first = queue.first === slot ? undefined : queue.first;
     queue.newest = queue.newest === slot ? undefined : queue.newest;
     return slot;
-  }
-
-  /** Moves the slot behind those of other lanes, once, when the time of its rows is over. */
-  private demote(slot: BatchSlot<R>, now: number): boolean {
-    const { queue, priority, turn, isDemoted, again } = slot;
-    if (isDemoted || again || !queue.costed?.isDemoted(now)) {
-      return false;
-    }
-    this.remove();
-    const behind = turn + (priority - DEMOTED) * this.order.ageing;
-    this.admit({ ...slot, turn: behind, priority: DEMOTED, isDemoted: true });
-    return true;
   }
 
   private rowsFor(

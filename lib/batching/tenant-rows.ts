@@ -12,8 +12,6 @@ export interface CostedRow<R extends QueuedRequest> extends Load {
   /** Grows with each row that arrives in the lane. */
   readonly arrival: number;
   readonly costClass: number;
-  /** That of its request, or that of demoted rows. */
-  readonly priority: number;
   /** It was taken, or its caller has left. */
   isGone: boolean;
 }

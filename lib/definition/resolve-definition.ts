@@ -139,10 +139,6 @@ const common: Rules = {
       allowed: 'an object of numbers above 0 by tenant',
     },
     separateOrigins: flag,
-    onExpired: {
-      check: (value) => value === 'fail' || value === 'demote',
-      allowed: '"fail" or "demote"',
-    },
     order: { check: (value) => value === 'preserve', allowed: '"preserve"' },
   }),
   sessions: groupOf({ max: count, idle: milliseconds(1) }),
@@ -409,10 +405,9 @@ function queueOf(owner: string, options: QueueOptions = {}): ResolvedQueue {
     );
   }
   const order = { ageing: priorityAgeing, weights: new Map(Object.entries(tenantWeights)) };
-  const demotesLate = options.onExpired === 'demote';
   const preservesOrder = options.order === 'preserve';
   const limits = { maxRows, maxCost, maxRowsPerCall, maxBytesPerCall };
-  return { ...limits, order, separateOrigins, demotesLate, preservesOrder };
+  return { ...limits, order, separateOrigins, preservesOrder };
 }
 
 function recoveryOf(

@@ -60,8 +60,6 @@ export interface ResolvedQueue {
   readonly maxBytesPerCall: number | undefined;
   readonly order: QueueOrder;
   readonly separateOrigins: boolean;
-  /** Late rows run after all others, and do not fail. */
-  readonly demotesLate: boolean;
   /** Replies of a lane leave in the order of their calls. */
   readonly preservesOrder: boolean;
 }

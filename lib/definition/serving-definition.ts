@@ -151,14 +151,6 @@ export interface QueueOptions<Input = unknown> {
    */
   readonly separateOrigins?: boolean;
   /**
-   * The fate of a queued row whose `timeout` has passed. `fail`: its call fails, and it
-   * does not run. `demote`: it runs after all others, at the lowest priority, which ages as any
-   * other; a `timeout` then fails no call, and `maxTimeout` does.
-   *
-   * @default 'fail'
-   */
-  readonly onExpired?: 'fail' | 'demote';
-  /**
    * `preserve`: the replies of `batchedRun` leave in the order of the calls, among rows that may
    * share a batch. A reply waits for those before it until they are answered; a call that fails, or
    * ends early, does so at once and holds up no other.

@@ -55,10 +55,6 @@ export abstract class BatchRequest implements QueuedRequest {
     this.deadline = terms.deadline;
   }
 
-  get lateAt(): number | undefined {
-    return this.terms.lateAt;
-  }
-
   get whole(): boolean {
     return this.hooks !== undefined || this.size === this.lane.limits.step;
   }

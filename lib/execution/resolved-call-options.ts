@@ -19,8 +19,6 @@ export interface ResolvedCallOptions {
   readonly key: string | undefined;
   /** The time until which the caller waits, in milliseconds of `performance.now()`. */
   readonly deadline: number;
-  /** The time from which its rows run after all others, in a serving that demotes late rows. */
-  readonly lateAt?: number | undefined;
   readonly signal: AbortSignalLike | undefined;
   /** The error for the caller when the deadline has passed. */
   readonly deadlineError: () => Error;
@@ -109,16 +107,14 @@ export function resolveCallOptions(
     timeout === undefined || (typeof timeout === 'number' && timeout >= 0),
     'milliseconds of 0 or more',
   );
-  const isDemoted = queue?.onExpired === 'demote';
-  const patient = Math.min(isDemoted ? Infinity : (timeout ?? Infinity), maxTimeout ?? Infinity);
+  const patient = Math.min(timeout ?? Infinity, maxTimeout ?? Infinity);
   const now = performance.now();
   const deadline = patient > LONGEST_DELAY ? Infinity : now + patient;
-  const lateAt = isDemoted && timeout !== undefined ? now + timeout : undefined;
   const deadlineError = () =>
     new DeadlineExceededError(
       `Serving "${name}" did not answer within the ${patient} ms that the call had`,
     );
-  return { priority, tenant, key, signal, deadline, lateAt, deadlineError };
+  return { priority, tenant, key, signal, deadline, deadlineError };
 }
 
 /**

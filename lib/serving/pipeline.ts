@@ -1,6 +1,5 @@
 import { Batch } from '../batch/batch.js';
 import { Batcher } from '../batching/batcher.js';
-import { type Budget, NO_BUDGET } from '../batching/budget.js';
 import { onAbort } from '../context/call-options.js';
 import type { SharedCall, SharedCalls } from '../deduplication/shared-calls.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
@@ -82,7 +81,7 @@ export class Pipeline {
     // A call of `run` shares its batches with no other, so no target can size them.
     const hasTargets =
       !isInline && [...options.keys.values()].some((key) => key.latencyTarget !== undefined);
-    this.batcher = new Batcher({ name, ...queue, budget: budgetOf(options), ...run, hasTargets });
+    this.batcher = new Batcher({ name, ...queue, budget: options.batchCost, ...run, hasTargets });
     this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline, lengths);
     this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []));
     const { counters } = events;
@@ -299,7 +298,7 @@ export class Pipeline {
       run: async (own, signal, onAdmitted) => {
         const run = {
           ...context,
-          resolved: { ...resolved, signal, deadline: Infinity, lateAt: undefined },
+          resolved: { ...resolved, signal, deadline: Infinity },
           onAdmitted,
         };
         const call = await caller.prepare(own, run.resolved);
@@ -308,8 +307,4 @@ export class Pipeline {
       finish: (call, output, metadata) => caller.finish(call, output, metadata, resolved),
     };
   }
-}
-
-function budgetOf({ batchCost, queue }: ResolvedServing): Budget | undefined {
-  return batchCost ?? (queue.demotesLate ? NO_BUDGET : undefined);
 }

@@ -153,7 +153,7 @@ export function batchErrorOf(
       return new ServerBusyError(message, options);
     case 'gone':
       return new PartitionLostError(message, options);
-    case 'failed':
+    default:
       return failure;
   }
 }

@@ -1,10 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { NO_BUDGET } from '../../../lib/batching/budget.js';
 import { useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { BudgetPlay, budgetScenario } from '../../fixtures/batching/budget-play.js';
 import { Play } from '../../fixtures/batching/play.js';
 import { scenario } from '../../fixtures/batching/scenarios.js';
+
+/** A budget that limits nothing. */
+const NO_BUDGET = { most: Infinity, padded: false, overtaking: 0 };
 
 describe('Batcher: budgets', () => {
   useVirtualTime();

@@ -15,6 +15,8 @@ import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.j
 const reason = new Error('the client has left');
 const caching = { cache: { ttl: 1000 } };
 
+const textOf = ({ text }: { readonly text: string }): string => text;
+
 /** A store that answers at once, or when the test releases it. */
 class Store implements ReplyStore {
   readonly entries = new Map<string, string>();
@@ -117,7 +119,7 @@ describe('Calls with a cache', () => {
   });
 
   it('[A6] The cache key is the one that the manual states', async () => {
-    const key = ({ text }: { text: string }): string => text;
+    const key = textOf;
     const serving = await cached({ name: 'moods', deduplication: { ...caching, key } });
     const reply = serving.batchedRun({ text: 'hello' });
     await finish('glad');

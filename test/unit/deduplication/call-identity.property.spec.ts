@@ -76,7 +76,7 @@ describe('The identity of a call', () => {
     store: Map<string, unknown>,
     name: string,
     version: string,
-  ): Promise<LocalServing<unknown, unknown>> {
+  ): Promise<LocalServing> {
     const kept: ReplyStore = {
       get: async (key) => store.get(key),
       set: async (key, value) => store.set(key, value),

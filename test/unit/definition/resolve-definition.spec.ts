@@ -58,7 +58,6 @@ describe('resolveDefinition', () => {
         maxCost: undefined,
         order: { ageing: 1000, weights: new Map() },
         separateOrigins: false,
-        demotesLate: false,
         preservesOrder: false,
       },
       recovery: {

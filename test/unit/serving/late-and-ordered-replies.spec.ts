@@ -21,42 +21,6 @@ describe('Calls of a serving', () => {
     return [serving, script];
   }
 
-  describe('with onExpired: demote', () => {
-    it('[14.6] A timeout fails no call: its queued rows run after all others', async () => {
-      const [serving, script] = await start({ queue: { onExpired: 'demote' } });
-      const calls = ['first', 'late', 'other'].map((row) =>
-        outcomeOf(serving.batchedRun(row, row === 'late' ? { timeout: 10 } : {})),
-      );
-      await later(20);
-      const ran: (readonly string[])[] = [];
-      for (; script.batches.length > 0; await turn()) {
-        ran.push(script.rows[0]!);
-        script.batches[0]!.finish(upper);
-      }
-
-      expect(ran).toEqual([['first'], ['other'], ['late']]);
-      expect(calls.map(({ outcome }) => outcome)).toEqual(['FIRST', 'LATE', 'OTHER']);
-    });
-
-    it('[14.1] [14.6] maxTimeout fails calls all the same', async () => {
-      const [serving, script] = await start({ maxTimeout: 30, queue: { onExpired: 'demote' } });
-      const calls = ['first', 'late'].map((row) =>
-        outcomeOf(serving.batchedRun(row, { timeout: 10 })),
-      );
-      await later(29);
-      expect(calls.map(({ outcome }) => outcome)).toEqual([undefined, undefined]);
-      await later(1);
-
-      const message = 'Serving "letters" did not answer within the 30 ms that the call had';
-      expect(calls.map(({ outcome }) => outcome)).toEqual([
-        expect.objectContaining({ message }),
-        expect.objectContaining({ message }),
-      ]);
-      expect([serving.queued, timers()]).toEqual([0, 0]);
-      script.release(upper);
-    });
-  });
-
   describe('with order: preserve', () => {
     const ordered = { partitions: 3, queue: { order: 'preserve' } } as const;
 
@@ -143,16 +107,14 @@ describe('Calls of a serving', () => {
     });
   });
 
-  it('[14.6] [14.7] Other values of these options fail at boot', async () => {
-    const wrong: Record<string, object> = {
-      late: { onExpired: 'delay' },
-      order: { order: true },
-    };
+  it('[E12] No late row holds the replies of others: there is no option that keeps late rows', async () => {
+    const queue: object = { order: 'preserve', onExpired: 'demote' };
+    await expect(start({ queue })).rejects.toThrow('unknown option "queue.onExpired"');
+  });
 
-    await expect(start({ queue: wrong['late']! })).rejects.toThrow(
-      'option "queue.onExpired" is "delay"; allowed is "fail" or "demote"',
-    );
-    await expect(start({ queue: wrong['order']! })).rejects.toThrow(
+  it('[14.7] Another value of the option fails at boot', async () => {
+    const queue: object = { order: true };
+    await expect(start({ queue })).rejects.toThrow(
       'option "queue.order" is true; allowed is "preserve"',
     );
   });

@@ -19,6 +19,27 @@ type AnyModel = SequenceModel<unknown, unknown, unknown>;
 
 const NO_LIMITS = { joinRows: Infinity, joinCost: Infinity, maxCost: Infinity };
 
+const revoked = (): object => {
+  const { proxy, revoke } = Proxy.revocable({}, {});
+  revoke();
+  return proxy;
+};
+
+/** A value that throws when its `then` is read. */
+const faultyThen = (): object =>
+  new Proxy(
+    {},
+    {
+      has: (_, name) => name === 'then',
+      get: (_, name) => {
+        if (name === 'then') {
+          throw new Error('then');
+        }
+        return undefined;
+      },
+    },
+  );
+
 describe('A sequence loop', () => {
   let model: CountingModel;
   let got: unknown[];
@@ -358,18 +379,6 @@ describe('A sequence loop', () => {
     );
   });
 
-  const revoked = (): object => {
-    const { proxy, revoke } = Proxy.revocable({}, {});
-    revoke();
-    return proxy;
-  };
-  const faultyThen = (): object =>
-    Object.defineProperty({}, 'then', {
-      get: () => {
-        throw new Error('then');
-      },
-    });
-
   it.each<[string, () => unknown, boolean]>([
     ['a revoked Proxy', revoked, false],
     ['last(a revoked Proxy)', () => last(revoked()), false],
@@ -442,7 +451,7 @@ describe('A sequence loop', () => {
     const loop = new SequenceLoop(NO_LIMITS);
     model.hook = 'length';
     const row = (name: string, hook: () => void) =>
-      loop.run(model as AnyModel, {
+      loop.run(model, {
         input: { name, steps: 2, marked: true },
         isWaiting: () => true,
         emit: (value) => void got.push(value),
@@ -465,7 +474,7 @@ describe('A sequence loop', () => {
     const loop = new SequenceLoop(NO_LIMITS);
     let asked = 0;
     const broken = failureOf(
-      loop.run(model as AnyModel, {
+      loop.run(model, {
         input: { name: 'bad', steps: 5 },
         isWaiting: () => true,
         emit: () => {},
@@ -478,10 +487,7 @@ describe('A sequence loop', () => {
         },
       }),
     );
-    await run(
-      { run: (row) => loop.run(model as AnyModel, row) },
-      { name: 'a', steps: 3, marked: true },
-    );
+    await run({ run: (row) => loop.run(model, row) }, { name: 'a', steps: 3, marked: true });
     expect(await broken).toEqual(new RangeError('no reader'));
     expect(got).toEqual(['a0', 'a1', 'a2']);
   });
@@ -527,7 +533,7 @@ describe('A sequence loop', () => {
         );
         await Promise.all(
           rows.map(({ of, ...own }, i) =>
-            loop.run(checked[of]! as AnyModel, {
+            loop.run(checked[of]!, {
               input: { name: `${i}.`, marked: true, ...own },
               isWaiting: () => true,
               emit: (value) => void got.push(value),

@@ -46,6 +46,8 @@ export class Attempt {
   /** The events of a stream; undefined for other calls. */
   readonly events: ReceiveWindow<unknown> | undefined;
   isOver = false;
+  /** Whether a part of the request was sent. */
+  hasLeft = false;
   /** Limits the elements of a lazy input that are in flight. */
   private window: SendWindow | undefined;
   private resolve!: (value: unknown) => void;
@@ -87,9 +89,9 @@ export class Attempt {
       return;
     }
     const { header, deadline, input: value } = request;
-    const timeout = Math.max(0, Math.ceil(deadline - performance.now()));
     try {
-      const sent = messenger.send(node, { kind: Kind.request, call, timeout, header, value });
+      const message = { kind: Kind.request, call, deadline, header, value, of: this };
+      const sent = messenger.send(node, message);
       if (typeof sent !== 'number') {
         this.leaving = sent;
         sent.catch((cause: unknown) => this.fail(notSentError(request.serving, node, cause)));
@@ -122,7 +124,9 @@ export class Attempt {
   /** The node is lost. */
   lose(mayHaveRun: 'no' | 'unknown'): void {
     if (!this.isOver) {
-      this.fail(this.withoutRetry(nodeLostError(this.request.serving, this.node, mayHaveRun)));
+      const { request, node, hasLeft } = this;
+      const outcome = hasLeft ? mayHaveRun : 'no';
+      this.fail(this.withoutRetry(nodeLostError(request.serving, node, outcome)));
       // The node may only have been silent, and would go on with a call that nobody waits for.
       this.sendFrame(Kind.cancel);
     }

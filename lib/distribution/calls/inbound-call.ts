@@ -33,6 +33,8 @@ export class InboundCall {
   /** Its number at the caller. */
   readonly call: number;
   readonly caller: Address;
+  /** Whether a part of the last message was sent. */
+  hasLeft = false;
   private readonly signal = new CallerSignal();
   /** Limits the events of a stream that are in flight. */
   private window: SendWindow | undefined;
@@ -51,6 +53,11 @@ export class InboundCall {
       request.header['lazyInput'] === true
         ? new ReceiveWindow(windowLimits, (taken) => void this.send(Kind.inputCredit, { taken }))
         : undefined;
+  }
+
+  /** Whether its caller has left. */
+  get isOver(): boolean {
+    return this.signal.aborted;
   }
 
   /** Runs the call and sends its answer; resolves when that is sent, and never rejects. */
@@ -201,7 +208,7 @@ export class InboundCall {
     const { from, call } = request;
     try {
       const value = encodeValue(output, limits);
-      const sent = messenger.send(from, { kind, call, header, value });
+      const sent = messenger.send(from, { kind, call, header, value, of: this });
       return typeof sent === 'number' ? sent : sent.catch(unsentOutput);
     } catch (cause) {
       return unsentOutput(cause);

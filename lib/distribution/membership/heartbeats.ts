@@ -37,7 +37,9 @@ export class Heartbeats {
 
   async begin(): Promise<void> {
     const { heartbeat, messenger } = this.options;
-    this.checks = setInterval(() => this.dropSilentNodes(), heartbeat / 4).unref();
+    // What has arrived is read before: this process itself may have been busy.
+    const check = () => setImmediate(() => this.dropSilentNodes()).unref();
+    this.checks = setInterval(check, heartbeat / 4).unref();
     await messenger.broadcast({ kind: Kind.hello });
     this.send();
   }
@@ -52,6 +54,7 @@ export class Heartbeats {
     clearTimeout(this.next);
     this.next = setTimeout(() => this.send(), heartbeat * jitter).unref();
     this.replies = 0;
+    messenger.remind((address) => members.get(address) !== undefined);
     const info = this.info();
     members.receive(info, performance.now());
     messenger.broadcast(heartbeatOf(info)).catch(() => {});
@@ -110,6 +113,16 @@ export class Heartbeats {
 
   private dropSilentNodes(): void {
     const { members, transport } = this.options;
+    if (this.isEnded) {
+      return;
+    }
+    for (const member of members.all) {
+      const received = transport.received?.(member.info.address);
+      if (received !== member.received) {
+        member.received = received;
+        member.wasHeard = true;
+      }
+    }
     for (const address of members.checkSilence(performance.now())) {
       transport.drop?.(address);
     }

@@ -88,6 +88,14 @@ export class Members {
     }
   }
 
+  /** Something of the node was received: it is alive. */
+  hear(address: Address): void {
+    const member = this.byAddress.get(address);
+    if (member) {
+      member.wasHeard = true;
+    }
+  }
+
   /** The node cannot be reached any more. */
   disconnect(address: Address): void {
     const member = this.byAddress.get(address);
@@ -110,13 +118,16 @@ export class Members {
     }
     const silent: Address[] = [];
     for (const member of this.byId.values()) {
+      if (member.wasHeard) {
+        this.sawAlive(member, now);
+      }
       const silence = now - member.lastSeenAt;
       if (silence >= downAfter) {
         silent.push(member.info.address);
         this.remove(member);
         this.notify('left', member);
       } else if (silence >= suspectAfter) {
-        this.suspect(member);
+        this.suspect(member, true);
       }
     }
     return silent;
@@ -130,7 +141,9 @@ export class Members {
     if (this.isFrozen && !isFrozen) {
       for (const member of this.byId.values()) {
         member.lastSeenAt = now;
+        member.wasHeard = false;
         this.suspect(member);
+        member.isSilent = false;
       }
     }
     this.isFrozen = isFrozen;
@@ -177,10 +190,11 @@ export class Members {
     }
   }
 
-  private suspect(member: Member): void {
+  private suspect(member: Member, isSilent = false): void {
     if (!member.isSuspect) {
       this.removeCandidates(member);
       member.isSuspect = true;
+      member.isSilent = isSilent;
       this.notify('changed', member);
     }
   }
@@ -188,11 +202,25 @@ export class Members {
   private refresh(now: number): void {
     for (const member of this.byId.values()) {
       member.lastSeenAt = now;
-      if (member.isSuspect) {
-        member.isSuspect = false;
-        this.addCandidates(member);
-        this.notify('changed', member);
-      }
+      this.trust(member);
+    }
+  }
+
+  /** A node that is suspect since the transport was offline must send a heartbeat first. */
+  private sawAlive(member: Member, now: number): void {
+    member.wasHeard = false;
+    member.lastSeenAt = now;
+    if (member.isSilent) {
+      this.trust(member);
+    }
+  }
+
+  private trust(member: Member): void {
+    if (member.isSuspect) {
+      member.isSuspect = false;
+      member.isSilent = false;
+      this.addCandidates(member);
+      this.notify('changed', member);
     }
   }
 

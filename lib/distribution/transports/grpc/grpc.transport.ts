@@ -146,6 +146,10 @@ export class GrpcTransport implements ServingTransport {
     }
   }
 
+  received(address: Address): number | undefined {
+    return this.links?.get(address)?.received;
+  }
+
   drop(address: Address): void {
     this.links?.get(address)?.destroy();
   }

@@ -105,6 +105,10 @@ export class ServingCluster
       selector,
       transport,
       describe: () => this.describe(),
+      onBeat: () => {
+        outbound.check(address);
+        inbound.report();
+      },
     });
     this.address = address;
     this.members = members;

@@ -1,3 +1,4 @@
+import type { CallState } from './call-checks.js';
 import {
   InvalidInputError,
   InvalidOutputError,
@@ -6,7 +7,7 @@ import {
 } from '../../errors.js';
 import type { AbortSignalLike, StreamOptions } from '../../context/call-options.js';
 import type { InternalCallOptions } from '../../execution/resolved-call-options.js';
-import { errorHeader, lostCallerHeader } from './attempt-error.js';
+import { errorHeader, lostCallerHeader, packetsLostError } from './attempt-error.js';
 import {
   type Header,
   optionalStringIn,
@@ -36,6 +37,8 @@ export class InboundCall {
   /** Whether a part of the last message was sent. */
   hasLeft = false;
   private readonly signal = new CallerSignal();
+  private isOld = false;
+  private isInputOpen = false;
   /** Limits the events of a stream that are in flight. */
   private window: SendWindow | undefined;
   /** The elements of a lazy input. */
@@ -115,6 +118,25 @@ export class InboundCall {
     this.cancel();
   }
 
+  /** What its caller is told, if it began before the last time. */
+  state(isAsked: boolean): CallState | undefined {
+    const { call, window, inputs, isOld, isInputOpen } = this;
+    this.isOld = true;
+    return isOld || isAsked
+      ? [call, window?.sent ?? 0, isInputOpen ? (inputs?.acknowledged ?? 0) : -1]
+      : undefined;
+  }
+
+  /** Compares with what its caller knows. */
+  compare([, acknowledged, sent]: CallState): void {
+    const { inputs, request } = this;
+    this.window?.acknowledge(acknowledged);
+    if (inputs && (sent < 0 ? !inputs.hasEnded : sent > inputs.received)) {
+      const serving = optionalStringIn(request.header, 'serving') ?? '';
+      this.fail(packetsLostError(serving, this.caller).error);
+    }
+  }
+
   /** Ends the call without an answer. */
   cancel(): void {
     this.signal.abort();
@@ -159,6 +181,7 @@ export class InboundCall {
     return {
       [Symbol.asyncIterator]: () => {
         // The first credit requests the input.
+        this.isInputOpen = true;
         sendCredit({ taken: 0, window: this.windowLimits });
         return {
           next: () => inputs.next(),

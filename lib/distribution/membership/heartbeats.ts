@@ -19,6 +19,8 @@ export interface HeartbeatsOptions {
   readonly members: Members;
   readonly selector: NodeSelector;
   readonly transport: ServingTransport;
+  /** Called with each heartbeat. */
+  readonly onBeat: () => void;
 }
 
 /** Sends the heartbeats of this node, and drops the connections of nodes that are silent. */
@@ -58,6 +60,7 @@ export class Heartbeats {
     const info = this.info();
     members.receive(info, performance.now());
     messenger.broadcast(heartbeatOf(info)).catch(() => {});
+    this.options.onBeat();
   }
 
   sendTo(address: Address): void {

@@ -25,6 +25,9 @@ export interface MemberChange {
 
 const none = new Candidates([]);
 
+/** The names of servings that are remembered. */
+const MOST_NAMES = 10_000;
+
 /**
  * The nodes of the cluster, by their heartbeats. All times are milliseconds of one clock. After a
  * pause of `suspectAfter` without a call of `checkSilence`, this process itself counts as the one
@@ -38,6 +41,8 @@ export class Members {
   private readonly byAddress = new Map<Address, Member>();
   private readonly candidatesByServing = new Map<string, Set<Candidate>>();
   private readonly built = new Map<string, Candidates>();
+  /** The servings that any node has had. */
+  private readonly names = new Set<string>();
   private checkedAt: number | undefined;
   private isFrozen = false;
   private hasRefused = false;
@@ -52,6 +57,11 @@ export class Members {
 
   get(address: Address): Member | undefined {
     return this.byAddress.get(address);
+  }
+
+  /** Whether any node has, or has had, the serving. */
+  hasKnown(serving: string): boolean {
+    return this.names.has(serving);
   }
 
   /** The candidates for calls of a serving; the same object until they change. */
@@ -156,6 +166,7 @@ export class Members {
     this.byId.set(member.info.id, member);
     this.byAddress.set(member.info.address, member);
     this.addCandidates(member);
+    this.remember(member);
     if (former) {
       this.notify('left', former);
     }
@@ -171,6 +182,7 @@ export class Members {
     this.removeCandidates(member);
     member.update(info);
     this.addCandidates(member);
+    this.remember(member);
     this.notify('changed', member);
   }
 
@@ -221,6 +233,14 @@ export class Members {
       member.isSilent = false;
       this.addCandidates(member);
       this.notify('changed', member);
+    }
+  }
+
+  private remember({ info }: Member): void {
+    for (const { name } of info.servings) {
+      if (this.names.size < MOST_NAMES) {
+        this.names.add(name);
+      }
     }
   }
 

@@ -51,8 +51,9 @@ export class ClusterReceiver implements Receiver {
 
   /** @throws FrameError for a malformed message */
   read(message: Message): void {
-    const { members, heartbeats, inbound, outbound } = this.options;
+    const { members, messenger, heartbeats, inbound, outbound } = this.options;
     const { kind, from, header } = message;
+    members.hear(from);
     if (kind === Kind.heartbeat) {
       const info = readNodeInfo(header['info']);
       if (info.address !== from) {
@@ -67,6 +68,10 @@ export class ClusterReceiver implements Receiver {
         outbound.lose(from, 'no');
       }
       this.nodeDisconnected(from);
+    } else if (kind === Kind.mark) {
+      messenger.returnMark(message);
+    } else if (kind === Kind.marked) {
+      messenger.marked(message);
     } else if (kind < Kind.reply) {
       inbound.receive(message);
     } else if (kind < Kind.heartbeat) {
@@ -87,6 +92,6 @@ export class ClusterReceiver implements Receiver {
     const { inbound, outbound, messenger } = this.options;
     outbound.lose(address, 'unknown');
     inbound.lose(address);
-    messenger.dropFrom(address);
+    messenger.drop(address);
   }
 }

@@ -82,6 +82,7 @@ export class ServingCluster
       secret: secret === undefined ? undefined : namespaceSecret(secret, namespace),
       onMessage: (message) => this.receiver.read(message),
       onTooLarge: (message, error) => this.receiver.refuse(message, error),
+      onFragment: (from) => members.hear(from),
       onInvalidFrame: ({ message }) => warnings.warn(`A message cannot be read: ${message}`),
     });
     const outbound = new OutboundCalls(messenger, window, limits.calls);
@@ -104,6 +105,10 @@ export class ServingCluster
       selector,
       transport,
       describe: () => this.describe(),
+      onBeat: () => {
+        outbound.check(address);
+        inbound.report();
+      },
     });
     this.address = address;
     this.members = members;

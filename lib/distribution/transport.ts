@@ -44,6 +44,13 @@ export interface ServingTransport {
    * split, on connections too: then one place limits the memory of frames that are half received.
    */
   readonly maxPacket: number;
+  /**
+   * The most bytes that may be on their way to one node before it has confirmed some. More wait at
+   * the sender.
+   *
+   * @default 8388608
+   */
+  readonly window?: number;
   /** Resolves when packets can be sent and received. */
   start(context: TransportContext): Promise<void>;
   /**
@@ -55,6 +62,11 @@ export interface ServingTransport {
   send(to: Address, packet: Uint8Array, free?: (packet: Uint8Array) => void): void | Promise<void>;
   /** Sends to all reachable nodes and clients. */
   broadcast(packet: Uint8Array): void | Promise<void>;
+  /**
+   * The bytes that were received of the node so far, also those of a packet that has not ended:
+   * while it grows, the node is alive. For transports with connections between nodes.
+   */
+  received?(address: Address): number | undefined;
   /** Ends the connection to a silent node, so that a new one can replace it. */
   drop?(address: Address): void;
   /**

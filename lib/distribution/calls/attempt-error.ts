@@ -55,6 +55,18 @@ export function nodeLostError(
   );
 }
 
+/** The failure of a call of which packets were lost, while both nodes are alive. */
+export function packetsLostError(serving: string, address: Address): AttemptError {
+  return new AttemptError(
+    new NodeLostError(
+      `Serving "${serving}": packets from or to node ${address} were lost during the call; its ` +
+        'rows may have run',
+    ),
+    'unknown',
+    true,
+  );
+}
+
 /** The failure of a call that could not be sent. */
 export function notSentError(serving: string, address: Address, cause: unknown): AttemptError {
   if (cause instanceof NodeGoneError) {

@@ -1,3 +1,4 @@
+import type { CallState } from './call-checks.js';
 import { isA } from '../../errors.js';
 import { onCancel, type ResolvedCallOptions } from '../../execution/resolved-call-options.js';
 import { leave, type Source } from '../../streaming/source.js';
@@ -7,6 +8,7 @@ import {
   nodeLostError,
   invalidAnswerError,
   notSentError,
+  packetsLostError,
 } from './attempt-error.js';
 import { type Header, wholeIn } from '../wire/record-reader.js';
 import {
@@ -46,10 +48,17 @@ export class Attempt {
   /** The events of a stream; undefined for other calls. */
   readonly events: ReceiveWindow<unknown> | undefined;
   isOver = false;
+  /** Whether a part of the request was sent. */
+  hasLeft = false;
   /** Limits the elements of a lazy input that are in flight. */
   private window: SendWindow | undefined;
   private resolve!: (value: unknown) => void;
   private reject!: (error: unknown) => void;
+  /** Whether the request was sent whole. */
+  private isThere = false;
+  /** Whether it was before the last check. */
+  private wasThere = false;
+  private hasEndedInput = false;
   /** The sending of the request, where it takes time. */
   private leaving: Promise<unknown> | undefined;
   private removeCancel = (): void => {};
@@ -87,12 +96,17 @@ export class Attempt {
       return;
     }
     const { header, deadline, input: value } = request;
-    const timeout = Math.max(0, Math.ceil(deadline - performance.now()));
     try {
-      const sent = messenger.send(node, { kind: Kind.request, call, timeout, header, value });
+      const message = { kind: Kind.request, call, deadline, header, value, of: this };
+      const sent = messenger.send(node, message);
       if (typeof sent !== 'number') {
         this.leaving = sent;
-        sent.catch((cause: unknown) => this.fail(notSentError(request.serving, node, cause)));
+        sent.then(
+          () => (this.isThere = true),
+          (cause: unknown) => this.fail(notSentError(request.serving, node, cause)),
+        );
+      } else {
+        this.isThere = true;
       }
     } catch (cause) {
       this.fail(notSentError(request.serving, node, cause));
@@ -122,9 +136,33 @@ export class Attempt {
   /** The node is lost. */
   lose(mayHaveRun: 'no' | 'unknown'): void {
     if (!this.isOver) {
-      this.fail(this.withoutRetry(nodeLostError(this.request.serving, this.node, mayHaveRun)));
+      const { request, node, hasLeft } = this;
+      const outcome = hasLeft ? mayHaveRun : 'no';
+      this.fail(this.withoutRetry(nodeLostError(request.serving, node, outcome)));
       // The node may only have been silent, and would go on with a call that nobody waits for.
       this.sendFrame(Kind.cancel);
+    }
+  }
+
+  /** What the node is asked about, from the second check on. */
+  state(): CallState | undefined {
+    const { call, events, window, wasThere, hasEndedInput } = this;
+    this.wasThere = this.isThere;
+    const inputs = window?.sent ?? 0;
+    return wasThere
+      ? [call, events?.acknowledged ?? 0, hasEndedInput ? -1 - inputs : inputs]
+      : undefined;
+  }
+
+  /** Compares with what the node knows of the call. */
+  compare([, sent, inputs]: CallState): void {
+    const { events, window, request, node } = this;
+    const isInputLost = inputs >= 0 && request.more !== undefined && !this.hasReadInput;
+    if (sent < 0 || sent > (events?.received ?? 0) || isInputLost) {
+      this.fail(this.withoutRetry(packetsLostError(request.serving, node)));
+      this.sendFrame(Kind.cancel);
+    } else if (inputs > 0) {
+      window?.acknowledge(inputs);
     }
   }
 
@@ -203,6 +241,7 @@ export class Attempt {
         const next = await source.next();
         const header = new SentHeader(next.done ? { count: window.sent } : { index: window.sent });
         if (next.done) {
+          this.hasEndedInput = true;
           await messenger.send(node, { kind: Kind.inputEnd, call, header });
           return;
         }

@@ -54,16 +54,17 @@ export class Failover {
   }
 
   /**
-   * The next node for the call.
+   * The next node for the call. A name that no node has had fails at once where the nodes had
+   * `discoveryTimeout` to be found.
    *
-   * @throws the error of the last attempt, if there was one; UnknownServingError when no node has
-   * the serving within `discoveryTimeout`; ServingUnavailableError when nodes have it and take no
-   * calls
+   * @throws the error of the last attempt, if there was one; UnknownServingError for a serving that
+   * no node has had; ServingUnavailableError when none that has it takes calls within
+   * `discoveryTimeout`
    */
   async next(): Promise<Candidate> {
     const { terms, excluded, unreachable } = this;
     const { selector, discoveryTimeout } = this.options;
-    let left = discoveryTimeout;
+    let left = this.isKnown() ? discoveryTimeout : discoveryTimeout - selector.onlineFor;
     for (;;) {
       const candidate = this.pick();
       if (candidate) {
@@ -126,6 +127,12 @@ export class Failover {
     );
   }
 
+  /** Whether a node has, has had, or should have the serving. */
+  private isKnown(): boolean {
+    const { remotes, selector } = this.options;
+    return remotes.has(this.serving) || selector.hasKnown(this.serving);
+  }
+
   private noCandidate(): Error {
     const { serving } = this;
     const { isOnline, others } = this.options.selector;
@@ -134,8 +141,7 @@ export class Failover {
         `The call to serving ${formatValue(serving)} could not be sent: the transport is offline`,
       );
     }
-    const isKnown = this.options.remotes.has(serving) || nodesWith(serving, others).length > 0;
-    const ErrorClass = isKnown ? ServingUnavailableError : UnknownServingError;
+    const ErrorClass = this.isKnown() ? ServingUnavailableError : UnknownServingError;
     return new ErrorClass(
       `There is no serving ${formatValue(serving)} here, and ${this.stateOf(others)}`,
     );

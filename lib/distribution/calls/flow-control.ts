@@ -107,9 +107,12 @@ const ACKNOWLEDGE_AFTER = { messages: 16, bytes: 1 << 18 };
  */
 export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
   private readonly queue = new Queue<{ readonly value: T; readonly bytes: number }>();
-  private received = 0;
+  /** How many messages were received, and how many of these were acknowledged. */
+  received = 0;
+  acknowledged = 0;
   private taken = 0;
-  private acknowledged = 0;
+  /** Whether the end was received. */
+  hasEnded = false;
   /** The bytes that were read since the last acknowledgement. */
   private bytes = 0;
   /** The bytes that are not acknowledged yet. */
@@ -146,6 +149,7 @@ export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
    */
   end(count: number): void {
     this.expect(count);
+    this.hasEnded = true;
     this.queue.end();
   }
 

@@ -1,3 +1,4 @@
+import type { CallState } from './call-checks.js';
 import {
   InvalidInputError,
   InvalidOutputError,
@@ -6,7 +7,7 @@ import {
 } from '../../errors.js';
 import type { AbortSignalLike, StreamOptions } from '../../context/call-options.js';
 import type { InternalCallOptions } from '../../execution/resolved-call-options.js';
-import { errorHeader, lostCallerHeader } from './attempt-error.js';
+import { errorHeader, lostCallerHeader, packetsLostError } from './attempt-error.js';
 import {
   type Header,
   optionalStringIn,
@@ -33,7 +34,11 @@ export class InboundCall {
   /** Its number at the caller. */
   readonly call: number;
   readonly caller: Address;
+  /** Whether a part of the last message was sent. */
+  hasLeft = false;
   private readonly signal = new CallerSignal();
+  private isOld = false;
+  private isInputOpen = false;
   /** Limits the events of a stream that are in flight. */
   private window: SendWindow | undefined;
   /** The elements of a lazy input. */
@@ -51,6 +56,11 @@ export class InboundCall {
       request.header['lazyInput'] === true
         ? new ReceiveWindow(windowLimits, (taken) => void this.send(Kind.inputCredit, { taken }))
         : undefined;
+  }
+
+  /** Whether its caller has left. */
+  get isOver(): boolean {
+    return this.signal.aborted;
   }
 
   /** Runs the call and sends its answer; resolves when that is sent, and never rejects. */
@@ -108,6 +118,25 @@ export class InboundCall {
     this.cancel();
   }
 
+  /** What its caller is told, if it began before the last time. */
+  state(isAsked: boolean): CallState | undefined {
+    const { call, window, inputs, isOld, isInputOpen } = this;
+    this.isOld = true;
+    return isOld || isAsked
+      ? [call, window?.sent ?? 0, isInputOpen ? (inputs?.acknowledged ?? 0) : -1]
+      : undefined;
+  }
+
+  /** Compares with what its caller knows. */
+  compare([, acknowledged, sent]: CallState): void {
+    const { inputs, request } = this;
+    this.window?.acknowledge(acknowledged);
+    if (inputs && (sent < 0 ? !inputs.hasEnded : sent > inputs.received)) {
+      const serving = optionalStringIn(request.header, 'serving') ?? '';
+      this.fail(packetsLostError(serving, this.caller).error);
+    }
+  }
+
   /** Ends the call without an answer. */
   cancel(): void {
     this.signal.abort();
@@ -152,6 +181,7 @@ export class InboundCall {
     return {
       [Symbol.asyncIterator]: () => {
         // The first credit requests the input.
+        this.isInputOpen = true;
         sendCredit({ taken: 0, window: this.windowLimits });
         return {
           next: () => inputs.next(),
@@ -201,7 +231,7 @@ export class InboundCall {
     const { from, call } = request;
     try {
       const value = encodeValue(output, limits);
-      const sent = messenger.send(from, { kind, call, header, value });
+      const sent = messenger.send(from, { kind, call, header, value, of: this });
       return typeof sent === 'number' ? sent : sent.catch(unsentOutput);
     } catch (cause) {
       return unsentOutput(cause);

@@ -1,3 +1,4 @@
+import { type CallState, encodeStates, statesIn } from './call-checks.js';
 import {
   OverloadedError,
   RequestTooLargeError,
@@ -66,9 +67,22 @@ export class InboundCalls {
     const { kind, from, call } = message;
     if (kind === Kind.request) {
       this.begin(message);
+    } else if (kind === Kind.check) {
+      this.check(message);
     } else {
       // Messages of a call that is over are ignored.
       this.calls.get(from)?.get(call)?.receive(message);
+    }
+  }
+
+  /** Tells the callers of calls that take long what has become of these. */
+  report(): void {
+    for (const [caller, calls] of this.calls) {
+      const states = calls.all().map((call) => call.state(false));
+      this.sendStatus(
+        caller,
+        states.filter((state) => state !== undefined),
+      );
     }
   }
 
@@ -120,6 +134,23 @@ export class InboundCalls {
       return await this.jsonCalls.for(call(exported));
     } finally {
       this.ended(name);
+    }
+  }
+
+  private check({ from, value }: Message): void {
+    const calls = this.calls.get(from);
+    const states = statesIn(value()).map((known): CallState => {
+      const call = calls?.get(known[0]);
+      call?.compare(known);
+      return call?.state(true) ?? [known[0], -1, -1];
+    });
+    this.sendStatus(from, states);
+  }
+
+  private sendStatus(to: Address, states: readonly CallState[]): void {
+    if (states.length > 0) {
+      const value = encodeStates(states);
+      void this.options.messenger.trySend(to, { kind: Kind.status, value });
     }
   }
 

@@ -1,9 +1,10 @@
+import { type CallState, encodeStates, statesIn } from './call-checks.js';
 import { OverloadedError } from '../../errors.js';
 import { Attempt, type RemoteRequest } from './attempt.js';
 import { CallTable } from './call-table.js';
 import type { Message, MessageHead, Messenger } from '../wire/messenger.js';
 import type { Address } from '../transport.js';
-import type { FrameError } from '../wire/prelude.js';
+import { type FrameError, Kind } from '../wire/prelude.js';
 import { Waits } from '../../execution/resolved-call-options.js';
 import type { FlowControlOptions } from './flow-control.js';
 
@@ -100,9 +101,29 @@ export class OutboundCalls {
     return attempt;
   }
 
+  /** Asks each other node what has become of the calls that take long. */
+  check(self: Address): void {
+    const byNode = new Map<Address, CallState[]>();
+    for (const attempt of this.attempts.all()) {
+      const state = attempt.node === self ? undefined : attempt.state();
+      if (state) {
+        const states = byNode.get(attempt.node) ?? [];
+        states.push(state);
+        byNode.set(attempt.node, states);
+      }
+    }
+    for (const [node, states] of byNode) {
+      void this.messenger.trySend(node, { kind: Kind.check, value: encodeStates(states) });
+    }
+  }
+
   /** Passes an answer on; that of a call that is over is ignored. */
   receive(message: Message): void {
-    this.attemptOf(message)?.receive(message);
+    if (message.kind === Kind.status) {
+      this.compare(message);
+    } else {
+      this.attemptOf(message)?.receive(message);
+    }
   }
 
   /** Fails the call of an answer that cannot be read. */
@@ -122,8 +143,22 @@ export class OutboundCalls {
     }
   }
 
+  private compare(message: Message): void {
+    const { from } = message;
+    for (const state of statesIn(message.value())) {
+      const [call, sent] = state;
+      const attempt = this.attemptOf({ from, call });
+      if (attempt) {
+        attempt.compare(state);
+      } else if (sent >= 0) {
+        // That it is over was lost on the way.
+        void this.messenger.trySend(from, { kind: Kind.cancel, call });
+      }
+    }
+  }
+
   /** Only the node of a call may answer it. */
-  private attemptOf({ from, call }: MessageHead): Attempt | undefined {
+  private attemptOf({ from, call }: Pick<MessageHead, 'from' | 'call'>): Attempt | undefined {
     const attempt = this.attempts.get(call);
     return attempt?.node === from ? attempt : undefined;
   }

@@ -181,13 +181,31 @@ export interface NodeSelectorOptions {
 
 /** Selects the node for each call. */
 export class NodeSelector {
-  /** Whether the transport reaches other nodes. */
-  isOnline = false;
+  private onlineSince: number | undefined;
   private readonly balancer: Balancer;
   private readonly changes = new Subject<void>();
 
   constructor(private readonly options: NodeSelectorOptions) {
     this.balancer = balancerOf(options.balance);
+  }
+
+  /** Whether the transport reaches other nodes. */
+  get isOnline(): boolean {
+    return this.onlineSince !== undefined;
+  }
+
+  set isOnline(isOnline: boolean) {
+    this.onlineSince = isOnline ? performance.now() : undefined;
+  }
+
+  /** The milliseconds for which it has reached them. */
+  get onlineFor(): number {
+    return this.onlineSince === undefined ? 0 : performance.now() - this.onlineSince;
+  }
+
+  /** Whether any node has, or has had, the serving. */
+  hasKnown(serving: string): boolean {
+    return this.options.members.hasKnown(serving);
   }
 
   /** The known nodes except this one. */

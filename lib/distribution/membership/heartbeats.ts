@@ -19,6 +19,8 @@ export interface HeartbeatsOptions {
   readonly members: Members;
   readonly selector: NodeSelector;
   readonly transport: ServingTransport;
+  /** Called with each heartbeat. */
+  readonly onBeat: () => void;
 }
 
 /** Sends the heartbeats of this node, and drops the connections of nodes that are silent. */
@@ -37,7 +39,9 @@ export class Heartbeats {
 
   async begin(): Promise<void> {
     const { heartbeat, messenger } = this.options;
-    this.checks = setInterval(() => this.dropSilentNodes(), heartbeat / 4).unref();
+    // What has arrived is read before: this process itself may have been busy.
+    const check = () => setImmediate(() => this.dropSilentNodes()).unref();
+    this.checks = setInterval(check, heartbeat / 4).unref();
     await messenger.broadcast({ kind: Kind.hello });
     this.send();
   }
@@ -52,9 +56,11 @@ export class Heartbeats {
     clearTimeout(this.next);
     this.next = setTimeout(() => this.send(), heartbeat * jitter).unref();
     this.replies = 0;
+    messenger.remind((address) => members.get(address) !== undefined);
     const info = this.info();
     members.receive(info, performance.now());
     messenger.broadcast(heartbeatOf(info)).catch(() => {});
+    this.options.onBeat();
   }
 
   sendTo(address: Address): void {
@@ -110,6 +116,16 @@ export class Heartbeats {
 
   private dropSilentNodes(): void {
     const { members, transport } = this.options;
+    if (this.isEnded) {
+      return;
+    }
+    for (const member of members.all) {
+      const received = transport.received?.(member.info.address);
+      if (received !== member.received) {
+        member.received = received;
+        member.wasHeard = true;
+      }
+    }
     for (const address of members.checkSilence(performance.now())) {
       transport.drop?.(address);
     }

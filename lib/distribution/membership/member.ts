@@ -10,6 +10,12 @@ export class Member {
    * transport was offline. It gets no calls.
    */
   isSuspect = false;
+  /** Whether it is suspect for its silence alone. */
+  isSilent = false;
+  /** Whether anything of it was received since the last check. */
+  wasHeard = false;
+  /** The bytes that its connection had received at the last check. */
+  received: number | undefined;
   /** Whether another node has sent heartbeats with the same id. */
   hasDuplicate = false;
   /** The time of the last heartbeat in reply to this node. */
@@ -18,7 +24,7 @@ export class Member {
 
   constructor(
     public info: NodeInfo,
-    /** The time of its last heartbeat. */
+    /** The time of its last heartbeat, or of anything else of it. */
     public lastSeenAt: number,
     /** The time of its first heartbeat. */
     readonly since = lastSeenAt,
@@ -53,6 +59,7 @@ export class Member {
   update(info: NodeInfo): void {
     this.info = info;
     this.isSuspect = false;
+    this.isSilent = false;
     this.servings = servingsOf(info);
   }
 }

@@ -25,6 +25,9 @@ export interface MemberChange {
 
 const none = new Candidates([]);
 
+/** The names of servings that are remembered. */
+const MOST_NAMES = 10_000;
+
 /**
  * The nodes of the cluster, by their heartbeats. All times are milliseconds of one clock. After a
  * pause of `suspectAfter` without a call of `checkSilence`, this process itself counts as the one
@@ -38,6 +41,8 @@ export class Members {
   private readonly byAddress = new Map<Address, Member>();
   private readonly candidatesByServing = new Map<string, Set<Candidate>>();
   private readonly built = new Map<string, Candidates>();
+  /** The servings that any node has had. */
+  private readonly names = new Set<string>();
   private checkedAt: number | undefined;
   private isFrozen = false;
   private hasRefused = false;
@@ -52,6 +57,11 @@ export class Members {
 
   get(address: Address): Member | undefined {
     return this.byAddress.get(address);
+  }
+
+  /** Whether any node has, or has had, the serving. */
+  hasKnown(serving: string): boolean {
+    return this.names.has(serving);
   }
 
   /** The candidates for calls of a serving; the same object until they change. */
@@ -88,6 +98,14 @@ export class Members {
     }
   }
 
+  /** Something of the node was received: it is alive. */
+  hear(address: Address): void {
+    const member = this.byAddress.get(address);
+    if (member) {
+      member.wasHeard = true;
+    }
+  }
+
   /** The node cannot be reached any more. */
   disconnect(address: Address): void {
     const member = this.byAddress.get(address);
@@ -110,13 +128,16 @@ export class Members {
     }
     const silent: Address[] = [];
     for (const member of this.byId.values()) {
+      if (member.wasHeard) {
+        this.sawAlive(member, now);
+      }
       const silence = now - member.lastSeenAt;
       if (silence >= downAfter) {
         silent.push(member.info.address);
         this.remove(member);
         this.notify('left', member);
       } else if (silence >= suspectAfter) {
-        this.suspect(member);
+        this.suspect(member, true);
       }
     }
     return silent;
@@ -130,7 +151,9 @@ export class Members {
     if (this.isFrozen && !isFrozen) {
       for (const member of this.byId.values()) {
         member.lastSeenAt = now;
+        member.wasHeard = false;
         this.suspect(member);
+        member.isSilent = false;
       }
     }
     this.isFrozen = isFrozen;
@@ -143,6 +166,7 @@ export class Members {
     this.byId.set(member.info.id, member);
     this.byAddress.set(member.info.address, member);
     this.addCandidates(member);
+    this.remember(member);
     if (former) {
       this.notify('left', former);
     }
@@ -158,6 +182,7 @@ export class Members {
     this.removeCandidates(member);
     member.update(info);
     this.addCandidates(member);
+    this.remember(member);
     this.notify('changed', member);
   }
 
@@ -177,10 +202,11 @@ export class Members {
     }
   }
 
-  private suspect(member: Member): void {
+  private suspect(member: Member, isSilent = false): void {
     if (!member.isSuspect) {
       this.removeCandidates(member);
       member.isSuspect = true;
+      member.isSilent = isSilent;
       this.notify('changed', member);
     }
   }
@@ -188,10 +214,32 @@ export class Members {
   private refresh(now: number): void {
     for (const member of this.byId.values()) {
       member.lastSeenAt = now;
-      if (member.isSuspect) {
-        member.isSuspect = false;
-        this.addCandidates(member);
-        this.notify('changed', member);
+      this.trust(member);
+    }
+  }
+
+  /** A node that is suspect since the transport was offline must send a heartbeat first. */
+  private sawAlive(member: Member, now: number): void {
+    member.wasHeard = false;
+    member.lastSeenAt = now;
+    if (member.isSilent) {
+      this.trust(member);
+    }
+  }
+
+  private trust(member: Member): void {
+    if (member.isSuspect) {
+      member.isSuspect = false;
+      member.isSilent = false;
+      this.addCandidates(member);
+      this.notify('changed', member);
+    }
+  }
+
+  private remember({ info }: Member): void {
+    for (const { name } of info.servings) {
+      if (this.names.size < MOST_NAMES) {
+        this.names.add(name);
       }
     }
   }

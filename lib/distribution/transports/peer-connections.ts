@@ -9,6 +9,8 @@ export interface PeerConnection {
   readonly address: Address;
   /** Resolves when the connection is closed. */
   readonly closed: Promise<void>;
+  /** The bytes received so far. */
+  readonly received: number;
   /** Resolves when there is room for more, if the connection reports it. */
   send(packet: Uint8Array): void | Promise<void>;
   /** Ends the connection and receives nothing more. */

@@ -7,19 +7,10 @@ import { Packer, Unpacker } from './packets.js';
 import { FrameError, Kind, reading, FrameTooLargeError } from './prelude.js';
 import type { WireLimits } from './limits.js';
 import type { Secret } from './signature.js';
-import type { EncodedValue } from './values.js';
+import { type MessageToSend, SendLane } from './send-lane.js';
 
-/** A message to send. */
-export interface MessageToSend {
-  readonly kind: Kind;
-  /** Without a header, the frame has the addresses of both nodes alone. */
-  readonly header?: SentHeader | undefined;
-  /** The number of the call that it belongs to. */
-  readonly call?: number;
-  /** The milliseconds that a request has. */
-  readonly timeout?: number;
-  readonly value?: EncodedValue | undefined;
-}
+/** The most bytes on their way to one node, where its transport does not say. */
+const WINDOW = 8 * 2 ** 20;
 
 /** The content of a received frame, without its value. */
 export interface MessageHead extends Head {
@@ -38,6 +29,8 @@ export interface Message extends MessageHead {
   readonly value: () => unknown;
 }
 
+export type { MessageToSend };
+
 export interface MessengerOptions {
   readonly address: Address;
   readonly transport: ServingTransport;
@@ -47,6 +40,8 @@ export interface MessengerOptions {
   readonly onMessage: (message: Message) => void;
   /** Called for a message that is too large to be read. */
   readonly onTooLarge: (message: MessageHead, error: FrameError) => void;
+  /** Called for each part of a larger frame; its sender is alive. */
+  readonly onFragment?: (from: Address) => void;
   /** Called for bytes that are no message, and for messages that are too large. */
   readonly onInvalidFrame: (error: FrameError) => void;
 }
@@ -58,11 +53,10 @@ export class Messenger {
   private readonly memory = new FrameMemory();
   private readonly noFields = new SentHeader({});
   private packing: { readonly packer: Packer; readonly maxPacket: number } | undefined;
-  /**
-   * By receiver, the sending of its last fragmented frame: a receiver keeps only one unfinished
-   * frame at a time.
-   */
-  private readonly sendQueues = new Map<Address, Promise<unknown>>();
+  /** The messages of calls, by receiver. */
+  private readonly lanes = new Map<Address, SendLane>();
+  /** The number of the last mark. */
+  private marks = 0;
 
   constructor(private readonly options: MessengerOptions) {
     this.unpacker = new Unpacker(options);
@@ -70,18 +64,16 @@ export class Messenger {
   }
 
   /**
-   * Returns the number of bytes sent; a promise of it only where sending takes time.
+   * Returns the number of bytes sent; a promise of it where sending takes time, because other
+   * messages to the node are on their way. Small messages that keep calls and nodes alive do not
+   * wait for others.
    *
    * @throws NodeGoneError when the receiver is known to be gone
    */
   send(to: Address, message: MessageToSend): number | Promise<number> {
-    const frame = this.frame(message, to);
-    const { byteLength } = frame;
-    const sent =
-      byteLength > this.options.transport.maxPacket
-        ? this.sendInOrder(to, frame)
-        : this.sendPacket(to, this.packer.seal(frame), this.free);
-    return sent ? sent.then(() => byteLength) : byteLength;
+    return to === this.options.address || goesPast(message.kind)
+      ? this.sendPast(to, message)
+      : (this.lanes.get(to) ?? this.openLane(to)).send(message);
   }
 
   /** Sends. An error is ignored: the node is gone, which the membership notices. */
@@ -122,9 +114,31 @@ export class Messenger {
     }
   }
 
-  /** Drops the unfinished frames of the sender. */
-  dropFrom(address: Address): void {
+  /** Drops what waits for the node, and the unfinished frames of it. */
+  drop(address: Address): void {
     this.unpacker.dropFrom(address);
+    this.lanes.get(address)?.close();
+    this.lanes.delete(address);
+  }
+
+  /** Returns a mark to the node that has sent it. */
+  returnMark({ from, call }: MessageHead): void {
+    void this.trySend(from, { kind: Kind.marked, call });
+  }
+
+  /** A mark came back. */
+  marked({ from, call }: MessageHead): void {
+    this.lanes.get(from)?.returned(call);
+  }
+
+  /** Sends the marks again that seem to be lost, and forgets nodes that are not known. */
+  remind(isKnown: (address: Address) => boolean): void {
+    for (const [address, lane] of this.lanes) {
+      const hasMoved = lane.remind();
+      if (!isKnown(address) && (!hasMoved || lane.waiting === 0)) {
+        this.drop(address);
+      }
+    }
   }
 
   /** Passes on the header, so that an answer ends the wait of the sender. */
@@ -142,20 +156,37 @@ export class Messenger {
     }
   }
 
-  private async sendInOrder(to: Address, frame: Uint8Array): Promise<void> {
-    const before = this.sendQueues.get(to);
-    const sent = (async () => {
-      await before?.catch(() => {});
-      await this.sendPackets(to, frame);
-    })();
-    this.sendQueues.set(to, sent);
-    try {
-      await sent;
-    } finally {
-      if (this.sendQueues.get(to) === sent) {
-        this.sendQueues.delete(to);
-      }
+  private openLane(to: Address): SendLane {
+    const { transport } = this.options;
+    const lane = new SendLane({
+      to,
+      window: transport.window ?? WINDOW,
+      maxPacket: () => transport.maxPacket,
+      encode: (message) => this.frame(message, to),
+      seal: (frame) => this.packer.seal(frame),
+      fragments: (frame) => this.packer.fragmentsOf(frame),
+      write: (packet, isFrame) => this.sendPacket(to, packet, isFrame ? this.free : undefined),
+      mark: (number = ++this.marks) => {
+        void this.trySend(to, { kind: Kind.mark, call: number });
+        return number;
+      },
+    });
+    this.lanes.set(to, lane);
+    return lane;
+  }
+
+  /** Sends past everything that waits for the node. */
+  private sendPast(to: Address, message: MessageToSend): number | Promise<number> {
+    const frame = this.frame(message, to);
+    const { byteLength } = frame;
+    if (message.of) {
+      message.of.hasLeft = true;
     }
+    const sent =
+      byteLength > this.options.transport.maxPacket
+        ? this.sendPackets(to, frame)
+        : this.sendPacket(to, this.packer.seal(frame), this.free);
+    return sent ? sent.then(() => byteLength) : byteLength;
   }
 
   private async sendPackets(to: Address, frame: Uint8Array): Promise<void> {
@@ -208,12 +239,29 @@ export class Messenger {
   }
 
   private frame(message: MessageToSend, to?: Address): Uint8Array {
+    const { kind, call, deadline = Infinity, value } = message;
     const header = (message.header ?? this.noFields).bytes(this.options.address, to);
-    return frameOf(message, header, this.packer.spare, this.memory.take);
+    const timeout =
+      deadline === Infinity ? deadline : Math.max(0, Math.ceil(deadline - performance.now()));
+    const content = { kind, call, timeout, value };
+    return frameOf(content, header, this.packer.spare, this.memory.take);
   }
 }
 
 function noop(): void {}
+
+const past: ReadonlySet<Kind> = new Set([
+  Kind.credit,
+  Kind.cancel,
+  Kind.check,
+  Kind.inputCredit,
+  Kind.status,
+]);
+
+/** Whether such messages do not wait for others. */
+function goesPast(kind: Kind): boolean {
+  return kind >= Kind.heartbeat || past.has(kind);
+}
 
 function senderOf({ from }: Head['header']): Address {
   if (typeof from !== 'string' || from === '') {

@@ -3,6 +3,7 @@ import type { Address } from '../transport.js';
 import { defaultWireLimits, type WireLimits } from './limits.js';
 import { decodeFrame, encodeFrame, type Spare } from './frame.js';
 import { FrameError, headLength, Kind, packetLength, reading, TRAILER } from './prelude.js';
+import type { Fragments } from './send-lane.js';
 import { isSigned, type Secret, Signer, Verifier } from './signature.js';
 import { UnfinishedFrames } from './unfinished-frames.js';
 import { encodeValue } from './values.js';
@@ -52,9 +53,11 @@ export class Packer {
     if (frame.byteLength <= this.options.maxPacket) {
       return [this.seal(frame)];
     }
-    this.checkSize(frame);
-    const packets = this.fragmentsOf(frame);
-    packets.forEach((packet) => this.signer?.sign(packet));
+    const fragments = this.fragmentsOf(frame);
+    const packets: Uint8Array[] = [];
+    for (let packet = fragments.next(); packet; packet = fragments.next()) {
+      packets.push(packet);
+    }
     return packets;
   }
 
@@ -69,6 +72,32 @@ export class Packer {
     return frame;
   }
 
+  /**
+   * The packets of a frame that is larger than one, each made when it is its turn.
+   *
+   * @throws RequestTooLargeError when the frame is beyond the limits
+   */
+  fragmentsOf(frame: Uint8Array): Fragments {
+    this.checkSize(frame);
+    const { byteLength: total } = frame;
+    const id = this.frames++;
+    let index = 0;
+    const sealed = (place: { id: number; index: number; total: number }, bytes: Uint8Array) => {
+      const packet = this.fragment(place, bytes);
+      this.signer?.sign(packet);
+      return packet;
+    };
+    return {
+      next: () => {
+        const at = index * this.room;
+        return at < total
+          ? sealed({ id, index: index++, total }, frame.subarray(at, at + this.room))
+          : undefined;
+      },
+      abandon: () => sealed({ id, index, total: 0 }, new Uint8Array(0)),
+    };
+  }
+
   private checkSize(frame: Uint8Array): void {
     const { bytes, headerBytes } = this.options.limits ?? defaultWireLimits;
     const head = headLength(frame);
@@ -80,18 +109,6 @@ export class Packer {
           '("bytes" and "headerBytes")',
       );
     }
-  }
-
-  private fragmentsOf(frame: Uint8Array): Uint8Array[] {
-    const { byteLength: total } = frame;
-    const id = this.frames++;
-    const packets: Uint8Array[] = [];
-    for (let at = 0; at < total; at += this.room) {
-      packets.push(
-        this.fragment({ id, index: packets.length, total }, frame.subarray(at, at + this.room)),
-      );
-    }
-    return packets;
   }
 
   private fragment(
@@ -114,6 +131,8 @@ export interface UnpackerOptions {
   readonly now?: (() => number) | undefined;
   /** Milliseconds of a monotonic clock. */
   readonly uptime?: (() => number) | undefined;
+  /** Called for each fragment with its sender. */
+  readonly onFragment?: ((from: Address) => void) | undefined;
 }
 
 /** Assembles frames from packets. */
@@ -121,14 +140,17 @@ export class Unpacker {
   private readonly limits: WireLimits;
   private readonly verifier: Verifier | undefined;
   private readonly unfinished: UnfinishedFrames;
+  private readonly onFragment: ((from: Address) => void) | undefined;
 
   constructor({
     limits = defaultWireLimits,
     secret,
     now = Date.now,
     uptime = () => performance.now(),
+    onFragment,
   }: UnpackerOptions = {}) {
     this.limits = limits;
+    this.onFragment = onFragment;
     this.verifier = secret === undefined ? undefined : new Verifier(secret, now, uptime);
     this.unfinished = new UnfinishedFrames(limits.bytes, uptime);
   }
@@ -162,6 +184,9 @@ export class Unpacker {
       return packet;
     }
     const { header, value } = decodeFrame(packet, { ...fragmentLimits, bytes: this.limits.bytes });
+    if (typeof header['from'] === 'string') {
+      this.onFragment?.(header['from']);
+    }
     return this.unfinished.add(header, value());
   }
 }

@@ -9,7 +9,7 @@ import { truncate } from '../../format.js';
 export const PRELUDE = 32;
 
 /** The version of the frames that this code writes and reads. */
-export const VERSION = 2;
+export const VERSION = 3;
 
 /**
  * The kinds of frames. From a caller to the owner of a serving: 1 to 15; back: 16 to 31; of nodes:
@@ -26,6 +26,8 @@ export const Kind = {
   credit: 4,
   /** The caller no longer waits. */
   cancel: 5,
+  /** The calls that the caller still waits for, with what it has received of each. */
+  check: 6,
   /** The output of a call, which is over. */
   reply: 16,
   /** The next event of a stream. */
@@ -36,12 +38,18 @@ export const Kind = {
   error: 19,
   /** Credit: the owner has room for more elements of the input; 0 if it wants no more. */
   inputCredit: 20,
+  /** What has become of the calls that the owner has, or was asked about by a check. */
+  status: 21,
   /** The state of a node and its servings. */
   heartbeat: 32,
   /** Asks every node that knows the sender for its heartbeat. */
   hello: 33,
   /** A node leaves the cluster. */
   goodbye: 34,
+  /** Sent after some data, with a number. */
+  mark: 35,
+  /** A mark is returned: everything before it was received. */
+  marked: 36,
   /** A part of a frame that is larger than a packet. */
   fragment: 48,
 } as const;

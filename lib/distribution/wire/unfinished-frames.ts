@@ -62,6 +62,11 @@ export class UnfinishedFrames {
     ) {
       throw new FrameError('A fragment that does not name its frame, or has no bytes');
     }
+    if (total === 0) {
+      // Its call is over: no more is sent of it.
+      this.drop(from, id);
+      return undefined;
+    }
     const begun = this.senders.get(from)?.frames.get(id);
     const frame = begun ?? (index === 0 ? this.begin(from, id, total, part) : undefined);
     const follows = frame && index === frame.fragments && total === frame.bytes.length;

@@ -1,5 +1,5 @@
 import { Readable } from 'node:stream';
-import { describe, expect, it } from '@jest/globals';
+import { describe, expect, it, jest } from '@jest/globals';
 import {
   Batch,
   InvalidInputError,
@@ -123,6 +123,32 @@ describe('A call in a cluster', () => {
         UnknownServingError,
       );
     }
+  });
+
+  it('[C4] A serving whose nodes are gone is unavailable, and a name that no node has had fails at once', async () => {
+    const owner = await cluster.node({ servings: [saying('known', 'owner')] });
+    const web = await cluster.node({ discoveryTimeout: 1 });
+    await web.untilNodes('known');
+    while (web.cluster.selector.onlineFor < 2) {
+      await web.cluster.selector.nextChange(1);
+    }
+    // None of these calls waits from here on.
+    const waits = jest.spyOn(web.cluster.selector, 'nextChange');
+
+    expect(await failureOf(web.servings.batchedRun('unknown', 1))).toMatchObject({
+      code: 'SERVING_UNKNOWN',
+      statusCode: 500,
+    });
+    expect(waits).not.toHaveBeenCalled();
+    waits.mockRestore();
+    owner.kill();
+    await web.untilNodes('known', 0);
+
+    expect(await failureOf(web.servings.batchedRun('known', 1))).toMatchObject({
+      code: 'SERVING_UNAVAILABLE',
+      statusCode: 503,
+      message: expect.stringContaining('There is no serving "known" here'),
+    });
   });
 
   it('[11] A call waits for a node that is about to join', async () => {

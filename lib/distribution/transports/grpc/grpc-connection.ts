@@ -1,4 +1,5 @@
 import { EventEmitter, once } from 'node:events';
+import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { type ConnectionOptions, type TlsOptions, createSecureContext } from 'node:tls';
 import { ClientGrpcProxy, type GrpcOptions } from '@nestjs/microservices';
@@ -27,6 +28,9 @@ export interface GrpcCall extends Duplex {
 export const CANCELLED = 1;
 export const INVALID_ARGUMENT = 3;
 
+/** The packets after which a connection is not read before the next turn. */
+const PAUSE_AFTER = 64;
+
 /**
  * A call of `Link` as a connection of two nodes: packets are events `packet`, everything else is
  * `text`. A packet without a listener ends the connection.
@@ -36,16 +40,20 @@ export class GrpcConnection extends EventEmitter {
   readonly closed: Promise<void>;
   /** The reason for its end, if known. */
   failure: unknown;
+  /** The bytes of received packets. */
+  packets = 0;
+  /** The packets received since the last pause. */
+  private sincePause = 0;
   /** The bytes of unsent packets. */
   unsent = 0;
   /** The characters of received text. */
   private text = 0;
   private room: Promise<void> | undefined;
 
-  /** @param cut ends the connection below the call; needed on the server side */
+  /** @param socket the connection below the call, where it is known: on the server side */
   constructor(
     private readonly call: GrpcCall,
-    private readonly cut?: () => void,
+    private readonly socket?: Socket,
   ) {
     super();
     call.on('data', (message: GrpcMessage) => this.take(message));
@@ -54,6 +62,11 @@ export class GrpcConnection extends EventEmitter {
     this.closed = new Promise((resolve) => {
       ['end', 'error', 'cancelled', 'close'].forEach((event) => call.once(event, () => resolve()));
     });
+  }
+
+  /** The bytes received so far, parts of packets included where the socket is known. */
+  get received(): number {
+    return this.packets + (this.socket?.bytesRead ?? 0);
   }
 
   /** Sends a request to the other end; resolves with the answer. */
@@ -100,7 +113,7 @@ export class GrpcConnection extends EventEmitter {
     }
     if (this.unsent > 0) {
       // The status would wait behind unread data.
-      this.cut?.();
+      this.socket?.destroy();
     }
   }
 
@@ -118,7 +131,18 @@ export class GrpcConnection extends EventEmitter {
       } else {
         this.emit('text', text);
       }
-    } else if (frame && !this.emit('packet', frame)) {
+      return;
+    }
+    this.packets += frame?.byteLength ?? 0;
+    if (++this.sincePause === PAUSE_AFTER) {
+      // A burst must leave turns for timers, and for what is to be sent.
+      this.call.pause();
+      setImmediate(() => {
+        this.sincePause = 0;
+        this.call.resume();
+      });
+    }
+    if (frame && !this.emit('packet', frame)) {
       this.refuse('A packet on a connection that is no link');
     }
   }
@@ -188,6 +212,10 @@ export class GrpcLink implements PeerConnection {
   ) {
     connection.on('packet', receive);
     this.closed = connection.closed;
+  }
+
+  get received(): number {
+    return this.connection.received;
   }
 
   send(packet: Uint8Array): void | Promise<void> {

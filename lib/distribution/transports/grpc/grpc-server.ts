@@ -46,7 +46,7 @@ export class GrpcServer extends ServerGrpc {
     const pattern = this.createPattern('Nodes', 'Link', GrpcMethodStreamingType.PT_STREAMING);
     this.addHandler(pattern, async (call: IncomingCall) => {
       const socket = this.socketOf(call.getPeer());
-      const connection = new GrpcConnection(call, () => socket?.destroy());
+      const connection = new GrpcConnection(call, socket);
       if (socket) {
         this.calls.set(socket, connection);
       }

@@ -68,6 +68,8 @@ const NOTHING = Buffer.alloc(0);
  */
 export class RedisTransport implements ServingTransport {
   readonly maxPacket = 256 * 1024;
+  /** Redis ends the connection of a node for which 32 MB wait, of all nodes that send to it. */
+  readonly window = 4 * 2 ** 20;
   private readonly server: PacketServer;
   private own: Pick<TransportContext, 'namespace' | 'address'> = { namespace: '', address: '' };
   private publisher: Connection | undefined;

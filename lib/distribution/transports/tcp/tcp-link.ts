@@ -104,6 +104,10 @@ export class TcpLink implements PeerConnection {
     });
   }
 
+  get received(): number {
+    return this.socket.bytesRead;
+  }
+
   /** Packets of one turn are sent together. */
   send(packet: Uint8Array, free?: (packet: Uint8Array) => void): void {
     if (!this.isCorked) {

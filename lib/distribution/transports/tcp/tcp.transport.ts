@@ -142,6 +142,10 @@ export class TcpTransport implements ServingTransport {
     }
   }
 
+  received(address: Address): number | undefined {
+    return this.links?.get(address)?.received;
+  }
+
   drop(address: Address): void {
     this.links?.get(address)?.destroy();
   }

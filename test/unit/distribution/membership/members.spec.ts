@@ -40,6 +40,35 @@ const serving = (rest: Partial<ServingStatus>): Partial<NodeInfo> => ({
 });
 
 describe('Members', () => {
+  it('[C2] A node of which anything is received stays, and is picked again, without a heartbeat', () => {
+    beat('a', 1, 0);
+    beat('b', 1, 0);
+    checkUntil(2500, 1000);
+    expect(picked()).toEqual([]);
+
+    for (let time = 3000; time <= 12_000; time += 500) {
+      members.hear('a-1');
+      members.hear('nobody');
+      members.checkSilence(time - 250);
+    }
+
+    expect(known()).toEqual(['a-1']);
+    expect(picked()).toEqual(['a 1']);
+  });
+
+  it('[C2] After an outage only a heartbeat shows that a node is back', () => {
+    beat('a', 1, 0);
+    members.freeze(true, 100);
+    members.freeze(false, 200);
+
+    members.hear('a-1');
+    members.checkSilence(300);
+    expect(picked()).toEqual([]);
+    beat('a', 2, 400);
+
+    expect(picked()).toEqual(['a 1']);
+  });
+
   it('[11] Nodes with a heartbeat are known, and those that serve are picked', () => {
     beat('a', 1, 0);
     beat('b', 1, 0, {

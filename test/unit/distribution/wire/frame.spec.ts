@@ -55,8 +55,8 @@ const golden = {
   },
   header: { id: 7, name: 'm' },
   bytes: [
-    // 0 "SV", version 2; a request, no flags, 4 blocks; 19 bytes of header, 232 of body
-    '00535602 01000400 13000000 e8000000',
+    // 0 "SV", version 3; a request, no flags, 4 blocks; 19 bytes of header, 232 of body
+    '00535603 01000400 13000000 e8000000',
     // Call 9, with 1500 ms
     '0000000000002240 0000000000709740',
     // {"id":7,"name":"m"}
@@ -245,7 +245,7 @@ describe('decodeFrame', () => {
     bytes[3] = 1;
 
     expect(() => decodeFrame(bytes, limits)).toThrow(
-      new FrameError('A frame of version 1; only version 2 is understood here'),
+      new FrameError('A frame of version 1; only version 3 is understood here'),
     );
   });
 

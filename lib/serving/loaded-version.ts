@@ -77,6 +77,12 @@ export class LoadedVersion implements Closable {
     return this.parts.events;
   }
 
+  /** The share of calls of a canary, or of copies of a shadow. */
+  get currentShare(): number | undefined {
+    const { role, share, shadow } = this;
+    return role === 'canary' ? share : role === 'shadow' ? shadow?.share : undefined;
+  }
+
   get next(): VersionPlan['next'] {
     return this.parts.next;
   }
@@ -105,13 +111,13 @@ export class LoadedVersion implements Closable {
   }
 
   get status(): VersionStatus {
-    const { label: version, role, share, shadow, queued, partitions } = this;
+    const { label: version, role, currentShare, shadow, queued, partitions } = this;
     const counters = this.parts.events.counters.now;
     return {
       version,
       role,
-      ...(role === 'canary' && { share }),
-      ...(role === 'shadow' && shadow && { share: shadow.share, comparison: shadow.comparison }),
+      ...(currentShare !== undefined && { share: currentShare }),
+      ...(role === 'shadow' && shadow && { comparison: shadow.comparison }),
       counters,
       queued,
       partitions,

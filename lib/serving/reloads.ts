@@ -16,6 +16,8 @@ export class Reloads {
   private lastLabel: number;
   private loading: { readonly label: string; readonly done: Promise<unknown> } | undefined;
   private watch: FileWatch | undefined;
+  /** Makes the version that was active before the present one. */
+  private before: (() => VersionPlan) | undefined;
   /** The versions of the definition are loaded. */
   private begun: Promise<void> | undefined;
 
@@ -37,9 +39,16 @@ export class Reloads {
   }
 
   /** The load of the boot has no limit: it may fetch a model, as that of the first version may. */
-  private async load(options: ReloadOptions, limit?: number): Promise<ServingVersion> {
-    const { canary, shadow } = options;
-    const version = this.versionOf(this.planOf(options), shadow !== undefined);
+  private load(options: ReloadOptions, limit?: number): Promise<ServingVersion> {
+    return this.loadPlan(this.planOf(options), options, limit);
+  }
+
+  private async loadPlan(
+    plan: VersionPlan,
+    { canary, shadow }: ReloadOptions,
+    limit?: number,
+  ): Promise<ServingVersion> {
+    const version = this.versionOf(plan, shadow !== undefined);
     const { label } = version;
     const done = this.versions.load(version, limit);
     this.loading = { label, done };
@@ -62,10 +71,17 @@ export class Reloads {
 
   /** The version as its owner changes it. */
   handleOf(version: LoadedVersion): ServingVersion {
+    const { versions } = this;
     return {
       version: version.label,
+      get share() {
+        return version.currentShare;
+      },
+      set share(share) {
+        versions.setShare(version, share);
+      },
       promote: () => this.promote(version),
-      rollback: async () => this.versions.rollback(version),
+      rollback: () => this.rollback(version),
     };
   }
 
@@ -104,8 +120,25 @@ export class Reloads {
   }
 
   private async promote(version: LoadedVersion): Promise<void> {
+    const { active } = this.versions;
     await this.versions.promote(version);
+    if (active !== version) {
+      // Not the version itself, which would stay in memory.
+      const { label, next } = active;
+      this.before = next && (() => next({ version: label }));
+    }
     this.follow();
+  }
+
+  private async rollback(version: LoadedVersion): Promise<void> {
+    const { versions, before } = this;
+    if (version !== versions.active || !before) {
+      versions.rollback(version);
+      return;
+    }
+    this.checkIdle();
+    await this.loadPlan(before(), {}, versions.active.options.recovery.restartTimeout);
+    this.before = undefined;
   }
 
   private async reloadChanged(file: string): Promise<void> {
@@ -135,9 +168,20 @@ export class Reloads {
     }
   }
 
+  /** @throws InvalidServingError while a version loads */
+  private checkIdle(): void {
+    const { serving, loading } = this;
+    if (loading) {
+      throw new InvalidServingError(
+        `Serving "${serving}" is loading version "${loading.label}"; reload again once that has ` +
+          'ended',
+      );
+    }
+  }
+
   /** @throws InvalidServingError for options that make no version */
   private planOf(options: ReloadOptions): VersionPlan {
-    const { serving, versions, loading } = this;
+    const { serving, versions } = this;
     const { active } = versions;
     checkOptions(`The reload of serving "${serving}"`, options, rules);
     const { canary, shadow, model, version = String(this.lastLabel + 1) } = options;
@@ -148,12 +192,7 @@ export class Reloads {
           'application',
       );
     }
-    if (loading) {
-      throw new InvalidServingError(
-        `Serving "${serving}" is loading version "${loading.label}"; reload again once that has ` +
-          'ended',
-      );
-    }
+    this.checkIdle();
     if (active.options.runner === 'endpoint' && options.version === undefined) {
       throw new InvalidServingError(
         `Serving "${serving}" runs the model of a server, which has its own versions; name one: ` +

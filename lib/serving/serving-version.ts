@@ -38,6 +38,13 @@ export interface ServingVersion {
   /** Its label. */
   readonly version: string;
   /**
+   * The share of calls of a canary, or of copies of a shadow, from 0 to 1; may be set. Tenants that a
+   * canary has keep it while its share grows. Undefined for other versions.
+   *
+   * @throws InvalidServingError when it is set on another version, or to another number
+   */
+  share: number | undefined;
+  /**
    * Makes it the active version: it gets all calls from now on. The one before is freed when its
    * calls have ended.
    *
@@ -45,9 +52,12 @@ export interface ServingVersion {
    */
   promote(): Promise<void>;
   /**
-   * Gives it no more calls; it is freed when its calls have ended.
+   * Gives it no more calls; it is freed when its calls have ended. Of the active version: loads the
+   * one before it again, from its file as it is now, and promotes that.
    *
-   * @throws InvalidServingError when it is the active version, or has ended
+   * @throws InvalidServingError when it has ended, or is the active version and no other was active
+   * before
+   * @throws ServingLoadError when the version before cannot be loaded; the active one goes on
    */
   rollback(): Promise<void>;
 }

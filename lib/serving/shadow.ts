@@ -23,7 +23,7 @@ export class Shadow {
 
   constructor(
     private readonly version: LoadedVersion,
-    readonly share: number,
+    public share: number,
   ) {}
 
   get comparison(): ShadowComparison {

@@ -2,6 +2,8 @@ import { Logger } from '@nestjs/common';
 import type { CallOptions } from '../context/call-options.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
 import { InvalidServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
+import { share } from '../definition/option-rules.js';
+import { formatValue } from '../format.js';
 import { placeOf } from './canary.js';
 import type { LoadedVersion } from './loaded-version.js';
 import { Shadow } from './shadow.js';
@@ -120,6 +122,31 @@ export class Versions implements Closable {
   addCanary(version: LoadedVersion, share: number): void {
     version.role = 'canary';
     version.share = share;
+    this.chooseCanaries();
+  }
+
+  /**
+   * Changes the share of a canary or of a shadow.
+   *
+   * @throws InvalidServingError for another version, or another number
+   */
+  setShare(version: LoadedVersion, value: number | undefined): void {
+    const { name } = this.callbacks;
+    const owner = `Serving "${name}", version "${version.label}"`;
+    if (version.currentShare === undefined) {
+      throw new InvalidServingError(
+        `${owner}: it is neither a canary nor a shadow, and has no share of the calls`,
+      );
+    }
+    if (!share.check(value)) {
+      throw new InvalidServingError(
+        `${owner}: share is ${formatValue(value)}; allowed is ${share.allowed}`,
+      );
+    }
+    version.share = value as number;
+    if (version.shadow) {
+      version.shadow.share = version.share;
+    }
     this.chooseCanaries();
   }
 

@@ -420,7 +420,75 @@ describe('Versions of a serving', () => {
       expect(new Set(await labelsOf(replies))).toEqual(new Set(['2']));
       expect(versions.open).toEqual(['2']);
       await expect(canary.promote()).resolves.toBeUndefined();
-      await expect(canary.rollback()).rejects.toThrow('is the active one');
+      await expect(serving.version('2').promote()).resolves.toBeUndefined();
+    });
+
+    it('[N15] The share of a canary changes while it runs, and its tenants stay', async () => {
+      const { serving } = await startVersions();
+      const canary = await serving.reload({ canary: 0.05 });
+      const tenants = Array.from({ length: 400 }, (_, i) => `t${i}`);
+      const taken = async (): Promise<Set<string>> => {
+        const labels = await labelsOf(tenants.map((tenant) => serving.batchedRun('a', { tenant })));
+        return new Set(tenants.filter((_, i) => labels[i] === '2'));
+      };
+
+      const few = await taken();
+      serving.version('2').share = 0.2;
+      const more = await taken();
+      canary.share = 1;
+
+      expect(serving.versions().at(-1)).toMatchObject({ version: '2', share: 1 });
+      expect((await taken()).size).toBe(400);
+      expect([...few].filter((tenant) => !more.has(tenant))).toEqual([]);
+      expect([few.size > 5, more.size > 2 * few.size]).toEqual([true, true]);
+      canary.share = 0;
+      expect((await taken()).size).toBe(0);
+    });
+
+    it('[N15] A share that is no number from 0 to 1, or of a version without one, is refused', async () => {
+      const { serving } = await startVersions();
+      const canary = await serving.reload({ canary: 0.5 });
+
+      expect(() => (canary.share = 2)).toThrow(
+        'Serving "net", version "2": share is 2; allowed is a number from 0 to 1',
+      );
+      expect(() => (serving.version('1').share = 0.5)).toThrow(
+        'version "1": it is neither a canary nor a shadow, and has no share of the calls',
+      );
+      expect([canary.share, serving.version('1').share]).toEqual([0.5, undefined]);
+    });
+
+    it('[N15] Rollback of a promoted version loads the one before again, and loses no call', async () => {
+      const { versions, serving } = await startVersions();
+      const canary = await serving.reload({ canary: 0.1 });
+      await canary.promote();
+      await later(FREED);
+      versions.hold('load 1');
+
+      const back = canary.rollback();
+      await turn();
+      expect(await serving.batchedRun('a')).toBe('2:a');
+      await expect(serving.reload()).rejects.toThrow('is loading version "1"');
+      versions.release('load 1');
+      await back;
+
+      expect(await serving.batchedRun('b')).toBe('1:b');
+      await later(FREED);
+      expect(roles(serving)).toEqual(['1 active']);
+      // One step back, and no further.
+      await expect(serving.version('1').rollback()).rejects.toThrow('is the active one');
+    });
+
+    it('[N15] A version before that cannot be loaded leaves the promoted one', async () => {
+      const { versions, serving } = await startVersions();
+      const { version } = await serving.reload();
+      await later(FREED);
+      versions.fail('load 1', new Error('no file'));
+
+      await expect(serving.version(version).rollback()).rejects.toThrow('no file');
+
+      expect(await serving.batchedRun('a')).toBe('2:a');
+      expect(roles(serving)).toEqual(['2 active']);
     });
 
     it('[17.3] Rollback takes the calls from the canary, which is freed', async () => {

@@ -12,7 +12,12 @@ import {
 } from '../errors.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import { axesOf } from '../partitions/onnx/model-signature.js';
-import { type Partition, RevokedError, RejectedRowsError } from '../partitions/partition.js';
+import {
+  type Partition,
+  RejectedRowsError,
+  ReplyTooLargeError,
+  RevokedError,
+} from '../partitions/partition.js';
 import { batchObserver, type EventHub } from '../events/event-hub.js';
 import { BatchRun } from './batch-run.js';
 import { inOriginOf } from '../context/caller-context.js';
@@ -146,7 +151,9 @@ export class BatchRunner {
     if (this.opened.throwsAsIs) {
       return cause;
     }
-    if (isA(cause, InvalidOutputError)) {
+    // A subclass: the retry policy looks for it.
+    const isTooLarge: boolean = isA(cause, ReplyTooLargeError);
+    if (isA(cause, InvalidOutputError) && !isTooLarge) {
       return new InvalidOutputError(`Serving "${this.name}": ${cause.message}`, { cause });
     }
     return isServingError(cause) ? cause : this.failedBatch(cause, size);

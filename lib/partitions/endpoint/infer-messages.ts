@@ -74,15 +74,33 @@ export function outputsOf(
     const tensors = fromGrpcTensors({ tensors: outputs, raw }, context);
     const entries = names.map((name) => {
       const tensor = tensors.get(name) ?? context.fail('is missing', name);
-      const { type } = ports.find((port) => port.name === name)!;
-      return tensor.type === type
+      const port = ports.find((each) => each.name === name)!;
+      if (tensor.type !== port.type) {
+        return context.fail(`is ${tensor.type} and must be ${port.type}`, name);
+      }
+      return isOfShape(tensor, port)
         ? ([name, tensor] as const)
-        : context.fail(`is ${tensor.type} and must be ${type}`, name);
+        : context.fail(
+            `has the shape [${tensor.dims.join(', ')}], and the server stated [${port.shape
+              .map((size) => (typeof size === 'number' ? size : -1))
+              .join(', ')}]`,
+            name,
+          );
     });
     return Object.fromEntries(entries);
   } catch (cause) {
     throw isA(cause, InvalidInputError) ? new InvalidOutputError(cause.message, { cause }) : cause;
   }
+}
+
+/**
+ * True if the tensor has the stated sizes, or none were stated. The number of rows is checked with the
+ * batch.
+ */
+function isOfShape({ dims }: Tensor, { shape, batchAxis }: ModelPort): boolean {
+  const isOfSize = (size: number | string, axis: number): boolean =>
+    axis === batchAxis || typeof size !== 'number' || dims[axis] === size;
+  return shape.length === 0 || (dims.length === shape.length && shape.every(isOfSize));
 }
 
 /** Whether nothing else refers to the memory of the tensors: they were copied out of the answer. */

@@ -518,6 +518,7 @@ describe('a serving with an endpoint', () => {
   it('[19.7] runs a batch in halves that is too large for a message of the server', async () => {
     const endpoint = await open({ 'grpc.max_receive_message_length': 300 });
     endpoint.script.inputs = [{ name: 'x', datatype: 'FP32', shape: [-1, 40] }];
+    endpoint.script.outputs = [{ name: 'y', datatype: 'FP32', shape: [-1, 40] }];
     const serving = await serve(endpoint, { batchTimeout: 10 });
     const [one, two] = await Promise.all([1, 2].map(() => serving.batchedRun(wide(40))));
     expect([one!.y!.data[0], two!.y!.data[0]]).toEqual([6, 6]);
@@ -567,6 +568,22 @@ describe('a serving with an endpoint', () => {
         raw_output_contents: [Buffer.alloc(16)],
       },
       /axis 0 must have the 1 rows/,
+    ],
+    [
+      '[P9] of another size',
+      {
+        outputs: [{ name: 'y', datatype: 'FP32', shape: [1, 3] }],
+        raw_output_contents: [Buffer.alloc(12)],
+      },
+      /"outputs.y" in .* has the shape \[1, 3\], and the server stated \[-1, 2\]/,
+    ],
+    [
+      '[P9] of another rank',
+      {
+        outputs: [{ name: 'y', datatype: 'FP32', shape: [1, 2, 1] }],
+        raw_output_contents: [Buffer.alloc(8)],
+      },
+      /"outputs.y" in .* has the shape \[1, 2, 1\]/,
     ],
     [
       'of a negative shape',

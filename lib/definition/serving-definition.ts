@@ -406,21 +406,21 @@ export interface ServingOptions<
   /** Calls of other nodes, with `ServingClusterModule`. */
   readonly distribution?: ServingDistributionOptions<Input, Output>;
   /**
-   * Turns a caller's input into rows: on the caller's side, once per call. An error fails that call
+   * Turns a caller's input into rows: once per call, in the application that has the serving. An error fails that call
    * alone.
    *
    * @default the input is the rows
    */
   preprocess?(input: Input): PreprocessResult<Info> | Promise<PreprocessResult<Info>>;
   /**
-   * Shapes the reply from the output of the call's own rows: on the caller's side, once per call;
+   * Shapes the reply from the output of the call's own rows: once per call, in the application that has the serving;
    * for a stream, each output.
    *
    * @default the output is the reply
    */
   postprocess?(output: Result, context: PostprocessContext<Info>): Output | Promise<Output>;
   /**
-   * Shapes a stream as a whole, in place of `postprocess`: on the caller's side, once per call. It
+   * Shapes a stream as a whole, in place of `postprocess`: once per call, in the application that has the serving. It
    * gets the events as an async iterable and returns the consumer's, as an async iterable (such as
    * an async generator) or an Observable.
    *

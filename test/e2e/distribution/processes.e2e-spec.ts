@@ -36,7 +36,7 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
     expect(shares[3]).toBe(0);
   });
 
-  it("[11] Calls are preprocessed in the caller's process and postprocessed in the owner's", async () => {
+  it("[11] [C5] Calls are preprocessed in the caller's process and postprocessed in the owner's", async () => {
     const owner = await node({ servings: [{ name: 'sides', as: 'sides' }] });
     const web = await client();
     await web.untilNodes('sides', 1);

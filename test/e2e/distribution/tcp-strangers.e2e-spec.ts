@@ -1,6 +1,7 @@
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
-import { describe, expect, it } from '@jest/globals';
+import { describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';
 import { hmacOf } from '../../../lib/distribution/transports/handshake.js';
@@ -16,9 +17,29 @@ import {
 } from '../../fixtures/async/recording-receiver.js';
 import { has, useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';
 
-const { start, clientOf, closing } = useTcpNodes();
+const { start, clientOf, connectTo, closing } = useTcpNodes();
 
 describe('strangers', () => {
+  it('[C6] A connection that breaks is logged in one line, without an exception', async () => {
+    const warnings = recordWarnings();
+    const errors: unknown[] = [];
+    const logged = jest
+      .spyOn(Logger.prototype, 'error')
+      .mockImplementation((...message: unknown[]) => void errors.push(message));
+    const node = await start('a');
+    const socket = await connectTo(node);
+
+    socket.write('x'.repeat(64));
+    await once(socket, 'close');
+    await until(() => warnings.length + errors.length > 0);
+    logged.mockRestore();
+
+    expect(errors).toEqual([]);
+    expect(warnings).toEqual([
+      'A connection to this node broke: The invalid received message from tcp server',
+    ]);
+  });
+
   it('[11] Without the secret there is no connection in either direction', async () => {
     const warnings = recordWarnings();
     const a = await start('a', { secret: 'one' });

@@ -58,11 +58,6 @@ function assertNetworkPeer(peer: Peer): asserts peer is Exclude<Peer, SocketEndp
 
 /** Milliseconds for peers to read what was sent, when a node stops. */
 const FLUSH = 5_000;
-/**
- * The bytes that the other end may send ahead. With those of HTTP/2, 64 KiB, a link with much delay
- * would carry little.
- */
-const FLOW_WINDOW = 8 * 2 ** 20;
 /** Upper bound of the bytes around a packet in a message. */
 const AROUND = 4 * 1024;
 
@@ -87,7 +82,6 @@ export class GrpcTransport implements ServingTransport {
     this.side = {
       ...(keepalive && { keepalive }),
       channelOptions: {
-        'grpc-node.flow_control_window': FLOW_WINDOW,
         ...channelOptions,
         'grpc.max_receive_message_length': most,
         'grpc.max_send_message_length': most,

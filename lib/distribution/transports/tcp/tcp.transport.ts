@@ -4,7 +4,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { Logger } from '@nestjs/common';
 import { ServerTCP, type TcpContext } from '@nestjs/microservices';
 import type { Observable } from 'rxjs';
-import { InvalidServingError } from '../../../errors.js';
+import { InvalidServingError, messageOf } from '../../../errors.js';
 import { formatValue } from '../../../format.js';
 import {
   type Address,
@@ -25,6 +25,7 @@ import { closeUnlessLinked, HANDSHAKE_BYTES, HANDSHAKE_TIMEOUT, Handshake } from
 import { PeerConnections } from '../peer-connections.js';
 import { servingPattern, checkSize } from '../names.js';
 import type { TcpOptions } from '../nest-types.js';
+import { RateLimitedLogger } from '../../membership/membership-log.js';
 import { jsonAnswer } from '../../json/json-handlers.js';
 import { type DialOptions, dialByTcp, TcpLink } from './tcp-link.js';
 import { checkSocketPath, removeStaleSocket } from '../socket-path.js';
@@ -195,10 +196,10 @@ export class TcpTransport implements ServingTransport {
   }
 
   /** With a secret, only nodes may connect, and all their text is that of the handshake. */
-  private createServer(host: string): ServerTCP {
+  private createServer(host: string): PlainServer {
     const { port = 0, tlsOptions } = this.options;
     const mostText = this.settings.secret === undefined ? Infinity : HANDSHAKE_BYTES;
-    return new ServerTCP({
+    return new PlainServer({
       ...this.options,
       socketClass: packetSocket(this.maxPacket, mostText, this.options),
       host,
@@ -238,6 +239,15 @@ export class TcpTransport implements ServingTransport {
       this.expected.add(socket);
       closeUnlessLinked(socket, () => this.links?.uses(socket) === true);
     }
+  }
+}
+
+/** Nest's server, which logs a broken connection in one line instead of an exception's stack. */
+class PlainServer extends ServerTCP {
+  private readonly warnings = new RateLimitedLogger(new Logger('ServingTransport'));
+
+  override handleError(error: unknown): void {
+    this.warnings.warn(`A connection to this node broke: ${messageOf(error)}`);
   }
 }
 

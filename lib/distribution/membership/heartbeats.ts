@@ -30,6 +30,8 @@ export class Heartbeats {
   private isEnded = false;
   private outages = 0;
   private seq = 0;
+  private checkedAt = performance.now();
+  private wasLate = false;
   /** Replies since the last heartbeat. */
   private replies = 0;
   private next: NodeJS.Timeout | undefined;
@@ -114,9 +116,20 @@ export class Heartbeats {
     return { id, epoch, address, outages, seq: ++this.seq, state, ...describe() };
   }
 
+  /**
+   * A check that is late is left out, though not two in a row: this process was busy, and may not
+   * have read everything that arrived meanwhile.
+   */
+  private isLate(): boolean {
+    const now = performance.now();
+    const isLate = !this.wasLate && now - this.checkedAt > this.options.heartbeat;
+    this.checkedAt = now;
+    return (this.wasLate = isLate);
+  }
+
   private dropSilentNodes(): void {
     const { members, transport } = this.options;
-    if (this.isEnded) {
+    if (this.isEnded || this.isLate()) {
       return;
     }
     for (const member of members.all) {

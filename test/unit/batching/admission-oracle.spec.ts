@@ -12,8 +12,8 @@ import {
 const { seed = 1 } = fc.readConfigureGlobal();
 const isRandom = seed !== 1;
 
-/** Loads of which one run takes seconds of processor time. */
-const slow = ['400 callers', '64 callers'];
+/** Loads and promises of which one run takes seconds of processor time. */
+const slow = ['400 callers', '64 callers', 'timeout 200'];
 
 const percent = (share: number): string => (100 * share).toFixed(1).padStart(5);
 
@@ -41,7 +41,7 @@ const exceptions: readonly {
     curve: ['drifting', 'slow for a while'],
     load: Object.keys(loads),
     why: 'The other scheduler knows a change of the speed before its first batch.',
-    bounds: { answered: 0.6, kept: 0.85 },
+    bounds: { answered: 0.5, kept: 0.85 },
   },
   {
     curve: Object.keys(curves),
@@ -69,7 +69,9 @@ describe('Admission beside a scheduler that knows every run time', () => {
     async (curve) => {
       const lines: string[] = [];
       const misses: string[] = [];
-      for (const promise of Object.keys(promises)) {
+      for (const promise of Object.keys(promises).filter(
+        (name) => isRandom || !slow.includes(name),
+      )) {
         for (const load of Object.keys(loads).filter((name) => isRandom || !slow.includes(name))) {
           const { possible, share, kept } = await outcomeOf({ curve, load, promise, seed });
           const bounds = boundsOf(curve, load);

@@ -16,8 +16,12 @@ interface FastifyInstance {
     type: string,
     parser: (request: unknown, payload: unknown, done: (error: null) => void) => void,
   ): void;
-  hasRoute(route: FastifyRoute): boolean;
+  readonly initialConfig: RouterOptions & { readonly routerOptions?: RouterOptions };
   route(route: FastifyRoute): void;
+}
+
+interface RouterOptions {
+  readonly ignoreTrailingSlash?: boolean;
 }
 
 interface FastifyRoute {
@@ -49,13 +53,14 @@ export function leaveBodiesUnparsed(adapter: HttpServer, prefixes: () => readonl
       done();
     });
     // As on Express, a path may end with a slash. Fastify adds the routes of HEAD itself.
-    fastify.addHook('onRoute', (route) => {
-      const ofProtocol = routesBehind(prefixes());
-      const withSlash = { ...route, url: `${route.url}/` };
-      if (route.method !== 'HEAD' && ofProtocol.test(route.url) && !fastify.hasRoute(withSlash)) {
-        fastify.route(withSlash);
-      }
-    });
+    const { initialConfig } = fastify;
+    if (!initialConfig.routerOptions?.ignoreTrailingSlash && !initialConfig.ignoreTrailingSlash) {
+      fastify.addHook('onRoute', (route) => {
+        if (route.method !== 'HEAD' && routesBehind(prefixes()).test(route.url)) {
+          fastify.route({ ...route, url: `${route.url}/` });
+        }
+      });
+    }
     fastify.addContentTypeParser(PRIVATE_TYPE, (_request, _payload, done) => done(null));
   } else {
     adapter.use((request: IncomingMessage, _response: unknown, next: () => void) => {

@@ -234,7 +234,7 @@ describe('The gRPC door of the Open Inference Protocol', () => {
     });
     const jpeg = Buffer.from([0xff, 0xd8, 0xff, 0xe0, 0, 0x10]);
     const raw = Buffer.concat([Buffer.from([6, 0, 0, 0]), jpeg]);
-    const image = { name: 'image', datatype: 'BYTES', shape: [1, 1] };
+    const input = { name: 'image', datatype: 'BYTES', shape: [1, 1] };
     const send = async (request: object) => {
       const reply = call(client, 'ModelInfer', { model_name: 'held', ...request });
       const failed = failureOf(reply).then((error) => error && Promise.reject(error as Error));
@@ -245,8 +245,8 @@ describe('The gRPC door of the Open Inference Protocol', () => {
       return (await reply).raw_output_contents;
     };
 
-    expect(await send({ inputs: [image], raw_input_contents: [raw] })).toEqual([raw]);
-    expect(await send({ inputs: [{ ...image, contents: { bytes_contents: [jpeg] } }] })).toEqual([
+    expect(await send({ inputs: [input], raw_input_contents: [raw] })).toEqual([raw]);
+    expect(await send({ inputs: [{ ...input, contents: { bytes_contents: [jpeg] } }] })).toEqual([
       raw,
     ]);
   });

@@ -31,7 +31,7 @@ export const jsonLimits: JsonLimits = {
  */
 export function callInputOf(inputs: ModelInputs, request: InferenceRequest): CallInput {
   const { ports } = inputs;
-  checkTensors(ports, request);
+  checkTensors(inputs, request);
   const tensors = ports.map(({ name }) => request.inputs.get(name)!);
   switch (inputs.form) {
     case 'json':
@@ -49,7 +49,7 @@ function containerOf(ports: readonly Port[], tensors: readonly Tensor[]): Contai
     : Object.fromEntries(ports.map(({ name }, i) => [name, tensors[i]!]));
 }
 
-function checkTensors(ports: readonly Port[], { model, inputs }: InferenceRequest): void {
+function checkTensors({ form, ports }: ModelInputs, { model, inputs }: InferenceRequest): void {
   const fail = (what: string): never => {
     throw new InvalidInputError(`Model "${model}" takes [${describePorts(ports)}]: ${what}`);
   };
@@ -57,7 +57,7 @@ function checkTensors(ports: readonly Port[], { model, inputs }: InferenceReques
   for (const port of ports) {
     const { name, batchAxis } = port;
     const tensor = inputs.get(name) ?? fail(`the input "${name}" is missing`);
-    const fault = faultOf(port, tensor);
+    const fault = faultOf(port, tensor, form);
     if (fault !== undefined) {
       fail(`the input "${name}" ${fault}`);
     }
@@ -76,16 +76,31 @@ function checkTensors(ports: readonly Port[], { model, inputs }: InferenceReques
   }
 }
 
-function faultOf({ type, shape }: Port, tensor: Tensor): string | undefined {
+function faultOf(
+  { type, shape }: Port,
+  tensor: Tensor,
+  form: ModelInputs['form'],
+): string | undefined {
   if (tensor.type !== type) {
     return `is ${datatypeOf(tensor.type)} and must be ${datatypeOf(type)}`;
   }
   const { dims } = tensor;
+  // Clients of Triton send texts with an axis of length 1 behind that of the rows.
+  const isColumn = form !== 'tensors' && dims.length === 2 && dims[1] === 1;
   const fits =
     dims.length === shape.length && shape.every((size, axis) => size === -1 || size === dims[axis]);
-  return fits
-    ? undefined
-    : `has the shape [${dims.join(', ')}] and must have [${shape.join(', ')}], -1 being any size`;
+  if (fits || isColumn) {
+    const binary = type === 'string' && form !== 'columns' ? binaryIn(tensor) : -1;
+    return binary === -1
+      ? undefined
+      : `has the element ${binary}, which is not UTF-8; only inputs that are declared as BYTES take other bytes`;
+  }
+  return `has the shape [${dims.join(', ')}] and must have [${shape.join(', ')}], -1 being any size`;
+}
+
+/** The index of the first element that is no text, or -1. */
+function binaryIn({ data }: Tensor): number {
+  return (data as string[]).findIndex((element) => typeof element !== 'string');
 }
 
 /** Each element is a row in JSON; with the `content_type` "str" it is the row itself. */

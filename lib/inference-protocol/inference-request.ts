@@ -14,6 +14,7 @@ export interface InferenceRequest {
   readonly version?: string | undefined;
   readonly id?: string | undefined;
   readonly parameters: Parameters;
+  /** Elements of BYTES that are not UTF-8 are Uint8Arrays in a tensor of strings. */
   readonly inputs: ReadonlyMap<string, Tensor>;
   /** The parameters of inputs that have some. */
   readonly inputParameters?: ReadonlyMap<string, Parameters>;
@@ -37,6 +38,7 @@ export interface InferenceReply {
   readonly version: string;
   /** That of the request; undefined where it is empty. */
   readonly id: string | undefined;
+  /** Binary elements of BYTES are Uint8Arrays in a tensor of strings. */
   readonly outputs: ReadonlyMap<string, Tensor>;
 }
 

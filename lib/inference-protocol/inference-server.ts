@@ -1,6 +1,7 @@
 import {
   NotImplementedException,
   type OnApplicationShutdown,
+  type OnModuleDestroy,
   type OnModuleInit,
 } from '@nestjs/common';
 import type { ModuleRef } from '@nestjs/core';
@@ -50,7 +51,9 @@ const EXTENSIONS = [
 const REPOSITORY = ['model_repository', 'model_repository(unload_dependents)'];
 
 /** All calls of the protocol, for every door. */
-export class InferenceServer implements OnModuleInit, OnApplicationShutdown {
+export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplicationShutdown {
+  /** Whether the application shuts down. */
+  isClosing = false;
   private models!: OfferedModels;
   private inference!: Inference;
   private readonly counts = new Map<OfferedModel, StatisticsOfModel>();
@@ -73,6 +76,11 @@ export class InferenceServer implements OnModuleInit, OnApplicationShutdown {
       this.counts.set(model, counts);
       this.observed.add(counts.observe(model));
     }
+  }
+
+  /** @internal Called by Nest, before anything ends. */
+  onModuleDestroy(): void {
+    this.isClosing = true;
   }
 
   /** @internal Called by Nest. */

@@ -1,3 +1,4 @@
+import { isUint8Array } from 'node:util/types';
 import type { Tensor as TensorType } from 'onnxruntime-common';
 import { isPlainObject } from '../batch/container.js';
 import { checkTensor, isTensor, storageClasses, Tensor } from '../batch/tensor.js';
@@ -5,6 +6,7 @@ import { InvalidInputError, InvalidOutputError, messageOf } from '../errors.js';
 import { typeName } from '../format.js';
 import { writeTensors } from '../http/write-tensors.js';
 import { datatypeOf, readTensor } from '../json/json-tensor.js';
+import { wordOfNumber } from '../json/number-words.js';
 import { ReadContext } from '../json/read-context.js';
 import type { Port } from './declared-port.js';
 import type { Parameters } from './inference-request.js';
@@ -77,13 +79,18 @@ function columnOf(port: Port, ports: readonly Port[], reply: CallReply): TensorT
   const { value } = reply;
   const results = Array.isArray(value) ? (value as readonly unknown[]) : [value];
   const values = results.map((result) => partOf(result, port, ports.length === 1));
-  const rows = values.map((each) => elementsOf(each));
+  const rows = values.map((each) => elementsOf(each, port));
   const shape = [rows.length, ...rowShape(port, rows[0]?.length ?? 0)];
   const joined = joinedArrays(port, rows, shape);
   if (joined) {
     return joined;
   }
-  const context = new ReadContext({ limits: noLimits, name: port.name, source: 'the reply' });
+  const context = new ReadContext({
+    limits: noLimits,
+    name: port.name,
+    source: 'the reply',
+    allowsBytes: true,
+  });
   const data = rows.flatMap((row) => Array.from(row, jsonElement));
   return readTensor({ shape, datatype: datatypeOf(port.type), data }, context);
 }
@@ -99,7 +106,10 @@ function partOf(result: unknown, { name }: Port, isOnly: boolean): unknown {
   return isOnly ? result : refuse(`a result has no "${name}"`);
 }
 
-function elementsOf(value: unknown): ArrayLike<unknown> {
+function elementsOf(value: unknown, { type }: Port): ArrayLike<unknown> {
+  if (type === 'string' && isUint8Array(value)) {
+    return [value];
+  }
   if (isTensor(value)) {
     return checkTensor(value).data;
   }
@@ -140,6 +150,9 @@ function joinedArrays(
 
 /** An element as JSON has it. */
 function jsonElement(element: unknown): unknown {
+  if (typeof element === 'number') {
+    return Number.isFinite(element) ? element : wordOfNumber(element);
+  }
   return typeof element === 'bigint' ? element.toString() : element;
 }
 

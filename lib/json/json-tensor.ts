@@ -1,3 +1,4 @@
+import { isUint8Array } from 'node:util/types';
 import {
   checkTensor,
   storageClasses,
@@ -39,7 +40,8 @@ interface JsonElements {
 
 const floatElements = (stored: (number: number) => number) => ({
   read: (value: unknown) => {
-    const number = typeof value === 'number' ? value : numberOfWord(value);
+    // JSON has no infinite numbers; parsers make them of those that are too large.
+    const number = Number.isFinite(value) ? (value as number) : numberOfWord(value);
     return number === undefined ? undefined : stored(number);
   },
   holds: 'numbers, "NaN", "Infinity", "-Infinity" and "-0"',
@@ -192,11 +194,18 @@ function readList(
   const list: readonly unknown[] = isNested ? data.flat(dims.length - 1) : data;
   context.countBytes(leastBytesOf(type, list));
   const elements = zerosOf(type, dims);
-  const invalid = fill(type, elements, list);
+  const invalid = fill(type, elements, list, context);
   if (invalid !== -1) {
-    const { datatype, holds } = jsonElements[type];
+    const { datatype, holds, read } = jsonElements[type];
     const path = isNested ? indicesOf(invalid, dims) : [invalid];
-    context.fail(`is ${formatValue(list[invalid])}; ${datatype} holds ${holds}`, ...path);
+    const value = list[invalid];
+    const isRounded = read === bigIntIn && Number.isInteger(value) && !Number.isSafeInteger(value);
+    context.fail(
+      isRounded
+        ? 'is a number beyond 2 ** 53, which JSON has rounded; send it as a string of digits'
+        : `is ${formatValue(value)}; ${datatype} holds ${holds}`,
+      ...path,
+    );
   }
   return elements;
 }
@@ -237,12 +246,20 @@ function leastBytesOf(type: Tensor.Type, list: readonly unknown[]): number {
   const storage = storageClasses.get(type);
   return storage
     ? list.length * storage.BYTES_PER_ELEMENT
-    : list.reduce<number>((sum, text) => sum + (typeof text === 'string' ? text.length : 0), 0);
+    : list.reduce<number>(
+        (sum, text) => sum + (typeof text === 'string' || isUint8Array(text) ? text.length : 0),
+        0,
+      );
 }
 
 /** Returns the index of the first value that is no element of the type, or -1. */
-function fill(type: Tensor.Type, elements: TensorData, list: readonly unknown[]): number {
-  const { read } = jsonElements[type];
+function fill(
+  type: Tensor.Type,
+  elements: TensorData,
+  list: readonly unknown[],
+  { allowsBytes }: ReadContext,
+): number {
+  const read = allowsBytes && type === 'string' ? stringOrBytesIn : jsonElements[type].read;
   const target: { [i: number]: unknown } =
     type === 'float16' ? bitsOf(elements as TypedData) : elements;
   return list.findIndex((value, i) => {
@@ -251,6 +268,10 @@ function fill(type: Tensor.Type, elements: TensorData, list: readonly unknown[])
     // A typed array changes whole numbers that are out of its range.
     return element === undefined || !(Object.is(target[i], element) || target[i] === element);
   });
+}
+
+function stringOrBytesIn(value: unknown): unknown {
+  return typeof value === 'string' || isUint8Array(value) ? value : undefined;
 }
 
 /** An unsafe integer has lost digits on its way. */

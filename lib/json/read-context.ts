@@ -23,6 +23,11 @@ interface ReadOptions {
   readonly source: string;
   /** Whether parts may be objects of classes, whose properties are read. */
   readonly allowsInstances?: boolean;
+  /**
+   * Whether elements of BYTES that are not UTF-8 are read as Uint8Arrays, in a tensor of strings.
+   * No runtime has such tensors: the reader of the context gives their elements to a function.
+   */
+  readonly allowsBytes?: boolean;
 }
 
 /** The path to the part of a message that is read, and the counts of what was read before. */
@@ -42,6 +47,10 @@ export class ReadContext {
 
   get allowsInstances(): boolean {
     return this.options.allowsInstances ?? false;
+  }
+
+  get allowsBytes(): boolean {
+    return this.options.allowsBytes ?? false;
   }
 
   /** Reads the part of that name. */

@@ -43,6 +43,10 @@ function readNode(node: unknown, context: ReadContext, depth: number): unknown {
       context.countBytes(node.length);
       return node;
     case 'number':
+      // JSON has no such numbers; parsers make them of those that are too large.
+      return Number.isFinite(node) || context.allowsInstances
+        ? node
+        : context.fail(`is ${node}, larger than any number`);
     case 'boolean':
       return node;
     case 'object':

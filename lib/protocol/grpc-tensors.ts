@@ -1,8 +1,9 @@
 import type { Tensor } from 'onnxruntime-common';
 import { readTensor, typeOfDatatype } from '../json/json-tensor.js';
+import { wordOfNumber } from '../json/number-words.js';
 import type { ReadContext } from '../json/read-context.js';
 import type { GrpcContents, GrpcTensor } from './grpc-messages.js';
-import { bytesOfTensor, datatypeOfTensor, tensorOfBytes, textOf } from './tensor-bytes.js';
+import { bytesOfTensor, datatypeOfTensor, tensorOfBytes, elementOf } from './tensor-bytes.js';
 
 /** The tensors of a message: their descriptions and, in the same order, their elements. */
 export interface GrpcTensors {
@@ -82,8 +83,10 @@ function elementsOf(
   }
   const list = contents?.[field] ?? [];
   return field === 'bytes_contents'
-    ? (list as readonly Buffer[]).map((bytes, i) => textOf(bytes, i, context))
-    : list;
+    ? (list as readonly Buffer[]).map((bytes, i) => elementOf(bytes, i, context))
+    : field === 'fp32_contents' || field === 'fp64_contents'
+      ? (list as readonly number[]).map((number) => wordOfNumber(number) ?? number)
+      : list;
 }
 
 /** The field of `contents` for a datatype; undefined for those that have none. */

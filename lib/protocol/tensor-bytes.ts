@@ -126,7 +126,7 @@ function stringsOf(bytes: Uint8Array, shape: readonly number[], context: ReadCon
     if (end > byteLength) {
       context.fail(`ends inside element ${strings.length}`);
     }
-    strings.push(textOf(source.subarray(start, end), strings.length, context));
+    strings.push(elementOf(source.subarray(start, end), strings.length, context));
     at = end;
   }
   if (at !== byteLength) {
@@ -135,9 +135,17 @@ function stringsOf(bytes: Uint8Array, shape: readonly number[], context: ReadCon
   return strings;
 }
 
-/** The text of one element: onnxruntime's strings are UTF-8, so other bytes are refused. */
-export function textOf(bytes: Buffer, index: number, context: ReadContext): string {
-  return isUtf8(bytes) ? bytes.toString() : context.fail('is not UTF-8', index);
+/**
+ * One element: its text, or other bytes than UTF-8 where the context allows them, as a Uint8Array
+ * with memory of its own. The type is that of onnxruntime's tensors, which have texts alone.
+ */
+export function elementOf(bytes: Buffer, index: number, context: ReadContext): string {
+  if (isUtf8(bytes)) {
+    return bytes.toString();
+  }
+  return context.allowsBytes
+    ? (new Uint8Array(bytes) as unknown as string)
+    : context.fail('is not UTF-8', index);
 }
 
 function bytesOfStrings(strings: readonly string[]): Buffer {
@@ -153,8 +161,12 @@ export function sizeOfStrings(strings: readonly string[]): number {
 
 export function writeStrings(strings: readonly string[], bytes: Buffer): void {
   let at = 0;
-  for (const text of strings) {
-    const length = bytes.write(text, at + LENGTH_BYTES);
+  for (const element of strings as readonly (string | Uint8Array)[]) {
+    const start = at + LENGTH_BYTES;
+    const length = typeof element === 'string' ? bytes.write(element, start) : element.length;
+    if (typeof element !== 'string') {
+      bytes.set(element, start);
+    }
     at = bytes.writeUInt32LE(length, at) + length;
   }
 }

@@ -20,7 +20,12 @@ const LIMITS = { tensors: 1024, rank: 16, depth: 64, nodes: Infinity };
 export function readInferRequest(message: GrpcInferRequest, bodyLimit: number): InferenceRequest {
   const { model_name, model_version, id, parameters, inputs, outputs = [] } = message;
   const limits = { ...LIMITS, bytes: bodyLimit };
-  const context = new ReadContext({ limits, name: 'inputs', source: 'the request' });
+  const context = new ReadContext({
+    limits,
+    name: 'inputs',
+    source: 'the request',
+    allowsBytes: true,
+  });
   const inputParameters = new Map(inputs.map((each) => [each.name, parametersOf(each.parameters)]));
   // A tensor in shared memory has no elements to read.
   inputParameters.forEach(refuseExtensions);

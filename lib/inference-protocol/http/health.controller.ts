@@ -11,13 +11,13 @@ export class HealthController {
 
   @Get('live')
   live(@Res() response: PlatformResponse): Promise<void> {
-    return answer(response, { live: true });
+    return answer(response, { live: true }, this.server);
   }
 
   @Get('ready')
   ready(@Res() response: PlatformResponse): Promise<void> {
     const ready = this.server.isReady;
     const status = ready ? HttpStatus.OK : HttpStatus.SERVICE_UNAVAILABLE;
-    return answerWith(response, status, jsonReply({ ready, live: true }));
+    return answerWith(response, status, jsonReply({ ready, live: true }), this.server);
   }
 }

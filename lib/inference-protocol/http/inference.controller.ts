@@ -35,13 +35,13 @@ export class InferenceController {
 
   @Get()
   metadata(@Res() response: PlatformResponse): Promise<void> {
-    return answer(response, this.server.metadata());
+    return answer(response, this.server.metadata(), this.server);
   }
 
   // Before the paths of models: "stats" is none.
   @Get('models/stats')
   statistics(@Res() response: PlatformResponse): Promise<void> {
-    return answer(response, { model_stats: this.server.statistics() });
+    return answer(response, { model_stats: this.server.statistics() }, this.server);
   }
 
   @Get(ofModel(''))
@@ -49,7 +49,7 @@ export class InferenceController {
     @Param() { model, version }: ModelPath,
     @Res() response: PlatformResponse,
   ): Promise<void> {
-    return answer(response, this.server.modelMetadata(model, version));
+    return answer(response, this.server.modelMetadata(model, version), this.server);
   }
 
   @Get(ofModel('/config'))
@@ -57,7 +57,7 @@ export class InferenceController {
     @Param() { model, version }: ModelPath,
     @Res() response: PlatformResponse,
   ): Promise<void> {
-    return answer(response, this.server.modelConfig(model, version));
+    return answer(response, this.server.modelConfig(model, version), this.server);
   }
 
   @Get(ofModel('/stats'))
@@ -65,7 +65,7 @@ export class InferenceController {
     @Param() { model, version }: ModelPath,
     @Res() response: PlatformResponse,
   ): Promise<void> {
-    return answer(response, { model_stats: this.server.statistics(model, version) });
+    return answer(response, { model_stats: this.server.statistics(model, version) }, this.server);
   }
 
   @Get(ofModel('/ready'))
@@ -75,7 +75,7 @@ export class InferenceController {
   ): Promise<void> {
     const ready = this.server.isModelReady(model, version);
     const status = ready ? HttpStatus.OK : HttpStatus.SERVICE_UNAVAILABLE;
-    return answerWith(response, status, jsonReply({ name: model, ready }));
+    return answerWith(response, status, jsonReply({ name: model, ready }), this.server);
   }
 
   @Post(ofModel('/infer'))
@@ -92,6 +92,6 @@ export class InferenceController {
     const target = { model, version, bodyLimit, jsonLimit, inputs };
     const request = await readRequest(requestOf(response), target);
     const reply = await server.infer(request, caller);
-    return answerWith(response, HttpStatus.OK, writeReply(reply, request));
+    return answerWith(response, HttpStatus.OK, writeReply(reply, request), server);
   }
 }

@@ -1,5 +1,6 @@
 import { type ArgumentsHost, Catch, type ExceptionFilter, Logger } from '@nestjs/common';
 import { errorAnswer } from '../error-answers.js';
+import { InferenceServer } from '../inference-server.js';
 import { answerWith, type PlatformResponse } from './send-reply.js';
 import { jsonReply } from './write-reply.js';
 
@@ -7,6 +8,8 @@ import { jsonReply } from './write-reply.js';
 @Catch()
 export class ProtocolExceptionFilter implements ExceptionFilter {
   private readonly logger = new Logger('InferenceProtocol');
+
+  constructor(private readonly server: InferenceServer) {}
 
   async catch(error: unknown, host: ArgumentsHost): Promise<void> {
     const { status, message, retryAfter, isFault } = errorAnswer(error);
@@ -16,6 +19,6 @@ export class ProtocolExceptionFilter implements ExceptionFilter {
     const response = host.switchToHttp().getResponse<PlatformResponse>();
     const { headers, chunks } = jsonReply({ error: message });
     const retry = retryAfter === undefined ? undefined : { 'retry-after': String(retryAfter) };
-    await answerWith(response, status, { headers: { ...headers, ...retry }, chunks });
+    await answerWith(response, status, { headers: { ...headers, ...retry }, chunks }, this.server);
   }
 }

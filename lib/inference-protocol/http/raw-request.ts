@@ -2,7 +2,7 @@ import { InvalidInputError } from '../../errors.js';
 import { datatypeOf } from '../../json/json-tensor.js';
 import { ReadContext } from '../../json/read-context.js';
 import { Tensor, storageClasses } from '../../batch/tensor.js';
-import { textOf, tensorOfBytes } from '../../protocol/tensor-bytes.js';
+import { elementOf, tensorOfBytes } from '../../protocol/tensor-bytes.js';
 import { jsonLimits } from '../call-input.js';
 import type { Port } from '../declared-port.js';
 import type { InferenceRequest } from '../inference-request.js';
@@ -21,7 +21,12 @@ interface RawTarget {
  */
 export function rawRequest(body: Buffer, { model, version, inputs }: RawTarget): InferenceRequest {
   const [port, ...others] = inputs;
-  const context = new ReadContext({ limits: jsonLimits, name: 'body', source: 'the request' });
+  const context = new ReadContext({
+    limits: jsonLimits,
+    name: 'body',
+    source: 'the request',
+    allowsBytes: true,
+  });
   if (!port || others.length > 0) {
     throw new InvalidInputError(
       `Model "${model}" has ${others.length + 1} inputs; a body without JSON is for a model with one`,
@@ -29,7 +34,7 @@ export function rawRequest(body: Buffer, { model, version, inputs }: RawTarget):
   }
   const tensor =
     port.type === 'string'
-      ? new Tensor('string', [textOf(body, 0, context)], oneRow(model, port, 1))
+      ? new Tensor('string', [elementOf(body, 0, context)], oneRow(model, port, 1))
       : tensorOfBytes(
           datatypeOf(port.type),
           oneRow(model, port, body.length / storageClasses.get(port.type)!.BYTES_PER_ELEMENT),

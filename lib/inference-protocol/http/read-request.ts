@@ -93,9 +93,11 @@ function requestOf(json: unknown, binary: Buffer, { model, version }: RequestTar
   const context = contextOf();
   const { id, parameters, inputs, outputs } = context.partsOf(json);
   const ownId =
-    id === undefined || typeof id === 'string'
-      ? id
-      : context.fail(`is ${formatValue(id)}; give a string`, 'id');
+    id === null || id === undefined
+      ? undefined
+      : typeof id === 'string'
+        ? id
+        : context.fail(`is ${formatValue(id)}; give a string`, 'id');
   const parts = new BinaryParts(binary);
   const read: InferenceRequest = {
     model,
@@ -139,7 +141,7 @@ function readOutputs(
   context: ReadContext,
 ): ReadonlyMap<string, Parameters> | undefined {
   const outputs = new Map<string, Parameters>();
-  if (list !== undefined) {
+  if (list !== undefined && list !== null) {
     context.at('outputs', () =>
       eachNamed(list, context, (name, { parameters }) => {
         if (outputs.has(name)) {
@@ -177,7 +179,7 @@ function eachNamed(
 }
 
 function readParameters(given: unknown, context: ReadContext): Parameters {
-  if (given === undefined) {
+  if (given === undefined || given === null) {
     return new Map();
   }
   return context.at('parameters', () => {
@@ -233,7 +235,12 @@ class BinaryParts {
 }
 
 function contextOf(): ReadContext {
-  return new ReadContext({ limits: jsonLimits, name: 'body', source: 'the request' });
+  return new ReadContext({
+    limits: jsonLimits,
+    name: 'body',
+    source: 'the request',
+    allowsBytes: true,
+  });
 }
 
 function refuse(message: string): never {

@@ -17,11 +17,11 @@ export class RepositoryController {
 
   @Post('index')
   async index(@Res() response: PlatformResponse): Promise<void> {
-    const { ready = false } = await this.body(response);
+    const ready = (await this.body(response))['ready'] ?? false;
     if (typeof ready !== 'boolean') {
       throw new InvalidInputError(`"ready" is ${formatValue(ready)}; allowed is true or false`);
     }
-    return answer(response, this.server.index(ready));
+    return answer(response, this.server.index(ready), this.server);
   }
 
   @Post('models/:model/load')
@@ -29,7 +29,7 @@ export class RepositoryController {
   async load(@Param('model') model: string, @Res() response: PlatformResponse): Promise<void> {
     const { parameters } = await this.body(response);
     await this.server.load(model, Object.keys(partsOf(parameters ?? {})));
-    return answerWith(response, HttpStatus.OK, EMPTY);
+    return answerWith(response, HttpStatus.OK, EMPTY, this.server);
   }
 
   @Post('models/:model/unload')
@@ -37,7 +37,7 @@ export class RepositoryController {
   async unload(@Param('model') model: string, @Res() response: PlatformResponse): Promise<void> {
     await this.body(response);
     this.server.unload(model);
-    return answerWith(response, HttpStatus.OK, EMPTY);
+    return answerWith(response, HttpStatus.OK, EMPTY, this.server);
   }
 
   private body(response: PlatformResponse): Promise<Readonly<Record<string, unknown>>> {

@@ -29,12 +29,25 @@ const CALL =
 
 /** Matches the URLs of calls with a body, in an application whose routes have these prefixes. */
 export function callsBehind(prefixes: readonly string[]): RegExp {
+  return new RegExp(`^${behind(prefixes)}${CALL}/?(?:\\?|$)`, 'i');
+}
+
+/** The path of every route of the protocol, without a slash at its end. */
+const ROUTE =
+  '/v2(?:/(?:health|models|repository|systemsharedmemory|cudasharedmemory)/(?:[^?]*[^/?])?)?';
+
+/** Matches the paths of all routes of the protocol in such an application. */
+export function routesBehind(prefixes: readonly string[]): RegExp {
+  return new RegExp(`^${behind(prefixes)}${ROUTE}$`);
+}
+
+function behind(prefixes: readonly string[]): string {
   // A prefix may have parameters, such as `:tenant/api`.
-  const paths = prefixes
+  return prefixes
     .map((prefix) => prefix.split('/').filter(Boolean))
     .map((names) => names.map((name) => `/${name.startsWith(':') ? '[^/?]+' : literal(name)}`))
-    .map((names) => `(?:${names.join('')})?`);
-  return new RegExp(`^${paths.join('')}${CALL}/?(?:\\?|$)`, 'i');
+    .map((names) => `(?:${names.join('')})?`)
+    .join('');
 }
 
 function literal(text: string): string {

@@ -18,9 +18,15 @@ export type PlatformResponse =
 const LEAST_COMPRESSED = 1024;
 const FASTEST = { level: 1 };
 
+/** The part of the server that its replies need. */
+interface Closing {
+  /** Whether it shuts down, so that each reply ends its connection. */
+  readonly isClosing: boolean;
+}
+
 /** Answers the request with the value as JSON. */
-export function answer(response: PlatformResponse, value: unknown): Promise<void> {
-  return answerWith(response, HttpStatus.OK, jsonReply(value));
+export function answer(response: PlatformResponse, value: unknown, server: Closing): Promise<void> {
+  return answerWith(response, HttpStatus.OK, jsonReply(value), server);
 }
 
 /**
@@ -30,14 +36,19 @@ export function answer(response: PlatformResponse, value: unknown): Promise<void
 export async function answerWith(
   response: PlatformResponse,
   status: number,
-  { headers, chunks }: HttpReply,
+  { headers, chunks, isCompressible }: HttpReply,
+  { isClosing }: Closing,
 ): Promise<void> {
   const raw = rawOf(response);
   if (raw.headersSent) {
     return;
   }
   const size = chunks.reduce((sum, chunk) => sum + chunk.byteLength, 0);
-  const compression = size < LEAST_COMPRESSED ? undefined : compressionFor(raw.req);
+  const compression =
+    isCompressible && size >= LEAST_COMPRESSED ? compressionFor(raw.req) : undefined;
+  if (isClosing) {
+    raw.shouldKeepAlive = false;
+  }
   if (compression) {
     raw.appendHeader('vary', 'accept-encoding');
     raw.writeHead(status, { ...headers, 'content-encoding': compression.name });

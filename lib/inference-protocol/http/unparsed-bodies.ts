@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http';
 import type { HttpServer } from '@nestjs/common';
-import { callsBehind } from './routes.js';
+import { callsBehind, routesBehind } from './routes.js';
 
 /** No parser of an application reads bodies of this type. */
 const PRIVATE_TYPE = 'application/x-inference-protocol';
@@ -11,15 +11,28 @@ interface FastifyInstance {
     name: 'onRequest',
     hook: (request: { readonly raw: IncomingMessage }, reply: unknown, done: () => void) => void,
   ): void;
+  addHook(name: 'onRoute', hook: (route: FastifyRoute) => void): void;
   addContentTypeParser(
     type: string,
     parser: (request: unknown, payload: unknown, done: (error: null) => void) => void,
   ): void;
+  readonly initialConfig: RouterOptions & { readonly routerOptions?: RouterOptions };
+  route(route: FastifyRoute): void;
+}
+
+interface RouterOptions {
+  readonly ignoreTrailingSlash?: boolean;
+}
+
+interface FastifyRoute {
+  readonly method: string | readonly string[];
+  readonly url: string;
 }
 
 /**
  * Keeps the body parsers of the application from the bodies of the protocol: they would refuse those
- * without a content type, and large ones. Call it before the application is initialised.
+ * without a content type, and large ones. On Fastify, paths of the protocol may end with a slash from
+ * then on. Call it before the application is initialised.
  *
  * @param prefixes those of the protocol's routes; asked with the first request
  */
@@ -39,6 +52,15 @@ export function leaveBodiesUnparsed(adapter: HttpServer, prefixes: () => readonl
       hideType(raw);
       done();
     });
+    // As on Express, a path may end with a slash. Fastify adds the routes of HEAD itself.
+    const { initialConfig } = fastify;
+    if (!initialConfig.routerOptions?.ignoreTrailingSlash && !initialConfig.ignoreTrailingSlash) {
+      fastify.addHook('onRoute', (route) => {
+        if (route.method !== 'HEAD' && routesBehind(prefixes()).test(route.url)) {
+          fastify.route({ ...route, url: `${route.url}/` });
+        }
+      });
+    }
     fastify.addContentTypeParser(PRIVATE_TYPE, (_request, _payload, done) => done(null));
   } else {
     adapter.use((request: IncomingMessage, _response: unknown, next: () => void) => {

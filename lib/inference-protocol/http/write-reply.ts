@@ -1,5 +1,7 @@
+import { isUtf8 } from 'node:buffer';
 import type { Tensor } from 'onnxruntime-common';
-import { tensorToJson } from '../../json/json-tensor.js';
+import { InvalidInputError } from '../../errors.js';
+import { tensorToJson, writeStrings } from '../../json/json-tensor.js';
 import { bytesOfTensor, datatypeOfTensor } from '../../protocol/tensor-bytes.js';
 import type { InferenceReply, InferenceRequest } from '../inference-request.js';
 
@@ -7,6 +9,8 @@ import type { InferenceReply, InferenceRequest } from '../inference-request.js';
 export interface HttpReply {
   readonly headers: Readonly<Record<string, string>>;
   readonly chunks: readonly Uint8Array[];
+  /** Only of outputs: some clients decompress no other replies. */
+  readonly isCompressible?: boolean;
 }
 
 export function jsonReply(value: unknown): HttpReply {
@@ -26,7 +30,7 @@ export function writeReply(reply: InferenceReply, request: InferenceRequest): Ht
   const binary: Uint8Array[] = [];
   const described = Array.from(outputs, ([name, tensor]) => {
     if (!isBinary(name, request)) {
-      return { name, ...tensorAsJson(tensor) };
+      return { name, ...tensorAsJson(name, tensor) };
     }
     const bytes = bytesOfTensor(tensor);
     binary.push(bytes);
@@ -44,7 +48,7 @@ export function writeReply(reply: InferenceReply, request: InferenceRequest): Ht
     outputs: described,
   });
   if (binary.length === 0) {
-    return json;
+    return { ...json, isCompressible: true };
   }
   const length = json.chunks[0]!.length;
   return {
@@ -53,6 +57,7 @@ export function writeReply(reply: InferenceReply, request: InferenceRequest): Ht
       'inference-header-content-length': String(length),
     },
     chunks: [...json.chunks, ...binary],
+    isCompressible: true,
   };
 }
 
@@ -62,6 +67,22 @@ function isBinary(name: string, { outputs, parameters }: InferenceRequest): bool
   return (own ?? parameters.get('binary_data_output')) === true;
 }
 
-function tensorAsJson(tensor: Tensor): object {
-  return tensorToJson(tensor, 'list') as object;
+/** @throws InvalidInputError for bytes that are no text, which JSON cannot hold */
+function tensorAsJson(name: string, tensor: Tensor): object {
+  if (tensor.type !== 'string') {
+    return tensorToJson(tensor, 'list') as object;
+  }
+  const texts = (tensor.data as readonly (string | Uint8Array)[]).map((element, i) => {
+    if (typeof element === 'string') {
+      return element;
+    }
+    if (isUtf8(element)) {
+      return Buffer.from(element).toString();
+    }
+    throw new InvalidInputError(
+      `The output "${name}" has bytes at ${i} that are not UTF-8, which JSON cannot hold; ask for ` +
+        'it with the parameter binary_data',
+    );
+  });
+  return writeStrings(tensor.dims, texts) as object;
 }

@@ -228,6 +228,29 @@ describe('The gRPC door of the Open Inference Protocol', () => {
     return { cancel, left };
   };
 
+  it('[P11] Elements of BYTES that are not UTF-8 cross in raw and in listed contents', async () => {
+    const client = await open({
+      servings: [{ serving: 'held', inputs: { image: 'BYTES' }, outputs: { same: 'BYTES' } }],
+    });
+    const jpeg = Buffer.from([0xff, 0xd8, 0xff, 0xe0, 0, 0x10]);
+    const raw = Buffer.concat([Buffer.from([6, 0, 0, 0]), jpeg]);
+    const input = { name: 'image', datatype: 'BYTES', shape: [1, 1] };
+    const send = async (request: object) => {
+      const reply = call(client, 'ModelInfer', { model_name: 'held', ...request });
+      const failed = failureOf(reply).then((error) => error && Promise.reject(error as Error));
+      await Promise.race([until(() => held.batches.length === 1), failed]);
+      const { rows, finish } = held.next();
+      held.batches.length = 0;
+      finish(rows);
+      return (await reply).raw_output_contents;
+    };
+
+    expect(await send({ inputs: [input], raw_input_contents: [raw] })).toEqual([raw]);
+    expect(await send({ inputs: [{ ...input, contents: { bytes_contents: [jpeg] } }] })).toEqual([
+      raw,
+    ]);
+  });
+
   it('[18.2] answers a request of several rows with raw contents', async () => {
     const client = await open();
     const reply = await call(client, 'ModelInfer', { ...image(3), id: 'a' });

@@ -4,6 +4,7 @@ import { DocumentBuilder, SwaggerModule } from '@nestjs/swagger';
 import { defineServing, ServingModule } from 'nestjs-serving';
 import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 import { NestFactory, RouterModule } from '@nestjs/core';
+import { FastifyAdapter } from '@nestjs/platform-fastify';
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 import { boot } from '../../fixtures/serving/text-servings.js';
 
@@ -243,3 +244,18 @@ it.each([
 ])('[18.15] An application %s does not boot', async (_, metadata, message) => {
   await expect(boot(metadata)).rejects.toThrow(message);
 });
+
+it.each([{ ignoreTrailingSlash: true }, { routerOptions: { ignoreTrailingSlash: true } }])(
+  '[P11] An application on Fastify may ignore slashes at the end of all paths: %j',
+  async (options) => {
+    const app = await NestFactory.create(
+      { module: class {}, imports: [root, InferenceProtocolModule.forRoot({})] },
+      new FastifyAdapter(options),
+      { logger: false },
+    );
+    await app.listen(0, '127.0.0.1');
+
+    expect((await fetch(`${await app.getUrl()}/v2/`)).status).toBe(200);
+    await app.close();
+  },
+);

@@ -699,4 +699,137 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
     expect(status).toBe(501);
     expect((await client.infer('digits', { inputs: [zeros(1)] })).status).toBe(200);
   });
+
+  it('[P11] Numbers that JSON cannot hold exactly are refused, with what to send in their place', async () => {
+    const { client } = await start();
+    const infer = (model: string, datatype: string, data: string) =>
+      client.infer(
+        model,
+        `{"inputs":[{"name":"x","shape":[1,1],"datatype":"${datatype}","data":[${data}]}]}`,
+      );
+
+    const replies = [
+      await infer('float32', 'FP32', '1e999'),
+      await infer('float64', 'FP64', '-1e999'),
+      await infer('int64', 'INT64', '9007199254740993'),
+      await infer('uint64', 'UINT64', '18446744073709551615'),
+    ];
+    expect(replies.map(({ status, json }) => [status, json])).toEqual([
+      [
+        400,
+        { error: expect.stringContaining('"body.inputs.0.data.0" in the request is Infinity') },
+      ],
+      [400, { error: expect.stringContaining('is -Infinity') }],
+      [400, { error: expect.stringContaining('a number beyond 2 ** 53, which JSON has rounded') }],
+      [400, { error: expect.stringContaining('send it as a string of digits') }],
+    ]);
+    expect((await infer('float32', 'FP32', '"Infinity"')).status).toBe(200);
+    expect((await infer('int64', 'INT64', '"9007199254740993"')).json['outputs']).toMatchObject([
+      { data: ['9007199254740993'] },
+    ]);
+    const row = { name: 'input', shape: [1], datatype: 'BYTES', data: ['{"a":1e999}'] };
+    expect(await client.infer('echo', { inputs: [row] })).toMatchObject({ status: 400 });
+  });
+
+  it('[P11] A part of a request that is null is as one that is missing', async () => {
+    const { client } = await start();
+    const x = { name: 'x', shape: [1, 1], datatype: 'FP32', data: [1], parameters: null };
+    const { status, json } = await client.infer('float32', {
+      id: null,
+      parameters: null,
+      outputs: null,
+      inputs: [x],
+    });
+
+    expect([status, 'id' in json]).toEqual([200, false]);
+    const outputs = [{ name: 'x', parameters: null }];
+    expect((await client.infer('float32', { inputs: [x], outputs })).status).toBe(200);
+  });
+
+  it('[P11] A path of the protocol may end with a slash', async () => {
+    const { client } = await start({ servings: ['digits'] });
+    const infer = { method: 'POST', body: JSON.stringify({ inputs: [zeros(1)] }) };
+
+    expect((await client.send('/v2/')).json).toMatchObject({ name: 'nestjs-serving' });
+    expect((await client.send('/v2/health/ready/')).status).toBe(200);
+    expect((await client.send('/v2/models/digits/')).json).toMatchObject({ name: 'digits' });
+    expect((await client.send('/v2/models/digits/infer/', infer)).status).toBe(200);
+  });
+
+  it('[P11] Replies of an application that shuts down close their connections', async () => {
+    const { client, site } = await start();
+    const row = { name: 'input', shape: [1], datatype: 'BYTES', data: ['1'] };
+
+    expect((await client.send('/v2')).headers.get('connection')).toBe('keep-alive');
+    const running = client.infer('held', { inputs: [row] });
+    await until(() => held.batches.length === 1);
+    const closed = site.app.close();
+    await until(
+      () =>
+        !site.app
+          .get(ServingService)
+          .health()
+          .every(({ isReady }) => isReady),
+    );
+    held.next().finish([1]);
+    const { status, headers } = await running;
+
+    expect([status, headers.get('connection')]).toEqual([200, 'close']);
+    await closed;
+  });
+
+  it('[P11] Elements of BYTES that are not UTF-8 reach functions as Uint8Arrays, and come back', async () => {
+    const { client } = await start({
+      servings: [
+        { serving: 'echo', inputs: { image: 'BYTES' }, outputs: { same: 'BYTES' } },
+        { serving: 'held', model: 'json' },
+      ],
+    });
+    const jpeg = Buffer.from([0xff, 0xd8, 0xff, 0xe0, 0, 0x10]);
+    const bytes = Buffer.concat([
+      Buffer.from([6, 0, 0, 0]),
+      jpeg,
+      Buffer.from([2, 0, 0, 0]),
+      Buffer.from('ab'),
+    ]);
+    const image = {
+      name: 'image',
+      datatype: 'BYTES',
+      shape: [2, 1],
+      parameters: { binary_data_size: bytes.length },
+    };
+    const parameters = { binary_data_output: true };
+
+    const { json, binary } = await client.infer('echo', { inputs: [image], parameters }, [bytes]);
+    expect(json['outputs']).toMatchObject([{ name: 'same', datatype: 'BYTES', shape: [2] }]);
+    expect(binary).toEqual(bytes);
+
+    expect(await client.infer('echo', { inputs: [image] }, [bytes])).toMatchObject({
+      status: 400,
+      json: { error: expect.stringContaining('ask for it with the parameter binary_data') },
+    });
+    const raw = { 'inference-header-content-length': '0' };
+    expect((await client.infer('echo', '', [jpeg], raw)).binary.subarray(4)).toEqual(jpeg);
+    expect(
+      await client.infer('json', { inputs: [{ ...image, name: 'input', shape: [2] }] }, [bytes]),
+    ).toMatchObject({ status: 400, json: { error: expect.stringContaining('is not UTF-8') } });
+  });
+
+  it('[P7] Only the outputs of a model are compressed, which every client reads', async () => {
+    const names = Array.from({ length: 40 }, (_, i) => `a-serving-of-a-long-name-${i}`);
+    const { client } = await start({
+      more: names.map((name) => defineServing({ name, useFactory: () => (rows: unknown) => rows })),
+    });
+    const encodingOf = async (path: string, init: RequestInit = {}) => {
+      const { bytes, headers } = await client.send(path, init);
+      expect(bytes.length).toBeGreaterThan(1024);
+      return headers.get('content-encoding');
+    };
+
+    expect(await encodingOf('/v2/repository/index', { method: 'POST' })).toBeNull();
+    expect(await encodingOf('/v2/models/stats')).toBeNull();
+    expect(await encodingOf('/v2/models/nix')).toBeNull();
+    const body = JSON.stringify({ inputs: [zeros(60)] });
+    expect(await encodingOf('/v2/models/digits/infer', { method: 'POST', body })).toBe('gzip');
+  });
 });

@@ -354,4 +354,56 @@ describe('Inference', () => {
       failureOf(core.infer(request, { deadline: Date.now() - 1 })),
     ).resolves.toMatchObject({ code: 'SERVING_DEADLINE_EXCEEDED' });
   });
+
+  it('[P11] A text of the shape [N, 1] fits a declared column, with one element per row', async () => {
+    const core = inferenceOf([await upper()], {
+      servings: [{ serving: 'upper', inputs: { text: 'BYTES' }, outputs: { up: 'BYTES' } }],
+    });
+    const text = new Tensor('string', ['a', 'b'], [2, 1]);
+
+    expect(valuesOf(await core.infer(requestOf('upper', { text }), {}))).toEqual({
+      up: [[2], 'A', 'B'],
+    });
+    const wide = new Tensor('string', ['a', 'b'], [1, 2]);
+    await expect(core.infer(requestOf('upper', { text: wide }), {})).rejects.toThrow(
+      'has the shape [1, 2] and must have [-1], -1 being any size',
+    );
+  });
+
+  it('[P11] Functions get and return binary elements of BYTES as Uint8Arrays, and models and JSON none', async () => {
+    const seen: unknown[] = [];
+    const reverse = await start(
+      defineServing({
+        name: 'reverse',
+        useFactory: () => (rows: (string | Uint8Array)[]) => {
+          seen.push(...rows);
+          return rows.map((row) => (typeof row === 'string' ? row : row.toReversed()));
+        },
+      }),
+    );
+    const declared = { inputs: { bytes: 'BYTES' }, outputs: { back: 'BYTES' } };
+    const tensors = { inputs: { bytes: 'BYTES', x: 'FP32[1]' }, outputs: { back: 'BYTES' } };
+    const core = inferenceOf([reverse], {
+      servings: [
+        { serving: 'reverse', ...declared },
+        { serving: 'reverse', model: 'json' },
+        { serving: 'reverse', model: 'tensors', ...tensors },
+      ],
+    });
+    const bytes = new Tensor('string', [Uint8Array.of(0xff, 1), 'a'] as string[], [2]);
+
+    expect(valuesOf(await core.infer(requestOf('reverse', { bytes }), {}))).toEqual({
+      back: [[2], Uint8Array.of(1, 0xff), 'a'],
+    });
+    expect(seen).toEqual([Uint8Array.of(0xff, 1), 'a']);
+    for (const request of [
+      requestOf('json', { input: bytes }),
+      requestOf('tensors', { bytes, x: floats([2, 1], [1, 2]) }),
+    ]) {
+      await expect(core.infer(request, {})).rejects.toMatchObject({
+        code: 'SERVING_INVALID_INPUT',
+        message: expect.stringContaining('is not UTF-8'),
+      });
+    }
+  });
 });

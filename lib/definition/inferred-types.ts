@@ -13,9 +13,16 @@ import type { AnySequenceModel } from '../partitions/sequence/sequence-model.js'
  * A factory whose batch function has these types; it may return a promise or a generator. Or one
  * whose sequence model starts with these rows, and has these results of a step.
  */
-export type TypedFactory<Rows, Returned> = (
-  site: BatchFunctionContext,
-) => TypedRunner<Rows, Returned> | Promise<TypedRunner<Rows, Returned>>;
+export type TypedFactory<Rows, Returned> =
+  | NoFactory<'useFactory returns the batch function: write useFactory: () => (rows) => results'>
+  | ((
+      site: BatchFunctionContext,
+    ) => TypedRunner<Rows, Returned> | Promise<TypedRunner<Rows, Returned>>);
+
+/** What no value is. The compiler compares with it what is no factory, and shows the text. */
+interface NoFactory<Text extends string> extends Mistake<Text> {
+  (site: BatchFunctionContext): never;
+}
 
 type TypedRunner<Rows, Returned> =
   ((rows: Rows, batch: BatchContext) => Returned) | AnySequenceModel<Rows, Returned>;

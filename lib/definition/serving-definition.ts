@@ -741,13 +741,17 @@ interface Sending<Sent> {
   readonly batch: Sent;
 }
 
+/** Without a runner the compiler compares with the last of them, and shows its text. */
 type SomeRunner =
   | { readonly model: unknown }
   | { readonly endpoint: unknown }
   | { readonly useFactory: unknown }
   | { readonly useFile: unknown }
   | { readonly useClass: unknown }
-  | { readonly useExisting: unknown };
+  | { readonly useExisting: unknown }
+  | {
+      readonly name: Mistake<'A serving needs a runner: model, endpoint, useFactory, useFile, useClass or useExisting'>;
+    };
 
 /** The type of the name, which no string has in a definition with several runners. */
 type OneRunner<Runners extends readonly unknown[]> =

@@ -62,16 +62,21 @@ describe('The packed package', () => {
 
   afterAll(() => rm(folder, { recursive: true, force: true }));
 
-  it('The package contains the build, the manual and the licence, and nothing else', async () => {
+  it('[N16] The package contains the build, the manual and the licence, and nothing else', async () => {
     const { stdout } = await run('tar', ['-tzf', tarball]);
     const files = stdout.trim().split('\n');
-    expect(files.filter((file) => !file.startsWith('package/dist/')).toSorted()).toEqual([
+    const outside = files.filter((file) => !/^package\/(dist|docs)\//.test(file));
+    expect(outside.toSorted()).toEqual([
       'package/CHANGELOG.md',
       'package/LICENSE',
       'package/README.md',
       'package/package.json',
       'package/sample/01-digits/model/digits.onnx',
     ]);
+    const readme = readFileSync(join(root, 'README.md'), 'utf8');
+    const pages = [...readme.matchAll(/(?:\]\(|src=")(docs\/[^)"#]+)/g)];
+    expect(pages.length).toBeGreaterThan(30);
+    expect(files).toEqual(expect.arrayContaining(pages.map(([, page]) => `package/${page!}`)));
     for (const build of ['package/dist/esm', 'package/dist/cjs']) {
       expect(files).toEqual(
         expect.arrayContaining([

@@ -40,8 +40,14 @@ defineServing({
   useFactory: () => texts,
 });
 
-// @ts-expect-error required in type '{ readonly useExisting: unknown; }'.
+// @ts-expect-error Mistake<"A serving needs a runner: model, endpoint, useFactory, useFile, useClass or useExisting">'.
 defineServing({ name: 'no runner' });
+
+defineServing({
+  name: 'a batch function in place of its factory',
+  // @ts-expect-error NoFactory<"useFactory returns the batch function: write useFactory: () => (rows) => results">'.
+  useFactory: (rows: string[]) => rows.map((row) => row.length),
+});
 
 defineServing({
   name: 'postprocess of another type',

@@ -40,7 +40,7 @@ describe('Messages of the compiler', () => {
     return ending === undefined ? [] : [[line + 1, ending] as const];
   });
 
-  it('[D2] Each mistake has one message, and nothing else has any', () => {
+  it('[D2] [N3] Each mistake has one message, and nothing else has any', () => {
     expect([...found.keys()]).toEqual(expected.map(([line]) => line));
   });
 

@@ -106,3 +106,16 @@ it('The page on errors has class, status, cause and advice of every error code',
     expect(page).toMatch(new RegExp(`^(${bootError}|${callError})`, 'm'));
   }
 });
+
+const manual = [...pages].filter(([page]) => page.startsWith('docs/'));
+
+it.each(manual)('[N7] %s says where the decorators of its snippets come from', (_, text) => {
+  const code = [...text.matchAll(/```ts\n(.*?)```/gs)].map(([, block]) => block).join('\n');
+  const used = [...code.matchAll(/@([A-Z]\w+)\(/g)].map(([, name]) => name);
+  const [intro] = text.split('\n## ');
+  const said = [
+    ...intro!.matchAll(/`(\w+)`/g),
+    ...code.matchAll(/(?<=import [^;]*?)\b(\w+)\b(?=[^;]*? from)/g),
+  ].map(([, name]) => name);
+  expect(used.filter((name) => !said.includes(name))).toEqual([]);
+});

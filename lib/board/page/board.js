@@ -142,7 +142,8 @@ function show() {
   charts ??= new Charts(byId('charts'));
   charts.show(page.times, page.columns, page.span);
   showFigures();
-  showTables({ detail, batches: page.batches, allowsChanges: reply.changes, change });
+  const { changes: allowsChanges, watchedSince: since } = reply;
+  showTables({ detail, batches: page.batches, since, allowsChanges, change });
 }
 
 function stateOf({ state, held, isReady, isLive, partitions }) {

@@ -60,7 +60,8 @@ export function syncTable(table, columns, items, keyOf, none) {
       item === undefined
         ? element('tr', {}, element('td', { class: 'none', colspan: String(columns.length) }, none))
         : rowOf(columns, item),
-    (row, item) => item !== undefined && updateRow(row, columns, item),
+    (row, item) =>
+      item === undefined ? setText(row.cells[0], none) : updateRow(row, columns, item),
   );
 }
 

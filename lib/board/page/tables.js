@@ -5,14 +5,14 @@ const place = (id) => document.getElementById(id);
 const ms = (value) => shown(value, ' ms');
 
 /** Shows the tables of a serving. Their buttons exist only where the board allows changes. */
-export function showTables({ detail, batches, allowsChanges, change }) {
+export function showTables({ detail, batches, since, allowsChanges, change }) {
   const { name, partitions, nodes, versions, counters } = detail;
   syncTable(
     place('batches'),
     batchColumns,
     batches,
     ({ number }) => number,
-    'No batch has ended yet.',
+    since === undefined ? 'None.' : `None since ${timeOf(since / 1000)}.`,
   );
   // Fields belong to one serving: those of another are made anew.
   const keyOf = ({ key }) => `${name}\0${key}`;

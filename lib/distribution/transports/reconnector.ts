@@ -43,6 +43,10 @@ const OPENING = 5_000;
 const FIRST_PAUSE = 100;
 const LONGEST_PAUSE = 1_500;
 
+/** Milliseconds in which a peer that is not there yet is no warning: nodes start together. */
+const STARTING = 10_000;
+const NOT_THERE = /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH/;
+
 /**
  * Keeps a connection to every listed endpoint. An open connection stays open after its endpoint has
  * left the list.
@@ -85,6 +89,9 @@ export class Reconnector {
   private keep(name: string, endpoint: Endpoint): Observable<Address> {
     let failures = 0;
     let hasWarned = false;
+    const startedBy = performance.now() + STARTING;
+    const isStarting = (error: unknown): boolean =>
+      performance.now() < startedBy && NOT_THERE.test(messageOf(error));
     const pause = (): Observable<0> =>
       timer(Math.random() * Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** failures));
     return this.reach(endpoint).pipe(
@@ -98,7 +105,7 @@ export class Reconnector {
       tap(() => (hasWarned = false)),
       retry({
         delay: (error: unknown) => {
-          if (!hasWarned && !(error instanceof UnwantedError)) {
+          if (!hasWarned && !(error instanceof UnwantedError) && !isStarting(error)) {
             hasWarned = true;
             this.logger.warn(
               `There is no connection to the node at ${name}; it is retried without end. ` +

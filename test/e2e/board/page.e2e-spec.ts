@@ -231,6 +231,51 @@ describe('The page of the board', () => {
       }
     });
 
+    it('[N8] The page says since when no batch has ended, and entries of its list look like buttons on a phone', async () => {
+      const one = await NestFactory.create(
+        {
+          module: class {},
+          imports: [
+            ServingModule.forRoot({
+              servings: [{ name: 'quiet', useFactory: () => (rows: unknown) => rows }],
+            }),
+            ServingBoardModule.forRoot({ guards: [] }),
+          ],
+        },
+        { logger: false, abortOnError: false },
+      );
+      try {
+        await one.listen(0, '127.0.0.1');
+        await one.get(ServingService).batchedRun('quiet', 'before a board is open');
+        const { page, problems } = await openPage(`${await one.getUrl()}/servings`, {
+          viewport: { width: 390, height: 844 },
+        });
+        const entry = page.getByRole('link', { name: /^quiet/ });
+        await entry.waitFor();
+        const look = await page.evaluate(`(() => {
+          const link = document.querySelector('#list a');
+          const { borderTopColor, minHeight } = getComputedStyle(link);
+          return { borderTopColor, minHeight, content: getComputedStyle(link, '::after').content };
+        })()`);
+        expect(look).toEqual({
+          borderTopColor: expect.not.stringContaining(', 0)'),
+          minHeight: '44px',
+          content: expect.stringContaining('›'),
+        });
+
+        await entry.click();
+        await page
+          .locator('#batches')
+          .getByText(/^None since \d\d:\d\d:\d\d\.$/)
+          .waitFor();
+        expect(await isWithoutSidewaysScroll(page)).toBe(true);
+        expect(await violations(page)).toEqual([]);
+        expect(problems).toEqual([]);
+      } finally {
+        await one.close();
+      }
+    });
+
     it('[20.13] The nodes of a cluster appear when they join, and go when they leave', async () => {
       const network = new MemoryNetwork();
       const [shownNode, other] = await Promise.all(

@@ -1,19 +1,20 @@
 import {
   type INestApplication,
-  type MessageEvent,
   type ModuleMetadata,
   ServiceUnavailableException,
 } from '@nestjs/common';
+// #region imports
 import { createReadStream } from 'node:fs';
 import { createInterface } from 'node:readline';
-// #region imports
-import { Controller, Get, Query, Sse } from '@nestjs/common';
-import { Batch, DONE, defineServing, lengthBuckets, ServingService, Tensor } from 'nestjs-serving';
-import { map, type Observable } from 'rxjs';
+import { Controller, type MessageEvent, Query, Sse } from '@nestjs/common';
+import { Batch, DONE, defineServing, RequestSignal, ServingService } from 'nestjs-serving';
+import { finalize, map, type Observable, ReplaySubject, Subscription, tap } from 'rxjs';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
+import { setTimeout } from 'node:timers/promises';
+import { BadRequestException, Get } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { createServing, ServingModule } from 'nestjs-serving';
+import { createServing, lengthBuckets, ServingModule, Tensor } from 'nestjs-serving';
 import { recordBatches } from 'nestjs-serving/testing';
 
 // #region generator
@@ -41,6 +42,32 @@ export class WriterController {
     return this.servings
       .stream<string, string>('writer', prompt)
       .pipe(map(({ output }) => ({ data: output })));
+  }
+}
+// #endregion
+
+// #region started
+/** The events, once there is one. An error before it rejects, and is answered with its status. */
+function started<Event>(events: Observable<Event>): Promise<Observable<Event>> {
+  return new Promise((resolve, reject) => {
+    const call = new Subscription();
+    const sent = new ReplaySubject<Event>();
+    const open = () => resolve(sent.pipe(finalize(() => call.unsubscribe())));
+    call.add(events.pipe(tap({ next: open, complete: open, error: reject })).subscribe(sent));
+  });
+}
+
+@Controller()
+export class CarefulWriterController {
+  constructor(private readonly servings: ServingService) {}
+
+  @Sse('write')
+  write(
+    @Query('prompt') prompt: string,
+    @RequestSignal() signal: AbortSignal, // A client may leave before the first event.
+  ): Promise<Observable<MessageEvent>> {
+    const events = this.servings.stream<string, string>('writer', prompt, { signal });
+    return started(events.pipe(map(({ output }) => ({ data: output }))));
   }
 }
 // #endregion
@@ -156,6 +183,37 @@ describe('The manual on streams', () => {
       ['three', 'two', 'one'],
     ]);
   });
+
+  it.each([
+    [WriterController, 200, /^event: error$/m],
+    [CarefulWriterController, 400, /"message":"No prompt"/],
+  ])(
+    '[N11] An error before the first event of %p has the status %i',
+    async (controller, status, text) => {
+      const careful = {
+        ...writer,
+        async preprocess(prompt: string) {
+          await setTimeout(200); // Long enough for Nest to send its headers.
+          if (!prompt) throw new BadRequestException('No prompt');
+          return { batch: prompt };
+        },
+      };
+      const url = await start({
+        imports: [ServingModule.forRoot({ servings: [careful] })],
+        controllers: [controller],
+      });
+      const headers = { connection: 'close' };
+
+      const failed = await fetch(`${url}/write?prompt=`, { headers });
+      expect(await failed.text()).toMatch(text);
+      expect(failed.status).toBe(status);
+      const written = await fetch(`${url}/write?prompt=one%20two`, { headers });
+      expect(written.headers.get('content-type')).toContain('text/event-stream');
+      expect(
+        [...(await written.text()).matchAll(/^data: (.*)$/gm)].map(([, data]) => data),
+      ).toEqual(['two', 'one']);
+    },
+  );
 
   it("[9.2] The manual's readiness endpoint answers", async () => {
     const url = await start({

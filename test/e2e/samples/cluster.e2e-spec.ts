@@ -1,4 +1,5 @@
 import { execFile } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { describe, expect, it } from '@jest/globals';
@@ -39,9 +40,18 @@ describe('The sample 06-cluster', () => {
 const list =
   /npm run sample NAME.*:\n {2}01-digits +A web service .*\n {2}02-semantic-search +A page /;
 
-it('[N9] The command for samples lists them, each with what it does', async () => {
+it('[N9] The command for samples lists them, each with what it does, and their page does too', async () => {
   const { stdout } = await promisify(execFile)(process.execPath, [sample]);
   expect(stdout).toMatch(list);
+
+  const page = readFileSync(
+    fileURLToPath(new URL('../../../sample/README.md', import.meta.url)),
+    'utf8',
+  );
+  const inPage = [...page.matchAll(/^\| \[(\S+)\]\(\1\/README\.md\) \| (.*) \|$/gm)];
+  expect(inPage.map(([, name, text]) => [name, text])).toEqual(
+    [...stdout.matchAll(/^ {2}(\S+) +(.*)$/gm)].map(([, name, text]) => [name, text]),
+  );
 });
 
 it.each(['0', '07-unknown'])(

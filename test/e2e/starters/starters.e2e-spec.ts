@@ -47,6 +47,33 @@ async function compileExports(starter: Starter, typescript: string): Promise<voi
   expect(declared).not.toContain('node_modules');
 }
 
+/** A folder with the model and onnxruntime-node, as small as the manual makes it. */
+async function folderForBundles(starter: Starter): Promise<string> {
+  const bundled = join(starter.path, '../bundled');
+  await mkdir(join(bundled, 'node_modules'), { recursive: true });
+  await cp(join(starter.path, 'digits.onnx'), join(bundled, 'digits.onnx'));
+  for (const name of ['onnxruntime-node', 'onnxruntime-common']) {
+    const target = join(bundled, 'node_modules', name);
+    await cp(join(starter.path, 'node_modules', name), target, { recursive: true });
+  }
+  const [slim] = blocksOf('docs/installation.md', 'sh', 'bin/napi-v6') as [string];
+  await starter.run('bash', '-ec', `cd ../bundled && ${slim}`);
+  return bundled;
+}
+
+/** Bundles the build as the manual does, and hides what a bundle may not find. */
+async function bundleByEsbuild(
+  starter: Starter,
+  bundled: string,
+  format: '--platform=node --outdir' | '--format=esm',
+): Promise<void> {
+  await starter.install('--save-dev', 'esbuild');
+  const [esbuild] = blocksOf('docs/installation.md', 'sh', format) as [string];
+  await starter.run('bash', '-ec', esbuild);
+  await rename(join(starter.path, 'bundle'), join(bundled, 'esbuild'));
+  await rename(join(starter.path, 'node_modules'), join(starter.path, 'hidden'));
+}
+
 const compilers = ['5.9', '6.0', '7.0'];
 const missing = registryMissing ?? curlMissing;
 
@@ -60,7 +87,8 @@ describeUnless(missing, 'A new application of Nest 11 (CommonJS, Jest)', () => {
 
   afterAll(() => starter.end());
 
-  it('runs the application of the README', () => tryOut(starter, 'dist/main.js'));
+  it('[N9] runs the application of the README, installed as the README does', () =>
+    tryOut(starter, 'dist/main.js'));
 
   it.each(compilers)(
     '[N2] compiles exported definitions of every runner with TypeScript %s',
@@ -95,27 +123,13 @@ describeUnless(missing, 'A new application of Nest 11 (CommonJS, Jest)', () => {
   });
 
   it('runs bundled whole by webpack and by esbuild, beside onnxruntime-node alone', async () => {
-    const bundled = join(starter.path, '../bundled');
-    await mkdir(join(bundled, 'node_modules'), { recursive: true });
-    await cp(join(starter.path, 'digits.onnx'), join(bundled, 'digits.onnx'));
-    for (const name of ['onnxruntime-node', 'onnxruntime-common']) {
-      const target = join(bundled, 'node_modules', name);
-      await cp(join(starter.path, 'node_modules', name), target, { recursive: true });
-    }
-    const [slim] = blocksOf('docs/installation.md', 'sh', 'bin/napi-v6') as [string];
-    await starter.run('bash', '-ec', `cd ../bundled && ${slim}`);
-
+    const bundled = await folderForBundles(starter);
     await starter.copy('bundlers/webpack.config.js', 'webpack.config.js');
     await starter.run('npx', 'nest', 'build', '--webpack');
     await rename(join(starter.path, 'dist'), join(bundled, 'webpack'));
     await starter.run('npm', 'run', 'build');
-    await starter.install('--save-dev', 'esbuild');
-    const [esbuild] = blocksOf('docs/installation.md', 'sh', 'npx esbuild') as [string];
-    await starter.run('bash', '-ec', esbuild);
-    await rename(join(starter.path, 'bundle'), join(bundled, 'esbuild'));
+    await bundleByEsbuild(starter, bundled, '--platform=node --outdir');
 
-    // Nothing may be found in the folder in which the bundles were made.
-    await rename(join(starter.path, 'node_modules'), join(starter.path, 'hidden'));
     await tryOut(starter, 'webpack/main.js', bundled);
     await tryOut(starter, 'esbuild/main.js', bundled);
   });
@@ -131,7 +145,8 @@ describeUnless(missing, 'A new application of Nest 12 (ES modules, Vitest)', () 
 
   afterAll(() => starter.end());
 
-  it('runs the application of the README', () => tryOut(starter, 'dist/main.js'));
+  it('[N9] runs the application of the README, installed as the README does', () =>
+    tryOut(starter, 'dist/main.js'));
 
   it.each(compilers)(
     '[N2] compiles exported definitions of every runner with TypeScript %s',
@@ -142,5 +157,11 @@ describeUnless(missing, 'A new application of Nest 12 (ES modules, Vitest)', () 
     await starter.copy('app/digits.vitest.ts', 'src/digits.spec.ts');
     await starter.copy('app/realms.ts', 'src/realms.spec.ts');
     expect(await starter.run('npm', 'test')).toMatch(/Tests .*4 passed.*\(4\)/);
+  });
+
+  it('[N14] runs bundled whole by esbuild as ES modules, beside onnxruntime-node alone', async () => {
+    const bundled = await folderForBundles(starter);
+    await bundleByEsbuild(starter, bundled, '--format=esm');
+    await tryOut(starter, 'esbuild/main.mjs', bundled);
   });
 });

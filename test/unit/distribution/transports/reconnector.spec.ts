@@ -28,3 +28,24 @@ it('[11] A peer that is unreachable for long is dialled at intervals shorter tha
     log.mockRestore();
   }
 });
+
+it('[N16] A peer that starts within 10 seconds of this node is no warning, and one that does not has one', async () => {
+  const log = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
+  const time = await VirtualTime.install();
+  const refused = Object.assign(new Error('connect ECONNREFUSED 10.0.0.2:1'), {
+    code: 'ECONNREFUSED',
+  });
+  const dial = () => ({ opened: Promise.reject(refused), failure: undefined, end: () => {} });
+  const dials = new Reconnector(of([{ host: 'model', port: 1 }]), 'web', dial, () => undefined);
+  try {
+    await time.advance(9_000);
+    expect(log).not.toHaveBeenCalled();
+
+    await time.advance(30_000);
+    expect(log.mock.calls).toEqual([[expect.stringMatching(/no connection.*ECONNREFUSED/)]]);
+  } finally {
+    dials.stop();
+    time.restore();
+    log.mockRestore();
+  }
+});

@@ -139,7 +139,11 @@ function challenge(context: ExecutionContext): void {
     }>();
     const [name, value] = ['WWW-Authenticate', 'Basic realm="Servings", charset="UTF-8"'] as const;
     // Express has both, Fastify only the latter.
-    (response.header ?? response.setHeader)?.call(response, name, value);
+    if (response.header) {
+      response.header(name, value);
+    } else {
+      response.setHeader?.(name, value);
+    }
   }
 }
 

@@ -11,7 +11,7 @@ const LEAST_WEIGHT = 0.1;
  * faster: a machine that is faster than before may soon be slower again.
  */
 const SLOWER_GAIN = 0.3;
-const FASTER_GAIN = 0.15;
+const FASTER_GAIN = 0.05;
 
 /**
  * Batches until a size class that has run once counts as untried again, doubled by each further

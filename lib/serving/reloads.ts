@@ -77,8 +77,8 @@ export class Reloads {
       get share() {
         return version.currentShare;
       },
-      set share(share) {
-        versions.setShare(version, share);
+      set share(value) {
+        versions.setShare(version, value);
       },
       promote: () => this.promote(version),
       rollback: () => this.rollback(version),

@@ -2,7 +2,7 @@ import { Logger } from '@nestjs/common';
 import type { CallOptions } from '../context/call-options.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
 import { InvalidServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
-import { share } from '../definition/option-rules.js';
+import { share as shareRule } from '../definition/option-rules.js';
 import { formatValue } from '../format.js';
 import { placeOf } from './canary.js';
 import type { LoadedVersion } from './loaded-version.js';
@@ -138,9 +138,9 @@ export class Versions implements Closable {
         `${owner}: it is neither a canary nor a shadow, and has no share of the calls`,
       );
     }
-    if (!share.check(value)) {
+    if (!shareRule.check(value)) {
       throw new InvalidServingError(
-        `${owner}: share is ${formatValue(value)}; allowed is ${share.allowed}`,
+        `${owner}: share is ${formatValue(value)}; allowed is ${shareRule.allowed}`,
       );
     }
     version.share = value as number;

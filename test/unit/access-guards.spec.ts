@@ -24,6 +24,8 @@ function rpc(transport: unknown): ExecutionContext {
 const grpc = (metadata: Headers) =>
   rpc({ get: (name: string) => (name in metadata ? [metadata[name]] : []) });
 
+const login = (text: string): string => `Basic ${Buffer.from(text).toString('base64')}`;
+
 describe('ApiKeyGuard', () => {
   it.each([
     ['undefined', undefined, 'a key is missing'],
@@ -82,7 +84,6 @@ describe('LoginGuard', () => {
   });
 
   const guard = new LoginGuard({ password: 'pass:wörd' });
-  const login = (text: string) => `Basic ${Buffer.from(text).toString('base64')}`;
 
   it('[X1] admits the user with the password', () => {
     const { context, answer } = http({ authorization: login('admin:pass:wörd') });

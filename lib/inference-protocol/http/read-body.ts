@@ -82,8 +82,6 @@ function readChunks(request: IncomingMessage, limit: number): Promise<readonly B
         new InvalidInputError(`The body cannot be decompressed: ${messageOf(cause)}`, { cause }),
       ),
     );
-    const left = (cause?: Error): CallCancelledError =>
-      new CallCancelledError('The client has closed its connection inside its request', { cause });
     request.on('error', (error) => fail(request.complete ? error : left(error)));
     request.once('close', () => {
       if (!request.complete) {
@@ -108,6 +106,12 @@ function decompressorOf(request: IncomingMessage): Transform | undefined {
         `The content encoding is ${formatValue(encoding)}; allowed are gzip and deflate`,
       );
   }
+}
+
+function left(cause?: Error): Error {
+  return new CallCancelledError('The client has closed its connection inside its request', {
+    cause,
+  });
 }
 
 function tooLarge(limit: number): Error {

@@ -129,14 +129,14 @@ describe('The admission of rows to a model', () => {
     const call = (...texts: string[]) =>
       serving.batchedRun({ x: new Tensor('string', texts, [texts.length]) });
 
-    const [good, bad, end] = await Promise.allSettled([
+    const [whole, cut, end] = await Promise.allSettled([
       call('a', 'ä'),
       call('b', 'c\0d'),
       call('\0'),
     ]);
 
-    expect(good).toMatchObject({ value: { same_x: { data: ['a', 'ä'] } } });
-    expect([bad, end]).toMatchObject([
+    expect(whole).toMatchObject({ value: { same_x: { data: ['a', 'ä'] } } });
+    expect([cut, end]).toMatchObject([
       {
         reason: new InvalidInputError(
           'Serving "texts" was given a string with NUL (U+0000) in "x", where onnxruntime-node would ' +

@@ -140,7 +140,7 @@ describe('Building servings, like Nx.Serving', () => {
 
       await expect(serving[method](pair())).rejects.toThrow(
         new InvalidOutputError(
-          'Wrong.handleBatch must return { output, metadata? }, it returned "no output"',
+          'Serving "wrong": Wrong.handleBatch must return { output, metadata? }, it returned "no output"',
         ),
       );
     },

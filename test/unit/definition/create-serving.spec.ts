@@ -361,7 +361,7 @@ describe('createServing', () => {
 
         await expect(serving.batchedRun('a')).rejects.toThrow(
           new InvalidOutputError(
-            `Wrong.handleBatch must return { output, metadata? }, it returned ${shown}`,
+            `Serving "wrong": Wrong.handleBatch must return { output, metadata? }, it returned ${shown}`,
           ),
         );
       },

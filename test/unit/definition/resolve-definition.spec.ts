@@ -305,11 +305,11 @@ describe('resolveDefinition', () => {
   it.each([
     [
       { name: '', useFactory },
-      'Serving "" with "useFactory": option "name" is ""; allowed is a string that is not empty',
+      'createServing: option "name" of a serving is ""; allowed is a string that is not empty',
     ],
     [
       { useFactory },
-      'Serving undefined with "useFactory": option "name" is undefined; allowed is a string that is not empty',
+      'createServing: option "name" of a serving is undefined; allowed is a string that is not empty',
     ],
     [
       { name: 'a' },

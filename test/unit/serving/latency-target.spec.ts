@@ -119,7 +119,7 @@ describe('A serving with a latency target', () => {
     const running = serving.batchedRun('a', { timeout: 1000 });
     await later();
     const calls = Array.from({ length: 30 }, () => serving.batchedRun('a', { timeout: 1000 }));
-    calls.forEach((call) => call.catch(() => {}));
+    calls.forEach((call) => void call.catch(() => {}));
     await expect(calls.at(-1)).rejects.toBeInstanceOf(OverloadedError);
     await expect(serving.batchedRun('a', { timeout: 5 })).rejects.toMatchObject({
       code: 'SERVING_DEADLINE_TOO_SHORT',

@@ -360,7 +360,7 @@ describe('JSON values from a stranger', () => {
     [
       'a whole number that has lost digits',
       tensorOf('INT64', [1], [2 ** 53]),
-      'is 9007199254740992; INT64 holds whole numbers in its range, beyond 2 ** 53 as strings of digits',
+      'is a number beyond 2 ** 53, which JSON has rounded; send it as a string of digits',
     ],
     [
       'a whole number of more than 64 bits',

@@ -31,10 +31,12 @@ type Name = Exclude<keyof ProtocolCalls, 'stop'>;
 type Run = (request: unknown, metadata: Metadata, call: UnaryCall | StreamCall) => Promise<unknown>;
 
 /**
- * A connection whose client breaks HTTP/2, or has gone without notice, stays open until a ping fails.
- * Without pings such connections use up the process's files, and then no door opens any more.
+ * Milliseconds without a call after which a connection is closed; clients open it again. One whose
+ * client breaks HTTP/2, or has gone, would stay open for ever, and use up the process's files.
+ *
+ * No keepalive: its pings fail on a connection that drains, and end the calls on it.
  */
-const KEEPALIVE = { 'grpc.keepalive_time_ms': 5000, 'grpc.keepalive_timeout_ms': 5000 };
+const MOST_IDLE = 20_000;
 
 /** Milliseconds for the last replies to leave. */
 const GRACE = 1000;
@@ -69,7 +71,7 @@ export class GrpcDoor
     const server = new grpc.Server({
       'grpc.max_receive_message_length': bodyLimit,
       'grpc.max_send_message_length': -1,
-      ...KEEPALIVE,
+      'grpc.max_connection_idle_ms': MOST_IDLE,
     });
     server.addService(service, this.handlers(grpc, service));
     const health = await healthService(grpc, loader);

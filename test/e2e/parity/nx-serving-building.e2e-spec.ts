@@ -273,7 +273,7 @@ describe('Building servings, like Nx.Serving', () => {
     [
       'without a name',
       { name: undefined },
-      /option "name" is undefined; allowed is a string that is not empty/,
+      /option "name" of a serving is undefined; allowed is a string that is not empty/,
     ],
     [
       'with an unknown option',

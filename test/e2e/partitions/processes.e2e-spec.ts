@@ -350,7 +350,7 @@ describe('The processes of a serving', () => {
 
       await expect(replies[0]).rejects.toThrow(InvalidOutputError);
       await expect(replies[0]).rejects.toThrow(
-        /^An output of 214748[34]\d{3} bytes is more than a process can send in one message/,
+        /^Serving "[^"]+": An output of 214748[34]\d{3} bytes is more than a process can send in one message/,
       );
       expect(await replies[1]).toBe(7);
       expect(serving.partitions()).toEqual([{ state: 'up', restarts: 0 }]);

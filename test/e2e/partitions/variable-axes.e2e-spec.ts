@@ -289,7 +289,7 @@ describe('The variable axis of a model', () => {
     );
 
     const message =
-      'Output "y" has the shape [2, 4]; its variableAxis 1 must have the length 2, to which the ' +
+      'Serving "texts": Output "y" has the shape [2, 4]; its variableAxis 1 must have the length 2, to which the ' +
       'rows of the batch were padded';
     expect(await Promise.allSettled(calls)).toMatchObject([
       { reason: { code: 'SERVING_INVALID_OUTPUT', message } },

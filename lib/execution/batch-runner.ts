@@ -154,7 +154,11 @@ export class BatchRunner {
     // A subclass: the retry policy looks for it.
     const isTooLarge: boolean = isA(cause, ReplyTooLargeError);
     if (isA(cause, InvalidOutputError) && !isTooLarge) {
-      return new InvalidOutputError(`Serving "${this.name}": ${cause.message}`, { cause });
+      const { message, cause: reason } = cause;
+      return new InvalidOutputError(
+        `Serving "${this.name}": ${message}`,
+        reason === undefined ? {} : { cause: reason },
+      );
     }
     return isServingError(cause) ? cause : this.failedBatch(cause, size);
   }

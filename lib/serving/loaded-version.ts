@@ -23,7 +23,7 @@ const DRAIN_INTERVAL = 20;
 export class LoadedVersion implements Closable {
   readonly label: string;
   role: VersionRole = 'loading';
-  /** The share of calls of a canary. */
+  /** The share of calls of a canary, or of copies of a shadow; of no meaning for other roles. */
   share = 0;
   /** Runs copies of calls, while the version answers none. */
   shadow: Shadow | undefined;
@@ -77,10 +77,10 @@ export class LoadedVersion implements Closable {
     return this.parts.events;
   }
 
-  /** The share of calls of a canary, or of copies of a shadow. */
+  /** {@link share}, if the version is a canary or a shadow. */
   get currentShare(): number | undefined {
-    const { role, share, shadow } = this;
-    return role === 'canary' ? share : role === 'shadow' ? shadow?.share : undefined;
+    const { role, share } = this;
+    return role === 'canary' || role === 'shadow' ? share : undefined;
   }
 
   get next(): VersionPlan['next'] {

@@ -21,10 +21,7 @@ export class Shadow {
   private differing = 0;
   private largest = 0;
 
-  constructor(
-    private readonly version: LoadedVersion,
-    public share: number,
-  ) {}
+  constructor(private readonly version: LoadedVersion) {}
 
   get comparison(): ShadowComparison {
     const { elements, differing, largest, totals } = this;
@@ -44,7 +41,7 @@ export class Shadow {
     { key, origin }: CallOptions,
     active: LoadedVersion,
   ): ((reply: Promise<unknown>) => void) | undefined {
-    if (Math.random() >= this.share) {
+    if (Math.random() >= this.version.share) {
       return undefined;
     }
     const { copies, version, totals } = this;

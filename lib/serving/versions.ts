@@ -144,16 +144,14 @@ export class Versions implements Closable {
       );
     }
     version.share = value as number;
-    if (version.shadow) {
-      version.shadow.share = version.share;
-    }
     this.chooseCanaries();
   }
 
   /** Has the version run a share of the calls as well. */
   addShadow(version: LoadedVersion, share: number): void {
     version.role = 'shadow';
-    this.shadow = version.shadow = new Shadow(version, share);
+    version.share = share;
+    this.shadow = version.shadow = new Shadow(version);
   }
 
   /**

@@ -2,21 +2,12 @@ import { expect, it } from '@jest/globals';
 import { InvalidOutputError, RequestTooLargeError } from 'nestjs-serving';
 import { until } from '../../fixtures/async/awaited.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
-import { useClusterProcesses } from '../../fixtures/cluster/use-cluster-processes.js';
+import {
+  type FillingAnswer,
+  type FillingRow,
+  useClusterProcesses,
+} from '../../fixtures/cluster/use-cluster-processes.js';
 import { describeEach, nats } from '../../fixtures/cluster/wirings.js';
-
-interface Row {
-  readonly id: string;
-  /** The size of the answer. */
-  readonly bytes: number;
-  readonly data?: Uint8Array;
-}
-
-interface Answer {
-  readonly id: string;
-  readonly data: Uint8Array;
-  readonly got?: number;
-}
 
 const MIB = 2 ** 20;
 const servings = [{ name: 'm', as: 'filling', batchSize: 1 }] as const;
@@ -35,14 +26,14 @@ describeEach(
       await node({ servings, distribution });
       const web = await client(distribution);
       await web.untilNodes('m', 1);
-      const rows = Array.from({ length: 24 }, (_, i): Row => ({
+      const rows = Array.from({ length: 24 }, (_, i): FillingRow => ({
         id: `${i}`,
         bytes: MIB + i,
         data: new Uint8Array(MIB - i),
       }));
 
       const answers = await Promise.all(
-        rows.map((row) => web.servings.batchedRun<Row, Answer>('m', row)),
+        rows.map((row) => web.servings.batchedRun<FillingRow, FillingAnswer>('m', row)),
       );
 
       expect(answers.map(({ id, got }) => ({ id, got }))).toEqual(
@@ -60,7 +51,8 @@ describeEach(
       await node({ servings, distribution });
       const web = await client(distribution);
       await web.untilNodes('m', 1);
-      const call = (row: Row) => web.servings.batchedRun<Row, Answer>('m', row);
+      const call = (row: FillingRow) =>
+        web.servings.batchedRun<FillingRow, FillingAnswer>('m', row);
       const other = call({ id: 'other', bytes: MIB / 2 });
 
       const output = await failureOf(call({ id: 'output', bytes: 2 * MIB }));
@@ -77,7 +69,7 @@ describeEach(
       const web = await client(patient);
       await web.untilNodes('m', 1);
       const call = (id: string) =>
-        web.servings.batchedRun<Row, Answer>('m', {
+        web.servings.batchedRun<FillingRow, FillingAnswer>('m', {
           id,
           bytes: MIB / 4,
           data: new Uint8Array(MIB / 4),

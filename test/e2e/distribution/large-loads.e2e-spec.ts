@@ -4,6 +4,8 @@ import { expect, it, jest } from '@jest/globals';
 import {
   type ClusterClient,
   type ClusterProcess,
+  type FillingAnswer,
+  type FillingRow,
   useClusterProcesses,
 } from '../../fixtures/cluster/use-cluster-processes.js';
 import { useSlowLinks } from '../../fixtures/cluster/slow-link.js';
@@ -11,19 +13,6 @@ import { describeWirings } from '../../fixtures/cluster/wirings.js';
 
 // Only a call that hangs reaches it, also on a slow machine.
 jest.setTimeout(1_200_000);
-
-interface Row {
-  readonly id: string;
-  /** The size of the answer. */
-  readonly bytes: number;
-  readonly data?: Uint8Array;
-}
-
-interface Answer {
-  readonly id: string;
-  readonly data: Uint8Array;
-  readonly got?: number;
-}
 
 const MB = 1_000_000;
 /** Loads in full, and cores kept busy, take minutes: `CLUSTER_LOADS=whole npm run jest -- large-loads`. */
@@ -41,10 +30,10 @@ const distribution = { requestTimeout: 3_600_000, limits: { bytes: 256 * MB } };
 async function expectAllAnswered(
   node: ClusterProcess,
   web: ClusterClient,
-  rows: readonly Row[],
+  rows: readonly FillingRow[],
 ): Promise<void> {
   const replies = await Promise.allSettled(
-    rows.map((row) => web.servings.batchedRun<Row, Answer>('m', row)),
+    rows.map((row) => web.servings.batchedRun<FillingRow, FillingAnswer>('m', row)),
   );
   const outcomes = replies.map((reply) =>
     reply.status === 'fulfilled'
@@ -56,7 +45,7 @@ async function expectAllAnswered(
   expect(node.begun.toSorted()).toEqual(rows.map(({ id }) => id).toSorted());
 }
 
-const rowsOf = (count: number, row: Omit<Row, 'id'>): readonly Row[] =>
+const rowsOf = (count: number, row: Omit<FillingRow, 'id'>): readonly FillingRow[] =>
   Array.from({ length: count }, (_, i) => ({ id: `${i}`, ...row }));
 
 describeWirings('Large loads', (wiring) => {

@@ -10,7 +10,7 @@ import { InvalidServingError } from './errors.js';
 /** A secret as configurations give it. */
 type Secret = string | undefined;
 
-/** Who may sign in. */
+/** The login that a {@link LoginGuard} admits. */
 export interface LoginGuardOptions {
   /**
    * The name to sign in with.
@@ -84,7 +84,7 @@ export class LoginGuard implements CanActivate {
   }
 }
 
-/** A missing secret must never become one that everybody has. */
+/** Refuses a secret that is missing, or that no client can send. */
 function checked(guard: string, what: string, secret: unknown): string {
   if (typeof secret !== 'string' || secret.trim() === '') {
     throw new InvalidServingError(
@@ -151,7 +151,7 @@ function digestOf(secret: string): Buffer {
   return createHash('sha256').update(secret).digest();
 }
 
-/** Compares with all of them, so that the time tells nothing. */
+/** Compares with every digest, so that the duration does not depend on which one matches. */
 function isOneOf(digests: readonly Buffer[], secret: string | undefined): boolean {
   const digest = digestOf(secret ?? '');
   const matches = digests.map((each) => timingSafeEqual(each, digest));

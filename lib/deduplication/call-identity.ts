@@ -3,13 +3,13 @@ import type { Origin } from '../context/caller-context.js';
 /** The version that replies belong to, where a store may hold those of others. */
 export interface VersionIdentity {
   readonly serving: string;
-  /** Undefined for a model: its content says all of what it computes, and labels differ by node. */
+  /** Undefined for a model: its content identifies it, and nodes may label it differently. */
   readonly label: string | undefined;
   /** The hash of the model or module file; undefined for code of the application. */
   readonly content: string | undefined;
 }
 
-/** What tells calls of one version apart. */
+/** The parts by which calls of one version differ. */
 export interface CallIdentity {
   /** Only in a serving that separates origins. */
   readonly origin: Origin | undefined;

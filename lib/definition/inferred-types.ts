@@ -19,7 +19,7 @@ export type TypedFactory<Rows, Returned> =
       site: BatchFunctionContext,
     ) => TypedRunner<Rows, Returned> | Promise<TypedRunner<Rows, Returned>>);
 
-/** What no value is. The compiler compares with it what is no factory, and shows the text. */
+/** A type that no value has. If a value is not a factory, the compiler's message shows the text. */
 interface NoFactory<Text extends string> extends Mistake<Text> {
   (site: BatchFunctionContext): never;
 }

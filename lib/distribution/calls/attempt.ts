@@ -144,7 +144,7 @@ export class Attempt {
     }
   }
 
-  /** What the node is asked about, from the second check on. */
+  /** The state of the call for a check of its node; undefined before the second check. */
   state(): CallState | undefined {
     const { call, events, window, wasThere, hasEndedInput } = this;
     this.wasThere = this.isThere;

@@ -9,7 +9,7 @@ trap 'rm -rf "$folder"' EXIT
 
 # Python, openssl, ip, browsers and servers are not among these.
 mkdir "$folder/bin"
-for program in node npm npx git sh bash env cat cp mv rm ls ln mkdir mktemp mkfifo chmod chown dirname basename uname tr sed grep head tail sleep tar; do
+for program in node npm npx git sh bash env cat cp mv rm ls ln mkdir mktemp mkfifo chmod chown dirname basename uname tr sed grep head tail sleep tar gzip; do
   ln -s "$(command -v "$program")" "$folder/bin/$program"
 done
 

@@ -5,9 +5,9 @@ import {
   RequestTooLargeError,
   withoutStack,
 } from '../errors.js';
-import { BatchTimeModel } from './batch-time-model.js';
-import type { BusyUntil, LatencyTarget } from './latency-target.js';
-import { type Limits, paddedSize, type QueuedRequest } from './queued-request.js';
+import type { Budget } from './budget.js';
+import { PlannedBatches, type PlannedBatch, type WorkAhead } from './planned-batches.js';
+import type { Limits, QueuedRequest } from './queued-request.js';
 
 export interface AdmissionOptions {
   readonly name: string;
@@ -17,18 +17,19 @@ export interface AdmissionOptions {
   readonly maxCost?: number | undefined;
   /** The number of queued rows that this many idle partitions take at the end of the turn. */
   readonly takenBy: (idle: number) => number;
+  /** Whether lanes have a latency target. */
+  readonly hasTargets?: boolean | undefined;
+  /** The limit of a batch's cost, in servings that have one. */
+  readonly budget?: Budget | undefined;
 }
 
-/** Safety factor on the expected time of a batch when rows are dropped as late. */
-export const TIME_TO_SPARE = 1.5;
-
-/**
- * Batches added to the expected waiting time as a margin. Under overload the queue is filled up to
- * this limit, so half of the rows at its end would be late if the limit were the expected time
- * itself; and rows that turn out late after they ran have kept others from running. In a queue of
- * less than one batch, a row needs the time for which it is kept: its batch, and half as long again.
- */
-const BATCHES_TO_SPARE = 1;
+/** The batches of a partition until it is free. */
+export interface BusyUntil {
+  /** Expected milliseconds until it has run them. */
+  time: number;
+  /** The sum of the squares of their expected milliseconds. */
+  squares: number;
+}
 
 /** The load of the partitions. */
 export interface PoolLoad {
@@ -36,11 +37,49 @@ export interface PoolLoad {
   readonly partitions: number;
   /** The partitions that are idle. */
   readonly idle: number;
-  /** Expected milliseconds until the running batches have ended, summed over all partitions. */
-  runningUntil(now: number): number;
   /** The work of each partition that takes batches. */
   busyUntil(now: number): BusyUntil[];
 }
+
+/** A latency target, and the batches that it leads to. */
+export interface LatencyTarget {
+  /** Milliseconds in which a call is to be answered. */
+  readonly milliseconds: number;
+  /** The number of rows of a batch under a lasting load. */
+  readonly size: number;
+  /** Expected milliseconds of such a batch; undefined until enough batches have run. */
+  readonly expected: number | undefined;
+  /** The factor by which runs may take longer than expected. */
+  readonly overrun: number;
+}
+
+/** A place of rows in a planned batch. */
+interface Place {
+  readonly offset: number;
+  readonly count: number;
+  /** The time by which the calls of the batch are to be answered, and its most work. */
+  readonly due: number;
+  readonly most: number;
+  readonly isNew: boolean;
+}
+
+/** When a batch would start, in milliseconds from now. */
+interface Start {
+  readonly time: number;
+  /** The sum of the squares of the run times before it. */
+  readonly squares: number;
+  /** An idle partition takes it at once. */
+  readonly isImmediate: boolean;
+}
+
+/** The batches whose order is followed one by one; the order of others hardly matters. */
+const BATCHES_FOLLOWED = 8;
+
+/** Without any run time a refused call may come again after 1 to this many seconds. */
+const SECONDS_UNKNOWN = 3;
+
+const NO_TARGET: { readonly latencyTarget?: number } = {};
+const NO_BATCH = { rows: 0, sum: 0, largest: 0 };
 
 /** The queued rows of one priority. */
 interface QueuedAhead {
@@ -51,16 +90,24 @@ interface QueuedAhead {
   readonly tenants: Map<string, number>;
 }
 
-/** The learned batch times of all lanes with the same limits. */
-export interface LaneModel {
-  readonly limits: Limits;
-  readonly model: BatchTimeModel;
-  rows: number;
-}
-
 /**
  * Admission control of a queue: counts the queued rows, and refuses at once a request that has no
- * room or that could not be answered before its deadline.
+ * room or that could not be answered in time: before its deadline, and within the latency target of
+ * its lane.
+ *
+ * A call with such a time is admitted by a place in a planned batch (see `PlannedBatches`), which
+ * keeps its size until it runs. `T(w)` is the expected time of a batch with the work w, `r` the spread
+ * of run times. A call is answered after the running batch, the batches ahead and its own. Overruns
+ * of several runs add up as those of independent runs do: `(r - 1) √(sum of T²)`.
+ *
+ * - A call joins the last planned batch if all calls in it are still answered in time.
+ * - Otherwise a new batch is planned, with the most work that the call can bear. A small batch is
+ *   planned only while batches of its size carry the load: under overload, calls are refused until a
+ *   batch of the size for a lasting load fits.
+ * - On an idle partition a batch runs anyway, so that only the time that it grows by needs a margin.
+ *
+ * Sources: Clipper (NSDI 2017) and BentoML's dispatcher choose the size by the target, Nexus (SOSP
+ * 2019) has room for two runs in it, and Clockwork (OSDI 2020) refuses what would be late.
  *
  * A full queue must stay open for callers with few rows in it. So calls of a priority below 0 leave
  * half of it to others, and a tenant may have no more rows in it than there is room left (dynamic
@@ -68,16 +115,16 @@ export interface LaneModel {
  * two, and always some room for one more.
  */
 export class Admission {
-  protected rows = 0;
+  private rows = 0;
   private cost = 0;
   private readonly tenants = new Map<string, number>();
   private readonly priorities = new Map<number, QueuedAhead>();
-  protected readonly known = new Map<Limits, LaneModel>();
-  /** The last result of {@link knownOf}: most calls ask for the same. */
+  private readonly planned = new Map<Limits, PlannedBatches>();
+  /** The last results of {@link waitingOf} and {@link plannedOf}: most calls ask for the same. */
   private lastWaiting: QueuedAhead | undefined;
-  private lastKnown: LaneModel | undefined;
+  private lastPlanned: PlannedBatches | undefined;
 
-  constructor(protected readonly options: AdmissionOptions) {}
+  constructor(private readonly options: AdmissionOptions) {}
 
   /** The queued rows. */
   get depth(): number {
@@ -88,60 +135,87 @@ export class Admission {
    * Admits the rows of the request, or throws.
    *
    * @throws RequestTooLargeError for more rows than the queue can ever hold
-   * @throws OverloadedError when there is no room
+   * @throws OverloadedError when there is no room, or when it would miss the target of its lane
    * @throws DeadlineExceededError when its deadline has passed
    * @throws DeadlineTooShortError when it could not be answered in time
    */
   enter(request: QueuedRequest, now: number, work: PoolLoad): void {
-    this.check(request, now, work);
-    this.count(request, request.size);
-  }
-
-  protected check(request: QueuedRequest, now: number, work: PoolLoad): void {
+    const { deadline, lane, size } = request;
+    const within = this.withinOf(request, now);
+    const planned = this.plannedOf(lane.limits);
+    if (within < Infinity) {
+      planned.arrived(request, now, Math.max(within, 1));
+    }
     this.checkRoom(request, work);
-    this.checkDeadline(request, now, work);
+    if (deadline <= now) {
+      throw this.tooLate(deadline, now);
+    }
+    const places = within < Infinity ? this.placesFor(request, within, now, work) : undefined;
+    this.countRows(request, size);
+    if (!places) {
+      planned.add(request, size, lane.isInline);
+    }
+    for (const { isNew, due, most, offset, count } of places ?? []) {
+      if (isNew) {
+        planned.begin(due, most);
+      } else {
+        planned.open!.most = Math.max(most, planned.open!.most);
+        planned.open!.due = Math.min(due, planned.open!.due);
+      }
+      planned.extend(request, offset, count);
+    }
   }
 
   /** Counts rows of the request as queued again. */
   count(request: QueuedRequest, rows: number): void {
-    const { lane, priority, tenant, cost, size } = request;
-    this.rows += rows;
-    if (cost !== 0 || this.cost !== 0) {
-      this.cost = this.rows === 0 ? 0 : this.cost + (cost * rows) / size;
-    }
-    this.knownOf(lane.limits).rows += rows;
-    const waiting = this.waitingOf(priority);
-    waiting.rows += rows;
-    if (tenant !== '') {
-      waiting.named += rows;
-      add(waiting.tenants, tenant, rows);
-      add(this.tenants, tenant, rows);
-    }
+    this.countRows(request, rows);
+    this.plannedOf(request.lane.limits).add(request, rows, true);
   }
 
   /** Counts rows of the request as no longer queued. */
   leave(request: QueuedRequest, rows: number): void {
-    this.count(request, -rows);
+    this.countRows(request, -rows);
+    this.plannedOf(request.lane.limits).remove(rows);
   }
 
-  /** Learns the run time of a batch. */
-  learn(limits: Limits, rows: number, milliseconds: number): void {
-    this.knownOf(limits).model.learn(rows, milliseconds);
+  /** Learns the run time of a batch; `work` is the number of its rows with padding, or its cost. */
+  learn(limits: Limits, work: number, milliseconds: number): void {
+    this.plannedOf(limits).times.learn(work, milliseconds);
   }
 
   /** Expected milliseconds of a batch, or undefined while too little is known. */
-  timeOf(limits: Limits, rows: number): number | undefined {
-    return this.knownOf(limits).model.predict(paddedSize(limits, rows));
+  timeOf(limits: Limits, rows: number, work?: number): number | undefined {
+    const planned = this.plannedOf(limits);
+    return planned.times.expected(work ?? planned.workOf({ rows, sum: rows, largest: 1 }));
   }
 
   /** The latency target of the lanes with these limits. */
-  targetOf(_limits: Limits): LatencyTarget | undefined {
-    return undefined;
+  targetOf(limits: Limits): LatencyTarget | undefined {
+    const milliseconds = this.options.hasTargets ? limits.latencyTarget : undefined;
+    if (milliseconds === undefined) {
+      return undefined;
+    }
+    const planned = this.plannedOf(limits);
+    const { times } = planned;
+    const work = planned.lastingWork(milliseconds, 1);
+    return {
+      milliseconds,
+      size: planned.budget ? limits.batchSize : Math.max(1, work),
+      expected: times.expected(planned.budget ? work : Math.max(1, work)),
+      overrun: times.overrun,
+    };
   }
 
-  /** The number of rows at which a batch is full now whose window opened with this size. */
-  sizeOf({ batchSize }: Limits, opened = batchSize): number {
-    return opened;
+  /** The number of rows at which the next batch is full whose window opened with this size. */
+  sizeOf(limits: Limits, opened = limits.batchSize): number {
+    const { mostOfNext, budget } = this.plannedOf(limits);
+    const most = this.options.hasTargets ? Math.min(opened, limits.batchSize) : opened;
+    return budget ? most : Math.max(1, Math.min(most, mostOfNext));
+  }
+
+  /** The most that the next batch may cost, where rows have costs. */
+  mostCostOf(limits: Limits): number {
+    return Math.max(Number.MIN_VALUE, this.plannedOf(limits).mostOfNext);
   }
 
   private checkRoom(request: QueuedRequest, work: PoolLoad): void {
@@ -227,48 +301,111 @@ export class Admission {
     );
   }
 
+  private tooLate(deadline: number, now: number): Error {
+    const message =
+      `The deadline of the call to serving "${this.options.name}" had passed ` +
+      `${Math.ceil(now - deadline)} ms before it came; give it more time`;
+    return withoutStack(() => new DeadlineExceededError(message));
+  }
+
+  /** Milliseconds in which the request is to be answered. */
+  private withinOf({ deadline, lane }: QueuedRequest, now: number): number {
+    const { latencyTarget = Infinity } = this.options.hasTargets ? lane.limits : NO_TARGET;
+    return Math.min(deadline - now, latencyTarget);
+  }
+
   /**
-   * Refuses no request while too little is known, nor while a partition is idle: the run of that
-   * request may show that batch times have changed.
+   * The places of the rows in planned batches that answer them in time; undefined while too little
+   * is known. A call that finds an idle partition and an empty queue is always admitted: its run may
+   * show that batch times have changed.
    */
-  private checkDeadline(request: QueuedRequest, now: number, work: PoolLoad): void {
-    const { deadline, lane, size } = request;
-    if (deadline <= now) {
-      const late = Math.ceil(now - deadline);
-      const message =
-        `The deadline of the call to serving "${this.options.name}" had passed ` +
-        `${late} ms before it came; give it more time`;
-      throw withoutStack(() => new DeadlineExceededError(message));
+  private placesFor(
+    request: QueuedRequest,
+    within: number,
+    now: number,
+    work: PoolLoad,
+  ): readonly Place[] | undefined {
+    const { lane, size, whole } = request;
+    const planned = this.plannedOf(lane.limits);
+    const { times } = planned;
+    const { partitions } = work;
+    if (!times.isBelieved || partitions === 0) {
+      return undefined;
     }
-    if (deadline === Infinity || (work.idle > 0 && this.rows === 0)) {
-      return;
-    }
-    const batchSize = this.sizeOf(lane.limits);
-    const queue = this.timeOfQueue();
     const rowsAhead = this.rowsAhead(request);
-    const own = this.timeOf(lane.limits, Math.min(rowsAhead + size, batchSize));
-    if (queue === undefined || own === undefined || work.partitions === 0) {
-      return;
+    const isLast = rowsAhead === this.rows && !lane.isInline;
+    const ahead = this.workAhead(rowsAhead, isLast ? planned : undefined);
+    if (!ahead) {
+      return undefined;
     }
-    const ahead = this.rows === 0 ? 0 : (queue * rowsAhead) / this.rows;
-    const batches = Math.ceil(Math.ceil(size / batchSize) / work.partitions);
-    const needed =
-      (work.runningUntil(now) + ahead) / work.partitions +
-      own * (batches + (rowsAhead < batchSize ? TIME_TO_SPARE - 1 : BATCHES_TO_SPARE));
-    const left = deadline - now;
-    if (needed > left) {
-      const why =
-        `would need about ${Math.ceil(needed)} ms to answer and the call has ` +
-        `${Math.floor(left)} ms`;
-      const advice = 'call again later, or with a longer timeout';
-      const message = `Serving "${this.options.name}" ${why}; ${advice}`;
-      const retryAfter = Math.max(1, Math.ceil((needed - left) / 1000));
-      throw withoutStack(() => new DeadlineTooShortError(message, { retryAfter }));
+    const isFirst = work.idle > 0 && this.rows === 0;
+    const due = now + within;
+    const places: Place[] = [];
+    let open = isLast ? planned.open : undefined;
+    for (let offset = 0; offset < size;) {
+      const start = startOf(work.busyUntil(now), ahead, work.idle);
+      let place = open && placeIn(planned, open, request, offset, now, due, start);
+      let most = open ? planned.workOf(open) : 0;
+      if (!open) {
+        const fitting = newBatch(planned, request, within, start, partitions);
+        if (!fitting.isWorthIt && !isFirst) {
+          throw this.late(request, fitting.needed, within);
+        }
+        most = fitting.isWorthIt ? fitting.most : Math.max(fitting.most, fitting.lasting);
+        if (size === 1 && !start.isImmediate && !planned.carries(most, partitions)) {
+          most = Math.min(most, planned.trial());
+        }
+        const empty = { rows: 0, sum: 0, largest: 0, due, most, time: 0 };
+        const count = whole ? size : Math.max(1, planned.roomIn(empty, request, offset, size));
+        place = { isNew: true, offset, count, due, most };
+      }
+      if (place) {
+        places.push(place);
+        offset += place.count;
+      }
+      addTo(ahead, planned.timeAhead(most));
+      open = undefined;
     }
+    return places;
+  }
+
+  private late(request: QueuedRequest, needed: number, within: number): Error {
+    const { latencyTarget = Infinity } = request.lane.limits;
+    const retryAfter = Math.max(1, Math.ceil((needed - within) / 1000));
+    const what = `Serving "${this.options.name}" would need about ${Math.ceil(needed)} ms to answer and`;
+    return withoutStack(() =>
+      this.options.hasTargets && within === latencyTarget
+        ? new OverloadedError(`${what} has a latencyTarget of ${within} ms; call again later`, {
+            retryAfter,
+          })
+        : new DeadlineTooShortError(
+            `${what} the call has ${Math.floor(within)} ms; call again later, or with a longer timeout`,
+            { retryAfter },
+          ),
+    );
+  }
+
+  /**
+   * The batches before the rows of a call, but not the one that takes its rows if these are the last
+   * of its lanes. Undefined while too little is known of one of them.
+   */
+  private workAhead(rowsAhead: number, last: PlannedBatches | undefined): WorkAhead | undefined {
+    const ahead = { batches: 0, time: 0, squares: 0 };
+    const share = this.rows === 0 ? 0 : rowsAhead / this.rows;
+    for (const planned of share > 0 ? this.planned.values() : []) {
+      if (planned.rows > 0 && !planned.times.isBelieved) {
+        return undefined;
+      }
+      const { batches, time, squares } = planned.ahead(planned !== last);
+      ahead.batches += batches * share;
+      ahead.time += time * share;
+      ahead.squares += squares * share;
+    }
+    return ahead;
   }
 
   /** The rows that would run before the rows of the request. */
-  protected rowsAhead({ priority, tenant, size }: QueuedRequest): number {
+  private rowsAhead({ priority, tenant, size }: QueuedRequest): number {
     let ahead = 0;
     for (const [level, { rows, named, tenants }] of this.priorities) {
       if (level > priority) {
@@ -282,39 +419,43 @@ export class Admission {
     return ahead;
   }
 
-  /** Expected milliseconds in which one partition would run the whole queue. */
-  private timeOfQueue(): number | undefined {
-    let time = 0;
-    for (const [limits, { model, rows }] of this.known) {
-      const batchSize = this.sizeOf(limits);
-      const full = rows > 0 ? model.predict(batchSize) : 0;
-      if (full === undefined) {
-        return undefined;
+  /** Whole seconds in which this many rows will have run. */
+  private secondsFor(rows: number, { lane }: QueuedRequest, { partitions }: PoolLoad): number {
+    const own = this.plannedOf(lane.limits);
+    const known = [own, ...this.planned.values()].find(({ times }) => times.largest > 0);
+    if (!known) {
+      // A spread, so that the callers do not come back together.
+      return 1 + Math.floor(Math.random() * SECONDS_UNKNOWN);
+    }
+    const batches = rows / lane.limits.batchSize / Math.max(1, partitions);
+    return Math.max(1, Math.ceil((known.times.estimate(known.mostWork)! * batches) / 1000));
+  }
+
+  private countRows(request: QueuedRequest, rows: number): void {
+    const { lane, priority, tenant, cost, size } = request;
+    this.rows += rows;
+    if (cost !== 0 || this.cost !== 0) {
+      this.cost = this.rows === 0 ? 0 : this.cost + (cost * rows) / size;
+    }
+    this.plannedOf(lane.limits).rows += rows;
+    const waiting = this.waitingOf(priority);
+    waiting.rows += rows;
+    if (tenant !== '') {
+      waiting.named += rows;
+      add(waiting.tenants, tenant, rows);
+      add(this.tenants, tenant, rows);
+    }
+  }
+
+  private plannedOf(limits: Limits): PlannedBatches {
+    if (this.lastPlanned?.limits !== limits) {
+      this.lastPlanned = this.planned.get(limits);
+      if (!this.lastPlanned) {
+        this.lastPlanned = new PlannedBatches(limits, this.options.budget);
+        this.planned.set(limits, this.lastPlanned);
       }
-      time += (full * rows) / batchSize;
     }
-    return time;
-  }
-
-  /** Whole seconds in which this many rows will have run; undefined until a batch has run. */
-  private secondsFor(
-    rows: number,
-    { lane }: QueuedRequest,
-    { partitions }: PoolLoad,
-  ): number | undefined {
-    const batchSize = this.sizeOf(lane.limits);
-    const full = this.knownOf(lane.limits).model.estimate(batchSize);
-    return full === undefined
-      ? undefined
-      : Math.max(1, Math.ceil((full * rows) / batchSize / Math.max(1, partitions) / 1000));
-  }
-
-  protected knownOf(limits: Limits): LaneModel {
-    if (this.lastKnown?.limits !== limits) {
-      this.lastKnown = this.known.get(limits) ?? { limits, model: new BatchTimeModel(), rows: 0 };
-      this.known.set(limits, this.lastKnown);
-    }
-    return this.lastKnown;
+    return this.lastPlanned;
   }
 
   private waitingOf(priority: number): QueuedAhead {
@@ -349,4 +490,99 @@ function add(counts: Map<string, number>, key: string, rows: number): void {
   } else {
     counts.set(key, count);
   }
+}
+
+/** A place in the batch for rows of the request, if all calls in it are still answered in time. */
+function placeIn(
+  planned: PlannedBatches,
+  open: PlannedBatch,
+  request: QueuedRequest,
+  offset: number,
+  now: number,
+  callDue: number,
+  start: Start,
+): Place | undefined {
+  const { size, whole } = request;
+  // On an idle partition it may grow beyond what was planned.
+  const limit = start.isImmediate ? planned.mostWork : open.most;
+  const count = planned.roomIn(open, request, offset, size, limit);
+  if (count === 0 || (whole && count < size)) {
+    return undefined;
+  }
+  const work = planned.workWith(open, request, offset, count);
+  const due = Math.min(open.due, callDue);
+  // Up to its size, the other calls were promised to be in time when they were admitted.
+  const earliest = work <= open.most && open.most < Infinity ? callDue : due;
+  return needs(planned, work, start) <= earliest - now
+    ? { isNew: false, offset, count, due, most: work }
+    : undefined;
+}
+
+/** How a new batch for the request would be answered in time. */
+function newBatch(
+  planned: PlannedBatches,
+  request: QueuedRequest,
+  within: number,
+  start: Start,
+  partitions: number,
+): { most: number; lasting: number; isWorthIt: boolean; needed: number } {
+  const { size, whole } = request;
+  const own = whole ? planned.workWith(NO_BATCH, request, 0, size) : 0;
+  const limit = Math.max(own, planned.limit);
+  const most = planned.largestWithin(limit, (work) => needs(planned, work, start) <= within);
+  const lasting = Math.max(own, Math.min(limit, planned.lastingWork(within, partitions)));
+  const isWorthIt =
+    most > 0 &&
+    most >= own &&
+    (start.isImmediate || most >= lasting || planned.carries(most, partitions));
+  return { most, lasting, isWorthIt, needed: needs(planned, lasting, start) };
+}
+
+/** Milliseconds until a batch with this work has run, overruns included. */
+function needs(planned: PlannedBatches, work: number, start: Start): number {
+  const time = planned.times.hoped(work);
+  const overrun = planned.times.overrun - 1;
+  // On an idle partition, a batch of the first row would run anyway.
+  const margin = start.isImmediate
+    ? time - planned.times.hoped(0)
+    : Math.sqrt(start.squares + time ** 2);
+  return start.time + time + overrun * margin;
+}
+
+/** When a batch starts that is behind others, on the partition that is free first. */
+function startOf(partitions: BusyUntil[], ahead: WorkAhead, idle: number): Start {
+  const { batches, time, squares } = ahead;
+  const mean = batches === 0 ? 0 : time / batches;
+  const meanSquare = batches === 0 ? 0 : squares / batches;
+  const [only] = partitions;
+  if (only && partitions.length === 1) {
+    const isImmediate = batches < idle;
+    return { time: only.time + time, squares: only.squares + squares, isImmediate };
+  }
+  const followed = Math.min(batches, BATCHES_FOLLOWED);
+  const shared = (batches - followed) / partitions.length;
+  partitions.forEach((each) => {
+    each.time += shared * mean;
+    each.squares += shared * meanSquare;
+  });
+  for (let left = followed; left > 0; left--) {
+    const next = firstFree(partitions);
+    next.time += Math.min(1, left) * mean;
+    next.squares += Math.min(1, left) * meanSquare;
+  }
+  const first = firstFree(partitions);
+  return { time: first.time, squares: first.squares, isImmediate: batches < idle };
+}
+
+function firstFree(partitions: readonly BusyUntil[]): BusyUntil {
+  return partitions.reduce((first, next) => (next.time < first.time ? next : first), {
+    time: Infinity,
+    squares: 0,
+  });
+}
+
+function addTo(ahead: WorkAhead, time: number): void {
+  ahead.batches++;
+  ahead.time += time;
+  ahead.squares += time ** 2;
 }

@@ -1,9 +1,7 @@
 import { audit, lastValueFrom, merge, mergeMap, Observable, Subject, tap } from 'rxjs';
 import { ServingClosedError } from '../errors.js';
-import { Admission, type AdmissionOptions, TIME_TO_SPARE } from './admission.js';
-import type { Budget } from './budget.js';
-import type { LatencyTarget } from './latency-target.js';
-import { TargetAdmission } from './target-admission.js';
+import { Admission, type AdmissionOptions, type LatencyTarget } from './admission.js';
+import { type BatchCost, costOf } from './budget.js';
 import type { QueueOrder } from './priority-queue.js';
 import { type TargetLoad, Pool, type Target } from './pool.js';
 import { type Lane, type Limits, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
@@ -24,6 +22,8 @@ export interface BatchRecord<R extends QueuedRequest> {
   readonly wait: number;
   /** Expected milliseconds of its run; undefined until enough batches have run. */
   readonly expected: number | undefined;
+  /** What it costs, in a serving with a budget. */
+  readonly cost: BatchCost | undefined;
   /** The rows still in the queue when it started. */
   readonly queued: number;
 }
@@ -60,10 +60,6 @@ export interface BatchObserver<R extends QueuedRequest> {
 
 export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionOptions, 'takenBy'> {
   readonly order: QueueOrder;
-  /** Whether lanes have a latency target. */
-  readonly hasTargets?: boolean;
-  /** The limit of a batch's cost, in servings that have one. */
-  readonly budget?: Budget | undefined;
   /** The number of the next batch. */
   readonly nextBatch: () => number;
   readonly targets: readonly Target[];
@@ -118,11 +114,13 @@ export class Batcher<R extends QueuedRequest> {
   private abandoned: Error | undefined;
 
   constructor(private readonly options: BatcherOptions<R>) {
-    const { targets, firstTarget, order, budget, hasTargets = false } = options;
-    const admission = { ...options, takenBy: (idle: number) => this.ready.takenBy(idle) };
-    this.admission = hasTargets ? new TargetAdmission(admission) : new Admission(admission);
+    const { targets, firstTarget, order, budget } = options;
+    const takenBy = (idle: number) => this.ready.takenBy(idle);
+    const costed = budget && budget.most < Infinity ? budget : undefined;
+    this.admission = new Admission({ ...options, budget: costed, takenBy });
     const sizeNow = ({ limits }: Lane, size: number) => this.admission.sizeOf(limits, size);
-    this.ready = new ReadyQueue(order, sizeNow, budget);
+    const costNow = ({ limits }: Lane) => this.admission.mostCostOf(limits);
+    this.ready = new ReadyQueue(order, sizeNow, budget, costNow);
     this.pool = new Pool(targets, firstTarget);
     targets.forEach((target) => target.onChange?.(() => this.changed()));
 
@@ -238,9 +236,12 @@ export class Batcher<R extends QueuedRequest> {
     return this.admission.targetOf(limits);
   }
 
-  /** Learns from a batch that ran outside of the queue. */
-  learn(limits: Limits, rows: number, milliseconds: number): void {
-    this.admission.learn(limits, rows, milliseconds);
+  /**
+   * Learns from a batch that ran outside of the queue; `work` is the number of its rows with padding,
+   * or its cost in a serving with a budget.
+   */
+  learn(limits: Limits, work: number, milliseconds: number): void {
+    this.admission.learn(limits, work, milliseconds);
   }
 
   /** The running batches, described for a log. */
@@ -262,8 +263,7 @@ export class Batcher<R extends QueuedRequest> {
       // A window without a timeout would close at its first row.
       const reason = this.reasonAtOnce(lane);
       const parts = [{ request, offset, count: 1 }];
-      const batchSize = this.admission.sizeOf(lane.limits);
-      this.ready.addWindow({ lane, parts, size: batchSize, reason }, this.now());
+      this.ready.addWindow({ lane, parts, size: lane.limits.batchSize, reason }, this.now());
       return 1;
     }
     window ??= this.open(request);
@@ -392,8 +392,8 @@ export class Batcher<R extends QueuedRequest> {
       }
       const window = this.ready.take(
         now,
-        ({ limits }, rows) =>
-          this.pool.endOf(load, now) + (this.admission.timeOf(limits, rows) ?? 0) * TIME_TO_SPARE,
+        ({ limits }, rows, cost) =>
+          this.pool.endOf(load, now) + (this.admission.timeOf(limits, rows, cost) ?? 0),
       );
       if (window.parts.length > 0) {
         yield { window, load };
@@ -420,7 +420,8 @@ export class Batcher<R extends QueuedRequest> {
       request.waiting -= count;
       this.admission.leave(request, count);
     }
-    const expected = this.admission.timeOf(lane.limits, rows);
+    const cost = costOf(parts, this.options.budget);
+    const expected = this.admission.timeOf(lane.limits, rows, cost?.padded);
     const handed = this.pool.start(load, expected ?? 0, handedAt);
     this.executing.set(window, partition);
     const record = {
@@ -432,6 +433,7 @@ export class Batcher<R extends QueuedRequest> {
       reason: isJoin && window.reason === 'full' ? 'join' : this.reasonFor(window),
       wait: handedAt - arrivedAt,
       expected,
+      cost,
       queued: this.depth,
     };
     observer.batchStarted(record);
@@ -441,7 +443,8 @@ export class Batcher<R extends QueuedRequest> {
     const startedAt = this.pool.end(load, handed, endedAt);
     // Rows of a sequence take as many steps as they need, so their times predict no others.
     if (outcome.error === undefined && !outcome.revoked && !isJoin) {
-      this.admission.learn(lane.limits, rows + (outcome.padding ?? 0), endedAt - startedAt);
+      const work = cost?.padded ?? rows + (outcome.padding ?? 0);
+      this.admission.learn(lane.limits, work, endedAt - startedAt);
     }
     outcome.retries?.forEach((retry) => this.runAgain(retry, batchSize));
     observer.batchEnded({ ...record, wait: startedAt - arrivedAt }, endedAt - startedAt, outcome);

@@ -1,4 +1,4 @@
-import type { QueuedRequest } from './queued-request.js';
+import type { Part, QueuedRequest } from './queued-request.js';
 
 /** The limit of a batch's cost, and how far rows are chosen by their cost. */
 export interface Budget {
@@ -26,6 +26,34 @@ export function loadOf({ rowCosts }: QueuedRequest, offset: number, count: numbe
     largest = Math.max(largest, cost);
   }
   return { count, sum, largest };
+}
+
+/** What a batch costs. */
+export interface BatchCost {
+  /** The sum of its rows' costs. */
+  readonly sum: number;
+  /** What counts against the budget: with `padded`, its rows times the largest of their costs. */
+  readonly padded: number;
+  /** The budget. */
+  readonly most: number;
+}
+
+/** The cost of a batch; undefined without a budget. */
+export function costOf<R extends QueuedRequest>(
+  parts: readonly Part<R>[],
+  budget: Budget | undefined,
+): BatchCost | undefined {
+  if (!budget || budget.most === Infinity) {
+    return undefined;
+  }
+  let [rows, sum, largest] = [0, 0, 0];
+  for (const { request, offset, count } of parts) {
+    const load = loadOf(request, offset, count);
+    rows += count;
+    sum += load.sum;
+    largest = Math.max(largest, load.largest);
+  }
+  return { sum, padded: budget.padded ? rows * largest : sum, most: budget.most };
 }
 
 /** The rows and the cost of a batch or window that fills. */

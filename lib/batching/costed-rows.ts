@@ -60,13 +60,26 @@ export class CostedRows<R extends QueuedRequest> implements LaneRows<R> {
     return this.levels.some((level) => level.priority >= priority && level.head(this.isLive));
   }
 
+  /** Takes a batch that costs no more than the budget and `most`. See `PriorityQueue.take`. */
+  takeWithin(
+    most: number,
+    room: number,
+    now: number,
+    endOf: (rows: number, cost: number) => number,
+  ): Part<R>[] {
+    const rows = this.expected(room);
+    const cost = this.rows === 0 ? 0 : (this.cost / this.rows) * rows;
+    return this.take(room, now, endOf(rows, Math.min(cost, most)), most);
+  }
+
   /** See `PriorityQueue.take`. */
-  take(room: number, now: number, until = now): Part<R>[] {
+  take(room: number, now: number, until = now, most = Infinity): Part<R>[] {
     this.limit = now;
     if (this.levels.some((level) => level.some(({ request }) => request.deadline > until))) {
       this.limit = until;
     }
-    const fill = new Fill(this.budget, room);
+    const { budget } = this;
+    const fill = new Fill(most < budget.most ? { ...budget, most } : budget, room);
     const taken: CostedRow<R>[] = [];
     const spent = new Set<CostedLevel<R>>();
     let top = 0;

@@ -1,5 +1,4 @@
-import type { PoolLoad } from './admission.js';
-import type { BusyUntil } from './latency-target.js';
+import type { BusyUntil, PoolLoad } from './admission.js';
 
 /** A partition as the batcher sees it. */
 export interface Target {
@@ -163,14 +162,11 @@ export class Pool implements PoolLoad {
     return idle;
   }
 
-  runningUntil(now: number): number {
-    return this.loads.reduce((time, load) => time + this.endOf(load, now) - now, 0);
-  }
-
   busyUntil(now: number): BusyUntil[] {
-    return this.loads
-      .filter(isUp)
-      .map((load) => ({ time: this.endOf(load, now) - now, runs: load.batches.length }));
+    return this.loads.filter(isUp).map((load) => ({
+      time: this.endOf(load, now) - now,
+      squares: load.batches.reduce((sum, { expected }) => sum + expected ** 2, 0),
+    }));
   }
 
   /** The reason why no partition takes a batch soon, if none does. */

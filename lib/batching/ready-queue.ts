@@ -82,6 +82,8 @@ export class ReadyQueue<R extends QueuedRequest> {
     /** The number of rows at which a batch is full now whose window opened with this size. */
     private readonly sizeNow: (lane: Lane, size: number) => number,
     private readonly budget?: Budget,
+    /** The most that the next batch of the lane may cost now. */
+    private readonly costNow: (lane: Lane) => number = () => Infinity,
   ) {}
 
   /** Adds the rows of a closed window. */
@@ -96,7 +98,7 @@ export class ReadyQueue<R extends QueuedRequest> {
       );
       live.forEach((part) => queue.rows.add(part));
       const isFixed = reason === 'flush' || (lane.limits.preferredSizes && reason === 'full');
-      const room = isFixed ? sizeOf(live) : size;
+      const room = isFixed ? sizeOf(live) : Math.max(sizeOf(live), this.sizeNow(lane, size));
       this.admit({
         queue,
         size,
@@ -220,9 +222,12 @@ export class ReadyQueue<R extends QueuedRequest> {
 
   /**
    * Takes the next batch, of which there is one. `endOf` returns the expected time when this many
-   * rows of the lane will have run.
+   * rows of the lane, of this cost if they have one, will have run.
    */
-  take(now: number, endOf: (lane: Lane, rows: number) => number = () => now): Window<R> {
+  take(
+    now: number,
+    endOf: (lane: Lane, rows: number, cost?: number) => number = () => now,
+  ): Window<R> {
     const { queue, size: opened, reason, again, turn, priority } = this.remove();
     const { lane } = queue;
     if (again) {
@@ -236,16 +241,19 @@ export class ReadyQueue<R extends QueuedRequest> {
     }
     const most = this.sizeNow(lane, opened);
     const size = preferredSize(lane, Math.min(most, queue.rows.size), reason) ?? most;
-    const expected = queue.costed?.expected(size) ?? Math.min(size, queue.rows.size);
-    const parts = queue.rows.take(size, now, endOf(lane, expected));
+    const parts = queue.costed
+      ? queue.costed.takeWithin(this.costNow(lane), size, now, (rows, cost) =>
+          endOf(lane, rows, cost),
+        )
+      : queue.rows.take(size, now, endOf(lane, Math.min(size, queue.rows.size)));
     if (queue.rows.size > 0 && queue.slots === 0) {
       // Rows need a slot that were displaced by a request that must run whole, or did not fit into
       // the budget of the batch.
       this.admit({
         queue,
-        size: this.sizeNow(lane, lane.limits.batchSize),
+        size: lane.limits.batchSize,
         room: 0,
-        reason: queue.costed ? reason : 'flush',
+        reason: queue.costed || most < opened ? reason : 'flush',
         priority,
         turn,
         id: this.lastId++,

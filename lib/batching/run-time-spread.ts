@@ -1,8 +1,9 @@
 /** Runs that are remembered: a 99th percentile of fewer is hardly more than their maximum. */
 const RUNS_REMEMBERED = 300;
 
-/** The spread that is assumed before any run. */
+/** The spread that is assumed before any run, and the number of runs that this counts as. */
 const FIRST_SPREAD = 1.5;
+const FIRST_RUNS = 16;
 
 /**
  * A run that takes longer than this counts as this long. It is a pause of the machine, and smaller
@@ -16,8 +17,7 @@ const QUANTILE = 0.99;
  * How far run times exceed what was expected: the 99th percentile of actual ÷ expected time of the
  * last runs.
  *
- * A percentile of few runs is too low. So the spread starts at 1.5, and moves to the measured one
- * in equal steps until enough runs are known.
+ * A percentile of few runs is too low. So the spread starts at 1.5, which counts as much as sixteen runs.
  */
 export class RunTimeSpread {
   private readonly ratios = new Float64Array(RUNS_REMEMBERED);
@@ -29,7 +29,7 @@ export class RunTimeSpread {
     this.ratios[this.runs++ % RUNS_REMEMBERED] = Math.min(ratio, LONGEST_OVERRUN);
     const known = Math.min(this.runs, RUNS_REMEMBERED);
     const measured = this.ratios.subarray(0, known).toSorted()[Math.ceil(known * QUANTILE) - 1]!;
-    const doubt = 1 - known / RUNS_REMEMBERED;
+    const doubt = FIRST_RUNS / (FIRST_RUNS + known);
     this.value = Math.max(1, measured + (FIRST_SPREAD - measured) * doubt);
   }
 }

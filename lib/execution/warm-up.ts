@@ -18,7 +18,7 @@ import { mostRowsLike } from './row-costs.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import type { Partition } from '../partitions/partition.js';
 import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
-import { BATCHES_TO_BELIEVE } from '../batching/batch-time-model.js';
+import { BATCHES_TO_BELIEVE } from '../batching/run-times.js';
 import type { Batcher } from '../batching/batcher.js';
 import type { BatchRequest } from './request.js';
 

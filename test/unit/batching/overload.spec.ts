@@ -26,7 +26,8 @@ describe('Batcher: overload', () => {
       const { good, late, refused, capacity } = await new Rush(options).play();
 
       expect(good / capacity).toBeGreaterThan(0.95);
-      expect(late / capacity).toBeLessThan(0.15);
+      // Where run times jump every half second, calls that were admitted in the fast one are late.
+      expect(late / capacity).toBeLessThan(options.slowness ? 0.25 : 0.15);
       expect(refused).toBeGreaterThan(capacity * (options.times - 1.3));
     },
   );

@@ -121,8 +121,10 @@ describe('A latency target under a load', () => {
     const steady = await loadOf(middle, { load: 2 }).play();
     expect(share).toBeGreaterThanOrEqual(0.97);
     expect(goodput / steady.goodput).toBeGreaterThanOrEqual(0.95);
-    let largest = 0;
-    for (const { rows, batchSize } of records) {
+    // Before batch times are believed, a batch takes all rows that wait.
+    const believed = records.slice(10);
+    let largest = Math.max(...records.slice(0, 10).map(({ rows }) => rows));
+    for (const { rows, batchSize } of believed) {
       expect(batchSize).toBeLessThanOrEqual(Math.max(1, 2 * largest));
       largest = Math.max(largest, rows);
     }

@@ -311,6 +311,7 @@ class FunctionPlay extends Play<Batch | Row, string | string[]> {
     });
     const input = isShared ? rows[0]! : Batch.stack(rows);
     const options = { ...this.optionsOf(each), ...(key !== undefined && { key }) };
+    const isEasy = this.isEasy(each);
     try {
       const answer = await this.answerOf(each, input, options);
       const expected = rows.map(({ whole }) => `${key ?? 'default'}/${whole}`);
@@ -319,12 +320,30 @@ class FunctionPlay extends Play<Batch | Row, string | string[]> {
       }
     } catch (error) {
       this.explain(each, error, ['SERVING_BATCH_FAILED']);
+      if (isEasy && LATE.includes((error as { code: string }).code)) {
+        this.faults.push(`${JSON.stringify(each)} had time for three batches: ${String(error)}`);
+      }
     }
     const most = this.options.isolatesFailures ? 4 : 1;
     const often = rows.filter(({ n }) => (this.runs.get(n) ?? 0) > most);
     if (often.length > 0) {
       this.faults.push(`rows ${often.map(({ n }) => n).join()} ran more than ${most} times`);
     }
+  }
+
+  /** True if one batch holds the call and all that wait, and its time is that of three batches. */
+  private isEasy({ timeout: own, rows }: Call): boolean {
+    const timeout = own ?? this.options.timeout;
+    const { isSteady, runTime, batchTimeout, batchSize, cost, hasKeys } = this.options;
+    return (
+      isSteady &&
+      cost === undefined &&
+      !hasKeys &&
+      !this.options.drains &&
+      this.serving.queued + rows <= batchSize &&
+      timeout !== undefined &&
+      timeout > 3 * runTime + batchTimeout
+    );
   }
 
   private async answerOf(

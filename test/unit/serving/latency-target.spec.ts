@@ -63,7 +63,8 @@ describe('A serving with a latency target', () => {
         latencyTarget: 50,
         batchSize: 5,
         expected: expect.closeTo(20, 1),
-        overrun: expect.closeTo(1.5, 1),
+        // Ten exact runs, and sixteen with the spread that is assumed before any.
+        overrun: expect.closeTo(1.35, 2),
       },
     ]);
   });
@@ -82,7 +83,7 @@ describe('A serving with a latency target', () => {
   });
 
   it('[15.4] reports with each batch how long it was expected to run, and that the target has limited it', async () => {
-    const serving = await started();
+    const serving = await started({ batchSize: 32 });
     const starts: BatchStartEvent[] = [];
     const ends: BatchEndEvent[] = [];
     serving.eventsOf('batch:start').subscribe((event) => starts.push(event));
@@ -90,16 +91,17 @@ describe('A serving with a latency target', () => {
 
     const first = serving.batchedRun('a');
     await later();
-    const others = codesOf(serving, 5);
+    const others = codesOf(serving, 20);
     await passTime(Promise.all([first, others]), 1);
 
-    expect(starts.map(({ rows, batchSize, reason }) => ({ rows, batchSize, reason }))).toEqual([
-      { rows: 1, batchSize: 5, reason: 'idle' },
-      { rows: 5, batchSize: 5, reason: 'target' },
+    expect(starts.map(({ rows, reason }) => ({ rows, reason }))).toEqual([
+      { rows: 1, reason: 'idle' },
+      { rows: 8, reason: 'target' },
     ]);
+    expect(starts[1]!.batchSize).toBe(8);
     expect(ends.map(({ expected, runTime }) => [expected, runTime])).toEqual([
       [expect.closeTo(12, 1), expect.closeTo(12, 0)],
-      [expect.closeTo(20, 1), expect.closeTo(20, 0)],
+      [expect.closeTo(26, 1), expect.closeTo(26, 0)],
     ]);
   });
 
@@ -116,7 +118,8 @@ describe('A serving with a latency target', () => {
     const serving = await started();
     const running = serving.batchedRun('a', { timeout: 1000 });
     await later();
-    const calls = Array.from({ length: 6 }, () => serving.batchedRun('a', { timeout: 1000 }));
+    const calls = Array.from({ length: 30 }, () => serving.batchedRun('a', { timeout: 1000 }));
+    calls.forEach((call) => void call.catch(() => {}));
     await expect(calls.at(-1)).rejects.toBeInstanceOf(OverloadedError);
     await expect(serving.batchedRun('a', { timeout: 5 })).rejects.toMatchObject({
       code: 'SERVING_DEADLINE_TOO_SHORT',

@@ -1,0 +1,333 @@
+import { type Budget, loadOf } from './budget.js';
+import { paddedSize, type Limits, type QueuedRequest } from './queued-request.js';
+import { RunTimes } from './run-times.js';
+
+/** The size of a batch may be this multiple of the largest batch that has run. */
+const MOST_GROWTH = 2;
+
+/** The promises of calls in which their load is measured. A shorter time follows chance. */
+const PROMISES_MEASURED = 20;
+
+/** Batches of other sizes between two that try a smaller one. */
+const BATCHES_BETWEEN_TRIALS = 16;
+
+/** A batch that has yet to run, as far as it is planned. */
+export interface PlannedBatch {
+  rows: number;
+  /** The sum and the largest of the costs of its rows; with the number of rows without costs. */
+  sum: number;
+  largest: number;
+  /** The time by which all its rows are to be answered. */
+  due: number;
+  /** The most work that it may have, so that they are. */
+  most: number;
+  /** Expected milliseconds of its run, once it takes no more rows. */
+  time: number;
+}
+
+/** The work that goes before a batch. */
+export interface WorkAhead {
+  /** The number of batches; a fraction where rows of others share them. */
+  batches: number;
+  /** The sum of their expected milliseconds, and of the squares of these. */
+  time: number;
+  squares: number;
+}
+
+/**
+ * The batches that the queued rows of lanes with the same limits will form, in the order of arrival.
+ *
+ * This is the one place that decides how large a batch becomes. A call is admitted with a place in a
+ * planned batch, and the batch takes no more work (`most`) than all calls in it can bear, until it
+ * runs.
+ */
+export class PlannedBatches {
+  readonly times: RunTimes;
+  /** The queued rows. */
+  rows = 0;
+  private readonly batches: PlannedBatch[] = [];
+  /** All planned batches without the last one, which may take more rows. */
+  private readonly full: WorkAhead = { batches: 0, time: 0, squares: 0 };
+  /** The last result of {@link lastingWork}. */
+  private last = { within: NaN, load: 0, batches: 0, work: 0 };
+  /** The number of batches from which on a smaller size may be tried. */
+  private nextTrial = 0;
+  private readonly lasting = new ArrivalRate();
+  private readonly recent = new ArrivalRate();
+
+  constructor(
+    readonly limits: Limits,
+    /** The budget of batches whose rows have costs. */
+    readonly budget?: Budget,
+  ) {
+    this.times = new RunTimes(budget ? undefined : 0);
+  }
+
+  /** The batch that takes more rows. */
+  get open(): PlannedBatch | undefined {
+    return this.batches.at(-1);
+  }
+
+  /** The planned batches before the open one, and with it if that is asked for. */
+  ahead(withOpen: boolean): WorkAhead {
+    const { open, full } = this;
+    if (!withOpen || !open) {
+      return full;
+    }
+    const time = this.timeAhead(this.workOf(open));
+    return { batches: full.batches + 1, time: full.time + time, squares: full.squares + time ** 2 };
+  }
+
+  /** The most work of the next batch. */
+  get mostOfNext(): number {
+    return this.batches[0]?.most ?? Infinity;
+  }
+
+  /** Adds rows of the request, from the one at `offset` on, to the open batch. */
+  extend(request: QueuedRequest, offset: number, count: number): void {
+    const open = this.open!;
+    open.rows += count;
+    if (this.budget) {
+      const { sum, largest } = loadOf(request, offset, count);
+      open.sum += sum;
+      open.largest = Math.max(open.largest, largest);
+    }
+  }
+
+  /** Plans a new batch, behind all others. */
+  begin(due: number, most: number): void {
+    const { open, full } = this;
+    if (open) {
+      const work = this.workOf(open);
+      open.time = this.timeAhead(work);
+      if (open.due < Infinity && open.most === Infinity) {
+        open.most = work;
+      }
+      full.batches++;
+      full.time += open.time;
+      full.squares += open.time ** 2;
+    }
+    this.batches.push({ rows: 0, sum: 0, largest: 0, due, most, time: 0 });
+  }
+
+  /** Adds rows that no promise was made for. */
+  add(request: QueuedRequest, rows: number, isAlone = false): void {
+    const { size } = request;
+    for (let offset = size - rows; offset < size;) {
+      const room =
+        isAlone && offset === size - rows ? 0 : this.roomIn(this.open, request, offset, size);
+      if (room === 0) {
+        this.begin(Infinity, Infinity);
+      }
+      const count = Math.min(size - offset, Math.max(1, room));
+      this.extend(request, offset, count);
+      offset += count;
+    }
+  }
+
+  /** The number of rows of the request, from the one at `offset` to that before `end`, that fit. */
+  roomIn(
+    batch: PlannedBatch | undefined,
+    request: QueuedRequest,
+    offset: number,
+    end: number,
+    most = batch?.most ?? 0,
+  ): number {
+    if (!batch) {
+      return 0;
+    }
+    const { limits, budget } = this;
+    const free = Math.min(end - offset, limits.batchSize - batch.rows);
+    if (!budget) {
+      return Math.max(0, Math.min(free, Math.floor(most) - batch.rows));
+    }
+    let { rows, sum, largest } = batch;
+    let count = 0;
+    for (; count < free; count++) {
+      const row = loadOf(request, offset + count, 1);
+      sum += row.sum;
+      largest = Math.max(largest, row.largest);
+      rows++;
+      const work = budget.padded ? rows * largest : sum;
+      if (rows > 1 && work > Math.min(most, budget.most)) {
+        break;
+      }
+    }
+    return count;
+  }
+
+  /** Removes rows that run or are over: those of the next batches. */
+  remove(rows: number): void {
+    const { batches, full } = this;
+    for (let left = rows; left > 0 && batches.length > 0;) {
+      const next = batches[0]!;
+      if (next.rows > left) {
+        next.sum *= (next.rows - left) / next.rows;
+        next.rows -= left;
+        return;
+      }
+      left -= next.rows;
+      batches.shift();
+      if (batches.length > 0) {
+        full.batches--;
+        full.time -= next.time;
+        full.squares -= next.time ** 2;
+      }
+    }
+    if (batches.length <= 1) {
+      full.batches = full.time = full.squares = 0;
+    }
+  }
+
+  /** The work of a batch. */
+  workOf({ rows, sum, largest }: Pick<PlannedBatch, 'rows' | 'sum' | 'largest'>): number {
+    if (!this.budget) {
+      return paddedSize(this.limits, rows);
+    }
+    return this.budget.padded ? rows * largest : sum;
+  }
+
+  /** The work of a batch that is as large as the limits allow. */
+  get mostWork(): number {
+    return this.budget ? this.budget.most : this.limits.batchSize;
+  }
+
+  /**
+   * The most work of a planned batch: twice as much as any before. Sizes that have run are not the
+   * best if smaller ones are more efficient.
+   */
+  get limit(): number {
+    const { largest, best } = this.times;
+    const least = this.budget ? 0 : 1;
+    return Math.min(this.mostWork, best, Math.max(least, MOST_GROWTH * largest));
+  }
+
+  /**
+   * The size of a batch that finds out whether smaller batches are more efficient: one that was not
+   * tried, once in a while.
+   */
+  trial(): number {
+    const { untriedBelow = Infinity, count } = this.times;
+    if (untriedBelow === Infinity || count < this.nextTrial) {
+      return Infinity;
+    }
+    this.nextTrial = count + BATCHES_BETWEEN_TRIALS;
+    return untriedBelow;
+  }
+
+  /**
+   * The largest work up to a limit of a batch that runs in this time. Run times do not decrease with
+   * the work.
+   */
+  largestWithin(limit: number, isInTime: (work: number) => boolean): number {
+    if (this.budget) {
+      return isInTime(limit) ? limit : bisect(0, limit, limit / 64, isInTime);
+    }
+    const isRight = (rows: number): boolean => isInTime(paddedSize(this.limits, rows));
+    return isRight(limit) ? limit : Math.floor(bisect(0, limit, 1, (n) => isRight(Math.floor(n))));
+  }
+
+  /** Notes that work has arrived, also if it is refused. */
+  arrived(request: QueuedRequest, now: number, within: number): void {
+    const work = this.budget ? loadOf(request, 0, request.size).sum : request.size;
+    this.lasting.add(work, now, PROMISES_MEASURED * within);
+    this.recent.add(work, now, within);
+  }
+
+  /**
+   * The size of batches under a lasting load: the most work w whose run and collecting take no longer
+   * than the time, `r T(w) + min(T(w), w / L) <= D`. A batch collects while the one before it runs,
+   * or until so much has arrived.
+   */
+  lastingWork(within: number, partitions: number): number {
+    const { times, last } = this;
+    const load = this.lasting.rate / partitions;
+    if (last.within !== within || last.load !== load || last.batches !== times.count) {
+      const work = this.largestWithin(this.limit, (each) => {
+        const time = times.hoped(each);
+        return times.overrun * time + Math.min(time, each / load) <= within;
+      });
+      this.last = { within, load, batches: times.count, work };
+    }
+    return this.last.work;
+  }
+
+  /** Whether batches with this work carry the load. */
+  carries(work: number, partitions: number): boolean {
+    const load = Math.max(this.lasting.rate, this.recent.rate);
+    return work * partitions >= load * this.times.hoped(work);
+  }
+
+  /** The work of a batch when rows of the request, from the one at `offset` on, have joined it. */
+  workWith(
+    { rows, sum, largest }: Pick<PlannedBatch, 'rows' | 'sum' | 'largest'>,
+    request: QueuedRequest,
+    offset: number,
+    count: number,
+  ): number {
+    if (!this.budget) {
+      return this.workOf({ rows: rows + count, sum, largest });
+    }
+    const more = loadOf(request, offset, count);
+    return this.workOf({
+      rows: rows + count,
+      sum: sum + more.sum,
+      largest: Math.max(largest, more.largest),
+    });
+  }
+
+  /** Expected milliseconds of a batch that goes before others. */
+  timeAhead(work: number): number {
+    const { times } = this;
+    return work > times.largest ? times.hoped(work) : (times.estimate(work) ?? 0);
+  }
+}
+
+/** Work that arrives per millisecond, also if it is refused: an average that forgets. */
+class ArrivalRate {
+  private work = 0;
+  private time = 0;
+  private arriving = 0;
+  private arrivedAt = NaN;
+
+  /** `memory` is in milliseconds. */
+  add(work: number, now: number, memory: number): void {
+    // Work of one turn of the event loop arrives at one time, and finds one rate.
+    if (now !== this.arrivedAt) {
+      const passed = Number.isNaN(this.arrivedAt) ? 0 : now - this.arrivedAt;
+      const kept = Math.exp(-passed / memory);
+      this.work = (this.work + this.arriving) * kept;
+      this.time = this.time * kept + memory * (1 - kept);
+      this.arriving = 0;
+      this.arrivedAt = now;
+    }
+    this.arriving += work;
+  }
+
+  get rate(): number {
+    return this.time === 0 ? 0 : this.work / this.time;
+  }
+}
+
+/** A number between `low`, for which the condition holds, and `high`, up to which it still holds. */
+function bisect(
+  low: number,
+  high: number,
+  precision: number,
+  holds: (value: number) => boolean,
+): number {
+  let [good, bad] = [low, high];
+  while (bad - good > precision) {
+    const middle = (good + bad) / 2;
+    const value = precision === 1 ? Math.floor(middle) : middle;
+    if (value === good) {
+      break;
+    }
+    if (holds(value)) {
+      good = value;
+    } else {
+      bad = value;
+    }
+  }
+  return good;
+}

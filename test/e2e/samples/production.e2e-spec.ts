@@ -104,7 +104,7 @@ describeUnless(registryMissing ?? namespaceMissing, 'The sample of production', 
     if (nonRoot.uid !== undefined) {
       execFileSync('chown', ['-R', 'root:root', image]);
     }
-    desk = await start();
+    desk = await start({ CALL_TIMEOUT: '600000' });
   });
 
   afterAll(async () => {

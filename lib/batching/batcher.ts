@@ -236,12 +236,11 @@ export class Batcher<R extends QueuedRequest> {
     return this.admission.targetOf(limits);
   }
 
-  /**
-   * Learns from a batch that ran outside of the queue; `work` is the number of its rows with padding,
-   * or its cost in a serving with a budget.
-   */
-  learn(limits: Limits, work: number, milliseconds: number): void {
-    this.admission.learn(limits, work, milliseconds);
+  /** Learns from a batch that ran outside of the queue, of all rows of the request. */
+  learn(request: Pick<QueuedRequest, 'lane' | 'size' | 'rowCosts'>, milliseconds: number): void {
+    const { lane, size } = request;
+    const cost = costOf([{ request, offset: 0, count: size }], this.options.budget);
+    this.admission.learn(lane.limits, cost?.padded ?? size, milliseconds);
   }
 
   /** The running batches, described for a log. */

@@ -1,4 +1,4 @@
-import type { Part, QueuedRequest } from './queued-request.js';
+import type { QueuedRequest } from './queued-request.js';
 
 /** The limit of a batch's cost, and how far rows are chosen by their cost. */
 export interface Budget {
@@ -18,7 +18,11 @@ export interface Load {
 }
 
 /** The load of consecutive rows of a request. */
-export function loadOf({ rowCosts }: QueuedRequest, offset: number, count: number): Load {
+export function loadOf(
+  { rowCosts }: Pick<QueuedRequest, 'rowCosts'>,
+  offset: number,
+  count: number,
+): Load {
   let [sum, largest] = [0, 0];
   for (let row = offset; row < offset + count; row++) {
     const cost = rowCosts?.[row] ?? 1;
@@ -39,8 +43,12 @@ export interface BatchCost {
 }
 
 /** The cost of a batch; undefined without a budget. */
-export function costOf<R extends QueuedRequest>(
-  parts: readonly Part<R>[],
+export function costOf(
+  parts: readonly {
+    readonly request: Pick<QueuedRequest, 'rowCosts'>;
+    readonly offset: number;
+    readonly count: number;
+  }[],
   budget: Budget | undefined,
 ): BatchCost | undefined {
   if (!budget || budget.most === Infinity) {

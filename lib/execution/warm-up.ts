@@ -14,7 +14,7 @@ import { DEFAULT_CALL_OPTIONS } from './resolved-call-options.js';
 import type { Intake } from './intake.js';
 import type { Lanes } from './lanes.js';
 import { ReplyRequest } from './reply-request.js';
-import { mostRowsLike } from './row-costs.js';
+import { mostRowsLike, rowCostsOf } from './row-costs.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import type { Partition } from '../partitions/partition.js';
 import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
@@ -89,7 +89,7 @@ export interface WarmUp {
   readonly runner: BatchRunner;
   readonly intake: Intake;
   readonly caller: CallerSide;
-  /** Learns the run times of keys with a latency target. */
+  /** Learns the run times. */
   readonly batcher: Pick<Batcher<BatchRequest>, 'learn'>;
 }
 
@@ -116,33 +116,38 @@ export async function warmUp({
   caller,
   batcher,
 }: WarmUp): Promise<WarmedUp> {
+  const { batchCost } = options;
   const rows = await examplesOf(options, opened.signature, caller);
   const batches = rows.flatMap((example) => {
     const { rows: row, lane } = intake.admit(example, { options: {}, recorder: undefined });
-    const { batchCost } = options;
     const most = batchCost
       ? mostRowsLike(options.name, row, batchCost, lane.limits.batchSize)
       : Infinity;
+    const isTimed = lane.limits.latencyTarget !== undefined || options.timeout !== undefined;
     const sizes = repeated(
       row,
-      sizesOf(lane.limits).map((size) => Math.min(size, most)),
+      sizesOf(lane.limits, isTimed).map((size) => Math.min(size, most)),
     );
     const first = sizes.map((batch) => ({ batch, lane, isLearned: false }));
     // The first run of a size takes longer than those that follow, so it is not learned.
     const others = sizes.map((batch) => ({ batch, lane, isLearned: true }));
-    return [first, ...Array.from({ length: roundsOf(lane.limits) }, () => others)].flat();
+    const rounds = roundsOf(lane.limits, sizes.length, isTimed);
+    return [first, ...Array.from({ length: rounds }, () => others)].flat();
   });
   await Promise.all(
     opened.partitions.map((partition, index) => {
       const warm = async (session: Partition): Promise<void> => {
         for (const { batch, lane, isLearned } of batches) {
+          const request = new ReplyRequest(batch, lane);
           const begin = performance.now();
-          const error = await runner.tryOut(new ReplyRequest(batch, lane), index, session);
+          const error = await runner.tryOut(request, index, session);
           if (error !== undefined) {
             throw failed(batch, error);
           }
           if (isLearned) {
-            batcher.learn(lane.limits, batch.size, performance.now() - begin);
+            const time = performance.now() - begin;
+            request.rowCosts = batchCost && rowCostsOf(options.name, batchCost, batch);
+            batcher.learn(request, time);
           }
         }
       };
@@ -154,17 +159,15 @@ export async function warmUp({
   return { cold, batches: batches.length };
 }
 
-/** The sizes of batches to run. To know the time of any size, a target needs two. */
-function sizesOf({ allowedSizes, batchSize, latencyTarget }: KeyOptions): readonly number[] {
-  const least = latencyTarget === undefined ? batchSize : 1;
-  return allowedSizes ?? [...new Set([least, batchSize])];
+/** The sizes of batches to run. Two are enough to know the time of any size between them. */
+function sizesOf({ allowedSizes, batchSize }: KeyOptions, isTimed: boolean): readonly number[] {
+  return allowedSizes ?? [...new Set([isTimed ? 1 : batchSize, batchSize])];
 }
 
-/** How often each size runs again, until a target can be kept. */
-function roundsOf(limits: KeyOptions): number {
-  return limits.latencyTarget === undefined
-    ? 0
-    : Math.ceil(BATCHES_TO_BELIEVE / sizesOf(limits).length);
+/** How often each size runs again to learn its time: once for a timeout, and until a target can be kept. */
+function roundsOf({ latencyTarget }: KeyOptions, sizes: number, isTimed: boolean): number {
+  const most = Math.ceil(BATCHES_TO_BELIEVE / sizes);
+  return latencyTarget !== undefined ? most : isTimed ? 1 : 0;
 }
 
 function failed({ size, key }: Batch, cause: unknown): ServingLoadError {

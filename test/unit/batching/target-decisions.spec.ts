@@ -17,9 +17,10 @@ const timeOf = (rows: number): number => 10 + 2 * rows;
  */
 function trained(options: HeldBatcherOptions = {}, time = timeOf): HeldBatcher {
   const batcher = new HeldBatcher({ batchSize: 8, latencyTarget: 50, ...options });
-  const { limits } = batcher.lane();
+  const lane = batcher.lane();
+  const { limits } = lane;
   for (const rows of [1, limits.batchSize, 1, limits.batchSize, 1, limits.batchSize, 1, 8]) {
-    batcher.learn(limits, rows, time(rows));
+    batcher.learn({ lane, size: rows }, time(rows));
   }
   return batcher;
 }
@@ -178,7 +179,7 @@ describe('The decisions of a latency target', () => {
     const batcher = await busy();
     const other = batcher.lane('other', { latencyTarget: undefined });
     for (let batch = 0; batch < 8; batch++) {
-      batcher.learn(other.limits, 8, 30);
+      batcher.learn({ lane: other, size: 8 }, 30);
     }
     batcher.call('x', 1, 'other');
 
@@ -268,9 +269,8 @@ describe('The decisions of a latency target', () => {
 
   it('[15.5] A single run of fifty times the expected time hardly changes what is expected', async () => {
     const batcher = trained();
-    const { limits } = batcher.lane();
 
-    batcher.learn(limits, 8, 50 * timeOf(8));
+    batcher.learn({ lane: batcher.lane(), size: 8 }, 50 * timeOf(8));
     batcher.call('a');
     await later();
     await runAll(batcher);

@@ -47,6 +47,8 @@ export interface LatencyTarget {
   readonly milliseconds: number;
   /** The number of rows of a batch under a lasting load. */
   readonly size: number;
+  /** The cost of such a batch, where rows have costs. */
+  readonly cost: number | undefined;
   /** Expected milliseconds of such a batch; undefined until enough batches have run. */
   readonly expected: number | undefined;
   /** The factor by which runs may take longer than expected. */
@@ -201,6 +203,7 @@ export class Admission {
     return {
       milliseconds,
       size: planned.budget ? limits.batchSize : Math.max(1, work),
+      cost: planned.budget && work,
       expected: times.expected(planned.budget ? work : Math.max(1, work)),
       overrun: times.overrun,
     };

@@ -15,7 +15,10 @@ export interface BatchLine {
   readonly partition: number;
   readonly rows: number;
   readonly batchSize: number;
+  readonly fill: number;
   readonly padding: number;
+  /** What it costs, in a serving with `batchCost`. */
+  readonly cost?: BatchEndEvent['cost'];
   readonly reason: string;
   /** Milliseconds that its oldest row waited, and that it ran. */
   readonly wait: number;
@@ -36,8 +39,9 @@ const LONGEST = 3_600_000_000;
 export class ObservedBatches {
   private readonly waits = histogram();
   private readonly runs = histogram();
-  private rows = 0;
-  private places = 0;
+  /** The sum of the fills of the batches of this second, and their number. */
+  private fill = 0;
+  private filled = 0;
   private count = 0;
   private readonly lines: BatchLine[] = [];
 
@@ -48,8 +52,8 @@ export class ObservedBatches {
     }
     record(this.waits, event.wait);
     record(this.runs, event.runTime);
-    this.rows += event.rows;
-    this.places += event.batchSize;
+    this.fill += event.fill;
+    this.filled++;
     this.lines[this.count++ % LINES] = lineOf(event, number);
   }
 
@@ -57,7 +61,7 @@ export class ObservedBatches {
   take(): Pick<SecondFigures, 'fill' | 'waitMedian' | 'waitP99' | 'runMedian' | 'runP99'> {
     const { waits, runs } = this;
     const figures = {
-      fill: this.rows / this.places,
+      fill: this.fill / this.filled,
       waitMedian: millisecondsAt(waits, 50),
       waitP99: millisecondsAt(waits, 99),
       runMedian: millisecondsAt(runs, 50),
@@ -67,7 +71,7 @@ export class ObservedBatches {
       waits.reset();
       runs.reset();
     }
-    this.rows = this.places = 0;
+    this.fill = this.filled = 0;
     return figures;
   }
 
@@ -80,7 +84,7 @@ export class ObservedBatches {
 }
 
 function lineOf(event: BatchEndEvent, number: number): BatchLine {
-  const { version, origin, partition, rows, batchSize, padding, reason, steps } = event;
+  const { version, origin, partition, rows, batchSize, fill, padding, cost, reason, steps } = event;
   return {
     number,
     at: Date.now(),
@@ -90,7 +94,9 @@ function lineOf(event: BatchEndEvent, number: number): BatchLine {
     partition,
     rows,
     batchSize,
+    fill,
     padding,
+    cost,
     reason,
     wait: event.wait,
     runTime: event.runTime,

@@ -71,13 +71,7 @@ export function batchCostOf(
         'batchCost.padded: true',
     );
   }
-  for (const { allowedSizes, latencyTarget } of keys) {
-    if (latencyTarget !== undefined) {
-      throw new InvalidServingError(
-        `${owner}: latencyTarget ${latencyTarget} sizes batches by the time of their rows, whatever ` +
-          'these cost; leave it or batchCost out',
-      );
-    }
+  for (const { allowedSizes } of keys) {
     if (allowedSizes) {
       throw new InvalidServingError(
         `${owner}: allowedSizes ${allowedSizes.join(', ')} adds rows to a batch, which ` +

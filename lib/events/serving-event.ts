@@ -1,4 +1,5 @@
 import type { BatchOutcome, BatchRecord } from '../batching/batcher.js';
+import type { BatchCost } from '../batching/budget.js';
 import { type QueuedRequest, sizeOf } from '../batching/queued-request.js';
 import type { CloseReason } from '../batching/ready-queue.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
@@ -89,8 +90,10 @@ export interface BatchStartEvent {
   readonly rows: number;
   /** The number of rows that it had room for. */
   readonly batchSize: number;
-  /** `rows / batchSize`. */
+  /** The share of its room that is taken: of `batchSize`, or of `batchCost.most` if that is more. */
   readonly fill: number;
+  /** What it costs, in a serving with `batchCost`. */
+  readonly cost?: BatchCost | undefined;
   /**
    * Why the batch closed. `full`: it had no more room. `cost`: no further row fitted into its
    * `batchCost`. `timeout`: its window timed out. `idle`: a
@@ -162,14 +165,15 @@ export function batchStart<R extends QueuedRequest>(
   record: BatchRecord<R>,
   labels: BatchLabels,
 ): BatchStartEvent {
-  const { id, partition, rows, batchSize, reason, wait, expected, queued } = record;
+  const { id, partition, rows, batchSize, reason, wait, expected, cost, queued } = record;
   return {
     type: 'batch:start',
     batch: id,
     partition,
     rows,
     batchSize,
-    fill: rows / batchSize,
+    fill: Math.max(rows / batchSize, cost ? cost.padded / cost.most : 0),
+    ...(cost && { cost }),
     reason,
     wait,
     expected,

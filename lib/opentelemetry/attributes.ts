@@ -53,6 +53,7 @@ export function batchAttributes(event: BatchStartEvent): Attributes {
     'serving.batch.rows': event.rows,
     'serving.batch.capacity': event.batchSize,
     'serving.batch.fill': event.fill,
+    ...(event.cost && { 'serving.batch.cost': event.cost.padded }),
     'serving.batch.close_reason': event.reason,
     ...(event.expected === undefined
       ? {}

@@ -25,6 +25,8 @@ export class Measurements {
   private readonly batchRun: Histogram;
   private readonly batchExpected: Histogram;
   private readonly padding: Counter;
+  private readonly cost: Counter;
+  private readonly paddingCost: Counter;
   /** Removes the gauges. */
   readonly close: () => void;
 
@@ -56,7 +58,7 @@ export class Measurements {
       'serving.batch.fill',
       '1',
       tenths,
-      'Rows of a batch as a fraction of those that it had room for',
+      'The share of the room of a batch that was taken: of its rows, or of its budget if that is more',
     );
     this.batchWait = histogram(
       'serving.batch.wait.duration',
@@ -84,6 +86,12 @@ export class Measurements {
     this.padding = meter.createCounter('serving.batch.padding', {
       unit: '{row}',
       description: 'Rows that were added to batches to fill them up',
+    });
+    this.cost = meter.createCounter('serving.batch.cost', {
+      description: 'What batches cost, padding included, in servings with batchCost',
+    });
+    this.paddingCost = meter.createCounter('serving.batch.cost.padding', {
+      description: 'What the padding of rows to the longest of their batch cost',
     });
     const depth = meter.createObservableUpDownCounter('serving.queue.depth', {
       unit: '{row}',
@@ -165,6 +173,10 @@ export class Measurements {
       this.batchExpected.record(event.expected / 1000, attributes);
     }
     this.padding.add(event.padding, attributes);
+    if (event.cost) {
+      this.cost.add(event.cost.padded, attributes);
+      this.paddingCost.add(event.cost.padded - event.cost.sum, attributes);
+    }
   }
 }
 

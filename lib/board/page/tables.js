@@ -48,14 +48,9 @@ const batchColumns = [
   { title: 'Ended', text: ({ at }) => timeOf(at / 1000) },
   {
     title: 'Rows of capacity',
-    make: ({ rows, batchSize }) => [
-      element('meter', {
-        min: '0',
-        max: String(batchSize),
-        value: String(rows),
-        'aria-hidden': 'true',
-      }),
-      `${rows} of ${batchSize}`,
+    make: ({ rows, batchSize, fill, cost }) => [
+      element('meter', { min: '0', max: '1', value: String(fill), 'aria-hidden': 'true' }),
+      cost ? `${rows}, cost ${cost.padded} of ${cost.most}` : `${rows} of ${batchSize}`,
     ],
   },
   { title: 'Closed by', text: ({ reason }) => reason },
@@ -64,7 +59,11 @@ const batchColumns = [
   { title: 'Partition', kind: 'number', text: ({ partition }) => String(partition) },
   { title: 'Key', kind: 'name', text: ({ key }) => key },
   { title: 'Version', kind: 'name', text: ({ version = '' }) => version },
-  { title: 'Padding', kind: 'number', text: ({ padding }) => String(padding) },
+  {
+    title: 'Padding',
+    kind: 'number',
+    text: ({ padding, cost }) => (cost ? `cost ${cost.padded - cost.sum}` : String(padding)),
+  },
   { title: 'Origin', text: ({ origin = '' }) => origin },
   { title: 'Error', kind: 'wrong', text: ({ error = '' }) => error },
 ];

@@ -47,6 +47,16 @@ describe('History', () => {
 });
 
 describe('ObservedBatches', () => {
+  it('[N6] It lists what a batch with a budget costs, and the share of the budget', () => {
+    const observed = new ObservedBatches();
+    const cost = { sum: 6, padded: 8, most: 10 };
+    observed.observe(batch({ rows: 2, fill: 0.8, cost }), 1);
+    observed.observe(batch({ rows: 1, fill: 0.4, cost: { ...cost, padded: 4 } }), 2);
+
+    expect(observed.take().fill).toBeCloseTo(0.6);
+    expect(observed.since(0)[0]).toMatchObject({ rows: 2, fill: 0.8, cost });
+  });
+
   it('[20.10] It has quantiles of a second, and the fill of its batches', () => {
     const observed = new ObservedBatches();
     for (let i = 1; i <= 100; i++) {

@@ -149,6 +149,25 @@ describe('metrics', () => {
     ]);
   });
 
+  it('[N6] The cost of batches, that of their padding, and how much of the budget is taken are recorded', async () => {
+    const serving = await start({
+      name: 'echo',
+      batchCost: { of: (text: string) => text.length, most: 10, padded: true },
+      useFactory: () => (texts: string[]) => texts,
+    });
+    observe(serving);
+    await Promise.all(['four', 'of'].map((text) => serving.batchedRun(text)));
+    const measured = await telemetry().measured();
+    const attributes = { 'serving.name': 'echo', 'serving.batch.key': 'default' };
+    const closed = { ...attributes, 'serving.batch.close_reason': 'cost' };
+
+    // Two rows of 32, and two times four of ten.
+    const fill = { unit: '1', points: [{ attributes: closed, value: histogram(1, 0.8) }] };
+    expect(measured.get('serving.batch.fill')).toEqual(fill);
+    expect(measured.get('serving.batch.cost')?.points).toEqual([{ attributes, value: 8 }]);
+    expect(measured.get('serving.batch.cost.padding')?.points).toEqual([{ attributes, value: 2 }]);
+  });
+
   it('[12.3] Size, fill, wait, run time and padding of batches are recorded', async () => {
     const serving = await start({
       name: 'echo',

@@ -8,6 +8,7 @@ import {
 } from 'nestjs-serving';
 import type { BatchStartEvent } from '../../../lib/events/serving-event.js';
 import { later, passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { randomNumbers } from '../../fixtures/batching/random-numbers.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
 /** Takes 10 ms and 2 ms for each row. */
@@ -132,5 +133,65 @@ describe('A serving with a latency target', () => {
     const serving = await started({ latencyTarget: undefined, warmUp: [] });
 
     expect(serving.targets()).toEqual([]);
+  });
+
+  it('[A1] with a timeout in place of a target, learns the times of both sizes from one more run each', async () => {
+    const sizes: number[] = [];
+    const serving = await started({
+      latencyTarget: undefined,
+      timeout: 100,
+      useFactory: () => {
+        const run = useFactory();
+        return (rows: readonly string[]) => (sizes.push(rows.length), run(rows));
+      },
+    } as Partial<ServingOptions>);
+    const ran: unknown[] = [];
+    serving
+      .eventsOf('batch:end')
+      .subscribe(({ rows, expected }) => ran.push([rows, Math.round(expected ?? NaN)]));
+
+    expect(sizes).toEqual([1, 8, 1, 8]);
+    for (let call = 0; call < 7; call++) {
+      await passTime(serving.batchedRun('a'));
+    }
+    expect(await codesOf(serving, 8)).toEqual([]);
+
+    expect(ran.slice(-2)).toEqual([
+      [1, 12],
+      [8, 26],
+    ]);
+  });
+
+  it('[A2] [N6] answers a load that fits in time, beside a budget, whatever its rows cost', async () => {
+    const random = randomNumbers(7);
+    const serving = await started({
+      batchSize: 32,
+      batchCost: { of: (text: string) => text.length, most: 256 },
+      warmUp: ['x'.repeat(64)],
+      // 36 ms for the whole budget.
+      useFactory: () => async (texts: readonly string[]) => {
+        const tokens = texts.join('').length;
+        await new Promise((resolve) => setTimeout(resolve, 4 + tokens / 8));
+        return texts;
+      },
+    } as Partial<ServingOptions>);
+    const [target] = serving.targets();
+    const outcomes: Promise<number>[] = [];
+
+    for (let call = 0; call < 800; call++) {
+      const text = 'x'.repeat(random() < 0.8 ? 1 + 15 * random() : 16 + 112 * random());
+      const begin = performance.now();
+      outcomes.push(serving.batchedRun(text).then(() => performance.now() - begin));
+      // Step by step, since a batch that ends lets the next one start a turn later.
+      for (let wait = -8 * Math.log(1 - random()); wait > 0; wait -= 1) {
+        await later(Math.min(wait, 1));
+      }
+    }
+    const settled = await passTime(Promise.allSettled(outcomes), 1);
+
+    const times = settled.flatMap((each) => (each.status === 'fulfilled' ? [each.value] : []));
+    expect(target).toMatchObject({ batchSize: 32, cost: 136, expected: expect.closeTo(21, 0) });
+    expect(times.length / 800).toBeGreaterThan(0.98);
+    expect(times.filter((time) => time <= 50).length / times.length).toBeGreaterThan(0.99);
   });
 });

@@ -11,6 +11,12 @@ const PROMISES_MEASURED = 20;
 /** Batches of other sizes between two that try a smaller one. */
 const BATCHES_BETWEEN_TRIALS = 16;
 
+/**
+ * Batches between two that are larger than the most efficient size: what was learned of larger ones
+ * may come from a time when the machine was slow. They keep their promises, and cost efficiency.
+ */
+const BATCHES_BETWEEN_LARGE_TRIALS = 32;
+
 /** A batch that has yet to run, as far as it is planned. */
 export interface PlannedBatch {
   rows: number;
@@ -50,8 +56,9 @@ export class PlannedBatches {
   private readonly full: WorkAhead = { batches: 0, time: 0, squares: 0 };
   /** The last result of {@link lastingWork}. */
   private last = { within: NaN, load: 0, batches: 0, work: 0 };
-  /** The number of batches from which on a smaller size may be tried. */
+  /** The number of batches from which on a smaller size may be tried, and a larger one again. */
   private nextTrial = 0;
+  private nextLargeTrial = 0;
   private readonly lasting = new ArrivalRate();
   private readonly recent = new ArrivalRate();
 
@@ -96,7 +103,10 @@ export class PlannedBatches {
 
   /** Plans a new batch, behind all others. */
   begin(due: number, most: number): void {
-    const { open, full } = this;
+    const { open, full, times } = this;
+    if (most > times.best) {
+      this.nextLargeTrial = times.count + BATCHES_BETWEEN_LARGE_TRIALS;
+    }
     if (open) {
       const work = this.workOf(open);
       open.time = this.timeAhead(work);
@@ -197,9 +207,10 @@ export class PlannedBatches {
    * best if smaller ones are more efficient.
    */
   get limit(): number {
-    const { largest, best } = this.times;
+    const { largest, best, count } = this.times;
     const least = this.budget ? 0 : 1;
-    return Math.min(this.mostWork, best, Math.max(least, MOST_GROWTH * largest));
+    const limit = Math.min(this.mostWork, Math.max(least, MOST_GROWTH * largest));
+    return count >= this.nextLargeTrial ? limit : Math.min(limit, best);
   }
 
   /**

@@ -7,17 +7,28 @@ export const BATCHES_TO_BELIEVE = 8;
 const LEAST_WEIGHT = 0.1;
 
 /**
- * How far a batch moves the speed of all sizes towards its own, when it is slower and when it is
- * faster: a machine that is faster than before may soon be slower again.
+ * How far a batch moves the times of all sizes towards its own: little, since runs differ by chance,
+ * and more if all of the last few were clearly slower or faster. Slowness breaks promises and is
+ * believed after two runs, and speed after five. Both move them alike: with unequal gains, chance
+ * would make sizes that do not run slower and slower.
  */
-const SLOWER_GAIN = 0.3;
-const FASTER_GAIN = 0.05;
+const GAIN = 0.1;
+const CLEAR_GAIN = 0.3;
+const CLEARLY_SLOWER = { by: 1.15, runs: 2 };
+const CLEARLY_FASTER = { by: 0.9, runs: 5 };
+
+/** The factor by which a run may differ from the mean of its size. The rest is a change of speed. */
+const MOST_CHANGE = 1.25;
 
 /**
  * Batches until a size class that has run once counts as untried again, doubled by each further
  * run: a cold first run must not rule a size out.
  */
 const BATCHES_UNTIL_RETRY = 64;
+
+/** A mean to which none of so many batches has come is old, and the next one has this weight in it. */
+const BATCHES_UNTIL_OLD = 16;
+const WEIGHT_AGAIN = 0.5;
 
 /** The runs of a size after which smaller sizes are judged by it. */
 const RUNS_TO_TRUST = 3;
@@ -29,23 +40,23 @@ const CLEARLY_LESS = 0.93;
 interface SizeClass {
   /** The largest work of the class: 2 to this power. */
   readonly level: number;
-  /** Means of the work and of the time, the latter at a speed of 1. */
+  /** Means of the work and of the time. */
   work: number;
   time: number;
   runs: number;
   /** The largest work that has run. */
   most: number;
-  /** The number of the batch from which on it counts as untried. */
-  retryAt: number;
+  /** The number of its last batch. */
+  last: number;
 }
 
 /**
  * Expected run times of batches by their work: the number of rows, or their cost where rows have
  * one.
  *
- * It remembers a mean for each size class (powers of two), and one speed for all of them. So a size
- * keeps what was learned of it while other sizes run, and a machine that becomes slower makes all
- * sizes slower. Between the means, times are interpolated, and they never decrease with the work
+ * It remembers a mean for each size class (powers of two). So a size keeps what was learned of it
+ * while other sizes run. A machine that becomes slower makes all sizes slower, also those that do
+ * not run. Between the means, times are interpolated, and they never decrease with the work
  * (pool adjacent violators).
  *
  * A size class that has not run is not known to be slow: {@link hoped} assumes that it takes no
@@ -56,9 +67,8 @@ export class RunTimes {
   private readonly classes: SizeClass[] = [];
   /** The means by ascending work, made monotone. */
   private points: { readonly work: number; readonly time: number }[] = [];
-  private speed = 1;
   private batches = 0;
-  /** The latest run times, relative to those expected: of the speed, and of all sizes at speed 1. */
+  /** The latest run times, relative to what is expected now: to see a change, and the spread. */
   private latest: number[] = [];
   private neighbours: number[] = [];
   private known: SizeClass[] = [];
@@ -76,12 +86,16 @@ export class RunTimes {
     const expected = this.estimate(work);
     let time = milliseconds;
     if (isTried && expected !== undefined && expected > 0) {
-      this.spread.learn(this.comparedWithNeighbours((milliseconds / expected) * this.speed));
+      this.spread.learn(this.comparedWithNeighbours(milliseconds / expected));
       // A pause of the machine is no property of the model. A lasting change is learned in steps.
       time = Math.min(milliseconds, LONGEST_OVERRUN * expected);
-      this.adaptSpeed(time / expected, expected);
+      this.adaptAll(time / expected, expected);
+      if (!this.isOld(level)) {
+        const now = this.estimate(work)!;
+        time = Math.min(Math.max(time, now / MOST_CHANGE), now * MOST_CHANGE);
+      }
     }
-    this.record(level, work, time / this.speed);
+    this.record(level, work, time);
     this.update();
   }
 
@@ -113,7 +127,7 @@ export class RunTimes {
       return undefined;
     }
     if (work <= first.work) {
-      return first.time * this.speed;
+      return first.time;
     }
     let [below, above] = [first, points[1]];
     for (let index = 1; above && above.work < work; above = points[++index]) {
@@ -125,7 +139,7 @@ export class RunTimes {
       below = points.findLast((point) => point.work < above!.work / 1.5) ?? { work: 0, time: 0 };
     }
     const slope = (above.time - below.time) / (above.work - below.work);
-    return (below.time + slope * (work - below.work)) * this.speed;
+    return below.time + slope * (work - below.work);
   }
 
   /**
@@ -173,35 +187,51 @@ export class RunTimes {
   }
 
   /** A single run may be a pause, so the median of three counts. Small batches say little. */
-  private adaptSpeed(ratio: number, expected: number): void {
-    this.latest = [...this.latest.slice(-2), ratio];
-    const largest = this.estimate(this.largest)!;
-    const middle = medianOf(this.latest);
-    const gain = middle > 1 ? SLOWER_GAIN : FASTER_GAIN;
-    const change = middle ** (gain * Math.min(1, expected / largest));
-    this.speed *= change;
-    this.latest = this.latest.map((each) => each / change);
+  private adaptAll(ratio: number, expected: number): void {
+    this.latest = [...this.latest.slice(1 - CLEARLY_FASTER.runs), ratio];
+    const { latest, classes } = this;
+    const recent = latest.slice(-3);
+    const isClear =
+      Math.min(...latest.slice(-CLEARLY_SLOWER.runs)) > CLEARLY_SLOWER.by ||
+      (latest.length === CLEARLY_FASTER.runs && Math.max(...latest) < CLEARLY_FASTER.by);
+    const gain = isClear ? CLEAR_GAIN : GAIN;
+    const weight = Math.min(1, expected / this.estimate(this.largest)!);
+    const change = medianOf(recent) ** (gain * weight);
+    classes.forEach((each) => (each.time *= change));
+    this.points = this.points.map(({ work, time }) => ({ work, time: time * change }));
+    this.latest = latest.map((each) => each / change);
+    this.neighbours = this.neighbours.map((each) => each / change);
   }
 
   private record(level: number, work: number, time: number): void {
     let known = this.classes.find((each) => each.level === level);
     if (!known) {
-      known = { level, work, time, runs: 0, most: 0, retryAt: 0 };
+      known = { level, work, time, runs: 0, most: 0, last: 0 };
       this.classes.push(known);
       this.classes.sort((a, b) => a.level - b.level);
     }
-    const weight = Math.max(1 / ++known.runs, LEAST_WEIGHT);
+    const least = this.isOld(level) ? WEIGHT_AGAIN : LEAST_WEIGHT;
+    const weight = Math.max(1 / ++known.runs, least);
     known.work += weight * (work - known.work);
     known.time += weight * (time - known.time);
     known.most = Math.max(known.most, work);
-    known.retryAt =
-      known.runs < BATCHES_TO_BELIEVE
-        ? this.batches + BATCHES_UNTIL_RETRY * 2 ** known.runs
-        : Infinity;
+    known.last = this.batches;
+  }
+
+  /** Whether the size class has not run for so long that it counts as untried. */
+  private isForgotten(each: SizeClass): boolean {
+    const { runs, last } = each;
+    return runs < BATCHES_TO_BELIEVE && this.batches - last >= BATCHES_UNTIL_RETRY * 2 ** runs;
+  }
+
+  /** Whether the mean of a size class that has run is so old that it counts for less. */
+  private isOld(level: number): boolean {
+    const known = this.known.find((each) => each.level === level);
+    return known !== undefined && this.batches - known.last > BATCHES_UNTIL_OLD;
   }
 
   private update(): void {
-    this.known = this.classes.filter(({ retryAt }) => retryAt > this.batches);
+    this.known = this.classes.filter((each) => !this.isForgotten(each));
     const pools: { work: number; time: number; weight: number; members: SizeClass[] }[] = [];
     for (const each of this.known) {
       let pool = { ...each, weight: Math.min(each.runs, 1 / LEAST_WEIGHT), members: [each] };

@@ -13,7 +13,7 @@ const { seed = 1 } = fc.readConfigureGlobal();
 const isRandom = seed !== 1;
 
 /** Loads and promises of which one run takes seconds of processor time. */
-const slow = ['400 callers', '64 callers', 'timeout 200'];
+const slow = ['1', '400 callers', '64 callers', 'timeout 200'];
 
 const percent = (share: number): string => (100 * share).toFixed(1).padStart(5);
 
@@ -33,33 +33,51 @@ const exceptions: readonly {
 }[] = [
   {
     curve: ['bimodal'],
+    load: ['bursts of 300', 'bursts of 32'],
+    why: 'Few batches, of which one of twenty takes three times as long.',
+    bounds: { answered: 0.6, kept: 0.5 },
+  },
+  {
+    curve: ['bimodal'],
     load: Object.keys(loads),
     why: 'One run of twenty takes three times as long, and only the other scheduler knows which. A call is admitted with room for it.',
-    bounds: { answered: 0.5, kept: 0.4 },
+    bounds: { answered: 0.6, kept: 0.98 },
   },
   {
-    curve: ['drifting', 'slow for a while'],
-    load: Object.keys(loads),
-    why: 'The other scheduler knows a change of the speed before its first batch.',
-    bounds: { answered: 0.5, kept: 0.85 },
-  },
-  {
-    curve: Object.keys(curves),
+    curve: ['convex'],
     load: ['bursts of 300'],
     why: 'Five bursts in all: the first ones are met before the sizes of batches are known.',
     bounds: { answered: 0.4 },
   },
   {
+    curve: Object.keys(curves),
+    load: ['bursts of 300'],
+    why: 'The same.',
+    bounds: { answered: 0.6 },
+  },
+  {
+    curve: ['drifting'],
+    load: Object.keys(loads),
+    why: 'The other scheduler knows the speed of each batch before it starts. Here it is that of the batches before, also after a night.',
+    bounds: { answered: 0.9, kept: 0.97 },
+  },
+  {
+    curve: ['slow for a while'],
+    load: Object.keys(loads),
+    why: 'The other scheduler knows when the machine becomes slow, and when it recovers.',
+    bounds: { answered: 0.82, kept: 0.9 },
+  },
+  {
     curve: ['convex'],
-    load: ['3'],
+    load: ['1.5', '3'],
     why: 'Smaller batches are the best here, and are tried once in 16 batches.',
-    bounds: { answered: 0.8 },
+    bounds: { answered: 0.76 },
   },
   {
     curve: ['flat'],
     load: ['0.9', '1'],
     why: 'A batch that fits is two fifths of the time, which leaves little for chance.',
-    bounds: { answered: 0.95 },
+    bounds: { answered: 0.93 },
   },
 ];
 

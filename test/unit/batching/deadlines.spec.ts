@@ -162,12 +162,7 @@ describe('Batcher: deadlines', () => {
 
   it('[7.2] [A1] No row is failed in favour of others for the time of a size that was not tried', async () => {
     const batcher = new HeldBatcher({ batchSize: 4 });
-    for (let i = 0; i < 8; i++) {
-      batcher.ask('alone');
-      await later(100);
-      batcher.finishBatch();
-      await later();
-    }
+    await runAlone(batcher, 100);
     batcher.ask('a', { size: 2 });
     const urgent = batcher.ask('b', { deadline: inMs(150) });
     batcher.ask('c');
@@ -203,6 +198,16 @@ function refusalOf(ask: () => NamedRequest): unknown {
     return ask();
   } catch (error) {
     return error;
+  }
+}
+
+/** Runs eight batches of one row, of this many milliseconds. */
+async function runAlone(batcher: HeldBatcher, ms: number): Promise<void> {
+  for (let i = 0; i < 8; i++) {
+    batcher.ask('alone');
+    await later(ms);
+    batcher.finishBatch();
+    await later();
   }
 }
 

@@ -202,6 +202,8 @@ class Attackers {
     const manner = stage.pick(['leaves', 'resets', 'ends', 'reads nothing', 'slow'] as const)!;
     const time = 3000 * stage.random();
     const socket = connect({ host: HOST, port, allowHalfOpen: true, noDelay: true });
+    // The event `error` comes before it.
+    const closed = new Promise((resolve) => socket.once('close', resolve));
     this.made++;
     open.add(socket.on('error', () => {}).on('close', () => open.delete(socket)));
     this.most = Math.max(this.most, open.size);
@@ -220,7 +222,7 @@ class Attackers {
     if (manner === 'ends') {
       // Stays open until the application closes it, or its patience ends.
       socket.end();
-      await Promise.race([once(socket, 'close'), pause(20 * time, undefined, { ref: false })]);
+      await Promise.race([closed, pause(20 * time, undefined, { ref: false })]);
     } else {
       await pause(time);
     }

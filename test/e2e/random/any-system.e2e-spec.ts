@@ -56,7 +56,7 @@ describe('Any system under any calls', () => {
 
           expect(await play.run(steps)).toEqual([]);
         }),
-        { numRuns: RUNS },
+        { numRuns: RUNS, interruptAfterTimeLimit: LIMIT },
       );
     },
   );
@@ -67,6 +67,9 @@ const RUNS = process.env['SEED'] === undefined ? 4 : 20;
 
 /** Milliseconds after which what has not ended hangs. */
 const HANGS = 120_000;
+
+/** Milliseconds after which no further play begins, so that a failure is reported in time. */
+const LIMIT = 400_000;
 
 const step = fc.oneof(
   {
@@ -152,7 +155,7 @@ class Play {
   /** What was promised and did not happen. */
   async run(steps: readonly Step[]): Promise<readonly string[]> {
     const { system, faults, underWay } = this;
-    const before = await resources();
+    const before = resources();
     await system.start();
     for (const each of steps) {
       await this.take(each);
@@ -165,8 +168,8 @@ class Play {
     await this.until(() => underWay.size === 0);
     faults.push(...[...underWay].map((what) => `${what} has not ended`), ...system.faults());
     let left: readonly string[] = [];
-    await this.until(async () => {
-      left = beyond(await resources(), before);
+    await this.until(() => {
+      left = beyond(resources(), before);
       return left.length === 0;
     });
     faults.push(...left.map((what) => `${what} is left after the close`));
@@ -245,10 +248,10 @@ class Play {
   }
 
   /** Resolves when it is so, or when that hangs. */
-  private async until(isSo: () => boolean | Promise<boolean>): Promise<void> {
+  private async until(isSo: () => boolean): Promise<void> {
     const end = performance.now() + HANGS;
-    while (!(await isSo()) && performance.now() < end) {
-      await pause(5);
+    while (!isSo() && performance.now() < end) {
+      await pause(10);
     }
   }
 }
@@ -264,14 +267,25 @@ async function refusable(change: () => Promise<unknown>): Promise<void> {
   }
 }
 
-/** What holds the process, and its child processes. */
-async function resources(): Promise<readonly string[]> {
-  await pause(1);
-  const children =
-    process.platform === 'linux'
-      ? readFileSync(`/proc/self/task/${process.pid}/children`, 'utf8').split(' ')
-      : [];
-  return [...process.getActiveResourcesInfo(), ...children.filter(Boolean)];
+/** The handles of this process, also those that do not hold it, its threads, and its children. */
+function resources(): readonly string[] {
+  const { libuv, workers } = process.report.getReport() as unknown as Report;
+  // All timers of Node share one handle.
+  const handles = libuv.map(({ type }) => type).filter((type) => type !== 'timer');
+  const timers = process.getActiveResourcesInfo().filter((type) => type === 'Timeout');
+  return [...handles, ...timers, ...workers.map(() => 'thread'), ...children()];
+}
+
+interface Report {
+  readonly libuv: readonly { readonly type: string }[];
+  readonly workers: readonly object[];
+}
+
+/** The processes that this one has started. */
+function children(): readonly string[] {
+  return process.platform === 'linux'
+    ? readFileSync(`/proc/self/task/${process.pid}/children`, 'utf8').split(' ').filter(Boolean)
+    : [];
 }
 
 /** Those of the values that the others do not have as often. */
@@ -332,10 +346,9 @@ abstract class LocalSystem<Input, Output> implements System {
 
   /** Ends one of the processes, where it has any. */
   async kill(): Promise<void> {
-    const pids = (await resources()).map(Number).filter(Boolean);
-    const [pid] = pids;
+    const [pid] = children();
     if (pid !== undefined) {
-      process.kill(pid, 'SIGKILL');
+      process.kill(Number(pid), 'SIGKILL');
     }
   }
 

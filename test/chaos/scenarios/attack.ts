@@ -285,7 +285,7 @@ const WORDS: Readonly<Record<Port, readonly Buffer[]>> = {
     Buffer.from('12'),
     Buffer.from('3#abc'),
     Buffer.from('999999999#{'),
-    Buffer.from(`${'9'.repeat(4000)}`),
+    Buffer.from('9'.repeat(4000)),
     Buffer.from('100#{"pattern":"sv.default.who"'),
     stranger('sv.default.who', { nonce: 'n' }),
     stranger('sv.default.who', { nonce: 'n'.repeat(200) }),

@@ -478,10 +478,7 @@ class EndpointSystem extends ModelSystem {
   }
 
   override kill(): Promise<void> {
-    return (this.restarts = this.restarts.then(async () => {
-      await this.server!.close();
-      await this.open();
-    }));
+    return (this.restarts = this.restartAfter(this.restarts));
   }
 
   override async reload(): Promise<undefined> {}
@@ -490,6 +487,12 @@ class EndpointSystem extends ModelSystem {
     await super.close();
     await this.restarts;
     await this.server!.close();
+  }
+
+  private async restartAfter(before: Promise<void>): Promise<void> {
+    await before;
+    await this.server!.close();
+    await this.open();
   }
 
   private async open(): Promise<void> {
@@ -565,14 +568,7 @@ class ClusterSystem implements System {
   }
 
   kill(): Promise<void> {
-    return (this.kills = this.kills.then(async () => {
-      if (!this.isOver) {
-        const killed = this.nodes.shift()!;
-        killed.process.kill('SIGKILL');
-        await killed.process.ended;
-        this.nodes.push(await this.node(killed.port));
-      }
-    }));
+    return (this.kills = this.killAfter(this.kills));
   }
 
   async reload(): Promise<undefined> {}
@@ -588,6 +584,17 @@ class ClusterSystem implements System {
     for (const { process: node } of this.nodes) {
       node.kill('SIGTERM');
       await node.ended;
+    }
+  }
+
+  /** One node at a time, so that another is there. */
+  private async killAfter(before: Promise<void>): Promise<void> {
+    await before;
+    if (!this.isOver) {
+      const killed = this.nodes.shift()!;
+      killed.process.kill('SIGKILL');
+      await killed.process.ended;
+      this.nodes.push(await this.node(killed.port));
     }
   }
 

@@ -87,7 +87,7 @@ const call = fc.record({
   oddity: fc.constantFrom('value' as const, 'value' as const, ...ODDITIES),
 });
 
-const step = fc.oneof(
+const anyStep = fc.oneof(
   { weight: 10, arbitrary: call },
   {
     weight: 4,
@@ -155,11 +155,11 @@ const scenario = fc.record({
   /** Milliseconds until a version is loaded. */
   loadTime: fc.constantFrom(0, 5),
   isGenerator: fc.boolean(),
-  steps: fc.array(step, { minLength: 1, maxLength: 40, size: 'max' }),
+  steps: fc.array(anyStep, { minLength: 1, maxLength: 40, size: 'max' }),
 });
 
 type Scenario = typeof scenario extends fc.Arbitrary<infer T> ? T : never;
-type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
+type Step = typeof anyStep extends fc.Arbitrary<infer T> ? T : never;
 type Call = typeof call extends fc.Arbitrary<infer T> ? T : never;
 
 /** The codes of errors that calls may have for reasons of their own or of others. */
@@ -408,8 +408,7 @@ class FunctionPlay extends Play<Batch | Row, Answer> {
   protected n = 0;
 
   protected definition(label: string): FunctionServingDefinition {
-    const { batchTimeout, hasKeys, preservesOrder, cost, isolatesFailures, shares, runTime } =
-      this.options;
+    const { batchTimeout, hasKeys, preservesOrder, cost, isolatesFailures, shares } = this.options;
     const { queue, ...limits } = this.limits;
     return {
       ...limits,
@@ -513,7 +512,7 @@ class FunctionPlay extends Play<Batch | Row, Answer> {
   }
 
   /** True if the call has so much time that it must not be late. */
-  protected isEasy(_: Call): boolean {
+  protected isEasy(_call: Call): boolean {
     return false;
   }
 

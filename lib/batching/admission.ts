@@ -191,6 +191,18 @@ export class Admission {
     return planned.times.expected(work ?? planned.workOf({ rows, sum: rows, largest: 1 }));
   }
 
+  /**
+   * Milliseconds that a batch takes at least, 0 while too little is known. A size that was not tried
+   * is not known to be slow.
+   */
+  leastTimeOf(limits: Limits, rows: number, work?: number): number {
+    const planned = this.plannedOf(limits);
+    const { times } = planned;
+    return times.isBelieved
+      ? times.hoped(work ?? planned.workOf({ rows, sum: rows, largest: 1 }))
+      : 0;
+  }
+
   /** The latency target of the lanes with these limits. */
   targetOf(limits: Limits): LatencyTarget | undefined {
     const milliseconds = this.options.hasTargets ? limits.latencyTarget : undefined;

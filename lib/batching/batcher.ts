@@ -392,7 +392,7 @@ export class Batcher<R extends QueuedRequest> {
       const window = this.ready.take(
         now,
         ({ limits }, rows, cost) =>
-          this.pool.endOf(load, now) + (this.admission.timeOf(limits, rows, cost) ?? 0),
+          this.pool.endOf(load, now) + this.admission.leastTimeOf(limits, rows, cost),
       );
       if (window.parts.length > 0) {
         yield { window, load };

@@ -36,6 +36,9 @@ const RUNS_TO_TRUST = 3;
 /** A size is the best if larger ones carry less work per millisecond, by more than this. */
 const CLEARLY_LESS = 0.93;
 
+/** The shortest run in milliseconds. A clock may show none, and 0 has no ratio to other times. */
+const SHORTEST_RUN = 0.001;
+
 /** The batches whose work lies between two powers of two. */
 interface SizeClass {
   /** The largest work of the class: 2 to this power. */
@@ -79,7 +82,8 @@ export class RunTimes {
   constructor(private readonly lowest = -Infinity) {}
 
   /** Learns from a batch that has run. */
-  learn(work: number, milliseconds: number): void {
+  learn(work: number, measured: number): void {
+    const milliseconds = Math.max(measured, SHORTEST_RUN);
     this.batches++;
     const level = levelOf(work);
     const isTried = this.isTried(level);

@@ -40,6 +40,7 @@ for (const scenario of scenarios.filter(({ name }) => chosen.includes(name))) {
   });
   const broken = outcome.findings.filter(({ isKept }) => !isKept);
   console.log(row(scenario, outcome));
+  outcome.notes.forEach((note) => console.log(`  ${note}`));
   for (const { words, seen } of broken) {
     console.log(`  BROKEN: ${words}; seen: ${JSON.stringify(seen)}`);
     process.exitCode = 1;

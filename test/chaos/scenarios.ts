@@ -1,4 +1,5 @@
 import type { Scenario } from './scenario.js';
+import { attack } from './scenarios/attack.js';
 import { circuit } from './scenarios/circuit.js';
 import { deaf } from './scenarios/deaf.js';
 import { kill, killOnce, killWithoutRetries } from './scenarios/kill.js';
@@ -30,4 +31,5 @@ export const scenarios: readonly Scenario[] = [
   terminateFastify,
   terminateCrippled,
   killApplication,
+  attack,
 ];

@@ -38,6 +38,8 @@ export interface Outcome {
   readonly tallies: readonly Tally[];
   /** Restarts of partitions that were seen. */
   readonly restarts: number;
+  /** Figures that the table has no column for. */
+  readonly notes: readonly string[];
 }
 
 /** Where a scenario plays: it starts applications and loads, none of which outlives it. */
@@ -47,6 +49,7 @@ export class Stage {
   private readonly applications: Application[] = [];
   private readonly tallies: Tally[] = [];
   private readonly findings: Finding[] = [];
+  private readonly notes: string[] = [];
 
   private constructor(
     private readonly options: StageOptions,
@@ -68,8 +71,8 @@ export class Stage {
       overdue.abort();
       await stage.clear();
     }
-    const { findings, tallies, restarts } = stage;
-    return { findings, tallies, restarts };
+    const { findings, tallies, restarts, notes } = stage;
+    return { findings, tallies, restarts, notes };
   }
 
   get isPatient(): boolean {
@@ -122,6 +125,15 @@ export class Stage {
 
   check(words: string, isKept: boolean, seen: unknown): void {
     this.findings.push({ words, isKept, seen });
+  }
+
+  note(text: string): void {
+    this.notes.push(text);
+  }
+
+  /** A number from 0 up to 1. */
+  random(): number {
+    return this.options.random();
   }
 
   /** Each call had its own answer. */

@@ -1,4 +1,4 @@
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
@@ -122,6 +122,15 @@ export class Application {
   /** Resolves when all of its partitions work. */
   recovered(): Promise<Admin> {
     return this.until(({ partitions }) => partitions.every((state) => state === 'up'));
+  }
+
+  /**
+   * Limits the files that it may have open, sockets among them, where that can be done. It could not
+   * boot with so few, since Node opens many modules at once.
+   */
+  limitFiles(most: number): boolean {
+    const { pid } = this.child;
+    return spawnSync('prlimit', [`--pid=${pid}`, `--nofile=${most}`]).status === 0;
   }
 
   kill(signal: NodeJS.Signals): void {

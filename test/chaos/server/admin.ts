@@ -1,3 +1,4 @@
+import { readdirSync } from 'node:fs';
 import { Controller, Get, Injectable, type OnModuleInit } from '@nestjs/common';
 import { isServingError, ServingService } from 'nestjs-serving';
 import type { Admin } from './options.js';
@@ -46,6 +47,7 @@ export class AdminController {
       restarts: partitions.reduce((sum, { restarts }) => sum + restarts, 0),
       partitions: partitions.map(({ state }) => state),
       memory: heapUsed + external,
+      files: readdirSync('/dev/fd').length,
     };
   }
 }

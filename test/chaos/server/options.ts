@@ -14,6 +14,8 @@ export interface ServerOptions {
    * which the process ends by itself.
    */
   readonly ending?: 'exit' | 'close';
+  /** Serves the Open Inference Protocol, also by gRPC, and is a node of a cluster. */
+  readonly doors?: Doors;
   /** The model of the digits sample. */
   readonly digits?: Changes;
   /** Numbers to be squared, in a file of its own. */
@@ -39,6 +41,14 @@ export interface SquaresOptions {
 export interface LettersOptions {
   /** Where each generator writes down that it begins and that it ends. */
   readonly diary?: string;
+}
+
+/** The ports beside that of HTTP. */
+export interface Doors {
+  readonly grpc: number;
+  readonly cluster: number;
+  /** The secret of the cluster. */
+  readonly secret: string;
 }
 
 /** A row of the squares. */
@@ -76,6 +86,8 @@ export interface Admin {
   readonly partitions: readonly string[];
   /** Bytes in use, in JavaScript and beside it. */
   readonly memory: number;
+  /** Open files, sockets among them. */
+  readonly files: number;
 }
 
 /** The last that it says. */

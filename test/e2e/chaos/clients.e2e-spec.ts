@@ -1,4 +1,5 @@
 import { describe } from '@jest/globals';
+import { attack } from '../../chaos/scenarios/attack.js';
 import { deaf } from '../../chaos/scenarios/deaf.js';
 import { leave } from '../../chaos/scenarios/leave.js';
 import { leaveStreams } from '../../chaos/scenarios/leave-streams.js';
@@ -22,6 +23,13 @@ describe('An application under load, whose clients leave or stop reading', () =>
   itKeepsItsPromises(
     '[8.3] When clients stop reading their streams, a bounded part is kept and their generators end',
     deaf,
+  );
+});
+
+describe('An application whose ports are attacked', () => {
+  itKeepsItsPromises(
+    '[P4] Half-open, slow, reset and malformed connections hold no call of others, and leave no file open',
+    attack,
   );
 });
 

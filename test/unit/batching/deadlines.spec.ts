@@ -160,6 +160,17 @@ describe('Batcher: deadlines', () => {
     expect(late.error).toBeInstanceOf(DeadlineExceededError);
   });
 
+  it('[7.2] [A1] No row is failed in favour of others for the time of a size that was not tried', async () => {
+    const batcher = new HeldBatcher({ batchSize: 4 });
+    await runAlone(batcher, 100);
+    batcher.ask('a', { size: 2 });
+    const urgent = batcher.ask('b', { deadline: inMs(150) });
+    batcher.ask('c');
+
+    expect(await runAll(batcher)).toEqual(['a0 a1 b0 c0']);
+    expect(urgent.error).toBeUndefined();
+  });
+
   it('[7.1] An idle batcher never refuses a call for its deadline', async () => {
     const batcher = await trained(100);
 
@@ -187,6 +198,16 @@ function refusalOf(ask: () => NamedRequest): unknown {
     return ask();
   } catch (error) {
     return error;
+  }
+}
+
+/** Runs eight batches of one row, of this many milliseconds. */
+async function runAlone(batcher: HeldBatcher, ms: number): Promise<void> {
+  for (let i = 0; i < 8; i++) {
+    batcher.ask('alone');
+    await later(ms);
+    batcher.finishBatch();
+    await later();
   }
 }
 

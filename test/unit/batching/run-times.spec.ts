@@ -36,6 +36,14 @@ describe('RunTimes', () => {
     expect(times.expected(2)).toBeCloseTo(40);
   });
 
+  it('[A1] Runs that take no measurable time are learned as very short ones', () => {
+    const times = timesOf([...repeated(4, [1, 1] as const), ...repeated(6, [1, 0] as const)]);
+
+    expect(times.hoped(1)).toBeGreaterThan(0);
+    expect(times.overrun).toBeGreaterThanOrEqual(1);
+    expect(times.hoped(4)).toBeLessThan(2);
+  });
+
   it('[A1] Sizes keep what was learned of them while 400 batches of one row run', () => {
     const times = timesOf([...repeated(8, [32, 34] as const), ...repeated(400, [1, 5] as const)]);
 

@@ -4,20 +4,32 @@ import * as fc from 'fast-check';
 import {
   Batch,
   type BatchContext,
-  createServing,
   DONE,
   last,
-  type LocalServing,
+  LocalServing,
   type SequenceModel,
-  type ServingDefinition,
+  type CallOptions,
+  isServingError,
   type ServingSession,
+  type ServingVersion,
 } from 'nestjs-serving';
-import { passTime, runTimers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
+import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
+import { functionEngine, type Engine } from '../../../lib/partitions/engine.js';
+import type { VersionPlan } from '../../../lib/serving/version-plan.js';
+import {
+  passTime,
+  runTimers,
+  timers,
+  turn,
+  useVirtualTime,
+} from '../../fixtures/async/virtual-time.js';
 
 /**
- * Random servings, drawn from options of all kinds that boot together, under random calls and changes.
- * One model says what may happen: each call gets exactly its own answer, or an error that its options
- * allow; each call ends; nothing is left after the close.
+ * Random servings, drawn from options of all kinds that boot together, under random calls and changes,
+ * versions among them. One model says what may happen: each call gets exactly its own answer, once,
+ * from the version that it was routed to, or an error that its options allow; each call ends; no
+ * row, timer or partition is left after the close.
  */
 describe('Any serving under any calls', () => {
   useVirtualTime();
@@ -25,10 +37,11 @@ describe('Any serving under any calls', () => {
 
   const playOf = {
     function: (options: Scenario) => new FunctionPlay(options),
+    'function under steady calls': (options: Scenario) => new SteadyPlay(options),
     sessions: (options: Scenario) => new SessionsPlay(options),
     sequence: (options: Scenario) => new SequencePlay(options),
   };
-  it.each(['function', 'sessions', 'sequence'] as const)(
+  it.each(['function', 'function under steady calls', 'sessions', 'sequence'] as const)(
     '[T1] answers each call with its own rows once, and ends each, as a serving of kind %s',
     async (kind) => {
       await fc.assert(
@@ -38,11 +51,14 @@ describe('Any serving under any calls', () => {
 
           expect(play.faults).toEqual([]);
         }),
-        { numRuns: 200 },
+        { numRuns: RUNS },
       );
     },
   );
 });
+
+/** With SEED other cases, and more of them. */
+const RUNS = process.env['SEED'] === undefined ? 200 : 500;
 
 const seldom = <T>(arbitrary: fc.Arbitrary<T>, of: number): fc.Arbitrary<T | undefined> =>
   fc.oneof({ weight: 1, arbitrary }, { weight: of - 1, arbitrary: fc.constant(undefined) });
@@ -56,7 +72,8 @@ const ODDITIES = ['value', 'last', 'promise', 'error', 'throwing', 'rejected'] a
 
 const call = fc.record({
   kind: fc.constant('call' as const),
-  by: fc.constantFrom('batchedRun' as const, 'batchedRun' as const, 'stream' as const),
+  by: fc.constantFrom(...(['batchedRun', 'batchedRun', 'stream', 'run'] as const)),
+  version: seldom(fc.constantFrom('1', '2', '3'), 10),
   rows: fc.integer({ min: 1, max: 3 }),
   key: seldom(fc.constantFrom(...KEYS), 2),
   id: fc.constantFrom(...IDS),
@@ -70,7 +87,7 @@ const call = fc.record({
   oddity: fc.constantFrom('value' as const, 'value' as const, ...ODDITIES),
 });
 
-const step = fc.oneof(
+const anyStep = fc.oneof(
   { weight: 10, arbitrary: call },
   {
     weight: 4,
@@ -86,7 +103,40 @@ const step = fc.oneof(
       rows: fc.integer({ min: 1, max: 4 }),
     }),
   },
-  { weight: 1, arbitrary: fc.record({ kind: fc.constant('hold' as const), ms: fc.nat(30) }) },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      kind: fc.constant('rewait' as const),
+      ms: fc.constantFrom(0, 5, 20),
+      key: seldom(fc.constantFrom(...KEYS), 2),
+    }),
+  },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      kind: fc.constant('hold' as const),
+      by: fc.constantFrom('pause' as const, 'pause' as const, 'drain' as const),
+      ms: fc.nat(30),
+    }),
+  },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      kind: fc.constant('reload' as const),
+      as: fc.constantFrom('active' as const, 'canary' as const, 'shadow' as const),
+      share: fc.constantFrom(0, 0.5, 1),
+      fails: seldom(fc.constant(true), 5),
+    }),
+  },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      kind: fc.constant('change' as const),
+      to: fc.constantFrom('promote' as const, 'rollback' as const, 'share' as const),
+      share: fc.constantFrom(0, 0.5, 1),
+      which: fc.nat(3),
+    }),
+  },
 );
 
 const scenario = fc.record({
@@ -102,71 +152,55 @@ const scenario = fc.record({
   shares: fc.constantFrom('nothing', 'flights', 'replies'),
   runTime: fc.constantFrom(0, 5, 10),
   drains: fc.boolean(),
-  /** Nothing but calls, which stay and succeed, after a few that were alone. */
-  isSteady: fc.boolean(),
-  steps: fc.array(step, { minLength: 1, maxLength: 40, size: 'max' }),
+  /** Milliseconds until a version is loaded. */
+  loadTime: fc.constantFrom(0, 5),
+  isGenerator: fc.boolean(),
+  steps: fc.array(anyStep, { minLength: 1, maxLength: 40, size: 'max' }),
 });
 
 type Scenario = typeof scenario extends fc.Arbitrary<infer T> ? T : never;
-type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
+type Step = typeof anyStep extends fc.Arbitrary<infer T> ? T : never;
 type Call = typeof call extends fc.Arbitrary<infer T> ? T : never;
-
-/** A call that no other overtakes. */
-const ORDINARY = { priority: 0, tenant: undefined } as const;
 
 /** The codes of errors that calls may have for reasons of their own or of others. */
 const REFUSED = ['SERVING_OVERLOADED', 'SERVING_TOO_LARGE', 'SERVING_CLOSED'];
 const LATE = ['SERVING_DEADLINE_EXCEEDED', 'SERVING_DEADLINE_TOO_SHORT'];
 
+/** The version that calls find first. */
+const FIRST = '1';
+
 abstract class Play<Input, Output> {
   readonly faults: string[] = [];
   protected serving!: LocalServing<Input, Output>;
-  protected made = 0;
+  /** What each version was loaded as. */
+  protected readonly fateOf = new Map<string, 'active' | 'canary' | 'shadow' | 'fails'>();
+  private readonly loaded: ServingVersion[] = [];
+  private readonly store = store();
+  private hasDrained = false;
+  private lastLabel = Number(FIRST);
+  private open = 0;
+  private made = 0;
   private ended = 0;
 
   constructor(protected readonly options: Scenario) {}
 
-  private get steps(): readonly Step[] {
-    const { steps, isSteady } = this.options;
-    return isSteady
-      ? steps
-          .filter(({ kind }) => kind === 'call' || kind === 'wait')
-          .map((each) => ({ ...each, leaves: undefined, fails: undefined, ...ORDINARY }))
-      : steps;
-  }
-
-  /** Lone calls, from which the serving learns how long batches of one row take. */
+  /** Calls before the others. */
   protected async warmUp(): Promise<void> {}
 
-  protected abstract definition(): ServingDefinition;
+  /** The definition of the version with that label. */
+  protected abstract definition(label: string): FunctionServingDefinition;
   /** Makes the call, and checks its outcome when it has one. */
   protected abstract call(each: Call): Promise<unknown>;
 
   async run(): Promise<void> {
-    this.serving = createServing(this.definition(), undefined, () => store()) as never;
+    const { options, engine, next } = this.planOf(FIRST);
+    const definition = this.definition(FIRST);
+    const storeOf = () => this.store as never;
+    this.serving = new LocalServing(options, definition, engine, storeOf, undefined, next);
     await passTime(this.serving.start());
-    if (this.options.isSteady) {
-      await this.warmUp();
-    }
-    for (const each of this.steps) {
-      switch (each.kind) {
-        case 'call':
-          this.made++;
-          void this.call(each)
-            .catch((error: unknown) => this.faults.push(String(error)))
-            .finally(() => this.ended++);
-          break;
-        case 'wait':
-          await turn();
-          await passTime(new Promise((resolve) => setTimeout(resolve, each.ms)), 1);
-          break;
-        case 'resize':
-          this.resize(each.rows);
-          break;
-        default:
-          this.serving.pause();
-          setTimeout(() => this.serving.state === 'ready' && this.serving.resume(), each.ms);
-      }
+    await this.warmUp();
+    for (const each of this.options.steps) {
+      await this.take(each);
     }
     await turn();
     if (this.options.drains) {
@@ -177,12 +211,124 @@ abstract class Play<Input, Output> {
       await runTimers();
       await passTime(this.serving.close());
     }
-    if (this.ended !== this.made) {
-      this.faults.push(`${this.made - this.ended} of ${this.made} calls have not ended`);
+    this.checkEnd();
+  }
+
+  private async take(each: Step): Promise<void> {
+    const { serving, loaded } = this;
+    switch (each.kind) {
+      case 'call':
+        this.follow(this.call(each));
+        break;
+      case 'wait':
+        await turn();
+        await passTime(new Promise((resolve) => setTimeout(resolve, each.ms)), 1);
+        break;
+      case 'resize':
+        this.resize(each.rows);
+        break;
+      case 'rewait':
+        this.change(async () => {
+          const { key } = each;
+          serving.setBatchTimeout(each.ms, this.options.hasKeys ? key : undefined);
+        });
+        break;
+      case 'hold':
+        this.hasDrained ||= each.by === 'drain';
+        serving[each.by]();
+        setTimeout(() => serving.state === 'ready' && serving.resume(), each.ms);
+        break;
+      case 'reload':
+        this.change(async () => {
+          const share = each.as === 'active' ? {} : { [each.as]: each.share };
+          const version = `${++this.lastLabel}`;
+          this.fateOf.set(version, each.fails ? 'fails' : each.as);
+          loaded.push(await serving.reload({ ...share, version }));
+        });
+        break;
+      default:
+        this.change(async () => {
+          const version = loaded[each.which % loaded.length];
+          if (version && each.to === 'share') {
+            version.share = each.share;
+          } else if (version && each.to !== 'share') {
+            await version[each.to]();
+          }
+        });
     }
-    if (this.serving.queued !== 0) {
-      this.faults.push(`${this.serving.queued} rows are queued after the end`);
+  }
+
+  /** A change that may be refused, with an error that says why. */
+  private change(make: () => Promise<void>): void {
+    this.follow(
+      make().catch((error: unknown) => {
+        if (!isServingError(error)) {
+          throw error;
+        }
+      }),
+    );
+  }
+
+  /** Counts what was made and has ended. */
+  private follow(work: Promise<unknown>): void {
+    this.made++;
+    void work
+      .catch((error: unknown) => this.faults.push(String(error)))
+      .finally(() => this.ended++);
+  }
+
+  private checkEnd(): void {
+    const left = {
+      'calls and changes': this.made - this.ended,
+      'queued rows': this.serving.queued,
+      timers: timers(),
+      partitions: this.open,
+    };
+    for (const [what, count] of Object.entries(left)) {
+      if (count !== 0) {
+        this.faults.push(`${count} ${what} are left after the end`);
+      }
     }
+  }
+
+  private planOf(label: string): VersionPlan {
+    const definition = { ...this.definition(label), version: label };
+    const options = resolveDefinition(definition);
+    return {
+      options,
+      engine: this.engineOf(label, functionEngine(definition.useFactory, options.sequence)),
+      next: ({ version }) => this.planOf(version),
+    };
+  }
+
+  /** The engine, which takes its time to load, and may fail; its open partitions are counted. */
+  private engineOf(label: string, engine: Engine): Engine {
+    return async (...site) => {
+      await new Promise((resolve) => setTimeout(resolve, this.options.loadTime));
+      if (this.fateOf.get(label) === 'fails') {
+        throw new Error('a version that cannot be loaded');
+      }
+      const opened = await engine(...site);
+      for (const partition of opened.partitions) {
+        const close = partition.close.bind(partition);
+        this.open++;
+        partition.close = async () => {
+          await close();
+          this.open--;
+        };
+      }
+      return opened;
+    };
+  }
+
+  /** The labels of the versions that a call may be routed to now; undefined if it is refused. */
+  protected routesOf({ tenant, version }: CallOptions): readonly (string | undefined)[] {
+    return version === undefined && tenant === undefined
+      ? this.serving
+          .versions()
+          .filter(({ role, share }) => role === 'active' || (role === 'canary' && share !== 0))
+          .map((each) => each.version)
+      : [this.serving.versionFor(undefined, { tenant, version })];
   }
 
   protected resize(rows: number): void {
@@ -202,7 +348,7 @@ abstract class Play<Input, Output> {
   }
 
   /** The options of the call, with a signal that aborts when its caller leaves. */
-  protected optionsOf({ tenant, priority, timeout, leaves }: Call) {
+  protected optionsOf({ tenant, version, priority, timeout, leaves }: Call): CallOptions {
     const caller = new AbortController();
     if (leaves !== undefined) {
       setTimeout(() => caller.abort(LEFT), leaves);
@@ -210,6 +356,7 @@ abstract class Play<Input, Output> {
     return {
       priority,
       ...(tenant !== undefined && { tenant }),
+      ...(version !== undefined && { version }),
       ...(timeout !== undefined && { timeout }),
       ...(leaves !== undefined && { signal: caller.signal }),
     };
@@ -223,6 +370,8 @@ abstract class Play<Input, Output> {
       (code === 'LEFT' && each.leaves !== undefined) ||
       (LATE.includes(code) && limit !== undefined) ||
       REFUSED.includes(code) ||
+      (code === 'SERVING_UNAVAILABLE' && this.hasDrained) ||
+      (code === 'SERVING_UNKNOWN_VERSION' && each.version !== undefined) ||
       others.includes(code);
     if (!isExplained) {
       this.faults.push(`${JSON.stringify(each)} failed with ${code}`);
@@ -245,17 +394,21 @@ interface Row {
   /** What the answer depends on. */
   readonly whole: string;
   readonly n: number;
+  readonly steps: number;
   readonly fails: boolean;
 }
 
-/** A batch function, with keys, costs, shared replies, and rows that fail. */
-class FunctionPlay extends Play<Batch | Row, string | string[]> {
-  private readonly runs = new Map<number, number>();
-  private n = 0;
+/** The answer to a row or to a batch, of a function or of a generator. */
+type Answer = string | readonly string[] | readonly (readonly string[])[];
 
-  protected definition(): ServingDefinition {
-    const { batchTimeout, hasKeys, preservesOrder, cost, isolatesFailures, shares, runTime } =
-      this.options;
+/** A batch function or generator, with keys, costs, shared replies, and rows that fail. */
+class FunctionPlay extends Play<Batch | Row, Answer> {
+  /** For each row, how often each version has run it. */
+  private readonly runs = new Map<number, Record<string, number>>();
+  protected n = 0;
+
+  protected definition(label: string): FunctionServingDefinition {
+    const { batchTimeout, hasKeys, preservesOrder, cost, isolatesFailures, shares } = this.options;
     const { queue, ...limits } = this.limits;
     return {
       ...limits,
@@ -273,29 +426,40 @@ class FunctionPlay extends Play<Batch | Row, string | string[]> {
           key: ({ id }: Row) => id,
         },
       }),
-      useFactory:
-        () =>
-        async (rows: readonly Row[], { key }: BatchContext) => {
-          rows.forEach(({ n }) => this.runs.set(n, (this.runs.get(n) ?? 0) + 1));
-          await new Promise((resolve) => setTimeout(resolve, runTime));
-          if (rows.some(({ fails }) => fails)) {
-            throw new Error('a row that fails');
-          }
-          return rows.map(({ whole }) => `${key}/${whole}`);
-        },
+      useFactory: () =>
+        this.isGenerator
+          ? (rows: readonly Row[], { key }: BatchContext) => this.stepped(label, key, rows)
+          : async (rows: readonly Row[], { key }: BatchContext) => {
+              await this.ran(label, rows);
+              return rows.map(({ whole }) => `${label}/${key}/${whole}`);
+            },
     };
   }
 
-  protected override async warmUp(): Promise<void> {
-    for (let i = 0; i < 10; i++) {
-      const n = this.n++;
-      await passTime(
-        this.serving.batchedRun(
-          { id: `lone ${n}`, whole: `${n}`, n, fails: false },
-          { timeout: 1000 },
-        ),
-        1,
+  private get isGenerator(): boolean {
+    const { isGenerator, shares } = this.options;
+    return isGenerator && shares === 'nothing';
+  }
+
+  protected async ran(label: string, rows: readonly Row[]): Promise<void> {
+    for (const { n } of rows) {
+      const runs = this.runs.get(n) ?? {};
+      runs[label] = (runs[label] ?? 0) + 1;
+      this.runs.set(n, runs);
+    }
+    await new Promise((resolve) => setTimeout(resolve, this.options.runTime));
+    if (rows.some(({ fails }) => fails)) {
+      throw new Error('a row that fails');
+    }
+  }
+
+  private async *stepped(label: string, key: string, rows: readonly Row[]) {
+    await this.ran(label, rows);
+    for (let step = 0; rows.some(({ steps }) => step < steps); step++) {
+      yield rows.map(({ whole, steps }) =>
+        step < steps ? `${label}/${key}/${whole}.${step}` : DONE,
       );
+      await new Promise((resolve) => setTimeout(resolve, this.options.runTime));
     }
   }
 
@@ -307,71 +471,165 @@ class FunctionPlay extends Play<Batch | Row, string | string[]> {
       const n = this.n++;
       // Calls of one id and key are equal.
       const whole = isShared ? `${each.id}@${key ?? 'default'}` : `${n}`;
-      return { id: each.id, whole, n, fails: !isShared && each.fails === true };
+      return { id: each.id, whole, n, steps: each.steps, fails: !isShared && each.fails === true };
     });
     const input = isShared ? rows[0]! : Batch.stack(rows);
     const options = { ...this.optionsOf(each), ...(key !== undefined && { key }) };
     const isEasy = this.isEasy(each);
+    const routes = this.routesOf(options);
+    let label: string | undefined;
     try {
-      const answer = await this.answerOf(each, input, options);
-      const expected = rows.map(({ whole }) => `${key ?? 'default'}/${whole}`);
-      if ([answer].flat().join() !== expected.join()) {
-        this.faults.push(`${JSON.stringify(answer)} in place of ${expected.join()}`);
+      const values = await this.answerOf(each, input, options);
+      label = values[0]?.split('/')[0];
+      const expected = rows.flatMap(({ whole, steps }) =>
+        this.isGenerator
+          ? Array.from(
+              { length: steps },
+              (_, step) => `${label}/${key ?? 'default'}/${whole}.${step}`,
+            )
+          : `${label}/${key ?? 'default'}/${whole}`,
+      );
+      if (values.join() !== expected.join() || !routes.includes(label)) {
+        this.faults.push(`${values.join()} in place of ${expected.join()}, by ${routes.join()}`);
       }
     } catch (error) {
       this.explain(each, error, ['SERVING_BATCH_FAILED']);
       if (isEasy && LATE.includes((error as { code: string }).code)) {
-        this.faults.push(`${JSON.stringify(each)} had time for three batches: ${String(error)}`);
+        this.faults.push(`${JSON.stringify(each)} had enough time: ${String(error)}`);
       }
     }
+    rows.forEach(({ n }) => this.checkRuns(n, label));
+  }
+
+  /** A row runs once on the version that answers, and its copy on a shadow; more often after failures. */
+  private checkRuns(n: number, label: string | undefined): void {
     const most = this.options.isolatesFailures ? 4 : 1;
-    const often = rows.filter(({ n }) => (this.runs.get(n) ?? 0) > most);
-    if (often.length > 0) {
-      this.faults.push(`rows ${often.map(({ n }) => n).join()} ran more than ${most} times`);
+    const runs = Object.entries(this.runs.get(n) ?? {});
+    const others = runs.filter(([by]) => by !== label && this.fateOf.get(by) !== 'shadow');
+    if (runs.some(([, count]) => count > most) || others.length > (label === undefined ? 1 : 0)) {
+      this.faults.push(`row ${n}, answered by ${label}, ran: ${JSON.stringify(runs)}`);
     }
   }
 
-  /** True if one batch holds the call and all that wait, and its time is that of three batches. */
-  private isEasy({ timeout: own, rows }: Call): boolean {
-    const timeout = own ?? this.options.timeout;
-    const { isSteady, runTime, batchTimeout, batchSize, cost, hasKeys } = this.options;
-    return (
-      isSteady &&
-      cost === undefined &&
-      !hasKeys &&
-      !this.options.drains &&
-      this.serving.queued + rows <= batchSize &&
-      timeout !== undefined &&
-      timeout > 3 * runTime + batchTimeout
-    );
+  /** True if the call has so much time that it must not be late. */
+  protected isEasy(_call: Call): boolean {
+    return false;
   }
 
+  /** The values of the answer, row by row. */
   private async answerOf(
     { by }: Call,
     input: Batch | Row,
-    options: object,
-  ): Promise<string | string[]> {
-    if (by === 'batchedRun') {
-      return this.serving.batchedRun(input, options);
+    options: CallOptions,
+  ): Promise<readonly string[]> {
+    if (by !== 'stream') {
+      const answer: Answer = await this.serving[by](input, options);
+      return [answer].flat(2);
     }
-    const outputs: string[] = [];
-    for await (const event of this.serving.stream(input, options)) {
-      outputs.push(...[(event as { output: string | string[] }).output].flat());
+    const values: { readonly row: number; readonly value: string }[] = [];
+    for await (const { output, batch } of this.serving.stream(input, options)) {
+      const own = [output].flat(2);
+      values.push(...own.map((value, i) => ({ row: batch.offset + i, value })));
     }
-    return outputs;
+    // The steps of a generator come in turns.
+    return this.isGenerator
+      ? values.toSorted((a, b) => a.row - b.row).map(({ value }) => value)
+      : values.map(({ value }) => value);
   }
 }
 
+/** Nothing but calls, which stay and succeed, after lone calls that teach the time of one row. */
+class SteadyPlay extends FunctionPlay {
+  /** The size classes that have run, and the number of running batches of others. */
+  private readonly tried = new Set<number>();
+  private untried = 0;
+
+  constructor({ steps, timeout = 30, ...options }: Scenario) {
+    super({
+      ...options,
+      timeout,
+      hasKeys: false,
+      cost: undefined,
+      shares: 'nothing',
+      isGenerator: false,
+      drains: false,
+      steps: steps.flatMap((each) =>
+        each.kind === 'call'
+          ? { ...each, ...STEADY, by: each.by === 'run' ? 'batchedRun' : each.by }
+          : each.kind === 'wait'
+            ? each
+            : [],
+      ),
+    });
+  }
+
+  protected override async warmUp(): Promise<void> {
+    for (let i = 0; i < 10; i++) {
+      const n = this.n++;
+      await passTime(
+        this.serving.batchedRun(
+          { id: `lone ${n}`, whole: `${n}`, n, steps: 1, fails: false },
+          { timeout: 1000 },
+        ),
+        1,
+      );
+    }
+  }
+
+  protected override async ran(label: string, rows: readonly Row[]): Promise<void> {
+    const level = Math.ceil(Math.log2(rows.length));
+    const isUntried = !this.tried.has(level);
+    this.untried += isUntried ? 1 : 0;
+    await super.ran(label, rows);
+    this.untried -= isUntried ? 1 : 0;
+    this.tried.add(level);
+  }
+
+  /**
+   * One batch holds the call and all that wait, its time is that of three batches, and no running
+   * batch is the first of its size, behind which calls may be refused.
+   */
+  protected override isEasy({ timeout: own, rows }: Call): boolean {
+    const { timeout, runTime, batchTimeout, batchSize } = this.options;
+    return (
+      this.untried === 0 &&
+      this.serving.queued + rows <= batchSize &&
+      (own ?? timeout!) > 3 * runTime + batchTimeout
+    );
+  }
+}
+
+/** A call that no other overtakes. */
+const STEADY = {
+  leaves: undefined,
+  fails: undefined,
+  version: undefined,
+  tenant: undefined,
+  priority: 0,
+} as const;
+
+/** The sum of a session, and the version that it stays with. */
+interface Sum {
+  readonly sum: number;
+  readonly label: string;
+}
+
 /** Sessions whose state is a sum: a call that fails leaves it as it was. */
-class SessionsPlay extends Play<number, number> {
-  private readonly sessions: ServingSession<number, number>[] = [];
+class SessionsPlay extends Play<number, Sum> {
+  private readonly sessions: {
+    readonly session: ServingSession<number, Sum>;
+    readonly label: string | undefined;
+  }[] = [];
+  /** Ends of the steps that run. */
+  private running: (() => void)[] = [];
+  private clock: NodeJS.Timeout | undefined;
   /** For each session, the outcomes of its calls in the order in which they were made. */
   private readonly outcomes: {
     readonly n: number;
     readonly reply: Promise<number | undefined>;
   }[][] = [];
 
-  protected definition(): ServingDefinition {
+  protected definition(label: string): FunctionServingDefinition {
     return {
       ...this.limits,
       sessions: {},
@@ -379,11 +637,29 @@ class SessionsPlay extends Play<number, number> {
         () =>
         async (rows: readonly number[], { states }: BatchContext) => {
           const sums = rows.map((row, i) => ((states[i] as number | undefined) ?? 0) + row);
-          await new Promise((resolve) => setTimeout(resolve, this.options.runTime));
+          await this.tick();
           sums.forEach((sum, i) => (states[i] = sum));
-          return sums;
+          return sums.map((sum) => ({ sum, label }));
         },
     };
+  }
+
+  /**
+   * Resolves at the next tick of a clock, whose timer is older than the step: so a step can end at
+   * the very time of its deadline, after the timer of a call and before the timer of its step.
+   */
+  private tick(): Promise<void> {
+    return new Promise((resolve) => {
+      this.running.push(resolve);
+      this.clock ??= setTimeout(() => this.ticked(), this.options.runTime);
+    });
+  }
+
+  private ticked(): void {
+    const ended = this.running.splice(0);
+    this.clock =
+      ended.length > 0 ? setTimeout(() => this.ticked(), this.options.runTime) : undefined;
+    ended.forEach((end) => end());
   }
 
   override async run(): Promise<void> {
@@ -405,14 +681,34 @@ class SessionsPlay extends Play<number, number> {
 
   protected async call(each: Call): Promise<void> {
     const at = each.session;
-    const session = (this.sessions[at] ??= this.serving.open());
+    const { version, tenant: _, ...options } = this.optionsOf(each);
+    let opened = this.sessions[at];
+    if (!opened) {
+      const label = this.serving.versionFor(undefined, { version });
+      try {
+        const session = this.serving.open({ version });
+        opened = this.sessions[at] = { session, label: version && label };
+      } catch (error) {
+        this.explain(each, error);
+        return;
+      }
+    }
+    const { session, label } = opened;
     const calls = (this.outcomes[at] ??= []);
     const n = 2 ** (calls.length % 30);
-    const { tenant: _, ...options } = this.optionsOf(each);
-    const reply = session.run(n, options).catch((error: unknown) => {
-      this.explain(each, error, ['SERVING_SESSION_ENDED']);
-      return undefined;
-    });
+    const reply = session.run(n, options).then(
+      (answer) => {
+        if (answer.label !== (label ?? answer.label)) {
+          this.faults.push(`a session of version ${label} is answered by ${answer.label}`);
+        }
+        this.sessions[at] = { session, label: answer.label };
+        return answer.sum;
+      },
+      (error: unknown) => {
+        this.explain(each, error, ['SERVING_SESSION_ENDED']);
+        return undefined;
+      },
+    );
     calls.push({ n, reply });
     await reply;
   }
@@ -425,50 +721,79 @@ interface Prompt {
 }
 
 interface Progress extends Prompt {
+  readonly label: number;
   next: number;
 }
 
 /** Sequences, whose steps also give promises, errors, and results that throw when they are read. */
 class SequencePlay extends Play<Prompt, number[]> {
-  /** The rows that are present on each partition. */
-  private readonly present = new Map<number, Set<Progress>>();
+  /** For each row, its place in the order of arrivals. */
+  private readonly firstStarts = new Map<number, number>();
+  private readonly pauses = new Map<number, number>();
   private n = 0;
 
-  protected definition(): ServingDefinition {
+  protected definition(label: string): FunctionServingDefinition {
     const { hasKeys, cost = 100 } = this.options;
+    // The rows that are present on each partition.
+    const partitions = Array.from({ length: this.options.partitions }, () => new Set<Progress>());
     return {
       ...this.limits,
       ...(hasKeys && { batchKeys: KEYS }),
       sequence: { maxCost: cost },
-      useFactory: ({ partition }: { readonly partition: number }) => this.model(partition, cost),
+      useFactory: ({ partition }: { readonly partition: number }) =>
+        this.model(label, partitions[partition]!, cost),
     };
   }
 
   /** The number of places is fixed. */
   protected override resize(): void {}
 
-  private model(partition: number, most: number): SequenceModel<Prompt, number, Progress> {
-    const present = this.present.get(partition) ?? new Set<Progress>();
-    this.present.set(partition, present);
-    const costOf = ({ n }: Prompt): number => 1 + (n % 3);
+  private model(
+    label: string,
+    present: Set<Progress>,
+    most: number,
+  ): SequenceModel<Prompt, number, Progress> {
+    // Rows grow dearer, so that younger ones are paused.
+    const costOf = ({ n }: Prompt, values: number): number => 1 + (n % 3) + (values > 1 ? 1 : 0);
     return {
       start: (prompts, { emitted }) =>
         prompts.map((prompt, i) => {
-          const state = { ...prompt, next: emitted[i]!.length };
+          const state = { ...prompt, label: Number(label), next: emitted[i]!.length };
+          if (!this.firstStarts.has(state.n)) {
+            this.firstStarts.set(state.n, this.firstStarts.size);
+          }
           present.add(state);
           return state;
         }),
       step: async (states) => {
-        const cost = [...present].reduce((sum, state) => sum + costOf(state), 0);
+        const cost = [...present].reduce((sum, state) => sum + costOf(state, state.next), 0);
         if (cost > most) {
           this.faults.push(`rows of a cost of ${cost} run on a partition, and ${most} may`);
         }
         await new Promise((resolve) => setTimeout(resolve, this.options.runTime));
         return states.map((state) => resultOf(state) as number);
       },
-      end: (state) => void present.delete(state),
+      end: (state, reason) => {
+        if (reason === 'paused') {
+          this.checkPause(state, present);
+        }
+        present.delete(state);
+      },
       cost: costOf,
     };
+  }
+
+  /** The oldest row is never paused, and no row more than four times. */
+  private checkPause(state: Progress, present: ReadonlySet<Progress>): void {
+    const { n } = state;
+    const pauses = (this.pauses.get(n) ?? 0) + 1;
+    this.pauses.set(n, pauses);
+    const age = this.firstStarts.get(n)!;
+    const isOldest = [...present].every((other) => this.firstStarts.get(other.n)! >= age);
+    // Rows of different keys start at the same time, in any order.
+    if (pauses > 4 || (isOldest && !this.options.hasKeys)) {
+      this.faults.push(`row ${n} is paused, ${pauses} times, the oldest: ${isOldest}`);
+    }
   }
 
   protected async call(each: Call): Promise<void> {
@@ -476,11 +801,16 @@ class SequencePlay extends Play<Prompt, number[]> {
     const n = this.n++;
     const key = this.options.hasKeys ? each.key : undefined;
     const options = { ...this.optionsOf(each), ...(key !== undefined && { key }) };
+    const routes = this.routesOf(options);
     try {
-      const values = await this.serving.batchedRun({ n, steps, oddity }, options);
-      const expected = Array.from({ length: steps }, (_, i) => 100 * n + i);
-      if (JSON.stringify(values) !== JSON.stringify(expected) || FAILING.includes(oddity)) {
-        this.faults.push(`${JSON.stringify(values)} in place of ${expected.join()} (${oddity})`);
+      const values = await this.valuesOf(each, { n, steps, oddity }, options);
+      const label = Math.floor(values[0]! / OF_VERSION);
+      const expected = Array.from({ length: steps }, (_, i) => OF_VERSION * label + 100 * n + i);
+      const isOwn = values.join() === expected.join() && routes.includes(`${label}`);
+      if (!isOwn || FAILING.includes(oddity)) {
+        this.faults.push(
+          `${values.join()} in place of ${expected.join()} (${oddity}), by ${routes.join()}`,
+        );
       }
     } catch (error) {
       const own = FAILING.includes(oddity);
@@ -490,13 +820,32 @@ class SequencePlay extends Play<Prompt, number[]> {
       }
     }
   }
+
+  private async valuesOf(
+    { by }: Call,
+    prompt: Prompt,
+    options: CallOptions,
+  ): Promise<readonly number[]> {
+    // `run` has partitions of its own, whose rows the model cannot tell from others.
+    if (by !== 'stream') {
+      return this.serving.batchedRun(prompt, options);
+    }
+    const values: number[] = [];
+    for await (const { output } of this.serving.stream(prompt, options)) {
+      values.push(...[output as number | number[]].flat());
+    }
+    return values;
+  }
 }
+
+/** Values of a version are from its label times this on. */
+const OF_VERSION = 1_000_000;
 
 const FAILING: readonly string[] = ['error', 'throwing', 'rejected'];
 
 function resultOf(state: Progress): unknown {
-  const { n, steps, oddity } = state;
-  const value = 100 * n + state.next++;
+  const { label, n, steps, oddity } = state;
+  const value = OF_VERSION * label + 100 * n + state.next++;
   const isLast = state.next === steps;
   if (state.next > steps) {
     return DONE;

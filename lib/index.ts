@@ -127,7 +127,14 @@ export type {
   PartitionChangeEvent,
   ServingEvent,
 } from './events/serving-event.js';
-export type { CallMetadata, HookEvent, OutputEvent, StreamEvent } from './definition/reply.js';
+export type {
+  CallMetadata,
+  HookEvent,
+  OutputEvent,
+  StreamedOutput,
+  StreamEvent,
+  Steps,
+} from './definition/reply.js';
 export {
   type SessionCallOptions,
   type SessionOptions,

@@ -75,6 +75,9 @@ export type SequenceEnd = 'ended' | 'cancelled' | 'failed' | 'paused';
 
 /** Marks the last value of a row; made by {@link last}. */
 export class Last<Value> {
+  /** An output with a property `value` is no such mark for the compiler. */
+  declare private readonly isLast: true;
+
   constructor(readonly value: Value) {}
 }
 

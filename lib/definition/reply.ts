@@ -22,6 +22,7 @@ export interface OutputEvent<Output = unknown> {
  * `Steps<string>` the outputs of `stream` are strings.
  */
 export interface Steps<Value> extends Array<Value> {
+  /** Never set: it marks the type. */
   readonly [steps]?: Value;
 }
 

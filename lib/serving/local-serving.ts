@@ -292,6 +292,11 @@ export class LocalServing<Input = unknown, Output = unknown, Streamed = Streamed
     await this.reloads.begin();
   }
 
+  /** @internal Runs further examples, as those of `warmUp` before the serving can be called. */
+  async warmUp(inputs: readonly Input[]): Promise<void> {
+    await this.loaded.active.warmUp(inputs);
+  }
+
   /**
    * Takes no more calls; resolves when queued and running batches have ended, as the option
    * `shutdown` says.

@@ -103,10 +103,13 @@ export class VersionLoader {
   }
 
   /** Runs every allowed size and the examples; returns the milliseconds, if anything ran. */
-  async warmUp([first]: readonly Pipeline[]): Promise<number | undefined> {
+  async warmUp(
+    [first]: readonly Pipeline[],
+    inputs: readonly unknown[] = this.parts.options.warmUp,
+  ): Promise<number | undefined> {
     const begin = performance.now();
     // Any of them warms up all partitions.
-    const { cold, batches } = await first!.warmUp();
+    const { cold, batches } = await first!.warmUp(inputs);
     if (cold.length > 0) {
       this.logger.warn(
         `Serving "${this.parts.options.name}" cannot run its allowed sizes (of key ` +

@@ -3,6 +3,7 @@ import {
   type BatchContext,
   defineServing,
   DONE,
+  last,
   lengthBuckets,
   type SequenceModel,
   type ServingHandler,
@@ -69,6 +70,11 @@ export const calls = (servings: ServingService) => ({
   events: servings.stream(counter, 'a'),
   steps: servings.stream(generator, 'a'),
 });
+
+/** Functions that a definition shares: so have the types of what they return. */
+export const measure = (texts: string[]) => withMetadata(texts.map(String), 'measured');
+
+export const finish = (texts: readonly string[]) => texts.map((text) => last(text.length));
 
 export const countOf = async (servings: ServingService): Promise<number> => {
   let count = 0;

@@ -15,6 +15,7 @@ import {
   messageOf,
   ServingClosedError,
   ServingLoadError,
+  shortenStacks,
 } from '../errors.js';
 import type { EventHub } from '../events/event-hub.js';
 import type { Lanes } from '../execution/lanes.js';
@@ -137,6 +138,12 @@ export class VersionLoader {
 
   /** The error of a load or warm-up, which names the serving. */
   errorOf(cause: unknown): Error {
+    const error = this.namedError(cause);
+    shortenStacks(error);
+    return error;
+  }
+
+  private namedError(cause: unknown): Error {
     const owner = `Serving "${this.parts.options.name}"`;
     if (!isServingError(cause)) {
       return new ServingLoadError(`${owner} could not start: ${messageOf(cause)}`, { cause });

@@ -159,7 +159,15 @@ describeUnless(missing, 'A new application of Nest 12 (ES modules, Vitest)', () 
     expect(await starter.run('npm', 'test')).toMatch(/Tests .*4 passed.*\(4\)/);
   });
 
+  it('[N14] runs as `nest build --builder rspack` bundles it, without configuration', async () => {
+    const [install] = blocksOf('docs/installation.md', 'sh', '@rspack/core') as [string];
+    await starter.run('bash', '-ec', install);
+    await starter.run('npx', 'nest', 'build', '--builder', 'rspack');
+    await tryOut(starter, 'dist/main.js');
+  });
+
   it('[N14] runs bundled whole by esbuild as ES modules, beside onnxruntime-node alone', async () => {
+    await starter.run('npm', 'run', 'build');
     const bundled = await folderForBundles(starter);
     await bundleByEsbuild(starter, bundled, '--format=esm');
     await tryOut(starter, 'esbuild/main.mjs', bundled);

@@ -173,3 +173,22 @@ describeUnless(missing, 'A new application of Nest 12 (ES modules, Vitest)', () 
     await tryOut(starter, 'esbuild/main.mjs', bundled);
   });
 });
+
+describeUnless(missing, "An application installed by Yarn with Plug'n'Play", () => {
+  let starter: Starter;
+
+  beforeAll(async () => {
+    starter = await Starter.createByYarn();
+  });
+
+  afterAll(() => starter.end());
+
+  it('[N13] runs a model given as a file in a thread, a process and its own thread', async () => {
+    await starter.copy('../../../sample/01-digits/model/digits.onnx', 'digits.onnx');
+    await starter.copy('app/plug-n-play.mjs', 'main.mjs');
+
+    const printed = await starter.yarn('node', 'main.mjs');
+
+    expect(printed).toContain('{"thread":[1,10],"process":[1,10],"none":[1,10]}');
+  });
+});

@@ -78,7 +78,7 @@ export type { ServingModuleOptions } from './serving.module-definition.js';
 export { ServingService } from './serving.service.js';
 export type { OutputAxis, RowTemplate, TensorTemplate } from './definition/row-template.js';
 export type { ServingSignature, TensorSignature } from './definition/serving-signature.js';
-export type { EventOf, ServingCounters } from './events/event-hub.js';
+export type { ServingCounters } from './events/event-hub.js';
 export type { CallOptions, StreamOptions } from './context/call-options.js';
 export { currentSignal } from './context/caller-context.js';
 export { RequestSignal } from './context/request-caller.js';

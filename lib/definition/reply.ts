@@ -65,6 +65,7 @@ export interface PartMetadata {
   readonly offset: number;
   /** The number of these rows. */
   readonly rows: number;
+  /** The metadata of their batch. */
   readonly metadata: unknown;
 }
 

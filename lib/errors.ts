@@ -231,6 +231,26 @@ export function isA<T extends Error>(
   return readable(() => error instanceof type, false);
 }
 
+/** The frames that are left of the stacks of an error, and of its causes. */
+const SHORT_STACK = 3;
+
+/**
+ * Cuts the stacks of an error and of its causes. Node and loggers print all of them, one in the
+ * other, and those of a failed load are mostly frames of this package.
+ */
+export function shortenStacks(error: unknown, depth = 0): void {
+  if (depth < 8 && isError(error)) {
+    readable(() => {
+      const [before = '', ...frames] = error.stack?.split(/\n(?= +at )/) ?? [];
+      error.stack = [before, ...frames.slice(0, SHORT_STACK)].join('\n');
+    }, undefined);
+    shortenStacks(
+      readable(() => error.cause, undefined),
+      depth + 1,
+    );
+  }
+}
+
 /** The message of an error or of any other thrown value. */
 export function messageOf(error: unknown): string {
   return readable(() => textOf(hasMessage(error) ? error.message : error), UNREADABLE);

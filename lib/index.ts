@@ -10,7 +10,12 @@ export { Batch } from './batch/batch.js';
 export type { Container } from './batch/container.js';
 export { Tensor } from './batch/tensor.js';
 export { Batched } from './batched/batched.decorator.js';
-export type { BatchedOptions } from './batched/batched-method.js';
+export type {
+  BatchedCostOptions,
+  BatchedDeduplicationOptions,
+  BatchedOptions,
+  BatchedQueueOptions,
+} from './batched/batched-method.js';
 export { type Caller, asCaller } from './batched/batched.decorator.js';
 export {
   BatchFailedError,
@@ -39,9 +44,11 @@ export {
   UnknownVersionError,
 } from './errors.js';
 export {
+  type Last,
   last,
   type SequenceEnd,
   type SequenceModel,
+  type SequenceResult,
   type SequenceStart,
   type SequenceStep,
 } from './partitions/sequence/sequence-model.js';
@@ -54,10 +61,13 @@ export type {
 export type {
   HandlerPartitionOptions,
   HandlerResult,
+  SequenceHandler,
   ServingHandler,
   ServingKind,
 } from './partitions/handler.partition.js';
 export type { PartitionStatus } from './partitions/partition.js';
+export type { CloseReason } from './batching/ready-queue.js';
+export type { Isolation } from './partitions/worker/worker.partition.js';
 export { TensorJsonInterceptor, type TensorJsonOptions } from './http/tensor-json.interceptor.js';
 export { TensorBody } from './http/tensor-body.decorator.js';
 export { ServingExceptionFilter } from './serving-exception.filter.js';
@@ -66,7 +76,7 @@ export { getServingToken, InjectServing } from './serving.decorator.js';
 export { ServingModule } from './serving.module.js';
 export type { ServingModuleOptions } from './serving.module-definition.js';
 export { ServingService } from './serving.service.js';
-export type { RowTemplate } from './definition/row-template.js';
+export type { OutputAxis, RowTemplate, TensorTemplate } from './definition/row-template.js';
 export type { ServingSignature, TensorSignature } from './definition/serving-signature.js';
 export type { ServingCounters } from './events/event-hub.js';
 export type { CallOptions, StreamOptions } from './context/call-options.js';
@@ -75,7 +85,12 @@ export { RequestSignal } from './context/request-caller.js';
 export { contentHash } from './batch/content-hash.js';
 export { createServing } from './serving/create-serving.js';
 export { getServingSchemas, type ServingSchemas } from './serving/serving-schemas.js';
-export { type LengthBucket, lengthBuckets, type LengthBuckets } from './batch/length-buckets.js';
+export {
+  type LengthBucket,
+  lengthBuckets,
+  type LengthBuckets,
+  type LengthBucketsOptions,
+} from './batch/length-buckets.js';
 export type { ServingHealth } from './serving/serving.js';
 export { LocalServing } from './serving/local-serving.js';
 export type {
@@ -93,7 +108,7 @@ export {
   type ServingState,
   type TargetStatus,
 } from './serving/serving.js';
-export type { BatchCostOptions } from './definition/batch-cost.js';
+export type { BatchCostOptions, SimilarRowsOptions } from './definition/batch-cost.js';
 export {
   type ClassRunner,
   type DeduplicationOptions,
@@ -110,24 +125,38 @@ export {
   type PreprocessResult,
   type QueueOptions,
   type RecoveryOptions,
+  type ReplyCacheOptions,
+  type SequenceJoins,
   type SequenceOptions,
   type ServingDefinition,
   type ServingDistributionOptions,
   type ServingOptions,
   type SessionsOptions,
   type ShutdownOptions,
+  type VersionOptions,
   type WorkerRecoveryOptions,
 } from './definition/serving-definition.js';
 export type { ServingReference } from './definition/serving-reference.js';
 export type {
+  AnsweredBy,
   BatchEndEvent,
   BatchStartEvent,
   CallEndEvent,
+  CallMode,
+  CallStage,
   CallStartEvent,
   PartitionChangeEvent,
   ServingEvent,
 } from './events/serving-event.js';
-export type { CallMetadata, HookEvent, OutputEvent, StreamEvent } from './definition/reply.js';
+export type {
+  CallMetadata,
+  HookEvent,
+  OutputEvent,
+  PartMetadata,
+  StreamedOutput,
+  StreamEvent,
+  Steps,
+} from './definition/reply.js';
 export {
   type SessionCallOptions,
   type SessionOptions,
@@ -140,7 +169,9 @@ export {
   type BatchContext,
   type BatchFunction,
   type BatchFunctionContext,
+  type BatchResult,
   DONE,
   type PartitionOptions,
+  type WithMetadata,
   withMetadata,
 } from './partitions/batch-function.js';

@@ -112,7 +112,10 @@ function servingOf(definition: ServingDefinition, moduleRef: ModuleRef): LocalSe
 const CACHE_MANAGER = 'CACHE_MANAGER';
 
 /** Looks up the cache manager when a serving that wants it starts. */
-function storeOf({ name }: ServingDefinition, moduleRef: ModuleRef): () => ReplyStore {
+export function storeOf(
+  { name }: Pick<ServingDefinition, 'name'>,
+  moduleRef: ModuleRef,
+): () => ReplyStore {
   return () => {
     try {
       return moduleRef.get<ReplyStore>(CACHE_MANAGER, { strict: false });

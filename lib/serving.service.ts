@@ -9,7 +9,7 @@ import type { ServingCounters, EventOf } from './events/event-hub.js';
 import { healthOf, type ServingHealth, type Serving } from './serving/serving.js';
 import type { ServingSession, SessionOptions } from './sessions/serving-session.js';
 import type { ServingEvent } from './events/serving-event.js';
-import type { StreamEvent } from './definition/reply.js';
+import type { StreamedOutput, StreamEvent } from './definition/reply.js';
 import { formatValue } from './format.js';
 import type { ServingStream } from './streaming/serving-stream.js';
 
@@ -113,7 +113,7 @@ export class ServingService implements OnModuleInit {
     serving: ServingReference<Input, Output>,
     input: NoInfer<Input>,
     options?: StreamOptions<Hook>,
-  ): ServingStream<StreamEvent<Output, Hook>> {
+  ): ServingStream<StreamEvent<StreamedOutput<Output>, Hook>> {
     return this.get(serving).stream(input, options);
   }
 

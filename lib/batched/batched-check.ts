@@ -9,14 +9,11 @@ import {
   checkTarget,
   DEFAULT_BATCH_SIZE,
   DEFAULT_QUEUE_ROWS,
-  delay,
-  flag,
   groupOf,
-  perKey,
   type Rules,
-  shutdown,
   whole,
 } from '../definition/option-rules.js';
+import { ofFunctions } from '../definition/resolve-definition.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
 /** The part of Nest's InstanceWrapper that is used. */
@@ -111,26 +108,46 @@ export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMe
 export function checkBatchedOptions(method: string, options: BatchedOptions): void {
   const owner = `@Batched() on ${method}`;
   checkOptions(owner, options, ofMethods);
-  const { batchSize = DEFAULT_BATCH_SIZE, latencyTarget, queue } = options;
+  const { preferredSizes, latencyTarget, queue } = options;
+  const { batchSize = preferredSizes?.at(-1) ?? DEFAULT_BATCH_SIZE } = options;
   checkRoom(owner, batchSize, queue?.maxRows ?? DEFAULT_QUEUE_ROWS);
   checkTarget(owner, latencyTarget, options);
 }
 
 const ofMethods: Rules = {
-  batchSize: perKey['batchSize']!,
-  batchTimeout: delay,
-  latencyTarget: perKey['latencyTarget']!,
+  ...without(ofFunctions, [
+    'name',
+    'version',
+    'sequence',
+    'isolation',
+    'batchKeys',
+    'allowedSizes',
+    'sessions',
+    'distribution',
+    'preprocess',
+    'postprocess',
+    'postprocessStream',
+  ]),
   partitions: whole(1, 1024),
-  timeout: delay,
+  warmUp: {
+    check: (value) => Array.isArray(value) && value.every((args) => Array.isArray(args)),
+    allowed: 'a list of lists of arguments',
+  },
   queue: groupOf({
-    maxRows: whole(1, Number.MAX_SAFE_INTEGER),
+    ...without(ofFunctions['queue']!.group!, [
+      'maxCost',
+      'cost',
+      'maxRowsPerCall',
+      'maxBytesPerCall',
+    ]),
     priority: aFunction,
-    tenant: aFunction,
-    separateOrigins: flag,
   }),
-  shutdown,
   types: {
     check: (value) => Array.isArray(value) && value.every((type) => typeof type === 'function'),
     allowed: 'a list of classes',
   },
 };
+
+function without(rules: Rules, names: readonly string[]): Rules {
+  return Object.fromEntries(Object.entries(rules).filter(([name]) => !names.includes(name)));
+}

@@ -1,23 +1,24 @@
 import type { Type } from '@nestjs/common';
 import 'reflect-metadata';
-import type { QueueOptions, ServingOptions } from '../definition/serving-definition.js';
+import type { BatchCostOptions } from '../definition/batch-cost.js';
+import type {
+  DeduplicationOptions,
+  OptionsOfCalls,
+  QueueOptions,
+} from '../definition/serving-definition.js';
 
 /** A function of the arguments that a caller passes. */
 export type OfArguments<Value> = (...args: never[]) => Value;
 
 /** The limits of the queue of a batched method, and the order in which its calls run. */
-export interface BatchedQueueOptions extends Pick<QueueOptions, 'separateOrigins'> {
-  /**
-   * The largest number of calls in the queue; beyond it a call fails at once with an
-   * OverloadedError.
-   *
-   * @default 10000
-   */
-  readonly maxRows?: number;
+export interface BatchedQueueOptions extends Omit<
+  QueueOptions,
+  'maxCost' | 'cost' | 'maxRowsPerCall' | 'maxBytesPerCall' | 'tenant'
+> {
   /**
    * The priority of a call with these arguments: a whole number from -10 to 10. Queued calls of
-   * higher priority run first; a second of waiting makes up for one level. Calls below 0 leave half
-   * of `maxRows` to others.
+   * higher priority run first; `priorityAgeing` milliseconds of waiting make up for one level. Calls
+   * below 0 leave half of `maxRows` to others.
    *
    * @default 0
    */
@@ -31,30 +32,46 @@ export interface BatchedQueueOptions extends Pick<QueueOptions, 'separateOrigins
   readonly tenant?: OfArguments<string | undefined>;
 }
 
-/** The options of a batched method. */
-export interface BatchedOptions extends Pick<ServingOptions, 'shutdown'> {
+/** The limit of a batch's cost. */
+export interface BatchedCostOptions extends Omit<BatchCostOptions, 'of'> {
+  /** The cost of a call with these arguments: a finite number above 0. An error fails that call alone. */
+  readonly of: OfArguments<number>;
+}
+
+/** How calls of a batched method with the same arguments share one run. */
+export interface BatchedDeduplicationOptions extends Omit<DeduplicationOptions, 'key'> {
+  /**
+   * The identity of a call with these arguments: everything that the answer depends on. `undefined`
+   * for a call that shares with no other. Instances of classes, such as those of `types`, need it.
+   *
+   * @default contentHash of the list of arguments
+   */
+  readonly key?: OfArguments<string | undefined>;
+}
+
+/**
+ * The options of a batched method: those of a serving that make sense for one. A row is a call, and
+ * the method has no label, keys, tensors or callbacks.
+ */
+export interface BatchedOptions extends Omit<
+  OptionsOfCalls,
+  | 'name'
+  | 'version'
+  | 'batchKeys'
+  | 'allowedSizes'
+  | 'sessions'
+  | 'preprocess'
+  | 'postprocess'
+  | 'queue'
+  | 'batchCost'
+  | 'deduplication'
+> {
   /**
    * The largest number of calls in a batch.
    *
-   * @default 32
+   * @default the largest of `preferredSizes`, else 32
    */
   readonly batchSize?: number;
-  /**
-   * Milliseconds from its first call for which a batch that is not full waits for more calls. With 0
-   * a call runs at once while no batch runs, else with the next batch.
-   *
-   * @default 0
-   */
-  readonly batchTimeout?: number;
-  /**
-   * Milliseconds in which 99 of 100 calls are to be answered. The size of batches then follows from
-   * the measured run times of the method and from the load, with `batchSize` as its limit, and a
-   * call that would be late fails at once with an OverloadedError. Leaves no place for
-   * `batchTimeout`.
-   *
-   * @default no target
-   */
-  readonly latencyTarget?: number;
   /**
    * The number of batches of the method that may run at the same time.
    *
@@ -62,15 +79,19 @@ export interface BatchedOptions extends Pick<ServingOptions, 'shutdown'> {
    */
   readonly partitions?: number;
   /**
-   * Milliseconds from the call to its answer. Afterwards it fails with a DeadlineExceededError, and
-   * does not run if it has not. A call whose timeout is shorter than the expected time is refused
-   * at once with a DeadlineTooShortError.
+   * Example calls, each the list of its arguments. The method runs once for each on every partition
+   * before the application listens, with `batchSize` calls like it, or with a `latencyTarget` several
+   * times, also with one. Its class has had `onModuleInit`, and must be a singleton.
    *
-   * @default no limit
+   * @default []
    */
-  readonly timeout?: number;
+  readonly warmUp?: readonly (readonly unknown[])[];
   /** The limits of the queue, and the order in which its calls run. */
   readonly queue?: BatchedQueueOptions;
+  /** The limit of a batch's cost, beside the number of its calls. */
+  readonly batchCost?: BatchedCostOptions;
+  /** How calls with the same arguments share one run. */
+  readonly deduplication?: BatchedDeduplicationOptions;
   /**
    * The type of each parameter as its caller passes it. Of `ScoreDto[]`, TypeScript's metadata says
    * only that it is an array; pipes run per call and need the class.

@@ -1,10 +1,11 @@
 import {
   type BeforeApplicationShutdown,
   Injectable,
+  type OnApplicationBootstrap,
   type OnApplicationShutdown,
   type OnModuleInit,
 } from '@nestjs/common';
-import { ApplicationConfig, DiscoveryService } from '@nestjs/core';
+import { ApplicationConfig, DiscoveryService, ModuleRef } from '@nestjs/core';
 import type { RequestCaller } from '../context/caller-context.js';
 import { optionsOf } from '../context/request-caller.js';
 import { requireOrigins } from '../context/request-context.interceptor.js';
@@ -14,6 +15,7 @@ import { Waits } from '../execution/resolved-call-options.js';
 import { formatValue } from '../format.js';
 import { LocalServing } from '../serving/local-serving.js';
 import type { ServingHealth } from '../serving/serving.js';
+import { storeOf } from '../serving.providers.js';
 import { ServingRegistry } from '../serving.registry.js';
 import { checkBatchedMethod, checkScope } from './batched-check.js';
 import { type BatchedMethod, batchedMethodsOf, METHODS } from './batched-method.js';
@@ -32,7 +34,7 @@ interface RunningMethod {
  */
 @Injectable()
 export class BatchedMethods
-  implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown
+  implements OnModuleInit, OnApplicationBootstrap, BeforeApplicationShutdown, OnApplicationShutdown
 {
   readonly events = new EventHub();
   /** The servings of the methods, by `Class.method`; of several with one name, the first. */
@@ -52,6 +54,7 @@ export class BatchedMethods
     private readonly discovery: DiscoveryService,
     private readonly registry: ServingRegistry,
     private readonly application: ApplicationConfig,
+    private readonly moduleRef: ModuleRef,
   ) {}
 
   async onModuleInit(): Promise<void> {
@@ -88,10 +91,18 @@ export class BatchedMethods
           requireOrigins(this.application, serving);
           const isSingle = wrapper.isDependencyTreeStatic() && !wrapper.isTransient;
           serving.instance ??= isSingle ? (wrapper.instance as object) : undefined;
+          if (method.options.warmUp && !serving.instance) {
+            throw severalInstances(serving.name);
+          }
         }
       }
     }
     await Promise.all(this.all().flatMap(({ starting }) => starting ?? []));
+  }
+
+  /** By now every class has had its `onModuleInit`. */
+  async onApplicationBootstrap(): Promise<void> {
+    await Promise.all(this.all().map(({ serving }) => serving.warmUpMethod()));
   }
 
   /** Nest waits next for the clients of its servers: no call may wait for others. */
@@ -196,7 +207,8 @@ export class BatchedMethods
     this.hubs.set(name, hub);
     const groupOf = (instance: object): unknown =>
       this.alike.has(instance.constructor) ? instance.constructor : instance;
-    const serving = new MethodServing(name, method, groupOf, hub);
+    const store = storeOf({ name }, this.moduleRef);
+    const serving = new MethodServing(name, method, groupOf, hub, store);
     if (!this.servings.has(name)) {
       this.servings.set(name, serving);
     }
@@ -214,4 +226,11 @@ export class BatchedMethods
     }
     return running;
   }
+}
+
+function severalInstances(name: string): InvalidServingError {
+  return new InvalidServingError(
+    `${name} has warmUp and a class with several instances, and only that of a singleton exists at ` +
+      'the boot; leave warmUp out, or batch a method of a singleton',
+  );
 }

@@ -1,8 +1,12 @@
+import { randomUUID } from 'node:crypto';
+import { contentHash } from '../batch/content-hash.js';
+import { copyInput } from '../batch/deep-copy.js';
 import type { CallOptions, StreamOptions } from '../context/call-options.js';
 import type { RequestCaller } from '../context/caller-context.js';
 import { optionsOf } from '../context/request-caller.js';
 import type { FunctionServingDefinition } from '../definition/serving-definition.js';
 import { resolveDefinition } from '../definition/resolve-definition.js';
+import type { ReplyStore } from '../deduplication/reply-cache.js';
 import { InvalidInputError, InvalidOutputError, InvalidServingError } from '../errors.js';
 import type { EventHub } from '../events/event-hub.js';
 import type { InternalCallOptions } from '../execution/resolved-call-options.js';
@@ -11,13 +15,15 @@ import { type Engine, functionEngine } from '../partitions/engine.js';
 import { LocalServing } from '../serving/local-serving.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import type { StreamEvent } from '../definition/reply.js';
-import type { BatchedMethod } from './batched-method.js';
+import type { BatchedDeduplicationOptions, BatchedMethod, OfArguments } from './batched-method.js';
 
 /** One call of a batched method: a row of its serving. */
 class MethodCall {
   constructor(
     readonly instance: object,
     readonly args: readonly unknown[],
+    /** Calls of other owners never share its answer. */
+    readonly owner = '',
   ) {}
 }
 
@@ -29,6 +35,8 @@ export class MethodServing extends LocalServing {
   /** The instance for calls by the handle; undefined for a class with several instances. */
   instance: object | undefined;
   wasCalled = false;
+  /** Names for instances of a class that has several, which no other process uses. */
+  private readonly owners = new WeakMap<object, string>();
 
   constructor(
     name: string,
@@ -36,18 +44,25 @@ export class MethodServing extends LocalServing {
     /** The group of a call on the instance: a batch has calls of one group. */
     private readonly groupOf: (instance: object) => unknown,
     events: EventHub,
+    storeOf?: () => ReplyStore,
   ) {
     const definition = definitionOf(name, method);
     const functions = functionEngine(definition.useFactory);
     // Exception filters look for the class of the error that the method throws.
     const engine: Engine = async (...site) => ({ ...(await functions(...site)), throwsAsIs: true });
-    super(resolveDefinition(definition), definition, engine, undefined, events);
+    super(resolveDefinition(definition), definition, engine, storeOf, events);
+  }
+
+  /** Runs the examples of the option `warmUp`. The instance must have been initialised. */
+  async warmUpMethod(): Promise<void> {
+    const { warmUp = [] } = this.method.options ?? {};
+    await this.warmUp(warmUp.map((args) => new MethodCall(this.instance!, args)));
   }
 
   /** Calls the method on the instance; as a handler for this caller. */
   call(instance: object, args: readonly unknown[], caller?: RequestCaller): Promise<unknown> {
     try {
-      const call = new MethodCall(instance, args);
+      const call = this.callOn(instance, args);
       return super.batchedRun(call, this.optionsOf(call, optionsOf(caller)));
     } catch (error) {
       return Promise.reject(error);
@@ -90,7 +105,23 @@ export class MethodServing extends LocalServing {
           'it on one of them',
       );
     }
-    return new MethodCall(this.instance, args);
+    return this.callOn(this.instance, args);
+  }
+
+  private callOn(instance: object, args: readonly unknown[]): MethodCall {
+    return this.method.options?.deduplication
+      ? new MethodCall(instance, args.map(copyInput), this.ownerOf(instance))
+      : new MethodCall(instance, args);
+  }
+
+  private ownerOf(instance: object): string {
+    const group = this.groupOf(instance);
+    if (instance === this.instance || group !== instance) {
+      return '';
+    }
+    const owner = this.owners.get(instance) ?? randomUUID();
+    this.owners.set(instance, owner);
+    return owner;
   }
 
   private optionsOf<Options extends CallOptions>(
@@ -107,16 +138,47 @@ function definitionOf(
   name: string,
   { original, options = {} }: BatchedMethod,
 ): FunctionServingDefinition {
-  const { types: _types, queue = {}, ...batching } = options;
+  const {
+    types: _types,
+    warmUp: _warmUp,
+    queue = {},
+    batchCost,
+    deduplication,
+    ...batching
+  } = options;
   const { priority: _priority, tenant, ...limits } = queue;
   return {
     ...batching,
     name,
-    queue: {
-      ...limits,
-      tenant: tenant && ((call) => Reflect.apply(tenant, undefined, (call as MethodCall).args)),
-    },
+    queue: { ...limits, tenant: tenant && ofCall(tenant) },
+    ...(batchCost && { batchCost: { ...batchCost, of: ofCall(batchCost.of) } }),
+    ...(deduplication && {
+      deduplication: { ...deduplication, key: identityBy(deduplication) },
+    }),
     useFactory: () => (calls: readonly MethodCall[]) => runMethod(name, original, calls),
+  };
+}
+
+/** A function of a call's arguments as one of the call. */
+function ofCall<Value>(of: OfArguments<Value>): (call: unknown) => Value {
+  return (call) => Reflect.apply(of, undefined, (call as MethodCall).args);
+}
+
+function identityBy({
+  key,
+  singleFlight,
+  cache,
+}: BatchedDeduplicationOptions): ((call: unknown) => string | undefined) | undefined {
+  if (!singleFlight && !cache) {
+    // The rules refuse a key that identifies nothing.
+    return key && ofCall(key);
+  }
+  const identityOf = key ? ofCall(key) : (call: unknown) => contentHash((call as MethodCall).args);
+  return (call) => {
+    const identity = identityOf(call);
+    const { owner } = call as MethodCall;
+    // Another type is refused where it is used.
+    return owner === '' || typeof identity !== 'string' ? identity : `${owner} ${identity}`;
   };
 }
 

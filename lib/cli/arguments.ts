@@ -1,4 +1,6 @@
+import { readFileSync } from 'node:fs';
 import { InvalidArgumentError } from 'commander';
+import { messageOf } from '../errors.js';
 
 /** Milliseconds of `50ms`, `0.5s` or `50`. */
 export function parseDuration(text: string): number {
@@ -52,6 +54,18 @@ export function parseShape(
     throw new InvalidArgumentError('Give a name and sizes, such as image=1x3x224x224.');
   }
   return { ...before, [text.slice(0, at)]: dims };
+}
+
+/** The text itself, or of `@row.json` that of the file. */
+export function parseInput(text: string): string {
+  if (!text.startsWith('@')) {
+    return text;
+  }
+  try {
+    return readFileSync(text.slice(1), 'utf8');
+  } catch (error) {
+    throw new InvalidArgumentError(`The file cannot be read: ${messageOf(error)}`);
+  }
 }
 
 /** Adds the header of `x-api-key: secret` to those before. */

@@ -4,6 +4,7 @@ import { messageOf } from '../errors.js';
 import {
   parseDuration,
   parseHeader,
+  parseInput,
   parseNumbers,
   parseShape,
   parseWhole,
@@ -97,6 +98,11 @@ function programFor(out: CliOutput): Command {
     )
     .option('--duration <time>', 'the time of each load', parseDuration, 5000)
     .option('--rows <number>', 'the rows of each call', parseWhole, 1)
+    .option(
+      '--input <row>',
+      'the row of each call, for a model of texts: a text, or JSON for a serving with preprocess; @file reads it from a file',
+      parseInput,
+    )
     .option('--connections <number>', 'the connections at most', parseWhole, 64)
     .option(
       '--shape <input=sizes>',

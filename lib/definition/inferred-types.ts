@@ -7,7 +7,8 @@ import type {
   BatchResult,
   WithMetadata,
 } from '../partitions/batch-function.js';
-import type { AnySequenceModel } from '../partitions/sequence/sequence-model.js';
+import type { AnySequenceModel, Last } from '../partitions/sequence/sequence-model.js';
+import type { Steps } from './reply.js';
 
 /**
  * A factory whose batch function has these types; it may return a promise or a generator. Or one
@@ -27,42 +28,83 @@ interface NoFactory<Text extends string> extends Mistake<Text> {
 type TypedRunner<Rows, Returned> =
   ((rows: Rows, batch: BatchContext) => Returned) | AnySequenceModel<Rows, Returned>;
 
-/** The return type of a factory; for a sequence a generator, since a step gives no reply. */
-export type StepsOf<Returned, Steps> = [Steps] extends [never] ? Returned : Generator;
-
-/** The input of calls: that of the callbacks, or else a row of the batch function. */
-export type InputOf<Input, Rows> = unknown extends Input ? RowOf<Rows> : Input;
+/** The input of calls: that of the callbacks, or else a row of the runner. */
+export type InputOf<Input, Rows, Handler, Sequence> = unknown extends Input
+  ? RowOf<TakenRows<Rows, Handler, Sequence>>
+  : Input;
 
 /**
- * The runner's result for one call, which is what `postprocess` gets: `unknown` for models and
- * files, for generators, and where only the input decides whether it is one result or a list.
- * `Sent` is the batch of `preprocess`.
+ * The runner's result for one call: `unknown` for models and files, and where only the input decides
+ * whether it is one result or a list. `Sent` is the batch of `preprocess`. Of a generator or a
+ * sequence each result is the {@link Steps} of its row.
  */
-export type ReplyOf<Sent, Rows, Returned, Handler> =
-  ResultOf<Returned, Handler> extends infer Result
+export type ReplyOf<Sent, Rows, Returned, Handler, Sequence> =
+  ResultOf<Returned, Handler, Sequence> extends infer Result
     ? Result extends readonly (infer Entry)[]
-      ? EntriesOf<Sent, Rows, Exclude<Awaited<Entry>, Error>>
+      ? EntriesOf<Sent, TakenRows<Rows, Handler, Sequence>, Exclude<Awaited<Entry>, Error>>
       : Result
     : never;
 
-type ResultOf<Returned, Handler> = [Returned] extends [never]
+/** The rows of a sequence are a list also where they are tensors: then each call sends one row. */
+type TakenRows<Rows, Handler, Sequence> = [Sequence] extends [never]
+  ? Rows
+  : [Handler] extends [never]
+    ? StartedRows<Rows>
+    : Handler extends SequenceType<infer Inputs, unknown>
+      ? StartedRows<Inputs>
+      : unknown;
+
+type StartedRows<Rows> = Rows extends readonly (infer Row)[]
+  ? [Row] extends [Container]
+    ? Row
+    : Rows
+  : unknown;
+
+type ResultOf<Returned, Handler, Sequence> = [Returned] extends [never]
   ? [Handler] extends [never]
     ? unknown
     : Handler extends HandlerType<infer Handled>
-      ? Awaited<Handled> extends BatchResult<infer Output>
-        ? Output
+      ? HandledResult<Awaited<Handled>>
+      : Handler extends SequenceType<never, infer Results>
+        ? StepsOf<Awaited<Results>>
         : unknown
-      : unknown
-  : Unwrapped<Awaited<Returned>>;
+  : [Sequence] extends [never]
+    ? Unwrapped<Awaited<Returned>>
+    : StepsOf<Awaited<Returned>>;
 
 type HandlerType<Handled> = new (...args: never[]) => { handleBatch(...args: never[]): Handled };
 
-type Unwrapped<Returned> = Returned extends
-  Generator<unknown, unknown> | AsyncGenerator<unknown, unknown>
-  ? unknown
-  : Returned extends WithMetadata<infer Output>
-    ? Output
-    : Returned;
+type SequenceType<Inputs, Results> = new (...args: never[]) => AnySequenceModel<Inputs, Results>;
+
+type HandledResult<Handled> =
+  Handled extends AnyGenerator<infer Step>
+    ? StepsOf<Step>
+    : Handled extends BatchResult<infer Output>
+      ? Output
+      : unknown;
+
+type Unwrapped<Returned> =
+  Returned extends AnyGenerator<infer Step>
+    ? StepsOf<Step>
+    : Returned extends WithMetadata<infer Output>
+      ? Output
+      : Returned;
+
+type AnyGenerator<Step> = Generator<Step, unknown> | AsyncGenerator<Step, unknown>;
+
+/** The results of rows whose steps have these lists. */
+type StepsOf<Lists> = Steps<ValueIn<Awaited<EntryIn<Lists>>>>[];
+
+type EntryIn<List> =
+  List extends WithMetadata<infer Entries>
+    ? EntryIn<Entries>
+    : List extends readonly (infer Entry)[]
+      ? Entry
+      : unknown;
+
+/** `DONE` can be inferred as any symbol. */
+type ValueIn<Entry> =
+  Entry extends Last<infer Value> ? Awaited<Value> : Exclude<Entry, Error | symbol>;
 
 /** A row of a list. Tensors come as they are sent; a list of tensors can be either. */
 type RowOf<Rows> = [Rows] extends [never]
@@ -78,7 +120,7 @@ type EntriesOf<Sent, Rows, Entry> = unknown extends Sent
   ? unknown
   : Sent extends string | number | bigint | boolean | null | undefined | symbol
     ? Entry
-    : Sent extends Batch | readonly Batch[] | Tensor | Sequence
+    : Sent extends Batch | readonly Batch[] | Tensor | LazyRows
       ? Entry[]
       : unknown extends RowOf<Rows>
         ? unknown
@@ -88,7 +130,7 @@ type EntriesOf<Sent, Rows, Entry> = unknown extends Sent
             : unknown
           : Entry[];
 
-type Sequence =
+type LazyRows =
   | AsyncIterable<unknown>
   | Iterator<unknown>
   | { subscribe(...args: never[]): unknown; pipe(...args: never[]): unknown };

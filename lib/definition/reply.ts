@@ -16,6 +16,37 @@ export interface OutputEvent<Output = unknown> {
   readonly metadata: unknown;
 }
 
+/**
+ * The reply for a row of a sequence, or of a batch function that is a generator: the list of the
+ * values that its steps made. A stream emits each of them by itself, so for a serving of
+ * `Steps<string>` the outputs of `stream` are strings.
+ */
+export interface Steps<Value> extends Array<Value> {
+  /** Never set: it marks the type. */
+  readonly [steps]?: Value;
+}
+
+declare const steps: unique symbol;
+
+/**
+ * An output of a stream, of a serving whose reply is `Output`: the same, or of {@link Steps} one
+ * value. Of several rows with steps it is a list, with `undefined` for rows that have ended.
+ */
+export type StreamedOutput<Output> = Output extends readonly (infer Entry)[]
+  ? HasSteps<Output> extends true
+    ? Entry
+    : HasSteps<Entry> extends true
+      ? StreamedOutput<Entry | undefined>[]
+      : Output
+  : Output;
+
+/** Of `any` every symbol is a key. */
+type HasSteps<Value> = symbol extends keyof Value
+  ? false
+  : typeof steps extends keyof Value
+    ? true
+    : false;
+
 /** The value of a hook, for all rows of the call. */
 export interface HookEvent<Hook extends string = string> {
   /** The name of the hook. */
@@ -34,6 +65,7 @@ export interface PartMetadata {
   readonly offset: number;
   /** The number of these rows. */
   readonly rows: number;
+  /** The metadata of their batch. */
   readonly metadata: unknown;
 }
 

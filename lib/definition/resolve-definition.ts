@@ -200,6 +200,9 @@ const inline: Rules = {
   },
 };
 
+/** The options of servings of functions, but their runner. */
+export const ofFunctions: Rules = { ...common, ...inline };
+
 const modelFile = pathOr(
   'a path, a file: or https: URL, an hf: address, or the bytes of an ONNX file',
   (value) => ArrayBuffer.isView(value),

@@ -1,12 +1,12 @@
 import type { InjectionToken, Type } from '@nestjs/common';
 import type { InferenceSession } from 'onnxruntime-common';
 import type { Batch } from '../batch/batch.js';
-import type { InputOf, Mistake, ReplyOf, StepsOf, TypedFactory } from './inferred-types.js';
+import type { InputOf, Mistake, ReplyOf, TypedFactory } from './inferred-types.js';
 import type { SequenceHandler, ServingHandler } from '../partitions/handler.partition.js';
 import type { DeclaredAxes } from '../partitions/onnx/model-signature.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Observable } from 'rxjs';
-import type { CallMetadata, StreamEvent } from './reply.js';
+import type { CallMetadata, StreamedOutput, StreamEvent } from './reply.js';
 import type { OutputAxes, RowTemplate } from './row-template.js';
 import type { BatchCostOptions } from './batch-cost.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
@@ -290,8 +290,8 @@ export interface ShutdownOptions {
   readonly timeout?: number;
 }
 
-/** The options of every serving, however it runs its batches. */
-export interface ServingOptions<
+/** The options of every serving, without those that also get the outputs of a stream. */
+export interface OptionsOfCalls<
   Input = unknown,
   Output = unknown,
   Result = unknown,
@@ -403,8 +403,6 @@ export interface ServingOptions<
   readonly deduplication?: DeduplicationOptions<Input>;
   /** What happens to calls when the application shuts down. */
   readonly shutdown?: ShutdownOptions;
-  /** Calls of other nodes, with `ServingClusterModule`. */
-  readonly distribution?: ServingDistributionOptions<Input, Output>;
   /**
    * Turns a caller's input into rows: once per call, in the application that has the serving. An error fails that call
    * alone.
@@ -419,6 +417,17 @@ export interface ServingOptions<
    * @default the output is the reply
    */
   postprocess?(output: Result, context: PostprocessContext<Info>): Output | Promise<Output>;
+}
+
+/** The options of every serving, however it runs its batches. */
+export interface ServingOptions<
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+  Info = unknown,
+> extends OptionsOfCalls<Input, Output, Result, Info> {
+  /** Calls of other nodes, with `ServingClusterModule`. */
+  readonly distribution?: ServingDistributionOptions<Input, Output>;
   /**
    * Shapes a stream as a whole, in place of `postprocess`: once per call, in the application that has the serving. It
    * gets the events as an async iterable and returns the consumer's, as an async iterable (such as
@@ -689,9 +698,9 @@ export type FunctionServingDefinition<Input = unknown, Output = unknown> = Servi
  * Returns the definition itself, with its types inferred.
  *
  * The input of calls is that of `preprocess`, or else a row of the batch function. The reply is
- * that of `postprocess`, or else the batch function's result for the call; it stays `unknown` for a
- * model or a file, for a generator or a sequence, and where only the input decides whether it is one
- * result or a list.
+ * that of `postprocess`, or else the batch function's result for the call, which is `Steps`
+ * for each row of a generator or a sequence; it stays `unknown` for a model or a file, and where only
+ * the input decides whether it is one result or a list.
  */
 export function defineServing<
   Input,
@@ -704,12 +713,12 @@ export function defineServing<
   Rows = unknown,
   Returned = never,
   Sequence extends SequenceOptions = never,
-  Sent = InputOf<Input, Rows>,
-  Result = ReplyOf<Sent, Rows, StepsOf<Returned, Sequence>, Handler>,
-  Output = ReplyOf<Sent, Rows, StepsOf<Returned, Sequence>, Handler>,
+  Sent = InputOf<Input, Rows, Handler, Sequence>,
+  Result = AnyOutput<ReplyOf<Sent, Rows, Returned, Handler, Sequence>>,
+  Output = ReplyOf<Sent, Rows, Returned, Handler, Sequence>,
 >(
-  definition: ServingOptions<Input, Output, Result, Info> &
-    TypedCallbacks<Input, Info, Sent, ReplyOf<Sent, Rows, StepsOf<Returned, Sequence>, Handler>> &
+  definition: OptionsOfCalls<Input, Output, Result, Info> &
+    TypedCallbacks<Input, Output, Info, Sent, ReplyOf<Sent, Rows, Returned, Handler, Sequence>> &
     Omit<ModelRunner, 'model'> &
     TemplateOptions &
     SomeRunner & {
@@ -725,17 +734,25 @@ export function defineServing<
       readonly useClass?: Handler | undefined;
       readonly useExisting?: Existing | undefined;
     },
-): ServingOptions<InputOf<Input, Rows>, Output, Result, Info> &
+): ServingOptions<InputOf<Input, Rows, Handler, Sequence>, Output, Result, Info> &
   RunnerOf<Model, File, Handler, Returned, Endpoint>;
 export function defineServing(definition: object): object {
   return definition;
 }
 
 /** The callbacks again, with the types that a batch function gives them. */
-interface TypedCallbacks<Input, Info, Sent, Reply> {
+interface TypedCallbacks<Input, Output, Info, Sent, Reply> {
+  readonly distribution?: ServingDistributionOptions<Input, AnyOutput<Output>>;
   preprocess?(input: Input): Sending<Sent> | Promise<Sending<Sent>>;
-  postprocess?(output: Reply, context: PostprocessContext<Info>): unknown;
+  postprocess?(output: AnyOutput<Reply>, context: PostprocessContext<Info>): unknown;
+  postprocessStream?(
+    events: AsyncIterable<StreamEvent<StreamedOutput<Reply>, string>>,
+    context: { readonly info: Info },
+  ): AsyncIterable<unknown> | Observable<unknown>;
 }
+
+/** The output of a call, or in a stream one of its outputs. */
+type AnyOutput<Reply> = Reply | StreamedOutput<Reply>;
 
 interface Sending<Sent> {
   readonly batch: Sent;

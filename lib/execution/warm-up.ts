@@ -30,7 +30,8 @@ import type { BatchRequest } from './request.js';
  * for allowed sizes of a model without a batch axis
  */
 async function examplesOf(
-  { name, warmUp: inputs, keys }: ResolvedServing,
+  { name, keys }: ResolvedServing,
+  inputs: readonly unknown[],
   signature: ModelSignature | undefined,
   caller: CallerSide,
 ): Promise<Batch[]> {
@@ -84,6 +85,8 @@ function zeroRow(serving: string, { inputs }: ModelSignature): Batch {
 /** The parts of a loaded serving that its warm-up needs. */
 export interface WarmUp {
   readonly options: ResolvedServing;
+  /** The examples. */
+  readonly inputs: readonly unknown[];
   readonly opened: OpenedEngine;
   readonly lanes: Lanes;
   readonly runner: BatchRunner;
@@ -109,6 +112,7 @@ export interface WarmedUp {
  */
 export async function warmUp({
   options,
+  inputs,
   opened,
   lanes,
   runner,
@@ -117,7 +121,7 @@ export async function warmUp({
   batcher,
 }: WarmUp): Promise<WarmedUp> {
   const { batchCost } = options;
-  const rows = await examplesOf(options, opened.signature, caller);
+  const rows = await examplesOf(options, inputs, opened.signature, caller);
   const batches = rows.flatMap((example) => {
     const { rows: row, lane } = intake.admit(example, { options: {}, recorder: undefined });
     const most = batchCost

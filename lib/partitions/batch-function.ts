@@ -7,6 +7,7 @@ export type BatchOutput = Container | readonly unknown[];
 
 /** The output of a batch, and metadata of the server. */
 export interface BatchResult<Output = BatchOutput> {
+  /** A result for each row. */
   readonly output: Output;
   /** Passed to `postprocess` of every call with rows in the batch. */
   readonly metadata?: unknown;
@@ -129,7 +130,9 @@ export interface BatchFunctionContext {
 /** Marks an output that comes with metadata; made by {@link withMetadata}. */
 export class WithMetadata<Output> implements BatchResult<Output> {
   constructor(
+    /** A result for each row. */
     readonly output: Output,
+    /** Passed to `postprocess` of every call with rows in the batch. */
     readonly metadata: unknown,
   ) {}
 }

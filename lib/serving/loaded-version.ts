@@ -145,6 +145,14 @@ export class LoadedVersion implements Closable {
     }
   }
 
+  /** Runs these examples, once it is open. */
+  async warmUp(inputs: readonly unknown[]): Promise<void> {
+    await this.open();
+    await this.loader.warmUp(this.batched, inputs).catch((cause: unknown) => {
+      throw this.loader.errorOf(cause);
+    });
+  }
+
   /** The pipeline of `run`. The call waits for it no longer than its options allow. */
   async openInline(resolved?: ResolvedCallOptions): Promise<Pipeline> {
     this.refuseOnceClosed();

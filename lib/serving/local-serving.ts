@@ -48,7 +48,7 @@ import type { ServingProfile } from './serving-profile.js';
 import { bootLine } from './boot-line.js';
 import type { ServingSignature } from '../definition/serving-signature.js';
 import type { CallMode, ServingEvent } from '../events/serving-event.js';
-import type { StreamEvent } from '../definition/reply.js';
+import type { StreamedOutput, StreamEvent } from '../definition/reply.js';
 import type {
   ResolvedServing,
   ServingDistribution,
@@ -59,8 +59,8 @@ import type {
  * A serving with partitions of its own. This class is its handle and life cycle; `Versions` finds
  * the `LoadedVersion` that runs a call, and `Pipeline` is the path of the call there.
  */
-export class LocalServing<Input = unknown, Output = unknown>
-  extends Serving<Input, Output>
+export class LocalServing<Input = unknown, Output = unknown, Streamed = StreamedOutput<Output>>
+  extends Serving<Input, Output, Streamed>
   implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown
 {
   readonly name: string;
@@ -208,7 +208,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   override stream<Hook extends string = never>(
     input: Input,
     options: StreamOptions<Hook> = {},
-  ): ServingStream<StreamEvent<Output, Hook>> {
+  ): ServingStream<StreamEvent<Streamed, Hook>> {
     const inside = streamInRequest(options);
     return new ServingStream((left) => this.streamFrom(input, inside, left));
   }
@@ -290,6 +290,11 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.refuseOnceClosed();
     await this.loaded.active.open();
     await this.reloads.begin();
+  }
+
+  /** @internal Runs further examples, as those of `warmUp` before the serving can be called. */
+  async warmUp(inputs: readonly Input[]): Promise<void> {
+    await this.loaded.active.warmUp(inputs);
   }
 
   /**

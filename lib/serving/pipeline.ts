@@ -189,9 +189,9 @@ export class Pipeline {
   }
 
   /** Runs every allowed size and the examples once. */
-  warmUp(): Promise<WarmedUp> {
+  warmUp(inputs: readonly unknown[]): Promise<WarmedUp> {
     const { options, opened, lanes, runner, intake, caller, batcher } = this;
-    return warmUp({ options, opened, lanes, runner, intake, caller, batcher });
+    return warmUp({ options, inputs, opened, lanes, runner, intake, caller, batcher });
   }
 
   /** While it is paused, its partitions take no batch. */

@@ -6,7 +6,7 @@ import type { ServingStream } from '../streaming/serving-stream.js';
 import type { CallOptions, StreamOptions } from '../context/call-options.js';
 import type { ServingCounters, EventOf } from '../events/event-hub.js';
 import type { ServingEvent } from '../events/serving-event.js';
-import type { StreamEvent } from '../definition/reply.js';
+import type { StreamedOutput, StreamEvent } from '../definition/reply.js';
 import type { ServingSignature } from '../definition/serving-signature.js';
 import type { ClusterNode } from './cluster-node.js';
 import type { ReloadOptions, ServingVersion, VersionStatus } from './serving-version.js';
@@ -21,9 +21,15 @@ export type ServingHold = 'paused' | 'drained';
 /**
  * The handle of a named serving: type, injection token and contract in one.
  *
- * `Input` is what a caller passes, `Output` is the reply.
+ * `Input` is what a caller passes, `Output` is the reply, and `Streamed` an output of a stream, which
+ * follows from the reply.
  */
-export abstract class Serving<Input = unknown, Output = unknown> {
+// With the parameter a handle of any output is one of `unknown`, also for TypeScript 5.
+export abstract class Serving<
+  Input = unknown,
+  Output = unknown,
+  Streamed = StreamedOutput<Output>,
+> {
   /** The name of the serving. */
   abstract readonly name: string;
 
@@ -117,7 +123,7 @@ export abstract class Serving<Input = unknown, Output = unknown> {
   abstract stream<Hook extends string = never>(
     input: Input,
     options?: StreamOptions<Hook>,
-  ): ServingStream<StreamEvent<Output, Hook>>;
+  ): ServingStream<StreamEvent<Streamed, Hook>>;
 
   /**
    * Opens a session: its calls are steps, each from the state that the last one left. Only for a

@@ -15,6 +15,7 @@ import {
   messageOf,
   ServingClosedError,
   ServingLoadError,
+  shortenStacks,
 } from '../errors.js';
 import type { EventHub } from '../events/event-hub.js';
 import type { Lanes } from '../execution/lanes.js';
@@ -103,10 +104,13 @@ export class VersionLoader {
   }
 
   /** Runs every allowed size and the examples; returns the milliseconds, if anything ran. */
-  async warmUp([first]: readonly Pipeline[]): Promise<number | undefined> {
+  async warmUp(
+    [first]: readonly Pipeline[],
+    inputs: readonly unknown[] = this.parts.options.warmUp,
+  ): Promise<number | undefined> {
     const begin = performance.now();
     // Any of them warms up all partitions.
-    const { cold, batches } = await first!.warmUp();
+    const { cold, batches } = await first!.warmUp(inputs);
     if (cold.length > 0) {
       this.logger.warn(
         `Serving "${this.parts.options.name}" cannot run its allowed sizes (of key ` +
@@ -134,6 +138,12 @@ export class VersionLoader {
 
   /** The error of a load or warm-up, which names the serving. */
   errorOf(cause: unknown): Error {
+    const error = this.namedError(cause);
+    shortenStacks(error);
+    return error;
+  }
+
+  private namedError(cause: unknown): Error {
     const owner = `Serving "${this.parts.options.name}"`;
     if (!isServingError(cause)) {
       return new ServingLoadError(`${owner} could not start: ${messageOf(cause)}`, { cause });

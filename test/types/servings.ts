@@ -2,10 +2,12 @@ import { expectTypeOf } from 'expect-type';
 import {
   Batch,
   type BatchContext,
+  createServing,
   defineServing,
   DONE,
   last,
   lengthBuckets,
+  type LocalServing,
   type PostprocessContext,
   type SequenceModel,
   type Serving,
@@ -15,6 +17,9 @@ import {
   type ServingOf,
   type ServingService,
   type ServingSession,
+  type ServingStream,
+  type Steps,
+  type StreamEvent,
   withMetadata,
 } from 'nestjs-serving';
 import type { BatchScript } from 'nestjs-serving/testing';
@@ -135,7 +140,7 @@ expectTypeOf<ServingOf<typeof shared>>().toEqualTypeOf<
   Serving<{ text: string }, { mood: string }>
 >();
 
-// A sequence gives its input. Its reply is a list over a call, and one value in a stream.
+// A sequence gives the values of each step: a call has the list of them, a stream one at a time.
 const counter = defineServing({
   name: 'counter',
   sequence: { joins: { rows: 2 } },
@@ -145,26 +150,134 @@ const counter = defineServing({
     cost: (text, values) => text.length + values,
   }),
 });
-expectTypeOf<ServingOf<typeof counter>>().toEqualTypeOf<Serving<string>>();
+expectTypeOf<ServingOf<typeof counter>>().toEqualTypeOf<Serving<string, Steps<number>>>();
+expectTypeOf<Awaited<ReturnType<ServingOf<typeof counter>['batchedRun']>>>().toExtend<number[]>();
+expectTypeOf(servings.run(counter, 'a')).toEqualTypeOf<Promise<Steps<number>>>();
+expectTypeOf(servings.stream(counter, 'a')).toEqualTypeOf<ServingStream<StreamEvent<number>>>();
+expectTypeOf(servings.get(counter).stream('a', { hooks: ['logits'] })).toEqualTypeOf<
+  ServingStream<StreamEvent<number, 'logits'>>
+>();
+expectTypeOf(servings.open(counter)).toEqualTypeOf<ServingSession<string, Steps<number>>>();
+expectTypeOf(createServing(counter)).toEqualTypeOf<LocalServing<string, Steps<number>>>();
+expectTypeOf(Script.of(counter)).toEqualTypeOf<BatchScript<string, Steps<number>>>();
+
+// A handle fits where any is taken, and the list of values where a list is.
+expectTypeOf<Serving<string, Steps<number>>>().toExtend<Serving>();
+expectTypeOf<Serving<string, number>>().toExtend<Serving>();
+expectTypeOf<Steps<number>>().toExtend<number[]>();
+expectTypeOf<number[]>().toExtend<Steps<number>>();
+
+// Promises, errors and ends of rows are no part of the values.
 const ended = defineServing({
   name: 'ended',
   sequence: {},
   useFactory: async () => ({
     start: (texts: readonly string[]) => texts,
+    step: async (texts: readonly string[]) =>
+      texts.map((text) => (text === '' ? DONE : last(Promise.resolve({ value: text.length })))),
+  }),
+});
+expectTypeOf<ServingOf<typeof ended>>().toEqualTypeOf<Serving<string, Steps<{ value: number }>>>();
+
+// Several rows have a list for each; a stream has the values of a step, without those that ended.
+const several = defineServing({
+  name: 'several',
+  preprocess: (texts: string[]) => ({ batch: Batch.stack(texts) }),
+  sequence: {},
+  useFactory: () => ({
+    start: (texts: readonly string[]) => texts,
     step: (texts: readonly string[]) => texts.map((text) => last(text.length)),
   }),
 });
-expectTypeOf<ServingOf<typeof ended>>().toEqualTypeOf<Serving<string>>();
+expectTypeOf<ServingOf<typeof several>>().toEqualTypeOf<Serving<string[], Steps<number>[]>>();
+expectTypeOf(servings.stream(several, ['a'])).toEqualTypeOf<
+  ServingStream<StreamEvent<(number | undefined)[]>>
+>();
 
-// A generator's reply is a list over a call, and one step in a stream.
+// A sequence gets tensors with one row for each.
+const tokens = defineServing({
+  name: 'tokens',
+  preprocess: (text: string) => ({ batch: { ids: new Tensor('int32', [text.length], [1, 1]) } }),
+  sequence: {},
+  useFactory: () => ({
+    start: (prompts: readonly { readonly ids: Tensor }[]) => prompts,
+    step: (prompts: readonly { readonly ids: Tensor }[]) => prompts.map(() => last(1)),
+  }),
+});
+expectTypeOf<ServingOf<typeof tokens>>().toEqualTypeOf<Serving<string, Steps<number>[]>>();
+
+// postprocess gets all values or, in a stream, each; what it returns is the output of both.
+const shaped = defineServing({
+  name: 'shaped',
+  sequence: {},
+  useFactory: (): SequenceModel<string, number, string> => ({
+    start: (texts) => texts,
+    step: (texts) => texts.map((text) => last(text.length)),
+  }),
+  postprocess(values) {
+    expectTypeOf(values).toEqualTypeOf<number | Steps<number>>();
+    return String(values);
+  },
+});
+expectTypeOf<ServingOf<typeof shaped>>().toEqualTypeOf<Serving<string, string>>();
+expectTypeOf(servings.stream(shaped, 'a')).toEqualTypeOf<ServingStream<StreamEvent<string>>>();
+
+// postprocessStream gets the events of a stream, and a postprocess for other nodes both outputs.
+const joined = defineServing({
+  name: 'joined',
+  sequence: {},
+  useFactory: (): SequenceModel<string, number, string> => ({
+    start: (texts) => texts,
+    step: (texts) => texts.map((text) => last(text.length)),
+  }),
+  async *postprocessStream(events) {
+    for await (const event of events) {
+      expectTypeOf(event).toEqualTypeOf<StreamEvent<number, string>>();
+      yield event;
+    }
+  },
+  distribution: {
+    postprocess: (output) => {
+      expectTypeOf(output).toEqualTypeOf<number | Steps<number>>();
+      return output;
+    },
+  },
+});
+expectTypeOf<ServingOf<typeof joined>>().toEqualTypeOf<Serving<string, Steps<number>>>();
+
+// A generator gives the values of its steps, too.
 const steps = defineServing({
   name: 'steps',
   useFactory: () =>
     function* (texts: string[]) {
       yield texts.map(() => DONE);
+      yield withMetadata(
+        texts.map((text) => (text === '' ? new RangeError() : text.length)),
+        'all',
+      );
     },
 });
-expectTypeOf<ServingOf<typeof steps>>().toEqualTypeOf<Serving<string>>();
+expectTypeOf<ServingOf<typeof steps>>().toEqualTypeOf<Serving<string, Steps<number>>>();
+const written = defineServing({
+  name: 'written',
+  useFactory: async () =>
+    async function* (prompts: string[]) {
+      const split = prompts.map((prompt) => prompt.split(' '));
+      for (let step = 0; step < 4; step++) {
+        yield split.map((own) => own[step] ?? DONE);
+      }
+    },
+});
+expectTypeOf<ServingOf<typeof written>>().toEqualTypeOf<Serving<string, Steps<string>>>();
+expectTypeOf(servings.stream(written, 'a')).toEqualTypeOf<ServingStream<StreamEvent<string>>>();
+const slices = defineServing({
+  name: 'slices',
+  useFactory: () =>
+    function* (rows: Tensor): Generator<Tensor[], void> {
+      yield [rows];
+    },
+});
+expectTypeOf<ServingOf<typeof slices>>().toEqualTypeOf<Serving<Tensor, Steps<Tensor>[]>>();
 
 // A list of tensors is one container, or one tensor per row: the values decide.
 const stacked = defineServing({ name: 'stacked', useFactory: () => (rows: Tensor[]) => rows });
@@ -199,6 +312,33 @@ const upper = defineServing({
 });
 expectTypeOf<ServingOf<typeof upper>>().toEqualTypeOf<Serving<string, string>>();
 
+class Letters implements ServingHandler {
+  init(): void {}
+
+  async *handleBatch(batch: Batch): AsyncGenerator<string[], void> {
+    yield batch.consume() as string[];
+  }
+}
+const letters = defineServing({
+  name: 'letters',
+  useClass: Letters,
+  preprocess: (text: string) => ({ batch: text }),
+});
+expectTypeOf<ServingOf<typeof letters>>().toEqualTypeOf<Serving<string, Steps<string>>>();
+
+// A class that is a sequence model gives its input and its values.
+class Countdown implements SequenceModel<number, string, { left: number }> {
+  start(inputs: readonly number[]): { left: number }[] {
+    return inputs.map((left) => ({ left }));
+  }
+
+  step(states: readonly { left: number }[]): (string | typeof DONE)[] {
+    return states.map((state) => (state.left > 0 ? String(state.left--) : DONE));
+  }
+}
+const countdown = defineServing({ name: 'countdown', sequence: {}, useClass: Countdown });
+expectTypeOf<ServingOf<typeof countdown>>().toEqualTypeOf<Serving<number, Steps<string>>>();
+
 // An endpoint runs a model elsewhere, whose name is a part of it.
 const remote = defineServing({
   name: 'remote',
@@ -218,8 +358,17 @@ const file = defineServing({ name: 'file', useFile: '/primes.js', isolation: 'pr
 expectTypeOf<ServingOf<typeof file>>().toEqualTypeOf<Serving>();
 const primes: ServingDefinition<number, boolean> = { name: 'primes', useFile: '/primes.js' };
 expectTypeOf(servings.get(primes)).toEqualTypeOf<Serving<number, boolean>>();
+const tale: ServingDefinition<string, Steps<string>> = {
+  name: 'tale',
+  sequence: {},
+  useFile: '/tale.js',
+};
+expectTypeOf(servings.batchedRun(tale, 'a')).toEqualTypeOf<Promise<Steps<string>>>();
+expectTypeOf(servings.stream(tale, 'a')).toEqualTypeOf<ServingStream<StreamEvent<string>>>();
 
 // All of them are definitions, and a copy with another runner of the same kind is one too.
 ServingModule.forRoot({ servings: [lengths, careful, marked, model, upper, file, primes] });
+ServingModule.forRoot({ servings: [counter, ended, several, shaped, joined, steps, letters] });
+ServingModule.forRoot({ servings: [tale, countdown] });
 const small = defineServing({ ...model, name: 'small', model: 'small.onnx' });
 expectTypeOf<ServingOf<typeof small>>().toEqualTypeOf<ServingOf<typeof model>>();

@@ -23,7 +23,7 @@ function messagesIn(file: string, source: string): ReadonlyMap<number, string> {
 }
 
 it.each(['test/types/servings.ts', 'test/types/batched.ts'])(
-  '[D1] The types that %s expects are those that the compiler infers',
+  '[D1] [N3] The types that %s expects are those that the compiler infers',
   (file) => {
     expect([...messagesIn(file, readFileSync(root + file, 'utf8')).values()]).toEqual([]);
   },

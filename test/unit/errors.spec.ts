@@ -22,6 +22,7 @@ import {
   ServingError,
   ServingLoadError,
   ServingUnavailableError,
+  shortenStacks,
   SlowConsumerError,
   toWire,
   UnknownKeyError,
@@ -219,3 +220,33 @@ function chainOf(error: unknown): string[] {
   }
   return chain;
 }
+
+it('[N10] Stacks of an error and its causes are cut to three frames, and messages are not', () => {
+  const nested = (depth: number): Error =>
+    depth > 0 ? nested(depth - 1) : new RangeError('no such file\nin the folder');
+  const cause = nested(9);
+  const error = new ServingLoadError('it failed', { cause });
+
+  shortenStacks(error);
+
+  expect(cause.stack?.split('\n')).toEqual([
+    'RangeError: no such file',
+    'in the folder',
+    ...Array.from({ length: 3 }, () => expect.stringMatching(/^ +at nested /)),
+  ]);
+  expect(error.stack?.split('\n')).toHaveLength(4);
+  expect(error.cause).toBe(cause);
+});
+
+it('[N10] Stacks that cannot be cut stay as they are', () => {
+  const own = new Error('again');
+  own.cause = own;
+  const frozen = Object.freeze(new Error('frozen', { cause: own }));
+  const { stack } = frozen;
+
+  shortenStacks(frozen);
+  shortenStacks('no error');
+
+  expect(frozen.stack).toBe(stack);
+  expect(own.stack?.split('\n')).toHaveLength(4);
+});

@@ -10,7 +10,7 @@ import {
   openLoop,
   percentile,
 } from '../load/open-loop.js';
-import { type GivenShapes, sampleRows } from '../load/sample-rows.js';
+import { type GivenShapes, type SampledInput, sampleRows } from '../load/sample-rows.js';
 import type { CliOutput } from '../output.js';
 import { plotSvg } from '../plot.js';
 import { ProgressBar } from '../progress-bar.js';
@@ -24,6 +24,8 @@ export interface BenchOptions {
   readonly rates?: readonly number[];
   readonly duration: number;
   readonly rows: number;
+  /** The text of each row, or of each row the JSON. */
+  readonly input?: string;
   readonly connections: number;
   readonly shape?: GivenShapes;
   readonly header?: Readonly<Record<string, string>>;
@@ -36,12 +38,16 @@ const SHARES = [0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.2];
 
 /** `nestjs-serving bench http://localhost:3000 --model digits`: latency against rate. */
 export async function bench(url: string, options: BenchOptions, out: CliOutput): Promise<void> {
-  const { model, rows, connections, shape = {}, header = {}, json = false } = options;
+  const { model, rows, input, connections, shape = {}, header = {}, json = false } = options;
   const version = options.modelVersion;
   const client = new ProtocolClient({ url, model, version, headers: header, connections });
   try {
-    const call = client.call(sampleRows(await client.inputs(), rows, shape));
-    await call();
+    const inputs = await client.inputs();
+    checkInput(model, inputs, input);
+    const call = client.call(sampleRows(inputs, rows, shape, input));
+    await call().catch((error: unknown) => {
+      throw input === undefined && takesTexts(inputs) ? withoutInput(model, error) : error;
+    });
     const duration = options.duration / 1000;
     const most = options.rates ? undefined : await closedLoop(call, connections, duration / 2);
     const rates = options.rates ?? SHARES.map((share) => share * most!);
@@ -65,6 +71,34 @@ export async function bench(url: string, options: BenchOptions, out: CliOutput):
   } finally {
     client.close();
   }
+}
+
+/** Also the rows in JSON of a serving with `preprocess` are texts. */
+function takesTexts(inputs: readonly SampledInput[]): boolean {
+  return inputs.length === 1 && inputs[0]!.type === 'string';
+}
+
+/** @throws ServingError for an input of a model that takes other tensors */
+function checkInput(
+  model: string,
+  inputs: readonly SampledInput[],
+  input: string | undefined,
+): void {
+  if (input !== undefined && !takesTexts(inputs)) {
+    const types = inputs.map(({ name, type }) => `${name}: ${type}`).join(', ');
+    throw new ServingError(
+      `--input is for a model whose one input is BYTES: texts, or rows in JSON. "${model}" takes ` +
+        `[${types}], of which bench makes tensors up; leave --input out`,
+    );
+  }
+}
+
+function withoutInput(model: string, cause: unknown): ServingError {
+  return new ServingError(
+    `"${model}" does not take the text that bench makes up; give it a row, for a serving with ` +
+      `preprocess in JSON: --input '[1, 2]', or --input @row.json for a file. ${messageOf(cause)}`,
+    { cause },
+  );
 }
 
 function asText(

@@ -23,6 +23,8 @@ export function sampleRows(
   inputs: readonly SampledInput[],
   rows: number,
   shapes: GivenShapes,
+  /** The elements of texts. */
+  text = 'a sample of text',
 ): Readonly<Record<string, Tensor>> {
   const unknown = Object.keys(shapes).find((name) => !inputs.some((input) => input.name === name));
   if (unknown !== undefined) {
@@ -31,7 +33,7 @@ export function sampleRows(
     );
   }
   return Object.fromEntries(
-    inputs.map((input) => [input.name, sampleOf(input.type, shapeOf(input, rows, shapes))]),
+    inputs.map((input) => [input.name, sampleOf(input.type, shapeOf(input, rows, shapes), text)]),
   );
 }
 
@@ -67,10 +69,10 @@ function fail(message: string): never {
   throw new InvalidInputError(message);
 }
 
-function sampleOf(type: Tensor.Type, dims: readonly number[]): Tensor {
+function sampleOf(type: Tensor.Type, dims: readonly number[], text: string): Tensor {
   const data = zerosOf(type, dims);
   if (Array.isArray(data)) {
-    return new Tensor('string', data.fill('a sample of text'), dims);
+    return new Tensor('string', data.fill(text), dims);
   }
   const isFraction = type === 'float32' || type === 'float64';
   const isBig = type === 'int64' || type === 'uint64';

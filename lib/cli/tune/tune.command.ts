@@ -1,5 +1,6 @@
 import { writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
+import { Logger, type LoggerService } from '@nestjs/common';
 import { ServingError } from '../../errors.js';
 import { inspectModel } from '../inspect/inspection.js';
 import {
@@ -42,9 +43,9 @@ const REPEATS = 3;
 export async function tune(path: string, options: TuneOptions, out: CliOutput): Promise<void> {
   const { target, rows, shape = {}, json = false } = options;
   const inspection = inspectModel(path);
-  inspection.warnings.forEach((warning) =>
-    out.note(`${out.styled('yellow', 'warning')} ${warning}`),
-  );
+  const log = new OnceLog(out);
+  inspection.warnings.forEach((warning) => log.warn(warning));
+  Logger.overrideLogger(log);
   const measuring = { rows, duration: options.duration / 1000, shapes: shape };
   const branches = branchesFor(availableParallelism(), options.batchSizes, options);
   const settings = branches.flat();
@@ -72,6 +73,27 @@ export async function tune(path: string, options: TuneOptions, out: CliOutput): 
     throw new ServingError(
       `No setting answers 99 of 100 calls in ${target} ms; give a longer --target, or fewer --rows`,
     );
+  }
+}
+
+/** Writes each warning once: the servings of all settings have the same. */
+class OnceLog implements LoggerService {
+  private readonly written = new Set<string>();
+
+  constructor(private readonly out: CliOutput) {}
+
+  log(): void {}
+
+  warn(message: unknown): void {
+    const text = String(message).replace(/^The model of serving ".*?" /, 'The model ');
+    if (!this.written.has(text)) {
+      this.written.add(text);
+      this.out.note(`${this.out.styled('yellow', 'warning')} ${text}`);
+    }
+  }
+
+  error(message: unknown): void {
+    this.warn(message);
   }
 }
 

@@ -15,7 +15,7 @@ import { Serving, type ServingState, type RemotePreprocess } from '../../serving
 import type { ServingSignature } from '../../definition/serving-signature.js';
 import type { ServingEvent } from '../../events/serving-event.js';
 import { type EventOf, EventHub } from '../../events/event-hub.js';
-import type { StreamEvent } from '../../definition/reply.js';
+import type { StreamedOutput, StreamEvent } from '../../definition/reply.js';
 import { ServingStream } from '../../streaming/serving-stream.js';
 import { leave, readOnce, sourceOf } from '../../streaming/source.js';
 import type { RemoteRequest } from './attempt.js';
@@ -94,7 +94,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
   override stream<Hook extends string = never>(
     input: Input,
     options: StreamOptions<Hook> = {},
-  ): ServingStream<StreamEvent<Output, Hook>> {
+  ): ServingStream<StreamEvent<StreamedOutput<Output>, Hook>> {
     const inside = streamInRequest(options);
     return new ServingStream(
       (left) => this.streamFrom(input, inside, left) as AsyncGenerator<never, undefined>,

@@ -33,9 +33,13 @@ export interface SequenceModel<Input, Value, State> {
 
 /** A sequence model of any types: of rows like these, and with these results of a step. */
 export interface AnySequenceModel<Inputs = never, Results = unknown> {
+  /** As that of {@link SequenceModel}. */
   start(inputs: Inputs, context: SequenceStart<never>): unknown;
+  /** As that of {@link SequenceModel}. */
   step(states: never, context: SequenceStep): Results;
+  /** As that of {@link SequenceModel}. */
   end?(state: never, reason: SequenceEnd): unknown;
+  /** As that of {@link SequenceModel}. */
   cost?(input: never, values: number): number;
 }
 
@@ -75,7 +79,13 @@ export type SequenceEnd = 'ended' | 'cancelled' | 'failed' | 'paused';
 
 /** Marks the last value of a row; made by {@link last}. */
 export class Last<Value> {
-  constructor(readonly value: Value) {}
+  /** An output with a property `value` is no such mark for the compiler. */
+  declare private readonly isLast: true;
+
+  constructor(
+    /** The last value of the row. */
+    readonly value: Value,
+  ) {}
 }
 
 /** The last value of a row: it ends with this step, and not with a `DONE` one step later. */

@@ -1,5 +1,5 @@
 import { BadRequestException, Injectable, type MessageEvent } from '@nestjs/common';
-import { InjectServing, Serving } from 'nestjs-serving';
+import { InjectServing, Serving, type Steps } from 'nestjs-serving';
 import { concat, defer, map, type Observable, of, tap } from 'rxjs';
 import { ChatTokenizer } from './chat-tokenizer.js';
 import { GenerateQuery } from './generate.query.js';
@@ -22,7 +22,7 @@ const longest = 512;
 export class WriterService {
   constructor(
     private readonly tokenizer: ChatTokenizer,
-    @InjectServing('writer') private readonly writer: Serving<Prompt, number>,
+    @InjectServing('writer') private readonly writer: Serving<Prompt, Steps<number>>,
   ) {}
 
   /**

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 import { type ServingDefinition, ServingModule } from 'nestjs-serving';
+import { execFile } from 'node:child_process';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -68,4 +69,31 @@ describe('A serving that cannot load', () => {
       expect(entries.toSorted()).toEqual(['ended', 'ended', 'started', 'started']);
     },
   );
+
+  it('[N10] A failed start prints the message of each cause, and few frames', async () => {
+    const path = join(folder, 'prints.mjs');
+    const main = new URL('../../../dist/esm/index.js', import.meta.url).href;
+    const file = join(folder, 'vocabulary.mjs');
+    await writeFile(
+      file,
+      `const read = () => { throw new TypeError('no vocabulary', { cause: new Error('no file') }); };
+      export default () => read();`,
+    );
+    await writeFile(
+      path,
+      `import { createServing } from '${main}';
+      await createServing({ name: 'a', useFile: ${JSON.stringify(file)} }).start();`,
+    );
+
+    const { stderr } = await new Promise<{ readonly stderr: string }>((resolve) => {
+      execFile(process.execPath, [path], (_error, _stdout, printed) =>
+        resolve({ stderr: printed }),
+      );
+    });
+
+    expect(stderr).toMatch(
+      /ServingLoadError: Serving "a" could not start: no vocabulary[^]*TypeError\]?: no vocabulary\n +at read \(\S*vocabulary\.mjs[^]*Error: no file/,
+    );
+    expect(stderr.match(/^ +at /gm)?.length).toBeLessThan(10);
+  });
 });

@@ -1,7 +1,7 @@
 import { type INestApplication } from '@nestjs/common';
 import { afterAll, beforeAll, expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { defineServing, ServingModule } from 'nestjs-serving';
@@ -9,6 +9,12 @@ import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 import { runCli } from '../../fixtures/children/run-cli.js';
 
 const digits = defineServing({ name: 'digits', model: 'sample/01-digits/model/digits.onnx' });
+/** Takes drawings, as the serving of the README. */
+const drawings = defineServing({
+  name: 'drawings',
+  preprocess: (lines: string[]) => ({ batch: lines.join('') }),
+  useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+});
 const broken = defineServing({
   name: 'broken',
   useFactory: () => () => {
@@ -24,9 +30,9 @@ beforeAll(async () => {
   folder = await mkdtemp(join(tmpdir(), 'bench-'));
   const testing = await Test.createTestingModule({
     imports: [
-      ServingModule.forRoot({ servings: [digits, broken] }),
+      ServingModule.forRoot({ servings: [digits, drawings, broken] }),
       InferenceProtocolModule.forRoot({
-        servings: ['digits', { serving: 'broken', inputs: { number: 'FP32' } }],
+        servings: ['digits', 'drawings', { serving: 'broken', inputs: { number: 'FP32' } }],
         guards: [
           {
             canActivate: (context) =>
@@ -82,7 +88,30 @@ it('[21.8] bench finds what the model can do, and measures shares of it', async 
   expect(stdout.split('\n').filter((line) => /^ +\d/.test(line))).toHaveLength(7);
 });
 
+it('[N10] bench measures a serving with preprocess, of which it is given an input or a file with one', async () => {
+  const file = join(folder, 'drawing.json');
+  await writeFile(file, JSON.stringify(['##', ' #']));
+  const options = ['--model', 'drawings', '--rates', '50', '--rows', '2', '--json'];
+
+  for (const input of ['["##", " #"]', `@${file}`]) {
+    const { code, stdout } = await bench(...options, '--input', input);
+    expect(code).toBe(0);
+    expect(JSON.parse(stdout)).toMatchObject({ loads: [{ failed: 0, refused: 0 }] });
+  }
+});
+
 it.each([
+  [
+    '[N10] a serving with preprocess without an input',
+    ['--model', 'drawings'],
+    '"drawings" does not take the text that bench makes up; give it a row, for a serving with ' +
+      "preprocess in JSON: --input '[1, 2]', or --input @row.json for a file. status 400",
+  ],
+  [
+    '[N10] an input of a model of tensors',
+    ['--model', 'digits', '--input', '[1]'],
+    '"digits" takes [image: float32], of which bench makes tensors up; leave --input out',
+  ],
   [
     'a model that is not served',
     ['--model', 'cats'],

@@ -3,7 +3,7 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { runCli } from '../../fixtures/children/run-cli.js';
-import { linearModel } from '../../fixtures/models/models.js';
+import { linearModel, quantisedModel } from '../../fixtures/models/models.js';
 
 let folder: string;
 let model: string;
@@ -61,6 +61,17 @@ it('[21.7] tune fails when no setting keeps the target, and shows what it measur
   expect(stderr).toContain(
     'No setting answers 99 of 100 calls in 0.001 ms; give a longer --target',
   );
+});
+
+it('[N10] tune writes the same warning once, and apart from the results', async () => {
+  const quantised = join(folder, 'quantised.onnx');
+  await writeFile(quantised, quantisedModel());
+  const args = ['tune', quantised, '--target', '1m', ...quick, '--json'];
+  const { code, stdout, stderr } = await runCli(args);
+
+  expect(code).toBe(0);
+  expect(stderr.split('quantises its activations')).toHaveLength(2);
+  expect((JSON.parse(stdout) as { trials: object[] }).trials).toHaveLength(4);
 });
 
 it('[21.5] tune without a target says which option is missing', async () => {

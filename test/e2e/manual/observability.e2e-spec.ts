@@ -1,9 +1,10 @@
-import { type INestApplication, Module } from '@nestjs/common';
+import { Controller, Get, Header, type INestApplication, Module } from '@nestjs/common';
 // #region prometheus-imports
 import { metrics } from '@opentelemetry/api';
 import { PrometheusExporter } from '@opentelemetry/exporter-prometheus';
 import { MeterProvider } from '@opentelemetry/sdk-metrics';
 // #endregion
+import { PrometheusSerializer } from '@opentelemetry/exporter-prometheus';
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
 import { readFileSync } from 'node:fs';
@@ -11,6 +12,7 @@ import { parse } from 'yaml';
 import { ServingModule, ServingService, UnknownKeyError } from 'nestjs-serving';
 import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
 import { freePort } from '../../fixtures/http/free-port.js';
+import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 
 const echo = { name: 'echo', version: 'june', useFactory: () => (texts: string[]) => texts };
 
@@ -124,5 +126,37 @@ describe("The manual's Prometheus exporter", () => {
     const described = [...page.matchAll(/^\| `(Serving\w+)` \|/gm)].map(([, alert]) => alert);
 
     expect(described).toEqual(alertQueries.map(({ title }) => title));
+  });
+});
+
+describeOnPlatforms("The manual's metrics on the port of the application", (listen) => {
+  it('[N11] Prometheus scrapes the servings beside the routes of the application', async () => {
+    // #region own-port
+    // Without a port of its own; PrometheusSerializer comes from the same package.
+    const exporter = new PrometheusExporter({ preventServerStart: true });
+    metrics.setGlobalMeterProvider(new MeterProvider({ readers: [exporter] }));
+
+    @Controller('metrics')
+    class MetricsController {
+      private readonly serializer = new PrometheusSerializer();
+
+      @Get()
+      @Header('content-type', 'text/plain; version=0.0.4')
+      async read(): Promise<string> {
+        const { resourceMetrics } = await exporter.collect();
+        return this.serializer.serialize(resourceMetrics);
+      }
+    }
+    // #endregion
+    const site = await listen({ imports: [AppModule], controllers: [MetricsController] });
+    await site.app.get(ServingService).batchedRun('echo', 'a');
+
+    const { headers, body } = await site.get('/metrics');
+    metrics.disable();
+
+    expect(headers.get('content-type')).toMatch(/^text\/plain; version=0\.0\.4/);
+    expect(body).toMatch(
+      /^# TYPE serving_call_duration histogram\n[^]*^serving_call_duration_count\{serving_name="echo",.*\} 1$/m,
+    );
   });
 });

@@ -1,8 +1,19 @@
-import { describe, expect, it } from '@jest/globals';
-import { RequestTooLargeError } from 'nestjs-serving';
 // #region imports
-import { defineServing, DONE, last, type SequenceModel } from 'nestjs-serving';
+import { Controller, Get, type MessageEvent, Query, Sse } from '@nestjs/common';
+import {
+  defineServing,
+  DONE,
+  InjectServing,
+  last,
+  type SequenceModel,
+  type ServingOf,
+} from 'nestjs-serving';
+import { map, type Observable } from 'rxjs';
 // #endregion
+import { afterEach, describe, expect, it } from '@jest/globals';
+import type { INestApplication } from '@nestjs/common';
+import { Test } from '@nestjs/testing';
+import { RequestTooLargeError, ServingModule } from 'nestjs-serving';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
@@ -53,10 +64,52 @@ export const writer = defineServing({
 });
 // #endregion
 
+// #region caller
+@Controller()
+export class WriterController {
+  constructor(@InjectServing(writer) private readonly serving: ServingOf<typeof writer>) {}
+
+  @Sse('words')
+  words(@Query('prompt') text: string): Observable<MessageEvent> {
+    const words = this.serving.stream({ text, maxWords: 100 });
+    return words.pipe(map(({ output }) => ({ data: output }))); // a word
+  }
+
+  @Get('text')
+  async text(@Query('prompt') text: string): Promise<string> {
+    const words = await this.serving.batchedRun({ text, maxWords: 100 });
+    return words.join(' ');
+  }
+}
+// #endregion
+
 const row = (text: string, maxWords = 100): Prompt => ({ text, maxWords });
 
 describe('The page on sequences', () => {
   const start = useServings();
+  let app: INestApplication | undefined;
+
+  afterEach(() => app?.close());
+
+  it('[N7] The caller of the manual sends the words as events, and their list as a text', async () => {
+    const testing = await Test.createTestingModule({
+      imports: [ServingModule.forRoot({ servings: [writer] })],
+      controllers: [WriterController],
+    }).compile();
+    app = testing.createNestApplication();
+    await app.listen(0, '127.0.0.1');
+    const url = await app.getUrl();
+    const answers = ['words', 'text'].map(async (path) => {
+      const reply = await fetch(`${url}/${path}?prompt=a+b`);
+      return reply.text();
+    });
+
+    expect(await Promise.all(answers)).toEqual([
+      expect.stringMatching(/^\s*id: 1\ndata: b\n\nid: 2\ndata: a\n\n$/),
+      'b a',
+    ]);
+  });
+
   it('[13.2] The model of the manual writes the words of a prompt one by one', async () => {
     const serving = await start(writer);
     const [events, list, cut] = await Promise.all([

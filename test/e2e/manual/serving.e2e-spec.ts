@@ -121,6 +121,22 @@ export class UserLoader {
 }
 // #endregion
 
+// #region method-options
+@Injectable()
+export class RateService {
+  @Batched({
+    warmUp: [['EUR', 'USD']], // the arguments of a call
+    maxTimeout: 2000,
+    deduplication: { singleFlight: true }, // Equal calls at the same time are one.
+    recovery: { runTimeout: 1000 },
+  })
+  async rate(from: string[], to: string[]): Promise<number[]> {
+    // One request for all pairs of the batch would be here.
+    return from.map((currency, i) => (currency === to[i] ? 1 : 1.1));
+  }
+}
+// #endregion
+
 @Injectable()
 class VocabularyService {
   async load(): Promise<void> {}
@@ -173,6 +189,20 @@ export const shout = defineServing({
   postprocess(text: string, { metadata }) {
     return { text, metadata };
   },
+});
+// #endregion
+
+// #region copy
+export const words = defineServing({
+  name: 'words',
+  queue: { maxRows: 1000, tenant: (text: string) => text.split(':')[0] },
+  useFactory: () => (texts: string[]) => texts.map((text) => text.split(' ').length),
+});
+
+export const fewWords = defineServing({
+  ...words,
+  name: 'few words',
+  queue: { ...words.queue, maxRows: 100 }, // Without ...words.queue it would have no tenants.
 });
 // #endregion
 
@@ -312,6 +342,20 @@ describe('The manual on servings', () => {
     // #endregion
     expect(names).toEqual(['user 1', 'user 2', 'user 3']);
     await expect(users.byId(-1)).rejects.toThrow('No user -1');
+  });
+
+  it("[N12] The manual's method with options answers, and its copy of a definition keeps the group", async () => {
+    await start({
+      imports: [ServingModule.forRoot({ servings: [fewWords] })],
+      providers: [RateService],
+    });
+    const rates = asCaller(app!.get(RateService));
+    expect(await Promise.all([rates.rate('EUR', 'USD'), rates.rate('EUR', 'EUR')])).toEqual([
+      1.1, 1,
+    ]);
+    expect(await app!.get(ServingService).batchedRun(fewWords, 'ann: two words')).toBe(3);
+    expect(fewWords.queue).toEqual({ ...words.queue, maxRows: 100 });
+    expect(fewWords.queue?.tenant?.('ann: two words')).toBe('ann');
   });
 
   it("[1.1] [1.2] [1.6] [10.1] The manual's class, function and configured servings answer", async () => {

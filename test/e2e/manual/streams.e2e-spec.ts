@@ -39,9 +39,7 @@ export class WriterController {
 
   @Sse('write')
   write(@Query('prompt') prompt: string): Observable<MessageEvent> {
-    return this.servings
-      .stream<string, string>('writer', prompt)
-      .pipe(map(({ output }) => ({ data: output })));
+    return this.servings.stream(writer, prompt).pipe(map(({ output }) => ({ data: output })));
   }
 }
 // #endregion
@@ -66,7 +64,7 @@ export class CarefulWriterController {
     @Query('prompt') prompt: string,
     @RequestSignal() signal: AbortSignal, // A client may leave before the first event.
   ): Promise<Observable<MessageEvent>> {
-    const events = this.servings.stream<string, string>('writer', prompt, { signal });
+    const events = this.servings.stream(writer, prompt, { signal });
     return started(events.pipe(map(({ output }) => ({ data: output }))));
   }
 }

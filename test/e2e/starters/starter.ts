@@ -1,7 +1,7 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
-import { copyFile, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -23,13 +23,8 @@ export class Starter {
     const cli = ['exec', '--yes', `--package=@nestjs/cli@${major}`, '--'];
     const create = ['new', 'app', '--skip-git', '--skip-install', '--package-manager', 'npm'];
     await execute('npm', [...cli, 'nest', ...create, '--strict'], parent);
-    const { stdout } = await execute(
-      'npm',
-      ['pack', '--ignore-scripts', '--pack-destination', parent],
-      root,
-    );
     // The package comes from this tree.
-    const packed = `install ${quietly.join(' ')} ${join(parent, stdout.trim())}`;
+    const packed = `install ${quietly.join(' ')} ${await packInto(parent)}`;
     for (const command of blocksOf('README.md', 'sh', 'npm install nestjs-serving')) {
       await starter.run('bash', '-ec', command.replace('install nestjs-serving', packed));
     }
@@ -42,6 +37,28 @@ export class Starter {
       await writeFile(join(starter.path, 'src', file), own);
     }
     return starter;
+  }
+
+  /** A folder without Nest's files, with the packages as Yarn 4 installs them by default. */
+  static async createByYarn(): Promise<Starter> {
+    const parent = await mkdtemp(join(tmpdir(), 'starter-yarn-'));
+    const starter = new Starter(join(parent, 'app'));
+    await mkdir(starter.path);
+    await writeFile(join(starter.path, 'package.json'), '{ "name": "app", "type": "module" }');
+    // Otherwise Yarn takes the folder for a part of one above.
+    await writeFile(join(starter.path, 'yarn.lock'), '');
+    const packed = `nestjs-serving@file:${await packInto(parent)}`;
+    const peers = ['@nestjs/common', '@nestjs/core', 'reflect-metadata', 'rxjs'];
+    await starter.yarn('add', packed, 'onnxruntime-node', ...peers);
+    return starter;
+  }
+
+  /** Yarn reads no configuration of npm, so it gets the registry that npm uses. */
+  async yarn(...args: readonly string[]): Promise<string> {
+    const registry = (await this.run('npm', 'config', 'get', 'registry')).trim();
+    const settings = `YARN_NPM_REGISTRY_SERVER=${registry.replace(/\/$/, '')}`;
+    const yarn = ['npm', 'exec', '--yes', '--package=@yarnpkg/cli-dist@4', '--', 'yarn'];
+    return this.run('env', settings, ...yarn, ...args);
   }
 
   install(...packages: readonly string[]): Promise<string> {
@@ -132,6 +149,13 @@ function applicationOf(page: string): readonly (readonly [file: string, code: st
     /<!-- test\/e2e\/starters\/app\/(\S+)#\w+ -->\n```ts\n(.*?)```/gs,
   );
   return [...blocks].map(([, path, code]) => [basename(path!), code!] as const);
+}
+
+/** Packs the package of this tree; returns the path of the file. */
+async function packInto(parent: string): Promise<string> {
+  const pack = ['pack', '--ignore-scripts', '--pack-destination', parent];
+  const { stdout } = await execute('npm', pack, root);
+  return join(parent, stdout.trim());
 }
 
 async function execute(

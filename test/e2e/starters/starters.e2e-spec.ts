@@ -159,9 +159,36 @@ describeUnless(missing, 'A new application of Nest 12 (ES modules, Vitest)', () 
     expect(await starter.run('npm', 'test')).toMatch(/Tests .*4 passed.*\(4\)/);
   });
 
+  it('[N14] runs as `nest build --builder rspack` bundles it, without configuration', async () => {
+    const [install] = blocksOf('docs/installation.md', 'sh', '@rspack/core') as [string];
+    await starter.run('bash', '-ec', install);
+    await starter.run('npx', 'nest', 'build', '--builder', 'rspack');
+    await tryOut(starter, 'dist/main.js');
+  });
+
   it('[N14] runs bundled whole by esbuild as ES modules, beside onnxruntime-node alone', async () => {
+    await starter.run('npm', 'run', 'build');
     const bundled = await folderForBundles(starter);
     await bundleByEsbuild(starter, bundled, '--format=esm');
     await tryOut(starter, 'esbuild/main.mjs', bundled);
+  });
+});
+
+describeUnless(missing, "An application installed by Yarn with Plug'n'Play", () => {
+  let starter: Starter;
+
+  beforeAll(async () => {
+    starter = await Starter.createByYarn();
+  });
+
+  afterAll(() => starter.end());
+
+  it('[N13] runs a model given as a file in a thread, a process and its own thread', async () => {
+    await starter.copy('../../../sample/01-digits/model/digits.onnx', 'digits.onnx');
+    await starter.copy('app/plug-n-play.mjs', 'main.mjs');
+
+    const printed = await starter.yarn('node', 'main.mjs');
+
+    expect(printed).toContain('{"thread":[1,10],"process":[1,10],"none":[1,10]}');
   });
 });

@@ -3,6 +3,7 @@ import { InvalidArgumentError } from 'commander';
 import {
   parseDuration,
   parseHeader,
+  parseInput,
   parseNumbers,
   parseShape,
   parseWhole,
@@ -27,6 +28,7 @@ describe('[21.5] Arguments', () => {
     expect(parseWholes('1,2,4')).toEqual([1, 2, 4]);
     expect(parseNumbers('0.5,100')).toEqual([0.5, 100]);
     expect(parseShape('a=b=1x3', { c: [1] })).toEqual({ c: [1], 'a=b': [1, 3] });
+    expect(parseInput('["@"]')).toBe('["@"]');
     expect(parseHeader('x-api-key: a:b', { a: 'b' })).toEqual({ a: 'b', 'x-api-key': 'a:b' });
   });
 
@@ -38,6 +40,7 @@ describe('[21.5] Arguments', () => {
     ['rates', () => parseNumbers('0')],
     ['a shape', () => parseShape('image')],
     ['a header', () => parseHeader('key')],
+    ['a file', () => parseInput('@nowhere.json')],
   ])('are refused that are no %s', (_, parse) => {
     expect(parse).toThrow(InvalidArgumentError);
   });

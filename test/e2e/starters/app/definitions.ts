@@ -3,9 +3,11 @@ import {
   type BatchContext,
   defineServing,
   DONE,
+  last,
   lengthBuckets,
   type SequenceModel,
   type ServingHandler,
+  type ServingService,
   Tensor,
   withMetadata,
 } from 'nestjs-serving';
@@ -61,6 +63,26 @@ export const counter = defineServing({
     step: (states) => states.map((state) => (state.next < 3 ? state.next++ : DONE)),
   }),
 });
+
+/** The calls of these are typed, and their types have names, too. */
+export const calls = (servings: ServingService) => ({
+  values: servings.batchedRun(counter, 'a'),
+  events: servings.stream(counter, 'a'),
+  steps: servings.stream(generator, 'a'),
+});
+
+/** Functions that a definition shares: so have the types of what they return. */
+export const measure = (texts: string[]) => withMetadata(texts.map(String), 'measured');
+
+export const finish = (texts: readonly string[]) => texts.map((text) => last(text.length));
+
+export const countOf = async (servings: ServingService): Promise<number> => {
+  let count = 0;
+  for await (const { output } of servings.stream(counter, 'a')) {
+    count += output;
+  }
+  return count + (await calls(servings).values).length;
+};
 
 export const file = defineServing({ name: 'file', useFile: '/primes.js', isolation: 'process' });
 

@@ -302,7 +302,7 @@ function beyond(values: readonly string[], others: readonly string[]): readonly 
 abstract class LocalSystem<Input, Output> implements System {
   readonly mostRows = Infinity;
   protected readonly gainOf = new Map<string, number>();
-  protected serving!: LocalServing<Input, Output>;
+  protected serving!: LocalServing<Input, Output, Output>;
 
   constructor(protected readonly options: Options) {}
 

@@ -421,7 +421,8 @@ export class Batcher<R extends QueuedRequest> {
     }
     const cost = costOf(parts, this.options.budget);
     const expected = this.admission.timeOf(lane.limits, rows, cost?.padded);
-    const handed = this.pool.start(load, expected ?? 0, handedAt);
+    const least = this.admission.leastTimeOf(lane.limits, rows, cost?.padded);
+    const handed = this.pool.start(load, least, handedAt);
     this.executing.set(window, partition);
     const record = {
       id: nextBatch(),

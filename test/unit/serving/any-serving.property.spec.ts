@@ -540,10 +540,6 @@ class FunctionPlay extends Play<Batch | Row, Answer> {
 
 /** Nothing but calls, which stay and succeed, after lone calls that teach the time of one row. */
 class SteadyPlay extends FunctionPlay {
-  /** The size classes that have run, and the number of running batches of others. */
-  private readonly tried = new Set<number>();
-  private untried = 0;
-
   constructor({ steps, timeout = 30, ...options }: Scenario) {
     super({
       ...options,
@@ -576,25 +572,13 @@ class SteadyPlay extends FunctionPlay {
     }
   }
 
-  protected override async ran(label: string, rows: readonly Row[]): Promise<void> {
-    const level = Math.ceil(Math.log2(rows.length));
-    const isUntried = !this.tried.has(level);
-    this.untried += isUntried ? 1 : 0;
-    await super.ran(label, rows);
-    this.untried -= isUntried ? 1 : 0;
-    this.tried.add(level);
-  }
-
   /**
-   * One batch holds the call and all that wait, its time is that of three batches, and no running
-   * batch is the first of its size, behind which calls may be refused.
+   * One batch holds the call and all that wait, and its time is that of three batches.
    */
   protected override isEasy({ timeout: own, rows }: Call): boolean {
     const { timeout, runTime, batchTimeout, batchSize } = this.options;
     return (
-      this.untried === 0 &&
-      this.serving.queued + rows <= batchSize &&
-      (own ?? timeout!) > 3 * runTime + batchTimeout
+      this.serving.queued + rows <= batchSize && (own ?? timeout!) > 3 * runTime + batchTimeout
     );
   }
 }

@@ -230,12 +230,6 @@ describe('Options of @Batched() that cannot work', () => {
 
   it.each<[string, BatchedOptions, string]>([
     [
-      'a target and a budget',
-      { latencyTarget: 50, batchCost: { of: () => 1, most: 8 } },
-      'latencyTarget 50 sizes batches by the time of their rows, whatever these cost; leave it or ' +
-        'batchCost out',
-    ],
-    [
       'a timeout above maxTimeout',
       { timeout: 100, maxTimeout: 50 },
       'timeout 100 is more than maxTimeout 50',

@@ -15,8 +15,15 @@ import { freePort } from '../../fixtures/http/free-port.js';
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 
 const echo = { name: 'echo', version: 'june', useFactory: () => (texts: string[]) => texts };
+const costly = {
+  name: 'costly',
+  batchCost: { of: (text: string) => text.length, most: 8 },
+  useFactory: () => (texts: string[]) => texts,
+};
 
-@Module({ imports: [ServingModule.forRoot({ servings: [echo] }), ServingOpenTelemetryModule] })
+@Module({
+  imports: [ServingModule.forRoot({ servings: [echo, costly] }), ServingOpenTelemetryModule],
+})
 class AppModule {}
 
 interface AlertRule {
@@ -88,6 +95,7 @@ describe("The manual's Prometheus exporter", () => {
     for (let batch = 0; batch < 8; batch++) {
       await servings.batchedRun('echo', 'd');
     }
+    await servings.batchedRun('costly', 'text');
     const refused = servings.batchedRun('echo', 'd', { key: 'unknown' });
     await expect(refused).rejects.toThrow(UnknownKeyError);
 

@@ -36,8 +36,15 @@ async function compileExports(starter: Starter, typescript: string): Promise<voi
   const out = `declared-${typescript}`;
   const config = {
     extends: './tsconfig.build.json',
-    // The starter of Nest 11 has a `baseUrl`, which TypeScript 7 refuses.
-    compilerOptions: { outDir: out, rootDir: 'src', baseUrl: null, declaration: true },
+    // The starter of Nest 11 has a `baseUrl`, which TypeScript 7 refuses, and names no `types`, of
+    // which TypeScript 6 and later include none.
+    compilerOptions: {
+      outDir: out,
+      rootDir: 'src',
+      baseUrl: null,
+      types: ['node'],
+      declaration: true,
+    },
   };
   await writeFile(join(starter.path, 'tsconfig.declared.json'), JSON.stringify(config));
   const compiler = ['exec', '--yes', `--package=typescript@${typescript}`, '--', 'tsc'];

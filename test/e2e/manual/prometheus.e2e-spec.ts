@@ -59,6 +59,12 @@ const echo = {
   recovery: { isolateFailures: false },
 };
 
+const costly = {
+  name: 'costly',
+  batchCost: { of: (text: string) => text.length, most: 8, padded: true },
+  useFactory: () => (texts: string[]) => texts,
+};
+
 const row = (number: number): Tensor => new Tensor('float32', [number], [1]);
 
 describeUnless(prometheusMissing, 'A real Prometheus', () => {
@@ -74,7 +80,7 @@ describeUnless(prometheusMissing, 'A real Prometheus', () => {
     const meterProvider = new MeterProvider({ readers: [exporter] });
     const testing = await Test.createTestingModule({
       imports: [
-        ServingModule.forRoot({ servings: [echo] }),
+        ServingModule.forRoot({ servings: [echo, costly] }),
         ServingOpenTelemetryModule.forRoot({ meterProvider }),
       ],
     }).compile();
@@ -136,6 +142,7 @@ it('[12.3] The panels of the board have their own numbers and places', () => {
 async function callUntil(isDone: () => boolean, servings: ServingService): Promise<void> {
   while (!isDone()) {
     await Promise.all([1, 2, 3, 4, 5].map((number) => servings.batchedRun('echo', row(number))));
+    await Promise.all(['four', 'of'].map((text) => servings.batchedRun('costly', text)));
     await Promise.allSettled([
       servings.batchedRun('echo', row(1), { key: 'unknown' }),
       servings.batchedRun('echo', row(-1)),

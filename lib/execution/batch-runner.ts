@@ -12,7 +12,12 @@ import {
 } from '../errors.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import { axesOf } from '../partitions/onnx/model-signature.js';
-import { type Partition, RejectedRowsError, RevokedError } from '../partitions/partition.js';
+import {
+  type Partition,
+  RejectedRowsError,
+  ReplyTooLargeError,
+  RevokedError,
+} from '../partitions/partition.js';
 import { batchObserver, type EventHub } from '../events/event-hub.js';
 import { BatchRun } from './batch-run.js';
 import { inOriginOf } from '../context/caller-context.js';
@@ -121,7 +126,7 @@ export class BatchRunner {
       }
       const error = this.batchError(cause, run.batch.size);
       const retries =
-        run.hasEmitted || this.cut ? [] : retriesFor(cause, parts, retryState, this.retryOptions);
+        run.hasEmitted || this.cut ? [] : retriesFor(error, parts, retryState, this.retryOptions);
       if (retries.length > 0) {
         run.willRetry(error);
         return { ...run.outcome, error, retries };
@@ -146,7 +151,9 @@ export class BatchRunner {
     if (this.opened.throwsAsIs) {
       return cause;
     }
-    if (isA(cause, InvalidOutputError)) {
+    // A subclass: the retry policy looks for it.
+    const isTooLarge: boolean = isA(cause, ReplyTooLargeError);
+    if (isA(cause, InvalidOutputError) && !isTooLarge) {
       const { message, cause: reason } = cause;
       return new InvalidOutputError(
         `Serving "${this.name}": ${message}`,

@@ -188,7 +188,7 @@ export class Admission {
   /** Expected milliseconds of a batch, or undefined while too little is known. */
   timeOf(limits: Limits, rows: number, work?: number): number | undefined {
     const planned = this.plannedOf(limits);
-    return planned.times.expected(work ?? planned.workOf({ rows, sum: rows, largest: 1 }));
+    return planned.times.expected(work ?? planned.workOfRows(rows));
   }
 
   /**
@@ -198,9 +198,7 @@ export class Admission {
   leastTimeOf(limits: Limits, rows: number, work?: number): number {
     const planned = this.plannedOf(limits);
     const { times } = planned;
-    return times.isBelieved
-      ? times.hoped(work ?? planned.workOf({ rows, sum: rows, largest: 1 }))
-      : 0;
+    return times.isBelieved ? times.hoped(work ?? planned.workOfRows(rows)) : 0;
   }
 
   /** The latency target of the lanes with these limits. */

@@ -197,6 +197,11 @@ export class PlannedBatches {
     return this.budget.padded ? rows * largest : sum;
   }
 
+  /** The work of a batch with so many rows, each of cost 1 where rows have costs. */
+  workOfRows(rows: number): number {
+    return this.workOf({ rows, sum: rows, largest: 1 });
+  }
+
   /** The work of a batch that is as large as the limits allow. */
   get mostWork(): number {
     return this.budget ? this.budget.most : this.limits.batchSize;

@@ -26,7 +26,7 @@ const MOST_CHANGE = 1.25;
  */
 const BATCHES_UNTIL_RETRY = 64;
 
-/** A mean to which none of so many batches has come is old, and the next one has this weight in it. */
+/** After so many batches of other sizes a mean is old. The next batch of its size has this weight. */
 const BATCHES_UNTIL_OLD = 16;
 const WEIGHT_AGAIN = 0.5;
 
@@ -86,20 +86,20 @@ export class RunTimes {
     const milliseconds = Math.max(measured, SHORTEST_RUN);
     this.batches++;
     const level = levelOf(work);
-    const isTried = this.isTried(level);
+    const known = this.known.find((each) => each.level === level);
+    const isOld = known !== undefined && this.batches - known.last > BATCHES_UNTIL_OLD;
     const expected = this.estimate(work);
     let time = milliseconds;
-    if (isTried && expected !== undefined && expected > 0) {
+    if (known && expected !== undefined && expected > 0) {
       this.spread.learn(this.comparedWithNeighbours(milliseconds / expected));
       // A pause of the machine is no property of the model. A lasting change is learned in steps.
       time = Math.min(milliseconds, LONGEST_OVERRUN * expected);
-      this.adaptAll(time / expected, expected);
-      if (!this.isOld(level)) {
-        const now = this.estimate(work)!;
+      const now = expected * this.adaptAll(time / expected, expected);
+      if (!isOld) {
         time = Math.min(Math.max(time, now / MOST_CHANGE), now * MOST_CHANGE);
       }
     }
-    this.record(level, work, time);
+    this.record(level, work, time, isOld ? WEIGHT_AGAIN : LEAST_WEIGHT);
     this.update();
   }
 
@@ -190,8 +190,11 @@ export class RunTimes {
     return middle / medianOf(this.neighbours);
   }
 
-  /** A single run may be a pause, so the median of three counts. Small batches say little. */
-  private adaptAll(ratio: number, expected: number): void {
+  /**
+   * Moves the times of all sizes, and returns the factor. A single run may be a pause, so the median
+   * of three counts. Small batches say little.
+   */
+  private adaptAll(ratio: number, expected: number): number {
     this.latest = [...this.latest.slice(1 - CLEARLY_FASTER.runs), ratio];
     const { latest, classes } = this;
     const recent = latest.slice(-3);
@@ -202,20 +205,19 @@ export class RunTimes {
     const weight = Math.min(1, expected / this.estimate(this.largest)!);
     const change = medianOf(recent) ** (gain * weight);
     classes.forEach((each) => (each.time *= change));
-    this.points = this.points.map(({ work, time }) => ({ work, time: time * change }));
     this.latest = latest.map((each) => each / change);
     this.neighbours = this.neighbours.map((each) => each / change);
+    return change;
   }
 
-  private record(level: number, work: number, time: number): void {
+  private record(level: number, work: number, time: number, leastWeight: number): void {
     let known = this.classes.find((each) => each.level === level);
     if (!known) {
       known = { level, work, time, runs: 0, most: 0, last: 0 };
       this.classes.push(known);
       this.classes.sort((a, b) => a.level - b.level);
     }
-    const least = this.isOld(level) ? WEIGHT_AGAIN : LEAST_WEIGHT;
-    const weight = Math.max(1 / ++known.runs, least);
+    const weight = Math.max(1 / ++known.runs, leastWeight);
     known.work += weight * (work - known.work);
     known.time += weight * (time - known.time);
     known.most = Math.max(known.most, work);
@@ -226,12 +228,6 @@ export class RunTimes {
   private isForgotten(each: SizeClass): boolean {
     const { runs, last } = each;
     return runs < BATCHES_TO_BELIEVE && this.batches - last >= BATCHES_UNTIL_RETRY * 2 ** runs;
-  }
-
-  /** Whether the mean of a size class that has run is so old that it counts for less. */
-  private isOld(level: number): boolean {
-    const known = this.known.find((each) => each.level === level);
-    return known !== undefined && this.batches - known.last > BATCHES_UNTIL_OLD;
   }
 
   private update(): void {

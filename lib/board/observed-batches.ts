@@ -17,7 +17,7 @@ export interface BatchLine {
   readonly batchSize: number;
   readonly fill: number;
   readonly padding: number;
-  /** What it costs, in a serving with `batchCost`. */
+  /** The cost of the batch, in a serving with `batchCost`. */
   readonly cost?: BatchEndEvent['cost'];
   readonly reason: string;
   /** Milliseconds that its oldest row waited, and that it ran. */

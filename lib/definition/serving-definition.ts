@@ -369,7 +369,8 @@ export interface OptionsOfCalls<
    * Example inputs. The first row of each runs once on every partition before the application
    * listens, in batches of the allowed sizes, or else of `batchSize` rows. With a `timeout` each
    * size runs twice, and with a `latencyTarget` several times, also batches of one row, so that the
-   * serving knows their times from the first call on. Without examples, models with allowed sizes run zeros.
+   * serving knows their times from the first call on. Without examples, models with allowed sizes
+   * run zeros.
    *
    * @default []
    */

@@ -92,7 +92,7 @@ export interface BatchStartEvent {
   readonly batchSize: number;
   /** The share of its room that is taken: of `batchSize`, or of `batchCost.most` if that is more. */
   readonly fill: number;
-  /** What it costs, in a serving with `batchCost`. */
+  /** The cost of the batch, in a serving with `batchCost`. */
   readonly cost?: BatchCost | undefined;
   /**
    * Why the batch closed. `full`: it had no more room. `cost`: no further row fitted into its
@@ -173,7 +173,7 @@ export function batchStart<R extends QueuedRequest>(
     rows,
     batchSize,
     fill: Math.max(rows / batchSize, cost ? cost.padded / cost.most : 0),
-    ...(cost && { cost }),
+    cost,
     reason,
     wait,
     expected,

@@ -132,26 +132,30 @@ export async function warmUp({
       row,
       sizesOf(lane.limits, isTimed).map((size) => Math.min(size, most)),
     );
-    const first = sizes.map((batch) => ({ batch, lane, isLearned: false }));
-    // The first run of a size takes longer than those that follow, so it is not learned.
-    const others = sizes.map((batch) => ({ batch, lane, isLearned: true }));
+    const first = sizes.map((batch) => ({ batch, lane, rowCosts: undefined, isLearned: false }));
     const rounds = roundsOf(lane.limits, sizes.length, isTimed);
+    if (rounds === 0) {
+      return first;
+    }
+    // The first run of a size takes longer than those that follow, so it is not learned.
+    const others = sizes.map((batch) => {
+      const rowCosts = batchCost && rowCostsOf(options.name, batchCost, batch);
+      return { batch, lane, rowCosts, isLearned: true };
+    });
     return [first, ...Array.from({ length: rounds }, () => others)].flat();
   });
   await Promise.all(
     opened.partitions.map((partition, index) => {
       const warm = async (session: Partition): Promise<void> => {
-        for (const { batch, lane, isLearned } of batches) {
-          const request = new ReplyRequest(batch, lane);
+        for (const { batch, lane, rowCosts, isLearned } of batches) {
           const begin = performance.now();
-          const error = await runner.tryOut(request, index, session);
+          const error = await runner.tryOut(new ReplyRequest(batch, lane), index, session);
           if (error !== undefined) {
             throw failed(batch, error);
           }
           if (isLearned) {
             const time = performance.now() - begin;
-            request.rowCosts = batchCost && rowCostsOf(options.name, batchCost, batch);
-            batcher.learn(request, time);
+            batcher.learn({ lane, size: batch.size, rowCosts }, time);
           }
         }
       };
@@ -168,7 +172,7 @@ function sizesOf({ allowedSizes, batchSize }: KeyOptions, isTimed: boolean): rea
   return allowedSizes ?? [...new Set([isTimed ? 1 : batchSize, batchSize])];
 }
 
-/** How often each size runs again to learn its time: once for a timeout, and until a target can be kept. */
+/** How often each size runs again: once for a timeout, and for a target until it can be kept. */
 function roundsOf({ latencyTarget }: KeyOptions, sizes: number, isTimed: boolean): number {
   const most = Math.ceil(BATCHES_TO_BELIEVE / sizes);
   return latencyTarget !== undefined ? most : isTimed ? 1 : 0;

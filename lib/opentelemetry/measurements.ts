@@ -58,7 +58,7 @@ export class Measurements {
       'serving.batch.fill',
       '1',
       tenths,
-      'The share of the room of a batch that was taken: of its rows, or of its budget if that is more',
+      'The share of the room of a batch that was taken: of its rows, or of its budget if larger',
     );
     this.batchWait = histogram(
       'serving.batch.wait.duration',

@@ -219,7 +219,7 @@ export class Pipeline {
             key,
             latencyTarget: target.milliseconds,
             batchSize: target.size,
-            ...(target.cost !== undefined && { cost: target.cost }),
+            cost: target.cost,
             expected: target.expected,
             overrun: target.overrun,
           }

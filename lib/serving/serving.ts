@@ -252,9 +252,9 @@ export interface TargetStatus {
   readonly latencyTarget: number;
   /** The number of rows at which a batch is full now. */
   readonly batchSize: number;
-  /** What a batch costs at most now, in a serving with `batchCost`. */
+  /** The most that a batch may cost now, in a serving with `batchCost`. */
   readonly cost?: number | undefined;
-  /** Expected milliseconds of a batch of that size or cost; undefined until enough batches have run. */
+  /** Expected milliseconds of such a batch; undefined until enough batches have run. */
   readonly expected: number | undefined;
   /** The factor that 99 of 100 batches stay below: their run time ÷ the expected time. */
   readonly overrun: number;

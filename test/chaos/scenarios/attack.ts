@@ -136,7 +136,7 @@ class Client {
     ];
   }
 
-  /** Resolves when each way has so many more answers. */
+  /** Resolves once each way has this many more answers. */
   async answered(more: number): Promise<void> {
     const least = new Map([...this.answers].map(([by, count]) => [by, count + more]));
     while ([...least].some(([by, count]) => this.answers.get(by)! < count)) {

@@ -120,7 +120,7 @@ type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
 type Call = Extract<Step, { kind: 'call' }>;
 type Options = Omit<typeof scenario extends fc.Arbitrary<infer T> ? T : never, 'steps'>;
 
-/** What a play is about: rows are multiplied by a gain, somewhere. */
+/** A system under test: its servings multiply rows by a gain. */
 interface System {
   readonly mostRows: number;
   start(): Promise<void>;
@@ -131,7 +131,7 @@ interface System {
   /** Ends a part of it, and whatever that part runs. */
   kill(): Promise<void>;
   reload(canary: number | undefined): Promise<ServingVersion | undefined>;
-  /** What has happened that must not. */
+  /** Descriptions of forbidden events that occurred. */
   faults(): readonly string[];
   close(): Promise<void>;
 }
@@ -152,7 +152,7 @@ class Play {
     private readonly options: Options,
   ) {}
 
-  /** What was promised and did not happen. */
+  /** Descriptions of broken promises. */
   async run(steps: readonly Step[]): Promise<readonly string[]> {
     const { system, faults, underWay } = this;
     const before = resources();
@@ -256,7 +256,7 @@ class Play {
   }
 }
 
-/** A change that may be refused with an error that says why. */
+/** Runs a change; the serving may refuse it with a typed error. */
 async function refusable(change: () => Promise<unknown>): Promise<void> {
   try {
     await change();

@@ -152,7 +152,7 @@ class Play {
     private readonly options: Options,
   ) {}
 
-  /** Descriptions of broken promises. */
+  /** Runs the steps, and returns a description of each broken promise. */
   async run(steps: readonly Step[]): Promise<readonly string[]> {
     const { system, faults, underWay } = this;
     const before = resources();

@@ -447,7 +447,8 @@ export class Batcher<R extends QueuedRequest> {
       this.admission.learn(lane.limits, work, endedAt - startedAt);
     }
     outcome.retries?.forEach((retry) => this.runAgain(retry, batchSize));
-    observer.batchEnded({ ...record, wait: startedAt - arrivedAt }, endedAt - startedAt, outcome);
+    record.wait = startedAt - arrivedAt;
+    observer.batchEnded(record, endedAt - startedAt, outcome);
     outcome.settle?.();
     this.changed();
   }

@@ -20,16 +20,48 @@ const QUANTILE = 0.99;
  * A percentile of few runs is too low. So the spread starts at 1.5, which counts as much as sixteen runs.
  */
 export class RunTimeSpread {
+  /** The last runs in their order, and by size. */
   private readonly ratios = new Float64Array(RUNS_REMEMBERED);
+  private readonly sorted = new Float64Array(RUNS_REMEMBERED).fill(Infinity);
   private runs = 0;
   /** The factor by which a run may take longer than expected; at least 1. */
   value = FIRST_SPREAD;
 
   learn(ratio: number): void {
-    this.ratios[this.runs++ % RUNS_REMEMBERED] = Math.min(ratio, LONGEST_OVERRUN);
-    const known = Math.min(this.runs, RUNS_REMEMBERED);
-    const measured = this.ratios.subarray(0, known).toSorted()[Math.ceil(known * QUANTILE) - 1]!;
+    const place = this.runs % RUNS_REMEMBERED;
+    const oldest = this.runs < RUNS_REMEMBERED ? Infinity : this.ratios[place]!;
+    const newest = Math.min(ratio, LONGEST_OVERRUN);
+    this.ratios[place] = newest;
+    replaceIn(this.sorted, oldest, newest);
+    const known = Math.min(++this.runs, RUNS_REMEMBERED);
+    const measured = this.sorted[Math.ceil(known * QUANTILE) - 1]!;
     const doubt = FIRST_RUNS / (FIRST_RUNS + known);
     this.value = Math.max(1, measured + (FIRST_SPREAD - measured) * doubt);
   }
+}
+
+/** Replaces a value of ascending ones: those between move by one place. */
+function replaceIn(sorted: Float64Array, before: number, after: number): void {
+  const from = firstAtLeast(sorted, before);
+  const to = firstAtLeast(sorted, after);
+  if (to <= from) {
+    sorted.copyWithin(to + 1, to, from);
+    sorted[to] = after;
+  } else {
+    sorted.copyWithin(from, from + 1, to);
+    sorted[to - 1] = after;
+  }
+}
+
+function firstAtLeast(sorted: Float64Array, value: number): number {
+  let [low, high] = [0, sorted.length];
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (sorted[middle]! < value) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
 }

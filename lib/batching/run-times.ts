@@ -36,6 +36,12 @@ const RUNS_TO_TRUST = 3;
 /** A size is the best if larger ones carry less work per millisecond, by more than this. */
 const CLEARLY_LESS = 0.93;
 
+/**
+ * Milliseconds of runs between two batches that are learned from. To learn costs a few microseconds,
+ * which is much for a function that takes no longer.
+ */
+const TIME_BETWEEN = 1;
+
 /** The shortest run in milliseconds. A clock may show none, and 0 has no ratio to other times. */
 const SHORTEST_RUN = 0.001;
 
@@ -70,10 +76,12 @@ export class RunTimes {
   private readonly classes: SizeClass[] = [];
   /** The means by ascending work, made monotone. */
   private points: { readonly work: number; readonly time: number }[] = [];
+  /** The batches that it has learned from, and the milliseconds of those since. */
   private batches = 0;
+  private passed = 0;
   /** The latest run times, relative to what is expected now: to see a change, and the spread. */
-  private latest: number[] = [];
-  private neighbours: number[] = [];
+  private readonly latest: number[] = [];
+  private readonly neighbours: number[] = [];
   private known: SizeClass[] = [];
   /** The work above which batches are less efficient. */
   best = Infinity;
@@ -84,9 +92,15 @@ export class RunTimes {
   /** Learns from a batch that has run. */
   learn(work: number, measured: number): void {
     const milliseconds = Math.max(measured, SHORTEST_RUN);
-    this.batches++;
     const level = levelOf(work);
     const known = this.known.find((each) => each.level === level);
+    // What this batch took must not decide whether it counts, but only whether the next one does.
+    const isSoon = this.passed < TIME_BETWEEN;
+    this.passed = isSoon ? this.passed + milliseconds : milliseconds;
+    if (isSoon && known && known.runs >= BATCHES_TO_BELIEVE) {
+      return;
+    }
+    this.batches++;
     const isOld = known !== undefined && this.batches - known.last > BATCHES_UNTIL_OLD;
     const expected = this.estimate(work);
     let time = milliseconds;
@@ -185,9 +199,9 @@ export class RunTimes {
    * change of the speed is no spread.
    */
   private comparedWithNeighbours(ratio: number): number {
-    this.neighbours = [...this.neighbours.slice(-4), ratio];
-    const middle = this.neighbours[Math.floor(this.neighbours.length / 2)]!;
-    return middle / medianOf(this.neighbours);
+    const { neighbours } = this;
+    remember(neighbours, ratio, 5);
+    return neighbours[neighbours.length >> 1]! / medianOf(neighbours);
   }
 
   /**
@@ -195,18 +209,17 @@ export class RunTimes {
    * of three counts. Small batches say little.
    */
   private adaptAll(ratio: number, expected: number): number {
-    this.latest = [...this.latest.slice(1 - CLEARLY_FASTER.runs), ratio];
-    const { latest, classes } = this;
-    const recent = latest.slice(-3);
+    const { latest, neighbours } = this;
+    remember(latest, ratio, CLEARLY_FASTER.runs);
     const isClear =
-      Math.min(...latest.slice(-CLEARLY_SLOWER.runs)) > CLEARLY_SLOWER.by ||
-      (latest.length === CLEARLY_FASTER.runs && Math.max(...latest) < CLEARLY_FASTER.by);
+      latest.slice(-CLEARLY_SLOWER.runs).every((each) => each > CLEARLY_SLOWER.by) ||
+      (latest.length === CLEARLY_FASTER.runs && latest.every((each) => each < CLEARLY_FASTER.by));
     const gain = isClear ? CLEAR_GAIN : GAIN;
     const weight = Math.min(1, expected / this.estimate(this.largest)!);
-    const change = medianOf(recent) ** (gain * weight);
-    classes.forEach((each) => (each.time *= change));
-    this.latest = latest.map((each) => each / change);
-    this.neighbours = this.neighbours.map((each) => each / change);
+    const change = medianOf(latest.slice(-3)) ** (gain * weight);
+    this.classes.forEach((each) => (each.time *= change));
+    latest.forEach((each, index) => (latest[index] = each / change));
+    neighbours.forEach((each, index) => (neighbours[index] = each / change));
     return change;
   }
 
@@ -232,26 +245,32 @@ export class RunTimes {
 
   private update(): void {
     this.known = this.classes.filter((each) => !this.isForgotten(each));
-    const pools: { work: number; time: number; weight: number; members: SizeClass[] }[] = [];
-    for (const each of this.known) {
-      let pool = { ...each, weight: Math.min(each.runs, 1 / LEAST_WEIGHT), members: [each] };
+    const pools: { time: number; weight: number; size: number }[] = [];
+    for (const { time, runs } of this.known) {
+      const pool = { time, weight: Math.min(runs, 1 / LEAST_WEIGHT), size: 1 };
       for (let last = pools.at(-1); last && last.time >= pool.time; last = pools.at(-1)) {
         pools.pop();
         const weight = last.weight + pool.weight;
-        const time = (last.time * last.weight + pool.time * pool.weight) / weight;
-        pool = { ...pool, time, weight, members: [...last.members, ...pool.members] };
+        pool.time = (last.time * last.weight + pool.time * pool.weight) / weight;
+        pool.weight = weight;
+        pool.size += last.size;
       }
       pools.push(pool);
     }
-    this.points = pools.flatMap(({ time, members }) => members.map(({ work }) => ({ work, time })));
+    this.points = [];
+    for (const { time, size } of pools) {
+      for (let left = size; left > 0; left--) {
+        this.points.push({ work: this.known[this.points.length]!.work, time });
+      }
+    }
     this.best = this.mostEfficient();
   }
 
   private mostEfficient(): number {
-    const paces = this.points.map(({ work, time }) => work / time);
-    const most = Math.max(...paces);
-    const index = paces.findLastIndex((pace) => !(pace < most * CLEARLY_LESS));
-    return index < 0 || index === paces.length - 1 ? Infinity : 2 ** this.known[index]!.level;
+    const { points } = this;
+    const most = points.reduce((pace, { work, time }) => Math.max(pace, work / time), 0);
+    const index = points.findLastIndex(({ work, time }) => work / time >= most * CLEARLY_LESS);
+    return index < 0 || index === points.length - 1 ? Infinity : 2 ** this.known[index]!.level;
   }
 }
 
@@ -259,6 +278,18 @@ function levelOf(work: number): number {
   return Math.ceil(Math.log2(work));
 }
 
+/** Adds a value, and keeps so many of the last. */
+function remember(values: number[], value: number, most: number): void {
+  if (values.push(value) > most) {
+    values.shift();
+  }
+}
+
+/** The median, the higher one of two. */
 function medianOf(values: readonly number[]): number {
-  return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)]!;
+  return values.slice().sort(ascending)[values.length >> 1]!;
+}
+
+function ascending(a: number, b: number): number {
+  return a - b;
 }

@@ -44,6 +44,24 @@ describe('RunTimes', () => {
     expect(times.hoped(4)).toBeLessThan(2);
   });
 
+  it('[7.1] Of short runs, one is learned in a millisecond of them', () => {
+    const times = timesOf(repeated(10, [32, 0.1]));
+
+    repeated(22, 0).forEach(() => times.learn(32, 0.1));
+
+    expect(times.count).toBe(10);
+    times.learn(64, 0.2);
+    expect(times.count).toBe(11);
+  });
+
+  it('[7.1] Pauses among short runs do not count more than the runs', () => {
+    const times = timesOf(
+      repeated(20_000, 0).map((_, index) => [32, index % 100 === 99 ? 5 : 0.02]),
+    );
+
+    expect(times.expected(32)).toBeLessThan(0.04);
+  });
+
   it('[A1] Sizes keep what was learned of them while 400 batches of one row run', () => {
     const times = timesOf([...repeated(8, [32, 34] as const), ...repeated(400, [1, 5] as const)]);
 

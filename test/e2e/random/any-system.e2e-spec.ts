@@ -13,6 +13,7 @@ import {
   type ServingDefinition,
   ServingModule,
   ServingService,
+  type ServingSession,
   type ServingVersion,
   Tensor,
 } from 'nestjs-serving';
@@ -22,7 +23,8 @@ import { GrpcDoor } from '../../../lib/inference-protocol/grpc/grpc-door.js';
 import { ClusterClient } from '../../fixtures/cluster/use-cluster-processes.js';
 import { tcp } from '../../fixtures/cluster/wirings.js';
 import { type AppProcess, useAppProcesses } from '../../fixtures/http/app-process.js';
-import { gainModel } from '../../fixtures/models/models.js';
+import { gainModel, value } from '../../fixtures/models/models.js';
+import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
 /**
@@ -45,7 +47,14 @@ describe('Any system under any calls', () => {
     'a model in threads': (options) => new ModelSystem(options, 'thread'),
     'a model in processes': (options) => new ModelSystem(options, 'process'),
     'a model on a server': (options) => new EndpointSystem(options),
+    'sequences in threads': (options) => new SequenceSystem(options, 'thread'),
+    'sequences in processes': (options) => new SequenceSystem(options, 'process'),
+    'sessions of a module in threads': (options) => new TallySystem(options, 'thread'),
+    'sessions of a module in processes': (options) => new TallySystem(options, 'process'),
+    'sessions of a model in threads': (options) => new SummingSystem(options, 'thread'),
+    'sessions of a model in processes': (options) => new SummingSystem(options, 'process'),
     'two nodes over TCP': (options) => new ClusterSystem(options, nodes),
+    'sessions on two nodes over TCP': (options) => new SessionClusterSystem(options, nodes),
   };
   it.each(Object.keys(systems))(
     '[T2] answers each call with its own rows once, ends each, and leaves nothing behind: %s',
@@ -92,7 +101,7 @@ const step = fc.oneof(
     weight: 1,
     arbitrary: fc.record({
       kind: fc.constant('reload' as const),
-      canary: fc.constantFrom(undefined, 0.5),
+      as: fc.constantFrom({}, { canary: 0.5 }, { shadow: 1 }),
     }),
   },
   {
@@ -118,6 +127,7 @@ const scenario = fc.record({
 
 type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
 type Call = Extract<Step, { kind: 'call' }>;
+type Reload = Extract<Step, { kind: 'reload' }>['as'];
 type Options = Omit<typeof scenario extends fc.Arbitrary<infer T> ? T : never, 'steps'>;
 
 /** A system under test: its servings multiply rows by a gain. */
@@ -130,7 +140,7 @@ interface System {
   gains(options: CallOptions): readonly number[];
   /** Ends a part of it, and whatever that part runs. */
   kill(): Promise<void>;
-  reload(canary: number | undefined): Promise<ServingVersion | undefined>;
+  reload(as: Reload): Promise<ServingVersion | undefined>;
   /** Descriptions of forbidden events that occurred. */
   faults(): readonly string[];
   close(): Promise<void>;
@@ -138,13 +148,19 @@ interface System {
 
 const LEFT = new Error('the caller left');
 const REFUSED = ['SERVING_OVERLOADED', 'SERVING_CLOSED', 'SERVING_DEADLINE_TOO_SHORT'];
-const LOST = ['SERVING_PARTITION_LOST', 'SERVING_NODE_LOST', 'SERVING_UNAVAILABLE'];
+const LOST = [
+  'SERVING_PARTITION_LOST',
+  'SERVING_NODE_LOST',
+  'SERVING_UNAVAILABLE',
+  'SERVING_SESSION_ENDED',
+];
 
 class Play {
   private readonly faults: string[] = [];
   private readonly underWay = new Set<string>();
   private readonly versions: ServingVersion[] = [];
   private hasKilled = false;
+  private isClosing = false;
   private n = 0;
 
   constructor(
@@ -163,6 +179,7 @@ class Play {
     if (!this.options.isHasty) {
       await this.until(() => underWay.size === 0);
     }
+    this.isClosing = true;
     const closed = system.close();
     this.follow('the close', closed);
     await this.until(() => underWay.size === 0);
@@ -193,7 +210,7 @@ class Play {
         this.follow(
           'a reload',
           refusable(async () => {
-            const version = await system.reload(each.canary);
+            const version = await system.reload(each.as);
             versions.push(...(version ? [version] : []));
           }),
         );
@@ -232,7 +249,8 @@ class Play {
       (code === 'LEFT' && each.leaves !== undefined) ||
       (code === 'SERVING_DEADLINE_EXCEEDED' && each.timeout !== undefined) ||
       REFUSED.includes(code) ||
-      (LOST.includes(code) && this.hasKilled);
+      (LOST.includes(code) && this.hasKilled) ||
+      (code === 'SERVING_SESSION_ENDED' && this.isClosing);
     if (!isExplained) {
       this.faults.push(`${JSON.stringify(each)} failed with ${code}: ${String(error)}`);
     }
@@ -352,7 +370,7 @@ abstract class LocalSystem<Input, Output> implements System {
     }
   }
 
-  async reload(_canary: number | undefined): Promise<ServingVersion | undefined> {
+  async reload(_as: Reload): Promise<ServingVersion | undefined> {
     return undefined;
   }
 
@@ -409,8 +427,8 @@ class ModuleSystem extends LocalSystem<Batch, readonly number[]> {
       : this.call([-1], 'batchedRun', {}).catch(() => {}));
   }
 
-  override reload(canary: number | undefined): Promise<ServingVersion> {
-    return this.serving.reload(canary === undefined ? {} : { canary });
+  override reload(as: Reload): Promise<ServingVersion> {
+    return this.serving.reload(as);
   }
 
   override faults(): readonly string[] {
@@ -454,12 +472,212 @@ class ModelSystem extends LocalSystem<object, Outputs> {
     return [...(y.data as Float32Array)].filter((_, at) => at % 2 === 0);
   }
 
-  override async reload(canary: number | undefined): Promise<ServingVersion | undefined> {
+  override async reload(as: Reload): Promise<ServingVersion | undefined> {
     const gain = ++this.lastGain;
     this.gainOf.set(`${gain}`, gain);
-    const share = canary === undefined ? {} : { canary };
-    return this.serving.reload({ model: gainModel(gain), version: `${gain}`, ...share });
+    return this.serving.reload({ model: gainModel(gain), version: `${gain}`, ...as });
   }
+}
+
+/** Row n has the values `n.0` and `n.1`, one in each step. */
+class SequenceSystem extends LocalSystem<object, readonly string[]> {
+  override readonly mostRows = 1;
+
+  constructor(
+    options: Options,
+    private readonly isolation: 'thread' | 'process',
+  ) {
+    super(options);
+  }
+
+  protected definition(): ServingDefinition {
+    const { partitions, ms } = this.options;
+    return {
+      ...this.common,
+      useFile: worker('sequence'),
+      isolation: this.isolation,
+      sequence: {},
+      partitions: Array.from({ length: partitions }, () => ({ pace: ms })),
+    };
+  }
+
+  protected inputOf([row]: readonly number[]): object {
+    return { name: `${row}.`, steps: 2 };
+  }
+
+  /** The numbers of the rows whose values these are, once each. */
+  protected valuesOf(output: readonly string[]): readonly number[] {
+    return [output].flat().map(Number);
+  }
+
+  override async call(
+    rows: readonly number[],
+    by: Call['by'],
+    options: CallOptions,
+  ): Promise<readonly number[]> {
+    const values = await super.call(rows, by, options);
+    const own = rows.flatMap((row) => [row, row + 0.1]);
+    return values.join() === own.join() ? rows : values;
+  }
+
+  override gains(): readonly number[] {
+    return [1];
+  }
+
+  override async kill(): Promise<void> {
+    const last = { name: 'last', steps: 1, fault: 'exits', at: 0 };
+    await (this.isolation === 'process'
+      ? super.kill()
+      : this.serving.batchedRun(last).catch(() => {}));
+  }
+}
+
+/** The reply of each step tells the rows of its session. */
+class TallySystem extends LocalSystem<string, readonly string[]> {
+  constructor(
+    options: Options,
+    protected readonly isolation: 'thread' | 'process',
+  ) {
+    super(options);
+  }
+
+  protected definition(): ServingDefinition | Promise<ServingDefinition> {
+    const { partitions } = this.options;
+    const { isolation } = this;
+    return { ...this.common, useFile: worker('tally'), isolation, sessions: {}, partitions };
+  }
+
+  protected inputOf([row]: readonly number[]): string {
+    return `${row}`;
+  }
+
+  protected valuesOf(output: readonly string[]): readonly number[] {
+    return output.map(Number);
+  }
+
+  override call(
+    rows: readonly number[],
+    _by: Call['by'],
+    options: CallOptions,
+  ): Promise<readonly number[]> {
+    return inSession(rows, options, ({ tenant }) => {
+      const session = this.serving.open({ tenant });
+      return {
+        run: async (row, own) => this.valuesOf(await session.run(this.inputOf([row]), own)),
+        close: () => session.close(),
+      };
+    });
+  }
+
+  override gains(): readonly number[] {
+    return [1];
+  }
+
+  override async kill(): Promise<void> {
+    if (this.isolation === 'process') {
+      await super.kill();
+    } else {
+      const session = this.serving.open();
+      await (session as ServingSession).run('exit').catch(() => {});
+      await session.close();
+    }
+  }
+
+  override reload(as: Reload): Promise<ServingVersion | undefined> {
+    return this.serving.reload(as);
+  }
+}
+
+interface Session {
+  /** The rows of the session, as the reply to the step tells them. */
+  run(row: number, options: CallOptions): Promise<readonly number[]>;
+  close(): Promise<unknown>;
+}
+
+/** Runs a session of the rows. A step that its caller was told is too late has left no trace. */
+async function inSession(
+  rows: readonly number[],
+  { tenant, ...options }: CallOptions,
+  open: (options: CallOptions) => Session,
+): Promise<readonly number[]> {
+  const session = open({ tenant });
+  let told: readonly number[] = [];
+  try {
+    for (const row of rows) {
+      try {
+        told = await session.run(row, options);
+      } catch (error) {
+        if (!isServingError(error) || error.code !== 'SERVING_DEADLINE_EXCEEDED') {
+          throw error;
+        }
+        told = await session.run(row, {});
+      }
+    }
+  } finally {
+    await session.close();
+  }
+  return told;
+}
+
+/** A model that adds up the inputs of a session. */
+class SummingSystem extends LocalSystem<object, Outputs> {
+  constructor(
+    options: Options,
+    private readonly isolation: 'thread' | 'process',
+  ) {
+    super(options);
+  }
+
+  protected definition(): ServingDefinition {
+    const { partitions } = this.options;
+    const { isolation } = this;
+    const model = { file: summingModel(), state: { sum: 'total' }, fetches: ['y', 'total'] };
+    return { ...this.common, model, isolation, partitions };
+  }
+
+  protected inputOf([row]: readonly number[]): object {
+    return { x: new Tensor('float32', Float32Array.of(row!), [1, 1]) };
+  }
+
+  protected valuesOf({ y }: Outputs): readonly number[] {
+    return [...(y.data as Float32Array)];
+  }
+
+  override call(
+    rows: readonly number[],
+    _by: Call['by'],
+    options: CallOptions,
+  ): Promise<readonly number[]> {
+    return inSession(rows, options, ({ tenant }) => {
+      const session = this.serving.open({ tenant });
+      const sums: number[] = [];
+      return {
+        run: async (row, own) => {
+          sums.push(...this.valuesOf(await session.run(this.inputOf([row]), own)));
+          return sums.map((sum, step) => sum - (sums[step - 1] ?? 0));
+        },
+        close: () => session.close(),
+      };
+    });
+  }
+
+  override gains(): readonly number[] {
+    return [1];
+  }
+
+  override reload(as: Reload): Promise<ServingVersion | undefined> {
+    return this.serving.reload({ model: summingModel(), ...as });
+  }
+}
+
+/** `y` and the state after it are the sum of all inputs of a session. */
+function summingModel(): Uint8Array {
+  const x = value('float32', 'n', 1);
+  return onnxModel({
+    inputs: { x, sum: x },
+    outputs: { y: x, total: x },
+    nodes: [node('Add', ['x', 'sum'], ['y']), node('Identity', ['y'], ['total'])],
+  });
 }
 
 /** The same model on a server of this package, which closes and opens again. */
@@ -511,8 +729,9 @@ class EndpointSystem extends ModelSystem {
 
 /** Two nodes in processes of their own, which are killed and start again on their ports. */
 class ClusterSystem implements System {
-  readonly mostRows = 1;
-  private client!: INestApplicationContext;
+  readonly mostRows: number = 1;
+  protected readonly as: 'answering' | 'tallying' = 'answering';
+  protected client!: INestApplicationContext;
   private readonly nodes: { process: AppProcess; readonly port: number }[] = [];
   private isOver = false;
   private kills: Promise<void> = Promise.resolve();
@@ -601,7 +820,7 @@ class ClusterSystem implements System {
   private async node(port: number): Promise<{ process: AppProcess; port: number }> {
     const { batchSize, idempotent } = this.options;
     const node = this.startProcess('cluster-node', {
-      servings: [{ name: 'net', as: 'answering', batchSize, recovery: { idempotent } }],
+      servings: [{ name: 'net', as: this.as, batchSize, recovery: { idempotent } }],
       distribution: tcp().options(
         this.nodes.map((other) => other.port),
         port,
@@ -609,5 +828,23 @@ class ClusterSystem implements System {
     });
     const [places] = await node.messages<{ readonly port: number }>('up');
     return { process: node, port: places!.port };
+  }
+}
+
+class SessionClusterSystem extends ClusterSystem {
+  override readonly mostRows = Infinity;
+  protected override readonly as = 'tallying';
+
+  override call(
+    rows: readonly number[],
+    _by: Call['by'],
+    options: CallOptions,
+  ): Promise<readonly number[]> {
+    return inSession(rows, options, ({ tenant }) => {
+      const session = this.client
+        .get(ServingService)
+        .open<number, readonly number[]>('net', { tenant });
+      return { run: (row, own) => session.run(row, own), close: () => session.close() };
+    });
   }
 }

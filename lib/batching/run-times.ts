@@ -287,7 +287,7 @@ function remember(values: number[], value: number, most: number): void {
 
 /** The median, the higher one of two. */
 function medianOf(values: readonly number[]): number {
-  return values.slice().sort(ascending)[values.length >> 1]!;
+  return values.toSorted(ascending)[values.length >> 1]!;
 }
 
 function ascending(a: number, b: number): number {

@@ -23,8 +23,7 @@ import { GrpcDoor } from '../../../lib/inference-protocol/grpc/grpc-door.js';
 import { ClusterClient } from '../../fixtures/cluster/use-cluster-processes.js';
 import { tcp } from '../../fixtures/cluster/wirings.js';
 import { type AppProcess, useAppProcesses } from '../../fixtures/http/app-process.js';
-import { gainModel, value } from '../../fixtures/models/models.js';
-import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
+import { gainModel, summingModel } from '../../fixtures/models/models.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
 /**
@@ -654,7 +653,7 @@ class SummingSystem extends LocalSystem<object, Outputs> {
       return {
         run: async (row, own) => {
           sums.push(...this.valuesOf(await session.run(this.inputOf([row]), own)));
-          return sums.map((sum, step) => sum - (sums[step - 1] ?? 0));
+          return sums.map((sum, at) => sum - (sums[at - 1] ?? 0));
         },
         close: () => session.close(),
       };
@@ -668,16 +667,6 @@ class SummingSystem extends LocalSystem<object, Outputs> {
   override reload(as: Reload): Promise<ServingVersion | undefined> {
     return this.serving.reload({ model: summingModel(), ...as });
   }
-}
-
-/** `y` and the state after it are the sum of all inputs of a session. */
-function summingModel(): Uint8Array {
-  const x = value('float32', 'n', 1);
-  return onnxModel({
-    inputs: { x, sum: x },
-    outputs: { y: x, total: x },
-    nodes: [node('Add', ['x', 'sum'], ['y']), node('Identity', ['y'], ['total'])],
-  });
 }
 
 /** The same model on a server of this package, which closes and opens again. */

@@ -11,8 +11,7 @@ import {
   signatureOf,
   warningsOf,
 } from '../../partitions/onnx/model-signature.js';
-import { type OnnxFile, type OnnxPort, readOnnxFile } from './onnx-file.js';
-import { InvalidProtoError } from './proto-file.js';
+import { InvalidOnnxError, type OnnxFile, type OnnxPort, readOnnxFile } from './onnx-file.js';
 
 /** One input or output, with the axis of its rows. */
 export interface InspectedPort extends OnnxPort {
@@ -39,7 +38,7 @@ function readFile(path: string): OnnxFile {
     return readOnnxFile(path);
   } catch (cause) {
     const reason =
-      cause instanceof InvalidProtoError
+      cause instanceof InvalidOnnxError
         ? 'it is not an ONNX file, or it is cut'
         : 'it cannot be read';
     throw new ServingLoadError(`${path}: ${reason}: ${messageOf(cause)}`, { cause });

@@ -1,4 +1,6 @@
-import { type Field, InvalidProtoError, ProtoFile, type Region } from './proto-file.js';
+import { readFileSync } from 'node:fs';
+import protobuf from 'protobufjs';
+import { messageOf } from '../../errors.js';
 
 /** One input or output in an ONNX file. */
 export interface OnnxPort {
@@ -35,6 +37,112 @@ export interface OnnxFile {
   readonly weights: OnnxWeights;
 }
 
+/** The file is no ONNX file, or it is cut. */
+export class InvalidOnnxError extends Error {
+  override readonly name = 'InvalidOnnxError';
+}
+
+/**
+ * The part of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto that describes a model. Readers
+ * skip fields that they do not know, so the weights are not here.
+ */
+const SCHEMA = `
+  syntax = "proto3";
+  message Model {
+    int64 ir_version = 1;
+    string producer_name = 2;
+    string producer_version = 3;
+    Graph graph = 7;
+    repeated OperatorSet opset_import = 8;
+    repeated Function functions = 25;
+  }
+  message OperatorSet { string domain = 1; int64 version = 2; }
+  message Function { repeated Node node = 7; }
+  message Graph {
+    repeated Node node = 1;
+    repeated Tensor initializer = 5;
+    repeated Port input = 11;
+    repeated Port output = 12;
+  }
+  message Node {
+    string op_type = 4;
+    repeated Attribute attribute = 5;
+    string domain = 7;
+  }
+  message Attribute {
+    Tensor t = 5;
+    Graph g = 6;
+    repeated Tensor tensors = 10;
+    repeated Graph graphs = 11;
+  }
+  message Tensor {
+    repeated int64 dims = 1;
+    int32 data_type = 2;
+    string name = 8;
+    repeated Entry external_data = 13;
+  }
+  message Entry { string key = 1; string value = 2; }
+  message Port { string name = 1; Type type = 2; }
+  message Type {
+    oneof value {
+      TensorType tensor_type = 1;
+      Other sequence_type = 4;
+      Other map_type = 5;
+      Other sparse_tensor_type = 8;
+      Other optional_type = 9;
+    }
+  }
+  message TensorType { int32 elem_type = 1; Shape shape = 2; }
+  message Shape { repeated Axis dim = 1; }
+  message Axis { oneof value { int64 dim_value = 1; string dim_param = 2; } }
+  message Other {}
+`;
+
+interface Model {
+  readonly irVersion: number;
+  readonly producerName: string;
+  readonly producerVersion: string;
+  readonly graph: Graph | null;
+  readonly opsetImport: readonly { readonly domain: string; readonly version: number }[];
+  readonly functions: readonly { readonly node: readonly Node[] }[];
+}
+
+interface Graph {
+  readonly node: readonly Node[];
+  readonly initializer: readonly Tensor[];
+  readonly input: readonly Port[];
+  readonly output: readonly Port[];
+}
+
+interface Node {
+  readonly opType: string;
+  readonly domain: string;
+  readonly attribute: readonly {
+    readonly t: Tensor | null;
+    readonly g: Graph | null;
+    readonly tensors: readonly Tensor[];
+    readonly graphs: readonly Graph[];
+  }[];
+}
+
+interface Tensor {
+  readonly dims: readonly number[];
+  readonly dataType: number;
+  readonly name: string;
+  readonly externalData: readonly { readonly key: string; readonly value: string }[];
+}
+
+interface Port {
+  readonly name: string;
+  readonly type: {
+    /** The name of the field that is set. */
+    readonly value?: string;
+    readonly tensorType?: { readonly elemType: number; readonly shape: { dim: Axis[] } | null };
+  } | null;
+}
+
+type Axis = { readonly dimValue?: number; readonly dimParam?: string };
+
 /**
  * The names of the element types, and the bits of an element, by their numbers in
  * `TensorProto.DataType`.
@@ -65,256 +173,88 @@ const elementTypes = new Map<number, readonly [type: string, bits: number]>([
   [23, ['float4e2m1', 4]],
 ]);
 
-/** Graphs inside graphs, as the branches of an `If`, go no deeper than this. */
-const DEEPEST = 32;
-
 /**
- * Reads the description of an ONNX file (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto).
- * Its weights are skipped.
+ * Reads the description of an ONNX file. The whole file is in memory meanwhile.
  *
- * @throws InvalidProtoError when it is no ONNX file, or is cut
+ * @throws InvalidOnnxError when it is no ONNX file, or is cut
  */
 export function readOnnxFile(path: string): OnnxFile {
-  const file = new ProtoFile(path);
+  const bytes = readFileSync(path);
+  const { irVersion, producerName, producerVersion, graph, opsetImport, functions } =
+    decoded(bytes);
+  if (!graph || opsetImport.length === 0) {
+    throw new InvalidOnnxError('It has no graph and no version of operators, so it is not ONNX');
+  }
+  const graphs = [graph];
+  const operators = new Map<string, number>();
+  const tensors: Tensor[] = [];
+  const readNode = ({ opType, domain, attribute }: Node): void => {
+    const name = domain === '' || domain === 'ai.onnx' ? opType : `${domain}.${opType}`;
+    operators.set(name, (operators.get(name) ?? 0) + 1);
+    for (const { t, g, ...several } of attribute) {
+      tensors.push(...(t ? [t] : []), ...several.tensors);
+      // The inner graphs of `If`, `Loop` and `Scan`.
+      graphs.push(...(g ? [g] : []), ...several.graphs);
+    }
+  };
+  functions.forEach(({ node }) => node.forEach(readNode));
+  for (const each of graphs) {
+    each.node.forEach(readNode);
+    tensors.push(...each.initializer);
+  }
+  const initialized = new Set(tensors.map(({ name }) => name));
+  return {
+    bytes: bytes.length,
+    irVersion,
+    producer: `${producerName} ${producerVersion}`.trim(),
+    opsets: new Map(
+      opsetImport.map(({ domain, version }) => [domain === '' ? 'ai.onnx' : domain, version]),
+    ),
+    inputs: graph.input.map(portOf).filter(({ name }) => !initialized.has(name)),
+    outputs: graph.output.map(portOf),
+    operators,
+    weights: weightsOf(tensors),
+  };
+}
+
+function decoded(bytes: Uint8Array): Model {
+  const type = protobuf.parse(SCHEMA).root.lookupType('Model');
   try {
-    return new OnnxReader(file).read();
-  } finally {
-    file.close();
+    const options = { longs: Number, defaults: true, arrays: true, oneofs: true };
+    return type.toObject(type.decode(bytes), options) as Model;
+  } catch (cause) {
+    throw new InvalidOnnxError(messageOf(cause), { cause });
   }
 }
 
-class OnnxReader {
-  private readonly operators = new Map<string, number>();
-  private readonly initialized = new Set<string>();
-  private readonly byType = new Map<string, number>();
-  private readonly externalFiles = new Set<string>();
-  private weights = 0;
-
-  constructor(private readonly file: ProtoFile) {}
-
-  read(): OnnxFile {
-    const { file } = this;
-    const opsets = new Map<string, number>();
-    const ports: { inputs: OnnxPort[]; outputs: OnnxPort[] } = { inputs: [], outputs: [] };
-    let irVersion = 0;
-    const producer: string[] = [];
-    let graphs = 0;
-    for (const field of file.fields()) {
-      switch (field.number) {
-        case 1:
-          irVersion = field.value;
-          break;
-        case 2:
-        case 3:
-          producer.push(file.text(field));
-          break;
-        case 7:
-          graphs++;
-          this.readGraph(field, 0, ports);
-          break;
-        case 8: {
-          const [domain, version] = this.opsetOf(field);
-          opsets.set(domain, version);
-          break;
-        }
-        case 25:
-          // A function of the model: its nodes have the number 7.
-          this.readNodes(field, 7, 0);
-          break;
-        default:
-      }
-    }
-    if (graphs !== 1 || opsets.size === 0) {
-      throw new InvalidProtoError('It has no graph and no version of operators, so it is not ONNX');
-    }
-    return {
-      bytes: file.size,
-      irVersion,
-      producer: producer.join(' ').trim(),
-      opsets,
-      inputs: ports.inputs.filter(({ name }) => !this.initialized.has(name)),
-      outputs: ports.outputs,
-      operators: this.operators,
-      weights: {
-        count: this.weights,
-        bytes: [...this.byType.values()].reduce((sum, bytes) => sum + bytes, 0),
-        byType: this.byType,
-        externalFiles: this.externalFiles,
-      },
-    };
-  }
-
-  /** @param ports gets the inputs and outputs; those of inner graphs are not kept */
-  private readGraph(
-    graph: Region,
-    depth: number,
-    ports?: { inputs: OnnxPort[]; outputs: OnnxPort[] },
-  ): void {
-    if (depth > DEEPEST) {
-      throw new InvalidProtoError(`Its graphs are nested more than ${DEEPEST} deep`);
-    }
-    for (const field of this.file.fields(graph)) {
-      switch (field.number) {
-        case 1:
-          this.readNode(field, depth);
-          break;
-        case 5:
-          this.readWeights(field);
-          break;
-        case 11:
-          ports?.inputs.push(this.portOf(field));
-          break;
-        case 12:
-          ports?.outputs.push(this.portOf(field));
-          break;
-        default:
-      }
-    }
-  }
-
-  private readNodes(owner: Region, number: number, depth: number): void {
-    for (const field of this.file.fields(owner)) {
-      if (field.number === number) {
-        this.readNode(field, depth);
-      }
-    }
-  }
-
-  private readNode(node: Region, depth: number): void {
-    let operator = '';
-    let domain = '';
-    for (const field of this.file.fields(node)) {
-      if (field.number === 4) {
-        operator = this.file.text(field);
-      } else if (field.number === 7) {
-        domain = this.file.text(field);
-      } else if (field.number === 5) {
-        this.readAttribute(field, depth);
-      }
-    }
-    const name = domain === '' || domain === 'ai.onnx' ? operator : `${domain}.${operator}`;
-    this.operators.set(name, (this.operators.get(name) ?? 0) + 1);
-  }
-
-  /** The graphs of an attribute are those of `If`, `Loop` and `Scan`. */
-  private readAttribute(attribute: Region, depth: number): void {
-    for (const field of this.file.fields(attribute)) {
-      if (field.number === 6 || field.number === 11) {
-        this.readGraph(field, depth + 1);
-      } else if (field.number === 5) {
-        this.readWeights(field);
-      }
-    }
-  }
-
-  private readWeights(tensor: Region): void {
-    const { file } = this;
-    let dims: number[] = [];
-    let type = 0;
-    for (const field of file.fields(tensor)) {
-      if (field.number === 1) {
-        dims = [...dims, ...file.numbers(field)];
-      } else if (field.number === 2) {
-        type = field.value;
-      } else if (field.number === 8) {
-        this.initialized.add(file.text(field));
-      } else if (field.number === 13) {
-        this.readExternal(field);
-      }
-    }
-    const [name, bits] = elementTypes.get(type) ?? ['unknown', 0];
+function weightsOf(tensors: readonly Tensor[]): OnnxWeights {
+  const byType = new Map<string, number>();
+  const externalFiles = new Set<string>();
+  let [weights, total] = [0, 0];
+  for (const { dims, dataType, externalData } of tensors) {
+    const [type, bits] = elementTypes.get(dataType) ?? ['unknown', 0];
     const count = dims.reduce((product, size) => product * size, 1);
-    this.weights += count;
-    this.byType.set(name, (this.byType.get(name) ?? 0) + Math.ceil((count * bits) / 8));
+    const bytes = Math.ceil((count * bits) / 8);
+    weights += count;
+    total += bytes;
+    byType.set(type, (byType.get(type) ?? 0) + bytes);
+    externalData
+      .filter(({ key }) => key === 'location')
+      .forEach(({ value }) => externalFiles.add(value));
   }
+  return { count: weights, bytes: total, byType, externalFiles };
+}
 
-  /** An entry of `external_data`: a key and its value. */
-  private readExternal(entry: Region): void {
-    const [key, value] = this.pairOf(entry);
-    if (key === 'location') {
-      this.externalFiles.add(value);
-    }
+function portOf({ name, type }: Port): OnnxPort {
+  if (!type?.tensorType) {
+    const kind = type?.value?.replace('Type', '').replace('T', ' t');
+    return { name, isTensor: false, type: kind ?? 'unknown', shape: [] };
   }
-
-  private pairOf(entry: Region): [key: string, value: string] {
-    const parts = ['', ''];
-    for (const field of this.file.fields(entry)) {
-      parts[field.number - 1] = this.file.text(field);
-    }
-    return [parts[0]!, parts[1]!];
-  }
-
-  private opsetOf(entry: Region): [domain: string, version: number] {
-    let domain = '';
-    let version = 0;
-    for (const field of this.file.fields(entry)) {
-      if (field.number === 1) {
-        domain = this.file.text(field);
-      } else if (field.number === 2) {
-        version = field.value;
-      }
-    }
-    return [domain === '' ? 'ai.onnx' : domain, version];
-  }
-
-  private portOf(value: Region): OnnxPort {
-    let name = '';
-    let type: Pick<OnnxPort, 'type' | 'isTensor' | 'shape'> = {
-      type: 'unknown',
-      isTensor: false,
-      shape: [],
-    };
-    for (const field of this.file.fields(value)) {
-      if (field.number === 1) {
-        name = this.file.text(field);
-      } else if (field.number === 2) {
-        type = this.typeOf(field);
-      }
-    }
-    return { name, ...type };
-  }
-
-  private typeOf(value: Region): Pick<OnnxPort, 'type' | 'isTensor' | 'shape'> {
-    const kinds = new Map([
-      [4, 'sequence'],
-      [5, 'map'],
-      [8, 'sparse tensor'],
-      [9, 'optional'],
-    ]);
-    for (const field of this.file.fields(value)) {
-      if (field.number === 1) {
-        return { isTensor: true, ...this.tensorTypeOf(field) };
-      }
-      const kind = kinds.get(field.number);
-      if (kind !== undefined) {
-        return { isTensor: false, type: kind, shape: [] };
-      }
-    }
-    return { isTensor: false, type: 'unknown', shape: [] };
-  }
-
-  private tensorTypeOf(value: Region): Pick<OnnxPort, 'type' | 'shape'> {
-    let type = 'unknown';
-    let shape: (number | string)[] = [];
-    for (const field of this.file.fields(value)) {
-      if (field.number === 1) {
-        type = elementTypes.get(field.value)?.[0] ?? 'unknown';
-      } else if (field.number === 2) {
-        shape = Array.from(this.file.fields(field), (axis) => this.sizeOf(axis));
-      }
-    }
-    return { type, shape };
-  }
-
-  private sizeOf(axis: Field): number | string {
-    for (const field of this.file.fields(axis)) {
-      if (field.number === 1) {
-        return field.value;
-      }
-      if (field.number === 2) {
-        return this.file.text(field);
-      }
-    }
-    return '';
-  }
+  const { elemType, shape } = type.tensorType;
+  return {
+    name,
+    isTensor: true,
+    type: elementTypes.get(elemType)?.[0] ?? 'unknown',
+    shape: shape?.dim.map(({ dimValue, dimParam }) => dimValue ?? dimParam ?? '') ?? [],
+  };
 }

@@ -6,8 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { ServingLoadError } from '../../../lib/index.js';
 import { inspectModel } from '../../../lib/cli/inspect/inspection.js';
-import { readOnnxFile } from '../../../lib/cli/inspect/onnx-file.js';
-import { InvalidProtoError } from '../../../lib/cli/inspect/proto-file.js';
+import { InvalidOnnxError, readOnnxFile } from '../../../lib/cli/inspect/onnx-file.js';
 import { inspect } from '../../../lib/cli/inspect/inspect.command.js';
 import { CliOutput } from '../../../lib/cli/output.js';
 import {
@@ -91,7 +90,7 @@ it('[21.2] A cut or changed file is refused, or read without an unexpected error
     try {
       readOnnxFile(path);
     } catch (error) {
-      expect(error).toBeInstanceOf(InvalidProtoError);
+      expect(error).toBeInstanceOf(InvalidOnnxError);
     }
   }
 });
@@ -108,11 +107,11 @@ const wrap = (number: number, bytes: Buffer): Buffer => {
 it('[21.2] Graphs that are nested too deeply are refused', () => {
   // Graph 7, node 1, attribute 5, graph 6, node 1, ...
   let graph: Buffer = Buffer.alloc(0);
-  for (let depth = 0; depth < 40; depth++) {
+  for (let depth = 0; depth < 200; depth++) {
     graph = wrap(1, wrap(5, wrap(6, graph)));
   }
 
-  expect(() => readOnnxFile(saved(wrap(7, graph)))).toThrow('nested more than 32 deep');
+  expect(() => readOnnxFile(saved(wrap(7, graph)))).toThrow(InvalidOnnxError);
 });
 
 it.each([

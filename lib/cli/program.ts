@@ -76,7 +76,6 @@ function programFor(out: CliOutput): Command {
       'the shape of an input with open axes: tokens=1x128; once for each',
       parseShape,
     )
-    .option('--plot <file>', 'write a plot of latency against rate to this SVG file')
     .option('--json', 'print the results as JSON')
     .action(async (model: string, options: TuneOptions) => {
       // Only this command loads Nest.
@@ -114,7 +113,6 @@ function programFor(out: CliOutput): Command {
       'a header of each call, such as an API key; once for each',
       parseHeader,
     )
-    .option('--plot <file>', 'write a plot of latency against rate to this SVG file')
     .option('--json', 'print the results as JSON')
     .action(async (url: string, options: BenchOptions) => {
       const { bench } = await import('./bench/bench.command.js');

@@ -1,4 +1,3 @@
-import { writeFileSync } from 'node:fs';
 import { messageOf, ServingError } from '../../errors.js';
 import { closedLoop } from '../load/closed-loop.js';
 import {
@@ -12,7 +11,6 @@ import {
 } from '../load/open-loop.js';
 import { type GivenShapes, type SampledInput, sampleRows } from '../load/sample-rows.js';
 import type { CliOutput } from '../output.js';
-import { plotSvg } from '../plot.js';
 import { ProgressBar } from '../progress-bar.js';
 import { shortNumber, tableOf } from '../table.js';
 import { ProtocolClient } from './protocol-client.js';
@@ -29,7 +27,6 @@ export interface BenchOptions {
   readonly connections: number;
   readonly shape?: GivenShapes;
   readonly header?: Readonly<Record<string, string>>;
-  readonly plot?: string;
   readonly json?: boolean;
 }
 
@@ -58,10 +55,6 @@ export async function bench(url: string, options: BenchOptions, out: CliOutput):
       results.push(await openLoop({ rate, duration, call, mostOutstanding: 10_000 }));
     }
     bar.end();
-    if (options.plot !== undefined) {
-      writeFileSync(options.plot, plotOf(model, results));
-      out.note(`Plot: ${options.plot}`);
-    }
     out.print(
       json
         ? JSON.stringify({ most, loads: results.map(loadAsJson) }, undefined, 2)
@@ -126,19 +119,6 @@ function asText(
     tableOf([...header, 'refused', 'failed', 'unsent', ''], rows),
     ...(results.some(isGeneratorLate) ? ['', LATE] : []),
   ].join('\n');
-}
-
-function plotOf(model: string, results: readonly LoadResult[]): string {
-  const answered = results.filter((result) => result.answered > 0);
-  return plotSvg({
-    title: `${model}: latency against rate`,
-    x: 'calls per second',
-    y: 'milliseconds',
-    lines: [50, 90, 99, 99.9].map((share) => ({
-      name: `p${share}`,
-      points: answered.map((result) => ({ x: result.rate, y: percentile(result, share) })),
-    })),
-  });
 }
 
 /** @throws ServingError when calls failed and none was answered */

@@ -1,4 +1,3 @@
-import { writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { Logger, type LoggerService } from '@nestjs/common';
 import { ServingError } from '../../errors.js';
@@ -12,7 +11,6 @@ import {
 } from '../load/open-loop.js';
 import type { GivenShapes } from '../load/sample-rows.js';
 import type { CliOutput } from '../output.js';
-import { plotSvg } from '../plot.js';
 import { ProgressBar } from '../progress-bar.js';
 import { shortNumber, tableOf } from '../table.js';
 import { tunedDefinition } from './tuned-definition.js';
@@ -29,12 +27,8 @@ export interface TuneOptions {
   readonly partitions?: readonly number[];
   readonly threads?: readonly number[];
   readonly shape?: GivenShapes;
-  readonly plot?: string;
   readonly json?: boolean;
 }
-
-/** The fastest settings are in the plot. */
-const MOST_LINES = 8;
 
 /** How often the recommended setting is measured again. */
 const REPEATS = 3;
@@ -60,10 +54,6 @@ export async function tune(path: string, options: TuneOptions, out: CliOutput): 
   const repeats = best ? await repeated(best, open, bar) : [];
   bar.end();
   const definition = best && tunedDefinition(definitionOf(inspection, best.setting));
-  if (options.plot !== undefined) {
-    writeFileSync(options.plot, plotOf(inspection.name, trials, target));
-    out.note(`Plot: ${options.plot}`);
-  }
   out.print(
     json
       ? JSON.stringify(asJson(trials, best, repeats, target, definition), undefined, 2)
@@ -171,25 +161,6 @@ function asText(
     '',
     definition,
   ].join('\n');
-}
-
-function plotOf(name: string, trials: readonly Trial[], target: number): string {
-  const fastest = trials
-    .toSorted((a, b) => rateOf(b) - rateOf(a) || b.capacity - a.capacity)
-    .slice(0, MOST_LINES);
-  const lines = fastest.map(({ setting, loads }) => ({
-    name: describeSetting(setting),
-    points: loads
-      .filter(({ answered }) => answered > 0)
-      .map((load) => ({ x: load.rate, y: percentile(load, 99) })),
-  }));
-  return plotSvg({
-    title: `${name}: latency of 99 of 100 calls`,
-    x: 'calls per second',
-    y: 'milliseconds',
-    lines: lines.filter(({ points }) => points.length > 0),
-    limit: { name: `target ${target} ms`, y: target },
-  });
 }
 
 function asJson(

@@ -10,7 +10,6 @@ import {
   parseWholes,
 } from '../../../lib/cli/arguments.js';
 import { sampleRows } from '../../../lib/cli/load/sample-rows.js';
-import { plotSvg } from '../../../lib/cli/plot.js';
 import { tableOf } from '../../../lib/cli/table.js';
 import { InvalidInputError } from '../../../lib/index.js';
 
@@ -77,30 +76,6 @@ describe('[21.6] Made-up rows', () => {
     expect(() => sampleRows(inputs, 1, shapes)).toThrow(InvalidInputError);
     expect(() => sampleRows(inputs, 1, shapes)).toThrow(message);
   });
-});
-
-it('[21.6] A plot is SVG with axes, a limit and escaped names', () => {
-  const svg = plotSvg({
-    title: 'a < b & c',
-    x: 'calls per second',
-    y: 'milliseconds',
-    lines: [
-      {
-        name: 'p99',
-        points: [
-          { x: 100, y: 5 },
-          { x: 900, y: 50 },
-        ],
-      },
-    ],
-    limit: { name: 'target', y: 20 },
-  });
-
-  expect(svg).toContain('<title>a &lt; b &amp; c</title>');
-  expect(svg).toContain('>1000</text>');
-  expect(svg.match(/<circle/g)).toHaveLength(2);
-  expect(svg).toContain('>target</text>');
-  expect(svg).not.toMatch(/NaN|Infinity/);
 });
 
 it('[21.6] Numbers of a table are right-aligned', () => {

@@ -85,12 +85,6 @@ export { RequestSignal } from './context/request-caller.js';
 export { contentHash } from './batch/content-hash.js';
 export { createServing } from './serving/create-serving.js';
 export { getServingSchemas, type ServingSchemas } from './serving/serving-schemas.js';
-export {
-  type LengthBucket,
-  lengthBuckets,
-  type LengthBuckets,
-  type LengthBucketsOptions,
-} from './batch/length-buckets.js';
 export type { ServingHealth } from './serving/serving.js';
 export { LocalServing } from './serving/local-serving.js';
 export type {

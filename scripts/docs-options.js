@@ -83,10 +83,12 @@ function rowOf(name, member) {
   const tags = ts.getJSDocTags(member);
   const initial = tags.find(({ tagName }) => tagName.text === 'default');
   const comment = ts.getJSDocCommentsAndTags(member).find(ts.isJSDoc);
-  const meaning = wordsOf(comment?.comment);
-  if (meaning === '') {
+  const text = wordsOf(comment?.comment);
+  if (text === '') {
     throw new Error(`${PAGE}: option ${name} has no comment in lib`);
   }
+  const isExperimental = tags.some(({ tagName }) => tagName.text === 'experimental');
+  const meaning = isExperimental ? `${text} Experimental.` : text;
   // The type stands before the meaning: long types in a column of their own leave it no room.
   const cells = [
     `\`${name}\``,

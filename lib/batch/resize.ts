@@ -1,7 +1,6 @@
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidBatchError } from '../errors.js';
 import { formatValue } from '../format.js';
-import type { Leaf } from './container.js';
 import { copyRows, zeroTensor } from './tensor.js';
 
 /**
@@ -10,18 +9,13 @@ import { copyRows, zeroTensor } from './tensor.js';
  */
 export type Fill = number | bigint | string;
 
-/**
- * The tensor of the leaf with another length on the axis: truncated, or filled up at the end, by
- * default with zeros or empty strings.
- */
-export function resize({ path, tensor }: Leaf, axis: number, length: number, fill?: Fill): Tensor {
+/** The tensor with another length on the axis: truncated, or with zeros or empty strings at the end. */
+export function resize(tensor: Tensor, axis: number, length: number): Tensor {
   const present = tensor.dims[axis]!;
   if (present === length) {
     return tensor;
   }
-  const dims = tensor.dims.with(axis, length);
-  const target =
-    present < length ? filledTensor(tensor.type, dims, fill, path) : zeroTensor(tensor.type, dims);
+  const target = zeroTensor(tensor.type, tensor.dims.with(axis, length));
   copyRows(target, 0, tensor, 0, Math.min(length, present), axis);
   return target;
 }

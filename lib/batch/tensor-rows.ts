@@ -59,7 +59,7 @@ export class TensorRows implements Rows {
     const axes = Object.fromEntries(this.template.leaves.map(({ path, axis }) => [path, axis]));
     const tensors = leaves.map((leaf) => {
       const tensor = Object.hasOwn(cuts, leaf.path)
-        ? resize(leaf, cuts[leaf.path]!, length)
+        ? resize(leaf.tensor, cuts[leaf.path]!, length)
         : leaf.tensor;
       return tensor === leaf.tensor ? copyOf(tensor) : tensor;
     });

@@ -108,8 +108,7 @@ export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMe
 export function checkBatchedOptions(method: string, options: BatchedOptions): void {
   const owner = `@Batched() on ${method}`;
   checkOptions(owner, options, ofMethods);
-  const { preferredSizes, latencyTarget, queue } = options;
-  const { batchSize = preferredSizes?.at(-1) ?? DEFAULT_BATCH_SIZE } = options;
+  const { batchSize = DEFAULT_BATCH_SIZE, latencyTarget, queue } = options;
   checkRoom(owner, batchSize, queue?.maxRows ?? DEFAULT_QUEUE_ROWS);
   checkTarget(owner, latencyTarget, options);
 }

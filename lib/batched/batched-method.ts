@@ -69,7 +69,7 @@ export interface BatchedOptions extends Omit<
   /**
    * The largest number of calls in a batch.
    *
-   * @default the largest of `preferredSizes`, else 32
+   * @default 32
    */
   readonly batchSize?: number;
   /**

@@ -285,8 +285,8 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   private open({ lane, whole, size }: R): OpenWindow<R> {
-    const preferred = this.ready.sizeOfWindow(lane);
-    const places = whole ? Math.max(preferred, size) : preferred;
+    const { batchSize } = lane.limits;
+    const places = whole ? Math.max(batchSize, size) : batchSize;
     const { budget } = this.options;
     const window = budget
       ? new CostedWindow<R>(lane, places, budget)
@@ -298,12 +298,9 @@ export class Batcher<R extends QueuedRequest> {
 
   /** The rows of a closed window get a place in the ready queue. */
   private moveToReady(window: OpenWindow<R>): void {
-    const { lane, parts } = window;
-    const { batchSize, preferredSizes } = lane.limits;
+    const { lane, parts, size } = window;
     this.windows.delete(lane);
     parts.forEach(({ request }) => (request.open = 0));
-    // Windows of preferred sizes are parts of one batch.
-    const size = preferredSizes ? batchSize : window.size;
     this.ready.addWindow({ lane, parts, size, reason: this.reasonOf(window) }, this.now());
   }
 

@@ -17,8 +17,6 @@ export interface Limits {
   readonly allowedSizes?: readonly number[] | undefined;
   /** Milliseconds in which calls are to be answered. */
   readonly latencyTarget?: number | undefined;
-  /** The numbers of rows that its batches have where possible, in ascending order. */
-  readonly preferredSizes?: readonly number[] | undefined;
 }
 
 /** One call: rows that wait for a batch, and a caller that waits for their output. */

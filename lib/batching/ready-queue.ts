@@ -97,8 +97,8 @@ export class ReadyQueue<R extends QueuedRequest> {
         -Infinity,
       );
       live.forEach((part) => queue.rows.add(part));
-      const isFixed = reason === 'flush' || (lane.limits.preferredSizes && reason === 'full');
-      const room = isFixed ? sizeOf(live) : Math.max(sizeOf(live), this.sizeNow(lane, size));
+      const room =
+        reason === 'flush' ? sizeOf(live) : Math.max(sizeOf(live), this.sizeNow(lane, size));
       this.admit({
         queue,
         size,
@@ -109,19 +109,6 @@ export class ReadyQueue<R extends QueuedRequest> {
         id: this.lastId++,
       });
     }
-  }
-
-  /** The number of rows at which a window of the lane closes, if it opens now. */
-  sizeOfWindow(lane: Lane): number {
-    const { batchSize, preferredSizes } = lane.limits;
-    if (!preferredSizes) {
-      return batchSize;
-    }
-    const sizes = preferredSizes.filter((size) => size <= batchSize);
-    // The largest of them makes a batch of its own.
-    const rows = this.queueOf(lane).rows.size % (sizes.at(-1) ?? 1);
-    const next = sizes.find((size) => size > rows);
-    return next === undefined ? batchSize : next - rows;
   }
 
   /** Notes that the lane has an open window. */
@@ -239,8 +226,7 @@ export class ReadyQueue<R extends QueuedRequest> {
         retryState: again.retryState,
       };
     }
-    const most = this.sizeNow(lane, opened);
-    const size = preferredSize(lane, Math.min(most, queue.rows.size), reason) ?? most;
+    const size = this.sizeNow(lane, opened);
     const parts = queue.costed
       ? queue.costed.takeWithin(this.costNow(lane), size, now, (rows, cost) =>
           endOf(lane, rows, cost),
@@ -253,7 +239,7 @@ export class ReadyQueue<R extends QueuedRequest> {
         queue,
         size: lane.limits.batchSize,
         room: 0,
-        reason: queue.costed || most < opened ? reason : 'flush',
+        reason: queue.costed || size < opened ? reason : 'flush',
         priority,
         turn,
         id: this.lastId++,
@@ -373,16 +359,6 @@ export class ReadyQueue<R extends QueuedRequest> {
     this.last = queue;
     return queue;
   }
-}
-
-/**
- * The largest preferred size that these rows fill. Rows whose window has timed out wait no longer,
- * and form a batch of any size.
- */
-function preferredSize({ limits }: Lane, rows: number, reason: CloseReason): number | undefined {
-  return reason === 'timeout' || reason === 'drain'
-    ? undefined
-    : limits.preferredSizes?.findLast((size) => size <= rows);
 }
 
 function isOrdinary<R extends QueuedRequest>({ isExpress, again }: BatchSlot<R>): boolean {

@@ -35,6 +35,7 @@ export interface BatchCostOptions {
    * in the order of the queue is always in the batch.
    *
    * @default rows in the order of the queue
+   * @experimental
    */
   readonly similar?: SimilarRowsOptions;
 }

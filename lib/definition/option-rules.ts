@@ -59,7 +59,7 @@ export const DEFAULT_BLOCKING_LIMIT = 2;
 /** Milliseconds of waiting that outweigh one level of priority. */
 export const DEFAULT_AGEING = 1000;
 
-const sizes: Rule = {
+export const sizes: Rule = {
   check: (value) =>
     Array.isArray(value) &&
     value.length > 0 &&
@@ -71,9 +71,6 @@ const sizes: Rule = {
 export const perKey: Rules = {
   batchSize: whole(1, 2 ** 20),
   batchTimeout: delay,
-  latencyTarget: milliseconds(1),
-  allowedSizes: sizes,
-  preferredSizes: sizes,
 };
 
 /** The rule of a group of options. */
@@ -121,12 +118,7 @@ export function checkTarget(
   {
     batchTimeout = 0,
     timeout = Infinity,
-    preferredSizes,
-  }: {
-    readonly batchTimeout?: number;
-    readonly timeout?: number | undefined;
-    readonly preferredSizes?: readonly number[] | undefined;
-  },
+  }: { readonly batchTimeout?: number; readonly timeout?: number | undefined },
 ): void {
   if (latencyTarget === undefined) {
     return;
@@ -135,12 +127,6 @@ export function checkTarget(
     throw new InvalidServingError(
       `${owner}: latencyTarget ${latencyTarget} decides when a batch runs, and batchTimeout ` +
         `${batchTimeout} contradicts it; drop batchTimeout`,
-    );
-  }
-  if (preferredSizes) {
-    throw new InvalidServingError(
-      `${owner}: latencyTarget ${latencyTarget} decides how many rows a batch has, and ` +
-        `preferredSizes ${preferredSizes.join(', ')} contradicts it; drop preferredSizes`,
     );
   }
   if (timeout < latencyTarget) {

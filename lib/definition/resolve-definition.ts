@@ -33,6 +33,7 @@ import {
   type Rules,
   share,
   shutdown,
+  sizes,
   whole,
 } from './option-rules.js';
 import { batchCost, batchCostOf } from './batch-cost.js';
@@ -97,6 +98,8 @@ const ofRecovery: Rules = {
 /** The options of all servings. */
 const common: Rules = {
   ...perKey,
+  latencyTarget: milliseconds(1),
+  allowedSizes: sizes,
   sequence: noSequence,
   name: aString,
   version: { ...aString, isRequired: false },
@@ -560,22 +563,14 @@ function keyOf(declared: unknown): unknown {
 /** The options of a key: its own, or else those of the serving. */
 function keyOptionsOf(
   owner: string,
-  shared: Omit<KeyServingOptions, 'key'> & Pick<ServingDefinition, 'timeout'>,
+  shared: ServingDefinition,
   own: Omit<KeyServingOptions, 'key'>,
   queueRows: number,
 ): KeyOptions {
-  const allowedSizes = own.allowedSizes ?? shared.allowedSizes;
-  const preferredSizes = own.preferredSizes ?? shared.preferredSizes;
+  const { allowedSizes, latencyTarget } = shared;
   const largest = allowedSizes?.at(-1);
-  const preferred = preferredSizes?.at(-1);
   const given = own.batchSize ?? shared.batchSize;
-  const batchSize = given ?? largest ?? preferred ?? DEFAULT_BATCH_SIZE;
-  if (preferred !== undefined && preferred > batchSize) {
-    throw new InvalidServingError(
-      `${owner}: no batch of batchSize ${batchSize} can have ${preferred} rows, the largest of ` +
-        'preferredSizes; raise the one or shorten the other',
-    );
-  }
+  const batchSize = given ?? largest ?? DEFAULT_BATCH_SIZE;
   if (largest !== undefined && largest < batchSize) {
     throw new InvalidServingError(
       `${owner}: batchSize ${batchSize} is more than the largest of allowedSizes, ` +
@@ -584,10 +579,8 @@ function keyOptionsOf(
   }
   checkRoom(owner, batchSize, queueRows);
   const batchTimeout = own.batchTimeout ?? shared.batchTimeout ?? 0;
-  const latencyTarget = own.latencyTarget ?? shared.latencyTarget;
   checkTarget(owner, latencyTarget, {
     batchTimeout,
-    preferredSizes,
     timeout: shared.timeout,
   });
   return {
@@ -595,7 +588,6 @@ function keyOptionsOf(
     batchTimeout,
     latencyTarget,
     allowedSizes: allowedSizes && [...allowedSizes],
-    preferredSizes: preferredSizes && [...preferredSizes],
     runSize: given ?? largest ?? Infinity,
   };
 }

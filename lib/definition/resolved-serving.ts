@@ -23,8 +23,6 @@ export interface KeyOptions {
   readonly allowedSizes?: readonly number[] | undefined;
   /** Milliseconds in which calls are to be answered. */
   readonly latencyTarget?: number | undefined;
-  /** The sizes that batches are formed in, in ascending order. */
-  readonly preferredSizes?: readonly number[] | undefined;
   /**
    * The number of rows of one run, for a model with a fixed batch size. A call of just as many rows
    * is never split.

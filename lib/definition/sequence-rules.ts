@@ -36,13 +36,12 @@ export function sequenceOf(
     return undefined;
   }
   const { allowedSizes, batchTimeout, batchKeys = [], recovery = {} } = others;
-  const { latencyTarget, sessions, preferredSizes, batchCost } = others;
+  const { latencyTarget, sessions, batchCost } = others;
   const ownOptions = batchKeys.filter((key) => isRecord(key) && Object.keys(key).length > 1);
   const needless: [string, unknown, string][] = [
     ['allowedSizes', allowedSizes, 'a step has as many rows as are present'],
     ['batchTimeout', batchTimeout, 'a row joins as soon as a place is free'],
     ['batchKeys', ownOptions[0], 'all keys share the places of a partition'],
-    ['preferredSizes', preferredSizes, 'a step has as many rows as are present'],
     ['batchCost', batchCost, 'sequence.maxCost limits what the rows cost'],
     ['latencyTarget', latencyTarget, 'a row takes as many steps as it needs'],
     ['sessions', sessions, 'each call has a state of its own'],

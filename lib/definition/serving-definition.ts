@@ -71,24 +71,6 @@ export interface KeyServingOptions {
    * @default that of the serving
    */
   readonly batchTimeout?: number;
-  /**
-   * The sizes that batches of the key are padded to.
-   *
-   * @default those of the serving
-   */
-  readonly allowedSizes?: readonly number[];
-  /**
-   * Milliseconds in which 99 of 100 calls of the key are to be answered.
-   *
-   * @default that of the serving
-   */
-  readonly latencyTarget?: number;
-  /**
-   * The sizes in which batches of the key are formed where possible.
-   *
-   * @default those of the serving
-   */
-  readonly preferredSizes?: readonly number[];
 }
 
 /** The limits of the queue, and the order in which its rows run. */
@@ -309,7 +291,7 @@ export interface OptionsOfCalls<
    * The largest number of rows in a batch. Beyond 32 rows the models of the samples and the benchmark
    * gain little per row, while each batch takes longer.
    *
-   * @default the largest of `allowedSizes` or `preferredSizes`, else 32
+   * @default the largest of `allowedSizes`, else 32
    */
   readonly batchSize?: number;
   /**
@@ -329,6 +311,7 @@ export interface OptionsOfCalls<
    * Leaves no place for `batchTimeout`.
    *
    * @default no target
+   * @experimental
    */
   readonly latencyTarget?: number;
   /**
@@ -347,15 +330,6 @@ export interface OptionsOfCalls<
    * @default any size
    */
   readonly allowedSizes?: readonly number[];
-  /**
-   * The sizes in which batches are formed where possible, for models that run some sizes best: a
-   * batch has the largest of them that the waiting rows fill, and the rest waits for the next one for
-   * at most `batchTimeout`. After that, and with fewer rows than the smallest, a batch has all of
-   * them. Nothing is padded.
-   *
-   * @default any size
-   */
-  readonly preferredSizes?: readonly number[];
   /**
    * The number of sessions that run in parallel, or the options of each of them. `true`: one per
    * device of the execution provider; on the CPU one for each core but one. One partition makes the
@@ -524,6 +498,7 @@ export interface VersionOptions {
    * The share of calls that it runs as well, and does not answer, from 0 to 1.
    *
    * @default it runs no copies
+   * @experimental
    */
   readonly shadow?: number;
 }

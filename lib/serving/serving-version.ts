@@ -29,6 +29,7 @@ export interface ReloadOptions {
    * without sessions and sequences, whose models run apart from the application.
    *
    * @default the version takes the place of the active one
+   * @experimental
    */
   readonly shadow?: number;
 }

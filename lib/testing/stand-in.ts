@@ -69,23 +69,13 @@ function recoveryStandIn(
  * inputs, which may be no tensors to pad, and have no cost.
  */
 export function servingStandIn(definition: ServingOptions): ServingOptions {
-  const { batchKeys, ...shared } = modelStandIn(definition);
+  const { batchSize, allowedSizes, ...shared } = modelStandIn(definition);
   return {
-    ...unpadded(shared),
-    batchKeys: batchKeys?.map((key) => (typeof key === 'string' ? key : unpadded(key))),
+    ...shared,
+    batchSize: batchSize ?? allowedSizes?.at(-1),
     batchCost: undefined,
     preprocess: undefined,
     postprocess: undefined,
     postprocessStream: undefined,
-  };
-}
-
-function unpadded<Options extends Pick<ServingOptions, 'batchSize' | 'allowedSizes'>>(
-  options: Options,
-): Options {
-  return {
-    ...options,
-    batchSize: options.batchSize ?? options.allowedSizes?.at(-1),
-    allowedSizes: undefined,
   };
 }

@@ -6,7 +6,6 @@ import {
   defineServing,
   DONE,
   last,
-  lengthBuckets,
   type LocalServing,
   type PostprocessContext,
   type SequenceModel,
@@ -99,14 +98,6 @@ const either = defineServing({
 expectTypeOf<ServingOf<typeof either>>().toEqualTypeOf<
   Serving<string | Batch, number | number[]>
 >();
-const bucketed = defineServing({
-  name: 'bucketed',
-  preprocess: (codes: number[]) => ({
-    batch: lengthBuckets([16]).batch(new Tensor('int32', codes, [1, codes.length])),
-  }),
-  useFactory: () => (rows: Tensor) => Array.from(rows.dims, String),
-});
-expectTypeOf<ServingOf<typeof bucketed>>().toEqualTypeOf<Serving<number[], string[]>>();
 
 // postprocess gets the result of the runner and the info of preprocess, and gives the output.
 const marked = defineServing({

@@ -57,7 +57,6 @@ it('The package exports exactly the documented names', () => {
      "getServingToken",
      "isServingError",
      "last",
-     "lengthBuckets",
      "withMetadata",
      "withOrigin",
    ]

@@ -1,12 +1,10 @@
-import { Batch, defineServing, lengthBuckets, type ServingOf } from 'nestjs-serving';
+import { BadRequestException } from '@nestjs/common';
+import { Batch, defineServing, type ServingOf } from 'nestjs-serving';
 import type { Reading } from './ctc.js';
 import { decodeImage, toTensor, widthOf } from './line-image.js';
 
-/**
- * The widths in pixels that lines are padded to. Each is a lane of its own; longer lines are
- * refused.
- */
-const buckets = lengthBuckets([160, 320, 480, 640, 960]);
+/** The widths in pixels that lines are padded to. Each is a batch key of its own. */
+const widths = [160, 320, 480, 640, 960];
 
 /** A serving that reads the image of one line of text. */
 export function createReader(modelFolder: string) {
@@ -15,16 +13,19 @@ export function createReader(modelFolder: string) {
     // A thread runs JavaScript: the built file, also when this file runs from its source.
     useFile: new URL('../dist/recognizer.js', import.meta.url),
     partitions: [{ modelFolder }, { modelFolder }],
-    batchKeys: buckets.keys,
+    batchKeys: widths.map(String),
     // A pair takes as long as two lines alone; from 4 on each line takes longer.
     batchSize: 2,
 
     async preprocess(upload: Buffer) {
       const image = await decodeImage(upload);
       const width = widthOf(image);
-      const { key, length } = buckets.fit(width);
-      const x = toTensor(image, width, length);
-      return { batch: Batch.concatenate([{ x }]).withKey(key), info: { bucket: length } };
+      const bucket = widths.find((each) => width <= each);
+      if (bucket === undefined) {
+        throw new BadRequestException('Send a line that is at most 20 times as wide as it is high');
+      }
+      const x = toTensor(image, width, bucket);
+      return { batch: Batch.concatenate([{ x }]).withKey(String(bucket)), info: { bucket } };
     },
 
     postprocess([reading]: Reading[], { info }) {

@@ -1,13 +1,13 @@
 import { Tokenizer } from '@huggingface/tokenizers';
-import { defineServing, lengthBuckets, Tensor } from 'nestjs-serving';
+import { defineServing, Tensor } from 'nestjs-serving';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { modelFile } from './model-file.js';
 import type { Settings } from './settings.js';
 
 const maxTokens = 128;
-/** Texts share batches with texts of similar length. */
-const buckets = lengthBuckets([16, 32, 64, maxTokens]);
+/** The numbers of tokens that texts are padded to: texts of one length share batches. */
+const lengths = [16, 32, 64, maxTokens];
 
 /** A serving that turns a text into its meaning: a unit vector of 384 numbers. */
 export async function createEmbedder(tokenizerFolder: string, settings: Settings) {
@@ -29,7 +29,6 @@ export async function createEmbedder(tokenizerFolder: string, settings: Settings
     version: settings.modelVersion,
     // A version gets calls once it has run this.
     warmUp: ['Where is my parcel?'],
-    batchKeys: buckets.keys,
     timeout: settings.callTimeout,
     queue: { maxRows: settings.queueMaxRows },
     shutdown: { timeout: settings.shutdownTimeout },
@@ -41,12 +40,18 @@ export async function createEmbedder(tokenizerFolder: string, settings: Settings
         // The closing token stays: the model has never seen a text without it.
         ids.splice(maxTokens - 1, ids.length - maxTokens);
       }
-      const batch = buckets.batch({
-        input_ids: rowOf(ids),
-        attention_mask: rowOf(ids.map(() => 1)),
-        token_type_ids: rowOf(ids.map(() => 0)),
-      });
-      return { batch, info: { tokens: ids.length } };
+      const length = lengths.find((each) => ids.length <= each)!;
+      return {
+        batch: {
+          input_ids: rowOf(ids, length),
+          attention_mask: rowOf(
+            ids.map(() => 1),
+            length,
+          ),
+          token_type_ids: rowOf([], length),
+        },
+        info: { tokens: ids.length },
+      };
     },
 
     postprocess({ last_hidden_state }: { last_hidden_state: Tensor }, { info }) {
@@ -55,8 +60,11 @@ export async function createEmbedder(tokenizerFolder: string, settings: Settings
   });
 }
 
-function rowOf(values: readonly number[]): Tensor {
-  return new Tensor('int64', BigInt64Array.from(values, BigInt), [1, values.length]);
+/** One row of a tensor, filled up with zeros. */
+function rowOf(values: readonly number[], length: number): Tensor {
+  const filled = new BigInt64Array(length);
+  filled.set(values.map(BigInt));
+  return new Tensor('int64', filled, [1, length]);
 }
 
 /** The mean of the vectors of the first tokens (the others are padding), scaled to length 1. */

@@ -1,6 +1,6 @@
 import {
+  Batch,
   createServing,
-  lengthBuckets,
   type LocalServing,
   type ServingOptions,
   Tensor,
@@ -16,6 +16,7 @@ import { randomFloats } from '../models/weights.js';
 
 const callers = 64;
 const [median, sigma, shortest, longest] = [20, 0.9, 3, 512];
+const buckets = [8, 16, 32, 64, 128, 256, longest];
 
 type Text = Record<'input_ids' | 'attention_mask', Tensor>;
 
@@ -32,14 +33,17 @@ interface Load {
 /** P20: what is gained where rows of similar length share a batch. */
 export async function mixedLengths(plan: Plan): Promise<Measurement[]> {
   const texts = lengthsOf(Math.ceil(plan.seconds * 500)).map(textOf);
-  const buckets = lengthBuckets([8, 16, 32, 64, 128, 256, longest]);
   const servings = {
     similar: serving({ batchCost: { ...cost, similar: { overtaking: 16 } } }),
     'first come': serving({}),
     'first come, same budget': serving({ batchCost: cost }),
-    'length buckets': serving({
-      batchKeys: [...buckets.keys],
-      preprocess: (text: unknown) => ({ batch: buckets.batch(text as Text, { axis: 1 }) }),
+    'keys by length': serving({
+      batchKeys: buckets.map(String),
+      preprocess(text: unknown) {
+        const bucket = bucketOf(lengthIn(text as Text));
+        const padded = mapValues(text as Text, (tensor) => paddedTo(tensor, bucket));
+        return { batch: Batch.concatenate([padded]).withKey(String(bucket)) };
+      },
     }),
   };
   await Promise.all(Object.values(servings).map((each) => each.start()));
@@ -51,7 +55,8 @@ export async function mixedLengths(plan: Plan): Promise<Measurement[]> {
   );
   const padding: Record<string, number[]> = {};
   for (const [name, each] of Object.entries(servings)) {
-    padding[name] = [await paddingOf(each, texts, name === 'length buckets' ? buckets : undefined)];
+    const widthOf = name === 'keys by length' ? bucketOf : (width: number) => width;
+    padding[name] = [await paddingOf(each, texts, widthOf)];
   }
   await Promise.all(Object.values(servings).map((each) => each.close()));
 
@@ -124,7 +129,8 @@ async function run(each: LocalServing, texts: readonly Text[]): Promise<Load> {
 async function paddingOf(
   each: LocalServing,
   texts: readonly Text[],
-  buckets?: ReturnType<typeof lengthBuckets>,
+  /** The length that rows run with whose longest has this one. */
+  widthOf: (longest: number) => number,
 ): Promise<number> {
   const lengths: number[] = [];
   let [padded, tokens] = [0, 0];
@@ -134,8 +140,7 @@ async function paddingOf(
   });
   const ends = each.eventsOf('batch:end').subscribe(({ calls: observed }) => {
     const own = observed.map((call) => lengths[call]!);
-    const width = Math.max(...own);
-    padded += own.length * (buckets?.fit(width).length ?? width);
+    padded += own.length * widthOf(Math.max(...own));
     tokens += own.reduce((sum, length) => sum + length, 0);
   });
   await run(each, texts);
@@ -161,6 +166,17 @@ function textOf(length: number): Text {
     input_ids: new Tensor('int64', ids, [1, length]),
     attention_mask: new Tensor('int64', new BigInt64Array(length).fill(1n), [1, length]),
   };
+}
+
+function bucketOf(length: number): number {
+  return buckets.find((bucket) => length <= bucket)!;
+}
+
+/** The row with zeros at its end. */
+function paddedTo(row: Tensor, length: number): Tensor {
+  const data = new BigInt64Array(length);
+  data.set(row.data as BigInt64Array);
+  return new Tensor('int64', data, [1, length]);
 }
 
 function lengthIn({ input_ids: { dims } }: Text): number {

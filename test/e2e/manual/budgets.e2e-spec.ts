@@ -60,15 +60,6 @@ export const curves = defineServing({
 });
 // #endregion
 
-// #region sizes
-export const classifier = defineServing({
-  name: 'classifier',
-  model: 'sample/01-digits/model/digits.onnx',
-  preferredSizes: [8, 16], // 13 rows run as 8, and 5 wait for 3 more,
-  batchTimeout: 20, // for at most 20 ms.
-});
-// #endregion
-
 // #region late
 export const reports = defineServing({
   name: 'reports',
@@ -123,16 +114,6 @@ describe('The manual: budgets', () => {
     const replies = (await Promise.all(rows.map((row) => serving.batchedRun(row)))) as Tensor[];
 
     expect(replies.map(({ data }) => [...(data as Float32Array)])).toEqual([[1, 2], [3]]);
-  });
-
-  it('[14.5] Batches have the preferred sizes', async () => {
-    const serving = await start(classifier as ServingDefinition);
-    const sizes: number[] = [];
-    serving.eventsOf('batch:end').subscribe(({ rows }) => sizes.push(rows));
-    const image = new Tensor('float32', new Float32Array(784), [1, 784]);
-    await Promise.all(Array.from({ length: 13 }, () => serving.batchedRun(image)));
-
-    expect(sizes).toEqual([8, 5]);
   });
 
   it('[14.7] Calls are answered in order', async () => {

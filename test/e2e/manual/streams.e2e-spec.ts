@@ -14,7 +14,7 @@ import { afterEach, describe, expect, it } from '@jest/globals';
 import { setTimeout } from 'node:timers/promises';
 import { BadRequestException, Get } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { createServing, lengthBuckets, ServingModule, Tensor } from 'nestjs-serving';
+import { createServing, ServingModule, Tensor } from 'nestjs-serving';
 import { recordBatches } from 'nestjs-serving/testing';
 
 // #region generator
@@ -111,16 +111,19 @@ export const sums = defineServing({
 });
 // #endregion
 
-// #region buckets
-const buckets = lengthBuckets([16, 32, 64], { tooLong: 'truncate' }); // The default is 'refuse'.
+// #region keys
+const tokens = [16, 32, 64];
 
 export const texts = defineServing({
   name: 'texts',
-  batchKeys: ['16', '32', { key: '64', batchSize: 8 }], // or buckets.keys
+  batchKeys: ['16', '32', { key: '64', batchSize: 8 }],
   preprocess(text: string) {
-    const codes = Int32Array.from(text, (character) => character.charCodeAt(0));
-    // Pads to the smallest length that fits, and sets the key of that length.
-    return { batch: buckets.batch(new Tensor('int32', codes, [1, codes.length])) };
+    const codes = Int32Array.from(text.slice(0, 64), (character) => character.charCodeAt(0));
+    const length = tokens.find((each) => codes.length <= each)!;
+    const padded = new Int32Array(length);
+    padded.set(codes);
+    const row = new Tensor('int32', padded, [1, length]);
+    return { batch: Batch.concatenate([row]).withKey(String(length)) };
   },
   useFactory:
     ({ key }) =>

@@ -172,10 +172,8 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
       const runs: string[] = [];
       const serving = createServing({
         name: 'compiled',
-        batchKeys: [
-          { key: 'short', allowedSizes: [4, 8] },
-          { key: 'long', allowedSizes: [2] },
-        ],
+        batchKeys: ['short', 'long'],
+        allowedSizes: [4, 8],
         partitions: 2,
         preprocess: (key: string) => ({ batch: Batch.stack([floats([2], [1, 2])]).withKey(key) }),
         warmUp: ['short', 'long'],
@@ -188,10 +186,12 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
       states.push(serving.state);
       await starting;
 
-      expect(states).toEqual(['starting', 'ready', 6]);
+      expect(states).toEqual(['starting', 'ready', 8]);
       expect(runs.toSorted((a, b) => a.localeCompare(b))).toEqual([
-        'long 0: 2',
-        'long 1: 2',
+        'long 0: 4',
+        'long 0: 8',
+        'long 1: 4',
+        'long 1: 8',
         'short 0: 4',
         'short 0: 8',
         'short 1: 4',

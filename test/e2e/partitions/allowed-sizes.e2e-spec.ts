@@ -171,7 +171,7 @@ describe('The allowed sizes of a model', () => {
 
 const example = (key: string): Batch => Batch.concatenate([rows(1)]).withKey(key);
 const runs = (partition: number): string[] =>
-  ['a: 1 rows and 0', 'a: 3 rows and 0', 'b: 2 rows and 0'].map((run) => `${partition} ${run}`);
+  ['a: 1', 'a: 3', 'b: 1', 'b: 3'].map((run) => `${partition} ${run} rows and 0`);
 
 describe('The warm-up of threads', () => {
   let folder: string;
@@ -188,7 +188,7 @@ describe('The warm-up of threads', () => {
     name: 'sizes',
     useFile: worker('sizes'),
     partitions: [{ diary }, { diary, fails }],
-    batchKeys: ['a', { key: 'b', allowedSizes: [2] }],
+    batchKeys: ['a', 'b'],
     allowedSizes: [1, 3],
     warmUp: [example('a'), example('b')],
   });
@@ -213,13 +213,13 @@ describe('The warm-up of threads', () => {
   });
 
   it('[2.4] [9.1] A failed warm-up fails the boot with size and key and leaves no thread', async () => {
-    const app = await create(definition('1 b: 2 rows and 0'));
+    const app = await create(definition('1 b: 3 rows and 0'));
 
     const listening = app.listen(0, '127.0.0.1');
 
     await expect(listening).rejects.toThrow(ServingLoadError);
     await expect(listening).rejects.toThrow(
-      'Serving "sizes": The warm-up with 2 rows of key "b" failed: Serving "sizes": a batch of 2 rows failed: no such kernel',
+      'Serving "sizes": The warm-up with 3 rows of key "b" failed: Serving "sizes": a batch of 3 rows failed: no such kernel',
     );
 
     const written = await entries();

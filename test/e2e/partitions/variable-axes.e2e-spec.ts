@@ -192,12 +192,11 @@ describe('The variable axis of a model', () => {
     expect((alone as Reply).hidden).toEqual(hiddenOf([5, 6]));
   });
 
-  it('[14.2] [14.3] [14.4] [14.5] Rows of similar length share the batches of a model in a thread, within their budget', async () => {
+  it('[14.2] [14.3] [14.4] Rows of similar length share the batches of a model in a thread, within their budget', async () => {
     const lengths = Array.from({ length: 120 }, (_, index) => 1 + ((index * 37) % 50));
     const serving = await start({
       batchSize: 16,
       batchTimeout: 0,
-      preferredSizes: [4, 8, 16],
       batchCost: {
         of: ({ ids }: { ids: Tensor }) => ids.dims[1]!,
         most: 100,

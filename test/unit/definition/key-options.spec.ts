@@ -102,13 +102,10 @@ describe('Options of keys', () => {
       { batchTimeout: -1 },
       'option "batchTimeout" is -1; allowed is milliseconds from 0 to 2147483647',
     ],
-    [
-      { timeout: 3 },
-      'unknown option "timeout" (3); known are allowedSizes, batchSize, batchTimeout, key',
-    ],
+    [{ timeout: 3 }, 'unknown option "timeout" (3); known are batchSize, batchTimeout, key'],
     [
       { batchsize: 3 },
-      'unknown option "batchsize" (3); did you mean "batchSize"? known are allowedSizes, batchSize, batchTimeout, key',
+      'unknown option "batchsize" (3); did you mean "batchSize"? known are batchSize, batchTimeout, key',
     ],
   ])(
     '[4.7] [1.9] Invalid options of a key are refused with the names of serving and key: %p',
@@ -315,19 +312,19 @@ describe('setBatchSize and setBatchTimeout', () => {
     },
   );
 
-  it('[4.8] [2.4] setBatchSize refuses a size above the largest allowed size of any key', () => {
+  it('[4.8] [2.4] setBatchSize refuses a size above the largest allowed size', () => {
     const serving = createServing({
       name: 'upper',
       useFactory: upper,
-      batchKeys: ['free', { key: 'padded', allowedSizes: [2, 4] }],
+      batchKeys: ['some', 'others'],
+      allowedSizes: [2, 4],
     });
 
     const message =
       'Serving "upper": a batch size of 5 is more than the largest of the allowed sizes, 4';
-    expect(() => serving.setBatchSize(5, 'padded')).toThrow(new InvalidServingError(message));
+    expect(() => serving.setBatchSize(5, 'some')).toThrow(new InvalidServingError(message));
     expect(() => serving.setBatchSize(5)).toThrow(new InvalidServingError(message));
-    expect(() => serving.setBatchSize(5, 'free')).not.toThrow();
-    expect(() => serving.setBatchSize(3, 'padded')).not.toThrow();
+    expect(() => serving.setBatchSize(3, 'some')).not.toThrow();
   });
 
   it('[4.8] [7.1] setBatchSize refuses a size above the queue limit', () => {

@@ -19,17 +19,17 @@ function errorOf(options: Omit<ServingOptions, 'name'>): unknown {
 const check = (options: BatchedOptions) => () => checkBatchedOptions('Scores.score', options);
 
 describe('The option latencyTarget', () => {
-  it('[15.1] A serving has a target, and a key may have another', () => {
+  it('[15.1] A serving has a target, which holds for each of its keys', () => {
     const { keys } = resolveDefinition({
       name: 'target',
       useFactory,
       latencyTarget: 50,
-      batchKeys: ['short', { key: 'long', latencyTarget: 200.5 }],
+      batchKeys: ['short', { key: 'long', batchSize: 4 }],
     });
 
     expect([...keys].map(([key, { latencyTarget }]) => [key, latencyTarget])).toEqual([
       ['short', 50],
-      ['long', 200.5],
+      ['long', 50],
     ]);
   });
 
@@ -48,13 +48,10 @@ describe('The option latencyTarget', () => {
     expect(errorOf({ latencyTarget: 50, batchTimeout: 5 })).toBe(
       'Serving "target" with "useFactory": latencyTarget 50 decides when a batch runs, and batchTimeout 5 contradicts it; drop batchTimeout',
     );
-    expect(errorOf({ batchTimeout: 5, batchKeys: [{ key: 'long', latencyTarget: 50 }] })).toBe(
+    expect(errorOf({ latencyTarget: 50, batchKeys: [{ key: 'long', batchTimeout: 5 }] })).toBe(
       'Serving "target" with "useFactory", key "long": latencyTarget 50 decides when a batch runs, and batchTimeout 5 contradicts it; drop batchTimeout',
     );
     expect(errorOf({ latencyTarget: 50, batchTimeout: 0 })).toBeUndefined();
-    expect(errorOf({ latencyTarget: 50, preferredSizes: [8, 16] })).toContain(
-      'latencyTarget 50 decides how many rows a batch has, and preferredSizes 8, 16 contradicts it',
-    );
     expect(errorOf({ latencyTarget: 50, batchCost: { of: () => 1, most: 9 } })).toBeUndefined();
   });
 

@@ -33,10 +33,6 @@ describe('The definition of a sequence', () => {
       'sessions {} has no effect on a sequence, where each call has a state of its own; leave it out',
     ],
     [
-      { preferredSizes: [2] },
-      'preferredSizes [ 2 ] has no effect on a sequence, where a step has as many rows as are present; leave it out',
-    ],
-    [
       { batchCost: { of: (row: string) => row.length, most: 2 } },
       'batchCost { of: [Function: of], most: 2 } has no effect on a sequence, where sequence.maxCost limits what the rows cost; leave it out',
     ],

@@ -45,6 +45,9 @@ function echo(options: Partial<FunctionServingDefinition> = {}): {
 const threeKeys = { batchKeys: ['default', 'b', 'c'], allowedSizes: [2] };
 const keyed = (key: string): Batch => Batch.concatenate([rowsFrom(1, 1)]).withKey(key);
 
+const withKey = (batchSize: number) =>
+  echo({ allowedSizes: [2, 4], batchKeys: [{ key: 'own', batchSize }] }).definition;
+
 describe('allowed sizes', () => {
   const start = useServings();
 
@@ -137,20 +140,20 @@ describe('allowed sizes', () => {
     expect(seen).toMatchObject([{ size: 3, padding: 1, data: [10, -10, 20, -20, 21, -21, 0, 0] }]);
   });
 
-  it('[2.4] [4.7] Each key pads to its own sizes', async () => {
+  it('[2.4] [4.7] Each key pads to the sizes', async () => {
     const { definition, seen } = echo({
       allowedSizes: [4],
-      batchKeys: ['shared', { key: 'own', allowedSizes: [3, 6] }],
+      batchKeys: ['some', 'others'],
     });
     const serving = await start(definition);
 
     const call = (key: string): Promise<unknown> =>
       serving.batchedRun(Batch.concatenate([rowsFrom(1, 2)]).withKey(key));
-    await Promise.all(['shared', 'own'].map(call));
+    await Promise.all(['some', 'others'].map(call));
 
     expect(seen.map(({ key, padding }) => [key, padding])).toEqual([
-      ['shared', 2],
-      ['own', 1],
+      ['some', 2],
+      ['others', 2],
     ]);
   });
 
@@ -230,16 +233,10 @@ describe('allowed sizes', () => {
   });
 
   it('[2.4] [4.7] [1.9] Allowed sizes that contradict the options of a key are refused at boot', () => {
-    const batchSize = 8;
-    const create = (own: object): unknown => {
-      const { definition } = echo({ batchKeys: [{ key: 'own', ...own }] });
-      return createServing({ ...definition, batchSize });
-    };
-
-    expect(() => create({ allowedSizes: [2, 4] })).toThrow(
+    expect(() => createServing(withKey(8))).toThrow(
       'key "own": batchSize 8 is more than the largest of allowedSizes, 4; lower the one or extend the other',
     );
-    expect(() => create({ allowedSizes: [2, 4], batchSize: 4 })).not.toThrow();
+    expect(() => createServing(withKey(4))).not.toThrow();
   });
 });
 
@@ -252,7 +249,7 @@ describe('warm-up', () => {
   it('[2.4] [9.2] Warm-up runs every allowed size of every key once on every partition, with the first row of the example', async () => {
     const { definition, seen } = echo({
       allowedSizes: [1, 3],
-      batchKeys: ['a', { key: 'b', allowedSizes: [2] }],
+      batchKeys: ['a', 'b'],
       partitions: 2,
       warmUp: keysOf('a', 'b'),
     });
@@ -268,7 +265,8 @@ describe('warm-up', () => {
     const expected = [0, 1].flatMap((partition) => [
       { partition, key: 'a', size: 1, padding: 0 },
       { partition, key: 'a', size: 3, padding: 0 },
-      { partition, key: 'b', size: 2, padding: 0 },
+      { partition, key: 'b', size: 1, padding: 0 },
+      { partition, key: 'b', size: 3, padding: 0 },
     ]);
     expect(runs).toHaveLength(expected.length);
     expect(runs).toEqual(expect.arrayContaining(expected));

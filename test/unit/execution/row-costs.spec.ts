@@ -184,15 +184,5 @@ describe('batchCost', () => {
     await expect(start({ allowedSizes: [1, 4] })).rejects.toThrow(
       'allowedSizes 1, 4 adds rows to a batch, which batchCost does not count; leave one of them out',
     );
-    await expect(start({ batchKeys: ['a', { key: 'b', allowedSizes: [2] }] })).rejects.toThrow(
-      'allowedSizes 2 adds rows',
-    );
-  });
-
-  it('[14.5] Preferred sizes above the batch size fail at boot', async () => {
-    await expect(start({ batchSize: 4, preferredSizes: [2, 8] })).rejects.toThrow(
-      'no batch of batchSize 4 can have 8 rows, the largest of preferredSizes; raise the one or ' +
-        'shorten the other',
-    );
   });
 });

@@ -243,7 +243,7 @@ describe('overrideServing', () => {
       partitions: true,
       allowedSizes: [2, 8],
       batchSize: undefined,
-      batchKeys: ['default', { key: 'long', allowedSizes: [4] }],
+      batchKeys: ['default', 'long'],
       warmUp: ['example'],
     });
     const script = BatchScript.of(compiled);

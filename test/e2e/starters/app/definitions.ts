@@ -4,7 +4,6 @@ import {
   defineServing,
   DONE,
   last,
-  lengthBuckets,
   type SequenceModel,
   type ServingHandler,
   type ServingService,
@@ -109,5 +108,3 @@ export const sessions = defineServing({
   model: { file: 'vad.onnx', state: { state: 'stateN' } },
   sessions: { idle: 1000 },
 });
-
-export const buckets = lengthBuckets([16, 32]);

@@ -1,0 +1,144 @@
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from '@jest/globals';
+import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/source.js';
+
+/**
+ * How large the house may be. A commit that needs more raises a ceiling and says why; a commit that
+ * makes something smaller lowers it. See CONTRIBUTING.
+ */
+const CEILINGS = {
+  'files of lib': 372,
+  'thousand characters of code in lib': 1045,
+  'files of the core and its Nest module': 181,
+  'thousand characters of code in the core and its Nest module': 549,
+  'thousand words of comments': 57.6,
+  'names that extensions import from the floors below and that are not public': 120,
+  'options of a definition': 34,
+  'places that refuse a definition': 161,
+  'type parameters of defineServing': 13,
+  'files of a warm call of a model': 46,
+  'functions of a warm call of a model': 306,
+  'files of a warm call over TCP, both ends': 80,
+  '"the X of the Y" in 1,000 words': 20.9,
+  '"of which" in 1,000 words': 2.1,
+  '"that of" in 1,000 words': 2.6,
+  '"beside", "at once", "goes on", ", else" in 1,000 words': 2.2,
+} as const;
+
+/** The parts that an application chooses to import, by folder. */
+const EXTENSIONS = [
+  'board',
+  'cli',
+  'distribution',
+  'http',
+  'inference-protocol',
+  'json',
+  'opentelemetry',
+  'partitions/endpoint',
+  'partitions/onnx/download',
+  'protocol',
+  'terminus',
+  'testing',
+];
+
+describe('The house', () => {
+  const measured = measure();
+
+  it.each(namesOf(CEILINGS).map((what) => [CEILINGS[what], what] as const))(
+    'has at most %d %s',
+    (ceiling, what) => {
+      expect(measured[what]).toBeLessThanOrEqual(ceiling);
+    },
+  );
+});
+
+function namesOf<T extends object>(record: T): readonly (keyof T)[] {
+  return Object.keys(record) as (keyof T)[];
+}
+
+function measure(): Record<keyof typeof CEILINGS, number> {
+  const files = sourceFiles();
+  const core = files.filter(({ path }) => extensionOf(path) === undefined);
+  const call = warmCalls();
+  const comments = files.map((file) => file.comments).join('\n');
+  const words = comments.match(/[A-Za-z'’-]{2,}/g)!.length;
+  const rate = (pattern: RegExp): number => (1000 * (comments.match(pattern) ?? []).length) / words;
+  return {
+    'files of lib': files.length,
+    'thousand characters of code in lib': charactersOf(files) / 1000,
+    'files of the core and its Nest module': core.length,
+    'thousand characters of code in the core and its Nest module': charactersOf(core) / 1000,
+    'thousand words of comments': words / 1000,
+    'names that extensions import from the floors below and that are not public':
+      privateNames(files),
+    'options of a definition': optionsOfDefinitions(),
+    'places that refuse a definition': count(files, /new InvalidServingError\(/g),
+    'type parameters of defineServing': typeParameters(files),
+    'files of a warm call of a model': call.ofModel.files,
+    'functions of a warm call of a model': call.ofModel.functions,
+    'files of a warm call over TCP, both ends': call.overTcp.files,
+    '"the X of the Y" in 1,000 words': rate(/\bthe [\w`-]+ of (?:the|a|an|its|their|all|each)\b/gi),
+    '"of which" in 1,000 words': rate(/\b(?:of|to|for|from|in|by|with|at|on) (?:which|whom)\b/gi),
+    '"that of" in 1,000 words': rate(/\b(?:that|those) of\b/gi),
+    '"beside", "at once", "goes on", ", else" in 1,000 words': rate(
+      /\bbeside\b|\bat once\b|\bgo(?:es)? on\b|, else\b/gi,
+    ),
+  };
+}
+
+function extensionOf(path: string): string | undefined {
+  return EXTENSIONS.find((folder) => path.startsWith(`${folder}/`));
+}
+
+function charactersOf(files: readonly SourceFile[]): number {
+  return files.reduce((sum, { characters }) => sum + characters, 0);
+}
+
+function count(files: readonly SourceFile[], pattern: RegExp): number {
+  return files.reduce((sum, { tree }) => sum + (tree.text.match(pattern) ?? []).length, 0);
+}
+
+function privateNames(files: readonly SourceFile[]): number {
+  const index = files.find(({ path }) => path === 'index.ts')!;
+  const published = new Set(importsOf(index).map(([, name]) => name));
+  const used = files
+    .filter(({ path }) => extensionOf(path) !== undefined)
+    .flatMap(importsOf)
+    .filter(([path, name]) => extensionOf(path) === undefined && !published.has(name));
+  return new Set(used.map((each) => each.join())).size;
+}
+
+/** The rows of the tables of the manual: a test holds these to the types. */
+function optionsOfDefinitions(): number {
+  const page = readFileSync(
+    fileURLToPath(new URL('../../docs/options.md', import.meta.url)),
+    'utf8',
+  );
+  const tables = ['ServingOptions', 'FileRunner ModelRunner', 'EndpointRunner'].map(
+    (name) => page.split(`<!-- options: ${name}`)[1]!.split('<!-- end -->')[0]!,
+  );
+  return new Set(tables.join('\n').match(/^\| `\w+`/gm)).size;
+}
+
+function typeParameters(files: readonly SourceFile[]): number {
+  const { tree } = files.find(({ path }) => path === 'definition/serving-definition.ts')!;
+  const [, parameters] = /export function defineServing<([\s\S]*?)>\(/.exec(tree.text)!;
+  return parameters!.match(/^ {2}\w/gm)!.length;
+}
+
+interface Walk {
+  readonly files: number;
+  readonly functions: number;
+}
+
+/** A call in an application of its own, which imports the built package. */
+function warmCalls(): { readonly ofModel: Walk; readonly overTcp: Walk } {
+  const script = fileURLToPath(new URL('../fixtures/house/warm-call.mjs', import.meta.url));
+  const model = fileURLToPath(new URL('../../sample/01-digits/model/digits.onnx', import.meta.url));
+  const output = execFileSync(process.execPath, [script, JSON.stringify({ model })], {
+    encoding: 'utf8',
+  });
+  return JSON.parse(output) as { ofModel: Walk; overTcp: Walk };
+}

@@ -1,7 +1,7 @@
 import { type INestApplication } from '@nestjs/common';
 import { afterAll, beforeAll, expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { defineServing, ServingModule } from 'nestjs-serving';
@@ -56,7 +56,6 @@ const bench = (...args: string[]) =>
   runCli(['bench', url, '--duration', '300ms', '--header', 'x-api-key: key', ...args]);
 
 it('[21.8] bench measures a running model at each rate', async () => {
-  const plot = join(folder, 'plot.svg');
   const { code, stdout } = await bench(
     '--model',
     'digits',
@@ -64,8 +63,6 @@ it('[21.8] bench measures a running model at each rate', async () => {
     '50,100',
     '--rows',
     '4',
-    '--plot',
-    plot,
     '--json',
   );
 
@@ -77,7 +74,6 @@ it('[21.8] bench measures a running model at each rate', async () => {
   expect(
     loads.filter(({ answered, failed, p50 }) => !(answered > 0 && failed === 0 && p50 > 0)),
   ).toEqual([]);
-  expect(await readFile(plot, 'utf8')).toContain('>p99.9</text>');
 });
 
 it('[21.8] bench finds what the model can do, and measures shares of it', async () => {

@@ -71,7 +71,7 @@ export type { Isolation } from './partitions/worker/worker.partition.js';
 export { TensorJsonInterceptor, type TensorJsonOptions } from './http/tensor-json.interceptor.js';
 export { TensorBody } from './http/tensor-body.decorator.js';
 export { ServingExceptionFilter } from './serving-exception.filter.js';
-export { ServingRpcExceptionFilter } from './serving-rpc-exception.filter.js';
+export { ServingRpcExceptionFilter } from './serving-exception.filter.js';
 export { getServingToken, InjectServing } from './serving.decorator.js';
 export { ServingModule } from './serving.module.js';
 export type { ServingModuleOptions } from './serving.module-definition.js';

@@ -1,9 +1,18 @@
 import { STATUS_CODES } from 'node:http';
-import { type ArgumentsHost, Catch, HttpException, Inject, Logger, Optional } from '@nestjs/common';
+import {
+  type ArgumentsHost,
+  Catch,
+  HttpException,
+  Inject,
+  Logger,
+  Optional,
+  type RpcExceptionFilter,
+} from '@nestjs/common';
 import { type AbstractHttpAdapter, BaseExceptionFilter } from '@nestjs/core';
 import { hasClientLeft } from './context/http-caller.js';
 import { CallCancelledError, isA, ServingError } from './errors.js';
 import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
+import { type Observable, throwError } from 'rxjs';
 
 /** Milliseconds between two lines of one kind. */
 const PAUSE = 1000;
@@ -82,4 +91,34 @@ function quietly(error: ServingError): HttpException {
   const { statusCode, expose } = error;
   const message = expose ? error.message : (STATUS_CODES[statusCode] ?? STATUS_CODES[500]!);
   return new HttpException({ statusCode, message }, statusCode, { cause: error });
+}
+
+/**
+ * Answers a failed RPC call with the name, code, status and `retryAfter` of its ServingError, where
+ * Nest answers "Internal server error". The message is included only if the caller is at fault, as
+ * over HTTP; other messages are logged, those of refusals at most once a second for each kind.
+ */
+@Catch(ServingError)
+export class ServingRpcExceptionFilter implements RpcExceptionFilter<ServingError> {
+  private readonly logger = new Logger(ServingRpcExceptionFilter.name);
+  private readonly refusals = new RefusalLog();
+
+  catch(error: ServingError): Observable<never> {
+    if (RefusalLog.takes(error)) {
+      this.refusals.add(error);
+    } else {
+      this.logger.error(error);
+    }
+    return throwError(() => clientErrorOf(error));
+  }
+}
+
+/**
+ * The error as clients may read it: with its message if the client is at fault, else with the text
+ * of its status.
+ */
+export function clientErrorOf(error: ServingError): ReturnType<ServingError['toJSON']> {
+  return error.expose
+    ? error.toJSON()
+    : { ...error.toJSON(), message: STATUS_CODES[error.statusCode] ?? STATUS_CODES[500]! };
 }

@@ -7,13 +7,12 @@ import {
   type Provider,
   type Type,
 } from '@nestjs/common';
-import { ApplicationConfig, DiscoveryModule } from '@nestjs/core';
+import { ApplicationConfig, DiscoveryModule, ModuleRef } from '@nestjs/core';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { registerRequestContext } from './context/request-context.interceptor.js';
-import { enterCopy, providersOfOtherCopies } from './copies.js';
+import { enterCopy, providersOfOtherCopies, hintOfCopies } from './copies.js';
 import { checkOptions } from './definition/option-rules.js';
 import { InvalidServingError } from './errors.js';
-import { FEATURE_NAMES, ServingFeatureModule } from './serving-feature.module.js';
 import { getServingToken } from './serving.decorator.js';
 import {
   ASYNC_OPTIONS_TYPE,
@@ -133,4 +132,25 @@ function withCore(
       ...ofOthers.map(({ provide }) => provide),
     ],
   };
+}
+
+/** The names of the servings of one `forFeature`. */
+const FEATURE_NAMES = Symbol('names of feature servings');
+
+/** The module of `ServingModule.forFeature`. Only with `forRoot` are its servings called. */
+@Module({})
+class ServingFeatureModule {
+  constructor(moduleRef: ModuleRef, @Inject(FEATURE_NAMES) names: readonly string[]) {
+    try {
+      // Not injected, since a ServingModule need not be global.
+      moduleRef.get(ServingRegistry, { strict: false });
+    } catch (cause) {
+      throw new InvalidServingError(
+        `ServingModule.forFeature registers [${names.join(', ')}], and the application has no ` +
+          `ServingModule.forRoot(); import ServingModule.forRoot() in the root module` +
+          hintOfCopies(),
+        { cause },
+      );
+    }
+  }
 }

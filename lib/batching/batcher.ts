@@ -5,8 +5,7 @@ import { type BatchCost, costOf } from './budget.js';
 import type { QueueOrder } from './priority-queue.js';
 import { type TargetLoad, Pool, type Target } from './pool.js';
 import { type Lane, type Limits, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
-import { CostedWindow } from './costed-window.js';
-import { OpenWindow, windowsBy } from './windows.js';
+import { CostedWindow, OpenWindow, windowsBy } from './windows.js';
 import { outsideCallContext } from '../context/caller-context.js';
 import { type CloseReason, ReadyQueue, type Window } from './ready-queue.js';
 

@@ -1,9 +1,8 @@
 import { type Budget, Fill, loadOf } from './budget.js';
 import { costClassOf } from './cost-classes.js';
 import { CostedLevel } from './costed-level.js';
-import type { LaneRows } from './lane-rows.js';
+import type { LaneRows, Part, QueuedRequest } from './queued-request.js';
 import type { QueueOrder } from './priority-queue.js';
-import type { Part, QueuedRequest } from './queued-request.js';
 import type { CostedRow } from './tenant-rows.js';
 
 /** The number of stale requests below which a search is not worth its cost. */

@@ -1,6 +1,5 @@
 import { FairQueue } from './fair-queue.js';
-import type { LaneRows } from './lane-rows.js';
-import type { Part, QueuedRequest } from './queued-request.js';
+import type { LaneRows, Part, QueuedRequest } from './queued-request.js';
 
 /** How rows are ordered. */
 export interface QueueOrder {

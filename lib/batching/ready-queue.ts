@@ -1,9 +1,15 @@
 import { Heap } from 'heap-js';
 import type { Budget } from './budget.js';
 import { CostedRows } from './costed-rows.js';
-import type { LaneRows } from './lane-rows.js';
+import {
+  type LaneRows,
+  isWanted,
+  type Lane,
+  type Part,
+  type QueuedRequest,
+  sizeOf,
+} from './queued-request.js';
 import { PriorityQueue, type QueueOrder } from './priority-queue.js';
-import { isWanted, type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
 
 /** Why a window closed or a batch was taken. */
 export type CloseReason =

@@ -33,3 +33,62 @@ export class CliOutput {
     return this.hasColors ? styleText(style, text) : text;
   }
 }
+
+/** Lines of a table; numbers, and texts that begin with one, are right-aligned. */
+export function tableOf(header: readonly string[], rows: readonly (readonly string[])[]): string {
+  const widths = header.map((name, column) =>
+    Math.max(name.length, ...rows.map((row) => row[column]?.length ?? 0)),
+  );
+  const isNumeric = header.map((_, column) =>
+    rows.every((row) => /^[\d-]/.test(row[column] ?? '')),
+  );
+  const line = (cells: readonly string[]): string =>
+    cells
+      .map((cell, column) =>
+        isNumeric[column] ? cell.padStart(widths[column]!) : cell.padEnd(widths[column]!),
+      )
+      .join('  ')
+      .trimEnd();
+  return [line(header), ...rows.map(line)].join('\n');
+}
+
+/** Three digits of a number: `1234`, `12.3`, `0.123`. */
+export function shortNumber(value: number): string {
+  return value >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
+}
+
+/** A bar on one line of a terminal; elsewhere it writes nothing. */
+export class ProgressBar {
+  private done = 0;
+
+  /** @param stream standard error, so that results can be piped */
+  constructor(
+    private readonly total: number,
+    private readonly isShown: boolean,
+    private readonly stream: NodeJS.WriteStream = process.stderr,
+  ) {}
+
+  /** One step of the total is done; the next is described. */
+  step(description: string): void {
+    this.show(description);
+    this.done = Math.min(this.done + 1, this.total);
+  }
+
+  /** Removes the bar. */
+  end(): void {
+    if (this.isShown) {
+      this.stream.write('\r\u001B[K');
+    }
+  }
+
+  private show(description: string): void {
+    if (!this.isShown) {
+      return;
+    }
+    const width = 30;
+    const full = Math.round((width * this.done) / this.total);
+    const bar = '█'.repeat(full) + '░'.repeat(width - full);
+    const line = `${bar} ${description}`;
+    this.stream.write(`\r\u001B[K${line.slice(0, (this.stream.columns || 80) - 1)}`);
+  }
+}

@@ -5,7 +5,7 @@ import { messageOf } from '../errors.js';
 import type { ReplyCacheOptions } from '../definition/serving-definition.js';
 import { isTensor, type Tensor, tensorOf } from '../batch/tensor.js';
 import { deepCopy, copyLeaf } from '../batch/deep-copy.js';
-import { cacheKeyOf, type VersionIdentity } from './call-identity.js';
+import { cacheKeyOf, type VersionIdentity } from './shared-calls.js';
 
 /** A store of replies: the part of a cache manager that is used. */
 export interface ReplyStore {

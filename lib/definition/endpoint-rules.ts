@@ -8,6 +8,8 @@ import type {
 } from '../partitions/endpoint/endpoint-options.js';
 import { checkOptions, groupOf, isRecord, type Rule, type Rules, whole } from './option-rules.js';
 import type { EndpointRunner, ModelRunner, ServingOptions } from './serving-definition.js';
+import type { ModelSignature } from '../partitions/onnx/model-signature.js';
+import type { ResolvedServing } from './resolved-serving.js';
 
 /** Batches on the way to an endpoint and in it: one is sent while the other runs. */
 const DEFAULT_CONCURRENCY = 2;
@@ -135,4 +137,22 @@ function targetOf(url: string): string | undefined {
 
 function isList(value: EndpointRunner['endpoint']): value is readonly (string | EndpointOptions)[] {
   return Array.isArray(value);
+}
+
+/** @throws InvalidServingError for batches larger than the server of the model takes */
+export function checkMostRows(
+  { name, keys }: Pick<ResolvedServing, 'name' | 'keys'>,
+  { mostRows = Infinity }: Pick<ModelSignature, 'mostRows'>,
+): void {
+  for (const [key, { runSize, allowedSizes = [] }] of keys) {
+    // Without a size of its own, a serving takes that of the server.
+    const given = runSize === Infinity ? [] : [runSize];
+    const largest = Math.max(0, ...given, ...allowedSizes);
+    if (largest > mostRows) {
+      throw new InvalidServingError(
+        `Serving "${name}", key "${key}": batches of ${largest} rows are more than the ` +
+          `max_batch_size of the model on its server, ${mostRows}; lower batchSize or allowedSizes`,
+      );
+    }
+  }
 }

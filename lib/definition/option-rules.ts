@@ -1,6 +1,5 @@
 import { InvalidServingError } from '../errors.js';
-import { closestName } from './closest-name.js';
-import { formatValue } from '../format.js';
+import { closestName, formatValue } from '../format.js';
 
 /** The allowed values of an option. */
 export interface Rule {

@@ -11,7 +11,7 @@ import type { OutputAxes, RowTemplate } from './row-template.js';
 import type { BatchCostOptions } from './batch-cost.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
 import type { EndpointModel, EndpointOptions } from '../partitions/endpoint/endpoint-options.js';
-import type { RunnerFactory } from '../partitions/factory.partition.js';
+import type { RunnerFactory } from '../partitions/engine.js';
 
 /** The result of `preprocess`. */
 export interface PreprocessResult<Info = unknown> {

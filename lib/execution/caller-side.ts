@@ -1,16 +1,18 @@
-import { RowReader } from '../batch/row-reader.js';
+import { RowReader, Batch, DEFAULT_KEY } from '../batch/batch.js';
 import type { BatchAxes } from '../batch/template.js';
 import type { CallMetadata, StreamEvent } from '../definition/reply.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 import { type ResolvedCallOptions, Waits } from './resolved-call-options.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
-import { Batch, DEFAULT_KEY } from '../batch/batch.js';
 import { flatten, read } from '../batch/container.js';
 import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { isThenable } from '../partitions/function.partition.js';
 import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
 import type { PostprocessContext, PreprocessResult } from '../definition/serving-definition.js';
+import type { Counters } from '../events/event-hub.js';
+import { withoutErrors } from './output-rows.js';
+import type { ReplyEnd } from './reply-request.js';
 
 /**
  * The caller's half of a call: `preprocess` before its rows run, `postprocess` after. A caller
@@ -288,3 +290,36 @@ function resultIn(result: unknown): IteratorResult<unknown> {
   }
   return result as IteratorResult<unknown>;
 }
+
+/** Ends calls whose answer is the output itself, and counts them. */
+export class AnswerEnd implements ReplyEnd<unknown> {
+  constructor(
+    private readonly counters: Counters,
+    /** The input was one plain value, so the answer is its one result. */
+    readonly single: boolean,
+    readonly isLent = false,
+  ) {}
+
+  answer(output: BatchOutput): unknown {
+    const answer = unwrap(this, withoutErrors(output));
+    this.counters.answered++;
+    return answer;
+  }
+
+  failed(error: unknown, { signal }: ResolvedCallOptions): void {
+    this.counters.ended({ error }, signal);
+  }
+}
+
+/** The output of a call, and the metadata of its batches. */
+export interface CallOutput {
+  readonly output: BatchOutput;
+  readonly said: CallMetadata;
+}
+
+/** Ends the rows of a call whose answer is made in further steps, which count it. */
+export const outputEnd: ReplyEnd<CallOutput> = {
+  isLent: false,
+  answer: (output, said) => ({ output: withoutErrors(output), said }),
+  failed: () => {},
+};

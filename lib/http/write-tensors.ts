@@ -2,7 +2,7 @@ import type { Tensor } from 'onnxruntime-common';
 import { isTensor } from '../batch/tensor.js';
 import { InvalidOutputError, messageOf } from '../errors.js';
 import { type Elements, elementByType, typeByArray } from '../json/element-types.js';
-import type { Json } from '../json/json.js';
+import type { Json } from '../json/read-json.js';
 import { tensorToJson, type TensorForm, writeTensor } from '../json/json-tensor.js';
 
 /**

@@ -1,7 +1,7 @@
 import { ConfigurableModuleBuilder, Module, type Provider } from '@nestjs/common';
 import { ApplicationConfig, HttpAdapterHost, ModuleRef, ModulesContainer } from '@nestjs/core';
 import { GrpcDoor } from './grpc/grpc-door.js';
-import { GrpcTenants } from './grpc/grpc-tenants.js';
+import { GrpcTenants } from './grpc/grpc-caller.js';
 import { ProtocolCalls } from './grpc/protocol-calls.js';
 import { HealthController } from './http/health.controller.js';
 import { InferenceController } from './http/inference.controller.js';

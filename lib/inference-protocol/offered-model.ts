@@ -3,8 +3,7 @@ import { DEFAULT_VERSION } from '../definition/option-rules.js';
 import type { ServingSignature, TensorSignature } from '../definition/serving-signature.js';
 import { datatypeOf } from '../json/json-tensor.js';
 import { LocalServing } from '../serving/local-serving.js';
-import type { ServingProfile } from '../serving/serving-profile.js';
-import { healthOf, type Serving } from '../serving/serving.js';
+import { type ServingProfile, healthOf, type Serving } from '../serving/serving.js';
 import { isColumn, parsePort, type Port } from './declared-port.js';
 import type { DeclaredTensors, Offer } from './options.js';
 

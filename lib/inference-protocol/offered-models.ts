@@ -3,9 +3,8 @@ import {
   NotImplementedException,
   ServiceUnavailableException,
 } from '@nestjs/common';
-import { closestName } from '../definition/closest-name.js';
+import { closestName, formatValue } from '../format.js';
 import { InvalidServingError, isServingError, UnknownServingError } from '../errors.js';
-import { formatValue } from '../format.js';
 import type { Serving } from '../serving/serving.js';
 import { OfferedModel } from './offered-model.js';
 import { type ResolvedProtocol, withName } from './options.js';

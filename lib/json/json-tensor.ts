@@ -18,7 +18,7 @@ import {
   numberOfFloat16,
 } from './element-types.js';
 import { numberOfWord, wordOfNumber } from './number-words.js';
-import type { Json } from './json.js';
+import type { Json } from './read-json.js';
 import type { ReadContext } from './read-context.js';
 
 /**

@@ -116,3 +116,7 @@ function readNumber(content: unknown, context: ReadContext): number {
 function isRecord(value: object): boolean {
   return Object.prototype.toString.call(value) === '[object Object]';
 }
+
+/** A value that JSON has a form for. */
+export type Json =
+  null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };

@@ -1,14 +1,13 @@
 import { fileURLToPath } from 'node:url';
 import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
-import { openFactory, type RunnerFactory } from './factory.partition.js';
 import {
   HandlerPartition,
   type SequenceHandler,
   type ServingHandler,
   type ServingKind,
 } from './handler.partition.js';
-import type { Fetching } from './onnx/download/fetching.js';
+import type { Fetching } from './onnx/download/progress.js';
 import { digestOf } from './onnx/file-pieces.js';
 import type { ModelSignature } from './onnx/model-signature.js';
 import type { Partition } from './partition.js';
@@ -16,8 +15,10 @@ import { openWorkers } from './worker/open-workers.js';
 import type { Supervision } from './worker/supervised.partition.js';
 import type { Isolation } from './worker/worker.partition.js';
 import type { SessionProviders } from './worker/worker-protocol.js';
-import type { PartitionOptions } from './batch-function.js';
-import type { SequenceLimits } from './sequence/sequence-model.js';
+import type { PartitionOptions, BatchFunction, BatchFunctionContext } from './batch-function.js';
+import type { SequenceLimits, AnySequenceModel } from './sequence/sequence-model.js';
+import { FunctionPartition } from './function.partition.js';
+import { SequencePartition } from './sequence/sequence.partition.js';
 
 /** The partitions of a serving, open. */
 export interface OpenedEngine {
@@ -152,4 +153,28 @@ export function fileEngine(file: string, isolation: Isolation, limits?: Sequence
 /** Each row of `run` has the partition for itself. */
 function limitsFor(kind: ServingKind, limits?: SequenceLimits): SequenceLimits | undefined {
   return limits && kind === 'inline' ? { ...limits, places: 1 } : limits;
+}
+
+/** What runs rows: in batches, or in a serving of sequences step by step. */
+type Runner = BatchFunction | AnySequenceModel;
+
+/**
+ * Builds the batch function or the sequence model of one partition and key; called once for each
+ * when the serving starts.
+ */
+export type RunnerFactory = (site: BatchFunctionContext) => Runner | Promise<Runner>;
+
+/** A partition in this thread, with what the factory builds for the declared keys. */
+export async function openFactory(
+  factory: RunnerFactory,
+  index: number,
+  options: PartitionOptions,
+  keys: readonly string[],
+  sequence: SequenceLimits | undefined,
+): Promise<FunctionPartition | SequencePartition> {
+  const partition = sequence
+    ? new SequencePartition(factory, index, options, sequence)
+    : new FunctionPartition(factory, index, options);
+  await partition.declare(keys);
+  return partition;
 }

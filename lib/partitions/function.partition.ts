@@ -10,10 +10,9 @@ import {
   isError,
 } from '../errors.js';
 import { formatValue } from '../format.js';
-import { inSessions } from './in-sessions.js';
+import { inSessions, SessionStates } from './session-states.js';
 import { type Partition, type PartitionResult, STEPPED } from './partition.js';
 import { PerKey } from './per-key.js';
-import { SessionStates } from './session-states.js';
 import {
   type BatchFunction,
   type BatchFunctionContext,

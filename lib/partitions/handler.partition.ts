@@ -2,16 +2,15 @@ import type { Batch } from '../batch/batch.js';
 import { InvalidOutputError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { loadForBatch, resultOf, settleResult } from './function.partition.js';
-import { inSessions } from './in-sessions.js';
+import { inSessions, SessionStates } from './session-states.js';
 import { type Partition, type PartitionResult, STEPPED } from './partition.js';
 import type { AnySequenceModel } from './sequence/sequence-model.js';
-import { SessionStates } from './session-states.js';
-import {
-  type BatchContext,
-  type BatchInfo,
-  type BatchResult,
-  type PartitionOptions,
-  type BatchListener,
+import type {
+  BatchContext,
+  BatchInfo,
+  BatchResult,
+  PartitionOptions,
+  BatchListener,
 } from './batch-function.js';
 
 /** Which calls a partition serves: `inline` those of `run()`, `batched` those of `batchedRun()`. */

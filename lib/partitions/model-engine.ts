@@ -1,14 +1,17 @@
 import type { Engine, OpenedEngine, Surroundings } from './engine.js';
-import { ModelPartition } from './model.partition.js';
 import { BlockingWatch } from './onnx/blocking-watch.js';
 import type { DeclaredPorts } from './onnx/model-signature.js';
 import { hashOf } from './onnx/model-content.js';
-import { type ModelPlace, ModelSource } from './onnx/model-source.js';
-import { SharedModel } from './onnx/shared-model.js';
+import { type ModelPlace, ModelSource, SharedModel } from './onnx/model-source.js';
 import { openWorkers } from './worker/open-workers.js';
 import type { Supervision } from './worker/supervised.partition.js';
 import type { Isolation } from './worker/worker.partition.js';
 import type { ModelTask } from './worker/worker-protocol.js';
+import type { Batch } from '../batch/batch.js';
+import type { BatchInfo, BatchListener } from './batch-function.js';
+import { feedsOf } from './onnx/model-ports.js';
+import type { OnnxModel } from './onnx/onnx-model.js';
+import type { Partition, PartitionResult, PartitionStatus } from './partition.js';
 
 /** Opens the sessions of a model. */
 type OpenModel = (
@@ -75,4 +78,38 @@ function whileLoading(opening: Promise<OpenedEngine>): Promise<OpenedEngine> {
 /** Resolves when no model is loading: an exit meanwhile aborts the process, without its code. */
 export async function modelsLoaded(): Promise<void> {
   await Promise.allSettled(loading);
+}
+
+/** An ONNX model in the application's own thread, whose event loop each run holds. */
+class ModelPartition implements Partition {
+  readonly prefetch = 0;
+
+  constructor(
+    private readonly model: OnnxModel,
+    private readonly release: () => Promise<void>,
+  ) {}
+
+  get status(): PartitionStatus {
+    return { state: 'up', restarts: 0, provider: this.model.loaded.providers.inUse };
+  }
+
+  async run(
+    batch: Batch,
+    { hooks, sessions }: BatchInfo,
+    listener: BatchListener,
+  ): Promise<PartitionResult> {
+    const { model } = this;
+    const feeds = feedsOf(batch.gather(), model.loaded.signature.inputs);
+    const onHook = (name: string, value: unknown): void => listener.hook(name, value);
+    const reply = await model.run(feeds, hooks, onHook, sessions);
+    return { output: model.reply.of(reply), own: true };
+  }
+
+  endSessions(ids: readonly number[]): void {
+    this.model.endSessions(ids);
+  }
+
+  close(): Promise<void> {
+    return this.release();
+  }
 }

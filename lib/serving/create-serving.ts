@@ -20,7 +20,7 @@ import {
   resolveDefinition,
 } from '../definition/resolve-definition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
-import { changedDefinition, type VersionPlan } from './version-plan.js';
+import { changedDefinition, type VersionPlan } from './version-loader.js';
 import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
 import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';
 

@@ -7,14 +7,13 @@ import { Lanes } from '../execution/lanes.js';
 import { type ResolvedCallOptions, Waits } from '../execution/resolved-call-options.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import type { PartitionStatus } from '../partitions/partition.js';
-import { stampOf } from './file-change.js';
+import { stampOf } from './file-watch.js';
 import { LocalSessions } from './local-sessions.js';
 import type { Pipeline } from './pipeline.js';
 import type { VersionRole, VersionStatus } from './serving-version.js';
 import type { Shadow } from './shadow.js';
 import type { Closable } from './shutdown.js';
-import { VersionLoader, type VersionParts } from './version-loader.js';
-import type { VersionPlan } from './version-plan.js';
+import { VersionLoader, type VersionParts, type VersionPlan } from './version-loader.js';
 
 /** Milliseconds between two looks whether the calls of a version have ended. */
 const DRAIN_INTERVAL = 20;

@@ -31,7 +31,7 @@ import { Shutdown } from './shutdown.js';
 import { LoadedVersion } from './loaded-version.js';
 import { Reloads } from './reloads.js';
 import type { ReloadOptions, ServingVersion, VersionStatus } from './serving-version.js';
-import type { VersionPlan } from './version-plan.js';
+import type { VersionPlan } from './version-loader.js';
 import { Versions } from './versions.js';
 import type { Pipeline } from './pipeline.js';
 import type { OrderedSession } from '../sessions/ordered-session.js';
@@ -43,8 +43,8 @@ import {
   type ServingState,
   type TargetStatus,
   withoutSessions,
+  type ServingProfile,
 } from './serving.js';
-import type { ServingProfile } from './serving-profile.js';
 import { bootLine } from './boot-line.js';
 import type { ServingSignature } from '../definition/serving-signature.js';
 import type { CallMode, ServingEvent } from '../events/serving-event.js';

@@ -6,10 +6,16 @@ import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.
 import { CallRecorder, countRefusal } from '../events/call-recorder.js';
 import type { EventHub } from '../events/event-hub.js';
 import type { CallMode } from '../events/serving-event.js';
-import { AnswerEnd, type CallOutput, outputEnd } from '../execution/answer-end.js';
+import {
+  AnswerEnd,
+  type CallOutput,
+  outputEnd,
+  type Call,
+  CallerSide,
+  dropCall,
+} from '../execution/caller-side.js';
 import { BatchRunner } from '../execution/batch-runner.js';
 import { InvalidInputError } from '../errors.js';
-import { type Call, CallerSide, dropCall } from '../execution/caller-side.js';
 import { type CallContext, Intake } from '../execution/intake.js';
 import type { Lanes } from '../execution/lanes.js';
 import { releaseOutput } from '../execution/output-rows.js';

@@ -6,7 +6,7 @@ import type { ResolvedServing } from '../definition/resolved-serving.js';
 import { FileWatch } from './file-watch.js';
 import type { LoadedVersion } from './loaded-version.js';
 import type { ReloadOptions, ServingVersion } from './serving-version.js';
-import type { VersionPlan } from './version-plan.js';
+import type { VersionPlan } from './version-loader.js';
 import type { Versions } from './versions.js';
 
 /** Loads versions of a serving at run time, one after the other. */

@@ -11,6 +11,7 @@ import type { ServingSignature } from '../definition/serving-signature.js';
 import type { ClusterNode } from './cluster-node.js';
 import type { ReloadOptions, ServingVersion, VersionStatus } from './serving-version.js';
 import type { ServingOptions } from '../definition/serving-definition.js';
+import type { ResolvedServing } from '../definition/resolved-serving.js';
 
 /** `ready` from the time when every partition is loaded and warm until shutdown begins. */
 export type ServingState = 'stopped' | 'starting' | 'ready' | 'closing' | 'closed';
@@ -333,4 +334,25 @@ export interface ServingRouter {
   nodes(): readonly ClusterNode[];
   /** Resolves when the calls of other nodes are answered, or at the limit of shutdown. */
   answered(): Promise<void>;
+}
+
+/** The facts of a serving that a protocol states to its clients. */
+export interface ServingProfile {
+  readonly runner: ResolvedServing['runner'];
+  /** The rows of a full batch. */
+  readonly batchSize: number;
+  /** Milliseconds that a batch waits for more rows. */
+  readonly batchTimeout: number;
+  /** The largest number of rows of a call. */
+  readonly maxRowsPerCall: number;
+  /** Milliseconds after which a session ends; undefined without sessions. */
+  readonly sessionIdle: number | undefined;
+  /** Whether replies are kept for calls with the same input. */
+  readonly hasCache: boolean;
+  /** Whether its rows run step by step. */
+  readonly isSequence: boolean;
+  /** Whether `preprocess` makes the rows, so that callers pass something else. */
+  readonly shapesInput: boolean;
+  /** Whether `postprocess` makes the reply. */
+  readonly shapesOutput: boolean;
 }

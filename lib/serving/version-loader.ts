@@ -1,7 +1,7 @@
 import { Logger } from '@nestjs/common';
 import { checkFixedBatch } from '../definition/batch-cost.js';
-import { checkMostRows } from '../definition/most-rows.js';
-import type { Callbacks } from '../definition/resolved-serving.js';
+import { checkMostRows, isEndpoint, isModel } from '../definition/endpoint-rules.js';
+import type { Callbacks, ResolvedServing } from '../definition/resolved-serving.js';
 import {
   differenceOf,
   type ServingSignature,
@@ -19,13 +19,15 @@ import {
 } from '../errors.js';
 import type { EventHub } from '../events/event-hub.js';
 import type { Lanes } from '../execution/lanes.js';
-import type { OpenedEngine } from '../partitions/engine.js';
+import type { OpenedEngine, Engine } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { modelsLoaded } from '../partitions/model-engine.js';
 import { warningsOf } from '../partitions/onnx/model-signature.js';
 import { Pipeline } from './pipeline.js';
-import type { VersionPlan } from './version-plan.js';
 import { watchedPartitions } from './watched-partitions.js';
+import { isWatchable, modelOptionsOf } from '../definition/resolve-definition.js';
+import type { ServingDefinition } from '../definition/serving-definition.js';
+import type { ReloadOptions } from './serving-version.js';
 
 /** The version that another is to replace: the label, and the tensors of its calls. */
 interface VersionCalls {
@@ -224,4 +226,41 @@ export class VersionLoader {
     const identity = { serving: name, label: runner === 'model' ? undefined : version, content };
     return new SharedCalls(name, sharing, new ReplyCache(store, sharing.cache, identity));
   }
+}
+
+/** What a version loads, and how a later version differs from it. */
+export interface VersionPlan {
+  readonly options: ResolvedServing;
+  readonly engine: Engine;
+  /**
+   * The plan of a version that takes its place; undefined for what cannot be loaded again.
+   *
+   * @throws InvalidServingError for a model that the serving cannot have
+   */
+  readonly next?: ((change: VersionChange) => VersionPlan) | undefined;
+}
+
+/** The difference of a version to the one before. */
+type VersionChange = Pick<ReloadOptions, 'model'> & { readonly version: string };
+
+/** The definition with the model and label of another version. */
+export function changedDefinition(
+  definition: ServingDefinition,
+  { model, version }: VersionChange,
+): ServingDefinition {
+  // Further versions are those of the first one.
+  const own = isModel(definition) ? { ...definition, versions: {}, version } : definition;
+  if (model === undefined) {
+    return { ...own, version };
+  }
+  if (!isModel(own)) {
+    const advice = isEndpoint(own)
+      ? "runs the model of a server; name another version of it: reload({ version: '2' })"
+      : 'runs no model, so reload() cannot give it another; reload() without a model loads its file again';
+    throw new InvalidServingError(`Serving "${definition.name}" ${advice}`);
+  }
+  // The hash is that of the other file.
+  const { sha256: _sha256, ...kept } = modelOptionsOf(own);
+  const changed = { ...kept, ...modelOptionsOf({ model }) };
+  return { ...own, model: changed, watch: own.watch === true && isWatchable(changed) };
 }

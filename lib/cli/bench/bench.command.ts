@@ -1,6 +1,6 @@
 import { messageOf, ServingError } from '../../errors.js';
-import { closedLoop } from '../load/closed-loop.js';
 import {
+  closedLoop,
   answeredPerSecond,
   isGeneratorLate,
   LATE,
@@ -10,9 +10,7 @@ import {
   percentile,
 } from '../load/open-loop.js';
 import { type GivenShapes, type SampledInput, sampleRows } from '../load/sample-rows.js';
-import type { CliOutput } from '../output.js';
-import { ProgressBar } from '../progress-bar.js';
-import { shortNumber, tableOf } from '../table.js';
+import { type CliOutput, shortNumber, tableOf, ProgressBar } from '../output.js';
 import { ProtocolClient } from './protocol-client.js';
 
 /** The options of `bench`; times are milliseconds. */

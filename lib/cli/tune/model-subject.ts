@@ -1,7 +1,6 @@
 import { createServing } from '../../serving/create-serving.js';
 import type { Inspection } from '../inspect/inspection.js';
-import { closedLoop } from '../load/closed-loop.js';
-import { openLoop } from '../load/open-loop.js';
+import { closedLoop, openLoop } from '../load/open-loop.js';
 import { type GivenShapes, sampleRows } from '../load/sample-rows.js';
 import type { Subject } from './search.js';
 import type { Setting } from './settings.js';

@@ -10,13 +10,10 @@ import {
   percentile,
 } from '../load/open-loop.js';
 import type { GivenShapes } from '../load/sample-rows.js';
-import type { CliOutput } from '../output.js';
-import { ProgressBar } from '../progress-bar.js';
-import { shortNumber, tableOf } from '../table.js';
-import { tunedDefinition } from './tuned-definition.js';
+import { type CliOutput, shortNumber, tableOf, ProgressBar } from '../output.js';
+import { tunedDefinition, branchesFor, describeSetting, type Setting } from './settings.js';
 import { definitionOf, openModelSubject } from './model-subject.js';
 import { keepsTarget, rateOf, recommended, searchBranch, type Trial } from './search.js';
-import { branchesFor, describeSetting, type Setting } from './settings.js';
 
 /** The options of `tune`; times are milliseconds. */
 export interface TuneOptions {

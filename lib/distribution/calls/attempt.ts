@@ -17,7 +17,7 @@ import {
   SendWindow,
   type FlowControlOptions,
 } from './flow-control.js';
-import type { Method } from './exported-serving.js';
+import type { Method } from './exported-servings.js';
 import type { Message, Messenger } from '../wire/messenger.js';
 import { type Address, NodeGoneError } from '../transport.js';
 import { SentHeader } from '../wire/header.js';

@@ -3,8 +3,10 @@ import { healthOf, type Serving, type RemotePreprocess } from '../../serving/ser
 import { LocalServing } from '../../serving/local-serving.js';
 import type { ServingStatus } from '../../serving/cluster-node.js';
 import { LONGEST_NAME } from '../membership/node-info.js';
-import type { ExportedServing } from './exported-serving.js';
 import { RemoteServing } from './remote-serving.js';
+import type { StreamOptions } from '../../context/call-options.js';
+import type { StreamEvent } from '../../definition/reply.js';
+import type { InternalCallOptions } from '../../execution/resolved-call-options.js';
 
 /** Weight of the newest batch in the moving average. */
 const NEWEST = 0.1;
@@ -106,4 +108,39 @@ function isExported(serving: Serving): boolean {
   return serving instanceof LocalServing
     ? serving.distribution.enabled
     : !(serving instanceof RemoteServing);
+}
+
+/** A serving of this node that other nodes may call. */
+export interface ExportedServing {
+  readonly serving: Serving;
+  readonly postprocess: ((output: unknown) => unknown) | undefined;
+}
+
+/** The methods that other nodes may call. */
+export type Method = 'batchedRun' | 'run' | 'stream';
+
+/** The output of a call, as it is sent. */
+export function outputOf(
+  { serving, postprocess }: ExportedServing,
+  method: Exclude<Method, 'stream'>,
+  input: unknown,
+  options: InternalCallOptions,
+): Promise<unknown> {
+  const output =
+    method === 'run' ? serving.run(input, options) : serving.batchedRun(input, options);
+  return postprocess ? output.then(postprocess) : output;
+}
+
+/** The events of a streamed call, as they are sent. */
+export async function* eventsOf(
+  { serving, postprocess }: ExportedServing,
+  input: unknown,
+  options: StreamOptions<string>,
+): AsyncGenerator<unknown, void> {
+  const events: AsyncIterable<StreamEvent<unknown, string>> = serving.stream(input, options);
+  for await (const event of events) {
+    yield 'output' in event && postprocess
+      ? { ...event, output: await postprocess(event.output) }
+      : event;
+  }
 }

@@ -20,7 +20,7 @@ import {
   SendWindow,
   type FlowControlOptions,
 } from './flow-control.js';
-import { eventsOf, type ExportedServing, outputOf } from './exported-serving.js';
+import { eventsOf, type ExportedServing, outputOf } from './exported-servings.js';
 import type { Address } from '../transport.js';
 import type { Message, Messenger } from '../wire/messenger.js';
 import { FrameError, Kind } from '../wire/prelude.js';

@@ -9,7 +9,7 @@ import { formatValue } from '../../format.js';
 import { type MayHaveRun, errorHeader } from './attempt-error.js';
 import { optionalStringIn } from '../wire/record-reader.js';
 import { CallTable } from './call-table.js';
-import type { ExportedServing } from './exported-serving.js';
+import type { ExportedServing } from './exported-servings.js';
 import type { Message, MessageHead, Messenger } from '../wire/messenger.js';
 import { InboundCall } from './inbound-call.js';
 import type { Address } from '../transport.js';

@@ -19,7 +19,7 @@ import type { StreamedOutput, StreamEvent } from '../../definition/reply.js';
 import { ServingStream } from '../../streaming/serving-stream.js';
 import { leave, readOnce, sourceOf } from '../../streaming/source.js';
 import type { RemoteRequest } from './attempt.js';
-import type { Method } from './exported-serving.js';
+import type { Method } from './exported-servings.js';
 import type { Address } from '../transport.js';
 import type { OutboundCalls } from './outbound-calls.js';
 import { RemoteSessionHost } from './remote-session.js';

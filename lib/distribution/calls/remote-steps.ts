@@ -9,7 +9,7 @@ import { formatValue } from '../../format.js';
 import { LocalServing } from '../../serving/local-serving.js';
 import { endedBy } from '../../execution/session-turn.js';
 import type { SessionOptions } from '../../sessions/serving-session.js';
-import type { ExportedServing } from './exported-serving.js';
+import type { ExportedServing } from './exported-servings.js';
 
 /** One step of a session, on its way to the node that has the state. */
 export interface StepMessage {

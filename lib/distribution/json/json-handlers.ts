@@ -9,8 +9,8 @@ import {
   type ExportedServing,
   type Method,
   outputOf,
-} from '../calls/exported-serving.js';
-import type { ExportedServings } from '../calls/exported-servings.js';
+  type ExportedServings,
+} from '../calls/exported-servings.js';
 import type { InboundCalls } from '../calls/inbound-calls.js';
 import type { JsonHandler } from '../transport.js';
 import type { TensorForm } from '../../json/json-tensor.js';

@@ -7,11 +7,10 @@ import {
   type ServingError,
   type WireError,
 } from '../../errors.js';
-import { clientErrorOf } from '../../serving-rpc-exception.filter.js';
+import { clientErrorOf } from '../../serving-exception.filter.js';
 import type { Block } from '../../json/element-types.js';
-import type { Json } from '../../json/json.js';
+import { type Json, isTagOrEscaped } from '../../json/read-json.js';
 import { type TensorForm, writeStrings, writeTensor } from '../../json/json-tensor.js';
-import { isTagOrEscaped } from '../../json/read-json.js';
 import type { WireLimits } from '../wire/limits.js';
 import { bigIntOf } from '../wire/tagged-values.js';
 import { isTag, encodeValue } from '../wire/values.js';

@@ -2,7 +2,7 @@ import { isPlainObject } from '../../batch/container.js';
 import { InvalidInputError, RequestTooLargeError } from '../../errors.js';
 import { truncate, typeName } from '../../format.js';
 import type { Block } from '../../json/element-types.js';
-import type { Json } from '../../json/json.js';
+import type { Json } from '../../json/read-json.js';
 import {
   type TaggedValue,
   tagBigInt,

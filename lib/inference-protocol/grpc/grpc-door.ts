@@ -21,8 +21,7 @@ import { type GrpcPackages, loadGrpc, loadInferenceService } from '../../protoco
 import { errorAnswer } from '../error-answers.js';
 import { InferenceServer } from '../inference-server.js';
 import type { GrpcDoorOptions } from '../options.js';
-import { FailedCall } from './grpc-exception.filter.js';
-import { statusOf } from './grpc-status.js';
+import { FailedCall, statusOf } from './grpc-exception.filter.js';
 import type { StreamCall, UnaryCall } from './grpc-types.js';
 import { ProtocolCalls } from './protocol-calls.js';
 

@@ -2,7 +2,7 @@ import { setMaxListeners } from 'node:events';
 import { InvalidServingError, isA, messageOf, ServingLoadError } from '../../errors.js';
 import type { Engine, OpenedEngine } from '../engine.js';
 import { SupervisedPartition, type Supervision } from '../worker/supervised.partition.js';
-import { AbsentWorker } from './absent.worker.js';
+import { AbsentWorker } from './endpoint.partition.js';
 import { Endpoint, isSameModel } from './endpoint.js';
 import { loadService } from './endpoint-connection.js';
 import { isDown } from './endpoint-errors.js';

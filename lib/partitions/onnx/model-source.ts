@@ -2,12 +2,13 @@ import { stat } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import { messageOf, ServingLoadError } from '../../errors.js';
 import { MAX_BYTES } from '../worker/codec.js';
-import type { Fetching } from './download/fetching.js';
+import type { Fetching } from './download/progress.js';
 import type { RemoteModel } from './download/remote-model.js';
 import { ModelScan, scanOf } from './external-files.js';
 import { digestOf } from './file-pieces.js';
 import type { ModelContent } from './model-content.js';
 import { type UnnamedCopy, unnamedCopy } from './unnamed-copy.js';
+import type { OnnxModel } from './onnx-model.js';
 
 /** The bytes of a model that is kept in memory, and not as a copy on disk. */
 const SMALL = 1 << 20;
@@ -133,4 +134,32 @@ async function digestsOf(paths: readonly string[]): Promise<Map<string, string>>
     digests.set(path, await digestOf(path));
   }
   return digests;
+}
+
+/** One loaded model for several users: opens for the first of them, and closes after the last. */
+export class SharedModel {
+  private opened: Promise<OnnxModel> | undefined;
+  private users = 0;
+
+  /** `open` is only called when the model is not open. */
+  async acquire(open: () => Promise<OnnxModel>): Promise<OnnxModel> {
+    this.users++;
+    const opened = (this.opened ??= open());
+    try {
+      return await opened;
+    } catch (error) {
+      this.users--;
+      // The next user opens it again.
+      this.opened = this.opened === opened ? undefined : this.opened;
+      throw error;
+    }
+  }
+
+  async release(): Promise<void> {
+    const { opened } = this;
+    if (--this.users === 0 && opened) {
+      this.opened = undefined;
+      await (await opened).close();
+    }
+  }
 }

@@ -4,8 +4,7 @@ import type { BatchInfo } from '../batch-function.js';
 import { feedsOf, ModelReply } from '../onnx/model-ports.js';
 import type { ModelSignature } from '../onnx/model-signature.js';
 import { type PartitionResult, STEPPED } from '../partition.js';
-import { packTensors, unpackTensors } from './tensor-transfer.js';
-import { sendRows, unpackOutput } from './transfer.js';
+import { packTensors, unpackTensors, sendRows, unpackOutput } from './transfer.js';
 import type { BatchEnd, Channel } from './worker-protocol.js';
 
 /** Sends batches to a worker, and reads what it returns. */

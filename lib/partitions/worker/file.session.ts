@@ -1,11 +1,17 @@
 import { InvalidServingError } from '../../errors.js';
-import { openFactory, type RunnerFactory } from '../factory.partition.js';
+import { openFactory, type RunnerFactory } from '../engine.js';
 import type { FunctionPartition } from '../function.partition.js';
 import { STEPPED } from '../partition.js';
 import type { SequencePartition } from '../sequence/sequence.partition.js';
 import { packOutput, unpackRows } from './transfer.js';
-import type { BatchEnd, FileTask, Loaded, RowsRequest } from './worker-protocol.js';
-import type { Listen, WorkerSession } from './worker-session.js';
+import type {
+  BatchEnd,
+  FileTask,
+  Loaded,
+  RowsRequest,
+  Listen,
+  WorkerSession,
+} from './worker-protocol.js';
 
 /** The batch functions of a module file in a worker. */
 export class FileSession implements WorkerSession {

@@ -1,7 +1,13 @@
 import { type OnnxModel, openModel } from '../onnx/onnx-model.js';
-import { packTensors, unpackTensors } from './tensor-transfer.js';
-import type { BatchEnd, FeedsRequest, Loaded, ModelTask } from './worker-protocol.js';
-import type { Listen, WorkerSession } from './worker-session.js';
+import { packTensors, unpackTensors } from './transfer.js';
+import type {
+  BatchEnd,
+  FeedsRequest,
+  Loaded,
+  ModelTask,
+  Listen,
+  WorkerSession,
+} from './worker-protocol.js';
 
 /** An ONNX model in a worker. */
 export class ModelSession implements WorkerSession {

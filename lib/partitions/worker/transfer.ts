@@ -10,7 +10,13 @@ import {
   rowsIn,
   type Structure,
 } from '../../batch/container.js';
-import { type Tensor, tensorOf } from '../../batch/tensor.js';
+import {
+  type Tensor,
+  tensorOf,
+  copyOfData,
+  type TensorData,
+  type TypedData,
+} from '../../batch/tensor.js';
 import {
   fromWire,
   InvalidInputError,
@@ -23,7 +29,7 @@ import {
 import { truncate } from '../../format.js';
 import { TooLargeToSendError, RejectedRowsError } from '../partition.js';
 import { DONE } from '../batch-function.js';
-import { movable } from './tensor-transfer.js';
+import type { ModelPort } from '../onnx/model-signature.js';
 
 /** A container on its way: without the class of its tensors, which would be lost. */
 interface WireContainer {
@@ -236,4 +242,36 @@ function isDeeper(value: unknown, levels: number, met: Set<unknown>): boolean {
     }
   }
   return false;
+}
+
+/** Tensors of a model on their way. Both ends have their names and types, in this order. */
+export interface WireTensors {
+  readonly data: readonly TensorData[];
+  readonly dims: readonly (readonly number[])[];
+}
+
+/** The wire form of tensors, and the buffers that move with it instead of being copied. */
+export function packTensors(tensors: readonly Tensor[]): [WireTensors, ArrayBuffer[]] {
+  const transfer = new Set<ArrayBuffer>();
+  const data = tensors.map((tensor) => movable(tensor.data, transfer));
+  return [{ data, dims: tensors.map(({ dims }) => dims) }, [...transfer]];
+}
+
+export function unpackTensors({ data, dims }: WireTensors, ports: readonly ModelPort[]): Tensor[] {
+  return ports.map(({ type }, i) => tensorOf({ type, data: data[i]!, dims: dims[i]! }));
+}
+
+/** The data in a buffer of its own, which is added to `transfer`; strings as they are. */
+function movable(data: TensorData, transfer: Set<ArrayBuffer>): TensorData {
+  if (!ArrayBuffer.isView(data)) {
+    return data;
+  }
+  const own = isWhole(data) && !transfer.has(data.buffer) ? data : copyOfData(data);
+  transfer.add(own.buffer as ArrayBuffer);
+  return own;
+}
+
+/** False for a view of a part: the whole buffer would move, or be copied, with it. */
+function isWhole(data: TypedData): data is TypedData & { readonly buffer: ArrayBuffer } {
+  return data.byteLength === data.buffer.byteLength && !(data.buffer instanceof SharedArrayBuffer);
 }

@@ -16,8 +16,8 @@ import {
   type WorkerReply,
   type WorkerRequest,
   type WorkerTask,
+  type WorkerSession,
 } from './worker-protocol.js';
-import type { WorkerSession } from './worker-session.js';
 
 /** The end of a revoked batch, whose callers have been answered. */
 const REVOKED: BatchEnd = { error: toWire(new NotStartedError('The batch was revoked')) };

@@ -1,9 +1,8 @@
 import type { WireError } from '../../errors.js';
 import type { ModelContent } from '../onnx/model-content.js';
 import type { DeclaredPorts, ModelSignature } from '../onnx/model-signature.js';
-import type { WireTensors } from './tensor-transfer.js';
-import type { WireOutput, WireRows } from './transfer.js';
-import type { BatchInfo, PartitionOptions } from '../batch-function.js';
+import type { WireTensors, WireOutput, WireRows } from './transfer.js';
+import type { BatchInfo, PartitionOptions, BatchListener } from '../batch-function.js';
 import type { SessionRows } from '../session-states.js';
 import type { SequenceLimits } from '../sequence/sequence-model.js';
 
@@ -163,4 +162,18 @@ export interface Channel {
   kill?(): void;
   /** Ends the worker as soon as that is safe: a process at once, a thread on its next turn. */
   halt(): void;
+}
+
+/** The listener of a batch in a worker, whose messages go to the application. */
+export type Listen = (hooks: readonly string[], plainRows: boolean) => BatchListener;
+
+/** The model or module file that a worker has loaded. */
+export interface WorkerSession {
+  readonly loaded: Loaded;
+  /** Whether it runs several batches at once, each as soon as it arrives. */
+  readonly isConcurrent?: boolean;
+  /** Runs one batch, and returns its end with the buffers that move with it. */
+  run(batch: RowsRequest | FeedsRequest, listen: Listen): Promise<[BatchEnd, ArrayBuffer[]?]>;
+  /** Drops the states of sessions that have ended. */
+  endSessions(ids: readonly number[]): void;
 }

@@ -10,7 +10,7 @@ import {
   parseWholes,
 } from '../../../lib/cli/arguments.js';
 import { sampleRows } from '../../../lib/cli/load/sample-rows.js';
-import { tableOf } from '../../../lib/cli/table.js';
+import { tableOf } from '../../../lib/cli/output.js';
 import { InvalidInputError } from '../../../lib/index.js';
 
 describe('[21.5] Arguments', () => {

@@ -1,5 +1,5 @@
 import { Tensor } from '../../../lib/batch/tensor.js';
-import { outputEnd } from '../../../lib/execution/answer-end.js';
+import { outputEnd } from '../../../lib/execution/caller-side.js';
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/batch/batch.js';
 import { BatchFailedError, InvalidBatchError } from '../../../lib/errors.js';

@@ -1,6 +1,5 @@
-import { RowReader } from '../../../lib/batch/row-reader.js';
+import { RowReader, Batch } from '../../../lib/batch/batch.js';
 import { describe, expect, it } from '@jest/globals';
-import { Batch } from '../../../lib/batch/batch.js';
 import { InvalidBatchError, InvalidServingError } from '../../../lib/errors.js';
 import { type Call, finishCall, prepareCall } from '../../../lib/execution/caller-side.js';
 import { floats } from '../../fixtures/values/tensors.js';

@@ -16,7 +16,7 @@ import {
 import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
 import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import { functionEngine, type Engine } from '../../../lib/partitions/engine.js';
-import type { VersionPlan } from '../../../lib/serving/version-plan.js';
+import type { VersionPlan } from '../../../lib/serving/version-loader.js';
 import {
   passTime,
   runTimers,

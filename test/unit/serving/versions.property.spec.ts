@@ -6,7 +6,7 @@ import type { ServingVersion } from '../../../lib/serving/serving-version.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { LabelledVersions } from '../../fixtures/serving/labelled-versions.js';
-import { placeOf } from '../../../lib/serving/canary.js';
+import { placeOf } from '../../../lib/serving/versions.js';
 
 const FREED = 100;
 

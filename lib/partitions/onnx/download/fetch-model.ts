@@ -1,7 +1,7 @@
 import { dirname, join } from 'node:path';
 import { messageOf, ServingLoadError } from '../../../errors.js';
 import { externalFilesIn } from '../external-files.js';
-import type { Fetching } from './fetching.js';
+import type { Fetching } from './progress.js';
 import { hubCacheFolder } from './hub-cache.js';
 import { fetchFromHub } from './hub-file.js';
 import {

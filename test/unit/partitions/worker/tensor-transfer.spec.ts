@@ -3,7 +3,7 @@ import { Tensor } from 'nestjs-serving';
 import { FlatContainer } from '../../../../lib/batch/container.js';
 import { feedsOf, ModelReply } from '../../../../lib/partitions/onnx/model-ports.js';
 import type { ModelPort } from '../../../../lib/partitions/onnx/model-signature.js';
-import { packTensors, unpackTensors } from '../../../../lib/partitions/worker/tensor-transfer.js';
+import { packTensors, unpackTensors } from '../../../../lib/partitions/worker/transfer.js';
 import { Batch } from '../../../../lib/batch/batch.js';
 import { floats, sixOfEachType } from '../../../fixtures/values/tensors.js';
 

@@ -1,3 +1,0 @@
-/** A value that JSON has a form for. */
-export type Json =
-  null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };

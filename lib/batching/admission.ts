@@ -11,55 +11,50 @@ import type { Limits, QueuedRequest } from './queued-request.js';
 
 export interface AdmissionOptions {
   readonly name: string;
-  /** The largest number of rows in the queue. */
   readonly maxRows: number;
-  /** The largest total cost of the rows in the queue. */
+  /** The most that all queued rows may cost. */
   readonly maxCost?: number | undefined;
-  /** The number of queued rows that this many idle partitions take at the end of the turn. */
+  /** Queued rows that this many idle partitions take at the end of the turn. */
   readonly takenBy: (idle: number) => number;
-  /** Whether lanes have a latency target. */
+  /** True if lanes have a latency target. */
   readonly hasTargets?: boolean | undefined;
-  /** The limit of a batch's cost, in servings that have one. */
   readonly budget?: Budget | undefined;
 }
 
-/** The batches of a partition until it is free. */
+/** What a partition has to run until it is free. */
 export interface BusyUntil {
-  /** Expected milliseconds until it has run them. */
+  /** Expected milliseconds. */
   time: number;
-  /** The sum of the squares of their expected milliseconds. */
+  /** Sum of its batches' squared expected milliseconds. */
   squares: number;
 }
 
 /** The load of the partitions. */
 export interface PoolLoad {
-  /** The partitions that take batches. */
+  /** Partitions that take batches. */
   readonly partitions: number;
-  /** The partitions that are idle. */
   readonly idle: number;
-  /** The work of each partition that takes batches. */
   busyUntil(now: number): BusyUntil[];
 }
 
-/** A latency target, and the batches that it leads to. */
+/** A latency target, and the batch size that we chose for it. */
 export interface LatencyTarget {
-  /** Milliseconds in which a call is to be answered. */
   readonly milliseconds: number;
-  /** The number of rows of a batch under a lasting load. */
+  /** Rows of a batch under a lasting load. */
   readonly size: number;
-  /** The cost of such a batch, where rows have costs. */
+  /** Its cost, if rows have costs. */
   readonly cost: number | undefined;
-  /** Expected milliseconds of such a batch; undefined until enough batches have run. */
+  /** Its expected milliseconds; undefined until enough batches have run. */
   readonly expected: number | undefined;
-  /** The factor by which runs may take longer than expected. */
+  /** Factor by which runs may exceed their expected time. */
   readonly overrun: number;
 }
 
-/** A place of rows in a planned batch. */
+/** A place for rows in a planned batch. */
 interface Place {
   readonly offset: number;
   readonly count: number;
-  /** The time by which the calls of the batch are to be answered, and its most work. */
+  /** When the batch's calls are due, and the most work that it may have. */
   readonly due: number;
   readonly most: number;
   readonly isNew: boolean;
@@ -68,48 +63,47 @@ interface Place {
 /** When a batch would start, in milliseconds from now. */
 interface Start {
   readonly time: number;
-  /** The sum of the squares of the run times before it. */
+  /** Sum of the squared run times before it. */
   readonly squares: number;
-  /** An idle partition takes it at once. */
+  /** An idle partition takes it immediately. */
   readonly isImmediate: boolean;
 }
 
-/** The batches whose order is followed one by one; the order of others hardly matters. */
+/** We follow this many batches one by one; the order of others hardly matters. */
 const BATCHES_FOLLOWED = 8;
 
-/** Without any run time a refused call may come again after 1 to this many seconds. */
+/** Without any run time, Retry-After is from 1 to this many seconds. */
 const SECONDS_UNKNOWN = 3;
 
 const NO_TARGET: { readonly latencyTarget?: number } = {};
 const NO_BATCH = { rows: 0, sum: 0, largest: 0 };
 
-/** The queued rows of one priority. */
+/** Queued rows of one priority. */
 interface QueuedAhead {
   readonly priority: number;
   rows: number;
-  /** The rows of named tenants. */
+  /** Rows of named tenants. */
   named: number;
   readonly tenants: Map<string, number>;
 }
 
 /**
- * Admission control of a queue: counts the queued rows, and refuses at once a request that has no
- * room or that could not be answered in time: before its deadline, and within the latency target of
- * its lane.
+ * Admission control: counts the queued rows, and immediately refuses a request that has no room, or
+ * that would miss its deadline or its lane's latency target.
  *
- * A call with such a time is admitted by a place in a planned batch (see `PlannedBatches`), which
- * keeps its size until it runs. `T(w)` is the expected time of a batch with the work w, `r` the spread
- * of run times. A call is answered after the running batch, the batches ahead and its own. Overruns
- * of several runs add up as those of independent runs do: `(r - 1) √(sum of T²)`.
+ * We admit a timed call by giving it a place in a planned batch (see `PlannedBatches`), which keeps
+ * its size until it runs. With `T(w)` for the expected time of a batch with work w, and `r` for the
+ * spread of run times, a call is answered after the running batch, the batches ahead and its own.
+ * Independent overruns add up to `(r - 1) √(sum of T²)`.
  *
- * - A call joins the last planned batch if all calls in it are still answered in time.
- * - Otherwise a new batch is planned, with the most work that the call can bear. A small batch is
- *   planned only while batches of its size carry the load: under overload, calls are refused until a
+ * - A call joins the last planned batch if that still answers all its calls in time.
+ * - Otherwise we plan a new batch, with the most work that the call can bear. A small batch is
+ *   planned only while batches of its size carry the load. Under overload we refuse calls until a
  *   batch of the size for a lasting load fits.
- * - On an idle partition a batch runs anyway, so that only the time that it grows by needs a margin.
+ * - An idle partition would run a batch anyway, so only the time by which it grows needs a margin.
  *
  * Sources: Clipper (NSDI 2017) and BentoML's dispatcher choose the size by the target, Nexus (SOSP
- * 2019) has room for two runs in it, and Clockwork (OSDI 2020) refuses what would be late.
+ * 2019) makes room for two runs in it, and Clockwork (OSDI 2020) refuses what would be late.
  *
  * A full queue must stay open for callers with few rows in it. So calls of a priority below 0 leave
  * half of it to others, and a tenant may have no more rows in it than there is room left (dynamic
@@ -122,24 +116,24 @@ export class Admission {
   private readonly tenants = new Map<string, number>();
   private readonly priorities = new Map<number, QueuedAhead>();
   private readonly planned = new Map<Limits, PlannedBatches>();
-  /** The last results of {@link waitingOf} and {@link plannedOf}: most calls ask for the same. */
+  /** Last results of {@link waitingOf} and {@link plannedOf}: most calls ask for the same. */
   private lastWaiting: QueuedAhead | undefined;
   private lastPlanned: PlannedBatches | undefined;
 
   constructor(private readonly options: AdmissionOptions) {}
 
-  /** The queued rows. */
+  /** Queued rows. */
   get depth(): number {
     return this.rows;
   }
 
   /**
-   * Admits the rows of the request, or throws.
+   * Admits the request's rows.
    *
-   * @throws RequestTooLargeError for more rows than the queue can ever hold
-   * @throws OverloadedError when there is no room, or when it would miss the target of its lane
-   * @throws DeadlineExceededError when its deadline has passed
-   * @throws DeadlineTooShortError when it could not be answered in time
+   * @throws RequestTooLargeError if the queue can never hold so many rows
+   * @throws OverloadedError if there is no room, or if it would miss its lane's target
+   * @throws DeadlineExceededError if its deadline has passed
+   * @throws DeadlineTooShortError if we couldn't answer it in time
    */
   enter(request: QueuedRequest, now: number, work: PoolLoad): void {
     const { deadline, lane, size } = request;
@@ -168,32 +162,30 @@ export class Admission {
     }
   }
 
-  /** Counts rows of the request as queued again. */
   count(request: QueuedRequest, rows: number): void {
     this.countRows(request, rows);
     this.plannedOf(request.lane.limits).add(request, rows, true);
   }
 
-  /** Counts rows of the request as no longer queued. */
   leave(request: QueuedRequest, rows: number): void {
     this.countRows(request, -rows);
     this.plannedOf(request.lane.limits).remove(rows);
   }
 
-  /** Learns the run time of a batch; `work` is the number of its rows with padding, or its cost. */
+  /** Learns a batch's run time; `work` is its rows with padding, or its cost. */
   learn(limits: Limits, work: number, milliseconds: number): void {
     this.plannedOf(limits).times.learn(work, milliseconds);
   }
 
-  /** Expected milliseconds of a batch, or undefined while too little is known. */
+  /** A batch's expected milliseconds; undefined while we know too little. */
   timeOf(limits: Limits, rows: number, work?: number): number | undefined {
     const planned = this.plannedOf(limits);
     return planned.times.expected(work ?? planned.workOfRows(rows));
   }
 
   /**
-   * Milliseconds that a batch takes at least, 0 while too little is known. A size that was not tried
-   * is not known to be slow.
+   * Milliseconds that a batch takes at least; 0 while we know too little. An untried size isn't known
+   * to be slow.
    */
   leastTimeOf(limits: Limits, rows: number, work?: number): number {
     const planned = this.plannedOf(limits);
@@ -201,7 +193,6 @@ export class Admission {
     return times.isBelieved ? times.hoped(work ?? planned.workOfRows(rows)) : 0;
   }
 
-  /** The latency target of the lanes with these limits. */
   targetOf(limits: Limits): LatencyTarget | undefined {
     const milliseconds = this.options.hasTargets ? limits.latencyTarget : undefined;
     if (milliseconds === undefined) {
@@ -219,14 +210,14 @@ export class Admission {
     };
   }
 
-  /** The number of rows at which the next batch is full whose window opened with this size. */
+  /** Rows at which the next batch is full, if its window opened with this size. */
   sizeOf(limits: Limits, opened = limits.batchSize): number {
     const { mostOfNext, budget } = this.plannedOf(limits);
     const most = this.options.hasTargets ? Math.min(opened, limits.batchSize) : opened;
     return budget ? most : Math.max(1, Math.min(most, mostOfNext));
   }
 
-  /** The most that the next batch may cost, where rows have costs. */
+  /** The most that the next batch may cost, if rows have costs. */
   mostCostOf(limits: Limits): number {
     return Math.max(Number.MIN_VALUE, this.plannedOf(limits).mostOfNext);
   }
@@ -235,7 +226,7 @@ export class Admission {
     const { maxRows, maxCost = Infinity } = this.options;
     const { size, cost, priority, tenant } = request;
     if (2 * (this.rows + size) <= maxRows && maxCost === Infinity) {
-      // Half of the queue is free: there is room for every priority and tenant.
+      // Half of the queue is free, so every priority and tenant has room.
       return;
     }
     const half = Math.floor(maxRows / 2);
@@ -284,15 +275,14 @@ export class Admission {
         `would have ${Math.round(own)} rows of tenant "${tenant}" in its queue and ` +
         `room for ${Math.round(maxRows - rows)} of others, and a tenant may have no more than ` +
         'is left to others; call again later';
-      // Each of its rows that runs counts twice: the tenant has one row less, and others have room
-      // for one more.
+      // A row that runs counts twice: the tenant has one less, and others have room for one more.
       throw this.overloaded(why, (own - (maxRows - rows)) / 2, request, work);
     }
   }
 
   /**
-   * The queued rows without those that idle partitions take at the end of the turn. Computed only
-   * where that decides whether there is room.
+   * The queued rows without those that idle partitions take at the end of the turn. We compute these
+   * only if they decide whether there is room.
    */
   private queuedBehind({ size, cost }: QueuedRequest, { idle }: PoolLoad): number {
     const { maxRows, maxCost = Infinity, takenBy } = this.options;
@@ -321,16 +311,15 @@ export class Admission {
     return withoutStack(() => new DeadlineExceededError(message));
   }
 
-  /** Milliseconds in which the request is to be answered. */
   private withinOf({ deadline, lane }: QueuedRequest, now: number): number {
     const { latencyTarget = Infinity } = this.options.hasTargets ? lane.limits : NO_TARGET;
     return Math.min(deadline - now, latencyTarget);
   }
 
   /**
-   * The places of the rows in planned batches that answer them in time; undefined while too little
-   * is known. A call that finds an idle partition and an empty queue is always admitted: its run may
-   * show that batch times have changed.
+   * Places in planned batches that answer the rows in time; undefined while we know too little. A
+   * call that finds an idle partition and an empty queue is always admitted: its run may show that
+   * batch times have changed.
    */
   private placesFor(
     request: QueuedRequest,
@@ -399,8 +388,8 @@ export class Admission {
   }
 
   /**
-   * The batches before the rows of a call, but not the one that takes its rows if these are the last
-   * of its lanes. Undefined while too little is known of one of them.
+   * The batches before a call's rows, without the one that takes them if they are their lane's last.
+   * Undefined while we know too little of one of them.
    */
   private workAhead(rowsAhead: number, last: PlannedBatches | undefined): WorkAhead | undefined {
     const ahead = { batches: 0, time: 0, squares: 0 };
@@ -417,7 +406,7 @@ export class Admission {
     return ahead;
   }
 
-  /** The rows that would run before the rows of the request. */
+  /** Rows that would run before the request's. */
   private rowsAhead({ priority, tenant, size }: QueuedRequest): number {
     let ahead = 0;
     for (const [level, { rows, named, tenants }] of this.priorities) {
@@ -437,7 +426,7 @@ export class Admission {
     const own = this.plannedOf(lane.limits);
     const known = [own, ...this.planned.values()].find(({ times }) => times.largest > 0);
     if (!known) {
-      // A spread, so that the callers do not come back together.
+      // Spread, so that the callers don't come back together.
       return 1 + Math.floor(Math.random() * SECONDS_UNKNOWN);
     }
     const batches = rows / lane.limits.batchSize / Math.max(1, partitions);
@@ -485,10 +474,7 @@ export class Admission {
   }
 }
 
-/**
- * The largest number of rows of one call in a queue: half of it for calls that leave the other half
- * to others.
- */
+/** The most rows that one call may have in a queue: half of it if it leaves the rest to others. */
 export function mostRowsOf(
   { priority, tenant }: Pick<QueuedRequest, 'priority' | 'tenant'>,
   maxRows: number,
@@ -505,7 +491,7 @@ function add(counts: Map<string, number>, key: string, rows: number): void {
   }
 }
 
-/** A place in the batch for rows of the request, if all calls in it are still answered in time. */
+/** A place in the batch, if it still answers all its calls in time. */
 function placeIn(
   planned: PlannedBatches,
   open: PlannedBatch,
@@ -516,7 +502,7 @@ function placeIn(
   start: Start,
 ): Place | undefined {
   const { size, whole } = request;
-  // On an idle partition it may grow beyond what was planned.
+  // On an idle partition it may outgrow its plan.
   const limit = start.isImmediate ? planned.mostWork : open.most;
   const count = planned.roomIn(open, request, offset, size, limit);
   if (count === 0 || (whole && count < size)) {
@@ -524,14 +510,14 @@ function placeIn(
   }
   const work = planned.workWith(open, request, offset, count);
   const due = Math.min(open.due, callDue);
-  // Up to its size, the other calls were promised to be in time when they were admitted.
+  // The other calls were admitted for this size, so it answers them in time.
   const earliest = work <= open.most && open.most < Infinity ? callDue : due;
   return needs(planned, work, start) <= earliest - now
     ? { isNew: false, offset, count, due, most: work }
     : undefined;
 }
 
-/** How a new batch for the request would be answered in time. */
+/** A new batch that would answer the request in time. */
 function newBatch(
   planned: PlannedBatches,
   request: QueuedRequest,
@@ -551,18 +537,18 @@ function newBatch(
   return { most, lasting, isWorthIt, needed: needs(planned, lasting, start) };
 }
 
-/** Milliseconds until a batch with this work has run, overruns included. */
+/** Milliseconds until a batch with this work has run, including overruns. */
 function needs(planned: PlannedBatches, work: number, start: Start): number {
   const time = planned.times.hoped(work);
   const overrun = planned.times.overrun - 1;
-  // On an idle partition, a batch of the first row would run anyway.
+  // An idle partition would run a batch of the first row anyway.
   const margin = start.isImmediate
     ? time - planned.times.hoped(0)
     : Math.sqrt(start.squares + time ** 2);
   return start.time + time + overrun * margin;
 }
 
-/** When a batch starts that is behind others, on the partition that is free first. */
+/** When a batch behind others starts, on the partition that is free first. */
 function startOf(partitions: BusyUntil[], ahead: WorkAhead, idle: number): Start {
   const { batches, time, squares } = ahead;
   const mean = batches === 0 ? 0 : time / batches;

@@ -17,13 +17,13 @@ export interface BatchRecord<R extends QueuedRequest> {
   readonly partition: number;
   readonly batchSize: number;
   readonly reason: CloseReason;
-  /** Milliseconds from the arrival of its oldest row until it ran. */
+  /** Milliseconds from its oldest row's arrival until it ran. */
   readonly wait: number;
-  /** Expected milliseconds of its run; undefined until enough batches have run. */
+  /** Expected run time in milliseconds; undefined until enough batches have run. */
   readonly expected: number | undefined;
   /** What it costs, in a serving with a budget. */
   readonly cost: BatchCost | undefined;
-  /** The rows still in the queue when it started. */
+  /** Rows still queued when it started. */
   readonly queued: number;
 }
 
@@ -36,17 +36,16 @@ export interface Retry<R extends QueuedRequest> {
 
 /** The result of a batch. */
 export interface BatchOutcome<R extends QueuedRequest> {
-  /** The reason why it failed. */
   readonly error?: unknown;
   /** It was revoked before it began; its rows run again. */
   readonly revoked?: true;
-  /** The number of padding rows. */
+  /** Padding rows. */
   readonly padding?: number;
-  /** The number of steps, for a batch function that is a generator. */
+  /** Steps, if the batch function is a generator. */
   readonly steps?: number;
-  /** The batches in which some of its rows run again. */
+  /** Batches in which some of its rows run again. */
   readonly retries?: readonly Retry<R>[];
-  /** Settles the requests; called once the batch is counted, so that callers find it so. */
+  /** Settles the requests. Called after the batch is counted, so callers find it counted. */
   readonly settle?: () => void;
 }
 
@@ -59,11 +58,11 @@ export interface BatchObserver<R extends QueuedRequest> {
 
 export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionOptions, 'takenBy'> {
   readonly order: QueueOrder;
-  /** The number of the next batch. */
+  /** Numbers the next batch. */
   readonly nextBatch: () => number;
   readonly targets: readonly Target[];
   /**
-   * The index of the first target among the partitions of the serving.
+   * Index of the first target among the serving's partitions.
    *
    * @default 0
    */
@@ -85,26 +84,23 @@ interface Assignment<R extends QueuedRequest> {
  *
  *     rows -> windows by lane, size and time -> ready queue -> partitions -> dispatch
  *
- * A row of {@link submit} joins the ready rows of its lane where these have room, or else the open
- * window of its lane. A window that closes moves its rows to the ready queue; in a lane without a
- * timeout, rows are ready at once. Batches leave the
- * queue at the end of the event loop's turn, when a partition is free: so rows of one turn share a
- * batch, a partial batch grows while all partitions are busy, and a call to `submit` from inside a
- * batch function loses nothing.
+ * A submitted row joins its lane's ready rows if these have room, otherwise its lane's open window.
+ * When a window closes, its rows move to the ready queue; in a lane without a timeout, rows are ready
+ * immediately. Batches leave the queue at the end of the event loop's turn, when a partition is free.
+ * So one turn's rows share a batch, a partial batch grows while all partitions are busy, and a batch
+ * function may call `submit`.
  */
 export class Batcher<R extends QueuedRequest> {
-  /** The lane of each row that takes a new place in an open window. */
+  /** Emits the lane of each row that takes a new place in an open window. */
   private readonly rows$ = new Subject<Lane>();
-  /** Emits when a batch may be able to start, other than by a window that closes. */
+  /** Emits when a batch may be able to start, except when a window closes. */
   private readonly changes$ = new Subject<void>();
   private readonly drained: Promise<unknown>;
   protected readonly windows = new Map<Lane, OpenWindow<R>>();
   private readonly admission: Admission;
   private readonly ready: ReadyQueue<R>;
   private readonly pool: Pool;
-  /**
-   * The batches that were handed to partitions and have not ended, with the index of the partition.
-   */
+  /** Running batches, with their partition's index. */
   private readonly executing = new Map<Window<R>, number>();
   private turnEnds = false;
   private turnTime: number | undefined;
@@ -140,18 +136,17 @@ export class Batcher<R extends QueuedRequest> {
     this.drained = lastValueFrom(batches$, { defaultValue: undefined });
   }
 
-  /** The rows that no partition has taken yet. */
   get depth(): number {
     return this.admission.depth;
   }
 
-  /** Whether no row is queued and no batch runs. */
+  /** True if no row is queued and no batch runs. */
   get isIdle(): boolean {
     return this.depth === 0 && this.executing.size === 0;
   }
 
   /**
-   * Queues all rows of the request, or throws and queues none.
+   * Queues all the request's rows, or throws and queues none of them.
    *
    * @throws ServingClosedError when closed, and what {@link Admission.enter} throws
    */
@@ -178,13 +173,13 @@ export class Batcher<R extends QueuedRequest> {
     this.changed();
   }
 
-  /** While it is paused, no partition takes a batch; rows wait as they wait for a busy one. */
+  /** While paused, no partition takes a batch; rows wait as for a busy one. */
   pause(isPaused: boolean): void {
     this.pool.isPaused = isPaused;
     this.changed();
   }
 
-  /** Takes rows as before, but from now on no window waits for more of them. */
+  /** Still takes rows, but no window waits for more of them. */
   drain(): void {
     this.draining = true;
     this.closeWindows();
@@ -199,7 +194,7 @@ export class Batcher<R extends QueuedRequest> {
     await this.drained;
   }
 
-  /** Removes the rows of a request that is over; others get their room in the queue. */
+  /** Removes an ended request's rows; others get their room in the queue. */
   leave(request: R): void {
     this.admission.leave(request, request.waiting);
     request.waiting = 0;
@@ -210,7 +205,7 @@ export class Batcher<R extends QueuedRequest> {
     this.changed();
   }
 
-  /** Takes no more rows, and fails every queued row, and later every row that would run again. */
+  /** Takes no more rows; fails every queued row, and every row that would run again. */
   abandon(error: Error): void {
     this.abandoned = error;
     void this.close();
@@ -230,29 +225,25 @@ export class Batcher<R extends QueuedRequest> {
     return hadCalls;
   }
 
-  /** The latency target of the lanes with these limits. */
   targetOf(limits: Limits): LatencyTarget | undefined {
     return this.admission.targetOf(limits);
   }
 
-  /** Learns from a batch that ran outside of the queue, of all rows of the request. */
+  /** Learns from a batch of the request's rows that ran outside the queue. */
   learn(request: Pick<QueuedRequest, 'lane' | 'size' | 'rowCosts'>, milliseconds: number): void {
     const { lane, size } = request;
     const cost = costOf([{ request, offset: 0, count: size }], this.options.budget);
     this.admission.learn(lane.limits, cost?.padded ?? size, milliseconds);
   }
 
-  /** The running batches, described for a log. */
+  /** Describes the running batches for a log. */
   unfinished(): readonly string[] {
     return [...this.executing].map(
       ([{ parts }, partition]) => `a batch of ${sizeOf(parts)} rows on partition ${partition}`,
     );
   }
 
-  /**
-   * Adds rows of the request, from the one at `offset` on, to the open window of its lane. Returns
-   * their number.
-   */
+  /** Adds rows from `offset` on to their lane's open window, and returns how many. */
   private addToWindow(request: R, offset: number): number {
     const { lane } = request;
     const { batchTimeout } = lane.limits;
@@ -295,7 +286,6 @@ export class Batcher<R extends QueuedRequest> {
     return window;
   }
 
-  /** The rows of a closed window get a place in the ready queue. */
   private moveToReady(window: OpenWindow<R>): void {
     const { lane, parts, size } = window;
     this.windows.delete(lane);
@@ -345,7 +335,7 @@ export class Batcher<R extends QueuedRequest> {
     return isTarget && size < limits.batchSize ? 'target' : reason;
   }
 
-  /** The reason of a batch whose rows wait for no others. */
+  /** The reason if a batch's rows wait for no others. */
   private reasonAtOnce({ isInline, limits }: Lane): CloseReason {
     if (isInline) {
       return 'inline';
@@ -356,10 +346,7 @@ export class Batcher<R extends QueuedRequest> {
     return this.draining ? 'drain' : 'idle';
   }
 
-  /**
-   * The current time, read once in a turn of the event loop: reading it costs as much as queueing a
-   * row.
-   */
+  /** Read once in a turn of the event loop: reading the clock costs as much as queueing a row. */
   private now(): number {
     return this.turnEnds ? (this.turnTime ??= performance.now()) : performance.now();
   }
@@ -371,7 +358,7 @@ export class Batcher<R extends QueuedRequest> {
     }
   }
 
-  /** The ready batches, each for the partition that is free for it when it is taken. */
+  /** Ready batches, each with the partition that is free for it when we take it. */
   private *nextBatches(): Generator<Assignment<R>, void> {
     this.turnEnds = false;
     this.turnTime = undefined;
@@ -437,7 +424,7 @@ export class Batcher<R extends QueuedRequest> {
     const endedAt = performance.now();
     this.executing.delete(window);
     const startedAt = this.pool.end(load, handed, endedAt);
-    // Rows of a sequence take as many steps as they need, so their times predict no others.
+    // A sequence's row takes as many steps as it needs, so its time predicts no other's.
     if (outcome.error === undefined && !outcome.revoked && !isJoin) {
       const work = cost?.padded ?? rows + (outcome.padding ?? 0);
       this.admission.learn(lane.limits, work, endedAt - startedAt);

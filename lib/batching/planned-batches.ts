@@ -2,61 +2,60 @@ import { type Budget, loadOf } from './budget.js';
 import { paddedSize, type Limits, type QueuedRequest } from './queued-request.js';
 import { RunTimes } from './run-times.js';
 
-/** The size of a batch may be this multiple of the largest batch that has run. */
+/** A batch may be this many times as large as any that has run. */
 const MOST_GROWTH = 2;
 
-/** The promises of calls in which their load is measured. A shorter time follows chance. */
+/** We measure a load over this many times the calls' time. A shorter window follows chance. */
 const PROMISES_MEASURED = 20;
 
-/** Batches of other sizes between two that try a smaller one. */
+/** Batches between two that try a smaller size. */
 const BATCHES_BETWEEN_TRIALS = 16;
 
 /**
- * Batches between two that are larger than the most efficient size: what was learned of larger ones
- * may come from a time when the machine was slow. They keep their promises, and cost efficiency.
+ * Batches between two that are larger than the most efficient size: we may have learned those times
+ * while the machine was slow. They keep their promises, and cost efficiency.
  */
 const BATCHES_BETWEEN_LARGE_TRIALS = 32;
 
-/** A batch that has yet to run, as far as it is planned. */
+/** A batch that has yet to run. */
 export interface PlannedBatch {
   rows: number;
-  /** The sum and the largest of the costs of its rows; with the number of rows without costs. */
+  /** Sum and maximum of its rows' costs, if rows have costs. */
   sum: number;
   largest: number;
-  /** The time by which all its rows are to be answered. */
+  /** When all its rows are due. */
   due: number;
-  /** The most work that it may have, so that they are. */
+  /** The most work with which it answers them by then. */
   most: number;
-  /** Expected milliseconds of its run, once it takes no more rows. */
+  /** Expected run time in milliseconds, once it takes no more rows. */
   time: number;
 }
 
-/** The work that goes before a batch. */
+/** The work before a batch. */
 export interface WorkAhead {
-  /** The number of batches; a fraction where rows of others share them. */
+  /** Batches; a fraction if others' rows share them. */
   batches: number;
-  /** The sum of their expected milliseconds, and of the squares of these. */
+  /** Sums of their expected milliseconds, and of the squares. */
   time: number;
   squares: number;
 }
 
 /**
- * The batches that the queued rows of lanes with the same limits will form, in the order of arrival.
+ * The batches that queued rows will form, in the order of arrival, for lanes with the same limits.
  *
- * This is the one place that decides how large a batch becomes. A call is admitted with a place in a
- * planned batch, and the batch takes no more work (`most`) than all calls in it can bear, until it
- * runs.
+ * Only this class decides how large a batch becomes. A call is admitted with a place in a planned
+ * batch, which until it runs takes no more work (`most`) than all its calls can bear.
  */
 export class PlannedBatches {
   readonly times: RunTimes;
-  /** The queued rows. */
+  /** Queued rows. */
   rows = 0;
   private readonly batches: PlannedBatch[] = [];
-  /** All planned batches without the last one, which may take more rows. */
+  /** All planned batches but the last one, which may take more rows. */
   private readonly full: WorkAhead = { batches: 0, time: 0, squares: 0 };
-  /** The last result of {@link lastingWork}. */
+  /** Last result of {@link lastingWork}. */
   private last = { within: NaN, load: 0, batches: 0, work: 0 };
-  /** The number of batches from which on a smaller size may be tried, and a larger one again. */
+  /** From these numbers of batches on we may try a smaller size, and a larger one again. */
   private nextTrial = 0;
   private nextLargeTrial = 0;
   private readonly lasting = new ArrivalRate();
@@ -64,18 +63,18 @@ export class PlannedBatches {
 
   constructor(
     readonly limits: Limits,
-    /** The budget of batches whose rows have costs. */
+    /** If rows have costs. */
     readonly budget?: Budget,
   ) {
     this.times = new RunTimes(budget ? undefined : 0);
   }
 
-  /** The batch that takes more rows. */
+  /** The last batch, which may take more rows. */
   get open(): PlannedBatch | undefined {
     return this.batches.at(-1);
   }
 
-  /** The planned batches before the open one, and with it if that is asked for. */
+  /** The planned batches, with or without the open one. */
   ahead(withOpen: boolean): WorkAhead {
     const { open, full } = this;
     if (!withOpen || !open) {
@@ -85,12 +84,11 @@ export class PlannedBatches {
     return { batches: full.batches + 1, time: full.time + time, squares: full.squares + time ** 2 };
   }
 
-  /** The most work of the next batch. */
   get mostOfNext(): number {
     return this.batches[0]?.most ?? Infinity;
   }
 
-  /** Adds rows of the request, from the one at `offset` on, to the open batch. */
+  /** Adds the request's rows from `offset` on to the open batch. */
   extend(request: QueuedRequest, offset: number, count: number): void {
     const open = this.open!;
     open.rows += count;
@@ -101,7 +99,7 @@ export class PlannedBatches {
     }
   }
 
-  /** Plans a new batch, behind all others. */
+  /** Plans a batch behind all others. */
   begin(due: number, most: number): void {
     const { open, full, times } = this;
     if (most > times.best) {
@@ -120,7 +118,7 @@ export class PlannedBatches {
     this.batches.push({ rows: 0, sum: 0, largest: 0, due, most, time: 0 });
   }
 
-  /** Adds rows that no promise was made for. */
+  /** Adds rows without a promise of time. */
   add(request: QueuedRequest, rows: number, isAlone = false): void {
     const { size } = request;
     for (let offset = size - rows; offset < size;) {
@@ -135,7 +133,7 @@ export class PlannedBatches {
     }
   }
 
-  /** The number of rows of the request, from the one at `offset` to that before `end`, that fit. */
+  /** How many of the request's rows fit, from `offset` on and before `end`. */
   roomIn(
     batch: PlannedBatch | undefined,
     request: QueuedRequest,
@@ -166,7 +164,7 @@ export class PlannedBatches {
     return count;
   }
 
-  /** Removes rows that run or are over: those of the next batches. */
+  /** Removes rows from the next batches: they run, or are over. */
   remove(rows: number): void {
     const { batches, full } = this;
     for (let left = rows; left > 0 && batches.length > 0;) {
@@ -189,7 +187,6 @@ export class PlannedBatches {
     }
   }
 
-  /** The work of a batch. */
   workOf({ rows, sum, largest }: Pick<PlannedBatch, 'rows' | 'sum' | 'largest'>): number {
     if (!this.budget) {
       return paddedSize(this.limits, rows);
@@ -197,19 +194,19 @@ export class PlannedBatches {
     return this.budget.padded ? rows * largest : sum;
   }
 
-  /** The work of a batch with so many rows, each of cost 1 where rows have costs. */
+  /** The work of this many rows, of cost 1 if rows have costs. */
   workOfRows(rows: number): number {
     return this.workOf({ rows, sum: rows, largest: 1 });
   }
 
-  /** The work of a batch that is as large as the limits allow. */
+  /** The most work that the limits allow. */
   get mostWork(): number {
     return this.budget ? this.budget.most : this.limits.batchSize;
   }
 
   /**
-   * The most work of a planned batch: twice as much as any before. Sizes that have run are not the
-   * best if smaller ones are more efficient.
+   * The most work of a planned batch: twice as much as any before, and no more than the most
+   * efficient size, except for a trial once in a while.
    */
   get limit(): number {
     const { largest, best, count } = this.times;
@@ -218,10 +215,7 @@ export class PlannedBatches {
     return count >= this.nextLargeTrial ? limit : Math.min(limit, best);
   }
 
-  /**
-   * The size of a batch that finds out whether smaller batches are more efficient: one that was not
-   * tried, once in a while.
-   */
+  /** An untried smaller size, once in a while, to find out if it is more efficient. */
   trial(): number {
     const { untriedBelow = Infinity, count } = this.times;
     if (untriedBelow === Infinity || count < this.nextTrial) {
@@ -231,10 +225,7 @@ export class PlannedBatches {
     return untriedBelow;
   }
 
-  /**
-   * The largest work up to a limit of a batch that runs in this time. Run times do not decrease with
-   * the work.
-   */
+  /** The largest work up to the limit that is in time. Run times don't decrease with the work. */
   largestWithin(limit: number, isInTime: (work: number) => boolean): number {
     if (this.budget) {
       return isInTime(limit) ? limit : bisect(0, limit, limit / 64, isInTime);
@@ -243,7 +234,7 @@ export class PlannedBatches {
     return isRight(limit) ? limit : Math.floor(bisect(0, limit, 1, (n) => isRight(Math.floor(n))));
   }
 
-  /** Notes that work has arrived, also if it is refused. */
+  /** Measures arriving work, even if it will be refused. */
   arrived(request: QueuedRequest, now: number, within: number): void {
     const work = this.budget ? loadOf(request, 0, request.size).sum : request.size;
     this.lasting.add(work, now, PROMISES_MEASURED * within);
@@ -251,9 +242,9 @@ export class PlannedBatches {
   }
 
   /**
-   * The size of batches under a lasting load: the most work w whose run and collecting take no longer
-   * than the time, `r T(w) + min(T(w), w / L) <= D`. A batch collects while the one before it runs,
-   * or until so much has arrived.
+   * The size of batches under a lasting load: the most work w that is collected and run in time,
+   * `r T(w) + min(T(w), w / L) <= D`. A batch collects while the one before it runs, or until w has
+   * arrived.
    */
   lastingWork(within: number, partitions: number): number {
     const { times, last } = this;
@@ -268,13 +259,13 @@ export class PlannedBatches {
     return this.last.work;
   }
 
-  /** Whether batches with this work carry the load. */
+  /** True if batches with this work carry the load. */
   carries(work: number, partitions: number): boolean {
     const load = Math.max(this.lasting.rate, this.recent.rate);
     return work * partitions >= load * this.times.hoped(work);
   }
 
-  /** The work of a batch when rows of the request, from the one at `offset` on, have joined it. */
+  /** The batch's work once the request's rows from `offset` on have joined it. */
   workWith(
     { rows, sum, largest }: Pick<PlannedBatch, 'rows' | 'sum' | 'largest'>,
     request: QueuedRequest,
@@ -292,14 +283,14 @@ export class PlannedBatches {
     });
   }
 
-  /** Expected milliseconds of a batch that goes before others. */
+  /** Expected milliseconds of a batch that runs before others. */
   timeAhead(work: number): number {
     const { times } = this;
     return work > times.largest ? times.hoped(work) : (times.estimate(work) ?? 0);
   }
 }
 
-/** Work that arrives per millisecond, also if it is refused: an average that forgets. */
+/** Arriving work per millisecond, refused or not: an average that forgets. */
 class ArrivalRate {
   private work = 0;
   private time = 0;
@@ -308,7 +299,7 @@ class ArrivalRate {
 
   /** `memory` is in milliseconds. */
   add(work: number, now: number, memory: number): void {
-    // Work of one turn of the event loop arrives at one time, and finds one rate.
+    // One turn's work arrives at one time, and finds one rate.
     if (now !== this.arrivedAt) {
       const passed = Number.isNaN(this.arrivedAt) ? 0 : now - this.arrivedAt;
       const kept = Math.exp(-passed / memory);
@@ -325,7 +316,7 @@ class ArrivalRate {
   }
 }
 
-/** A number between `low`, for which the condition holds, and `high`, up to which it still holds. */
+/** The largest value found for which the condition holds. It holds for `low`. */
 function bisect(
   low: number,
   high: number,

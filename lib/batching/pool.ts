@@ -2,19 +2,15 @@ import type { BusyUntil, PoolLoad } from './admission.js';
 
 /** A partition as the batcher sees it. */
 export interface Target {
-  /** The number of full batches it takes ahead while another one runs. */
+  /** Full batches that it takes ahead while another one runs. */
   readonly prefetch: number;
-  /** The number of batches that it runs at once; undefined where it runs one. */
+  /** Batches that it runs at the same time; undefined if it runs one. */
   readonly places?: number | undefined;
-  /**
-   * The reason why it takes no batch now. It is expected back soon, and queued rows wait for it.
-   */
+  /** Why it takes no batch now. It is expected back soon, and queued rows wait for it. */
   readonly unavailable?: Error | undefined;
-  /**
-   * The reason why it takes no batch, now or soon. When all partitions are lost, queued rows fail.
-   */
+  /** Why it takes no batch, now or soon. When all partitions are lost, queued rows fail. */
   readonly lost?: Error | undefined;
-  /** Revokes the batches that it was handed ahead and has not begun: they end as revoked. */
+  /** Revokes batches that it hasn't begun: they end as revoked. */
   revoke?(): void;
   /** Calls the listener whenever one of these has changed. */
   onChange?(listener: () => void): void;
@@ -24,7 +20,7 @@ export interface Target {
 export interface TargetLoad {
   readonly partition: number;
   readonly target: Target;
-  /** The batches that it was handed and that have not ended; the first one runs. */
+  /** Batches that it was handed; the first one runs. */
   readonly batches: RunningBatch[];
   /** When the first of its batches began. */
   startedAt: number;
@@ -37,14 +33,14 @@ export interface RunningBatch {
   readonly handedAt: number;
 }
 
-/** The partitions of a batcher. Chooses the partition for the next batch. */
+/** Chooses the partition for the next batch. */
 export class Pool implements PoolLoad {
   private readonly loads: readonly TargetLoad[];
-  /** The partitions without a batch; the one that has been idle longest comes first. */
+  /** Partitions without a batch, the longest idle first. */
   private readonly idleLoads: TargetLoad[];
-  /** Whether its partitions run several batches at once. */
+  /** True if its partitions run several batches at the same time. */
   private readonly isConcurrent: boolean;
-  /** Its partitions take no batch. Those that they have been handed run on. */
+  /** Its partitions take no further batch. */
   isPaused = false;
 
   /** @param first the index of the first partition */
@@ -60,9 +56,8 @@ export class Pool implements PoolLoad {
   }
 
   /**
-   * The partition that has been idle longest. If none is idle, a full batch goes to the busy
-   * partition with room that is expected to be free first, and any batch to that with the most
-   * free places.
+   * The longest idle partition. If all are busy, a full batch goes to the one with room that we
+   * expect to be free first; among partitions with places, any batch goes to the emptiest.
    */
   next(batch: 'full' | 'growing', now: number): TargetLoad | undefined {
     if (this.isPaused) {
@@ -87,12 +82,12 @@ export class Pool implements PoolLoad {
     );
   }
 
-  /** Whether one partition is idle while another has a batch ahead. */
+  /** True if one partition is idle while another has a batch ahead. */
   get isUneven(): boolean {
     return this.loads.some(isAhead) && this.idle > 0;
   }
 
-  /** Revokes batches that busy partitions have not begun, as many as there are idle partitions. */
+  /** Revokes as many batches that haven't begun as there are idle partitions. */
   revoke(now: number): void {
     if (this.isUneven) {
       this.loads
@@ -103,7 +98,6 @@ export class Pool implements PoolLoad {
     }
   }
 
-  /** Hands a batch to the partition. */
   start(load: TargetLoad, expected: number, now: number): RunningBatch {
     if (load.batches.length === 0) {
       this.idleLoads.splice(this.idleLoads.indexOf(load), 1);
@@ -115,8 +109,7 @@ export class Pool implements PoolLoad {
   }
 
   /**
-   * Removes a batch that has ended or was revoked. Returns the time when it began, or `now` if it
-   * did not begin.
+   * Removes a batch that has ended or was revoked. Returns when it began, or `now` if it didn't.
    */
   end(load: TargetLoad, handed: RunningBatch, now: number): number {
     const { startedAt, batches } = load;
@@ -132,7 +125,7 @@ export class Pool implements PoolLoad {
     return this.isConcurrent ? handed.handedAt : startedAt;
   }
 
-  /** Expected time when the partition will have run all its batches. */
+  /** When we expect the partition to have run all its batches. */
   endOf({ batches, startedAt }: TargetLoad, now: number): number {
     const [first, ...others] = batches;
     return first
@@ -147,7 +140,7 @@ export class Pool implements PoolLoad {
     return this.loads.filter(isUp).length;
   }
 
-  /** The number of batches that run at once when they are handed out: idle partitions, or places. */
+  /** Batches that would start immediately: idle partitions, or free places. */
   get idle(): number {
     if (this.isPaused) {
       return 0;
@@ -169,12 +162,12 @@ export class Pool implements PoolLoad {
     }));
   }
 
-  /** The reason why no partition takes a batch soon, if none does. */
+  /** Why no partition will take a batch soon; undefined if one will. */
   get lost(): Error | undefined {
     return this.loads.every(({ target }) => target.lost) ? this.loads[0]?.target.lost : undefined;
   }
 
-  /** Whether no batch runs. */
+  /** True if no batch runs. */
   get isIdle(): boolean {
     return this.idleLoads.length === this.loads.length;
   }
@@ -189,13 +182,13 @@ export class Pool implements PoolLoad {
   }
 }
 
-/** The number of batches that the partition can run beside its own, where it runs several. */
+/** Further batches that the partition can run at the same time. */
 function freePlaces(load: TargetLoad): number {
   const { target, batches } = load;
   return isUp(load) ? Math.max(0, (target.places ?? 0) - batches.length) : 0;
 }
 
-/** Whether the partition has a batch ahead that can be revoked. */
+/** True if the partition has a batch ahead that we can revoke. */
 function isAhead({ batches, target }: TargetLoad): boolean {
   return batches.length > 1 && target.revoke !== undefined && target.places === undefined;
 }

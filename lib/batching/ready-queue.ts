@@ -22,28 +22,22 @@ export interface Window<R extends QueuedRequest> {
   /** The number of rows at which it is full. */
   readonly size: number;
   readonly reason: CloseReason;
-  /** The result of earlier runs of these rows, for a batch that runs again. */
+  /** What earlier runs of these rows left, for a batch that runs again. */
   readonly retryState?: unknown;
 }
 
-/**
- * A place in the queue for one batch of a lane. Which rows it gets is decided when a partition
- * takes it.
- */
+/** A place in the queue for one of a lane's batches. It gets its rows when a partition takes it. */
 interface BatchSlot<R extends QueuedRequest> {
   readonly queue: LaneQueue<R>;
   readonly size: number;
-  /** The rows that it adds to the capacity of its lane. */
+  /** Rows that it adds to its lane's capacity. */
   room: number;
   reason: CloseReason;
   readonly priority: number;
-  /**
-   * The time when it became ready, less a head start by priority. The slot with the lowest value is
-   * next.
-   */
+  /** When it became ready, less a head start by priority. The lowest value is next. */
   readonly turn: number;
   readonly id: number;
-  /** Created for rows of its priority; void once they have run. */
+  /** Created for its priority's rows; void once they have run. */
   readonly isExpress?: boolean;
   /** The rows of a batch that runs again. */
   readonly again?: Pick<Window<R>, 'parts' | 'retryState'>;
@@ -56,43 +50,43 @@ interface LaneQueue<R extends QueuedRequest> {
   readonly costed: CostedRows<R> | undefined;
   /** The lane has an open window, whose rows go before all that arrive later. */
   isOpen: boolean;
-  /** The number of rows that its slots can take. */
+  /** Rows that its slots can take. */
   capacity: number;
   /** The slots that are never void; at least one while there are rows. */
   slots: number;
   newest: BatchSlot<R> | undefined;
-  /** The newest of its slots with the highest priority, as far as known. */
+  /** Its newest slot with the highest priority, as far as we know. */
   first: BatchSlot<R> | undefined;
 }
 
-/** The number of lanes above which those without rows are forgotten. */
+/** Beyond this many lanes, we forget those without rows. */
 const LANES_REMEMBERED = 1024;
 
 /**
- * The rows that are ready for a partition, by lane, and the order of their batches.
+ * Rows that are ready for a partition, by lane, and the order of their batches.
  *
- * A closed window becomes a slot in the queue. Which rows a slot gets is decided when a partition
- * takes it. So a batch that is not full keeps its place and goes on growing, new rows take the
- * places of rows that have left, and urgent rows go first.
+ * A closed window becomes a slot in the queue, which gets its rows when a partition takes it. So a
+ * batch with room keeps its place and grows, new rows take the places of rows that have left, and
+ * urgent rows go first.
  */
 export class ReadyQueue<R extends QueuedRequest> {
   private readonly slots = new Heap<BatchSlot<R>>((a, b) => a.turn - b.turn || a.id - b.id);
   private queues = new Map<Lane, LaneQueue<R>>();
-  /** The last result of {@link queueOf}: most calls ask for the same lane. */
+  /** Last result of {@link queueOf}: most calls ask for the same lane. */
   private last: LaneQueue<R> | undefined;
   private lanes = LANES_REMEMBERED;
   private lastId = 0;
 
   constructor(
     private readonly order: QueueOrder,
-    /** The number of rows at which a batch is full now whose window opened with this size. */
+    /** Rows at which a batch is full now, if its window opened with this size. */
     private readonly sizeNow: (lane: Lane, size: number) => number,
     private readonly budget?: Budget,
-    /** The most that the next batch of the lane may cost now. */
+    /** The most that the lane's next batch may cost now. */
     private readonly costNow: (lane: Lane) => number = () => Infinity,
   ) {}
 
-  /** Adds the rows of a closed window. */
+  /** Adds a closed window's rows. */
   addWindow({ lane, parts, size, reason }: Window<R>, now: number): void {
     const queue = this.queueOf(lane);
     queue.isOpen = false;
@@ -122,13 +116,13 @@ export class ReadyQueue<R extends QueuedRequest> {
     this.queueOf(lane).isOpen = true;
   }
 
-  /** The number of rows that still fit into the slots of the lane. */
+  /** Rows that still fit into the lane's slots. */
   roomIn(lane: Lane): number {
     const queue = this.queueOf(lane);
     return queue.isOpen ? 0 : Math.max(0, queue.capacity - queue.rows.size);
   }
 
-  /** The number of rows of the request, from the one at `offset` on, that still fit there. */
+  /** How many of the request's rows, from `offset` on, still fit there. */
   roomFor(request: R, offset: number): number {
     const { lane, size } = request;
     const rows = Math.min(this.roomIn(lane), size - offset);
@@ -160,7 +154,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     }
   }
 
-  /** Ends the growth of the lane's slots. */
+  /** The lane's slots grow no further. */
   closeWindow(lane: Lane): void {
     const queue = this.queues.get(lane);
     const room = this.roomIn(lane);
@@ -175,7 +169,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     }
   }
 
-  /** Adds rows that run again, ahead of all rows that arrived later. */
+  /** Adds rows that run again, before all rows that arrived later. */
   retry(parts: readonly Part<R>[], retryState: unknown, size: number): void {
     const { lane, priority, arrivedAt } = parts[0]!.request;
     const turn = this.turn(arrivedAt, priority);
@@ -194,12 +188,12 @@ export class ReadyQueue<R extends QueuedRequest> {
     });
   }
 
-  /** Removes the rows of a request that is over. */
+  /** Removes an ended request's rows. */
   leave(request: R): void {
     this.queues.get(request.lane)?.rows.leave(request);
   }
 
-  /** Whether there is a batch to take, and whether it is full. */
+  /** The next batch, full or not; undefined if there is none to take. */
   next(now: number): 'full' | 'growing' | undefined {
     for (let slot = this.slots.peek(); slot; slot = this.slots.peek()) {
       const rows = this.rowsFor(slot, now);
@@ -214,8 +208,8 @@ export class ReadyQueue<R extends QueuedRequest> {
   }
 
   /**
-   * Takes the next batch, of which there is one. `endOf` returns the expected time when this many
-   * rows of the lane, of this cost if they have one, will have run.
+   * Takes the next batch; there must be one. `endOf` returns when we expect this many of the lane's
+   * rows, at this cost if they have one, to have run.
    */
   take(
     now: number,
@@ -239,8 +233,8 @@ export class ReadyQueue<R extends QueuedRequest> {
         )
       : queue.rows.take(size, now, endOf(lane, Math.min(size, queue.rows.size)));
     if (queue.rows.size > 0 && queue.slots === 0) {
-      // Rows need a slot that were displaced by a request that must run whole, or did not fit into
-      // the budget of the batch.
+      // A request that must run whole displaced rows, or they didn't fit into the batch's budget:
+      // they need a slot.
       this.admit({
         queue,
         size: lane.limits.batchSize,
@@ -282,10 +276,10 @@ export class ReadyQueue<R extends QueuedRequest> {
     return this.slots.length === 0;
   }
 
-  /** The number of ready rows that this many idle partitions take at once. */
+  /** Ready rows that this many idle partitions take immediately. */
   takenBy(idle: number): number {
     const taken = new Map<LaneQueue<R>, number>();
-    // An approximation: the first slots of the heap are not always those of the first turns.
+    // An approximation: a heap's first slots don't always have the first turns.
     for (const { queue, size, again } of this.slots.heapArray.slice(0, idle)) {
       const rows = (taken.get(queue) ?? 0) + (again ? 0 : size);
       taken.set(queue, queue.costed?.expected(rows) ?? Math.min(rows, queue.rows.size));
@@ -334,7 +328,7 @@ export class ReadyQueue<R extends QueuedRequest> {
   }
 
   /**
-   * Keeps lanes while there are few: a Map that changes with every window keeps its outgrown
+   * We keep lanes while there are few: a Map that changes with every window keeps its outgrown
    * tables, and what they refer to, alive.
    */
   private queueOf(lane: Lane): LaneQueue<R> {

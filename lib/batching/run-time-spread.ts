@@ -1,30 +1,25 @@
-/** Runs that are remembered: a 99th percentile of fewer is hardly more than their maximum. */
+/** A 99th percentile of fewer runs is hardly more than their maximum. */
 const RUNS_REMEMBERED = 300;
 
-/** The spread that is assumed before any run, and the number of runs that this counts as. */
+/** The spread before any run, and how many runs it counts as. */
 const FIRST_SPREAD = 1.5;
 const FIRST_RUNS = 16;
 
-/**
- * A run that takes longer than this counts as this long. It is a pause of the machine, and smaller
- * batches would not prevent it.
- */
+/** A longer run counts as this long: the machine paused, and a smaller batch would have, too. */
 export const LONGEST_OVERRUN = 3;
 
 const QUANTILE = 0.99;
 
 /**
- * How far run times exceed what was expected: the 99th percentile of actual ÷ expected time of the
- * last runs.
- *
- * A percentile of few runs is too low. So the spread starts at 1.5, which counts as much as sixteen runs.
+ * How far run times exceed what we expected: the 99th percentile of actual ÷ expected time. A
+ * percentile of few runs is too low, so the spread starts at 1.5, with the weight of 16 runs.
  */
 export class RunTimeSpread {
-  /** The last runs in their order, and by size. */
+  /** The last runs, as they came and sorted. */
   private readonly ratios = new Float64Array(RUNS_REMEMBERED);
   private readonly sorted = new Float64Array(RUNS_REMEMBERED).fill(Infinity);
   private runs = 0;
-  /** The factor by which a run may take longer than expected; at least 1. */
+  /** Factor by which a run may exceed its expected time; at least 1. */
   value = FIRST_SPREAD;
 
   learn(ratio: number): void {
@@ -40,7 +35,7 @@ export class RunTimeSpread {
   }
 }
 
-/** Replaces a value of ascending ones: those between move by one place. */
+/** Replaces one of the ascending values; those in between move by one place. */
 function replaceIn(sorted: Float64Array, before: number, after: number): void {
   const from = firstAtLeast(sorted, before);
   const to = firstAtLeast(sorted, after);

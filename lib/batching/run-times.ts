@@ -1,100 +1,96 @@
 import { LONGEST_OVERRUN, RunTimeSpread } from './run-time-spread.js';
 
-/** Batches to learn from before calls are refused by what was learned. */
+/** No call is refused before we have learned from this many batches. */
 export const BATCHES_TO_BELIEVE = 8;
 
-/** Weight of the newest batch in the mean of its size class, once the class is known. */
+/** Least weight of the newest batch in the mean of its size class. */
 const LEAST_WEIGHT = 0.1;
 
 /**
- * How far a batch moves the times of all sizes towards its own: little, since runs differ by chance,
- * and more if all of the last few were clearly slower or faster. Slowness breaks promises and is
- * believed after two runs, and speed after five. Both move them alike: with unequal gains, chance
- * would make sizes that do not run slower and slower.
+ * How far a batch moves all sizes' times towards its own: little, since runs differ by chance, and
+ * more if the last few were all clearly slower or faster. Slowness breaks promises, so two runs
+ * prove it; speed takes five. The gains are equal in both directions: otherwise chance alone would
+ * make sizes that don't run slower and slower.
  */
 const GAIN = 0.1;
 const CLEAR_GAIN = 0.3;
 const CLEARLY_SLOWER = { by: 1.15, runs: 2 };
 const CLEARLY_FASTER = { by: 0.9, runs: 5 };
 
-/** The factor by which a run may differ from the mean of its size. The rest is a change of speed. */
+/** A run differs from its size's mean by at most this factor; beyond it, the speed has changed. */
 const MOST_CHANGE = 1.25;
 
 /**
- * Batches until a size class that has run once counts as untried again, doubled by each further
- * run: a cold first run must not rule a size out.
+ * Batches until a size that has run once counts as untried again, doubled by each further run: a
+ * cold first run must not rule a size out.
  */
 const BATCHES_UNTIL_RETRY = 64;
 
-/** After so many batches of other sizes a mean is old. The next batch of its size has this weight. */
+/** After this many batches of other sizes a mean is old, and its next batch has this weight. */
 const BATCHES_UNTIL_OLD = 16;
 const WEIGHT_AGAIN = 0.5;
 
-/** The runs of a size after which smaller sizes are judged by it. */
+/** Runs of a size before it says something about smaller ones. */
 const RUNS_TO_TRUST = 3;
 
-/** A size is the best if larger ones carry less work per millisecond, by more than this. */
+/** A size is the best if larger ones carry less than this share of its work per millisecond. */
 const CLEARLY_LESS = 0.93;
 
 /**
- * Milliseconds of runs between two batches that are learned from. To learn costs a few microseconds,
- * which is much for a function that takes no longer.
+ * Milliseconds of runs between two batches that we learn from. Learning takes a few microseconds,
+ * which is a lot next to a function that takes no longer.
  */
 const TIME_BETWEEN = 1;
 
-/** The shortest run in milliseconds. A clock may show none, and 0 has no ratio to other times. */
+/** Shortest run in milliseconds. A clock may show 0, which has no ratio to other times. */
 const SHORTEST_RUN = 0.001;
 
-/** The batches whose work lies between two powers of two. */
+/** Batches whose work lies between two powers of two. */
 interface SizeClass {
-  /** The largest work of the class: 2 to this power. */
+  /** Its largest work is 2 to this power. */
   readonly level: number;
-  /** Means of the work and of the time. */
+  /** Means. */
   work: number;
   time: number;
   runs: number;
   /** The largest work that has run. */
   most: number;
-  /** The number of its last batch. */
+  /** When it ran last, as a number of batches. */
   last: number;
 }
 
 /**
- * Expected run times of batches by their work: the number of rows, or their cost where rows have
- * one.
+ * Expected run times by a batch's work: its rows, or their cost.
  *
- * It remembers a mean for each size class (powers of two). So a size keeps what was learned of it
- * while other sizes run. A machine that becomes slower makes all sizes slower, also those that do
- * not run. Between the means, times are interpolated, and they never decrease with the work
- * (pool adjacent violators).
+ * Each size class (powers of two) has a mean, so a size keeps what we learned while other sizes run.
+ * When the machine becomes slower, all sizes do, also those that don't run. Times are interpolated
+ * between the means and never decrease with the work (pool adjacent violators).
  *
- * A size class that has not run is not known to be slow: {@link hoped} assumes that it takes no
- * longer than the next smaller one that has.
+ * A size that hasn't run isn't known to be slow: {@link hoped} takes the next smaller size's time.
  */
 export class RunTimes {
   private readonly spread = new RunTimeSpread();
   private readonly classes: SizeClass[] = [];
   /** The means by ascending work, made monotone. */
   private points: { readonly work: number; readonly time: number }[] = [];
-  /** The batches that it has learned from, and the milliseconds of those since. */
+  /** Batches that we learned from, and milliseconds of runs since the last one. */
   private batches = 0;
   private passed = 0;
-  /** The latest run times, relative to what is expected now: to see a change, and the spread. */
+  /** Latest run times ÷ expected ones, to detect a change and to measure the spread. */
   private readonly latest: number[] = [];
   private readonly neighbours: number[] = [];
   private known: SizeClass[] = [];
-  /** The work above which batches are less efficient. */
+  /** Batches with more work are less efficient. */
   best = Infinity;
 
-  /** The work of the smallest batch there is, if that is known. */
+  /** The smallest batch's work, if known. */
   constructor(private readonly lowest = -Infinity) {}
 
-  /** Learns from a batch that has run. */
   learn(work: number, measured: number): void {
     const milliseconds = Math.max(measured, SHORTEST_RUN);
     const level = levelOf(work);
     const known = this.known.find((each) => each.level === level);
-    // What this batch took must not decide whether it counts, but only whether the next one does.
+    // This run's length decides whether the next one counts, not this one: pauses would count more.
     const isSoon = this.passed < TIME_BETWEEN;
     this.passed = isSoon ? this.passed + milliseconds : milliseconds;
     if (isSoon && known && known.runs >= BATCHES_TO_BELIEVE) {
@@ -106,7 +102,7 @@ export class RunTimes {
     let time = milliseconds;
     if (known && expected !== undefined && expected > 0) {
       this.spread.learn(this.comparedWithNeighbours(milliseconds / expected));
-      // A pause of the machine is no property of the model. A lasting change is learned in steps.
+      // The machine may have paused. We learn a lasting change in steps.
       time = Math.min(milliseconds, LONGEST_OVERRUN * expected);
       const now = expected * this.adaptAll(time / expected, expected);
       if (!isOld) {
@@ -117,22 +113,21 @@ export class RunTimes {
     this.update();
   }
 
-  /** Expected milliseconds, or undefined until enough batches have run. */
+  /** Expected milliseconds; undefined until enough batches have run. */
   expected(work: number): number | undefined {
     return this.isBelieved ? this.estimate(work) : undefined;
   }
 
-  /** Whether enough batches have run to refuse calls. */
+  /** True if enough batches have run to refuse calls. */
   get isBelieved(): boolean {
     return this.batches >= BATCHES_TO_BELIEVE;
   }
 
-  /** The factor by which runs may take longer than expected. */
+  /** Factor by which runs may exceed their expected time. */
   get overrun(): number {
     return this.spread.value;
   }
 
-  /** The largest work that has run. */
   get largest(): number {
     return this.known.at(-1)?.most ?? 0;
   }
@@ -152,7 +147,7 @@ export class RunTimes {
       below = above;
     }
     if (!above) {
-      // Beyond the last point, the slope is that from a clearly smaller size.
+      // Beyond the last point we keep the slope from a clearly smaller size.
       above = below;
       below = points.findLast((point) => point.work < above!.work / 1.5) ?? { work: 0, time: 0 };
     }
@@ -161,8 +156,8 @@ export class RunTimes {
   }
 
   /**
-   * Like {@link estimate}, but a size class that was not tried is as fast as the one below it. Between
-   * sizes that have run several times, times are interpolated.
+   * Like {@link estimate}, but an untried size is as fast as the one below it, unless a larger one
+   * has run several times.
    */
   hoped(work: number): number {
     const level = levelOf(work);
@@ -177,7 +172,7 @@ export class RunTimes {
     return below ? Math.min(expected, this.estimate(below.work)!) : expected;
   }
 
-  /** The largest work of the size class below the most efficient one, if that was not tried. */
+  /** Largest work of the class below the most efficient one, if that is untried. */
   get untriedBelow(): number | undefined {
     const top = this.best < Infinity ? levelOf(this.best) : this.known.at(-1)?.level;
     return top === undefined || top <= this.lowest || this.isTried(top - 1)
@@ -185,7 +180,7 @@ export class RunTimes {
       : 2 ** (top - 1);
   }
 
-  /** The number of batches that have run. */
+  /** Batches that we learned from. */
   get count(): number {
     return this.batches;
   }
@@ -195,8 +190,8 @@ export class RunTimes {
   }
 
   /**
-   * The ratio of a run to the median of its neighbours, two before and two after it: a lasting
-   * change of the speed is no spread.
+   * A run's ratio to the median of its neighbours, two before and two after it: a lasting change of
+   * speed isn't spread.
    */
   private comparedWithNeighbours(ratio: number): number {
     const { neighbours } = this;
@@ -205,8 +200,8 @@ export class RunTimes {
   }
 
   /**
-   * Moves the times of all sizes, and returns the factor. A single run may be a pause, so the median
-   * of three counts. Small batches say little.
+   * Moves all sizes' times, and returns the factor. A single run may be a pause, so we take the
+   * median of three. Small batches say little.
    */
   private adaptAll(ratio: number, expected: number): number {
     const { latest, neighbours } = this;
@@ -237,7 +232,7 @@ export class RunTimes {
     known.last = this.batches;
   }
 
-  /** Whether the size class has not run for so long that it counts as untried. */
+  /** True if it hasn't run for so long that it counts as untried. */
   private isForgotten(each: SizeClass): boolean {
     const { runs, last } = each;
     return runs < BATCHES_TO_BELIEVE && this.batches - last >= BATCHES_UNTIL_RETRY * 2 ** runs;
@@ -278,14 +273,14 @@ function levelOf(work: number): number {
   return Math.ceil(Math.log2(work));
 }
 
-/** Adds a value, and keeps so many of the last. */
+/** Adds a value, and keeps the last `most`. */
 function remember(values: number[], value: number, most: number): void {
   if (values.push(value) > most) {
     values.shift();
   }
 }
 
-/** The median, the higher one of two. */
+/** The median; of an even number, the higher one. */
 function medianOf(values: readonly number[]): number {
   return values.toSorted(ascending)[values.length >> 1]!;
 }

@@ -11,12 +11,12 @@ import { ModuleGuards } from '../module-guards.js';
 import { ServingBoard } from './serving-board.js';
 
 /**
- * The header that each change has. Browsers send it to other sites only after these have allowed it,
- * so that no foreign page can use the login of a viewer.
+ * Browsers send this header to another site only with its permission, so foreign pages cannot use
+ * a viewer's login.
  */
 export const CHANGE_HEADER = 'x-serving-board';
 
-/** Runs the guards of the board. */
+/** Runs the board's guards. */
 @Injectable()
 export class BoardGuards implements CanActivate, OnModuleInit {
   private readonly guards: ModuleGuards;
@@ -38,7 +38,7 @@ export class BoardGuards implements CanActivate, OnModuleInit {
     return this.guards.pass(this.board.options.guards, context);
   }
 
-  /** @throws MethodNotAllowedException where the board allows no changes */
+  /** @throws MethodNotAllowedException when the board allows no changes */
   passChange(context: ExecutionContext): Promise<true> {
     const { changes } = this.board.options;
     if (!changes) {
@@ -50,7 +50,7 @@ export class BoardGuards implements CanActivate, OnModuleInit {
   }
 }
 
-/** Runs the guards of changes, after those of the board. */
+/** Runs the guards of changes, after the board's guards. */
 @Injectable()
 export class ChangeGuards implements CanActivate {
   constructor(private readonly guards: BoardGuards) {}

@@ -22,7 +22,7 @@ import { BoardGuards, ChangeGuards } from './board-guards.js';
 import type { PageFile } from './page-files.js';
 import { ServingBoard } from './serving-board.js';
 
-/** `@nestjs/swagger` leaves such controllers out: a page is no API. */
+/** Leaves the controller out of `@nestjs/swagger`: a page is not an API. */
 const EXCLUDED_FROM_OPENAPI = 'swagger/apiExcludeController';
 
 const JSON_TYPE = 'application/json; charset=utf-8';
@@ -35,12 +35,11 @@ const HEADERS = {
     "img-src 'self'; base-uri 'self'; form-action 'none'; frame-ancestors 'none'",
 };
 
-/** A request of Express or Fastify. */
 interface BoardRequest {
   readonly headers: { readonly 'if-none-match'?: string };
 }
 
-/** The controller of a board on this path. */
+/** The board's controller. */
 export function boardController(path: string): Type<unknown> {
   @Controller({ path, version: VERSION_NEUTRAL })
   @UseGuards(BoardGuards)
@@ -77,7 +76,7 @@ export function boardController(path: string): Type<unknown> {
       this.send(response, HttpStatus.OK, { text: '{"changed":true}', type: JSON_TYPE });
     }
 
-    // Nest removes one slash at the end of a path; to Fastify, the URL with a slash is another one.
+    // Nest removes one trailing slash from a path, but to Fastify a URL with a slash is different.
     @Get(['', '//'])
     page(@Req() request: BoardRequest, @Res() response: unknown): void {
       const { httpAdapter } = this.host;
@@ -107,7 +106,7 @@ export function boardController(path: string): Type<unknown> {
       }
     }
 
-    /** Sends the body itself: interceptors of the application have other forms in mind. */
+    /** Bypasses the application's interceptors, which may change the body. */
     private send(
       response: unknown,
       status: HttpStatus,
@@ -126,12 +125,12 @@ export function boardController(path: string): Type<unknown> {
   return ServingBoardController;
 }
 
-/** A whole number in a query; -1 for anything else. */
+/** -1 unless it is a whole number. */
 function wholeOf(text: unknown): number {
   return typeof text === 'string' && /^\d{1,15}$/.test(text) ? Number(text) : -1;
 }
 
-/** Users of the board are those who run the application: they read why it cannot be changed. */
+/** Board users run the application, so they may read the error's text. */
 function refusalOf(error: unknown): unknown {
   if (!isServingError(error)) {
     return error;

@@ -3,15 +3,14 @@ import { InvalidInputError, UnknownServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import type { Serving } from '../serving/serving.js';
 
-/** A change that a user of the board asks for. */
 interface Change {
   readonly serving: string;
   readonly change: keyof typeof changes;
-  /** The key whose batches change; all by default. */
+  /** All keys by default. */
   readonly key?: string;
   /** The new batch size or batch timeout. */
   readonly value?: number;
-  /** The version that is promoted or rolled back; for `reload` the label of the new one. */
+  /** For `reload`, the new version's label. */
   readonly version?: string;
 }
 
@@ -49,11 +48,9 @@ const rules: Rules = {
 };
 
 /**
- * Makes a change; resolves when it is made.
+ * Returns a description of the change, for the log.
  *
- * @returns what was changed, for the log
- * @throws InvalidInputError for a body that is no change, UnknownServingError, and what the serving
- * throws
+ * @throws InvalidInputError for an invalid body, UnknownServingError, and errors of the serving
  */
 export async function makeChange(
   body: unknown,

@@ -3,11 +3,11 @@ import { isError, isServingError } from '../errors.js';
 import type { BatchEndEvent } from '../events/serving-event.js';
 import type { SecondFigures } from './history.js';
 
-/** A batch as the board lists it. */
+/** A batch in the board's list. */
 export interface BatchLine {
   /** Increases with each batch of any serving. */
   readonly number: number;
-  /** The time when it ended, in milliseconds since 1970. */
+  /** Its end, in milliseconds since 1970. */
   readonly at: number;
   readonly version?: string | undefined;
   readonly key: string;
@@ -17,35 +17,33 @@ export interface BatchLine {
   readonly batchSize: number;
   readonly fill: number;
   readonly padding: number;
-  /** The cost of the batch, in a serving with `batchCost`. */
+  /** Only for servings with `batchCost`. */
   readonly cost?: BatchEndEvent['cost'];
   readonly reason: string;
-  /** Milliseconds that its oldest row waited, and that it ran. */
+  /** Milliseconds. */
   readonly wait: number;
   readonly runTime: number;
   readonly steps?: number | undefined;
-  /** The code or name of its error. */
+  /** The error's code or name. */
   readonly error?: string | undefined;
 }
 
-/** The batches of a serving that are listed. */
 const LINES = 40;
-/** Keys and origins are names that users give, of any length. */
+/** Users choose keys and origins, of any length. */
 const LONGEST_NAME = 200;
-/** Microseconds: an hour. Longer times count as that. */
+/** One hour in microseconds; longer times are clamped. */
 const LONGEST = 3_600_000_000;
 
-/** The batches of a serving while the board is open: the latest ones, and quantiles by second. */
+/** A serving's latest batches, and quantiles per second. */
 export class ObservedBatches {
   private readonly waits = histogram();
   private readonly runs = histogram();
-  /** The sum of the fills of the batches of this second, and their number. */
+  /** The sum of this second's fills. */
   private fill = 0;
   private filled = 0;
   private count = 0;
   private readonly lines: BatchLine[] = [];
 
-  /** `number` increases with each batch. */
   observe(event: BatchEndEvent, number: number): void {
     if (event.revoked) {
       return;
@@ -57,7 +55,7 @@ export class ObservedBatches {
     this.lines[this.count++ % LINES] = lineOf(event, number);
   }
 
-  /** The figures of the second that ends now. */
+  /** Ends the second. */
   take(): Pick<SecondFigures, 'fill' | 'waitMedian' | 'waitP99' | 'runMedian' | 'runP99'> {
     const { waits, runs } = this;
     const figures = {
@@ -75,7 +73,7 @@ export class ObservedBatches {
     return figures;
   }
 
-  /** The latest batches after the one with this number, the oldest first. */
+  /** The oldest first. */
   since(number: number): readonly BatchLine[] {
     const oldest = this.count % LINES;
     const all = [...this.lines.slice(oldest), ...this.lines.slice(0, oldest)];
@@ -105,7 +103,7 @@ function lineOf(event: BatchEndEvent, number: number): BatchLine {
   };
 }
 
-/** The messages of errors may hold data of callers. */
+/** Not the message, which may contain callers' data. */
 function nameOf(error: unknown): string | undefined {
   if (error === undefined) {
     return undefined;
@@ -118,7 +116,7 @@ function histogram(): RecordableHistogram {
   return createHistogram({ lowest: 1, highest: LONGEST, figures: 2 });
 }
 
-/** Histograms take whole numbers from 1 on. */
+/** Histograms take whole numbers from 1. */
 function record(times: RecordableHistogram, milliseconds: number): void {
   times.record(Math.min(LONGEST, Math.max(1, Math.round(milliseconds * 1000))));
 }

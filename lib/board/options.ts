@@ -10,40 +10,39 @@ import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { guardList } from '../module-guards.js';
 
-/** Guards of the routes that change servings. */
+/** Options for routes that change servings. */
 export interface ServingBoardChanges {
-  /** Guards of changes, after those of the board. At least one. */
+  /** Guards of changes, which run after the board's guards. At least one. */
   readonly guards: readonly (Type<CanActivate> | CanActivate)[];
 }
 
-/** Options of `ServingBoardModule.forRoot`, beside its `path`. */
+/** Options of `ServingBoardModule.forRoot`, in addition to `path`. */
 export interface ServingBoardOptions {
   /**
-   * Guards of all routes of the board, as `@UseGuards` takes them. `[]` where global guards of the
-   * application, or its network, keep strangers away.
+   * Guards of all the board's routes, as for `@UseGuards`. Pass `[]` if global guards or the
+   * network keep strangers away.
    */
   readonly guards: readonly (Type<CanActivate> | CanActivate)[];
   /**
-   * Lets users pause, resume and drain servings, size their batches, and load, promote and roll back
-   * versions.
+   * Lets users pause, resume and drain servings, change batch sizes and timeouts, and load, promote
+   * and roll back versions.
    *
    * @default off: changes are answered with 405
    */
   readonly changes?: ServingBoardChanges;
   /**
-   * The minutes for which figures are kept: 44 bytes a second for each serving.
+   * Minutes of history. Each serving takes 44 bytes per second of it.
    *
    * @default 10
    */
   readonly minutes?: number;
 }
 
-/** The options with every default filled in. */
+/** Options with all defaults filled in. */
 export interface ResolvedBoard {
   readonly guards: ServingBoardOptions['guards'];
-  /** The guards of changes; undefined where none are allowed. */
+  /** Undefined if changes are off. */
   readonly changes: ServingBoardOptions['guards'] | undefined;
-  /** The seconds of history. */
   readonly seconds: number;
 }
 
@@ -72,7 +71,7 @@ export function resolveBoard(options: ServingBoardOptions): ResolvedBoard {
   return { guards, changes: changes?.guards, seconds: 60 * minutes };
 }
 
-/** The path of the board without a slash before it. */
+/** Without the leading slash. */
 export function resolvePath(path: unknown): string {
   if (typeof path !== 'string' || !/^\/?[\w.~-]+(\/[\w.~-]+)*$/.test(path)) {
     throw new InvalidServingError(

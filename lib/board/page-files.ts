@@ -18,7 +18,6 @@ const CSS = 'text/css; charset=utf-8';
 const SCRIPT = 'text/javascript; charset=utf-8';
 const SVG = 'image/svg+xml';
 
-/** The files of the page beside index.html. */
 const OWN_FILES = {
   'board.css': CSS,
   'icon.svg': SVG,
@@ -29,10 +28,10 @@ const OWN_FILES = {
   'tables.js': SCRIPT,
 };
 
-/** The base of relative addresses in index.html, for a URL that ends with a slash. */
+/** For a URL that ends with a slash. */
 const BASE = '<base href="./" />';
 
-/** The files of the page, in memory. */
+/** The page's files in memory. */
 export class PageFiles {
   private constructor(
     private readonly files: ReadonlyMap<string, PageFile>,
@@ -41,10 +40,8 @@ export class PageFiles {
   ) {}
 
   /**
-   * Reads the files.
-   *
-   * @param folder the last name in the path of the board
-   * @throws InvalidServingError when uPlot is not installed, or the files are missing
+   * @param folder the last name in the board's path
+   * @throws InvalidServingError when uPlot is not installed or the files are missing
    */
   static async read(folder: string): Promise<PageFiles> {
     const html = await own('index.html');
@@ -60,8 +57,8 @@ export class PageFiles {
   }
 
   /**
-   * The page itself. Its addresses are relative, so that it works behind any prefix and proxy: what
-   * they are relative to depends on the slash at the end of its URL.
+   * Addresses in the page are relative, so that it works behind any prefix and proxy. Their base
+   * depends on the URL's slash at the end.
    */
   page(url: string): PageFile {
     return url.split('?', 1)[0]!.endsWith('/') ? this.index : this.indexWithoutSlash;

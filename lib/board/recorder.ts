@@ -7,12 +7,9 @@ import { History } from './history.js';
 import { type BatchLine, ObservedBatches } from './observed-batches.js';
 
 const SECOND = 1000;
-/** The seconds after the last request for which batches are still observed. */
+/** How long batches are still observed after the last request. */
 const SECONDS_OF_WATCH = 10;
-/**
- * The batches that are observed in a second: an event costs microseconds, and the first batches of a
- * second are enough for quantiles.
- */
+/** An event costs microseconds, and a second's first batches are enough for quantiles. */
 const MOST_BATCHES = 500;
 const NOT_OBSERVED = {
   fill: NaN,
@@ -30,7 +27,6 @@ const NO_COUNTS: ServingCounters = {
   padding: 0,
 };
 
-/** The figures of one serving. */
 class Recorded {
   readonly history: History;
   private before: ServingCounters;
@@ -57,29 +53,25 @@ class Recorded {
 }
 
 /**
- * Records the figures of all servings once a second, from their counters. Batches are observed only
- * while the board is open, since an event of each costs something; all viewers share what is
- * recorded.
+ * Records all servings' counters once a second. Batch events cost time, so batches are observed
+ * only while the board is open; all viewers share the records.
  */
 export class Recorder {
-  /** The number of the second that runs. */
   second = 0;
-  /** The time since which batches are observed, in milliseconds since 1970. */
+  /** Milliseconds since 1970. */
   watchedSince: number | undefined;
   private readonly recorded = new Map<string, Recorded>();
   private readonly observed = new Map<string, ObservedBatches>();
   private timer: NodeJS.Timeout | undefined;
   private watch: Subscription | undefined;
   private viewedAt = -Infinity;
-  /** The number of the latest batch. */
   private batches = 0;
-  /** The batches that were observed in this second. */
+  /** In this second. */
   private batchesNow = 0;
 
   constructor(
     private readonly seconds: number,
     private readonly service: Pick<ServingService, 'eventsOf'>,
-    /** The servings of the application, by name. */
     private readonly servings: () => Iterable<readonly [string, Serving]>,
   ) {}
 
@@ -93,7 +85,6 @@ export class Recorder {
     this.endWatch();
   }
 
-  /** Someone looks at the board. */
   viewed(): void {
     this.viewedAt = this.second;
     this.watchedSince ??= Date.now();
@@ -104,7 +95,7 @@ export class Recorder {
     return this.recorded.get(serving)?.history;
   }
 
-  /** The latest batches of the serving after the one with this number, the oldest first. */
+  /** The oldest first. */
   batchesOf(serving: string, number: number): readonly BatchLine[] {
     return this.observed.get(serving)?.since(number) ?? [];
   }
@@ -134,7 +125,7 @@ export class Recorder {
 
   private observe(event: BatchEndEvent): void {
     const { serving } = event;
-    // Events name no servings but those of the application, so that the map is bounded.
+    // Events only name servings of the application, so the map is bounded.
     const observed = this.observed.get(serving) ?? new ObservedBatches();
     this.observed.set(serving, observed);
     observed.observe(event, ++this.batches);

@@ -20,9 +20,9 @@ const { ConfigurableModuleClass } = new ConfigurableModuleBuilder<ServingBoardOp
   .build();
 
 /**
- * A page that shows the servings of the application, live: throughput, batches, queues, partitions
- * and versions, and where `changes` allow it, changes them. Import it once, next to `ServingModule`;
- * its `path` is `servings` by default.
+ * A live page about the application's servings: throughput, batches, queues, partitions and
+ * versions. With the option `changes`, users can also change them. Import it once, next to
+ * `ServingModule`; its `path` is `servings` by default.
  */
 @Module({ providers: [ServingBoard, BoardGuards, ChangeGuards] })
 export class ServingBoardModule extends ConfigurableModuleClass {}

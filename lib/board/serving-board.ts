@@ -21,7 +21,7 @@ import { View, type ViewQuery } from './view.js';
 export const BOARD_OPTIONS = Symbol('options of the serving board');
 export const BOARD_PATH = Symbol('path of the serving board');
 
-/** All that the board shows and does, whatever the platform. */
+/** What the board shows and does, on any platform. */
 @Injectable()
 export class ServingBoard implements OnModuleInit, OnApplicationBootstrap, OnApplicationShutdown {
   readonly options: ResolvedBoard;
@@ -61,7 +61,6 @@ export class ServingBoard implements OnModuleInit, OnApplicationBootstrap, OnApp
     this.recorder.close();
   }
 
-  /** The reply to a poll of the page, as JSON. */
   poll(query: ViewQuery): string {
     this.recorder.viewed();
     return this.view.json(query);
@@ -79,14 +78,14 @@ export class ServingBoard implements OnModuleInit, OnApplicationBootstrap, OnApp
     }
   }
 
-  /** The servings and methods of the application, without those that run on other nodes alone. */
+  /** Without servings that run only on other nodes. */
   private servings(): () => Iterable<readonly [string, Serving]> {
     const registry = this.provided(ServingRegistry);
     const methods = this.provided(BatchedMethods);
     return function* () {
       const { router } = registry;
       for (const [name, serving] of registry.all) {
-        // A handle that a test puts in place of a serving may have no counters.
+        // A test's replacement may have no counters.
         if (!router?.isRemote(serving) && typeof serving.counters === 'function') {
           yield [name, serving];
         }
@@ -97,7 +96,7 @@ export class ServingBoard implements OnModuleInit, OnApplicationBootstrap, OnApp
 
   private provided<Provider>(type: abstract new (...args: never[]) => Provider): Provider {
     try {
-      // The ServingModule need not be global.
+      // Not strict, because ServingModule need not be global.
       return this.moduleRef.get(type, { strict: false });
     } catch (cause) {
       throw new InvalidServingError(

@@ -2,52 +2,49 @@ import type { ClusterNode, ServingStatus } from '../serving/cluster-node.js';
 import type { Serving, ServingHealth } from '../serving/serving.js';
 import type { Recorder } from './recorder.js';
 
-/** The seconds that the figures of the list are the mean of. */
+/** Seconds over which the list's figures are means. */
 const RECENT = 5;
 
-/** An entry of the list of servings. */
+/** A serving in the list. */
 export interface ListedServing extends Omit<ServingHealth, 'serving' | 'partitions'> {
   readonly name: string;
   readonly held?: Serving['held'];
   readonly partitions: { readonly up: number; readonly all: number };
-  /** Calls that ended in a second, and those of them that failed. */
+  /** Calls that ended per second, and how many failed. */
   readonly calls: number;
   readonly failed: number;
   readonly rows: number;
   readonly rowsPerBatch: number;
 }
 
-/** A node of the cluster that has the serving that is shown. */
 type ListedNode = Pick<ClusterNode, 'id' | 'state' | 'isSelf'> & Omit<ServingStatus, 'signature'>;
 
 /** The query of a poll. */
 export interface ViewQuery {
-  /** The serving whose details are shown. */
+  /** Shown in detail. */
   readonly serving: string | undefined;
-  /** The last second that the page has. */
+  /** The page's last second. */
   readonly since: number;
-  /** The number of the last batch that the page has. */
+  /** The page's last batch. */
   readonly batch: number;
 }
 
 export interface ViewOptions {
   readonly recorder: Recorder;
-  /** The servings of the application, by name. */
   readonly servings: () => Iterable<readonly [string, Serving]>;
-  /** The nodes of the cluster; undefined without one. */
+  /** Undefined without a cluster. */
   readonly nodes: () => readonly ClusterNode[] | undefined;
   readonly allowsChanges: boolean;
-  /** The length of the history. */
+  /** Seconds of history. */
   readonly seconds: number;
 }
 
-/** Makes what the page shows. The list is made once a second, for all viewers. */
+/** Viewers share the list, which is made once a second. */
 export class View {
   private list: { readonly second: number; readonly text: string } | undefined;
 
   constructor(private readonly options: ViewOptions) {}
 
-  /** The reply to a poll of the page, as JSON. */
   json({ serving, since, batch }: ViewQuery): string {
     const { allowsChanges, recorder, seconds } = this.options;
     const { second, watchedSince } = recorder;
@@ -62,7 +59,6 @@ export class View {
     return `{"servings":${this.listText()},${JSON.stringify(rest).slice(1)}`;
   }
 
-  /** The list is made anew, since something was changed. */
   changed(): void {
     this.list = undefined;
   }
@@ -120,7 +116,7 @@ export class View {
   }
 }
 
-/** The node and the load of its serving; none where it does not have that serving. */
+/** Empty if the node does not have that serving. */
 function listedNode({ id, state, isSelf, servings }: ClusterNode, name: string): ListedNode[] {
   const status = servings.find((each) => each.name === name);
   if (!status) {

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { InvalidArgumentError } from 'commander';
 import { messageOf } from '../errors.js';
 
-/** Milliseconds of `50ms`, `0.5s` or `50`. */
+/** `50ms`, `0.5s` or `50` in milliseconds. */
 export function parseDuration(text: string): number {
   const [, number, unit] = /^(\d+(?:\.\d+)?)(ms|s|m)?$/.exec(text) ?? [];
   const factor = { ms: 1, s: 1000, m: 60_000 }[unit ?? 'ms']!;
@@ -13,7 +13,7 @@ export function parseDuration(text: string): number {
   return milliseconds;
 }
 
-/** Positive whole numbers of `1,2,4`. */
+/** `1,2,4` */
 export function parseWholes(text: string): readonly number[] {
   const numbers = text.split(',').map(Number);
   if (!numbers.every((number) => Number.isSafeInteger(number) && number > 0)) {
@@ -22,7 +22,7 @@ export function parseWholes(text: string): readonly number[] {
   return numbers;
 }
 
-/** One positive whole number. */
+/** A positive whole number. */
 export function parseWhole(text: string): number {
   const [number, ...others] = parseWholes(text);
   if (others.length > 0) {
@@ -31,7 +31,7 @@ export function parseWhole(text: string): number {
   return number!;
 }
 
-/** Positive numbers of `0.5,100`. */
+/** `0.5,100` */
 export function parseNumbers(text: string): readonly number[] {
   const numbers = text.split(',').map(Number);
   if (!numbers.every((number) => Number.isFinite(number) && number > 0)) {
@@ -40,7 +40,7 @@ export function parseNumbers(text: string): readonly number[] {
   return numbers;
 }
 
-/** Adds the shape of `image=1x3x224x224` to those before. */
+/** Adds `image=1x3x224x224` to the previous shapes. */
 export function parseShape(
   text: string,
   before: Readonly<Record<string, readonly number[]>> = {},
@@ -56,7 +56,7 @@ export function parseShape(
   return { ...before, [text.slice(0, at)]: dims };
 }
 
-/** The text itself, or of `@row.json` that of the file. */
+/** `@row.json` reads the file. */
 export function parseInput(text: string): string {
   if (!text.startsWith('@')) {
     return text;
@@ -68,7 +68,7 @@ export function parseInput(text: string): string {
   }
 }
 
-/** Adds the header of `x-api-key: secret` to those before. */
+/** Adds `x-api-key: secret` to the previous headers. */
 export function parseHeader(
   text: string,
   before: Readonly<Record<string, string>> = {},

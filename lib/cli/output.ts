@@ -2,7 +2,7 @@ import { styleText } from 'node:util';
 
 type Style = 'bold' | 'dim' | 'yellow' | 'red' | 'green';
 
-/** Where a command writes: results to standard output, all else to standard error. */
+/** Results go to standard output, everything else to standard error. */
 export class CliOutput {
   private readonly hasColors: boolean;
 
@@ -15,7 +15,6 @@ export class CliOutput {
     this.hasColors = results.isTTY && !environment['NO_COLOR'];
   }
 
-  /** Whether a person watches: standard error is a terminal. */
   get hasProgress(): boolean {
     return this.notes.isTTY;
   }
@@ -28,13 +27,12 @@ export class CliOutput {
     this.notes.write(`${text}\n`);
   }
 
-  /** The text in that style, on a terminal with colors. */
   styled(style: Style, text: string): string {
     return this.hasColors ? styleText(style, text) : text;
   }
 }
 
-/** Lines of a table; numbers, and texts that begin with one, are right-aligned. */
+/** Columns of numbers are right-aligned. */
 export function tableOf(header: readonly string[], rows: readonly (readonly string[])[]): string {
   const widths = header.map((name, column) =>
     Math.max(name.length, ...rows.map((row) => row[column]?.length ?? 0)),
@@ -52,12 +50,12 @@ export function tableOf(header: readonly string[], rows: readonly (readonly stri
   return [line(header), ...rows.map(line)].join('\n');
 }
 
-/** Three digits of a number: `1234`, `12.3`, `0.123`. */
+/** About three digits: `1234`, `12.3`, `0.123`. */
 export function shortNumber(value: number): string {
   return value >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
 }
 
-/** A bar on one line of a terminal; elsewhere it writes nothing. */
+/** One line of a terminal; writes nothing elsewhere. */
 export class ProgressBar {
   private done = 0;
 
@@ -68,13 +66,12 @@ export class ProgressBar {
     private readonly stream: NodeJS.WriteStream = process.stderr,
   ) {}
 
-  /** One step of the total is done; the next is described. */
+  /** Counts the previous step as done. */
   step(description: string): void {
     this.show(description);
     this.done = Math.min(this.done + 1, this.total);
   }
 
-  /** Removes the bar. */
   end(): void {
     if (this.isShown) {
       this.stream.write('\r\u001B[K');

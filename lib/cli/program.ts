@@ -16,18 +16,17 @@ import type { CliOutput } from './output.js';
 import { powersOfTwo } from './tune/settings.js';
 import type { TuneOptions } from './tune/tune.command.js';
 
-/** The exit codes of a command that failed, and of a command line that is wrong. */
 const FAILED = 1;
 const MISUSED = 2;
 
-/** Runs a command line, without the names of node and script; resolves with its exit code. */
+/** Takes arguments without node and script; resolves with the exit code. */
 export async function runProgram(args: readonly string[], out: CliOutput): Promise<number> {
   try {
     await programFor(out).parseAsync(args, { from: 'user' });
     return 0;
   } catch (error) {
     if (error instanceof CommanderError) {
-      // Commander has written the help, or what is wrong.
+      // Commander has already written a message.
       return error.exitCode === 0 ? 0 : MISUSED;
     }
     out.note(`${out.styled('red', 'error')} ${messageOf(error)}`);

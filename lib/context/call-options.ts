@@ -16,52 +16,49 @@ export interface AbortSignalLike {
 /** The options of a call. */
 export interface CallOptions {
   /**
-   * Cancels the call: it rejects with the reason of the signal, and rows that have not run do not
-   * run. `@RequestSignal()` gives a handler the signal of its HTTP request.
+   * Cancels the call: it rejects with the signal's reason, and rows that have not started do not
+   * run. See also `@RequestSignal()`.
    *
    * @default none; `currentSignal()` in an application with `requestContext`
    */
   readonly signal?: AbortSignalLike | undefined;
   /**
-   * Milliseconds from the call to its answer. Afterwards it rejects with a DeadlineExceededError,
-   * and rows that have not run do not run. A call whose timeout is shorter than the expected time
-   * is refused at once with a DeadlineTooShortError. A stream must have ended by then.
+   * Milliseconds until the answer, or a stream's end. After that the call rejects with a
+   * DeadlineExceededError, and rows that have not started do not run. If the expected time is
+   * longer, the call is immediately refused with a DeadlineTooShortError.
    *
    * @default `timeout` of the serving; none for a stream
    */
   readonly timeout?: number | undefined;
   /**
-   * A whole number from -10 to 10: rows of higher priority run first. A row that has waited
-   * `priorityAgeing` ms longer makes up for one level. Calls below 0 leave half of the queue to
-   * others.
+   * A whole number from -10 to 10: rows of higher priority run first. Each `priorityAgeing` ms of
+   * waiting makes up for one level. Calls below 0 leave half of the queue to others.
    *
    * @default 0
    */
   readonly priority?: number | undefined;
   /**
-   * The tenant that the call belongs to: tenants share the serving fairly, and none can fill its
-   * queue alone.
+   * The call's tenant. Tenants share the serving fairly, and cannot fill its queue alone.
    *
    * @default the result of the serving's `tenant` function, else no tenant
    */
   readonly tenant?: string | undefined;
   /**
-   * The key of the rows, as set by `batch.withKey(key)`: rows share batches only with rows of the
-   * same key.
+   * The rows' key, as set by `batch.withKey(key)`. Only rows with the same key share batches.
    *
    * @default the key of the batch, else 'default'
    */
   readonly key?: string | undefined;
   /**
-   * The origin of the call, for a serving with `queue.separateOrigins`.
+   * The call's origin, for a serving with `queue.separateOrigins`.
    *
    * @default `currentOrigin()`: 'http', 'rpc', 'ws' or 'graphql' in a request of that kind, else
    * 'in-process'
    */
   readonly origin?: Origin | undefined;
   /**
-   * The label of the version that runs the call, such as a canary. A version that the serving does
-   * not have fails the call with an UnknownVersionError.
+   * The label of the version that runs the call, such as a canary. Unknown versions fail the call
+   * with an UnknownVersionError.
    *
    * @default the active version, or a canary by its share
    */
@@ -70,29 +67,23 @@ export interface CallOptions {
 
 /** The options of a streamed call. */
 export interface StreamOptions<Hook extends string = never> extends CallOptions {
-  /**
-   * The hooks whose values the stream includes. All rows of the call then run in one batch, so they
-   * must fit into one.
-   */
+  /** Hooks to include. All rows of the call then run in one batch, so they must fit into one. */
   readonly hooks?: readonly Hook[];
   /**
-   * Runs the input alone and at once, as `run` does.
+   * Runs the input alone and immediately, as `run` does.
    *
    * @default false
    */
   readonly inline?: boolean;
 }
 
-/** A signal of this package: cheaper than the listeners of an AbortSignal. */
+/** A signal of this package: cheaper than AbortSignal listeners. */
 export interface OwnSignal extends AbortSignalLike {
-  /** Calls back when it aborts. Returns a function that removes the callback. */
+  /** Returns a function that removes the callback. */
   onAbort(callback: () => void): () => void;
 }
 
-/**
- * Calls back when the signal aborts, at once if it has. Returns a function that removes the
- * callback.
- */
+/** Calls back immediately if it has aborted. Returns a function that removes the callback. */
 export function onAbort(
   signal: AbortSignalLike | undefined,
   callback: (reason: unknown) => void,
@@ -119,13 +110,12 @@ const onAbortOf = sharedListener<AbortSignalLike>((signal, callback) => {
   return () => signal.removeEventListener('abort', callback);
 });
 
-/** Calls back when the source emits. Returns a function that removes the callback. */
+/** Returns a function that removes the callback. */
 export type Listen<Source> = (source: Source, callback: () => void) => () => void;
 
 /**
- * Shares one listener between all callbacks of a source. The number of callbacks may depend on
- * clients; a source searches all its listeners to add or remove one, and warns of a leak beyond
- * ten.
+ * Shares one listener between all callbacks, which clients may multiply: a source searches its
+ * listeners to add or remove one, and warns of a leak beyond ten.
  */
 export function sharedListener<Source extends object>(listen: Listen<Source>): Listen<Source> {
   const sources = new WeakMap<Source, Waiting>();

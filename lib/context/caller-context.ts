@@ -1,18 +1,18 @@
 import { AsyncLocalStorage, AsyncResource } from 'node:async_hooks';
 import { type AbortSignalLike, type CallOptions, onAbort } from './call-options.js';
 
-/** The context of the request that work is done for. */
+/** The context of a request. */
 export interface CallerContext {
   readonly origin: Origin;
-  /** Aborts when the client has left; undefined where clients do not report that. */
+  /** Aborts when the client leaves; undefined if the transport does not report it. */
   readonly signal: AbortSignal | undefined;
 }
 
-/** The caller of a handler that Nest runs. */
+/** The caller of a handler. */
 export class RequestCaller implements CallerContext {
   constructor(readonly origin: Origin) {}
 
-  /** Created when first read. */
+  /** Subclasses create it on the first read. */
   get signal(): AbortSignal | undefined {
     return undefined;
   }
@@ -25,14 +25,14 @@ export function inContext<T>(context: CallerContext, work: () => T): T {
   return contexts.run(context, work);
 }
 
-/** The context of the current request; undefined where none was registered. */
+/** Undefined if no context was registered. */
 export function currentContext(): CallerContext | undefined {
   return contexts.getStore();
 }
 
 /**
- * In an application with `requestContext`, the signal of the HTTP request that Nest is handling:
- * aborts when the client has closed the connection before it was answered. `undefined` elsewhere.
+ * With `requestContext`, the signal of the HTTP request that Nest is handling: it aborts when the
+ * client closes the connection before the answer. `undefined` elsewhere.
  */
 export function currentSignal(): AbortSignal | undefined {
   return currentContext()?.signal;
@@ -50,7 +50,7 @@ export function withOrigin<T>(origin: Origin, work: () => T): T {
   return inContext(context, work);
 }
 
-/** Runs the work with the origin of the lane, if it has one. */
+/** Runs the work with the lane's origin, if any. */
 export function inOriginOf<T>(
   { origin }: { readonly origin: Origin | undefined },
   work: () => T,
@@ -58,20 +58,14 @@ export function inOriginOf<T>(
   return origin === undefined ? work() : withOrigin(origin, work);
 }
 
-/**
- * The origin of the current call, in an application with `requestContext`: `in-process` unless Nest
- * is handling a request.
- */
+/** The current request's origin, with `requestContext`; otherwise `in-process`. */
 export function currentOrigin(): Origin {
   return currentContext()?.origin ?? 'in-process';
 }
 
 const outside = new AsyncResource('nestjs-serving');
 
-/**
- * Runs the work outside the async context of any call: work shared by several callers must not
- * belong to the first of them.
- */
+/** For work that callers share: it must not belong to the first of them. */
 export function outsideCallContext<T>(work: () => T): T {
   return outside.runInAsyncScope(work);
 }
@@ -79,16 +73,13 @@ export function outsideCallContext<T>(work: () => T): T {
 /** The origin of a call. */
 export type Origin = 'http' | 'rpc' | 'ws' | 'graphql' | 'in-process' | (string & {});
 
-/** The options, with the signal of the current request if they have none. */
+/** Adds the current request's signal if there is none. */
 function inRequest<Options extends CallOptions>(options: Options): Options {
   const signal = options.signal ? undefined : currentSignal();
   return signal ? { ...options, signal } : options;
 }
 
-/**
- * The options of a stream, resolved now: its consumer may subscribe outside of the request, as Nest
- * does for `@Sse()`.
- */
+/** Resolved now, because the consumer may subscribe outside of the request, as with `@Sse()`. */
 export function streamInRequest<Options extends CallOptions>(
   options: Options,
 ): Options & { readonly origin: Origin } {
@@ -97,7 +88,7 @@ export function streamInRequest<Options extends CallOptions>(
   return { ...inside, signal: inside.signal, origin: options.origin ?? currentOrigin() };
 }
 
-/** Makes a call with these options. */
+/** Adds the current request's signal if there is none. */
 export function callInRequest<Reply>(
   options: CallOptions,
   call: (options: CallOptions) => Promise<Reply>,
@@ -106,10 +97,7 @@ export function callInRequest<Reply>(
   return inside === options ? call(options) : markHandled(inside.signal, call(inside));
 }
 
-/**
- * The same reply. A caller may await it later: the rejection of a client that leaves in between
- * must not end the process as unhandled.
- */
+/** The reply may be awaited later; if the client leaves first, it must not be unhandled. */
 function markHandled<Reply>(
   signal: AbortSignalLike | undefined,
   given: Promise<Reply>,

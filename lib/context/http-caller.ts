@@ -5,15 +5,15 @@ import { CallCancelledError } from '../errors.js';
 import { onAbort, type OwnSignal } from './call-options.js';
 import { RequestCaller } from './caller-context.js';
 
-/** A request or response of Node, or the wrapper of Fastify around it. */
+/** Fastify wraps Node's requests and responses. */
 type Wrapped<T> = T & { readonly raw?: T };
 
 /**
- * The client of an HTTP request. It is a signal itself, which aborts when the client leaves before
- * it was answered, and costs less than an AbortSignal. `signal` is that for code that needs one.
+ * The client of an HTTP request. It is a signal that aborts when the client leaves before the
+ * answer, cheaper than an AbortSignal; `signal` is for code that needs one.
  */
 export class HttpCaller extends RequestCaller implements OwnSignal {
-  // Private to the object, so that pipes which read the properties of a parameter find none.
+  // Private fields are invisible to pipes that read a parameter's properties.
   #controller: AbortController | undefined;
   #reason: Error | undefined;
   #callbacks: Set<() => void> | undefined;
@@ -32,9 +32,9 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
     return this.#controller.signal;
   }
 
-  /** Whether the connection has closed, and the request was not answered before. */
+  /** True if the connection has closed before the answer. */
   get aborted(): boolean {
-    // A client that was answered may leave without an effect on later work.
+    // A client that leaves after its answer does not affect later work.
     return this.#reason !== undefined || (this.#connection.destroyed && !this.isAnswered);
   }
 
@@ -57,7 +57,7 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
   }
 
   onAbort(callback: () => void): () => void {
-    // A function of its own: the same callback may be added twice.
+    // The same callback may be added twice.
     const wake = (): void => callback();
     this.#callbacks ??= this.#watch();
     this.#callbacks.add(wake);
@@ -93,12 +93,12 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
   }
 }
 
-/** The callers on each connection that may not be answered yet. */
+/** Callers that may still be without an answer. */
 const callers = new WeakMap<Connection, Set<HttpCaller>>();
 
 /**
- * A connection gets one listener, when it is first watched: one for each request would cost more.
- * The oldest callers are forgotten here once they were answered.
+ * A connection gets one listener when it is first watched; one per request would cost more. The
+ * oldest callers are removed when they have been answered.
  */
 function callersOn(connection: Connection): Set<HttpCaller> {
   const known = callers.get(connection);
@@ -113,13 +113,12 @@ function callersOn(connection: Connection): Set<HttpCaller> {
   }
   const waiting = new Set<HttpCaller>();
   callers.set(connection, waiting);
-  // Before all other listeners: some, such as that of Nest for `@Sse()`, end the response when a
-  // client leaves.
+  // Before others: some, such as Nest's for `@Sse()`, end the response when a client leaves.
   connection.prependListener('close', () => waiting.forEach((caller) => caller.leave()));
   return waiting;
 }
 
-/** Whether the client of the request has closed its connection. */
+/** True if the client has closed its connection. */
 export function hasClientLeft(request: unknown): boolean {
   return connectionOf(unwrapped(request as Wrapped<IncomingMessage>)).destroyed;
 }
@@ -129,8 +128,8 @@ function unwrapped<T>(given: Wrapped<T>): T {
 }
 
 /**
- * The object that emits `close` when the client leaves. For HTTP/1 the socket, since requests that
- * are pipelined behind others get no event; for HTTP/2 the stream, since requests share a socket.
+ * Emits `close` when the client leaves. For HTTP/1 it is the socket, since pipelined requests get
+ * no event; for HTTP/2 the stream, since requests share a socket.
  */
 function connectionOf(request: IncomingMessage & { readonly stream?: Connection }): Connection {
   return request.stream ?? request.socket;

@@ -3,18 +3,18 @@ import type { CallOptions } from './call-options.js';
 import { RequestCaller, currentContext } from './caller-context.js';
 import { HttpCaller } from './http-caller.js';
 
-/** The caller of the handler that Nest runs. */
+/** The caller of a handler. */
 export function callerOf(context: ExecutionContext): RequestCaller {
   const origin = context.getType();
   return origin === 'http' ? new HttpCaller(context) : new RequestCaller(origin);
 }
 
-/** A parameter of a handler with its {@link RequestCaller}. */
+/** Injects the {@link RequestCaller}. */
 export const HandlerCaller = createParamDecorator((_: unknown, context: ExecutionContext) =>
   callerOf(context),
 );
 
-/** The options of a call that a handler makes for its caller. */
+/** Options for calls of a handler. */
 export function optionsOf(caller: RequestCaller | undefined): CallOptions {
   return caller
     ? { origin: caller.origin, ...(caller instanceof HttpCaller && { signal: caller }) }
@@ -22,9 +22,9 @@ export function optionsOf(caller: RequestCaller | undefined): CallOptions {
 }
 
 /**
- * The `AbortSignal` of the HTTP request: aborts when the client closes its connection before it was
- * answered. Pass it to calls that should end then, of servings or of `fetch`. It never aborts over
- * other transports, whose clients do not report that they leave.
+ * The HTTP request's `AbortSignal`, which aborts when the client closes its connection before the
+ * answer. Pass it to calls that should end then, of servings or of `fetch`. Other transports do not
+ * report that clients leave, so there it never aborts.
  *
  * ```ts
  * read(@Param('text') text: string, @RequestSignal() signal: AbortSignal) {

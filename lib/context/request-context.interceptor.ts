@@ -10,27 +10,23 @@ import { inContext } from './caller-context.js';
 import { callerOf } from './request-caller.js';
 import { InvalidServingError } from '../errors.js';
 
-/** Gives all calls that a handler makes the context of its request. */
+/** Gives a handler's calls its request's context. */
 @Injectable()
 export class RequestContextInterceptor implements NestInterceptor {
   intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {
-    // Nest runs the handler in the async context of `intercept`, wherever the Observable is
-    // subscribed.
+    // Nest runs the handler in this async context, wherever the Observable is subscribed.
     return inContext(callerOf(context), () => next.handle());
   }
 }
 
-/**
- * Registers the context of every request of the application. Call it before Nest binds handlers to
- * interceptors. Every route pays for it.
- */
+/** Costs time on every route. Call this before Nest binds handlers to interceptors. */
 export function registerRequestContext(application: ApplicationConfig): void {
   if (!hasRequestContext(application)) {
     application.addGlobalInterceptor(new RequestContextInterceptor());
   }
 }
 
-/** @throws InvalidServingError when the serving or method needs origins, and calls have none */
+/** @throws InvalidServingError when the serving or method needs origins, but calls have none */
 export function requireOrigins(
   application: ApplicationConfig,
   { name, separatesOrigins }: { readonly name: string; readonly separatesOrigins: boolean },

@@ -17,7 +17,7 @@ export interface ClusterReceiverOptions {
   readonly outbound: OutboundCalls;
 }
 
-/** Passes on everything that the transport receives or notices. */
+/** Dispatches the transport's packets and events. */
 export class ClusterReceiver implements Receiver {
   constructor(private readonly options: ClusterReceiverOptions) {}
 
@@ -41,7 +41,7 @@ export class ClusterReceiver implements Receiver {
     if (isOnline) {
       heartbeats.resume();
     } else {
-      // Answers travel through the broker, which may have lost some already.
+      // The broker may have lost some answers.
       heartbeats.countOutage();
       [...outbound.nodes].forEach((node) => outbound.lose(node, 'unknown'));
       inbound.loseAll();
@@ -64,7 +64,7 @@ export class ClusterReceiver implements Receiver {
       heartbeats.replyTo(from);
     } else if (kind === Kind.goodbye) {
       if (header['drained'] === true) {
-        // It has answered every call that it took: a call without an answer came too late.
+        // It answered every call it received, so it never received the others.
         outbound.lose(from, 'no');
       }
       this.nodeDisconnected(from);
@@ -81,13 +81,11 @@ export class ClusterReceiver implements Receiver {
     }
   }
 
-  /** Refuses a message whose content cannot be read. */
   refuse(message: MessageHead, error: FrameError): void {
     const { inbound, outbound } = this.options;
     (message.kind < Kind.reply ? inbound : outbound).refuse(message, error);
   }
 
-  /** Ends the calls from and to a node that is gone. */
   forget(address: Address): void {
     const { inbound, outbound, messenger } = this.options;
     outbound.lose(address, 'unknown');

@@ -10,7 +10,6 @@ import type { ResolvedDistribution } from './resolve-options.js';
 import type { Address } from './transport.js';
 
 export interface ClusterRouterOptions extends RemoteCallOptions {
-  /** The address of this node. */
   readonly self: Address;
   readonly localFirst: ResolvedDistribution['localFirst'];
   readonly remotes: ResolvedDistribution['remotes'];
@@ -19,7 +18,7 @@ export interface ClusterRouterOptions extends RemoteCallOptions {
   readonly nodes: () => readonly ClusterNode[];
 }
 
-/** Routes calls by name to servings of this node or of others. */
+/** Routes calls by name to servings on this or other nodes. */
 export class ClusterRouter implements ServingRouter {
   private readonly handles = new Map<string, RemoteServing>();
 
@@ -43,7 +42,7 @@ export class ClusterRouter implements ServingRouter {
       options,
       remotes.get(name) ?? exported.preprocessOf(name),
     );
-    // Unknown names may come from clients in any number, so they are not kept.
+    // Clients may send any number of unknown names.
     if (selector.candidates(name).length > 0 || remotes.has(name)) {
       handles.set(name, handle);
     }
@@ -54,7 +53,7 @@ export class ClusterRouter implements ServingRouter {
     return serving instanceof RemoteServing;
   }
 
-  /** The local serving while its queue is short, else a handle of the other nodes. */
+  /** The local serving, or other nodes if its queue is too long. */
   route(name: string, local: Serving | undefined, preprocess?: RemotePreprocess): Serving {
     if (!local) {
       return this.remote(name, preprocess);
@@ -72,12 +71,11 @@ export class ClusterRouter implements ServingRouter {
     return this.options.shutdown.answered();
   }
 
-  /** Completes the events of all handles. */
   end(): void {
     this.handles.forEach((handle) => handle.end());
   }
 
-  /** Whether a call should go to another node, since the queue here is long. */
+  /** True if the queue is too long and another node can take the call. */
   private isSaturated(local: Serving): boolean {
     const { localFirst, selector, self } = this.options;
     return (

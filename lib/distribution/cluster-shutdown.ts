@@ -6,7 +6,7 @@ import type { OutboundCalls } from './calls/outbound-calls.js';
 import type { Heartbeats } from './membership/heartbeats.js';
 import type { NodeSelector } from './membership/balancer.js';
 
-/** Milliseconds of shutdown where neither an option nor a serving of the node sets a limit. */
+/** In milliseconds, if no option or serving sets a limit. */
 const DEFAULT_LIMIT = 30_000;
 
 export interface ClusterShutdownOptions {
@@ -19,7 +19,7 @@ export interface ClusterShutdownOptions {
   readonly logger: Logger;
 }
 
-/** Ends the calls of a node, those from other nodes first, within a time limit. */
+/** Ends calls within a time limit, inbound ones first. */
 export class ClusterShutdown {
   private drained: Promise<void> | undefined;
   private limitReached: Promise<void> | undefined;
@@ -28,12 +28,12 @@ export class ClusterShutdown {
 
   constructor(private readonly options: ClusterShutdownOptions) {}
 
-  /** Milliseconds until the limit. */
+  /** In milliseconds. */
   get timeLeft(): number {
     return Math.max(0, this.endsAt - performance.now());
   }
 
-  /** Refuses calls of other nodes; resolves when those that were taken are answered. */
+  /** Refuses new inbound calls; resolves when the accepted ones are answered. */
   drain(): Promise<void> {
     if (!this.drained) {
       this.drained = this.options.inbound.drain();
@@ -42,7 +42,7 @@ export class ClusterShutdown {
     return this.drained;
   }
 
-  /** Starts the clock, and lets no row of a serving wait for others. */
+  /** Starts the time limit. Servings no longer let rows wait for a fuller batch. */
   begin(): void {
     if (this.limitReached) {
       return;
@@ -61,24 +61,24 @@ export class ClusterShutdown {
       }, milliseconds);
     });
     void this.drain();
-    // Nest may call their own hooks later than that of this node.
+    // Nest may call their hooks later than this node's.
     local.forEach((serving) => serving.beforeApplicationShutdown());
   }
 
-  /** Resolves when the calls of other nodes are answered, at the limit at the latest. */
+  /** Resolves when inbound calls are answered, or at the limit. */
   async answered(): Promise<void> {
     this.begin();
     await Promise.race([this.drain(), this.limitReached]);
   }
 
-  /** Resolves when all calls of and to other nodes are answered, at the limit at the latest. */
+  /** Resolves when all calls are answered, or at the limit. */
   async complete(): Promise<void> {
     await this.answered();
     await Promise.race([this.options.outbound.idle(), this.limitReached]);
     clearTimeout(this.timer);
   }
 
-  /** Answers every call that is left, and refuses new ones. */
+  /** Fails remaining and new calls. */
   closeCalls(): void {
     const { inbound, outbound, selector } = this.options;
     inbound.close(new ServingClosedError('This node shut down before the call had ended'));

@@ -1,5 +1,5 @@
 /**
- * `ServingClusterModule`: servings on other nodes, over one of Nest's microservice transports.
+ * `ServingClusterModule`: servings on other nodes, over Nest's microservice transports.
  *
  * @module
  */

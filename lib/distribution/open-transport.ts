@@ -4,7 +4,7 @@ import { formatValue } from '../format.js';
 import type { DistributionOptions } from './options.js';
 import type { ServingTransport } from './transport.js';
 
-/** The transport of the options, not started. Loads the packages of that transport only. */
+/** Creates the transport, not started. Loads only its own packages. */
 export async function openTransport(given: DistributionOptions): Promise<ServingTransport> {
   const { transport, secret } = given;
   switch (given.transport) {
@@ -58,21 +58,16 @@ function isTransport(value: unknown): value is ServingTransport {
   return typeof value === 'object' && value !== null && 'broadcast' in value;
 }
 
-/** One of Nest's transports, and its options for the address of the node or broker. */
 interface TransportOptions {
   readonly transport: string;
   readonly options: readonly string[];
-  /** Whether its nodes connect to each other, instead of to a broker. */
+  /** True without a broker. */
   readonly isBrokerless: boolean;
 }
 
 const ALL = ['host', 'port', 'path', 'url', 'servers'];
 
-/**
- * Rejects options of another transport, which would be ignored silently.
- *
- * @throws InvalidServingError naming the options
- */
+/** @throws InvalidServingError naming options of another transport */
 function checkTransportOptions(
   { transport, options, isBrokerless }: TransportOptions,
   given: object,
@@ -98,7 +93,6 @@ function checkTransportOptions(
   }
 }
 
-/** The names of options that are set. */
 function namesIn(options: object): readonly string[] {
   return Object.entries(options)
     .filter(([, value]) => value !== undefined)

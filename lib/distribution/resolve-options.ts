@@ -15,7 +15,7 @@ import type { Balance } from './membership/balancer.js';
 import type { DistributionLimits, DistributionOptions, RemoteServingOptions } from './options.js';
 import { defaultWireLimits, type WireLimits } from './wire/limits.js';
 
-/** The options with every default filled in. */
+/** Options with defaults. */
 export interface ResolvedDistribution {
   readonly namespace: string;
   readonly nodeId: string;
@@ -93,7 +93,7 @@ const limitRules: Rules = Object.fromEntries(
 );
 
 /**
- * Checks the options and fills in their defaults.
+ * Checks options and adds defaults.
  *
  * @throws InvalidServingError naming the option, its value, and what is allowed
  */
@@ -125,7 +125,7 @@ export function resolveDistribution(given: DistributionOptions): ResolvedDistrib
     probeAfter: given.probeAfter ?? 100,
     drainTimeout: given.drainTimeout,
     window: { messages: 64, bytes: 2 ** 20, ...given.window },
-    // `limits.nodes` counts nodes of the cluster; the wire limit of that name, parts of a value.
+    // The option `limits.nodes` counts cluster nodes, the wire limit parts of a value.
     limits: {
       ...defaultWireLimits,
       calls: 10_000,

@@ -18,11 +18,10 @@ import { resolveDistribution } from './resolve-options.js';
 import { ServingCluster } from './serving-cluster.js';
 import type { ServingTransport } from './transport.js';
 
-/** Options that say how the module stands among others. */
+/** Options for the module itself. */
 export interface ServingClusterModuleExtras {
   /**
-   * Whether `ServingCluster` and the servings of `remotes` can be injected in every module without
-   * importing this one.
+   * True if modules can inject `ServingCluster` and `remotes` without importing this module.
    *
    * @default true
    */
@@ -30,8 +29,8 @@ export interface ServingClusterModuleExtras {
   /** For `forRootAsync`: modules that export what the factory injects. */
   readonly imports?: ModuleMetadata['imports'];
   /**
-   * For `forRootAsync` alone: the names in the `remotes` that its factory returns. Nest must know
-   * all injectable servings before the factory runs.
+   * For `forRootAsync`: the names in its factory's `remotes`, because Nest must know all injectable
+   * servings before the factory runs.
    */
   readonly names?: readonly string[];
 }
@@ -42,18 +41,15 @@ const { ConfigurableModuleClass, MODULE_OPTIONS_TOKEN, OPTIONS_TYPE, ASYNC_OPTIO
     .setExtras<ServingClusterModuleExtras>(DEFAULT_EXTRAS, withExtras)
     .build();
 
-/**
- * Makes the application a node of a cluster, whose nodes call each other's servings. Import it
- * once, next to `ServingModule`.
- */
+/** Makes the application a node of a cluster. Import it once, next to `ServingModule`. */
 @Module({})
 export class ServingClusterModule extends ConfigurableModuleClass {
-  /** Makes the application a node, with these options. */
+  /** Makes the application a node with these options. */
   static override forRoot(options: typeof OPTIONS_TYPE): DynamicModule {
     return withCluster(super.forRoot(options), remoteNamesIn(options));
   }
 
-  /** As {@link forRoot}, with options from a factory, for example from a configuration service. */
+  /** Like {@link forRoot}, with options from a factory. */
   static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
     return withCluster(super.forRootAsync(options), options.names ?? []);
   }
@@ -78,7 +74,7 @@ function clusterProvider(remotes: readonly string[]): Provider {
     inject: [MODULE_OPTIONS_TOKEN, ModuleRef],
     useFactory: async (options: DistributionOptions, moduleRef: ModuleRef) => {
       checkNames(remotes, remoteNamesIn(options));
-      // Looked up again when it is used: its instance may not exist yet.
+      // Fails early; looked up again on use, because its instance may not exist yet.
       registryOf(moduleRef);
       let registry: ServingRegistry | undefined;
       const exported = new ExportedServings(() => (registry ??= registryOf(moduleRef)).all);
@@ -88,14 +84,13 @@ function clusterProvider(remotes: readonly string[]): Provider {
   };
 }
 
-/** The registry of the core discovers it by its token. */
+/** The core discovers it by token. */
 const routerProvider: Provider = {
   provide: SERVING_ROUTER,
   inject: [ServingCluster],
   useFactory: ({ router }: ServingCluster) => router,
 };
 
-/** The handle of a serving on other nodes, injectable by its name. */
 function remoteProvider(name: string): Provider {
   return {
     provide: getServingToken(name),
@@ -106,7 +101,7 @@ function remoteProvider(name: string): Provider {
 
 function registryOf(moduleRef: ModuleRef): ServingRegistry {
   try {
-    // Not injected, since a ServingModule need not be global.
+    // Not injected, because ServingModule need not be global.
     return moduleRef.get(ServingRegistry, { strict: false });
   } catch (cause) {
     throw new InvalidServingError(
@@ -117,7 +112,6 @@ function registryOf(moduleRef: ModuleRef): ServingRegistry {
   }
 }
 
-/** Loads the transport, with its packages, only here. */
 async function transportOf(options: DistributionOptions): Promise<ServingTransport> {
   try {
     const { openTransport } = await import('./open-transport.js');

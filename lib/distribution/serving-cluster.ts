@@ -30,7 +30,7 @@ import { Messenger } from './wire/messenger.js';
 import { Kind } from './wire/prelude.js';
 import { namespaceSecret } from './wire/signature.js';
 
-/** Milliseconds for the last packets to leave, within the limit of shutdown. */
+/** Milliseconds for the last packets, within the shutdown limit. */
 const FLUSH = 5_000;
 /** Milliseconds beyond that limit, once for the goodbye and once for the connections. */
 const GRACE = 400;
@@ -44,7 +44,7 @@ export class ServingCluster
     BeforeApplicationShutdown,
     OnApplicationShutdown
 {
-  /** The address of this node, new with each start. */
+  /** This node's address, new with each start. */
   readonly address: Address;
   /** @internal */
   readonly router: ClusterRouter;
@@ -134,7 +134,7 @@ export class ServingCluster
     );
   }
 
-  /** The nodes of the cluster, this one included, as of their last heartbeats. */
+  /** The nodes, including this one, as of their last heartbeats. */
   nodes(): readonly ClusterNode[] {
     return this.members.all.map((member) => clusterNodeOf(member, this.address));
   }
@@ -153,7 +153,7 @@ export class ServingCluster
     await heartbeats.begin();
   }
 
-  /** By now all servings of this node are ready. */
+  /** Announces this node's servings, now ready. */
   onApplicationBootstrap(): void {
     this.exported.watch();
     this.heartbeats.send();
@@ -176,7 +176,7 @@ export class ServingCluster
 
   private async end(): Promise<void> {
     const { heartbeats, inbound, messenger, probes, router, shutdown, transport } = this;
-    // Heartbeats go on meanwhile: a node that answers a call must not count this one as gone.
+    // Heartbeats continue until then: nodes with our calls must not count this one as gone.
     await shutdown.complete();
     heartbeats.end();
     probes.end();
@@ -191,11 +191,10 @@ export class ServingCluster
     await Promise.race([goodbye, delay(timeout(), undefined, { ref: false })]);
     router.end();
     await transport.stop(timeout());
-    // Ends the calls whose answer could not be sent.
+    // For answers that could not be sent.
     inbound.loseAll();
   }
 
-  /** The role and the servings of this node, for a heartbeat. */
   private describe(): Pick<NodeInfo, 'role' | 'servings'> {
     const { exported, inbound, options } = this;
     const servings = exported.all((name) => inbound.count(name));
@@ -203,7 +202,7 @@ export class ServingCluster
     return { role, servings: role === 'client' ? [] : servings };
   }
 
-  /** Messages of JSON clients are not signed, so a node with a `secret` takes none. */
+  /** JSON clients can't sign, so a node with a `secret` refuses them. */
   private jsonHandlers(): ReadonlyMap<string, JsonHandler> {
     const { exported, inbound, options } = this;
     const { limits, secret } = options;
@@ -223,7 +222,7 @@ export class ServingCluster
         heartbeats.replyTo(address);
       }
       log.log(change, members.get(address) !== undefined);
-      // Calls that this has ended look for another node first.
+      // Calls that this ended must first look for another node.
       setImmediate(() => selector.notifyChange());
     });
   }

@@ -3,50 +3,47 @@ import type { Observable } from 'rxjs';
 /** Identifies one start of a node. Consists of letters, digits, `_` and `-`. */
 export type Address = string;
 
-/** Receives packets and events of a transport. */
+/** Receives a transport's packets and events. */
 export interface Receiver {
   /** A packet was received; it names its sender. */
   receive(packet: Uint8Array): void;
-  /** A node is connected. Only transports with connections between nodes call this. */
+  /** A node connected. Only transports with connections between nodes call this. */
   nodeConnected(address: Address): void;
   /** The connection to a node ended. Packets to it may be lost. */
   nodeDisconnected(address: Address): void;
-  /** The transport went offline, because its broker is away, or online again. Starts online. */
+  /** False when the broker is lost, true when it is back. Starts online. */
   online(isOnline: boolean): void;
 }
 
-/** Answers the JSON message of a client of Nest, or of another language, with values. */
+/** Answers a JSON client's message. */
 export type JsonHandler = (data: unknown) => Promise<unknown> | Observable<unknown>;
 
-/** The node that starts a transport. */
+/** Describes the node that starts a transport. */
 export interface TransportContext {
-  /** The namespace of the cluster. */
+  /** The cluster's namespace. */
   readonly namespace: string;
-  /** The address of the node. */
+  /** The node's address. */
   readonly address: Address;
   /** No node connects to a client. */
   readonly role: 'node' | 'client';
-  /** Receives packets and events of the transport. */
+  /** Receives the transport's packets and events. */
   readonly receiver: Receiver;
-  /** The handlers of JSON messages, by the name of the serving. */
+  /** Handlers for JSON messages, by serving name. */
   readonly jsonHandlers: ReadonlyMap<string, JsonHandler>;
 }
 
 /**
- * Carries packets between nodes. Packets from one node to another arrive in order, each whole and
- * at most once.
- *
- * Of a packet it may read only the length, by `packetLength`.
+ * Carries packets between nodes, in order, whole and at most once. It may read only a packet's
+ * length, with `packetLength`.
  */
 export interface ServingTransport {
   /**
-   * The bytes of the largest packet that it carries; set once it has started. Larger frames are
-   * split, on connections too: then one place limits the memory of frames that are half received.
+   * Maximum packet size in bytes; set once started. Larger frames are split, even on connections,
+   * so that one place limits the memory of half-received frames.
    */
   readonly maxPacket: number;
   /**
-   * The most bytes that may be on their way to one node before it has confirmed some. More wait at
-   * the sender.
+   * Maximum unconfirmed bytes to one node. The sender queues the rest.
    *
    * @default 8388608
    */
@@ -54,28 +51,28 @@ export interface ServingTransport {
   /** Resolves when packets can be sent and received. */
   start(context: TransportContext): Promise<void>;
   /**
-   * Sends to one node. The packet may be sent later, so its bytes do not change before `free` is
-   * called with it. A transport need not call that; then the memory is not used again.
+   * Sends to one node, possibly later: the packet doesn't change until passed to `free`. Without
+   * `free`, its memory is not reused.
    *
-   * @throws NodeGoneError, at once or by rejecting, when the node is known to be gone
+   * @throws NodeGoneError, synchronously or by rejecting, if the node is known to be gone
    */
   send(to: Address, packet: Uint8Array, free?: (packet: Uint8Array) => void): void | Promise<void>;
   /** Sends to all reachable nodes and clients. */
   broadcast(packet: Uint8Array): void | Promise<void>;
   /**
-   * The bytes that were received of the node so far, also those of a packet that has not ended:
-   * while it grows, the node is alive. For transports with connections between nodes.
+   * Bytes received from the node, including unfinished packets. While it grows, the node is alive.
+   * For transports with connections between nodes.
    */
   received?(address: Address): number | undefined;
   /** Ends the connection to a silent node, so that a new one can replace it. */
   drop?(address: Address): void;
   /**
-   * Whether the node is connected, for transports that do not call `nodeDisconnected`; rejects when
-   * that is unknown.
+   * True if the node is connected; rejects if unknown. For transports that don't call
+   * `nodeDisconnected`.
    */
   probe?(address: Address): Promise<boolean>;
   /**
-   * Ends all connections after the last packets have left, or after so many milliseconds.
+   * Closes all connections after the last packets, or after `timeout` milliseconds.
    *
    * @param timeout 5000 by default
    */
@@ -88,7 +85,7 @@ export class NodeGoneError extends Error {
   override readonly name = 'NodeGoneError';
 
   constructor(
-    /** The address of the node. */
+    /** The node's address. */
     readonly address: Address,
   ) {
     super(`There is no node ${address}`);

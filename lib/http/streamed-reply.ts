@@ -1,7 +1,4 @@
-/**
- * Whether Nest sends the reply item by item, as lines of JSON: an async iterable that is no stream
- * of bytes.
- */
+/** True for async iterables that aren't byte streams: Nest sends them as lines of JSON. */
 export function isStreamedReply(reply: unknown): reply is AsyncIterable<unknown> {
   return (
     typeof reply === 'object' &&
@@ -12,7 +9,7 @@ export function isStreamedReply(reply: unknown): reply is AsyncIterable<unknown>
   );
 }
 
-/** The reply with its items changed. It ends the original when it is ended. */
+/** Maps the reply's items. Ending the result ends the original. */
 export function mapStreamedReply(
   reply: AsyncIterable<unknown>,
   change: (item: unknown) => unknown,
@@ -25,7 +22,7 @@ export function mapStreamedReply(
           const { done, value } = await items.next();
           return done ? { done, value } : { done: false, value: change(value) };
         },
-        // Not a generator: it would end the original only after the item that it waits for.
+        // A generator would end the original only after the pending item.
         async return(value: unknown) {
           await items.return?.(value);
           return { done: true, value };

@@ -5,12 +5,12 @@ import { type JsonLimits, ReadContext } from '../json/read-context.js';
 import { readJson } from '../json/read-json.js';
 
 /**
- * The body of a request, or one property of it, with its tensors:
+ * Injects the body, or a property of it.
  * `{ "$tensor": { "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3] } }` becomes a `Tensor`
  * wherever it is, and `{ "$bigint": "123" }` a bigint. An invalid tensor is answered with status 400
  * and its path in the body.
  *
- * Pipes of the application, such as a global ValidationPipe, run before it and see the JSON.
+ * The application's pipes, such as a global ValidationPipe, run first and see the JSON.
  */
 export function TensorBody(property?: string): ParameterDecorator {
   return (target, key, index) => {
@@ -20,7 +20,7 @@ export function TensorBody(property?: string): ParameterDecorator {
   };
 }
 
-/** ValidationPipe would construct a tensor from the JSON, and fail. It leaves `Object` alone. */
+/** ValidationPipe would construct a tensor from JSON and fail. It ignores `Object`. */
 function hideTensorClass(target: object, key: string | symbol, index: number): void {
   const types = Reflect.getMetadata('design:paramtypes', target, key) as unknown[] | undefined;
   if (types?.[index] === Tensor) {
@@ -28,7 +28,7 @@ function hideTensorClass(target: object, key: string | symbol, index: number): v
   }
 }
 
-/** The body parser has limited the bytes before, and with them all counts. */
+/** The body parser has bounded the bytes, and so all counts. */
 const limits: JsonLimits = {
   bytes: Infinity,
   tensors: Infinity,
@@ -38,9 +38,8 @@ const limits: JsonLimits = {
 };
 
 /**
- * Makes tensors of `{ "$tensor": { "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3] } }`
- * wherever they are in the body of a request, and bigints of `{ "$bigint": "123" }`. An invalid
- * tensor is answered with status 400 and its path in the body.
+ * Turns `{ "$tensor": ... }` anywhere in a body into a tensor, and `{ "$bigint": "123" }` into a
+ * bigint.
  */
 @Injectable()
 export class TensorPipe implements PipeTransform<unknown, unknown> {

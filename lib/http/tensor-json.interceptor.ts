@@ -16,8 +16,8 @@ import { writeTensors } from './write-tensors.js';
 /** The options of {@link TensorJsonInterceptor}. */
 export interface TensorJsonOptions {
   /**
-   * The form of the elements of tensors: a list of numbers, which every client reads, or base64 of
-   * their little-endian bytes, which is faster and smaller. Strings and booleans are always lists.
+   * How to write elements: as a list of numbers, which every client reads, or as base64 of their
+   * little-endian bytes, which is faster and smaller. Strings and booleans are always lists.
    *
    * @default 'list'
    */
@@ -25,9 +25,9 @@ export interface TensorJsonOptions {
 }
 
 /**
- * Sends tensors, typed arrays and bigints in the replies of HTTP endpoints as JSON:
- * `{ "$tensor": { "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3] } }`. All other values stay
- * as they are, and so do replies that are bytes.
+ * Writes tensors, typed arrays and bigints in HTTP replies as JSON:
+ * `{ "$tensor": { "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3] } }`. Other values and
+ * binary replies stay as they are.
  */
 @Injectable()
 export class TensorJsonInterceptor implements NestInterceptor {
@@ -52,7 +52,6 @@ export class TensorJsonInterceptor implements NestInterceptor {
   }
 
   private write(reply: unknown): unknown {
-    // Nest sends bytes as they are.
     if (reply instanceof Uint8Array || reply instanceof StreamableFile) {
       return reply;
     }

@@ -6,18 +6,17 @@ import type { Json } from '../json/read-json.js';
 import { tensorToJson, type TensorForm, writeTensor } from '../json/json-tensor.js';
 
 /**
- * The value with its tensors, typed arrays and bigints as `readJson` reads them, and all other parts
- * as they are. A value without any of them is returned itself. Others are copied with their class,
- * which interceptors may ask for.
+ * Writes tensors, typed arrays and bigints for `readJson`. A value without any is returned
+ * uncopied; copies keep their class, which interceptors may check.
  *
- * @throws InvalidOutputError for a tensor whose data and shape do not belong together
+ * @throws InvalidOutputError for a tensor with mismatched data and shape
  */
 export function writeTensors(value: unknown, form: TensorForm): unknown {
   return new TensorWriter(form).write(value);
 }
 
 class TensorWriter {
-  /** The objects that hold the current part. */
+  /** The objects around the current part. */
   private readonly holders = new Set<object>();
 
   constructor(private readonly form: TensorForm) {}
@@ -40,7 +39,7 @@ class TensorWriter {
     if (ArrayBuffer.isView(value) && !hasOwnForm(value)) {
       return this.writeArray(value);
     }
-    // JSON refuses what holds itself.
+    // JSON refuses circular references.
     if (this.holders.has(value)) {
       return value;
     }
@@ -107,12 +106,12 @@ class TensorWriter {
   }
 }
 
-/** True for a Date, a Buffer, and every other object that JSON asks for its form. */
+/** True for objects such as a Date or a Buffer. */
 function hasOwnForm(value: object): value is { toJSON(): unknown } {
   return 'toJSON' in value && typeof value.toJSON === 'function';
 }
 
-/** An object of the same class with the same properties, each a value. */
+/** Keeps the class and turns accessors into values. */
 function copyOf(value: Record<string, unknown>): object {
   const parts = Object.entries(value).map(([name, part]) => [
     name,

@@ -10,12 +10,12 @@ import type { InferenceRequest } from './inference-request.js';
 import { checkNesting } from './json-nesting.js';
 import { describePorts, type ModelInputs } from './offered-model.js';
 
-/** The input of a call: tensors that hold its rows, or a list of rows. */
+/** A call's input: tensors that hold its rows, or a list of rows. */
 export type CallInput =
   | { readonly tensors: Container; readonly rows?: undefined }
   | { readonly rows: readonly unknown[] };
 
-/** The limits of all rows in JSON of a request; its body has limited the bytes before. */
+/** Limits for a request's JSON rows; the body limit bounds their bytes. */
 export const jsonLimits: JsonLimits = {
   bytes: Infinity,
   tensors: 4096,
@@ -25,9 +25,10 @@ export const jsonLimits: JsonLimits = {
 };
 
 /**
- * The input of a call from the tensors of a request. Tensors stay as they are.
+ * Turns a request's tensors, uncopied, into a call's input.
  *
- * @throws InvalidInputError naming the tensor that is missing, unknown, or of another type or shape
+ * @throws InvalidInputError naming the tensor that is missing, unknown, or of the wrong type or
+ * shape
  */
 export function callInputOf(inputs: ModelInputs, request: InferenceRequest): CallInput {
   const { ports } = inputs;
@@ -85,7 +86,7 @@ function faultOf(
     return `is ${datatypeOf(tensor.type)} and must be ${datatypeOf(type)}`;
   }
   const { dims } = tensor;
-  // Clients of Triton send texts with an axis of length 1 behind that of the rows.
+  // Triton's clients send texts with an extra axis of length 1.
   const isColumn = form !== 'tensors' && dims.length === 2 && dims[1] === 1;
   const fits =
     dims.length === shape.length && shape.every((size, axis) => size === -1 || size === dims[axis]);
@@ -98,12 +99,11 @@ function faultOf(
   return `has the shape [${dims.join(', ')}] and must have [${shape.join(', ')}], -1 being any size`;
 }
 
-/** The index of the first element that is no text, or -1. */
 function binaryIn({ data }: Tensor): number {
   return (data as string[]).findIndex((element) => typeof element !== 'string');
 }
 
-/** Each element is a row in JSON; with the `content_type` "str" it is the row itself. */
+/** Each element is a JSON row, or with the `content_type` "str" the row itself. */
 function jsonRows(
   name: string,
   elements: readonly string[],
@@ -130,7 +130,7 @@ function jsonRows(
   );
 }
 
-/** Whether elements are plain text: a parameter of the input, or of the request. */
+/** True if the elements are plain text; the input's own parameter comes first. */
 export function isText(
   name: string,
   { parameters, inputParameters }: Pick<InferenceRequest, 'parameters' | 'inputParameters'>,
@@ -139,7 +139,7 @@ export function isText(
   return (own ?? parameters.get('content_type')) === 'str';
 }
 
-/** One element per row: a row is it, or of several inputs an object by name. */
+/** A row is one element, or with several inputs an object of them. */
 function columnRows(ports: readonly Port[], tensors: readonly Tensor[]): readonly unknown[] {
   const columns = tensors.map(elementsOf);
   return ports.length === 1
@@ -149,7 +149,6 @@ function columnRows(ports: readonly Port[], tensors: readonly Tensor[]): readonl
       );
 }
 
-/** The elements as values of JavaScript. */
 function elementsOf({ type, data }: Tensor): readonly unknown[] {
   const elements: readonly unknown[] = Array.from<unknown>(data as ArrayLike<unknown>);
   if (type === 'bool') {

@@ -3,22 +3,25 @@ import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { typeOfDatatype } from '../json/json-tensor.js';
 
-/** An input or output of a model, as clients see it. */
+/** A model's input or output, as clients see it. */
 export interface Port {
   readonly name: string;
   readonly type: Tensor.Type;
-  /** The size of each axis, that of the rows included; -1 where it may vary. */
+  /** Includes the row axis; -1 for any size. */
   readonly shape: readonly number[];
-  /** The axis that counts rows; `null` for a tensor that the rows of a request share. */
+  /** The row axis; `null` for a tensor that a request's rows share. */
   readonly batchAxis: number | null;
-  /** The rows are the tensor itself, and no object of it by name. */
+  /** True if the rows are a bare tensor, not an object of named ones. */
   readonly isBare?: boolean;
 }
 
-/** `FP32[3, 224]`, or `BYTES` for one element per row. */
 const DECLARED = /^([A-Z0-9]+)(?:\[((?:-1|\d+)(?:, *(?:-1|\d+))*)\])?$/;
 
-/** @throws InvalidServingError for a text that declares no tensor */
+/**
+ * Parses a declared tensor.
+ *
+ * @throws InvalidServingError for invalid text
+ */
 export function parsePort(name: string, declared: unknown, owner: string): Port {
   const match = typeof declared === 'string' ? DECLARED.exec(declared) : null;
   const type = typeOfDatatype(match?.[1]);
@@ -32,7 +35,7 @@ export function parsePort(name: string, declared: unknown, owner: string): Port 
   return { name, type, shape: [-1, ...row], batchAxis: 0 };
 }
 
-/** Whether the tensor has one element for each row. */
+/** True if the tensor has one element per row. */
 export function isColumn({ shape }: Port): boolean {
   return shape.length === 1;
 }

@@ -2,19 +2,18 @@ import { STATUS_CODES } from 'node:http';
 import { HttpException } from '@nestjs/common';
 import { isServingError } from '../errors.js';
 
-/** The answer to a request that failed, for both doors. */
+/** The answer to a failed request, for HTTP and gRPC. */
 export interface ErrorAnswer {
   readonly status: number;
-  /** The number of a gRPC status. */
   readonly grpc: number;
   readonly message: string;
-  /** Whole seconds after which a retry may succeed. */
+  /** In whole seconds. */
   readonly retryAfter: number | undefined;
-  /** Whether the application is at fault, so that its log should have the error. */
+  /** True if the application is at fault; we then log the error. */
   readonly isFault: boolean;
 }
 
-/** The gRPC statuses that are used, by their numbers. */
+/** gRPC status codes: https://grpc.github.io/grpc/core/md_doc_statuscodes.html */
 const CANCELLED = 1;
 const INVALID_ARGUMENT = 3;
 const DEADLINE_EXCEEDED = 4;
@@ -27,7 +26,7 @@ const INTERNAL = 13;
 const UNAVAILABLE = 14;
 const UNAUTHENTICATED = 16;
 
-/** The HTTP status and the gRPC status for each code of an error of this package. */
+/** HTTP and gRPC status by error code. */
 export const answersByCode: Readonly<Record<string, readonly [status: number, grpc: number]>> = {
   SERVING_INVALID_INPUT: [400, INVALID_ARGUMENT],
   SERVING_INVALID_BATCH: [400, INVALID_ARGUMENT],
@@ -48,7 +47,7 @@ export const answersByCode: Readonly<Record<string, readonly [status: number, gr
   SERVING_RUN_TIMEOUT: [504, DEADLINE_EXCEEDED],
 };
 
-/** The gRPC status for the HTTP status of an exception of Nest, such as those of guards. */
+/** gRPC status by the HTTP status of a Nest exception. */
 const grpcByStatus: Readonly<Record<number, number>> = {
   400: INVALID_ARGUMENT,
   401: UNAUTHENTICATED,
@@ -64,9 +63,8 @@ const grpcByStatus: Readonly<Record<number, number>> = {
 };
 
 /**
- * The answer to a request that failed with the error. It has the message of the error where the
- * client is at fault, or where an exception of Nest states one; else the status and the code alone,
- * since other messages are about the application.
+ * Maps an error to its answer. Only client faults and Nest exceptions show their message; others
+ * may reveal details of the application.
  */
 export function errorAnswer(error: unknown): ErrorAnswer {
   if (isServingError(error)) {

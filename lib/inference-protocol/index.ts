@@ -1,5 +1,5 @@
 /**
- * `InferenceProtocolModule`: the servings of an application for clients of the Open Inference
+ * `InferenceProtocolModule` offers the application's servings to clients of the Open Inference
  * Protocol, version 2.
  *
  * @module

@@ -25,8 +25,8 @@ const serverProvider: Provider = {
 };
 
 /**
- * Offers the servings of the application to clients of the Open Inference Protocol, version 2, such
- * as those of Triton and KServe. Import it once, next to `ServingModule`.
+ * Offers the application's servings to clients of the Open Inference Protocol, version 2, such as
+ * Triton's and KServe's. Import it once, next to `ServingModule`.
  */
 @Module({
   controllers: [
@@ -48,11 +48,11 @@ export class InferenceProtocolModule extends ConfigurableModuleClass {
   constructor(host: HttpAdapterHost, config: ApplicationConfig, modules: ModulesContainer) {
     super();
     const prefixes = (): string[] => [config.getGlobalPrefix(), modulePathIn(modules)];
-    // Before the application is initialised, and its body parsers with it.
+    // Before the application initialises its body parsers.
     if (host.httpAdapter) {
       leaveBodiesUnparsed(host.httpAdapter, prefixes);
     } else if ('init$' in host) {
-      // A testing module gets its adapter later, and an application context none.
+      // A testing module gets its adapter later, an application context never.
       host.init$.subscribe(
         () => host.httpAdapter && leaveBodiesUnparsed(host.httpAdapter, prefixes),
       );
@@ -60,7 +60,7 @@ export class InferenceProtocolModule extends ConfigurableModuleClass {
   }
 }
 
-/** The path that Nest's `RouterModule` gives the module in this application, in its metadata. */
+/** Nest's `RouterModule` stores the path in this metadata. */
 function modulePathIn({ applicationId }: ModulesContainer): string {
   return Reflect.getMetadata(`__module_path__${applicationId}`, InferenceProtocolModule) ?? '';
 }

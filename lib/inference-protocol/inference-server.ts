@@ -24,14 +24,14 @@ import { OfferedModels } from './offered-models.js';
 import type { ResolvedProtocol } from './options.js';
 import { type ModelStatistics, StatisticsOfModel } from './statistics.js';
 
-/** The metadata of the server. The names are those of the protocol. */
+/** Server metadata, with the protocol's names. */
 export interface ServerMetadata {
   readonly name: string;
   readonly version: string;
   readonly extensions: readonly string[];
 }
 
-/** An entry of the index of models. */
+/** An entry in the model index. */
 export interface IndexEntry {
   readonly name: string;
   readonly version: string;
@@ -50,9 +50,8 @@ const EXTENSIONS = [
 ];
 const REPOSITORY = ['model_repository', 'model_repository(unload_dependents)'];
 
-/** All calls of the protocol, for every door. */
+/** Answers the protocol's calls for every transport. */
 export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplicationShutdown {
-  /** Whether the application shuts down. */
   isClosing = false;
   private models!: OfferedModels;
   private inference!: Inference;
@@ -93,27 +92,26 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     return { name: 'nestjs-serving', version: this.version, extensions };
   }
 
-  /** Whether every model answers calls, but for those that were unloaded. */
+  /** True if every loaded model answers calls. */
   get isReady(): boolean {
     return this.models.loaded.every(({ isReady }) => isReady);
   }
 
-  /** Milliseconds after which the shutdown of all servings has answered every call. */
+  /** Milliseconds that shutdown may take to answer all calls. */
   get shutdownLimit(): number {
     return Math.max(0, ...this.models.all.map(({ shutdownLimit }) => shutdownLimit));
   }
 
-  /** @throws UnknownServingError for a model or version that is not offered */
+  /** @throws UnknownServingError for a model or version that isn't offered */
   isModelReady(name: string, version?: string): boolean {
     return this.models.find(name, version).isReady;
   }
 
-  /** Whether a request to the model may have several replies. */
   isDecoupled(name: string, version?: string): boolean {
     return this.models.find(name, version).isDecoupled;
   }
 
-  /** The inputs of a model, for a request that does not describe them. */
+  /** For a request that does not describe its inputs. */
   inputsOf(name: string, version?: string): readonly Port[] {
     return this.models.toRun(name, version).inputs.ports;
   }
@@ -126,7 +124,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     return configOf(this.models.toRun(name, version));
   }
 
-  /** Of one model, or of all. */
+  /** Of one model, or of all loaded ones if `name` is empty. */
   statistics(name = '', version?: string): readonly ModelStatistics[] {
     const models = name === '' ? this.models.loaded : [this.models.toRun(name, version)];
     return models.flatMap((model) => this.counts.get(model)!.of(model, version));
@@ -140,7 +138,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     return this.inference.stream(request, caller);
   }
 
-  /** The models and their states; with `onlyReady` those that answer calls. */
+  /** Lists models; `onlyReady` keeps those that answer calls. */
   index(onlyReady = false): readonly IndexEntry[] {
     return this.models.all.flatMap((model) => {
       const { name, versions, isReady, reason } = model;
@@ -152,8 +150,9 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
   }
 
   /**
-   * Offers a model that was unloaded; loads the file of another one again, beside the present one,
-   * which goes on if that fails. `parameters` are the names of those that the client sent.
+   * Offers a model again and reloads its file. If that fails, the present model continues.
+   *
+   * @param parameters the names of the parameters that the client sent
    */
   async load(name: string, parameters: Iterable<string> = []): Promise<void> {
     this.checkRepository();
@@ -165,7 +164,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     this.models.unload(name);
   }
 
-  /** @throws NotImplementedException unless the application lets clients load and unload */
+  /** @throws NotImplementedException unless the option `repository` is set */
   checkRepository(): void {
     if (!this.options.repository) {
       throw new NotImplementedException(
@@ -174,7 +173,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     }
   }
 
-  /** Not injected, since a ServingModule need not be global. */
+  /** Not injected, because ServingModule need not be global. */
   private provided<T>(type: new (...args: never[]) => T): T {
     try {
       return this.moduleRef.get<T>(type, { strict: false });

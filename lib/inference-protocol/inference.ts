@@ -17,7 +17,7 @@ import { type CallReply, chosenOutputs, replyTensors, unknownOutput } from './re
 import { Sequences, type StepReply } from './sequences.js';
 
 /**
- * The path of a request from its tensors to those of its reply:
+ * Answers requests:
  *
  *     request -> model -> input -> call of the serving -> reply -> tensors
  */
@@ -26,7 +26,7 @@ export class Inference {
 
   constructor(private readonly models: OfferedModels) {}
 
-  /** The one reply to a request, whose rows are one call. */
+  /** Answers with a single reply. The rows form one call. */
   async infer(request: InferenceRequest, caller: InferenceCaller): Promise<InferenceReply> {
     const model = this.models.toRun(request.model, request.version);
     if (model.isDecoupled) {
@@ -42,8 +42,7 @@ export class Inference {
   }
 
   /**
-   * The replies to a request as they come. Those of a decoupled model are followed by a final one
-   * without outputs; of others the only one is final.
+   * Yields replies. A decoupled model's final reply has no outputs; other models send one reply.
    */
   async *stream(
     request: InferenceRequest,
@@ -87,7 +86,7 @@ export class Inference {
       const { value, version } = await this.step(model, step, input, options);
       return { value: isList ? [value] : value, isList, version };
     }
-    // One version runs all rows of a request, and the reply names it.
+    // The reply names one version, so one version runs all rows.
     const routed = routedBy(model, input.rows ? input.rows[0] : input.tensors, options);
     const value =
       isList && isShaped(model)
@@ -123,13 +122,12 @@ export class Inference {
   }
 }
 
-/** The options with the version that runs the call, if there are several. */
 function routedBy(model: OfferedModel, input: unknown, options: CallOptions): CallOptions {
   const version = model.versionFor(input, options);
   return version === undefined ? options : { ...options, version };
 }
 
-/** Whether the serving shapes the input or reply of each call, so that a call has one row. */
+/** True if a pre- or postprocess step limits a call to one row. */
 function isShaped({ profile }: OfferedModel): boolean {
   return profile !== undefined && (profile.shapesInput || profile.shapesOutput);
 }
@@ -138,7 +136,7 @@ function asInput({ tensors, rows }: CallInput & { readonly tensors?: unknown }):
   return rows ? Batch.ofValues(rows) : tensors;
 }
 
-/** A call for each row; where one fails, the others end. */
+/** Calls each row separately. If one fails, we cancel the others. */
 async function eachRow(
   { name, serving, profile }: OfferedModel,
   rows: readonly unknown[],
@@ -166,7 +164,7 @@ async function eachRow(
   }
 }
 
-/** @throws InvalidInputError for outputs that the model does not have */
+/** @throws InvalidInputError for outputs that the model lacks */
 function checkRequest(model: OfferedModel, request: InferenceRequest): void {
   const { ports, form } = model.outputs;
   const known = ports.map(({ name }) => name);
@@ -184,7 +182,7 @@ function checkRequest(model: OfferedModel, request: InferenceRequest): void {
   }
 }
 
-/** @throws NotImplementedException for a tensor in shared memory, which has no elements */
+/** @throws NotImplementedException for a tensor in shared memory */
 export function refuseExtensions(parameters: Parameters): void {
   if (parameters.has('shared_memory_region')) {
     throw new NotImplementedException(

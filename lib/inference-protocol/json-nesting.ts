@@ -3,14 +3,14 @@ import type { JsonLimits } from '../json/read-context.js';
 
 const QUOTE = 0x22;
 const BACKSLASH = 0x5c;
-/** The bytes of `[` and `{`, and those of `]` and `}`, differ in this bit alone. */
+/** `[` and `{` differ only in this bit, as do `]` and `}`. */
 const CURLY = 0x20;
 const OPENING = 0x7b;
 const CLOSING = 0x7d;
 
 /**
- * Refuses JSON with too many or too deep lists and objects before it is parsed: a parser would make
- * a hundred bytes of each two.
+ * Refuses large or deep nesting before parsing, because a parser turns two bytes into about a
+ * hundred.
  *
  * @throws InvalidInputError
  */
@@ -43,7 +43,7 @@ export function checkNesting(
   }
 }
 
-/** The index of the quote that ends the text, or the end of the bytes. */
+/** Index of the closing quote, or the end. */
 function endOfText(bytes: Buffer, start: number): number {
   for (let i = start + 1; i < bytes.length; i++) {
     const byte = bytes[i]!;

@@ -2,14 +2,14 @@ import { datatypeOf } from '../json/json-tensor.js';
 import type { Port } from './declared-port.js';
 import type { OfferedModel } from './offered-model.js';
 
-/** An input or output in the metadata of a model. */
+/** A tensor in a model's metadata. */
 export interface TensorMetadata {
   readonly name: string;
   readonly datatype: string;
   readonly shape: readonly number[];
 }
 
-/** The metadata of a model. The names are those of the protocol. */
+/** Model metadata, with the protocol's names. */
 export interface ModelMetadata {
   readonly name: string;
   readonly versions: readonly string[];
@@ -33,11 +33,11 @@ function tensorMetadata({ name, type, shape }: Port): TensorMetadata {
   return { name, datatype: datatypeOf(type), shape };
 }
 
-/** An input or output in the configuration of a model. */
+/** A tensor in a model's configuration. */
 export interface TensorConfig {
   readonly name: string;
   readonly data_type: string;
-  /** Without the axis of the rows, where `max_batch_size` is above 0. */
+  /** Without the row axis if `max_batch_size` is above 0. */
   readonly dims: readonly number[];
 }
 
@@ -46,7 +46,7 @@ export interface ModelConfig {
   readonly name: string;
   readonly platform: string;
   readonly backend: string;
-  /** 0 where the rows of a tensor are not on the first of several axes. */
+  /** 0 unless every tensor has the row axis first and another axis. */
   readonly max_batch_size: number;
   readonly input: readonly TensorConfig[];
   readonly output: readonly TensorConfig[];
@@ -61,7 +61,7 @@ export interface ModelConfig {
 export function configOf(model: OfferedModel): ModelConfig {
   const { name, inputs, outputs, profile, isDecoupled } = model;
   const ports = [...inputs.ports, ...outputs.ports];
-  // Clients that drop the axis of rows need another one to be left.
+  // Clients drop the row axis and need another one.
   const hasRows = ports.every(({ batchAxis, shape }) => batchAxis === 0 && shape.length > 1);
   const config = ({ name: port, type, shape }: Port): TensorConfig => ({
     name: port,
@@ -90,14 +90,14 @@ export function configOf(model: OfferedModel): ModelConfig {
   };
 }
 
-/** The names of Triton. */
+/** Triton's names. */
 function platformOf({ profile }: OfferedModel) {
   return profile?.runner === 'model'
     ? { platform: 'onnxruntime_onnx', backend: 'onnxruntime' }
     : { platform: 'nestjs_serving', backend: 'nestjs_serving' };
 }
 
-/** The name of a datatype in the configuration. It has none for elements of 4 bits. */
+/** 4-bit types have no name in the configuration. */
 function dataTypeOf(datatype: string): string {
   if (datatype === 'BYTES') {
     return 'TYPE_STRING';

@@ -8,8 +8,8 @@ import { isColumn, parsePort, type Port } from './declared-port.js';
 import type { DeclaredTensors, Offer } from './options.js';
 
 /**
- * How the tensors of a request become the input of a call: given as they are, one element per row in
- * each of them, or each element as a row in JSON.
+ * How tensors become a call's input: as they are (`tensors`), a row from one element of each
+ * (`columns`), or a row from each JSON element (`json`).
  */
 export interface ModelInputs {
   readonly form: 'tensors' | 'columns' | 'json';
@@ -17,8 +17,8 @@ export interface ModelInputs {
 }
 
 /**
- * How a reply becomes tensors: it is those of a signature, the results of rows as declared, each
- * result as JSON, or whatever tensors it has.
+ * How a reply becomes tensors: by signature (`tensors`), row results as declared (`columns`),
+ * results as JSON (`json`), or any tensors it has (`found`).
  */
 export interface ModelOutputs {
   readonly form: 'tensors' | 'columns' | 'json' | 'found';
@@ -32,12 +32,11 @@ const aRowOfJson = (name: string): { readonly form: 'json'; readonly ports: read
 const JSON_INPUT = aRowOfJson('input');
 const JSON_OUTPUT = aRowOfJson('output');
 
-/** A serving as a model of the protocol. */
+/** A serving offered as a model. */
 export class OfferedModel {
   readonly name: string;
-  /** Whether a client has unloaded it. */
   isUnloaded = false;
-  /** The load that runs; never rejects. */
+  /** The running load; never rejects. */
   private loading: Promise<void> = Promise.resolve();
   private nextLoad: Promise<void> | undefined;
   private readonly declaredInputs: readonly Port[] | undefined;
@@ -52,9 +51,9 @@ export class OfferedModel {
 
   constructor(
     private readonly offer: Offer,
-    /** The handle of its calls; in a cluster, they may run on other nodes. */
+    /** Runs calls; in a cluster, perhaps on other nodes. */
     readonly serving: Serving,
-    /** The handle that the application registers. */
+    /** The application's handle. */
     readonly own: Serving = serving,
   ) {
     this.name = offer.model;
@@ -62,19 +61,19 @@ export class OfferedModel {
     this.declaredOutputs = portsOf(offer.outputs);
   }
 
-  /** The versions that a request may name; the last one answers a request that names none. */
+  /** The last one is the default. */
   get versions(): readonly string[] {
     return this.own instanceof LocalServing ? this.own.versionLabels : [DEFAULT_VERSION];
   }
 
-  /** The version that answers a request that names none, unless it falls into a canary's share. */
+  /** Answers requests without a version, except a canary's share. */
   get activeVersion(): string {
     return this.versions.at(-1)!;
   }
 
   /**
-   * The version that a call runs on, if there are several. In a cluster, where another node may run
-   * the call, undefined.
+   * The version that will run a call, if there are several. Undefined in a cluster, where another
+   * node may run it.
    */
   versionFor(input: unknown, options: CallOptions): string | undefined {
     const { own } = this;
@@ -83,12 +82,12 @@ export class OfferedModel {
       : undefined;
   }
 
-  /** Undefined for a handle without partitions of its own. */
+  /** Undefined without own partitions. */
   get profile(): ServingProfile | undefined {
     return this.own instanceof LocalServing ? this.own.profile : undefined;
   }
 
-  /** Milliseconds after which the shutdown of the serving has answered every call. */
+  /** Milliseconds that the serving's shutdown may take to answer all calls. */
   get shutdownLimit(): number {
     return this.own instanceof LocalServing ? this.own.shutdownLimit : 0;
   }
@@ -97,7 +96,7 @@ export class OfferedModel {
     return !this.isUnloaded && healthOf(this.name, this.own).isReady;
   }
 
-  /** The reason why it is not ready; empty where it is. It says nothing of the application. */
+  /** Why it isn't ready, or empty. Clients see it: no application details. */
   get reason(): string {
     const { isReady, state } = healthOf(this.name, this.own);
     if (this.isUnloaded) {
@@ -106,14 +105,13 @@ export class OfferedModel {
     return isReady ? '' : state === 'ready' ? 'no partition works' : state;
   }
 
-  /** Whether a request may have several replies. */
   get isDecoupled(): boolean {
     return this.offer.decoupled ?? this.profile?.isSequence ?? false;
   }
 
   /**
-   * Loads the file of the active version again, after a load that runs: that one may have read an
-   * older file. Those that wait for it share the next load. Nothing for code of the application.
+   * Reloads the active version's file, if it runs one. A running load may have read an older file,
+   * so we load again after it; waiting callers share that load.
    */
   reload(): Promise<void> {
     this.nextLoad ??= this.loading.then(() => {
@@ -144,7 +142,7 @@ export class OfferedModel {
     return this.shapes.outputs;
   }
 
-  /** Those of the present signature, which a model has from its start on. */
+  /** For the current signature, which a started model has. */
   private get shapes() {
     const { signature } = this.own;
     if (!this.known || this.known.signature !== signature) {
@@ -181,19 +179,19 @@ function portsOf(declared: DeclaredTensors | undefined): readonly Port[] | undef
   return declared && Object.entries(declared).map(([name, each]) => parsePort(name, each, name));
 }
 
-/** `name` is for a tensor that has none: the rows of a template may be a bare tensor. */
+/** `otherwise` names a bare tensor. */
 function portOf({ name, type, shape, batchAxis }: TensorSignature, otherwise: string): Port {
   return {
     name: name === '' ? otherwise : name,
     isBare: name === '',
     type,
-    // A batch of a model with a fixed one runs in steps, so a request may have any number of rows.
+    // A fixed-size batch runs in steps, so a request may have any number of rows.
     shape: shape.map((size, axis) => (typeof size === 'number' && axis !== batchAxis ? size : -1)),
     batchAxis,
   };
 }
 
-/** `image: FP32[-1, 784]`, for errors. */
+/** Formats ports for errors: `image: FP32[-1, 784]`. */
 export function describePorts(ports: readonly Port[]): string {
   return ports
     .map(({ name, type, shape }) => `${name}: ${datatypeOf(type)}[${shape.join(', ')}]`)

@@ -15,12 +15,11 @@ const OWNER = 'InferenceProtocolModule';
 export class OfferedModels {
   private readonly byName: ReadonlyMap<string, OfferedModel>;
 
-  /** @throws InvalidServingError for an offer of a serving that does not exist */
+  /** @throws InvalidServingError if an offered serving does not exist */
   constructor(
     { offers }: Pick<ResolvedProtocol, 'offers'>,
-    /** Those of the application, by name. */
     all: ReadonlyMap<string, Serving>,
-    /** The handle for calls of a serving. */
+    /** Returns the handle for calls. */
     handleOf: (name: string) => Serving,
   ) {
     const names = [...all.keys()];
@@ -45,12 +44,11 @@ export class OfferedModels {
     return [...this.byName.values()];
   }
 
-  /** Those that no client has unloaded. */
   get loaded(): readonly OfferedModel[] {
     return this.all.filter(({ isUnloaded }) => !isUnloaded);
   }
 
-  /** @throws UnknownServingError for a name or version that is not offered */
+  /** @throws UnknownServingError for a name or version that isn't offered */
   find(name: string, version = ''): OfferedModel {
     const model = this.byName.get(name);
     if (!model) {
@@ -68,9 +66,9 @@ export class OfferedModels {
   }
 
   /**
-   * Like {@link find}, for a request that runs.
+   * Like {@link find}, for running a request.
    *
-   * @throws ServiceUnavailableException for a model that was unloaded
+   * @throws ServiceUnavailableException for an unloaded model
    */
   toRun(name: string, version?: string): OfferedModel {
     const model = this.find(name, version);
@@ -83,11 +81,10 @@ export class OfferedModels {
   }
 
   /**
-   * Reads the file of the model again, and offers it again if it was unloaded. Takes no files and no
-   * other configuration.
+   * Reloads the model's file and offers the model again. Refuses configuration from the client.
    *
-   * @throws BadRequestException with the reason why it cannot load; clients who may load models may
-   * know it
+   * @throws BadRequestException with the reason for a failed load, which clients who may load may
+   * see
    */
   async load(name: string, parameters: Iterable<string>): Promise<void> {
     const model = this.find(name);
@@ -111,7 +108,7 @@ export class OfferedModels {
     model.isUnloaded = false;
   }
 
-  /** Refuses the calls of clients from now on. The serving itself goes on. */
+  /** Refuses clients' calls; the serving continues. */
   unload(name: string): void {
     this.find(name).isUnloaded = true;
   }

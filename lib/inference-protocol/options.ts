@@ -12,82 +12,81 @@ import { formatValue } from '../format.js';
 import { guardList } from '../module-guards.js';
 import { parsePort } from './declared-port.js';
 
-/** A guard as Nest's `@UseGuards` takes it. */
+/** A guard, as in Nest's `@UseGuards`. */
 export type ProtocolGuard = Type<CanActivate> | CanActivate;
 
 /**
- * The tensors of a model by name. `'FP32[3, 224]'` is the datatype and the shape of one row, with -1
- * for a size that varies; `'BYTES'` without a shape is one element per row.
+ * Tensors by name. `'FP32[3, 224]'` is the datatype and a row's shape, with -1 for any size;
+ * `'BYTES'` means one element per row.
  */
 export type DeclaredTensors = Readonly<Record<string, string>>;
 
-/** A serving that is offered as a model. */
+/** A serving offered as a model. */
 export interface OfferedServing {
-  /** The name of the serving. */
+  /** Name of the serving. */
   readonly serving: string;
   /**
-   * The name of the model. It has no slash, which clients do not encode.
+   * Name of the model; no slashes, because clients don't encode them.
    *
    * @default the name of the serving
    */
   readonly model?: string;
   /**
-   * The inputs, where the serving has no signature, or its `preprocess` takes something else. Where
-   * each has one element per row, a row is that element, or with several inputs an object of them;
-   * else callers' tensors are given to the serving as they are.
+   * Inputs, if the serving has no signature or its `preprocess` takes something else. If every
+   * input has one element per row, a row is that element, or an object of them for several inputs.
+   * Otherwise the serving receives the tensors as they are.
    *
    * @default those of the signature; else one input `input` of type BYTES, of which each element is
    * a row in JSON
    */
   readonly inputs?: DeclaredTensors;
   /**
-   * The outputs, where the serving has no signature, or its `postprocess` returns something else.
+   * Outputs, if the serving has no signature or its `postprocess` returns something else.
    *
    * @default those of the signature; else one output `output` of type BYTES, of which each element
    * is the result of a row in JSON
    */
   readonly outputs?: DeclaredTensors;
   /**
-   * Whether a request may have several replies, for a serving whose batch function is a generator.
-   * Its calls are then streams.
+   * True if a request may have several replies, as with a generator. Calls are then streams.
    *
    * @default true for a serving of sequences, else false
    */
   readonly decoupled?: boolean;
 }
 
-/** The calls that change which models are offered. */
+/** Options for the calls that load and unload models. */
 export interface RepositoryOptions {
-  /** Guards of `load` and `unload`, after those of the module. At least one. */
+  /** Guards for `load` and `unload`, after the module's guards. At least one. */
   readonly guards: readonly ProtocolGuard[];
 }
 
-/** The certificates of a server with TLS, in the PEM format. */
+/** A TLS server's certificates, as PEM. */
 export interface GrpcDoorTls {
-  /** The certificate of the server. */
+  /** The server's certificate. */
   readonly cert: string | Uint8Array;
-  /** The private key of `cert`. */
+  /** Private key for `cert`. */
   readonly key: string | Uint8Array;
   /**
-   * The certificates that sign those of clients; then clients need one.
+   * CA certificates for client certificates. If set, clients must present one.
    *
    * @default clients need no certificate
    */
   readonly ca?: string | Uint8Array;
 }
 
-/** The address of the gRPC server of the protocol. */
+/** Address of the protocol's gRPC server. */
 export interface GrpcDoorOptions {
-  /** The port, usually 8001; 0 for any free one. */
+  /** The port, usually 8001; 0 picks a free one. */
   readonly port: number;
   /**
-   * The address of the network interface.
+   * Address of the network interface.
    *
    * @default '0.0.0.0'
    */
   readonly host?: string;
   /**
-   * The certificates of the server.
+   * The server's certificates.
    *
    * @default connections are not encrypted
    */
@@ -97,33 +96,33 @@ export interface GrpcDoorOptions {
 /** Options of `InferenceProtocolModule.forRoot`. */
 export interface InferenceProtocolOptions {
   /**
-   * The servings that are offered, by name or with more to say about them.
+   * Servings to offer, by name or with options.
    *
    * @default all servings of the application
    */
   readonly servings?: readonly (string | OfferedServing)[];
   /**
-   * Guards of all calls but `health/live` and `health/ready`, which probes make. The application's
-   * global guards run before them, for every call.
+   * Guards for all calls except `health/live` and `health/ready`. The application's global guards
+   * run first, for every call.
    *
    * @default none
    */
   readonly guards?: readonly ProtocolGuard[];
   /**
-   * The bytes of a request, also after decompression.
+   * Maximum request size in bytes, before and after decompression.
    *
    * @default 67108864
    */
   readonly bodyLimit?: number;
   /**
-   * The bytes of the JSON in a request. Reading JSON holds the event loop, about a second for
-   * 64 MiB; binary tensors do not.
+   * Maximum JSON size in bytes. Parsing blocks the event loop, for about a second at 64 MiB; binary
+   * tensors don't.
    *
    * @default 8388608
    */
   readonly jsonLimit?: number;
   /**
-   * The tenant of a call, of which each has sequences of its own and its share of the queue.
+   * Returns the call's tenant, which has its own sequences and share of the queue.
    *
    * @default the tenant of the serving's `queue.tenant`, else none
    */
@@ -135,19 +134,19 @@ export interface InferenceProtocolOptions {
    */
   readonly repository?: RepositoryOptions;
   /**
-   * Serves gRPC too, on a port of its own.
+   * Also serves gRPC, on its own port.
    *
    * @default HTTP alone
    */
   readonly grpc?: GrpcDoorOptions;
 }
 
-/** An entry of `servings` with every default filled in. */
+/** An offered serving with defaults. */
 export type Offer = Required<Pick<OfferedServing, 'serving' | 'model'>> & OfferedServing;
 
-/** The options with every default filled in. */
+/** Options with defaults. */
 export interface ResolvedProtocol {
-  /** Undefined where all servings are offered. */
+  /** Undefined to offer all servings. */
   readonly offers: readonly Offer[] | undefined;
   readonly guards: readonly ProtocolGuard[];
   readonly bodyLimit: number;
@@ -249,7 +248,11 @@ function resolveOffer(given: string | OfferedServing): Offer {
   return withName(offer, OWNER);
 }
 
-/** @throws InvalidServingError for a name that no client can ask for */
+/**
+ * Fills in the model's name.
+ *
+ * @throws InvalidServingError for a name with a slash
+ */
 export function withName(offer: OfferedServing, owner: string): Offer {
   const { model = offer.serving } = offer;
   if (model.includes('/')) {

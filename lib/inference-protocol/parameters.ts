@@ -8,11 +8,11 @@ import type {
   ParameterValue,
 } from './inference-request.js';
 
-/** The priority of the protocol that is the default of a serving; 1 is the highest. */
+/** Maps to a serving's default priority, 0. */
 const MIDDLE_PRIORITY = 3;
 const HIGHEST = 10;
 
-/** The options of a call, from its request and its caller. */
+/** Builds a call's options. */
 export function callOptionsOf(
   { parameters, version }: Pick<InferenceRequest, 'parameters' | 'version'>,
   caller: InferenceCaller,
@@ -28,13 +28,13 @@ export function callOptionsOf(
   };
 }
 
-/** 1 is the highest priority of the protocol, and 0 the default. */
+/** In the protocol, 1 is the highest and 0 the default. */
 function priorityOf(parameters: Parameters): number | undefined {
   const priority = wholeIn(parameters, 'priority');
   return priority === 0 ? undefined : Math.max(MIDDLE_PRIORITY - priority, -HIGHEST);
 }
 
-/** Milliseconds until the earlier of the deadline and the `timeout` in microseconds. */
+/** The deadline or the `timeout` in microseconds, whichever is earlier. In milliseconds. */
 function timeoutOf(parameters: Parameters, { deadline }: InferenceCaller): number | undefined {
   const timeout = wholeIn(parameters, 'timeout') / 1000 || Infinity;
   const left = deadline === undefined ? Infinity : Math.max(deadline - Date.now(), 0);
@@ -42,7 +42,6 @@ function timeoutOf(parameters: Parameters, { deadline }: InferenceCaller): numbe
   return least > LONGEST_DELAY ? undefined : least;
 }
 
-/** A whole number, 0 where it is missing. */
 function wholeIn(parameters: Parameters, name: string): number {
   const value = parameters.get(name) ?? 0;
   const number = typeof value === 'bigint' ? Number(value) : value;
@@ -51,16 +50,16 @@ function wholeIn(parameters: Parameters, name: string): number {
     : refuse(name, value, 'a whole number of 0 or more');
 }
 
-/** A step of a sequence. */
+/** A step in a sequence. */
 export interface SequenceStep {
-  /** The same for equal ids; differs for a number and the string of its digits. */
+  /** A number and the string of its digits differ. */
   readonly key: string;
   readonly id: string | number | bigint;
   readonly isFirst: boolean;
   readonly isLast: boolean;
 }
 
-/** The step that the parameters name; undefined for a request of no sequence. */
+/** Reads a sequence step; undefined without a sequence. */
 export function sequenceStepOf(parameters: Parameters): SequenceStep | undefined {
   const id = parameters.get('sequence_id') ?? '';
   const isFirst = flagIn(parameters, 'sequence_start');

@@ -9,7 +9,7 @@ import { ModuleGuards } from '../module-guards.js';
 import { InferenceServer } from './inference-server.js';
 import type { ProtocolGuard } from './options.js';
 
-/** Runs the guards of the module, for every door. */
+/** Runs the module's guards, for HTTP and gRPC. */
 @Injectable()
 export class ProtocolGuards implements CanActivate, OnModuleInit {
   private readonly guards: ModuleGuards;
@@ -31,13 +31,13 @@ export class ProtocolGuards implements CanActivate, OnModuleInit {
     return this.pass(this.server.options.guards, context);
   }
 
-  /** @throws ForbiddenException where a guard refuses, as Nest does */
+  /** @throws ForbiddenException if a guard refuses, as in Nest */
   pass(guards: readonly ProtocolGuard[], context: ExecutionContext): Promise<true> {
     return this.guards.pass(guards, context);
   }
 }
 
-/** The guards of load and unload, after those of the module. */
+/** Runs the guards of load and unload. */
 @Injectable()
 export class RepositoryGuards implements CanActivate {
   constructor(

@@ -14,19 +14,19 @@ import type { ModelOutputs } from './offered-model.js';
 
 type Tensors = ReadonlyMap<string, TensorType>;
 
-/** The reply of a call: of tensors, or the results of rows in a list. */
+/** A call's reply: tensors, or a list of row results. */
 export interface CallReply {
   readonly value: unknown;
-  /** The value is a list with the result of each row. */
+  /** True if `value` lists row results. */
   readonly isList: boolean;
-  /** Results that are strings stay as they are, instead of JSON. */
+  /** Sends strings as they are instead of as JSON. */
   readonly isText: boolean;
 }
 
 /**
- * The tensors of a reply by name, in the order of the model.
+ * Converts a reply to tensors in the model's order.
  *
- * @throws InvalidOutputError for a reply that is not what the model declares
+ * @throws InvalidOutputError for a reply that doesn't match the model
  */
 export function replyTensors(model: string, outputs: ModelOutputs, reply: CallReply): Tensors {
   const { form, ports } = outputs;
@@ -44,7 +44,6 @@ export function replyTensors(model: string, outputs: ModelOutputs, reply: CallRe
   }
 }
 
-/** The tensors of the reply, or undefined where it is none. */
 function tensorsIn(value: unknown, ports: readonly Port[]): Tensors | undefined {
   if (isTensor(value)) {
     return new Map([[ports[0]?.name ?? 'output', checkTensor(value)]]);
@@ -74,7 +73,7 @@ function jsonColumn(results: readonly unknown[], isText: boolean): TensorType {
   return new Tensor('string', texts, [texts.length]);
 }
 
-/** The part of each row's result with that name; of a single output the whole result. */
+/** Collects the named part of each result; a single output takes all of it. */
 function columnOf(port: Port, ports: readonly Port[], reply: CallReply): TensorType {
   const { value } = reply;
   const results = Array.isArray(value) ? (value as readonly unknown[]) : [value];
@@ -119,14 +118,14 @@ function elementsOf(value: unknown, { type }: Port): ArrayLike<unknown> {
   return Array.isArray(value) ? (value.flat(Infinity) as unknown[]) : [value];
 }
 
-/** The declared shape of a row, its one open size by the number of elements. */
+/** The row's shape; the number of elements determines its one open size. */
 function rowShape({ shape }: Port, elements: number): readonly number[] {
   const row = shape.slice(1);
   const fixed = row.filter((size) => size !== -1).reduce((product, size) => product * size, 1);
   return row.map((size) => (size === -1 ? Math.trunc(elements / fixed) || 0 : size));
 }
 
-/** The tensor of rows that are typed arrays of its own class; undefined for others. */
+/** Joins typed arrays of the tensor's own class; undefined for others. */
 function joinedArrays(
   { type }: Port,
   rows: readonly ArrayLike<unknown>[],
@@ -148,7 +147,6 @@ function joinedArrays(
   return new Tensor(type, data, shape);
 }
 
-/** An element as JSON has it. */
 function jsonElement(element: unknown): unknown {
   if (typeof element === 'number') {
     return Number.isFinite(element) ? element : wordOfNumber(element);
@@ -161,9 +159,9 @@ function refuse(what: string): never {
 }
 
 /**
- * The outputs that a request names, in its order; all where it names none.
+ * Picks the requested outputs, in order; by default all.
  *
- * @throws InvalidInputError for an output that the model does not have
+ * @throws InvalidInputError for an output that the model lacks
  */
 export function chosenOutputs(
   model: string,

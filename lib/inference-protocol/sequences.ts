@@ -5,10 +5,10 @@ import type { ServingSession, SessionCallOptions } from '../sessions/serving-ses
 import type { OfferedModel } from './offered-model.js';
 import type { SequenceStep } from './parameters.js';
 
-/** The options of a step: those of its call, of which tenant and version hold for the sequence. */
+/** Tenant and version apply to the whole sequence. */
 type StepOptions = SessionCallOptions & { readonly tenant?: string; readonly version?: string };
 
-/** The result of a step, and the version that ran it. */
+/** A step's result, and the version that ran it. */
 export interface StepReply {
   readonly value: unknown;
   readonly version: string | undefined;
@@ -16,22 +16,20 @@ export interface StepReply {
 
 interface Sequence {
   readonly session: ServingSession;
-  /** The version that runs its steps. */
   readonly version: string | undefined;
 }
 
 /**
- * The open sequences of clients: each is a session of its serving, which limits their number and the
- * time between two steps.
+ * Clients' sequences. Each is a session of its serving, which limits their number and idle time.
  */
 export class Sequences {
   private readonly open = new Map<string, Sequence>();
 
   /**
-   * Runs one row as a step of its sequence.
+   * Runs a row as a step.
    *
-   * @throws InvalidInputError for a sequence that was not started, or that another version runs
-   * @throws SessionEndedError for a step after a first one that failed
+   * @throws InvalidInputError if the sequence was not started or another version runs it
+   * @throws SessionEndedError for a step after a failed first step
    */
   async run(
     model: OfferedModel,
@@ -39,7 +37,7 @@ export class Sequences {
     input: unknown,
     { tenant, version, ...options }: StepOptions,
   ): Promise<StepReply> {
-    // No client enters a sequence of another tenant.
+    // No client may enter another tenant's sequence.
     const key = JSON.stringify([tenant ?? null, model.name, step.key]);
     const sequence = step.isFirst
       ? this.start(model, key, { tenant, version })
@@ -48,7 +46,7 @@ export class Sequences {
     try {
       return { value: await sequence.session.run(input, options), version: sequence.version };
     } catch (error) {
-      // A sequence that never had a first step has no state to go on from.
+      // Without a first step there is no state to continue.
       isOver ||= step.isFirst;
       throw error;
     } finally {
@@ -58,7 +56,7 @@ export class Sequences {
     }
   }
 
-  /** A sequence of the same id, if there is one, ends after the steps that it was given. */
+  /** An open sequence with this id ends after its pending steps. */
   private start(
     model: OfferedModel,
     key: string,

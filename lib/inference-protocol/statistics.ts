@@ -3,7 +3,7 @@ import { DEFAULT_VERSION } from '../definition/option-rules.js';
 import type { BatchEndEvent, CallEndEvent } from '../events/serving-event.js';
 import type { OfferedModel } from './offered-model.js';
 
-/** How often something happened, and the nanoseconds that it took in all. */
+/** A count and its total nanoseconds. */
 export interface Duration {
   count: number;
   ns: number;
@@ -20,15 +20,14 @@ const STAGES = [
   'cache_miss',
 ] as const;
 
-/** The statistics of a model. Every field is always sent: clients read them without asking. */
+/** A model's statistics. Clients expect every field. */
 export interface ModelStatistics {
   readonly name: string;
   readonly version: string;
   /** Milliseconds since 1970. */
   readonly last_inference: number;
-  /** Rows of answered calls, without those that a cache answered. */
+  /** Without cache hits. */
   readonly inference_count: number;
-  /** Batches that did not fail. */
   readonly execution_count: number;
   readonly inference_stats: Readonly<Record<(typeof STAGES)[number], Duration>>;
   readonly batch_stats: readonly BatchStatistics[];
@@ -36,7 +35,7 @@ export interface ModelStatistics {
   readonly memory_usage: readonly never[];
 }
 
-/** The batches of one size. */
+/** Statistics for batches of one size. */
 export interface BatchStatistics {
   readonly batch_size: number;
   readonly compute_input: Duration;
@@ -45,17 +44,16 @@ export interface BatchStatistics {
 }
 
 /**
- * Counts the calls and batches of a model's serving, whoever makes them, by its versions. What counts is
- * that of Triton: https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md
+ * Counts a serving's calls and batches by version, including the application's own. Follows Triton:
+ * https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md
  */
 export class StatisticsOfModel {
   private readonly byVersion = new Map<string, StatisticsOfVersion>();
   private hasCache = false;
 
-  /** Counts from now on, until the subscription ends. */
   observe({ own, profile }: OfferedModel): Subscription | undefined {
     this.hasCache = profile?.hasCache ?? false;
-    // A handle that a test puts in place of a serving may be without events.
+    // A test's stand-in may have no events.
     const subscription = own
       .eventsOf?.('call:end')
       .subscribe((event) => this.countsOf(event.version).ended(event));
@@ -65,7 +63,7 @@ export class StatisticsOfModel {
     return subscription;
   }
 
-  /** Of one version, or of all that the model has now. */
+  /** Of one version, or of all current ones. */
   of({ name, versions }: OfferedModel, version = ''): readonly ModelStatistics[] {
     for (const label of this.byVersion.keys()) {
       if (!versions.includes(label)) {
@@ -76,7 +74,7 @@ export class StatisticsOfModel {
     return asked.map((label) => this.countsOf(label).of(name, label));
   }
 
-  /** Events of other nodes have no version. */
+  /** Events from other nodes have no version. */
   private countsOf(version = DEFAULT_VERSION): StatisticsOfVersion {
     const known = this.byVersion.get(version);
     if (known) {

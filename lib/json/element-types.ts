@@ -2,23 +2,23 @@ import type { Tensor } from 'onnxruntime-common';
 import { endianness } from 'node:os';
 import { type Storage, storageClasses, type TypedData } from '../batch/tensor.js';
 
-/** The type of the elements of a block. Tensors of strings are no blocks: they are in the tree. */
+/** A block's element type. String tensors are part of the tree instead. */
 export type ElementType = Exclude<Tensor.Type, 'string'> | 'uint8clamped' | 'json';
 
 export type Elements = TypedData | Uint8ClampedArray;
 
-/** The layout of the elements of a type in a frame. */
+/** An element's form in a frame. */
 export interface Element {
   readonly type: ElementType;
   readonly code: number;
-  /** The size of one element in bytes. */
+  /** In bytes. */
   readonly size: number;
   readonly storage: new (buffer: ArrayBufferLike, offset: number, length: number) => Elements;
 }
 
 /**
- * The numbers of the types, which never change: those of ONNX (`TensorProto.DataType`), and our own
- * from 128 on.
+ * Codes that never change: ONNX's `TensorProto.DataType`, and our own from 128.
+ * https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
  */
 const codes: Readonly<Record<ElementType, number>> = {
   float32: 1,
@@ -53,7 +53,7 @@ export const elementByCode: ReadonlyMap<number, Element> = new Map(
   elements.map((element) => [element.code, element]),
 );
 
-/** The types of typed arrays, by the name of their class; a Buffer is a Uint8Array. */
+/** By class name; a Buffer is a Uint8Array. */
 export const typeByArray: ReadonlyMap<string, ElementType> = new Map([
   ['Float32Array', 'float32'],
   ['Float64Array', 'float64'],
@@ -69,14 +69,14 @@ export const typeByArray: ReadonlyMap<string, ElementType> = new Map([
   ['BigUint64Array', 'uint64'],
 ]);
 
-/** Elements of one type, sent as they lie in memory. */
+/** Elements of one type in memory layout. */
 export interface Block {
   readonly type: ElementType;
   readonly dims: readonly number[];
   readonly data: Elements;
 }
 
-/** The number of elements of the shape; Infinity when it is more than `most`. */
+/** The number of elements, or Infinity beyond `most`. */
 export function countOf(dims: readonly number[], most: number): number {
   if (dims.includes(0)) {
     return 0;
@@ -91,10 +91,10 @@ export function countOf(dims: readonly number[], most: number): number {
   return count;
 }
 
-/** Whether numbers in memory have the opposite byte order of those in a frame. */
+/** True if memory and frames differ in byte order. */
 export const BIG_ENDIAN = endianness() === 'BE';
 
-/** Swaps the bytes of elements between the order in memory and that in a frame. */
+/** Converts between memory's and frames' byte order. */
 export function swapOnBigEndian(bytes: Uint8Array, size: number): void {
   if (!BIG_ENDIAN || size === 1) {
     return;
@@ -109,9 +109,9 @@ export function swapOnBigEndian(bytes: Uint8Array, size: number): void {
   }
 }
 
-// Float16Array would do this, and Node has it only from version 24 on.
+// Node has Float16Array only from version 24.
 
-/** The number of a 16-bit float: sign, 5 bits of exponent, 10 of mantissa (IEEE 754, binary16). */
+/** Decodes IEEE 754 binary16: sign, 5 exponent bits, 10 mantissa bits. */
 export function numberOfFloat16(bits: number): number {
   const sign = bits & 0x8000 ? -1 : 1;
   const exponent = (bits >> 10) & 0x1f;
@@ -124,17 +124,17 @@ export function numberOfFloat16(bits: number): number {
     : sign * (0x400 + mantissa) * 2 ** (exponent - 25);
 }
 
-/** The bits of the nearest 16-bit float; of two, the even one. */
+/** Encodes the nearest 16-bit float; ties go to even. */
 export function float16OfNumber(value: number): number {
   if (Number.isNaN(value)) {
     return 0x7e00;
   }
   const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0;
-  // From 2 ** 16 on the nearest float is infinite; below 2 ** -14 all have one exponent.
+  // From 2 ** 16 results are infinite; below 2 ** -14 all have the same exponent.
   const size = Math.min(Math.abs(value), 2 ** 16);
   const exponent = Math.max(Math.floor(Math.log2(size)), -14);
-  // Adding 2 ** 52 rounds to a whole number, and ties to even. A mantissa that is too large carries
-  // into the exponent: after rounding up, and where the logarithm is inexact near a power of two.
+  // Adding 2 ** 52 rounds to whole numbers, ties to even. A mantissa too large carries into the
+  // exponent, after rounding up or an inexact logarithm.
   const mantissa = size / 2 ** (exponent - 10) + 2 ** 52 - 2 ** 52;
   return sign | (((exponent + 14) << 10) + mantissa);
 }

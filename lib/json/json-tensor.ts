@@ -21,26 +21,24 @@ import { numberOfWord, wordOfNumber } from './number-words.js';
 import type { Json } from './read-json.js';
 import type { ReadContext } from './read-context.js';
 
-/**
- * The form of the elements of tensors and typed arrays. Strings and booleans are always in lists.
- */
+/** How to write elements. Strings and booleans are always lists. */
 export type TensorForm = 'base64' | 'list';
 
-/** The elements of a type in JSON. */
+/** A type's elements in JSON. */
 interface JsonElements {
-  /** The name of the type. */
+  /** Name in the Open Inference Protocol. */
   readonly datatype: string;
-  /** The element for a value of a list, undefined if it is none. */
+  /** Undefined for an invalid value. */
   readonly read: (value: unknown) => unknown;
-  /** The values of a list, for errors. */
+  /** Allowed values, for errors. */
   readonly holds: string;
-  /** Whether elements may be numbers that JSON does not have. */
+  /** True if some elements have no form in JSON. */
   readonly isFloat?: boolean;
 }
 
 const floatElements = (stored: (number: number) => number) => ({
   read: (value: unknown) => {
-    // JSON has no infinite numbers; parsers make them of those that are too large.
+    // JSON has no infinite numbers, but parsers turn too large ones into Infinity.
     const number = Number.isFinite(value) ? (value as number) : numberOfWord(value);
     return number === undefined ? undefined : stored(number);
   },
@@ -58,8 +56,8 @@ const bigIntElements = {
 };
 
 /**
- * The types have their names in the Open Inference Protocol. It has none for 4 bits: UINT4 and INT4
- * are names of this package, and each element takes a byte, as in a Tensor.
+ * The protocol lacks 4-bit types: UINT4 and INT4 are our names, with one byte per element, as in a
+ * Tensor.
  */
 const jsonElements: Readonly<Record<Tensor.Type, JsonElements>> = {
   bool: {
@@ -87,7 +85,9 @@ const jsonElements: Readonly<Record<Tensor.Type, JsonElements>> = {
   int4: { datatype: 'INT4', ...byteElements },
 };
 
-/** The name of the type in the Open Inference Protocol. */
+/**
+ * The datatype in the Open Inference Protocol: https://github.com/kserve/open-inference-protocol
+ */
 export function datatypeOf(type: Tensor.Type): string {
   return jsonElements[type].datatype;
 }
@@ -96,14 +96,14 @@ const typeByDatatype: ReadonlyMap<unknown, Tensor.Type> = new Map(
   Object.entries(jsonElements).map(([type, { datatype }]) => [datatype, type as Tensor.Type]),
 );
 
-/** The type of that name in the Open Inference Protocol, if there is one. */
+/** The type of a datatype in the Open Inference Protocol. */
 export function typeOfDatatype(datatype: unknown): Tensor.Type | undefined {
   return typeByDatatype.get(datatype);
 }
 
 /**
- * The tensor of `{ shape, datatype, data }`, as in the Open Inference Protocol. Memory is allocated
- * only once it is known that the data fills it.
+ * Reads `{ shape, datatype, data }`, as in the Open Inference Protocol. Allocates memory only if
+ * the data fills it.
  *
  * @throws InvalidInputError
  */
@@ -133,7 +133,7 @@ function isOnlyInLists(type: string): boolean {
   return type === 'string' || type === 'bool';
 }
 
-/** The sizes of the axes of a tensor. */
+/** Reads a tensor's shape. */
 export function readShape(shape: unknown, context: ReadContext): number[] {
   const { rank } = context.limits;
   if (!Array.isArray(shape) || shape.length > rank) {
@@ -210,7 +210,7 @@ function readList(
   return elements;
 }
 
-/** Checks that lists are nested like the shape, down to the elements of its last axis. */
+/** Checks that lists are nested like the shape. */
 function checkNesting(
   node: unknown,
   dims: readonly number[],
@@ -228,7 +228,7 @@ function checkNesting(
   }
 }
 
-/** The index on each axis of an element that has this index in the flat list. */
+/** An element's index on each axis. */
 function indicesOf(index: number, dims: readonly number[]): readonly number[] {
   let rest = index;
   return dims
@@ -241,7 +241,7 @@ function indicesOf(index: number, dims: readonly number[]): readonly number[] {
     .toReversed();
 }
 
-/** The bytes of the elements; of strings, which are in memory already, at least as many. */
+/** For strings, which are already in memory, a lower bound. */
 function leastBytesOf(type: Tensor.Type, list: readonly unknown[]): number {
   const storage = storageClasses.get(type);
   return storage
@@ -252,7 +252,7 @@ function leastBytesOf(type: Tensor.Type, list: readonly unknown[]): number {
       );
 }
 
-/** Returns the index of the first value that is no element of the type, or -1. */
+/** Returns the first invalid value's index, or -1. */
 function fill(
   type: Tensor.Type,
   elements: TensorData,
@@ -265,7 +265,7 @@ function fill(
   return list.findIndex((value, i) => {
     const element = read(value);
     target[i] = element ?? target[i];
-    // A typed array changes whole numbers that are out of its range.
+    // Typed arrays alter numbers outside their range.
     return element === undefined || !(Object.is(target[i], element) || target[i] === element);
   });
 }
@@ -274,14 +274,14 @@ function stringOrBytesIn(value: unknown): unknown {
   return typeof value === 'string' || isUint8Array(value) ? value : undefined;
 }
 
-/** An unsafe integer has lost digits on its way. */
+/** Undefined for unsafe integers, which JSON has already rounded. */
 function bigIntIn(value: unknown): bigint | undefined {
   return Number.isSafeInteger(value) || (typeof value === 'string' && /^-?\d{1,20}$/.test(value))
     ? BigInt(value as number | string)
     : undefined;
 }
 
-/** The tensor of the block, as {@link readTensor} reads it. */
+/** Writes a block as a tensor, for {@link readTensor}. */
 export function writeTensor({ type, dims, data }: Block, form: TensorForm): Json {
   // Tensors have no type for clamped bytes.
   const own = (type === 'uint8clamped' ? 'uint8' : type) as Tensor.Type;
@@ -293,7 +293,7 @@ export function writeTensor({ type, dims, data }: Block, form: TensorForm): Json
   };
 }
 
-/** The tensor as {@link readTensor} reads it. */
+/** Writes a tensor for {@link readTensor}. */
 export function tensorToJson(tensor: Tensor, form: TensorForm): Json {
   const { type, dims, data } = checkTensor(tensor);
   return type === 'string' || Array.isArray(data)
@@ -305,17 +305,13 @@ export function writeStrings(shape: Json, data: Json): Json {
   return { shape, datatype: jsonElements.string.datatype, data };
 }
 
-/** The elements as little-endian bytes, in base64. */
 function base64Of(data: Elements): string {
   const bytes = bytesOf(BIG_ENDIAN ? data.slice() : data);
   swapOnBigEndian(bytes, data.BYTES_PER_ELEMENT);
   return bytes.toString('base64');
 }
 
-/**
- * The elements in a list. Whole numbers beyond the safe range are written in digits, and numbers
- * that JSON does not have as words.
- */
+/** Unsafe integers become digits; numbers that JSON lacks become words. */
 function listOf(type: Tensor.Type, data: Elements): readonly Json[] {
   if (data instanceof BigInt64Array || data instanceof BigUint64Array) {
     return Array.from<bigint, Json>(data, (element) =>
@@ -341,7 +337,7 @@ function bytesOf({ buffer, byteOffset, byteLength }: Elements): Buffer {
   return Buffer.from(buffer, byteOffset, byteLength);
 }
 
-/** Floats of 16 bits as a Uint16Array, which every version of Node has. */
+/** Every Node version has Uint16Array. */
 function bitsOf({ buffer, byteOffset, length }: Elements): Uint16Array {
   return new Uint16Array(buffer, byteOffset, length);
 }

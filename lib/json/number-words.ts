@@ -1,4 +1,4 @@
-/** The numbers that JSON does not have, and their words. */
+/** Numbers that JSON lacks, by their words. */
 const numbers: ReadonlyMap<unknown, number> = new Map([
   ['NaN', NaN],
   ['Infinity', Infinity],
@@ -6,7 +6,7 @@ const numbers: ReadonlyMap<unknown, number> = new Map([
   ['-0', -0],
 ]);
 
-/** The number of the word, if it is one of those. */
+/** The word's number, if any. */
 export function numberOfWord(word: unknown): number | undefined {
   return numbers.get(word);
 }

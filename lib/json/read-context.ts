@@ -2,35 +2,35 @@ import { isPlainObject } from '../batch/container.js';
 import { InvalidInputError } from '../errors.js';
 import { truncate, typeName } from '../format.js';
 
-/** The limits of a message of plain JSON. */
+/** Limits for a plain JSON message. */
 export interface JsonLimits {
   readonly bytes: number;
-  /** The number of tensors. */
+  /** Maximum tensors. */
   readonly tensors: number;
-  /** The number of axes of a tensor. */
+  /** Maximum axes of a tensor. */
   readonly rank: number;
-  /** The nesting depth of lists and objects. */
+  /** Maximum nesting depth of lists and objects. */
   readonly depth: number;
-  /** The lists, objects, numbers, strings and so on, without the elements of tensors. */
+  /** Maximum lists, objects, numbers, strings and so on, without tensor elements. */
   readonly nodes: number;
 }
 
 interface ReadOptions {
   readonly limits: JsonLimits;
-  /** The name of the whole value in errors. */
+  /** The whole value's name in errors. */
   readonly name: string;
-  /** The name of its source in errors. */
+  /** The source's name in errors. */
   readonly source: string;
-  /** Whether parts may be objects of classes, whose properties are read. */
+  /** Reads class instances' properties too. */
   readonly allowsInstances?: boolean;
   /**
-   * Whether elements of BYTES that are not UTF-8 are read as Uint8Arrays, in a tensor of strings.
-   * No runtime has such tensors: the reader of the context gives their elements to a function.
+   * Reads BYTES elements that aren't UTF-8 as Uint8Arrays in a string tensor, which no runtime
+   * supports; callers pass them to functions only.
    */
   readonly allowsBytes?: boolean;
 }
 
-/** The path to the part of a message that is read, and the counts of what was read before. */
+/** Tracks the current path and what was read so far. */
 export class ReadContext {
   private readonly path: (string | number)[];
   private nodes = 1;
@@ -53,7 +53,7 @@ export class ReadContext {
     return this.options.allowsBytes ?? false;
   }
 
-  /** Reads the part of that name. */
+  /** Reads the part with that name. */
   at<T>(name: string | number, read: () => T): T {
     this.path.push(name);
     const value = read();
@@ -62,7 +62,7 @@ export class ReadContext {
   }
 
   /**
-   * @param inner the name of the invalid part, unless it is the one that is read
+   * @param inner path of the invalid part below the current one
    * @throws InvalidInputError naming the path
    */
   fail(what: string, ...inner: readonly (string | number)[]): never {
@@ -93,7 +93,7 @@ export class ReadContext {
     }
   }
 
-  /** The properties of an object. */
+  /** @throws InvalidInputError for anything but an object */
   partsOf(node: unknown): Readonly<Record<string, unknown>> {
     return isPlainObject(node) || (this.allowsInstances && isInstance(node))
       ? (node as Record<string, unknown>)

@@ -5,15 +5,15 @@ import { numberOfWord } from './number-words.js';
 import type { ReadContext } from './read-context.js';
 
 /**
- * The names for values that JSON has no form for. Each is the only name of its object:
+ * Tags for values that JSON lacks. A tag is the only name of its object:
  *
  * | name | stands for | holds |
  * | --- | --- | --- |
- * | `$tensor` | a tensor; in outputs a typed array, too | `shape`, `datatype`, `data` |
- * | `$bigint` | a bigint | decimal digits, a minus before them |
+ * | `$tensor` | a tensor; in outputs also a typed array | `shape`, `datatype`, `data` |
+ * | `$bigint` | a bigint | decimal digits, optionally with a minus |
  * | `$number` | NaN, Infinity, -Infinity, -0 | the word |
  *
- * An ordinary name that looks like one of these gets another `$` in front.
+ * An ordinary name that looks like a tag gets another `$` in front.
  */
 const readers: Readonly<Record<string, (content: unknown, context: ReadContext) => unknown>> = {
   $tensor: readTensor,
@@ -23,13 +23,13 @@ const readers: Readonly<Record<string, (content: unknown, context: ReadContext) 
 
 const TAG_OR_ESCAPED = /^\$+(tensor|bigint|number)$/;
 
-/** Whether an ordinary name needs another `$` in front. */
+/** True if an ordinary name needs another `$` in front. */
 export function isTagOrEscaped(name: string): boolean {
   return TAG_OR_ESCAPED.test(name);
 }
 
 /**
- * The value of plain JSON.
+ * Reads plain JSON.
  *
  * @throws InvalidInputError naming the invalid part
  */
@@ -43,7 +43,7 @@ function readNode(node: unknown, context: ReadContext, depth: number): unknown {
       context.countBytes(node.length);
       return node;
     case 'number':
-      // JSON has no such numbers; parsers make them of those that are too large.
+      // JSON has no infinite numbers, but parsers turn too large ones into Infinity.
       return Number.isFinite(node) || context.allowsInstances
         ? node
         : context.fail(`is ${node}, larger than any number`);
@@ -96,7 +96,7 @@ function readPart(
   return [isTagOrEscaped(name) ? name.slice(1) : name, readNode(part, context, depth)];
 }
 
-/** Reading more takes long. */
+/** Parsing more is slow. */
 const MAX_DIGITS = 1000;
 
 function readBigInt(content: unknown, context: ReadContext): bigint {
@@ -112,11 +112,11 @@ function readNumber(content: unknown, context: ReadContext): number {
   );
 }
 
-/** False for objects with a content of their own, such as a Date or a Buffer. */
+/** False for objects such as a Date or Buffer. */
 function isRecord(value: object): boolean {
   return Object.prototype.toString.call(value) === '[object Object]';
 }
 
-/** A value that JSON has a form for. */
+/** A JSON value. */
 export type Json =
   null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };

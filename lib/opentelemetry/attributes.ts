@@ -9,17 +9,16 @@ import type {
   CallStage,
 } from '../events/serving-event.js';
 
-/** The name of the instrumentation scope. */
+/** The instrumentation scope. */
 export const SCOPE = 'nestjs-serving';
 
-/** The method of a serving, by the mode of its calls. */
 export const methodOf: Readonly<Record<CallMode, string>> = {
   batched: 'batchedRun',
   inline: 'run',
   stream: 'stream',
 };
 
-/** The stages of a call in their order, with the names of their spans. */
+/** In order, with their span names. */
 export const stages: readonly (readonly [stage: CallStage, name: string])[] = [
   ['preprocessing', 'preprocess'],
   ['waiting', 'queue'],
@@ -27,22 +26,19 @@ export const stages: readonly (readonly [stage: CallStage, name: string])[] = [
   ['postprocessing', 'postprocess'],
 ];
 
-/** The source of the answer, if it is not rows of the call's own. */
+/** What answered the call, if not its rows. */
 export function answeredBy({ answeredBy: other }: CallEndEvent): Attributes {
   return other === undefined ? {} : { 'serving.call.answered_by': other };
 }
 
-/**
- * The version of a call or batch. A serving that has never had another than its default has no such
- * attribute: it would begin new series for all users.
- */
+/** Omitted for the default version, since it would start new series for all users. */
 export function versionOf({
   version = DEFAULT_VERSION,
 }: Pick<CallEndEvent, 'version'>): Attributes {
   return version === DEFAULT_VERSION ? {} : { 'serving.version': version };
 }
 
-/** The attributes of a batch that are known when it starts; times are in seconds. */
+/** Known at the start; times are in seconds. */
 export function batchAttributes(event: BatchStartEvent): Attributes {
   return {
     'serving.name': event.serving,
@@ -63,7 +59,7 @@ export function batchAttributes(event: BatchStartEvent): Attributes {
   };
 }
 
-/** The attributes of a batch that are known at its end; times are in seconds. */
+/** Known at the end; times are in seconds. */
 export function batchEndAttributes({ wait, runTime, padding }: BatchEndEvent): Attributes {
   return {
     'serving.batch.wait': wait / 1000,
@@ -72,14 +68,14 @@ export function batchEndAttributes({ wait, runTime, padding }: BatchEndEvent): A
   };
 }
 
-/** Whether something went wrong. A caller that has left is not a failure. */
+/** A caller that has left is not a failure. */
 export function hasFailed(event: CallEndEvent | BatchEndEvent): boolean {
   return 'error' in event && !hasLeft(event);
 }
 
 /**
- * The `error.type` of a failure: the stable code of an error of this package, the name of any other
- * error, or that the caller has left. Empty for a success.
+ * A failure's `error.type`: the code of an error of this package, or any other error's name. If
+ * the caller has left, the call is marked as cancelled. Empty for a success.
  */
 export function outcomeOf(event: CallEndEvent | BatchEndEvent): Attributes {
   if (hasLeft(event)) {

@@ -9,22 +9,22 @@ import { Spans } from './spans.js';
 
 /** A `Serving`, or the `ServingService` for all servings of an application. */
 export interface ObservedServings {
-  /** The events of one type. */
+  /** Events of one type. */
   eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
-  /** The health of the serving, or of each serving. */
+  /** The serving's health, or each serving's. */
   health(): ServingHealth | readonly ServingHealth[];
 }
 
-/** Options of the observation. */
+/** Options of {@link observeWithOpenTelemetry}. */
 export interface ServingOpenTelemetryOptions {
   /**
-   * Makes the spans. The global provider may be registered later.
+   * Creates the spans. The global provider may be registered later.
    *
    * @default the global provider
    */
   readonly tracerProvider?: TracerProvider;
   /**
-   * Makes the metrics. The global provider must exist when the observation begins.
+   * Creates the metrics. The global provider must exist when the observation begins.
    *
    * @default the global provider
    */
@@ -32,10 +32,8 @@ export interface ServingOpenTelemetryOptions {
 }
 
 /**
- * Makes OpenTelemetry spans and metrics of the events of servings. The observation ends with the
- * servings or with the subscription; open spans are then ended.
- *
- * An error of a tracer or meter goes to OpenTelemetry's `diag`, and never to a call.
+ * Creates spans and metrics from servings' events, until the servings or the subscription end. Open
+ * spans end then, too. Errors of tracers and meters go to OpenTelemetry's `diag`, never to a call.
  */
 export function observeWithOpenTelemetry(
   source: ObservedServings,

@@ -18,7 +18,7 @@ const { ConfigurableModuleClass, MODULE_OPTIONS_TOKEN: SERVING_OPENTELEMETRY_OPT
     .setClassMethodName('forRoot')
     .build();
 
-/** Observes the servings of the application until their last batch at shutdown. */
+/** Observes until the last batch at shutdown. */
 @Injectable()
 class ServingObserver implements OnModuleInit {
   constructor(
@@ -29,14 +29,14 @@ class ServingObserver implements OnModuleInit {
   ) {}
 
   onModuleInit(): void {
-    // Looked up with `strict: false`: the ServingModule need not be global.
+    // Not strict, because ServingModule need not be global.
     observeWithOpenTelemetry(this.moduleRef.get(ServingService, { strict: false }), this.options);
   }
 }
 
 /**
- * Spans and metrics of all servings and `@Batched()` methods of the application. Import it once, as
- * it is or by `forRoot`.
+ * Spans and metrics of all servings and `@Batched()` methods. Import it once, directly or with
+ * `forRoot`.
  */
 @Module({ providers: [ServingObserver] })
 export class ServingOpenTelemetryModule extends ConfigurableModuleClass {}

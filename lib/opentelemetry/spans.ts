@@ -28,21 +28,18 @@ import {
   versionOf,
 } from './attributes.js';
 
-/** A call under way. */
 interface OpenCall {
   readonly span: Span;
-  /** The context of its caller, with the span in it. */
+  /** The caller's context with the span in it. */
   readonly context: Context;
   /** Milliseconds since 1970. */
   readonly startedAt: number;
-  /** The batches with rows of it. */
   readonly batches: SpanContext[];
 }
 
 /**
- * A span per call under the span of its caller, with a child per stage; and a span per batch. A
- * batch belongs to many callers, so it has no parent, but a link to the span of each call with rows
- * in it; the execution of each of these calls has a link to the batch.
+ * A span per call under its caller's span, with a child per stage, and a span per batch. A batch
+ * has many callers, so it has no parent but links to its calls' spans; their execution links back.
  */
 export class Spans {
   private readonly calls = new Map<string, OpenCall>();
@@ -63,7 +60,6 @@ export class Spans {
     }
   }
 
-  /** Ends the spans that are open. */
   close(): void {
     [...this.batches.values()].forEach((span) => span.end());
     [...this.calls.values()].forEach(({ span }) => span.end());
@@ -79,7 +75,7 @@ export class Spans {
       'serving.call.mode': mode,
     };
     const parent = context.active();
-    // Same clock as the SDK's: its times since 1970 differ from those of the monotonic clock.
+    // The SDK's clock, which differs from the monotonic one.
     const startedAt = Date.now();
     const span = this.tracer.startSpan(
       `${methodOf[mode]} ${serving}`,
@@ -113,7 +109,7 @@ export class Spans {
     open.span.end(hrTime(endedAt));
   }
 
-  /** Makes a span of each stage that the call has reached. Returns the end of the last one. */
+  /** Returns when the last stage ended. */
   private tellStages(event: CallEndEvent, open: OpenCall): number {
     let at = open.startedAt;
     for (const [stage, name] of stages) {
@@ -178,18 +174,12 @@ function callId(serving: string, call: number): string {
   return `${serving}\0${call}`;
 }
 
-/**
- * Methods of two classes can have the same name, and their batches the same number. Calls have
- * unique numbers.
- */
+/** With the first call, since batches of equally named methods may have equal numbers. */
 function batchId({ serving, batch, calls: [first] }: BatchStartEvent | BatchEndEvent): string {
   return `${serving}\0${batch}\0${first}`;
 }
 
-/**
- * Seconds and nanoseconds: a single number could be taken for a time of `performance.now()`, and a
- * Date has no microseconds.
- */
+/** An SDK could take a single number for a `performance.now()`; a Date has no microseconds. */
 function hrTime(milliseconds: number): HrTime {
   const seconds = Math.floor(milliseconds / 1000);
   return [seconds, Math.floor((milliseconds - seconds * 1000) * 1e6)];

@@ -1,9 +1,9 @@
 /**
- * The messages of `inference.proto` as proto-loader reads and takes them: numbers of 64 bits are
- * strings, which lose no digits, and `bytes` are views of a received message, at any offset.
+ * The messages of `inference.proto` in proto-loader's form. 64-bit integers are strings, to keep
+ * all digits; received `bytes` are views at any offset.
  */
 
-/** A parameter of a request, a tensor or a reply; one field is set. */
+/** One field is set. */
 export interface GrpcParameter {
   readonly bool_param?: boolean;
   readonly int64_param?: string | number;
@@ -14,7 +14,7 @@ export interface GrpcParameter {
 
 export type GrpcParameters = Readonly<Record<string, GrpcParameter>>;
 
-/** Elements in lists by type, where they are not in `raw_input_contents`. */
+/** Elements by type, if not in `raw_input_contents`. */
 export interface GrpcContents {
   readonly bool_contents?: readonly boolean[];
   readonly int_contents?: readonly number[];

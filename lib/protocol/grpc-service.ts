@@ -3,18 +3,17 @@ import { fileURLToPath } from 'node:url';
 import type { ServiceClientConstructor } from '@grpc/grpc-js';
 import { InvalidServingError } from '../errors.js';
 
-/** The packages of gRPC. */
+/** The gRPC packages. */
 export interface GrpcPackages {
   readonly grpc: typeof import('@grpc/grpc-js');
   readonly loader: typeof import('@grpc/proto-loader');
 }
 
 /**
- * Loads the packages of gRPC. They are required at run time: bundlers would look for them in every
- * application.
+ * Loads the packages at run time, because bundlers would look for them in every application.
  *
- * @param user the feature that needs them, for the error
- * @throws InvalidServingError when they are not installed
+ * @param user the feature named in the error
+ * @throws InvalidServingError if they are not installed
  */
 export function loadGrpc(user: string): GrpcPackages {
   const load = createRequire(import.meta.url);
@@ -32,11 +31,11 @@ export function loadGrpc(user: string): GrpcPackages {
 }
 
 /**
- * The service `inference.GRPCInferenceService`: its client class, whose `service` is its definition
- * for a server.
+ * Loads the client class of `inference.GRPCInferenceService`; its `service` is the server's
+ * definition.
  *
- * @param user the feature that needs it, for the error
- * @throws InvalidServingError when the packages of gRPC are not installed
+ * @param user the feature named in the error
+ * @throws InvalidServingError if the gRPC packages are not installed
  */
 export async function loadInferenceService(user: string): Promise<ServiceClientConstructor> {
   const { grpc, loader } = loadGrpc(user);

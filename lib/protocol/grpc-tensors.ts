@@ -5,13 +5,13 @@ import type { ReadContext } from '../json/read-context.js';
 import type { GrpcContents, GrpcTensor } from './grpc-messages.js';
 import { bytesOfTensor, datatypeOfTensor, tensorOfBytes, elementOf } from './tensor-bytes.js';
 
-/** The tensors of a message: their descriptions and, in the same order, their elements. */
+/** Descriptions and, in the same order, elements. */
 export interface GrpcTensors {
   readonly tensors: readonly GrpcTensor[];
   readonly raw: readonly Buffer[];
 }
 
-/** The form of tensors in a message, with their elements in raw bytes. */
+/** Encodes tensors with raw elements. */
 export function toGrpcTensors(tensors: ReadonlyMap<string, Tensor>): GrpcTensors {
   return {
     tensors: Array.from(tensors, ([name, tensor]) => ({
@@ -24,7 +24,7 @@ export function toGrpcTensors(tensors: ReadonlyMap<string, Tensor>): GrpcTensors
 }
 
 /**
- * The tensors of a message by name. Their elements are either all in `raw`, or all in `contents`.
+ * Decodes tensors whose elements are all in `raw` or all in `contents`.
  *
  * @throws InvalidInputError naming the tensor and what is wrong
  */
@@ -71,7 +71,6 @@ function hasElements(contents: GrpcContents | null | undefined): boolean {
   return Object.values(contents ?? {}).some((list: readonly unknown[]) => list.length > 0);
 }
 
-/** The list that holds the elements of the datatype. */
 function elementsOf(
   datatype: string,
   contents: GrpcContents | null | undefined,
@@ -89,7 +88,7 @@ function elementsOf(
       : list;
 }
 
-/** The field of `contents` for a datatype; undefined for those that have none. */
+/** Undefined for datatypes that must be raw. */
 function fieldOf(datatype: string): keyof GrpcContents | undefined {
   switch (typeOfDatatype(datatype)) {
     case 'bool':

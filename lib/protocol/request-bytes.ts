@@ -3,21 +3,22 @@ import type { LeafRows } from '../batch/leaf-rows.js';
 import { swapOnBigEndian } from '../json/element-types.js';
 import { sizeOfStrings, writeStrings } from './tensor-bytes.js';
 
-/** The key of `raw_input_contents` in a message: field 7, whose values state their length. */
+/**
+ * Key of `raw_input_contents`, field 7 with a length:
+ * https://protobuf.dev/programming-guides/encoding/
+ */
 const RAW_CONTENTS = (7 << 3) | 2;
 
-/** The bytes of one tensor in a message. */
 interface Content {
   readonly byteLength: number;
   write(room: Buffer): void;
 }
 
 /**
- * The bytes of a `ModelInferRequest`. Its rows are copied once, from the memory of the callers to
- * their place in the message.
+ * Encodes a `ModelInferRequest`. Copies rows only once, from the callers' memory.
  *
- * @param head the message without `raw_input_contents`, which is its last field
- * @param inputs the tensors in the order of `inputs` in the head
+ * @param head the message without `raw_input_contents`, its last field
+ * @param inputs the tensors, in the head's order
  * @param allocate returns memory for a message of that length
  */
 export function requestBytes(
@@ -64,7 +65,7 @@ function lengthOfVarint(value: number): number {
   return length;
 }
 
-/** Writes 7 bits in each byte, the lowest first. Returns the index after them. */
+/** 7 bits per byte, lowest first. Returns the next index. */
 function writeVarint(message: Buffer, start: number, value: number): number {
   let at = start;
   let rest = value;

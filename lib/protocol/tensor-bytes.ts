@@ -4,12 +4,12 @@ import { BIG_ENDIAN, countOf, swapOnBigEndian } from '../json/element-types.js';
 import { datatypeOf, typeOfDatatype } from '../json/json-tensor.js';
 import type { ReadContext } from '../json/read-context.js';
 
-/** Bytes before each element of a BYTES tensor: the length of the element. */
+/** A length precedes each element of a BYTES tensor. */
 const LENGTH_BYTES = 4;
 
 /**
- * The elements as the Open Inference Protocol sends them: little-endian, row by row; of a string its
- * length in 4 bytes, then UTF-8. Numbers are a view of the tensor's memory, not a copy.
+ * Encodes elements for the Open Inference Protocol: little-endian, row by row; a string as its
+ * length in 4 bytes, then UTF-8. Numbers are a view of the tensor.
  */
 export function bytesOfTensor({ type, data }: Tensor): Buffer {
   if (type === 'string' || Array.isArray(data)) {
@@ -22,10 +22,10 @@ export function bytesOfTensor({ type, data }: Tensor): Buffer {
 }
 
 /**
- * The tensor of such bytes: a view of them, or a copy where they do not lie on a multiple of the
- * element size. BF16, which no tensor of onnxruntime has, becomes float32.
+ * Decodes such bytes as a view, or as a copy if unaligned. BF16, which onnxruntime's tensors lack,
+ * becomes float32.
  *
- * @throws InvalidInputError when datatype, shape and bytes do not belong together
+ * @throws InvalidInputError if datatype, shape and bytes do not match
  */
 export function tensorOfBytes(
   datatype: string,
@@ -56,7 +56,7 @@ export function tensorOfBytes(
   return new Tensor(type, new storage(buffer, byteOffset, count), shape);
 }
 
-/** The name of the tensor's type in the protocol. */
+/** The tensor's datatype in the protocol. */
 export function datatypeOfTensor({ type }: Tensor): string {
   return datatypeOf(type);
 }
@@ -109,12 +109,12 @@ function tensorOfBrainFloats(
 }
 
 function stringsOf(bytes: Uint8Array, shape: readonly number[], context: ReadContext): string[] {
-  // Each element has a length, so more elements than that do not fit.
+  // Each element needs at least its length.
   const count = countOf(shape, bytes.byteLength / LENGTH_BYTES);
   if (count === Infinity) {
     context.fail(`has ${bytes.byteLength} bytes, too few for BYTES[${shape.join(', ')}]`);
   }
-  // A string in memory takes many times the four bytes of an empty one.
+  // An empty string takes many times its four bytes in memory.
   context.countNodes(count);
   const { buffer, byteOffset, byteLength } = bytes;
   const source = Buffer.from(buffer, byteOffset, byteLength);
@@ -136,8 +136,8 @@ function stringsOf(bytes: Uint8Array, shape: readonly number[], context: ReadCon
 }
 
 /**
- * One element: its text, or other bytes than UTF-8 where the context allows them, as a Uint8Array
- * with memory of its own. The type is that of onnxruntime's tensors, which have texts alone.
+ * Decodes text, or if the context allows it, other bytes as a Uint8Array with its own memory. Typed
+ * as string because onnxruntime's tensors hold only text.
  */
 export function elementOf(bytes: Buffer, index: number, context: ReadContext): string {
   if (isUtf8(bytes)) {
@@ -154,7 +154,7 @@ function bytesOfStrings(strings: readonly string[]): Buffer {
   return bytes;
 }
 
-/** The bytes that strings take in a BYTES tensor. */
+/** Size in a BYTES tensor. */
 export function sizeOfStrings(strings: readonly string[]): number {
   return strings.reduce((sum, text) => sum + LENGTH_BYTES + Buffer.byteLength(text), 0);
 }

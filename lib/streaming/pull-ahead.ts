@@ -1,50 +1,45 @@
 import { Queue } from './queue.js';
 import { leave, type Source } from './source.js';
 
-/** Work that has started. */
+/** Started work. */
 export interface Started {
   /** Its share of the window. */
   readonly size: number;
   readonly cost: number;
-  /** It has ended completely. */
   readonly isOver: boolean;
-  /** Ends it; its result is dropped. */
   fail(error: unknown): void;
 }
 
 export interface PullAheadOptions<Value, Piece extends Started> {
   readonly source: Source<Value>;
-  /** The window: work under way before more is pulled. */
+  /** Size of the work under way from which no more is pulled. */
   readonly window: number;
-  /** The source may never end. */
+  /** True if the source may never end. */
   readonly isOpen: boolean;
-  /** The cost of the work for the value. */
   readonly costOf: (value: Value) => number;
-  /** The largest cost of the work under way. A value that costs more runs alone. */
+  /** Most cost under way. A value that costs more runs alone. */
   readonly mostCost: number;
-  /** Starts the work for a value. */
   readonly start: (value: Value, cost: number) => Piece;
 }
 
 /**
- * Pulls values from a source and starts their work while less than a window is under way. Returns
- * the pieces of work in order. The window moves when the reader asks for the next piece, so a slow
- * reader holds back its source.
+ * Pulls values and starts their work while less than a window is under way. Returns the pieces of
+ * work in order. The window moves when the reader requests the next piece, so a slow reader holds
+ * back its source.
  *
- * Values of a synchronous source start at once, so that no other call comes between them.
+ * Values of a synchronous source start immediately, so that no other call comes between them.
  */
 export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Piece, undefined> {
   private readonly pieces = new Queue<Piece>();
-  /** The started pieces that were not read to the end, the oldest first. */
+  /** Not yet read to the end, oldest first. */
   private readonly underWay: Piece[] = [];
   private size = 0;
   private cost = 0;
-  /** Continues with a value whose cost did not fit. */
+  /** Retries a value whose cost did not fit. */
   private goOn: (() => void) | undefined;
   private taken: Piece | undefined;
   private isPulling = false;
   private hasEnded = false;
-  /** Called at the end. */
   private readonly endings: (() => void)[] = [];
 
   constructor(private readonly options: PullAheadOptions<Value, Piece>) {}
@@ -53,12 +48,11 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     return this.options.isOpen;
   }
 
-  /** Whether the source has ended and all started work is over: only reading is left. */
+  /** True if only reading is left. */
   get isDone(): boolean {
     return this.hasEnded && this.underWay.every(({ isOver }) => isOver);
   }
 
-  /** Calls back when it is stopped. */
   onStop(ending: () => void): void {
     this.endings.push(ending);
   }
@@ -78,7 +72,7 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     });
   }
 
-  /** Pulls no more and ends the work under way. With an error, later reads reject with it. */
+  /** Also ends the work under way. With an error, later reads reject with it. */
   stop(reason?: { readonly error: unknown }): void {
     if (reason) {
       this.pieces.fail(reason.error);
@@ -92,7 +86,7 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     this.endings.splice(0).forEach((ending) => ending());
   }
 
-  /** Pulls no more. Work under way continues, and later reads reject with the error. */
+  /** Work under way continues; later reads reject with the error. */
   finish(error: unknown): void {
     this.pieces.fail(error);
     this.leave();
@@ -151,11 +145,11 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
 
 type Pulled = Pick<PullAhead<never, never>, 'stop' | 'finish' | 'isOpen' | 'isDone'>;
 
-/** The pulls of a serving that are under way. */
+/** A serving's pulls that are under way. */
 export class Pulls {
   private readonly going = new Set<Pulled>();
   private allEnded: (() => void) | undefined;
-  /** Calls back for a reader that was garbage-collected. */
+  /** For readers that were garbage-collected. */
   private readonly dropped = new FinalizationRegistry<() => void>((end) => end());
 
   begin<Value, Piece extends Started>(
@@ -167,8 +161,8 @@ export class Pulls {
   }
 
   /**
-   * An iterator of the pieces for a reader that may be dropped without `return()`: nothing here
-   * refers to the iterator. When it is garbage-collected, the pull ends and `onDropped` is called.
+   * The reader may be dropped without `return()`. We keep no reference to it: when it is
+   * garbage-collected, the pull ends and `onDropped` is called.
    */
   readerOf<Value, Piece extends Started>(
     pulled: PullAhead<Value, Piece>,
@@ -183,9 +177,9 @@ export class Pulls {
     return reader;
   }
 
-  /** Ends the pull. With an error, later reads reject with it. */
+  /** With an error, later reads reject with it. */
   end(pulled: Pulled, reason?: { readonly error: unknown }): void {
-    // The error can refer to the reader by its stack, and would keep it in memory.
+    // The error's stack can refer to the reader and keep it in memory.
     this.dropped.unregister(pulled);
     pulled.stop(reason);
     this.going.delete(pulled);
@@ -194,12 +188,12 @@ export class Pulls {
     }
   }
 
-  /** Pulls nothing more; later reads reject with the error. Work under way continues. */
+  /** Work under way continues; later reads reject with the error. */
   finishAll(error: unknown): void {
     this.going.forEach((pulled) => pulled.finish(error));
   }
 
-  /** Ends all pulls; later reads reject with the error. */
+  /** Later reads reject with the error. */
   endAll(error: unknown): void {
     this.going.forEach((pulled) => pulled.stop({ error }));
   }
@@ -208,14 +202,14 @@ export class Pulls {
     return this.going.size;
   }
 
-  /** Whether all work is done, which readers may still read. */
+  /** True if only reading is left. */
   get isIdle(): boolean {
     return [...this.going].every(({ isDone }) => isDone);
   }
 
   /**
-   * Stops sources that may never end, and resolves when the others have ended. A pull whose work is
-   * done is not waited for: its reader can read the rest at any time.
+   * Stops sources that may never end, and waits for the others unless only reading is left, which
+   * can happen at any time.
    */
   async close(error: unknown): Promise<void> {
     for (const pulled of this.going) {

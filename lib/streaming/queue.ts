@@ -1,4 +1,4 @@
-/** Values for one consumer, which takes them in order and waits while there are none. */
+/** A queue for one consumer, which waits while it is empty. */
 export class Queue<T> implements AsyncIterator<T, undefined> {
   private values: T[] = [];
   private first = 0;
@@ -8,7 +8,6 @@ export class Queue<T> implements AsyncIterator<T, undefined> {
   }[] = [];
   private ending: { readonly error?: unknown } | undefined;
 
-  /** The number of values that were not taken. */
   get size(): number {
     return this.values.length - this.first;
   }
@@ -25,12 +24,12 @@ export class Queue<T> implements AsyncIterator<T, undefined> {
     }
   }
 
-  /** Ends the queue. Values that are here can still be taken. */
+  /** Values can still be taken. */
   end(): void {
     this.close({});
   }
 
-  /** Ends the queue with an error, for reads after the last value. */
+  /** Reads after the last value reject with the error. */
   fail(error: unknown): void {
     this.close({ error });
   }

@@ -1,15 +1,14 @@
 import { Observable } from 'rxjs';
 import { leave } from './source.js';
 
-/** Opens a stream. The signal aborts when its consumer has left. */
+/** The signal aborts when the consumer leaves. */
 export type OpenStream<T> = (signal: AbortSignal) => AsyncIterator<T>;
 
 /**
- * The events of a call, as an Observable and as an async iterable.
+ * A call's events, as an Observable and as an async iterable.
  *
- * Cold: each subscription and each iteration is a call of its own, which starts with it. Events are
- * pulled one by one, so a slow consumer holds back its own call. `unsubscribe` and `break` end the
- * call and free its work.
+ * Each subscription or iteration starts its own call. Events are pulled one by one, so a slow
+ * consumer holds back its own call. `unsubscribe` and `break` end the call and free its work.
  */
 export class ServingStream<T> extends Observable<T> implements AsyncIterable<T> {
   constructor(private readonly open: OpenStream<T>) {
@@ -34,7 +33,7 @@ export class ServingStream<T> extends Observable<T> implements AsyncIterable<T> 
     });
   }
 
-  /** Iterates over the events of a call of its own. */
+  /** Starts a call and iterates over its events. */
   [Symbol.asyncIterator](): AsyncIterableIterator<T, undefined> {
     const left = new AbortController();
     const events = this.open(left.signal);

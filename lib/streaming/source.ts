@@ -6,15 +6,15 @@ import { InvalidBatchError, InvalidInputError, OverloadedError } from '../errors
 import { formatValue } from '../format.js';
 import { Queue } from './queue.js';
 
-/** A source of values that are pulled one at a time. */
+/** Values are pulled one at a time. */
 export type Source<T> = AsyncIterator<T> | Iterator<T>;
 
-/** The largest number of values of an Observable that wait to be pulled. */
+/** Most values of an Observable that wait. */
 const OBSERVED_AHEAD = 1024;
 
 /**
- * The iterator of a lazy sequence: an async iterable, an Observable, an iterator such as that of a
- * generator, or an array of batches. `undefined` for any other value.
+ * The iterator of an async iterable, an Observable, an iterator such as a generator's, or an array
+ * of batches. `undefined` for other values.
  */
 export function sourceOf(value: unknown): Source<unknown> | undefined {
   if (typeof value !== 'object' || value === null) {
@@ -32,14 +32,13 @@ export function sourceOf(value: unknown): Source<unknown> | undefined {
   }
 }
 
-/** The iterators and streams that a call reads. */
 const begun = new WeakSet<object>();
 
 /**
- * Marks an input that can be read only once as being read: an iterator, such as that of a
- * generator, or a stream of Node or the web.
+ * Marks an input that can be read only once: an iterator, such as a generator's, or a Node or web
+ * stream.
  *
- * @throws InvalidInputError when another call, or another reader of the same stream, reads it
+ * @throws InvalidInputError when another call or reader already reads it
  */
 export function readOnce(input: unknown): void {
   if (typeof input !== 'object' || input === null || !read(() => isReadOnce(input))) {
@@ -64,7 +63,7 @@ function isReadOnce(input: object): boolean {
 }
 
 function sequenceType(value: object): 'asked' | 'observed' | 'iterated' | undefined {
-  // A ServingStream is both. As an async iterable it is pulled and needs no buffer.
+  // A ServingStream is both. Pulled as an async iterable, it needs no buffer.
   if (Symbol.asyncIterator in value) {
     return 'asked';
   }
@@ -91,7 +90,7 @@ function iteratorOf(values: AsyncIterable<unknown>): AsyncIterator<unknown> {
   return iterator as AsyncIterator<unknown>;
 }
 
-/** Read by index up to the first hole: a sparse list can be nearly endless. */
+/** Stops at the first hole: a sparse list can be nearly endless. */
 function holdsBatches(list: readonly unknown[]): boolean {
   let i = 0;
   while (i < list.length && list[i] instanceof Batch) {
@@ -107,7 +106,7 @@ async function* awaited(values: Iterable<unknown>): AsyncGenerator<unknown, void
   }
 }
 
-/** An Observable cannot be paused: its values wait here, up to a limit. */
+/** An Observable cannot be paused, so a limited number of values wait here. */
 function observed<T>(values$: Observable<T>): AsyncIterator<T> {
   const waiting = new Queue<T>();
   const room = (): void => {
@@ -133,7 +132,7 @@ function observed<T>(values$: Observable<T>): AsyncIterator<T> {
   };
 }
 
-/** Ends a source without waiting for it: it may be busy for long. */
+/** Does not wait for the source, which may be busy for long. */
 export function leave(source: Source<unknown>): void {
   void (async () => source.return?.())().catch(() => undefined);
 }

@@ -17,9 +17,9 @@ import type { Serving } from '../serving/serving.js';
 import type { BatchEndEvent } from '../events/serving-event.js';
 
 /**
- * Replaces the partitions of a serving: holds each batch until the test ends it.
+ * Replaces a serving's partitions: holds each batch until the test ends it.
  *
- * `Row` is the type of a row, `Result` that of its reply.
+ * `Row` is the type of a row, `Result` the type of its reply.
  */
 export class BatchScript<Row = unknown, Result = unknown> {
   private readonly held = new Set<HeldBatch<Row, Result>>();
@@ -27,22 +27,22 @@ export class BatchScript<Row = unknown, Result = unknown> {
   private readonly takers: ((batch: HeldBatch<Row, Result>) => void)[] = [];
   private released: ((rows: RowsOf<Row>) => ResultsOf<Result>) | undefined;
 
-  /** A script for the serving. It takes only the types from the argument. */
+  /** Only takes the types from the serving. */
   static of<Row, Result>(_serving: ServingOptions<Row, Result>): BatchScript<Row, Result> {
     return new BatchScript();
   }
 
-  /** The batches that run now, in the order of their start. */
+  /** Running batches in the order of their start. */
   get batches(): readonly HeldBatch<Row, Result>[] {
     return [...this.held];
   }
 
-  /** The rows of these batches. */
+  /** The rows of `batches`. */
   get rows(): readonly RowsOf<Row>[] {
     return this.batches.map(({ rows }) => rows);
   }
 
-  /** The oldest batch that no call of `next` has returned; waits until there is one. */
+  /** Resolves with the oldest batch that `next` has not returned yet. */
   async next(): Promise<HeldBatch<Row, Result>> {
     const batch = this.batches.find((held) => !this.taken.has(held));
     if (!batch) {
@@ -52,18 +52,15 @@ export class BatchScript<Row = unknown, Result = unknown> {
     return batch;
   }
 
-  /**
-   * Ends all held batches, and every later batch at once, with the results of the function for
-   * their rows.
-   */
+  /** Ends all held batches, and later ones immediately, with the function's results. */
   release(run: (rows: RowsOf<Row>) => ResultsOf<Result>): void {
     this.released = run;
     this.batches.forEach((batch) => batch.finish(run));
   }
 
   /**
-   * A serving whose batches the script holds, not started. Of a definition it takes everything
-   * except its runner.
+   * Creates a serving, not started, whose batches the script holds. It has all the definition's
+   * options except the runner.
    *
    * @throws InvalidServingError when an option is invalid
    */
@@ -71,7 +68,7 @@ export class BatchScript<Row = unknown, Result = unknown> {
     options: ServingOptions<Input, Output>,
   ): LocalServing<Input, Output> {
     const standIn = modelStandIn(options);
-    // A definition needs a runner, and a held one is no option of definitions.
+    // A definition needs a runner, but has no option for a held one.
     const resolved = resolveDefinition({ ...standIn, useFactory: () => () => undefined });
     return new LocalServing<Input, Output>(resolved, standIn, scriptedEngine(this.hold));
   }
@@ -99,10 +96,10 @@ export class BatchScript<Row = unknown, Result = unknown> {
   }
 }
 
-/** Runs rows like a batch function. `lose` ends the partition for good. */
+/** `lose` ends the partition permanently. */
 type Hold = (rows: unknown, context: BatchContext, lose: (error: Error) => void) => unknown;
 
-/** Partitions that hand their batches to the script, and can be lost like a thread. */
+/** Partitions that can be lost like a thread. */
 function scriptedEngine(hold: Hold): Engine {
   return async (_kind, options) => ({ partitions: options.map(() => new ScriptedPartition(hold)) });
 }
@@ -133,9 +130,9 @@ class ScriptedPartition implements Partition {
 }
 
 /**
- * The batches that end from now on, in that order, in a list that grows.
+ * A list that grows with each batch that ends from now on.
  *
- * @param source a serving, or the ServingService for all servings of the application
+ * @param source a serving, or the ServingService for all servings
  */
 export function recordBatches(source: Pick<Serving, 'eventsOf'>): readonly BatchEndEvent[] {
   const batches: BatchEndEvent[] = [];

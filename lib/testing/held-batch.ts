@@ -9,68 +9,65 @@ import {
   type BatchOutput,
 } from '../partitions/batch-function.js';
 
-/** Ends a held batch in its partition. */
+/** How a held batch ends. */
 export interface BatchEnding {
   readonly resolve: (result: unknown) => void;
   readonly reject: (error: unknown) => void;
-  /** Ends the partition for good. */
+  /** Ends the partition. */
   readonly lose: (error: Error) => void;
-  /** Called when the batch has ended. */
   readonly ended: () => unknown;
 }
 
-/**
- * A batch that runs until the test ends it: by `finish`, `fail` or `crash`, or by steps and `end`.
- */
+/** A batch that runs until the test calls `finish`, `fail`, `crash`, or, after steps, `end`. */
 export class HeldBatch<Row = unknown, Result = unknown> {
   private steps: Queue<unknown> | undefined;
   private isHeld = true;
 
   constructor(
-    /** A list of plain values, or tensors with the rows on their batch axis, padding included. */
+    /** Plain values, or tensors with the rows on their batch axis, padding included. */
     readonly rows: RowsOf<Row>,
     private readonly context: BatchContext,
     private readonly ending: BatchEnding,
   ) {}
 
-  /** The key of its rows. */
+  /** The key of the batch's rows. */
   get key(): string {
     return this.context.key;
   }
 
-  /** The number of rows without padding. */
+  /** Rows without padding. */
   get size(): number {
     return this.context.size;
   }
 
-  /** The number of padding rows. */
+  /** Padding rows. */
   get padding(): number {
     return this.context.padding;
   }
 
-  /** The index of the partition that runs it. */
+  /** The index of its partition. */
   get partition(): number {
     return this.context.partition;
   }
 
-  /** The origin of its calls, in a serving with `queue.separateOrigins`. */
+  /** The calls' origin, with `queue.separateOrigins`. */
   get origin(): BatchContext['origin'] {
     return this.context.origin;
   }
 
-  /** The hooks that callers asked for. */
+  /** Hooks that callers requested. */
   get hooks(): readonly string[] {
     return this.context.hooks;
   }
 
-  /** Whether a caller waits for the row. */
+  /** True if a caller waits for the row. */
   isWaiting(row: number): boolean {
     return this.context.isWaiting(row);
   }
 
   /**
-   * Ends the batch with the output, or with the results of the function for its rows. Without one
-   * result per row, its calls fail.
+   * Ends the batch with results, or with a function's results for its rows. Unless there is one per
+   * row, its calls fail.
    */
   finish(
     output: ResultsOf<Result> | ((rows: RowsOf<Row>) => ResultsOf<Result>),
@@ -83,7 +80,7 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     this.ending.resolve(withMetadata(result, metadata));
   }
 
-  /** Ends the batch like a batch function that throws. */
+  /** Fails like a batch function that throws. */
   fail(error: unknown): void {
     this.check();
     this.leave();
@@ -95,9 +92,9 @@ export class HeldBatch<Row = unknown, Result = unknown> {
   }
 
   /**
-   * Ends the batch like a thread that dies: its calls fail with a PartitionLostError, unless the
-   * serving is `idempotent` and runs it again. The partition runs no further batch, or with
-   * `restarts` the next one.
+   * Ends the batch like a dying thread: its calls fail with a PartitionLostError, unless the
+   * serving is `idempotent` and runs it again. Without `restarts`, its partition then runs nothing
+   * more.
    */
   crash({ restarts = false }: { readonly restarts?: boolean } = {}): void {
     this.check();
@@ -110,18 +107,15 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     this.fail(error);
   }
 
-  /**
-   * Emits a value of the hook to the calls that asked for it: a list with an entry per row, or
-   * tensors with the rows on axis 0.
-   */
+  /** Emits a hook's value: a list with an entry per row, or tensors with the rows on axis 0. */
   emit(hook: string, value: unknown): void {
     this.check();
     this.context.emit(hook, value);
   }
 
   /**
-   * Yields a list with an entry per row, like a generator; `DONE` ends that row. The batch ends
-   * when no caller waits any more.
+   * Yields a list with an entry per row; `DONE` ends that row. The batch ends when no caller waits
+   * any longer.
    */
   step(values: readonly unknown[], metadata?: unknown): void {
     this.check();
@@ -167,23 +161,21 @@ export class HeldBatch<Row = unknown, Result = unknown> {
   }
 }
 
-/**
- * The rows of a batch as its function gets them: tensors stay tensors, plain values are in a list.
- */
+/** A batch's rows: tensors stay tensors, plain values are a list. */
 export type RowsOf<Row> = unknown extends Row
   ? unknown[]
   : [Row] extends [Container]
     ? Row
     : Exclude<Row, Batch>[];
 
-/** A possible return value of a batch function for callers with this result. */
+/** What a batch function may return. */
 export type ResultsOf<Result> = unknown extends Result
   ? BatchOutput
   : [Result] extends [Container]
     ? Result | readonly (Result | Error)[]
     : readonly (Result | Error)[];
 
-/** A batch function with types; as a generator it yields any steps. */
+/** A typed batch function; a generator may yield any steps. */
 export type TypedBatchFunction<Rows, Result> = (
   rows: Rows,
   batch: BatchContext,

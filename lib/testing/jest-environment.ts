@@ -4,10 +4,10 @@ const ARRAYS =
   /^(ArrayBuffer|SharedArrayBuffer|DataView|(Big)?(Uint|Int|Float)\d+(Clamped)?Array)$/;
 
 /**
- * Jest's environment for Node, with Node's own typed arrays. Jest gives each test file classes of
- * its own, which onnxruntime-node and threads do not know. Needed by tests that call
- * onnxruntime-node themselves, and by those that check `instanceof Float32Array` of plain values
- * from a thread or process.
+ * Jest's environment for Node, with Node's own typed arrays. Jest gives each test file its own
+ * classes, which onnxruntime-node and threads do not recognize. Use it for tests that call
+ * onnxruntime-node directly, or check `instanceof Float32Array` of plain values from a thread or
+ * process.
  */
 export default class ServingTestEnvironment extends TestEnvironment {
   override async setup(): Promise<void> {

@@ -9,15 +9,15 @@ import { checkSize } from '../distribution/transports/names.js';
 /** The options of a {@link MemoryNetwork}. */
 export interface MemoryNetworkOptions {
   /**
-   * Whether each two nodes have a connection, and learn when it opens and breaks. Otherwise the
-   * network is like a broker: a packet to an address without a node is lost, and a node that has
-   * left is noticed only by a probe.
+   * True if nodes are connected and notice when a connection opens or breaks. Otherwise the network
+   * is like a broker: packets to an address without a node are lost, and only a probe shows that a
+   * node has left.
    *
    * @default true
    */
   readonly connections?: boolean;
   /**
-   * The largest packet, in bytes.
+   * The largest packet in bytes.
    *
    * @default 262144
    */
@@ -25,11 +25,11 @@ export interface MemoryNetworkOptions {
 }
 
 /**
- * A network within this process, for tests. A packet arrives in a later turn of the event loop than
- * the one in which it was sent. Tests can cut connections, and hang or kill nodes.
+ * A network within this process. Packets arrive in a later turn of the event loop. Tests can cut
+ * connections, and hang or kill nodes.
  */
 export class MemoryNetwork {
-  /** The largest packet, in bytes. */
+  /** The largest packet in bytes. */
   readonly maxPacket: number;
   private readonly connections: boolean;
   private readonly members = new Map<Address, MemoryTransport>();
@@ -44,7 +44,7 @@ export class MemoryNetwork {
     this.maxPacket = maxPacket;
   }
 
-  /** A transport for one node or client. */
+  /** Creates a transport for one node or client. */
   transport(): MemoryTransport {
     const member = new MemoryTransport(this);
     if (!this.connections) {
@@ -53,12 +53,12 @@ export class MemoryNetwork {
     return member;
   }
 
-  /** From now on packets between the two are lost, and neither notices it. */
+  /** Loses packets between the two; neither notices. */
   cut(a: Address, b: Address): void {
     this.cuts.add(pair(a, b));
   }
 
-  /** Breaks the connection between the two: each sees the other as gone. */
+  /** Breaks the connection; each sees the other as gone. */
   disconnect(a: Address, b: Address): void {
     this.disconnected.add(pair(a, b));
     this.notifyBoth(a, b, 'nodeDisconnected');
@@ -72,7 +72,7 @@ export class MemoryNetwork {
     }
   }
 
-  /** From now on packets from and to the node are lost, and no other node notices it. */
+  /** Loses packets from and to the node; no node notices. */
   hang(address: Address): void {
     this.hung.add(address);
   }
@@ -82,7 +82,7 @@ export class MemoryNetwork {
     this.hung.delete(address);
   }
 
-  /** Ends a node at once; packets from and to it are lost, and the other nodes notice it. */
+  /** Ends a node; the others notice. */
   kill(address: Address): void {
     const member = this.members.get(address);
     if (member) {
@@ -90,7 +90,7 @@ export class MemoryNetwork {
     }
   }
 
-  /** Stops the broker, or starts it again; all nodes notice it. Packets sent meanwhile are lost. */
+  /** Stops or restarts the broker; all nodes notice. Packets meanwhile are lost. */
   broker(isUp: boolean): void {
     this.isOnline = isUp;
     for (const { context } of this.members.values()) {
@@ -133,7 +133,7 @@ export class MemoryNetwork {
   }
 
   /**
-   * Runs the action after the delivery of all packets that were sent before.
+   * Runs the action after all packets sent earlier.
    *
    * @internal
    */
@@ -147,7 +147,7 @@ export class MemoryNetwork {
     }
   }
 
-  /** Whether a packet is lost is decided on its arrival. */
+  /** Packets are lost on arrival, not on sending. */
   private deliver(from: MemoryTransport, to: MemoryTransport, packet: Uint8Array): void {
     if (this.isOnline && this.areLinked(from, to) && this.answers(from, to.context.address)) {
       to.context.receiver.receive(new Uint8Array(packet));
@@ -224,7 +224,7 @@ export class MemoryTransport implements ServingTransport {
     return this.network.maxPacket;
   }
 
-  /** The node that started the transport. */
+  /** Set when a node starts the transport. */
   get context(): TransportContext {
     if (!this.started) {
       throw new Error('The transport has not been started');

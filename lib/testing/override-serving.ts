@@ -15,12 +15,10 @@ import { ServingRegistry } from '../serving.registry.js';
 
 /**
  * Replaces a serving of the application under test, wherever it is registered. Its model, file or
- * class is not loaded and not created.
+ * class is neither loaded nor created.
  *
- * A definition gives the types, and its options (batch size, timeout, keys) hold for the
- * replacement. With the name alone, the replacement has the default options.
- *
- * The application does not start when it has no such serving.
+ * A definition provides types and options (batch size, timeout, keys). With only a name, the
+ * replacement has the default options. The application does not start if it has no such serving.
  */
 export function overrideServing<
   Builder extends TestingBuilder,
@@ -43,15 +41,14 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
   constructor(
     private readonly builder: Builder,
     private readonly standIn: ServingOptions,
-    /** The same with the callbacks of the definition, if there is one. */
     private readonly withCallbacks?: ServingOptions,
   ) {}
 
   /**
-   * Keeps `preprocess`, `postprocess` and `postprocessStream` of the definition, so that the
-   * replacement gets the rows of the model and returns its output.
+   * Keeps the definition's `preprocess`, `postprocess` and `postprocessStream`. The replacement
+   * then gets the model's rows and returns the model's output.
    *
-   * @throws InvalidServingError when the serving is given by its name
+   * @throws InvalidServingError when the serving is given by name
    */
   keepCallbacks(): ServingOverride<Builder, unknown, Result, Result> {
     const { withCallbacks } = this;
@@ -65,8 +62,8 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
   }
 
   /**
-   * Runs each batch by the function: it gets a list of the callers' inputs and returns a list of
-   * their replies, each of which may be an Error.
+   * Runs each batch with the function: it receives a list of the callers' inputs and returns a list
+   * of their replies. A reply may be an Error.
    */
   // Without a definition, the function itself types the rows.
   // oxlint-disable-next-line typescript/no-unnecessary-type-parameters
@@ -77,7 +74,7 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
     return this.use(() => createServing(definition));
   }
 
-  /** Has the script hold each batch until the test ends it. */
+  /** Lets the script hold each batch until the test ends it. */
   useScript(
     script: unknown extends Input ? AnyScript : BatchScript<Input, Output> | BatchScript,
   ): Builder {
@@ -93,10 +90,9 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
   }
 }
 
-/** A script for rows of any type. */
 type AnyScript = Pick<BatchScript, 'createServing'>;
 
-/** The part of the builder of `Test.createTestingModule` that is used. */
+/** The used parts of the builder that `Test.createTestingModule` returns. */
 export interface TestingBuilder {
   overrideProvider(token: unknown): {
     useFactory(options: {
@@ -107,13 +103,9 @@ export interface TestingBuilder {
   };
 }
 
-/** The required servings, by the builder of their application. */
 const expected = new WeakMap<TestingBuilder, Set<string>>();
 
-/**
- * Lets the application start only if it has a serving of that name: a typing error in the name
- * would otherwise replace nothing, silently.
- */
+/** Without this, a typo in the name would silently replace nothing. */
 function expectServing(builder: TestingBuilder, name: string): void {
   const names = expected.get(builder) ?? new Set();
   expected.set(builder, names.add(name));

@@ -10,7 +10,6 @@ import type {
   ServingOptions,
 } from '../definition/serving-definition.js';
 
-/** The options of what runs the batches. */
 type RunOption = Exclude<
   | keyof ModelRunner
   | keyof FunctionRunner
@@ -37,7 +36,7 @@ const RUN_OPTIONS = {
   endpoint: true,
 } satisfies Record<RunOption, true>;
 
-/** The options of a replacement for the runner of a serving, which keeps its callbacks. */
+/** Options to replace the runner; keeps the callbacks. */
 export function modelStandIn(definition: ServingOptions): ServingOptions {
   const kept = Object.entries(definition).filter(([option]) => !Object.hasOwn(RUN_OPTIONS, option));
   // Leaves out devices of other machines, warm-up, and replies from earlier runs.
@@ -64,10 +63,7 @@ function recoveryStandIn(
     : { idempotent, runTimeout };
 }
 
-/**
- * Like {@link modelStandIn}, for a replacement of the whole serving: its rows are the callers'
- * inputs, which may be no tensors to pad, and have no cost.
- */
+/** Options to replace the whole serving: callers' inputs may not be tensors, and have no cost. */
 export function servingStandIn(definition: ServingOptions): ServingOptions {
   const { batchSize, allowedSizes, ...shared } = modelStandIn(definition);
   return {

@@ -3,17 +3,16 @@ import { setImmediate as endOfTurn } from 'node:timers/promises';
 import { messageOf, ServingError } from '../errors.js';
 
 /**
- * Time that passes only when the test says so: timers, `Date` and `performance`, by
- * `@sinonjs/fake-timers`, which must be installed.
+ * Timers, `Date` and `performance` that only the test advances. Needs `@sinonjs/fake-timers`.
  *
- * Turns of the event loop stay real, since batches start at the end of one. The fake timers of a
- * test runner work, too, if they leave `setImmediate`, `nextTick` and `queueMicrotask` real.
+ * Turns of the event loop stay real, because batches start at the end of one. A test runner's fake
+ * timers also work if they leave `setImmediate`, `nextTick` and `queueMicrotask` real.
  */
 export class VirtualTime {
   private constructor(private readonly clock: Clock) {}
 
   /**
-   * Stops the time of this process. Call it before servings are created.
+   * Call this before creating servings.
    *
    * @throws ServingError when `@sinonjs/fake-timers` is not installed
    */
@@ -22,38 +21,38 @@ export class VirtualTime {
     return new VirtualTime(install({ now: Date.now(), toFake: [...FAKED] }));
   }
 
-  /** The number of pending timers. */
+  /** Pending timers. */
   get timers(): number {
     return this.clock.countTimers();
   }
 
-  /** Advances the time by milliseconds, and waits until all effects have happened. */
+  /** Advances by milliseconds, and waits for all effects. */
   async advance(milliseconds: number): Promise<void> {
     await settle();
     await this.clock.tickAsync(milliseconds);
     await settle();
   }
 
-  /** Advances to the next timer, and fires all timers that are due then. */
+  /** Advances to the next timer and fires all timers due then. */
   async advanceToNext(): Promise<void> {
     await settle();
     this.ringNext();
     await settle();
   }
 
-  /** Fires timers until none is pending. */
+  /** Fires timers until no timer is pending. */
   async runAll(): Promise<void> {
     for (await settle(); this.timers > 0; await settle()) {
       this.ringNext();
     }
   }
 
-  /** Restores the real time. Pending timers never fire. */
+  /** Restores real time. Pending timers never fire. */
   restore(): void {
     this.clock.uninstall();
   }
 
-  /** Restores the real time at the end of a `using` block. */
+  /** Restores real time at the end of a `using` block. */
   [Symbol.dispose](): void {
     this.restore();
   }
@@ -86,12 +85,10 @@ async function fakeTimers(): Promise<typeof import('@sinonjs/fake-timers')> {
 }
 
 /**
- * Waits until everything has happened that needs no time to pass: calls queue, due batches start,
- * and replies arrive.
+ * Waits for everything that needs no time to pass: calls queue, due batches start, replies arrive.
  *
- * It waits a few turns of the event loop: one until a batch starts, one until its callers have
- * their replies, and one until the next batch starts. For anything that crosses a network, await
- * the reply itself.
+ * It takes a turn of the event loop each for a batch to start, for its callers to get replies, and
+ * for the next batch to start. If something crosses a network, await the reply instead.
  */
 export async function settle(turns = 3): Promise<void> {
   for (let turn = 0; turn < turns; turn++) {

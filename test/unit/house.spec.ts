@@ -9,22 +9,22 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 372,
-  'thousand characters of code in lib': 1045,
-  'files of the core and its Nest module': 181,
-  'thousand characters of code in the core and its Nest module': 549,
-  'thousand words of comments': 57.6,
+  'files of lib': 342,
+  'thousand characters of code in lib': 1042,
+  'files of the core and its Nest module': 162,
+  'thousand characters of code in the core and its Nest module': 547,
+  'thousand words of comments': 49.3,
   'names that extensions import from the floors below and that are not public': 120,
   'options of a definition': 34,
   'places that refuse a definition': 161,
   'type parameters of defineServing': 13,
-  'files of a warm call of a model': 46,
+  'files of a warm call of a model': 44,
   'functions of a warm call of a model': 306,
-  'files of a warm call over TCP, both ends': 80,
-  '"the X of the Y" in 1,000 words': 20.9,
-  '"of which" in 1,000 words': 2.1,
-  '"that of" in 1,000 words': 2.6,
-  '"beside", "at once", "goes on", ", else" in 1,000 words': 2.2,
+  'files of a warm call over TCP, both ends': 78,
+  '"the X of the Y" in 1,000 words': 13.1,
+  '"of which" in 1,000 words': 1.5,
+  '"that of" in 1,000 words': 1.6,
+  '"beside", "at once", "goes on", ", else" in 1,000 words': 1.3,
 } as const;
 
 /** The parts that an application chooses to import, by folder. */

@@ -13,14 +13,14 @@ import { type GivenShapes, type SampledInput, sampleRows } from '../load/sample-
 import { type CliOutput, shortNumber, tableOf, ProgressBar } from '../output.js';
 import { ProtocolClient } from './protocol-client.js';
 
-/** The options of `bench`; times are milliseconds. */
+/** The options of `bench`; times are in milliseconds. */
 export interface BenchOptions {
   readonly model: string;
   readonly modelVersion?: string;
   readonly rates?: readonly number[];
   readonly duration: number;
   readonly rows: number;
-  /** The text of each row, or of each row the JSON. */
+  /** A text, or JSON. */
   readonly input?: string;
   readonly connections: number;
   readonly shape?: GivenShapes;
@@ -28,10 +28,10 @@ export interface BenchOptions {
   readonly json?: boolean;
 }
 
-/** The loads, as shares of the most answers per second. */
+/** Rates as shares of the most answers per second. */
 const SHARES = [0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.2];
 
-/** `nestjs-serving bench http://localhost:3000 --model digits`: latency against rate. */
+/** `nestjs-serving bench http://localhost:3000 --model digits`: latency by rate. */
 export async function bench(url: string, options: BenchOptions, out: CliOutput): Promise<void> {
   const { model, rows, input, connections, shape = {}, header = {}, json = false } = options;
   const version = options.modelVersion;
@@ -64,12 +64,12 @@ export async function bench(url: string, options: BenchOptions, out: CliOutput):
   }
 }
 
-/** Also the rows in JSON of a serving with `preprocess` are texts. */
+/** Includes servings with `preprocess`, whose JSON rows are texts. */
 function takesTexts(inputs: readonly SampledInput[]): boolean {
   return inputs.length === 1 && inputs[0]!.type === 'string';
 }
 
-/** @throws ServingError for an input of a model that takes other tensors */
+/** @throws ServingError for an `--input` if the model does not take texts */
 function checkInput(
   model: string,
   inputs: readonly SampledInput[],
@@ -119,7 +119,6 @@ function asText(
   ].join('\n');
 }
 
-/** @throws ServingError when calls failed and none was answered */
 function failIfNone(results: readonly LoadResult[]): void {
   const failed = results.find(({ error }) => error !== undefined);
   if (failed && results.every(({ answered }) => answered === 0)) {

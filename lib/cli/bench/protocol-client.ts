@@ -6,7 +6,6 @@ import { datatypeOf, typeOfDatatype } from '../../json/json-tensor.js';
 import { bytesOfTensor } from '../../protocol/tensor-bytes.js';
 import type { SampledInput } from '../load/sample-rows.js';
 
-/** An answer of the server other than 200. */
 class AnswerError extends Error {
   constructor(
     message: string,
@@ -16,14 +15,13 @@ class AnswerError extends Error {
   }
 }
 
-/** Where a model is served by the Open Inference Protocol, and how it is called. */
+/** A model at a server, and how to call it. */
 export interface ModelAddress {
-  /** The address of the application, with the prefix of its routes if it has one. */
+  /** Including the route prefix. */
   readonly url: string;
   readonly model: string;
   readonly version?: string | undefined;
   readonly headers: Readonly<Record<string, string>>;
-  /** Connections at most. */
   readonly connections: number;
 }
 
@@ -35,7 +33,7 @@ interface Metadata {
   }[];
 }
 
-/** Calls a model over HTTP, with tensors in binary. Connections stay open. */
+/** Sends binary tensors over HTTP. Connections stay open. */
 export class ProtocolClient {
   private readonly agent: Agent;
   private readonly path: string;
@@ -52,7 +50,7 @@ export class ProtocolClient {
     this.path = `${prefix}/v2/models/${encodeURIComponent(address.model)}${version}`;
   }
 
-  /** The inputs of the model. A first axis of any size counts rows. */
+  /** A first axis of any size counts rows. */
   async inputs(): Promise<readonly SampledInput[]> {
     const { url, model } = this.address;
     try {
@@ -71,7 +69,7 @@ export class ProtocolClient {
     }
   }
 
-  /** A call with these tensors, whose bytes are made once. */
+  /** Encodes the tensors once for all calls. */
   call(tensors: Readonly<Record<string, Tensor>>): () => Promise<unknown> {
     const raw = Object.values(tensors).map((tensor) => bytesOfTensor(tensor));
     const inputs = Object.entries(tensors).map(([name, { type, dims }], i) => ({
@@ -93,7 +91,6 @@ export class ProtocolClient {
     this.agent.destroy();
   }
 
-  /** The body of the answer. */
   private ask(
     method: string,
     path: string,

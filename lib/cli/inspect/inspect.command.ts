@@ -12,10 +12,7 @@ export function inspect(path: string, { json = false }: { json?: boolean }, out:
   );
 }
 
-/**
- * The text without what a terminal obeys or reorders, which the names in a model may hold: control
- * characters, and marks of the direction of text. Line breaks stay.
- */
+/** Names in a model may hold what terminals obey or reorder: control and direction marks. */
 function escaped(text: string): string {
   return text.replaceAll(
     // oxlint-disable-next-line no-control-regex
@@ -24,7 +21,7 @@ function escaped(text: string): string {
   );
 }
 
-/** Text of a model that is one line. */
+/** Escapes line breaks too. */
 function escapedLine(text: string): string {
   return escaped(text).replaceAll('\n', String.raw`\n`);
 }
@@ -100,7 +97,6 @@ function mostUsed(operators: ReadonlyMap<string, number>): string {
   return shown.join(', ') + (others > 0 ? `, and ${others} others` : '');
 }
 
-/** The same for programs. */
 function asJson(inspection: Inspection): object {
   const { path, file, inputs, outputs, warnings } = inspection;
   const { weights } = file;

@@ -13,23 +13,23 @@ import {
 } from '../../partitions/onnx/model-signature.js';
 import { InvalidOnnxError, type OnnxFile, type OnnxPort, readOnnxFile } from './onnx-file.js';
 
-/** One input or output, with the axis of its rows. */
+/** An input or output with its batch axis. */
 export interface InspectedPort extends OnnxPort {
-  /** `null`: no axis counts rows; undefined: the file leaves that open. */
+  /** `null`: no axis counts rows; undefined: the file leaves it open. */
   readonly batchAxis: number | null | undefined;
 }
 
-/** The description of a model that `inspect` prints. */
+/** A model's description. */
 export interface Inspection {
   readonly path: string;
   readonly file: OnnxFile;
   readonly inputs: readonly InspectedPort[];
   readonly outputs: readonly InspectedPort[];
-  /** Warnings for the user of the model; each is a sentence. */
+  /** Sentences. */
   readonly warnings: readonly string[];
-  /** A name for its serving, made of that of the file. */
+  /** For its serving, from the file name. */
   readonly name: string;
-  /** The batch axes that a definition must declare, since the file leaves them open. */
+  /** Axes to declare because the file leaves them open. */
   readonly declared: { readonly inputs: DeclaredAxes; readonly outputs: DeclaredAxes };
 }
 
@@ -45,7 +45,6 @@ function readFile(path: string): OnnxFile {
   }
 }
 
-/** The ports with the axes that were found. */
 function withAxes(
   ports: readonly OnnxPort[],
   found: readonly Pick<InspectedPort, 'name' | 'batchAxis'>[],
@@ -56,7 +55,6 @@ function withAxes(
   }));
 }
 
-/** The axes of inputs where those of outputs are open. */
 function likelyInputs({ inputs }: OnnxFile): Pick<InspectedPort, 'name' | 'batchAxis'>[] {
   const marks = rowMarksOf(
     inputs.map(({ shape }) => shape),
@@ -68,7 +66,6 @@ function likelyInputs({ inputs }: OnnxFile): Pick<InspectedPort, 'name' | 'batch
   });
 }
 
-/** The domains whose operators onnxruntime has itself. */
 const KNOWN_DOMAINS = new Set([
   'ai.onnx',
   'ai.onnx.ml',
@@ -80,11 +77,7 @@ const KNOWN_DOMAINS = new Set([
   'com.ms.internal.nhwc',
 ]);
 
-/**
- * Reads the file of a model and finds what a serving needs to know about it.
- *
- * @throws ServingLoadError when there is no such file, or it is no ONNX file
- */
+/** @throws ServingLoadError when the file cannot be read or is not ONNX */
 export function inspectModel(path: string): Inspection {
   const file = readFile(path);
   const { declared, signature, problem } = axesOf(file);
@@ -100,12 +93,12 @@ export function inspectModel(path: string): Inspection {
 }
 
 interface FoundAxes extends Pick<Inspection, 'declared'> {
-  /** Undefined where no declaration helps. */
+  /** Undefined if no declaration helps. */
   readonly signature?: FileSignature;
   readonly problem?: readonly string[];
 }
 
-/** The axes in the file, or if it leaves them open, those that are most likely. */
+/** Adds likely axes if the file leaves some open. */
 function axesOf(file: OnnxFile): FoundAxes {
   const { inputs, outputs } = file;
   const session = { inputMetadata: metadataOf(inputs), outputMetadata: metadataOf(outputs) };
@@ -134,8 +127,8 @@ function axesOf(file: OnnxFile): FoundAxes {
 }
 
 /**
- * The likely axis of rows of each port: that of an input of the same rank, else the first variable
- * axis, else the first axis. Scalars have none.
+ * Each port's likely batch axis, as in an input of the same rank, otherwise the first dynamic axis,
+ * otherwise the first axis.
  */
 function likelyAxes(
   ports: readonly OnnxPort[],

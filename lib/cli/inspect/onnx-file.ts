@@ -2,49 +2,48 @@ import { readFileSync } from 'node:fs';
 import protobuf from 'protobufjs';
 import { messageOf } from '../../errors.js';
 
-/** One input or output in an ONNX file. */
+/** An input or output in an ONNX file. */
 export interface OnnxPort {
   readonly name: string;
-  /** The name of its element type; `unknown` for a number that ONNX does not define. */
+  /** The element type; `unknown` for a number that ONNX does not define. */
   readonly type: string;
   readonly isTensor: boolean;
-  /** A number is fixed, a text names a dynamic axis and may be empty. */
+  /** A number is fixed; a text names a dynamic axis and may be empty. */
   readonly shape: readonly (number | string)[];
 }
 
-/** The numbers of a model that lie in its file, or in files beside it. */
+/** A model's constants, in its file or next to it. */
 export interface OnnxWeights {
   readonly count: number;
   readonly bytes: number;
-  /** Bytes by element type. */
   readonly byType: ReadonlyMap<string, number>;
-  /** The files that it refers to, relative to its own folder. */
+  /** Relative to the model's folder. */
   readonly externalFiles: ReadonlySet<string>;
 }
 
-/** The description of a model, without its weights. */
+/** A model's description, without its weights. */
 export interface OnnxFile {
   readonly bytes: number;
   readonly irVersion: number;
   readonly producer: string;
-  /** The version of each set of operators by its domain; that of ONNX itself is `ai.onnx`. */
+  /** Versions by domain; ONNX's own is `ai.onnx`. */
   readonly opsets: ReadonlyMap<string, number>;
   /** Without those that have a value in the file. */
   readonly inputs: readonly OnnxPort[];
   readonly outputs: readonly OnnxPort[];
-  /** How often each operator is in the graph and its inner graphs: `Conv`, `com.microsoft.Gelu`. */
+  /** Counts, inner graphs included: `Conv`, `com.microsoft.Gelu`. */
   readonly operators: ReadonlyMap<string, number>;
   readonly weights: OnnxWeights;
 }
 
-/** The file is no ONNX file, or it is cut. */
+/** The file is not ONNX, or is truncated. */
 export class InvalidOnnxError extends Error {
   override readonly name = 'InvalidOnnxError';
 }
 
 /**
- * The part of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto that describes a model. Readers
- * skip fields that they do not know, so the weights are not here.
+ * The part of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto without weights; readers skip
+ * unknown fields.
  */
 const SCHEMA = `
   syntax = "proto3";
@@ -143,10 +142,7 @@ interface Port {
 
 type Axis = { readonly dimValue?: number; readonly dimParam?: string };
 
-/**
- * The names of the element types, and the bits of an element, by their numbers in
- * `TensorProto.DataType`.
- */
+/** With bits per element, by number in `TensorProto.DataType`. */
 const elementTypes = new Map<number, readonly [type: string, bits: number]>([
   [1, ['float32', 32]],
   [2, ['uint8', 8]],
@@ -174,9 +170,9 @@ const elementTypes = new Map<number, readonly [type: string, bits: number]>([
 ]);
 
 /**
- * Reads the description of an ONNX file. The whole file is in memory meanwhile.
+ * Reads the whole file into memory.
  *
- * @throws InvalidOnnxError when it is no ONNX file, or is cut
+ * @throws InvalidOnnxError when it is not ONNX, or is truncated
  */
 export function readOnnxFile(path: string): OnnxFile {
   const bytes = readFileSync(path);
@@ -193,7 +189,7 @@ export function readOnnxFile(path: string): OnnxFile {
     operators.set(name, (operators.get(name) ?? 0) + 1);
     for (const { t, g, ...several } of attribute) {
       tensors.push(...(t ? [t] : []), ...several.tensors);
-      // The inner graphs of `If`, `Loop` and `Scan`.
+      // Inner graphs of `If`, `Loop` and `Scan`.
       graphs.push(...(g ? [g] : []), ...several.graphs);
     }
   };

@@ -3,7 +3,7 @@ import { describePort } from '../../partitions/onnx/model-signature.js';
 import type { DeclaredAxes } from '../../partitions/onnx/model-signature.js';
 import type { InspectedPort, Inspection } from './inspection.js';
 
-/** TypeScript to begin with: the definition of a serving of the model. */
+/** TypeScript of a serving definition. */
 export function suggestedDefinition({ name, path, declared }: Inspection): string {
   const axes = axesText(declared.inputs, declared.outputs);
   const model =
@@ -20,7 +20,7 @@ export function suggestedDefinition({ name, path, declared }: Inspection): strin
   ].join('\n');
 }
 
-/** TypeScript interfaces of what a caller passes and of what is answered. */
+/** TypeScript interfaces of a call's input and output. */
 export function suggestedTypes({ name, inputs, outputs }: Inspection): string {
   const prefix = capital(identifier(name));
   return [
@@ -43,17 +43,16 @@ function interfaceOf(name: string, ports: readonly InspectedPort[]): string[] {
   ];
 }
 
-/** The type and shape of the tensor, with the axis that counts the rows of the call. */
 function tensorOf({ type, shape, batchAxis }: InspectedPort): string {
   const own = typeof batchAxis === 'number' ? shape.with(batchAxis, 'rows') : shape;
   const shared = batchAxis === null ? ', one for all rows' : '';
-  // A name of an axis may hold the end of a comment, or of a line.
+  // An axis name may contain the end of a comment or line.
   return `${describePort({ name: '', type, shape: own })}${shared}`
     .replaceAll('*/', '* /')
     .replaceAll(/[\r\n]+/g, ' ');
 }
 
-/** The lines that declare these axes; none where the file has them all. */
+/** Empty if the file defines all axes. */
 export function axesText(inputs: DeclaredAxes, outputs: DeclaredAxes): string[] {
   const lines = [...portLines('inputs', inputs), ...portLines('outputs', outputs)];
   return lines.length === 0
@@ -79,7 +78,7 @@ export function identifier(name: string): string {
   return RESERVED.has(camel) ? `${camel}Model` : camel;
 }
 
-/** Words that name no constant of a module, and the import of the suggestion. */
+/** Words that cannot name a constant, and the suggestion's import. */
 const RESERVED: ReadonlySet<string> = new Set(
   (
     'arguments await break case catch class const continue debugger default defineServing delete do ' +

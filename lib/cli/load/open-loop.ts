@@ -1,44 +1,42 @@
 import { createHistogram, type RecordableHistogram } from 'node:perf_hooks';
 import { setImmediate as turn, setTimeout as delay } from 'node:timers/promises';
 
-/** A load whose calls arrive at random times; they do not wait for earlier answers. */
+/** Calls at random times, which do not wait for earlier answers. */
 export interface OpenLoop {
-  /** Calls per second, on average. */
+  /** Average calls per second. */
   readonly rate: number;
-  /** Seconds in which calls are sent. */
+  /** Seconds. */
   readonly duration: number;
-  /** Makes one call. */
   readonly call: () => Promise<unknown>;
-  /** Calls that wait for their answer at most; others are not sent. */
+  /** Most calls that may wait for answers; others are not sent. */
   readonly mostOutstanding: number;
-  /** Numbers from 0 to 1, for the times between arrivals. */
+  /** From 0 to 1. */
   readonly random?: () => number;
 }
 
-/** The result of a load. Times are microseconds, counted from when a call was due. */
+/** Times are in microseconds from when a call was due. */
 export interface LoadResult {
-  /** Calls per second that were due. */
+  /** Calls that were due per second. */
   readonly rate: number;
   readonly answered: number;
-  /** Calls that the serving did not take, or not in time. */
+  /** Rejected, or too late to answer. */
   readonly refused: number;
   readonly failed: number;
-  /** Calls that were due and not sent, since too many waited for their answer. */
+  /** Due but not sent, because too many waited. */
   readonly unsent: number;
   /** Seconds from the first call to the last answer. */
   readonly seconds: number;
   readonly latency: RecordableHistogram;
-  /** How long after it was due a call was sent. */
+  /** How late calls were sent. */
   readonly lateness: RecordableHistogram;
-  /** The error of the first call that failed. */
+  /** Of the first failed call. */
   readonly error?: unknown;
 }
 
 /**
- * Sends calls at random times, as independent clients do (a Poisson process), and waits for their
- * answers. A call that waits for others to be sent has its latency counted from when it was due: a
- * closed loop would leave out the waiting that a slow server causes (coordinated omission; G. Tene,
- * https://github.com/giltene/wrk2).
+ * Sends calls as independent clients do (a Poisson process). Latency counts from when a call was
+ * due, even if it was sent late: a closed loop would leave out the waiting that a slow server
+ * causes (coordinated omission; G. Tene, https://github.com/giltene/wrk2).
  */
 export async function openLoop(load: OpenLoop): Promise<LoadResult> {
   const { rate, duration, call, mostOutstanding, random = Math.random } = load;
@@ -85,18 +83,18 @@ export async function openLoop(load: OpenLoop): Promise<LoadResult> {
   return { rate, ...counts, seconds, latency, lateness, error };
 }
 
-/** Timers have milliseconds; a shorter wait takes turns of the event loop. */
+/** Timers count milliseconds, so shorter waits take turns of the event loop. */
 function untilDue(due: number): Promise<unknown> {
   const wait = due - performance.now();
   return wait > 2 ? delay(wait - 1) : turn();
 }
 
-/** A histogram takes whole numbers from 1 on. */
+/** Histograms take whole numbers from 1. */
 function recordSince(histogram: RecordableHistogram, due: number): void {
   histogram.record(Math.max(1, Math.round((performance.now() - due) * 1000)));
 }
 
-/** An answer that the server is too busy: 503, or 504 for one that would be too late. */
+/** 503: the server was too busy; 504: it would have answered too late. */
 function isRefusal(reason: unknown): boolean {
   return (
     typeof reason === 'object' &&
@@ -106,7 +104,7 @@ function isRefusal(reason: unknown): boolean {
   );
 }
 
-/** The latency of that share of the calls, in milliseconds. */
+/** Milliseconds. */
 export function percentile({ latency }: LoadResult, share: number): number {
   return latency.percentile(share) / 1000;
 }
@@ -117,20 +115,20 @@ export function answeredPerSecond({ answered, seconds }: LoadResult): number {
 }
 
 /**
- * Whether the generator sent its calls so late that the latency is not that of the serving: the
- * lateness at the 99th percentile is a tenth of the latency there, and above 2 ms.
+ * True if calls were sent so late that the latency is not the serving's: by over 2 ms and over a
+ * tenth of the latency, at the 99th percentile.
  */
 export function isGeneratorLate({ latency, lateness }: LoadResult): boolean {
   const late = lateness.percentile(99);
   return late > 2000 && late > latency.percentile(99) / 10;
 }
 
-/** What `(late)` beside a result means. */
+/** Explains `(late)` next to a result. */
 export const LATE =
   '(late): calls were sent later than they were due, since this process or machine was busy; such ' +
   'a figure is a lower bound.';
 
-/** The figures of a result, in milliseconds and calls, for programs. */
+/** Times are in milliseconds. */
 export function loadAsJson(load: LoadResult): object {
   const { rate, answered, refused, failed, unsent } = load;
   return {
@@ -149,7 +147,7 @@ export function loadAsJson(load: LoadResult): object {
   };
 }
 
-/** Runs `callers` callers, each of which waits for its answer; returns the answers per second. */
+/** Each caller waits for its answer; returns the answers per second. */
 export async function closedLoop(
   call: () => Promise<unknown>,
   callers: number,

@@ -1,21 +1,20 @@
 import { Tensor, zerosOf } from '../../batch/tensor.js';
 import { InvalidInputError } from '../../errors.js';
 
-/** An input whose rows are made up. */
+/** An input to make up rows for. */
 export interface SampledInput {
   readonly name: string;
   readonly type: Tensor.Type;
-  /** A number is fixed, everything else is the size of a variable axis. */
+  /** Anything but a number is variable. */
   readonly shape: readonly (number | string | null)[];
   readonly batchAxis: number | null;
 }
 
-/** The shapes of inputs by name, for axes that a model leaves open: `{ tokens: [1, 128] }`. */
+/** For axes that a model leaves open: `{ tokens: [1, 128] }`. */
 export type GivenShapes = Readonly<Record<string, readonly number[]>>;
 
 /**
- * Rows for the inputs: numbers from 0 to 1, small whole numbers, short texts. A measurement needs
- * their size and not their meaning.
+ * Makes up rows, since measurements depend on their size, not their meaning.
  *
  * @throws InvalidInputError for an open axis without a given shape
  */
@@ -23,7 +22,6 @@ export function sampleRows(
   inputs: readonly SampledInput[],
   rows: number,
   shapes: GivenShapes,
-  /** The elements of texts. */
   text = 'a sample of text',
 ): Readonly<Record<string, Tensor>> {
   const unknown = Object.keys(shapes).find((name) => !inputs.some((input) => input.name === name));

@@ -5,16 +5,16 @@ import { type GivenShapes, sampleRows } from '../load/sample-rows.js';
 import type { Subject } from './search.js';
 import type { Setting } from './settings.js';
 
-/** How each setting is measured. */
+/** How to measure each setting. */
 export interface Measuring {
-  /** Rows of each call. */
+  /** Per call. */
   readonly rows: number;
-  /** Seconds of a load. */
+  /** Seconds per load. */
   readonly duration: number;
   readonly shapes: GivenShapes;
 }
 
-/** The definition of a serving with that setting. */
+/** A serving definition with that setting. */
 export function definitionOf({ path, name, declared }: Inspection, setting: Setting) {
   const { partitions, threads, batchSize } = setting;
   const session = { intraOpNumThreads: threads, interOpNumThreads: 1 };
@@ -33,11 +33,11 @@ export async function openModelSubject(
   const ports = serving.signature!.inputs;
   const input = sampleRows(ports, rows, shapes);
   const call = (): Promise<unknown> => serving.batchedRun(input);
-  // Enough for full batches on all partitions, and as many that wait.
+  // Enough for full batches on all partitions, and as many again that wait.
   const callers = Math.ceil((2 * setting.batchSize * setting.partitions) / rows) + 1;
   return {
     async capacity() {
-      // The first half warms the sessions up.
+      // Warms up.
       await closedLoop(call, callers, duration / 4);
       return closedLoop(call, callers, duration / 2);
     },

@@ -1,41 +1,40 @@
 import { answeredPerSecond, type LoadResult, percentile } from '../load/open-loop.js';
 import type { Branch, Setting } from './settings.js';
 
-/** A serving with a setting, for measurements. */
+/** A serving under measurement. */
 export interface Subject {
-  /** Answers per second when as many calls wait as it can batch. */
+  /** Answers per second with full batches. */
   capacity(): Promise<number>;
-  /** The result of an open-loop load. */
   load(rate: number): Promise<LoadResult>;
   close(): Promise<void>;
 }
 
-/** The best load of a setting. */
+/** The measurements of a setting. */
 export interface Trial {
   readonly setting: Setting;
   readonly capacity: number;
-  /** All loads, in ascending order of their rates. */
+  /** Ascending by rate. */
   readonly loads: readonly LoadResult[];
-  /** The load of the highest rate that keeps the target; undefined if none does. */
+  /** Keeps the target at the highest rate; undefined if no load does. */
   readonly best: LoadResult | undefined;
 }
 
-/** Loads of one setting: each halves the interval in which the highest rate lies. */
+/** Each halves the interval that contains the highest rate. */
 const LOADS = 4;
 
-/** A branch ends after so many settings in a row that are worse than its best. */
+/** A branch ends after this many settings in a row below its best. */
 const WORSE = 2;
 
-/** A setting that is at most so much slower than the best one, and smaller, is recommended. */
+/** How much slower than the best one a smaller setting may be. */
 const TOLERANCE = 0.05;
 
-/** Whether 99 of 100 calls were answered in that many milliseconds, and all of them at all. */
+/** True if all calls were answered, 99 % of them within `target` milliseconds. */
 export function keepsTarget(result: LoadResult, target: number): boolean {
   const { answered, refused, failed, unsent } = result;
   return answered > 0 && refused + failed + unsent === 0 && percentile(result, 99) <= target;
 }
 
-/** Tries the settings of a branch until larger batches gain nothing. */
+/** Tries a branch's settings until larger batches gain nothing. */
 export async function searchBranch(
   branch: Branch,
   open: (setting: Setting) => Promise<Subject>,
@@ -63,7 +62,7 @@ export async function searchBranch(
   return trials;
 }
 
-/** Finds the highest rate that keeps the target by bisection. */
+/** Bisects for the highest rate that keeps the target. */
 async function trialOf(
   setting: Setting,
   subject: Subject,
@@ -74,7 +73,7 @@ async function trialOf(
   const loads: LoadResult[] = [];
   let best: LoadResult | undefined;
   let [low, high] = [0, capacity];
-  // Most of the capacity first: near it the waiting begins.
+  // Near the capacity, calls begin to wait.
   let rate = capacity * 0.85;
   for (let i = 0; i < LOADS; i++) {
     onLoad(setting);
@@ -91,15 +90,12 @@ async function trialOf(
   return { setting, capacity, loads: loads.toSorted((a, b) => a.rate - b.rate), best };
 }
 
-/** Answers per second in time; 0 if no rate kept the target. */
+/** Answers per second; 0 if no load kept the target. */
 export function rateOf({ best }: Trial): number {
   return best ? answeredPerSecond(best) : 0;
 }
 
-/**
- * The smallest setting that is nearly as fast as the fastest: fewer threads in all, then smaller
- * batches. Undefined if none keeps the target.
- */
+/** The smallest setting that is nearly as fast as the best: by threads, then by batch size. */
 export function recommended(trials: readonly Trial[]): Trial | undefined {
   const most = Math.max(0, ...trials.map(rateOf));
   const [smallest] = trials

@@ -2,20 +2,20 @@ import { literalOf } from '../../format.js';
 import type { definitionOf } from './model-subject.js';
 import { axesText, identifier } from '../inspect/suggestion.js';
 
-/** The options of a serving that `tune` tries. */
+/** Serving options that `tune` tries. */
 export interface Setting {
   readonly partitions: number;
-  /** Threads of one session (`intraOpNumThreads`). */
+  /** `intraOpNumThreads` */
   readonly threads: number;
   readonly batchSize: number;
 }
 
-/** The settings to try: for each branch, batch sizes in ascending order. */
+/** In ascending order of batch size. */
 export type Branch = readonly Setting[];
 
 /**
- * Branches for a machine with that many cores: from one session on all cores to a session for each
- * core, by powers of two. Partitions × threads are never more than cores.
+ * By default from one session on all cores to one session per core, by powers of two; partitions ×
+ * threads are at most the cores.
  */
 export function branchesFor(
   cores: number,
@@ -30,7 +30,7 @@ export function branchesFor(
   );
 }
 
-/** 1, 2, 4 and so on, and the number itself. */
+/** 1, 2, 4 and so on, and `most`. */
 export function powersOfTwo(most: number): number[] {
   const powers: number[] = [];
   for (let power = 1; power < most; power *= 2) {
@@ -43,7 +43,7 @@ export function describeSetting({ partitions, threads, batchSize }: Setting): st
   return `${partitions} × ${threads} threads, batches of ${batchSize}`;
 }
 
-/** TypeScript of the definition with the options that were found. */
+/** TypeScript of the tuned definition. */
 export function tunedDefinition({
   name,
   model: { file, session, inputs, outputs },

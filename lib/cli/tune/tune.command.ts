@@ -15,7 +15,7 @@ import { tunedDefinition, branchesFor, describeSetting, type Setting } from './s
 import { definitionOf, openModelSubject } from './model-subject.js';
 import { keepsTarget, rateOf, recommended, searchBranch, type Trial } from './search.js';
 
-/** The options of `tune`; times are milliseconds. */
+/** The options of `tune`; times are in milliseconds. */
 export interface TuneOptions {
   readonly target: number;
   readonly duration: number;
@@ -27,7 +27,6 @@ export interface TuneOptions {
   readonly json?: boolean;
 }
 
-/** How often the recommended setting is measured again. */
 const REPEATS = 3;
 
 /** `nestjs-serving tune model.onnx --target 50ms`: finds the options for the most calls in time. */
@@ -63,7 +62,7 @@ export async function tune(path: string, options: TuneOptions, out: CliOutput): 
   }
 }
 
-/** Writes each warning once: the servings of all settings have the same. */
+/** Writes each warning once; all settings have the same. */
 class OnceLog implements LoggerService {
   private readonly written = new Set<string>();
 
@@ -84,7 +83,7 @@ class OnceLog implements LoggerService {
   }
 }
 
-/** The recommended setting again, at its best rate: its spread. */
+/** Shows the spread at the best rate. */
 async function repeated(
   { setting, best }: Trial,
   open: (setting: Setting) => ReturnType<typeof openModelSubject>,

@@ -19,10 +19,13 @@ import { type Address, NodeGoneError } from '../transport.js';
 import { FrameError } from '../wire/prelude.js';
 import { isWireError, wireError } from '../wire/tagged-values.js';
 
-/** Whether rows of a failed call may have run, which decides whether another node may run them. */
+/**
+ * `no`: the failed call's rows have not run, so another node may run them; `unknown`: another node
+ * may run them only if the serving is idempotent; `yes`: no other node may.
+ */
 export type MayHaveRun = 'no' | 'unknown' | 'yes';
 
-/** The most characters of a message, so that an error with its causes fits into a header. */
+/** Characters of a message: an error and its causes must fit into a header. */
 const LONGEST_MESSAGE = 1000;
 
 /** The failure of one attempt. */
@@ -30,17 +33,17 @@ export class AttemptError extends Error {
   override readonly name = 'AttemptError';
 
   constructor(
-    /** The error for the caller, when no other node answers. */
+    /** For the caller, if no other node answers. */
     readonly error: Error,
     readonly mayHaveRun: MayHaveRun,
-    /** Whether the node was unreachable before or during the call. */
+    /** Before or during the call. */
     readonly isUnreachable = false,
   ) {
     super(error.message, { cause: error });
   }
 }
 
-/** The failure of a call whose node is lost. */
+/** The call's node was lost. */
 export function nodeLostError(
   serving: string,
   address: Address,
@@ -55,7 +58,7 @@ export function nodeLostError(
   );
 }
 
-/** The failure of a call of which packets were lost, while both nodes are alive. */
+/** Packets were lost while both nodes are alive. */
 export function packetsLostError(serving: string, address: Address): AttemptError {
   return new AttemptError(
     new NodeLostError(
@@ -67,13 +70,13 @@ export function packetsLostError(serving: string, address: Address): AttemptErro
   );
 }
 
-/** The failure of a call that could not be sent. */
+/** The call could not be sent. */
 export function notSentError(serving: string, address: Address, cause: unknown): AttemptError {
   if (cause instanceof NodeGoneError) {
     return nodeLostError(serving, address, 'no');
   }
   if (cause instanceof RequestTooLargeError) {
-    // It is too large for any other node, too.
+    // Other nodes would refuse it too.
     return new AttemptError(cause, 'yes');
   }
   const message =
@@ -81,7 +84,7 @@ export function notSentError(serving: string, address: Address, cause: unknown):
   return new AttemptError(new NodeLostError(message, { cause }), 'no', true);
 }
 
-/** The failure of a call whose answer cannot be read. */
+/** The call's answer cannot be read. */
 export function invalidAnswerError(address: Address, cause: FrameError): AttemptError {
   return new AttemptError(
     new NodeLostError(`Node ${address} sent an answer that cannot be read: ${cause.message}`, {
@@ -91,7 +94,7 @@ export function invalidAnswerError(address: Address, cause: FrameError): Attempt
   );
 }
 
-/** An error in the header of a frame. */
+/** Encodes an error for a frame's header. */
 export function errorHeader(
   error: unknown,
   mayHaveRun: MayHaveRun = mayHaveRunAfter(error),
@@ -99,7 +102,7 @@ export function errorHeader(
   return { error: truncateError(wireError(error)), mayHaveRun };
 }
 
-/** The answer to a caller that seemed to be lost. */
+/** The answer to a caller that we counted as lost. */
 export function lostCallerHeader(): object {
   const error = new NodeLostError(
     'The node of the call counted its caller as lost; its rows may have run',
@@ -107,7 +110,11 @@ export function lostCallerHeader(): object {
   return { ...errorHeader(error), isUnreachable: true };
 }
 
-/** @throws FrameError when there is none */
+/**
+ * Reads the error in a header.
+ *
+ * @throws FrameError if there is no error
+ */
 export function errorIn({ error, mayHaveRun, isUnreachable }: Header): AttemptError {
   if (!isWireError(error)) {
     throw new FrameError('The header of an error frame has no error');
@@ -119,7 +126,7 @@ export function errorIn({ error, mayHaveRun, isUnreachable }: Header): AttemptEr
   );
 }
 
-/** Rows that were refused have not run; rows that lost their partition may have. */
+/** Refused rows have not run; rows of a lost partition may have. */
 function mayHaveRunAfter(error: unknown): MayHaveRun {
   if (!isServingError(error)) {
     return 'yes';

@@ -24,49 +24,46 @@ import { SentHeader } from '../wire/header.js';
 import { FrameError, Kind } from '../wire/prelude.js';
 import type { EncodedValue } from '../wire/values.js';
 
-/** The request of a call, the same for every node. */
+/** A call's request, the same for every node. */
 export interface RemoteRequest {
   readonly serving: string;
   readonly method: Method;
   readonly header: SentHeader;
-  /** The time until which the caller waits, in milliseconds of `performance.now()`. */
+  /** In `performance.now()` milliseconds. */
   readonly deadline: number;
   readonly input: EncodedValue | undefined;
-  /** A lazy input, whose elements are sent one by one. */
+  /** A lazy input, sent one element at a time. */
   readonly more?:
     | { readonly source: Source<unknown>; readonly encode: (element: unknown) => EncodedValue }
     | undefined;
 }
 
-/** One request to one node, and its answer. */
+/** One request to one node. */
 export class Attempt {
   /**
-   * The output, or undefined at the end of a stream. Rejects with an {@link AttemptError}, or with
-   * the reason for which the caller has cancelled.
+   * The output; undefined at the end of a stream. Rejects with an {@link AttemptError} or the
+   * caller's reason for cancelling.
    */
   readonly answer: Promise<unknown>;
-  /** The events of a stream; undefined for other calls. */
+  /** For streams only. */
   readonly events: ReceiveWindow<unknown> | undefined;
   isOver = false;
-  /** Whether a part of the request was sent. */
+  /** True once part of the request was sent. */
   hasLeft = false;
-  /** Limits the elements of a lazy input that are in flight. */
   private window: SendWindow | undefined;
   private resolve!: (value: unknown) => void;
   private reject!: (error: unknown) => void;
-  /** Whether the request was sent whole. */
+  /** True once the whole request was sent. */
   private isThere = false;
-  /** Whether it was before the last check. */
+  /** `isThere` at the last check. */
   private wasThere = false;
   private hasEndedInput = false;
-  /** The sending of the request, where it takes time. */
   private leaving: Promise<unknown> | undefined;
   private removeCancel = (): void => {};
-  /** A lazy input cannot be read a second time for another node. */
+  /** A lazy input can't be read again for another node. */
   private hasReadInput = false;
 
   constructor(
-    /** Its number. */
     readonly call: number,
     private readonly messenger: Messenger,
     readonly node: Address,
@@ -82,12 +79,12 @@ export class Attempt {
       this.events = new ReceiveWindow(limits, (taken) =>
         this.sendFrame(Kind.credit, new SentHeader({ taken })),
       );
-      // The reader of the events gets the same error.
+      // The events report the same error.
       this.answer.catch(() => {});
     }
   }
 
-  /** Sends the request, unless the call is cancelled; ends the attempt when it is later. */
+  /** Sends the request. Cancelling the call ends the attempt. */
   send(terms: ResolvedCallOptions): void {
     const { node, request, messenger, call } = this;
     this.removeCancel = onCancel(terms, (reason) => this.fail(reason));
@@ -113,7 +110,7 @@ export class Attempt {
     }
   }
 
-  /** Ends the attempt with the error, and cancels the call on the node. */
+  /** Ends the attempt and cancels the call on the node. */
   fail(error: unknown): void {
     if (this.isOver) {
       return;
@@ -126,25 +123,23 @@ export class Attempt {
     }
   }
 
-  /** Ends the attempt when nobody reads its answer any more. */
   leave(): void {
     if (!this.isOver) {
       this.fail(new DOMException('The stream is not read any more', 'AbortError'));
     }
   }
 
-  /** The node is lost. */
   lose(mayHaveRun: 'no' | 'unknown'): void {
     if (!this.isOver) {
       const { request, node, hasLeft } = this;
       const outcome = hasLeft ? mayHaveRun : 'no';
       this.fail(this.withoutRetry(nodeLostError(request.serving, node, outcome)));
-      // The node may only have been silent, and would go on with a call that nobody waits for.
+      // A node that was only silent would continue the call.
       this.sendFrame(Kind.cancel);
     }
   }
 
-  /** The state of the call for a check of its node; undefined before the second check. */
+  /** Undefined until the request has been sent for a whole check interval. */
   state(): CallState | undefined {
     const { call, events, window, wasThere, hasEndedInput } = this;
     this.wasThere = this.isThere;
@@ -154,7 +149,7 @@ export class Attempt {
       : undefined;
   }
 
-  /** Compares with what the node knows of the call. */
+  /** Fails the attempt if the node's state shows lost packets. */
   compare([, sent, inputs]: CallState): void {
     const { events, window, request, node } = this;
     const isInputLost = inputs >= 0 && request.more !== undefined && !this.hasReadInput;
@@ -166,7 +161,7 @@ export class Attempt {
     }
   }
 
-  /** @throws FrameError for a malformed answer, which fails the attempt */
+  /** @throws FrameError for a malformed answer, which also fails the attempt */
   receive(message: Message): void {
     try {
       this.read(message);
@@ -178,7 +173,6 @@ export class Attempt {
     }
   }
 
-  /** Fails the attempt for an answer that cannot be read. */
   refuse(error: FrameError): void {
     this.sendFrame(Kind.cancel);
     this.fail(invalidAnswerError(this.node, error));
@@ -216,7 +210,7 @@ export class Attempt {
     this.ended(this);
   }
 
-  /** The first credit requests the lazy input; one without a number ends it. */
+  /** The first credit requests the lazy input; a credit without a number ends it. */
   private receiveInputCredit(header: Header): void {
     const { more } = this.request;
     if (header['taken'] === undefined) {
@@ -230,7 +224,7 @@ export class Attempt {
     }
   }
 
-  /** Reads no more of a lazy input than the node has room for. */
+  /** Sends the lazy input at the speed of the node's credits. */
   private async sendInput(
     { source, encode }: NonNullable<RemoteRequest['more']>,
     window: SendWindow,
@@ -263,7 +257,7 @@ export class Attempt {
     return this.hasReadInput ? new AttemptError(error, 'yes', isUnreachable) : failure;
   }
 
-  /** Sends after the request, which may still be leaving. */
+  /** After the request, which may still be leaving. */
   private sendFrame(kind: Kind, header?: SentHeader): void {
     const send = (): unknown =>
       this.messenger.trySend(this.node, { kind, call: this.call, header });

@@ -1,15 +1,14 @@
-/** The slots of a new table; a power of two, as after each growth. */
+/** Must be a power of two, like each later size. */
 const FEWEST = 64;
 
 /**
- * Calls by their numbers.
- *
- * A Map leaves an old table behind after every few calls, which refers to the calls of then and to
- * the next table. Once one of them is old, the young generation frees none of those that follow.
+ * Maps numbers to calls. A Map abandons its table every few calls, and the abandoned one refers to
+ * its calls and the next table. Once one reaches the old generation, minor collections can't free
+ * those after it.
  */
 export class CallTable<Call extends { readonly call: number }> {
   private slots: (Call | undefined)[] = emptySlots(FEWEST);
-  /** Calls whose slot another call has. */
+  /** Calls whose slot is taken by another call. */
   private readonly others = new Map<number, Call>();
   private count = 0;
 
@@ -17,7 +16,6 @@ export class CallTable<Call extends { readonly call: number }> {
     return this.count;
   }
 
-  /** The first number after this one whose slot is free. */
   nextAfter(call: number): number {
     let next = call + 1;
     while (this.slots[this.slotOf(next)] !== undefined) {
@@ -31,7 +29,7 @@ export class CallTable<Call extends { readonly call: number }> {
     return found?.call === call ? found : this.others.get(call);
   }
 
-  /** Adds a call, in place of one with the same number. */
+  /** Adds a call, replacing one with the same number. */
   add(added: Call): void {
     this.delete(added.call);
     if (++this.count > this.slots.length / 2) {
@@ -50,7 +48,7 @@ export class CallTable<Call extends { readonly call: number }> {
     }
   }
 
-  /** All calls; some may be added or deleted meanwhile. */
+  /** A snapshot, so that callers may add and delete calls. */
   all(): Call[] {
     return [...this.slots.filter((call) => call !== undefined), ...this.others.values()];
   }
@@ -71,7 +69,7 @@ export class CallTable<Call extends { readonly call: number }> {
     }
   }
 
-  /** Numbers may have more than 32 bits. */
+  /** Modulo, because numbers may exceed 32 bits. */
   private slotOf(call: number): number {
     return call % this.slots.length;
   }

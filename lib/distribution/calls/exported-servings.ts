@@ -11,24 +11,22 @@ import type { InternalCallOptions } from '../../execution/resolved-call-options.
 /** Weight of the newest batch in the moving average. */
 const NEWEST = 0.1;
 
-/** Limit for the characters of all signatures in a heartbeat, whose frame has one of its own. */
+/** Characters of all signatures in a heartbeat, whose frame has its own limit. */
 const SIGNATURE_ROOM = 16_384;
 
-/** The servings of this node that others may call. */
+/** This node's servings that other nodes may call. */
 export class ExportedServings {
-  /** Milliseconds that a batch runs, as a moving average by serving. */
   private readonly sizes = new WeakMap<ServingSignature, number>();
+  /** Moving average in milliseconds. */
   private readonly runTimes = new Map<string, number>();
 
-  /** `servings` returns those of the application, by name. */
   constructor(private readonly servings: () => ReadonlyMap<string, Serving>) {}
 
-  /** The servings that this node runs, exported or not. */
+  /** Exported or not. */
   get local(): readonly LocalServing[] {
     return [...this.servings().values()].filter((serving) => serving instanceof LocalServing);
   }
 
-  /** The characters of a signature in a heartbeat. */
   private sizeOf(signature: ServingSignature | undefined): number {
     if (!signature) {
       return 0;
@@ -56,7 +54,7 @@ export class ExportedServings {
     return serving && distributionOf(serving).preprocess;
   }
 
-  /** Measures from now on how long batches run. */
+  /** Starts measuring how long batches run. */
   watch(): void {
     for (const name of this.names()) {
       this.servings()
@@ -69,7 +67,7 @@ export class ExportedServings {
     }
   }
 
-  /** The status of each for a heartbeat; `activeCalls` counts the calls of other nodes. */
+  /** The servings' status. `activeCalls` counts calls from other nodes. */
   all(activeCalls: (name: string) => number): readonly ServingStatus[] {
     let room = SIGNATURE_ROOM;
     return this.names().map((name) => {
@@ -96,7 +94,7 @@ export class ExportedServings {
   }
 }
 
-/** A handle that a test puts in place of a serving has no options. */
+/** A test's stand-in has no options. */
 function distributionOf(serving: Serving): Partial<LocalServing['distribution']> & {
   readonly weight: number;
   readonly idempotent: boolean;
@@ -110,16 +108,16 @@ function isExported(serving: Serving): boolean {
     : !(serving instanceof RemoteServing);
 }
 
-/** A serving of this node that other nodes may call. */
+/** A serving and its postprocessing for other nodes. */
 export interface ExportedServing {
   readonly serving: Serving;
   readonly postprocess: ((output: unknown) => unknown) | undefined;
 }
 
-/** The methods that other nodes may call. */
+/** Methods that other nodes may call. */
 export type Method = 'batchedRun' | 'run' | 'stream';
 
-/** The output of a call, as it is sent. */
+/** A call's output, postprocessed for other nodes. */
 export function outputOf(
   { serving, postprocess }: ExportedServing,
   method: Exclude<Method, 'stream'>,
@@ -131,7 +129,7 @@ export function outputOf(
   return postprocess ? output.then(postprocess) : output;
 }
 
-/** The events of a streamed call, as they are sent. */
+/** A stream's events, postprocessed for other nodes. */
 export async function* eventsOf(
   { serving, postprocess }: ExportedServing,
   input: unknown,

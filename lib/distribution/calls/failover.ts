@@ -8,22 +8,21 @@ import type { Address } from '../transport.js';
 
 export interface FailoverOptions {
   readonly selector: NodeSelector;
-  /** Milliseconds that a call waits for a node that has its serving. */
+  /** Milliseconds to wait for a node with the serving. */
   readonly discoveryTimeout: number;
-  /** The most nodes that may run the rows of one call. */
+  /** Maximum nodes that may run one call's rows. */
   readonly attempts: number;
   readonly namespace: string;
-  /** The servings that other nodes are configured to have, by name. */
   readonly remotes: ReadonlyMap<string, unknown>;
 }
 
-/** Milliseconds between two looks for a node while the transport is offline. */
+/** Milliseconds between two searches while the transport is offline. */
 const OFFLINE_INTERVAL = 1000;
 
-/** Chooses the next node for one call, until a node answers it or no node is left. */
+/** Picks nodes for a call until one answers. */
 export class Failover {
   private readonly excluded = new Set<Address>();
-  /** The excluded nodes that were unreachable; they are tried again when members change. */
+  /** Excluded nodes that we retry when members change. */
   private readonly unreachable = new Set<Address>();
   private runs = 0;
   private lastError: AttemptError | undefined;
@@ -33,7 +32,7 @@ export class Failover {
     private readonly serving: string,
     private readonly terms: ResolvedCallOptions,
     private readonly options: FailoverOptions,
-    /** A node that must not get the call: this one, when its own queue is too long. */
+    /** This node, if its queue is too long. */
     private readonly avoided?: Address,
   ) {
     if (avoided !== undefined) {
@@ -41,11 +40,7 @@ export class Failover {
     }
   }
 
-  /**
-   * The next node for the call, if one takes it now.
-   *
-   * @throws the reason of a call that is cancelled
-   */
+  /** @throws the reason of a cancelled call */
   pick(): Candidate | undefined {
     const { serving, terms, excluded, options } = this;
     const { selector } = options;
@@ -54,12 +49,12 @@ export class Failover {
   }
 
   /**
-   * The next node for the call. A name that no node has had fails at once where the nodes had
-   * `discoveryTimeout` to be found.
+   * Waits for a node. A serving that no node has ever had fails immediately if the transport has
+   * been online for `discoveryTimeout`.
    *
-   * @throws the error of the last attempt, if there was one; UnknownServingError for a serving that
-   * no node has had; ServingUnavailableError when none that has it takes calls within
-   * `discoveryTimeout`
+   * @throws the error of the last attempt, if there was one
+   * @throws UnknownServingError for a serving that no node has had
+   * @throws ServingUnavailableError if no node takes calls within `discoveryTimeout`
    */
   async next(): Promise<Candidate> {
     const { terms, excluded, unreachable } = this;
@@ -78,15 +73,15 @@ export class Failover {
       await orCancelled(terms, selector.nextChange(isOnline ? left : OFFLINE_INTERVAL));
       unreachable.forEach((address) => excluded.delete(address));
       unreachable.clear();
-      // Only the call's own deadline limits the wait for a transport that is offline.
+      // While the transport is offline, only the call's own deadline limits the wait.
       left -= isOnline ? performance.now() - before : 0;
     }
   }
 
   /**
-   * Excludes the node after a failed attempt.
+   * Excludes the node.
    *
-   * @throws the error, when no other node may run the call
+   * @throws the error, if no other node may run the call
    */
   failed(candidate: Candidate, error: unknown): void {
     if (!isA(error, AttemptError)) {
@@ -105,7 +100,7 @@ export class Failover {
     }
   }
 
-  /** The caller has received a part of the stream, which no other node can continue. */
+  /** The caller has part of the stream, so no other node can continue it. */
   delivered(): void {
     this.hasDelivered = true;
   }
@@ -114,7 +109,7 @@ export class Failover {
     return status.idempotent && !this.hasDelivered && ++this.runs < this.options.attempts;
   }
 
-  /** Whether every candidate has refused the call, so that waiting is useless. */
+  /** If all refused, waiting is useless. */
   private allHaveRefused(): boolean {
     const { lastError, excluded, avoided, options, serving } = this;
     const addresses = options.selector.candidates(serving).map(({ address }) => address);
@@ -127,7 +122,7 @@ export class Failover {
     );
   }
 
-  /** Whether a node has, has had, or should have the serving. */
+  /** True if a node has, had or should have the serving. */
   private isKnown(): boolean {
     const { remotes, selector } = this.options;
     return remotes.has(this.serving) || selector.hasKnown(this.serving);
@@ -147,7 +142,6 @@ export class Failover {
     );
   }
 
-  /** The reason why no other node got the call, in words. */
   private stateOf(others: readonly NodeInfo[]): string {
     const nodes = others.filter(({ role }) => role === 'node');
     if (nodes.length === 0) {

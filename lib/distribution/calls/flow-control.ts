@@ -2,16 +2,16 @@ import { type Header, wholeIn } from '../wire/record-reader.js';
 import { Queue } from '../../streaming/queue.js';
 import { FrameError } from '../wire/prelude.js';
 
-/** How much of one stream may be in flight before the receiver acknowledges some of it. */
+/** Limits a stream's unacknowledged part. */
 export interface FlowControlOptions {
   /**
-   * The most messages in flight.
+   * Maximum messages in flight.
    *
    * @default 64
    */
   readonly messages: number;
   /**
-   * The most bytes in flight. One message may always be in flight, however large it is.
+   * Maximum bytes in flight; a single message may exceed it.
    *
    * @default 1048576
    */
@@ -19,9 +19,9 @@ export interface FlowControlOptions {
 }
 
 /**
- * The window for sending: what the receiver grants in the header, capped by the sender's own.
+ * The receiver's grant, capped by our own window.
  *
- * @throws FrameError for a grant that is malformed
+ * @throws FrameError for a malformed grant
  */
 export function grantedWindow(header: Header, own: FlowControlOptions): FlowControlOptions {
   const { window } = header;
@@ -35,33 +35,29 @@ export function grantedWindow(header: Header, own: FlowControlOptions): FlowCont
   };
 }
 
-/** Whether a sender must wait. One message may always be in flight, however large it is. */
+/** True if a sender must wait. A single message may exceed the window. */
 export function isFull(messages: number, bytes: number, window: FlowControlOptions): boolean {
   return messages >= window.messages || (messages > 0 && bytes >= window.bytes);
 }
 
-/**
- * The sending end of a sequence of messages. It delays a message until the receiver has room for
- * it.
- */
+/** Delays messages until the receiver has room. */
 export class SendWindow {
-  /** The bytes of each message in flight, oldest first. */
+  /** Bytes of each message, oldest first. */
   private readonly inFlight: number[] = [];
   private bytes = 0;
   private taken = 0;
-  /** How many messages the receiver has acknowledged. */
+  /** Messages that the receiver acknowledged. */
   private credited = 0;
   private isClosed = false;
   private wake = (): void => {};
 
   constructor(private readonly limits: FlowControlOptions) {}
 
-  /** How many messages were sent. */
   get sent(): number {
     return this.taken + this.inFlight.length;
   }
 
-  /** Resolves with true when another message may be sent, and with false after {@link close}. */
+  /** Resolves with true when there is room, or with false after {@link close}. */
   async room(): Promise<boolean> {
     while (!this.isClosed && isFull(this.inFlight.length, this.bytes, this.limits)) {
       await new Promise<void>((resolve) => (this.wake = resolve));
@@ -69,22 +65,20 @@ export class SendWindow {
     return !this.isClosed;
   }
 
-  /** A message of so many bytes was sent. */
   add(bytes: number): void {
     this.inFlight.push(bytes);
     this.bytes += bytes;
     this.release();
   }
 
-  /** The receiver has acknowledged so many messages in all. */
+  /** @param count the total number of acknowledged messages */
   acknowledge(count: number): void {
-    // The credit for a message can arrive before `add`, when sending it takes long.
+    // If sending is slow, a message's credit can arrive before `add`.
     this.credited = Math.min(count, this.sent + 1);
     this.release();
     this.wake();
   }
 
-  /** No more messages are sent. */
   close(): void {
     this.isClosed = true;
     this.wake();
@@ -98,36 +92,32 @@ export class SendWindow {
   }
 }
 
-/** A receiver acknowledges after so many messages or bytes. */
+/** A receiver acknowledges after this many messages or bytes. */
 const ACKNOWLEDGE_AFTER = { messages: 16, bytes: 1 << 18 };
 
 /**
- * The receiving end of a sequence of messages. It refuses a message that is out of order or beyond
- * the window, and acknowledges those that were read.
+ * Refuses messages that are out of order or exceed the window, and acknowledges messages when read.
  */
 export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
   private readonly queue = new Queue<{ readonly value: T; readonly bytes: number }>();
-  /** How many messages were received, and how many of these were acknowledged. */
   received = 0;
   acknowledged = 0;
   private taken = 0;
-  /** Whether the end was received. */
   hasEnded = false;
-  /** The bytes that were read since the last acknowledgement. */
+  /** Bytes read since the last acknowledgement. */
   private bytes = 0;
-  /** The bytes that are not acknowledged yet. */
   private unacknowledged = 0;
 
-  /** `acknowledge` is called with how many messages were read in all. */
+  /** `acknowledge` gets the total number of read messages. */
   constructor(
     private readonly window: FlowControlOptions,
     private readonly acknowledge: (taken: number) => void,
   ) {}
 
   /**
-   * `value` is decoded only when the message is accepted.
+   * Decodes `value` only if it accepts the message.
    *
-   * @throws FrameError when it is not the next, or beyond the window
+   * @throws FrameError for a message that is out of order or exceeds the window
    */
   push(index: number, value: () => T, bytes: number): void {
     this.expect(index);
@@ -142,11 +132,7 @@ export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
     this.unacknowledged += bytes;
   }
 
-  /**
-   * Ends the sequence after so many messages.
-   *
-   * @throws FrameError when some are missing
-   */
+  /** @throws FrameError if messages are missing */
   end(count: number): void {
     this.expect(count);
     this.hasEnded = true;
@@ -165,7 +151,7 @@ export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
     const { value, bytes } = next.value;
     this.taken++;
     this.bytes += bytes;
-    // With an empty queue the sender may be waiting for this acknowledgement.
+    // If the queue is empty, the sender may wait for this.
     if (
       this.queue.size === 0 ||
       this.taken - this.acknowledged >= ACKNOWLEDGE_AFTER.messages ||

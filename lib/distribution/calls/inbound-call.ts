@@ -29,19 +29,17 @@ import { SentHeader } from '../wire/header.js';
 import { encodeValue } from '../wire/values.js';
 import { outcomesOf } from './remote-steps.js';
 
-/** One call of another node, until it is answered. */
+/** One call from another node, until it is answered. */
 export class InboundCall {
-  /** Its number at the caller. */
+  /** The caller's number. */
   readonly call: number;
   readonly caller: Address;
-  /** Whether a part of the last message was sent. */
+  /** True once part of the last message was sent. */
   hasLeft = false;
   private readonly signal = new CallerSignal();
   private isOld = false;
   private isInputOpen = false;
-  /** Limits the events of a stream that are in flight. */
   private window: SendWindow | undefined;
-  /** The elements of a lazy input. */
   private readonly inputs: ReceiveWindow<unknown> | undefined;
 
   constructor(
@@ -58,12 +56,12 @@ export class InboundCall {
         : undefined;
   }
 
-  /** Whether its caller has left. */
+  /** True once the caller cancelled or left. */
   get isOver(): boolean {
     return this.signal.aborted;
   }
 
-  /** Runs the call and sends its answer; resolves when that is sent, and never rejects. */
+  /** Resolves when the answer was sent. Never rejects. */
   async run(exported: ExportedServing): Promise<void> {
     const { inputs, request } = this;
     try {
@@ -72,7 +70,7 @@ export class InboundCall {
       if (method === 'stream') {
         await this.stream(exported, input);
       } else {
-        // The output is encoded at once, unless `postprocess` reads it.
+        // Zero-copy is safe: we encode the output immediately, unless `postprocess` reads it.
         const options = optionsIn(request, this.signal, !exported.postprocess);
         const sent = this.sendOutput(
           Kind.reply,
@@ -92,8 +90,8 @@ export class InboundCall {
   }
 
   /**
-   * @throws FrameError for a message that is malformed or exceeds the window; the call then ends,
-   * and its caller gets the error
+   * @throws FrameError for a message that is malformed or exceeds the window; also ends the call
+   * with this error
    */
   receive(message: Message): void {
     if (this.signal.aborted) {
@@ -107,18 +105,16 @@ export class InboundCall {
     }
   }
 
-  /** Fails the lazy input for an element that cannot be read. */
   refuse(error: unknown): void {
     this.inputs?.fail(invalidInputError(error));
   }
 
-  /** Sends the error to the caller, and ends the call. */
   fail(error: unknown): void {
     void this.send(Kind.error, errorHeader(error));
     this.cancel();
   }
 
-  /** What its caller is told, if it began before the last time. */
+  /** Unprompted, the first report is skipped: most calls end before the second. */
   state(isAsked: boolean): CallState | undefined {
     const { call, window, inputs, isOld, isInputOpen } = this;
     this.isOld = true;
@@ -127,7 +123,7 @@ export class InboundCall {
       : undefined;
   }
 
-  /** Compares with what its caller knows. */
+  /** Fails the call if the caller's state shows lost packets. */
   compare([, acknowledged, sent]: CallState): void {
     const { inputs, request } = this;
     this.window?.acknowledge(acknowledged);
@@ -137,24 +133,20 @@ export class InboundCall {
     }
   }
 
-  /** Ends the call without an answer. */
   cancel(): void {
     this.signal.abort();
     this.window?.close();
     this.inputs?.fail(this.signal.reason);
   }
 
-  /** Ends a session after the step that runs; other calls are left to end by themselves. */
+  /** Ends a session after its running step; other calls end by themselves. */
   drain(): void {
     if (this.request.header['session'] === true) {
       this.inputs?.fail(new ServingClosedError('The node is shutting down, and ends its sessions'));
     }
   }
 
-  /**
-   * Ends the call of a node that seems to be lost. The error is sent in case it was only silent or
-   * cut off for a moment.
-   */
+  /** Still sends an error, in case the caller was only silent or cut off for a moment. */
   lose(): void {
     void this.send(Kind.error, lostCallerHeader());
     this.cancel();
@@ -175,18 +167,16 @@ export class InboundCall {
     }
   }
 
-  /** The lazy input, which the caller sends as fast as it is read here. */
+  /** The caller sends the input as fast as we read it. */
   private openInput(inputs: ReceiveWindow<unknown>): AsyncIterable<unknown> {
     const sendCredit = (header: object): void => void this.send(Kind.inputCredit, header);
     return {
       [Symbol.asyncIterator]: () => {
-        // The first credit requests the input.
         this.isInputOpen = true;
         sendCredit({ taken: 0, window: this.windowLimits });
         return {
           next: () => inputs.next(),
           return: () => {
-            // A credit without a number ends it.
             sendCredit({});
             return Promise.resolve({ done: true, value: undefined });
           },
@@ -195,7 +185,7 @@ export class InboundCall {
     };
   }
 
-  /** Reads no more events than the caller has room for. */
+  /** Sends events at the speed of the caller's credits. */
   private async stream(exported: ExportedServing, input: unknown): Promise<void> {
     const { header } = this.request;
     const window = new SendWindow(grantedWindow(header, this.windowLimits));
@@ -218,7 +208,7 @@ export class InboundCall {
   }
 
   /**
-   * Sends an output; returns the bytes sent.
+   * Returns the bytes sent.
    *
    * @throws InvalidOutputError for an output that cannot be sent
    */
@@ -275,7 +265,7 @@ function optionsIn(
   zeroCopy: boolean,
 ): InternalCallOptions {
   return {
-    // Without a limit of the call, that of the serving holds.
+    // Otherwise the serving's own timeout applies.
     timeout: timeout === Infinity ? undefined : timeout,
     priority: header['priority'] as number | undefined,
     tenant: optionalStringIn(header, 'tenant'),
@@ -287,14 +277,10 @@ function optionsIn(
   };
 }
 
-/**
- * The signal of one call of another node. A real AbortSignal for each call costs more than reading
- * its frame.
- */
+/** Cheaper than a real AbortSignal, which costs more than reading the call's frame. */
 class CallerSignal implements AbortSignalLike {
   aborted = false;
   reason: unknown;
-  /** Created with the first listener. */
   private listeners: Set<() => void> | undefined;
 
   abort(): void {

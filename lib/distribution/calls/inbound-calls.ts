@@ -23,20 +23,19 @@ export interface InboundCallsOptions {
   readonly messenger: Messenger;
   readonly limits: WireLimits;
   readonly window: FlowControlOptions;
-  /** The most calls at a time. */
+  /** Maximum concurrent calls. */
   readonly maxCalls: number;
-  /** The serving of that name, when other nodes may call it. */
   readonly find: (serving: string) => ExportedServing | undefined;
 }
 
-/** The callers that are remembered without a call. */
+/** Idle callers to remember. */
 const MOST_IDLE = 256;
 
-/** The calls of other nodes, and of clients with JSON messages, that have no answer yet. */
+/** Unanswered calls from other nodes and JSON clients. */
 export class InboundCalls {
   private readonly calls = new Map<Address, CallTable<InboundCall>>();
   private readonly counts = new Map<string, number>();
-  /** The calls that have no answer yet. */
+  /** Unanswered calls. */
   private running = 0;
   private notifyIdle: (() => void) | undefined;
   private readonly jsonCalls = new Waits();
@@ -44,17 +43,16 @@ export class InboundCalls {
 
   constructor(private readonly options: InboundCallsOptions) {}
 
-  /** The calls of the serving that have no answer yet. */
+  /** Counts the serving's unanswered calls. */
   count(serving: string): number {
     return this.counts.get(serving) ?? 0;
   }
 
-  /** Whether every call is answered, and new ones are refused. */
   get isDrained(): boolean {
     return this.isDraining && this.running === 0;
   }
 
-  /** Refuses new calls, and ends sessions; resolves when all other calls are answered. */
+  /** Refuses new calls and ends sessions; resolves when the rest are answered. */
   async drain(): Promise<void> {
     this.isDraining = true;
     this.calls.forEach((ofCaller) => ofCaller.all().forEach((call) => call.drain()));
@@ -70,12 +68,12 @@ export class InboundCalls {
     } else if (kind === Kind.check) {
       this.check(message);
     } else {
-      // Messages of a call that is over are ignored.
+      // Finished calls ignore messages.
       this.calls.get(from)?.get(call)?.receive(message);
     }
   }
 
-  /** Tells the callers of calls that take long what has become of these. */
+  /** Sends each caller the status of its long-running calls. */
   report(): void {
     for (const [caller, calls] of this.calls) {
       const states = calls.all().map((call) => call.state(false));
@@ -86,7 +84,7 @@ export class InboundCalls {
     }
   }
 
-  /** Refuses a message that cannot be read; another node may take such a request. */
+  /** Another node may accept a request that we can't read. */
   refuse({ kind, from, call }: MessageHead, error: FrameError): void {
     if (kind === Kind.request) {
       this.refuseRequest(
@@ -99,7 +97,6 @@ export class InboundCalls {
     }
   }
 
-  /** The node seems to be lost. */
   lose(address: Address): void {
     const ofCaller = this.calls.get(address);
     ofCaller?.all().forEach((call) => call.lose());
@@ -108,7 +105,6 @@ export class InboundCalls {
     }
   }
 
-  /** Answers all calls with the error. */
   close(error: Error): void {
     this.jsonCalls.end(error);
     this.calls.forEach((ofCaller) => ofCaller.all().forEach((call) => call.fail(error)));
@@ -119,9 +115,9 @@ export class InboundCalls {
   }
 
   /**
-   * Runs a call with a JSON message.
+   * Runs a JSON client's call.
    *
-   * @throws the refusal, or the error of the call
+   * @throws the refusal or the call's error
    */
   async take<T>(name: string, call: (exported: ExportedServing) => Promise<T>): Promise<T> {
     const exported = this.options.find(name);
@@ -171,7 +167,6 @@ export class InboundCalls {
     void this.follow(name, call, ofCaller, exported);
   }
 
-  /** Counts the call until it is answered. */
   private async follow(
     name: string,
     call: InboundCall,

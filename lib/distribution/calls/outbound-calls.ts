@@ -8,12 +8,12 @@ import { type FrameError, Kind } from '../wire/prelude.js';
 import { Waits } from '../../execution/resolved-call-options.js';
 import type { FlowControlOptions } from './flow-control.js';
 
-/** The calls to other nodes that have no answer yet. */
+/** Unanswered calls to other nodes. */
 export class OutboundCalls {
   private readonly attempts = new CallTable<Attempt>();
-  /** The number of attempts by node, also of nodes without any. */
+  /** Attempts per node; may be 0. */
   private readonly counts = new Map<Address, number>();
-  /** The preprocessing of calls that are not sent yet. */
+  /** Preprocessing of unsent calls. */
   readonly preparing = new Waits();
   private lastId = 0;
   private calls = 0;
@@ -26,7 +26,7 @@ export class OutboundCalls {
     private readonly maxCalls: number,
   ) {}
 
-  /** The nodes that have not answered a call yet. */
+  /** Nodes with unanswered calls. */
   get nodes(): readonly Address[] {
     return [...this.counts].filter(([, count]) => count > 0).map(([node]) => node);
   }
@@ -40,7 +40,7 @@ export class OutboundCalls {
   }
 
   /**
-   * Counts a call, with all its attempts, until the returned function is called.
+   * Counts a call until the returned function is called.
    *
    * @throws the error of {@link close}
    */
@@ -56,14 +56,13 @@ export class OutboundCalls {
     };
   }
 
-  /** Resolves when every call is answered. */
   async idle(): Promise<void> {
     if (this.calls > 0) {
       await new Promise<void>((resolve) => (this.notifyIdle = resolve));
     }
   }
 
-  /** Refuses new calls, and fails the others with the error. */
+  /** Fails all calls, also later ones, with the error. */
   close(error: Error): void {
     this.closed ??= error;
     this.preparing.end(error);
@@ -71,7 +70,7 @@ export class OutboundCalls {
   }
 
   /**
-   * An attempt to call the node, not sent yet.
+   * Creates an attempt, unsent.
    *
    * @throws OverloadedError at the limit of calls
    * @throws the error of {@link close}
@@ -101,7 +100,7 @@ export class OutboundCalls {
     return attempt;
   }
 
-  /** Asks each other node what has become of the calls that take long. */
+  /** Sends checks for long-running calls. */
   check(self: Address): void {
     const byNode = new Map<Address, CallState[]>();
     for (const attempt of this.attempts.all()) {
@@ -117,7 +116,6 @@ export class OutboundCalls {
     }
   }
 
-  /** Passes an answer on; that of a call that is over is ignored. */
   receive(message: Message): void {
     if (message.kind === Kind.status) {
       this.compare(message);
@@ -126,12 +124,10 @@ export class OutboundCalls {
     }
   }
 
-  /** Fails the call of an answer that cannot be read. */
   refuse(message: MessageHead, error: FrameError): void {
     this.attemptOf(message)?.refuse(error);
   }
 
-  /** The node is lost; `mayHaveRun`: whether it may have run the calls without an answer. */
   lose(node: Address, mayHaveRun: 'no' | 'unknown'): void {
     for (const attempt of this.attempts.all()) {
       if (attempt.node === node) {
@@ -151,13 +147,13 @@ export class OutboundCalls {
       if (attempt) {
         attempt.compare(state);
       } else if (sent >= 0) {
-        // That it is over was lost on the way.
+        // The node missed that the call ended.
         void this.messenger.trySend(from, { kind: Kind.cancel, call });
       }
     }
   }
 
-  /** Only the node of a call may answer it. */
+  /** Only the called node may answer. */
   private attemptOf({ from, call }: Pick<MessageHead, 'from' | 'call'>): Attempt | undefined {
     const attempt = this.attempts.get(call);
     return attempt?.node === from ? attempt : undefined;

@@ -32,22 +32,22 @@ import type { FlowControlOptions } from './flow-control.js';
 export interface RemoteCallOptions extends FailoverOptions {
   readonly outbound: OutboundCalls;
   readonly limits: WireLimits;
-  /** The deadline of a call that has no `timeout`, in milliseconds. */
+  /** Default timeout in milliseconds. */
   readonly requestTimeout: number;
-  /** How much of a stream nodes may send ahead. */
+  /** How far nodes may send a stream ahead. */
   readonly window: FlowControlOptions;
 }
 
-/** The options of a stream, which may carry the steps of a session. */
+/** A stream may carry a session's steps. */
 type RemoteStreamOptions = StreamOptions<string> & { readonly isSession?: true };
 
-/** The origins whose headers are kept. */
+/** Origins whose headers we cache. */
 const MOST_ORIGINS = 16;
 
-/** A serving on other nodes: each call goes, unbatched, to one of them. */
+/** A serving on other nodes. Calls go there unbatched. */
 export class RemoteServing<Input = unknown, Output = unknown> extends Serving<Input, Output> {
   private readonly events = new EventHub();
-  /** The headers of calls without options, by origin. */
+  /** Headers of calls without options, by origin. */
   private readonly headers = {
     batchedRun: new Map<string, SentHeader>(),
     run: new Map<string, SentHeader>(),
@@ -58,13 +58,12 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     readonly name: string,
     private readonly options: RemoteCallOptions,
     private readonly preprocess?: RemotePreprocess,
-    /** A node that must not get the calls. */
     private readonly avoided?: Address,
   ) {
     super();
   }
 
-  /** `ready` while a node takes calls of the serving. */
+  /** `ready` while a node takes calls to the serving. */
   get state(): ServingState {
     return this.options.selector.candidates(this.name).length > 0 ? 'ready' : 'starting';
   }
@@ -73,7 +72,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     return this.state === 'ready' ? undefined : 'no node that has it takes calls now';
   }
 
-  /** That of a node that takes its calls. */
+  /** From any node that takes its calls. */
   override get signature(): ServingSignature | undefined {
     const candidates = this.options.selector.candidates(this.name);
     return candidates.map(({ status }) => status.signature).find((each) => each !== undefined);
@@ -101,7 +100,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     );
   }
 
-  /** The session stays with the node of its first call, and ends when that node is lost. */
+  /** The session stays with its first call's node and ends if that node is lost. */
   override open(options: SessionOptions = {}): ServingSession<Input, Output> {
     const { name } = this;
     const { outbound, requestTimeout } = this.options;
@@ -121,28 +120,27 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     return new OrderedSession(0, options, host) as ServingSession<Input, Output>;
   }
 
-  /** @throws InvalidServingError always: each node loads versions of its own */
+  /** @throws InvalidServingError always: each node loads its own versions */
   override async reload(): Promise<never> {
     throw new InvalidServingError(
       `Serving "${this.name}" runs on other nodes; reload it on the node that has it`,
     );
   }
 
-  /** @throws InvalidServingError always: the nodes that run the batches set their size */
+  /** @throws InvalidServingError always: other nodes set the size */
   override setBatchSize(): never {
     throw new InvalidServingError(
       `Serving "${this.name}" runs on other nodes; set its batch size there`,
     );
   }
 
-  /** @throws InvalidServingError always: the nodes that run the batches set their timeout */
+  /** @throws InvalidServingError always: other nodes set the timeout */
   override setBatchTimeout(): never {
     throw new InvalidServingError(
       `Serving "${this.name}" runs on other nodes; set its batch timeout there`,
     );
   }
 
-  /** Completes the events. */
   end(): void {
     this.events.complete();
   }
@@ -154,7 +152,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     return recorder ? recorder.follow(reply) : reply;
   }
 
-  /** Sends the request to one node after the other until one answers. */
+  /** Tries one node after another. */
   private async replyTo(
     method: 'batchedRun' | 'run',
     input: Input,
@@ -202,7 +200,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
       yield* this.eventsFrom(prepared, options, terms, recorder);
       return undefined;
     } catch (error) {
-      // An early return by the consumer is not an error.
+      // Returning early is no error.
       outcome = left.aborted ? {} : { error };
       throw error;
     } finally {
@@ -211,7 +209,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     }
   }
 
-  /** As {@link replyTo}, for the events of a stream. */
+  /** Like {@link replyTo}, for a stream's events. */
   private async *eventsFrom(
     prepared: unknown,
     options: RemoteStreamOptions,
@@ -251,7 +249,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     return this.options.outbound.preparing.for((async () => preprocess?.(input))(), terms);
   }
 
-  /** The request, the same for every node; `release` when no node gets it any more. */
+  /** Call `release` when no further node will get the request. */
   private requestOf(
     method: Method,
     input: unknown,
@@ -265,11 +263,11 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     if (!this.preprocess && !options.isSession) {
       readOnce(input);
     }
-    // An array of batches is sent whole, so that it can be sent again.
+    // An array is sent whole, so that we can resend it.
     const source = Array.isArray(input) ? undefined : sourceOf(input);
     const encoded = source ? undefined : encode(input);
     const header = this.headerOf(method, terms, options, source !== undefined);
-    // The steps of a session are counted, and not the session: shutdown does not wait for it.
+    // Shutdown waits for a session's steps, not for the session.
     const exit = options.isSession ? undefined : outbound.enter();
     return {
       serving,
@@ -287,7 +285,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     };
   }
 
-  /** Defaults are omitted; the node that runs the call applies its own. */
+  /** Omits defaults; the other node applies its own. */
   private headerOf(
     method: Method,
     { priority, tenant, key }: ResolvedCallOptions,

@@ -5,12 +5,11 @@ import type { CallOptions } from '../../context/call-options.js';
 import type { SessionHost, StepOptions } from '../../sessions/ordered-session.js';
 import { lostWith, outcomeIn, type StepMessage } from './remote-steps.js';
 
-/** What a session on another node needs of its serving. */
+/** What a remote session needs from its serving. */
 export interface RemoteSessionOptions {
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
-  /** Changes an input before it is sent. */
   preprocess(input: unknown, terms: ResolvedCallOptions): unknown;
-  /** Sends the steps to one node, and gives the outcome of each. */
+  /** Sends steps to one node and yields their outcomes. */
   connect(steps: AsyncIterable<StepMessage>): AsyncIterable<unknown>;
   /** Counts a step until the returned function is called. */
   enter(): () => void;
@@ -22,14 +21,14 @@ interface Waiting {
 }
 
 /**
- * The state of a session on another node. One streamed call carries its steps there and their
- * outcomes back, so the session ends with the call.
+ * A session on another node. One streamed call carries steps there and outcomes back, so the
+ * session ends with it.
  */
 export class RemoteSessionHost implements SessionHost {
   private steps: Queue<StepMessage> | undefined;
-  /** The steps without an outcome, in their order; callers of some wait no longer. */
+  /** Unfinished steps, in order; some callers may have stopped waiting. */
   private waiting: Waiting[] = [];
-  /** The reason why the session ended while no step ran. */
+  /** Fails further steps. */
   private lost: SessionEndedError | undefined;
 
   constructor(private readonly options: RemoteSessionOptions) {}
@@ -96,7 +95,7 @@ export class RemoteSessionHost implements SessionHost {
     }
   }
 
-  /** Before the first reply there was no state to lose, and the next call tries another node. */
+  /** Without a reply there is no state to lose: the next call may try another node. */
   private disconnected(error: unknown, hadState: boolean): void {
     const reason = hadState ? lostWith(error) : error;
     this.steps = undefined;

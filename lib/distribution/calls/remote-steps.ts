@@ -11,24 +11,23 @@ import { endedBy } from '../../execution/session-turn.js';
 import type { SessionOptions } from '../../sessions/serving-session.js';
 import type { ExportedServing } from './exported-servings.js';
 
-/** One step of a session, on its way to the node that has the state. */
+/** A step, sent to the node with the state. */
 export interface StepMessage {
   readonly input: unknown;
-  /** The steps whose replies the caller has received. */
+  /** Steps whose replies the caller has received. */
   readonly steps: number;
-  /** Milliseconds until its caller waits no longer. */
+  /** In milliseconds. */
   readonly timeout?: number | undefined;
   readonly priority?: number | undefined;
 }
 
-/** The outcome of a step, on its way back. */
+/** The outcome of a step. */
 export type StepOutcome = { readonly output: unknown } | { readonly error: unknown };
 
 /**
- * Makes the steps of a caller on another node in a session of this node, and yields their outcomes.
- * The session lives as long as the sequence of messages.
+ * Runs a remote session's steps and yields their outcomes. The session ends with the messages.
  *
- * @param onEnd called when the session ends by itself
+ * @param onEnd called if the session ends by itself
  */
 export async function* outcomesOf(
   { serving, postprocess }: ExportedServing,
@@ -68,13 +67,13 @@ function stepIn(message: unknown): StepMessage {
   return { input, steps: steps!, timeout, priority };
 }
 
-/** The outcome in an event of the session. */
+/** Reads a step's outcome. */
 export function outcomeIn(event: unknown): StepOutcome {
   const { output, error } = { ...(event as { output?: unknown; error?: unknown }) };
   return isError(error) ? { error } : { output };
 }
 
-/** The error of a session whose node no longer has its state. */
+/** The error for a session whose node lost its state. */
 export function lostWith(cause: unknown): SessionEndedError {
   return cause instanceof SessionEndedError
     ? cause

@@ -20,15 +20,11 @@ import type { WireLimits } from '../wire/limits.js';
 import { jsonErrorOf, writeJson } from './json-values.js';
 
 interface JsonHandlersOptions {
-  /** Counts calls, or refuses them. */
   readonly calls: InboundCalls;
   readonly limits: WireLimits;
 }
 
-/**
- * The handlers of all servings for clients that send plain JSON: Nest's own, and those in other
- * languages.
- */
+/** Handlers for JSON clients: Nest's own and those in other languages. */
 export function jsonHandlersOf(
   servings: ExportedServings,
   { calls, limits }: JsonHandlersOptions,
@@ -47,7 +43,7 @@ export function jsonHandlersOf(
           () => subscriber.complete(),
           (error: unknown) => subscriber.error(error),
         );
-        // A client that unsubscribes cancels its call.
+        // Unsubscribing cancels the call.
         return () => unsubscribed.abort();
       });
   return new Map(servings.names().map((name) => [name, handlerOf(name)]));
@@ -73,8 +69,8 @@ async function* answersOf(
 const logger = new Logger('ServingTransport');
 
 /**
- * A handler for Nest's servers. They send only the error of an Observable, and send it as JSON, in
- * which an Error is `{}`. So errors become plain objects.
+ * Adapts a handler for Nest's servers. They send an Observable's error as JSON, in which an Error
+ * is `{}`, so we send plain objects.
  */
 export function jsonAnswer(handler: JsonHandler): (data: unknown) => Promise<Observable<unknown>> {
   return async (data) =>
@@ -90,7 +86,6 @@ function loggedError(error: unknown): object {
   return jsonErrorOf(error);
 }
 
-/** The call of a client that is no node. */
 interface JsonCall {
   readonly method: Method;
   readonly input: unknown;
@@ -102,9 +97,8 @@ interface JsonCall {
 }
 
 /**
- * The call of a message: `{ input, method, timeout, priority, tenant, key, version, hooks, tensors
- * }`, of
- * which only `input` is required.
+ * Reads a call: `{ input, method, timeout, priority, tenant, key, version, hooks, tensors }`. Only
+ * `input` is required.
  *
  * @throws InvalidInputError naming the invalid field
  */

@@ -16,8 +16,8 @@ import { bigIntOf } from '../wire/tagged-values.js';
 import { isTag, encodeValue } from '../wire/values.js';
 
 /**
- * The value as plain JSON, which {@link readJson} reads. As in all JSON, a Date is a string, and
- * undefined is omitted, or null in a list. An Error is what clients may read of it.
+ * Writes JSON for {@link readJson}. A Date becomes a string; undefined is omitted, or null in a
+ * list. An Error keeps what clients may see.
  *
  * @throws InvalidOutputError for batches, and for values that cannot be sent to other nodes
  */
@@ -52,12 +52,12 @@ function writeNode(node: Json, blocks: readonly Block[], form: TensorForm): Json
   );
 }
 
-/** The name in JSON. The tree of {@link encodeValue} has a `$` in front of all names with one. */
+/** Removes the `$` that {@link encodeValue} adds. */
 function writtenName(name: string): string {
   return name.startsWith('$') && !isTagOrEscaped(name.slice(1)) ? name.slice(1) : name;
 }
 
-/** The tags are those of {@link encodeValue}. */
+/** Writes a value tagged by {@link encodeValue}. */
 function writeTagged(
   tag: string,
   content: Json,
@@ -90,7 +90,7 @@ function isList(node: Json): node is readonly Json[] {
   return Array.isArray(node);
 }
 
-/** The form of an error for clients. */
+/** An error as clients see it. */
 export function jsonErrorOf(error: unknown): ReturnType<ServingError['toJSON']> {
   return isServingError(error)
     ? clientErrorOf(error)

@@ -7,27 +7,26 @@ import type { NodeInfo } from './node-info.js';
 import type { Members } from './members.js';
 
 /**
- * How the node for a call is picked. `weighted`: at random, by weight × partitions. `least-loaded`:
- * the better of two such picks, by the active calls of this process and the time of a batch. Or a
- * function.
+ * How to pick a node. `weighted`: at random, by weight × partitions. `least-loaded`: the better of
+ * two such picks, by this process's active calls and the batch time. Or a function.
  */
 export type Balance = 'weighted' | 'least-loaded' | ChooseNode;
 
-/** Returns one of the candidates, at least one of which is given, or undefined for none. */
+/** Returns one of the candidates (never an empty list), or undefined to pick no node. */
 export type ChooseNode = (
   candidates: readonly Candidate[],
   context: BalanceContext,
 ) => Candidate | undefined;
 
-/** The call that a node is picked for. */
+/** The call to pick a node for. */
 export interface BalanceContext {
-  /** The name of the serving. */
+  /** Name of the serving. */
   readonly serving: string;
-  /** The calls of this process to a node that have no answer yet, of all servings. */
+  /** This process's unanswered calls to a node, over all servings. */
   readonly activeCalls: (address: Address) => number;
 }
 
-/** Picks the node for a call, except excluded ones, or undefined when no other is left. */
+/** Picks a node that is not excluded, or undefined. */
 export type Balancer = (
   candidates: Candidates,
   excluded: ReadonlySet<Address>,
@@ -45,7 +44,7 @@ export function balancerOf(balance: Balance, random: () => number = Math.random)
   return (candidates, excluded, context) => pickBy(balance, candidates, excluded, context);
 }
 
-/** Picks at random, in proportion to the shares of the candidates that are not excluded. */
+/** Picks at random by share. */
 export function pickWeighted(
   candidates: Candidates,
   excluded: ReadonlySet<Address>,
@@ -54,15 +53,15 @@ export function pickWeighted(
   return draw(candidates, ({ address }) => excluded.has(address), random);
 }
 
-/** The factor by which a load must differ; smaller differences are noise. */
+/** Smaller differences in load are noise. */
 const CLEARLY = 1.25;
 
 /**
- * Picks two candidates at random by their shares, and returns the second if its load is clearly
- * lower. After Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing".
+ * Picks two candidates by share and returns the second if its load is clearly lower. After
+ * Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing".
  *
- * The load is this process's active calls × the time of a batch, per partition. The queues in the
- * heartbeats are no measure: all callers see the same old number and would turn to the same node.
+ * The load is this process's active calls × batch time, per partition. We ignore the queue lengths
+ * in heartbeats: all callers see the same old number and would turn to the same node.
  */
 export function leastLoaded(
   candidates: Candidates,
@@ -79,7 +78,6 @@ export function leastLoaded(
   if (!one || !other) {
     return one;
   }
-  // Without a batch time of both, only the calls count.
   const isTimed = one.status.batchTime > 0 && other.status.batchTime > 0;
   const load = ({ address, status }: Candidate): number =>
     ((activeCalls(address) + 1) * (isTimed ? status.batchTime : 1)) / status.partitions;
@@ -104,10 +102,10 @@ function pickBy(
   return chosen;
 }
 
-/** Draws that may hit an excluded candidate before these are filtered out. */
+/** Draws before we filter out excluded candidates. */
 const BLIND_DRAWS = 4;
 
-/** Repeats a draw that hits an excluded candidate, which keeps the proportions of the others. */
+/** Redrawing keeps the proportions of the candidates that aren't excluded. */
 function draw(
   candidates: Candidates,
   isExcluded: (candidate: Candidate) => boolean,
@@ -122,19 +120,19 @@ function draw(
   return candidates.without(isExcluded).at(random());
 }
 
-/** A node that answers calls of a serving. */
+/** A node that takes calls to a serving. */
 export interface Candidate {
-  /** The id of the node. */
+  /** The node's id. */
   readonly id: string;
-  /** The address of the node. */
+  /** The node's address. */
   readonly address: Address;
-  /** Weight × partitions: in proportion to it the node gets calls. Always more than 0. */
+  /** Weight × partitions, always above 0. The node gets calls in proportion to it. */
   readonly share: number;
-  /** The status in the node's last heartbeat; it changes with the next one. */
+  /** From the last heartbeat; the next one changes it. */
   readonly status: ServingStatus;
 }
 
-/** The candidates for the calls of a serving; immutable. */
+/** The candidates for a serving's calls; immutable. */
 export class Candidates {
   /** Cumulative shares. */
   private readonly ends: Float64Array;
@@ -147,12 +145,12 @@ export class Candidates {
     this.total = total;
   }
 
-  /** The candidate at a point from 0 up to 1 of all shares, one after the other. */
+  /** Maps a point in [0, 1) of all shares to its candidate. */
   at(point: number): Candidate | undefined {
     const { ends } = this;
     const place = point * this.total;
     let from = 0;
-    // Rounding may bring the place to the very end, which belongs to the last one.
+    // Rounding may reach the very end, which belongs to the last candidate.
     let to = ends.length - 1;
     while (from < to) {
       const middle = (from + to) >>> 1;
@@ -171,15 +169,14 @@ export class Candidates {
 }
 
 export interface NodeSelectorOptions {
-  /** The address of this node. */
   readonly self: Address;
   readonly members: Members;
   readonly balance: Balance;
-  /** The calls of this process to a node that have no answer yet. */
+  /** This process's unanswered calls. */
   readonly activeCalls: (node: Address) => number;
 }
 
-/** Selects the node for each call. */
+/** Selects a node for each call. */
 export class NodeSelector {
   private onlineSince: number | undefined;
   private readonly balancer: Balancer;
@@ -189,7 +186,6 @@ export class NodeSelector {
     this.balancer = balancerOf(options.balance);
   }
 
-  /** Whether the transport reaches other nodes. */
   get isOnline(): boolean {
     return this.onlineSince !== undefined;
   }
@@ -198,34 +194,31 @@ export class NodeSelector {
     this.onlineSince = isOnline ? performance.now() : undefined;
   }
 
-  /** The milliseconds for which it has reached them. */
+  /** In milliseconds; 0 while offline. */
   get onlineFor(): number {
     return this.onlineSince === undefined ? 0 : performance.now() - this.onlineSince;
   }
 
-  /** Whether any node has, or has had, the serving. */
   hasKnown(serving: string): boolean {
     return this.options.members.hasKnown(serving);
   }
 
-  /** The known nodes except this one. */
   get others(): readonly NodeInfo[] {
     const { members, self } = this.options;
     return members.all.map(({ info }) => info).filter(({ address }) => address !== self);
   }
 
-  /** The nodes that take calls of the serving. */
   candidates(serving: string): readonly Candidate[] {
     return this.options.members.candidates(serving).list;
   }
 
-  /** The node for a call, or undefined when every candidate is excluded. */
+  /** Undefined if every candidate is excluded. */
   pick(serving: string, excluded: ReadonlySet<Address>): Candidate | undefined {
     const { members, activeCalls } = this.options;
     return this.balancer(members.candidates(serving), excluded, { serving, activeCalls });
   }
 
-  /** Resolves when the candidates have changed, and after so many milliseconds at the latest. */
+  /** Resolves when the candidates change, or after `milliseconds`. */
   async nextChange(milliseconds: number): Promise<void> {
     await firstValueFrom(merge(this.changes, timer(milliseconds)));
   }
@@ -234,7 +227,7 @@ export class NodeSelector {
     this.changes.next();
   }
 
-  /** Rejects every `nextChange` with the error, from now on. */
+  /** Rejects every `nextChange` with the error from now on. */
   close(error: Error): void {
     this.changes.error(error);
   }

@@ -10,20 +10,19 @@ import type { OutboundCalls } from '../calls/outbound-calls.js';
 export interface HeartbeatsOptions {
   readonly nodeId: string;
   readonly address: Address;
-  /** Milliseconds between two heartbeats, give or take a tenth. */
+  /** In milliseconds, ± 10 %. */
   readonly heartbeat: number;
   readonly maxNodes: number;
-  /** The role and the servings of this node, measured for each heartbeat. */
+  /** Measured for each heartbeat. */
   readonly describe: () => Pick<NodeInfo, 'role' | 'servings'>;
   readonly messenger: Messenger;
   readonly members: Members;
   readonly selector: NodeSelector;
   readonly transport: ServingTransport;
-  /** Called with each heartbeat. */
   readonly onBeat: () => void;
 }
 
-/** Sends the heartbeats of this node, and drops the connections of nodes that are silent. */
+/** Sends this node's heartbeats and drops connections to silent nodes. */
 export class Heartbeats {
   private readonly epoch = Date.now();
   private state: NodeInfo['state'] = 'up';
@@ -32,7 +31,7 @@ export class Heartbeats {
   private seq = 0;
   private checkedAt = performance.now();
   private wasLate = false;
-  /** Replies since the last heartbeat. */
+  /** Since the last heartbeat. */
   private replies = 0;
   private next: NodeJS.Timeout | undefined;
   private checks: NodeJS.Timeout | undefined;
@@ -41,14 +40,14 @@ export class Heartbeats {
 
   async begin(): Promise<void> {
     const { heartbeat, messenger } = this.options;
-    // What has arrived is read before: this process itself may have been busy.
+    // This process may have been busy, so we first read what has arrived.
     const check = () => setImmediate(() => this.dropSilentNodes()).unref();
     this.checks = setInterval(check, heartbeat / 4).unref();
     await messenger.broadcast({ kind: Kind.hello });
     this.send();
   }
 
-  /** Sends a heartbeat to all nodes now, and then regularly. */
+  /** Sends a heartbeat now and then regularly. */
   send(): void {
     const { heartbeat, members, messenger, selector } = this.options;
     if (this.isEnded || !selector.isOnline) {
@@ -73,8 +72,8 @@ export class Heartbeats {
   }
 
   /**
-   * Replies to a node that has said hello or has joined. Without a `secret` anybody can forge a
-   * sender, so unknown nodes get no reply, and the rate is limited.
+   * Replies to a node that said hello or joined. Senders can be forged without a `secret`, so only
+   * known nodes get replies, at a limited rate.
    */
   replyTo(address: Address): void {
     const { heartbeat, maxNodes, members } = this.options;
@@ -87,18 +86,18 @@ export class Heartbeats {
     }
   }
 
-  /** The transport reaches other nodes again. */
+  /** After the transport was offline. */
   resume(): void {
     this.options.messenger.broadcast({ kind: Kind.hello }).catch(() => {});
     this.send();
   }
 
-  /** Tells other nodes, from the next heartbeat on, that calls before now may be lost. */
+  /** Announces an outage with the next heartbeat: calls before it may be lost. */
   countOutage(): void {
     this.outages++;
   }
 
-  /** From now on other nodes send no calls here. */
+  /** Stops other nodes from sending calls. */
   drain(): void {
     this.state = 'draining';
     this.send();
@@ -117,8 +116,7 @@ export class Heartbeats {
   }
 
   /**
-   * A check that is late is left out, though not two in a row: this process was busy, and may not
-   * have read everything that arrived meanwhile.
+   * We skip a late check, but never two in a row: this process was busy and may have unread input.
    */
   private isLate(): boolean {
     const now = performance.now();
@@ -149,7 +147,7 @@ function heartbeatOf(info: NodeInfo): MessageToSend {
   return { kind: Kind.heartbeat, header: new SentHeader({ info }) };
 }
 
-/** Probes nodes that have calls, over transports that do not notice the end of a node. */
+/** Probes nodes with unanswered calls, over transports that don't notice lost nodes. */
 export class LivenessProbes {
   private timer: NodeJS.Timeout | undefined;
   private readonly probed = new Set<Address>();
@@ -187,7 +185,7 @@ export class LivenessProbes {
         this.onGone(node);
       }
     } catch {
-      // The probe failed: only heartbeats show whether the node is there.
+      // Only heartbeats can now show that the node is alive.
     } finally {
       this.probed.delete(node);
     }

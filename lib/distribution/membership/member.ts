@@ -6,40 +6,38 @@ import type { Address } from '../transport.js';
 /** One incarnation of a node, as of its last heartbeat. */
 export class Member {
   /**
-   * Whether it may be gone: it has been silent for long, or has sent no heartbeat since the
-   * transport was offline. It gets no calls.
+   * True if it has been silent too long, or has sent no heartbeat since the transport was offline.
+   * It gets no calls.
    */
   isSuspect = false;
-  /** Whether it is suspect for its silence alone. */
+  /** True if suspect only because of silence. */
   isSilent = false;
-  /** Whether anything of it was received since the last check. */
+  /** Since the last check. */
   wasHeard = false;
-  /** The bytes that its connection had received at the last check. */
+  /** Bytes received from it by the last check. */
   received: number | undefined;
-  /** Whether another node has sent heartbeats with the same id. */
   hasDuplicate = false;
-  /** The time of the last heartbeat in reply to this node. */
+  /** Our last heartbeat in reply. */
   repliedAt = -Infinity;
   private servings: readonly MemberServing[];
 
   constructor(
     public info: NodeInfo,
-    /** The time of its last heartbeat, or of anything else of it. */
+    /** Its last sign of life. */
     public lastSeenAt: number,
-    /** The time of its first heartbeat. */
+    /** Its first heartbeat. */
     readonly since = lastSeenAt,
   ) {
     this.servings = servingsOf(info);
   }
 
-  /** Its servings that take calls. */
   get candidates(): readonly Candidate[] {
     return this.isSuspect || this.info.state === 'draining'
       ? []
       : this.servings.filter(({ share }) => share > 0);
   }
 
-  /** Whether a heartbeat changes nothing but the load. */
+  /** True if the heartbeat changes only the load. */
   isAlike({ state, servings: statuses }: NodeInfo): boolean {
     const { info, servings } = this;
     return (
@@ -50,7 +48,6 @@ export class Member {
     );
   }
 
-  /** Takes a heartbeat that changes nothing but the load. */
   updateLoad(info: NodeInfo): void {
     this.info = info;
     info.servings.forEach((status, index) => (this.servings[index]!.status = status));
@@ -64,7 +61,7 @@ export class Member {
   }
 }
 
-/** A serving of a node. Its status changes with each heartbeat. */
+/** A node's serving. Each heartbeat updates its status. */
 class MemberServing implements Candidate {
   readonly id: string;
   readonly address: string;

@@ -7,31 +7,29 @@ import { type Candidate, Candidates } from './balancer.js';
 import type { Address } from '../transport.js';
 
 export interface MembersOptions {
-  /** Milliseconds of silence after which a node is not picked. */
+  /** Milliseconds of silence after which a node gets no calls. */
   readonly suspectAfter: number;
-  /** Milliseconds of silence after which a node has left. */
+  /** Milliseconds of silence after which a node counts as gone. */
   readonly downAfter: number;
-  /** The most nodes; heartbeats of further ones are ignored. */
+  /** We ignore further nodes. */
   readonly maxNodes: number;
 }
 
-/** `changed`: other servings of the node take calls, or with another share. */
+/** `changed`: other servings take calls, or with other shares. */
 export interface MemberChange {
   readonly type: 'joined' | 'changed' | 'left';
   readonly address: Address;
-  /** Its last heartbeat. */
   readonly info: NodeInfo;
 }
 
 const none = new Candidates([]);
 
-/** The names of servings that are remembered. */
+/** Serving names to remember. */
 const MOST_NAMES = 10_000;
 
 /**
- * The nodes of the cluster, by their heartbeats. All times are milliseconds of one clock. After a
- * pause of `suspectAfter` without a call of `checkSilence`, this process itself counts as the one
- * that was silent.
+ * The cluster's nodes, in milliseconds of one clock. If `checkSilence` wasn't called for
+ * `suspectAfter`, this process stalled, so every node's silence starts anew.
  */
 export class Members {
   readonly changes$: Observable<MemberChange>;
@@ -41,7 +39,7 @@ export class Members {
   private readonly byAddress = new Map<Address, Member>();
   private readonly candidatesByServing = new Map<string, Set<Candidate>>();
   private readonly built = new Map<string, Candidates>();
-  /** The servings that any node has had. */
+  /** Servings that any node has or had. */
   private readonly names = new Set<string>();
   private checkedAt: number | undefined;
   private isFrozen = false;
@@ -59,12 +57,11 @@ export class Members {
     return this.byAddress.get(address);
   }
 
-  /** Whether any node has, or has had, the serving. */
   hasKnown(serving: string): boolean {
     return this.names.has(serving);
   }
 
-  /** The candidates for calls of a serving; the same object until they change. */
+  /** Returns the same object until the candidates change. */
   candidates(serving: string): Candidates {
     const candidates = this.candidatesByServing.get(serving);
     if (!candidates) {
@@ -76,8 +73,8 @@ export class Members {
   }
 
   /**
-   * Takes a heartbeat, and ignores an outdated one. A later epoch replaces the incarnation before
-   * it; a later outage makes the node leave and join again, since its calls may be lost.
+   * Applies a heartbeat, unless outdated. A later epoch replaces the incarnation. After an outage
+   * the node leaves and rejoins, because its calls may be lost.
    */
   receive(info: NodeInfo, now: number): void {
     const known = this.byId.get(info.id);
@@ -98,7 +95,7 @@ export class Members {
     }
   }
 
-  /** Something of the node was received: it is alive. */
+  /** Anything received shows that the node is alive. */
   hear(address: Address): void {
     const member = this.byAddress.get(address);
     if (member) {
@@ -106,7 +103,6 @@ export class Members {
     }
   }
 
-  /** The node cannot be reached any more. */
   disconnect(address: Address): void {
     const member = this.byAddress.get(address);
     if (member) {
@@ -115,7 +111,7 @@ export class Members {
     }
   }
 
-  /** Removes the nodes that were silent for too long, and returns their addresses. */
+  /** Removes nodes that were silent for `downAfter` and returns their addresses. */
   checkSilence(now: number): readonly Address[] {
     const { suspectAfter, downAfter } = this.options;
     const hasPaused = this.checkedAt !== undefined && now - this.checkedAt > suspectAfter;
@@ -144,8 +140,8 @@ export class Members {
   }
 
   /**
-   * While the transport is offline, silence does not count. Afterwards no node gets calls before
-   * its next heartbeat, since it may not be back at the broker yet.
+   * Silence does not count while the transport is offline. Afterwards a node needs a new heartbeat
+   * to get calls: it may not have reconnected to the broker.
    */
   freeze(isFrozen: boolean, now: number): void {
     if (this.isFrozen && !isFrozen) {
@@ -186,7 +182,7 @@ export class Members {
     this.notify('changed', member);
   }
 
-  /** After a restart, heartbeats of both incarnations may arrive, but not for long. */
+  /** Both incarnations' heartbeats may arrive for a short time after a restart. */
   private checkForDuplicate(member: Member, other: NodeInfo, now: number): void {
     if (
       other.state === 'up' &&
@@ -218,7 +214,7 @@ export class Members {
     }
   }
 
-  /** A node that is suspect since the transport was offline must send a heartbeat first. */
+  /** Suspect since an outage, a node must first send a heartbeat. */
   private sawAlive(member: Member, now: number): void {
     member.wasHeard = false;
     member.lastSeenAt = now;
@@ -289,7 +285,7 @@ export class Members {
   }
 }
 
-/** Whether the node has restarted, or comes back from an outage. */
+/** True if the node restarted or is back from an outage. */
 function isNewIncarnation({ epoch, address, outages }: NodeInfo, known: NodeInfo): boolean {
   return (
     epoch > known.epoch ||

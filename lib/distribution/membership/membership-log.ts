@@ -13,7 +13,7 @@ export class MembershipLog {
     private readonly logger: Pick<LoggerService, 'log' | 'warn'>,
   ) {}
 
-  /** `isKnown`: the address is still a member, so that a node after an outage has not left. */
+  /** `isKnown`: still a member, as after an outage. */
   log({ type, address, info }: MemberChange, isKnown: boolean): void {
     if (type === 'joined' && address !== this.self && !this.joined.has(address)) {
       this.joined.add(address);
@@ -39,10 +39,10 @@ function servingsOf({ role, servings }: NodeInfo): string {
   return role === 'client' ? '' : ` and serves ${truncate(names) || 'nothing'}`;
 }
 
-/** Milliseconds between two warnings. */
+/** In milliseconds. */
 const PAUSE = 10_000;
 
-/** Logs warnings about messages of other nodes, which repeat them, at a limited rate. */
+/** Limits the rate of warnings about other nodes' messages, which tend to repeat. */
 export class RateLimitedLogger {
   private loggedAt = -Infinity;
   private suppressed = 0;

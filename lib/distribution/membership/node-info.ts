@@ -12,33 +12,30 @@ import {
   wholeIn,
 } from '../wire/record-reader.js';
 
-/** The heartbeat of a node. */
+/** A node's heartbeat. */
 export interface NodeInfo {
-  /** A configured id stays the same after a restart. */
+  /** If configured, survives a restart. */
   readonly id: string;
   /** Grows with each start of the node. */
   readonly epoch: number;
   readonly address: Address;
-  /**
-   * The number of times that its transport went offline. Each time the calls from it and to it may
-   * be lost.
-   */
+  /** How often its transport went offline, which may have lost calls from and to the node. */
   readonly outages: number;
   /** Grows with each heartbeat of the epoch. */
   readonly seq: number;
-  /** A client calls and serves nothing. */
+  /** Clients have no servings. */
   readonly role: ClusterNode['role'];
-  /** `draining`: it finishes its calls and takes no more. */
+  /** `draining`: finishes its calls and takes no more. */
   readonly state: 'up' | 'draining';
   readonly servings: readonly ServingStatus[];
 }
 
-/** The most characters in the name of a node or serving. */
+/** Of a node or serving. */
 export const LONGEST_NAME = 256;
 const MOST_SERVINGS = 1024;
 const MOST_PARTITIONS = 2 ** 16;
 
-/** Small enough that the sum of weight × partitions over all nodes keeps its precision. */
+/** Keeps the sum of weight × partitions over all nodes precise. */
 const LARGEST_WEIGHT = 1e6;
 
 const NAME = new RegExp(`^[^]{1,${LONGEST_NAME}}$`);

@@ -8,7 +8,6 @@ import { VERSION } from '../wire/prelude.js';
 import type { PeerConnection, PeerConnections } from './peer-connections.js';
 import { escapeName, isAddress } from './names.js';
 
-/** The first message of a node. */
 interface Introduction {
   readonly address: Address;
   readonly version: number;
@@ -16,26 +15,26 @@ interface Introduction {
   readonly proof?: string | undefined;
 }
 
-/** Sends a request to the other end of a connection. */
+/** Sends a request to the other end. */
 export type Ask = (pattern: string, data: object) => Promise<unknown>;
 
-/** The address of the dialled node, and the connection to it, if one was made. */
+/** The dialled node's address, and the connection if one was made. */
 export interface HandshakeResult<L extends PeerConnection = PeerConnection> {
   readonly address: Address;
   readonly link?: L | undefined;
 }
 
 /**
- * Turns a network connection into a connection of two nodes. The node that dialled asks for the
- * other's address and then proposes the connection. With a secret, each proves that it knows the
- * secret by an HMAC over the nonce of the other.
+ * Turns a network connection into a connection between two nodes. The dialling node asks for the
+ * other's address, then proposes the connection. Each proves its secret, if any, by an HMAC over
+ * both nonces.
  */
 export class Handshake<Connection extends EventEmitter, L extends PeerConnection> {
-  /** The answers to nodes that dial this one, by pattern. */
+  /** Handlers for dialling nodes, by pattern. */
   readonly answers: ReadonlyMap<string, (data: unknown, connection: Connection) => unknown>;
   private readonly whoPattern: string;
   private readonly linkPattern: string;
-  /** The nonces of both ends, for connections in handshake. */
+  /** Both ends' nonces during a handshake. */
   private readonly nonces = new WeakMap<Connection, readonly [theirs: string, ours: string]>();
 
   constructor(
@@ -58,11 +57,7 @@ export class Handshake<Connection extends EventEmitter, L extends PeerConnection
     ]);
   }
 
-  /**
-   * Performs the handshake on a dialled connection.
-   *
-   * @param connection called when the other end has answered
-   */
+  /** @param connection called when the other end has answered */
   async dial(connection: () => Connection, ask: Ask): Promise<HandshakeResult<L>> {
     const ours = randomUUID();
     const { address, version, nonce, proof } = introductionOf(await this.askWho(ask, ours));
@@ -89,7 +84,7 @@ export class Handshake<Connection extends EventEmitter, L extends PeerConnection
     try {
       return await ask(this.whoPattern, { nonce });
     } catch (error) {
-      // The other end's answer is not an Error.
+      // The other end's errors arrive as plain values.
       throw error instanceof Error
         ? error
         : new Error(
@@ -149,7 +144,7 @@ function partsOf(data: unknown): Readonly<Record<string, unknown>> {
   return typeof data === 'object' && data !== null ? { ...data } : {};
 }
 
-/** The HMAC of these words; undefined without a secret. */
+/** The words' HMAC; undefined without a secret. */
 export function hmacOf(
   secret: string | undefined,
   ...words: readonly string[]
@@ -159,7 +154,7 @@ export function hmacOf(
     : createHmac('sha256', secret).update(JSON.stringify(words)).digest('base64');
 }
 
-/** Whether it is the HMAC of these words. */
+/** True if the proof is the words' HMAC; without a secret, if there is no proof. */
 export function isValidHmac(
   proof: unknown,
   secret: string | undefined,
@@ -173,16 +168,16 @@ export function isValidHmac(
   return given.byteLength === right.byteLength && timingSafeEqual(given, right);
 }
 
-/** Limit in bytes of all the text that a connection may send for the handshake. */
+/** Limit in bytes of a handshake's text. */
 export const HANDSHAKE_BYTES = 16 * 1024;
 
 /**
- * Milliseconds in which a connection must finish its handshake. A node that dials gives up before,
- * so only strangers and nodes that hang reach this limit.
+ * Milliseconds for a handshake. A dialling node gives up earlier, so only strangers and hung nodes
+ * reach this limit.
  */
 export const HANDSHAKE_TIMEOUT = 10_000;
 
-/** Closes a connection that does not finish its handshake in time. */
+/** Closes a connection that doesn't finish its handshake in time. */
 export function closeUnlessLinked(socket: Socket, isLinked: () => boolean): void {
   const timer = setTimeout(() => isLinked() || socket.destroy(), HANDSHAKE_TIMEOUT).unref();
   socket.once('close', () => clearTimeout(timer));

@@ -1,6 +1,6 @@
 /**
- * A name as one part of a pattern or subject: every byte of its UTF-8 that is no letter, digit, `_`
- * or `-` becomes `=XX`.
+ * Escapes a name for use in a pattern or subject: each UTF-8 byte except letters, digits, `_` and
+ * `-` becomes `=XX`.
  */
 export function escapeName(name: string): string {
   return name === ''
@@ -14,17 +14,17 @@ function escapeByte(byte: number): string {
   return `=${byte.toString(16).toUpperCase().padStart(2, '0')}`;
 }
 
-/** Whether the text is valid and safe as the address of a node. */
+/** True if the value is a valid node address. */
 export function isAddress(value: unknown): value is string {
   return typeof value === 'string' && /^[\w-]{1,128}$/.test(value);
 }
 
-/** The pattern by which clients that are no nodes call a serving. */
+/** The pattern for calls from clients that aren't nodes. */
 export function servingPattern(namespace: string, serving: string): string {
   return `sv.${escapeName(namespace)}.s.${escapeName(serving)}`;
 }
 
-/** @throws RangeError for a packet beyond the limit of the transport: the sender must split it */
+/** @throws RangeError if the packet exceeds the transport's limit: the sender must split it */
 export function checkSize(packet: Uint8Array, most: number): void {
   if (packet.byteLength > most) {
     throw new RangeError(`A packet of ${packet.byteLength} bytes, where ${most} are the most`);

@@ -1,6 +1,6 @@
-// Applications without nodes need not install this package. Where it is missing, these types are
-// `any`, instead of an error for everyone who type-checks libraries. (Other forms of comments are
-// not kept in the declarations.)
+// Applications without nodes needn't install this package. Without it, these types are `any`
+// instead of an error for everyone who type-checks libraries. (Declarations keep only this form of
+// the directive.)
 /** @ts-ignore */
 import type {
   GrpcOptions,

@@ -1,28 +1,27 @@
 import type { EventEmitter } from 'node:events';
 import type { Address, Receiver } from '../transport.js';
 
-/** Limit in bytes of the packets that are kept until the other end has answered a proposal. */
+/** Limit in bytes of packets that arrive before the answer to a proposal. */
 const MOST_EARLY = 4 * 2 ** 20;
 
-/** A connection to another node that carries packets in both directions. */
+/** A connection to another node, for packets in both directions. */
 export interface PeerConnection {
   readonly address: Address;
-  /** Resolves when the connection is closed. */
   readonly closed: Promise<void>;
-  /** The bytes received so far. */
+  /** Grows as long as bytes arrive. */
   readonly received: number;
-  /** Resolves when there is room for more, if the connection reports it. */
+  /** Resolves when there's room for more, if the connection reports it. */
   send(packet: Uint8Array): void | Promise<void>;
   /** Ends the connection and receives nothing more. */
   destroy(): void;
 }
 
 /**
- * The connections of a node: one to each other node, so that packets keep their order even when two
+ * A node's connections, one to each other node, so that packets keep their order even when two
  * nodes dial each other.
  *
  * Of two nodes, the one with the lesser address chooses their connection: the first one, until it
- * closes. The other accepts it. Packets are events `packet` of a connection.
+ * closes. The other accepts it. A connection emits packets as `packet`.
  */
 export class PeerConnections<Connection extends EventEmitter, L extends PeerConnection> {
   private readonly links = new Map<Address, L>();
@@ -48,12 +47,12 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
     return this.links.get(address);
   }
 
-  /** Whether the connection belongs, or belonged, to a node. */
+  /** True if the connection belongs, or belonged, to a node. */
   uses(connection: Connection): boolean {
     return this.used.has(connection);
   }
 
-  /** Accepts the connection that the other node proposes, or refuses it. */
+  /** Accepts or refuses a connection that the other node proposes. */
   accept(address: Address, connection: Connection): boolean {
     if (this.isClosing || (this.own < address && this.isTaken(address))) {
       return false;
@@ -63,10 +62,9 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
   }
 
   /**
-   * Proposes a connection to the other node. It is used if there is none yet and the other node
-   * accepts it.
+   * Uses the connection if it's the first and the other node accepts it.
    *
-   * @param ask sends a request to the other node
+   * @param ask proposes it to the other node
    */
   async propose(
     address: Address,
@@ -76,7 +74,7 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
     if (this.isTaken(address)) {
       return undefined;
     }
-    // The other node may send at once, so packets can arrive before its answer is handled.
+    // The other node may send before we have handled its answer.
     const early: Uint8Array[] = [];
     let bytes = 0;
     const keep = (packet: Uint8Array): void => {
@@ -105,7 +103,7 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
     return link;
   }
 
-  /** Opens no more connections, and emits nothing more. The caller closes the open ones. */
+  /** Opens no more connections, reports no more ends, and returns the open ones to close. */
   close(): readonly L[] {
     const open = [...this.links.values()];
     this.isClosing = true;

@@ -8,28 +8,28 @@ import { formatValue } from '../../format.js';
 import { checkSocketPath } from './socket-path.js';
 
 /**
- * A node to connect to: `host:port`, the same as an object, a host name of which every address is a
- * node, or over TCP the path of a Unix socket.
+ * A node to connect to: `host:port` as a string or an object, a host name whose addresses are all
+ * nodes, or, over TCP, the path of a Unix socket.
  */
 export type Peer =
   | string
   | {
-      /** The name or IP address of the machine. */
+      /** Host name or IP address. */
       readonly host: string;
-      /** The port of the node. */
+      /** The node's port. */
       readonly port: number;
     }
   | {
-      /** The path of the Unix socket of a node on this machine. A string with `/` in front is one. */
+      /** Absolute path of a Unix socket; may be given as a plain string. */
       readonly path: string;
     }
   | {
-      /** A name; each of its addresses is a node. */
+      /** Host name; each of its addresses is a node. */
       readonly dns: string;
-      /** The port of the nodes. */
+      /** The nodes' port. */
       readonly port: number;
       /**
-       * Milliseconds between two look-ups; the smallest of a list counts.
+       * Milliseconds between lookups; the smallest in a list counts.
        *
        * @default 10000
        */
@@ -37,8 +37,8 @@ export type Peer =
     };
 
 /**
- * The nodes to connect to, or a function that returns them and is called again every 10 seconds.
- * The node itself may be among them.
+ * The nodes to connect to, or a function that returns them, called every 10 seconds. May include
+ * the node itself.
  */
 export type Peers = readonly Peer[] | (() => readonly Peer[] | Promise<readonly Peer[]>);
 
@@ -48,19 +48,19 @@ export interface NetworkEndpoint {
   readonly port: number;
 }
 
-/** The Unix socket of a node. */
+/** A node's Unix socket. */
 export interface SocketEndpoint {
   readonly path: string;
 }
 
 export type Endpoint = NetworkEndpoint | SocketEndpoint;
 
-/** The endpoint in words. */
+/** The endpoint's path or `host:port`. */
 export function endpointName(endpoint: Endpoint): string {
   return 'path' in endpoint ? endpoint.path : `${endpoint.host}:${endpoint.port}`;
 }
 
-/** Resolves all addresses of a name. */
+/** Resolves a name to all its addresses. */
 export type Lookup = (name: string) => Promise<readonly string[]>;
 
 const REFRESH = 10_000;
@@ -68,9 +68,10 @@ const REFRESH = 10_000;
 const logger = new Logger('ServingTransport');
 
 /**
- * The endpoints of the peers, now and after each change. A failed look-up changes nothing.
+ * Emits the peers' endpoints after each lookup, or once if there's nothing to look up. A failed
+ * lookup changes nothing.
  *
- * @throws InvalidServingError when a list has an invalid peer
+ * @throws InvalidServingError if a list has an invalid peer
  */
 export function endpointsOf(
   peers: Peers,
@@ -90,9 +91,7 @@ export function endpointsOf(
       );
 }
 
-/**
- * Repeats the look-up with a pause in between. Logs a failure, unless the one before failed, too.
- */
+/** Repeats the lookup; logs only the first of consecutive failures. */
 function again<T>(ask: () => Promise<T>, pause: number): Observable<T> {
   let hasFailed = false;
   return defer(ask).pipe(
@@ -161,7 +160,7 @@ function parsePeer(text: string): Endpoint {
   return text.startsWith('/') ? { path: text } : parseEndpoint(text);
 }
 
-/** A host with colons, as in IPv6, is in brackets. */
+/** Parses `host:port`, with IPv6 in brackets; the port is NaN if invalid. */
 export function parseEndpoint(text: string): NetworkEndpoint {
   const [, v6, host = v6 ?? '', port] = /^(?:\[(.+)\]|([^:]+)):(\d+)$/.exec(text) ?? [];
   return { host, port: Number(port) };
@@ -171,28 +170,28 @@ async function allAddresses(name: string): Promise<readonly string[]> {
   return (await lookup(name, { all: true })).map(({ address }) => address);
 }
 
-/** Options of the transports whose nodes dial each other. */
+/** Options of transports whose nodes dial each other. */
 export interface PeerSettings {
   /** The nodes to connect to. @default [] */
   readonly peers?: Peers | undefined;
   /** The secret of all nodes and clients. */
   readonly secret?: string | undefined;
   /**
-   * Whether a node may listen beyond this machine with neither a secret nor certificates of both
-   * sides. @default false
+   * True if a node may listen beyond this machine without a secret or certificates of both sides.
+   * @default false
    */
   readonly insecure?: boolean | undefined;
 }
 
 export interface TlsSettings {
   /**
-   * For both directions: certificates, authorities, `requestCert`, and other options of Node's
-   * `tls`. @default no encryption
+   * Node's `tls` options for both directions, such as certificates, authorities and `requestCert`.
+   * @default no encryption
    */
   readonly tlsOptions?: TlsOptions & ConnectionOptions;
 }
 
-/** The port on which the node listens. */
+/** The port a node listens on; undefined for a Unix socket. */
 export function portOf(
   listener: { address(): AddressInfo | string | null } | undefined,
 ): number | undefined {
@@ -201,9 +200,9 @@ export function portOf(
 }
 
 /**
- * Anyone who reaches the port of a node can call its servings, and impersonate a node.
+ * Anyone who reaches an unprotected port can call its servings and impersonate a node.
  *
- * @throws InvalidServingError when a node would listen beyond this machine without protection
+ * @throws InvalidServingError if a node would listen beyond this machine without protection
  */
 export function assertNotPublic(
   host: string,

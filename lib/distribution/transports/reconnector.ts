@@ -26,31 +26,26 @@ import { type Endpoint, endpointName } from './peers.js';
 /** An attempt to connect to an endpoint. */
 export interface ConnectAttempt {
   readonly opened: Promise<HandshakeResult>;
-  /**
-   * An error of the connection that `opened` does not report, or that keeps it from ever settling.
-   */
+  /** A connection error that `opened` doesn't report, or that keeps it from settling. */
   readonly failure: unknown;
-  /** Ends the connection, unless the handshake succeeded. */
+  /** Ends the connection unless the handshake succeeded. */
   end(): void;
 }
 
-/** Milliseconds for the handshake; after that the endpoint is dialled again. */
+/** Milliseconds for a handshake before we dial again. */
 const OPENING = 5_000;
 /**
- * The longest pause before the second attempt, in milliseconds; it doubles with each attempt. It is
- * short, since calls wait for a node at most 2 s by default.
+ * Limit of the random pause between attempts, in milliseconds. It doubles with each failure, but
+ * stays short: calls wait for a node at most 2 s by default.
  */
 const FIRST_PAUSE = 100;
 const LONGEST_PAUSE = 1_500;
 
-/** Milliseconds in which a peer that is not there yet is no warning: nodes start together. */
+/** Milliseconds without a warning about absent peers: nodes start together. */
 const STARTING = 10_000;
 const NOT_THERE = /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH/;
 
-/**
- * Keeps a connection to every listed endpoint. An open connection stays open after its endpoint has
- * left the list.
- */
+/** Keeps a connection to every listed endpoint. It stays open when its endpoint leaves the list. */
 export class Reconnector {
   private readonly logger = new Logger('ServingTransport');
   private readonly kept = new Map<string, Subscription>();
@@ -85,7 +80,7 @@ export class Reconnector {
     }
   }
 
-  /** Dials again when the connection has ended or failed; never dials the node itself. */
+  /** Dials again after the connection ended or failed, unless the endpoint is this node. */
   private keep(name: string, endpoint: Endpoint): Observable<Address> {
     let failures = 0;
     let hasWarned = false;
@@ -120,7 +115,7 @@ export class Reconnector {
     );
   }
 
-  /** The address of the node at the endpoint. It is connected then, unless it refused. */
+  /** Dials and emits the node's address. It's connected then, unless it refused. */
   private reach(endpoint: Endpoint): Observable<Address> {
     return defer(() => {
       const dialling = this.dial(endpoint);
@@ -147,8 +142,5 @@ export class Reconnector {
   }
 }
 
-/**
- * The other end has another connection to this node: one that is not known here yet, or one that it
- * has not noticed to be closed.
- */
+/** The other end has another connection, not open here yet or closed without it noticing. */
 class UnwantedError extends Error {}

@@ -1,16 +1,13 @@
 /** Send buffer limit in bytes. Beyond it the peer counts as stalled. */
 export const SEND_BUFFER_LIMIT = 128 * 1024 * 1024;
 
-/**
- * The bytes that were given to a server and that it may not have read: they wait in the memory of
- * this process.
- */
+/** Counts bytes that a server may not have read, which wait in this process's memory. */
 export class SendBuffer {
   private bytes = 0;
 
   constructor(private readonly server: string) {}
 
-  /** @throws Error when the bytes would exceed the limit; they must not be sent then */
+  /** @throws Error if the bytes exceed the limit; don't send them then */
   add(bytes: number): void {
     if (this.bytes + bytes > SEND_BUFFER_LIMIT) {
       throw new Error(`The ${this.server} server does not read: ${this.bytes} bytes wait for it`);
@@ -18,7 +15,7 @@ export class SendBuffer {
     this.bytes += bytes;
   }
 
-  /** Bytes that the server has read, or never will. */
+  /** Call this when the server has read the bytes, or never will. */
   remove(bytes: number): void {
     this.bytes -= bytes;
   }

@@ -5,12 +5,12 @@ import { isAbsolute } from 'node:path';
 import { InvalidServingError } from '../../errors.js';
 import { formatValue } from '../../format.js';
 
-/** Limit in bytes of the path of a Unix socket, on the systems where it is least. */
+/** Longest Unix socket path, in bytes, that every system allows. */
 const LONGEST = 103;
 
 /**
  * @param owner names the option
- * @throws InvalidServingError unless a Unix socket can have the path
+ * @throws InvalidServingError if a Unix socket can't have the path
  */
 export function checkSocketPath(owner: string, path: unknown): asserts path is string {
   if (typeof path !== 'string' || !isAbsolute(path) || Buffer.byteLength(path) > LONGEST) {
@@ -22,10 +22,10 @@ export function checkSocketPath(owner: string, path: unknown): asserts path is s
 }
 
 /**
- * Deletes the socket of a process that was killed: nothing listens there, and no other process can
- * until the file is gone. Pipes of Windows leave no file.
+ * Deletes a killed process's socket: the file keeps others from listening. Windows pipes leave no
+ * file.
  *
- * @throws InvalidServingError when a process listens at the path, or another kind of file is there
+ * @throws InvalidServingError if a process listens at the path, or the file isn't a socket
  */
 export async function removeStaleSocket(path: string): Promise<void> {
   const file = await lstat(path).catch(() => undefined);

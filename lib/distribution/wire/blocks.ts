@@ -11,17 +11,17 @@ import {
 import type { WireLimits } from './limits.js';
 import { FrameError, padded } from './prelude.js';
 
-/** A block to be written. */
+/** A block to write. */
 export interface Section {
   readonly code: number;
   readonly dims: readonly number[];
-  /** Text, or the memory of elements of this size, which is read only when the block is written. */
+  /** Text, or the memory of elements of `size` bytes, read only when written. */
   readonly data: string | Uint8Array;
   readonly size: number;
   readonly length: number;
 }
 
-/** The position of a block in a frame. */
+/** A block's position in a frame. */
 export interface Place {
   readonly element: Element;
   readonly dims: readonly number[];
@@ -31,7 +31,7 @@ export interface Place {
 
 const JSON_CODE = elementByType.get('json')!.code;
 
-/** The section of JSON text. */
+/** A section of JSON text. */
 export function textSection(text: string): Section {
   const length = Buffer.byteLength(text);
   return { code: JSON_CODE, dims: [length], data: text, size: 1, length };
@@ -50,7 +50,7 @@ export function blockSection({ type, dims, data }: Block): Section {
   return { code, dims, data: new Uint8Array(buffer, byteOffset, length), size, length };
 }
 
-/** The size in bytes of these sections and of their table. */
+/** Size in bytes of the sections and their table. */
 export function lengthOf(sections: readonly Section[]): number {
   let sum = tableLength(sections);
   for (const { length } of sections) {
@@ -70,7 +70,7 @@ export function writeSections(frame: Buffer, start: number, sections: readonly S
   pad(frame, entry);
 }
 
-/** Writes a section and returns the offset of the next one. */
+/** Returns the next section's offset. */
 function writeSection(frame: Buffer, at: number, { data, size, length }: Section): number {
   if (typeof data === 'string') {
     frame.write(data, at);
@@ -95,7 +95,7 @@ function writeEntry(frame: Buffer, at: number, { code, dims, length }: Section):
   return end;
 }
 
-/** Writes zeros from the end of a part to the start of the next. */
+/** Writes zeros up to the next part's start, and returns it. */
 export function pad(frame: Buffer, end: number): number {
   const next = padded(end);
   for (let at = end; at < next; at++) {
@@ -105,8 +105,8 @@ export function pad(frame: Buffer, end: number): number {
 }
 
 /**
- * The positions of the `count` blocks in the table at `start`. Only the first block is text, and
- * they fill the frame up to `end`.
+ * Reads the table at `start`. Only the first block is text, and the blocks must fill the frame up
+ * to `end`.
  *
  * @throws FrameError
  */
@@ -143,7 +143,7 @@ export function placesOf(
   return places;
 }
 
-/** The block at the position: a view of these bytes, if its address is aligned. */
+/** Reads a block: a view if its address is aligned, otherwise a copy. */
 export function blockAt(
   { buffer, byteOffset }: Uint8Array,
   { element, dims, at, length }: Place,
@@ -158,7 +158,7 @@ export function blockAt(
   return { type, dims, data: new storage(copy.buffer, 0, length / size) };
 }
 
-/** The position of the block follows from those before. */
+/** Leaves `at` to the caller: it follows from the blocks before. */
 function entryAt(frame: Buffer, at: number, rank: number, isFirst: boolean): Place {
   const code = frame[at]!;
   const element = elementByCode.get(code);
@@ -181,9 +181,7 @@ function entryAt(frame: Buffer, at: number, rank: number, isFirst: boolean): Pla
   return { element, dims, at: 0, length };
 }
 
-/**
- * The size of an entry of the table: u8 type, u8 rank, u16 0, u32 bytes, and a u32 for each axis.
- */
+/** Size of a table entry: u8 type, u8 rank, u16 0, u32 bytes, and a u32 per axis. */
 function entryLength(rank: number): number {
   return 8 + 4 * rank;
 }

@@ -1,22 +1,22 @@
-/** The bytes of a slab, and of the largest frame that gets a part of one. */
+/** Bytes of a slab, and of the largest frame in one. */
 const SLAB = 64 * 1024;
 const SMALL = 16 * 1024;
-/** The bytes of the largest frame whose memory is used again. */
+/** Bytes of the largest frame whose memory is reused. */
 const LARGE = 1024 * 1024;
-/** The size of a block is a multiple of this many bytes, so that similar frames share blocks. */
+/** Block sizes are multiples of this many bytes, so that similar frames share blocks. */
 const STEP = 64 * 1024;
-/** Limit in bytes of the blocks that wait for the next large frames. */
+/** Limit in bytes of free blocks. */
 const MOST_KEPT = 8 * 1024 * 1024;
 
 /**
- * Memory for frames to send. Small frames lie one after the other in slabs, since an allocation
- * costs more than writing such a frame. Large frames get the blocks of those that were sent: the
- * collector runs ever more often, over all objects, the more memory is allocated outside of them.
+ * Memory for frames to send. Small frames share slabs, since an allocation costs more than writing
+ * one. Large frames reuse blocks: the more memory we allocate outside the heap, the more often the
+ * garbage collector runs over all of it.
  */
 export class FrameMemory {
   private slab = Buffer.alloc(0);
   private used = 0;
-  /** The free blocks, by size. */
+  /** Free blocks, by size. */
   private readonly blocks = new Map<number, ArrayBufferLike[]>();
   private kept = 0;
 
@@ -35,7 +35,7 @@ export class FrameMemory {
     return this.slab.subarray(this.used, (this.used += length));
   };
 
-  /** Takes the memory of a frame back that nothing reads any more. */
+  /** Takes back a frame's memory, which nothing reads any more. */
   give({ buffer, byteLength }: Uint8Array): void {
     const size = buffer.byteLength;
     if (byteLength > SMALL && byteLength <= LARGE && this.kept + size <= MOST_KEPT) {

@@ -30,63 +30,64 @@ import {
 import { isSigned } from './signature.js';
 import { decodeValue, type EncodedValue } from './values.js';
 
-/** The content of a frame to send. */
+/** A frame to send. */
 export interface FrameToSend {
   readonly kind: Kind;
-  /** The number of the call that it belongs to. */
   readonly call?: number | undefined;
-  /** The milliseconds that a request has. */
+  /** A request's milliseconds left. */
   readonly timeout?: number | undefined;
   /** Plain JSON. */
   readonly header: object;
   readonly value?: EncodedValue | undefined;
 }
 
-/** The bytes that a frame leaves free at its end: none, or the size of a signature. */
+/** Bytes left free at a frame's end for a signature. */
 export type Spare = 0 | typeof TRAILER;
 
-/** The content of a received frame. */
+/** A received frame. */
 export interface Frame {
   readonly kind: Kind;
   readonly call: number;
   readonly timeout: number;
   readonly header: Header;
   /**
-   * The value; undefined if there is none. It is decoded only here, so a frame that is refused by
-   * its header costs little. Tensors and typed arrays are views of the frame where their addresses
-   * are aligned.
+   * Decodes the value, if any. Nothing is decoded before, so refusing a frame by its header is
+   * cheap. Tensors and typed arrays are views of the frame if aligned.
    *
    * @throws FrameError
    */
   readonly value: () => unknown;
 }
 
-/** The first content of a frame, in its prelude and header. */
+/** The content of a frame's prelude and header. */
 export type Head = Pick<Frame, 'kind' | 'call' | 'timeout' | 'header'>;
 
 /**
- * The bytes of a frame: the prelude; the header as JSON; a table with u8 type, u8 rank, u16 0, u32
- * bytes and a u32 for each axis of every block; the blocks, of which the first is the tree of the
- * value as JSON. A frame without a value has no blocks. JSON is UTF-8, numbers are little-endian,
- * and header, table and blocks are padded to 8 bytes each.
+ * Encodes a frame. Its parts are:
  *
- * `spare` bytes stay free at the end, for a signature.
+ * - the prelude
+ * - the header as JSON
+ * - a table with an entry per block: u8 type, u8 rank, u16 0, u32 bytes, and a u32 per axis
+ * - the blocks, if there is a value; the first is its tree as JSON
  *
- * @throws InvalidInputError when the memory of a tensor was transferred after its value was encoded
+ * JSON is UTF-8, numbers are little-endian. The header, the table and each block are padded to 8
+ * bytes. `spare` bytes stay free at the end for a signature.
+ *
+ * @throws InvalidInputError if a tensor's memory was transferred after its value was encoded
  */
 export function encodeFrame(frame: FrameToSend, spare: Spare = 0): Uint8Array {
   const bytes = frameOf(frame, headerBytes(frame.header), spare, (length) =>
     Buffer.allocUnsafe(length),
   );
-  // A Uint8Array: slices of a Buffer would not copy.
+  // Not a Buffer, whose slices don't copy.
   return new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
 /**
- * As {@link encodeFrame}, of a header that is encoded.
+ * Like {@link encodeFrame}, with an encoded header.
  *
- * @param allocate returns memory that need not be initialised: every byte is written here, the
- *   spare ones by the signature
+ * @param allocate may return uninitialised memory: we write every byte, and the signature the
+ *   spare ones
  */
 export function frameOf(
   { kind, call = 0, timeout = Infinity, value }: Omit<FrameToSend, 'header'>,
@@ -121,7 +122,7 @@ function sectionsOf({ text, blocks }: EncodedValue): Section[] {
 }
 
 /**
- * Decodes a frame. Checks everything about its blocks that is known without reading them.
+ * Decodes a frame, and checks its blocks as far as possible without reading them.
  *
  * @throws FrameError
  */
@@ -153,7 +154,7 @@ export function decodeFrame(
 }
 
 /**
- * Reads the prelude and the header of a frame from its first bytes.
+ * Reads a frame's prelude and header from its first bytes.
  *
  * @throws FrameError
  */

@@ -5,19 +5,19 @@ import type { WireLimits } from './limits.js';
 import { FrameError, PRELUDE } from './prelude.js';
 import type { Header } from './record-reader.js';
 
-/** The receivers for which a header is kept. */
+/** Receivers to keep encoded headers for. */
 const MOST_RECEIVERS = 1024;
 
 /**
- * The header of frames to send: JSON with the addresses of both nodes. It is encoded once per
- * receiver, so headers that repeat should be one object.
+ * A header to send, with both nodes' addresses. It's encoded once per receiver, so reuse the object
+ * for equal headers.
  */
 export class SentHeader {
   private readonly encoded = new Map<Address | undefined, Uint8Array>();
 
   constructor(private readonly fields: object) {}
 
-  /** The bytes of the header; without a receiver, for all nodes. */
+  /** Without a receiver, the header is for all nodes. */
   bytes(from: Address, to?: Address): Uint8Array {
     const known = this.encoded.get(to);
     if (known) {
@@ -36,21 +36,17 @@ export function headerBytes(header: object): Uint8Array {
   return Buffer.from(JSON.stringify(header));
 }
 
-/** The number of headers that are kept, and the most bytes of one. */
+/** Headers to keep, and most bytes of one. */
 const MOST_KNOWN = 256;
 const MOST_BYTES = 512;
 
-/** Reads the headers of frames. Those that come again are parsed once. */
+/** Reads frames' headers; parses a repeated header once. */
 export class HeaderReader {
   private readonly known = new Map<string, Header>();
 
   constructor(private readonly limits: WireLimits) {}
 
-  /**
-   * Reads a header of this length from the frame.
-   *
-   * @throws FrameError beyond the limits, or when it is no plain object
-   */
+  /** @throws FrameError if the header exceeds the limits, or isn't a plain object */
   read(frame: Buffer, length: number): Header {
     if (length > this.limits.headerBytes) {
       throw new FrameError(
@@ -60,7 +56,7 @@ export class HeaderReader {
     if (length > MOST_BYTES) {
       return this.parse(frame, length);
     }
-    // Each byte is a character: other bytes are another text.
+    // In latin1, different bytes are different text.
     const text = frame.toString('latin1', PRELUDE, PRELUDE + length);
     return this.known.get(text) ?? this.add(text, this.parse(frame, length));
   }

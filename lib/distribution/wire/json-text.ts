@@ -3,9 +3,9 @@ import type { WireLimits } from './limits.js';
 import { FrameError } from './prelude.js';
 
 /**
- * Parses UTF-8 JSON. Depth and number of parts are checked before anything is created.
+ * Parses UTF-8 JSON. Checks the limits before it creates anything.
  *
- * @throws FrameError beyond the limits or for invalid JSON; the message does not quote the text
+ * @throws FrameError beyond the limits or for invalid JSON, without quoting it
  */
 export function parseJson(bytes: Buffer, limits: Pick<WireLimits, 'depth' | 'nodes'>): unknown {
   checkParts(bytes, limits);
@@ -25,8 +25,7 @@ const BACKSLASH = 0x5c;
 const [OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT] = [0x5b, 0x5d, 0x7b, 0x7d];
 
 function checkParts(bytes: Uint8Array, limits: Pick<WireLimits, 'depth' | 'nodes'>): void {
-  // Each level takes an opening byte, and each part at least one: most texts are too short to
-  // exceed the limits.
+  // Each level and each part takes a byte: a short text can't exceed the limits.
   if (bytes.length <= limits.depth && bytes.length <= limits.nodes) {
     return;
   }
@@ -61,7 +60,7 @@ function checkParts(bytes: Uint8Array, limits: Pick<WireLimits, 'depth' | 'nodes
   }
 }
 
-/** The index of the closing quote of the string that begins at `start`. */
+/** Index of the closing quote. */
 function endOfString(bytes: Uint8Array, start: number): number {
   for (let from = start; ;) {
     const quote = bytes.indexOf(QUOTE, from);

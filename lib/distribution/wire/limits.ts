@@ -1,38 +1,38 @@
-/** The limits of a frame. The sender checks them, too, before it sends anything. */
+/** A frame's limits. The sender checks them as well, before it sends anything. */
 export interface WireLimits {
   /**
-   * The bytes of a whole frame.
+   * Bytes of a whole frame.
    *
    * @default 67108864
    */
   readonly bytes: number;
   /**
-   * The number of tensors and typed arrays.
+   * Number of tensors and typed arrays.
    *
    * @default 4096
    */
   readonly tensors: number;
   /**
-   * The number of axes of a tensor.
+   * Axes of a tensor.
    *
    * @default 16
    */
   readonly rank: number;
   /**
-   * The bytes of the header.
+   * Bytes of the header.
    *
    * @default 65536
    */
   readonly headerBytes: number;
   /**
-   * The nesting depth of lists and objects.
+   * Nesting depth of lists and objects.
    *
    * @default 64
    */
   readonly depth: number;
   /**
-   * The parts of a value: its lists, objects, numbers, strings and so on. Elements of tensors and
-   * typed arrays are not counted.
+   * Parts of a value: lists, objects, numbers, strings and so on. Elements of tensors and typed
+   * arrays don't count.
    */
   readonly nodes: number;
 }
@@ -43,6 +43,6 @@ export const defaultWireLimits: WireLimits = {
   rank: 16,
   headerBytes: 64 * 2 ** 10,
   depth: 64,
-  // A part takes at least two bytes of the frame, and up to a hundred in memory.
+  // A part takes at least two bytes in the frame, and up to a hundred in memory.
   nodes: 2 ** 20,
 };

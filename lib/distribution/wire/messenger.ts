@@ -9,22 +9,21 @@ import type { WireLimits } from './limits.js';
 import type { Secret } from './signature.js';
 import { type MessageToSend, SendLane } from './send-lane.js';
 
-/** The most bytes on their way to one node, where its transport does not say. */
+/** Default of `ServingTransport.window`. */
 const WINDOW = 8 * 2 ** 20;
 
-/** The content of a received frame, without its value. */
+/** A received frame without its value. */
 export interface MessageHead extends Head {
   readonly from: Address;
 }
 
 /** A received frame. */
 export interface Message extends MessageHead {
-  /** Its size in bytes. */
   readonly bytes: number;
   /**
    * Decodes the value.
    *
-   * @throws FrameError when it is invalid
+   * @throws FrameError if it's invalid
    */
   readonly value: () => unknown;
 }
@@ -35,14 +34,12 @@ export interface MessengerOptions {
   readonly address: Address;
   readonly transport: ServingTransport;
   readonly limits: WireLimits;
-  /** The secret of the namespace. */
   readonly secret: Secret | undefined;
   readonly onMessage: (message: Message) => void;
-  /** Called for a message that is too large to be read. */
   readonly onTooLarge: (message: MessageHead, error: FrameError) => void;
-  /** Called for each part of a larger frame; its sender is alive. */
+  /** Called for each fragment: its sender is alive. */
   readonly onFragment?: (from: Address) => void;
-  /** Called for bytes that are no message, and for messages that are too large. */
+  /** Called for invalid bytes, and for messages too large. */
   readonly onInvalidFrame: (error: FrameError) => void;
 }
 
@@ -53,9 +50,8 @@ export class Messenger {
   private readonly memory = new FrameMemory();
   private readonly noFields = new SentHeader({});
   private packing: { readonly packer: Packer; readonly maxPacket: number } | undefined;
-  /** The messages of calls, by receiver. */
   private readonly lanes = new Map<Address, SendLane>();
-  /** The number of the last mark. */
+  /** Number of the last mark. */
   private marks = 0;
 
   constructor(private readonly options: MessengerOptions) {
@@ -64,11 +60,10 @@ export class Messenger {
   }
 
   /**
-   * Returns the number of bytes sent; a promise of it where sending takes time, because other
-   * messages to the node are on their way. Small messages that keep calls and nodes alive do not
-   * wait for others.
+   * Returns the bytes sent; a promise if sending takes time. Messages that keep calls and nodes
+   * alive don't wait for others.
    *
-   * @throws NodeGoneError when the receiver is known to be gone
+   * @throws NodeGoneError if the receiver is known to be gone
    */
   send(to: Address, message: MessageToSend): number | Promise<number> {
     return to === this.options.address || goesPast(message.kind)
@@ -76,7 +71,7 @@ export class Messenger {
       : (this.lanes.get(to) ?? this.openLane(to)).send(message);
   }
 
-  /** Sends. An error is ignored: the node is gone, which the membership notices. */
+  /** Ignores errors: the membership notices that the node is gone. */
   trySend(to: Address, message: MessageToSend): void | Promise<void> {
     try {
       const sent = this.send(to, message);
@@ -114,24 +109,22 @@ export class Messenger {
     }
   }
 
-  /** Drops what waits for the node, and the unfinished frames of it. */
+  /** Drops the node's waiting messages and unfinished frames. */
   drop(address: Address): void {
     this.unpacker.dropFrom(address);
     this.lanes.get(address)?.close();
     this.lanes.delete(address);
   }
 
-  /** Returns a mark to the node that has sent it. */
   returnMark({ from, call }: MessageHead): void {
     void this.trySend(from, { kind: Kind.marked, call });
   }
 
-  /** A mark came back. */
   marked({ from, call }: MessageHead): void {
     this.lanes.get(from)?.returned(call);
   }
 
-  /** Sends the marks again that seem to be lost, and forgets nodes that are not known. */
+  /** Resends marks that seem lost, and drops unknown nodes that are stalled or idle. */
   remind(isKnown: (address: Address) => boolean): void {
     for (const [address, lane] of this.lanes) {
       const hasMoved = lane.remind();
@@ -141,7 +134,7 @@ export class Messenger {
     }
   }
 
-  /** Passes on the header, so that an answer ends the wait of the sender. */
+  /** Passes on the header, so that we can answer the sender. */
   private reportTooLarge(error: FrameTooLargeError): void {
     const { onTooLarge, onInvalidFrame } = this.options;
     try {
@@ -175,7 +168,7 @@ export class Messenger {
     return lane;
   }
 
-  /** Sends past everything that waits for the node. */
+  /** Sends ahead of all waiting messages. */
   private sendPast(to: Address, message: MessageToSend): number | Promise<number> {
     const frame = this.frame(message, to);
     const { byteLength } = frame;
@@ -206,10 +199,7 @@ export class Messenger {
 
   private readonly free = (packet: Uint8Array): void => this.memory.give(packet);
 
-  /**
-   * The largest packet is known once the transport has started, and may shrink when a broker
-   * restarts.
-   */
+  /** `maxPacket` is set when the transport starts, and may change when a broker restarts. */
   private get packer(): Packer {
     const { transport, limits, secret, address } = this.options;
     const { maxPacket } = transport;
@@ -222,15 +212,13 @@ export class Messenger {
     return this.packing.packer;
   }
 
-  /** A message to this node takes the same path as any other, except for the transport. */
+  /** A message to this node skips only the transport. */
   private async loopBack(packet: Uint8Array): Promise<void> {
     await endOfTurn();
     this.receive(packet);
   }
 
-  /**
-   * A message signed for one node must not be replayed to another. Heartbeats are for all nodes.
-   */
+  /** A message signed for one node must not be replayed to another. Heartbeats go to all. */
   private checkReceiver({ kind, header }: Head): void {
     const { to } = header;
     if (to !== this.options.address && (to !== undefined || kind < Kind.heartbeat)) {
@@ -258,7 +246,7 @@ const past: ReadonlySet<Kind> = new Set([
   Kind.status,
 ]);
 
-/** Whether such messages do not wait for others. */
+/** True if messages of this kind don't wait for others. */
 function goesPast(kind: Kind): boolean {
   return kind >= Kind.heartbeat || past.has(kind);
 }

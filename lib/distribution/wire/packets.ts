@@ -9,11 +9,8 @@ import { UnfinishedFrames } from './unfinished-frames.js';
 import { encodeValue } from './values.js';
 
 export interface PackerOptions {
-  /** The address of the sender. */
   readonly from: Address;
-  /** The size of the largest packet in bytes. */
   readonly maxPacket: number;
-  /** The limits of the receiver. */
   readonly limits?: WireLimits | undefined;
   /** If given, every packet is signed. */
   readonly secret?: Secret | undefined;
@@ -21,11 +18,11 @@ export interface PackerOptions {
   readonly now?: (() => number) | undefined;
 }
 
-/** Makes packets of frames. A frame larger than a packet becomes fragments. */
+/** Makes packets from frames. A frame larger than a packet becomes fragments. */
 export class Packer {
-  /** The bytes that `encodeFrame` leaves free at the end of a frame. */
+  /** Bytes to leave free at a frame's end. */
   readonly spare: Spare;
-  /** The bytes of a frame in one fragment. */
+  /** Frame bytes per fragment. */
   private readonly room: number;
   private readonly signer: Signer | undefined;
   private frames = 0;
@@ -45,9 +42,9 @@ export class Packer {
   }
 
   /**
-   * The packets of a frame. They use its memory: other packets need the frame encoded again.
+   * Packets use the frame's memory, so encode a frame again to pack it again.
    *
-   * @throws RequestTooLargeError when the frame is beyond the limits
+   * @throws RequestTooLargeError if the frame exceeds the limits
    */
   pack(frame: Uint8Array): readonly Uint8Array[] {
     if (frame.byteLength <= this.options.maxPacket) {
@@ -62,9 +59,9 @@ export class Packer {
   }
 
   /**
-   * The packet of a frame that fits into one: the frame itself, signed.
+   * Signs a frame that fits into one packet, and returns it.
    *
-   * @throws RequestTooLargeError when the frame is beyond the limits
+   * @throws RequestTooLargeError if the frame exceeds the limits
    */
   seal(frame: Uint8Array): Uint8Array {
     this.checkSize(frame);
@@ -73,9 +70,9 @@ export class Packer {
   }
 
   /**
-   * The packets of a frame that is larger than one, each made when it is its turn.
+   * Splits a frame into packets, each made on demand.
    *
-   * @throws RequestTooLargeError when the frame is beyond the limits
+   * @throws RequestTooLargeError if the frame exceeds the limits
    */
   fragmentsOf(frame: Uint8Array): Fragments {
     this.checkSize(frame);
@@ -131,7 +128,6 @@ export interface UnpackerOptions {
   readonly now?: (() => number) | undefined;
   /** Milliseconds of a monotonic clock. */
   readonly uptime?: (() => number) | undefined;
-  /** Called for each fragment with its sender. */
   readonly onFragment?: ((from: Address) => void) | undefined;
 }
 
@@ -156,7 +152,7 @@ export class Unpacker {
   }
 
   /**
-   * The frame that this packet completes, if it completes one.
+   * Returns the frame that this packet completes, if any.
    *
    * @throws FrameError for an invalid packet, a wrong signature, or a fragment out of order
    */
@@ -164,7 +160,6 @@ export class Unpacker {
     return reading(() => this.read(packet));
   }
 
-  /** Drops the unfinished frames of the sender. */
   dropFrom(address: Address): void {
     this.unfinished.dropFrom(address);
   }
@@ -191,7 +186,7 @@ export class Unpacker {
   }
 }
 
-/** The limits of a fragment: it is little more than bytes. */
+/** A fragment is little more than bytes. */
 const fragmentLimits: WireLimits = {
   bytes: Infinity,
   tensors: 1,

@@ -2,82 +2,79 @@ import { messageOf } from '../../errors.js';
 import { truncate } from '../../format.js';
 
 /**
- * The first bytes of every packet, little-endian: 0x00, "SV", version, kind, flags, u16 blocks, u32
- * header length, u32 body length, f64 number of the call, f64 its timeout. The numbers stand here
- * so that most headers of a connection are equal, and are parsed once.
+ * Bytes of the prelude that begins every packet, little-endian: 0x00, "SV", version, kind, flags,
+ * u16 blocks, u32 header length, u32 body length, f64 call number, f64 timeout. The last two aren't
+ * in the header, so that most headers are equal and parsed once.
  */
 export const PRELUDE = 32;
 
-/** The version of the frames that this code writes and reads. */
+/** The frame version that we write and read. */
 export const VERSION = 3;
 
 /**
- * The kinds of frames. From a caller to the owner of a serving: 1 to 15; back: 16 to 31; of nodes:
- * 32 to 47; of packets: 48.
+ * Kinds of frames: 1 to 15 from a caller to a serving's owner, 16 to 31 back, 32 to 47 of nodes, 48
+ * of packets.
  */
 export const Kind = {
   /** A call: its options in the header, its input as the value. */
   request: 1,
-  /** The next element of an input that is a lazy sequence. */
+  /** The next element of a lazy input. */
   input: 2,
-  /** The end of such an input, or the error that it ended with. */
+  /** The end of a lazy input, or its error. */
   inputEnd: 3,
-  /** Credit: the caller has room for more chunks. */
+  /** The caller has room for more chunks. */
   credit: 4,
   /** The caller no longer waits. */
   cancel: 5,
-  /** The calls that the caller still waits for, with what it has received of each. */
+  /** The caller's open calls, with what it has received of each. */
   check: 6,
-  /** The output of a call, which is over. */
+  /** A call's output, which ends the call. */
   reply: 16,
   /** The next event of a stream. */
   chunk: 17,
-  /** The end of a stream, with the number of chunks. */
+  /** A stream's end, with the number of chunks. */
   end: 18,
-  /** The error of a call. */
+  /** A call's error. */
   error: 19,
-  /** Credit: the owner has room for more elements of the input; 0 if it wants no more. */
+  /** The owner has room for more input elements; 0 if it needs no more. */
   inputCredit: 20,
-  /** What has become of the calls that the owner has, or was asked about by a check. */
+  /** The state of the owner's calls, or of the calls in a check. */
   status: 21,
   /** The state of a node and its servings. */
   heartbeat: 32,
-  /** Asks every node that knows the sender for its heartbeat. */
+  /** Asks nodes for a heartbeat; those with the sender as a member answer. */
   hello: 33,
   /** A node leaves the cluster. */
   goodbye: 34,
-  /** Sent after some data, with a number. */
+  /** A numbered mark, sent after some data. */
   mark: 35,
-  /** A mark is returned: everything before it was received. */
+  /** A returned mark: everything before it was received or lost. */
   marked: 36,
-  /** A part of a frame that is larger than a packet. */
+  /** A part of a frame that doesn't fit into a packet. */
   fragment: 48,
 } as const;
 
 export type Kind = (typeof Kind)[keyof typeof Kind];
 
-/** The bits of the byte of flags; unused bits are 0. */
+/** Bits of the flags byte; unused bits are 0. */
 export const Flag = {
   /** The last {@link TRAILER} bytes of the body are a signature, see signature.ts. */
   signed: 1,
 } as const;
 
-/**
- * The bytes of a signature: u64 milliseconds since 1970, u64 of the sender, u64 counter, and the
- * HMAC-SHA256 of everything before it.
- */
+/** Bytes of a signature: u64 time in ms, u64 sender, u64 counter, and the HMAC-SHA256 of it all. */
 export const TRAILER = 56;
 
-/** Bytes that are no frame, or a frame that is not allowed here. */
+/** Invalid bytes, or a frame that isn't allowed. */
 export class FrameError extends Error {
   override readonly name = 'FrameError';
 }
 
-/** A frame larger than is allowed, or for which there is no room now. */
+/** A frame larger than allowed, or without room now. */
 export class FrameTooLargeError extends FrameError {
   constructor(
     message: string,
-    /** Its first bytes, with the header. */
+    /** The first bytes, with the header. */
     readonly beginning: Uint8Array,
   ) {
     super(message);
@@ -85,9 +82,9 @@ export class FrameTooLargeError extends FrameError {
 }
 
 /**
- * The length of the whole packet in bytes, from its prelude.
+ * The whole packet's length in bytes, read from its prelude.
  *
- * @throws FrameError when they do not begin a packet of this version
+ * @throws FrameError if the bytes don't begin a packet of this version
  */
 export function packetLength(bytes: Uint8Array): number {
   if (bytes.byteLength < PRELUDE || bytes[0] !== 0 || bytes[1] !== 0x53 || bytes[2] !== 0x56) {
@@ -101,28 +98,28 @@ export function packetLength(bytes: Uint8Array): number {
   return PRELUDE + padded(headLength(bytes)) + wholeAt(bytes, 12);
 }
 
-/** The length of the header, from the prelude. */
+/** The header's length in bytes. */
 export function headLength(bytes: Uint8Array): number {
   return wholeAt(bytes, 8);
 }
 
-/** Reads without a DataView, which would be created three times a packet. */
+/** Reads a u32 without a DataView: we'd create three per packet. */
 function wholeAt(bytes: Uint8Array, at: number): number {
   return bytes[at]! + bytes[at + 1]! * 2 ** 8 + bytes[at + 2]! * 2 ** 16 + bytes[at + 3]! * 2 ** 24;
 }
 
-/** The numbers of a prelude. */
+/** A prelude's numbers. */
 export interface Prelude {
   readonly kind: Kind;
   readonly flags: number;
   readonly blocks: number;
-  /** The length of the header in bytes. */
+  /** Header length in bytes. */
   readonly head: number;
-  /** The length of everything after the header. */
+  /** Bytes after the header. */
   readonly body: number;
-  /** The number that the caller has given to the call; 0 in frames of no call. */
+  /** The caller's number for the call; 0 without a call. */
   readonly call: number;
-  /** The milliseconds that a request has from now on; Infinity without a limit. */
+  /** Milliseconds left for a request; Infinity without a limit. */
   readonly timeout: number;
 }
 
@@ -144,11 +141,7 @@ export function writePrelude(
   packet.writeDoubleLE(timeout, 24);
 }
 
-/**
- * The number and the timeout of the call.
- *
- * @throws FrameError when they are none
- */
+/** @throws FrameError for an invalid call number or timeout */
 export function callIn(packet: Buffer): Pick<Prelude, 'call' | 'timeout'> {
   const call = packet.readDoubleLE(16);
   const timeout = packet.readDoubleLE(24);
@@ -158,7 +151,7 @@ export function callIn(packet: Buffer): Pick<Prelude, 'call' | 'timeout'> {
   return { call, timeout };
 }
 
-/** Runs a function that reads received bytes. Any error it throws becomes a FrameError. */
+/** Reads received bytes. Any error becomes a FrameError. */
 export function reading<T>(read: () => T): T {
   try {
     return read();
@@ -169,7 +162,7 @@ export function reading<T>(read: () => T): T {
   }
 }
 
-/** The next multiple of 8, where every part of a frame begins. */
+/** Rounds up to a multiple of 8, where a frame's parts begin. */
 export function padded(length: number): number {
   return length + (-length & 7);
 }

@@ -1,10 +1,10 @@
 import { formatValue } from '../../format.js';
 import { FrameError } from './prelude.js';
 
-/** The fields that another node has sent: the header of a frame, or a record in it. */
+/** Fields sent by another node: a frame's header, or a record in it. */
 export type Header = Readonly<Record<string, unknown>>;
 
-/** @throws FrameError unless the value is an object and no list */
+/** @throws FrameError unless the value is an object and not a list */
 export function recordOf(value: unknown, what: string): Header {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
     throw new FrameError(`${what} is ${formatValue(value)}, not an object`);
@@ -12,7 +12,7 @@ export function recordOf(value: unknown, what: string): Header {
   return value as Header;
 }
 
-/** @throws FrameError unless the field is a list of at most so many */
+/** @throws FrameError unless the field is a list of at most `most` elements */
 export function listIn(record: Header, name: string, most: number): readonly unknown[] {
   const value = record[name];
   return Array.isArray(value) && value.length <= most
@@ -20,7 +20,7 @@ export function listIn(record: Header, name: string, most: number): readonly unk
     : malformed(name, value, `a list of at most ${most}`);
 }
 
-/** @throws FrameError unless the field is a whole number of 0 or more */
+/** @throws FrameError unless the field is a whole number from 0 to `most` */
 export function wholeIn(record: Header, name: string, most = Number.MAX_SAFE_INTEGER): number {
   const value = record[name];
   return Number.isInteger(value) && (value as number) >= 0 && (value as number) <= most
@@ -28,7 +28,7 @@ export function wholeIn(record: Header, name: string, most = Number.MAX_SAFE_INT
     : malformed(name, value, `a whole number ${upTo(most)}`);
 }
 
-/** @throws FrameError unless the field is a number of 0 or more */
+/** @throws FrameError unless the field is a number from 0 to `most` */
 export function numberIn(record: Header, name: string, most = Number.MAX_SAFE_INTEGER): number {
   const value = record[name];
   return typeof value === 'number' && value >= 0 && value <= most

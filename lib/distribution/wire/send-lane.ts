@@ -3,51 +3,49 @@ import type { FrameToSend } from './frame.js';
 import type { SentHeader } from './header.js';
 import type { EncodedValue } from './values.js';
 
-/** The call that a message belongs to, at this end. */
+/** A message's call, at this end. */
 export interface SendingCall {
-  /** Nobody waits for the call any more: its message need not be sent. */
+  /** True if the message needn't be sent any more. */
   readonly isOver: boolean;
-  /** Set when the first byte of its message is sent. */
+  /** Set when its message's first packet is sent. */
   hasLeft?: boolean;
 }
 
 /** A message to send. */
 export interface MessageToSend extends Pick<FrameToSend, 'kind' | 'call'> {
-  /** Without a header, the frame has the addresses of both nodes alone. */
+  /** Without it, the frame's header has only both nodes' addresses. */
   readonly header?: SentHeader | undefined;
-  /** The time until which the caller of a request waits, in milliseconds of `performance.now()`. */
+  /** When a request's caller stops waiting, by `performance.now()`. */
   readonly deadline?: number;
   readonly value?: EncodedValue | undefined;
   readonly of?: SendingCall;
 }
 
-/** The packets of a frame that is larger than one. */
+/** The packets of a frame that is too large for one. */
 export interface Fragments {
   next(): Uint8Array | undefined;
-  /** The packet that tells the receiver that no more come. */
+  /** A packet that makes the receiver drop the unfinished frame. */
   abandon(): Uint8Array;
 }
 
 export interface LaneOptions {
   readonly to: Address;
-  /** The most bytes that may be on their way. */
+  /** Most bytes in flight. */
   readonly window: number;
   readonly maxPacket: () => number;
   readonly encode: (message: MessageToSend) => Uint8Array;
   readonly seal: (frame: Uint8Array) => Uint8Array;
   readonly fragments: (frame: Uint8Array) => Fragments;
-  /** Gives a packet to the transport. */
   readonly write: (packet: Uint8Array, isFrame: boolean) => void | Promise<void>;
-  /** Sends a mark, past everything that waits, and returns its number. */
+  /** Sends a mark ahead of all waiting messages; returns its number. */
   readonly mark: (number?: number) => number;
 }
 
-/** The most messages on their way, so that a burst of small ones leaves turns for other work. */
+/** Most messages in flight; a burst of small ones must leave time for other work. */
 const MOST_MESSAGES = 1024;
-/** After so much a mark is sent, or after half of a smaller window. */
+/** Data between two marks; at most half the window. */
 const MARK = { messages: 128, bytes: 512 * 1024 };
 
-/** An amount of data. */
 interface Amount {
   messages: number;
   bytes: number;
@@ -63,7 +61,6 @@ interface Waiting {
   readonly reject: (error: unknown) => void;
 }
 
-/** A large frame that is being sent. */
 interface Leaving extends Waiting {
   readonly fragments: Fragments;
   readonly bytes: number;
@@ -71,23 +68,22 @@ interface Leaving extends Waiting {
 }
 
 /**
- * The messages of calls to one node. Only so much is on its way that whatever goes past it, such as
- * heartbeats, arrives soon, and that neither this process nor a broker must keep much: the rest
- * waits here, not yet encoded, until its call is over.
+ * Sends calls' messages to one node and limits how much is in flight, so that heartbeats, which
+ * bypass the lane, arrive soon and a broker buffers little. The rest waits here, not yet encoded;
+ * messages of ended calls are dropped.
  *
- * How much has arrived is known by marks: the receiver returns each. They are sent in order with
- * the messages, so that one that comes back shows that everything before it was received, or lost.
+ * Marks, sent in order with the messages, show how much has arrived: the receiver returns each.
+ * Everything before a returned mark was received or lost.
  */
 export class SendLane {
   private readonly small: Waiting[] = [];
   private readonly large: Waiting[] = [];
   private current: Leaving | undefined;
-  /** What was sent after the last fragment. */
+  /** Bytes sent since the last fragment. */
   private sinceFragment = 0;
-  /** What may be on its way. */
   private readonly unread: Amount = { messages: 0, bytes: 0 };
   private unmarked: Amount = { messages: 0, bytes: 0 };
-  /** The marks that have not come back, oldest first. */
+  /** Marks not yet returned, oldest first. */
   private readonly marks: Mark[] = [];
   private hasMoved = true;
 
@@ -97,14 +93,13 @@ export class SendLane {
     this.markBytes = Math.min(MARK.bytes, options.window / 2);
   }
 
-  /** The messages that wait. */
   get waiting(): number {
     return this.small.length + this.large.length + (this.current ? 1 : 0);
   }
 
   /**
-   * Resolves with the bytes of the message when it has left, and with 0 when its call was over
-   * before; a number where it leaves at once.
+   * Returns the bytes sent, or 0 if the call ended first; a promise if the lane or the transport
+   * takes time.
    */
   send(message: MessageToSend): number | Promise<number> {
     const { maxPacket, encode, seal } = this.options;
@@ -121,7 +116,6 @@ export class SendLane {
     });
   }
 
-  /** The mark with this number came back. */
   returned(number: number): void {
     const { unread, marks } = this;
     while (marks.length > 0 && marks[0]!.number <= number) {
@@ -134,8 +128,8 @@ export class SendLane {
   }
 
   /**
-   * Sends the last mark again if none has come back since the last call: it may be lost. Returns
-   * whether something has moved, or waits for nothing.
+   * Returns true if a mark was returned since the previous call, or the lane is empty. Otherwise
+   * resends the last mark, which may be lost.
    */
   remind(): boolean {
     const last = this.marks.at(-1);
@@ -147,7 +141,6 @@ export class SendLane {
     return hasMoved;
   }
 
-  /** The node is gone: nothing more is sent. */
   close(): void {
     const error = new NodeGoneError(this.options.to);
     const { current, small, large } = this;
@@ -165,7 +158,7 @@ export class SendLane {
     const { small } = this;
     while (!this.isFull) {
       this.current ??= this.begin();
-      // Small messages do not wait for a large one, nor does it starve behind them.
+      // Small messages and fragments alternate, so that neither starves.
       const isTurnOfSmall = !this.current || this.sinceFragment < this.options.maxPacket();
       const waiting = isTurnOfSmall ? small.shift() : undefined;
       if (waiting) {
@@ -178,7 +171,7 @@ export class SendLane {
     }
   }
 
-  /** Begins with the next large message whose call is not over. */
+  /** Skips messages whose call is over. */
   private begin(): Leaving | undefined {
     for (let next = this.large.shift(); next; next = this.large.shift()) {
       const waiting = next;
@@ -279,7 +272,7 @@ export class SendLane {
   }
 }
 
-/** Less than the bytes of a frame with this value. */
+/** A lower bound of the frame's bytes. */
 function leastSize({ text, blocks }: EncodedValue): number {
   let size = text.length;
   for (const { data } of blocks) {

@@ -7,25 +7,22 @@ import {
 } from 'node:crypto';
 import { Flag, FrameError, PRELUDE, TRAILER } from './prelude.js';
 
-/** All nodes have it, and no one else. */
+/** The secret of all nodes and clients. */
 export type Secret = string | Uint8Array;
 
-/** The secret of one namespace. Packets of other namespaces are invalid with it. */
+/** Derives a secret that makes other namespaces' packets invalid. */
 export function namespaceSecret(secret: Secret, namespace: string): Secret {
   return createHmac('sha256', secret).update(`packets of namespace ${namespace}`).digest();
 }
 
-/**
- * Packets signed longer ago than this many milliseconds are refused, and those signed as far in the
- * future.
- */
+/** Packets signed more than this many milliseconds ago, or ahead, are refused. */
 const WINDOW = 60_000;
 
 const MAC = 32;
 
 /**
- * Writes signatures: time, sender, counter, and the HMAC-SHA256 of all of it. No sender uses a
- * number twice.
+ * Writes signatures: time, sender, counter, and the HMAC-SHA256 of everything before. A sender uses
+ * no counter twice.
  */
 export class Signer {
   private readonly key: KeyObject;
@@ -40,7 +37,7 @@ export class Signer {
     this.key = keyOf(secret);
   }
 
-  /** Signs the packet in the bytes that it leaves free at its end. */
+  /** Writes the signature into the packet's spare bytes. */
   sign(packet: Uint8Array): void {
     if (!isSigned(packet)) {
       throw new FrameError(
@@ -56,7 +53,7 @@ export class Signer {
   }
 }
 
-/** Checks signatures, and that no packet is received twice. */
+/** Checks signatures and refuses replayed packets. */
 export class Verifier {
   private readonly key: KeyObject;
   private readonly received = new ReplayWindow();
@@ -74,10 +71,7 @@ export class Verifier {
     this.key = keyOf(secret);
   }
 
-  /**
-   * @throws FrameError when the packet is not signed with the secret, is too old, or was received
-   * before
-   */
+  /** @throws FrameError for a missing, wrong or old signature, or a packet received before */
   verify(packet: Uint8Array): void {
     if (packet.byteLength < PRELUDE + TRAILER || !isSigned(packet)) {
       throw new FrameError('A packet without a signature');
@@ -125,28 +119,24 @@ function macOf(key: KeyObject, signed: Uint8Array): Buffer {
   return createHmac('sha256', key).update(signed).digest();
 }
 
-/** The signed part without the MAC, and the MAC. */
+/** Splits a packet into its signed part and the MAC. */
 function partsOf({ buffer, byteOffset, byteLength }: Uint8Array): { signed: Buffer; mac: Buffer } {
   const packet = Buffer.from(buffer, byteOffset, byteLength);
   return { signed: packet.subarray(0, -MAC), mac: packet.subarray(-MAC) };
 }
 
-/** The number of counters in a page. */
 const PAGE = 4096;
 
-/** The number of senders that are remembered. A sender is one start of a node with the secret. */
+/** Senders to keep. A sender is one start of a node with the secret. */
 const MOST_SENDERS = 2 ** 16;
 
-/** A bit for each counter of a page. */
 interface Page {
   readonly bits: Uint8Array;
-  /** The largest counter. */
   largest: number;
-  /** When the last packet of the page was received. */
   receivedAt: number;
 }
 
-/** The received counters of one sender. */
+/** One sender's received counters. */
 interface Sender {
   readonly pages: Map<number, Page>;
   /** Counters below this one are refused: their pages were dropped. */
@@ -154,22 +144,21 @@ interface Sender {
 }
 
 /**
- * The counters received from each sender, against replay. Senders count up, so the counters of the
- * last minutes are a few pages of bits. After RFC 4303, 3.4.3, except that a packet may be late by
- * any number of others, as long as its page is kept.
+ * Keeps each sender's received counters, against replay. Senders count up, so the last minutes fit
+ * into a few pages of bits. Follows https://www.rfc-editor.org/rfc/rfc4303#section-3.4.3, except
+ * that any number of packets may overtake another while its page is kept.
  *
- * Times are those of a monotonic clock and do not decide whether a counter is new: a dropped page
- * leaves its largest counter.
+ * Times are monotonic and don't decide if a counter is new: a dropped page leaves its largest
+ * counter.
  */
 export class ReplayWindow {
   private readonly senders = new Map<string, Sender>();
 
-  /** The number of pages. */
   get pages(): number {
     return [...this.senders.values()].reduce((sum, { pages }) => sum + pages.size, 0);
   }
 
-  /** False when the counter of the sender was added before, or may have been. */
+  /** Returns false if the counter was added before, or may have been. */
   add(sender: string, counter: number, now: number): boolean {
     const { pages, floor } = this.senderOf(sender);
     if (counter < floor) {
@@ -186,7 +175,7 @@ export class ReplayWindow {
     return true;
   }
 
-  /** Drops the pages that have received nothing since then. */
+  /** Drops pages without a packet since then. */
   dropBefore(time: number): void {
     for (const sender of this.senders.values()) {
       for (const [number, { receivedAt, largest }] of sender.pages) {
@@ -208,7 +197,7 @@ export class ReplayWindow {
     return sender;
   }
 
-  /** Drops the sender that has received nothing for longest. */
+  /** Drops the oldest sender without pages, if there are too many. */
   private makeRoom(): void {
     if (this.senders.size < MOST_SENDERS) {
       return;

@@ -14,34 +14,31 @@ import { numberOfWord, wordOfNumber } from '../../json/number-words.js';
 import type { WireLimits } from './limits.js';
 import { FrameError } from './prelude.js';
 
-/** A value that JSON has no form for: its tag, and a JSON value to make it from. */
+/** A value without a JSON form: its tag, and JSON to make it from. */
 export type TaggedValue = readonly [tag: string, content: unknown];
 
-/** Receives the blocks of tagged values. */
+/** Collects tagged values' blocks. */
 export interface BlockWriter {
   /** Adds a block and returns its number. */
   add(block: Block): number;
-  /** @throws InvalidInputError for the shape of a tensor that cannot be sent */
+  /** @throws InvalidInputError if a tensor of this shape can't be sent */
   checkShape(dims: readonly number[]): void;
 }
 
-/** The tagged value of a number that JSON would change. */
+/** Tags a number that JSON would change. */
 export function tagNumber(value: number): TaggedValue | undefined {
   const word = wordOfNumber(value);
   return word === undefined ? undefined : ['$n', word];
 }
 
-/** Hexadecimal: reading it takes linear time. */
+/** Tags a bigint in hexadecimal, which parses in linear time. */
 export function tagBigInt(value: bigint): TaggedValue {
   return ['$i', value.toString(16)];
 }
 
 export const tagUndefined: TaggedValue = ['$u', 0];
 
-/**
- * The tagged value of an object that is neither a list nor plain; undefined for an object that
- * cannot be sent.
- */
+/** Tags an object; undefined for kinds of objects without a tag. */
 export function tagObject(value: object, sink: BlockWriter): TaggedValue | undefined {
   if (isTensor(value) && (elementByType.has(value.type) || value.type === 'string')) {
     return tagTensor(value, sink);
@@ -68,13 +65,13 @@ export function tagObject(value: object, sink: BlockWriter): TaggedValue | undef
   return isError(value) ? ['$e', wireError(value)] : undefined;
 }
 
-/** The class without its subclasses: a Buffer is a Uint8Array. */
+/** Ignores subclasses: a Buffer becomes a Uint8Array. */
 function blockOfArray(type: ElementType, { buffer, byteOffset, length }: Block['data']): Block {
   const { storage } = elementByType.get(type)!;
   return { type, dims: [length], data: new storage(buffer, byteOffset, length) };
 }
 
-/** The value of a tag. `take` returns the block of a number, once. */
+/** Makes a tag's value. `take` returns each block once, by its number. */
 export function valueOf(
   [tag, content]: TaggedValue,
   take: (index: unknown) => Block,
@@ -153,13 +150,13 @@ export function bigIntOf(digits: string): bigint {
   return digits.startsWith('-') ? -BigInt(`0x${digits.slice(1)}`) : BigInt(`0x${digits}`);
 }
 
-/** A batch in a frame. Without rows it has only its key and its padding. */
+/** A batch in a frame. Without rows it has only its key and padding. */
 interface BatchParts {
   readonly key: string;
   readonly padding: number;
   readonly values?: readonly unknown[];
   readonly tensors?: unknown;
-  /** The batch axis of each leaf of `tensors`, in the order of the leaves. */
+  /** The batch axis of each leaf of `tensors`, in their order. */
   readonly axes?: readonly (number | null)[];
 }
 
@@ -188,7 +185,7 @@ function batchOf(parts: unknown, { bytes }: WireLimits): Batch {
     return fail('a batch');
   }
   const batch = rowsOf(values, tensors, axes).withKey(key);
-  // The zero rows are not in the frame, and still take memory.
+  // Padding rows aren't in the frame but take memory here.
   if (padding * Math.max(1, batch.bytes / Math.max(1, batch.size)) > bytes) {
     throw new FrameError(
       `Invalid batch in the value: ${padding} rows of padding take more than ${bytes} bytes`,
@@ -216,10 +213,7 @@ function isAxis(value: unknown): value is number | null {
   return value === null || isSize(value);
 }
 
-/**
- * The form of an error that is sent to other machines. It has no stack, which would reveal this
- * one.
- */
+/** An error for other machines: without stacks, which would reveal internals. */
 export function wireError(error: unknown): WireError {
   return withoutStacks(toWire(error));
 }

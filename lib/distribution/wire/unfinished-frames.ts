@@ -1,33 +1,32 @@
 import type { Address } from '../transport.js';
 import { FrameError, FrameTooLargeError } from './prelude.js';
 
-/** A frame with fragments still to be received. */
 interface Unfinished {
   readonly bytes: Uint8Array;
-  /** The received fragments, and their size in bytes. */
+  /** Number and bytes of the received fragments. */
   fragments: number;
   length: number;
   receivedAt: number;
 }
 
-/** The unfinished frames of one sender, by number, and their cost. */
+/** One sender's frames, by number, and their cost in bytes. */
 interface Sender {
   readonly frames: Map<number, Unfinished>;
   cost: number;
 }
 
-/** Limits of unfinished frames, as multiples of the largest frame: of one sender, and of all. */
+/** Limits per sender and in total, as multiples of the largest frame. */
 const FRAMES_OF_ONE = 4;
 const FRAMES_OF_ALL = 16;
 
-/** The cost of a frame in bytes, beside its own bytes. */
+/** Overhead of a frame in bytes. */
 const COST = 1024;
 
-/** A frame without a new fragment for this many milliseconds makes room for others. */
+/** Milliseconds without a fragment after which a frame makes room for others. */
 const IDLE_AFTER = 60_000;
 
 /**
- * Assembles frames from fragments. The fragments of a frame are received in order; others may lie
+ * Assembles frames from fragments. A frame's fragments arrive in order; other packets may come
  * between them.
  */
 export class UnfinishedFrames {
@@ -35,21 +34,19 @@ export class UnfinishedFrames {
   private total = 0;
 
   constructor(
-    /** The size of the largest frame in bytes. */
+    /** In bytes. */
     private readonly largest: number,
     private readonly now: () => number,
   ) {}
 
-  /** The bytes kept for unfinished frames. */
   get cost(): number {
     return this.total;
   }
 
   /**
-   * The frame, if this fragment completes it.
+   * Returns the frame if this fragment completes it.
    *
-   * @throws FrameError when the fragment is out of order, which drops its frame, or when there is
-   * no room
+   * @throws FrameError if the fragment is out of order, which drops its frame, or there's no room
    */
   add(header: Readonly<Record<string, unknown>>, part: unknown): Uint8Array | undefined {
     const { from, id, index, total } = header;
@@ -63,7 +60,7 @@ export class UnfinishedFrames {
       throw new FrameError('A fragment that does not name its frame, or has no bytes');
     }
     if (total === 0) {
-      // Its call is over: no more is sent of it.
+      // The sender abandons the frame: its call is over.
       this.drop(from, id);
       return undefined;
     }
@@ -87,7 +84,6 @@ export class UnfinishedFrames {
     return frame.bytes;
   }
 
-  /** Drops the unfinished frames of the sender. */
   dropFrom(address: Address): void {
     this.total -= this.senders.get(address)?.cost ?? 0;
     this.senders.delete(address);

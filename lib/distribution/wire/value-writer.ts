@@ -13,13 +13,12 @@ import {
 } from './tagged-values.js';
 import type { WireLimits } from './limits.js';
 
-/** The number of blocks has 16 bits, and one of them is the tree. */
+/** The block count has 16 bits, and one block is the tree. */
 const MOST_BLOCKS = 2 ** 16 - 2;
 
-/** Makes the tree of a value, and collects its blocks. */
+/** Makes a value's tree and collects its blocks. */
 export class ValueWriter implements BlockWriter {
   readonly blocks: Block[] = [];
-  /** The path to the current part. */
   private readonly path: (string | number)[] = [];
   private nodes = 0;
   /** A lower bound of the bytes written. */
@@ -31,7 +30,6 @@ export class ValueWriter implements BlockWriter {
     return this.path.length === 0 ? 'The value' : `The value at "${truncate(this.path.join('.'))}"`;
   }
 
-  /** The text of the tree. */
   textOf(value: unknown): string {
     const text = JSON.stringify(this.write(value, 0));
     this.bytes = this.blocks.reduce((sum, { data }) => sum + data.byteLength, 0);
@@ -62,7 +60,6 @@ export class ValueWriter implements BlockWriter {
     }
   }
 
-  /** Returns the number of the block. */
   add(block: Block): number {
     const { tensors } = this.limits;
     if (this.blocks.length >= Math.min(tensors, MOST_BLOCKS)) {
@@ -101,7 +98,7 @@ export class ValueWriter implements BlockWriter {
 
   private list(list: readonly unknown[], depth: number): Json[] {
     const { length } = list;
-    // A list can claim a length beyond any memory.
+    // A sparse list can be longer than memory allows.
     this.checkCount(this.nodes + length);
     const elements: Json[] = [];
     for (let i = 0; i < length; i++) {
@@ -161,10 +158,7 @@ export class ValueWriter implements BlockWriter {
   }
 }
 
-/**
- * An instance of a class without a form of its own, such as a DTO, is sent as its properties, as to
- * a thread.
- */
+/** A class instance without a tag, such as a DTO, is sent as its properties, as to a thread. */
 function isRecord(value: object): boolean {
   return Object.prototype.toString.call(value) === '[object Object]';
 }

@@ -6,21 +6,21 @@ import { FrameError, reading } from './prelude.js';
 import { valueOf } from './tagged-values.js';
 import { ValueWriter } from './value-writer.js';
 
-/** An encoded value: the text of its tree, and its typed arrays, which are not copied yet. */
+/** An encoded value: its tree as text, and its typed arrays, not yet copied. */
 export interface EncodedValue {
   readonly text: string;
   readonly blocks: readonly Block[];
 }
 
 /**
- * A value as JSON, its tree, and blocks. That for which JSON has no form is an object with one
- * name, a tag:
+ * Encodes a value as a JSON tree and blocks. A value without a JSON form becomes an object with one
+ * name, its tag:
  *
  * | tag | stands for | holds |
  * | --- | --- | --- |
  * | `$u` | undefined | 0 |
  * | `$n` | NaN, Infinity, -Infinity, -0 | the word |
- * | `$i` | a bigint | hexadecimal digits, a minus before them |
+ * | `$i` | a bigint | hexadecimal digits, with a minus if negative |
  * | `$d` | a Date | milliseconds since 1970, or null |
  * | `$t` | a tensor | the number of its block |
  * | `$s` | a tensor of strings | its shape and its strings, in a list |
@@ -29,14 +29,12 @@ export interface EncodedValue {
  * | `$e` | an Error | name, message, code, retryAfter, cause |
  * | `$r` | a Batch | key, padding, and values or tensors with their axes |
  *
- * Names that begin with `$` get another `$` in front. Lists and objects are copied wherever they
- * stand: what was one object in two places is two; a hole in a list is undefined; names that are
- * symbols, or not enumerable, do not cross. What a class has made, such as a DTO, crosses as what
- * it holds.
+ * Names that begin with `$` get another `$`. An object in two places is copied twice. A hole in a
+ * list becomes undefined. Symbol and non-enumerable properties are dropped. A class instance, such
+ * as a DTO, is sent as its properties.
  *
- * @throws InvalidInputError for what cannot cross: functions, symbols, objects of other kinds such
- * as maps and promises, what holds itself
- * @throws RequestTooLargeError for more than the limits allow
+ * @throws InvalidInputError for functions, symbols, cycles, and other objects, such as maps
+ * @throws RequestTooLargeError if the value exceeds the limits
  */
 export function encodeValue(value: unknown, limits: WireLimits): EncodedValue {
   const writer = new ValueWriter(limits);
@@ -54,9 +52,9 @@ export function encodeValue(value: unknown, limits: WireLimits): EncodedValue {
 }
 
 /**
- * Decodes a tree. Typed arrays and tensors are its blocks, each of which must be used once.
+ * Decodes a tree, which must use each block exactly once.
  *
- * @throws FrameError when it was not made by {@link encodeValue}
+ * @throws FrameError if the tree wasn't made by {@link encodeValue}
  */
 export function decodeValue(tree: unknown, blocks: readonly Block[], limits: WireLimits): unknown {
   return reading(() => {
@@ -67,9 +65,8 @@ export function decodeValue(tree: unknown, blocks: readonly Block[], limits: Wir
   });
 }
 
-/** Makes a value of its tree and blocks. */
+/** Makes a value from its tree and blocks. */
 class ValueReader {
-  /** Whether each block was used, and how many were. */
   private readonly taken: boolean[] = [];
   private used = 0;
   private nodes = 1;
@@ -91,7 +88,7 @@ class ValueReader {
       : this.names(node as Record<string, unknown>, depth + 1);
   }
 
-  /** Every block must be used. */
+  /** @throws FrameError unless every block was used */
   end(): void {
     if (this.used !== this.blocks.length) {
       throw new FrameError(`A value has ${this.blocks.length} blocks and names ${this.used}`);
@@ -124,9 +121,7 @@ class ValueReader {
     return parts;
   }
 
-  /**
-   * A block is used once: otherwise a short frame could name a block so often that memory runs out.
-   */
+  /** A block is used once. Otherwise a short frame could use one until memory runs out. */
   private take(index: unknown): Block {
     const block = typeof index === 'number' ? this.blocks[index] : undefined;
     if (!block || this.taken[index as number]) {
@@ -149,7 +144,7 @@ function isObject(value: unknown): value is object {
   return typeof value === 'object' && value !== null;
 }
 
-/** Whether a name in a tree is a tag. */
+/** True if a name in a tree is a tag. */
 export function isTag(name: string): boolean {
   return name.startsWith('$') && !name.startsWith('$$');
 }

@@ -4,7 +4,7 @@ import type { AnyCall } from './grpc-types.js';
 import { type CanActivate, type ExecutionContext, Injectable } from '@nestjs/common';
 import { InferenceServer } from '../inference-server.js';
 
-/** The client of a call: its deadline, and a signal that aborts when it has left. */
+/** The call's deadline, and a signal that aborts when its client disconnects. */
 export function grpcCaller(call: AnyCall, tenant: string | undefined): InferenceCaller {
   const left = new AbortController();
   const abort = (): void =>
@@ -22,10 +22,10 @@ export function grpcCaller(call: AnyCall, tenant: string | undefined): Inference
   };
 }
 
-/** Nest makes an instance for `@UseGuards` and another to inject; both need the same tenants. */
+/** Nest makes one instance for `@UseGuards` and another for injection; both need these. */
 const tenants = new WeakMap<AnyCall, string | undefined>();
 
-/** A guard that refuses nobody: it keeps the tenant of each call, which only guards can find. */
+/** Stores each call's tenant, as a guard because only guards get the context. */
 @Injectable()
 export class GrpcTenants implements CanActivate {
   constructor(private readonly server: InferenceServer) {}

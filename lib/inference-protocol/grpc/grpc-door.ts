@@ -30,22 +30,21 @@ type Name = Exclude<keyof ProtocolCalls, 'stop'>;
 type Run = (request: unknown, metadata: Metadata, call: UnaryCall | StreamCall) => Promise<unknown>;
 
 /**
- * Milliseconds without a call after which a connection is closed; clients open it again. One whose
- * client breaks HTTP/2, or has gone, would stay open for ever, and use up the process's files.
+ * Milliseconds until an idle connection closes; clients reconnect. Connections of vanished or
+ * broken clients would otherwise use up file descriptors.
  *
- * No keepalive: its pings fail on a connection that drains, and end the calls on it.
+ * No keepalive: its pings fail on a draining connection and end the calls on it.
  */
 const MOST_IDLE = 20_000;
 
 /** Milliseconds for the last replies to leave. */
 const GRACE = 1000;
 
-/** Listens for clients of gRPC, where the option `grpc` asks for it. */
+/** The gRPC server, if the option `grpc` is set. */
 @Injectable()
 export class GrpcDoor
   implements OnApplicationBootstrap, BeforeApplicationShutdown, OnApplicationShutdown
 {
-  /** The port on which it listens. */
   port: number | undefined;
   private server: Server | undefined;
   private closed: Promise<void> | undefined;
@@ -81,13 +80,15 @@ export class GrpcDoor
     this.logger.log(`The Open Inference Protocol is served by gRPC at ${host}:${this.port}`);
   }
 
-  /** @internal Called by Nest. Takes no more calls; those that run go on, and then idle streams end. */
+  /**
+   * @internal Called by Nest. Refuses new calls; running calls continue, and then idle streams end.
+   */
   beforeApplicationShutdown(): void {
     const { server } = this;
     if (server) {
       this.closed = new Promise((resolve) => server.tryShutdown(() => resolve()));
       this.calls.stop.abort();
-      // By then servings have answered all calls, and what is left are clients that do not read.
+      // Servings have answered by then; only clients that don't read are left.
       this.shutdownTimer = setTimeout(
         () => server.forceShutdown(),
         this.inference.shutdownLimit + GRACE,
@@ -110,12 +111,11 @@ export class GrpcDoor
     );
   }
 
-  /** The call within the guards, interceptors and filters of the application. */
+  /** Adds the application's guards, interceptors and filters. */
   private inContext(name: Name): Run {
     const { calls, contexts } = this;
     return contexts.create(
       calls,
-      // The definition of the service gives each call the messages of its own types.
       calls[name] as (...args: unknown[]) => unknown,
       name,
       undefined,
@@ -140,7 +140,7 @@ export class GrpcDoor
 
   private stream(grpc: Grpc, run: Run) {
     return async (call: StreamCall): Promise<void> => {
-      // A client that leaves is no error of the application.
+      // A client that disconnects is no application error.
       call.on('error', () => {});
       const result = await resultOf(run(call, call.metadata, call));
       if (result instanceof FailedCall) {
@@ -170,7 +170,7 @@ export class GrpcDoor
   }
 }
 
-/** A filter answers most errors; the others are faults of the filters themselves. */
+/** Filters answer most errors; the rest are faults of filters. */
 function resultOf(running: Promise<unknown>): Promise<unknown> {
   return running.catch((error: unknown) => new FailedCall(errorAnswer(error)));
 }

@@ -2,7 +2,7 @@ import { Catch, type ExceptionFilter, Logger } from '@nestjs/common';
 import { type ErrorAnswer, errorAnswer } from '../error-answers.js';
 import type { Metadata, StatusObject } from '@grpc/grpc-js';
 
-/** Makes the answer of an error, which the door sends as a status. */
+/** Turns an error into an answer, which the door sends as a status. */
 @Catch()
 export class GrpcExceptionFilter implements ExceptionFilter {
   private readonly logger = new Logger('InferenceProtocol');
@@ -16,15 +16,18 @@ export class GrpcExceptionFilter implements ExceptionFilter {
   }
 }
 
-/** What a filter returns in place of a reply. */
+/** Returned by the filter in place of a reply. */
 export class FailedCall {
   constructor(readonly answer: ErrorAnswer) {}
 }
 
-/** How long a client waits before it tries again, in milliseconds, by gRPC's retry design. */
+/**
+ * Milliseconds before a client retries:
+ * https://github.com/grpc/proposal/blob/master/A6-client-retries.md
+ */
 const PUSHBACK = 'grpc-retry-pushback-ms';
 
-/** The status of an error. `metadata` is new and empty. */
+/** Builds the gRPC status; `metadata` must be empty. */
 export function statusOf(
   { grpc, message, retryAfter }: ErrorAnswer,
   metadata: Metadata,
@@ -32,6 +35,6 @@ export function statusOf(
   if (retryAfter !== undefined) {
     metadata.set(PUSHBACK, String(retryAfter * 1000));
   }
-  // Half of a surrogate pair, which a cut text may end with, cannot be encoded.
+  // Truncated text may end in half a surrogate pair, which protobuf can't encode.
   return { code: grpc, details: Buffer.from(message).toString(), metadata };
 }

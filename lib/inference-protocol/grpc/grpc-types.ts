@@ -15,5 +15,5 @@ export type StreamCall = ServerDuplexStream<GrpcInferRequest, StreamMessage>;
 
 export type AnyCall = UnaryCall | StreamCall;
 
-/** The arguments of a handler, as those of Nest's own handlers of gRPC. */
+/** Handler arguments, in the order of Nest's own gRPC handlers. */
 export type HandlerArguments<Request, Call> = readonly [Request, Metadata, Call];

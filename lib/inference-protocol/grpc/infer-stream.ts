@@ -8,15 +8,14 @@ import type { StreamCall, StreamMessage } from './grpc-types.js';
 import { readInferRequest } from './read-infer-request.js';
 import { writeInferReply } from './write-infer-reply.js';
 
-/** Requests of one stream that run at once; the others are not read yet. */
+/** Concurrent requests per stream; we pause reading beyond it. */
 const MOST_OPEN = 64;
 
 /**
- * Answers the requests of a stream. Single replies leave in the order of their requests; those of
- * decoupled models leave as they come. A client that reads slowly holds up its own requests. No
- * more requests are read once `stop` aborts.
+ * Answers a stream's requests until `stop` aborts. Single replies leave in request order, replies
+ * of decoupled models as they come. A slow reader delays its own requests.
  *
- * @throws the first error of a request, where errors end the stream
+ * @throws the first error of a request if `endsOnError`
  */
 export async function answerStream(
   server: InferenceServer,
@@ -58,7 +57,7 @@ export async function answerStream(
   }
 }
 
-/** Resolves when the client has sent all requests or has left, or reading was ended. */
+/** Resolves when no more requests come. */
 async function read(
   call: StreamCall,
   stop: AbortSignal,
@@ -97,7 +96,7 @@ async function answer(
   }
 }
 
-/** Errors are those of the answer, which comes next. */
+/** An unknown model counts as not decoupled; its answer reports the error. */
 function isDecoupled(server: InferenceServer, { model_name, model_version }: GrpcInferRequest) {
   try {
     return server.isDecoupled(model_name, model_version);
@@ -124,7 +123,7 @@ function errorMessage({ id, model_name, model_version }: GrpcInferRequest, error
   };
 }
 
-/** Writes no more than the client reads. */
+/** Writes to the stream at the client's reading speed. */
 class StreamWriter {
   private room: Promise<void> | undefined;
   private goOn: (() => void) | undefined;
@@ -138,7 +137,7 @@ class StreamWriter {
     return this.call.cancelled || this.call.destroyed;
   }
 
-  /** Resolves when there is room for the next message, or the client has left. */
+  /** Resolves when there is room for another message or the client has left. */
   async write(message: StreamMessage): Promise<void> {
     while (this.room && !this.hasEnded) {
       await this.room;

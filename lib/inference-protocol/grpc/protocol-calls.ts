@@ -22,13 +22,13 @@ interface OfRepository {
 }
 
 /**
- * The calls of the protocol over gRPC, by their names in the protocol. Guards, interceptors and
- * filters run for them as for handlers of microservices.
+ * The protocol's gRPC calls, by name. Guards, interceptors and filters run as for microservice
+ * handlers.
  */
 @Injectable()
 @UseFilters(GrpcExceptionFilter)
 export class ProtocolCalls {
-  /** Aborts when no more requests of streams are read. */
+  /** Stops reading requests of streams. */
   readonly stop = new AbortController();
 
   constructor(
@@ -100,7 +100,7 @@ export class ProtocolCalls {
     return writeInferReply(await server.infer(request, caller));
   }
 
-  /** Writes its replies itself, and resolves when all are written. */
+  /** Writes its replies itself, then resolves. */
   @UseGuards(ProtocolGuards, GrpcTenants)
   async ModelStreamInfer(
     _messages: StreamCall,

@@ -8,12 +8,11 @@ import { fromGrpcTensors } from '../../protocol/grpc-tensors.js';
 import { refuseExtensions } from '../inference.js';
 import type { InferenceRequest, Parameters, ParameterValue } from '../inference-request.js';
 
-/** The limits of a request, beside that of its bytes. */
+/** Limits in addition to the body limit. */
 const LIMITS = { tensors: 1024, rank: 16, depth: 64, nodes: Infinity };
 
 /**
- * The request in a message. Its tensors are views of the message where their elements lie on a
- * multiple of their size.
+ * Decodes a request. Aligned tensors are views of the message.
  *
  * @throws InvalidInputError naming the tensor and what is wrong with it
  */
@@ -27,7 +26,7 @@ export function readInferRequest(message: GrpcInferRequest, bodyLimit: number): 
     allowsBytes: true,
   });
   const inputParameters = new Map(inputs.map((each) => [each.name, parametersOf(each.parameters)]));
-  // A tensor in shared memory has no elements to read.
+  // Before reading: a tensor in shared memory has no elements.
   inputParameters.forEach(refuseExtensions);
   const raw = message.raw_input_contents;
   return {
@@ -44,7 +43,6 @@ export function readInferRequest(message: GrpcInferRequest, bodyLimit: number): 
   };
 }
 
-/** Parameters without a value are left out. */
 function parametersOf(parameters: GrpcParameters = {}): Parameters {
   return new Map(
     Object.entries(parameters).flatMap(([name, parameter]) => {

@@ -2,7 +2,7 @@ import type { GrpcInferResponse, GrpcParameters } from '../../protocol/grpc-mess
 import { toGrpcTensors } from '../../protocol/grpc-tensors.js';
 import type { InferenceReply } from '../inference-request.js';
 
-/** The message of a reply. Its elements are always raw: clients of Triton read nothing else. */
+/** Encodes a reply. Its elements are always raw: Triton's clients read nothing else. */
 export function writeInferReply(
   { model, version, id = '', outputs }: InferenceReply,
   parameters: GrpcParameters = {},

@@ -4,7 +4,7 @@ import { ProtocolController } from './routes.js';
 import { answer, answerWith, type PlatformResponse } from './send-reply.js';
 import { jsonReply } from './write-reply.js';
 
-/** The calls of probes, which the guards of the module do not see. */
+/** Health probes, which skip the module's guards. */
 @ProtocolController('/health')
 export class HealthController {
   constructor(private readonly server: InferenceServer) {}

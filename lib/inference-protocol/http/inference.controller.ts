@@ -16,18 +16,16 @@ import { ofModel, ProtocolController } from './routes.js';
 import { answer, answerWith, type PlatformResponse, requestOf } from './send-reply.js';
 import { jsonReply, writeReply } from './write-reply.js';
 
-/** The context of the request that a handler answers. */
 const Context = createParamDecorator((_: unknown, context: ExecutionContext) => context);
 
-/** The model that the path of a request names. */
 interface ModelPath {
   readonly model: string;
   readonly version?: string;
 }
 
-// `@Res()` keeps Nest from answering, in whatever form the application gives its replies.
+// `@Res()` keeps Nest from replying in the application's own format.
 
-/** The calls of a model over HTTP. */
+/** A model's calls over HTTP. */
 @ProtocolController('')
 @UseGuards(ProtocolGuards)
 export class InferenceController {
@@ -38,7 +36,7 @@ export class InferenceController {
     return answer(response, this.server.metadata(), this.server);
   }
 
-  // Before the paths of models: "stats" is none.
+  // Before the model paths: "stats" is no model.
   @Get('models/stats')
   statistics(@Res() response: PlatformResponse): Promise<void> {
     return answer(response, { model_stats: this.server.statistics() }, this.server);
@@ -87,7 +85,7 @@ export class InferenceController {
     const { server } = this;
     const { bodyLimit, jsonLimit, tenant } = server.options;
     const caller = { ...optionsOf(callerOf(context)), tenant: tenant?.(context) };
-    // Before its body is read, a model that does not exist is refused.
+    // Refuses unknown models before reading the body.
     const inputs = server.inputsOf(model, version);
     const target = { model, version, bodyLimit, jsonLimit, inputs };
     const request = await readRequest(requestOf(response), target);

@@ -4,7 +4,7 @@ import { InferenceServer } from '../inference-server.js';
 import { answerWith, type PlatformResponse } from './send-reply.js';
 import { jsonReply } from './write-reply.js';
 
-/** Answers errors in the form of the protocol: `{ "error": "..." }`. */
+/** Answers errors in the protocol's format: `{ "error": "..." }`. */
 @Catch()
 export class ProtocolExceptionFilter implements ExceptionFilter {
   private readonly logger = new Logger('InferenceProtocol');

@@ -14,10 +14,10 @@ interface RawTarget {
 }
 
 /**
- * The request of a body that is the one input of a model, one row of it: its elements, or the text
- * of a single BYTES element.
+ * Reads a body without JSON as one row of the model's only input: its elements, or a single BYTES
+ * element's text.
  *
- * @throws InvalidInputError for a model with more inputs, or with more than one open size in a row
+ * @throws InvalidInputError for a model with several inputs, or with several open sizes in a row
  */
 export function rawRequest(body: Buffer, { model, version, inputs }: RawTarget): InferenceRequest {
   const [port, ...others] = inputs;
@@ -45,7 +45,6 @@ export function rawRequest(body: Buffer, { model, version, inputs }: RawTarget):
   return { model, version, parameters, inputs: new Map([[port.name, tensor]]) };
 }
 
-/** The shape of one row with that number of elements. */
 function oneRow(model: string, { name, shape, batchAxis }: Port, elements: number): number[] {
   const sizes = shape.map((size, axis) => (axis === batchAxis ? 1 : size));
   if (sizes.filter((size) => size === -1).length > 1) {

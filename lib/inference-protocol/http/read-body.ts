@@ -10,22 +10,22 @@ import {
 } from '../../errors.js';
 import { formatValue } from '../../format.js';
 
-/** The largest size of an element. Tensors are views of a body where their bytes begin on it. */
+/** Largest element size; tensors can be views of a body aligned to it. */
 const ALIGNMENT = 8;
 
 interface BodyOptions {
-  /** The largest number of bytes, after decompression. */
+  /** In bytes, after decompression. */
   readonly limit: number;
-  /** The index of the byte that should lie on a multiple of 8 in memory. */
+  /** Index of the byte to align in memory. */
   readonly aligned: number;
 }
 
 /**
- * The whole body, decompressed.
+ * Reads and decompresses the whole body.
  *
- * @throws RequestTooLargeError beyond the limit; the rest is read then and thrown away, so that the
- * client gets the answer
- * @throws CallCancelledError when the client leaves before its end
+ * @throws RequestTooLargeError beyond the limit; we discard the rest, so that the client gets the
+ * answer
+ * @throws CallCancelledError if the client disconnects before the end
  */
 export async function readBody(
   request: IncomingMessage,
@@ -76,7 +76,7 @@ function readChunks(request: IncomingMessage, limit: number): Promise<readonly B
     };
     source.on('data', take);
     source.once('end', () => resolve(chunks));
-    // Stays: a stream may fail again.
+    // Stays, because a stream may fail again.
     decompressor?.on('error', (cause) =>
       fail(
         new InvalidInputError(`The body cannot be decompressed: ${messageOf(cause)}`, { cause }),

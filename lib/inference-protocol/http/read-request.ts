@@ -14,19 +14,19 @@ import { rawRequest } from './raw-request.js';
 import { readBody } from './read-body.js';
 import type { Port } from '../declared-port.js';
 
-/** The limits of a request, and its model. */
+/** A request's model and limits. */
 export interface RequestTarget {
   readonly model: string;
   readonly version: string | undefined;
   readonly bodyLimit: number;
   readonly jsonLimit: number;
-  /** The inputs of the model, for a body that does not describe them. */
+  /** For a body that does not describe them. */
   readonly inputs: readonly Port[];
 }
 
 const HEADER_LENGTH = 'inference-header-content-length';
 
-/** The request in a body of JSON, with binary tensors behind it. */
+/** Reads JSON with optional binary tensors, or raw data without JSON. */
 export async function readRequest(
   request: IncomingMessage,
   target: RequestTarget,
@@ -46,7 +46,7 @@ export async function readRequest(
   return requestOf(parse(body.subarray(0, length), jsonLimit), body.subarray(length), target);
 }
 
-/** The object in a body of JSON; empty where there is no body. */
+/** Reads a JSON object; an empty body means `{}`. */
 export async function readJsonBody(
   request: IncomingMessage,
   { jsonLimit: limit }: Pick<RequestTarget, 'jsonLimit'>,
@@ -55,12 +55,12 @@ export async function readJsonBody(
   return body.length === 0 ? {} : partsOf(parse(body, limit));
 }
 
-/** The properties of an object. */
+/** @throws InvalidInputError for anything but an object */
 export function partsOf(json: unknown): Readonly<Record<string, unknown>> {
   return contextOf().partsOf(json);
 }
 
-/** The bytes of the JSON; undefined where they are the whole body. */
+/** In bytes; undefined if the whole body is JSON. */
 function headerLength({ headers }: IncomingMessage): number | undefined {
   const length = headers[HEADER_LENGTH];
   if (length === undefined) {
@@ -200,7 +200,7 @@ function isParameter(value: unknown): value is Exclude<ParameterValue, bigint> {
   return typeof value === 'string' || typeof value === 'number' || typeof value === 'boolean';
 }
 
-/** The bytes behind the JSON, in the order of the inputs that take them. */
+/** The binary data after the JSON, in input order. */
 class BinaryParts {
   private at = 0;
 
@@ -225,7 +225,7 @@ class BinaryParts {
     );
   }
 
-  /** @throws InvalidInputError for bytes that no input takes */
+  /** @throws InvalidInputError for bytes that belong to no input */
   end(): void {
     const left = this.bytes.length - this.at;
     if (left > 0) {

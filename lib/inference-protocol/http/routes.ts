@@ -7,10 +7,10 @@ import {
 } from '@nestjs/common';
 import { ProtocolExceptionFilter } from './protocol-exception.filter.js';
 
-/** `@nestjs/swagger` leaves such controllers out: the protocol has a document of its own. */
+/** Excluded from `@nestjs/swagger`: the protocol has its own OpenAPI document. */
 const EXCLUDED_FROM_OPENAPI = 'swagger/apiExcludeController';
 
-/** A controller of the protocol, whose paths have no version of the application. */
+/** A controller of the protocol, outside the application's versioning. */
 export function ProtocolController(path: string): ClassDecorator {
   return applyDecorators(
     Controller({ path: `v2${path}`, version: VERSION_NEUTRAL }),
@@ -19,7 +19,7 @@ export function ProtocolController(path: string): ClassDecorator {
   );
 }
 
-/** The paths of a call of a model, with and without a version. */
+/** A call's paths, with and without a version. */
 export function ofModel(call: string): string[] {
   return ['models/:model', 'models/:model/versions/:version'].map((path) => path + call);
 }
@@ -27,16 +27,16 @@ export function ofModel(call: string): string[] {
 const CALL =
   '/v2/(?:models/[^/?]+/(?:versions/[^/?]+/)?infer|repository/(?:index|models/[^/?]+/(?:un)?load))';
 
-/** Matches the URLs of calls with a body, in an application whose routes have these prefixes. */
+/** Matches URLs of calls with a body. */
 export function callsBehind(prefixes: readonly string[]): RegExp {
   return new RegExp(`^${behind(prefixes)}${CALL}/?(?:\\?|$)`, 'i');
 }
 
-/** The path of every route of the protocol, without a slash at its end. */
+/** All paths of the protocol, without a trailing slash. */
 const ROUTE =
   '/v2(?:/(?:health|models|repository|systemsharedmemory|cudasharedmemory)/(?:[^?]*[^/?])?)?';
 
-/** Matches the paths of all routes of the protocol in such an application. */
+/** Matches the protocol's paths. */
 export function routesBehind(prefixes: readonly string[]): RegExp {
   return new RegExp(`^${behind(prefixes)}${ROUTE}$`);
 }

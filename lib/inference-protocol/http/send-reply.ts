@@ -5,7 +5,7 @@ import { createDeflate, createGzip } from 'node:zlib';
 import { HttpStatus } from '@nestjs/common';
 import { type HttpReply, jsonReply } from './write-reply.js';
 
-/** A response of Express, or of Fastify around it. */
+/** An Express response, or a Fastify reply around it. */
 export type PlatformResponse =
   | (ServerResponse & { readonly raw?: undefined })
   | {
@@ -14,24 +14,23 @@ export type PlatformResponse =
       getHeaders(): Readonly<Record<string, string | number | string[] | undefined>>;
     };
 
-/** Smaller bodies gain nothing from compression. */
+/** In bytes; smaller bodies gain nothing from compression. */
 const LEAST_COMPRESSED = 1024;
 const FASTEST = { level: 1 };
 
-/** The part of the server that its replies need. */
 interface Closing {
-  /** Whether it shuts down, so that each reply ends its connection. */
+  /** If true, each reply closes its connection. */
   readonly isClosing: boolean;
 }
 
-/** Answers the request with the value as JSON. */
+/** Answers with JSON. */
 export function answer(response: PlatformResponse, value: unknown, server: Closing): Promise<void> {
   return answerWith(response, HttpStatus.OK, jsonReply(value), server);
 }
 
 /**
- * Answers the request itself: interceptors and serialisers of the application have other forms in
- * mind. Headers that they set before stay.
+ * Answers directly, because the application's interceptors and serialisers would change the format.
+ * Keeps headers already set.
  */
 export async function answerWith(
   response: PlatformResponse,
@@ -52,18 +51,18 @@ export async function answerWith(
   if (compression) {
     raw.appendHeader('vary', 'accept-encoding');
     raw.writeHead(status, { ...headers, 'content-encoding': compression.name });
-    // A client that leaves meanwhile is no error.
+    // A client that disconnects is no error.
     await pipeline(Readable.from(chunks), compression.stream, raw).catch(() => undefined);
     return;
   }
   raw.writeHead(status, { ...headers, 'content-length': String(size) });
-  // Together, so that views need no copy.
+  // Corked: the chunks leave together, uncopied.
   raw.cork();
   chunks.forEach((chunk) => raw.write(chunk));
   raw.end();
 }
 
-/** The request of Node. */
+/** Node's request. */
 export function requestOf(response: PlatformResponse): IncomingMessage {
   return (response.raw ?? response).req;
 }
@@ -81,7 +80,6 @@ function rawOf(response: PlatformResponse): ServerResponse {
   return response.raw;
 }
 
-/** The first compression of ours that the client accepts. */
 function compressionFor({
   headers,
 }: IncomingMessage): { readonly name: string; readonly stream: Transform } | undefined {

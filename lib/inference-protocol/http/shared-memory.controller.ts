@@ -7,7 +7,7 @@ const pathsOf = (...calls: readonly string[]): string[] =>
     calls.map((call) => `${memory}/${call}`),
   );
 
-/** Answers the calls of an extension that is not supported. */
+/** Refuses calls of the unsupported shared memory extension. */
 @ProtocolController('')
 @UseGuards(ProtocolGuards)
 export class SharedMemoryController {

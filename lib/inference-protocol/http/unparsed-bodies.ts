@@ -2,10 +2,9 @@ import type { IncomingMessage } from 'node:http';
 import type { HttpServer } from '@nestjs/common';
 import { callsBehind, routesBehind } from './routes.js';
 
-/** No parser of an application reads bodies of this type. */
+/** A content type without a body parser. */
 const PRIVATE_TYPE = 'application/x-inference-protocol';
 
-/** The part of Fastify that is used. */
 interface FastifyInstance {
   addHook(
     name: 'onRequest',
@@ -30,11 +29,11 @@ interface FastifyRoute {
 }
 
 /**
- * Keeps the body parsers of the application from the bodies of the protocol: they would refuse those
- * without a content type, and large ones. On Fastify, paths of the protocol may end with a slash from
- * then on. Call it before the application is initialised.
+ * Hides bodies from the application's parsers, which would refuse large ones and those without a
+ * content type. On Fastify, paths may then end with a slash. Call it before the application is
+ * initialised.
  *
- * @param prefixes those of the protocol's routes; asked with the first request
+ * @param prefixes returns the routes' prefixes, read with the first request
  */
 export function leaveBodiesUnparsed(adapter: HttpServer, prefixes: () => readonly string[]): void {
   let calls: RegExp | undefined;
@@ -52,7 +51,7 @@ export function leaveBodiesUnparsed(adapter: HttpServer, prefixes: () => readonl
       hideType(raw);
       done();
     });
-    // As on Express, a path may end with a slash. Fastify adds the routes of HEAD itself.
+    // As on Express, a path may end with a slash. Fastify adds the HEAD routes itself.
     const { initialConfig } = fastify;
     if (!initialConfig.routerOptions?.ignoreTrailingSlash && !initialConfig.ignoreTrailingSlash) {
       fastify.addHook('onRoute', (route) => {

@@ -5,26 +5,23 @@ import { tensorToJson, writeStrings } from '../../json/json-tensor.js';
 import { bytesOfTensor, datatypeOfTensor } from '../../protocol/tensor-bytes.js';
 import type { InferenceReply, InferenceRequest } from '../inference-request.js';
 
-/** A body and the headers that describe it. */
+/** A body and its headers. */
 export interface HttpReply {
   readonly headers: Readonly<Record<string, string>>;
   readonly chunks: readonly Uint8Array[];
-  /** Only of outputs: some clients decompress no other replies. */
+  /** For outputs only: some clients don't decompress other replies. */
   readonly isCompressible?: boolean;
 }
 
 export function jsonReply(value: unknown): HttpReply {
-  // Exactly this type: clients compare it.
+  // Exactly this type, because clients compare it.
   return {
     headers: { 'content-type': 'application/json' },
     chunks: [Buffer.from(JSON.stringify(value))],
   };
 }
 
-/**
- * The reply as JSON, with the bytes of binary outputs behind it. They are views of the tensors, and
- * no copies.
- */
+/** Encodes a reply as JSON, followed by views of the binary outputs. */
 export function writeReply(reply: InferenceReply, request: InferenceRequest): HttpReply {
   const { model, version, id, outputs } = reply;
   const binary: Uint8Array[] = [];
@@ -61,13 +58,12 @@ export function writeReply(reply: InferenceReply, request: InferenceRequest): Ht
   };
 }
 
-/** A parameter of the output, or else of the request. */
 function isBinary(name: string, { outputs, parameters }: InferenceRequest): boolean {
   const own = outputs?.get(name)?.get('binary_data');
   return (own ?? parameters.get('binary_data_output')) === true;
 }
 
-/** @throws InvalidInputError for bytes that are no text, which JSON cannot hold */
+/** @throws InvalidInputError for bytes that aren't UTF-8, which JSON cannot hold */
 function tensorAsJson(name: string, tensor: Tensor): object {
   if (tensor.type !== 'string') {
     return tensorToJson(tensor, 'list') as object;

@@ -8,7 +8,7 @@ import type { EndpointMetadata, RemoteModel, ResolvedEndpoint } from './endpoint
 
 type Grpc = typeof import('@grpc/grpc-js');
 
-/** The package of gRPC, and the service of the protocol. */
+/** The gRPC package and the protocol's service. */
 export interface GrpcService {
   readonly grpc: Grpc;
   readonly service: ServiceClientConstructor;
@@ -21,18 +21,15 @@ export async function loadService(): Promise<GrpcService> {
   return { grpc: loadGrpc(user).grpc, service };
 }
 
-/** The terms of a call. */
+/** A call's deadline and signal. */
 export interface EndpointCall {
-  /** When the server stops working on it. */
   readonly deadline?: Date | undefined;
-  /** Cancels it. */
   readonly signal?: AbortSignalLike | undefined;
 }
 
-/** Milliseconds in which a server states that its model is ready, and what it takes. */
+/** Milliseconds for a server to report ready and describe its model. */
 export const READY_TIMEOUT = 10_000;
 
-/** Milliseconds in which the function `metadata` answers. */
 const METADATA_TIMEOUT = 10_000;
 
 const CANCELLED = 1;
@@ -40,22 +37,21 @@ const DEADLINE_EXCEEDED = 4;
 const UNAVAILABLE = 14;
 
 const CHANNEL_OPTIONS = {
-  // The retry policy of the serving decides which batches run again.
+  // The serving's retry policy decides which batches run again.
   'grpc.enable_retries': 0,
-  // A new connection does not wait for the backoff of the one before.
+  // A new connection must not wait for the previous one's backoff.
   'grpc.use_local_subchannel_pool': 1,
   'grpc.initial_reconnect_backoff_ms': 100,
   'grpc.max_reconnect_backoff_ms': 5_000,
   'grpc.max_send_message_length': -1,
   'grpc.max_receive_message_length': -1,
-  // Servers in C++ end connections that ping more often while they have nothing to send.
+  // C++ servers close idle connections that ping more often.
   'grpc.keepalive_time_ms': 300_000,
   'grpc.keepalive_timeout_ms': 20_000,
 };
 
-/** One channel to an endpoint, for all its partitions. It closes after the last of them. */
+/** The channel that an endpoint's partitions share. It closes after the last one. */
 export class EndpointConnection {
-  /** Resolves with the reason once the connection is lost. */
   readonly ended: Promise<Error>;
   lost: Error | undefined;
   private readonly client: Client;
@@ -85,7 +81,7 @@ export class EndpointConnection {
     }
   }
 
-  /** No more calls are made with it. Those that run go on. */
+  /** Running calls continue. */
   lose(reason: Error): void {
     this.lost ??= reason;
     this.end(reason);
@@ -97,8 +93,6 @@ export class EndpointConnection {
   }
 
   /**
-   * Resolves once the server states that the model is ready.
-   *
    * @throws ModelNotReadyError
    * @throws EndpointFailure
    */
@@ -110,14 +104,12 @@ export class EndpointConnection {
     }
   }
 
-  /** The bytes of a request. */
   encode(method: string, request: object): Buffer {
     return this.loaded.service.service[method]!.requestSerialize(request);
   }
 
   /**
-   * Sends a request of these bytes. They are read until the reply is there; after a failure they may
-   * still be read.
+   * Reads the bytes until the reply arrives; after a failure, possibly longer.
    *
    * @throws EndpointFailure
    */
@@ -144,11 +136,11 @@ export class EndpointConnection {
         },
       );
       const placeOf = ({ metadata: answered }: ServiceError): StatusPlace => {
-        // The peer of a call that no connection took is the target of the channel.
+        // If no connection took the call, its peer is the channel's target.
         if (call.getPeer() === client.getChannel().getTarget()) {
           return 'here';
         }
-        // The answer of a server has headers; a status that grpc-js makes has none.
+        // A server's answer has headers; a status from grpc-js has no headers.
         return Object.keys(answered.getMap()).length > 0 ? 'server' : 'connection';
       };
       const cancel = (): void => call.cancel();
@@ -160,8 +152,8 @@ export class EndpointConnection {
   }
 
   /**
-   * The metadata of a call. No error quotes a value, which may be a secret; so none has the text of
-   * the errors of grpc-js, or of the function, either.
+   * Values may be secrets, so no error quotes them, nor the errors of grpc-js or of the `metadata`
+   * function.
    */
   private async metadata(call: EndpointCall): Promise<InstanceType<Grpc['Metadata']>> {
     const metadata = new this.loaded.grpc.Metadata();
@@ -182,7 +174,7 @@ export class EndpointConnection {
     return metadata;
   }
 
-  /** The object of the definition, or what its function returns within the time of the call. */
+  /** A function must answer within the call's time. */
   private async ownMetadata({ deadline, signal }: EndpointCall): Promise<EndpointMetadata> {
     let stop!: () => void;
     try {

@@ -9,12 +9,12 @@ import { isDown } from './endpoint-errors.js';
 import { placesOf, type RemoteModel, type ResolvedEndpoint } from './endpoint-options.js';
 
 /**
- * Servers of the Open Inference Protocol: batches are formed here and run there. A partition per
- * batch that a server gets at once, and for `run` one per server.
+ * Forms batches here and runs them on Open Inference Protocol servers. A server has one partition
+ * per concurrent batch; for `run`, just one.
  */
 export function endpointEngine(endpoints: readonly ResolvedEndpoint[], model: RemoteModel): Engine {
   return async (kind, _options, _keys, supervision, end, { warn }) => {
-    // Each partition that opens listens to it.
+    // Each opening partition adds a listener.
     setMaxListeners(0, end);
     const loaded = await loadService();
     const opened = new Map(
@@ -37,10 +37,7 @@ interface Place {
   readonly endpoint: Endpoint;
 }
 
-/**
- * Opens all at once. A server that is down is tried again later if another one is up; any other
- * failure closes the others.
- */
+/** A server that is down is retried if another one is up; any other failure closes all. */
 async function openAll(
   places: readonly Place[],
   supervision: Supervision,
@@ -50,7 +47,7 @@ async function openAll(
   const workers = openings.flatMap((opening) =>
     opening.status === 'fulfilled' ? [opening.value] : [],
   );
-  /** By address, since each has several places. */
+  /** By address, which several places share. */
   const failures = new Map(
     openings.flatMap((opening, index) =>
       opening.status === 'rejected'

@@ -7,20 +7,19 @@ import {
 } from '../partition.js';
 
 /**
- * Where the status of a failed call was made:
- * - `here`: on this side, and nothing of the call was sent;
- * - `connection`: on this side, after the call was sent: the connection broke, or the time was over;
- * - `server`: the server answered, or a proxy before it.
+ * Where a failed call's status comes from:
+ * - `here`: this side, before sending;
+ * - `connection`: this side, after sending: the connection broke, or time ran out;
+ * - `server`: the server, or a proxy in front of it.
  */
 export type StatusPlace = 'here' | 'connection' | 'server';
 
-/** A call of an endpoint that failed. */
+/** A failed call to an endpoint. */
 export class EndpointFailure extends Error {
   override readonly name = 'EndpointFailure';
 
   constructor(
     readonly url: string,
-    /** The status code of gRPC. */
     readonly code: number,
     readonly details: string,
     readonly place: StatusPlace,
@@ -29,7 +28,7 @@ export class EndpointFailure extends Error {
   }
 }
 
-/** A server that answers, and states that its model is not ready. */
+/** The server answers, but is not ready. */
 export class ModelNotReadyError extends Error {
   override readonly name = 'ModelNotReadyError';
 
@@ -39,25 +38,25 @@ export class ModelNotReadyError extends Error {
 }
 
 /**
- * What a status proves about the rows of its batch, and about the server:
+ * What a status proves about the batch's rows and the server:
  * - `unsent`: nothing has run; the server cannot be reached;
- * - `tooLarge`: nothing has run; the server read no more than the length of the message;
- * - `unsendable`: all has run; the reply is too large for a message of the server;
- * - `unreadable`: all has run; the reply is not one of the protocol;
- * - `busy`: rows may have run; the server is there, and has no room or no time;
- * - `gone`: rows may have run; the connection is lost, or the server has the model no longer, so it
- *   must state again that it is ready;
+ * - `tooLarge`: nothing has run; the server read only the message's length;
+ * - `unsendable`: everything has run; the reply is too large for the server to send;
+ * - `unreadable`: everything has run; the reply violates the protocol;
+ * - `busy`: rows may have run; the server is up, but has no room or no time;
+ * - `gone`: rows may have run; the connection is lost, or the server no longer has the model, so it
+ *   must report ready again;
  * - `failed`: the model failed on the rows.
  */
 type Verdict = 'unsent' | 'tooLarge' | 'unsendable' | 'unreadable' | 'busy' | 'gone' | 'failed';
 
 /**
- * The status codes of gRPC by number, and what each proves if it was made of a broken connection and
- * if the server answered it. https://grpc.github.io/grpc/core/md_doc_statuscodes.html
+ * gRPC status codes by number, with what each proves if it comes from a broken connection and if it
+ * comes from the server. https://grpc.github.io/grpc/core/md_doc_statuscodes.html
  */
 const STATUSES: readonly (readonly [name: string, connection: Verdict, server: Verdict])[] = [
   ['OK', 'gone', 'failed'],
-  // A server that is shut down by force answers CANCELLED.
+  // A server that is forced to shut down answers CANCELLED.
   ['CANCELLED', 'gone', 'gone'],
   ['UNKNOWN', 'failed', 'failed'],
   ['INVALID_ARGUMENT', 'failed', 'failed'],
@@ -83,16 +82,16 @@ const TEXTS: readonly {
   readonly details: RegExp;
   readonly verdict: Verdict;
 }[] = [
-  // gRPC in C++, Python, Go and JavaScript, of a request that is larger than the server reads.
+  // gRPC in C++, Python, Go and JavaScript, for a request that is too large.
   {
     code: 'RESOURCE_EXHAUSTED',
     place: 'server',
     details: /received message larger than/i,
     verdict: 'tooLarge',
   },
-  // Of a reply: it was made, so the rows have run.
+  // For a reply, so the rows have run.
   { code: 'RESOURCE_EXHAUSTED', details: /message larger than/i, verdict: 'unsendable' },
-  // HTTP/2 promises that the server did nothing for a stream that it refuses.
+  // HTTP/2 guarantees that the server did not process a refused stream.
   {
     code: 'UNAVAILABLE',
     place: 'connection',
@@ -103,7 +102,7 @@ const TEXTS: readonly {
   { code: 'INTERNAL', place: 'connection', details: /^Received RST_STREAM/, verdict: 'gone' },
 ];
 
-/** What the failure of a call proves. */
+/** What a failed call proves. */
 export function verdictOf({
   code,
   details,
@@ -124,10 +123,10 @@ export function verdictOf({
 }
 
 /**
- * The error of a batch whose call failed. One that is no ServingError is the model's: it fails the
- * batch, in which the rows that cause it may be searched.
+ * If the result is not a ServingError, the model failed: the batch fails, and may be searched for
+ * the rows that cause it.
  *
- * @param hasRun an earlier call for rows of the same batch succeeded
+ * @param hasRun true if an earlier call for rows of the same batch succeeded
  */
 export function batchErrorOf(
   failure: EndpointFailure,
@@ -158,12 +157,12 @@ export function batchErrorOf(
   }
 }
 
-/** Whether the endpoint does not implement the call. */
+/** True if the endpoint lacks the call. */
 export function isUnimplemented(error: unknown): boolean {
   return error instanceof EndpointFailure && nameOf(error.code) === 'UNIMPLEMENTED';
 }
 
-/** Whether the server cannot be reached, or not yet be used: later it may. */
+/** True if the server is temporarily unreachable or not ready. */
 export function isDown(error: unknown): boolean {
   return (
     error instanceof ModelNotReadyError ||

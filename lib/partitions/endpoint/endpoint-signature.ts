@@ -10,28 +10,23 @@ import {
 import { withVariableAxes } from '../onnx/variable-axes.js';
 import type { EndpointModel } from './endpoint-options.js';
 
-/** An input or output of `ModelMetadata`; a size of -1 is dynamic. */
+/** An input or output; a size of -1 is dynamic. */
 export interface EndpointPort {
   readonly name: string;
   readonly datatype: string;
   readonly shape: readonly string[];
 }
 
-/** The reply of `ModelMetadata`. */
+/** The `ModelMetadata` reply. */
 export interface EndpointMetadataReply {
   readonly inputs: readonly EndpointPort[];
   readonly outputs: readonly EndpointPort[];
 }
 
-/** The part of `ModelConfig` that concerns batches; undefined where the server has no such call. */
+/** The part of `ModelConfig` that concerns batches; undefined if the server has no such call. */
 export type BatchConfig = { readonly max_batch_size: number } | undefined;
 
-/**
- * The signature of a model on a server.
- *
- * @throws InvalidServingError when the server does not describe the model, or differently than the
- * definition
- */
+/** @throws InvalidServingError when the server's description is missing or contradicts ours */
 export function signatureOfEndpoint(
   { inputs, outputs }: EndpointMetadataReply,
   config: BatchConfig,
@@ -65,8 +60,8 @@ export function signatureOfEndpoint(
 }
 
 /**
- * A server with a configuration states whether the first axes count rows: those of all inputs and
- * outputs do if batches have a largest size, and none does without. Declared axes take precedence.
+ * In a configuration, a largest batch size means that every first axis counts rows; without one, no
+ * axis does. Declared axes take precedence.
  */
 function withBatchAxes(
   ports: readonly EndpointPort[],
@@ -87,7 +82,7 @@ function metadataOf(
   kind: string,
   { name, datatype, shape }: EndpointPort,
 ): InferenceSession.ValueMetadata {
-  // Outputs in BF16 are read as float32; onnxruntime has no tensor to send it from.
+  // BF16 outputs are read as float32; onnxruntime has no BF16 tensor to send.
   const type = typeOfDatatype(kind === 'output' && datatype === 'BF16' ? 'FP32' : datatype);
   if (!type) {
     throw new InvalidServingError(

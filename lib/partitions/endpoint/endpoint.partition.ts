@@ -21,40 +21,39 @@ import { batchErrorOf, EndpointFailure } from './endpoint-errors.js';
 import type { RemoteModel } from './endpoint-options.js';
 import { isOwnMemory, outputsOf, parametersOf, requestHead } from './infer-messages.js';
 
-/** Milliseconds after the deadline of the callers, whose own timers cancel the call before. */
+/** Milliseconds after the callers' deadline, whose own timers cancel the call first. */
 const GRACE = 100;
 
-/** Limit of milliseconds of a pause. */
+/** Longest pause in milliseconds. */
 const LONGEST_PAUSE = 1_000;
 
 /**
- * Sends one batch at a time to an endpoint. After an answer that the server is busy it pauses, longer
- * with each such answer in a row, and goes on when the server states that the model is ready; if the
- * server does not, its connection is lost.
+ * Sends one batch at a time. After a busy answer it pauses, longer with each one in a row, and
+ * continues when the server reports ready. Otherwise the connection counts as lost.
  */
 export class EndpointPartition implements Worker {
   readonly prefetch = 0;
-  /** The reason of a pause. */
+  /** Set during a pause. */
   unavailable: Error | undefined;
   readonly ended: Promise<Error>;
   readonly loaded: Loaded;
   private readonly reply: ModelReply;
   private running: { readonly call: AbortController; readonly end: Promise<unknown> } | undefined;
   private isClosed = false;
-  /** The answers in a row that the server is busy. */
+  /** Consecutive busy answers. */
   private busy = 0;
   private timer: NodeJS.Timeout | undefined;
   private changed: (() => void) | undefined;
   private readonly closing = new AbortController();
   private readonly memory = new MessageMemory();
 
-  /** The connection is acquired for it. */
+  /** Closing releases the connection. */
   constructor(
     private readonly connection: EndpointConnection,
     readonly url: string,
     private readonly model: RemoteModel,
     private readonly signature: ModelSignature,
-    /** Limit of milliseconds of the first pause. */
+    /** Longest first pause in milliseconds. */
     private readonly pause: number,
   ) {
     this.loaded = { signature, providers: { inUse: url, missing: [] } };
@@ -73,7 +72,7 @@ export class EndpointPartition implements Worker {
     const end = this.send(batch, names, listener.terms?.() ?? NO_TERMS, call.signal);
     const running = (this.running = { call, end });
     let isOver = false;
-    // Callers also leave with their rows; an abort then would cancel nothing, and cost an error.
+    // Callers also leave with their rows; an abort would then only cost an error.
     listener.onLeft?.(() => isOver || call.abort());
     try {
       const outputs = await end;
@@ -91,7 +90,7 @@ export class EndpointPartition implements Worker {
     this.changed = listener;
   }
 
-  /** Cancels the batch. The server must state again that it is ready before it gets another. */
+  /** Also loses the connection: the server must report ready again. */
   readonly kill = (): void => {
     this.running?.call.abort();
     this.connection.lose(new PartitionLostError(`A batch of the endpoint ${this.url} was ended`));
@@ -139,7 +138,7 @@ export class EndpointPartition implements Worker {
     names: readonly string[],
     terms: BatchTerms,
     signal: AbortSignal,
-    /** Whether a step of the same batch has run. */
+    /** True if a step of the same batch has run. */
     hasRun: boolean,
   ): Promise<Record<string, Tensor>> {
     const { connection, model, signature, url } = this;
@@ -155,7 +154,7 @@ export class EndpointPartition implements Worker {
         deadline,
         signal,
       });
-      // gRPC copied the message before it was sent. A call that failed may not have come to that.
+      // gRPC copied the message before sending; a failed call may not have got that far.
       this.memory.give(request);
       return outputsOf(answer, names, signature, url);
     } catch (cause) {
@@ -202,7 +201,7 @@ export class EndpointPartition implements Worker {
   }
 }
 
-/** In place of a server that is down: it has ended already, so that its supervisor tries again. */
+/** Replaces a server that is down. It has already ended, so its supervisor retries. */
 export class AbsentWorker implements Worker {
   readonly prefetch = 0;
   readonly ended: Promise<Error>;

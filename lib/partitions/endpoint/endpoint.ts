@@ -16,25 +16,21 @@ import {
 } from './endpoint-signature.js';
 import { EndpointPartition } from './endpoint.partition.js';
 
-/** A server whose partitions share a connection. */
+/** A server. Its partitions share a connection. */
 export class Endpoint {
   private connection: EndpointConnection | undefined;
-  /** The model of the serving: a server that has another one later is not used. */
+  /** A server that later has a different model is not used. */
   private known: ModelSignature | undefined;
 
   constructor(
     private readonly loaded: GrpcService,
     private readonly options: ResolvedEndpoint,
     private readonly model: RemoteModel,
-    /** Limit of milliseconds of the first pause of a partition whose server is busy. */
+    /** Longest first pause, in milliseconds, while the server is busy. */
     private readonly pause: number,
   ) {}
 
-  /**
-   * Opens a partition once the server states that the model is ready.
-   *
-   * @throws ServingLoadError with the address and the reason
-   */
+  /** @throws ServingLoadError when the server does not report that the model is ready */
   async open(end: AbortSignal): Promise<EndpointPartition> {
     const { options, model } = this;
     const connection = this.connect();
@@ -55,7 +51,7 @@ export class Endpoint {
     }
   }
 
-  /** From now on, a server with another model than this one is not used. */
+  /** From now on, a server with a different model is not used. */
   expect(signature: ModelSignature): void {
     this.known = signature;
   }
@@ -78,7 +74,7 @@ export class Endpoint {
   }
 }
 
-/** Whether the models take and give the same tensors. */
+/** True if the signatures are equal. */
 export function isSameModel(one: ModelSignature, other: ModelSignature): boolean {
   return JSON.stringify(one) === JSON.stringify(other);
 }
@@ -97,7 +93,7 @@ async function describe(
   return signatureOfEndpoint(metadata, await configOf(ask), model);
 }
 
-/** Only servers with the extension of Triton have a configuration. */
+/** Only servers with Triton's extension have one. */
 async function configOf(ask: <Reply>(method: string) => Promise<Reply>): Promise<BatchConfig> {
   try {
     const { config } = await ask<{ readonly config?: BatchConfig | null }>('ModelConfig');

@@ -13,13 +13,13 @@ import type { BatchTerms } from '../batch-function.js';
 import type { ModelPort, ModelSignature } from '../onnx/model-signature.js';
 import type { RemoteModel } from './endpoint-options.js';
 
-/** The level of the protocol, where 1 is the highest, for calls of priority 0. */
+/** The level for priority 0; level 1 is the highest. */
 const MIDDLE_LEVEL = 3;
 
-/** The answer is in memory already; a tensor has at most as many axes as a batch may have. */
+/** The answer is already in memory; a tensor has at most as many axes as a batch may have. */
 const LIMITS = { bytes: Infinity, tensors: 1024, rank: 32, depth: Infinity, nodes: Infinity };
 
-/** The request for a run of these tensors, in the order of the inputs, without their elements. */
+/** A request without elements, for tensors in the order of the inputs. */
 export function requestHead(
   { name, version }: RemoteModel,
   inputs: readonly ModelPort[],
@@ -40,10 +40,7 @@ export function requestHead(
   };
 }
 
-/**
- * The terms of a batch as parameters: what is left of its time in microseconds, and the level of
- * its priority. Defaults are omitted; the server applies its own.
- */
+/** Time in microseconds, and priority. Defaults are omitted; the server applies its own. */
 export function parametersOf({ deadline, priority }: BatchTerms): GrpcParameters {
   const left = Math.max(1, Math.ceil((deadline - performance.now()) * 1000));
   return {
@@ -54,11 +51,7 @@ export function parametersOf({ deadline, priority }: BatchTerms): GrpcParameters
   };
 }
 
-/**
- * The outputs of an answer by name.
- *
- * @throws InvalidOutputError naming the endpoint, the output and what is wrong with it
- */
+/** @throws InvalidOutputError naming the endpoint, the output and what is wrong with it */
 export function outputsOf(
   { outputs, raw_output_contents: raw }: GrpcInferResponse,
   names: readonly string[],
@@ -93,17 +86,14 @@ export function outputsOf(
   }
 }
 
-/**
- * True if the tensor has the stated sizes, or none were stated. The number of rows is checked with the
- * batch.
- */
+/** Leaves the number of rows to the batch's check. */
 function isOfShape({ dims }: Tensor, { shape, batchAxis }: ModelPort): boolean {
   const isOfSize = (size: number | string, axis: number): boolean =>
     axis === batchAxis || typeof size !== 'number' || dims[axis] === size;
   return shape.length === 0 || (dims.length === shape.length && shape.every(isOfSize));
 }
 
-/** Whether nothing else refers to the memory of the tensors: they were copied out of the answer. */
+/** True if no tensor shares the answer's memory. */
 export function isOwnMemory(tensors: readonly Tensor[]): boolean {
   return tensors.every(
     ({ data }) => Array.isArray(data) || data.byteLength === data.buffer.byteLength,

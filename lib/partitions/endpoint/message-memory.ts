@@ -1,23 +1,19 @@
 import { TooLargeToSendError } from '../partition.js';
 
-/** Most bytes of a gRPC message: 4 bytes state its length. */
+/** Largest gRPC message in bytes: its length has 4 bytes. */
 const LARGEST = 2 ** 32 - 1;
 
-/** Largest message, in bytes, whose memory is kept. */
+/** Largest message in bytes whose memory is kept. */
 const LARGEST_KEPT = 16 * 2 ** 20;
 
 /**
- * Memory that serves one message after the other. New memory for each of them costs more than the
- * copy into it: Node collects its whole heap for about every 30 MB of buffers.
+ * Reuses messages' memory. Allocating costs more than the copy into it: Node collects its whole
+ * heap for about every 30 MB of buffers.
  */
 export class MessageMemory {
   private spare: Buffer | undefined;
 
-  /**
-   * Memory for a message of that length.
-   *
-   * @throws TooLargeToSendError
-   */
+  /** @throws TooLargeToSendError */
   take(length: number): Buffer {
     if (length > LARGEST) {
       throw new TooLargeToSendError(
@@ -32,7 +28,7 @@ export class MessageMemory {
       : Buffer.allocUnsafeSlow(length);
   }
 
-  /** Takes back the memory of a message that nothing reads any more. */
+  /** Call this when nothing reads the message any more. */
   give(message: Buffer): void {
     if (message.buffer.byteLength <= LARGEST_KEPT) {
       this.spare = Buffer.from(message.buffer);

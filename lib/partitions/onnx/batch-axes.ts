@@ -1,26 +1,19 @@
-/**
- * The shape of an input or output in the file: a number is fixed, a string names a dynamic axis and
- * may be empty.
- */
+/** A number is a fixed size; a string names a dynamic axis, and may be empty. */
 export type FileShape = readonly (number | string)[];
 
-/** The axis that counts rows, `null` if there is none, `open` if the file does not decide it. */
+/** The axis that counts rows; `null`: there is none, `open`: the file leaves it undecided. */
 export type FoundAxis = number | null | 'open';
 
-/** The marks of rows in the inputs of a model. */
+/** What a model's inputs show about rows. */
 export interface RowMarks {
-  /** The names of the dynamic axes that count rows; several if the inputs disagree. */
+  /** Names of the dynamic axes that count rows; several if the inputs disagree. */
   readonly names: ReadonlySet<string>;
-  /** True when the first axis of an input is dynamic. */
+  /** True if an axis that counts rows is dynamic. */
   readonly isLed: boolean;
   readonly isDynamic: boolean;
 }
 
-/**
- * The marks in these inputs. The declared axis of an input counts its rows, by default the first.
- *
- * @param declared the declared axis of each input, undefined without a declaration
- */
+/** @param declared each input's declared axis, which counts its rows; by default the first */
 export function rowMarksOf(
   shapes: readonly FileShape[],
   declared: readonly (number | null | undefined)[],
@@ -37,9 +30,8 @@ export function rowMarksOf(
 }
 
 /**
- * The batch axis of an input. A scalar has none, and neither has a fixed shape in a model with
- * dynamic axes elsewhere. A first axis of length 1 counts one row: such a call runs alone, whatever
- * the axis means.
+ * The batch axis of an input. Scalars have none, nor do fixed shapes in a model with dynamic axes
+ * elsewhere. A first axis of length 1 counts one row: such a call runs alone, whatever it means.
  */
 export function axisOfInput(shape: FileShape, { names, isLed, isDynamic }: RowMarks): FoundAxis {
   if (shape.length === 0) {
@@ -59,10 +51,10 @@ export function axisOfInput(shape: FileShape, { names, isLed, isDynamic }: RowMa
 }
 
 /**
- * The batch axis of an output; each run checks its length. A scalar has none.
+ * The batch axis of an output; each run checks its length. Scalars have none.
  *
- * @param isDynamic whether an output of the model has a dynamic axis; without one, the file may
- * state one row for any number
+ * @param isDynamic true if any output has a dynamic axis; otherwise the file may state one row for
+ * any number
  */
 export function axisOfOutput(shape: FileShape, { names }: RowMarks, isDynamic: boolean): FoundAxis {
   if (shape.length === 0) {

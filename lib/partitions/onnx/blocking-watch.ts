@@ -1,7 +1,7 @@
-/** The slow runs in a row after which it warns: a single one may be a pause of the machine. */
+/** Consecutive slow runs before the warning. A single one may be a pause of the machine. */
 const SLOW_RUNS = 3;
 
-/** Warns once when runs in the application's own thread hold its event loop for too long. */
+/** Warns once if runs in the application's own thread block its event loop for too long. */
 export class BlockingWatch {
   private slowRuns = 0;
   private hasWarned = false;

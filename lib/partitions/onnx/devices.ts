@@ -4,7 +4,7 @@ import type { PartitionOptions } from '../batch-function.js';
 
 type Provider = string | { readonly name: string };
 
-/** The partitions of `partitions: true`: one per device of the first execution provider. */
+/** For `partitions: true`: one partition per device of the first execution provider. */
 export function partitionPerDevice(session: PartitionOptions): PartitionOptions[] {
   const [first = 'cpu', ...fallbacks] = (session['executionProviders'] ??
     []) as readonly Provider[];
@@ -18,12 +18,12 @@ export function partitionPerDevice(session: PartitionOptions): PartitionOptions[
         executionProviders: [{ ...provider, deviceId }, ...fallbacks],
       }));
     default:
-      // The other providers offer one device, the default of the system.
+      // Other providers offer one device, the system's default.
       return [{}];
   }
 }
 
-/** The devices of CUDA; none without a driver, which the session then reports when it opens. */
+/** 0 without a driver, which the session reports when it opens. */
 function countNvidiaDevices(): number {
   const visible = process.env['CUDA_VISIBLE_DEVICES'];
   if (visible !== undefined) {

@@ -1,35 +1,33 @@
 import { PIECE, piecesOf } from './file-pieces.js';
 
-/** In the protobuf of a tensor with external data: the key "location" before the file name. */
+/** In protobuf, the file name of a tensor's external data follows these bytes. */
 const LOCATION = Buffer.from('\x0a\x08location\x12');
 
-/** The operation of a model compiled for a device; the compiled code may be in another file. */
+/** A model compiled for a device; the compiled code may be in another file. */
 const COMPILED = 'EPContext';
 
 const QUANTISES = 'DynamicQuantizeLinear';
 
-/** Bytes in which a location ends, with a path of the longest length. */
+/** Overlap of pieces in bytes, for a location with the longest possible path. */
 const LONGEST = 8192;
 
-/** Searches the file of a model for names and operations, piece by piece. */
+/** Searches a model file for external files and operators, piece by piece. */
 export class ModelScan {
-  /** The files that the model refers to. */
   readonly externalFiles = new Set<string>();
   isCompiled = false;
-  /** It quantises at run time over the whole batch. */
+  /** True if it quantises at run time over the whole batch. */
   isDynamicallyQuantised = false;
-  /** The end of the last piece, for what lies across two, and the new piece. */
+  /** The last piece's end, in case a match spans two, and the new piece. */
   private readonly window = Buffer.allocUnsafe(LONGEST + PIECE);
   private length = 0;
 
-  /** Searches a piece of at most {@link PIECE} bytes. */
+  /** @param piece at most {@link PIECE} bytes */
   add(piece: Uint8Array): void {
     this.window.set(piece, this.length);
     this.length += piece.length;
     this.search(Math.max(0, this.length - LONGEST));
   }
 
-  /** Searches the end of the last piece. */
   end(): this {
     this.search(this.length);
     return this;
@@ -53,7 +51,7 @@ export function scanOf(bytes: Uint8Array): ModelScan {
   return scan.end();
 }
 
-/** The files that the model at this path refers to. */
+/** The files that the model refers to. */
 export async function externalFilesIn(path: string): Promise<ReadonlySet<string>> {
   const scan = new ModelScan();
   for await (const [piece] of piecesOf(path)) {
@@ -62,7 +60,6 @@ export async function externalFilesIn(path: string): Promise<ReadonlySet<string>
   return scan.end().externalFiles;
 }
 
-/** The locations that begin before `end`. */
 function locationsIn(model: Buffer, end: number): string[] {
   const files: string[] = [];
   for (
@@ -75,7 +72,7 @@ function locationsIn(model: Buffer, end: number): string[] {
   return files;
 }
 
-/** The text of a protobuf field: its length as a varint, then its characters. */
+/** A protobuf string: its length as a varint, then its characters. */
 function textAt(message: Buffer, start: number): string {
   let length = 0;
   let at = start;

@@ -1,10 +1,10 @@
 import { createHash } from 'node:crypto';
 import { open } from 'node:fs/promises';
 
-/** The largest piece of a file that is read at once. */
+/** Bytes per read. */
 export const PIECE = 1 << 20;
 
-/** The digest of a file, whose pieces go to the visitor. */
+/** The file's SHA-256 in base64. */
 export async function digestOf(
   path: string,
   visit?: (piece: Uint8Array, at: number) => void,
@@ -17,7 +17,7 @@ export async function digestOf(
   return hash.digest('base64');
 }
 
-/** Whether a file has exactly these bytes. */
+/** True if the file has exactly these bytes. */
 export async function holds(path: string, bytes: Uint8Array): Promise<boolean> {
   let length = 0;
   for await (const [piece, at] of piecesOf(path)) {
@@ -29,7 +29,7 @@ export async function holds(path: string, bytes: Uint8Array): Promise<boolean> {
   return length === bytes.length;
 }
 
-/** The pieces of a file; each one overwrites the one before it. */
+/** Each piece overwrites the previous one. */
 export async function* piecesOf(path: string): AsyncGenerator<[piece: Buffer, at: number], void> {
   const file = await open(path);
   try {

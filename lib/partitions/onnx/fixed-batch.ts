@@ -6,16 +6,16 @@ import { axesOf, type ModelSignature } from './model-signature.js';
 
 type Named<T> = Record<string, T>;
 
-/** Runs tensors, in the order of the inputs and then of the states, for these outputs by name. */
+/** Runs tensors (inputs first, then states) and returns the named outputs. */
 export type RunSession = (
   feeds: readonly Tensor[],
   names: readonly string[],
 ) => Promise<Named<Tensor>>;
 
-/** Runs a batch of `size` rows for these outputs by name. */
+/** Runs `size` rows and returns the named outputs. */
 export type RunStep = (rows: Batch, names: readonly string[]) => Promise<Named<Tensor>>;
 
-/** For a model whose file fixes the batch: that many rows at a time, the last step padded. */
+/** For a file with a fixed batch size: runs `size` rows at a time and pads the last step. */
 export function inSteps(
   run: RunStep,
   { inputs, outputs }: Pick<ModelSignature, 'inputs' | 'outputs'>,

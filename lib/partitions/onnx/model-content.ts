@@ -5,25 +5,24 @@ import type { InferenceSession } from 'onnxruntime-common';
 import { ServingLoadError } from '../../errors.js';
 import { digestOf, holds, PIECE } from './file-pieces.js';
 
-/** The model of all sessions of a serving, even if its file changes meanwhile. */
+/** The model that all sessions of a serving run, even if its file changes meanwhile. */
 export interface ModelContent {
-  /** The name of the model in messages. */
   readonly name: string;
-  /** The SHA-256 of each file by path, the model itself first; empty for a model of bytes. */
+  /** SHA-256 by file path, the model first; empty for a model given as bytes. */
   readonly files: ReadonlyMap<string, string>;
-  /** It quantises at run time over the whole batch. */
+  /** True if it quantises at run time over the whole batch. */
   readonly isDynamicallyQuantised: boolean;
-  /** The path of a copy that cannot change, which this process alone can open. */
+  /** Path of a copy that cannot change. Only this process can open it. */
   readonly copy?: string;
-  /** In shared memory, where there is no copy. */
+  /** In shared memory, if there is no copy. */
   readonly bytes?: Uint8Array;
 }
 
 /**
- * Creates a session from the files of the content if they have not changed, else from what was kept
- * of it. The files come first, since providers keep compiled models by the path of the file.
+ * Opens the files if they have not changed, otherwise the copy or the bytes. Files come first
+ * because providers cache compiled models by file path.
  *
- * @throws ServingLoadError when the files have changed and nothing was kept
+ * @throws ServingLoadError when the files have changed and there is neither copy nor bytes
  */
 export async function sessionOf<
   Opened extends { readonly session: Pick<InferenceSession, 'release'> },
@@ -52,7 +51,7 @@ export async function sessionOf<
   );
 }
 
-/** The content for a process: without the bytes if the process can read the same from the file. */
+/** Leaves out the bytes if the process can read them from the file. */
 export async function contentForProcess(content: ModelContent): Promise<ModelContent> {
   const { name, files, isDynamicallyQuantised, copy } = content;
   if (files.size > 0 && (await changedFile(content)) === undefined) {
@@ -73,7 +72,7 @@ async function changedFile({ files, bytes }: ModelContent): Promise<string | und
   return undefined;
 }
 
-/** The hash of the content, the same on all machines. */
+/** The same on all machines. */
 export async function hashOf({ files, bytes = new Uint8Array() }: ModelContent): Promise<string> {
   if (files.size > 0) {
     return [...files.values()].join();
@@ -81,13 +80,13 @@ export async function hashOf({ files, bytes = new Uint8Array() }: ModelContent):
   const hash = createHash('sha256');
   for (let at = 0; at < bytes.length; at += PIECE) {
     hash.update(bytes.subarray(at, at + PIECE));
-    // A large model does not hold up the event loop.
+    // Keeps the event loop free during a large model.
     await setImmediate();
   }
   return hash.digest('base64');
 }
 
-/** Identifies the version of the files, to detect writes while they are read. */
+/** Detects writes during a read. */
 async function stampOf(files: ModelContent['files']): Promise<string> {
   const stats = await Promise.allSettled([...files.keys()].map((path) => stat(path)));
   return stats

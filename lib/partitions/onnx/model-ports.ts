@@ -9,13 +9,13 @@ import { Tensor, zerosOf } from '../../batch/tensor.js';
 import { InvalidInputError } from '../../errors.js';
 import type { ModelPort, ModelSignature } from './model-signature.js';
 
-/** The tensors of rows in the order of the inputs. */
+/** The rows' tensors in the order of the inputs. */
 export function feedsOf(rows: FlatRows, inputs: readonly ModelPort[]): Tensor[] {
   const leaves = rows instanceof FlatContainer ? rows.leaves : undefined;
   return inputsAmong(leaves, inputs).map(({ tensor }) => tensor);
 }
 
-/** The leaves in the order of the inputs. A bare tensor is the one input of a model. */
+/** The leaves in the order of the inputs. A single leaf is the only input, by any name. */
 export function inputsAmong<T extends Pick<Leaf, 'path'>>(
   leaves: readonly T[] | undefined,
   inputs: readonly ModelPort[],
@@ -36,9 +36,9 @@ function leafNamed<T extends Pick<Leaf, 'path'>>(name: string, leaves: readonly 
   return leaf;
 }
 
-/** The reply of a model: its structure is always the same, so it is made once. */
+/** Builds replies. Their structure never changes, so it is made once. */
 export class ModelReply {
-  /** The outputs of the reply, in the order of its tensors. */
+  /** In the order of the reply's tensors. */
   readonly ports: readonly ModelPort[];
   readonly names: readonly string[];
   private readonly example: FlatContainer;
@@ -54,7 +54,6 @@ export class ModelReply {
     this.ports = this.names.map((name) => fetched.find((port) => port.name === name)!);
   }
 
-  /** The reply with these tensors. */
   of(tensors: readonly Tensor[]): FlatContainer {
     return this.example.with(tensors);
   }

@@ -13,85 +13,83 @@ import {
   rowMarksOf,
 } from './batch-axes.js';
 
-/** The axes of an output of a model. */
+/** The axes of a model output. */
 export interface DeclaredOutput {
   /**
-   * The axis that counts rows; `null` for none.
+   * The axis that counts rows; `null` if there is none.
    *
    * @default read from the model
    */
   readonly batchAxis?: number | null;
   /**
-   * The axis on which rows may differ in length, and share a batch all the same: shorter rows of an
-   * input are padded when the batch runs, and each row of an output is cut back to the length of its
-   * own input. All inputs with such an axis have the same length in a call.
+   * The axis on which rows of one batch may differ in length. Shorter input rows are padded when
+   * the batch runs, and each output row is cut back to its own input's length. A call's inputs with
+   * such an axis all have the same length.
    *
    * @default rows of different lengths share no batch
    */
   readonly variableAxis?: number;
 }
 
-/** The axes of an input of a model. */
+/** The axes of a model input. */
 export interface DeclaredInput extends DeclaredOutput {
   /**
-   * The element that shorter rows are padded with, as the data of the tensor stores it.
+   * The element that pads shorter rows, as the tensor's data stores it.
    *
    * @default 0, or the empty string
    */
   readonly padWith?: Fill;
 }
 
-/** The axes of a model's inputs or outputs by name, instead of those in its file. */
+/** Axes by input or output name, instead of those in the file. */
 export type DeclaredAxes = Readonly<Record<string, DeclaredInput>>;
 
-/** The options of a definition for the inputs and outputs of its model. */
+/** A definition's options for its model's inputs and outputs. */
 export interface DeclaredPorts {
   readonly inputs: DeclaredAxes;
   readonly outputs: DeclaredAxes;
-  /** The outputs of the reply; all by default, without states. */
+  /** The outputs in the reply; by default all except states. */
   readonly fetches?: readonly string[] | undefined;
-  /** The states of sessions: for each input, the output that it gets from the run before. */
+  /** Session states: for each input, the output of the previous run. */
   readonly state?: Readonly<Record<string, string>> | undefined;
 }
 
-/** One input or output of a model. */
+/** An input or output of a model. */
 export interface ModelPort {
   readonly name: string;
   readonly type: Tensor.Type;
-  /** A number is fixed; a string is the name of a dynamic axis, possibly empty. */
+  /** A number is fixed; a string is a dynamic axis's name, possibly empty. */
   readonly shape: readonly (number | string)[];
   /**
-   * The axis of the rows. `null`: it has none, and is shared by the batch; in a model without any
-   * batch axis it belongs to one call.
+   * The axis that counts rows. `null`: the batch shares the value; in a model without any batch
+   * axis the value belongs to one call.
    */
   readonly batchAxis: number | null;
-  /** The axis on which rows that share a batch may differ in length. */
   readonly variable?: VariableAxis | undefined;
 }
 
-/** The signature of the file: states are still among its inputs. */
+/** Here, states are still among the inputs. */
 export type FileSignature = Omit<ModelSignature, 'dynamicallyQuantised' | 'states' | 'mostRows'>;
 
-/** A state of sessions: an input that gets an output of the run before. */
+/** A session state: an input that receives an output of the previous run. */
 export interface StatePort {
   readonly input: ModelPort;
   readonly output: string;
 }
 
-/** The inputs and outputs of an ONNX file, and its properties that concern batches. */
+/** A model's inputs and outputs, and its properties that concern batches. */
 export interface ModelSignature {
-  /** Those that callers give: all but states. */
+  /** Without states. */
   readonly inputs: readonly ModelPort[];
   readonly outputs: readonly ModelPort[];
-  /** The names of the outputs of the reply. */
+  /** The outputs in the reply. */
   readonly fetches: readonly string[];
-  /** The states of sessions; none for most models. */
   readonly states: readonly StatePort[];
-  /** The number of rows of each run, if the file fixes it. */
+  /** Rows per run, if the file fixes them. */
   readonly fixedBatch?: number;
-  /** The largest number of rows of a run, if the server of the model limits it. */
+  /** Most rows per run, if the model's server limits them. */
   readonly mostRows?: number;
-  /** It quantises at run time over the whole batch: results depend on the other rows. */
+  /** True if it quantises at run time over the whole batch: results depend on the other rows. */
   readonly dynamicallyQuantised: boolean;
 }
 
@@ -99,9 +97,9 @@ type Metadata = readonly InferenceSession.ValueMetadata[];
 type TensorMetadata = Pick<ModelPort, 'name' | 'type' | 'shape'>;
 
 /**
- * The signature with the batch axes of the shapes in the file; declared axes take precedence.
+ * Reads the batch axes from the file's shapes; declared axes take precedence.
  *
- * @throws InvalidServingError when the file leaves an axis open and none is declared
+ * @throws InvalidServingError when the file leaves an axis open and it is not declared
  */
 export function signatureOf(
   session: Pick<InferenceSession, 'inputMetadata' | 'outputMetadata'>,
@@ -139,7 +137,7 @@ export function signatureOf(
   return { inputs, outputs, fetches };
 }
 
-/** The outputs of several steps are joined, so each needs a known batch axis. */
+/** The outputs of several steps are joined, so each fetched one needs a known batch axis. */
 function fixedSignature(
   inputs: readonly ModelPort[],
   files: readonly TensorMetadata[],
@@ -156,7 +154,7 @@ function fixedSignature(
     return { inputs, outputs, fetches, fixedBatch };
   }
   if (fixedBatch === 1) {
-    // Each call is a run of its own, since an output has no axis to tell the rows of calls apart.
+    // Each call runs alone, because an output has no axis to tell the calls' rows apart.
     return { inputs: inputs.map(withoutRows), outputs: outputs.map(withoutRows), fetches };
   }
   const name = propertyOf(uncut.name);
@@ -168,7 +166,7 @@ function fixedSignature(
   );
 }
 
-/** False for a model without a batch axis in its inputs: each call is a run of its own. */
+/** False if no input has a batch axis: each call runs alone. */
 export function hasRows(inputs: readonly ModelPort[]): boolean {
   return inputs.some(({ batchAxis }) => batchAxis !== null);
 }
@@ -177,7 +175,7 @@ function withoutRows({ name, type, shape }: TensorMetadata): ModelPort {
   return { name, type, shape, batchAxis: null };
 }
 
-/** Without a batch axis in an input, no output can have one. */
+/** If no input has a batch axis, no output can have one. */
 function checkContradiction(outputs: readonly TensorMetadata[], declared: DeclaredAxes): void {
   const port = outputs.find(({ name }) => typeof declaredAxis(declared, name) === 'number');
   if (port) {
@@ -189,7 +187,6 @@ function checkContradiction(outputs: readonly TensorMetadata[], declared: Declar
   }
 }
 
-/** The number of rows of each run, if the file fixes it. */
 function fixedBatchOf(inputs: readonly ModelPort[]): number | undefined {
   const sizes = new Set(
     inputs.flatMap(({ shape, batchAxis }) => (batchAxis === null ? [] : [shape[batchAxis]!])),
@@ -206,8 +203,8 @@ function fixedBatchOf(inputs: readonly ModelPort[]): number | undefined {
 }
 
 /**
- * Refuses an output with several unnamed axes if the rows of an input are not on axis 0: a wrong
- * guess would mix rows up.
+ * Refuses an output with several unnamed axes if an input's rows are not on axis 0: a wrong guess
+ * would mix rows up.
  */
 function checkOutputs(
   inputs: readonly ModelPort[],
@@ -244,7 +241,7 @@ function fetchesOf(
   return declared ?? names.filter((name) => !Object.values(state).includes(name));
 }
 
-/** The batch axes of outputs that are states: those of their inputs. */
+/** Outputs that are states have their inputs' batch axes. */
 function axesOfStates(inputs: readonly ModelPort[], { state = {} }: DeclaredPorts): DeclaredAxes {
   const axes = inputs.map(({ name, batchAxis }) => [state[name] ?? '', { batchAxis }] as const);
   return Object.fromEntries(axes.filter(([output]) => output !== ''));
@@ -260,13 +257,12 @@ export function describePort({
   return `${label}${type}[${shape.map((dim) => (dim === '' ? '?' : dim)).join(', ')}]`;
 }
 
-/** The batch axes by name; a single one also without a name, for a bare tensor. */
+/** Batch axes by name. A single port's axis is also under '', for a bare tensor. */
 export function axesOf(ports: readonly ModelPort[]): Record<string, number | null> {
   const axes = Object.fromEntries(ports.map(({ name, batchAxis }) => [name, batchAxis]));
   return ports.length === 1 ? { ...axes, '': ports[0]!.batchAxis } : axes;
 }
 
-/** The inputs or outputs of the file. */
 function tensorsOf(kind: string, metadata: Metadata, declared: DeclaredAxes): TensorMetadata[] {
   const names = metadata.map(({ name }) => name);
   const unknown = Object.keys(declared).find((name) => !names.includes(name));
@@ -326,7 +322,7 @@ function declaredAxis(declared: DeclaredAxes, name: string): number | null | und
   return Object.hasOwn(declared, name) ? declared[name]!.batchAxis : undefined;
 }
 
-/** Warnings for the user of a model; each continues "The model ...". */
+/** Warnings about a model; each continues "The model ...". */
 export function warningsOf({
   inputs = [],
   fixedBatch,

@@ -10,21 +10,21 @@ import type { ModelContent } from './model-content.js';
 import { type UnnamedCopy, unnamedCopy } from './unnamed-copy.js';
 import type { OnnxModel } from './onnx-model.js';
 
-/** The bytes of a model that is kept in memory, and not as a copy on disk. */
+/** Bytes up to which a model is kept in memory, not on disk. */
 const SMALL = 1 << 20;
 
-/** A model: the path of its file, with the SHA-256 that it must have; its bytes; or its address. */
+/** A file's path with the SHA-256 that it must have, a model's bytes, or its address. */
 export type ModelPlace =
   { readonly file: string; readonly sha256?: string | undefined } | Uint8Array | RemoteModel;
 
-/** Reads a model once, for all sessions of a serving. */
+/** Reads a model once for all sessions of a serving. */
 export class ModelSource {
   private content: Promise<ModelContent> | undefined;
   private kept = new AbortController();
 
   constructor(private readonly model: ModelPlace) {}
 
-  /** Always the content of the first reading, until the serving closes. */
+  /** Always the first read's content, until the serving closes. */
   read(fetching: Fetching): Promise<ModelContent> {
     if (!this.content) {
       fetching.signal.addEventListener('abort', () => this.forget(), { once: true });
@@ -33,7 +33,6 @@ export class ModelSource {
     return this.content;
   }
 
-  /** The next reading starts anew. */
   forget(): void {
     this.content = undefined;
     this.kept.abort();
@@ -117,7 +116,7 @@ function isLargeFilePointer(piece: Uint8Array): boolean {
   return Buffer.from(piece.subarray(0, beginning.length)).toString('latin1') === beginning;
 }
 
-/** The path of the copy, which closes with the signal. */
+/** Closes the copy when the signal aborts. */
 function until(end: AbortSignal, copy: UnnamedCopy): string {
   const close = (): void => void copy.close();
   if (end.aborted) {
@@ -136,12 +135,11 @@ async function digestsOf(paths: readonly string[]): Promise<Map<string, string>>
   return digests;
 }
 
-/** One loaded model for several users: opens for the first of them, and closes after the last. */
+/** A model that several users share: the first one opens it, the last one closes it. */
 export class SharedModel {
   private opened: Promise<OnnxModel> | undefined;
   private users = 0;
 
-  /** `open` is only called when the model is not open. */
   async acquire(open: () => Promise<OnnxModel>): Promise<OnnxModel> {
     this.users++;
     const opened = (this.opened ??= open());
@@ -149,7 +147,6 @@ export class SharedModel {
       return await opened;
     } catch (error) {
       this.users--;
-      // The next user opens it again.
       this.opened = this.opened === opened ? undefined : this.opened;
       throw error;
     }

@@ -8,17 +8,16 @@ import type { ModelPort, ModelSignature } from './model-signature.js';
 
 type Named<T> = Readonly<Record<string, T>>;
 
-/** The states of sessions with a model: some outputs of a run are inputs of the next. */
+/** Session states of a model: some outputs of a run are inputs of the next. */
 export class ModelStates {
-  /** The inputs that take the states. */
   readonly inputs: readonly ModelPort[];
-  /** The outputs that give them. */
+  /** In the order of `inputs`. */
   readonly outputs: readonly string[];
   private readonly sessions = new SessionStates<Batch>();
   private readonly axes: BatchAxes;
-  /** The state before the first step of a session: zeros. */
+  /** The state before a session's first step: zeros. */
   private readonly first: Batch;
-  /** An input with rows, and their axis: its length is the number of rows of a run. */
+  /** An input with rows, and their axis, to read a run's row count from. */
   private readonly counted: { readonly index: number; readonly axis: number };
 
   constructor({ inputs, states }: Pick<ModelSignature, 'inputs' | 'states'>) {
@@ -38,7 +37,7 @@ export class ModelStates {
     this.counted = { index, axis: inputs[index]?.batchAxis ?? 0 };
   }
 
-  /** Begins a step of these sessions with the other inputs; rows without a session get zeros. */
+  /** Rows without a session get zeros. */
   begin(sessions: SessionRows | undefined, feeds: readonly Tensor[]): ModelStep {
     const { first, inputs, counted } = this;
     const rows = feeds[counted.index]?.dims[counted.axis] ?? 1;
@@ -67,16 +66,14 @@ export class ModelStates {
           `[${rows.signature}]; the model takes rows of [${first.signature}]`,
       );
     }
-    // A copy, since a view would keep the states of the whole batch in memory.
+    // Copied, because a view would keep the whole batch's states in memory.
     const own = step.states.map((_, row) => rows.slice(row, row + 1).copy());
     step.keep(own, () => true);
   }
 }
 
-/** The states of one run. */
 interface ModelStep {
-  /** In the order of the inputs. */
+  /** In the order of `inputs`. */
   readonly feeds: readonly Tensor[];
-  /** Keeps the states that the run gave. */
   keep(outputs: Named<Tensor>): void;
 }

@@ -21,7 +21,6 @@ export class OnnxModel {
   constructor(
     private readonly session: RunSession,
     readonly loaded: Required<Loaded>,
-    /** Frees the memory of the session. */
     readonly close: () => Promise<void>,
   ) {
     this.reply = new ModelReply(loaded.signature);
@@ -30,8 +29,8 @@ export class OnnxModel {
   }
 
   /**
-   * Runs tensors, in the order of the inputs, and returns those of the reply. Outputs for hooks go to
-   * `onHook`. Each row is a step of its session, if there are sessions.
+   * Takes tensors in the order of the inputs and returns the reply's. Outputs for hooks go to
+   * `onHook`. With sessions, each row is a step of its session.
    */
   async run(
     feeds: readonly Tensor[],
@@ -50,13 +49,12 @@ export class OnnxModel {
     return names.map((name) => outputs[name]!);
   }
 
-  /** Drops the states of sessions that have ended. */
   endSessions(ids: readonly number[]): void {
     this.states?.end(ids);
   }
 }
 
-/** Receives the rows of each run, and the milliseconds for which it held the thread. */
+/** Receives a run's row count, and for how many milliseconds it blocked the thread. */
 export type OnRun = (rows: number, milliseconds: number) => void;
 
 /** Loads an ONNX model. */
@@ -102,7 +100,7 @@ function modelOf(
 
 type Exclusively = <T>(work: () => Promise<T>) => Promise<T>;
 
-/** Sessions on WebGPU in one process take turns until their threads end; others run in parallel. */
+/** WebGPU sessions take turns until their threads end; others run in parallel. */
 function exclusivelyFor({ options, webgpuTurn }: ModelTask): Exclusively {
   if (!webgpuTurn || providersOf(options).every(({ name }) => name !== 'webgpu')) {
     return (work) => work();
@@ -114,7 +112,7 @@ function exclusivelyFor({ options, webgpuTurn }: ModelTask): Exclusively {
 
 async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
   try {
-    // A bundle of the application need not contain it.
+    // Not part of an application's bundle.
     return await import(/* webpackIgnore: true */ 'onnxruntime-node');
   } catch (cause) {
     throw new ServingLoadError(
@@ -130,7 +128,7 @@ function measured(run: RunSession, { inputs }: ModelSignature, onRun: OnRun): Ru
   const axis = inputs[counted]?.batchAxis ?? 0;
   return async (feeds, names) => {
     let begin: number | undefined;
-    // onnxruntime-node runs in the immediate after this one, as a whole.
+    // onnxruntime-node does the whole run in the immediate after this one.
     setImmediate(() => (begin = performance.now()));
     const outputs = await run(feeds, names);
     if (begin !== undefined) {
@@ -141,8 +139,8 @@ function measured(run: RunSession, { inputs }: ModelSignature, onRun: OnRun): Ru
 }
 
 /**
- * The tensor as onnxruntime-node reads it: half floats as their bits. It cannot read a
- * Float16Array, which holds them from Node 24 on.
+ * Half floats as their bits: onnxruntime-node can't read a Float16Array, which holds them from
+ * Node 24 on.
  */
 export function feedOf(tensor: Tensor): Tensor {
   if (tensor.type !== 'float16') {

@@ -5,10 +5,9 @@ import type { PartitionOptions } from '../batch-function.js';
 
 type Runtime = typeof import('onnxruntime-node');
 
-/** An execution provider with its options. */
 type Provider = { readonly name: string };
 
-/** The execution providers in the options, in their order. */
+/** The CPU by default. */
 export function providersOf(options: PartitionOptions): readonly Provider[] {
   const providers = (options['executionProviders'] ?? []) as readonly (string | Provider)[];
   return providers.length === 0
@@ -16,17 +15,17 @@ export function providersOf(options: PartitionOptions): readonly Provider[] {
     : providers.map((provider) => (typeof provider === 'string' ? { name: provider } : provider));
 }
 
-/** A session and its providers. */
+/** A session with its providers. */
 export interface OpenedSession {
   readonly session: InferenceSession;
   readonly providers: SessionProviders;
 }
 
 /**
- * A session on all given providers, or else on those of them that work on this machine.
+ * Opens a session on all given providers, or on those that work on this machine.
  *
- * @throws ProviderUnavailableError when none works
- * @throws ServingLoadError when the model is at fault
+ * @throws ProviderUnavailableError when no provider works
+ * @throws ServingLoadError when the model or an option is at fault
  */
 export async function createSession(
   { InferenceSession, listSupportedBackends }: Runtime,
@@ -49,7 +48,7 @@ export async function createSession(
     return { session: await create(usable), providers: { inUse: usable[0]!.name, missing } };
   };
   const providers = providersOf(options);
-  // The runtime ignores unknown providers without an error.
+  // The runtime silently ignores unknown providers.
   const offered = new Set(listSupportedBackends().map((backend) => backend.name));
   const known = providers.filter((provider) => offered.has(provider.name));
   const reasons = new Map(
@@ -74,7 +73,7 @@ export async function createSession(
     return createOn(usable, reasons);
   }
   const cpu = known.find((provider) => provider.name === 'cpu');
-  // A failure on the CPU too is the fault of the model, or of an option.
+  // If the CPU fails too, the model or an option is at fault.
   const fault =
     usable.length > 0
       ? asError(failure)

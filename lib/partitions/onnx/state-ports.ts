@@ -7,11 +7,7 @@ import {
   type ModelSignature,
 } from './model-signature.js';
 
-/**
- * The signature without the states among its inputs.
- *
- * @throws InvalidServingError when an input and its output cannot be the same state
- */
+/** @throws InvalidServingError when an input and its output cannot be the same state */
 export function withoutStates(
   file: FileSignature,
   { state = {} }: Pick<DeclaredPorts, 'state'>,

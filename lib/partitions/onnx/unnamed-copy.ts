@@ -3,19 +3,19 @@ import { access, copyFile, type FileHandle, mkdtemp, open, rm, stat } from 'node
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-/** A file without a name, which nothing changes, and which ends with the process at the latest. */
+/** A file without a name: nothing can change it, and it ends with the process. */
 export interface UnnamedCopy {
-  /** A path that this process can open until the copy is closed. */
+  /** Only this process can open it, until the copy is closed. */
   readonly path: string;
   close(): Promise<void>;
 }
 
-/** Copies a file to the folder; undefined where that is not possible. */
+/** Copies a file into the folder; undefined if that is not possible. */
 export async function unnamedCopy(
   path: string,
   folder = tmpdir(),
 ): Promise<UnnamedCopy | undefined> {
-  // Only Linux opens a file without a name again, by the path of its descriptor.
+  // Only Linux can reopen a file without a name, by its descriptor's path.
   if (process.platform !== 'linux') {
     return undefined;
   }
@@ -23,7 +23,7 @@ export async function unnamedCopy(
     const own = await mkdtemp(join(folder, 'nestjs-serving-'));
     try {
       const copy = join(own, 'model');
-      // Shares the blocks of the file where the file system can.
+      // Shares blocks with the original if the file system can.
       await copyFile(path, copy, constants.COPYFILE_FICLONE);
       const file = await open(copy);
       return await reopenable(file);
@@ -31,15 +31,12 @@ export async function unnamedCopy(
       await rm(own, { recursive: true });
     }
   } catch {
-    // The folder is read-only or full.
+    // For example, the folder is read-only or full.
     return undefined;
   }
 }
 
-/**
- * The file by the path of its descriptor. Undefined where that does not lead to it, such as in a
- * container that sees the processes of its host.
- */
+/** Undefined if the path leads elsewhere, as in a container that sees its host's processes. */
 async function reopenable(file: FileHandle): Promise<UnnamedCopy | undefined> {
   const path = `/proc/${process.pid}/fd/${file.fd}`;
   try {
@@ -49,7 +46,7 @@ async function reopenable(file: FileHandle): Promise<UnnamedCopy | undefined> {
       return { path, close: () => file.close() };
     }
   } catch {
-    // The path does not exist, or may not be read.
+    // There is no such path, or it is not readable.
   }
   await file.close();
   return undefined;

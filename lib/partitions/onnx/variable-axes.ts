@@ -9,12 +9,7 @@ import {
   type ModelSignature,
 } from './model-signature.js';
 
-/**
- * The signature with the declared variable axes.
- *
- * @throws InvalidServingError for an axis that cannot vary, and for one that would vary with an axis
- * of another input or output that is not declared
- */
+/** @throws InvalidServingError for an axis that cannot vary, or varies without a declaration */
 export function withVariableAxes<Signature extends Omit<ModelSignature, 'dynamicallyQuantised'>>(
   signature: Signature,
   declared: DeclaredPorts,
@@ -35,7 +30,7 @@ export function withVariableAxes<Signature extends Omit<ModelSignature, 'dynamic
   return { ...signature, inputs, outputs };
 }
 
-/** The variable axes by name; a single one also without a name, for a bare tensor. */
+/** Variable axes by name. A single port's axis is also under '', for a bare tensor. */
 export function variableAxesOf(ports: readonly ModelPort[]): VariableAxes {
   const axes = Object.fromEntries(
     ports.flatMap(({ name, variable }) => (variable ? [[name, variable] as const] : [])),
@@ -84,7 +79,7 @@ function varying(kind: string, port: ModelPort, declared: DeclaredAxes): ModelPo
   return { ...port, variable: { axis, padWith } };
 }
 
-/** An axis of the same name has the same length, so it varies too. */
+/** Axes with the same name have the same length, so they vary together. */
 function checkNames(kind: string, ports: readonly ModelPort[], names: ReadonlySet<string>): void {
   for (const port of ports) {
     const axis = undeclaredAxis(port, names);
@@ -99,7 +94,7 @@ function checkNames(kind: string, ports: readonly ModelPort[], names: ReadonlySe
   }
 }
 
-/** The outputs that vary in length on an axis that is not declared. */
+/** Outputs that vary in length on an undeclared axis. */
 export function uncutOutputs({ inputs, outputs }: Pick<ModelSignature, 'inputs' | 'outputs'>) {
   const names = variableNames(inputs);
   const uncut = outputs.filter((port) => undeclaredAxis(port, names) >= 0);

@@ -1,16 +1,15 @@
 import { threadId } from 'node:worker_threads';
 
 /**
- * The lock for WebGPU: one session at a time, over all threads and applications of the process.
- *
- * onnxruntime keeps one WebGPU device per process, and crashes when two sessions use it at once:
+ * The WebGPU lock of the process, for one session at a time. onnxruntime has one WebGPU device per
+ * process, and crashes if two sessions use it concurrently:
  * https://github.com/microsoft/onnxruntime/issues/32561
  */
 export const webgpuTurn = new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT);
 
 const FREE = 0;
 
-/** Blocks the thread until it holds the lock, works, and releases the lock. */
+/** Blocks the thread until it holds the lock. */
 export async function inTurn<T>(turn: Int32Array, work: () => Promise<T>): Promise<T> {
   acquire(turn);
   try {
@@ -21,19 +20,19 @@ export async function inTurn<T>(turn: Int32Array, work: () => Promise<T>): Promi
 }
 
 /**
- * Acquires the lock when the thread ends, since its sessions free the device then. The thread that
- * started it releases the lock with {@link releaseTurnOf}.
+ * Acquires the lock when the thread ends, because its sessions free the device then. The thread's
+ * starter releases it with {@link releaseTurnOf}.
  */
 export function endInTurn(turn: Int32Array): void {
   process.once('exit', () => acquire(turn));
 }
 
-/** Releases the lock of a thread that has ended, if it held it. */
+/** Releases the lock if this thread held it when it ended. */
 export function releaseTurnOf(ended: number): void {
   release(new Int32Array(webgpuTurn), holderOf(ended));
 }
 
-/** Blocks the thread until it holds the lock; returns at once if it holds it already. */
+/** Blocks the thread until it holds the lock; returns immediately if it already does. */
 function acquire(turn: Int32Array): void {
   const own = holderOf(threadId);
   const tryAcquire = (): number => Atomics.compareExchange(turn, 0, FREE, own);
@@ -42,7 +41,7 @@ function acquire(turn: Int32Array): void {
   }
 }
 
-/** Not 0, which is the number of the main thread. */
+/** Never 0, which is `FREE` and the main thread's number. */
 function holderOf(thread: number): number {
   return thread + 1;
 }

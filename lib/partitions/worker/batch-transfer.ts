@@ -7,13 +7,13 @@ import { type PartitionResult, STEPPED } from '../partition.js';
 import { packTensors, unpackTensors, sendRows, unpackOutput } from './transfer.js';
 import type { BatchEnd, Channel } from './worker-protocol.js';
 
-/** Sends batches to a worker, and reads what it returns. */
+/** Sends batches to a worker and reads the results. */
 export class BatchTransfer {
   private readonly reply: ModelReply | undefined;
 
   constructor(
     private readonly partition: number,
-    /** Only for a model: both ends then have the names and types of its tensors. */
+    /** Only for a model: both ends then have its tensors' names and types. */
     private readonly signature?: ModelSignature,
   ) {
     this.reply = signature && new ModelReply(signature);
@@ -36,7 +36,7 @@ export class BatchTransfer {
     }
   }
 
-  /** @throws the error of a batch that failed */
+  /** @throws the batch's error */
   resultOf(end: BatchEnd): PartitionResult | typeof STEPPED {
     if ('error' in end) {
       throw fromWire(end.error);

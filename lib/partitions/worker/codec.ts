@@ -1,19 +1,19 @@
 import { Deserializer, Serializer } from 'node:v8';
 
-/** A message to or from another process. */
+/** A message between processes. */
 export interface Packet {
   readonly head: Uint8Array;
-  /** The typed arrays of the message: apart, so that their buffers are not sent as a whole. */
+  /** Typed arrays, kept apart so that their buffers are not sent as a whole. */
   readonly views: readonly ArrayBufferView[];
 }
 
-/** Limit of a message between processes: Node reads its length as a signed number of 32 bits. */
+/** Node reads a message's length as a signed 32-bit number. */
 export const MAX_BYTES = 2 ** 31 - 1;
 
-/** Limit of what Node adds to a message and to each typed array in it. */
+/** Most bytes that Node adds to a message and to each typed array. */
 const OVERHEAD = 64;
 
-/** The bytes of the message in transit. */
+/** Most bytes in transit. */
 export function lengthOf({ head, views }: Packet): number {
   return views.reduce(
     (sum, { byteLength }) => sum + byteLength + OVERHEAD,
@@ -29,19 +29,19 @@ export function encode(message: unknown): Packet {
   return { head: writer.releaseBuffer(), views: writer.views };
 }
 
-/** @throws when objects are nested deeper than can be read */
+/** @throws when objects are nested too deeply to read */
 export function decode({ head, views }: Packet): unknown {
   const reader = new Reader(head, views);
   reader.readHeader();
   return reader.readValue();
 }
 
-/** The packet in memory of its own: Node returns views of a buffer that holds other packets too. */
+/** Node returns views of a buffer that holds other packets too, so we copy. */
 export function owned({ head, views }: Packet): Packet {
   return { head: new Uint8Array(head), views: views.map(copyOf) };
 }
 
-/** Documented methods that are missing in the types of Node. */
+/** Documented methods that are missing in Node's types. */
 interface HostObjects {
   _setTreatArrayBufferViewsAsHostObjects(treat: boolean): void;
   _writeHostObject(view: unknown): void;

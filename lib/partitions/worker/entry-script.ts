@@ -4,13 +4,11 @@ import { ServingLoadError } from '../../errors.js';
 import type { Isolation } from './worker.partition.js';
 
 /**
- * The script of a partition's thread or process; a module of its own so that test runners can map
- * it.
+ * The script of a thread or process; a separate module so that test runners can map it. Both builds
+ * start the ES module script. For a bundled application, it is a separate bundle next to the
+ * application's.
  *
- * Both builds start the script of the ES modules. In an application that is bundled into one file,
- * the script is a bundle of its own, beside that file.
- *
- * @throws ServingLoadError when there is neither
+ * @throws ServingLoadError when both are missing
  */
 export function entryScript(isolation: Isolation): URL {
   const own = new URL(`../../../esm/partitions/worker/${isolation}.entry.js`, import.meta.url);

@@ -13,7 +13,7 @@ import type {
   WorkerSession,
 } from './worker-protocol.js';
 
-/** The batch functions of a module file in a worker. */
+/** Batch functions of a module file, in a worker. */
 export class FileSession implements WorkerSession {
   readonly loaded: Loaded = {};
   readonly isConcurrent: boolean;
@@ -47,7 +47,7 @@ export class FileSession implements WorkerSession {
 
 async function importFactory(file: string): Promise<RunnerFactory> {
   const exports = (await import(/* webpackIgnore: true */ file)) as { default?: unknown };
-  // A file that TypeScript compiled to CommonJS has its default export inside that of the module.
+  // In a file that TypeScript compiled to CommonJS, the default export is one level deeper.
   const factory = isTranspiled(exports.default) ? exports.default.default : exports.default;
   if (typeof factory !== 'function') {
     throw new InvalidServingError(

@@ -3,21 +3,21 @@ import { SupervisedPartition, type Supervision } from './supervised.partition.js
 import { type Isolation, WorkerPartition } from './worker.partition.js';
 import type { SessionProviders, WorkerTask } from './worker-protocol.js';
 
-/** The workers of a serving, and what they have loaded. */
+/** A serving's workers, and what they have loaded. */
 interface OpenedWorkers {
   readonly partitions: readonly SupervisedPartition[];
   readonly signature: ModelSignature | undefined;
   readonly providers: readonly (SessionProviders | undefined)[];
 }
 
-/** Opens all workers at once; if one fails to load, the others end too. */
+/** Opens all workers in parallel; if one fails to load, the others end too. */
 export async function openWorkers(
   tasks: readonly WorkerTask[],
   isolation: Isolation,
   supervision: Supervision,
   end?: AbortSignal,
 ): Promise<OpenedWorkers> {
-  // The signal may abort after loading too; workers that are loaded end in another way.
+  // `end` may also abort after loading; loaded workers end in another way.
   const halt = new AbortController();
   const abort = (): void => halt.abort();
   end?.addEventListener('abort', abort);

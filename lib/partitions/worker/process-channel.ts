@@ -19,9 +19,7 @@ import { entryScript } from './entry-script.js';
 import { contentForProcess } from '../onnx/model-content.js';
 import { TooLargeToSendError } from '../partition.js';
 
-/**
- * Starts a child process, which can be killed at any moment. Messages to and from it are copied.
- */
+/** A child process can be killed at any time. Messages are copied. */
 export async function openProcess(task: WorkerTask): Promise<Channel> {
   const opening = encode(
     'model' in task ? { ...task, model: await contentForProcess(task.model) } : task,
@@ -37,7 +35,7 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
     serialization: 'advanced',
     stdio: ['ignore', 'inherit', 'inherit', 'ipc', 'pipe'],
   });
-  // Rejects with the reason when there is no child.
+  // Rejects with the reason if there is no child.
   await once(child, 'spawn');
   const marks = child.stdio[MARKS] as Socket;
   let onMessage: OnMessage | undefined;
@@ -58,7 +56,7 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
       onMessage?.(message);
     }
   });
-  // The callback ignores the error of a child that has exited; `exited` reports that.
+  // Ignores send errors after the child's exit, which `exited` reports.
   const send = (packet: Packet | RevokeRequest): boolean => child.send(packet, () => {});
   send(opening);
   return {
@@ -105,20 +103,20 @@ function readable(
   }
 }
 
-/** Options for the script of the parent, or for its debugger. */
+/** Options for the parent's script or its debugger. */
 const PARENT_ONLY =
   /^(?:--(?:input-type|eval|print|check|interactive|test|watch|inspect|debug|env-file)|-[epci])/;
 
-/** The options of the parent's Node that hold for a child too. */
+/** Node options of the parent that also apply to a child. */
 export function optionsForChild(options: readonly string[]): string[] {
   const [, kept] = options.reduce<[boolean, string[]]>(
     ([wasDropped, others], option) => {
-      // An argument without a dash is the value of the option before it.
+      // An argument without a dash is the value of the previous option.
       const isDropped = option.startsWith('-') ? PARENT_ONLY.test(option) : wasDropped;
       return [isDropped, isDropped ? others : [...others, option]];
     },
     [false, []],
   );
-  // The parent holds the default port of an inspector that the environment asks for.
+  // The parent may already use an inspector's default port.
   return [...kept, '--inspect-port=0'];
 }

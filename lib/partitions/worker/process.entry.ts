@@ -14,9 +14,9 @@ import {
 import { WorkerHost } from './worker-host.js';
 
 /**
- * A process has two threads. The second one has the session. The first one exchanges messages with
- * the parent even while native code blocks the second: it receives the next batch and sends the
- * last output during a run, and ends the process when the parent dies.
+ * The second thread runs the session. The first one exchanges messages with the parent even while
+ * native code blocks the second: during a run it receives the next batch and sends the last output,
+ * and it ends the process when the parent dies.
  */
 if (isMainThread) {
   relay();
@@ -26,11 +26,11 @@ if (isMainThread) {
 }
 
 function relay(): void {
-  // A terminal signals the whole process group; the parent decides when to end.
+  // A terminal signals the whole process group, but the parent decides when to end.
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT']) {
     process.on(signal, () => {});
   }
-  // During a native run only a kill is safe.
+  // Only a kill is safe during a native run.
   process.once('disconnect', () => process.kill(process.pid, 'SIGKILL'));
   process.once('message', (task: Packet) => {
     const first = owned(task);
@@ -51,7 +51,7 @@ function relay(): void {
     });
     worker.on('message', (reply: Packet) => process.send!(reply, undefined, undefined, () => {}));
     worker.on('error', (error) => (failure = toWire(error)));
-    // The last message: the exit follows once it was sent.
+    // The last message; the process exits when it has been sent.
     worker.on('exit', (code) =>
       process.send!(encode({ failure } satisfies ExitMessage), undefined, undefined, () =>
         process.exit(code),
@@ -60,7 +60,6 @@ function relay(): void {
   });
 }
 
-/** The data of the second thread. */
 interface HostData {
   readonly task: Packet;
   readonly claims: SharedArrayBuffer;
@@ -98,12 +97,12 @@ async function host(): Promise<void> {
     },
     begin: (batch) => {
       const begins = claims.tryBegin(batch);
-      // For a revoked batch too, since the parent counts the marks.
+      // Also for a revoked batch, since the parent counts the marks.
       writeSync(MARKS, '.');
       return begins;
     },
     exit: () => process.exit(),
   }).run();
-  // The module may have left a timer or a connection open.
+  // The module may have left a timer or connection open.
   process.exit();
 }

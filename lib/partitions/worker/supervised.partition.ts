@@ -11,43 +11,40 @@ import {
 import type { Loaded } from './worker-protocol.js';
 import type { BatchInfo, BatchListener } from '../batch-function.js';
 
-/** A partition that can end without being closed: a thread or a process. */
+/** A partition that can end unexpectedly. */
 export interface Worker extends Partition {
-  /**
-   * Resolves with the reason once it has ended without being closed, before its batches reject.
-   */
+  /** Resolves when it ends without being closed, before its batches reject. */
   readonly ended: Promise<Error>;
   readonly loaded?: Loaded;
 }
 
-/** How often a worker is restarted, and when. */
+/** When and how often a worker restarts. */
 export interface Supervision {
-  /** Limit of milliseconds before the first restart; doubles with each failure in a row. */
+  /** Longest first delay in milliseconds; doubles with each failure in a row. */
   readonly restartDelay: number;
-  /** Restarts in a row without a finished batch, after which the circuit opens. */
+  /** Restarts in a row, without a finished batch, until the circuit opens. */
   readonly maxRestarts: number;
-  /** Milliseconds until a restarted worker must be loaded and warm. */
+  /** Milliseconds for a restarted worker to load and warm up. */
   readonly restartTimeout: number;
 }
 
-/** Milliseconds between two restarts while the circuit is open. */
+/** Milliseconds between restarts while the circuit is open. */
 const PROBE_INTERVAL = 30_000;
 
 /**
- * Restarts its worker when that ends, with a longer delay after each failure in a row. After too
- * many failures the circuit opens: the partition is lost, and one restart every
- * {@link PROBE_INTERVAL} probes it. A finished batch resets the failures. A restart that takes too
- * long fails where the worker can be killed; else the partition is hung until the restart ends.
+ * Restarts its worker with a longer delay after each failure in a row. After too many the circuit
+ * opens: the partition is lost, and a restart every {@link PROBE_INTERVAL} probes it. A finished
+ * batch resets the failures. A restart that takes too long fails if the worker can be killed;
+ * otherwise the partition is hung until the restart ends.
  */
 export class SupervisedPartition extends PartitionDecorator {
   lost: Error | undefined;
-  /** The reason why it has no worker for a short time. */
+  /** Why it has no worker now. */
   private down: Error | undefined;
   protected inner: Worker | undefined;
   private warm: ((runner: Partition) => Promise<void>) | undefined;
   private timer: NodeJS.Timeout | undefined;
   private restarting: Promise<void> | undefined;
-  /** Ends the restart in progress. */
   private restartEnd: AbortController | undefined;
   private isHung = false;
   private failures = 0;
@@ -57,7 +54,7 @@ export class SupervisedPartition extends PartitionDecorator {
   constructor(
     private readonly index: number,
     first: Worker,
-    /** Starts a worker, and kills it when the signal aborts, where that is safe. */
+    /** If that is safe, the worker is killed when the signal aborts. */
     private readonly open: (end: AbortSignal) => Promise<Worker>,
     private readonly supervision: Supervision,
     private readonly random: () => number = Math.random,
@@ -66,7 +63,7 @@ export class SupervisedPartition extends PartitionDecorator {
     this.attach(first);
   }
 
-  /** Also while its worker is up, and pauses. */
+  /** Also set while its worker is up but pauses. */
   get unavailable(): Error | undefined {
     return this.down ?? this.inner?.unavailable;
   }
@@ -91,14 +88,14 @@ export class SupervisedPartition extends PartitionDecorator {
       return Promise.reject(lost ?? down ?? new NotStartedError(`Partition ${index} is closed`));
     }
     const running = inner.run(batch, info, listener);
-    // Beside the way of the result, which gets there a step earlier.
+    // Not awaited: the result must not wait a microtask for this.
     running.then(this.succeeded, () => {});
     return running;
   }
 
   async warmUp(warm: (runner: Partition) => Promise<void>): Promise<void> {
     this.warm = warm;
-    // A worker that has ended is warmed up when it is started again.
+    // An ended worker is warmed up when it restarts.
     if (this.inner) {
       await warm(this);
     }
@@ -146,7 +143,7 @@ export class SupervisedPartition extends PartitionDecorator {
     const { restartDelay, maxRestarts } = this.supervision;
     if (this.failures > maxRestarts) {
       this.lost = this.circuitError(cause);
-      // No call waits for the probe, so it keeps no process alive.
+      // No call waits for the probe, so it must not keep the process alive.
       this.restartIn(PROBE_INTERVAL).unref();
     } else {
       this.down = new NotStartedError(
@@ -223,13 +220,13 @@ export class SupervisedPartition extends PartitionDecorator {
   }
 }
 
-/** Limit of milliseconds between two restarts. */
+/** Milliseconds. */
 export const LONGEST_BACKOFF = 30_000;
 
 /**
- * Milliseconds before the restart after this number of failures in a row: a random part of `first`,
- * doubled with each failure, so that partitions that failed together do not restart together. After
- * "full jitter" in https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+ * Milliseconds before a restart: a random part of `first`, which doubles with each failure in a
+ * row. So partitions that failed together do not restart together ("full jitter" in
+ * https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
  */
 export function backoff(first: number, failures: number, random: () => number): number {
   return random() * Math.min(LONGEST_BACKOFF, first * 2 ** (failures - 1));

@@ -10,9 +10,8 @@ import { entryScript } from './entry-script.js';
 import { releaseTurnOf, webgpuTurn } from '../onnx/webgpu-turn.js';
 
 /**
- * Starts a thread of this process. Buffers move to it without a copy.
- *
- * It cannot be killed: the end of a thread in a native run aborts the whole process.
+ * Starts a thread, to which buffers move without a copy. It cannot be killed: ending it during a
+ * native run aborts the whole process.
  */
 export function openThread(task: WorkerTask): Channel {
   const claims = new BatchClaims();
@@ -25,7 +24,7 @@ export function openThread(task: WorkerTask): Channel {
   });
   let onMessage: OnMessage | undefined;
   let cause: unknown;
-  // A thread that has ended has no number.
+  // Read now: an ended thread has no number.
   const { threadId } = worker;
   worker.once('exit', () => releaseTurnOf(threadId));
   worker.on('error', (error) => (cause = error));
@@ -46,9 +45,8 @@ export function openThread(task: WorkerTask): Channel {
 }
 
 /**
- * Decides whether a batch begins, between the thread that would run it and the thread that sent it:
- * a revoked batch never begins, and a batch that has begun is never revoked. The number of batches
- * that have begun or were revoked is in memory that both threads share.
+ * Decides whether a batch begins: a revoked batch never does, and a batch that has begun is never
+ * revoked. Sender and worker share the number of batches that have begun or were revoked.
  */
 export class BatchClaims {
   private readonly begun: Int32Array;
@@ -57,13 +55,13 @@ export class BatchClaims {
     this.begun = new Int32Array(memory);
   }
 
-  /** Called by the worker for each batch in turn, counted from 0: whether it may begin. */
+  /** Called by the worker for each batch in order, from 0. */
   tryBegin(batch: number): boolean {
-    // The count has 32 bits, and overflows.
+    // The count has 32 bits and overflows.
     return Atomics.compareExchange(this.begun, 0, batch, batch + 1) === (batch | 0);
   }
 
-  /** Called by the sender: revokes what has not begun of the batches sent so far; their number. */
+  /** Called by the sender; returns how many of the sent batches were revoked. */
   revoke(sent: number): number {
     return (sent - Atomics.exchange(this.begun, 0, sent)) | 0;
   }

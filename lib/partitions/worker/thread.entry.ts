@@ -3,7 +3,7 @@ import { BatchClaims } from './thread-channel.js';
 import type { WorkerTask } from './worker-protocol.js';
 import { WorkerHost } from './worker-host.js';
 
-// A bundle of CommonJS has no await at its top level. A rejection ends the thread.
+// CommonJS bundles have no top-level await. A rejection ends the thread.
 void host();
 
 async function host(): Promise<void> {
@@ -22,9 +22,9 @@ async function host(): Promise<void> {
         .on('messageerror', (unreadable) => onRequest({ unreadable })),
     post: (message, transfer) => port.postMessage(message, transfer),
     begin: (batch) => claims.tryBegin(batch),
-    // Called on a turn of the event loop, so no native run is in progress.
+    // No native run is in progress: this runs in a turn of the event loop.
     exit: () => process.exit(),
   }).run();
-  // The module may have left a timer or a connection open. No native run is in progress here.
+  // The module may have left a timer or connection open. No native run is in progress here.
   process.exit();
 }

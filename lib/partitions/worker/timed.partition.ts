@@ -15,22 +15,22 @@ import {
   NO_TERMS,
 } from '../batch-function.js';
 
-/** Milliseconds by which a timer is late if its thread was busy. */
+/** Milliseconds from which a timer counts as late: its thread was busy. */
 const LATE = 5;
 
 /**
- * Limits the time of each batch of a partition, from its beginning. A batch that takes longer fails
- * its callers at once. A process is then killed, and restarts. Anything else is `hung` until the
- * batch returns: it gets no other batch, and the late result is dropped.
+ * Limits the time of each batch. Beyond it, the batch's callers fail immediately. A process is then
+ * killed and restarts. Any other partition is `hung` until the batch returns: it gets no other
+ * batch, and the late result is dropped.
  *
- * Of a sequence it limits each step: the time until one of the rows has a value or ends.
+ * For a sequence it limits each step: the time until a row has a value or ends.
  *
- * Time for which the application's own thread was busy does not count: a result may have arrived that
- * nothing could read. Timers come before input in a turn of the event loop, so one that is late waits
- * for as long as it was late, and each for the input of its turn.
+ * Time during which the application's own thread was busy does not count, since a result may have
+ * arrived unread. In a turn of the event loop, timers run before input. So a late timer runs again
+ * for as long as it was late, and the batch expires only after its turn's input.
  */
 export class TimedPartition extends PartitionDecorator {
-  /** The batch that runs, and behind it those that were sent ahead. */
+  /** The running batch, then those sent ahead. */
   private readonly runs: TimedRun[] = [];
   private timer: NodeJS.Timeout | undefined;
   private lastLook: NodeJS.Immediate | undefined;
@@ -79,7 +79,7 @@ export class TimedPartition extends PartitionDecorator {
     return Promise.race([this.runToEnd(run, batch, info), run.expired]);
   }
 
-  /** Without a limit: the warm-up may compile the model. */
+  /** Unlimited, because the warm-up may compile the model. */
   async warmUp(warm: (runner: Partition) => Promise<void>): Promise<void> {
     await (this.inner.warmUp ? this.inner.warmUp(warm) : warm(this.inner));
   }
@@ -104,7 +104,7 @@ export class TimedPartition extends PartitionDecorator {
   private runEnded(run: TimedRun): void {
     const place = this.runs.indexOf(run);
     this.runs.splice(place, 1);
-    // The rows of a step that hung all end when it returns; those that were revoked end before.
+    // After a hang, all rows of the step end together, except those already revoked.
     const goesOn = this.places === undefined ? place > 0 : this.hung && this.runs.length > 0;
     if (goesOn) {
       return;
@@ -132,7 +132,7 @@ export class TimedPartition extends PartitionDecorator {
     clearImmediate(this.lastLook);
   }
 
-  /** The next batch begins when the one before it ends. */
+  /** A batch that was sent ahead begins when the previous one ends. */
   private startClock(): void {
     const [run] = this.runs;
     if (run) {
@@ -140,7 +140,7 @@ export class TimedPartition extends PartitionDecorator {
     }
   }
 
-  /** @param grace most milliseconds that are added for a late timer */
+  /** @param grace most milliseconds to add for late timers */
   private expireAfter(delay: number, run: TimedRun, grace: number): void {
     const due = performance.now() + delay;
     this.timer = setTimeout(() => {
@@ -179,10 +179,9 @@ export class TimedPartition extends PartitionDecorator {
   }
 }
 
-/** One batch; once it has expired, its listener receives nothing more. */
+/** Its listener receives nothing after it has expired. */
 class TimedRun implements BatchListener {
   readonly hooks: readonly string[];
-  /** Rejects when the batch has taken too long. */
   readonly expired: Promise<never>;
   private reject!: (error: Error) => void;
   private isExpired = false;

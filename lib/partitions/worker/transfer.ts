@@ -31,7 +31,7 @@ import { TooLargeToSendError, RejectedRowsError } from '../partition.js';
 import { DONE } from '../batch-function.js';
 import type { ModelPort } from '../onnx/model-signature.js';
 
-/** A container on its way: without the class of its tensors, which would be lost. */
+/** Without the tensors' class, which cloning would lose. */
 interface WireContainer {
   readonly structure: Structure;
   readonly leaves: readonly WireLeaf[];
@@ -39,20 +39,20 @@ interface WireContainer {
 
 type WireLeaf = Pick<Leaf, 'path' | 'label'> & Pick<Tensor, 'type' | 'dims' | 'data'>;
 
-/** Rows on their way to a worker, or results on their way back. */
+/** Rows in transit to a worker, or results in transit back. */
 export type WireRows =
   WireContainer | { readonly list: readonly unknown[]; readonly packed: readonly PackedRow[] };
 
-/** A row of the list that differs from its wire form. */
+/** A row that differs from its wire form. */
 type PackedRow = readonly [index: number, form: PackedForm];
 
-/** By names: the containers that an object holds beside other values. */
+/** A list names the properties that hold containers. */
 type PackedForm = 'container' | 'error' | 'done' | readonly string[];
 
-/** An output on its way: results, or any other value. */
+/** An output in transit: results, or any other value. */
 export type WireOutput = WireRows | { readonly other: unknown };
 
-/** The wire form of rows, and the buffers that move with it instead of being copied. */
+/** Returns the wire form, and the buffers that move with it instead of being copied. */
 export function packRows(rows: FlatRows): [WireRows, ArrayBuffer[]] {
   const transfer = new Set<ArrayBuffer>();
   const wire =
@@ -60,18 +60,14 @@ export function packRows(rows: FlatRows): [WireRows, ArrayBuffer[]] {
   return [wire, [...transfer]];
 }
 
-/**
- * Sends the rows of a batch to where they run.
- *
- * @throws RejectedRowsError for plain values that cannot be sent, such as functions
- */
+/** @throws RejectedRowsError for plain values that cannot be sent, such as functions */
 export function sendRows(
   batch: Batch,
   send: (rows: WireRows, transfer: ArrayBuffer[]) => void,
 ): void {
   try {
     const [rows, transfer] = packRows(batch.gather());
-    // Plain values still belong to the caller, even if they are tensors.
+    // Plain values, even tensors, still belong to the caller.
     send(rows, batch.isPlain ? [] : transfer);
   } catch (cause) {
     throw batch.isPlain && !(cause instanceof TooLargeToSendError)
@@ -80,7 +76,7 @@ export function sendRows(
   }
 }
 
-/** The rows that cannot be sent. Each is tried by itself, which is too slow to do beforehand. */
+/** Tries each row alone, which is too slow before each send. */
 function rejectedRows(batch: Batch): RejectedRowsError | undefined {
   const faults = new Map<number, Error>();
   for (const [index, row] of (batch.consume() as unknown[]).entries()) {
@@ -129,7 +125,7 @@ function unpackRow(row: unknown, form: PackedForm): unknown {
   }
 }
 
-/** The output that was packed, with tensors as a FlatContainer unless they are rows of a list. */
+/** Tensors become a FlatContainer unless they are rows of a list. */
 export function unpackOutput(wire: WireOutput): unknown {
   return 'other' in wire ? wire.other : unpackRows(wire);
 }
@@ -165,7 +161,7 @@ function packRow(row: unknown, transfer: Set<ArrayBuffer>): [value: unknown, for
   return [{ ...(row as object), ...Object.fromEntries(packed) }, parts.map(([name]) => name)];
 }
 
-/** The containers that an object holds by name beside other values; not those of inner objects. */
+/** Does not search inner objects. */
 function containersIn(row: unknown): [name: string, FlatContainer][] {
   const found: [string, FlatContainer][] = [];
   for (const [name, part] of isPlainObject(row) ? Object.entries(row as object) : []) {
@@ -199,8 +195,8 @@ function unpackContainer({ structure, leaves }: WireContainer): FlatContainer {
 }
 
 /**
- * The wire form of an output. An error replaces each result that is nested too deep: a worker has
- * more stack than the main thread, which could not read the message at all.
+ * Errors replace results that are nested too deeply: a worker has more stack than the main thread,
+ * which could not read the message at all.
  *
  * @throws InvalidOutputError for tensors that cannot be used
  */
@@ -225,7 +221,7 @@ function isTooDeep(row: unknown): boolean {
   return isDeeper(row, MAX_DEPTH, new Set());
 }
 
-/** Each object counts where it is first met, as in the message. */
+/** Each object counts only once, as in the message. */
 function isDeeper(value: unknown, levels: number, met: Set<unknown>): boolean {
   if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value) || met.has(value)) {
     return false;
@@ -244,13 +240,13 @@ function isDeeper(value: unknown, levels: number, met: Set<unknown>): boolean {
   return false;
 }
 
-/** Tensors of a model on their way. Both ends have their names and types, in this order. */
+/** Tensors of a model. Both ends have their names and types, in this order. */
 export interface WireTensors {
   readonly data: readonly TensorData[];
   readonly dims: readonly (readonly number[])[];
 }
 
-/** The wire form of tensors, and the buffers that move with it instead of being copied. */
+/** Returns the wire form, and the buffers that move with it instead of being copied. */
 export function packTensors(tensors: readonly Tensor[]): [WireTensors, ArrayBuffer[]] {
   const transfer = new Set<ArrayBuffer>();
   const data = tensors.map((tensor) => movable(tensor.data, transfer));
@@ -261,7 +257,7 @@ export function unpackTensors({ data, dims }: WireTensors, ports: readonly Model
   return ports.map(({ type }, i) => tensorOf({ type, data: data[i]!, dims: dims[i]! }));
 }
 
-/** The data in a buffer of its own, which is added to `transfer`; strings as they are. */
+/** Data in its own buffer, which is added to `transfer`; strings stay as they are. */
 function movable(data: TensorData, transfer: Set<ArrayBuffer>): TensorData {
   if (!ArrayBuffer.isView(data)) {
     return data;
@@ -271,7 +267,7 @@ function movable(data: TensorData, transfer: Set<ArrayBuffer>): TensorData {
   return own;
 }
 
-/** False for a view of a part: the whole buffer would move, or be copied, with it. */
+/** False for a view of a part: its whole buffer would move or be copied. */
 function isWhole(data: TypedData): data is TypedData & { readonly buffer: ArrayBuffer } {
   return data.byteLength === data.buffer.byteLength && !(data.buffer instanceof SharedArrayBuffer);
 }

@@ -19,43 +19,34 @@ import {
   type WorkerSession,
 } from './worker-protocol.js';
 
-/** The end of a revoked batch, whose callers have been answered. */
+/** A revoked batch's callers already have an answer. */
 const REVOKED: BatchEnd = { error: toWire(new NotStartedError('The batch was revoked')) };
 
 type BatchRequest = RowsRequest | FeedsRequest | { readonly unreadable: unknown };
 
 type QueuedRequest = BatchRequest | SessionsEnd;
 
-/** The channel of a worker to the application and back. */
+/** A worker's channel to and from the application. */
 export interface Port {
   listen(onRequest: (request: WorkerRequest) => void): void;
   /** @throws when the message cannot be cloned */
   post(message: LoadResult | WorkerReply, transfer: readonly ArrayBuffer[]): void;
-  /** Reports that the batch of that number begins; false when it was revoked, and must not run. */
+  /** Reports that the batch begins; false if it was revoked and must not run. */
   begin(batch: number): boolean;
-  /** Ends the worker. */
   exit(): void;
 }
 
-/** A batch that runs. */
 interface RunningBatch {
-  /** Its number; the application counts in the same way. */
+  /** Counts from 0, as in the application. */
   readonly batch: number;
-  /** The rows for which no caller waits. */
   readonly endedRows: Set<number>;
-  /** The steps that were sent, and not acknowledged yet. */
   unacknowledged: number;
-  /** Resumes a generator that waits for an acknowledgement. */
   resume(): void;
 }
 
-/**
- * Opens the session of a partition in its worker, and runs its batches: one after the other, or
- * each at once where the session is concurrent.
- */
+/** Runs a session's batches one after the other, or concurrently if the session allows it. */
 export class WorkerHost {
   private readonly requests = new Queue<QueuedRequest>();
-  /** The number of batches so far. */
   private batches = 0;
   private readonly running = new Map<number, RunningBatch>();
 
@@ -72,7 +63,7 @@ export class WorkerHost {
       return;
     }
     let ended = Promise.resolve();
-    // A batch that was sent ahead waits in the queue.
+    // Batches that were sent ahead wait in the queue.
     for await (const request of this.requests) {
       if ('endedSessions' in request) {
         session.endSessions(request.endedSessions);
@@ -142,7 +133,6 @@ export class WorkerHost {
     this.end(batch, ...end);
   }
 
-  /** @throws what reading the rows has thrown */
   private answer(
     session: WorkerSession,
     request: BatchRequest,
@@ -163,7 +153,7 @@ export class WorkerHost {
     const report = (progress: BatchProgress): void => this.port.post({ batch, ...progress }, []);
     return {
       hooks,
-      // Copied, not moved: the function may go on with the value.
+      // Copied, not moved: the function may still use the value.
       hook: (name, value) => report({ hook: name, value: packOutput(value, plainRows)[0] }),
       step: (output, metadata) => {
         report({ step: packOutput(output, true)[0], metadata });
@@ -172,7 +162,7 @@ export class WorkerHost {
       },
       isWaiting: (row) => !endedRows.has(row),
       room: async () => {
-        // Not in a loop: the message may be that the last row has ended, and the generator with it.
+        // Not in a loop: the message may report that the last row, and so the generator, ended.
         if (running.unacknowledged >= STEPS_AHEAD) {
           await new Promise<void>((resolve) => (running.resume = resolve));
         }

@@ -15,27 +15,26 @@ interface Task {
 /** The task of a worker with a model. */
 export interface ModelTask extends Task, DeclaredPorts {
   readonly model: ModelContent;
-  /** The lock for WebGPU among the threads of one process. */
   readonly webgpuTurn?: SharedArrayBuffer;
 }
 
 /** The task of a worker with a module file. */
 export interface FileTask extends Task {
   readonly file: string;
-  /** The limits of a sequence, where the file returns a model for one. */
+  /** Only if the file returns a sequence model. */
   readonly sequence?: SequenceLimits | undefined;
 }
 
-/** The task of a worker, sent to it at its start. */
+/** The task that a worker receives at its start. */
 export type WorkerTask = ModelTask | FileTask;
 
-/** A batch of a module file. */
+/** A batch for a module file. */
 export interface RowsRequest {
   readonly rows: WireRows;
   readonly info: BatchInfo;
 }
 
-/** A batch of a model. */
+/** A batch for a model. */
 export interface FeedsRequest {
   /** In the order of the inputs. */
   readonly feeds: WireTensors;
@@ -43,57 +42,53 @@ export interface FeedsRequest {
   readonly sessions?: SessionRows | undefined;
 }
 
-/** Sessions that have ended, behind the batches that were sent before. */
+/** Ended sessions, queued behind earlier batches. */
 export interface SessionsEnd {
   readonly endedSessions: readonly number[];
 }
 
-/** To a worker. */
+/** A message to a worker. */
 export type WorkerRequest =
   | RowsRequest
   | FeedsRequest
   | SessionsEnd
-  /** No caller waits any more for these rows of the batch that runs. */
+  /** No caller waits any longer for these rows. */
   | { readonly batch: number; readonly endedRows: readonly number[] }
-  /** Acknowledges this number of its steps. */
+  /** Acknowledges this many steps. */
   | { readonly batch: number; readonly acknowledged: number }
   /** No more batches will come. */
   | { readonly end: true }
-  /** End at once. */
   | { readonly halt: true }
-  /** Replaces rows that cannot be read in the worker. */
+  /** Replaces rows that the worker cannot read. */
   | { readonly unreadable: unknown };
 
-/** To a process, beside the requests for its worker: revoke the batches that have not begun. */
+/** To a process: revoke the batches that have not begun. */
 export interface RevokeRequest {
-  /** The number of batches sent to it so far. */
+  /** Batches sent so far. */
   readonly revoke: number;
 }
 
-/** From a process: the number of batches that were revoked. */
+/** From a process: how many were revoked. */
 export interface RevokeReply {
   readonly revoked: number;
 }
 
-/** The execution providers of a session: the first in use, and those that do not work and why. */
+/** The first provider in use, and those that fail with the reason. */
 export interface SessionProviders {
   readonly inUse: string;
   readonly missing: readonly string[];
 }
 
-/** The properties of a loaded model; empty for a module file. */
+/** A loaded model's properties; empty for a module file. */
 export interface Loaded {
   readonly signature?: ModelSignature;
   readonly providers?: SessionProviders;
 }
 
-/** The first message of a worker: it is loaded, or the reason why it is not. */
+/** A worker's first message: it is loaded, or the reason why not. */
 export type LoadResult = Loaded | { readonly error: WireError };
 
-/**
- * From a worker: the progress or the end of a batch. Batches are counted from 0, and run one after
- * the other in the order of their requests.
- */
+/** Batches count from 0 in the order of their requests. */
 export type WorkerReply = { readonly batch: number } & (BatchProgress | BatchEnd);
 
 export type BatchProgress =
@@ -102,78 +97,72 @@ export type BatchProgress =
 
 export type BatchEnd =
   | { readonly output: WireOutput; readonly metadata: unknown }
-  /** Of a model, in the order of a `ModelReply`. */
+  /** In the order of a `ModelReply`. */
   | { readonly reply: WireTensors }
   | { readonly stepped: true }
   | { readonly error: WireError };
 
-/** Limit for unacknowledged steps, so that a generator cannot fill the channel. */
+/** Most unacknowledged steps, so that a generator cannot fill the channel. */
 export const STEPS_AHEAD = 64;
 
-/** The last message of a process: the uncaught error of its worker. */
+/** A process's last message. */
 export interface ExitMessage {
   readonly failure: WireError | undefined;
 }
 
 /**
- * The file descriptor where a process writes a byte for each batch that it begins: unlike a
- * message, a byte that was written is not lost when the process dies.
+ * The file descriptor where a process writes a byte for each batch that begins. Unlike a message,
+ * the byte is not lost when the process dies.
  */
 export const MARKS = 4;
 
-/** The exit of a worker: by itself with a code, or by a signal. */
+/** A worker exits with a code, or by a signal. */
 export interface WorkerExit {
   readonly code: number | null;
   readonly signal?: NodeJS.Signals | null;
-  /** The error that the worker did not catch. */
+  /** The worker's uncaught error. */
   readonly cause?: unknown;
 }
 
-/** Receives the messages of a worker; `unreadable` is the reason why one cannot be read here. */
+/** `unreadable` is the reason why a message cannot be read here. */
 export type OnMessage = (
   message: LoadResult | WorkerReply | { readonly unreadable: unknown },
 ) => void;
 
-/** The channel to a worker and back. Messages keep their order, and arrive before the exit does. */
+/** Messages keep their order and arrive before the exit. */
 export interface Channel {
-  /** The kind of the worker, for messages. */
+  /** For messages. */
   readonly name: 'thread' | 'process';
   readonly exited: Promise<WorkerExit>;
-  /** The number of batches that the worker has begun; undefined where only its replies show it. */
+  /** Begun batches; undefined if only replies show it. */
   readonly begun?: number;
-  /** Replaces the listener. */
   listen(onMessage: OnMessage): void;
   /**
-   * Moves the buffers in `transfer` where that is possible.
+   * Moves the buffers in `transfer` if possible.
    *
    * @throws when the message cannot be cloned
    */
   post(request: WorkerRequest, transfer: readonly ArrayBuffer[]): void;
-  /**
-   * Revokes those of the batches sent so far that have not begun, and then calls back with their
-   * number.
-   */
+  /** Revokes all sent batches that have not begun, and calls back with their number. */
   revoke(sent: number, onRevoked: (count: number) => void): void;
   /** Keeps the application's process alive. */
   ref(): void;
-  /** No longer keeps it alive. */
   unref(): void;
-  /** Ends the worker at once, even in a run; only where that is safe. */
+  /** Works even during a run; undefined if that is not safe. */
   kill?(): void;
-  /** Ends the worker as soon as that is safe: a process at once, a thread on its next turn. */
+  /** Ends a process immediately, a thread on its next turn. */
   halt(): void;
 }
 
-/** The listener of a batch in a worker, whose messages go to the application. */
+/** Creates a batch's listener, which sends messages to the application. */
 export type Listen = (hooks: readonly string[], plainRows: boolean) => BatchListener;
 
-/** The model or module file that a worker has loaded. */
+/** A loaded model or module file. */
 export interface WorkerSession {
   readonly loaded: Loaded;
-  /** Whether it runs several batches at once, each as soon as it arrives. */
+  /** True if it runs several batches concurrently. */
   readonly isConcurrent?: boolean;
-  /** Runs one batch, and returns its end with the buffers that move with it. */
+  /** Returns a batch's end, and the buffers that move with it. */
   run(batch: RowsRequest | FeedsRequest, listen: Listen): Promise<[BatchEnd, ArrayBuffer[]?]>;
-  /** Drops the states of sessions that have ended. */
   endSessions(ids: readonly number[]): void;
 }

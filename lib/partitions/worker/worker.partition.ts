@@ -32,31 +32,27 @@ import { BatchTransfer } from './batch-transfer.js';
 import { unpackOutput } from './transfer.js';
 import type { BatchInfo, BatchListener } from '../batch-function.js';
 
-/** The place of a session: in a thread of the application's process, or in a process of its own. */
+/** Where a session runs: in a thread, or in a separate process. */
 export type Isolation = 'thread' | 'process';
 
-/** Often enough that a generator does not wait, and not a message for each step. */
+/** Often enough that generators do not wait, without a message per step. */
 const STEPS_PER_ACKNOWLEDGEMENT = STEPS_AHEAD / 4;
 
 interface Pending {
-  /** Its number, by which messages refer to it: batches are counted from 0. */
+  /** Identifies the batch in messages; counts from 0. */
   readonly batch: number;
   readonly info: BatchInfo;
   readonly listener: BatchListener;
   readonly resolve: (result: PartitionResult | typeof STEPPED) => void;
   readonly reject: (error: unknown) => void;
-  /** The rows that were reported to the worker as ended. */
+  /** Reported to the worker. */
   readonly endedRows: Set<number>;
-  /** The steps received. */
   steps: number;
 }
 
 /**
- * A session in a worker, a thread or a process of its own, so that the application's event loop
- * stays free while it runs.
- *
- * A worker that is closed ends after its last batch. Without a batch it does not keep the
- * application alive.
+ * Runs a session in a worker, so that the application's event loop stays free. A closed worker ends
+ * after its last batch. An idle worker does not keep the application alive.
  */
 export class WorkerPartition implements Worker {
   readonly prefetch: number;
@@ -65,16 +61,13 @@ export class WorkerPartition implements Worker {
   readonly ended: Promise<Error>;
   readonly kill?: () => void;
   private readonly transfer: BatchTransfer;
-  /**
-   * The batches that have not ended, in the order in which they were sent. The first one runs; with
-   * places, all of them do.
-   */
+  /** In the order of sending. The first one runs; with places, all of them do. */
   private readonly pending = new Map<number, Pending>();
   private sent = 0;
   private readonly exited: Promise<void>;
   private reportEnd!: (reason: Error) => void;
   private isClosing = false;
-  /** The batch that runs hangs, and keeps the application alive no longer. */
+  /** True while a batch hangs, which then does not keep the application alive. */
   private isAbandoned = false;
 
   private constructor(
@@ -94,7 +87,7 @@ export class WorkerPartition implements Worker {
     }
   }
 
-  /** Starts the worker and resolves when it is loaded. The signal halts a worker that loads. */
+  /** Resolves when the worker is loaded. */
   static async open(
     task: WorkerTask,
     isolation: Isolation = 'thread',
@@ -109,7 +102,7 @@ export class WorkerPartition implements Worker {
     const opening = new Promise<Parameters<OnMessage>[0]>((resolve) => channel.listen(resolve));
     const first = await Promise.race([opening, exitWhileLoading(channel, task)]);
     if (end?.aborted) {
-      // The message of a loaded thread may arrive after it was halted.
+      // A loaded thread's message may arrive after the halt.
       return exitWhileLoading(channel, task);
     }
     if ('error' in first) {
@@ -185,7 +178,7 @@ export class WorkerPartition implements Worker {
     if ('unreadable' in message) {
       const error = toWire(unreadableError(message.unreadable));
       for (const running of this.running()) {
-        // Perhaps not the last message of the batch: the worker is to end it.
+        // Perhaps not the batch's last message, so the worker must end the batch.
         this.sendEndedRows(running, rowsOf(running));
         this.settle(running, { error });
       }
@@ -202,7 +195,7 @@ export class WorkerPartition implements Worker {
     }
   }
 
-  /** The batches that a message without a number can belong to. */
+  /** Batches that a message without a batch number can belong to. */
   private running(): readonly Pending[] {
     const pending = [...this.pending.values()];
     return this.places === undefined ? pending.slice(0, 1) : pending;
@@ -221,7 +214,7 @@ export class WorkerPartition implements Worker {
     }
   }
 
-  /** Progress that the listener refuses fails the batch at once; the worker ends it later. */
+  /** If the listener throws, the batch fails immediately; the worker ends it later. */
   private progress(running: Pending, message: BatchProgress): void {
     const { batch, listener } = running;
     try {
@@ -240,7 +233,7 @@ export class WorkerPartition implements Worker {
     if (this.places === undefined) {
       this.reportEndedRows(running);
     } else {
-      // Rows that wait for their first step have no messages of their own.
+      // Rows that wait for their first step have no messages yet.
       this.pending.forEach((each) => this.reportEndedRows(each));
     }
   }
@@ -264,17 +257,17 @@ export class WorkerPartition implements Worker {
     const { cause } = exit;
     const lost = new PartitionLostError(message, { cause });
     this.lost = lost;
-    // First, so that the partition is known as lost when its batches fail.
+    // First, so that the partition counts as lost when its batches fail.
     if (!this.isClosing) {
       this.reportEnd(lost);
     }
     const pending = [...this.pending.values()];
     this.pending.clear();
-    // Without a count, the first batch without a reply may have begun, and with places all of them.
+    // Without a count, the first unanswered batch may have begun; with places, all of them may.
     const waiting = places === undefined ? Math.max(0, pending.length - 1) : 0;
     const newest = (channel.begun ?? this.sent - waiting) - 1;
     pending.forEach(({ batch, reject }, i) => {
-      // The worker may have died of reading the first batch that it has not begun.
+      // Reading the first batch that has not begun may have killed the worker.
       const Loss =
         batch < newest ? OutputLostError : i === 0 ? LostInTransitError : NotStartedError;
       const isLost = batch === newest || (batch < newest && places !== undefined);

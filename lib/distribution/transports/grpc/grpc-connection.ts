@@ -12,7 +12,7 @@ import type { Address } from '../../transport.js';
 import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
 import { fileURLToPath } from 'node:url';
 
-/** A message of `Link`: exactly one of the fields is set. */
+/** A message of `Link`, with exactly one field set. */
 export interface GrpcMessage {
   readonly frame?: Uint8Array;
   readonly text?: string;
@@ -24,33 +24,31 @@ export interface GrpcCall extends Duplex {
   cancel?(): void;
 }
 
-/** The gRPC codes for an intended end, and for a violation by the other side. */
+/** Codes for an intended end and for a violation: https://grpc.io/docs/guides/status-codes/ */
 export const CANCELLED = 1;
 export const INVALID_ARGUMENT = 3;
 
-/** The packets after which a connection is not read before the next turn. */
+/** After this many packets we pause until the event loop's next turn. */
 const PAUSE_AFTER = 64;
 
 /**
- * A call of `Link` as a connection of two nodes: packets are events `packet`, everything else is
- * `text`. A packet without a listener ends the connection.
+ * A call of `Link` as a connection between two nodes. Emits `packet` and `text`. A packet without a
+ * listener ends the connection.
  */
 export class GrpcConnection extends EventEmitter {
-  /** Resolves when the connection is closed. */
   readonly closed: Promise<void>;
-  /** The reason for its end, if known. */
+  /** Why it ended, if known. */
   failure: unknown;
-  /** The bytes of received packets. */
+  /** Received bytes. */
   packets = 0;
-  /** The packets received since the last pause. */
   private sincePause = 0;
-  /** The bytes of unsent packets. */
+  /** Unsent bytes. */
   unsent = 0;
-  /** The characters of received text. */
+  /** Received characters of text. */
   private text = 0;
   private room: Promise<void> | undefined;
 
-  /** @param socket the connection below the call, where it is known: on the server side */
+  /** @param socket the connection below the call, known only on the server side */
   constructor(
     private readonly call: GrpcCall,
     private readonly socket?: Socket,
@@ -64,12 +62,11 @@ export class GrpcConnection extends EventEmitter {
     });
   }
 
-  /** The bytes received so far, parts of packets included where the socket is known. */
+  /** Grows with each packet and, if the socket is known, with each part of it. */
   get received(): number {
     return this.packets + (this.socket?.bytesRead ?? 0);
   }
 
-  /** Sends a request to the other end; resolves with the answer. */
   async ask(pattern: string, data: object): Promise<unknown> {
     const answer = once(this, 'text');
     this.sendText({ pattern, data });
@@ -86,7 +83,7 @@ export class GrpcConnection extends EventEmitter {
     }
   }
 
-  /** Resolves when there is room for more, or it has ended. */
+  /** Resolves when there's room for more, or at the end. */
   send(packet: Uint8Array): void | Promise<void> {
     if (!this.call.writable) {
       return;
@@ -98,13 +95,12 @@ export class GrpcConnection extends EventEmitter {
     }
   }
 
-  /** Ends it after everything was sent; resolves when the other end has noticed. */
+  /** Sends everything, then ends; resolves when closed. */
   async end(): Promise<void> {
     this.call.end();
     await this.closed;
   }
 
-  /** Ends it with a reason. */
   destroy(message = 'The connection is not needed', code = CANCELLED): void {
     if (this.call.cancel) {
       this.call.cancel();
@@ -135,7 +131,7 @@ export class GrpcConnection extends EventEmitter {
     }
     this.packets += frame?.byteLength ?? 0;
     if (++this.sincePause === PAUSE_AFTER) {
-      // A burst must leave turns for timers, and for what is to be sent.
+      // A burst must leave time for timers and for sending.
       this.call.pause();
       setImmediate(() => {
         this.sincePause = 0;
@@ -201,7 +197,7 @@ export class GrpcDialler {
   }
 }
 
-/** A connection of two nodes on a gRPC call. */
+/** A connection between two nodes over a gRPC call. */
 export class GrpcLink implements PeerConnection {
   readonly closed: Promise<void>;
 
@@ -235,7 +231,7 @@ export class GrpcLink implements PeerConnection {
   }
 }
 
-/** Options of Node's `tls`, as the credentials of a gRPC client. */
+/** Turns Node's `tls` options into gRPC client credentials. */
 function channelCredentials(options: TlsOptions & ConnectionOptions): ChannelCredentials {
   const { checkServerIdentity, rejectUnauthorized } = options;
   return ChannelCredentials.createFromSecureContext(createSecureContext(options), {
@@ -244,14 +240,14 @@ function channelCredentials(options: TlsOptions & ConnectionOptions): ChannelCre
   });
 }
 
-/** The definition of the service, for both sides. */
+/** The service definition for both sides. */
 export const service = {
   package: 'nestjs_serving',
   protoPath: fileURLToPath(new URL('./link.proto', import.meta.url)),
   loader: {},
 } satisfies Partial<GrpcOptions['options']>;
 
-/** Options of both sides that are not about the service. */
+/** Options for both sides, apart from the service. */
 export interface GrpcSide {
   readonly channelOptions: ChannelOptions;
   readonly keepalive?: GrpcOptions['options']['keepalive'];

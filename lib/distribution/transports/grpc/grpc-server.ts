@@ -7,23 +7,21 @@ import { portOf, type NetworkEndpoint } from '../peers.js';
 import { type GrpcCall, GrpcConnection, type GrpcSide, service } from './grpc-connection.js';
 import { closeUnlessLinked } from '../handshake.js';
 
-/** The server side of a call. */
 interface IncomingCall extends GrpcCall {
-  /** The address and port of the client. */
+  /** Address and port. */
   getPeer(): string;
 }
 
 /**
- * Listens with Nest's server on sockets of Node: gRPC itself would neither report the port it
- * found, nor end the connection of a client that reads nothing.
+ * Runs Nest's server on Node's sockets: gRPC itself would neither report the chosen port nor
+ * disconnect a client that doesn't read.
  */
 export class GrpcServer extends ServerGrpc {
   private readonly listener: Listener;
   private readonly sockets = new Set<Socket>();
-  /** The last call of each socket. */
   private readonly calls = new WeakMap<Socket, GrpcConnection>();
 
-  /** @param isLink whether a connection belongs, or belonged, to a node */
+  /** @param isLink true if a connection belongs, or belonged, to a node */
   constructor(
     private readonly side: GrpcSide,
     private readonly tlsOptions: TlsOptions | undefined,
@@ -58,7 +56,7 @@ export class GrpcServer extends ServerGrpc {
     return portOf(this.listener);
   }
 
-  /** Resolves when clients are served; rejects with a system error when the port cannot be used. */
+  /** Rejects with a system error if the port can't be used. */
   async open(endpoint: NetworkEndpoint): Promise<void> {
     await new Promise<void>((resolve, reject) => {
       void this.listen((error) => (error ? reject(error) : resolve()));
@@ -67,7 +65,7 @@ export class GrpcServer extends ServerGrpc {
     this.listener.on('error', (error) => this.handleError(error.message));
   }
 
-  /** Ends every connection at once. */
+  /** Ends every connection immediately. */
   override async close(): Promise<void> {
     if (this.listener.listening) {
       const closed = once(this.listener, 'close');
@@ -82,11 +80,10 @@ export class GrpcServer extends ServerGrpc {
     const server = new Server({
       ...this.side.channelOptions,
       ...this.getKeepaliveOptions(),
-      // A node needs one call. The limit keeps others from storing a message for each of many
-      // calls.
+      // A node needs one call. A stranger could store a message in each call.
       'grpc.max_concurrent_streams': 1,
     });
-    // TLS is decrypted before.
+    // The listener has already decrypted TLS.
     const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
     this.listener.on(this.tlsOptions ? 'secureConnection' : 'connection', (socket: Socket) =>
       injector.injectConnection(socket),

@@ -32,7 +32,7 @@ import type { GrpcOptions } from '../nest-types.js';
 import { Handshake } from '../handshake.js';
 import { checkSize } from '../names.js';
 
-/** The options of Nest's gRPC transport that are not about the service. */
+/** Nest's gRPC options, apart from the service. */
 export type GrpcTransportOptions = Pick<
   GrpcOptions['options'],
   'url' | 'keepalive' | 'channelOptions'
@@ -40,9 +40,7 @@ export type GrpcTransportOptions = Pick<
   TlsSettings;
 
 export interface GrpcTransportSettings extends PeerSettings {
-  /**
-   * By default a node listens at localhost:5000, like Nest's gRPC servers. Port 0 is any free port.
-   */
+  /** By default a node listens at localhost:5000, like Nest's servers. Port 0 is any free port. */
   readonly options?: GrpcTransportOptions | undefined;
 }
 
@@ -56,15 +54,12 @@ function assertNetworkPeer(peer: Peer): asserts peer is Exclude<Peer, SocketEndp
   }
 }
 
-/** Milliseconds for peers to read what was sent, when a node stops. */
+/** Milliseconds that `stop` waits for peers to read. */
 const FLUSH = 5_000;
-/** Upper bound of the bytes around a packet in a message. */
+/** Most bytes that a message adds to a packet. */
 const AROUND = 4 * 1024;
 
-/**
- * Nodes connected by Nest's gRPC transport: each connection is a call with a stream in both
- * directions.
- */
+/** Connects nodes over Nest's gRPC transport. Each connection is a bidirectional stream. */
 export class GrpcTransport implements ServingTransport {
   readonly maxPacket = 2 ** 20;
   private readonly endpoints: Observable<readonly Endpoint[]>;
@@ -93,14 +88,14 @@ export class GrpcTransport implements ServingTransport {
     this.endpoints = endpointsOf(peers);
   }
 
-  /** The port on which the node listens. */
+  /** The port the node listens on. */
   get port(): number | undefined {
     return this.server?.port;
   }
 
   /**
-   * @throws InvalidServingError when the node would be open to strangers; a system error when the
-   * port cannot be used
+   * @throws InvalidServingError if the node would be open to strangers; a system error if the port
+   * can't be used
    */
   async start({ namespace, address, role, receiver }: TransportContext): Promise<void> {
     const { secret, options: { tlsOptions } = {} } = this.settings;
@@ -128,7 +123,7 @@ export class GrpcTransport implements ServingTransport {
     );
   }
 
-  /** Resolves when there is room for more, or no connection is left. */
+  /** Resolves when there's room for more, or at the connection's end. */
   send(to: Address, packet: Uint8Array): void | Promise<void> {
     checkSize(packet, this.maxPacket);
     const link = this.links?.get(to);
@@ -138,7 +133,7 @@ export class GrpcTransport implements ServingTransport {
     return link.send(packet);
   }
 
-  /** Does not wait: a slow node must not delay the others. */
+  /** Doesn't wait: a slow node must not delay the others. */
   broadcast(packet: Uint8Array): void {
     checkSize(packet, this.maxPacket);
     for (const link of this.links?.all ?? []) {
@@ -197,7 +192,6 @@ export class GrpcTransport implements ServingTransport {
   }
 }
 
-/** Answers a node that dialled this one. */
 function answer(
   text: string,
   connection: GrpcConnection,

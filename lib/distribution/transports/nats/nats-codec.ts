@@ -1,15 +1,15 @@
 import type { Deserializer, Serializer } from '@nestjs/microservices';
 import { InvalidOutputError } from '../../../errors.js';
 
-/** The part of Nest's context of a message that is used. */
+/** What we use of Nest's message context. */
 interface Circumstances {
   readonly channel?: string;
   readonly replyTo?: string;
 }
 
 /**
- * Reads the messages of Nest, and those of other clients: their content is all data, and they are
- * answered if they ask for it.
+ * Reads messages from Nest and from other clients. Another client's message is all data, and is
+ * answered if it has a reply subject.
  */
 export class AnyMessage implements Deserializer {
   deserialize(value: unknown, { channel, replyTo }: Circumstances = {}): unknown {
@@ -26,7 +26,7 @@ export class AnyMessage implements Deserializer {
   }
 }
 
-/** Nest 11 passes the bytes of a message, Nest 12 the message. */
+/** Nest 11 passes a message's bytes, Nest 12 the message. */
 function bytesOf(value: unknown): Uint8Array {
   const data: unknown =
     typeof value === 'object' && value !== null && 'data' in value ? value.data : value;
@@ -37,8 +37,8 @@ function bytesOf(value: unknown): Uint8Array {
 }
 
 /**
- * Writes replies as Nest does, and an error in place of a reply that NATS would refuse: Nest only
- * logs that, and the client would wait for ever.
+ * Writes replies like Nest, but an error if the reply is too large for NATS: Nest would only log it
+ * and the client would wait forever.
  */
 export class BoundedReplies implements Serializer {
   constructor(private readonly mostBytes: () => number) {}

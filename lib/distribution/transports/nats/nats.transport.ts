@@ -27,10 +27,7 @@ import { jsonAnswer } from '../../json/json-handlers.js';
 import { SendBuffer } from '../send-buffer.js';
 import { AnyMessage, BoundedReplies } from './nats-codec.js';
 
-/**
- * The options of Nest's NATS transport, except `queue`, which follows from the names of servings,
- * and except serializers.
- */
+/** Nest's NATS options without serializers and `queue`, which follows from the serving's name. */
 export type NatsTransportOptions = Omit<
   NonNullable<NatsOptions['options']>,
   'queue' | 'serializer' | 'deserializer'
@@ -38,13 +35,13 @@ export type NatsTransportOptions = Omit<
 
 export interface NatsTransportSettings {
   /**
-   * By default a lost server is retried without end, every 200 ms:
+   * Defaults retry a lost server forever, every 200 ms:
    * `maxReconnectAttempts: -1, reconnectTimeWait: 200`.
    */
   readonly options?: NatsTransportOptions | undefined;
 }
 
-/** The part of a connection that is used; the same in all client packages that Nest can load. */
+/** What we use of a connection; the same in all client packages that Nest can load. */
 interface Connection {
   /** Undefined while the server is unreachable. */
   readonly info?: { readonly max_payload: number } | undefined;
@@ -61,32 +58,30 @@ interface Message {
   readonly data: Uint8Array;
 }
 
-/** A packet to be sent. */
 interface Outgoing {
   readonly subject: string;
   readonly packet: Uint8Array;
 }
 
-/**
- * Limit of a packet in bytes, and the part of the server's limit that is left for the bytes around
- * it.
- */
+/** Packet limit, and the part of the server's limit left for the envelope, in bytes. */
 const LARGEST = 512 * 1024;
 const AROUND = 4 * 1024;
-/** A node that does not answer a probe within this many milliseconds may be alive or not. */
+/** Probe timeout in milliseconds; a silent node may still be alive. */
 const PROBE = 2_000;
-/** After this many bytes the server is asked whether it has read them. */
+/** Bytes between two flushes. */
 const ASK = 1024 * 1024;
-/** The nodes whose subjects are kept. */
+/** Size of the subject cache, which is cleared when full. */
 const MOST_SUBJECTS = 1024;
-/** Milliseconds to wait for a server that reads nothing, when a node stops. */
+/** Milliseconds that `stop` waits for the server. */
 const FLUSH = 5_000;
 
 /**
- * Nodes that reach each other through a NATS server, on the connections of Nest's NATS transport.
- * Packets for one node go to `sv.<namespace>.n.<address>`, those for all to
- * `sv.<namespace>.all.<address of the sender>`. Other clients call `sv.<namespace>.s.<serving>`,
- * which one of the nodes answers. `sv.<namespace>.p.<address>` probes a node.
+ * Connects nodes through a NATS server, over Nest's connections.
+ *
+ * - `sv.<namespace>.n.<address>`: packets for one node
+ * - `sv.<namespace>.all.<sender's address>`: packets for all nodes
+ * - `sv.<namespace>.s.<serving>`: calls from other clients, answered by one node
+ * - `sv.<namespace>.p.<address>`: probes of a node
  */
 export class NatsTransport implements ServingTransport {
   private readonly server: ServerNats;
@@ -95,15 +90,12 @@ export class NatsTransport implements ServingTransport {
   private watch: Subscription | undefined;
   private mostBytes = LARGEST + AROUND;
   private isOnline = false;
-  /** The client has refused a packet: its connection is closed for good. */
+  /** Emits when the client's connection is closed for good. */
   private readonly closed$ = new Subject<void>();
   private readonly logger = new Logger('ServingTransport');
   private readonly unread = new SendBuffer('NATS');
-  /** The packets that are sent at the end of the turn. */
   private outbox: Outgoing[] = [];
-  /** The subjects of nodes. */
   private readonly subjects = new Map<Address, string>();
-  /** The bytes since the last flush. */
   private unasked = 0;
 
   constructor({ options }: NatsTransportSettings = {}) {
@@ -124,7 +116,7 @@ export class NatsTransport implements ServingTransport {
     return Math.min(LARGEST, this.mostBytes - AROUND);
   }
 
-  /** Rejects with the error of the NATS client when there is no server. */
+  /** Rejects with the NATS client's error if there's no server. */
   async start(context: TransportContext): Promise<void> {
     const { namespace, address, receiver, jsonHandlers } = context;
     this.own = { namespace, address };
@@ -143,9 +135,9 @@ export class NatsTransport implements ServingTransport {
   }
 
   /**
-   * While the server is unreachable, packets are lost.
+   * Drops packets while the server is unreachable.
    *
-   * @throws Error while the server is reachable and reads nothing, once the send buffer is full
+   * @throws Error if the server stops reading and the send buffer is full
    */
   send(to: Address, packet: Uint8Array): void {
     this.publish(this.nodeSubject(to), packet);
@@ -155,7 +147,7 @@ export class NatsTransport implements ServingTransport {
     this.publish(this.broadcastSubject, packet);
   }
 
-  /** NATS reports at once that there is no listener. */
+  /** NATS reports immediately if a subject has no subscribers. */
   async probe(address: Address): Promise<boolean> {
     try {
       await firstValueFrom(this.client.send(this.probeSubject(address), {}).pipe(timeout(PROBE)));
@@ -170,7 +162,7 @@ export class NatsTransport implements ServingTransport {
 
   async stop(patience = FLUSH): Promise<void> {
     this.watch?.unsubscribe();
-    // Handlers that have their answers send them in this turn.
+    // Finished handlers send their answers now.
     await turn();
     if (this.isOnline) {
       this.isOnline = false;
@@ -195,10 +187,7 @@ export class NatsTransport implements ServingTransport {
     }
   }
 
-  /**
-   * Reads packets without Nest's way from message to handler, which costs more than all other work
-   * on a small packet.
-   */
+  /** Bypasses Nest's handlers, which cost more than all other work on a small packet. */
   private listen(receiver: Receiver): void {
     const { server, broadcastSubject, own } = this;
     for (const subject of [this.nodeSubject(own.address), this.subject('all.*')]) {
@@ -215,18 +204,15 @@ export class NatsTransport implements ServingTransport {
   }
 
   /**
-   * Resolves when the server has the subscriptions. A server that replaced another may have smaller
-   * limits.
+   * Resolves when the server has our subscriptions. Reads its limit again: after a reconnect it may
+   * be another server.
    */
   private async settle(): Promise<void> {
     await this.server.unwrap<Connection>().flush();
     this.mostBytes = this.client.unwrap<Connection>().info?.max_payload ?? this.mostBytes;
   }
 
-  /**
-   * True when the server has both connections and the subscriptions again; false when one of the
-   * connections is lost.
-   */
+  /** True when both connections and subscriptions are back, false after a loss. */
   private onlineChanges(): Observable<boolean> {
     const isConnected$ = combineLatest([this.server.status, this.client.status]).pipe(
       map((statuses) => statuses.every((status: string) => status === 'connected')),
@@ -243,12 +229,12 @@ export class NatsTransport implements ServingTransport {
   private settled(): Observable<boolean> {
     return from(this.settle()).pipe(
       map(() => true),
-      // The connection was lost again, which is reported separately.
+      // Lost again; the status reports it.
       catchError(() => EMPTY),
     );
   }
 
-  /** Packets of one turn are sent together: the NATS client would write each to its socket. */
+  /** Sends one turn's packets together: the client would write each to its socket. */
   private publish(subject: string, packet: Uint8Array): void {
     checkSize(packet, this.maxPacket);
     if (!this.isOnline) {
@@ -277,8 +263,8 @@ export class NatsTransport implements ServingTransport {
   }
 
   /**
-   * The NATS client buffers without limit what the server does not read, and does not report how
-   * much. But the server answers a flush only after it has read everything before.
+   * The client buffers without limit and doesn't report how much. But the server answers a flush
+   * only after reading everything before it.
    */
   private async ask(): Promise<void> {
     const { unasked } = this;
@@ -317,16 +303,16 @@ export class NatsTransport implements ServingTransport {
   }
 }
 
-/** Resolves when the server has read everything, or never will: the connection is lost. */
+/** Resolves when the server has read everything, or the connection is lost. */
 async function flushed(end: ClientNats | ServerNats): Promise<void> {
   try {
     await end.unwrap<Connection>().flush();
   } catch {
-    // The status of the connection reports the loss.
+    // The status reports the loss.
   }
 }
 
-/** Nest does not export the class of this error. */
+/** Nest doesn't export this error's class. */
 function isNobodyThere(error: unknown): boolean {
   return error instanceof Error && error.message.startsWith('Empty response.');
 }

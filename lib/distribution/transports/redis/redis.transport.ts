@@ -24,8 +24,8 @@ import type { RedisOptions } from '../nest-types.js';
 import { SendBuffer } from '../send-buffer.js';
 
 /**
- * The options of Nest's Redis transport, except serializers, and except those that would send
- * packets twice.
+ * Nest's Redis options without `wildcards`, serializers, and the options that could send packets
+ * twice.
  */
 export type RedisTransportOptions = Omit<
   NonNullable<RedisOptions['options']>,
@@ -38,13 +38,13 @@ export type RedisTransportOptions = Omit<
 
 export interface RedisTransportSettings {
   /**
-   * By default a lost server is retried without end, every 200 ms:
+   * Defaults retry a lost server forever, every 200 ms:
    * `retryAttempts: Infinity, retryDelay: 200`.
    */
   readonly options?: RedisTransportOptions | undefined;
 }
 
-/** The part of a connection of ioredis that is used. */
+/** What we use of an ioredis connection. */
 interface Connection extends EventEmitter {
   readonly status: string;
   /** Resolves with the number of subscribers. */
@@ -53,22 +53,24 @@ interface Connection extends EventEmitter {
   disconnect(): void;
 }
 
-/** Milliseconds to wait for the server when a node stops. */
+/** Milliseconds that `stop` waits for the server. */
 const FLUSH = 5_000;
 const NOTHING = Buffer.alloc(0);
 
 /**
- * Nodes that reach each other through a Redis server. Packets for one node are published on
- * `sv.<namespace>.n.<address>`, those for all, with the address of the sender before them, on
+ * Connects nodes through a Redis server. Packets for one node are published on
+ * `sv.<namespace>.n.<address>`; packets for all, prefixed with the sender's address, on
  * `sv.<namespace>.all`.
  *
- * The connections are those of Nest's Redis transport. Its messages are not used: Nest writes all
- * of them as JSON, and every application that listens to a pattern runs the request, so Nest's
- * clients cannot call servings here.
+ * We use Nest's connections but not its messages: they are JSON, and every application that listens
+ * to a pattern runs the request. So Nest's clients can't call servings here.
  */
 export class RedisTransport implements ServingTransport {
   readonly maxPacket = 256 * 1024;
-  /** Redis ends the connection of a node for which 32 MB wait, of all nodes that send to it. */
+  /**
+   * Redis disconnects a node with 32 MB unread, from all senders together. See
+   * `client-output-buffer-limit` at https://redis.io/docs/latest/develop/reference/clients/
+   */
   readonly window = 4 * 2 ** 20;
   private readonly server: PacketServer;
   private own: Pick<TransportContext, 'namespace' | 'address'> = { namespace: '', address: '' };
@@ -82,13 +84,13 @@ export class RedisTransport implements ServingTransport {
       retryAttempts: Infinity,
       retryDelay: 200,
       ...options,
-      // A publish that a lost connection leaves open is not repeated: it may have arrived.
+      // Don't repeat an interrupted publish: it may have arrived.
       maxRetriesPerRequest: 0,
       autoResendUnfulfilledCommands: false,
     });
   }
 
-  /** Rejects with the error of ioredis when there is no server, or when it refuses this node. */
+  /** Rejects with the ioredis error if there's no server, or if it refuses this node. */
   async start({ namespace, address, receiver }: TransportContext): Promise<void> {
     this.own = { namespace, address };
     const [publisher, subscriber] = await this.connect();
@@ -116,7 +118,7 @@ export class RedisTransport implements ServingTransport {
       .pipe(
         switchMap(() =>
           [publisher, subscriber].every(({ status }) => status === 'ready')
-            ? // ioredis subscribes again by itself, but does not report when that is done.
+            ? // ioredis resubscribes by itself but doesn't report it.
               defer(() => subscriber.subscribe(...channels)).pipe(
                 switchMap(() => of(true)),
                 catchError(() => of(false)),
@@ -134,8 +136,8 @@ export class RedisTransport implements ServingTransport {
   }
 
   /**
-   * While the server is unreachable, packets are lost. Rejects while it is reachable and reads
-   * nothing, once the send buffer is full.
+   * Drops packets while the server is unreachable. Rejects if the server stops reading and the
+   * send buffer is full.
    */
   async send(to: Address, packet: Uint8Array): Promise<void> {
     checkSize(packet, this.maxPacket);
@@ -149,7 +151,7 @@ export class RedisTransport implements ServingTransport {
     await this.publish(this.channel('all'), Buffer.concat([Buffer.from(this.own.address), packet]));
   }
 
-  /** Redis returns the number of receivers; this message is empty. */
+  /** Redis returns the number of receivers of the empty message. */
   async probe(address: Address): Promise<boolean> {
     const listeners = await this.publish(this.nodeChannel(address), NOTHING);
     if (listeners === undefined) {
@@ -162,7 +164,7 @@ export class RedisTransport implements ServingTransport {
     this.watch?.unsubscribe();
     this.isOnline = false;
     const timer = setTimeout(() => this.server.disconnect(), patience);
-    // An answer means that everything published before has been sent.
+    // Waits for the answer to QUIT: everything published before was sent then.
     await this.server.close().catch(() => {});
     clearTimeout(timer);
   }
@@ -176,13 +178,13 @@ export class RedisTransport implements ServingTransport {
       });
     } catch (error) {
       await this.stop();
-      // ioredis reports failed commands only as closed.
+      // ioredis rejects commands with "closed" only; the `error` event has the reason.
       throw failure ?? error;
     }
     return this.server.unwrap<[Connection, Connection]>();
   }
 
-  /** The number of receivers; undefined when the connection was lost and it cannot be known. */
+  /** Returns the number of receivers; undefined without a connection. */
   private async publish(channel: string, message: Buffer): Promise<number | undefined> {
     if (!this.isOnline || !this.publisher) {
       return undefined;
@@ -201,8 +203,8 @@ export class RedisTransport implements ServingTransport {
   }
 
   /**
-   * The packet after the address of its sender; the address ends at the zero byte with which the
-   * packet begins. Undefined for packets of this node.
+   * Removes the sender's address, which ends at the packet's first byte, a zero. Empty for our own
+   * packets and invalid ones.
    */
   private ofAnother(message: Buffer): Uint8Array {
     const end = message.indexOf(0);
@@ -220,19 +222,16 @@ export class RedisTransport implements ServingTransport {
   }
 }
 
-/** Nest's connections, which ignore Nest's messages. */
+/** Opens Nest's connections and ignores Nest's messages. */
 class PacketServer extends ServerRedis {
   override bindEvents(): void {}
 
-  /** A node that never connected does not start, and leaves no retries behind. */
+  /** If the first connection fails, the node doesn't start, so don't retry. */
   override createRetryStrategy(times: number): number | void {
     return this.wasInitialConnectionSuccessful ? super.createRetryStrategy(times) : undefined;
   }
 
-  /**
-   * Logs the errors of all reconnect attempts once. Where the first attempt fails, the node does
-   * not start, with the reason.
-   */
+  /** Logs one error per outage. If the first attempt fails, `start` rejects instead. */
   override registerErrorListener(connection: Connection): void {
     let hasFailed = false;
     connection.on('ready', () => (hasFailed = false));
@@ -247,7 +246,7 @@ class PacketServer extends ServerRedis {
     });
   }
 
-  /** Without this, each attempt would be logged. */
+  /** Nest would log each attempt. */
   override registerReconnectListener(): void {}
 
   disconnect(): void {
@@ -255,12 +254,12 @@ class PacketServer extends ServerRedis {
   }
 }
 
-/** The same bytes as a Buffer: ioredis would send the text of any other array. */
+/** The same bytes as a Buffer: ioredis would send any other array as text. */
 function bufferOf({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
   return Buffer.from(buffer, byteOffset, byteLength);
 }
 
-/** Whether the server has refused the command, for example for lack of permission. */
+/** True if the server refused the command, for example without permission. */
 function isRefusal(error: unknown): boolean {
   return error instanceof Error && error.name === 'ReplyError';
 }

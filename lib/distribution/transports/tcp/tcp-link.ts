@@ -9,7 +9,7 @@ import type { Address } from '../../transport.js';
 import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
 import type { DirectReads } from './tcp-packets.js';
 
-/** The options of Nest's TCP client, with a socket that accepts packets. */
+/** Nest's client options, with a socket that accepts packets. */
 export type DialOptions = NonNullable<TcpClientOptions['options']> & {
   readonly socketClass: Type<TcpSocket & DirectReads>;
 };
@@ -34,12 +34,12 @@ export function dialByTcp(
   };
 }
 
-/** The largest read that is not direct. */
+/** Bytes of the shared read buffer. */
 const READ = 64 * 1024;
 
-/** The caller logs errors. */
+/** Logs no errors: the caller does. */
 class QuietClient extends ClientTCP {
-  /** The error that ended the connection, where Nest reports only the end. */
+  /** The error that ended the connection; Nest reports only the end. */
   failure: unknown;
 
   constructor(private readonly options: DialOptions) {
@@ -50,7 +50,7 @@ class QuietClient extends ClientTCP {
     this.failure ??= error;
   }
 
-  /** Node allocates memory for each read of a socket without `onread`. */
+  /** Without `onread`, Node allocates memory for each read. */
   override createSocket(): TcpSocket {
     if (this.tlsOptions) {
       return super.createSocket();
@@ -83,7 +83,7 @@ class QuietClient extends ClientTCP {
   }
 }
 
-/** A connection of two nodes on a socket. */
+/** A connection between two nodes over a socket. */
 export class TcpLink implements PeerConnection {
   readonly closed: Promise<void>;
   private isCorked = false;
@@ -108,7 +108,7 @@ export class TcpLink implements PeerConnection {
     return this.socket.bytesRead;
   }
 
-  /** Packets of one turn are sent together. */
+  /** Sends one turn's packets together. */
   send(packet: Uint8Array, free?: (packet: Uint8Array) => void): void {
     if (!this.isCorked) {
       this.isCorked = true;

@@ -5,13 +5,12 @@ import { messageOf } from '../../../errors.js';
 import { FrameError, packetLength, PRELUDE } from '../../wire/prelude.js';
 
 /**
- * A socket for Nest's TCP servers and clients that accepts packets beside Nest's messages: they are
- * events `packet` of the net socket. A packet without a listener closes the connection.
+ * Makes a socket class for Nest's TCP servers and clients that also accepts packets. It emits them
+ * as `packet` on the net socket; a packet without a listener closes the connection.
  *
- * @param limit the largest packet in bytes
- * @param mostText limit in bytes of all of Nest's messages
- * @param options of Nest's socket
- * @param path the Unix socket to connect to, in place of a host and port
+ * @param limit largest packet in bytes
+ * @param mostText limit in bytes of all Nest messages together
+ * @param path Unix socket to connect to, instead of a host and port
  */
 export function packetSocket(
   limit: number,
@@ -60,7 +59,6 @@ export function packetSocket(
       this.orDestroy(() => this.splitter.push(typeof data === 'string' ? Buffer.from(data) : data));
     }
 
-    /** Ends a connection that cannot be read any further. */
     private orDestroy(read: () => void): void {
       try {
         read();
@@ -71,40 +69,39 @@ export function packetSocket(
   };
 }
 
-/** Reads of large packets into their own memory, without a buffer in between. */
+/** Reads large packets directly into their own memory. */
 export interface DirectReads {
   /** Memory for the next bytes, if a large packet has begun. */
   readonly room: Buffer | undefined;
-  /** So many of the next bytes are in that memory now. */
+  /** Reports how many bytes were read into `room`. */
   wrote(bytes: number): void;
-  /** Takes the next bytes, in memory that the caller uses again. */
+  /** Takes the next bytes; the caller will reuse their memory. */
   lend(bytes: Buffer): void;
 }
 
-/** The receiver of the pieces of a byte stream. */
+/** Receives the pieces of a byte stream. */
 export interface Pieces {
-  /** A piece of Nest's messages. */
   text(bytes: Buffer): void;
   packet(bytes: Uint8Array): void;
-  /** The largest packet that is accepted now, in bytes. */
+  /** Largest packet accepted now, in bytes. */
   limit(): number;
-  /** Limit in bytes of all of Nest's messages. */
+  /** Limit in bytes of all Nest messages together. */
   readonly mostText: number;
 }
 
-/** The least bytes that a direct read is for: smaller ones would take more reads. */
+/** Least missing bytes for a direct read: for fewer, the shared buffer takes fewer reads. */
 const LEAST_ROOM = 64 * 1024;
 
 /**
- * Separates packets from Nest's messages on one connection: a packet begins with 0x00, a message
- * with its length in digits.
+ * Separates packets from Nest messages on a connection: a packet begins with 0x00, a message with
+ * its length in digits.
  */
 export class PacketSplitter implements DirectReads {
   private readonly message = new TextMessage();
-  /** A packet, or its prelude as yet, with the first `filled` bytes received. */
+  /** An unfinished packet or prelude, with `filled` bytes received. */
   private partial: Buffer | undefined;
   private filled = 0;
-  /** The bytes of Nest's messages so far. */
+  /** Bytes of Nest messages so far. */
   private text = 0;
 
   constructor(private readonly pieces: Pieces) {}
@@ -127,18 +124,18 @@ export class PacketSplitter implements DirectReads {
     while (this.partial && rest.byteLength > 0) {
       rest = rest.subarray(this.fill(this.partial, rest));
     }
-    // A packet that continues gets memory of its own; others are views, and text may be kept.
+    // `push` copies an unfinished packet. It makes views of whole packets, and text may be kept.
     this.push(this.isBegun(rest) ? rest : Buffer.from(rest));
   }
 
-  /** @throws FrameError after which the stream cannot be read any further */
+  /** @throws FrameError if the stream can't be read any further */
   push(bytes: Buffer): void {
     for (let rest = bytes; rest.byteLength > 0;) {
       rest = rest.subarray(this.take(rest));
     }
   }
 
-  /** Takes the first piece and returns its length. */
+  /** Returns the first piece's length. */
   private take(bytes: Buffer): number {
     if (this.partial) {
       return this.fill(this.partial, bytes);
@@ -162,7 +159,7 @@ export class PacketSplitter implements DirectReads {
     return length;
   }
 
-  /** Whether the bytes are those of a packet without its end. */
+  /** True if the bytes are a packet without its end. */
   private isBegun(bytes: Buffer): boolean {
     return (
       !this.message.isOpen &&
@@ -211,26 +208,25 @@ export class PacketSplitter implements DirectReads {
 }
 
 const HASH = 0x23;
-/** Limit of the digits of a length. */
+/** Most digits of a message's length. */
 const MOST_DIGITS = 16;
 
 /**
- * Finds the end of a message of Nest: `length#text`, where the length counts UTF-16 units and the
- * text is UTF-8.
+ * Finds the end of a Nest message: `length#text`. The length counts UTF-16 units; the text is
+ * UTF-8.
  */
 class TextMessage {
   private digits = '';
-  /** The units that are missing, once known. */
+  /** Missing UTF-16 units, once known. */
   private units: number | undefined;
-  /** The bytes that are missing of a character. */
+  /** Missing bytes of the current character. */
   private rest = 0;
 
-  /** Whether a message has begun and not ended. */
   get isOpen(): boolean {
     return this.units !== undefined || this.digits !== '';
   }
 
-  /** The number of bytes that belong to the message. */
+  /** Returns how many bytes belong to the message. */
   take(bytes: Buffer): number {
     let at = this.units === undefined ? this.takeLength(bytes) : 0;
     if (this.units === undefined) {
@@ -256,12 +252,12 @@ class TextMessage {
     if (end === -1) {
       return head.byteLength;
     }
-    // Nest's socket refuses what is no number.
+    // Nest's socket refuses an invalid number.
     this.units = Number.parseInt(this.digits, 10) || 0;
     return end + 1;
   }
 
-  /** A character counts with its first byte. */
+  /** Counts a character at its first byte. */
   private unitsOf(byte: number): number {
     if (this.rest > 0 && byte >> 6 === 0b10) {
       this.rest--;

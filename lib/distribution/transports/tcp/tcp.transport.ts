@@ -37,34 +37,37 @@ export type TcpTransportOptions = Omit<
 > &
   TlsSettings & {
     /**
-     * An absolute path: the node listens on a Unix socket there, in place of a host and port. Nodes
-     * on this machine that may write the file can connect. @default none
+     * Absolute path of a Unix socket to listen on, instead of a host and port. Nodes on this
+     * machine with write access to the file can connect. @default none
      */
     readonly path?: string;
   };
 
 export interface TcpTransportSettings extends PeerSettings {
   /**
-   * The options of Nest's TCP transport. By default a node listens on 127.0.0.1, on any free port;
-   * nodes that dial it need a fixed one.
+   * By default a node listens on any free port of 127.0.0.1. Set a fixed port if other nodes dial
+   * it.
    */
   readonly options?: TcpTransportOptions | undefined;
 }
 
 const LOCALHOST = '127.0.0.1';
 
-/** Milliseconds for peers to read what was sent, when a node stops. */
+/** Milliseconds that `stop` waits for peers to read. */
 const FLUSH = 5_000;
 
-/** Nodes connected by Nest's TCP transport. The same port serves Nest's clients, too. */
+/**
+ * Connects nodes over Nest's TCP transport. Without a secret, the same port also serves Nest's
+ * clients.
+ */
 export class TcpTransport implements ServingTransport {
   readonly maxPacket = 2 ** 20;
   private readonly options: TcpTransportOptions;
   private readonly endpoints: Observable<readonly Endpoint[]>;
   private readonly sockets = new Set<Socket>();
-  /** The sockets below TLS, including those in TLS handshake. */
+  /** Below TLS, including sockets in the TLS handshake. */
   private readonly rawSockets = new Set<Socket>();
-  /** Connections that belong to nodes, or must within a time limit. */
+  /** Connections that must become links in time. */
   private readonly expected = new WeakSet<Socket>();
   private links: PeerConnections<Socket, TcpLink> | undefined;
   private readonly logger = new Logger('ServingTransport');
@@ -78,14 +81,14 @@ export class TcpTransport implements ServingTransport {
     this.endpoints = endpointsOf(settings.peers ?? []);
   }
 
-  /** The port on which the node listens, unless that is a Unix socket. */
+  /** The port the node listens on; undefined for a Unix socket. */
   get port(): number | undefined {
     return portOf(this.server?.unwrap<Server>());
   }
 
   /**
-   * @throws InvalidServingError when the node would be open to strangers; a system error when the
-   * port cannot be used
+   * @throws InvalidServingError if the node would be open to strangers; a system error if the port
+   * can't be used
    */
   async start({
     namespace,
@@ -154,7 +157,7 @@ export class TcpTransport implements ServingTransport {
   async stop(patience = FLUSH): Promise<void> {
     this.dials?.stop();
     const links = this.links?.close() ?? [];
-    // Handlers that have their answers write them in this turn.
+    // Finished handlers write their answers now.
     await turn();
     await Promise.all(
       [...links.map(({ socket }) => socket), ...this.sockets].map((socket) =>
@@ -170,11 +173,7 @@ export class TcpTransport implements ServingTransport {
     }
   }
 
-  /**
-   * The host to listen on.
-   *
-   * @throws InvalidServingError when the node would be open to strangers
-   */
+  /** @throws InvalidServingError if the node would be open to strangers */
   private safeHost(): string {
     const { host = LOCALHOST, tlsOptions } = this.options;
     const { secret, insecure = false } = this.settings;
@@ -182,20 +181,19 @@ export class TcpTransport implements ServingTransport {
     return host;
   }
 
-  /** The options of a client that connects to the endpoint. */
   private optionsFor(endpoint: Endpoint): DialOptions {
     const { maxPacket, options } = this;
     const path = 'path' in endpoint ? endpoint.path : undefined;
     const { tlsOptions, ...plain } = options;
     return {
       ...plain,
-      // Only the network is encrypted.
+      // Unix sockets aren't encrypted.
       ...(path === undefined && { ...endpoint, ...(tlsOptions && { tlsOptions }) }),
       socketClass: packetSocket(maxPacket, HANDSHAKE_BYTES, options, path),
     };
   }
 
-  /** With a secret, only nodes may connect, and all their text is that of the handshake. */
+  /** With a secret only nodes may connect, and the handshake is their only text. */
   private createServer(host: string): PlainServer {
     const { port = 0, tlsOptions } = this.options;
     const mostText = this.settings.secret === undefined ? Infinity : HANDSHAKE_BYTES;
@@ -217,13 +215,13 @@ export class TcpTransport implements ServingTransport {
         this.expectLink(socket);
       }
     });
-    // Node reports a TLS handshake that takes too long, and leaves the connection open.
+    // Node leaves the connection open if the TLS handshake times out.
     net.on('tlsClientError', (_: Error, socket: Socket) => socket.destroy());
-    // Nest passes only two errors to its callback.
     const { path } = this.options;
     if (path !== undefined) {
       await removeStaleSocket(path);
     }
+    // Nest passes only two kinds of errors to its callback.
     const listening = once(net, 'listening');
     if (path === undefined) {
       server.listen(() => {});
@@ -233,7 +231,6 @@ export class TcpTransport implements ServingTransport {
     await listening;
   }
 
-  /** Expects the connection to become that of a node, within a time limit. */
   private expectLink(socket: Socket): void {
     if (!this.expected.has(socket)) {
       this.expected.add(socket);
@@ -242,7 +239,7 @@ export class TcpTransport implements ServingTransport {
   }
 }
 
-/** Nest's server, which logs a broken connection in one line instead of an exception's stack. */
+/** Logs a broken connection without a stack. */
 class PlainServer extends ServerTCP {
   private readonly warnings = new RateLimitedLogger(new Logger('ServingTransport'));
 
@@ -251,7 +248,7 @@ class PlainServer extends ServerTCP {
   }
 }
 
-/** @throws InvalidServingError for an invalid path, or one beside options of the network */
+/** @throws InvalidServingError for an invalid path, or a path together with network options */
 function checkPath({ path, ...options }: TcpTransportOptions): void {
   if (path === undefined) {
     return;
@@ -268,13 +265,12 @@ function checkPath({ path, ...options }: TcpTransportOptions): void {
   }
 }
 
-/** Kept until it closes. */
 function keep(socket: Socket, sockets: Set<Socket>): void {
   sockets.add(socket);
   socket.once('close', () => sockets.delete(socket));
 }
 
-/** Sends what waits and closes; does not wait for a peer that does not read. */
+/** Flushes and closes; destroys the socket after `patience` ms. */
 async function endOf(socket: Socket, patience: number): Promise<void> {
   if (socket.destroyed) {
     return;

@@ -15,13 +15,13 @@ import { TransientError } from './request.js';
 import { SharedWork } from './shared-work.js';
 import { fetchFromWeb, webCacheFolder, webPathOf } from './web-file.js';
 
-/** Servings of one process with the same model fetch it once. */
+/** Servings of one process fetch the same model once. */
 const downloads = new SharedWork<string>();
 
 /**
- * Fetches the model and the files that it refers to, unless the cache on this machine has them.
+ * Fetches the model and the files that it refers to, unless the cache has them.
  *
- * @returns the path of the model
+ * @returns the model's path
  * @throws ServingLoadError
  */
 export function fetchModel(model: RemoteModel, { log, signal }: Fetching): Promise<string> {

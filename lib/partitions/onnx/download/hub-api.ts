@@ -7,13 +7,13 @@ import { send } from './request.js';
 export interface HubEntry {
   readonly commit: string;
   readonly etag: string;
-  /** Only for a file in large file storage, as models are. */
+  /** Only for files in large file storage, such as models. */
   readonly sha256: string | undefined;
   readonly size: number | undefined;
 }
 
 /**
- * Files of secrets often end with a line break.
+ * Trimmed, because files with secrets often end with a line break.
  *
  * @throws ServingLoadError without the text, which `fetch` would quote
  */
@@ -36,7 +36,7 @@ function addressOf({ repo, path }: HubModel, revision: string): string {
   return `${endpoint()}/${repo}/resolve/${encodeURIComponent(revision)}/${encodePath(path)}`;
 }
 
-/** The file at that commit. `allowsHttp`: whether the caller compares its hash. */
+/** @param allowsHttp true only if the caller checks the hash */
 export async function getFile(
   file: HubModel,
   commit: string,
@@ -54,7 +54,7 @@ export async function getFile(
   return response;
 }
 
-/** Asks without following the redirect to the store, whose answer does not have these headers. */
+/** Does not follow the redirect to the file store, which lacks these headers. */
 export async function entryOf(file: HubModel, signal: AbortSignal): Promise<HubEntry> {
   const response = await send(
     {
@@ -73,7 +73,7 @@ export async function entryOf(file: HubModel, signal: AbortSignal): Promise<HubE
     /^W\/|"/g,
     '',
   );
-  // Both become names of files.
+  // Both become file names.
   if (!isCommit(commit) || !/^[\w-]+$/.test(etag)) {
     throw new ServingLoadError(
       `${endpoint()} answered about ${file.name} without the headers of the Hub (X-Repo-Commit and ` +

@@ -14,35 +14,35 @@ import { basename, dirname, join, relative } from 'node:path';
 import { isError, messageOf, ServingLoadError } from '../../../errors.js';
 import { sha256Of } from './save.js';
 
-/** A file of the cache, undamaged. */
+/** An undamaged file in the cache. */
 export interface CachedFile {
   readonly path: string;
   readonly commit: string;
   readonly sha256: string;
 }
 
-/** How the folder is chosen, for errors. */
+/** For errors. */
 export const HUB_CACHE_ADVICE = 'HF_HUB_CACHE or HF_HOME';
 
-/** The folder of all users' caches. */
+/** The user's cache folder. */
 export function cacheHome(): string {
   return process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache');
 }
 
-/** The cache folder of the Hub's own tools. */
+/** The cache folder that the Hub's own tools use. */
 export function hubCacheFolder(): string {
   const { HF_HUB_CACHE, HF_HOME } = process.env;
   return HF_HUB_CACHE || join(HF_HOME || join(cacheHome(), 'huggingface'), 'hub');
 }
 
 /**
- * The files of one repository, in the layout of the Hub's own tools, so that these share them:
+ * Files of one repository, in the layout of the Hub's own tools, which can share them:
  * `blobs/<etag>`, `snapshots/<commit>/<path>` as links to blobs, and `refs/<branch>` with a commit.
  */
 export class HubCache {
   constructor(readonly folder: string) {}
 
-  /** Deletes the file, and so does not find it, if its content has changed since it was saved. */
+  /** Deletes the file and returns undefined if it has changed since it was saved. */
   async find(
     revision: string,
     path: string,
@@ -70,13 +70,12 @@ export class HubCache {
     return join(this.folder, 'blobs', etag);
   }
 
-  /** Makes the blob the file of the commit. */
   async link(commit: string, path: string, etag: string): Promise<string> {
     const link = this.pathOf(commit, path);
     const blob = this.blobOf(etag);
     await this.replace(link, (temporary) =>
       symlink(relative(dirname(link), blob), temporary).catch((error: unknown) => {
-        // Windows allows links to few users.
+        // On Windows, few users may create links.
         if (isError(error) && 'code' in error && error.code === 'EPERM') {
           return copyFile(blob, temporary);
         }
@@ -86,7 +85,6 @@ export class HubCache {
     return link;
   }
 
-  /** Saves the commit of a branch or tag. */
   async saveRef(revision: string, commit: string): Promise<void> {
     if (!isCommit(revision) && (await this.commitOf(revision)) !== commit) {
       await this.replace(this.refOf(revision), (temporary) => writeFile(temporary, commit));
@@ -106,7 +104,7 @@ export class HubCache {
     return join(this.folder, 'snapshots', commit, ...path.split('/'));
   }
 
-  /** Other processes see the file before or after, never in between. */
+  /** Replaces a file atomically for other processes. */
   private async replace(path: string, make: (temporary: string) => Promise<void>): Promise<void> {
     const temporary = `${path}.${randomUUID()}`;
     try {

@@ -13,11 +13,10 @@ import type { HubModel } from './remote-model.js';
 import { ATTEMPTS, retrying, TransientError } from './request.js';
 import { save, sha256Of, sizeOf } from './save.js';
 
-/** The path of a file, and the commit that has it. */
 type HubFile = Pick<CachedFile, 'path' | 'commit'>;
 
 /**
- * The file in the Hub's cache on this machine, fetched if it is not there.
+ * Fetches the file unless the Hub's cache on this machine has it.
  *
  * @throws TransientError when the Hub cannot be reached
  * @throws ServingLoadError
@@ -34,7 +33,7 @@ async function findOrFetch(file: HubModel, cache: HubCache, fetching: Fetching):
   const { log, signal } = fetching;
   const cached = await cache.find(revision, path, log);
   const isRight = cached !== undefined && (sha256 === undefined || cached.sha256 === sha256);
-  // Only a branch or tag without a hash may have another file by now.
+  // Only a branch or tag without a hash may point to another file by now.
   if (isRight && (sha256 !== undefined || isCommit(revision) || isOffline())) {
     return cached;
   }
@@ -74,7 +73,7 @@ async function fetchEntry(
     return known;
   }
   const blob = cache.blobOf(etag);
-  // Another commit may have the same file.
+  // Another commit may contain the same file.
   if (sha256 === undefined || (await sha256Of(blob)) !== sha256) {
     await retrying(ATTEMPTS, signal, log, async () => {
       const response = await getFile(file, commit, sha256 !== undefined, signal);

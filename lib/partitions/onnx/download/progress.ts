@@ -1,12 +1,12 @@
 import { formatBytes } from '../../../format.js';
 
-/** Milliseconds between two lines of a slow download. */
+/** Milliseconds between lines of a slow download. */
 const INTERVAL = 10_000;
 
-/** Milliseconds between two lines of a fast one. */
+/** Milliseconds between lines of a fast one. */
 const LEAST_INTERVAL = 1000;
 
-/** Logs how far a download is: a line per 10 %, at most one a second and at least one per 10 s. */
+/** Logs a line per 10 %, at most one per second and at least one per 10 s. */
 export class Progress {
   private readonly startedAt = Date.now();
   private loggedAt = this.startedAt;
@@ -35,9 +35,9 @@ export class Progress {
   }
 }
 
-/** The serving that a model is fetched for. */
+/** The serving's log and signal. */
 export interface Fetching {
-  /** Logs the progress; the line continues "Serving ...". */
+  /** The line continues "Serving ...". */
   readonly log: (line: string) => void;
   /** Aborts when the serving closes. */
   readonly signal: AbortSignal;

@@ -1,9 +1,8 @@
 import { InvalidServingError } from '../../../errors.js';
 import { formatValue } from '../../../format.js';
 
-/** A file of a repository on the Hugging Face Hub. */
+/** A file on the Hugging Face Hub. */
 export interface HubModel {
-  /** The model as messages name it. */
   readonly name: string;
   /** `org/repo` */
   readonly repo: string;
@@ -16,25 +15,24 @@ export interface HubModel {
 
 /** A file on any web server. */
 export interface WebModel {
-  /** The address as messages name it: without its query, which may hold a signature. */
+  /** Without the query, which may hold a signature. */
   readonly name: string;
   readonly url: string;
-  /** The name of the file in the cache. */
   readonly file: string;
-  /** Lower-case hexadecimal digits; undefined if any content is accepted. */
+  /** Lower-case hexadecimal digits; undefined: any content is accepted. */
   readonly sha256: string | undefined;
 }
 
-/** A model that is fetched when its serving starts. */
+/** A model to fetch at the start. */
 export type RemoteModel = HubModel | WebModel;
 
-/** True for the address of a model that is not a file of this machine. */
+/** True for an address rather than a local file. */
 export function isRemote(file: string | URL): boolean {
   return /^(hf|https?):/i.test(String(file));
 }
 
 /**
- * The model at an address for which {@link isRemote} is true.
+ * Parses an address for which {@link isRemote} is true.
  *
  * @param owner the serving, for errors
  * @throws InvalidServingError
@@ -115,7 +113,7 @@ function decoded(part: string): string {
   }
 }
 
-/** False for what would leave the folder, and for what not every file system has. */
+/** False for parts that leave the folder or that not every file system allows. */
 function isName(part: string): boolean {
   // oxlint-disable-next-line no-control-regex
   return part !== '' && part !== '.' && part !== '..' && !/[\\:\u0000-\u001f]/.test(part);
@@ -125,16 +123,12 @@ function isIdentifier(part: string): boolean {
   return /^[\w.-]+$/.test(part);
 }
 
-/** The relative path as part of an address. */
+/** Encodes a relative path for an address. */
 export function encodePath(path: string): string {
   return path.split('/').map(encodeURIComponent).join('/');
 }
 
-/**
- * The file beside the model, which the model refers to by this relative path.
- *
- * @returns undefined for a path that leaves the folder of the model
- */
+/** Resolves a path against the model's folder; undefined if it leaves that folder. */
 export function pathBeside(model: string, location: string): string | undefined {
   const folder = model.split('/').slice(0, -1);
   const parts = location.split('/').filter((part) => part !== '.');

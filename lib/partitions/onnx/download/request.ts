@@ -1,31 +1,31 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { messageOf, ServingLoadError } from '../../../errors.js';
 
-/** A failure of the network or the server that may be over soon. */
+/** A failure that may be temporary. */
 export class TransientError extends Error {
   override readonly name = 'TransientError';
 }
 
-/** A request that a download makes. */
+/** A download's request. */
 export interface FetchRequest {
   readonly url: string;
   readonly method: 'GET' | 'HEAD';
-  /** Sent to the origin of `url` and to no other. */
+  /** Sent only to the origin of `url`. */
   readonly token?: string | undefined;
-  /** Whether redirects from https to http are followed: safe where a hash is compared. */
+  /** True to follow redirects from https to http: safe if a hash is checked. */
   readonly allowsHttp: boolean;
   readonly signal: AbortSignal;
 }
 
 const MAX_REDIRECTS = 10;
 
-/** Milliseconds without a byte after which a connection counts as broken. */
+/** Milliseconds without data: the connection counts as broken. */
 export const STALLED = 30_000;
 
 /**
- * Sends the request and follows redirects, at most until `isFinal`.
+ * Sends the request and follows redirects, unless `isFinal` returns true.
  *
- * @throws TransientError when the server cannot be reached or answers that it is overloaded
+ * @throws TransientError when the server cannot be reached or is overloaded
  */
 export async function send(
   { url, method, token, allowsHttp, signal }: FetchRequest,
@@ -86,19 +86,18 @@ async function fetchOnce(
   }
 }
 
-/** The reason that `fetch` puts into the cause of its error. */
+/** `fetch` puts the reason into its error's cause. */
 export function reasonOf(error: unknown): string {
   const { cause, code } = error as { readonly cause?: unknown; readonly code?: unknown };
   return cause === undefined ? messageOf(error) || String(code) : reasonOf(cause);
 }
 
-/** Attempts to fetch a file. */
 export const ATTEMPTS = 4;
 
-/** Milliseconds before the second attempt, doubled for each further one. */
+/** Milliseconds before the second attempt; doubles with each further one. */
 const FIRST_PAUSE = 500;
 
-/** Works again after a {@link TransientError}, with longer and longer pauses. */
+/** Retries after a {@link TransientError}. */
 export async function retrying<T>(
   attempts: number,
   signal: AbortSignal,

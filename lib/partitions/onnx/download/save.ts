@@ -9,15 +9,14 @@ import { formatBytes } from '../../../format.js';
 import { Progress } from './progress.js';
 import { reasonOf, STALLED, TransientError } from './request.js';
 
-/** Where the content of a response is saved, and what it must be. */
+/** Where to save a response, and what it must contain. */
 export interface SaveOptions {
-  /** The model as messages name it. */
   readonly name: string;
   readonly path: string;
-  /** How the cache folder is chosen, for errors. */
+  /** How to choose the cache folder, for errors. */
   readonly cacheAdvice: string;
   readonly sha256?: string | undefined;
-  /** The origin of `sha256`, for errors. */
+  /** Where `sha256` comes from, for errors. */
   readonly expectedBy?: string;
   readonly size?: number | undefined;
   readonly log: (line: string) => void;
@@ -25,7 +24,7 @@ export interface SaveOptions {
 }
 
 /**
- * Saves the body of the response: whole and with the right hash under its path, or not at all.
+ * Saves the response under the path only if it is complete and has the right hash.
  *
  * @throws TransientError when the connection breaks
  * @throws ServingLoadError when the hash differs or the file cannot be written
@@ -64,7 +63,7 @@ export async function save(response: Response, options: SaveOptions): Promise<vo
     check(hash.digest('hex'), received, options);
     await rename(temporary, path);
   } catch (error) {
-    // The first error is the cause of a second one here.
+    // A second error here would hide the first one.
     await rm(temporary, { force: true }).catch(() => undefined);
     if (!response.bodyUsed) {
       await response.body?.cancel();
@@ -76,7 +75,7 @@ export async function save(response: Response, options: SaveOptions): Promise<vo
   }
 }
 
-/** The size of the body; undefined if it is compressed. */
+/** In bytes; undefined if the body is compressed or the server does not state its size. */
 export function sizeOf({ headers }: Response): number | undefined {
   const length = headers.get('content-length');
   return length === null || headers.has('content-encoding') ? undefined : Number(length);
@@ -104,7 +103,7 @@ function failureOf(
   if (error instanceof ServingLoadError || error instanceof TransientError) {
     return error;
   }
-  // Errors of the file system, unlike those of `fetch`, name their system call.
+  // File system errors, unlike errors of `fetch`, name their system call.
   if (isError(error) && 'syscall' in error) {
     const needed = size === undefined ? '' : ` (${size} bytes)`;
     return new ServingLoadError(
@@ -119,10 +118,10 @@ function failureOf(
   });
 }
 
-/** Milliseconds after which a file that nobody writes to is left over from a killed process. */
+/** Milliseconds without a write: a killed process has left the file. */
 const ABANDONED = 3_600_000;
 
-/** Makes the folder, and deletes the downloads in it that killed processes have left. */
+/** Also deletes downloads that killed processes left. */
 async function makeFolder(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true });
   for (const file of await readdir(folder)) {
@@ -135,7 +134,7 @@ async function makeFolder(folder: string): Promise<void> {
   }
 }
 
-/** The SHA-256 of the file in hexadecimal digits; undefined if there is no such file. */
+/** In hexadecimal digits; undefined if there is no such file. */
 export async function sha256Of(path: string): Promise<string | undefined> {
   const hash = createHash('sha256');
   try {

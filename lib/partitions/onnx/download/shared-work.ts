@@ -1,8 +1,8 @@
-/** Work by key that concurrent callers share. It is aborted once all of them have left. */
+/** Work that concurrent callers share by key. It is aborted when the last of them leaves. */
 export class SharedWork<T> {
   private readonly running = new Map<string, Running<T>>();
 
-  /** Starts the work of the key, or joins it. The signal ends the caller's interest in it. */
+  /** The caller leaves when its signal aborts. */
   join(key: string, signal: AbortSignal, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     signal.throwIfAborted();
     const running = this.running.get(key) ?? this.start(key, work);
@@ -13,7 +13,7 @@ export class SharedWork<T> {
         if (running.callers > 0) {
           reject(signal.reason as Error);
         } else {
-          // Rejects once the work has ended, which may have files to delete.
+          // Settles only when the work ends, because it may have files to delete.
           this.forget(key, running);
           running.controller.abort(signal.reason);
         }

@@ -7,19 +7,19 @@ import type { WebModel } from './remote-model.js';
 import { ATTEMPTS, retrying, send } from './request.js';
 import { save, sha256Of, sizeOf } from './save.js';
 
-/** The folder of the models of other web servers than the Hub. */
+/** The cache folder for models from web servers other than the Hub. */
 export function webCacheFolder(): string {
   return join(cacheHome(), 'nestjs-serving', 'models');
 }
 
-/** The path in the cache: by its content, or else by its address. */
+/** By content hash if there is one, otherwise by address. */
 export function webPathOf({ url, file, sha256 }: WebModel): string {
   const key = sha256 ?? `url-${createHash('sha256').update(url).digest('hex')}`;
   return join(webCacheFolder(), key, file);
 }
 
 /**
- * Fetches the file unless it is at the path with that content.
+ * Fetches the file unless the cache has it.
  *
  * @throws TransientError when the server cannot be reached
  * @throws ServingLoadError

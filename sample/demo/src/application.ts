@@ -1,3 +1,4 @@
+import type { Server } from 'node:http';
 import type { INestApplication } from '@nestjs/common';
 import { Test, type TestingModuleBuilder } from '@nestjs/testing';
 import { getServingToken } from 'nestjs-serving';
@@ -23,7 +24,12 @@ export async function unbatchedApplication({
 
 async function listen(builder: TestingModuleBuilder): Promise<INestApplication> {
   const testing = await builder.compile();
-  const app = testing.createNestApplication({ logger: ['error', 'warn'] });
+  const app = testing.createNestApplication<INestApplication<Server>>({
+    logger: ['error', 'warn'],
+  });
+  // One by one, requests on a slow machine wait for longer than the 5 s after which Node closes idle
+  // connections.
+  app.getHttpServer().keepAliveTimeout = 0;
   await app.listen(0, '127.0.0.1');
   return app;
 }

@@ -333,7 +333,7 @@ describeUnless(
       const vectors = { june: '', july: '' };
 
       beforeAll(async () => {
-        canaried = await start({ CANARY: 'july:20' });
+        canaried = await start({ CANARY: 'july:20', CALL_TIMEOUT: '600000' });
         grpc = await InferenceGrpcClient.connect(canaried.grpcAddress);
         vectors.june = String(await embeddingOf('hello', desk, acme));
       });
@@ -567,7 +567,11 @@ describeUnless(
       });
 
       it('answers requests at both doors and of both versions that are under way when SIGTERM arrives, and ends with code 0 while Prometheus keeps its connection', async () => {
-        const ending = await start({ CANARY: 'july:50', CALL_TIMEOUT: '60000' });
+        const ending = await start({
+          CANARY: 'july:50',
+          CALL_TIMEOUT: '600000',
+          SHUTDOWN_TIMEOUT: '600000',
+        });
         const grpc = await InferenceGrpcClient.connect(ending.grpcAddress);
         await grpc.call('ServerReady');
         const many = { tickets: longTickets(30) };

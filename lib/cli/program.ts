@@ -11,7 +11,6 @@ import {
   parseWholes,
 } from './arguments.js';
 import type { BenchOptions } from './bench/bench.command.js';
-import { inspect } from './inspect/inspect.command.js';
 import type { CliOutput } from './output.js';
 import { powersOfTwo } from './tune/settings.js';
 import type { TuneOptions } from './tune/tune.command.js';
@@ -51,7 +50,10 @@ function programFor(out: CliOutput): Command {
     )
     .argument('<model>', 'the path of an ONNX file')
     .option('--json', 'print the description as JSON')
-    .action((model: string, options: { json?: boolean }) => inspect(model, options, out));
+    .action(async (model: string, options: { json?: boolean }) => {
+      const { inspect } = await import('./inspect/inspect.command.js');
+      inspect(model, options, out);
+    });
   program
     .command('tune')
     .description('Finds the options of a model that answer the most calls within a target.')

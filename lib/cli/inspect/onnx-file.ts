@@ -183,21 +183,22 @@ export function readOnnxFile(path: string): OnnxFile {
   }
   const graphs = [graph];
   const operators = new Map<string, number>();
-  const tensors: Tensor[] = [];
+  const tensorLists: (readonly Tensor[])[] = [];
   const readNode = ({ opType, domain, attribute }: Node): void => {
     const name = domain === '' || domain === 'ai.onnx' ? opType : `${domain}.${opType}`;
     operators.set(name, (operators.get(name) ?? 0) + 1);
-    for (const { t, g, ...several } of attribute) {
-      tensors.push(...(t ? [t] : []), ...several.tensors);
+    for (const { t, tensors, g, graphs: inner } of attribute) {
+      tensorLists.push(t ? [t, ...tensors] : tensors);
       // Inner graphs of `If`, `Loop` and `Scan`.
-      graphs.push(...(g ? [g] : []), ...several.graphs);
+      (g ? [g, ...inner] : inner).forEach((each) => graphs.push(each));
     }
   };
   functions.forEach(({ node }) => node.forEach(readNode));
   for (const each of graphs) {
     each.node.forEach(readNode);
-    tensors.push(...each.initializer);
+    tensorLists.push(each.initializer);
   }
+  const tensors = tensorLists.flat();
   const initialized = new Set(tensors.map(({ name }) => name));
   return {
     bytes: bytes.length,
@@ -213,11 +214,12 @@ export function readOnnxFile(path: string): OnnxFile {
   };
 }
 
+const modelType = protobuf.parse(SCHEMA).root.lookupType('Model');
+
 function decoded(bytes: Uint8Array): Model {
-  const type = protobuf.parse(SCHEMA).root.lookupType('Model');
   try {
     const options = { longs: Number, defaults: true, arrays: true, oneofs: true };
-    return type.toObject(type.decode(bytes), options) as Model;
+    return modelType.toObject(modelType.decode(bytes), options) as Model;
   } catch (cause) {
     throw new InvalidOnnxError(messageOf(cause), { cause });
   }

@@ -1,7 +1,3 @@
-import { literalOf } from '../../format.js';
-import type { definitionOf } from './model-subject.js';
-import { axesText, identifier } from '../inspect/suggestion.js';
-
 /** Serving options that `tune` tries. */
 export interface Setting {
   readonly partitions: number;
@@ -41,25 +37,4 @@ export function powersOfTwo(most: number): number[] {
 
 export function describeSetting({ partitions, threads, batchSize }: Setting): string {
   return `${partitions} × ${threads} threads, batches of ${batchSize}`;
-}
-
-/** TypeScript of the tuned definition. */
-export function tunedDefinition({
-  name,
-  model: { file, session, inputs, outputs },
-  partitions,
-  batchSize,
-}: ReturnType<typeof definitionOf>): string {
-  return [
-    `export const ${identifier(name)} = defineServing({`,
-    `  name: ${literalOf(name)},`,
-    '  model: {',
-    `    file: ${literalOf(file)},`,
-    `    session: { intraOpNumThreads: ${session.intraOpNumThreads}, interOpNumThreads: 1 },`,
-    ...axesText(inputs, outputs),
-    '  },',
-    `  partitions: ${partitions},`,
-    `  batchSize: ${batchSize},`,
-    '});',
-  ].join('\n');
 }

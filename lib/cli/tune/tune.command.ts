@@ -1,7 +1,9 @@
 import { availableParallelism } from 'node:os';
 import { Logger, type LoggerService } from '@nestjs/common';
 import { ServingError } from '../../errors.js';
+import { literalOf } from '../../format.js';
 import { inspectModel } from '../inspect/inspection.js';
+import { axesText, identifier } from '../inspect/suggestion.js';
 import {
   isGeneratorLate,
   LATE,
@@ -11,7 +13,7 @@ import {
 } from '../load/open-loop.js';
 import type { GivenShapes } from '../load/sample-rows.js';
 import { type CliOutput, shortNumber, tableOf, ProgressBar } from '../output.js';
-import { tunedDefinition, branchesFor, describeSetting, type Setting } from './settings.js';
+import { branchesFor, describeSetting, type Setting } from './settings.js';
 import { definitionOf, openModelSubject } from './model-subject.js';
 import { keepsTarget, rateOf, recommended, searchBranch, type Trial } from './search.js';
 
@@ -176,4 +178,25 @@ function asJson(
     })),
     recommended: best && { ...best.setting, repeats: repeats.map(loadAsJson), definition },
   };
+}
+
+/** TypeScript of the tuned definition. */
+function tunedDefinition({
+  name,
+  model: { file, session, inputs, outputs },
+  partitions,
+  batchSize,
+}: ReturnType<typeof definitionOf>): string {
+  return [
+    `export const ${identifier(name)} = defineServing({`,
+    `  name: ${literalOf(name)},`,
+    '  model: {',
+    `    file: ${literalOf(file)},`,
+    `    session: { intraOpNumThreads: ${session.intraOpNumThreads}, interOpNumThreads: 1 },`,
+    ...axesText(inputs, outputs),
+    '  },',
+    `  partitions: ${partitions},`,
+    `  batchSize: ${batchSize},`,
+    '});',
+  ].join('\n');
 }

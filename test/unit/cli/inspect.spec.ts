@@ -114,6 +114,15 @@ it('[21.2] Graphs that are nested too deeply are refused', () => {
   expect(() => readOnnxFile(saved(wrap(7, graph)))).toThrow(InvalidOnnxError);
 });
 
+it('[21.1] A file with very many weights is read', () => {
+  // Each is a field 5 of the graph without a byte.
+  const graph = wrap(7, Buffer.from('2a00'.repeat(200_000), 'hex'));
+
+  const { weights } = readOnnxFile(saved(Buffer.concat([graph, wrap(8, Buffer.alloc(0))])));
+
+  expect(weights.count).toBe(200_000);
+});
+
 it.each([
   ['no such file', join(folder, 'missing.onnx'), 'missing.onnx: it cannot be read: ENOENT'],
   ['another file', 'README.md', 'README.md: it is not an ONNX file, or it is cut'],

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { InvalidServingError, SessionEndedError, Tensor } from 'nestjs-serving';
-import { recurrentModel, value } from '../../fixtures/models/models.js';
+import { recurrentModel, summingModel, value } from '../../fixtures/models/models.js';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
@@ -10,16 +10,6 @@ const isolations = ['thread', 'process'] as const;
 const tally = { name: 'tally', useFile: worker('tally'), sessions: {}, partitions: 2 };
 const rate = new Tensor('int64', [8n], []);
 const step = (...x: number[]): { x: Tensor; rate: Tensor } => ({ x: floats([1, 3], x), rate });
-
-/** `y = x + state` is the result and the state after it: the sum of all inputs of a session. */
-function summingModel(batch: number | string, output = 'y'): Uint8Array {
-  const x = value('float32', batch, 2);
-  return onnxModel({
-    inputs: { x, sum: x },
-    outputs: { y: x, [output]: x },
-    nodes: [node('Add', ['x', 'sum'], ['y']), node('Identity', ['y'], [output])],
-  });
-}
 
 describe('Sessions', () => {
   const serve = useServings();
@@ -107,7 +97,7 @@ describe('Sessions', () => {
     ['a fixed number of rows', 2, {}],
     ['allowed sizes', 'n', { allowedSizes: [4, 8] }],
   ])('[16.8] States are kept in a model of %s', async (_, batch, own) => {
-    const [file, rows] = [summingModel(batch, 'total'), { batchAxis: 0 }];
+    const [file, rows] = [summingModel(batch), { batchAxis: 0 }];
     const serving = await serve<{ y: Tensor }>({
       name: 'sums',
       model: { file, inputs: { x: rows, sum: rows }, state: { sum: 'total' } },
@@ -133,7 +123,7 @@ describe('Sessions', () => {
       'All inputs or all outputs of the model are states, so that a step has no input or no result',
     ],
   ])('[16.8] A state that the model does not have fails the start: %j', async (state, message) => {
-    const definition = { name: 'sums', model: { file: summingModel('n', 'total'), state } };
+    const definition = { name: 'sums', model: { file: summingModel('n'), state } };
 
     await expect(serve(definition)).rejects.toThrow(InvalidServingError);
     await expect(serve(definition)).rejects.toThrow(message);

@@ -13,7 +13,6 @@ import {
   type ServingDefinition,
   ServingModule,
   ServingService,
-  type ServingSession,
   type ServingVersion,
   Tensor,
 } from 'nestjs-serving';
@@ -316,12 +315,18 @@ function beyond(values: readonly string[], others: readonly string[]): readonly 
 }
 
 /** A serving in this application. */
-abstract class LocalSystem<Input, Output> implements System {
-  readonly mostRows = Infinity;
-  protected readonly gainOf = new Map<string, number>();
+abstract class LocalSystem<
+  Input,
+  Output,
+  Isolation extends 'thread' | 'process' | 'none' = 'thread' | 'process',
+> implements System {
+  readonly mostRows: number = Infinity;
   protected serving!: LocalServing<Input, Output, Output>;
 
-  constructor(protected readonly options: Options) {}
+  constructor(
+    protected readonly options: Options,
+    protected readonly isolation: Isolation,
+  ) {}
 
   async start(): Promise<void> {
     this.serving = createServing(await this.definition()) as unknown as typeof this.serving;
@@ -349,28 +354,27 @@ abstract class LocalSystem<Input, Output> implements System {
     return values;
   }
 
-  gains({ tenant }: CallOptions): readonly number[] {
-    const { serving, gainOf } = this;
-    const labels =
-      tenant === undefined
-        ? serving
-            .versions()
-            .filter(({ role }) => role === 'active' || role === 'canary')
-            .map(({ version }) => version)
-        : [serving.versionFor(undefined, { tenant })];
-    return labels.map((label) => gainOf.get(label!)!);
+  gains(_options: CallOptions): readonly number[] {
+    return [1];
   }
 
-  /** Ends one of the processes, where it has any. */
+  /** Ends one of the processes, or a thread. */
   async kill(): Promise<void> {
     const [pid] = children();
-    if (pid !== undefined) {
+    if (this.isolation !== 'process') {
+      await this.endThread().catch(() => {});
+    } else if (pid !== undefined) {
       process.kill(Number(pid), 'SIGKILL');
     }
   }
 
-  async reload(_as: Reload): Promise<ServingVersion | undefined> {
+  /** Runs a row that ends its thread; a model has no such row. */
+  protected async endThread(): Promise<unknown> {
     return undefined;
+  }
+
+  async reload(as: Reload): Promise<ServingVersion | undefined> {
+    return this.serving.reload(as);
   }
 
   faults(): readonly string[] {
@@ -390,20 +394,14 @@ abstract class LocalSystem<Input, Output> implements System {
 class ModuleSystem extends LocalSystem<Batch, readonly number[]> {
   private readonly begun = new Int32Array(new SharedArrayBuffer(4 * 1000));
 
-  constructor(
-    options: Options,
-    private readonly isolation: 'thread' | 'process',
-  ) {
-    super(options);
-  }
-
   protected definition(): ServingDefinition {
     const { partitions, ms } = this.options;
-    const own = { ms, ...(this.isolation === 'thread' && { begun: this.begun }) };
+    const { isolation } = this;
+    const own = { ms, ...(isolation === 'thread' && { begun: this.begun }) };
     return {
       ...this.common,
       useFile: worker('scaling'),
-      isolation: this.isolation,
+      isolation,
       partitions: Array.from({ length: partitions }, () => own),
     };
   }
@@ -420,14 +418,8 @@ class ModuleSystem extends LocalSystem<Batch, readonly number[]> {
     return [3];
   }
 
-  override async kill(): Promise<void> {
-    await (this.isolation === 'process'
-      ? super.kill()
-      : this.call([-1], 'batchedRun', {}).catch(() => {}));
-  }
-
-  override reload(as: Reload): Promise<ServingVersion> {
-    return this.serving.reload(as);
+  protected override endThread(): Promise<unknown> {
+    return this.call([-1], 'batchedRun', {});
   }
 
   override faults(): readonly string[] {
@@ -440,35 +432,38 @@ class ModuleSystem extends LocalSystem<Batch, readonly number[]> {
 
 type Outputs = Readonly<Record<'y', Tensor>>;
 
-class ModelSystem extends LocalSystem<object, Outputs> {
-  private lastGain = 1;
+/** The rows of a model have each number twice. */
+function twice(rows: readonly number[]): { readonly x: Tensor } {
+  const data = Float32Array.from(rows.flatMap((row) => [row, row]));
+  return { x: new Tensor('float32', data, [rows.length, 2]) };
+}
 
-  constructor(
-    options: Options,
-    private readonly isolation: 'thread' | 'process' | 'none',
-  ) {
-    super(options);
-    this.gainOf.set('1', this.lastGain);
-  }
+function once({ y }: Outputs): readonly number[] {
+  return [...(y.data as Float32Array)].filter((_, at) => at % 2 === 0);
+}
+
+class ModelSystem extends LocalSystem<object, Outputs, 'thread' | 'process' | 'none'> {
+  private lastGain = 1;
+  private readonly gainOf = new Map([['1', this.lastGain]]);
+  protected readonly inputOf = twice;
+  protected readonly valuesOf = once;
 
   protected definition(): ServingDefinition | Promise<ServingDefinition> {
-    const { partitions } = this.options;
     const { isolation } = this;
-    return {
-      ...this.common,
-      model: gainModel(this.lastGain),
-      isolation,
-      partitions: isolation === 'none' ? 1 : partitions,
-    };
+    const partitions = isolation === 'none' ? 1 : this.options.partitions;
+    return { ...this.common, model: gainModel(this.lastGain), isolation, partitions };
   }
 
-  protected inputOf(rows: readonly number[]): object {
-    const data = Float32Array.from(rows.flatMap((row) => [row, row]));
-    return { x: new Tensor('float32', data, [rows.length, 2]) };
-  }
-
-  protected valuesOf({ y }: Outputs): readonly number[] {
-    return [...(y.data as Float32Array)].filter((_, at) => at % 2 === 0);
+  override gains({ tenant }: CallOptions): readonly number[] {
+    const { serving, gainOf } = this;
+    const labels =
+      tenant === undefined
+        ? serving
+            .versions()
+            .filter(({ role }) => role === 'active' || role === 'canary')
+            .map(({ version }) => version)
+        : [serving.versionFor(undefined, { tenant })];
+    return labels.map((label) => gainOf.get(label!)!);
   }
 
   override async reload(as: Reload): Promise<ServingVersion | undefined> {
@@ -481,13 +476,6 @@ class ModelSystem extends LocalSystem<object, Outputs> {
 /** Row n has the values `n.0` and `n.1`, one in each step. */
 class SequenceSystem extends LocalSystem<object, readonly string[]> {
   override readonly mostRows = 1;
-
-  constructor(
-    options: Options,
-    private readonly isolation: 'thread' | 'process',
-  ) {
-    super(options);
-  }
 
   protected definition(): ServingDefinition {
     const { partitions, ms } = this.options;
@@ -504,11 +492,11 @@ class SequenceSystem extends LocalSystem<object, readonly string[]> {
     return { name: `${row}.`, steps: 2 };
   }
 
-  /** The numbers of the rows whose values these are, once each. */
   protected valuesOf(output: readonly string[]): readonly number[] {
     return [output].flat().map(Number);
   }
 
+  /** The rows themselves if all their values came, and no others. */
   override async call(
     rows: readonly number[],
     by: Call['by'],
@@ -519,28 +507,38 @@ class SequenceSystem extends LocalSystem<object, readonly string[]> {
     return values.join() === own.join() ? rows : values;
   }
 
-  override gains(): readonly number[] {
-    return [1];
-  }
-
-  override async kill(): Promise<void> {
-    const last = { name: 'last', steps: 1, fault: 'exits', at: 0 };
-    await (this.isolation === 'process'
-      ? super.kill()
-      : this.serving.batchedRun(last).catch(() => {}));
+  protected override endThread(): Promise<unknown> {
+    return this.serving.batchedRun({ name: 'last', steps: 1, fault: 'exits', at: 0 });
   }
 }
 
-/** The reply of each step tells the rows of its session. */
-class TallySystem extends LocalSystem<string, readonly string[]> {
-  constructor(
-    options: Options,
-    protected readonly isolation: 'thread' | 'process',
-  ) {
-    super(options);
-  }
+/** Each call is a session, with a row in each of its steps. */
+abstract class SessionSystem<Input, Output> extends LocalSystem<Input, Output> {
+  /** The rows of a session, as its replies so far show them. */
+  protected abstract rowsOf(replies: readonly (readonly number[])[]): readonly number[];
 
-  protected definition(): ServingDefinition | Promise<ServingDefinition> {
+  override call(
+    rows: readonly number[],
+    _by: Call['by'],
+    options: CallOptions,
+  ): Promise<readonly number[]> {
+    return inSession(rows, options, ({ tenant }) => {
+      const session = this.serving.open({ tenant });
+      const replies: (readonly number[])[] = [];
+      return {
+        run: async (row, own) => {
+          replies.push(this.valuesOf(await session.run(this.inputOf([row]), own)));
+          return this.rowsOf(replies);
+        },
+        close: () => session.close(),
+      };
+    });
+  }
+}
+
+/** Each reply lists the rows of its session. */
+class TallySystem extends SessionSystem<string, readonly string[]> {
+  protected definition(): ServingDefinition {
     const { partitions } = this.options;
     const { isolation } = this;
     return { ...this.common, useFile: worker('tally'), isolation, sessions: {}, partitions };
@@ -554,119 +552,69 @@ class TallySystem extends LocalSystem<string, readonly string[]> {
     return output.map(Number);
   }
 
-  override call(
-    rows: readonly number[],
-    _by: Call['by'],
-    options: CallOptions,
-  ): Promise<readonly number[]> {
-    return inSession(rows, options, ({ tenant }) => {
-      const session = this.serving.open({ tenant });
-      return {
-        run: async (row, own) => this.valuesOf(await session.run(this.inputOf([row]), own)),
-        close: () => session.close(),
-      };
-    });
+  protected rowsOf(replies: readonly (readonly number[])[]): readonly number[] {
+    return replies.at(-1)!;
   }
 
-  override gains(): readonly number[] {
-    return [1];
+  protected override async endThread(): Promise<void> {
+    const session = this.serving.open();
+    await session.run('exit').catch(() => {});
+    await session.close();
+  }
+}
+
+/** Each reply is the sum of the rows of its session. */
+class SummingSystem extends SessionSystem<object, Outputs> {
+  protected readonly inputOf = twice;
+  protected readonly valuesOf = once;
+
+  protected definition(): ServingDefinition {
+    const { partitions } = this.options;
+    const { isolation } = this;
+    const state = { sum: 'total' };
+    const model = { file: summingModel('n'), state, fetches: ['y', 'total'] };
+    return { ...this.common, model, isolation, partitions };
   }
 
-  override async kill(): Promise<void> {
-    if (this.isolation === 'process') {
-      await super.kill();
-    } else {
-      const session = this.serving.open();
-      await (session as ServingSession).run('exit').catch(() => {});
-      await session.close();
-    }
+  protected rowsOf(replies: readonly (readonly number[])[]): readonly number[] {
+    const sums = replies.flat();
+    return sums.map((sum, at) => sum - (sums[at - 1] ?? 0));
   }
 
-  override reload(as: Reload): Promise<ServingVersion | undefined> {
-    return this.serving.reload(as);
+  override async reload(as: Reload): Promise<ServingVersion | undefined> {
+    return this.serving.reload({ model: summingModel('n'), ...as });
   }
 }
 
 interface Session {
-  /** The rows of the session, as the reply to the step tells them. */
+  /** Resolves with the session's rows, as its replies so far show them. */
   run(row: number, options: CallOptions): Promise<readonly number[]>;
   close(): Promise<unknown>;
 }
 
-/** Runs a session of the rows. A step that its caller was told is too late has left no trace. */
+/** Runs a session of the rows. A step that failed by its deadline runs again: it left no trace. */
 async function inSession(
   rows: readonly number[],
   { tenant, ...options }: CallOptions,
   open: (options: CallOptions) => Session,
 ): Promise<readonly number[]> {
   const session = open({ tenant });
-  let told: readonly number[] = [];
+  let shown: readonly number[] = [];
   try {
     for (const row of rows) {
       try {
-        told = await session.run(row, options);
+        shown = await session.run(row, options);
       } catch (error) {
         if (!isServingError(error) || error.code !== 'SERVING_DEADLINE_EXCEEDED') {
           throw error;
         }
-        told = await session.run(row, {});
+        shown = await session.run(row, {});
       }
     }
   } finally {
     await session.close();
   }
-  return told;
-}
-
-/** A model that adds up the inputs of a session. */
-class SummingSystem extends LocalSystem<object, Outputs> {
-  constructor(
-    options: Options,
-    private readonly isolation: 'thread' | 'process',
-  ) {
-    super(options);
-  }
-
-  protected definition(): ServingDefinition {
-    const { partitions } = this.options;
-    const { isolation } = this;
-    const model = { file: summingModel(), state: { sum: 'total' }, fetches: ['y', 'total'] };
-    return { ...this.common, model, isolation, partitions };
-  }
-
-  protected inputOf([row]: readonly number[]): object {
-    return { x: new Tensor('float32', Float32Array.of(row!), [1, 1]) };
-  }
-
-  protected valuesOf({ y }: Outputs): readonly number[] {
-    return [...(y.data as Float32Array)];
-  }
-
-  override call(
-    rows: readonly number[],
-    _by: Call['by'],
-    options: CallOptions,
-  ): Promise<readonly number[]> {
-    return inSession(rows, options, ({ tenant }) => {
-      const session = this.serving.open({ tenant });
-      const sums: number[] = [];
-      return {
-        run: async (row, own) => {
-          sums.push(...this.valuesOf(await session.run(this.inputOf([row]), own)));
-          return sums.map((sum, at) => sum - (sums[at - 1] ?? 0));
-        },
-        close: () => session.close(),
-      };
-    });
-  }
-
-  override gains(): readonly number[] {
-    return [1];
-  }
-
-  override reload(as: Reload): Promise<ServingVersion | undefined> {
-    return this.serving.reload({ model: summingModel(), ...as });
-  }
+  return shown;
 }
 
 /** The same model on a server of this package, which closes and opens again. */

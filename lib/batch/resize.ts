@@ -9,7 +9,7 @@ import { copyRows, zeroTensor } from './tensor.js';
  */
 export type Fill = number | bigint | string;
 
-/** The tensor with another length on the axis: truncated, or with zeros or empty strings at the end. */
+/** The tensor with another length on the axis: truncated, or padded with zeros or empty strings. */
 export function resize(tensor: Tensor, axis: number, length: number): Tensor {
   const present = tensor.dims[axis]!;
   if (present === length) {

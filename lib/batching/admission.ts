@@ -21,7 +21,7 @@ export interface AdmissionOptions {
   readonly budget?: Budget | undefined;
 }
 
-/** What a partition has to run until it is free. */
+/** A partition's load until it is free. */
 export interface BusyUntil {
   /** Expected milliseconds. */
   time: number;
@@ -130,7 +130,7 @@ export class Admission {
   /**
    * Admits the request's rows.
    *
-   * @throws RequestTooLargeError if the queue can never hold so many rows
+   * @throws RequestTooLargeError if the rows don't fit into an empty queue
    * @throws OverloadedError if there is no room, or if it would miss its lane's target
    * @throws DeadlineExceededError if its deadline has passed
    * @throws DeadlineTooShortError if we couldn't answer it in time

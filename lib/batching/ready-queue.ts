@@ -22,7 +22,7 @@ export interface Window<R extends QueuedRequest> {
   /** The number of rows at which it is full. */
   readonly size: number;
   readonly reason: CloseReason;
-  /** What earlier runs of these rows left, for a batch that runs again. */
+  /** Earlier runs' retry state, if the rows run again. */
   readonly retryState?: unknown;
 }
 
@@ -193,7 +193,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     this.queues.get(request.lane)?.rows.leave(request);
   }
 
-  /** The next batch, full or not; undefined if there is none to take. */
+  /** Returns if the next batch is full or may grow; undefined if no batch is ready. */
   next(now: number): 'full' | 'growing' | undefined {
     for (let slot = this.slots.peek(); slot; slot = this.slots.peek()) {
       const rows = this.rowsFor(slot, now);

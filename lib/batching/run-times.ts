@@ -30,7 +30,7 @@ const BATCHES_UNTIL_RETRY = 64;
 const BATCHES_UNTIL_OLD = 16;
 const WEIGHT_AGAIN = 0.5;
 
-/** Runs of a size before it says something about smaller ones. */
+/** A size predicts smaller ones after this many runs. */
 const RUNS_TO_TRUST = 3;
 
 /** A size is the best if larger ones carry less than this share of its work per millisecond. */

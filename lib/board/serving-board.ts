@@ -21,7 +21,7 @@ import { View, type ViewQuery } from './view.js';
 export const BOARD_OPTIONS = Symbol('options of the serving board');
 export const BOARD_PATH = Symbol('path of the serving board');
 
-/** What the board shows and does, on any platform. */
+/** The board's views and actions, for Express and Fastify. */
 @Injectable()
 export class ServingBoard implements OnModuleInit, OnApplicationBootstrap, OnApplicationShutdown {
   readonly options: ResolvedBoard;

@@ -73,7 +73,7 @@ export function outsideCallContext<T>(work: () => T): T {
 /** The origin of a call. */
 export type Origin = 'http' | 'rpc' | 'ws' | 'graphql' | 'in-process' | (string & {});
 
-/** Adds the current request's signal if there is none. */
+/** Adds the current request's signal to options without a signal. */
 function inRequest<Options extends CallOptions>(options: Options): Options {
   const signal = options.signal ? undefined : currentSignal();
   return signal ? { ...options, signal } : options;
@@ -88,7 +88,7 @@ export function streamInRequest<Options extends CallOptions>(
   return { ...inside, signal: inside.signal, origin: options.origin ?? currentOrigin() };
 }
 
-/** Adds the current request's signal if there is none. */
+/** Adds the current request's signal to options without a signal. */
 export function callInRequest<Reply>(
   options: CallOptions,
   call: (options: CallOptions) => Promise<Reply>,

@@ -155,7 +155,7 @@ function limitsFor(kind: ServingKind, limits?: SequenceLimits): SequenceLimits |
   return limits && kind === 'inline' ? { ...limits, places: 1 } : limits;
 }
 
-/** What runs rows: in batches, or in a serving of sequences step by step. */
+/** Runs rows in batches, or step by step in a serving of sequences. */
 type Runner = BatchFunction | AnySequenceModel;
 
 /**

@@ -35,14 +35,12 @@ export class KeySettings {
     const keys = this.keysOf(key);
     checkOptions(this.owner, { batchSize }, perKey);
     checkRoom(this.owner, batchSize, this.serving.queue.maxRows);
-    for (const known of keys) {
-      const largest = this.options.get(known)?.allowedSizes?.at(-1) ?? batchSize;
-      if (largest < batchSize) {
-        throw new InvalidServingError(
-          `${this.owner}: a batch size of ${batchSize} is more than the largest of the allowed ` +
-            `sizes, ${largest}`,
-        );
-      }
+    const largest = this.shared.allowedSizes?.at(-1) ?? batchSize;
+    if (largest < batchSize) {
+      throw new InvalidServingError(
+        `${this.owner}: a batch size of ${batchSize} is more than the largest of the allowed ` +
+          `sizes, ${largest}`,
+      );
     }
     this.change(keys, { batchSize, runSize: batchSize });
   }
@@ -54,10 +52,13 @@ export class KeySettings {
   setBatchTimeout(batchTimeout: number, key?: string): void {
     const keys = this.keysOf(key);
     checkOptions(this.owner, { batchTimeout }, perKey);
-    for (const known of keys) {
-      checkTarget(this.owner, this.options.get(known)?.latencyTarget, { batchTimeout });
-    }
+    checkTarget(this.owner, this.shared.latencyTarget, { batchTimeout });
     this.change(keys, { batchTimeout });
+  }
+
+  /** Allowed sizes and targets are the same for all keys. */
+  private get shared(): Pick<KeyOptions, 'allowedSizes' | 'latencyTarget'> {
+    return [...this.options.values()][0]!;
   }
 
   private get owner(): string {

@@ -228,7 +228,7 @@ export class VersionLoader {
   }
 }
 
-/** What a version loads, and how a later version differs from it. */
+/** A version's definition and engine, and its successor's plan. */
 export interface VersionPlan {
   readonly options: ResolvedServing;
   readonly engine: Engine;

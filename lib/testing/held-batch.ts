@@ -168,7 +168,7 @@ export type RowsOf<Row> = unknown extends Row
     ? Row
     : Exclude<Row, Batch>[];
 
-/** What a batch function may return. */
+/** A batch function's possible return values. */
 export type ResultsOf<Result> = unknown extends Result
   ? BatchOutput
   : [Result] extends [Container]

@@ -5,7 +5,7 @@ import type { CallOptions } from '../../context/call-options.js';
 import type { SessionHost, StepOptions } from '../../sessions/ordered-session.js';
 import { lostWith, outcomeIn, type StepMessage } from './remote-steps.js';
 
-/** What a remote session needs from its serving. */
+/** A remote serving, as its sessions use it. */
 export interface RemoteSessionOptions {
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
   preprocess(input: unknown, terms: ResolvedCallOptions): unknown;

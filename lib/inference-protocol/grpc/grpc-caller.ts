@@ -1,8 +1,8 @@
+import { type CanActivate, type ExecutionContext, Injectable } from '@nestjs/common';
 import { CallCancelledError } from '../../errors.js';
 import type { InferenceCaller } from '../inference-request.js';
-import type { AnyCall } from './grpc-types.js';
-import { type CanActivate, type ExecutionContext, Injectable } from '@nestjs/common';
 import { InferenceServer } from '../inference-server.js';
+import type { AnyCall } from './grpc-types.js';
 
 /** The call's deadline, and a signal that aborts when its client disconnects. */
 export function grpcCaller(call: AnyCall, tenant: string | undefined): InferenceCaller {

@@ -1,6 +1,6 @@
+import type { Metadata, StatusObject } from '@grpc/grpc-js';
 import { Catch, type ExceptionFilter, Logger } from '@nestjs/common';
 import { type ErrorAnswer, errorAnswer } from '../error-answers.js';
-import type { Metadata, StatusObject } from '@grpc/grpc-js';
 
 /** Turns an error into an answer, which the door sends as a status. */
 @Catch()

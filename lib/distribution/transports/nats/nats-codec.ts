@@ -1,7 +1,7 @@
 import type { Deserializer, Serializer } from '@nestjs/microservices';
 import { InvalidOutputError } from '../../../errors.js';
 
-/** What we use of Nest's message context. */
+/** Nest's message context, as far as we use it. */
 interface Circumstances {
   readonly channel?: string;
   readonly replyTo?: string;

@@ -41,7 +41,7 @@ export interface NatsTransportSettings {
   readonly options?: NatsTransportOptions | undefined;
 }
 
-/** What we use of a connection; the same in all client packages that Nest can load. */
+/** A connection, as far as we use it and all client packages that Nest can load agree. */
 interface Connection {
   /** Undefined while the server is unreachable. */
   readonly info?: { readonly max_payload: number } | undefined;

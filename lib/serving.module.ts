@@ -2,6 +2,7 @@ import {
   type BeforeApplicationShutdown,
   type DynamicModule,
   Inject,
+  Logger,
   Module,
   Optional,
   type Provider,
@@ -13,6 +14,7 @@ import { registerRequestContext } from './context/request-context.interceptor.js
 import { enterCopy, providersOfOtherCopies, hintOfCopies } from './copies.js';
 import { checkOptions } from './definition/option-rules.js';
 import { InvalidServingError } from './errors.js';
+import { logTo } from './log.js';
 import { getServingToken } from './serving.decorator.js';
 import {
   ASYNC_OPTIONS_TYPE,
@@ -32,6 +34,7 @@ import { ServingShutdown } from './serving.shutdown.js';
 /** The classes that users inject. */
 const EXPORTED = [ServingService, BatchedMethods];
 
+logTo(new Logger('Serving'));
 enterCopy([...EXPORTED, ServingRegistry]);
 
 /**

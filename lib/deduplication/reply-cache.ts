@@ -1,7 +1,7 @@
-import { Logger } from '@nestjs/common';
 import { deserialize, serialize } from 'node:v8';
 import { types } from 'node:util';
 import { messageOf } from '../errors.js';
+import { log } from '../log.js';
 import type { ReplyCacheOptions } from '../definition/serving-definition.js';
 import { isTensor, type Tensor, tensorOf } from '../batch/tensor.js';
 import { deepCopy, copyLeaf } from '../batch/deep-copy.js';
@@ -21,7 +21,6 @@ const BETWEEN_WARNINGS = 60_000;
  * nothing else.
  */
 export class ReplyCache {
-  private readonly logger = new Logger('Serving');
   private readonly lookups = new Set<Promise<unknown>>();
   private warnedAt = -BETWEEN_WARNINGS;
 
@@ -77,7 +76,7 @@ export class ReplyCache {
     const now = performance.now();
     if (now - this.warnedAt >= BETWEEN_WARNINGS) {
       this.warnedAt = now;
-      this.logger.warn(
+      log.warn(
         `The cache of serving "${this.version.serving}": ${what}: ${messageOf(error)}; calls go on without`,
       );
     }

@@ -1,4 +1,3 @@
-import type { InjectionToken, Type } from '@nestjs/common';
 import type { InferenceSession } from 'onnxruntime-common';
 import type { Batch } from '../batch/batch.js';
 import type { InputOf, Mistake, ReplyOf, TypedFactory } from './inferred-types.js';
@@ -645,13 +644,13 @@ export interface FileRunner extends WorkerOptions, TemplateOptions, StepOptions 
 /** Runs a class with two methods, created by Nest with its dependencies. */
 export interface ClassRunner extends TemplateOptions, StepOptions {
   /** The class, with `init` and `handleBatch`; with `sequence` a `SequenceModel`. */
-  readonly useClass: Type<ServingHandler> | Type<SequenceHandler>;
+  readonly useClass: new (...dependencies: never[]) => ServingHandler | SequenceHandler;
 }
 
 /** Runs a handler that is already a provider of the application. */
 export interface ExistingRunner extends TemplateOptions, StepOptions {
   /** The injection token of a provider that implements `ServingHandler`, or `SequenceModel`. */
-  readonly useExisting: InjectionToken<ServingHandler> | InjectionToken<SequenceHandler>;
+  readonly useExisting: string | symbol | Function;
 }
 
 /** A named serving with its options, and what runs its batches: an immutable value. */

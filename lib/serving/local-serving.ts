@@ -1,9 +1,3 @@
-import {
-  type BeforeApplicationShutdown,
-  Logger,
-  type OnApplicationShutdown,
-  type OnModuleInit,
-} from '@nestjs/common';
 import type { Observable } from 'rxjs';
 import { callInRequest, streamInRequest } from '../context/caller-context.js';
 import {
@@ -14,6 +8,7 @@ import {
   UnknownVersionError,
 } from '../errors.js';
 import { formatValue } from '../format.js';
+import { log } from '../log.js';
 import type { Engine } from '../partitions/engine.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
@@ -59,13 +54,13 @@ import type {
  * A serving with partitions of its own. This class is its handle and life cycle; `Versions` finds
  * the `LoadedVersion` that runs a call, and `Pipeline` is the path of the call there.
  */
-export class LocalServing<Input = unknown, Output = unknown, Streamed = StreamedOutput<Output>>
-  extends Serving<Input, Output, Streamed>
-  implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown
-{
+export class LocalServing<
+  Input = unknown,
+  Output = unknown,
+  Streamed = StreamedOutput<Output>,
+> extends Serving<Input, Output, Streamed> {
   readonly name: string;
   readonly events$: Observable<ServingEvent>;
-  private readonly logger = new Logger('Serving');
   /** The version that each call runs on. */
   private readonly loaded: Versions;
   private readonly reloads: Reloads;
@@ -308,7 +303,7 @@ export class LocalServing<Input = unknown, Output = unknown, Streamed = Streamed
   /** @internal Called by Nest. */
   async onModuleInit(): Promise<void> {
     await this.start();
-    this.logger.log(bootLine(this.options, this.loaded.active));
+    log.log(bootLine(this.options, this.loaded.active));
   }
 
   /**
@@ -332,7 +327,7 @@ export class LocalServing<Input = unknown, Output = unknown, Streamed = Streamed
       throw this.closedError();
     }
     this.apply(hold);
-    this.logger.log(`Serving "${this.name}" was ${hold ?? 'resumed'} by hand`);
+    log.log(`Serving "${this.name}" was ${hold ?? 'resumed'} by hand`);
   }
 
   private apply(hold: ServingHold | undefined): void {

@@ -1,6 +1,6 @@
-import { Logger } from '@nestjs/common';
 import { checkOptions, type Rules, share } from '../definition/option-rules.js';
 import { InvalidServingError, messageOf } from '../errors.js';
+import { log } from '../log.js';
 import { bootLine } from './boot-line.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import { FileWatch } from './file-watch.js';
@@ -11,7 +11,6 @@ import type { Versions } from './versions.js';
 
 /** Loads versions of a serving at run time, one after the other. */
 export class Reloads {
-  private readonly logger = new Logger('Serving');
   /** The largest label of a version that is a number. */
   private lastLabel: number;
   private loading: { readonly label: string; readonly done: Promise<unknown> } | undefined;
@@ -58,7 +57,7 @@ export class Reloads {
       this.loading = undefined;
     }
     this.lastLabel = Math.max(this.lastLabel, numberIn(label) ?? 0);
-    this.logger.log(bootLine(version.options, version, label));
+    log.log(bootLine(version.options, version, label));
     if (canary !== undefined) {
       this.versions.addCanary(version, canary);
     } else if (shadow !== undefined) {
@@ -148,7 +147,7 @@ export class Reloads {
         await this.reload({});
       }
     } catch (error) {
-      this.logger.error(
+      log.error(
         `Serving "${this.serving}": the changed file ${file} was not loaded, and the version ` +
           `before goes on; it is tried again when the file changes: ${messageOf(error)}`,
       );

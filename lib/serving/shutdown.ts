@@ -1,5 +1,5 @@
-import { Logger } from '@nestjs/common';
 import { ServingClosedError } from '../errors.js';
+import { log } from '../log.js';
 import type { ShutdownOptions } from '../definition/serving-definition.js';
 
 /** A target of shutdown, which takes calls. */
@@ -27,7 +27,6 @@ const GRACE = 200;
  * the limit all calls that are left fail as closed, and everything that can be ended is ended.
  */
 export class Shutdown {
-  private readonly logger = new Logger('Serving');
   private limit: Promise<void> | undefined;
   private clock: NodeJS.Timeout | undefined;
   private completing: Promise<void> | undefined;
@@ -75,9 +74,7 @@ export class Shutdown {
     clearTimeout(this.clock);
     const unfinished = this.target.unfinished();
     if (unfinished.length > 0) {
-      this.logger.warn(
-        `${this.owner} is closed, and cannot end what still runs: ${unfinished.join(', ')}`,
-      );
+      log.warn(`${this.owner} is closed, and cannot end what still runs: ${unfinished.join(', ')}`);
     }
   }
 
@@ -97,7 +94,7 @@ export class Shutdown {
   private endCalls(): void {
     const { owner, target, options } = this;
     if (target.end(new ServingClosedError(`${owner} was closed before the call had ended`))) {
-      this.logger.warn(
+      log.warn(
         `${owner} did not finish within ${options.timeout} ms of shutdown; the calls that ` +
           'were left are answered as closed',
       );

@@ -1,4 +1,3 @@
-import { Logger } from '@nestjs/common';
 import { checkFixedBatch } from '../definition/batch-cost.js';
 import { checkMostRows, isEndpoint, isModel } from '../definition/endpoint-rules.js';
 import type { Callbacks, ResolvedServing } from '../definition/resolved-serving.js';
@@ -17,6 +16,7 @@ import {
   ServingLoadError,
   shortenStacks,
 } from '../errors.js';
+import { log } from '../log.js';
 import type { EventHub } from '../events/event-hub.js';
 import type { Lanes } from '../execution/lanes.js';
 import type { OpenedEngine, Engine } from '../partitions/engine.js';
@@ -56,7 +56,6 @@ interface OpenedPipelines {
 
 /** Loads the partitions of a version, checks them, and opens the pipelines that use them. */
 export class VersionLoader {
-  private readonly logger = new Logger('Serving');
   private readonly loading = new AbortController();
   private readonly fetching = new AbortController();
 
@@ -90,7 +89,6 @@ export class VersionLoader {
         kind,
         runTimeout: options.recovery.runTimeout,
         events,
-        logger: this.logger,
       });
       const all = { ...opened, partitions };
       const pipelines = (options.sessions ? partitions : [undefined]).map((own, index) => {
@@ -114,7 +112,7 @@ export class VersionLoader {
     // Any of them warms up all partitions.
     const { cold, batches } = await first!.warmUp(inputs);
     if (cold.length > 0) {
-      this.logger.warn(
+      log.warn(
         `Serving "${this.parts.options.name}" cannot run its allowed sizes (of key ` +
           `${cold.join(', ')}) before it is ready, since it has no example of their rows, so ` +
           'that the first callers wait for what each size compiles; give example inputs: ' +
@@ -168,8 +166,8 @@ export class VersionLoader {
       options.recovery,
       this.loading.signal,
       {
-        log: (line) => this.logger.log(`Serving "${options.name}" ${line}`),
-        warn: (line) => this.logger.warn(`Serving "${options.name}" ${line}`),
+        log: (line) => log.log(`Serving "${options.name}" ${line}`),
+        warn: (line) => log.warn(`Serving "${options.name}" ${line}`),
         signal: this.fetching.signal,
       },
     );
@@ -204,7 +202,7 @@ export class VersionLoader {
       (each?.missing ?? []).map((provider) => `runs on ${each!.inUse}, without ${provider}`),
     );
     for (const warning of [...warningsOf(signature), ...new Set(missing)]) {
-      this.logger.warn(`The model of serving "${this.parts.options.name}" ${warning}`);
+      log.warn(`The model of serving "${this.parts.options.name}" ${warning}`);
     }
   }
 

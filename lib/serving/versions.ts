@@ -1,9 +1,9 @@
-import { Logger } from '@nestjs/common';
 import type { CallOptions } from '../context/call-options.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
 import { InvalidServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
 import { share as shareRule } from '../definition/option-rules.js';
 import { formatValue } from '../format.js';
+import { log } from '../log.js';
 import type { LoadedVersion } from './loaded-version.js';
 import { Shadow } from './shadow.js';
 import type { VersionStatus } from './serving-version.js';
@@ -11,7 +11,6 @@ import type { Closable } from './shutdown.js';
 
 /** The loaded versions of a serving: which of them runs a call, and how one replaces another. */
 export class Versions implements Closable {
-  private readonly logger = new Logger('Serving');
   /** Those that run calls, load, or drain. */
   private readonly all = new Set<LoadedVersion>();
   /** Those that get a share of the calls. */
@@ -286,11 +285,9 @@ export class Versions implements Closable {
     await version.idle();
     try {
       await version.close();
-      this.logger.log(`Serving "${name}": version "${version.label}" has ended`);
+      log.log(`Serving "${name}": version "${version.label}" has ended`);
     } catch (error) {
-      this.logger.error(
-        `Serving "${name}": version "${version.label}" did not end: ${messageOf(error)}`,
-      );
+      log.error(`Serving "${name}": version "${version.label}" did not end: ${messageOf(error)}`);
     }
     this.remove(version);
   }

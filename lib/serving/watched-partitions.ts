@@ -1,5 +1,5 @@
-import type { Logger } from '@nestjs/common';
 import type { EventHub } from '../events/event-hub.js';
+import { log } from '../log.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { type Partition, type PartitionStatus, statusOf } from '../partitions/partition.js';
 import { TimedPartition } from '../partitions/worker/timed.partition.js';
@@ -9,7 +9,6 @@ export interface WatchOptions {
   readonly kind: ServingKind;
   readonly runTimeout: number | undefined;
   readonly events: EventHub;
-  readonly logger: Logger;
 }
 
 /** The partitions with their `runTimeout`; changes of their status are logged and emitted. */
@@ -27,13 +26,13 @@ export function watchedPartitions(
 }
 
 function watch(partition: Partition, index: number, options: WatchOptions): void {
-  const { serving, logger } = options;
+  const { serving } = options;
   let { provider: before } = statusOf(partition);
   partition.onChange?.(() => {
     const status = statusOf(partition);
     const { provider = before } = status;
     if (provider !== before) {
-      logger.warn(
+      log.warn(
         `Serving "${serving}": Partition ${index} now runs on ${provider}, and before on ${before}`,
       );
       before = provider;
@@ -45,10 +44,10 @@ function watch(partition: Partition, index: number, options: WatchOptions): void
 function changed(
   partition: number,
   status: PartitionStatus,
-  { serving, kind, events, logger }: WatchOptions,
+  { serving, kind, events }: WatchOptions,
 ): void {
   if (status.reason !== undefined) {
-    logger.warn(`Serving "${serving}"${kind === 'inline' ? ', for run()' : ''}: ${status.reason}`);
+    log.warn(`Serving "${serving}"${kind === 'inline' ? ', for run()' : ''}: ${status.reason}`);
   }
   const { version } = events;
   events.emit({ type: 'partition:change', serving, version, kind, partition, ...status });

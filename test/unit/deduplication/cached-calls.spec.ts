@@ -1,6 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { readFileSync } from 'node:fs';
-import { Logger } from '@nestjs/common';
 import {
   createServing,
   type LocalServing,
@@ -11,6 +10,7 @@ import type { ReplyStore } from '../../../lib/deduplication/reply-cache.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { log } from '../../../lib/log.js';
 
 const reason = new Error('the client has left');
 const caching = { cache: { ttl: 1000 } };
@@ -291,7 +291,7 @@ describe('Calls with a cache', () => {
   });
 
   it('A warning is logged when calls go on without the cache', async () => {
-    const warn = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
+    const warn = jest.spyOn(log, 'warn').mockReturnValue();
     const serving = await cached({ deduplication: { cache: { ttl: 1000, timeout: 1 } } });
     hold();
     const reply = serving.batchedRun('a');

@@ -1,5 +1,4 @@
 import { describe, expect, it, jest } from '@jest/globals';
-import { Logger } from '@nestjs/common';
 import {
   Batch,
   type BatchContext,
@@ -15,6 +14,7 @@ import {
 import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
+import { log } from '../../../lib/log.js';
 
 /** `count` rows of two numbers: n and -n. */
 const rowsFrom = (first: number, count: number): Tensor =>
@@ -90,7 +90,7 @@ describe('allowed sizes', () => {
     async (_, options, cold) => {
       const warnings: unknown[] = [];
       const warn = jest
-        .spyOn(Logger.prototype, 'warn')
+        .spyOn(log, 'warn')
         .mockImplementation((message: unknown) => void warnings.push(message));
 
       await start(echo(options).definition);

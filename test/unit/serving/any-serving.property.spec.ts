@@ -1,5 +1,4 @@
 import { beforeEach, describe, expect, it } from '@jest/globals';
-import { Logger } from '@nestjs/common';
 import * as fc from 'fast-check';
 import {
   Batch,
@@ -24,6 +23,7 @@ import {
   turn,
   useVirtualTime,
 } from '../../fixtures/async/virtual-time.js';
+import { silenceLog } from '../../fixtures/silent-log.js';
 
 /**
  * Random servings, drawn from options of all kinds that boot together, under random calls and changes,
@@ -33,7 +33,7 @@ import {
  */
 describe('Any serving under any calls', () => {
   useVirtualTime();
-  beforeEach(() => Logger.overrideLogger(false));
+  beforeEach(() => silenceLog());
 
   const playOf = {
     function: (options: Scenario) => new FunctionPlay(options),

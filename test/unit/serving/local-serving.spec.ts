@@ -1,5 +1,4 @@
 import { describe, expect, it, jest } from '@jest/globals';
-import { Logger } from '@nestjs/common';
 import {
   Batch,
   type BatchEndEvent,
@@ -20,6 +19,7 @@ import { BatchScript } from 'nestjs-serving/testing';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { log } from '../../../lib/log.js';
 
 /** Returns each text in capitals and records the batches. */
 function upper(options: Partial<FunctionServingDefinition> = {}): {
@@ -419,7 +419,7 @@ describe('LocalServing', () => {
     });
 
     it('[9.3] [H1] At the shutdown limit queued and running calls are answered with the closed error', async () => {
-      const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
+      const warnings = jest.spyOn(log, 'warn').mockReturnValue();
       const script = new BatchScript<string>();
       const serving = await start(
         script.createServing({ name: 'held', shutdown: { timeout: 500 } }),

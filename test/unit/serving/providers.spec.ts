@@ -1,9 +1,9 @@
 import { afterEach, describe, expect, it, jest } from '@jest/globals';
-import { Logger } from '@nestjs/common';
 import type { OpenedEngine } from '../../../lib/partitions/engine.js';
 import type { PartitionStatus } from '../../../lib/partitions/partition.js';
 import { LocalServing } from '../../../lib/serving/local-serving.js';
 import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
+import { log } from '../../../lib/log.js';
 
 /** A serving with one partition, and a function that changes its status. */
 async function started(
@@ -36,9 +36,7 @@ async function started(
 describe('The execution provider of a partition', () => {
   const warnings: unknown[] = [];
   const listen = (): void => {
-    jest
-      .spyOn(Logger.prototype, 'warn')
-      .mockImplementation((message: unknown) => void warnings.push(message));
+    jest.spyOn(log, 'warn').mockImplementation((message: unknown) => void warnings.push(message));
   };
 
   afterEach(() => {

@@ -1,5 +1,4 @@
 import { beforeEach, describe, expect, it } from '@jest/globals';
-import { Logger } from '@nestjs/common';
 import * as fc from 'fast-check';
 import { Batch, type CallOptions, contentHash, LocalServing, type Tensor } from 'nestjs-serving';
 import type { Engine } from '../../../lib/partitions/engine.js';
@@ -8,10 +7,11 @@ import { resolveDefinition } from '../../../lib/definition/resolve-definition.js
 import { RandomWorker, type Run } from '../../fixtures/partitions/random-worker.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { silenceLog } from '../../fixtures/silent-log.js';
 
 describe('A serving that shuts down at a random moment', () => {
   useVirtualTime();
-  beforeEach(() => Logger.overrideLogger(false));
+  beforeEach(() => silenceLog());
 
   it('[H1] [H4] [H5] [W2] [W14] Every call is answered once: with its own rows, its own failure, or the closed error at the limit', async () => {
     await fc.assert(

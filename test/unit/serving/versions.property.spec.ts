@@ -1,12 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Logger } from '@nestjs/common';
 import { Batch, type LocalServing } from 'nestjs-serving';
 import type { ServingVersion } from '../../../lib/serving/serving-version.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { LabelledVersions } from '../../fixtures/serving/labelled-versions.js';
 import { placeOf } from '../../../lib/serving/versions.js';
+import { silenceLog } from '../../fixtures/silent-log.js';
 
 const FREED = 100;
 
@@ -169,7 +169,7 @@ describe('Versions', () => {
   useVirtualTime();
 
   it('[17.1] [17.2] [17.3] Whatever is reloaded, promoted and rolled back: each call is answered completely, once, by one version that had calls then', async () => {
-    Logger.overrideLogger(false);
+    silenceLog();
     await fc.assert(
       fc.asyncProperty(
         fc.array(step, { minLength: 1, maxLength: 40 }),

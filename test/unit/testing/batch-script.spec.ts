@@ -1,5 +1,4 @@
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import { Logger } from '@nestjs/common';
 import {
   Batch,
   DONE,
@@ -13,11 +12,12 @@ import {
 } from 'nestjs-serving';
 import { BatchScript, type HeldBatch, settle } from 'nestjs-serving/testing';
 import { floats } from '../../fixtures/values/tensors.js';
+import { silenceLog } from '../../fixtures/silent-log.js';
 
 describe('BatchScript', () => {
   const servings: LocalServing[] = [];
 
-  beforeEach(() => Logger.overrideLogger(false));
+  beforeEach(() => silenceLog());
 
   afterEach(() => Promise.all(servings.splice(0).map((serving) => serving.close())));
 

@@ -1,6 +1,5 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { afterEach, describe, expect, it, jest } from '@jest/globals';
-import { Logger } from '@nestjs/common';
 import {
   createServing,
   RunTimeoutError,
@@ -13,6 +12,7 @@ import { filter } from 'rxjs';
 import { HeldFunction } from '../../../fixtures/batching/held-function.js';
 import { useServings } from '../../../fixtures/serving/use-servings.js';
 import { later, timers, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
+import { log } from '../../../../lib/log.js';
 
 /** A class whose batches run until the test finishes them. */
 class HeldHandler implements ServingHandler {
@@ -56,7 +56,7 @@ describe('runTimeout', () => {
   it.each(kinds)(
     '[5.6] A %s that hangs is reported and gets no batch until it returns',
     async (_, definition) => {
-      const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
+      const warnings = jest.spyOn(log, 'warn').mockReturnValue();
       const held = new HeldFunction();
       const serving = await start(definition(held));
 

@@ -5,7 +5,6 @@ import { requireOrigins } from './context/request-context.interceptor.js';
 import { hintOfCopies } from './copies.js';
 import { InvalidServingError, UnknownServingError } from './errors.js';
 import { servingNameOf } from './serving.decorator.js';
-import { LocalServing } from './serving/local-serving.js';
 import { type Serving, SERVING_ROUTER, type ServingRouter } from './serving/serving.js';
 import { formatValue } from './format.js';
 
@@ -27,9 +26,7 @@ export class ServingRegistry implements OnModuleInit {
     this.checkRoots();
     this.servings = this.discover();
     for (const serving of this.servings.values()) {
-      if (serving instanceof LocalServing) {
-        requireOrigins(this.application, serving);
-      }
+      requireOrigins(this.application, serving);
     }
     this.routers = this.discoverRouters();
     if (this.routers.length > 1) {

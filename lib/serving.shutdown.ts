@@ -8,7 +8,6 @@ import type { Server } from 'node:http';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { ServingClosedError } from './errors.js';
 import { ServingRegistry } from './serving.registry.js';
-import { LocalServing } from './serving/local-serving.js';
 
 /** Milliseconds between two checks of the HTTP server's connections. */
 const INTERVAL = 100;
@@ -40,10 +39,9 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
   ) {}
 
   beforeApplicationShutdown(): void {
-    const servings = this.registry.started.filter((serving) => serving instanceof LocalServing);
     const limits = [
       ...this.methods.shutdownLimits,
-      ...servings.map(({ shutdownLimit }) => shutdownLimit),
+      ...this.registry.started.flatMap(({ local }) => local?.shutdownLimit ?? []),
     ];
     if (limits.length > 0) {
       const end = performance.now() + Math.max(...limits);

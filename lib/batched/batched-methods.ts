@@ -13,7 +13,6 @@ import { InvalidServingError, UnknownServingError } from '../errors.js';
 import { type ServingCounters, EventHub } from '../events/event-hub.js';
 import { Waits } from '../execution/resolved-call-options.js';
 import { formatValue } from '../format.js';
-import { LocalServing } from '../serving/local-serving.js';
 import type { ServingHealth } from '../serving/serving.js';
 import { storeOf } from '../serving.providers.js';
 import { ServingRegistry } from '../serving.registry.js';
@@ -170,7 +169,7 @@ export class BatchedMethods
   private checkServing(method: string, serving: string): void {
     try {
       const found = this.registry.get(serving);
-      if (found instanceof LocalServing && found.hasSessions) {
+      if (found.local?.profile.sessionIdle !== undefined) {
         throw new InvalidServingError(
           `${method} is @Batched(${formatValue(serving)}), whose calls are made in sessions; inject ` +
             'the serving and call serving.open().run(input)',

@@ -9,6 +9,7 @@ import type { Observable } from 'rxjs';
 import { inContext } from './caller-context.js';
 import { callerOf } from './request-caller.js';
 import { InvalidServingError } from '../errors.js';
+import type { Serving } from '../serving/serving.js';
 
 /** Gives a handler's calls its request's context. */
 @Injectable()
@@ -29,9 +30,9 @@ export function registerRequestContext(application: ApplicationConfig): void {
 /** @throws InvalidServingError when the serving or method needs origins, but calls have none */
 export function requireOrigins(
   application: ApplicationConfig,
-  { name, separatesOrigins }: { readonly name: string; readonly separatesOrigins: boolean },
+  { name, local }: Pick<Serving, 'name' | 'local'>,
 ): void {
-  if (separatesOrigins && !hasRequestContext(application)) {
+  if (local?.profile.separatesOrigins && !hasRequestContext(application)) {
     throw new InvalidServingError(
       `Serving "${name}" has queue.separateOrigins, and the calls of this application have no ` +
         'origin; write ServingModule.forRoot({ requestContext: true, ... })',

@@ -1,7 +1,6 @@
 import { UnknownServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import type { ClusterNode } from '../serving/cluster-node.js';
-import { LocalServing } from '../serving/local-serving.js';
 import type { Serving, RemotePreprocess, ServingRouter } from '../serving/serving.js';
 import type { ExportedServings } from './calls/exported-servings.js';
 import { type RemoteCallOptions, RemoteServing } from './calls/remote-serving.js';
@@ -76,13 +75,13 @@ export class ClusterRouter implements ServingRouter {
   }
 
   /** True if the queue is too long and another node can take the call. */
-  private isSaturated(local: Serving): boolean {
+  private isSaturated({ name, queued, local }: Serving): boolean {
     const { localFirst, selector, self } = this.options;
     return (
       localFirst === 'unless-saturated' &&
-      local instanceof LocalServing &&
-      local.queued >= local.distribution.saturation &&
-      selector.candidates(local.name).some(({ address }) => address !== self)
+      local !== undefined &&
+      queued >= local.distribution.saturation &&
+      selector.candidates(name).some(({ address }) => address !== self)
     );
   }
 }

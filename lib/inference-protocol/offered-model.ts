@@ -2,7 +2,6 @@ import type { CallOptions } from '../context/call-options.js';
 import { DEFAULT_VERSION } from '../definition/option-rules.js';
 import type { ServingSignature, TensorSignature } from '../definition/serving-signature.js';
 import { datatypeOf } from '../json/json-tensor.js';
-import { LocalServing } from '../serving/local-serving.js';
 import { type ServingProfile, healthOf, type Serving } from '../serving/serving.js';
 import { isColumn, parsePort, type Port } from './declared-port.js';
 import type { DeclaredTensors, Offer } from './options.js';
@@ -63,7 +62,7 @@ export class OfferedModel {
 
   /** The last one is the default. */
   get versions(): readonly string[] {
-    return this.own instanceof LocalServing ? this.own.versionLabels : [DEFAULT_VERSION];
+    return this.own.local?.versionLabels ?? [DEFAULT_VERSION];
   }
 
   /** Answers requests without a version, except a canary's share. */
@@ -76,20 +75,19 @@ export class OfferedModel {
    * node may run it.
    */
   versionFor(input: unknown, options: CallOptions): string | undefined {
-    const { own } = this;
-    return own instanceof LocalServing && own === this.serving && this.versions.length > 1
-      ? own.versionFor(input, options)
+    return this.own === this.serving && this.versions.length > 1
+      ? this.own.local?.versionFor(input, options)
       : undefined;
   }
 
   /** Undefined without own partitions. */
   get profile(): ServingProfile | undefined {
-    return this.own instanceof LocalServing ? this.own.profile : undefined;
+    return this.own.local?.profile;
   }
 
   /** Milliseconds that the serving's shutdown may take to answer all calls. */
   get shutdownLimit(): number {
-    return this.own instanceof LocalServing ? this.own.shutdownLimit : 0;
+    return this.own.local?.shutdownLimit ?? 0;
   }
 
   get isReady(): boolean {

@@ -1,6 +1,5 @@
 import { InvalidInputError } from '../errors.js';
 import { formatValue } from '../format.js';
-import { LocalServing } from '../serving/local-serving.js';
 import type { ServingSession, SessionCallOptions } from '../sessions/serving-session.js';
 import type { OfferedModel } from './offered-model.js';
 import type { SequenceStep } from './parameters.js';
@@ -66,15 +65,15 @@ export class Sequences {
     if (before) {
       this.end(key, before);
     }
-    const { own } = model;
-    if (!(own instanceof LocalServing)) {
+    const { local } = model.own;
+    if (!local) {
       throw new InvalidInputError(
         `The sequences of model "${model.name}" run on other nodes, and not through this one`,
       );
     }
     const ofTenant = tenant !== undefined && { tenant };
-    const version = own.versionFor(undefined, { ...ofTenant, version: asked });
-    const session = own.openSession(
+    const version = local.versionFor(undefined, { ...ofTenant, version: asked });
+    const session = local.openSession(
       { ...ofTenant, version: version ?? asked },
       () => this.forget(key, sequence),
       true,

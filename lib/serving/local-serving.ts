@@ -33,6 +33,7 @@ import type { OrderedSession } from '../sessions/ordered-session.js';
 import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
 import {
   type KeyStatus,
+  type LocalPart,
   Serving,
   type ServingHold,
   type ServingState,
@@ -92,7 +93,12 @@ export class LocalServing<
     this.shutdown = new Shutdown(`Serving "${options.name}"`, options.shutdown, this.loaded);
   }
 
-  /** Milliseconds after which shutdown has answered every call. */
+  /** @internal */
+  override get local(): LocalPart {
+    return this;
+  }
+
+  /** @internal */
   get shutdownLimit(): number {
     return this.options.shutdown.timeout;
   }
@@ -109,23 +115,18 @@ export class LocalServing<
     return this.hold;
   }
 
-  /** The options for calls from other nodes. */
+  /** @internal */
   get distribution(): ServingDistribution {
     return this.options.distribution;
   }
 
-  /** Whether its batches hold calls of one origin. */
-  get separatesOrigins(): boolean {
-    return this.options.queue.separateOrigins;
-  }
-
-  /** @internal The labels of the versions that calls may ask for; the last is the active version. */
+  /** @internal */
   get versionLabels(): readonly string[] {
     const { labels, active } = this.loaded;
     return [...labels.filter((label) => label !== active.label), active.label];
   }
 
-  /** @internal The facts that a protocol states to its clients. */
+  /** @internal */
   get profile(): ServingProfile {
     const { options, callbacks } = this;
     const { lanes } = this.loaded.active;
@@ -136,17 +137,13 @@ export class LocalServing<
       batchTimeout,
       maxRowsPerCall: options.queue.maxRowsPerCall,
       sessionIdle: options.sessions?.idle,
+      separatesOrigins: options.queue.separateOrigins,
       hasCache: options.sharing?.cache !== undefined,
       isSequence: options.sequence !== undefined,
       shapesInput: callbacks.preprocess !== undefined,
       shapesOutput:
         callbacks.postprocess !== undefined || callbacks.postprocessStream !== undefined,
     };
-  }
-
-  /** Whether its calls are made in sessions. */
-  get hasSessions(): boolean {
-    return this.options.sessions !== undefined;
   }
 
   /** Of a model known from its start on; of a template at once. */
@@ -212,15 +209,12 @@ export class LocalServing<
     return this.openSession(options) as ServingSession<Input, Output>;
   }
 
-  /** @internal The label of the version that would run the call now; undefined if none would. */
+  /** @internal */
   versionFor(input: unknown, options: CallOptions): string | undefined {
     return this.loaded.for(input, options)?.label;
   }
 
-  /**
-   * @internal Opens a session, and calls back when it ends. With `needsFirst` it ends if its first
-   * call fails.
-   */
+  /** @internal */
   openSession(
     options: SessionOptions,
     onEnd?: (reason: SessionEndedError) => void,

@@ -1,5 +1,5 @@
 import type { Observable } from 'rxjs';
-import { InvalidServingError } from '../errors.js';
+import { InvalidServingError, type SessionEndedError } from '../errors.js';
 import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import type { ServingStream } from '../streaming/serving-stream.js';
@@ -11,7 +11,8 @@ import type { ServingSignature } from '../definition/serving-signature.js';
 import type { ClusterNode } from './cluster-node.js';
 import type { ReloadOptions, ServingVersion, VersionStatus } from './serving-version.js';
 import type { ServingOptions } from '../definition/serving-definition.js';
-import type { ResolvedServing } from '../definition/resolved-serving.js';
+import type { ResolvedServing, ServingDistribution } from '../definition/resolved-serving.js';
+import type { OrderedSession } from '../sessions/ordered-session.js';
 
 /** `ready` from the time when every partition is loaded and warm until shutdown begins. */
 export type ServingState = 'stopped' | 'starting' | 'ready' | 'closing' | 'closed';
@@ -39,6 +40,11 @@ export abstract class Serving<
 
   /** A description why it is not ready, where its state does not say it. */
   get reason(): string | undefined {
+    return undefined;
+  }
+
+  /** @internal Undefined for a handle of other nodes. */
+  get local(): LocalPart | undefined {
     return undefined;
   }
 
@@ -336,6 +342,29 @@ export interface ServingRouter {
   answered(): Promise<void>;
 }
 
+/** What the module, protocols and the cluster need of a serving whose partitions are here. */
+export interface LocalPart {
+  readonly profile: ServingProfile;
+  /** The versions that calls may ask for; the last is the active version. */
+  readonly versionLabels: readonly string[];
+  /** Milliseconds after which shutdown has answered every call. */
+  readonly shutdownLimit: number;
+  /** The options for calls from other nodes. */
+  readonly distribution: ServingDistribution;
+  /** The version that would run the call now; undefined if none would. */
+  versionFor(input: unknown, options: CallOptions): string | undefined;
+  /**
+   * Opens a session, and calls back when it ends. With `needsFirst` it ends if its first call fails.
+   */
+  openSession(
+    options: SessionOptions,
+    onEnd?: (reason: SessionEndedError) => void,
+    needsFirst?: boolean,
+  ): OrderedSession;
+  /** Starts the clock of shutdown. */
+  beforeApplicationShutdown(): void;
+}
+
 /** The facts of a serving that a protocol states to its clients. */
 export interface ServingProfile {
   readonly runner: ResolvedServing['runner'];
@@ -347,6 +376,8 @@ export interface ServingProfile {
   readonly maxRowsPerCall: number;
   /** Milliseconds after which a session ends; undefined without sessions. */
   readonly sessionIdle: number | undefined;
+  /** True if a batch holds calls of one origin only. */
+  readonly separatesOrigins: boolean;
   /** Whether replies are kept for calls with the same input. */
   readonly hasCache: boolean;
   /** Whether its rows run step by step. */

@@ -1,6 +1,10 @@
 import type { ServingSignature } from '../../definition/serving-signature.js';
-import { healthOf, type Serving, type RemotePreprocess } from '../../serving/serving.js';
-import { LocalServing } from '../../serving/local-serving.js';
+import {
+  healthOf,
+  type LocalPart,
+  type Serving,
+  type RemotePreprocess,
+} from '../../serving/serving.js';
 import type { ServingStatus } from '../../serving/cluster-node.js';
 import { LONGEST_NAME } from '../membership/node-info.js';
 import { RemoteServing } from './remote-serving.js';
@@ -23,8 +27,8 @@ export class ExportedServings {
   constructor(private readonly servings: () => ReadonlyMap<string, Serving>) {}
 
   /** Exported or not. */
-  get local(): readonly LocalServing[] {
-    return [...this.servings().values()].filter((serving) => serving instanceof LocalServing);
+  get local(): readonly LocalPart[] {
+    return [...this.servings().values()].flatMap(({ local }) => local ?? []);
   }
 
   private sizeOf(signature: ServingSignature | undefined): number {
@@ -95,17 +99,15 @@ export class ExportedServings {
 }
 
 /** A test's stand-in has no options. */
-function distributionOf(serving: Serving): Partial<LocalServing['distribution']> & {
+function distributionOf(serving: Serving): Partial<LocalPart['distribution']> & {
   readonly weight: number;
   readonly idempotent: boolean;
 } {
-  return serving instanceof LocalServing ? serving.distribution : { weight: 1, idempotent: false };
+  return serving.local?.distribution ?? { weight: 1, idempotent: false };
 }
 
 function isExported(serving: Serving): boolean {
-  return serving instanceof LocalServing
-    ? serving.distribution.enabled
-    : !(serving instanceof RemoteServing);
+  return serving.local?.distribution.enabled ?? !(serving instanceof RemoteServing);
 }
 
 /** A serving and its postprocessing for other nodes. */

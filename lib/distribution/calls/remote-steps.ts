@@ -6,7 +6,6 @@ import {
   SessionEndedError,
 } from '../../errors.js';
 import { formatValue } from '../../format.js';
-import { LocalServing } from '../../serving/local-serving.js';
 import { endedBy } from '../../execution/session-turn.js';
 import type { SessionOptions } from '../../sessions/serving-session.js';
 import type { ExportedServing } from './exported-servings.js';
@@ -35,11 +34,11 @@ export async function* outcomesOf(
   { tenant, key, version }: SessionOptions,
   onEnd: (reason: SessionEndedError) => void,
 ): AsyncGenerator<StepOutcome, void> {
-  if (!(serving instanceof LocalServing)) {
+  if (!serving.local) {
     throw new InvalidServingError(`Serving "${serving.name}" has no sessions for other nodes`);
   }
   let isOpen = true;
-  const session = serving.openSession(
+  const session = serving.local.openSession(
     { tenant, key, version },
     (reason) => isOpen && onEnd(reason),
   );

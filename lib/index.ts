@@ -53,18 +53,13 @@ export {
   type SequenceStep,
 } from './partitions/sequence/sequence-model.js';
 export type {
-  EndpointMetadata,
-  EndpointModel,
-  EndpointOptions,
-  EndpointTls,
-} from './partitions/endpoint/endpoint-options.js';
-export type {
   HandlerPartitionOptions,
   HandlerResult,
   SequenceHandler,
   ServingHandler,
   ServingKind,
 } from './partitions/handler.partition.js';
+export type { ExternalModel } from './partitions/engine.js';
 export type { PartitionStatus } from './partitions/partition.js';
 export type { CloseReason } from './batching/ready-queue.js';
 export type { Isolation } from './partitions/worker/worker.partition.js';
@@ -107,8 +102,8 @@ export {
   type ClassRunner,
   type DeduplicationOptions,
   defineServing,
-  type EndpointRunner,
   type ExistingRunner,
+  type ExternalRunner,
   type FileRunner,
   type FunctionRunner,
   type KeyServingOptions,

@@ -95,3 +95,21 @@ export function checkFixedBatch(
     );
   }
 }
+
+/** @throws InvalidServingError for batches larger than the model's server takes */
+export function checkMostRows(
+  { name, keys }: Pick<ResolvedServing, 'name' | 'keys'>,
+  { mostRows = Infinity }: Pick<ModelSignature, 'mostRows'>,
+): void {
+  for (const [key, { runSize, allowedSizes = [] }] of keys) {
+    // Without a size of its own, a serving takes that of the server.
+    const given = runSize === Infinity ? [] : [runSize];
+    const largest = Math.max(0, ...given, ...allowedSizes);
+    if (largest > mostRows) {
+      throw new InvalidServingError(
+        `Serving "${name}", key "${key}": batches of ${largest} rows are more than the ` +
+          `max_batch_size of the model on its server, ${mostRows}; lower batchSize or allowedSizes`,
+      );
+    }
+  }
+}

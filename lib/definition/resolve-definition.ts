@@ -6,7 +6,6 @@ import { DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidServingError } from '../errors.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import { LONGEST_BACKOFF } from '../partitions/worker/supervised.partition.js';
-import { placesOf } from '../partitions/endpoint/endpoint-options.js';
 import { partitionPerDevice } from '../partitions/onnx/devices.js';
 import { isRemote, remoteModelOf } from '../partitions/onnx/download/remote-model.js';
 import type { ModelPlace } from '../partitions/onnx/model-source.js';
@@ -37,12 +36,12 @@ import {
   whole,
 } from './option-rules.js';
 import { batchCost, batchCostOf } from './batch-cost.js';
-import { endpointModelOf, endpointsOf, isEndpoint, isModel, ofEndpoint } from './endpoint-rules.js';
 import { checkMainThread } from './main-thread-rules.js';
 import { keyOptionsOfSequence, noSequence, ofSequence, sequenceOf } from './sequence-rules.js';
 import { outputAxes, rowTemplate, portsOfTemplate } from './row-template.js';
 import { contentHash } from '../batch/content-hash.js';
 import type {
+  ExternalRunner,
   KeyServingOptions,
   ModelFile,
   ModelOptions,
@@ -216,6 +215,9 @@ const fetches: Rule = {
   allowed: 'a list of names of outputs',
 };
 
+/** The options of a model's inputs and outputs, wherever it runs. */
+export const portRules: Rules = { inputs: axes, outputs: axes, fetches };
+
 const aModel: Rule = {
   check: (value) => modelFile.check(value) || isRecord(value),
   allowed: `${modelFile.allowed}, or an object of its options`,
@@ -234,9 +236,7 @@ const ofModel: Rules = {
     allowed: '64 hexadecimal digits, or false',
   },
   session: anObject,
-  inputs: axes,
-  outputs: axes,
-  fetches,
+  ...portRules,
   state: {
     check: (value) =>
       isRecord(value) &&
@@ -247,12 +247,16 @@ const ofModel: Rules = {
   },
 };
 
-/** The options of the model of an endpoint. */
-const ofEndpointModel: Rules = {
-  name: { ...aString, isRequired: false },
-  inputs: axes,
-  outputs: axes,
-  fetches,
+const nothing = (why: string): Rule => ({ check: () => false, allowed: `nothing here: ${why}` });
+
+/** The options of a model that another program runs. */
+const ofExternal: Rules = {
+  ...worker,
+  model: { check: (value) => isRecord(value), allowed: 'a model' },
+  partitions: nothing('an external model states how many batches it runs at a time'),
+  sessions: nothing('an external model keeps no state of sessions'),
+  sequence: nothing('an external model runs whole batches'),
+  isolation: nothing('another program runs the model'),
 };
 
 const kinds: Readonly<Record<string, Rules>> = {
@@ -271,16 +275,6 @@ const kinds: Readonly<Record<string, Rules>> = {
     model: {
       check: (value) => modelFile.check(value) || isRecord(value),
       allowed: `${modelFile.allowed}, or an object of ${Object.keys(ofModel).join(', ')}`,
-    },
-  },
-  endpoint: {
-    ...worker,
-    ...ofEndpoint,
-    model: {
-      check: (value) => aString.check(value) || isRecord(value),
-      allowed:
-        'the name of the model on the server, or an object of ' +
-        Object.keys(ofEndpointModel).join(', '),
     },
   },
   useFactory: {
@@ -325,10 +319,9 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   checkName('createServing', definition);
   const kind = definitionKind(definition);
   const owner = `Serving ${formatValue(definition.name)} with "${kind}"`;
-  checkOptions(owner, definition, { ...common, ...kinds[kind] });
-  if (isEndpoint(definition)) {
-    checkOptions(owner, endpointModelOf(definition), ofEndpointModel, 'model.');
-  } else if ('model' in definition) {
+  const own = isExternal(definition) ? ofExternal : kinds[kind];
+  checkOptions(owner, definition, { ...common, ...own });
+  if (isModel(definition)) {
     checkOptions(owner, modelOptionsOf(definition), ofModel, 'model.');
     checkVersions(owner, definition);
   }
@@ -421,11 +414,7 @@ function recoveryOf(
   kind: string,
   options: WorkerRecoveryOptions = {},
 ): ResolvedRecovery {
-  const {
-    idempotent = kind === 'model' || kind === 'endpoint',
-    isolateFailures = idempotent,
-    retries = 2,
-  } = options;
+  const { idempotent = kind === 'model', isolateFailures = idempotent, retries = 2 } = options;
   const { runTimeout, restartDelay = 100, maxRestarts = 5, restartTimeout = 600_000 } = options;
   if (isolateFailures && !idempotent) {
     throw new InvalidServingError(
@@ -592,6 +581,17 @@ function keyOptionsOf(
   };
 }
 
+/** True if another program runs the model. */
+export function isExternal(definition: object): definition is ServingOptions & ExternalRunner {
+  const { model } = definition as { readonly model?: unknown };
+  return isRecord(model) && 'engineFor' in model;
+}
+
+/** True if a model runs in this application. */
+export function isModel(definition: object): definition is ServingOptions & ModelRunner {
+  return 'model' in definition && !isExternal(definition);
+}
+
 /** The options of a model, which may be given by its file alone. */
 export function modelOptionsOf({ model }: ModelRunner): ModelOptions {
   return isModelFile(model) ? { file: model } : model;
@@ -679,10 +679,7 @@ function existing(name: string, file: string | URL): string {
 
 function definitionKind(definition: ServingDefinition): string {
   const options = new Map<string, unknown>(Object.entries(definition));
-  const given = Object.keys(kinds).filter(
-    // The model of an endpoint is a part of it.
-    (kind) => options.get(kind) !== undefined && !(kind === 'model' && isEndpoint(definition)),
-  );
+  const given = Object.keys(kinds).filter((kind) => options.get(kind) !== undefined);
   if (given.length !== 1) {
     throw new InvalidServingError(
       `Serving ${formatValue(definition.name)} has ` +
@@ -694,8 +691,8 @@ function definitionKind(definition: ServingDefinition): string {
 }
 
 function runnerOf(definition: ServingDefinition): Pick<ResolvedServing, 'runner' | 'isolation'> {
-  if (isEndpoint(definition)) {
-    return { runner: 'endpoint', isolation: undefined };
+  if (isExternal(definition)) {
+    return { runner: 'external model', isolation: undefined };
   }
   if (isModel(definition) || 'useFile' in definition) {
     const { isolation = 'thread' } = definition;
@@ -705,8 +702,8 @@ function runnerOf(definition: ServingDefinition): Pick<ResolvedServing, 'runner'
 }
 
 function partitionsOf(owner: string, definition: ServingDefinition): PartitionOptions[] {
-  if (isEndpoint(definition)) {
-    return placesOf(endpointsOf(owner, definition)).map(({ url }) => ({ url }));
+  if (isExternal(definition)) {
+    return [...definition.model.engineFor(definition).partitions];
   }
   const { partitions = 1 } = definition;
   const shared = isModel(definition) ? { ...modelOptionsOf(definition).session } : {};

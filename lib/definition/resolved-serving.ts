@@ -75,8 +75,8 @@ export interface ResolvedServing {
   /** The label of the version. */
   readonly version: string;
   /** What runs the batches. */
-  readonly runner: 'model' | 'function' | 'file' | 'class' | 'endpoint';
-  /** Undefined for functions, classes and endpoints. */
+  readonly runner: 'model' | 'external model' | 'function' | 'file' | 'class';
+  /** Undefined for functions, classes and external models. */
   readonly isolation: Isolation | 'none' | undefined;
   readonly timeout: number | undefined;
   readonly queue: ResolvedQueue;

@@ -9,8 +9,7 @@ import type { CallMetadata, StreamedOutput, StreamEvent } from './reply.js';
 import type { OutputAxes, RowTemplate } from './row-template.js';
 import type { BatchCostOptions } from './batch-cost.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
-import type { EndpointModel, EndpointOptions } from '../partitions/endpoint/endpoint-options.js';
-import type { RunnerFactory } from '../partitions/engine.js';
+import type { ExternalModel, RunnerFactory } from '../partitions/engine.js';
 
 /** The result of `preprocess`. */
 export interface PreprocessResult<Info = unknown> {
@@ -539,23 +538,14 @@ export interface ModelRunner extends Omit<WorkerOptions, 'isolation'> {
   readonly watch?: boolean;
 }
 
-/** Sends batches to servers of the Open Inference Protocol, which run them. */
-export interface EndpointRunner {
+/** Sends batches to another program, which runs the model. */
+export interface ExternalRunner {
+  /** The model, for example `endpoint('grpc://triton:8001')`. */
+  readonly model: ExternalModel;
   /**
-   * The address of a server, `grpc://host:port` or with TLS `grpcs://host:port`, or its options; or
-   * a list of servers that run the same model.
-   */
-  readonly endpoint: string | EndpointOptions | readonly (string | EndpointOptions)[];
-  /**
-   * The name of the model on the server, or its options.
+   * The version that the other program is asked for.
    *
-   * @default the name of the serving
-   */
-  readonly model?: string | EndpointModel;
-  /**
-   * The version of the model on the server.
-   *
-   * @default the server chooses
+   * @default it chooses
    */
   readonly version?: string;
   /** How batches that fail or hang run again, or end, and how lost connections are made again. */
@@ -660,7 +650,7 @@ export type ServingDefinition<
   Result = unknown,
   Info = unknown,
 > = ServingOptions<Input, Output, Result, Info> &
-  (ModelRunner | FunctionRunner | FileRunner | ClassRunner | ExistingRunner | EndpointRunner);
+  (ModelRunner | FunctionRunner | FileRunner | ClassRunner | ExistingRunner | ExternalRunner);
 
 /** A serving of a function. */
 export type FunctionServingDefinition<Input = unknown, Output = unknown> = ServingOptions<
@@ -680,11 +670,10 @@ export type FunctionServingDefinition<Input = unknown, Output = unknown> = Servi
 export function defineServing<
   Input,
   Info,
-  Model extends ModelRunner['model'] | EndpointRunner['model'] = never,
+  Model extends ModelRunner['model'] | ExternalModel = never,
   File extends FileRunner['useFile'] = never,
   Handler extends ClassRunner['useClass'] = never,
   Existing extends ExistingRunner['useExisting'] = never,
-  Endpoint extends EndpointRunner['endpoint'] = never,
   Rows = unknown,
   Returned = never,
   Sequence extends SequenceOptions = never,
@@ -697,12 +686,8 @@ export function defineServing<
     Omit<ModelRunner, 'model'> &
     TemplateOptions &
     SomeRunner & {
-      readonly name: OneRunner<
-        [ModelWithout<Endpoint, Model>, File, Handler, Existing, Endpoint, Returned]
-      >;
+      readonly name: OneRunner<[Model, File, Handler, Existing, Returned]>;
       readonly model?: Model | undefined;
-      readonly endpoint?: Endpoint | undefined;
-      readonly version?: string | undefined;
       readonly useFactory?: TypedFactory<Rows, Returned> | undefined;
       readonly sequence?: Sequence | undefined;
       readonly useFile?: File | undefined;
@@ -710,7 +695,7 @@ export function defineServing<
       readonly useExisting?: Existing | undefined;
     },
 ): ServingOptions<InputOf<Input, Rows, Handler, Sequence>, Output, Result, Info> &
-  RunnerOf<Model, File, Handler, Returned, Endpoint>;
+  RunnerOf<Model, File, Handler, Returned>;
 export function defineServing(definition: object): object {
   return definition;
 }
@@ -736,13 +721,12 @@ interface Sending<Sent> {
 /** Without a runner the compiler compares with the last of them, and shows its text. */
 type SomeRunner =
   | { readonly model: unknown }
-  | { readonly endpoint: unknown }
   | { readonly useFactory: unknown }
   | { readonly useFile: unknown }
   | { readonly useClass: unknown }
   | { readonly useExisting: unknown }
   | {
-      readonly name: Mistake<'A serving needs a runner: model, endpoint, useFactory, useFile, useClass or useExisting'>;
+      readonly name: Mistake<'A serving needs a runner: model, useFactory, useFile, useClass or useExisting'>;
     };
 
 /** The type of the name, which no string has in a definition with several runners. */
@@ -761,17 +745,14 @@ type Given<Runners extends readonly unknown[]> = Runners extends readonly [
     : [First, ...Given<Others>]
   : [];
 
-/** The model as a runner: that of an endpoint is a part of it. */
-type ModelWithout<Endpoint, Model> = [Endpoint] extends [never] ? Model : never;
-
-type RunnerOf<Model, File, Handler, Returned, Endpoint> = [Endpoint] extends [never]
-  ? [Model] extends [never]
-    ? [Returned] extends [never]
-      ? [File] extends [never]
-        ? [Handler] extends [never]
-          ? ExistingRunner
-          : ClassRunner
-        : FileRunner
-      : FunctionRunner
-    : ModelRunner
-  : EndpointRunner;
+type RunnerOf<Model, File, Handler, Returned> = [Model] extends [never]
+  ? [Returned] extends [never]
+    ? [File] extends [never]
+      ? [Handler] extends [never]
+        ? ExistingRunner
+        : ClassRunner
+      : FileRunner
+    : FunctionRunner
+  : [Model] extends [ExternalModel]
+    ? ExternalRunner
+    : ModelRunner;

@@ -1,10 +1,18 @@
 /**
- * `InferenceProtocolModule` offers the application's servings to clients of the Open Inference
- * Protocol, version 2.
+ * The Open Inference Protocol, version 2, both ways: `InferenceProtocolModule` offers the
+ * application's servings to its clients, and `endpoint` runs a serving's batches on its servers.
  *
  * @module
  */
 
+export { endpoint } from './client/endpoint-engine.js';
+export type {
+  EndpointMetadata,
+  EndpointModel,
+  EndpointOptions,
+  EndpointTls,
+} from './client/endpoint-options.js';
+export type { Endpoints } from './client/endpoint-rules.js';
 export { InferenceProtocolModule } from './inference-protocol.module.js';
 export type {
   DeclaredTensors,

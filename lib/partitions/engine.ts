@@ -49,6 +49,20 @@ export type Engine = (
   surroundings: Surroundings,
 ) => Promise<OpenedEngine>;
 
+/** A model that another program runs. An extension makes one, for example `endpoint()`. */
+export interface ExternalModel {
+  /**
+   * The engine for a serving, and the options of its partitions: one for each batch that the other
+   * program runs at the same time.
+   *
+   * @throws InvalidServingError naming the serving
+   */
+  engineFor(serving: { readonly name: string; readonly version?: string | undefined }): {
+    readonly engine: Engine;
+    readonly partitions: readonly PartitionOptions[];
+  };
+}
+
 /** The serving around an engine. */
 export interface Surroundings extends Fetching {
   /** Logs a warning; the line continues "Serving ...". */

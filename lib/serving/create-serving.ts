@@ -6,14 +6,14 @@ import {
   handlerEngine,
   sequenceEngine,
 } from '../partitions/engine.js';
-import { endpointEngine } from '../partitions/endpoint/endpoint-engine.js';
 import { inWorkers, modelEngine, onMainThread } from '../partitions/model-engine.js';
 import type { SequenceHandler, ServingHandler } from '../partitions/handler.partition.js';
 import { LocalServing } from './local-serving.js';
 import type { ReplyStore } from '../deduplication/reply-cache.js';
-import { endpointsOf, isEndpoint, isModel, remoteModelOf } from '../definition/endpoint-rules.js';
 import { DEFAULT_BLOCKING_LIMIT } from '../definition/option-rules.js';
 import {
+  isExternal,
+  isModel,
   modelOf,
   modelOptionsOf,
   moduleOf,
@@ -58,7 +58,7 @@ function planOf(
   options: ResolvedServing,
   handlerOf?: () => AnyHandler,
 ): VersionPlan {
-  const isApart = isModel(definition) || isEndpoint(definition) || 'useFile' in definition;
+  const isApart = 'model' in definition || 'useFile' in definition;
   return {
     options,
     engine: engineOf(definition, options, handlerOf),
@@ -76,8 +76,8 @@ function engineOf(
   { name, sequence }: ResolvedServing,
   handlerOf?: () => AnyHandler,
 ): Engine {
-  if (isEndpoint(definition)) {
-    return endpointEngine(endpointsOf(`Serving "${name}"`, definition), remoteModelOf(definition));
+  if (isExternal(definition)) {
+    return definition.model.engineFor(definition).engine;
   }
   if (isModel(definition)) {
     const { isolation = 'thread', blockingLimit = DEFAULT_BLOCKING_LIMIT } = definition;

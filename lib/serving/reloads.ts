@@ -192,7 +192,7 @@ export class Reloads {
       );
     }
     this.checkIdle();
-    if (active.options.runner === 'endpoint' && options.version === undefined) {
+    if (active.options.runner === 'external model' && options.version === undefined) {
       throw new InvalidServingError(
         `Serving "${serving}" runs the model of a server, which has its own versions; name one: ` +
           "reload({ version: '2' })",

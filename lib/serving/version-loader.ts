@@ -1,5 +1,4 @@
-import { checkFixedBatch } from '../definition/batch-cost.js';
-import { checkMostRows, isEndpoint, isModel } from '../definition/endpoint-rules.js';
+import { checkFixedBatch, checkMostRows } from '../definition/batch-cost.js';
 import type { Callbacks, ResolvedServing } from '../definition/resolved-serving.js';
 import {
   differenceOf,
@@ -25,7 +24,12 @@ import { modelsLoaded } from '../partitions/model-engine.js';
 import { warningsOf } from '../partitions/onnx/model-signature.js';
 import { Pipeline } from './pipeline.js';
 import { watchedPartitions } from './watched-partitions.js';
-import { isWatchable, modelOptionsOf } from '../definition/resolve-definition.js';
+import {
+  isExternal,
+  isModel,
+  isWatchable,
+  modelOptionsOf,
+} from '../definition/resolve-definition.js';
 import type { ServingDefinition } from '../definition/serving-definition.js';
 import type { ReloadOptions } from './serving-version.js';
 
@@ -252,7 +256,7 @@ export function changedDefinition(
     return { ...own, version };
   }
   if (!isModel(own)) {
-    const advice = isEndpoint(own)
+    const advice = isExternal(own)
       ? "runs the model of a server; name another version of it: reload({ version: '2' })"
       : 'runs no model, so reload() cannot give it another; reload() without a model loads its file again';
     throw new InvalidServingError(`Serving "${definition.name}" ${advice}`);

@@ -1,8 +1,8 @@
 import { sessionOptionsOf } from '../definition/resolve-definition.js';
 import type {
   ClassRunner,
-  EndpointRunner,
   ExistingRunner,
+  ExternalRunner,
   FileRunner,
   FunctionRunner,
   ModelRunner,
@@ -16,7 +16,7 @@ type RunOption = Exclude<
   | keyof FileRunner
   | keyof ClassRunner
   | keyof ExistingRunner
-  | keyof EndpointRunner,
+  | keyof ExternalRunner,
   keyof ServingOptions
 >;
 
@@ -33,7 +33,6 @@ const RUN_OPTIONS = {
   useFile: true,
   useClass: true,
   useExisting: true,
-  endpoint: true,
 } satisfies Record<RunOption, true>;
 
 /** Options to replace the runner; keeps the callbacks. */
@@ -48,8 +47,7 @@ export function modelStandIn(definition: ServingOptions): ServingOptions {
     warmUp: undefined,
     sessions: sessionOptionsOf(definition),
     deduplication: deduplication?.singleFlight ? { ...deduplication, cache: undefined } : undefined,
-    recovery:
-      recovery && recoveryStandIn(recovery, 'model' in definition || 'endpoint' in definition),
+    recovery: recovery && recoveryStandIn(recovery, 'model' in definition),
   };
 }
 

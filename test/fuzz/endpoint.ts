@@ -7,6 +7,7 @@ import {
 } from '@grpc/grpc-js';
 import * as fc from 'fast-check';
 import { createServing, isServingError, type LocalServing, Tensor } from 'nestjs-serving';
+import { endpoint } from 'nestjs-serving/inference-protocol';
 import type * as grpcService from '../../dist/esm/protocol/grpc-service.js';
 import { mutated } from '../fixtures/values/mutated-bytes.js';
 import { randomFrom } from '../chaos/random.js';
@@ -21,7 +22,7 @@ export async function endpointAnswers(): Promise<Entry & { close(): Promise<void
   const { server, port } = await openServer();
   const serving: LocalServing<unknown, { readonly y: Tensor }> = createServing({
     name: 'remote',
-    endpoint: { url: `grpc://127.0.0.1:${port}`, concurrency: 16 },
+    model: endpoint({ url: `grpc://127.0.0.1:${port}`, concurrency: 16 }),
     batchSize: 1,
     recovery: { restartDelay: 0, maxRestarts: Number.MAX_SAFE_INTEGER },
   });

@@ -9,6 +9,7 @@ import {
   ServingModule,
   type ServingService,
 } from 'nestjs-serving';
+import { endpoint } from 'nestjs-serving/inference-protocol';
 
 declare const servings: ServingService;
 
@@ -35,12 +36,11 @@ defineServing({
 defineServing({
   // @ts-expect-error Type 'string' is not assignable to type 'Mistake<"A serving has one runner: remove the others">'.
   name: 'an endpoint and a function',
-  endpoint: 'grpc://triton:8001',
-  model: 'resnet50',
+  model: endpoint('grpc://triton:8001', 'resnet50'),
   useFactory: () => texts,
 });
 
-// @ts-expect-error Mistake<"A serving needs a runner: model, endpoint, useFactory, useFile, useClass or useExisting">'.
+// @ts-expect-error Mistake<"A serving needs a runner: model, useFactory, useFile, useClass or useExisting">'.
 defineServing({ name: 'no runner' });
 
 defineServing({

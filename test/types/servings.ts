@@ -21,6 +21,7 @@ import {
   type StreamEvent,
   withMetadata,
 } from 'nestjs-serving';
+import { endpoint } from 'nestjs-serving/inference-protocol';
 import type { BatchScript } from 'nestjs-serving/testing';
 import { BatchScript as Script } from 'nestjs-serving/testing';
 import { Tensor } from 'onnxruntime-common';
@@ -330,19 +331,24 @@ class Countdown implements SequenceModel<number, string, { left: number }> {
 const countdown = defineServing({ name: 'countdown', sequence: {}, useClass: Countdown });
 expectTypeOf<ServingOf<typeof countdown>>().toEqualTypeOf<Serving<number, Steps<string>>>();
 
-// An endpoint runs a model elsewhere, whose name is a part of it.
+// An endpoint runs a model elsewhere.
 const remote = defineServing({
   name: 'remote',
-  endpoint: ['grpc://a:8001', { url: 'grpcs://b:8001', concurrency: 4 }],
-  model: { name: 'resnet50', outputs: { scores: { batchAxis: 0 } } },
+  model: endpoint(['grpc://a:8001', { url: 'grpcs://b:8001', concurrency: 4 }], {
+    name: 'resnet50',
+    outputs: { scores: { batchAxis: 0 } },
+  }),
   version: '2',
   preprocess: (pixels: Float32Array) => ({ batch: { x: new Tensor('float32', pixels, [1, 4]) } }),
   postprocess: ({ scores }: { scores: Tensor }) => [...(scores.data as Float32Array)],
 });
 expectTypeOf<ServingOf<typeof remote>>().toEqualTypeOf<Serving<Float32Array, number[]>>();
-expectTypeOf<ServingOf<typeof endpoint>>().toEqualTypeOf<Serving>();
-const endpoint = defineServing({ name: 'bare', endpoint: 'grpc://a:8001', model: 'resnet50' });
-ServingModule.forRoot({ servings: [remote, endpoint] });
+expectTypeOf<ServingOf<typeof elsewhere>>().toEqualTypeOf<Serving>();
+const elsewhere = defineServing({
+  name: 'elsewhere',
+  model: endpoint('grpc://a:8001', 'resnet50'),
+});
+ServingModule.forRoot({ servings: [remote, elsewhere] });
 
 // A file says nothing, and an annotation gives it types.
 const file = defineServing({ name: 'file', useFile: '/primes.js', isolation: 'process' });

@@ -36,7 +36,6 @@ const EXTENSIONS = [
   'inference-protocol',
   'json',
   'opentelemetry',
-  'partitions/endpoint',
   'partitions/onnx/download',
   'protocol',
   'terminus',
@@ -116,7 +115,7 @@ function optionsOfDefinitions(): number {
     fileURLToPath(new URL('../../docs/options.md', import.meta.url)),
     'utf8',
   );
-  const tables = ['ServingOptions', 'FileRunner ModelRunner', 'EndpointRunner'].map(
+  const tables = ['ServingOptions', 'FileRunner ModelRunner', 'ExternalRunner'].map(
     (name) => page.split(`<!-- options: ${name}`)[1]!.split('<!-- end -->')[0]!,
   );
   return new Set(tables.join('\n').match(/^\| `\w+`/gm)).size;

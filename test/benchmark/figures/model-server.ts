@@ -2,6 +2,7 @@ import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { createServing, type LocalServing, Tensor } from 'nestjs-serving';
+import { endpoint as modelOn } from 'nestjs-serving/inference-protocol';
 import { mainThreadTimePerRow } from '../harness/callers.js';
 import { compare, type Measurement } from '../harness/measurement.js';
 import type { Plan } from '../harness/plan.js';
@@ -15,7 +16,13 @@ export async function modelServer(plan: Plan): Promise<Measurement[]> {
   const server = fork(fileURLToPath(new URL('../contenders/model-server.js', import.meta.url)));
   const [port] = await once(server, 'message');
   const [endpoint, thread] = await Promise.all([
-    start(createServing({ name: 'endpoint', batchSize, endpoint: `grpc://127.0.0.1:${port}` })),
+    start(
+      createServing({
+        name: 'endpoint',
+        batchSize,
+        model: modelOn(`grpc://127.0.0.1:${port}`),
+      }),
+    ),
     start(
       createServing({
         name: 'thread',

@@ -11,6 +11,7 @@ import {
   ServingService,
   Tensor,
 } from 'nestjs-serving';
+import { endpoint } from 'nestjs-serving/inference-protocol';
 import { ServingClusterModule } from 'nestjs-serving/distribution';
 import type { Call, MakeCall } from '../client/calls.js';
 import type { Scenario } from '../scenario.js';
@@ -105,8 +106,7 @@ class Client {
           servings: [
             defineServing({
               name: 'by gRPC',
-              endpoint: `grpc://${HOST}:${grpc}`,
-              model: 'squares',
+              model: endpoint(`grpc://${HOST}:${grpc}`, 'squares'),
               preprocess: (id: number) => ({
                 batch: { input: new Tensor('string', [JSON.stringify({ id })], [1]) },
               }),

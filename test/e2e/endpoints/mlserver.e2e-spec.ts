@@ -8,6 +8,7 @@ import {
   ServingUnavailableError,
   Tensor,
 } from 'nestjs-serving';
+import { endpoint, type Endpoints } from 'nestjs-serving/inference-protocol';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { until } from '../../fixtures/async/awaited.js';
@@ -43,12 +44,12 @@ describeUnless(missingServer('mlserver'), 'MLServer as an endpoint', () => {
   afterEach(() => Promise.all([server.revive(), other.revive()]));
   afterAll(() => Promise.all([server.close(), other.close()]));
 
-  const serve = (options: object = {}): Promise<LocalServing<unknown, Reply>> =>
-    start<Reply>({
-      name: 'double',
-      endpoint: server.url,
-      ...options,
-    });
+  const serve = (
+    options: object = {},
+    servers: Endpoints = server.url,
+    model?: string,
+  ): Promise<LocalServing<unknown, Reply>> =>
+    start<Reply>({ name: 'double', model: endpoint(servers, model), ...options });
   it('[19.1] gives each of many concurrent callers its own rows, in few batches', async () => {
     const serving = await serve({ batchTimeout: 20 });
     const replies = await Promise.all(
@@ -65,7 +66,7 @@ describeUnless(missingServer('mlserver'), 'MLServer as an endpoint', () => {
   });
 
   it('[19.2] reads names, types and axes from the server', async () => {
-    const serving = await serve({ model: 'double', version: 'v1' });
+    const serving = await serve({ version: 'v1' }, server.url, 'double');
     expect(serving.signature?.inputs).toEqual([
       { name: 'x', type: 'float32', shape: [null, 4], batchAxis: 0 },
     ]);
@@ -131,11 +132,10 @@ describeUnless(missingServer('mlserver'), 'MLServer as an endpoint', () => {
   });
 
   it('[19.6] loses no row when a server is killed under load', async () => {
-    const serving = await serve({
-      endpoint: [server.url, other.url],
-      batchSize: 8,
-      recovery: { restartDelay: 10 },
-    });
+    const serving = await serve({ batchSize: 8, recovery: { restartDelay: 10 } }, [
+      server.url,
+      other.url,
+    ]);
     const replies = Array.from({ length: 200 }, (_, i) => call(serving, i));
     await replies[20];
     await server.kill();
@@ -167,7 +167,7 @@ describeUnless(missingServer('kserve'), 'KServe as an endpoint', () => {
   afterAll(() => server.close());
 
   it('[19.1] gives each of many concurrent callers its own rows', async () => {
-    const serving = await start<Reply>({ name: 'double', endpoint: server.url });
+    const serving = await start<Reply>({ name: 'double', model: endpoint(server.url) });
     const firsts = Array.from({ length: 100 }, (_, i) => i);
     const replies = await Promise.all(firsts.map((first) => serving.batchedRun(rowOf(first))));
     expect(replies.map(({ y }) => y.data[0])).toEqual(firsts.map((first) => 2 * first));

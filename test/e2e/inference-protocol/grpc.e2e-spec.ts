@@ -28,6 +28,7 @@ import {
   ServingService,
   Tensor,
 } from 'nestjs-serving';
+import { endpoint } from 'nestjs-serving/inference-protocol';
 import {
   InferenceProtocolModule,
   type InferenceProtocolOptions,
@@ -569,7 +570,7 @@ describe('The gRPC door of the Open Inference Protocol', () => {
     await open();
     const serving = createServing<unknown, Record<string, Tensor>, unknown, unknown>({
       name: 'digits',
-      endpoint: `grpc://127.0.0.1:${app!.get(GrpcDoor).port}`,
+      model: endpoint(`grpc://127.0.0.1:${app!.get(GrpcDoor).port}`),
     });
     await serving.start();
     const own = app!.get(ServingService);

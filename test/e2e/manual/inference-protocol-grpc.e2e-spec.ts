@@ -1,7 +1,7 @@
 // #region imports
 import { Module } from '@nestjs/common';
 import { ApiKeyGuard, ServingModule } from 'nestjs-serving';
-import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
+import { endpoint, InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 // #endregion
 import { expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
@@ -34,15 +34,14 @@ it('[18.12] [18.19] [X1] the example of gRPC serves clients with the key, by bot
   const metadata = { 'x-api-key': 'manual' };
   const serving = createServing<unknown, Record<string, Tensor>, unknown, unknown>({
     name: 'digits',
-    endpoint: { url, metadata },
+    model: endpoint({ url, metadata }),
   });
   try {
     await serving.start();
     const image = new Tensor('float32', new Float32Array(784), [1, 784]);
     expect((await serving.batchedRun({ image }))['probabilities']!.dims).toEqual([1, 10]);
-    await expect(createServing({ name: 'digits', endpoint: url }).start()).rejects.toThrow(
-      'UNAUTHENTICATED',
-    );
+    const withoutKey = createServing({ name: 'digits', model: endpoint(url) });
+    await expect(withoutKey.start()).rejects.toThrow('UNAUTHENTICATED');
     const http = await app.getUrl();
     const statuses = await Promise.all(
       [{}, metadata].map(async (headers) => (await fetch(`${http}/v2`, { headers })).status),

@@ -17,7 +17,7 @@ import {
   Tensor,
 } from 'nestjs-serving';
 import { ServingClusterModule } from 'nestjs-serving/distribution';
-import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
+import { endpoint, InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 import { GrpcDoor } from '../../../lib/inference-protocol/grpc/grpc-door.js';
 import { ClusterClient } from '../../fixtures/cluster/use-cluster-processes.js';
 import { tcp } from '../../fixtures/cluster/wirings.js';
@@ -629,7 +629,7 @@ class EndpointSystem extends ModelSystem {
 
   protected override async definition(): Promise<ServingDefinition> {
     await this.open();
-    return { ...this.common, endpoint: `grpc://127.0.0.1:${this.port}`, model: 'net' };
+    return { ...this.common, model: endpoint(`grpc://127.0.0.1:${this.port}`, 'net') };
   }
 
   override kill(): Promise<void> {

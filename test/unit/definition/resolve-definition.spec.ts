@@ -313,7 +313,7 @@ describe('resolveDefinition', () => {
     ],
     [
       { name: 'a' },
-      'Serving "a" has nothing to run its batches; give exactly one of model, endpoint, useFactory, useFile, useClass, useExisting',
+      'Serving "a" has nothing to run its batches; give exactly one of model, useFactory, useFile, useClass, useExisting',
     ],
     [
       { ...valid, model: 'a.onnx' },

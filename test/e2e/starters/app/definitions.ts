@@ -10,6 +10,7 @@ import {
   Tensor,
   withMetadata,
 } from 'nestjs-serving';
+import { endpoint } from 'nestjs-serving/inference-protocol';
 
 export const model = defineServing({ name: 'model', model: 'digits.onnx' });
 
@@ -97,10 +98,9 @@ export const translator = defineServing({ name: 'translator', useClass: Translat
 
 export const existing = defineServing({ name: 'existing', useExisting: Translator });
 
-export const endpoint = defineServing({
-  name: 'endpoint',
-  endpoint: ['grpc://triton-a:8001', { url: 'grpcs://triton-b:8001' }],
-  model: 'resnet50',
+export const remote = defineServing({
+  name: 'remote',
+  model: endpoint(['grpc://triton-a:8001', { url: 'grpcs://triton-b:8001' }], 'resnet50'),
 });
 
 export const sessions = defineServing({

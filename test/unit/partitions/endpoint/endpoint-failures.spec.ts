@@ -4,13 +4,13 @@ import { describe, expect, it } from '@jest/globals';
 import {
   BatchFailedError,
   CallCancelledError,
-  type EndpointOptions,
   InvalidOutputError,
   type LocalServing,
   PartitionLostError,
   RequestTooLargeError,
   Tensor,
 } from 'nestjs-serving';
+import { endpoint as modelOn, type EndpointOptions } from 'nestjs-serving/inference-protocol';
 import { until } from '../../../fixtures/async/awaited.js';
 import { failureOf } from '../../../fixtures/async/failure-of.js';
 import {
@@ -61,7 +61,7 @@ describe('A call of an endpoint that fails', () => {
   ): Promise<LocalServing<unknown, Reply>> =>
     start<Reply>({
       name: 'double',
-      endpoint: { url: endpoint.url, concurrency: 1, ...own },
+      model: modelOn({ url: endpoint.url, concurrency: 1, ...own }),
       recovery: { restartDelay: 0, maxRestarts: 0, ...recovery },
     });
 
@@ -152,8 +152,10 @@ describe('A call of an endpoint that fails', () => {
         : broken(call, constants.NGHTTP2_REFUSED_STREAM);
     const serving = await start<Reply>({
       name: 'double',
-      endpoint: endpoint.url,
-      model: { inputs: { x: { batchAxis: 0 } }, outputs: { y: { batchAxis: 0 } } },
+      model: modelOn(endpoint.url, {
+        inputs: { x: { batchAxis: 0 } },
+        outputs: { y: { batchAxis: 0 } },
+      }),
       batchSize: 4,
       recovery: { restartDelay: 0, idempotent: false },
     });

@@ -14,6 +14,11 @@ import {
   ServingUnavailableError,
   Tensor,
 } from 'nestjs-serving';
+import {
+  endpoint as modelOn,
+  type EndpointModel,
+  type Endpoints,
+} from 'nestjs-serving/inference-protocol';
 import { failureOf } from '../../../fixtures/async/failure-of.js';
 import { until } from '../../../fixtures/async/awaited.js';
 import {
@@ -59,19 +64,22 @@ describe('a serving with an endpoint', () => {
 
   const serve = (
     endpoint: ScriptedEndpoint | readonly ScriptedEndpoint[],
-    options: object = {},
-  ): Promise<LocalServing<unknown, Reply>> => {
-    const urls = Array.isArray(endpoint)
-      ? endpoint.map(({ url }: ScriptedEndpoint) => url)
-      : (endpoint as ScriptedEndpoint).url;
-    const definition = {
+    {
+      model,
+      servers = [endpoint].flat().map(({ url }) => url),
+      ...options
+    }: {
+      readonly model?: string | EndpointModel;
+      readonly servers?: Endpoints;
+      readonly [option: string]: unknown;
+    } = {},
+  ): Promise<LocalServing<unknown, Reply>> =>
+    start<Reply>({
       name: 'double',
-      endpoint: urls,
+      model: modelOn(servers, model),
       recovery: { restartDelay: 0 },
       ...options,
-    };
-    return start<Reply>(definition);
-  };
+    });
   it('[19.1] forms batches here and gives each caller its own rows', async () => {
     const endpoint = await open();
     const serving = await serve(endpoint, { batchTimeout: 20, batchSize: 8 });
@@ -242,7 +250,7 @@ describe('a serving with an endpoint', () => {
     Object.assign(a.script, hold);
     Object.assign(b.script, hold);
     const serving = await serve(a, {
-      endpoint: [
+      servers: [
         { url: a.url, concurrency: 1 },
         { url: b.url, concurrency: 3 },
       ],
@@ -657,14 +665,14 @@ describe('a serving with an endpoint', () => {
     const endpoint = await open();
     let count = 0;
     const serving = await serve(endpoint, {
-      endpoint: { url: endpoint.url, metadata: async () => ({ authorization: `key ${++count}` }) },
+      servers: { url: endpoint.url, metadata: async () => ({ authorization: `key ${++count}` }) },
     });
     await call(serving, 1);
     await call(serving, 2);
     const sent = endpoint.calls.map(({ metadata }) => metadata.get('authorization')[0] as string);
     expect(new Set(sent).size).toBe(2);
     const other = await serve(endpoint, {
-      endpoint: { url: endpoint.url, metadata: { 'x-key': 'a' } },
+      servers: { url: endpoint.url, metadata: { 'x-key': 'a' } },
     });
     await call(other, 1);
     expect(endpoint.calls.at(-1)!.metadata.get('x-key')).toEqual(['a']);
@@ -673,7 +681,7 @@ describe('a serving with an endpoint', () => {
   it('[19.9] counts metadata that cannot be made as a server that cannot be reached', async () => {
     const endpoint = await open();
     const metadata = withoutToken;
-    const error = await failureOf(serve(endpoint, { endpoint: { url: endpoint.url, metadata } }));
+    const error = await failureOf(serve(endpoint, { servers: { url: endpoint.url, metadata } }));
     expect(error).toBeInstanceOf(ServingLoadError);
     expect((error as Error).message).toContain('its metadata function failed with Error');
   });
@@ -722,13 +730,13 @@ describeWithCertificate('an endpoint with TLS', ({ ca, cert, key }) => {
   it('[19.9] has the certificates of the definition', async () => {
     const url = await open();
     const tls = { ca: ca.toString(), cert, key };
-    const serving = await start<Reply>({ name: 'double', endpoint: { url, tls } });
+    const serving = await start<Reply>({ name: 'double', model: modelOn({ url, tls }) });
     expect((await serving.batchedRun(row(4))).y!.data[0]).toBe(8);
   });
 
   it('[19.9] fails the boot where the certificate of the server is not trusted', async () => {
     const url = await open();
-    const serving = start({ name: 'double', endpoint: { url, tls: { cert, key } } });
+    const serving = start({ name: 'double', model: modelOn({ url, tls: { cert, key } }) });
     await expect(serving).rejects.toThrow(/certificate/);
   });
 });

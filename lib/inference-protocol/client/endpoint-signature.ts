@@ -6,8 +6,8 @@ import {
   type DeclaredPorts,
   type ModelSignature,
   signatureOf,
-} from '../onnx/model-signature.js';
-import { withVariableAxes } from '../onnx/variable-axes.js';
+} from '../../partitions/onnx/model-signature.js';
+import { withVariableAxes } from '../../partitions/onnx/variable-axes.js';
 import type { EndpointModel } from './endpoint-options.js';
 
 /** An input or output; a size of -1 is dynamic. */

@@ -1,6 +1,6 @@
 import { isServingError, messageOf, ServingLoadError } from '../../errors.js';
 import { formatValue } from '../../format.js';
-import type { ModelSignature } from '../onnx/model-signature.js';
+import type { ModelSignature } from '../../partitions/onnx/model-signature.js';
 import {
   EndpointConnection,
   type EndpointCall,

@@ -1,18 +1,49 @@
 import { setMaxListeners } from 'node:events';
 import { InvalidServingError, isA, messageOf, ServingLoadError } from '../../errors.js';
-import type { Engine, OpenedEngine } from '../engine.js';
-import { SupervisedPartition, type Supervision } from '../worker/supervised.partition.js';
+import { formatValue } from '../../format.js';
+import type { Engine, ExternalModel, OpenedEngine } from '../../partitions/engine.js';
+import {
+  SupervisedPartition,
+  type Supervision,
+} from '../../partitions/worker/supervised.partition.js';
 import { AbsentWorker } from './endpoint.partition.js';
 import { Endpoint, isSameModel } from './endpoint.js';
 import { loadService } from './endpoint-connection.js';
 import { isDown } from './endpoint-errors.js';
-import { placesOf, type RemoteModel, type ResolvedEndpoint } from './endpoint-options.js';
+import {
+  type EndpointModel,
+  placesOf,
+  type RemoteModel,
+  type ResolvedEndpoint,
+} from './endpoint-options.js';
+import { type Endpoints, resolveEndpoints, resolveModel } from './endpoint-rules.js';
+
+/**
+ * A model on one or several servers of the Open Inference Protocol, as the `model` of a serving.
+ *
+ * @param servers the address of a server, `grpc://host:port` or with TLS `grpcs://host:port`, or its
+ * options; or a list of servers that run the same model
+ * @param model the model's name on the server, or its options; by default its name is the serving's
+ */
+export function endpoint(servers: Endpoints, model: string | EndpointModel = {}): ExternalModel {
+  return {
+    engineFor({ name, version = '' }) {
+      const owner = `Serving ${formatValue(name)}`;
+      const endpoints = resolveEndpoints(owner, servers);
+      const remote = { name, ...resolveModel(owner, model), version };
+      return {
+        engine: endpointEngine(endpoints, remote),
+        partitions: placesOf(endpoints).map(({ url }) => ({ url })),
+      };
+    },
+  };
+}
 
 /**
  * Forms batches here and runs them on Open Inference Protocol servers. A server has one partition
  * per concurrent batch; for `run`, just one.
  */
-export function endpointEngine(endpoints: readonly ResolvedEndpoint[], model: RemoteModel): Engine {
+function endpointEngine(endpoints: readonly ResolvedEndpoint[], model: RemoteModel): Engine {
   return async (kind, _options, _keys, supervision, end, { warn }) => {
     // Each opening partition adds a listener.
     setMaxListeners(0, end);

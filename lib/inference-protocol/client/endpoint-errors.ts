@@ -4,7 +4,7 @@ import {
   ReplyTooLargeError,
   ServerBusyError,
   TooLargeToSendError,
-} from '../partition.js';
+} from '../../partitions/partition.js';
 
 /**
  * Where a failed call's status comes from:

@@ -9,8 +9,8 @@ import type {
   GrpcParameters,
 } from '../../protocol/grpc-messages.js';
 import { fromGrpcTensors } from '../../protocol/grpc-tensors.js';
-import type { BatchTerms } from '../batch-function.js';
-import type { ModelPort, ModelSignature } from '../onnx/model-signature.js';
+import type { BatchTerms } from '../../partitions/batch-function.js';
+import type { ModelPort, ModelSignature } from '../../partitions/onnx/model-signature.js';
 import type { RemoteModel } from './endpoint-options.js';
 
 /** The level for priority 0; level 1 is the highest. */

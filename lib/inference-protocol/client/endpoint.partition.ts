@@ -9,13 +9,17 @@ import {
   type BatchListener,
   type BatchTerms,
   NO_TERMS,
-} from '../batch-function.js';
-import { inSteps, type RunStep } from '../onnx/fixed-batch.js';
-import { feedsOf, inputsAmong, ModelReply } from '../onnx/model-ports.js';
-import type { ModelSignature } from '../onnx/model-signature.js';
-import { NotStartedError, type PartitionResult, ServerBusyError } from '../partition.js';
-import { backoff, type Worker } from '../worker/supervised.partition.js';
-import type { Loaded } from '../worker/worker-protocol.js';
+} from '../../partitions/batch-function.js';
+import { inSteps, type RunStep } from '../../partitions/onnx/fixed-batch.js';
+import { feedsOf, inputsAmong, ModelReply } from '../../partitions/onnx/model-ports.js';
+import type { ModelSignature } from '../../partitions/onnx/model-signature.js';
+import {
+  NotStartedError,
+  type PartitionResult,
+  ServerBusyError,
+} from '../../partitions/partition.js';
+import { backoff, type Worker } from '../../partitions/worker/supervised.partition.js';
+import type { Loaded } from '../../partitions/worker/worker-protocol.js';
 import { type EndpointConnection, READY_TIMEOUT } from './endpoint-connection.js';
 import { batchErrorOf, EndpointFailure } from './endpoint-errors.js';
 import type { RemoteModel } from './endpoint-options.js';

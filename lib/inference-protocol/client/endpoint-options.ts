@@ -1,4 +1,4 @@
-import type { DeclaredAxes } from '../onnx/model-signature.js';
+import type { DeclaredAxes } from '../../partitions/onnx/model-signature.js';
 
 /** The certificates of a TLS connection, in PEM format. */
 export interface EndpointTls {

@@ -1,4 +1,4 @@
-import { TooLargeToSendError } from '../partition.js';
+import { TooLargeToSendError } from '../../partitions/partition.js';
 
 /** Largest gRPC message in bytes: its length has 4 bytes. */
 const LARGEST = 2 ** 32 - 1;

@@ -5,6 +5,8 @@
  * @module
  */
 
+import './hub/index.js';
+
 export { ApiKeyGuard, LoginGuard, type LoginGuardOptions } from './access-guards.js';
 export { Batch } from './batch/batch.js';
 export type { Container } from './batch/container.js';

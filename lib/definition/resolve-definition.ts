@@ -7,7 +7,7 @@ import { InvalidServingError } from '../errors.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import { LONGEST_BACKOFF } from '../partitions/worker/supervised.partition.js';
 import { partitionPerDevice } from '../partitions/onnx/devices.js';
-import { isRemote, remoteModelOf } from '../partitions/onnx/download/remote-model.js';
+import { isRemote, remoteModelOf } from '../partitions/onnx/remote-models.js';
 import type { ModelPlace } from '../partitions/onnx/model-source.js';
 import { formatValue } from '../format.js';
 import {
@@ -605,7 +605,7 @@ function isModelFile(model: ModelFile | ModelOptions): model is ModelFile {
 export function modelOf(name: string, { file, sha256 }: ModelOptions): ModelPlace {
   const owner = `Serving "${name}"`;
   if (!ArrayBuffer.isView(file) && isRemote(file)) {
-    return remoteModelOf(owner, file, sha256);
+    return remoteModelOf(owner, String(file), sha256);
   }
   if (sha256 === false || (sha256 !== undefined && ArrayBuffer.isView(file))) {
     throw new InvalidServingError(

@@ -7,7 +7,7 @@ import {
   type ServingHandler,
   type ServingKind,
 } from './handler.partition.js';
-import type { Fetching } from './onnx/download/progress.js';
+import type { Fetching } from './onnx/remote-models.js';
 import { digestOf } from './onnx/file-pieces.js';
 import type { ModelSignature } from './onnx/model-signature.js';
 import type { Partition } from './partition.js';

@@ -2,8 +2,7 @@ import { stat } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import { messageOf, ServingLoadError } from '../../errors.js';
 import { MAX_BYTES } from '../worker/codec.js';
-import type { Fetching } from './download/progress.js';
-import type { RemoteModel } from './download/remote-model.js';
+import type { Fetching, RemoteModel } from './remote-models.js';
 import { ModelScan, scanOf } from './external-files.js';
 import { digestOf } from './file-pieces.js';
 import type { ModelContent } from './model-content.js';
@@ -48,9 +47,8 @@ async function contentOf(
   if (ArrayBuffer.isView(model)) {
     return contentOfBytes(model);
   }
-  if ('name' in model) {
-    const { fetchModel } = await import('./download/fetch-model.js');
-    const path = await fetchModel(model, fetching);
+  if ('fetch' in model) {
+    const path = await model.fetch(fetching);
     return contentOfFile(path, `${model.name} (${path})`, kept);
   }
   const content = await contentOfFile(model.file, model.file, kept);

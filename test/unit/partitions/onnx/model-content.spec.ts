@@ -11,7 +11,7 @@ import {
   sessionOf,
 } from '../../../../lib/partitions/onnx/model-content.js';
 import { ModelSource } from '../../../../lib/partitions/onnx/model-source.js';
-import type { Fetching } from '../../../../lib/partitions/onnx/download/progress.js';
+import type { Fetching } from '../../../../lib/partitions/onnx/remote-models.js';
 import { until } from '../../../fixtures/async/awaited.js';
 import { itOnLinux } from '../../../fixtures/describe-unless.js';
 import {

@@ -11,7 +11,7 @@ import {
 } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { basename, dirname, join, relative } from 'node:path';
-import { isError, messageOf, ServingLoadError } from '../../../errors.js';
+import { isError, messageOf, ServingLoadError } from '../errors.js';
 import { sha256Of } from './save.js';
 
 /** An undamaged file in the cache. */

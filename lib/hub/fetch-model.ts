@@ -1,14 +1,14 @@
 import { dirname, join } from 'node:path';
-import { messageOf, ServingLoadError } from '../../../errors.js';
-import { externalFilesIn } from '../external-files.js';
-import type { Fetching } from './progress.js';
+import { messageOf, ServingLoadError } from '../errors.js';
+import { externalFilesIn } from '../partitions/onnx/external-files.js';
+import type { Fetching } from '../partitions/onnx/remote-models.js';
 import { hubCacheFolder } from './hub-cache.js';
 import { fetchFromHub } from './hub-file.js';
 import {
   encodePath,
   type HubModel,
+  type ModelAddress,
   pathBeside,
-  type RemoteModel,
   type WebModel,
 } from './remote-model.js';
 import { TransientError } from './request.js';
@@ -24,7 +24,7 @@ const downloads = new SharedWork<string>();
  * @returns the model's path
  * @throws ServingLoadError
  */
-export function fetchModel(model: RemoteModel, { log, signal }: Fetching): Promise<string> {
+export function fetchModel(model: ModelAddress, { log, signal }: Fetching): Promise<string> {
   const folder = 'url' in model ? webCacheFolder() : hubCacheFolder();
   const key = JSON.stringify([model, folder, process.env['HF_ENDPOINT']]);
   return downloads.join(key, signal, async (shared) => {

@@ -1,5 +1,5 @@
-import { InvalidServingError } from '../../../errors.js';
-import { formatValue } from '../../../format.js';
+import { InvalidServingError } from '../errors.js';
+import { formatValue } from '../format.js';
 
 /** A file on the Hugging Face Hub. */
 export interface HubModel {
@@ -23,26 +23,20 @@ export interface WebModel {
   readonly sha256: string | undefined;
 }
 
-/** A model to fetch at the start. */
-export type RemoteModel = HubModel | WebModel;
-
-/** True for an address rather than a local file. */
-export function isRemote(file: string | URL): boolean {
-  return /^(hf|https?):/i.test(String(file));
-}
+/** The address of a model. */
+export type ModelAddress = HubModel | WebModel;
 
 /**
- * Parses an address for which {@link isRemote} is true.
+ * Parses an `hf:`, `https:` or `http:` address.
  *
  * @param owner the serving, for errors
  * @throws InvalidServingError
  */
-export function remoteModelOf(
+export function parseAddress(
   owner: string,
-  file: string | URL,
+  address: string,
   sha256: string | false | undefined,
-): RemoteModel {
-  const address = String(file);
+): ModelAddress {
   return /^hf:/i.test(address)
     ? hubModelOf(owner, address, sha256)
     : webModelOf(owner, address, sha256);

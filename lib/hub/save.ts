@@ -4,8 +4,8 @@ import { mkdir, readdir, rename, rm, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { isError, messageOf, ServingLoadError } from '../../../errors.js';
-import { formatBytes } from '../../../format.js';
+import { isError, messageOf, ServingLoadError } from '../errors.js';
+import { formatBytes } from '../format.js';
 import { Progress } from './progress.js';
 import { reasonOf, STALLED, TransientError } from './request.js';
 

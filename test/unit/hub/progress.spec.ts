@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, it, jest } from '@jest/globals';
-import { formatBytes } from '../../../../../lib/format.js';
-import { Progress } from '../../../../../lib/partitions/onnx/download/progress.js';
+import { formatBytes } from '../../../lib/format.js';
+import { Progress } from '../../../lib/hub/progress.js';
 
 beforeEach(() => {
   jest.useFakeTimers();

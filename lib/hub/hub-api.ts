@@ -1,4 +1,4 @@
-import { ServingLoadError } from '../../../errors.js';
+import { ServingLoadError } from '../errors.js';
 import { isCommit, isSha256 } from './hub-cache.js';
 import { encodePath, type HubModel } from './remote-model.js';
 import { send } from './request.js';

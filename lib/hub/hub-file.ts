@@ -1,6 +1,6 @@
 import { join } from 'node:path';
-import { ServingLoadError } from '../../../errors.js';
-import type { Fetching } from './progress.js';
+import { ServingLoadError } from '../errors.js';
+import type { Fetching } from '../partitions/onnx/remote-models.js';
 import { entryOf, getFile, type HubEntry } from './hub-api.js';
 import {
   type CachedFile,

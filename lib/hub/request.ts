@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { messageOf, ServingLoadError } from '../../../errors.js';
+import { messageOf, ServingLoadError } from '../errors.js';
 
 /** A failure that may be temporary. */
 export class TransientError extends Error {

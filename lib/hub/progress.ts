@@ -1,4 +1,4 @@
-import { formatBytes } from '../../../format.js';
+import { formatBytes } from '../format.js';
 
 /** Milliseconds between lines of a slow download. */
 const INTERVAL = 10_000;
@@ -33,12 +33,4 @@ export class Progress {
       this.log(`downloads ${this.name}: ${share || formatBytes(received)} after ${seconds} s`);
     }
   }
-}
-
-/** The serving's log and signal. */
-export interface Fetching {
-  /** The line continues "Serving ...". */
-  readonly log: (line: string) => void;
-  /** Aborts when the serving closes. */
-  readonly signal: AbortSignal;
 }

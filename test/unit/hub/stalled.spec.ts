@@ -3,10 +3,10 @@ import { readdirSync, statSync } from 'node:fs';
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { send } from '../../../../../lib/partitions/onnx/download/request.js';
-import { save } from '../../../../../lib/partitions/onnx/download/save.js';
-import { until } from '../../../../fixtures/async/awaited.js';
-import { ModelServer } from '../../../../fixtures/http/model-server.js';
+import { send } from '../../../lib/hub/request.js';
+import { save } from '../../../lib/hub/save.js';
+import { until } from '../../fixtures/async/awaited.js';
+import { ModelServer } from '../../fixtures/http/model-server.js';
 
 let folder: string;
 

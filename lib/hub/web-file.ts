@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
-import { ServingLoadError } from '../../../errors.js';
-import type { Fetching } from './progress.js';
+import { ServingLoadError } from '../errors.js';
+import type { Fetching } from '../partitions/onnx/remote-models.js';
 import { cacheHome } from './hub-cache.js';
 import type { WebModel } from './remote-model.js';
 import { ATTEMPTS, retrying, send } from './request.js';

@@ -6,6 +6,7 @@
 
 export type { Candidate, ChooseNode } from './membership/balancer.js';
 export type { ClusterNode } from '../serving/cluster-node.js';
+export { MemoryNetwork, type MemoryTransport } from './memory-network.js';
 export type { CustomTransport, DistributionOptions } from './options.js';
 export { ServingCluster } from './serving-cluster.js';
 export { ServingClusterModule } from './serving-cluster.module.js';

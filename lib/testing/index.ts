@@ -1,10 +1,9 @@
 /**
- * Tests without a model: functions and scripts in place of batches, virtual time, a network in memory.
+ * Tests without a model: functions and scripts in place of batches, and virtual time.
  *
  * @module
  */
 
-export { MemoryNetwork, type MemoryTransport } from './memory-network.js';
 export { BatchScript } from './batch-script.js';
 export type { HeldBatch } from './held-batch.js';
 export { overrideServing, type ServingOverride } from './override-serving.js';

@@ -1,6 +1,6 @@
 import * as fc from 'fast-check';
 import { Batch, type BatchContext, ServingService } from 'nestjs-serving';
-import { MemoryNetwork } from 'nestjs-serving/testing';
+import { MemoryNetwork } from 'nestjs-serving/distribution';
 import type { Attack, Entry, Outcome } from './entry.js';
 import { openNode } from './open-node.js';
 import { type NodeParts, nodeParts } from './node-parts.js';

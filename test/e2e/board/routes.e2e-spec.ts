@@ -8,8 +8,7 @@ import {
   ServingService,
 } from 'nestjs-serving';
 import { ServingBoardModule, type ServingBoardOptions } from 'nestjs-serving/board';
-import { ServingClusterModule } from 'nestjs-serving/distribution';
-import { MemoryNetwork } from 'nestjs-serving/testing';
+import { ServingClusterModule, MemoryNetwork } from 'nestjs-serving/distribution';
 import { map } from 'rxjs';
 import { describeOnPlatforms, type Reply } from '../../fixtures/partitions/platforms.js';
 import { KeyGuard } from '../../fixtures/serving/board-servings.js';

@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { VirtualTime } from 'nestjs-serving/testing';
-import type { MemoryTransport } from '../../../lib/testing/memory-network.js';
+import type { MemoryTransport } from '../../../lib/distribution/memory-network.js';
 import { decodeFrame, encodeFrame } from '../../../lib/distribution/wire/frame.js';
 import { defaultWireLimits } from '../../../lib/distribution/wire/limits.js';
 import { Kind } from '../../../lib/distribution/wire/prelude.js';

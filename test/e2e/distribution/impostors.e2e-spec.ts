@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { setImmediate as turn } from 'node:timers/promises';
 import { NodeLostError, type ServingService } from 'nestjs-serving';
-import type { MemoryTransport } from '../../../lib/testing/memory-network.js';
+import type { MemoryTransport } from '../../../lib/distribution/memory-network.js';
 import { decodeFrame, encodeFrame } from '../../../lib/distribution/wire/frame.js';
 import { defaultWireLimits } from '../../../lib/distribution/wire/limits.js';
 import { Kind } from '../../../lib/distribution/wire/prelude.js';

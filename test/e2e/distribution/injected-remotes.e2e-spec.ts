@@ -9,8 +9,7 @@ import {
 } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { InjectServing, Serving, ServingModule, ServingService } from 'nestjs-serving';
-import { ServingCluster, ServingClusterModule } from 'nestjs-serving/distribution';
-import { MemoryNetwork } from 'nestjs-serving/testing';
+import { ServingCluster, ServingClusterModule, MemoryNetwork } from 'nestjs-serving/distribution';
 
 const echo = { name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows };
 

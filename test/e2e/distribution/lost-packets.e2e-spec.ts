@@ -13,7 +13,7 @@ import { ServingCluster, ServingClusterModule } from 'nestjs-serving/distributio
 import { openTransport } from '../../../lib/distribution/open-transport.js';
 import type { ServingTransport } from '../../../lib/distribution/transport.js';
 import { Kind } from '../../../lib/distribution/wire/prelude.js';
-import { MemoryNetwork } from '../../../lib/testing/memory-network.js';
+import { MemoryNetwork } from '../../../lib/distribution/memory-network.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { describeWirings } from '../../fixtures/cluster/wirings.js';

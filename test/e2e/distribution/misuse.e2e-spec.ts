@@ -3,8 +3,11 @@ import { Injectable, type ModuleMetadata } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { Transport } from '@nestjs/microservices';
 import { Batched, InvalidServingError, ServingModule, UnknownServingError } from 'nestjs-serving';
-import { type DistributionOptions, ServingClusterModule } from 'nestjs-serving/distribution';
-import { MemoryNetwork } from 'nestjs-serving/testing';
+import {
+  type DistributionOptions,
+  ServingClusterModule,
+  MemoryNetwork,
+} from 'nestjs-serving/distribution';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 

@@ -15,7 +15,7 @@ import type { AddressInfo, Server } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { lastValueFrom, toArray } from 'rxjs';
-import { MemoryNetwork } from '../../../lib/testing/memory-network.js';
+import { MemoryNetwork } from '../../../lib/distribution/memory-network.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';

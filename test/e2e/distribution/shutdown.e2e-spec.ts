@@ -7,7 +7,7 @@ import type { FunctionServingDefinition } from '../../../lib/definition/serving-
 import { ServingClusterModule } from 'nestjs-serving/distribution';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';
-import { MemoryNetwork } from '../../../lib/testing/memory-network.js';
+import { MemoryNetwork } from '../../../lib/distribution/memory-network.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { freePort } from '../../fixtures/http/free-port.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';

@@ -1,7 +1,7 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { Batch, NodeLostError } from 'nestjs-serving';
-import type { MemoryTransport } from '../../../lib/testing/memory-network.js';
+import type { MemoryTransport } from '../../../lib/distribution/memory-network.js';
 import { decodeFrame, encodeFrame, type Frame } from '../../../lib/distribution/wire/frame.js';
 import { defaultWireLimits } from '../../../lib/distribution/wire/limits.js';
 import { Kind } from '../../../lib/distribution/wire/prelude.js';

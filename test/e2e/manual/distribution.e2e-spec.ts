@@ -8,9 +8,9 @@ import { Transport } from '@nestjs/microservices';
 import { Batched, defineServing, ServingModule, ServingService } from 'nestjs-serving';
 import { ServingCluster, ServingClusterModule } from 'nestjs-serving/distribution';
 // #endregion
+import { MemoryNetwork } from 'nestjs-serving/distribution';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
-import { MemoryNetwork } from 'nestjs-serving/testing';
 import { freePort } from '../../fixtures/http/free-port.js';
 
 process.env['SERVING_PEERS'] = `127.0.0.1:${await freePort()}`;

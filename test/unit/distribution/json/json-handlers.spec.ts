@@ -6,7 +6,7 @@ import { InboundCalls } from '../../../../lib/distribution/calls/inbound-calls.j
 import { ExportedServings } from '../../../../lib/distribution/calls/exported-servings.js';
 import { jsonHandlersOf } from '../../../../lib/distribution/json/json-handlers.js';
 import { Messenger } from '../../../../lib/distribution/wire/messenger.js';
-import { MemoryNetwork } from '../../../../lib/testing/memory-network.js';
+import { MemoryNetwork } from '../../../../lib/distribution/memory-network.js';
 import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { failureOf } from '../../../fixtures/async/failure-of.js';
 import { HeldFunction } from '../../../fixtures/batching/held-function.js';

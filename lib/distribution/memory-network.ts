@@ -3,8 +3,8 @@ import {
   NodeGoneError,
   type ServingTransport,
   type TransportContext,
-} from '../distribution/transport.js';
-import { checkSize } from '../distribution/transports/names.js';
+} from './transport.js';
+import { checkSize } from './transports/names.js';
 
 /** The options of a {@link MemoryNetwork}. */
 export interface MemoryNetworkOptions {

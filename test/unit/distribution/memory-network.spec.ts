@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, it } from '@jest/globals';
 import { NodeGoneError, type TransportContext } from '../../../lib/distribution/transport.js';
-import { MemoryNetwork } from '../../../lib/testing/memory-network.js';
+import { MemoryNetwork } from '../../../lib/distribution/memory-network.js';
 import { describeTransport, useNodes } from '../../fixtures/cluster/every-transport.js';
 import {
   contextOf,

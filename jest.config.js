@@ -14,12 +14,12 @@ export default {
   moduleFileExtensions: ['ts', 'js', 'json'],
   moduleNameMapper: {
     '^nestjs-serving$': '<rootDir>/lib/index.ts',
-    '^nestjs-serving/board$': '<rootDir>/lib/board/index.ts',
-    '^nestjs-serving/distribution$': '<rootDir>/lib/distribution/index.ts',
-    '^nestjs-serving/inference-protocol$': '<rootDir>/lib/inference-protocol/index.ts',
-    '^nestjs-serving/opentelemetry$': '<rootDir>/lib/opentelemetry/index.ts',
-    '^nestjs-serving/terminus$': '<rootDir>/lib/terminus/index.ts',
-    '^nestjs-serving/testing$': '<rootDir>/lib/testing/index.ts',
+    '^nestjs-serving/board$': '<rootDir>/lib/extensions/board/index.ts',
+    '^nestjs-serving/distribution$': '<rootDir>/lib/extensions/distribution/index.ts',
+    '^nestjs-serving/inference-protocol$': '<rootDir>/lib/extensions/inference-protocol/index.ts',
+    '^nestjs-serving/opentelemetry$': '<rootDir>/lib/extensions/opentelemetry/index.ts',
+    '^nestjs-serving/terminus$': '<rootDir>/lib/extensions/terminus/index.ts',
+    '^nestjs-serving/testing$': '<rootDir>/lib/extensions/testing/index.ts',
     // Neither a thread nor a process can run TypeScript, so the tests start the built scripts of the same source.
     '/entry-script\\.js$': '<rootDir>/test/fixtures/entry-script.ts',
     '^(\\.{1,2}/.*)\\.js$': '$1',
@@ -34,8 +34,8 @@ export default {
   coverageProvider: 'v8',
   collectCoverageFrom: [
     'lib/**/*.ts',
-    '!lib/partitions/worker/*.entry.ts',
-    '!lib/partitions/worker/worker-host.ts',
+    '!lib/core/partitions/worker/*.entry.ts',
+    '!lib/core/partitions/worker/worker-host.ts',
   ],
   reporters: ['default', '<rootDir>/test/summary-reporter.js'],
   // One more than cores, since many tests wait: for processes that start, and for real clocks.

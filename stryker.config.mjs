@@ -4,7 +4,7 @@
  * @type {import('@stryker-mutator/api/core').PartialStrykerOptions}
  */
 export default {
-  mutate: ['lib/batching/**/*.ts'],
+  mutate: ['lib/core/batching/**/*.ts'],
   thresholds: { high: 90, low: 85, break: 85 },
   testRunner: 'jest',
   // What Node keeps of the modules of each run is given back with the process.

@@ -5,20 +5,20 @@
  * @module
  */
 
-import './hub/index.js';
+import './extensions/hub/index.js';
 
-export { ApiKeyGuard, LoginGuard, type LoginGuardOptions } from './access-guards.js';
-export { Batch } from './batch/batch.js';
-export type { Container } from './batch/container.js';
-export { Tensor } from './batch/tensor.js';
-export { Batched } from './batched/batched.decorator.js';
+export { ApiKeyGuard, LoginGuard, type LoginGuardOptions } from './nest/access-guards.js';
+export { Batch } from './core/batch/batch.js';
+export type { Container } from './core/batch/container.js';
+export { Tensor } from './core/batch/tensor.js';
+export { Batched } from './nest/batched/batched.decorator.js';
 export type {
   BatchedCostOptions,
   BatchedDeduplicationOptions,
   BatchedOptions,
   BatchedQueueOptions,
-} from './batched/batched-method.js';
-export { type Caller, asCaller } from './batched/batched.decorator.js';
+} from './nest/batched/batched-method.js';
+export { type Caller, asCaller } from './nest/batched/batched.decorator.js';
 export {
   BatchFailedError,
   CallCancelledError,
@@ -44,7 +44,7 @@ export {
   UnknownKeyError,
   UnknownServingError,
   UnknownVersionError,
-} from './errors.js';
+} from './core/errors.js';
 export {
   type Last,
   last,
@@ -53,53 +53,56 @@ export {
   type SequenceResult,
   type SequenceStart,
   type SequenceStep,
-} from './partitions/sequence/sequence-model.js';
+} from './core/partitions/sequence/sequence-model.js';
 export type {
   HandlerPartitionOptions,
   HandlerResult,
   SequenceHandler,
   ServingHandler,
   ServingKind,
-} from './partitions/handler.partition.js';
-export type { ExternalModel } from './partitions/engine.js';
-export type { PartitionStatus } from './partitions/partition.js';
-export type { CloseReason } from './batching/ready-queue.js';
-export type { Isolation } from './partitions/worker/worker.partition.js';
-export { TensorJsonInterceptor, type TensorJsonOptions } from './http/tensor-json.interceptor.js';
-export { TensorBody } from './http/tensor-body.decorator.js';
-export { ServingExceptionFilter } from './serving-exception.filter.js';
-export { ServingRpcExceptionFilter } from './serving-exception.filter.js';
-export { getServingToken, InjectServing } from './serving.decorator.js';
-export { ServingModule } from './serving.module.js';
-export type { ServingModuleOptions } from './serving.module-definition.js';
-export { ServingService } from './serving.service.js';
-export type { OutputAxis, RowTemplate, TensorTemplate } from './definition/row-template.js';
-export type { ServingSignature, TensorSignature } from './definition/serving-signature.js';
-export type { ServingCounters } from './events/event-hub.js';
-export type { CallOptions, StreamOptions } from './context/call-options.js';
-export { currentSignal } from './context/caller-context.js';
-export { RequestSignal } from './context/request-caller.js';
-export { contentHash } from './batch/content-hash.js';
-export { createServing } from './serving/create-serving.js';
-export { getServingSchemas, type ServingSchemas } from './serving/serving-schemas.js';
-export type { ServingHealth } from './serving/serving.js';
-export { LocalServing } from './serving/local-serving.js';
+} from './core/partitions/handler.partition.js';
+export type { ExternalModel } from './core/partitions/engine.js';
+export type { PartitionStatus } from './core/partitions/partition.js';
+export type { CloseReason } from './core/batching/ready-queue.js';
+export type { Isolation } from './core/partitions/worker/worker.partition.js';
+export {
+  TensorJsonInterceptor,
+  type TensorJsonOptions,
+} from './extensions/http-tensors/tensor-json.interceptor.js';
+export { TensorBody } from './extensions/http-tensors/tensor-body.decorator.js';
+export { ServingExceptionFilter } from './nest/serving-exception.filter.js';
+export { ServingRpcExceptionFilter } from './nest/serving-exception.filter.js';
+export { getServingToken, InjectServing } from './nest/serving.decorator.js';
+export { ServingModule } from './nest/serving.module.js';
+export type { ServingModuleOptions } from './nest/serving.module-definition.js';
+export { ServingService } from './nest/serving.service.js';
+export type { OutputAxis, RowTemplate, TensorTemplate } from './core/definition/row-template.js';
+export type { ServingSignature, TensorSignature } from './core/definition/serving-signature.js';
+export type { ServingCounters } from './core/events/event-hub.js';
+export type { CallOptions, StreamOptions } from './core/context/call-options.js';
+export { currentSignal } from './core/context/caller-context.js';
+export { RequestSignal } from './nest/request-context.js';
+export { contentHash } from './core/batch/content-hash.js';
+export { createServing } from './core/serving/create-serving.js';
+export { getServingSchemas, type ServingSchemas } from './core/serving/serving-schemas.js';
+export type { ServingHealth } from './core/serving/serving.js';
+export { LocalServing } from './core/serving/local-serving.js';
 export type {
   ReloadOptions,
   ServingVersion,
   ShadowComparison,
   VersionRole,
   VersionStatus,
-} from './serving/serving-version.js';
-export { currentOrigin, withOrigin } from './context/caller-context.js';
+} from './core/serving/serving-version.js';
+export { currentOrigin, withOrigin } from './core/context/caller-context.js';
 export {
   type KeyStatus,
   Serving,
   type ServingHold,
   type ServingState,
   type TargetStatus,
-} from './serving/serving.js';
-export type { BatchCostOptions, SimilarRowsOptions } from './definition/batch-cost.js';
+} from './core/serving/serving.js';
+export type { BatchCostOptions, SimilarRowsOptions } from './core/definition/batch-cost.js';
 export {
   type ClassRunner,
   type DeduplicationOptions,
@@ -126,8 +129,8 @@ export {
   type ShutdownOptions,
   type VersionOptions,
   type WorkerRecoveryOptions,
-} from './definition/serving-definition.js';
-export type { ServingReference } from './definition/serving-reference.js';
+} from './core/definition/serving-definition.js';
+export type { ServingReference } from './core/definition/serving-reference.js';
 export type {
   AnsweredBy,
   BatchEndEvent,
@@ -138,7 +141,7 @@ export type {
   CallStartEvent,
   PartitionChangeEvent,
   ServingEvent,
-} from './events/serving-event.js';
+} from './core/events/serving-event.js';
 export type {
   CallMetadata,
   HookEvent,
@@ -147,15 +150,15 @@ export type {
   StreamedOutput,
   StreamEvent,
   Steps,
-} from './definition/reply.js';
+} from './core/definition/reply.js';
 export {
   type SessionCallOptions,
   type SessionOptions,
   ServingSession,
-} from './sessions/serving-session.js';
-export { ServingStream } from './streaming/serving-stream.js';
-export type { Origin } from './context/caller-context.js';
-export type { ServingOf } from './serving/serving.js';
+} from './core/sessions/serving-session.js';
+export { ServingStream } from './core/streaming/serving-stream.js';
+export type { Origin } from './core/context/caller-context.js';
+export type { ServingOf } from './core/serving/serving.js';
 export {
   type BatchContext,
   type BatchFunction,
@@ -165,4 +168,4 @@ export {
   type PartitionOptions,
   type WithMetadata,
   withMetadata,
-} from './partitions/batch-function.js';
+} from './core/partitions/batch-function.js';

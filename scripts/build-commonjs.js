@@ -8,7 +8,7 @@ const root = fileURLToPath(new URL('..', import.meta.url));
 const [source, esm, cjs] = ['lib', 'dist/esm', 'dist/cjs'].map((folder) => join(root, folder));
 
 /** A file of `useFile` may be an ES module, which only `import()` loads. */
-const KEEPS_DYNAMIC_IMPORT = ['partitions/worker/worker-host.ts'];
+const KEEPS_DYNAMIC_IMPORT = ['core/partitions/worker/worker-host.ts'];
 
 await rm(cjs, { recursive: true, force: true });
 // The scripts of a page are for browsers, whatever the build.

@@ -82,13 +82,13 @@ describe('The packed package', () => {
         expect.arrayContaining([
           `${build}/index.js`,
           `${build}/index.d.ts`,
-          `${build}/partitions/worker/thread.entry.js`,
-          `${build}/distribution/transports/grpc/link.proto`,
-          `${build}/board/page/index.html`,
-          `${build}/board/page/board.js`,
-          `${build}/board/page/board.css`,
-          `${build}/testing/index.js`,
-          `${build}/testing/index.d.ts`,
+          `${build}/core/partitions/worker/thread.entry.js`,
+          `${build}/extensions/distribution/transports/grpc/link.proto`,
+          `${build}/extensions/board/page/index.html`,
+          `${build}/extensions/board/page/board.js`,
+          `${build}/extensions/board/page/board.css`,
+          `${build}/extensions/testing/index.js`,
+          `${build}/extensions/testing/index.d.ts`,
         ]),
       );
     }

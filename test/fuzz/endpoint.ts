@@ -8,7 +8,7 @@ import {
 import * as fc from 'fast-check';
 import { createServing, isServingError, type LocalServing, Tensor } from 'nestjs-serving';
 import { endpoint } from 'nestjs-serving/inference-protocol';
-import type * as grpcService from '../../dist/esm/protocol/grpc-service.js';
+import type * as grpcService from '../../dist/esm/extensions/inference-protocol/wire/grpc-service.js';
 import { mutated } from '../fixtures/values/mutated-bytes.js';
 import { randomFrom } from '../chaos/random.js';
 import type { Attack, Entry, Outcome } from './entry.js';
@@ -73,7 +73,10 @@ function valid(serving: LocalServing<unknown, { readonly y: Tensor }>, n: number
 
 /** A server whose answers are written as bytes, so that they need not be messages. */
 async function openServer(): Promise<{ readonly server: Server; readonly port: number }> {
-  const file = new URL('../../../../dist/esm/protocol/grpc-service.js', import.meta.url).href;
+  const file = new URL(
+    '../../../../dist/esm/extensions/inference-protocol/wire/grpc-service.js',
+    import.meta.url,
+  ).href;
   const { loadInferenceService }: typeof grpcService = await import(file);
   const { service } = await loadInferenceService('The fuzzer');
   const infer = service['ModelInfer']!;

@@ -1,9 +1,9 @@
 import { isDeepStrictEqual } from 'node:util';
 import * as fc from 'fast-check';
 import { Tensor } from 'nestjs-serving';
-import type * as frame from '../../dist/esm/distribution/wire/frame.js';
-import type * as limits from '../../dist/esm/distribution/wire/limits.js';
-import type * as values from '../../dist/esm/distribution/wire/values.js';
+import type * as frame from '../../dist/esm/extensions/distribution/wire/frame.js';
+import type * as limits from '../../dist/esm/extensions/distribution/wire/limits.js';
+import type * as values from '../../dist/esm/extensions/distribution/wire/values.js';
 import { mutated } from '../fixtures/values/mutated-bytes.js';
 import { wireSamples } from '../fixtures/cluster/wire-samples.js';
 import type { Attack, Entry, Outcome } from './entry.js';
@@ -65,7 +65,7 @@ function read({ decodeFrame, defaultWireLimits }: Wire, bytes: Uint8Array): Outc
 /** How nodes talk, which the package keeps to itself: taken from where the build puts it. */
 async function loadWire(): Promise<Wire> {
   const files = ['frame', 'limits', 'values'].map(
-    (file) => `../../../../dist/esm/distribution/wire/${file}.js`,
+    (file) => `../../../../dist/esm/extensions/distribution/wire/${file}.js`,
   );
   const [first, second, third] = await Promise.all(
     files.map((file) => import(new URL(file, import.meta.url).href)),

@@ -1,8 +1,8 @@
-import type * as frame from '../../dist/esm/distribution/wire/frame.js';
-import type * as limits from '../../dist/esm/distribution/wire/limits.js';
-import type * as prelude from '../../dist/esm/distribution/wire/prelude.js';
-import type * as handshake from '../../dist/esm/distribution/transports/handshake.js';
-import type * as values from '../../dist/esm/distribution/wire/values.js';
+import type * as frame from '../../dist/esm/extensions/distribution/wire/frame.js';
+import type * as limits from '../../dist/esm/extensions/distribution/wire/limits.js';
+import type * as prelude from '../../dist/esm/extensions/distribution/wire/prelude.js';
+import type * as handshake from '../../dist/esm/extensions/distribution/transports/handshake.js';
+import type * as values from '../../dist/esm/extensions/distribution/wire/values.js';
 
 export type NodeParts = Pick<typeof frame, 'encodeFrame' | 'decodeFrame'> &
   Pick<typeof limits, 'defaultWireLimits'> &
@@ -22,7 +22,9 @@ export async function nodeParts(): Promise<NodeParts> {
   const [one, two, three, four, five] = await Promise.all(
     files.map(
       (file) =>
-        import(new URL(`../../../../dist/esm/distribution/${file}.js`, import.meta.url).href),
+        import(
+          new URL(`../../../../dist/esm/extensions/distribution/${file}.js`, import.meta.url).href
+        ),
     ),
   );
   return { ...one, ...two, ...three, ...four, ...five };

@@ -4,8 +4,8 @@ import { type Client, credentials, type ServiceError, status } from '@grpc/grpc-
 import * as fc from 'fast-check';
 import { defineServing, ServingModule } from 'nestjs-serving';
 import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
-import type * as doors from '../../dist/esm/inference-protocol/grpc/grpc-door.js';
-import type * as grpcService from '../../dist/esm/protocol/grpc-service.js';
+import type * as doors from '../../dist/esm/extensions/inference-protocol/server/grpc/grpc-door.js';
+import type * as grpcService from '../../dist/esm/extensions/inference-protocol/wire/grpc-service.js';
 import { mutated } from '../fixtures/values/mutated-bytes.js';
 import { randomFrom } from '../chaos/random.js';
 import type { Attack, Entry, Outcome } from './entry.js';
@@ -32,8 +32,12 @@ const ALLOWED = new Map([
 /** Calls the gRPC door of an application with bytes that need not be messages. */
 export async function protocolOverGrpc(): Promise<Entry & { close(): Promise<void> }> {
   const app = await open();
-  const { loadInferenceService } = await load<typeof grpcService>('protocol/grpc-service.js');
-  const { GrpcDoor } = await load<typeof doors>('inference-protocol/grpc/grpc-door.js');
+  const { loadInferenceService } = await load<typeof grpcService>(
+    'extensions/inference-protocol/wire/grpc-service.js',
+  );
+  const { GrpcDoor } = await load<typeof doors>(
+    'extensions/inference-protocol/server/grpc/grpc-door.js',
+  );
   const service = await loadInferenceService('The fuzzer');
   const { port } = app.get(GrpcDoor, { strict: false });
   const client = new service(`127.0.0.1:${port}`, credentials.createInsecure());

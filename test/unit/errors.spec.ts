@@ -27,7 +27,7 @@ import {
   toWire,
   UnknownKeyError,
   UnknownServingError,
-} from '../../lib/errors.js';
+} from '../../lib/core/errors.js';
 
 const errors = [
   { type: ServingError, code: 'SERVING_ERROR', statusCode: 500 },

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { formatValue, propertyOf, truncate } from '../../lib/format.js';
+import { formatValue, propertyOf, truncate } from '../../lib/core/format.js';
 
 const revoked = (): object => {
   const { proxy, revoke } = Proxy.revocable({}, {});

@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from '@jest/globals';
 import * as api from '../../lib/index.js';
-import { ServingError } from '../../lib/errors.js';
+import { ServingError } from '../../lib/core/errors.js';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 
@@ -77,7 +77,7 @@ it('The tables of the page on options equal the types and comments of the source
 });
 
 it('The page on options has every option of a serving', () => {
-  const definitions = readFileSync(`${root}/lib/definition/serving-definition.ts`, 'utf8');
+  const definitions = readFileSync(`${root}/lib/core/definition/serving-definition.ts`, 'utf8');
   const options = [...definitions.matchAll(/^ {2}(?:readonly (\w+)\??:|(\w+)\?\()/gm)].map(
     ([, option, callback]) => option ?? callback,
   );
@@ -95,7 +95,7 @@ it('The page on errors has class, status, cause and advice of every error code',
       value === ServingError ||
       (typeof value === 'function' && value.prototype instanceof ServingError),
   );
-  const codes = [...readFileSync(`${root}/lib/errors.ts`, 'utf8').matchAll(/'(SERVING_\w+)'/g)];
+  const codes = [...readFileSync(`${root}/lib/core/errors.ts`, 'utf8').matchAll(/'(SERVING_\w+)'/g)];
   expect(new Set(errors.map((type) => new type().code))).toEqual(
     new Set(codes.map(([, code]) => code)),
   );

@@ -1,7 +1,7 @@
 import { expect, it } from '@jest/globals';
-import * as distribution from '../../lib/distribution/index.js';
+import * as distribution from '../../lib/extensions/distribution/index.js';
 import * as api from '../../lib/index.js';
-import * as testing from '../../lib/testing/index.js';
+import * as testing from '../../lib/extensions/testing/index.js';
 
 it('The package exports exactly the documented names', () => {
   expect(Object.keys(api).toSorted()).toMatchInlineSnapshot(`

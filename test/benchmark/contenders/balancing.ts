@@ -1,6 +1,6 @@
-import type * as balancer from '../../../dist/esm/distribution/membership/balancer.js';
-import type * as members from '../../../dist/esm/distribution/membership/members.js';
-import type * as nodeInfo from '../../../dist/esm/distribution/membership/node-info.js';
+import type * as balancer from '../../../dist/esm/extensions/distribution/membership/balancer.js';
+import type * as members from '../../../dist/esm/extensions/distribution/membership/members.js';
+import type * as nodeInfo from '../../../dist/esm/extensions/distribution/membership/node-info.js';
 
 export type Members = members.Members;
 export type NodeInfo = nodeInfo.NodeInfo;
@@ -15,7 +15,7 @@ type Balancing = Pick<typeof balancer, 'balancerOf'> &
  */
 export async function balancing(): Promise<Balancing> {
   const files = ['balancer', 'members', 'node-info'].map(
-    (file) => `../../../../../dist/esm/distribution/membership/${file}.js`,
+    (file) => `../../../../../dist/esm/extensions/distribution/membership/${file}.js`,
   );
   const [first, second, third] = await Promise.all(
     files.map((file) => import(new URL(file, import.meta.url).href)),

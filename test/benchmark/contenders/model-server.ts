@@ -9,7 +9,10 @@ interface Request {
   readonly raw_input_contents: readonly [Buffer];
 }
 
-const definition = loadSync('lib/protocol/inference.proto', { keepCase: true, longs: String });
+const definition = loadSync('lib/extensions/inference-protocol/wire/inference.proto', {
+  keepCase: true,
+  longs: String,
+});
 const { inference } = loadPackageDefinition(definition) as unknown as {
   readonly inference: { readonly GRPCInferenceService: ServiceClientConstructor };
 };

@@ -10,7 +10,7 @@ import {
   ServingModule,
   ServingService,
 } from 'nestjs-serving';
-import { BatchedMethods } from '../../../lib/batched/batched-methods.js';
+import { BatchedMethods } from '../../../lib/nest/batched/batched-methods.js';
 import { iterated } from '../../fixtures/async/streams.js';
 
 @Injectable()

@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, it, jest } from '@jest/globals';
 import { Controller, Get, Logger } from '@nestjs/common';
 import { BatchFailedError, OverloadedError, ServingModule } from 'nestjs-serving';
-import { RefusalLog } from '../../../lib/serving-exception.filter.js';
+import { RefusalLog } from '../../../lib/nest/serving-exception.filter.js';
 import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 

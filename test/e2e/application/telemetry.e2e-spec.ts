@@ -24,7 +24,7 @@ import {
 } from '@opentelemetry/api';
 import type { ReadableSpan } from '@opentelemetry/sdk-trace-base';
 import { Batch, Batched, ServingModule, ServingService } from 'nestjs-serving';
-import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
 import { finalize, map, Observable } from 'rxjs';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';

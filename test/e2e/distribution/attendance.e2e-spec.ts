@@ -1,7 +1,7 @@
 import { beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import type { ServingDefinition } from 'nestjs-serving';
-import { Messenger } from '../../../lib/distribution/wire/messenger.js';
+import { Messenger } from '../../../lib/extensions/distribution/wire/messenger.js';
 import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, type ServingService } from 'nestjs-serving';
-import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { firstValueFrom } from 'rxjs';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';

@@ -1,6 +1,6 @@
 import { describe, expect, it, jest } from '@jest/globals';
 import { NodeLostError, OverloadedError, ServingClosedError } from 'nestjs-serving';
-import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { until } from '../../fixtures/async/streams.js';

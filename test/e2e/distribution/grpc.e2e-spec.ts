@@ -6,16 +6,16 @@ import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { ClientGrpcProxy } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
-import type { Address } from '../../../lib/distribution/transport.js';
+import type { Address } from '../../../lib/extensions/distribution/transport.js';
 import type {
   GrpcCall,
   GrpcMessage,
-} from '../../../lib/distribution/transports/grpc/grpc-connection.js';
+} from '../../../lib/extensions/distribution/transports/grpc/grpc-connection.js';
 import {
   GrpcTransport,
   type GrpcTransportSettings,
-} from '../../../lib/distribution/transports/grpc/grpc.transport.js';
-import { InvalidServingError } from '../../../lib/errors.js';
+} from '../../../lib/extensions/distribution/transports/grpc/grpc.transport.js';
+import { InvalidServingError } from '../../../lib/core/errors.js';
 import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { type AppProcess, useAppProcesses } from '../../fixtures/http/app-process.js';
 import { until } from '../../fixtures/async/awaited.js';
@@ -186,7 +186,7 @@ describe('strangers', () => {
   /** A call without a handshake. */
   function callTo(node: Joined<GrpcTransport>): GrpcCall {
     const protoPath = fileURLToPath(
-      new URL('../../../lib/distribution/transports/grpc/link.proto', import.meta.url),
+      new URL('../../../lib/extensions/distribution/transports/grpc/link.proto', import.meta.url),
     );
     const client = new ClientGrpcProxy({ url: urlOf(node), package: 'nestjs_serving', protoPath });
     clients.push(client);

@@ -8,8 +8,8 @@ import { firstValueFrom } from 'rxjs';
 import {
   type GrpcCall,
   service,
-} from '../../../lib/distribution/transports/grpc/grpc-connection.js';
-import { GrpcTransport } from '../../../lib/distribution/transports/grpc/grpc.transport.js';
+} from '../../../lib/extensions/distribution/transports/grpc/grpc-connection.js';
+import { GrpcTransport } from '../../../lib/extensions/distribution/transports/grpc/grpc.transport.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { describeWithCertificate } from '../../fixtures/cluster/certificates.js';
 import {

@@ -1,9 +1,9 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { VirtualTime } from 'nestjs-serving/testing';
-import type { MemoryTransport } from '../../../lib/distribution/memory-network.js';
-import { decodeFrame, encodeFrame } from '../../../lib/distribution/wire/frame.js';
-import { defaultWireLimits } from '../../../lib/distribution/wire/limits.js';
-import { Kind } from '../../../lib/distribution/wire/prelude.js';
+import type { MemoryTransport } from '../../../lib/extensions/distribution/memory-network.js';
+import { decodeFrame, encodeFrame } from '../../../lib/extensions/distribution/wire/frame.js';
+import { defaultWireLimits } from '../../../lib/extensions/distribution/wire/limits.js';
+import { Kind } from '../../../lib/extensions/distribution/wire/prelude.js';
 import { contextOf, RecordingReceiver } from '../../fixtures/async/recording-receiver.js';
 import { falseBeat, IMPOSTOR } from '../../fixtures/cluster/impostor.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';

@@ -1,11 +1,11 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { setImmediate as turn } from 'node:timers/promises';
 import { NodeLostError, type ServingService } from 'nestjs-serving';
-import type { MemoryTransport } from '../../../lib/distribution/memory-network.js';
-import { decodeFrame, encodeFrame } from '../../../lib/distribution/wire/frame.js';
-import { defaultWireLimits } from '../../../lib/distribution/wire/limits.js';
-import { Kind } from '../../../lib/distribution/wire/prelude.js';
-import { encodeValue } from '../../../lib/distribution/wire/values.js';
+import type { MemoryTransport } from '../../../lib/extensions/distribution/memory-network.js';
+import { decodeFrame, encodeFrame } from '../../../lib/extensions/distribution/wire/frame.js';
+import { defaultWireLimits } from '../../../lib/extensions/distribution/wire/limits.js';
+import { Kind } from '../../../lib/extensions/distribution/wire/prelude.js';
+import { encodeValue } from '../../../lib/extensions/distribution/wire/values.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { contextOf, RecordingReceiver } from '../../fixtures/async/recording-receiver.js';
 import { falseBeat, Impostor, IMPOSTOR } from '../../fixtures/cluster/impostor.js';

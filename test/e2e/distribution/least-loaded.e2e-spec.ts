@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 import { passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 

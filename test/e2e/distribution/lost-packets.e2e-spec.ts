@@ -10,10 +10,10 @@ import {
   ServingService,
 } from 'nestjs-serving';
 import { ServingCluster, ServingClusterModule } from 'nestjs-serving/distribution';
-import { openTransport } from '../../../lib/distribution/open-transport.js';
-import type { ServingTransport } from '../../../lib/distribution/transport.js';
-import { Kind } from '../../../lib/distribution/wire/prelude.js';
-import { MemoryNetwork } from '../../../lib/distribution/memory-network.js';
+import { openTransport } from '../../../lib/extensions/distribution/open-transport.js';
+import type { ServingTransport } from '../../../lib/extensions/distribution/transport.js';
+import { Kind } from '../../../lib/extensions/distribution/wire/prelude.js';
+import { MemoryNetwork } from '../../../lib/extensions/distribution/memory-network.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { describeWirings } from '../../fixtures/cluster/wirings.js';

@@ -8,14 +8,14 @@ import { type ClientProxy, MessagePattern, Payload } from '@nestjs/microservices
 import { NestFactory } from '@nestjs/core';
 import { Batched, ServingModule, ServingService, Tensor } from 'nestjs-serving';
 import { ServingClusterModule } from 'nestjs-serving/distribution';
-import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
-import type { ClusterOptions } from '../../../lib/distribution/options.js';
+import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
+import type { ClusterOptions } from '../../../lib/extensions/distribution/options.js';
 import { execFile, spawnSync } from 'node:child_process';
 import type { AddressInfo, Server } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { lastValueFrom, toArray } from 'rxjs';
-import { MemoryNetwork } from '../../../lib/distribution/memory-network.js';
+import { MemoryNetwork } from '../../../lib/extensions/distribution/memory-network.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';

@@ -1,6 +1,6 @@
 import { expect, it } from '@jest/globals';
 import { NodeLostError, SessionEndedError } from 'nestjs-serving';
-import type { ClusterOptions } from '../../../lib/distribution/options.js';
+import type { ClusterOptions } from '../../../lib/extensions/distribution/options.js';
 import { Callers } from '../../fixtures/http/callers.js';
 import {
   type ClusterProcess,

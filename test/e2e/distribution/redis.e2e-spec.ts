@@ -5,7 +5,7 @@ import { VirtualTime } from 'nestjs-serving/testing';
 import {
   RedisTransport,
   type RedisTransportOptions,
-} from '../../../lib/distribution/transports/redis/redis.transport.js';
+} from '../../../lib/extensions/distribution/transports/redis/redis.transport.js';
 import { useAppProcesses } from '../../fixtures/http/app-process.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { useBreakableLinks } from '../../fixtures/cluster/breakable-link.js';

@@ -8,7 +8,7 @@ import {
   SessionEndedError,
   UnknownServingError,
 } from 'nestjs-serving';
-import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { outcomeOf } from '../../fixtures/async/outcome-of.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';

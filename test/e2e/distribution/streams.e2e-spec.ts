@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, InvalidInputError, NodeLostError } from 'nestjs-serving';
-import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';

@@ -1,8 +1,8 @@
 import { once } from 'node:events';
 import { describe, expect, it } from '@jest/globals';
 import { firstValueFrom, of, throwError, toArray } from 'rxjs';
-import type { JsonHandler } from '../../../lib/distribution/transport.js';
-import { InvalidInputError, OverloadedError } from '../../../lib/errors.js';
+import type { JsonHandler } from '../../../lib/extensions/distribution/transport.js';
+import { InvalidInputError, OverloadedError } from '../../../lib/core/errors.js';
 import { Awaited, until } from '../../fixtures/async/awaited.js';
 import { numberedPacket } from '../../fixtures/async/recording-receiver.js';
 import { useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';

@@ -4,10 +4,10 @@ import { describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';
-import { hmacOf } from '../../../lib/distribution/transports/handshake.js';
-import { TcpTransport } from '../../../lib/distribution/transports/tcp/tcp.transport.js';
-import { PRELUDE } from '../../../lib/distribution/wire/prelude.js';
-import { InvalidServingError } from '../../../lib/errors.js';
+import { hmacOf } from '../../../lib/extensions/distribution/transports/handshake.js';
+import { TcpTransport } from '../../../lib/extensions/distribution/transports/tcp/tcp.transport.js';
+import { PRELUDE } from '../../../lib/extensions/distribution/wire/prelude.js';
+import { InvalidServingError } from '../../../lib/core/errors.js';
 import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { until } from '../../fixtures/async/awaited.js';
 import {

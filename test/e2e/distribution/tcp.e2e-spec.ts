@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { VirtualTime } from 'nestjs-serving/testing';
-import { TcpTransport } from '../../../lib/distribution/transports/tcp/tcp.transport.js';
+import { TcpTransport } from '../../../lib/extensions/distribution/transports/tcp/tcp.transport.js';
 import { type AppProcess, useAppProcesses } from '../../fixtures/http/app-process.js';
 import { Awaited, until } from '../../fixtures/async/awaited.js';
 import { useBreakableLinks } from '../../fixtures/cluster/breakable-link.js';

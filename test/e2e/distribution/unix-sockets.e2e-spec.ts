@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from '@jest/globals';
 import { Transport } from '@nestjs/microservices';
 import { InvalidServingError } from 'nestjs-serving';
-import { TcpTransport } from '../../../lib/distribution/transports/tcp/tcp.transport.js';
+import { TcpTransport } from '../../../lib/extensions/distribution/transports/tcp/tcp.transport.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { describeTransport, useNodes } from '../../fixtures/cluster/every-transport.js';
 import { useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';

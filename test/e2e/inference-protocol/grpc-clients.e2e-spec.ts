@@ -3,7 +3,7 @@ import type { INestApplication } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { defineServing, ServingModule } from 'nestjs-serving';
 import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
-import { GrpcDoor } from '../../../lib/inference-protocol/grpc/grpc-door.js';
+import { GrpcDoor } from '../../../lib/extensions/inference-protocol/server/grpc/grpc-door.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import {
   clientPrints,

@@ -33,11 +33,14 @@ import {
   InferenceProtocolModule,
   type InferenceProtocolOptions,
 } from 'nestjs-serving/inference-protocol';
-import { GrpcDoor } from '../../../lib/inference-protocol/grpc/grpc-door.js';
-import { ProtocolCalls } from '../../../lib/inference-protocol/grpc/protocol-calls.js';
-import type { StreamMessage } from '../../../lib/inference-protocol/grpc/grpc-types.js';
-import type { GrpcInferRequest, GrpcInferResponse } from '../../../lib/protocol/grpc-messages.js';
-import { loadInferenceService } from '../../../lib/protocol/grpc-service.js';
+import { GrpcDoor } from '../../../lib/extensions/inference-protocol/server/grpc/grpc-door.js';
+import { ProtocolCalls } from '../../../lib/extensions/inference-protocol/server/grpc/protocol-calls.js';
+import type { StreamMessage } from '../../../lib/extensions/inference-protocol/server/grpc/grpc-types.js';
+import type {
+  GrpcInferRequest,
+  GrpcInferResponse,
+} from '../../../lib/extensions/inference-protocol/wire/grpc-messages.js';
+import { loadInferenceService } from '../../../lib/extensions/inference-protocol/wire/grpc-service.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { until } from '../../fixtures/async/awaited.js';
@@ -424,7 +427,9 @@ describe('The gRPC door of the Open Inference Protocol', () => {
 
   it('[18.1] answers probes of gRPC itself', async () => {
     const client = await open();
-    const definition = await load('lib/inference-protocol/grpc/health.proto', { enums: String });
+    const definition = await load('lib/extensions/inference-protocol/server/grpc/health.proto', {
+      enums: String,
+    });
     const { grpc } = loadPackageDefinition(definition) as never as {
       grpc: { health: { v1: { Health: ServiceClientConstructor } } };
     };

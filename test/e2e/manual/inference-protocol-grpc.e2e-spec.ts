@@ -6,7 +6,7 @@ import { endpoint, InferenceProtocolModule } from 'nestjs-serving/inference-prot
 import { expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
 import { createServing, defineServing, Tensor } from 'nestjs-serving';
-import { GrpcDoor } from '../../../lib/inference-protocol/grpc/grpc-door.js';
+import { GrpcDoor } from '../../../lib/extensions/inference-protocol/server/grpc/grpc-door.js';
 
 const digits = defineServing({ name: 'digits', model: 'sample/01-digits/model/digits.onnx' });
 const PORT = 0;

@@ -6,8 +6,8 @@ import {
   type ServingDefinition,
   Tensor,
 } from 'nestjs-serving';
-import type { BatchResult } from '../../../lib/partitions/batch-function.js';
-import type { HandlerResult } from '../../../lib/partitions/handler.partition.js';
+import type { BatchResult } from '../../../lib/core/partitions/batch-function.js';
+import type { HandlerResult } from '../../../lib/core/partitions/handler.partition.js';
 import { recordBatches } from 'nestjs-serving/testing';
 import { doubled, doublingClass, goOn } from '../../fixtures/batching/doubling.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';

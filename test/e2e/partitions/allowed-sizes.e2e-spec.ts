@@ -14,7 +14,10 @@ import {
   ServingService,
   Tensor,
 } from 'nestjs-serving';
-import type { FileRunner, ServingOptions } from '../../../lib/definition/serving-definition.js';
+import type {
+  FileRunner,
+  ServingOptions,
+} from '../../../lib/core/definition/serving-definition.js';
 import { echoModel, value } from '../../fixtures/models/models.js';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { floats } from '../../fixtures/values/tensors.js';

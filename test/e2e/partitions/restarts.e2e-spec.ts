@@ -11,8 +11,11 @@ import {
   ServingClosedError,
   ServingUnavailableError,
 } from 'nestjs-serving';
-import type { FileRunner, ServingOptions } from '../../../lib/definition/serving-definition.js';
-import type { PartitionChangeEvent } from '../../../lib/events/serving-event.js';
+import type {
+  FileRunner,
+  ServingOptions,
+} from '../../../lib/core/definition/serving-definition.js';
+import type { PartitionChangeEvent } from '../../../lib/core/events/serving-event.js';
 import { filter, firstValueFrom } from 'rxjs';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';
 import { useGates } from '../../fixtures/batching/gate.js';

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, type LocalServing, type ServingOptions, Tensor } from 'nestjs-serving';
-import type { DeclaredAxes } from '../../../lib/partitions/onnx/model-signature.js';
+import type { DeclaredAxes } from '../../../lib/core/partitions/onnx/model-signature.js';
 import { collect } from '../../fixtures/async/collect.js';
 import { value } from '../../fixtures/models/models.js';
 import { elementTypes, node, onnxModel } from '../../fixtures/models/onnx-writer.js';

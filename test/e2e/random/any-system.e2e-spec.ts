@@ -18,7 +18,7 @@ import {
 } from 'nestjs-serving';
 import { ServingClusterModule } from 'nestjs-serving/distribution';
 import { endpoint, InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
-import { GrpcDoor } from '../../../lib/inference-protocol/grpc/grpc-door.js';
+import { GrpcDoor } from '../../../lib/extensions/inference-protocol/server/grpc/grpc-door.js';
 import { ClusterClient } from '../../fixtures/cluster/use-cluster-processes.js';
 import { tcp } from '../../fixtures/cluster/wirings.js';
 import { type AppProcess, useAppProcesses } from '../../fixtures/http/app-process.js';

@@ -8,7 +8,7 @@ import { fetchModel } from '../../../sample/04-token-stream/src/fetch-model.js';
 import { loadSession } from '../../../sample/04-token-stream/src/load-session.js';
 import { likeliest } from '../../../sample/04-token-stream/src/sampling.js';
 import { type Prompt, Writer } from '../../../sample/04-token-stream/src/writer.model.js';
-import { SequenceLoop } from '../../../lib/partitions/sequence/sequence-loop.js';
+import { SequenceLoop } from '../../../lib/core/partitions/sequence/sequence-loop.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { whyMissing } from '../../fixtures/http/sample-app.js';
 

@@ -11,7 +11,7 @@ import {
   type ServingDefinition,
   type Tensor,
 } from 'nestjs-serving';
-import type { HookEvent } from '../../../lib/definition/reply.js';
+import type { HookEvent } from '../../../lib/core/definition/reply.js';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { value } from '../../fixtures/models/models.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';

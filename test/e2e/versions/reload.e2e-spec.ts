@@ -15,7 +15,7 @@ import {
   ServingLoadError,
   Tensor,
 } from 'nestjs-serving';
-import type { ModelOptions, ModelRunner } from '../../../lib/definition/serving-definition.js';
+import type { ModelOptions, ModelRunner } from '../../../lib/core/definition/serving-definition.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { itOnLinux } from '../../fixtures/describe-unless.js';
 import { gainModel, recurrentModel, value } from '../../fixtures/models/models.js';

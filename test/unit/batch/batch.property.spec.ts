@@ -1,9 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../lib/batch/batch.js';
-import type { Container } from '../../../lib/batch/container.js';
-import type { BatchAxes } from '../../../lib/batch/template.js';
+import { Batch } from '../../../lib/core/batch/batch.js';
+import type { Container } from '../../../lib/core/batch/container.js';
+import type { BatchAxes } from '../../../lib/core/batch/template.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 describe('Batch', () => {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../lib/batch/batch.js';
-import { InvalidBatchError } from '../../../lib/errors.js';
+import { Batch } from '../../../lib/core/batch/batch.js';
+import { InvalidBatchError } from '../../../lib/core/errors.js';
 import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
 
 describe('Batch', () => {

@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../lib/batch/batch.js';
-import { InvalidInputError } from '../../../lib/errors.js';
-import { contentHash } from '../../../lib/batch/content-hash.js';
+import { Batch } from '../../../lib/core/batch/batch.js';
+import { InvalidInputError } from '../../../lib/core/errors.js';
+import { contentHash } from '../../../lib/core/batch/content-hash.js';
 import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
 
 class Account {

@@ -1,9 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'nestjs-serving';
-import { InvalidOutputError } from '../../../lib/errors.js';
-import { contentHash } from '../../../lib/batch/content-hash.js';
-import { deepCopy } from '../../../lib/batch/deep-copy.js';
+import { InvalidOutputError } from '../../../lib/core/errors.js';
+import { contentHash } from '../../../lib/core/batch/content-hash.js';
+import { deepCopy } from '../../../lib/core/batch/deep-copy.js';
 import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
 
 class Prediction {

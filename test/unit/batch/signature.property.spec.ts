@@ -1,9 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../lib/batch/batch.js';
-import type { Container } from '../../../lib/batch/container.js';
-import { isTensor } from '../../../lib/batch/tensor.js';
+import { Batch } from '../../../lib/core/batch/batch.js';
+import type { Container } from '../../../lib/core/batch/container.js';
+import { isTensor } from '../../../lib/core/batch/tensor.js';
 
 /** Names that look like paths, indices, quotes and descriptions of tensors. */
 const name = fc.constantFrom(

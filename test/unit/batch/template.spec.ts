@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'nestjs-serving';
-import { type Container, flatten } from '../../../lib/batch/container.js';
-import { type BatchAxes, templateOf } from '../../../lib/batch/template.js';
+import { type Container, flatten } from '../../../lib/core/batch/container.js';
+import { type BatchAxes, templateOf } from '../../../lib/core/batch/template.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const templateFor = (container: Container, axes?: BatchAxes) =>

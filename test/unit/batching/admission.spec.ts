@@ -4,14 +4,14 @@ import {
   Admission,
   type AdmissionOptions,
   type PoolLoad,
-} from '../../../lib/batching/admission.js';
+} from '../../../lib/core/batching/admission.js';
 import {
   DeadlineExceededError,
   DeadlineTooShortError,
   OverloadedError,
   RequestTooLargeError,
   type ServingError,
-} from '../../../lib/errors.js';
+} from '../../../lib/core/errors.js';
 import type { NamedRequest, NamedRequestOptions } from '../../fixtures/batching/held-batcher.js';
 import { laneOf, requestOf } from '../../fixtures/batching/waiting-requests.js';
 

@@ -1,5 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
-import { OverloadedError, PartitionLostError, ServingClosedError } from '../../../lib/errors.js';
+import {
+  OverloadedError,
+  PartitionLostError,
+  ServingClosedError,
+} from '../../../lib/core/errors.js';
 import {
   HeldBatcher,
   type HeldBatcherOptions,

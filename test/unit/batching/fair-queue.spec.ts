@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { FairQueue } from '../../../lib/batching/fair-queue.js';
+import { FairQueue } from '../../../lib/core/batching/fair-queue.js';
 import { type NamedRequest, namesOf } from '../../fixtures/batching/held-batcher.js';
 import { allOf, requestOf } from '../../fixtures/batching/waiting-requests.js';
 

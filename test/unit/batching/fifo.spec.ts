@@ -1,6 +1,6 @@
 import { describe, expect, it, jest } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Fifo } from '../../../lib/batching/fair-queue.js';
+import { Fifo } from '../../../lib/core/batching/fair-queue.js';
 
 const command = fc.oneof(
   { weight: 3, arbitrary: fc.record({ do: fc.constant('push' as const), item: fc.nat() }) },

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
-import { PriorityQueue } from '../../../lib/batching/priority-queue.js';
-import { DeadlineExceededError } from '../../../lib/errors.js';
+import { PriorityQueue } from '../../../lib/core/batching/priority-queue.js';
+import { DeadlineExceededError } from '../../../lib/core/errors.js';
 import {
   NamedRequest,
   type NamedRequestOptions,

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import type { Lane, Part } from '../../../lib/batching/queued-request.js';
+import type { Lane, Part } from '../../../lib/core/batching/queued-request.js';
 import type { NamedRequest } from '../../fixtures/batching/held-batcher.js';
 import { NamedQueue } from '../../fixtures/batching/named-queue.js';
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
-import { PartitionLostError } from '../../../lib/errors.js';
-import { type TargetLoad, Pool, type Target } from '../../../lib/batching/pool.js';
+import { PartitionLostError } from '../../../lib/core/errors.js';
+import { type TargetLoad, Pool, type Target } from '../../../lib/core/batching/pool.js';
 
 const gone = new PartitionLostError('gone');
 

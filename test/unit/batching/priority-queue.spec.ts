@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { PriorityQueue } from '../../../lib/batching/priority-queue.js';
+import { PriorityQueue } from '../../../lib/core/batching/priority-queue.js';
 import {
   type NamedRequest,
   type NamedRequestOptions,

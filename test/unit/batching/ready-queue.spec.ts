@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import type { Part } from '../../../lib/batching/queued-request.js';
+import type { Part } from '../../../lib/core/batching/queued-request.js';
 import type { NamedRequest } from '../../fixtures/batching/held-batcher.js';
 import { NamedQueue } from '../../fixtures/batching/named-queue.js';
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { RunTimes } from '../../../lib/batching/run-times.js';
+import { RunTimes } from '../../../lib/core/batching/run-times.js';
 
 function timesOf(batches: readonly (readonly [rows: number, milliseconds: number])[]): RunTimes {
   const times = new RunTimes();

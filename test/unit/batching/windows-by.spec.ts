@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { asyncScheduler, type Observable, map } from 'rxjs';
 import { TestScheduler } from 'rxjs/testing';
-import { type ClosedWindow, windowsBy } from '../../../lib/batching/windows.js';
+import { type ClosedWindow, windowsBy } from '../../../lib/core/batching/windows.js';
 
 /**
  * Items are letters and digits; capitals, small letters and digits have a lane each. Windows of 3

@@ -1,10 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
 import { type BatchEndEvent, createServing, type LocalServing } from 'nestjs-serving';
 import { Observable, Subject } from 'rxjs';
-import { Recorder } from '../../../lib/board/recorder.js';
-import { ObservedBatches } from '../../../lib/board/observed-batches.js';
-import { History } from '../../../lib/board/history.js';
-import { View } from '../../../lib/board/view.js';
+import { Recorder } from '../../../lib/extensions/board/recorder.js';
+import { ObservedBatches } from '../../../lib/extensions/board/observed-batches.js';
+import { History } from '../../../lib/extensions/board/history.js';
+import { View } from '../../../lib/extensions/board/view.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 

@@ -8,9 +8,9 @@ import {
   parseShape,
   parseWhole,
   parseWholes,
-} from '../../../lib/cli/arguments.js';
-import { sampleRows } from '../../../lib/cli/load/sample-rows.js';
-import { tableOf } from '../../../lib/cli/output.js';
+} from '../../../lib/extensions/cli/arguments.js';
+import { sampleRows } from '../../../lib/extensions/cli/load/sample-rows.js';
+import { tableOf } from '../../../lib/extensions/cli/output.js';
 import { InvalidInputError } from '../../../lib/index.js';
 
 describe('[21.5] Arguments', () => {

@@ -5,15 +5,15 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { ServingLoadError } from '../../../lib/index.js';
-import { inspectModel } from '../../../lib/cli/inspect/inspection.js';
-import { InvalidOnnxError, readOnnxFile } from '../../../lib/cli/inspect/onnx-file.js';
-import { inspect } from '../../../lib/cli/inspect/inspect.command.js';
-import { CliOutput } from '../../../lib/cli/output.js';
+import { inspectModel } from '../../../lib/extensions/cli/inspect/inspection.js';
+import { InvalidOnnxError, readOnnxFile } from '../../../lib/extensions/cli/inspect/onnx-file.js';
+import { inspect } from '../../../lib/extensions/cli/inspect/inspect.command.js';
+import { CliOutput } from '../../../lib/extensions/cli/output.js';
 import {
   identifier,
   suggestedDefinition,
   suggestedTypes,
-} from '../../../lib/cli/inspect/suggestion.js';
+} from '../../../lib/extensions/cli/inspect/suggestion.js';
 import {
   echoModel,
   linearModel,

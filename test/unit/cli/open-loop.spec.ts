@@ -1,5 +1,9 @@
 import { expect, it } from '@jest/globals';
-import { isGeneratorLate, openLoop, percentile } from '../../../lib/cli/load/open-loop.js';
+import {
+  isGeneratorLate,
+  openLoop,
+  percentile,
+} from '../../../lib/extensions/cli/load/open-loop.js';
 import { OverloadedError } from '../../../lib/index.js';
 import { withResolvers } from '../../fixtures/async/with-resolvers.js';
 import { randomFrom } from '../../chaos/random.js';

@@ -2,9 +2,13 @@ import '../../fixtures/seed.js';
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { createHistogram } from 'node:perf_hooks';
-import type { LoadResult } from '../../../lib/cli/load/open-loop.js';
-import { recommended, searchBranch, type Subject } from '../../../lib/cli/tune/search.js';
-import { branchesFor, type Setting } from '../../../lib/cli/tune/settings.js';
+import type { LoadResult } from '../../../lib/extensions/cli/load/open-loop.js';
+import {
+  recommended,
+  searchBranch,
+  type Subject,
+} from '../../../lib/extensions/cli/tune/search.js';
+import { branchesFor, type Setting } from '../../../lib/extensions/cli/tune/settings.js';
 
 /** A serving with so many milliseconds without load, whose latency grows as that of a queue (M/M/1). */
 function queueOf(capacity: number, idle: number, opened: Setting[] = []) {

@@ -1,7 +1,7 @@
 import { EventEmitter } from 'node:events';
 import { describe, expect, it } from '@jest/globals';
 import type { ExecutionContext } from '@nestjs/common';
-import { HttpCaller } from '../../../lib/context/http-caller.js';
+import { HttpCaller } from '../../../lib/nest/http-caller.js';
 
 interface Response {
   writableEnded: boolean;

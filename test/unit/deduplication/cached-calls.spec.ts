@@ -6,11 +6,11 @@ import {
   ServingClosedError,
   type ServingDefinition,
 } from 'nestjs-serving';
-import type { ReplyStore } from '../../../lib/deduplication/reply-cache.js';
+import type { ReplyStore } from '../../../lib/core/deduplication/reply-cache.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { log } from '../../../lib/log.js';
+import { log } from '../../../lib/core/log.js';
 
 const reason = new Error('the client has left');
 const caching = { cache: { ttl: 1000 } };

@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { createServing, type LocalServing } from 'nestjs-serving';
-import type { ReplyStore } from '../../../lib/deduplication/reply-cache.js';
+import type { ReplyStore } from '../../../lib/core/deduplication/reply-cache.js';
 import { turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
-import { ReplyCache, type ReplyStore } from '../../../lib/deduplication/reply-cache.js';
+import { ReplyCache, type ReplyStore } from '../../../lib/core/deduplication/reply-cache.js';
 import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { later, microtasks, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 

@@ -1,9 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'nestjs-serving';
-import { InvalidOutputError } from '../../../lib/errors.js';
-import { contentHash } from '../../../lib/batch/content-hash.js';
-import { decodeReply, encodeReply } from '../../../lib/deduplication/reply-cache.js';
+import { InvalidOutputError } from '../../../lib/core/errors.js';
+import { contentHash } from '../../../lib/core/batch/content-hash.js';
+import { decodeReply, encodeReply } from '../../../lib/core/deduplication/reply-cache.js';
 import { sixOfEachType } from '../../fixtures/values/tensors.js';
 
 const kinds = {

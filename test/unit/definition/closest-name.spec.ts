@@ -1,5 +1,5 @@
 import { expect, it } from '@jest/globals';
-import { closestName } from '../../../lib/format.js';
+import { closestName } from '../../../lib/core/format.js';
 
 it.each([
   ['serving', 'servings'],

@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { createServing, InvalidServingError, type ServingOptions } from 'nestjs-serving';
-import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
-import type { BatchedOptions } from '../../../lib/batched/batched-method.js';
-import { checkBatchedOptions } from '../../../lib/batched/batched-check.js';
+import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
+import type { BatchedOptions } from '../../../lib/nest/batched/batched-method.js';
+import { checkBatchedOptions } from '../../../lib/nest/batched/batched-check.js';
 
 const useFactory = () => (rows: unknown[]) => rows;
 

@@ -2,13 +2,13 @@ import { describe, expect, it } from '@jest/globals';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { InvalidServingError } from '../../../lib/errors.js';
+import { InvalidServingError } from '../../../lib/core/errors.js';
 import {
   modelOf,
   moduleOf,
   resolveDefinition,
-} from '../../../lib/definition/resolve-definition.js';
-import type { ServingDefinition } from '../../../lib/definition/serving-definition.js';
+} from '../../../lib/core/definition/resolve-definition.js';
+import type { ServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 
 class Handler {}
 

@@ -1,6 +1,9 @@
 import { beforeEach, describe, expect, it } from '@jest/globals';
-import { NodeGoneError, type TransportContext } from '../../../lib/distribution/transport.js';
-import { MemoryNetwork } from '../../../lib/distribution/memory-network.js';
+import {
+  NodeGoneError,
+  type TransportContext,
+} from '../../../lib/extensions/distribution/transport.js';
+import { MemoryNetwork } from '../../../lib/extensions/distribution/memory-network.js';
 import { describeTransport, useNodes } from '../../fixtures/cluster/every-transport.js';
 import {
   contextOf,

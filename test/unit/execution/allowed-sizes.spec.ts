@@ -11,10 +11,10 @@ import {
   ServingLoadError,
   type Tensor,
 } from 'nestjs-serving';
-import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
-import { log } from '../../../lib/log.js';
+import { log } from '../../../lib/core/log.js';
 
 /** `count` rows of two numbers: n and -n. */
 const rowsFrom = (first: number, count: number): Tensor =>

@@ -1,11 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, DONE, InvalidOutputError, type Tensor } from 'nestjs-serving';
-import { STEPPED } from '../../../lib/partitions/partition.js';
-import { BatchRun } from '../../../lib/execution/batch-run.js';
-import { releaseOutput } from '../../../lib/execution/output-rows.js';
-import type { ServingLane } from '../../../lib/execution/lanes.js';
-import { ReplyRequest } from '../../../lib/execution/reply-request.js';
-import { StreamRequest } from '../../../lib/execution/stream-request.js';
+import { STEPPED } from '../../../lib/core/partitions/partition.js';
+import { BatchRun } from '../../../lib/core/execution/batch-run.js';
+import { releaseOutput } from '../../../lib/core/execution/output-rows.js';
+import type { ServingLane } from '../../../lib/core/execution/lanes.js';
+import { ReplyRequest } from '../../../lib/core/execution/reply-request.js';
+import { StreamRequest } from '../../../lib/core/execution/stream-request.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const lane: ServingLane = {

@@ -1,13 +1,13 @@
-import { Tensor } from '../../../lib/batch/tensor.js';
-import { outputEnd } from '../../../lib/execution/caller-side.js';
+import { Tensor } from '../../../lib/core/batch/tensor.js';
+import { outputEnd } from '../../../lib/core/execution/caller-side.js';
 import { describe, expect, it } from '@jest/globals';
-import { Batch } from '../../../lib/batch/batch.js';
-import { BatchFailedError, InvalidBatchError } from '../../../lib/errors.js';
-import type { Partition } from '../../../lib/partitions/partition.js';
-import { BatchRunner } from '../../../lib/execution/batch-runner.js';
-import type { ServingLane } from '../../../lib/execution/lanes.js';
-import { ReplyRequest } from '../../../lib/execution/reply-request.js';
-import { EventHub } from '../../../lib/events/event-hub.js';
+import { Batch } from '../../../lib/core/batch/batch.js';
+import { BatchFailedError, InvalidBatchError } from '../../../lib/core/errors.js';
+import type { Partition } from '../../../lib/core/partitions/partition.js';
+import { BatchRunner } from '../../../lib/core/execution/batch-runner.js';
+import type { ServingLane } from '../../../lib/core/execution/lanes.js';
+import { ReplyRequest } from '../../../lib/core/execution/reply-request.js';
+import { EventHub } from '../../../lib/core/events/event-hub.js';
 
 const lane: ServingLane = {
   key: 'default',

@@ -1,7 +1,7 @@
-import { RowReader, Batch } from '../../../lib/batch/batch.js';
+import { RowReader, Batch } from '../../../lib/core/batch/batch.js';
 import { describe, expect, it } from '@jest/globals';
-import { InvalidBatchError, InvalidServingError } from '../../../lib/errors.js';
-import { type Call, finishCall, prepareCall } from '../../../lib/execution/caller-side.js';
+import { InvalidBatchError, InvalidServingError } from '../../../lib/core/errors.js';
+import { type Call, finishCall, prepareCall } from '../../../lib/core/execution/caller-side.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const name = 'embedder';

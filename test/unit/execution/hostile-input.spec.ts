@@ -9,7 +9,7 @@ import {
   Tensor,
 } from 'nestjs-serving';
 import { Observable } from 'rxjs';
-import { Lanes } from '../../../lib/execution/lanes.js';
+import { Lanes } from '../../../lib/core/execution/lanes.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { collect } from '../../fixtures/async/collect.js';

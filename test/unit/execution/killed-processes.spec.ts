@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { LocalServing, ServingClosedError } from 'nestjs-serving';
-import { SupervisedPartition } from '../../../lib/partitions/worker/supervised.partition.js';
-import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
+import { SupervisedPartition } from '../../../lib/core/partitions/worker/supervised.partition.js';
+import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
 import { FakeProcess, FakeWorker } from '../../fixtures/partitions/fake-worker.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, timers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';

@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
 import type { LocalServing, ServingOptions } from 'nestjs-serving';
 import { BatchScript } from 'nestjs-serving/testing';
-import { resolveCallOptions } from '../../../lib/execution/resolved-call-options.js';
+import { resolveCallOptions } from '../../../lib/core/execution/resolved-call-options.js';
 import { outcomeOf } from '../../fixtures/async/outcome-of.js';
 import { iterated } from '../../fixtures/async/streams.js';
 import { later, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';

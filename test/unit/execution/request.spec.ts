@@ -1,10 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch } from '../../../lib/batch/batch.js';
-import { InvalidOutputError } from '../../../lib/errors.js';
-import { BatchRun } from '../../../lib/execution/batch-run.js';
-import { releaseOutput } from '../../../lib/execution/output-rows.js';
-import { Lanes, type ServingLane } from '../../../lib/execution/lanes.js';
-import { ReplyRequest } from '../../../lib/execution/reply-request.js';
+import { Batch } from '../../../lib/core/batch/batch.js';
+import { InvalidOutputError } from '../../../lib/core/errors.js';
+import { BatchRun } from '../../../lib/core/execution/batch-run.js';
+import { releaseOutput } from '../../../lib/core/execution/output-rows.js';
+import { Lanes, type ServingLane } from '../../../lib/core/execution/lanes.js';
+import { ReplyRequest } from '../../../lib/core/execution/reply-request.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const options = { batchSize: 32, batchTimeout: 0, runSize: Infinity };

@@ -6,7 +6,7 @@ import {
   DEFAULT_CALL_OPTIONS,
   onCancel,
   resolveCallOptions,
-} from '../../../lib/execution/resolved-call-options.js';
+} from '../../../lib/core/execution/resolved-call-options.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 

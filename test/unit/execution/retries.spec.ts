@@ -7,7 +7,7 @@ import {
   type ServingOptions,
 } from 'nestjs-serving';
 import { recordBatches } from 'nestjs-serving/testing';
-import { NotStartedError } from '../../../lib/partitions/partition.js';
+import { NotStartedError } from '../../../lib/core/partitions/partition.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { type Scripted, useScripts } from '../../fixtures/serving/use-scripts.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';

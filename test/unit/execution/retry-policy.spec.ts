@@ -1,24 +1,24 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Batch } from '../../../lib/batch/batch.js';
-import type { Part } from '../../../lib/batching/queued-request.js';
+import { Batch } from '../../../lib/core/batch/batch.js';
+import type { Part } from '../../../lib/core/batching/queued-request.js';
 import {
   BatchFailedError,
   PartitionLostError,
   RunTimeoutError,
   ServingLoadError,
-} from '../../../lib/errors.js';
+} from '../../../lib/core/errors.js';
 import {
   LostInTransitError,
   NotStartedError,
   OutputLostError,
   TooLargeToSendError,
-} from '../../../lib/partitions/partition.js';
-import { type RetryState, retriesFor } from '../../../lib/execution/retry-policy.js';
-import { ReplyRequest } from '../../../lib/execution/reply-request.js';
-import { type BatchRequest } from '../../../lib/execution/request.js';
-import { StreamRequest } from '../../../lib/execution/stream-request.js';
-import type { RetryOptions } from '../../../lib/definition/resolved-serving.js';
+} from '../../../lib/core/partitions/partition.js';
+import { type RetryState, retriesFor } from '../../../lib/core/execution/retry-policy.js';
+import { ReplyRequest } from '../../../lib/core/execution/reply-request.js';
+import { type BatchRequest } from '../../../lib/core/execution/request.js';
+import { StreamRequest } from '../../../lib/core/execution/stream-request.js';
+import type { RetryOptions } from '../../../lib/core/definition/resolved-serving.js';
 
 const options: RetryOptions = { idempotent: true, isolateFailures: true, retries: 2 };
 const limits = { batchSize: 1024, batchTimeout: 0, runSize: 1024 };

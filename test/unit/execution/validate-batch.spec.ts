@@ -1,9 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../lib/batch/batch.js';
-import { InvalidBatchError, InvalidInputError, UnknownKeyError } from '../../../lib/errors.js';
-import type { ModelPort, ModelSignature } from '../../../lib/partitions/onnx/model-signature.js';
-import { checkTemplate, validateBatch } from '../../../lib/execution/validate-batch.js';
+import { Batch } from '../../../lib/core/batch/batch.js';
+import { InvalidBatchError, InvalidInputError, UnknownKeyError } from '../../../lib/core/errors.js';
+import type {
+  ModelPort,
+  ModelSignature,
+} from '../../../lib/core/partitions/onnx/model-signature.js';
+import { checkTemplate, validateBatch } from '../../../lib/core/execution/validate-batch.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const port = (

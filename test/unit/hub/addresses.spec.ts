@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
-import { InvalidServingError } from '../../../lib/errors.js';
-import { parseAddress } from '../../../lib/hub/remote-model.js';
+import { InvalidServingError } from '../../../lib/core/errors.js';
+import { parseAddress } from '../../../lib/extensions/hub/remote-model.js';
 
 describe('The address of a model', () => {
   const sha256 = 'A0'.repeat(32);

@@ -3,8 +3,8 @@ import { readdirSync, statSync } from 'node:fs';
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { send } from '../../../lib/hub/request.js';
-import { save } from '../../../lib/hub/save.js';
+import { send } from '../../../lib/extensions/hub/request.js';
+import { save } from '../../../lib/extensions/hub/save.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { ModelServer } from '../../fixtures/http/model-server.js';
 

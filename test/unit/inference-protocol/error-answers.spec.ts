@@ -14,7 +14,10 @@ import {
   UnknownServingError,
 } from 'nestjs-serving';
 import * as everything from 'nestjs-serving';
-import { answersByCode, errorAnswer } from '../../../lib/inference-protocol/error-answers.js';
+import {
+  answersByCode,
+  errorAnswer,
+} from '../../../lib/extensions/inference-protocol/server/error-answers.js';
 
 describe('Errors of the protocol', () => {
   it('[18.5] Each error of a caller or of a busy server has an answer of its own', () => {

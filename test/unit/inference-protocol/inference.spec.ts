@@ -1,7 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
 import { defineServing, type LocalServing, Tensor } from 'nestjs-serving';
-import type { InferenceReply } from '../../../lib/inference-protocol/inference-request.js';
-import { configOf, metadataOf } from '../../../lib/inference-protocol/metadata.js';
+import type { InferenceReply } from '../../../lib/extensions/inference-protocol/server/inference-request.js';
+import {
+  configOf,
+  metadataOf,
+} from '../../../lib/extensions/inference-protocol/server/metadata.js';
 import { collect } from '../../fixtures/async/collect.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { inferenceOf, modelsOf, requestOf } from '../../fixtures/serving/inference-core.js';

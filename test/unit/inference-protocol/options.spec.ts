@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import type { InferenceProtocolOptions } from 'nestjs-serving/inference-protocol';
-import { resolveProtocol } from '../../../lib/inference-protocol/options.js';
+import { resolveProtocol } from '../../../lib/extensions/inference-protocol/server/options.js';
 import { modelsOf } from '../../fixtures/serving/inference-core.js';
 
 describe('Options of the protocol', () => {

@@ -1,6 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
-import type { ParameterValue } from '../../../lib/inference-protocol/inference-request.js';
-import { callOptionsOf, sequenceStepOf } from '../../../lib/inference-protocol/parameters.js';
+import type { ParameterValue } from '../../../lib/extensions/inference-protocol/server/inference-request.js';
+import {
+  callOptionsOf,
+  sequenceStepOf,
+} from '../../../lib/extensions/inference-protocol/server/parameters.js';
 import { useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 const parameters = (entries: Readonly<Record<string, ParameterValue>>) =>

@@ -3,9 +3,9 @@ import { type BatchContext, createServing, type LocalServing, Tensor } from 'nes
 import type {
   InferenceCaller,
   ParameterValue,
-} from '../../../lib/inference-protocol/inference-request.js';
-import type { Inference } from '../../../lib/inference-protocol/inference.js';
-import { configOf } from '../../../lib/inference-protocol/metadata.js';
+} from '../../../lib/extensions/inference-protocol/server/inference-request.js';
+import type { Inference } from '../../../lib/extensions/inference-protocol/server/inference.js';
+import { configOf } from '../../../lib/extensions/inference-protocol/server/metadata.js';
 import { later, passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { inferenceOf, modelsOf, requestOf } from '../../fixtures/serving/inference-core.js';
 

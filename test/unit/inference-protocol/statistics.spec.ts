@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { createServing } from 'nestjs-serving';
-import { StatisticsOfModel } from '../../../lib/inference-protocol/statistics.js';
+import { StatisticsOfModel } from '../../../lib/extensions/inference-protocol/server/statistics.js';
 import { later, passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { modelsOf } from '../../fixtures/serving/inference-core.js';
 

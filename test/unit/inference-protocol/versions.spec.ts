@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor, UnknownServingError } from 'nestjs-serving';
-import { Inference } from '../../../lib/inference-protocol/inference.js';
-import { metadataOf } from '../../../lib/inference-protocol/metadata.js';
-import { StatisticsOfModel } from '../../../lib/inference-protocol/statistics.js';
+import { Inference } from '../../../lib/extensions/inference-protocol/server/inference.js';
+import { metadataOf } from '../../../lib/extensions/inference-protocol/server/metadata.js';
+import { StatisticsOfModel } from '../../../lib/extensions/inference-protocol/server/statistics.js';
 import { useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { modelsOf, requestOf } from '../../fixtures/serving/inference-core.js';
 import { LabelledVersions } from '../../fixtures/serving/labelled-versions.js';

@@ -8,7 +8,7 @@ import {
   type ServingError,
   type Tensor,
 } from 'nestjs-serving';
-import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { useTelemetry } from '../../fixtures/serving/telemetry.js';

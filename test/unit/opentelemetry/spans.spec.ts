@@ -15,7 +15,7 @@ import {
   type ServingDefinition,
   type Tensor,
 } from 'nestjs-serving';
-import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
 import type { Subscription } from 'rxjs';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';

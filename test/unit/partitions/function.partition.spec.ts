@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { FunctionPartition } from '../../../lib/partitions/function.partition.js';
+import { FunctionPartition } from '../../../lib/core/partitions/function.partition.js';
 
 const keysOf = (count: number): string[] => Array.from({ length: count }, (_, i) => `key ${i}`);
 

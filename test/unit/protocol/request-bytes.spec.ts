@@ -1,13 +1,13 @@
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Batch, Tensor } from 'nestjs-serving';
-import { storageClasses } from '../../../lib/batch/tensor.js';
-import type { VariableAxis } from '../../../lib/batch/template.js';
-import { datatypeOf } from '../../../lib/json/json-tensor.js';
-import type { GrpcInferRequest } from '../../../lib/protocol/grpc-messages.js';
-import { loadInferenceService } from '../../../lib/protocol/grpc-service.js';
-import { requestBytes } from '../../../lib/protocol/request-bytes.js';
-import { bytesOfTensor } from '../../../lib/protocol/tensor-bytes.js';
+import { storageClasses } from '../../../lib/core/batch/tensor.js';
+import type { VariableAxis } from '../../../lib/core/batch/template.js';
+import { datatypeOf } from '../../../lib/core/encoding/json-tensor.js';
+import type { GrpcInferRequest } from '../../../lib/extensions/inference-protocol/wire/grpc-messages.js';
+import { loadInferenceService } from '../../../lib/extensions/inference-protocol/wire/grpc-service.js';
+import { requestBytes } from '../../../lib/extensions/inference-protocol/wire/request-bytes.js';
+import { bytesOfTensor } from '../../../lib/extensions/inference-protocol/wire/tensor-bytes.js';
 
 const types = [...storageClasses.keys(), 'string'] as Tensor.Type[];
 const TEXTS = ['', 'a', 'é', '\ud800', '漢字', 'x'.repeat(130)];

@@ -1,13 +1,22 @@
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { InvalidInputError, Tensor } from '../../../lib/index.js';
-import { storageClasses } from '../../../lib/batch/tensor.js';
-import { datatypeOf } from '../../../lib/json/json-tensor.js';
-import { type JsonLimits, ReadContext } from '../../../lib/json/read-context.js';
-import { loadInferenceService } from '../../../lib/protocol/grpc-service.js';
-import type { GrpcContents, GrpcInferRequest } from '../../../lib/protocol/grpc-messages.js';
-import { fromGrpcTensors, toGrpcTensors } from '../../../lib/protocol/grpc-tensors.js';
-import { bytesOfTensor, tensorOfBytes } from '../../../lib/protocol/tensor-bytes.js';
+import { storageClasses } from '../../../lib/core/batch/tensor.js';
+import { datatypeOf } from '../../../lib/core/encoding/json-tensor.js';
+import { type JsonLimits, ReadContext } from '../../../lib/core/encoding/read-context.js';
+import { loadInferenceService } from '../../../lib/extensions/inference-protocol/wire/grpc-service.js';
+import type {
+  GrpcContents,
+  GrpcInferRequest,
+} from '../../../lib/extensions/inference-protocol/wire/grpc-messages.js';
+import {
+  fromGrpcTensors,
+  toGrpcTensors,
+} from '../../../lib/extensions/inference-protocol/wire/grpc-tensors.js';
+import {
+  bytesOfTensor,
+  tensorOfBytes,
+} from '../../../lib/extensions/inference-protocol/wire/tensor-bytes.js';
 
 const limits: JsonLimits = { bytes: 1e6, tensors: 100, nodes: 1e5, rank: 8, depth: 16 };
 

@@ -12,10 +12,10 @@ import {
   type ServingSession,
   type ServingVersion,
 } from 'nestjs-serving';
-import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
-import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
-import { functionEngine, type Engine } from '../../../lib/partitions/engine.js';
-import type { VersionPlan } from '../../../lib/serving/version-loader.js';
+import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
+import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
+import { functionEngine, type Engine } from '../../../lib/core/partitions/engine.js';
+import type { VersionPlan } from '../../../lib/core/serving/version-loader.js';
 import {
   passTime,
   runTimers,

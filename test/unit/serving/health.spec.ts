@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import type { PartitionStatus, ServingState } from 'nestjs-serving';
-import { healthOf } from '../../../lib/serving/serving.js';
+import { healthOf } from '../../../lib/core/serving/serving.js';
 
 const up: PartitionStatus = { state: 'up', restarts: 0 };
 const restarting: PartitionStatus = {

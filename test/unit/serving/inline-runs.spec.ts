@@ -9,8 +9,8 @@ import {
   ServingClosedError,
   type ServingDefinition,
 } from 'nestjs-serving';
-import type { Engine } from '../../../lib/partitions/engine.js';
-import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
+import type { Engine } from '../../../lib/core/partitions/engine.js';
+import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
 import { collect } from '../../fixtures/async/collect.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';

@@ -6,7 +6,7 @@ import {
   OverloadedError,
   type ServingOptions,
 } from 'nestjs-serving';
-import type { BatchStartEvent } from '../../../lib/events/serving-event.js';
+import type { BatchStartEvent } from '../../../lib/core/events/serving-event.js';
 import { later, passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { randomNumbers } from '../../fixtures/batching/random-numbers.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';

@@ -14,12 +14,12 @@ import {
   withMetadata,
   Tensor,
 } from 'nestjs-serving';
-import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { BatchScript } from 'nestjs-serving/testing';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { log } from '../../../lib/log.js';
+import { log } from '../../../lib/core/log.js';
 
 /** Returns each text in capitals and records the batches. */
 function upper(options: Partial<FunctionServingDefinition> = {}): {

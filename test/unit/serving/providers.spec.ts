@@ -1,9 +1,9 @@
 import { afterEach, describe, expect, it, jest } from '@jest/globals';
-import type { OpenedEngine } from '../../../lib/partitions/engine.js';
-import type { PartitionStatus } from '../../../lib/partitions/partition.js';
-import { LocalServing } from '../../../lib/serving/local-serving.js';
-import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
-import { log } from '../../../lib/log.js';
+import type { OpenedEngine } from '../../../lib/core/partitions/engine.js';
+import type { PartitionStatus } from '../../../lib/core/partitions/partition.js';
+import { LocalServing } from '../../../lib/core/serving/local-serving.js';
+import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
+import { log } from '../../../lib/core/log.js';
 
 /** A serving with one partition, and a function that changes its status. */
 async function started(

@@ -8,9 +8,9 @@ import {
   type ServingDefinition,
 } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { storageClasses, zerosOf } from '../../../lib/batch/tensor.js';
-import { writeJson } from '../../../lib/distribution/json/json-values.js';
-import { defaultWireLimits } from '../../../lib/distribution/wire/limits.js';
+import { storageClasses, zerosOf } from '../../../lib/core/batch/tensor.js';
+import { writeJson } from '../../../lib/extensions/distribution/json/json-values.js';
+import { defaultWireLimits } from '../../../lib/extensions/distribution/wire/limits.js';
 
 interface Written {
   readonly $tensor: { readonly datatype: string; readonly data: readonly unknown[] };

@@ -1,9 +1,9 @@
 import { beforeEach, describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Batch, type CallOptions, contentHash, LocalServing, type Tensor } from 'nestjs-serving';
-import type { Engine } from '../../../lib/partitions/engine.js';
-import { SupervisedPartition } from '../../../lib/partitions/worker/supervised.partition.js';
-import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
+import type { Engine } from '../../../lib/core/partitions/engine.js';
+import { SupervisedPartition } from '../../../lib/core/partitions/worker/supervised.partition.js';
+import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
 import { RandomWorker, type Run } from '../../fixtures/partitions/random-worker.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js';

@@ -9,7 +9,7 @@ import {
   ServingLoadError,
   UnknownVersionError,
 } from 'nestjs-serving';
-import { differenceOf } from '../../../lib/definition/serving-signature.js';
+import { differenceOf } from '../../../lib/core/definition/serving-signature.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { LabelledVersions } from '../../fixtures/serving/labelled-versions.js';

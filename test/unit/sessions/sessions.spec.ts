@@ -14,7 +14,7 @@ import {
   type ServingOptions,
   SessionEndedError,
 } from 'nestjs-serving';
-import type { FunctionRunner } from '../../../lib/definition/serving-definition.js';
+import type { FunctionRunner } from '../../../lib/core/definition/serving-definition.js';
 import { outcomeOf } from '../../fixtures/async/outcome-of.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';

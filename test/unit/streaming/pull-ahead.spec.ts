@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
-import { PullAhead, type Started } from '../../../lib/streaming/pull-ahead.js';
-import type { Source } from '../../../lib/streaming/source.js';
+import { PullAhead, type Started } from '../../../lib/core/streaming/pull-ahead.js';
+import type { Source } from '../../../lib/core/streaming/source.js';
 import { turn } from '../../fixtures/async/virtual-time.js';
 
 class Work implements Started {

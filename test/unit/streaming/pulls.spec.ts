@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Pulls } from '../../../lib/streaming/pull-ahead.js';
+import { Pulls } from '../../../lib/core/streaming/pull-ahead.js';
 import { turn } from '../../fixtures/async/virtual-time.js';
 
 const piece = { size: 1, cost: 0, isOver: true, fail: () => {} };

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Queue } from '../../../lib/streaming/queue.js';
+import { Queue } from '../../../lib/core/streaming/queue.js';
 
 const DONE = { done: true, value: undefined };
 const valueOf = (value: unknown) => ({ done: false, value });

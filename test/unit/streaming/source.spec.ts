@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { concat, from, NEVER, Observable, of, range, Subject, throwError } from 'rxjs';
 import { Batch, OverloadedError, ServingStream } from 'nestjs-serving';
-import { leave, type Source, sourceOf } from '../../../lib/streaming/source.js';
+import { leave, type Source, sourceOf } from '../../../lib/core/streaming/source.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { turn } from '../../fixtures/async/virtual-time.js';
 

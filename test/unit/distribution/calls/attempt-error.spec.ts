@@ -1,7 +1,10 @@
 import { expect, it } from '@jest/globals';
-import { errorHeader, notSentError } from '../../../../lib/distribution/calls/attempt-error.js';
-import { NodeGoneError } from '../../../../lib/distribution/transport.js';
-import { NodeLostError, RequestTooLargeError } from '../../../../lib/errors.js';
+import {
+  errorHeader,
+  notSentError,
+} from '../../../../lib/extensions/distribution/calls/attempt-error.js';
+import { NodeGoneError } from '../../../../lib/extensions/distribution/transport.js';
+import { NodeLostError, RequestTooLargeError } from '../../../../lib/core/errors.js';
 
 it('[11] A call that could not be sent has not run and may go to another node, unless it is too large for any', () => {
   const full = new Error('The NATS server does not read');

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { CallTable } from '../../../../lib/distribution/calls/call-table.js';
+import { CallTable } from '../../../../lib/extensions/distribution/calls/call-table.js';
 
 const sorted = (calls: Iterable<{ readonly call: number }>): number[] =>
   [...calls].map(({ call }) => call).toSorted((a, b) => a - b);

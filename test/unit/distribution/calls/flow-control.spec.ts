@@ -4,8 +4,8 @@ import {
   ReceiveWindow,
   grantedWindow,
   SendWindow,
-} from '../../../../lib/distribution/calls/flow-control.js';
-import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
+} from '../../../../lib/extensions/distribution/calls/flow-control.js';
+import { FrameError } from '../../../../lib/extensions/distribution/wire/prelude.js';
 
 const value = (): string => 'value';
 

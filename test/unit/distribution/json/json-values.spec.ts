@@ -1,13 +1,20 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../../lib/batch/batch.js';
-import type { TensorForm } from '../../../../lib/json/json-tensor.js';
-import { ReadContext } from '../../../../lib/json/read-context.js';
-import { readJson } from '../../../../lib/json/read-json.js';
-import { writeJson } from '../../../../lib/distribution/json/json-values.js';
-import { defaultWireLimits, type WireLimits } from '../../../../lib/distribution/wire/limits.js';
-import { InvalidInputError, InvalidOutputError, OverloadedError } from '../../../../lib/errors.js';
+import { Batch } from '../../../../lib/core/batch/batch.js';
+import type { TensorForm } from '../../../../lib/core/encoding/json-tensor.js';
+import { ReadContext } from '../../../../lib/core/encoding/read-context.js';
+import { readJson } from '../../../../lib/core/encoding/read-json.js';
+import { writeJson } from '../../../../lib/extensions/distribution/json/json-values.js';
+import {
+  defaultWireLimits,
+  type WireLimits,
+} from '../../../../lib/extensions/distribution/wire/limits.js';
+import {
+  InvalidInputError,
+  InvalidOutputError,
+  OverloadedError,
+} from '../../../../lib/core/errors.js';
 import { plainly } from '../../../fixtures/cluster/json-values.js';
 import { sixOfEachType } from '../../../fixtures/values/tensors.js';
 import { tensors, typedArrays, values } from '../../../fixtures/cluster/wire-values.js';

@@ -7,9 +7,9 @@ import {
   pickWeighted,
   type Candidate,
   Candidates,
-} from '../../../../lib/distribution/membership/balancer.js';
-import { Members } from '../../../../lib/distribution/membership/members.js';
-import type { ServingStatus } from '../../../../lib/serving/cluster-node.js';
+} from '../../../../lib/extensions/distribution/membership/balancer.js';
+import { Members } from '../../../../lib/extensions/distribution/membership/members.js';
+import type { ServingStatus } from '../../../../lib/core/serving/cluster-node.js';
 import { randomFrom } from '../../../chaos/random.js';
 import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 

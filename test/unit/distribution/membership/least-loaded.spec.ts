@@ -1,5 +1,8 @@
 import { expect, it } from '@jest/globals';
-import { leastLoaded, pickWeighted } from '../../../../lib/distribution/membership/balancer.js';
+import {
+  leastLoaded,
+  pickWeighted,
+} from '../../../../lib/extensions/distribution/membership/balancer.js';
 import { simulate, type Simulation } from '../../../fixtures/cluster/simulated-cluster.js';
 
 const nobody = new Set<string>();

@@ -1,8 +1,8 @@
 import { expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import * as fc from 'fast-check';
-import { Members } from '../../../../lib/distribution/membership/members.js';
-import type { NodeInfo } from '../../../../lib/distribution/membership/node-info.js';
+import { Members } from '../../../../lib/extensions/distribution/membership/members.js';
+import type { NodeInfo } from '../../../../lib/extensions/distribution/membership/node-info.js';
 import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 
 const options = { suspectAfter: 2000, downAfter: 3000, maxNodes: 3 };

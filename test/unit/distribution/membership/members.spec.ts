@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
-import { Members } from '../../../../lib/distribution/membership/members.js';
-import type { NodeInfo } from '../../../../lib/distribution/membership/node-info.js';
-import type { ServingStatus } from '../../../../lib/serving/cluster-node.js';
+import { Members } from '../../../../lib/extensions/distribution/membership/members.js';
+import type { NodeInfo } from '../../../../lib/extensions/distribution/membership/node-info.js';
+import type { ServingStatus } from '../../../../lib/core/serving/cluster-node.js';
 import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 
 let members: Members;

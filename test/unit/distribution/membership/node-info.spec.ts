@@ -1,9 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import type { TensorSignature } from 'nestjs-serving';
-import { type NodeInfo, readNodeInfo } from '../../../../lib/distribution/membership/node-info.js';
-import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
-import type { ServingStatus } from '../../../../lib/serving/cluster-node.js';
+import {
+  type NodeInfo,
+  readNodeInfo,
+} from '../../../../lib/extensions/distribution/membership/node-info.js';
+import { FrameError } from '../../../../lib/extensions/distribution/wire/prelude.js';
+import type { ServingStatus } from '../../../../lib/core/serving/cluster-node.js';
 import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 
 const long = 'x'.repeat(257);

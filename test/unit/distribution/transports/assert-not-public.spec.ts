@@ -1,6 +1,6 @@
 import { expect, it } from '@jest/globals';
-import { assertNotPublic } from '../../../../lib/distribution/transports/peers.js';
-import { InvalidServingError } from '../../../../lib/errors.js';
+import { assertNotPublic } from '../../../../lib/extensions/distribution/transports/peers.js';
+import { InvalidServingError } from '../../../../lib/core/errors.js';
 
 const none = { insecure: false };
 

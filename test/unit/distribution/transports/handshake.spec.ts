@@ -1,5 +1,8 @@
 import { expect, it } from '@jest/globals';
-import { isValidHmac, hmacOf } from '../../../../lib/distribution/transports/handshake.js';
+import {
+  isValidHmac,
+  hmacOf,
+} from '../../../../lib/extensions/distribution/transports/handshake.js';
 
 it('[11] A proof is valid for its secret and its fields', () => {
   const proof = hmacOf('secret', 'who', 'a', 'b');

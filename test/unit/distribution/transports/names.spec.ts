@@ -4,7 +4,7 @@ import {
   escapeName,
   isAddress,
   servingPattern,
-} from '../../../../lib/distribution/transports/names.js';
+} from '../../../../lib/extensions/distribution/transports/names.js';
 
 it.each([
   ['digits', 'digits'],

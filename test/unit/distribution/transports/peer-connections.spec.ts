@@ -2,8 +2,8 @@ import { once } from 'node:events';
 import { Socket } from 'node:net';
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { PeerConnections } from '../../../../lib/distribution/transports/peer-connections.js';
-import { TcpLink } from '../../../../lib/distribution/transports/tcp/tcp-link.js';
+import { PeerConnections } from '../../../../lib/extensions/distribution/transports/peer-connections.js';
+import { TcpLink } from '../../../../lib/extensions/distribution/transports/tcp/tcp-link.js';
 import { numberedPacket, RecordingReceiver } from '../../../fixtures/async/recording-receiver.js';
 import { turn } from '../../../fixtures/async/virtual-time.js';
 

@@ -6,8 +6,8 @@ import {
   type Lookup,
   type Peer,
   type Peers,
-} from '../../../../lib/distribution/transports/peers.js';
-import { InvalidServingError } from '../../../../lib/errors.js';
+} from '../../../../lib/extensions/distribution/transports/peers.js';
+import { InvalidServingError } from '../../../../lib/core/errors.js';
 import { recordWarnings } from '../../../fixtures/recorded-warnings.js';
 import { later, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
 

@@ -2,7 +2,7 @@ import { expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { of } from 'rxjs';
-import { Reconnector } from '../../../../lib/distribution/transports/reconnector.js';
+import { Reconnector } from '../../../../lib/extensions/distribution/transports/reconnector.js';
 
 it('[11] A peer that is unreachable for long is dialled at intervals shorter than the 2 seconds that calls wait', async () => {
   const log = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();

@@ -1,8 +1,12 @@
+import * as os from 'node:os';
 import { describe, expect, it, jest } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'nestjs-serving';
-import { decodeFrame, encodeFrame } from '../../../../lib/distribution/wire/frame.js';
-import { defaultWireLimits, type WireLimits } from '../../../../lib/distribution/wire/limits.js';
+import { decodeFrame, encodeFrame } from '../../../../lib/extensions/distribution/wire/frame.js';
+import {
+  defaultWireLimits,
+  type WireLimits,
+} from '../../../../lib/extensions/distribution/wire/limits.js';
 import {
   FrameError,
   Kind,
@@ -10,8 +14,8 @@ import {
   PRELUDE,
   TRAILER,
   writePrelude,
-} from '../../../../lib/distribution/wire/prelude.js';
-import { encodeValue } from '../../../../lib/distribution/wire/values.js';
+} from '../../../../lib/extensions/distribution/wire/prelude.js';
+import { encodeValue } from '../../../../lib/extensions/distribution/wire/values.js';
 import { compareInvalidDates } from '../../../fixtures/values/invalid-dates.js';
 import { sixOfEachType } from '../../../fixtures/values/tensors.js';
 import { values } from '../../../fixtures/cluster/wire-values.js';
@@ -443,9 +447,9 @@ describe('decodeFrame', () => {
 
 /** A big-endian machine. */
 async function bigEndianBlocks(): Promise<
-  typeof import('../../../../lib/distribution/wire/blocks.js')
+  typeof import('../../../../lib/extensions/distribution/wire/blocks.js')
 > {
   jest.resetModules();
-  jest.unstable_mockModule('node:os', () => ({ endianness: () => 'BE' }));
-  return import('../../../../lib/distribution/wire/blocks.js');
+  jest.unstable_mockModule('node:os', () => ({ ...os, endianness: () => 'BE' }));
+  return import('../../../../lib/extensions/distribution/wire/blocks.js');
 }

@@ -1,8 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
-import { encodeFrame } from '../../../../lib/distribution/wire/frame.js';
-import { HeaderReader, SentHeader } from '../../../../lib/distribution/wire/header.js';
-import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';
-import { FrameError, headLength, Kind } from '../../../../lib/distribution/wire/prelude.js';
+import { encodeFrame } from '../../../../lib/extensions/distribution/wire/frame.js';
+import { HeaderReader, SentHeader } from '../../../../lib/extensions/distribution/wire/header.js';
+import { defaultWireLimits } from '../../../../lib/extensions/distribution/wire/limits.js';
+import {
+  FrameError,
+  headLength,
+  Kind,
+} from '../../../../lib/extensions/distribution/wire/prelude.js';
 
 const limits = defaultWireLimits;
 

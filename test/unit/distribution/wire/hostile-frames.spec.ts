@@ -1,9 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
-import { decodeFrame, encodeFrame } from '../../../../lib/distribution/wire/frame.js';
-import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';
-import { Packer, Unpacker } from '../../../../lib/distribution/wire/packets.js';
-import { FrameError, Kind } from '../../../../lib/distribution/wire/prelude.js';
-import { encodeValue } from '../../../../lib/distribution/wire/values.js';
+import { decodeFrame, encodeFrame } from '../../../../lib/extensions/distribution/wire/frame.js';
+import { defaultWireLimits } from '../../../../lib/extensions/distribution/wire/limits.js';
+import { Packer, Unpacker } from '../../../../lib/extensions/distribution/wire/packets.js';
+import { FrameError, Kind } from '../../../../lib/extensions/distribution/wire/prelude.js';
+import { encodeValue } from '../../../../lib/extensions/distribution/wire/values.js';
 import { mutated } from '../../../fixtures/values/mutated-bytes.js';
 import { wireSamples } from '../../../fixtures/cluster/wire-samples.js';
 

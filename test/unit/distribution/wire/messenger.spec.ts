@@ -1,10 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
-import { type Message, Messenger } from '../../../../lib/distribution/wire/messenger.js';
-import type { ServingTransport } from '../../../../lib/distribution/transport.js';
-import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';
-import { decodeFrame } from '../../../../lib/distribution/wire/frame.js';
-import { type FrameError, Kind } from '../../../../lib/distribution/wire/prelude.js';
-import { encodeValue } from '../../../../lib/distribution/wire/values.js';
+import { type Message, Messenger } from '../../../../lib/extensions/distribution/wire/messenger.js';
+import type { ServingTransport } from '../../../../lib/extensions/distribution/transport.js';
+import { defaultWireLimits } from '../../../../lib/extensions/distribution/wire/limits.js';
+import { decodeFrame } from '../../../../lib/extensions/distribution/wire/frame.js';
+import { type FrameError, Kind } from '../../../../lib/extensions/distribution/wire/prelude.js';
+import { encodeValue } from '../../../../lib/extensions/distribution/wire/values.js';
 import { turn } from '../../../fixtures/async/virtual-time.js';
 
 /** A messenger whose packets are collected here. */

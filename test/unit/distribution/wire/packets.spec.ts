@@ -1,11 +1,19 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { RequestTooLargeError } from '../../../../lib/errors.js';
-import { decodeFrame, encodeFrame } from '../../../../lib/distribution/wire/frame.js';
-import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';
-import { Packer, type PackerOptions, Unpacker } from '../../../../lib/distribution/wire/packets.js';
-import { FrameError, Kind, packetLength } from '../../../../lib/distribution/wire/prelude.js';
-import { encodeValue } from '../../../../lib/distribution/wire/values.js';
+import { RequestTooLargeError } from '../../../../lib/core/errors.js';
+import { decodeFrame, encodeFrame } from '../../../../lib/extensions/distribution/wire/frame.js';
+import { defaultWireLimits } from '../../../../lib/extensions/distribution/wire/limits.js';
+import {
+  Packer,
+  type PackerOptions,
+  Unpacker,
+} from '../../../../lib/extensions/distribution/wire/packets.js';
+import {
+  FrameError,
+  Kind,
+  packetLength,
+} from '../../../../lib/extensions/distribution/wire/prelude.js';
+import { encodeValue } from '../../../../lib/extensions/distribution/wire/values.js';
 
 const limits = defaultWireLimits;
 const secret = 'known to all nodes';

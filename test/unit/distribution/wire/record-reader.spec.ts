@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
+import { FrameError } from '../../../../lib/extensions/distribution/wire/prelude.js';
 import {
   flagIn,
   listIn,
@@ -10,7 +10,7 @@ import {
   recordOf,
   stringIn,
   wholeIn,
-} from '../../../../lib/distribution/wire/record-reader.js';
+} from '../../../../lib/extensions/distribution/wire/record-reader.js';
 
 const record = { whole: 7, half: 0.5, text: 'a', texts: ['a', 'b'], flag: false, list: [1, 2] };
 

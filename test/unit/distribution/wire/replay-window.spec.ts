@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { ReplayWindow } from '../../../../lib/distribution/wire/signature.js';
+import { ReplayWindow } from '../../../../lib/extensions/distribution/wire/signature.js';
 
 describe('ReplayWindow', () => {
   it('[11] Each counter of each sender is accepted once, in any order', () => {

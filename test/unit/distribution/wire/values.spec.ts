@@ -2,15 +2,18 @@ import { runInNewContext } from 'node:vm';
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../../lib/batch/batch.js';
+import { Batch } from '../../../../lib/core/batch/batch.js';
 import {
   InvalidInputError,
   OverloadedError,
   RequestTooLargeError,
-} from '../../../../lib/errors.js';
-import { defaultWireLimits, type WireLimits } from '../../../../lib/distribution/wire/limits.js';
-import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
-import { decodeValue, encodeValue } from '../../../../lib/distribution/wire/values.js';
+} from '../../../../lib/core/errors.js';
+import {
+  defaultWireLimits,
+  type WireLimits,
+} from '../../../../lib/extensions/distribution/wire/limits.js';
+import { FrameError } from '../../../../lib/extensions/distribution/wire/prelude.js';
+import { decodeValue, encodeValue } from '../../../../lib/extensions/distribution/wire/values.js';
 import { compareInvalidDates } from '../../../fixtures/values/invalid-dates.js';
 import { values } from '../../../fixtures/cluster/wire-values.js';
 

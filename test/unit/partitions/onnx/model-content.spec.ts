@@ -4,14 +4,14 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import { ServingLoadError } from '../../../../lib/errors.js';
+import { ServingLoadError } from '../../../../lib/core/errors.js';
 import {
   contentForProcess,
   type ModelContent,
   sessionOf,
-} from '../../../../lib/partitions/onnx/model-content.js';
-import { ModelSource } from '../../../../lib/partitions/onnx/model-source.js';
-import type { Fetching } from '../../../../lib/partitions/onnx/remote-models.js';
+} from '../../../../lib/core/partitions/onnx/model-content.js';
+import { ModelSource } from '../../../../lib/core/partitions/onnx/model-source.js';
+import type { Fetching } from '../../../../lib/core/partitions/onnx/remote-models.js';
 import { until } from '../../../fixtures/async/awaited.js';
 import { itOnLinux } from '../../../fixtures/describe-unless.js';
 import {

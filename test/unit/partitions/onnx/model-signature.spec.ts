@@ -1,13 +1,13 @@
 import { describe, expect, it } from '@jest/globals';
 import type { InferenceSession } from 'onnxruntime-common';
 import type { Tensor } from 'nestjs-serving';
-import { InvalidServingError } from '../../../../lib/errors.js';
+import { InvalidServingError } from '../../../../lib/core/errors.js';
 import {
   type DeclaredAxes,
   axesOf,
   describePort,
   signatureOf,
-} from '../../../../lib/partitions/onnx/model-signature.js';
+} from '../../../../lib/core/partitions/onnx/model-signature.js';
 
 type Shapes = Readonly<Record<string, readonly (number | string)[]>>;
 type Axes = Readonly<Record<string, number | null>>;

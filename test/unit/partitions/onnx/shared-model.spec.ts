@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
-import type { OnnxModel } from '../../../../lib/partitions/onnx/onnx-model.js';
-import { SharedModel } from '../../../../lib/partitions/onnx/model-source.js';
+import type { OnnxModel } from '../../../../lib/core/partitions/onnx/onnx-model.js';
+import { SharedModel } from '../../../../lib/core/partitions/onnx/model-source.js';
 
 /** Opens models that only count how often they are closed. */
 class Models {

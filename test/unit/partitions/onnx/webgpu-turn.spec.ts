@@ -1,7 +1,7 @@
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from '@jest/globals';
-import { PartitionLostError } from '../../../../lib/errors.js';
-import { inTurn, webgpuTurn } from '../../../../lib/partitions/onnx/webgpu-turn.js';
+import { PartitionLostError } from '../../../../lib/core/errors.js';
+import { inTurn, webgpuTurn } from '../../../../lib/core/partitions/onnx/webgpu-turn.js';
 import { useGates } from '../../../fixtures/batching/gate.js';
 import { useServings } from '../../../fixtures/serving/use-servings.js';
 import { worker } from '../../../fixtures/partitions/worker.js';

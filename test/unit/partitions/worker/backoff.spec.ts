@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { backoff } from '../../../../lib/partitions/worker/supervised.partition.js';
+import { backoff } from '../../../../lib/core/partitions/worker/supervised.partition.js';
 
 describe('backoff', () => {
   it('[5.6] The maximum delay doubles with each failure in a row, up to 30 s', () => {

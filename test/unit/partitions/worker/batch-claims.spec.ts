@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { BatchClaims } from '../../../../lib/partitions/worker/thread-channel.js';
+import { BatchClaims } from '../../../../lib/core/partitions/worker/thread-channel.js';
 
 /** Both sides of the batch claims. */
 function sides(passed = 0): { thread: BatchClaims; other: BatchClaims } {

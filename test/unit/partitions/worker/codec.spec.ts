@@ -1,6 +1,6 @@
 import { deserialize, serialize } from 'node:v8';
 import { describe, expect, it } from '@jest/globals';
-import { decode, encode, owned } from '../../../../lib/partitions/worker/codec.js';
+import { decode, encode, owned } from '../../../../lib/core/partitions/worker/codec.js';
 import { sixOfEachType } from '../../../fixtures/values/tensors.js';
 
 /** The value after crossing to another process. */

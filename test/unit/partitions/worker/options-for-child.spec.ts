@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { optionsForChild } from '../../../../lib/partitions/worker/process-channel.js';
+import { optionsForChild } from '../../../../lib/core/partitions/worker/process-channel.js';
 
 describe('optionsForChild', () => {
   it('[5.2] A child process keeps the options for loading modules and for memory', () => {

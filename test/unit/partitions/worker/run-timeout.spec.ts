@@ -12,7 +12,7 @@ import { filter } from 'rxjs';
 import { HeldFunction } from '../../../fixtures/batching/held-function.js';
 import { useServings } from '../../../fixtures/serving/use-servings.js';
 import { later, timers, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
-import { log } from '../../../../lib/log.js';
+import { log } from '../../../../lib/core/log.js';
 
 /** A class whose batches run until the test finishes them. */
 class HeldHandler implements ServingHandler {

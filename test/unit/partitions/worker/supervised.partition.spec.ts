@@ -1,14 +1,14 @@
 import { describe, expect, it } from '@jest/globals';
-import { PartitionLostError, ServingUnavailableError } from '../../../../lib/errors.js';
+import { PartitionLostError, ServingUnavailableError } from '../../../../lib/core/errors.js';
 import {
   NotStartedError,
   type Partition,
   type PartitionStatus,
-} from '../../../../lib/partitions/partition.js';
+} from '../../../../lib/core/partitions/partition.js';
 import {
   SupervisedPartition,
   type Supervision,
-} from '../../../../lib/partitions/worker/supervised.partition.js';
+} from '../../../../lib/core/partitions/worker/supervised.partition.js';
 import { runRows } from '../../../fixtures/batching/batches.js';
 import { FakeProcess, FakeWorker } from '../../../fixtures/partitions/fake-worker.js';
 import { later, timers, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';

@@ -1,10 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'nestjs-serving';
-import { FlatContainer } from '../../../../lib/batch/container.js';
-import { feedsOf, ModelReply } from '../../../../lib/partitions/onnx/model-ports.js';
-import type { ModelPort } from '../../../../lib/partitions/onnx/model-signature.js';
-import { packTensors, unpackTensors } from '../../../../lib/partitions/worker/transfer.js';
-import { Batch } from '../../../../lib/batch/batch.js';
+import { FlatContainer } from '../../../../lib/core/batch/container.js';
+import { feedsOf, ModelReply } from '../../../../lib/core/partitions/onnx/model-ports.js';
+import type { ModelPort } from '../../../../lib/core/partitions/onnx/model-signature.js';
+import { packTensors, unpackTensors } from '../../../../lib/core/partitions/worker/transfer.js';
+import { Batch } from '../../../../lib/core/batch/batch.js';
 import { floats, sixOfEachType } from '../../../fixtures/values/tensors.js';
 
 const port = (name: string, type: Tensor.Type = 'float32'): ModelPort => ({

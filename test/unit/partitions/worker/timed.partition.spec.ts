@@ -1,8 +1,11 @@
 import { describe, expect, it, jest } from '@jest/globals';
-import { RunTimeoutError, ServingUnavailableError } from '../../../../lib/errors.js';
-import { NotStartedError, type PartitionStatus } from '../../../../lib/partitions/partition.js';
-import { SupervisedPartition } from '../../../../lib/partitions/worker/supervised.partition.js';
-import { TimedPartition } from '../../../../lib/partitions/worker/timed.partition.js';
+import { RunTimeoutError, ServingUnavailableError } from '../../../../lib/core/errors.js';
+import {
+  NotStartedError,
+  type PartitionStatus,
+} from '../../../../lib/core/partitions/partition.js';
+import { SupervisedPartition } from '../../../../lib/core/partitions/worker/supervised.partition.js';
+import { TimedPartition } from '../../../../lib/core/partitions/worker/timed.partition.js';
 import { runRows, silent } from '../../../fixtures/batching/batches.js';
 import { FakeProcess, FakeWorker } from '../../../fixtures/partitions/fake-worker.js';
 import { later, timers, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';

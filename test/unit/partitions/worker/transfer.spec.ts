@@ -1,12 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'nestjs-serving';
-import { BatchFailedError, InvalidOutputError } from '../../../../lib/errors.js';
-import { FlatContainer, rowsIn } from '../../../../lib/batch/container.js';
+import { BatchFailedError, InvalidOutputError } from '../../../../lib/core/errors.js';
+import { FlatContainer, rowsIn } from '../../../../lib/core/batch/container.js';
 import {
   packOutput,
   unpackOutput,
   type WireOutput,
-} from '../../../../lib/partitions/worker/transfer.js';
+} from '../../../../lib/core/partitions/worker/transfer.js';
 import { floats, sixOfEachType } from '../../../fixtures/values/tensors.js';
 
 /** The output that was packed, as a caller gets it. */

@@ -1,8 +1,8 @@
 import { setImmediate as endOfTurn } from 'node:timers/promises';
 import { describe, expect, it } from '@jest/globals';
-import { type Port, WorkerHost } from '../../../../lib/partitions/worker/worker-host.js';
-import type { WorkerRequest } from '../../../../lib/partitions/worker/worker-protocol.js';
-import { packRows } from '../../../../lib/partitions/worker/transfer.js';
+import { type Port, WorkerHost } from '../../../../lib/core/partitions/worker/worker-host.js';
+import type { WorkerRequest } from '../../../../lib/core/partitions/worker/worker-protocol.js';
+import { packRows } from '../../../../lib/core/partitions/worker/transfer.js';
 import { worker } from '../../../fixtures/partitions/worker.js';
 
 describe('WorkerHost', () => {

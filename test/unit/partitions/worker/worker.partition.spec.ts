@@ -1,23 +1,23 @@
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import type { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../../lib/batch/batch.js';
-import { FlatContainer, type Leaf } from '../../../../lib/batch/container.js';
-import { InvalidOutputError, PartitionLostError } from '../../../../lib/errors.js';
+import { Batch } from '../../../../lib/core/batch/batch.js';
+import { FlatContainer, type Leaf } from '../../../../lib/core/batch/container.js';
+import { InvalidOutputError, PartitionLostError } from '../../../../lib/core/errors.js';
 import {
   LostInTransitError,
   NotStartedError,
   RevokedError,
   OutputLostError,
   STEPPED,
-} from '../../../../lib/partitions/partition.js';
+} from '../../../../lib/core/partitions/partition.js';
 import {
   type Isolation,
   WorkerPartition,
-} from '../../../../lib/partitions/worker/worker.partition.js';
+} from '../../../../lib/core/partitions/worker/worker.partition.js';
 import { type Gate, useGates } from '../../../fixtures/batching/gate.js';
 import { floats } from '../../../fixtures/values/tensors.js';
 import { worker } from '../../../fixtures/partitions/worker.js';
-import type { BatchResult, BatchListener } from '../../../../lib/partitions/batch-function.js';
+import type { BatchResult, BatchListener } from '../../../../lib/core/partitions/batch-function.js';
 
 /** The batch, and the storage that its rows get when they are gathered. */
 function watched(batch: Batch): [Batch, Tensor] {

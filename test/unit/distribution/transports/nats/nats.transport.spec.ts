@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals
 import { Logger } from '@nestjs/common';
 import { ClientNats, ServerNats } from '@nestjs/microservices';
 import { BehaviorSubject } from 'rxjs';
-import { NatsTransport } from '../../../../../lib/distribution/transports/nats/nats.transport.js';
+import { NatsTransport } from '../../../../../lib/extensions/distribution/transports/nats/nats.transport.js';
 import {
   contextOf,
   numberedPacket,

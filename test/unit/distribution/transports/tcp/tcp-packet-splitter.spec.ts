@@ -1,7 +1,7 @@
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { PacketSplitter } from '../../../../../lib/distribution/transports/tcp/tcp-packets.js';
-import { FrameError, PRELUDE } from '../../../../../lib/distribution/wire/prelude.js';
+import { PacketSplitter } from '../../../../../lib/extensions/distribution/transports/tcp/tcp-packets.js';
+import { FrameError, PRELUDE } from '../../../../../lib/extensions/distribution/wire/prelude.js';
 import { numberedPacket } from '../../../../fixtures/async/recording-receiver.js';
 
 function split(limit = 1000, mostText = Infinity) {

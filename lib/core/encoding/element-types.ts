@@ -1,0 +1,161 @@
+import type { Tensor } from 'onnxruntime-common';
+import { endianness } from 'node:os';
+import { type Storage, storageClasses, type TypedData } from '../batch/tensor.js';
+
+/** A block's element type. String tensors are part of the tree instead. */
+export type ElementType = Exclude<Tensor.Type, 'string'> | 'uint8clamped' | 'json';
+
+export type Elements = TypedData | Uint8ClampedArray;
+
+/** An element's form in a frame. */
+export interface Element {
+  readonly type: ElementType;
+  readonly code: number;
+  /** In bytes. */
+  readonly size: number;
+  readonly storage: new (buffer: ArrayBufferLike, offset: number, length: number) => Elements;
+}
+
+/**
+ * Codes that never change: ONNX's `TensorProto.DataType`, and our own from 128.
+ * https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
+ */
+const codes: Readonly<Record<ElementType, number>> = {
+  float32: 1,
+  uint8: 2,
+  int8: 3,
+  uint16: 4,
+  int16: 5,
+  int32: 6,
+  int64: 7,
+  bool: 9,
+  float16: 10,
+  float64: 11,
+  uint32: 12,
+  uint64: 13,
+  uint4: 21,
+  int4: 22,
+  uint8clamped: 128,
+  json: 129,
+};
+
+const elements = (Object.entries(codes) as [ElementType, number][]).map(([type, code]): Element => {
+  const storage: Pick<Storage, 'BYTES_PER_ELEMENT'> & Element['storage'] =
+    type === 'uint8clamped' ? Uint8ClampedArray : (storageClasses.get(type) ?? Uint8Array);
+  return { type, code, size: storage.BYTES_PER_ELEMENT, storage };
+});
+
+export const elementByType: ReadonlyMap<string, Element> = new Map(
+  elements.map((element) => [element.type, element]),
+);
+
+export const elementByCode: ReadonlyMap<number, Element> = new Map(
+  elements.map((element) => [element.code, element]),
+);
+
+/** By class name; a Buffer is a Uint8Array. */
+export const typeByArray: ReadonlyMap<string, ElementType> = new Map([
+  ['Float32Array', 'float32'],
+  ['Float64Array', 'float64'],
+  ['Float16Array', 'float16'],
+  ['Int8Array', 'int8'],
+  ['Uint8Array', 'uint8'],
+  ['Uint8ClampedArray', 'uint8clamped'],
+  ['Int16Array', 'int16'],
+  ['Uint16Array', 'uint16'],
+  ['Int32Array', 'int32'],
+  ['Uint32Array', 'uint32'],
+  ['BigInt64Array', 'int64'],
+  ['BigUint64Array', 'uint64'],
+]);
+
+/** Elements of one type in memory layout. */
+export interface Block {
+  readonly type: ElementType;
+  readonly dims: readonly number[];
+  readonly data: Elements;
+}
+
+/** The number of elements, or Infinity beyond `most`. */
+export function countOf(dims: readonly number[], most: number): number {
+  if (dims.includes(0)) {
+    return 0;
+  }
+  let count = 1;
+  for (const dim of dims) {
+    count *= dim;
+    if (count > most) {
+      return Infinity;
+    }
+  }
+  return count;
+}
+
+/** True if memory and frames differ in byte order. */
+export const BIG_ENDIAN = endianness() === 'BE';
+
+/** Converts between memory's and frames' byte order. */
+export function swapOnBigEndian(bytes: Uint8Array, size: number): void {
+  if (!BIG_ENDIAN || size === 1) {
+    return;
+  }
+  const view = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  if (size === 2) {
+    view.swap16();
+  } else if (size === 4) {
+    view.swap32();
+  } else {
+    view.swap64();
+  }
+}
+
+// Node has Float16Array only from version 24.
+
+/** Decodes IEEE 754 binary16: sign, 5 exponent bits, 10 mantissa bits. */
+export function numberOfFloat16(bits: number): number {
+  const sign = bits & 0x8000 ? -1 : 1;
+  const exponent = (bits >> 10) & 0x1f;
+  const mantissa = bits & 0x3ff;
+  if (exponent === 0x1f) {
+    return mantissa === 0 ? sign * Infinity : NaN;
+  }
+  return exponent === 0
+    ? sign * mantissa * 2 ** -24
+    : sign * (0x400 + mantissa) * 2 ** (exponent - 25);
+}
+
+/** Encodes the nearest 16-bit float; ties go to even. */
+export function float16OfNumber(value: number): number {
+  if (Number.isNaN(value)) {
+    return 0x7e00;
+  }
+  const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0;
+  // From 2 ** 16 results are infinite; below 2 ** -14 all have the same exponent.
+  const size = Math.min(Math.abs(value), 2 ** 16);
+  const exponent = Math.max(Math.floor(Math.log2(size)), -14);
+  // Adding 2 ** 52 rounds to whole numbers, ties to even. A mantissa too large carries into the
+  // exponent, after rounding up or an inexact logarithm.
+  const mantissa = size / 2 ** (exponent - 10) + 2 ** 52 - 2 ** 52;
+  return sign | (((exponent + 14) << 10) + mantissa);
+}
+
+/** Numbers that JSON lacks, by their words. */
+const numbers: ReadonlyMap<unknown, number> = new Map([
+  ['NaN', NaN],
+  ['Infinity', Infinity],
+  ['-Infinity', -Infinity],
+  ['-0', -0],
+]);
+
+/** The word's number, if any. */
+export function numberOfWord(word: unknown): number | undefined {
+  return numbers.get(word);
+}
+
+/** The word for a number that JSON would change. */
+export function wordOfNumber(value: number): string | undefined {
+  if (Number.isFinite(value) && !Object.is(value, -0)) {
+    return undefined;
+  }
+  return Object.is(value, -0) ? '-0' : String(value);
+}

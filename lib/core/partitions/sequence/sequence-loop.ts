@@ -1,0 +1,333 @@
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { InvalidOutputError, isError } from '../../errors.js';
+import { formatList, formatValue } from '../../format.js';
+import { DONE } from '../batch-function.js';
+import { isThenable, settledRows } from '../function.partition.js';
+import { SequenceBudget } from './sequence-budget.js';
+import { type Failure, SequenceMember, type SequenceRow } from './sequence-member.js';
+import {
+  Last,
+  type SequenceEnd,
+  type SequenceHooks,
+  type SequenceLimits,
+  type SequenceModel,
+} from './sequence-model.js';
+
+type Model = SequenceModel<unknown, unknown, unknown>;
+
+/**
+ * Runs models' rows step by step. Between two steps, ended and abandoned rows leave, and waiting rows
+ * take their places: a new row waits for one step, and not for a batch's longest row. Models that
+ * share a loop share its limits and step together.
+ *
+ * A paused row ends its state. Once it fits, it starts again with the values that it has emitted,
+ * before all new rows. vLLM calls this preemption by recomputation.
+ */
+export class SequenceLoop {
+  /** The rows that have a state, in the order in which they joined. */
+  private present: SequenceMember[] = [];
+  /** The rows that are to start again, the oldest first. */
+  private paused: SequenceMember[] = [];
+  /** The new rows in the order of their arrival. */
+  private waiting: SequenceMember[] = [];
+  private readonly budget: SequenceBudget;
+  private isRunning = false;
+  /** The models whose rows are others than in their last step. */
+  private readonly changed = new Set<Model>();
+  private arrivals = 0;
+
+  constructor(private readonly limits: Omit<SequenceLimits, 'places'>) {
+    this.budget = new SequenceBudget(limits);
+  }
+
+  /** Resolves when the row has ended, also when no caller waits for it any more. */
+  run(model: Model, row: SequenceRow): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const member = new SequenceMember(model, row, this.arrivals++, resolve, reject);
+      const failure = this.budget.check(member);
+      if (failure) {
+        reject(failure.error);
+        return;
+      }
+      this.waiting.push(member);
+      if (!this.isRunning) {
+        void this.runSteps();
+      }
+    });
+  }
+
+  private async runSteps(): Promise<void> {
+    this.isRunning = true;
+    try {
+      while (this.present.length + this.paused.length + this.waiting.length > 0) {
+        // Lets messages arrive: new rows, and callers that leave.
+        await nextTurn();
+        await this.leave();
+        await this.awaitRoom();
+        if (!(await this.pause())) {
+          await this.start(this.budget.joining(this.present, [...this.paused, ...this.waiting]));
+        }
+        await forEachModel(this.present, (model, members) => this.step(model, members));
+      }
+    } catch (error) {
+      // What a model does is caught where it is called. A fault of the loop itself holds no row.
+      const all = [...this.present, ...this.paused, ...this.waiting];
+      this.present = this.paused = this.waiting = [];
+      all.forEach((member) => member.reject(error));
+    } finally {
+      this.isRunning = false;
+    }
+  }
+
+  /** Readers with room for another value. */
+  private async awaitRoom(): Promise<void> {
+    for (const member of this.present) {
+      try {
+        await member.row.room?.();
+      } catch (error) {
+        await this.end(member, 'failed', { error });
+      }
+    }
+  }
+
+  /** Ends the rows that no caller waits for, and those that have grown too large. */
+  private async leave(): Promise<void> {
+    for (const member of [...this.present, ...this.paused, ...this.waiting]) {
+      const failure = member.started && this.budget.check(member);
+      if (!member.row.isWaiting()) {
+        await this.end(member, 'cancelled');
+      } else if (failure) {
+        await this.end(member, 'failed', failure);
+      }
+    }
+  }
+
+  /** Pauses the youngest rows until the others have room for their next values. */
+  private async pause(): Promise<boolean> {
+    let hasPaused = false;
+    for (let next = this.budget.pausing(this.present); next;) {
+      hasPaused = true;
+      next.pauses++;
+      const failure = await this.endState(next, 'paused');
+      if (failure) {
+        next.reject(failure.error);
+      } else {
+        this.paused = [...this.paused, next].toSorted((a, b) => a.age - b.age);
+      }
+      next = this.budget.pausing(this.present);
+    }
+    return hasPaused;
+  }
+
+  private async start(joining: readonly SequenceMember[]): Promise<void> {
+    await forEachModel(joining, (model, members) => this.startRows(model, members));
+  }
+
+  private async startRows(model: Model, joining: readonly SequenceMember[]): Promise<void> {
+    const inputs = joining.map(({ row }) => row.input);
+    const emitted = joining.map(({ values }) => [...values]);
+    let states: readonly unknown[];
+    try {
+      const started: unknown = await model.start(inputs, { emitted, emit: emitTo(joining) });
+      const list = checked('start(inputs)', started, joining.length);
+      states = (await settledRows(list)) as readonly unknown[];
+    } catch (error) {
+      await this.failAll(joining, { error });
+      return;
+    }
+    this.paused = this.paused.filter((member) => !joining.includes(member));
+    this.waiting = this.waiting.filter((member) => !joining.includes(member));
+    for (const [i, member] of joining.entries()) {
+      const state = states[i];
+      if (isError(state)) {
+        await this.take(member, { value: state, isLast: false });
+      } else {
+        this.changed.add(model);
+        member.started = { state };
+        this.present.push(member);
+        await this.endFaulty(member);
+      }
+    }
+  }
+
+  private async step(model: Model, members: readonly SequenceMember[]): Promise<void> {
+    const states = members.map(({ started }) => started!.state);
+    const changed = this.changed.delete(model);
+    let results: readonly Result[];
+    try {
+      const context = { changed, emit: emitTo(members) };
+      const stepped: unknown = await model.step(states, context);
+      results = await settledResults(checked('step(states)', stepped, members.length));
+    } catch (error) {
+      // The states may have changed: none of them runs again.
+      await this.failAll(members, { error });
+      return;
+    }
+    for (const [i, member] of members.entries()) {
+      if (!(await this.endFaulty(member))) {
+        await this.take(member, results[i]!);
+      }
+    }
+  }
+
+  private async take(member: SequenceMember, { value, isLast }: Result): Promise<void> {
+    if (value !== DONE && !(await this.emit(member, value))) {
+      return;
+    }
+    if (isError(value)) {
+      await this.end(member, 'failed');
+    } else if (isLast || value === DONE) {
+      await this.end(member, 'ended');
+    }
+  }
+
+  /** Ends a row whose hook could not be sent. */
+  private async endFaulty(member: SequenceMember): Promise<boolean> {
+    const { fault } = member;
+    if (fault) {
+      await this.end(member, 'failed', fault);
+    }
+    return fault !== undefined;
+  }
+
+  /** Hands the value to the caller. A value that cannot be handed out fails its own row. */
+  private async emit(member: SequenceMember, value: unknown): Promise<boolean> {
+    try {
+      member.row.emit(value);
+    } catch (error) {
+      await this.end(member, 'failed', { error });
+      return false;
+    }
+    member.count++;
+    if (this.limits.maxCost < Infinity) {
+      member.values.push(value);
+    }
+    return true;
+  }
+
+  private async failAll(members: readonly SequenceMember[], failure: Failure): Promise<void> {
+    for (const member of members) {
+      await this.end(member, 'failed', failure);
+    }
+  }
+
+  /** Ends the row, and its state if it has one. */
+  private async end(member: SequenceMember, reason: SequenceEnd, failure?: Failure): Promise<void> {
+    this.paused = this.paused.filter((other) => other !== member);
+    this.waiting = this.waiting.filter((other) => other !== member);
+    const fault = await this.endState(member, reason);
+    if (failure || fault) {
+      member.reject((failure ?? fault)!.error);
+    } else {
+      member.resolve();
+    }
+  }
+
+  /** Ends the state of a row that has one. Returns the error of `end`, if it throws. */
+  private async endState(
+    member: SequenceMember,
+    reason: SequenceEnd,
+  ): Promise<Failure | undefined> {
+    const { started } = member;
+    if (!started) {
+      return undefined;
+    }
+    member.started = undefined;
+    this.changed.add(member.model);
+    this.present = this.present.filter((other) => other !== member);
+    try {
+      await member.model.end?.(started.state, reason);
+      return undefined;
+    } catch (error) {
+      return { error };
+    }
+  }
+}
+
+/** Sends the values of a hook to the rows whose callers ask for it. */
+function emitTo(members: readonly SequenceMember[]): SequenceHooks['emit'] {
+  return (hook, values) => {
+    if (!Array.isArray(values) || values.length !== members.length) {
+      throw new InvalidOutputError(
+        `Hook ${formatValue(hook)} of a sequence needs an entry for each of the ${members.length} ` +
+          `rows of the call that emits it; it was given ${formatList(values)}`,
+      );
+    }
+    members.forEach((member, i) => {
+      const { row } = member;
+      if (row.hooks.includes(hook) && row.isWaiting()) {
+        try {
+          row.hook(hook, values[i]);
+        } catch (error) {
+          // Fails its own row, as a value does that cannot be sent.
+          member.fault ??= { error };
+        }
+      }
+    });
+  };
+}
+
+function checked(method: string, result: unknown, expected: number): readonly unknown[] {
+  if (!Array.isArray(result) || result.length !== expected) {
+    throw new InvalidOutputError(
+      `${method} of a sequence must return a list with an entry for each of its ${expected} rows; ` +
+        `it returned ${formatList(result)}`,
+    );
+  }
+  return result;
+}
+
+/** Calls with the rows of each model, and waits for all of them. */
+async function forEachModel(
+  members: readonly SequenceMember[],
+  visit: (model: Model, members: readonly SequenceMember[]) => Promise<void>,
+): Promise<void> {
+  const byModel = new Map<Model, SequenceMember[]>();
+  for (const member of members) {
+    const own = byModel.get(member.model);
+    if (own) {
+      own.push(member);
+    } else {
+      byModel.set(member.model, [member]);
+    }
+  }
+  await Promise.all([...byModel].map(([model, own]) => visit(model, own)));
+}
+
+/** The result of a step for one row. */
+interface Result {
+  readonly value: unknown;
+  readonly isLast: boolean;
+}
+
+/**
+ * The results of a step with the values of the promises among them, also of those in `last`. The
+ * reason of a rejected promise becomes the Error of its row.
+ */
+function settledResults(list: readonly unknown[]): readonly Result[] | Promise<readonly Result[]> {
+  const results = list.map(resultOf);
+  return results.some(({ value }) => isThenable(value))
+    ? Promise.all(results.map(settledResult))
+    : results;
+}
+
+/** Reading a result may throw, for example of a revoked Proxy: that one is no `Last`. */
+function resultOf(result: unknown): Result {
+  try {
+    return result instanceof Last
+      ? { value: result.value, isLast: true }
+      : { value: result, isLast: false };
+  } catch {
+    return { value: result, isLast: false };
+  }
+}
+
+async function settledResult({ value, isLast }: Result): Promise<Result> {
+  if (!isThenable(value)) {
+    return { value, isLast };
+  }
+  const settled = await settledRows([value]);
+  const [only] = settled as readonly unknown[];
+  const inner = resultOf(only);
+  return settledResult({ value: inner.value, isLast: isLast || inner.isLast });
+}

@@ -1,0 +1,124 @@
+import type { Batch } from '../../batch/batch.js';
+import { FlatContainer, type FlatRows } from '../../batch/container.js';
+import { InvalidServingError } from '../../errors.js';
+import { formatValue } from '../../format.js';
+import type {
+  BatchFunctionContext,
+  BatchInfo,
+  BatchListener,
+  PartitionOptions,
+} from '../batch-function.js';
+import { loadForBatch } from '../function.partition.js';
+import { type Partition, STEPPED } from '../partition.js';
+import { PerKey } from '../per-key.js';
+import { SequenceLoop } from './sequence-loop.js';
+import type { SequenceLimits, SequenceModel } from './sequence-model.js';
+
+/** A sequence model, and the loop that runs its rows. */
+interface Runner {
+  readonly model: SequenceModel<unknown, unknown, unknown>;
+  readonly loop: SequenceLoop;
+}
+
+/**
+ * Sequence models, one per key, in this object's thread. Each batch is one row, which joins the
+ * running rows if one of the places is free. Each key steps by itself, unless `maxCost` limits the
+ * rows of all keys: then they share a loop.
+ */
+export class SequencePartition implements Partition {
+  readonly prefetch = 0;
+  readonly places: number;
+  private readonly runners: PerKey<Runner>;
+  private readonly shared: SequenceLoop | undefined;
+
+  constructor(
+    private readonly factory: (site: BatchFunctionContext) => unknown,
+    private readonly index: number,
+    private readonly options: PartitionOptions,
+    private readonly limits: SequenceLimits,
+  ) {
+    this.places = limits.places;
+    this.shared = limits.maxCost < Infinity ? new SequenceLoop(limits) : undefined;
+    this.runners = new PerKey((key) => this.build(key));
+  }
+
+  /** Builds the models for the keys that the serving declares, one after the other. */
+  declare(keys: readonly string[]): Promise<void> {
+    return this.runners.declare(keys);
+  }
+
+  run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<typeof STEPPED> {
+    return this.runRows(batch.gather(), info, listener);
+  }
+
+  async runRows(
+    rows: FlatRows,
+    { key }: BatchInfo,
+    listener: BatchListener,
+  ): Promise<typeof STEPPED> {
+    const { runners } = this;
+    const { model, loop } = runners.known(key) ?? (await loadForBatch(() => runners.get(key)));
+    await loop.run(model, {
+      input: rows instanceof FlatContainer ? rows.toContainer() : rows[0],
+      isWaiting: () => listener.isWaiting(0),
+      emit: (value) => listener.step([value], undefined),
+      hooks: listener.hooks,
+      hook: (name, value) => listener.hook(name, [value]),
+      room: () => (listener.isWaiting(0) ? listener.room?.() : undefined),
+    });
+    return STEPPED;
+  }
+
+  /** No caller waits for the rows of a warm-up. Each runs for one step all the same. */
+  async warmUp(warm: (runner: Partition) => Promise<void>): Promise<void> {
+    await warm({
+      prefetch: 0,
+      run: (batch, info, listener) => this.run(batch, info, new FirstStep(listener)),
+      close: () => Promise.resolve(),
+    });
+  }
+
+  async close(): Promise<void> {}
+
+  private async build(key: string): Promise<Runner> {
+    const { index: partition, options, limits } = this;
+    const built: unknown = await this.factory({ key, partition, options });
+    const given = built as Partial<SequenceModel<unknown, unknown, unknown>> | null | undefined;
+    const methods = ['start', 'step', ...(needsCost(limits) ? (['cost'] as const) : [])] as const;
+    const missing = methods.filter((method) => typeof given?.[method] !== 'function');
+    if (missing.length > 0) {
+      throw new InvalidServingError(
+        `A sequence needs an object with ${methods.join(', ')}; for partition ${partition} and key ` +
+          `"${key}" it got ${formatValue(built)}, without ${missing.join(', ')}`,
+      );
+    }
+    const model = given as SequenceModel<unknown, unknown, unknown>;
+    return { model, loop: this.shared ?? new SequenceLoop(limits) };
+  }
+}
+
+function needsCost({ maxCost, joinCost }: SequenceLimits): boolean {
+  return maxCost < Infinity || joinCost < Infinity;
+}
+
+/** A listener that waits for the first step, and no longer. */
+class FirstStep implements BatchListener {
+  private hasStepped = false;
+
+  constructor(private readonly listener: BatchListener) {}
+
+  get hooks(): readonly string[] {
+    return this.listener.hooks;
+  }
+
+  hook(): void {}
+
+  step(output: unknown, metadata: unknown): void {
+    this.hasStepped = true;
+    this.listener.step(output, metadata);
+  }
+
+  isWaiting(): boolean {
+    return !this.hasStepped;
+  }
+}

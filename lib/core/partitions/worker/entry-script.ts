@@ -1,0 +1,32 @@
+import { existsSync } from 'node:fs';
+import { pathToFileURL } from 'node:url';
+import { ServingLoadError } from '../../errors.js';
+import type { Isolation } from './worker.partition.js';
+
+/**
+ * The script of a thread or process; a separate module so that test runners can map it. Both builds
+ * start the ES module script. For a bundled application, it is a separate bundle next to the
+ * application's.
+ *
+ * @throws ServingLoadError when both are missing
+ */
+export function entryScript(isolation: Isolation): URL {
+  const own = new URL(
+    `../../../../esm/core/partitions/worker/${isolation}.entry.js`,
+    import.meta.url,
+  );
+  const application = pathToFileURL(process.argv[1] ?? './');
+  const bundles = ['js', 'cjs', 'mjs'].map(
+    (extension) => new URL(`serving.${isolation}.${extension}`, application),
+  );
+  const script = [own, ...bundles].find((url) => existsSync(url));
+  if (!script) {
+    throw new ServingLoadError(
+      `The script of a partition's ${isolation} is neither ${own.href} nor ${bundles[0]!.href}. ` +
+        `When the application is bundled, bundle "nestjs-serving/${isolation}" as well, as an ` +
+        `entry of its own with the name "serving.${isolation}"; or do not bundle nestjs-serving ` +
+        'and @nestjs',
+    );
+  }
+  return script;
+}

@@ -1,0 +1,319 @@
+import type { CallOptions } from '../context/call-options.js';
+import type { Callbacks } from '../definition/resolved-serving.js';
+import { InvalidServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
+import { share as shareRule } from '../definition/option-rules.js';
+import { formatValue } from '../format.js';
+import { log } from '../log.js';
+import type { LoadedVersion } from './loaded-version.js';
+import { Shadow } from './shadow.js';
+import type { VersionStatus } from './serving-version.js';
+import type { Closable } from './shutdown.js';
+
+/** The loaded versions of a serving: which of them runs a call, and how one replaces another. */
+export class Versions implements Closable {
+  /** Those that run calls, load, or drain. */
+  private readonly all = new Set<LoadedVersion>();
+  /** Those that get a share of the calls. */
+  private canaries: readonly LoadedVersion[] = [];
+  /** The version that runs copies of calls. */
+  shadow: Shadow | undefined;
+  /** New calls are refused. */
+  isDrained = false;
+  private isEnding = false;
+
+  constructor(
+    private readonly callbacks: Callbacks,
+    /** The version that runs all calls that no other runs. */
+    public active: LoadedVersion,
+  ) {
+    this.all.add(active);
+    active.role = 'active';
+  }
+
+  /**
+   * The version that runs the call; undefined where none has the label that it asks for, or calls are
+   * refused.
+   */
+  for(input: unknown, options: CallOptions): LoadedVersion | undefined {
+    if (this.isDrained) {
+      return undefined;
+    }
+    return options.version === undefined && this.canaries.length === 0
+      ? this.active
+      : this.chosen(input, options);
+  }
+
+  /** The labels that calls can ask for. */
+  get labels(): readonly string[] {
+    return this.callable.map(({ label }) => label);
+  }
+
+  /** The version with the label that has not ended. */
+  find(version: string): LoadedVersion | undefined {
+    return [...this.all].find(({ label, role }) => label === version && role !== 'draining');
+  }
+
+  /** Whether a version has the label that has not ended. */
+  has(version: string): boolean {
+    return this.find(version) !== undefined;
+  }
+
+  get status(): readonly VersionStatus[] {
+    return [...this.all].map(({ status }) => status);
+  }
+
+  get queued(): number {
+    const own = [...this.all].filter(({ role }) => role !== 'shadow');
+    return own.reduce((rows, { queued }) => rows + queued, 0);
+  }
+
+  forEach(visit: (version: LoadedVersion) => void): void {
+    this.all.forEach(visit);
+  }
+
+  /**
+   * Loads a version beside the others; it gets no calls yet.
+   *
+   * @param limit milliseconds until it must be loaded and warm
+   * @throws what its load throws; it has then been freed
+   * @throws ServingLoadError at the limit; it is then freed as soon as what loads has ended
+   */
+  async load(version: LoadedVersion, limit = Infinity): Promise<void> {
+    this.all.add(version);
+    let isLate = false;
+    const timer =
+      limit < Infinity &&
+      setTimeout(() => {
+        isLate = true;
+        version.end(
+          new ServingLoadError(
+            `Serving "${this.callbacks.name}": version "${version.label}" was not ready ${limit} ms ` +
+              'after its reload; raise recovery.restartTimeout if that may take so long',
+          ),
+        );
+      }, limit);
+    try {
+      await version.open();
+      if (this.active.inlinePipeline) {
+        await version.openInline();
+      }
+      if (this.isEnding) {
+        throw closedWhileLoading(this.callbacks.name);
+      }
+    } catch (error) {
+      // Its label is free from now on.
+      version.role = 'draining';
+      const freed = version.close().then(() => this.remove(version));
+      if (isLate) {
+        // What does not end, such as a run in native code, holds no later reload.
+        freed.catch(() => {});
+      } else {
+        await freed;
+      }
+      throw error;
+    } finally {
+      clearTimeout(timer || undefined);
+    }
+  }
+
+  /** Gives the version a share of the calls, beside the active version. */
+  addCanary(version: LoadedVersion, share: number): void {
+    version.role = 'canary';
+    version.share = share;
+    this.chooseCanaries();
+  }
+
+  /**
+   * Changes the share of a canary or of a shadow.
+   *
+   * @throws InvalidServingError for another version, or another number
+   */
+  setShare(version: LoadedVersion, value: number | undefined): void {
+    const { name } = this.callbacks;
+    const owner = `Serving "${name}", version "${version.label}"`;
+    if (version.currentShare === undefined) {
+      throw new InvalidServingError(
+        `${owner}: it is neither a canary nor a shadow, and has no share of the calls`,
+      );
+    }
+    if (!shareRule.check(value)) {
+      throw new InvalidServingError(
+        `${owner}: share is ${formatValue(value)}; allowed is ${shareRule.allowed}`,
+      );
+    }
+    version.share = value as number;
+    this.chooseCanaries();
+  }
+
+  /** Has the version run a share of the calls as well. */
+  addShadow(version: LoadedVersion, share: number): void {
+    version.role = 'shadow';
+    version.share = share;
+    this.shadow = version.shadow = new Shadow(version);
+  }
+
+  /**
+   * Gives the version all calls from now on. The one before ends with its calls. A shadow ends its
+   * copies before.
+   */
+  async promote(version: LoadedVersion): Promise<void> {
+    this.checkLoaded(version);
+    if (version.role === 'shadow') {
+      this.endShadow(version);
+      await version.shadow?.idle();
+      this.checkLoaded(version);
+    }
+    if (version === this.active) {
+      return;
+    }
+    version.show();
+    const before = this.active;
+    version.role = 'active';
+    this.active = version;
+    this.chooseCanaries();
+    this.retire(before);
+  }
+
+  /** Gives the version no more calls. It ends with those that it has. */
+  rollback(version: LoadedVersion): void {
+    if (version === this.active) {
+      throw new InvalidServingError(
+        `Serving "${this.callbacks.name}": version "${version.label}" is the active one, and none ` +
+          'is left to run its calls; reload the version that is to replace it',
+      );
+    }
+    this.checkLoaded(version);
+    this.retire(version);
+  }
+
+  drain(): void {
+    this.isEnding = true;
+    this.endLoading();
+    this.all.forEach((version) => version.drain());
+  }
+
+  abandon(error: Error): void {
+    this.isEnding = true;
+    this.endLoading();
+    this.all.forEach((version) => version.abandon(error));
+  }
+
+  end(error: Error): boolean {
+    this.isEnding = true;
+    return [...this.all].reduce((had, version) => version.end(error) || had, false);
+  }
+
+  halt(): void {
+    this.all.forEach((version) => version.halt());
+  }
+
+  async close(): Promise<void> {
+    this.isEnding = true;
+    await Promise.all([...this.all].map((version) => version.close()));
+  }
+
+  unfinished(): readonly string[] {
+    return [...this.all].flatMap((version) => version.unfinished());
+  }
+
+  /** No call waits for a version that loads. */
+  private endLoading(): void {
+    const error = closedWhileLoading(this.callbacks.name);
+    const loading = [...this.all].filter(({ role }) => role === 'loading');
+    loading.forEach((version) => version.end(error));
+  }
+
+  private get callable(): readonly LoadedVersion[] {
+    return [...this.all].filter(({ role }) => role === 'active' || role === 'canary');
+  }
+
+  private chosen(input: unknown, { version, tenant }: CallOptions): LoadedVersion | undefined {
+    if (version !== undefined) {
+      return this.callable.find(({ label }) => label === version);
+    }
+    const owner = tenant ?? this.tenantOf(input);
+    return this.canaries.find((canary) => this.takes(canary, owner)) ?? this.active;
+  }
+
+  /** Calls of a tenant go to the same version, others at random. A canary that is down gets none. */
+  private takes(canary: LoadedVersion, tenant: string): boolean {
+    const { name } = this.callbacks;
+    const place = tenant === '' ? Math.random() : placeOf(name, canary.label, tenant);
+    return place < canary.share && canary.isUp;
+  }
+
+  private tenantOf(input: unknown): string {
+    try {
+      return this.callbacks.queue?.tenant?.(input) ?? '';
+    } catch {
+      // The call fails with this error where its options are resolved, and is counted there.
+      return '';
+    }
+  }
+
+  private chooseCanaries(): void {
+    this.canaries = this.callable.filter(({ role, share }) => role === 'canary' && share > 0);
+  }
+
+  private checkLoaded(version: LoadedVersion): void {
+    const { name } = this.callbacks;
+    if (this.isEnding) {
+      throw new ServingClosedError(`Serving "${name}" is closed, and its versions with it`);
+    }
+    if (version.role === 'draining') {
+      throw new InvalidServingError(
+        `Serving "${name}": version "${version.label}" has ended; reload its model`,
+      );
+    }
+  }
+
+  private retire(version: LoadedVersion): void {
+    this.endShadow(version);
+    version.role = 'draining';
+    this.chooseCanaries();
+    // No window waits for rows of calls that go elsewhere.
+    version.drain();
+    void this.free(version);
+  }
+
+  private endShadow({ shadow }: LoadedVersion): void {
+    this.shadow = this.shadow === shadow ? undefined : this.shadow;
+  }
+
+  private async free(version: LoadedVersion): Promise<void> {
+    const { name } = this.callbacks;
+    await version.idle();
+    try {
+      await version.close();
+      log.log(`Serving "${name}": version "${version.label}" has ended`);
+    } catch (error) {
+      log.error(`Serving "${name}": version "${version.label}" did not end: ${messageOf(error)}`);
+    }
+    this.remove(version);
+  }
+
+  private remove(version: LoadedVersion): void {
+    version.leave();
+    this.all.delete(version);
+  }
+}
+
+function closedWhileLoading(serving: string): ServingClosedError {
+  return new ServingClosedError(`Serving "${serving}" was closed while the version loaded`);
+}
+
+/**
+ * A tenant's place from 0 to 1, evenly spread. Tenants below a canary's share go to the canary, so a
+ * larger share keeps them. Places differ by version, so the same tenants don't get every canary first.
+ *
+ * FNV-1a, with the last steps of MurmurHash3, since its high bits alone are uneven for short names.
+ */
+export function placeOf(serving: string, version: string, tenant: string): number {
+  let hash = 0x811c9dc5;
+  for (const character of `${serving}\0${version}\0${tenant}`) {
+    hash = Math.imul(hash ^ character.codePointAt(0)!, 0x01000193);
+  }
+  hash = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b);
+  hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35);
+  return ((hash ^ (hash >>> 16)) >>> 0) / 2 ** 32;
+}

@@ -1,0 +1,159 @@
+import { Agent, type IncomingMessage, request } from 'node:http';
+import { Agent as TlsAgent, request as tlsRequest } from 'node:https';
+import type { Tensor } from 'onnxruntime-common';
+import { ServingError } from '../../../index.js';
+import { messageOf, datatypeOf, typeOfDatatype } from '../../../internal.js';
+import type { SampledInput } from '../load/sample-rows.js';
+
+class AnswerError extends Error {
+  constructor(
+    message: string,
+    readonly statusCode: number,
+  ) {
+    super(message);
+  }
+}
+
+/** A model at a server, and how to call it. */
+export interface ModelAddress {
+  /** Including the route prefix. */
+  readonly url: string;
+  readonly model: string;
+  readonly version?: string | undefined;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly connections: number;
+}
+
+interface Metadata {
+  readonly inputs?: readonly {
+    readonly name: string;
+    readonly datatype: string;
+    readonly shape: readonly number[];
+  }[];
+}
+
+/** Sends binary tensors over HTTP. Connections stay open. */
+export class ProtocolClient {
+  private readonly agent: Agent;
+  private readonly path: string;
+  private readonly url: URL;
+
+  /** @throws ServingError for an invalid address */
+  constructor(private readonly address: ModelAddress) {
+    this.url = urlOf(address.url);
+    const options = { keepAlive: true, maxSockets: address.connections };
+    this.agent = this.url.protocol === 'https:' ? new TlsAgent(options) : new Agent(options);
+    const version =
+      address.version === undefined ? '' : `/versions/${encodeURIComponent(address.version)}`;
+    const prefix = this.url.pathname.replace(/\/$/, '');
+    this.path = `${prefix}/v2/models/${encodeURIComponent(address.model)}${version}`;
+  }
+
+  /** A first axis of any size counts rows. */
+  async inputs(): Promise<readonly SampledInput[]> {
+    const { url, model } = this.address;
+    try {
+      const { inputs = [] } = JSON.parse((await this.ask('GET', '')).toString()) as Metadata;
+      return inputs.map(({ name, datatype, shape }) => ({
+        name,
+        type: typeOfDatatype(datatype) ?? 'float32',
+        shape: shape.map((size) => (size < 0 ? null : size)),
+        batchAxis: shape[0] === -1 ? 0 : null,
+      }));
+    } catch (cause) {
+      throw new ServingError(
+        `${url} has no model "${model}" by the Open Inference Protocol: ${messageOf(cause)}`,
+        { cause },
+      );
+    }
+  }
+
+  /** Encodes the tensors once for all calls. */
+  call(tensors: Readonly<Record<string, Tensor>>): () => Promise<unknown> {
+    const raw = Object.values(tensors).map((tensor) => bytesOf(tensor));
+    const inputs = Object.entries(tensors).map(([name, { type, dims }], i) => ({
+      name,
+      datatype: datatypeOf(type),
+      shape: dims,
+      parameters: { binary_data_size: raw[i]!.length },
+    }));
+    const head = Buffer.from(JSON.stringify({ inputs, parameters: { binary_data_output: true } }));
+    const body = Buffer.concat([head, ...raw]);
+    const headers = {
+      'Content-Type': 'application/octet-stream',
+      'Inference-Header-Content-Length': String(head.length),
+    };
+    return () => this.ask('POST', '/infer', body, headers);
+  }
+
+  close(): void {
+    this.agent.destroy();
+  }
+
+  private ask(
+    method: string,
+    path: string,
+    body?: Buffer,
+    headers: Readonly<Record<string, string>> = {},
+  ): Promise<Buffer> {
+    const { agent, url } = this;
+    const send = url.protocol === 'https:' ? tlsRequest : request;
+    return new Promise((resolve, reject) => {
+      const outgoing = send(
+        url,
+        {
+          agent,
+          method,
+          path: this.path + path,
+          headers: {
+            ...headers,
+            ...this.address.headers,
+            ...(body && { 'Content-Length': body.length }),
+          },
+        },
+        (response) => readBody(response, resolve, reject),
+      );
+      outgoing.on('error', reject).end(body);
+    });
+  }
+}
+
+function readBody(
+  response: IncomingMessage,
+  resolve: (body: Buffer) => void,
+  reject: (reason: unknown) => void,
+): void {
+  const parts: Buffer[] = [];
+  response
+    .on('data', (part: Buffer) => parts.push(part))
+    .on('error', reject)
+    .on('end', () => {
+      const { statusCode = 0 } = response;
+      const body = Buffer.concat(parts);
+      if (statusCode === 200) {
+        resolve(body);
+      } else {
+        reject(
+          new AnswerError(`status ${statusCode}: ${body.toString('utf8', 0, 300)}`, statusCode),
+        );
+      }
+    });
+}
+
+function urlOf(text: string): URL {
+  const url = URL.canParse(text) ? new URL(text) : undefined;
+  if (url?.protocol === 'http:' || url?.protocol === 'https:') {
+    return url;
+  }
+  throw new ServingError(`${text} is no address; give one such as http://localhost:3000`);
+}
+
+/** A tensor's elements as the protocol's binary extension sends them, strings after their lengths. */
+function bytesOf({ data }: Tensor): Buffer {
+  if (!Array.isArray(data)) {
+    return Buffer.from(data.buffer, data.byteOffset, data.byteLength);
+  }
+  const texts = data.map((text: string) => Buffer.from(text));
+  const lengths = texts.map(({ length }) => Buffer.from(Uint32Array.of(length).buffer));
+  return Buffer.concat(texts.flatMap((text, i) => [lengths[i]!, text]));
+}

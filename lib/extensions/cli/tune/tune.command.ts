@@ -1,0 +1,202 @@
+import { availableParallelism } from 'node:os';
+import { Logger, type LoggerService } from '@nestjs/common';
+import { ServingError } from '../../../index.js';
+import { literalOf } from '../../../internal.js';
+import { inspectModel } from '../inspect/inspection.js';
+import { axesText, identifier } from '../inspect/suggestion.js';
+import {
+  isGeneratorLate,
+  LATE,
+  loadAsJson,
+  type LoadResult,
+  percentile,
+} from '../load/open-loop.js';
+import type { GivenShapes } from '../load/sample-rows.js';
+import { type CliOutput, shortNumber, tableOf, ProgressBar } from '../output.js';
+import { branchesFor, describeSetting, type Setting } from './settings.js';
+import { definitionOf, openModelSubject } from './model-subject.js';
+import { keepsTarget, rateOf, recommended, searchBranch, type Trial } from './search.js';
+
+/** The options of `tune`; times are in milliseconds. */
+export interface TuneOptions {
+  readonly target: number;
+  readonly duration: number;
+  readonly rows: number;
+  readonly batchSizes: readonly number[];
+  readonly partitions?: readonly number[];
+  readonly threads?: readonly number[];
+  readonly shape?: GivenShapes;
+  readonly json?: boolean;
+}
+
+const REPEATS = 3;
+
+/** `nestjs-serving tune model.onnx --target 50ms`: finds the options for the most calls in time. */
+export async function tune(path: string, options: TuneOptions, out: CliOutput): Promise<void> {
+  const { target, rows, shape = {}, json = false } = options;
+  const inspection = inspectModel(path);
+  const log = new OnceLog(out);
+  inspection.warnings.forEach((warning) => log.warn(warning));
+  Logger.overrideLogger(log);
+  const measuring = { rows, duration: options.duration / 1000, shapes: shape };
+  const branches = branchesFor(availableParallelism(), options.batchSizes, options);
+  const settings = branches.flat();
+  const bar = new ProgressBar(settings.length * 4, out.hasProgress && !json);
+  const open = (setting: Setting) => openModelSubject(inspection, setting, measuring);
+  const trials: Trial[] = [];
+  for (const branch of branches) {
+    const onLoad = (setting: Setting): void => bar.step(describeSetting(setting));
+    trials.push(...(await searchBranch(branch, open, target, onLoad)));
+  }
+  const best = recommended(trials);
+  const repeats = best ? await repeated(best, open, bar) : [];
+  bar.end();
+  const definition = best && tunedDefinition(definitionOf(inspection, best.setting));
+  out.print(
+    json
+      ? JSON.stringify(asJson(trials, best, repeats, target, definition), undefined, 2)
+      : asText(trials, best, repeats, target, definition, out),
+  );
+  if (!best) {
+    throw new ServingError(
+      `No setting answers 99 of 100 calls in ${target} ms; give a longer --target, or fewer --rows`,
+    );
+  }
+}
+
+/** Writes each warning once; all settings have the same. */
+class OnceLog implements LoggerService {
+  private readonly written = new Set<string>();
+
+  constructor(private readonly out: CliOutput) {}
+
+  log(): void {}
+
+  warn(message: unknown): void {
+    const text = String(message).replace(/^The model of serving ".*?" /, 'The model ');
+    if (!this.written.has(text)) {
+      this.written.add(text);
+      this.out.note(`${this.out.styled('yellow', 'warning')} ${text}`);
+    }
+  }
+
+  error(message: unknown): void {
+    this.warn(message);
+  }
+}
+
+/** Shows the spread at the best rate. */
+async function repeated(
+  { setting, best }: Trial,
+  open: (setting: Setting) => ReturnType<typeof openModelSubject>,
+  bar: ProgressBar,
+): Promise<readonly LoadResult[]> {
+  const subject = await open(setting);
+  try {
+    await subject.capacity();
+    const results: LoadResult[] = [];
+    for (let i = 0; i < REPEATS; i++) {
+      bar.step(`again: ${describeSetting(setting)}`);
+      results.push(await subject.load(best!.rate));
+    }
+    return results;
+  } finally {
+    await subject.close();
+  }
+}
+
+function asText(
+  trials: readonly Trial[],
+  best: Trial | undefined,
+  repeats: readonly LoadResult[],
+  target: number,
+  definition: string | undefined,
+  out: CliOutput,
+): string {
+  const header = [
+    'partitions',
+    'threads',
+    'batchSize',
+    'calls/s',
+    'p50 ms',
+    'p99 ms',
+    'most calls/s',
+    '',
+  ];
+  const rows = trials.map((trial) => {
+    const { setting, capacity, best: load } = trial;
+    const figures = load
+      ? [rateOf(trial), percentile(load, 50), percentile(load, 99)].map(shortNumber)
+      : ['-', '-', '-'];
+    const mark = trial === best ? 'recommended' : load && isGeneratorLate(load) ? '(late)' : '';
+    return [
+      ...[setting.partitions, setting.threads, setting.batchSize].map(String),
+      ...figures,
+      shortNumber(capacity),
+      mark,
+    ];
+  });
+  const lines = [
+    `Calls per second of which 99 of 100 are answered in ${target} ms, and the most without a limit:`,
+    '',
+    tableOf(header, rows),
+  ];
+  if (trials.some(({ best: load }) => load && isGeneratorLate(load))) {
+    lines.push('', LATE);
+  }
+  if (!best || definition === undefined) {
+    return lines.join('\n');
+  }
+  const p99 = repeats.map((result) => percentile(result, 99)).toSorted((a, b) => a - b);
+  const kept = repeats.filter((result) => keepsTarget(result, target)).length;
+  return [
+    ...lines,
+    '',
+    `Again at ${shortNumber(best.best!.rate)} calls/s: p99 ${shortNumber(p99[0]!)} to ` +
+      `${shortNumber(p99.at(-1)!)} ms, ${kept} of ${repeats.length} runs in time.`,
+    '',
+    out.styled('bold', 'The smallest setting within 5 % of the fastest'),
+    '',
+    definition,
+  ].join('\n');
+}
+
+function asJson(
+  trials: readonly Trial[],
+  best: Trial | undefined,
+  repeats: readonly LoadResult[],
+  target: number,
+  definition: string | undefined,
+): object {
+  return {
+    target,
+    trials: trials.map(({ setting, capacity, loads, best: load }) => ({
+      ...setting,
+      capacity,
+      best: load && loadAsJson(load),
+      loads: loads.map(loadAsJson),
+    })),
+    recommended: best && { ...best.setting, repeats: repeats.map(loadAsJson), definition },
+  };
+}
+
+/** TypeScript of the tuned definition. */
+function tunedDefinition({
+  name,
+  model: { file, session, inputs, outputs },
+  partitions,
+  batchSize,
+}: ReturnType<typeof definitionOf>): string {
+  return [
+    `export const ${identifier(name)} = defineServing({`,
+    `  name: ${literalOf(name)},`,
+    '  model: {',
+    `    file: ${literalOf(file)},`,
+    `    session: { intraOpNumThreads: ${session.intraOpNumThreads}, interOpNumThreads: 1 },`,
+    ...axesText(inputs, outputs),
+    '  },',
+    `  partitions: ${partitions},`,
+    `  batchSize: ${batchSize},`,
+    '});',
+  ].join('\n');
+}

@@ -1,0 +1,154 @@
+import {
+  DeadlineTooShortError,
+  isServingError,
+  NodeLostError,
+  OverloadedError,
+  PartitionLostError,
+  RequestTooLargeError,
+  ServingClosedError,
+  ServingUnavailableError,
+  UnknownServingError,
+  UnknownVersionError,
+} from '../../../index.js';
+import { fromWire, messageOf, type WireError, truncate } from '../../../internal.js';
+import type { Header } from '../wire/record-reader.js';
+import { type Address, NodeGoneError } from '../transport.js';
+import { FrameError } from '../wire/prelude.js';
+import { isWireError, wireError } from '../wire/tagged-values.js';
+
+/**
+ * `no`: the failed call's rows have not run, so another node may run them; `unknown`: another node
+ * may run them only if the serving is idempotent; `yes`: no other node may.
+ */
+export type MayHaveRun = 'no' | 'unknown' | 'yes';
+
+/** Characters of a message: an error and its causes must fit into a header. */
+const LONGEST_MESSAGE = 1000;
+
+/** The failure of one attempt. */
+export class AttemptError extends Error {
+  override readonly name = 'AttemptError';
+
+  constructor(
+    /** For the caller, if no other node answers. */
+    readonly error: Error,
+    readonly mayHaveRun: MayHaveRun,
+    /** Before or during the call. */
+    readonly isUnreachable = false,
+  ) {
+    super(error.message, { cause: error });
+  }
+}
+
+/** The call's node was lost. */
+export function nodeLostError(
+  serving: string,
+  address: Address,
+  mayHaveRun: 'no' | 'unknown',
+): AttemptError {
+  const outcome =
+    mayHaveRun === 'no' ? 'before it got the call' : 'during the call; its rows may have run';
+  return new AttemptError(
+    new NodeLostError(`Serving "${serving}": node ${address} was lost ${outcome}`),
+    mayHaveRun,
+    true,
+  );
+}
+
+/** Packets were lost while both nodes are alive. */
+export function packetsLostError(serving: string, address: Address): AttemptError {
+  return new AttemptError(
+    new NodeLostError(
+      `Serving "${serving}": packets from or to node ${address} were lost during the call; its ` +
+        'rows may have run',
+    ),
+    'unknown',
+    true,
+  );
+}
+
+/** The call could not be sent. */
+export function notSentError(serving: string, address: Address, cause: unknown): AttemptError {
+  if (cause instanceof NodeGoneError) {
+    return nodeLostError(serving, address, 'no');
+  }
+  if (cause instanceof RequestTooLargeError) {
+    // Other nodes would refuse it too.
+    return new AttemptError(cause, 'yes');
+  }
+  const message =
+    `The call to serving "${serving}" could not be sent to node ${address}: ` + messageOf(cause);
+  return new AttemptError(new NodeLostError(message, { cause }), 'no', true);
+}
+
+/** The call's answer cannot be read. */
+export function invalidAnswerError(address: Address, cause: FrameError): AttemptError {
+  return new AttemptError(
+    new NodeLostError(`Node ${address} sent an answer that cannot be read: ${cause.message}`, {
+      cause,
+    }),
+    'unknown',
+  );
+}
+
+/** Encodes an error for a frame's header. */
+export function errorHeader(
+  error: unknown,
+  mayHaveRun: MayHaveRun = mayHaveRunAfter(error),
+): object {
+  return { error: truncateError(wireError(error)), mayHaveRun };
+}
+
+/** The answer to a caller that we counted as lost. */
+export function lostCallerHeader(): object {
+  const error = new NodeLostError(
+    'The node of the call counted its caller as lost; its rows may have run',
+  );
+  return { ...errorHeader(error), isUnreachable: true };
+}
+
+/**
+ * Reads the error in a header.
+ *
+ * @throws FrameError if there is no error
+ */
+export function errorIn({ error, mayHaveRun, isUnreachable }: Header): AttemptError {
+  if (!isWireError(error)) {
+    throw new FrameError('The header of an error frame has no error');
+  }
+  return new AttemptError(
+    fromWire(error),
+    mayHaveRun === 'no' || mayHaveRun === 'unknown' ? mayHaveRun : 'yes',
+    isUnreachable === true,
+  );
+}
+
+/** Refused rows have not run; rows of a lost partition may have. */
+function mayHaveRunAfter(error: unknown): MayHaveRun {
+  if (!isServingError(error)) {
+    return 'yes';
+  }
+  if (
+    error instanceof OverloadedError ||
+    error instanceof DeadlineTooShortError ||
+    error instanceof UnknownServingError ||
+    error instanceof UnknownVersionError
+  ) {
+    return 'no';
+  }
+  return error instanceof PartitionLostError ||
+    error instanceof ServingUnavailableError ||
+    error instanceof ServingClosedError ||
+    error instanceof NodeLostError
+    ? 'unknown'
+    : 'yes';
+}
+
+function truncateError({ name, message, cause, ...error }: WireError): WireError {
+  return {
+    name: truncate(name),
+    message: truncate(message, LONGEST_MESSAGE),
+    ...error,
+    ...(cause && { cause: truncateError(cause) }),
+  };
+}

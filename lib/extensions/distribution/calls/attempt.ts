@@ -1,0 +1,268 @@
+import type { CallState } from './call-checks.js';
+import { isA, onCancel, type ResolvedCallOptions, leave, type Source } from '../../../internal.js';
+import {
+  AttemptError,
+  errorIn,
+  nodeLostError,
+  invalidAnswerError,
+  notSentError,
+  packetsLostError,
+} from './attempt-error.js';
+import { type Header, wholeIn } from '../wire/record-reader.js';
+import {
+  ReceiveWindow,
+  grantedWindow,
+  SendWindow,
+  type FlowControlOptions,
+} from './flow-control.js';
+import type { Method } from './exported-servings.js';
+import type { Message, Messenger } from '../wire/messenger.js';
+import { type Address, NodeGoneError } from '../transport.js';
+import { SentHeader } from '../wire/header.js';
+import { FrameError, Kind } from '../wire/prelude.js';
+import type { EncodedValue } from '../wire/values.js';
+
+/** A call's request, the same for every node. */
+export interface RemoteRequest {
+  readonly serving: string;
+  readonly method: Method;
+  readonly header: SentHeader;
+  /** In `performance.now()` milliseconds. */
+  readonly deadline: number;
+  readonly input: EncodedValue | undefined;
+  /** A lazy input, sent one element at a time. */
+  readonly more?:
+    | { readonly source: Source<unknown>; readonly encode: (element: unknown) => EncodedValue }
+    | undefined;
+}
+
+/** One request to one node. */
+export class Attempt {
+  /**
+   * The output; undefined at the end of a stream. Rejects with an {@link AttemptError} or the
+   * caller's reason for cancelling.
+   */
+  readonly answer: Promise<unknown>;
+  /** For streams only. */
+  readonly events: ReceiveWindow<unknown> | undefined;
+  isOver = false;
+  /** True once part of the request was sent. */
+  hasLeft = false;
+  private window: SendWindow | undefined;
+  private resolve!: (value: unknown) => void;
+  private reject!: (error: unknown) => void;
+  /** True once the whole request was sent. */
+  private isThere = false;
+  /** `isThere` at the last check. */
+  private wasThere = false;
+  private hasEndedInput = false;
+  private leaving: Promise<unknown> | undefined;
+  private removeCancel = (): void => {};
+  /** A lazy input can't be read again for another node. */
+  private hasReadInput = false;
+
+  constructor(
+    readonly call: number,
+    private readonly messenger: Messenger,
+    readonly node: Address,
+    private readonly request: RemoteRequest,
+    private readonly limits: FlowControlOptions,
+    private readonly ended: (attempt: Attempt) => void,
+  ) {
+    this.answer = new Promise((resolve, reject) => {
+      this.resolve = resolve;
+      this.reject = reject;
+    });
+    if (request.method === 'stream') {
+      this.events = new ReceiveWindow(limits, (taken) =>
+        this.sendFrame(Kind.credit, new SentHeader({ taken })),
+      );
+      // The events report the same error.
+      this.answer.catch(() => {});
+    }
+  }
+
+  /** Sends the request. Cancelling the call ends the attempt. */
+  send(terms: ResolvedCallOptions): void {
+    const { node, request, messenger, call } = this;
+    this.removeCancel = onCancel(terms, (reason) => this.fail(reason));
+    if (this.isOver) {
+      this.removeCancel();
+      return;
+    }
+    const { header, deadline, input: value } = request;
+    try {
+      const message = { kind: Kind.request, call, deadline, header, value, of: this };
+      const sent = messenger.send(node, message);
+      if (typeof sent !== 'number') {
+        this.leaving = sent;
+        sent.then(
+          () => (this.isThere = true),
+          (cause: unknown) => this.fail(notSentError(request.serving, node, cause)),
+        );
+      } else {
+        this.isThere = true;
+      }
+    } catch (cause) {
+      this.fail(notSentError(request.serving, node, cause));
+    }
+  }
+
+  /** Ends the attempt and cancels the call on the node. */
+  fail(error: unknown): void {
+    if (this.isOver) {
+      return;
+    }
+    this.end();
+    this.events?.fail(error);
+    this.reject(error);
+    if (!isA(error, AttemptError)) {
+      this.sendFrame(Kind.cancel);
+    }
+  }
+
+  leave(): void {
+    if (!this.isOver) {
+      this.fail(new DOMException('The stream is not read any more', 'AbortError'));
+    }
+  }
+
+  lose(mayHaveRun: 'no' | 'unknown'): void {
+    if (!this.isOver) {
+      const { request, node, hasLeft } = this;
+      const outcome = hasLeft ? mayHaveRun : 'no';
+      this.fail(this.withoutRetry(nodeLostError(request.serving, node, outcome)));
+      // A node that was only silent would continue the call.
+      this.sendFrame(Kind.cancel);
+    }
+  }
+
+  /** Undefined until the request has been sent for a whole check interval. */
+  state(): CallState | undefined {
+    const { call, events, window, wasThere, hasEndedInput } = this;
+    this.wasThere = this.isThere;
+    const inputs = window?.sent ?? 0;
+    return wasThere
+      ? [call, events?.acknowledged ?? 0, hasEndedInput ? -1 - inputs : inputs]
+      : undefined;
+  }
+
+  /** Fails the attempt if the node's state shows lost packets. */
+  compare([, sent, inputs]: CallState): void {
+    const { events, window, request, node } = this;
+    const isInputLost = inputs >= 0 && request.more !== undefined && !this.hasReadInput;
+    if (sent < 0 || sent > (events?.received ?? 0) || isInputLost) {
+      this.fail(this.withoutRetry(packetsLostError(request.serving, node)));
+      this.sendFrame(Kind.cancel);
+    } else if (inputs > 0) {
+      window?.acknowledge(inputs);
+    }
+  }
+
+  /** @throws FrameError for a malformed answer, which also fails the attempt */
+  receive(message: Message): void {
+    try {
+      this.read(message);
+    } catch (error) {
+      if (error instanceof FrameError) {
+        this.refuse(error);
+      }
+      throw error;
+    }
+  }
+
+  refuse(error: FrameError): void {
+    this.sendFrame(Kind.cancel);
+    this.fail(invalidAnswerError(this.node, error));
+  }
+
+  private read({ kind, header, bytes, value }: Message): void {
+    const { events } = this;
+    if (kind === Kind.reply && !events) {
+      this.succeed(value());
+    } else if (kind === Kind.chunk && events) {
+      events.push(wholeIn(header, 'index'), value, bytes);
+    } else if (kind === Kind.end && events) {
+      events.end(wholeIn(header, 'count'));
+      this.succeed(undefined);
+    } else if (kind === Kind.error) {
+      this.fail(this.withoutRetry(errorIn(header)));
+    } else if (kind === Kind.inputCredit) {
+      this.receiveInputCredit(header);
+    } else {
+      throw new FrameError(
+        `A frame of kind ${kind} does not answer a ${events ? 'streamed call' : 'call'}`,
+      );
+    }
+  }
+
+  private succeed(value: unknown): void {
+    this.end();
+    this.resolve(value);
+  }
+
+  private end(): void {
+    this.isOver = true;
+    this.removeCancel();
+    this.window?.close();
+    this.ended(this);
+  }
+
+  /** The first credit requests the lazy input; a credit without a number ends it. */
+  private receiveInputCredit(header: Header): void {
+    const { more } = this.request;
+    if (header['taken'] === undefined) {
+      this.window?.close();
+    } else if (more && !this.window) {
+      this.hasReadInput = true;
+      this.window = new SendWindow(grantedWindow(header, this.limits));
+      void this.sendInput(more, this.window);
+    } else {
+      this.window?.acknowledge(wholeIn(header, 'taken'));
+    }
+  }
+
+  /** Sends the lazy input at the speed of the node's credits. */
+  private async sendInput(
+    { source, encode }: NonNullable<RemoteRequest['more']>,
+    window: SendWindow,
+  ): Promise<void> {
+    const { request, node, messenger, call } = this;
+    try {
+      while (await window.room()) {
+        const next = await source.next();
+        const header = new SentHeader(next.done ? { count: window.sent } : { index: window.sent });
+        if (next.done) {
+          this.hasEndedInput = true;
+          await messenger.send(node, { kind: Kind.inputEnd, call, header });
+          return;
+        }
+        const value = encode(next.value);
+        window.add(await messenger.send(node, { kind: Kind.input, call, header, value }));
+      }
+    } catch (error) {
+      this.fail(
+        error instanceof NodeGoneError
+          ? this.withoutRetry(notSentError(request.serving, node, error))
+          : error,
+      );
+    }
+    leave(source);
+  }
+
+  private withoutRetry(failure: AttemptError): AttemptError {
+    const { error, isUnreachable } = failure;
+    return this.hasReadInput ? new AttemptError(error, 'yes', isUnreachable) : failure;
+  }
+
+  /** After the request, which may still be leaving. */
+  private sendFrame(kind: Kind, header?: SentHeader): void {
+    const send = (): unknown =>
+      this.messenger.trySend(this.node, { kind, call: this.call, header });
+    if (this.leaving) {
+      this.leaving.then(send, () => {});
+    } else {
+      send();
+    }
+  }
+}

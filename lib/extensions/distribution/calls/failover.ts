@@ -1,0 +1,173 @@
+import { NodeLostError, ServingUnavailableError, UnknownServingError } from '../../../index.js';
+import {
+  isA,
+  type ResolvedCallOptions,
+  orCancelled,
+  truncate,
+  formatValue,
+} from '../../../internal.js';
+import { AttemptError } from './attempt-error.js';
+import type { NodeInfo } from '../membership/node-info.js';
+import type { NodeSelector, Candidate } from '../membership/balancer.js';
+import type { Address } from '../transport.js';
+
+export interface FailoverOptions {
+  readonly selector: NodeSelector;
+  /** Milliseconds to wait for a node with the serving. */
+  readonly discoveryTimeout: number;
+  /** Maximum nodes that may run one call's rows. */
+  readonly attempts: number;
+  readonly namespace: string;
+  readonly remotes: ReadonlyMap<string, unknown>;
+}
+
+/** Milliseconds between two searches while the transport is offline. */
+const OFFLINE_INTERVAL = 1000;
+
+/** Picks nodes for a call until one answers. */
+export class Failover {
+  private readonly excluded = new Set<Address>();
+  /** Excluded nodes that we retry when members change. */
+  private readonly unreachable = new Set<Address>();
+  private runs = 0;
+  private lastError: AttemptError | undefined;
+  private hasDelivered = false;
+
+  constructor(
+    private readonly serving: string,
+    private readonly terms: ResolvedCallOptions,
+    private readonly options: FailoverOptions,
+    /** This node, if its queue is too long. */
+    private readonly avoided?: Address,
+  ) {
+    if (avoided !== undefined) {
+      this.excluded.add(avoided);
+    }
+  }
+
+  /** @throws the reason of a cancelled call */
+  pick(): Candidate | undefined {
+    const { serving, terms, excluded, options } = this;
+    const { selector } = options;
+    terms.signal?.throwIfAborted();
+    return selector.isOnline ? selector.pick(serving, excluded) : undefined;
+  }
+
+  /**
+   * Waits for a node. A serving that no node has ever had fails immediately if the transport has
+   * been online for `discoveryTimeout`.
+   *
+   * @throws the error of the last attempt, if there was one
+   * @throws UnknownServingError for a serving that no node has had
+   * @throws ServingUnavailableError if no node takes calls within `discoveryTimeout`
+   */
+  async next(): Promise<Candidate> {
+    const { terms, excluded, unreachable } = this;
+    const { selector, discoveryTimeout } = this.options;
+    let left = this.isKnown() ? discoveryTimeout : discoveryTimeout - selector.onlineFor;
+    for (;;) {
+      const candidate = this.pick();
+      if (candidate) {
+        return candidate;
+      }
+      if (left <= 0 || this.allHaveRefused()) {
+        throw this.lastError?.error ?? this.noCandidate();
+      }
+      const before = performance.now();
+      const { isOnline } = selector;
+      await orCancelled(terms, selector.nextChange(isOnline ? left : OFFLINE_INTERVAL));
+      unreachable.forEach((address) => excluded.delete(address));
+      unreachable.clear();
+      // While the transport is offline, only the call's own deadline limits the wait.
+      left -= isOnline ? performance.now() - before : 0;
+    }
+  }
+
+  /**
+   * Excludes the node.
+   *
+   * @throws the error, if no other node may run the call
+   */
+  failed(candidate: Candidate, error: unknown): void {
+    if (!isA(error, AttemptError)) {
+      throw error;
+    }
+    this.lastError = error;
+    this.excluded.add(candidate.address);
+    if (error.isUnreachable) {
+      this.unreachable.add(candidate.address);
+    }
+    if (
+      error.mayHaveRun === 'yes' ||
+      (error.mayHaveRun === 'unknown' && !this.mayRunAgain(candidate))
+    ) {
+      throw error.error;
+    }
+  }
+
+  /** The caller has part of the stream, so no other node can continue it. */
+  delivered(): void {
+    this.hasDelivered = true;
+  }
+
+  private mayRunAgain({ status }: Candidate): boolean {
+    return status.idempotent && !this.hasDelivered && ++this.runs < this.options.attempts;
+  }
+
+  /** If all refused, waiting is useless. */
+  private allHaveRefused(): boolean {
+    const { lastError, excluded, avoided, options, serving } = this;
+    const addresses = options.selector.candidates(serving).map(({ address }) => address);
+    const others = addresses.filter((address) => address !== avoided);
+    return (
+      lastError !== undefined &&
+      !lastError.isUnreachable &&
+      others.length > 0 &&
+      others.every((address) => excluded.has(address))
+    );
+  }
+
+  /** True if a node has, had or should have the serving. */
+  private isKnown(): boolean {
+    const { remotes, selector } = this.options;
+    return remotes.has(this.serving) || selector.hasKnown(this.serving);
+  }
+
+  private noCandidate(): Error {
+    const { serving } = this;
+    const { isOnline, others } = this.options.selector;
+    if (!isOnline) {
+      return new NodeLostError(
+        `The call to serving ${formatValue(serving)} could not be sent: the transport is offline`,
+      );
+    }
+    const ErrorClass = this.isKnown() ? ServingUnavailableError : UnknownServingError;
+    return new ErrorClass(
+      `There is no serving ${formatValue(serving)} here, and ${this.stateOf(others)}`,
+    );
+  }
+
+  private stateOf(others: readonly NodeInfo[]): string {
+    const nodes = others.filter(({ role }) => role === 'node');
+    if (nodes.length === 0) {
+      return `namespace ${formatValue(this.options.namespace)} has no node that could have it`;
+    }
+    const owners = nodesWith(this.serving, nodes);
+    if (owners.length > 0) {
+      return `no node that has it takes calls now: ${list(owners.map(({ id }) => id))}`;
+    }
+    const names = new Set(nodes.flatMap(({ servings }) => servings.map(({ name }) => name)));
+    return (
+      `no known node has it: ${list(nodes.map(({ id }) => id))}. They have ` +
+      (list([...names]) || 'no serving')
+    );
+  }
+}
+
+function nodesWith(serving: string, nodes: readonly NodeInfo[]): readonly NodeInfo[] {
+  return nodes.filter(({ servings }) => servings.some(({ name }) => name === serving));
+}
+
+function list(names: readonly string[]): string {
+  return truncate(names.map((name) => formatValue(name)).join(', '));
+}

@@ -1,0 +1,110 @@
+import { ServingClosedError, SessionEndedError, type CallOptions } from '../../../index.js';
+import {
+  Queue,
+  orCancelled,
+  type ResolvedCallOptions,
+  type SessionHost,
+  type StepOptions,
+} from '../../../internal.js';
+import { lostWith, outcomeIn, type StepMessage } from './remote-steps.js';
+
+/** A remote serving, as its sessions use it. */
+export interface RemoteSessionOptions {
+  resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
+  preprocess(input: unknown, terms: ResolvedCallOptions): unknown;
+  /** Sends steps to one node and yields their outcomes. */
+  connect(steps: AsyncIterable<StepMessage>): AsyncIterable<unknown>;
+  /** Counts a step until the returned function is called. */
+  enter(): () => void;
+}
+
+interface Waiting {
+  readonly resolve: (output: unknown) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+/**
+ * A session on another node. One streamed call carries steps there and outcomes back, so the
+ * session ends with it.
+ */
+export class RemoteSessionHost implements SessionHost {
+  private steps: Queue<StepMessage> | undefined;
+  /** Unfinished steps, in order; some callers may have stopped waiting. */
+  private waiting: Waiting[] = [];
+  /** Fails further steps. */
+  private lost: SessionEndedError | undefined;
+
+  constructor(private readonly options: RemoteSessionOptions) {}
+
+  resolve(input: unknown, options: CallOptions): ResolvedCallOptions {
+    return this.options.resolve(input, options);
+  }
+
+  async run(input: unknown, { session, resolved, priority }: StepOptions): Promise<unknown> {
+    const { options } = this;
+    const exit = options.enter();
+    try {
+      const prepared = await options.preprocess(input, resolved);
+      if (this.lost) {
+        throw this.lost;
+      }
+      const { deadline } = resolved;
+      const timeout = deadline === Infinity ? undefined : deadline - performance.now();
+      const outcome = new Promise<unknown>((resolve, reject) =>
+        this.waiting.push({ resolve, reject }),
+      );
+      outcome.catch(() => {});
+      this.connected(session.steps).push({
+        input: prepared,
+        steps: session.steps,
+        ...(timeout !== undefined && { timeout: Math.max(0, timeout) }),
+        ...(priority !== undefined && { priority }),
+      });
+      return await orCancelled(resolved, outcome);
+    } finally {
+      exit();
+    }
+  }
+
+  ended(reason: SessionEndedError): void {
+    this.lost ??= reason;
+    this.steps?.end();
+  }
+
+  private connected(made: number): Queue<StepMessage> {
+    if (!this.steps) {
+      this.steps = new Queue();
+      void this.read(this.options.connect(this.steps), made);
+    }
+    return this.steps;
+  }
+
+  private async read(events: AsyncIterable<unknown>, made: number): Promise<void> {
+    let replies = made;
+    try {
+      for await (const event of events) {
+        const outcome = outcomeIn(event);
+        const { resolve, reject } = this.waiting.shift()!;
+        if ('error' in outcome) {
+          reject(outcome.error);
+        } else {
+          replies++;
+          resolve(outcome.output);
+        }
+      }
+      this.disconnected(new ServingClosedError('the session was closed'), true);
+    } catch (error) {
+      this.disconnected(error, replies > 0);
+    }
+  }
+
+  /** Without a reply there is no state to lose: the next call may try another node. */
+  private disconnected(error: unknown, hadState: boolean): void {
+    const reason = hadState ? lostWith(error) : error;
+    this.steps = undefined;
+    if (hadState) {
+      this.lost ??= reason as SessionEndedError;
+    }
+    this.waiting.splice(0).forEach(({ reject }) => reject(reason));
+  }
+}

@@ -1,0 +1,95 @@
+import type { Logger } from '@nestjs/common';
+import { ServingClosedError } from '../../index.js';
+import type { ExportedServings } from './calls/exported-servings.js';
+import type { InboundCalls } from './calls/inbound-calls.js';
+import type { OutboundCalls } from './calls/outbound-calls.js';
+import type { Heartbeats } from './membership/heartbeats.js';
+import type { NodeSelector } from './membership/balancer.js';
+
+/** In milliseconds, if no option or serving sets a limit. */
+const DEFAULT_LIMIT = 30_000;
+
+export interface ClusterShutdownOptions {
+  readonly drainTimeout: number | undefined;
+  readonly exported: ExportedServings;
+  readonly heartbeats: Heartbeats;
+  readonly inbound: InboundCalls;
+  readonly outbound: OutboundCalls;
+  readonly selector: NodeSelector;
+  readonly logger: Logger;
+}
+
+/** Ends calls within a time limit, inbound ones first. */
+export class ClusterShutdown {
+  private drained: Promise<void> | undefined;
+  private limitReached: Promise<void> | undefined;
+  private timer: NodeJS.Timeout | undefined;
+  private endsAt = Infinity;
+
+  constructor(private readonly options: ClusterShutdownOptions) {}
+
+  /** In milliseconds. */
+  get timeLeft(): number {
+    return Math.max(0, this.endsAt - performance.now());
+  }
+
+  /** Refuses new inbound calls; resolves when the accepted ones are answered. */
+  drain(): Promise<void> {
+    if (!this.drained) {
+      this.drained = this.options.inbound.drain();
+      this.options.heartbeats.drain();
+    }
+    return this.drained;
+  }
+
+  /** Starts the time limit. Servings no longer let rows wait for a fuller batch. */
+  begin(): void {
+    if (this.limitReached) {
+      return;
+    }
+    const { local } = this.options.exported;
+    const milliseconds = this.limitOf(local.map(({ shutdownLimit }) => shutdownLimit));
+    this.endsAt = performance.now() + milliseconds;
+    this.limitReached = new Promise((resolve) => {
+      this.timer = setTimeout(() => {
+        this.options.logger.warn(
+          `Calls of or to other nodes did not end within ${milliseconds} ms; they are answered ` +
+            'as closed',
+        );
+        this.closeCalls();
+        resolve();
+      }, milliseconds);
+    });
+    void this.drain();
+    // Nest may call their hooks later than this node's.
+    local.forEach((serving) => serving.beforeApplicationShutdown());
+  }
+
+  /** Resolves when inbound calls are answered, or at the limit. */
+  async answered(): Promise<void> {
+    this.begin();
+    await Promise.race([this.drain(), this.limitReached]);
+  }
+
+  /** Resolves when all calls are answered, or at the limit. */
+  async complete(): Promise<void> {
+    await this.answered();
+    await Promise.race([this.options.outbound.idle(), this.limitReached]);
+    clearTimeout(this.timer);
+  }
+
+  /** Fails remaining and new calls. */
+  closeCalls(): void {
+    const { inbound, outbound, selector } = this.options;
+    inbound.close(new ServingClosedError('This node shut down before the call had ended'));
+    const error = new ServingClosedError('This node is shutting down and calls no other node');
+    outbound.close(error);
+    selector.close(error);
+  }
+
+  private limitOf(servingLimits: readonly number[]): number {
+    const { drainTimeout } = this.options;
+    const longest = servingLimits.length === 0 ? undefined : Math.max(...servingLimits);
+    return Math.min(drainTimeout ?? Infinity, longest ?? drainTimeout ?? DEFAULT_LIMIT);
+  }
+}

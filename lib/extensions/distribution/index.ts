@@ -1,0 +1,22 @@
+/**
+ * `ServingClusterModule`: servings on other nodes, over Nest's microservice transports.
+ *
+ * @module
+ */
+
+export type { Candidate, ChooseNode } from './membership/balancer.js';
+export type { ClusterNode } from '../../internal.js';
+export { MemoryNetwork, type MemoryTransport } from './memory-network.js';
+export type { CustomTransport, DistributionOptions } from './options.js';
+export { ServingCluster } from './serving-cluster.js';
+export { ServingClusterModule } from './serving-cluster.module.js';
+export {
+  type Address,
+  type JsonHandler,
+  NodeGoneError,
+  type Receiver,
+  type ServingTransport,
+  type TransportContext,
+} from './transport.js';
+export type { Peer } from './transports/peers.js';
+export { packetLength } from './wire/prelude.js';

@@ -1,0 +1,189 @@
+import { Logger } from '@nestjs/common';
+import { catchError, defer, Observable, throwError } from 'rxjs';
+import { type StreamOptions, InvalidInputError, isServingError } from '../../../index.js';
+import {
+  isPlainObject,
+  formatValue,
+  typeName,
+  type TensorForm,
+  ReadContext,
+  readJson,
+} from '../../../internal.js';
+import {
+  eventsOf,
+  type ExportedServing,
+  type Method,
+  outputOf,
+  type ExportedServings,
+} from '../calls/exported-servings.js';
+import type { InboundCalls } from '../calls/inbound-calls.js';
+import type { JsonHandler } from '../transport.js';
+import type { WireLimits } from '../wire/limits.js';
+import { jsonErrorOf, writeJson } from './json-values.js';
+
+interface JsonHandlersOptions {
+  readonly calls: InboundCalls;
+  readonly limits: WireLimits;
+}
+
+/** Handlers for JSON clients: Nest's own and those in other languages. */
+export function jsonHandlersOf(
+  servings: ExportedServings,
+  { calls, limits }: JsonHandlersOptions,
+): ReadonlyMap<string, JsonHandler> {
+  const handlerOf =
+    (name: string): JsonHandler =>
+    (message) =>
+      new Observable((subscriber) => {
+        const unsubscribed = new AbortController();
+        const call = async (serving: ExportedServing): Promise<void> => {
+          for await (const answer of answersOf(serving, message, limits, unsubscribed.signal)) {
+            subscriber.next(answer);
+          }
+        };
+        calls.take(name, call).then(
+          () => subscriber.complete(),
+          (error: unknown) => subscriber.error(error),
+        );
+        // Unsubscribing cancels the call.
+        return () => unsubscribed.abort();
+      });
+  return new Map(servings.names().map((name) => [name, handlerOf(name)]));
+}
+
+async function* answersOf(
+  serving: ExportedServing,
+  message: unknown,
+  limits: WireLimits,
+  signal: AbortSignal,
+): AsyncGenerator<unknown, void> {
+  const { method, input, options, form } = readJsonCall(message, limits);
+  const callOptions = { ...options, signal, origin: 'rpc' };
+  if (method === 'stream') {
+    for await (const event of eventsOf(serving, input, callOptions)) {
+      yield writeJson(event, form, limits);
+    }
+  } else {
+    yield writeJson(await outputOf(serving, method, input, callOptions), form, limits);
+  }
+}
+
+const logger = new Logger('ServingTransport');
+
+/**
+ * Adapts a handler for Nest's servers. They send an Observable's error as JSON, in which an Error
+ * is `{}`, so we send plain objects.
+ */
+export function jsonAnswer(handler: JsonHandler): (data: unknown) => Promise<Observable<unknown>> {
+  return async (data) =>
+    defer(() => handler(data)).pipe(
+      catchError((error: unknown) => throwError(() => loggedError(error))),
+    );
+}
+
+function loggedError(error: unknown): object {
+  if (!(isServingError(error) && error.expose)) {
+    logger.error(error);
+  }
+  return jsonErrorOf(error);
+}
+
+interface JsonCall {
+  readonly method: Method;
+  readonly input: unknown;
+  readonly options: Pick<
+    StreamOptions<string>,
+    'timeout' | 'priority' | 'tenant' | 'key' | 'version' | 'hooks'
+  >;
+  readonly form: TensorForm;
+}
+
+/**
+ * Reads a call: `{ input, method, timeout, priority, tenant, key, version, hooks, tensors }`. Only
+ * `input` is required.
+ *
+ * @throws InvalidInputError naming the invalid field
+ */
+export function readJsonCall(message: unknown, limits: WireLimits): JsonCall {
+  if (!isPlainObject(message) || Array.isArray(message)) {
+    throw new InvalidInputError(
+      `The message is ${typeName(message)}; give an object with at least the field "input"`,
+    );
+  }
+  const fields = message as Record<string, unknown>;
+  const unknown = Object.keys(fields).find((name) => !names.includes(name));
+  if (unknown !== undefined) {
+    throw new InvalidInputError(
+      `The message has a field ${formatValue(unknown)}; known are ${names.join(', ')}`,
+    );
+  }
+  if (!Object.hasOwn(fields, 'input')) {
+    throw new InvalidInputError('The message has no field "input"');
+  }
+  const method =
+    fieldIn(fields, 'method', isMethod, '"batchedRun", "run" or "stream"') ?? 'batchedRun';
+  const hooks = fieldIn(fields, 'hooks', isStrings, 'a list of names') ?? [];
+  if (hooks.length > 0 && method !== 'stream') {
+    throw new InvalidInputError(
+      `The message has hooks, and method ${formatValue(method)}; hooks come in what "stream" gives`,
+    );
+  }
+  const options = {
+    timeout: fieldIn(fields, 'timeout', isNumber, 'a number of milliseconds'),
+    priority: fieldIn(fields, 'priority', isNumber, 'a whole number'),
+    tenant: fieldIn(fields, 'tenant', isString, 'a string'),
+    key: fieldIn(fields, 'key', isString, 'a string'),
+    version: fieldIn(fields, 'version', isString, 'a string'),
+    ...(method === 'stream' && { hooks }),
+  };
+  const form = fieldIn(fields, 'tensors', isForm, '"base64" or "list"') ?? 'base64';
+  const context = new ReadContext({ limits, name: 'input', source: 'the message' });
+  return { method, input: readJson(fields['input'], context), options, form };
+}
+
+const names: readonly string[] = [
+  'input',
+  'method',
+  'timeout',
+  'priority',
+  'tenant',
+  'key',
+  'version',
+  'hooks',
+  'tensors',
+];
+
+function fieldIn<T>(
+  fields: Readonly<Record<string, unknown>>,
+  name: string,
+  is: (value: unknown) => value is T,
+  allowed: string,
+): T | undefined {
+  const value = fields[name];
+  if (value === undefined || is(value)) {
+    return value;
+  }
+  throw new InvalidInputError(
+    `"${name}" in the message is ${formatValue(value)}; allowed is ${allowed}`,
+  );
+}
+
+function isMethod(value: unknown): value is Method {
+  return value === 'batchedRun' || value === 'run' || value === 'stream';
+}
+
+function isForm(value: unknown): value is TensorForm {
+  return value === 'base64' || value === 'list';
+}
+
+function isNumber(value: unknown): value is number {
+  return typeof value === 'number';
+}
+
+function isString(value: unknown): value is string {
+  return typeof value === 'string';
+}
+
+function isStrings(value: unknown): value is readonly string[] {
+  return Array.isArray(value) && value.every(isString);
+}

@@ -1,0 +1,233 @@
+import { firstValueFrom, merge, Subject, timer } from 'rxjs';
+import { InvalidServingError } from '../../../index.js';
+import { formatValue, type ServingStatus } from '../../../internal.js';
+import type { Address } from '../transport.js';
+import type { NodeInfo } from './node-info.js';
+import type { Members } from './members.js';
+
+/**
+ * How to pick a node. `weighted`: at random, by weight × partitions. `least-loaded`: the better of
+ * two such picks, by this process's active calls and the batch time. Or a function.
+ */
+export type Balance = 'weighted' | 'least-loaded' | ChooseNode;
+
+/** Returns one of the candidates (never an empty list), or undefined to pick no node. */
+export type ChooseNode = (
+  candidates: readonly Candidate[],
+  context: BalanceContext,
+) => Candidate | undefined;
+
+/** The call to pick a node for. */
+export interface BalanceContext {
+  /** Name of the serving. */
+  readonly serving: string;
+  /** This process's unanswered calls to a node, over all servings. */
+  readonly activeCalls: (address: Address) => number;
+}
+
+/** Picks a node that is not excluded, or undefined. */
+export type Balancer = (
+  candidates: Candidates,
+  excluded: ReadonlySet<Address>,
+  context: BalanceContext,
+) => Candidate | undefined;
+
+export function balancerOf(balance: Balance, random: () => number = Math.random): Balancer {
+  if (balance === 'weighted') {
+    return (candidates, excluded) => pickWeighted(candidates, excluded, random);
+  }
+  if (balance === 'least-loaded') {
+    return (candidates, excluded, { activeCalls }) =>
+      leastLoaded(candidates, excluded, random, activeCalls);
+  }
+  return (candidates, excluded, context) => pickBy(balance, candidates, excluded, context);
+}
+
+/** Picks at random by share. */
+export function pickWeighted(
+  candidates: Candidates,
+  excluded: ReadonlySet<Address>,
+  random: () => number,
+): Candidate | undefined {
+  return draw(candidates, ({ address }) => excluded.has(address), random);
+}
+
+/** Smaller differences in load are noise. */
+const CLEARLY = 1.25;
+
+/**
+ * Picks two candidates by share and returns the second if its load is clearly lower. After
+ * Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing".
+ *
+ * The load is this process's active calls × batch time, per partition. We ignore the queue lengths
+ * in heartbeats: all callers see the same old number and would turn to the same node.
+ */
+export function leastLoaded(
+  candidates: Candidates,
+  excluded: ReadonlySet<Address>,
+  random: () => number,
+  activeCalls: (address: Address) => number,
+): Candidate | undefined {
+  const one = pickWeighted(candidates, excluded, random);
+  const other = draw(
+    candidates,
+    (candidate) => candidate === one || excluded.has(candidate.address),
+    random,
+  );
+  if (!one || !other) {
+    return one;
+  }
+  const isTimed = one.status.batchTime > 0 && other.status.batchTime > 0;
+  const load = ({ address, status }: Candidate): number =>
+    ((activeCalls(address) + 1) * (isTimed ? status.batchTime : 1)) / status.partitions;
+  return load(other) * CLEARLY < load(one) ? other : one;
+}
+
+function pickBy(
+  choose: ChooseNode,
+  candidates: Candidates,
+  excluded: ReadonlySet<Address>,
+  context: BalanceContext,
+): Candidate | undefined {
+  const { list } =
+    excluded.size > 0 ? candidates.without(({ address }) => excluded.has(address)) : candidates;
+  const chosen = list.length > 0 ? choose(list, context) : undefined;
+  if (chosen && !list.includes(chosen)) {
+    throw new InvalidServingError(
+      `Serving "${context.serving}": the function in option "balance" returned ` +
+        `${formatValue(chosen)}; allowed is one of its candidates`,
+    );
+  }
+  return chosen;
+}
+
+/** Draws before we filter out excluded candidates. */
+const BLIND_DRAWS = 4;
+
+/** Redrawing keeps the proportions of the candidates that aren't excluded. */
+function draw(
+  candidates: Candidates,
+  isExcluded: (candidate: Candidate) => boolean,
+  random: () => number,
+): Candidate | undefined {
+  for (let draws = 0; draws < BLIND_DRAWS; draws++) {
+    const candidate = candidates.at(random());
+    if (!candidate || !isExcluded(candidate)) {
+      return candidate;
+    }
+  }
+  return candidates.without(isExcluded).at(random());
+}
+
+/** A node that takes calls to a serving. */
+export interface Candidate {
+  /** The node's id. */
+  readonly id: string;
+  /** The node's address. */
+  readonly address: Address;
+  /** Weight × partitions, always above 0. The node gets calls in proportion to it. */
+  readonly share: number;
+  /** From the last heartbeat; the next one changes it. */
+  readonly status: ServingStatus;
+}
+
+/** The candidates for a serving's calls; immutable. */
+export class Candidates {
+  /** Cumulative shares. */
+  private readonly ends: Float64Array;
+  private readonly total: number;
+
+  constructor(readonly list: readonly Candidate[]) {
+    this.ends = new Float64Array(list.length);
+    let total = 0;
+    list.forEach(({ share }, index) => (this.ends[index] = total += share));
+    this.total = total;
+  }
+
+  /** Maps a point in [0, 1) of all shares to its candidate. */
+  at(point: number): Candidate | undefined {
+    const { ends } = this;
+    const place = point * this.total;
+    let from = 0;
+    // Rounding may reach the very end, which belongs to the last candidate.
+    let to = ends.length - 1;
+    while (from < to) {
+      const middle = (from + to) >>> 1;
+      if (ends[middle]! > place) {
+        to = middle;
+      } else {
+        from = middle + 1;
+      }
+    }
+    return this.list[from];
+  }
+
+  without(isExcluded: (candidate: Candidate) => boolean): Candidates {
+    return new Candidates(this.list.filter((candidate) => !isExcluded(candidate)));
+  }
+}
+
+export interface NodeSelectorOptions {
+  readonly self: Address;
+  readonly members: Members;
+  readonly balance: Balance;
+  /** This process's unanswered calls. */
+  readonly activeCalls: (node: Address) => number;
+}
+
+/** Selects a node for each call. */
+export class NodeSelector {
+  private onlineSince: number | undefined;
+  private readonly balancer: Balancer;
+  private readonly changes = new Subject<void>();
+
+  constructor(private readonly options: NodeSelectorOptions) {
+    this.balancer = balancerOf(options.balance);
+  }
+
+  get isOnline(): boolean {
+    return this.onlineSince !== undefined;
+  }
+
+  set isOnline(isOnline: boolean) {
+    this.onlineSince = isOnline ? performance.now() : undefined;
+  }
+
+  /** In milliseconds; 0 while offline. */
+  get onlineFor(): number {
+    return this.onlineSince === undefined ? 0 : performance.now() - this.onlineSince;
+  }
+
+  hasKnown(serving: string): boolean {
+    return this.options.members.hasKnown(serving);
+  }
+
+  get others(): readonly NodeInfo[] {
+    const { members, self } = this.options;
+    return members.all.map(({ info }) => info).filter(({ address }) => address !== self);
+  }
+
+  candidates(serving: string): readonly Candidate[] {
+    return this.options.members.candidates(serving).list;
+  }
+
+  /** Undefined if every candidate is excluded. */
+  pick(serving: string, excluded: ReadonlySet<Address>): Candidate | undefined {
+    const { members, activeCalls } = this.options;
+    return this.balancer(members.candidates(serving), excluded, { serving, activeCalls });
+  }
+
+  /** Resolves when the candidates change, or after `milliseconds`. */
+  async nextChange(milliseconds: number): Promise<void> {
+    await firstValueFrom(merge(this.changes, timer(milliseconds)));
+  }
+
+  notifyChange(): void {
+    this.changes.next();
+  }
+
+  /** Rejects every `nextChange` with the error from now on. */
+  close(error: Error): void {
+    this.changes.error(error);
+  }
+}

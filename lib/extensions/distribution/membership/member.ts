@@ -1,0 +1,99 @@
+import type { ClusterNode, ServingStatus } from '../../../internal.js';
+import type { NodeInfo } from './node-info.js';
+import type { Candidate } from './balancer.js';
+import type { Address } from '../transport.js';
+
+/** One incarnation of a node, as of its last heartbeat. */
+export class Member {
+  /**
+   * True if it has been silent too long, or has sent no heartbeat since the transport was offline.
+   * It gets no calls.
+   */
+  isSuspect = false;
+  /** True if suspect only because of silence. */
+  isSilent = false;
+  /** Since the last check. */
+  wasHeard = false;
+  /** Bytes received from it by the last check. */
+  received: number | undefined;
+  hasDuplicate = false;
+  /** Our last heartbeat in reply. */
+  repliedAt = -Infinity;
+  private servings: readonly MemberServing[];
+
+  constructor(
+    public info: NodeInfo,
+    /** Its last sign of life. */
+    public lastSeenAt: number,
+    /** Its first heartbeat. */
+    readonly since = lastSeenAt,
+  ) {
+    this.servings = servingsOf(info);
+  }
+
+  get candidates(): readonly Candidate[] {
+    return this.isSuspect || this.info.state === 'draining'
+      ? []
+      : this.servings.filter(({ share }) => share > 0);
+  }
+
+  /** True if the heartbeat changes only the load. */
+  isAlike({ state, servings: statuses }: NodeInfo): boolean {
+    const { info, servings } = this;
+    return (
+      !this.isSuspect &&
+      state === info.state &&
+      statuses.length === servings.length &&
+      statuses.every((status, index) => servings[index]!.isAlike(status))
+    );
+  }
+
+  updateLoad(info: NodeInfo): void {
+    this.info = info;
+    info.servings.forEach((status, index) => (this.servings[index]!.status = status));
+  }
+
+  update(info: NodeInfo): void {
+    this.info = info;
+    this.isSuspect = false;
+    this.isSilent = false;
+    this.servings = servingsOf(info);
+  }
+}
+
+/** A node's serving. Each heartbeat updates its status. */
+class MemberServing implements Candidate {
+  readonly id: string;
+  readonly address: string;
+  readonly share: number;
+
+  constructor(
+    { id, address }: NodeInfo,
+    public status: ServingStatus,
+  ) {
+    this.id = id;
+    this.address = address;
+    this.share = shareOf(status);
+  }
+
+  isAlike(status: ServingStatus): boolean {
+    const { name, idempotent } = this.status;
+    return (
+      status.name === name && status.idempotent === idempotent && shareOf(status) === this.share
+    );
+  }
+}
+
+function servingsOf(info: NodeInfo): readonly MemberServing[] {
+  return info.servings.map((status) => new MemberServing(info, status));
+}
+
+function shareOf({ weight, partitions, isReady }: ServingStatus): number {
+  return isReady ? weight * partitions : 0;
+}
+
+export function clusterNodeOf({ info, isSuspect }: Member, self: Address): ClusterNode {
+  const { id, address, role, servings } = info;
+  const state = isSuspect ? 'silent' : info.state;
+  return { id, address, role, state, isSelf: address === self, servings };
+}

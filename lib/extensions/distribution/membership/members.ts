@@ -1,0 +1,298 @@
+import { Logger } from '@nestjs/common';
+import { type Observable, Subject } from 'rxjs';
+import { formatValue } from '../../../internal.js';
+import { Member } from './member.js';
+import type { NodeInfo } from './node-info.js';
+import { type Candidate, Candidates } from './balancer.js';
+import type { Address } from '../transport.js';
+
+export interface MembersOptions {
+  /** Milliseconds of silence after which a node gets no calls. */
+  readonly suspectAfter: number;
+  /** Milliseconds of silence after which a node counts as gone. */
+  readonly downAfter: number;
+  /** We ignore further nodes. */
+  readonly maxNodes: number;
+}
+
+/** `changed`: other servings take calls, or with other shares. */
+export interface MemberChange {
+  readonly type: 'joined' | 'changed' | 'left';
+  readonly address: Address;
+  readonly info: NodeInfo;
+}
+
+const none = new Candidates([]);
+
+/** Serving names to remember. */
+const MOST_NAMES = 10_000;
+
+/**
+ * The cluster's nodes, in milliseconds of one clock. If `checkSilence` wasn't called for
+ * `suspectAfter`, this process stalled, so every node's silence starts anew.
+ */
+export class Members {
+  readonly changes$: Observable<MemberChange>;
+  private readonly logger = new Logger('Serving');
+  private readonly changes = new Subject<MemberChange>();
+  private readonly byId = new Map<string, Member>();
+  private readonly byAddress = new Map<Address, Member>();
+  private readonly candidatesByServing = new Map<string, Set<Candidate>>();
+  private readonly built = new Map<string, Candidates>();
+  /** Servings that any node has or had. */
+  private readonly names = new Set<string>();
+  private checkedAt: number | undefined;
+  private isFrozen = false;
+  private hasRefused = false;
+
+  constructor(private readonly options: MembersOptions) {
+    this.changes$ = this.changes.asObservable();
+  }
+
+  get all(): readonly Member[] {
+    return [...this.byId.values()];
+  }
+
+  get(address: Address): Member | undefined {
+    return this.byAddress.get(address);
+  }
+
+  hasKnown(serving: string): boolean {
+    return this.names.has(serving);
+  }
+
+  /** Returns the same object until the candidates change. */
+  candidates(serving: string): Candidates {
+    const candidates = this.candidatesByServing.get(serving);
+    if (!candidates) {
+      return none;
+    }
+    const built = this.built.get(serving) ?? new Candidates([...candidates]);
+    this.built.set(serving, built);
+    return built;
+  }
+
+  /**
+   * Applies a heartbeat, unless outdated. A later epoch replaces the incarnation. After an outage
+   * the node leaves and rejoins, because its calls may be lost.
+   */
+  receive(info: NodeInfo, now: number): void {
+    const known = this.byId.get(info.id);
+    const holder = this.byAddress.get(info.address);
+    if (holder !== undefined && holder !== known) {
+      return;
+    }
+    if (!known) {
+      if (this.hasRoom(info)) {
+        this.join(new Member(info, now));
+      }
+    } else if (isNewIncarnation(info, known.info)) {
+      this.join(new Member(info, now), known);
+    } else if (known !== holder) {
+      this.checkForDuplicate(known, info, now);
+    } else if (isNext(info, known.info)) {
+      this.update(known, info, now);
+    }
+  }
+
+  /** Anything received shows that the node is alive. */
+  hear(address: Address): void {
+    const member = this.byAddress.get(address);
+    if (member) {
+      member.wasHeard = true;
+    }
+  }
+
+  disconnect(address: Address): void {
+    const member = this.byAddress.get(address);
+    if (member) {
+      this.remove(member);
+      this.notify('left', member);
+    }
+  }
+
+  /** Removes nodes that were silent for `downAfter` and returns their addresses. */
+  checkSilence(now: number): readonly Address[] {
+    const { suspectAfter, downAfter } = this.options;
+    const hasPaused = this.checkedAt !== undefined && now - this.checkedAt > suspectAfter;
+    this.checkedAt = now;
+    if (this.isFrozen) {
+      return [];
+    }
+    if (hasPaused) {
+      this.refresh(now);
+    }
+    const silent: Address[] = [];
+    for (const member of this.byId.values()) {
+      if (member.wasHeard) {
+        this.sawAlive(member, now);
+      }
+      const silence = now - member.lastSeenAt;
+      if (silence >= downAfter) {
+        silent.push(member.info.address);
+        this.remove(member);
+        this.notify('left', member);
+      } else if (silence >= suspectAfter) {
+        this.suspect(member, true);
+      }
+    }
+    return silent;
+  }
+
+  /**
+   * Silence does not count while the transport is offline. Afterwards a node needs a new heartbeat
+   * to get calls: it may not have reconnected to the broker.
+   */
+  freeze(isFrozen: boolean, now: number): void {
+    if (this.isFrozen && !isFrozen) {
+      for (const member of this.byId.values()) {
+        member.lastSeenAt = now;
+        member.wasHeard = false;
+        this.suspect(member);
+        member.isSilent = false;
+      }
+    }
+    this.isFrozen = isFrozen;
+  }
+
+  private join(member: Member, former?: Member): void {
+    if (former) {
+      this.remove(former);
+    }
+    this.byId.set(member.info.id, member);
+    this.byAddress.set(member.info.address, member);
+    this.addCandidates(member);
+    this.remember(member);
+    if (former) {
+      this.notify('left', former);
+    }
+    this.notify('joined', member);
+  }
+
+  private update(member: Member, info: NodeInfo, now: number): void {
+    member.lastSeenAt = now;
+    if (member.isAlike(info)) {
+      member.updateLoad(info);
+      return;
+    }
+    this.removeCandidates(member);
+    member.update(info);
+    this.addCandidates(member);
+    this.remember(member);
+    this.notify('changed', member);
+  }
+
+  /** Both incarnations' heartbeats may arrive for a short time after a restart. */
+  private checkForDuplicate(member: Member, other: NodeInfo, now: number): void {
+    if (
+      other.state === 'up' &&
+      now - member.since >= this.options.downAfter &&
+      !member.hasDuplicate
+    ) {
+      member.hasDuplicate = true;
+      this.logger.error(
+        `Two nodes have the nodeId ${formatValue(other.id)}: ${member.info.address} and ` +
+          `${other.address}. The latter started first and gets no calls. ` +
+          'Give each node a nodeId of its own, or none',
+      );
+    }
+  }
+
+  private suspect(member: Member, isSilent = false): void {
+    if (!member.isSuspect) {
+      this.removeCandidates(member);
+      member.isSuspect = true;
+      member.isSilent = isSilent;
+      this.notify('changed', member);
+    }
+  }
+
+  private refresh(now: number): void {
+    for (const member of this.byId.values()) {
+      member.lastSeenAt = now;
+      this.trust(member);
+    }
+  }
+
+  /** Suspect since an outage, a node must first send a heartbeat. */
+  private sawAlive(member: Member, now: number): void {
+    member.wasHeard = false;
+    member.lastSeenAt = now;
+    if (member.isSilent) {
+      this.trust(member);
+    }
+  }
+
+  private trust(member: Member): void {
+    if (member.isSuspect) {
+      member.isSuspect = false;
+      member.isSilent = false;
+      this.addCandidates(member);
+      this.notify('changed', member);
+    }
+  }
+
+  private remember({ info }: Member): void {
+    for (const { name } of info.servings) {
+      if (this.names.size < MOST_NAMES) {
+        this.names.add(name);
+      }
+    }
+  }
+
+  private remove(member: Member): void {
+    this.byId.delete(member.info.id);
+    this.byAddress.delete(member.info.address);
+    this.removeCandidates(member);
+  }
+
+  private addCandidates({ candidates }: Member): void {
+    for (const candidate of candidates) {
+      const { name } = candidate.status;
+      const all = this.candidatesByServing.get(name) ?? new Set();
+      this.candidatesByServing.set(name, all.add(candidate));
+      this.built.delete(name);
+    }
+  }
+
+  private removeCandidates({ candidates }: Member): void {
+    for (const candidate of candidates) {
+      const { name } = candidate.status;
+      const all = this.candidatesByServing.get(name);
+      all?.delete(candidate);
+      if (all?.size === 0) {
+        this.candidatesByServing.delete(name);
+      }
+      this.built.delete(name);
+    }
+  }
+
+  private hasRoom({ id, address }: NodeInfo): boolean {
+    const { maxNodes } = this.options;
+    const hasRoom = this.byId.size < maxNodes;
+    if (!hasRoom && !this.hasRefused) {
+      this.hasRefused = true;
+      this.logger.warn(
+        `Node ${formatValue(id)} (${address}) and further ones are ignored: ` +
+          `${maxNodes} nodes are the limit`,
+      );
+    }
+    return hasRoom;
+  }
+
+  private notify(type: MemberChange['type'], { info }: Member): void {
+    this.changes.next({ type, address: info.address, info });
+  }
+}
+
+/** True if the node restarted or is back from an outage. */
+function isNewIncarnation({ epoch, address, outages }: NodeInfo, known: NodeInfo): boolean {
+  return (
+    epoch > known.epoch ||
+    (epoch === known.epoch && address === known.address && outages > known.outages)
+  );
+}
+
+function isNext({ epoch, outages, seq }: NodeInfo, known: NodeInfo): boolean {
+  return epoch === known.epoch && outages === known.outages && seq > known.seq;
+}

@@ -1,0 +1,80 @@
+import type { Address } from '../transport.js';
+import type { ClusterNode, ServingStatus } from '../../../internal.js';
+import { readSignature } from './read-signature.js';
+import { FrameError } from '../wire/prelude.js';
+import {
+  flagIn,
+  listIn,
+  numberIn,
+  oneOfIn,
+  recordOf,
+  stringIn,
+  wholeIn,
+} from '../wire/record-reader.js';
+
+/** A node's heartbeat. */
+export interface NodeInfo {
+  /** If configured, survives a restart. */
+  readonly id: string;
+  /** Grows with each start of the node. */
+  readonly epoch: number;
+  readonly address: Address;
+  /** How often its transport went offline, which may have lost calls from and to the node. */
+  readonly outages: number;
+  /** Grows with each heartbeat of the epoch. */
+  readonly seq: number;
+  /** Clients have no servings. */
+  readonly role: ClusterNode['role'];
+  /** `draining`: finishes its calls and takes no more. */
+  readonly state: 'up' | 'draining';
+  readonly servings: readonly ServingStatus[];
+}
+
+/** Of a node or serving. */
+export const LONGEST_NAME = 256;
+const MOST_SERVINGS = 1024;
+const MOST_PARTITIONS = 2 ** 16;
+
+/** Keeps the sum of weight × partitions over all nodes precise. */
+const LARGEST_WEIGHT = 1e6;
+
+const NAME = new RegExp(`^[^]{1,${LONGEST_NAME}}$`);
+const ADDRESS = /^[\w-]{1,256}$/;
+
+/** @throws FrameError for a malformed heartbeat */
+export function readNodeInfo(value: unknown): NodeInfo {
+  const info = recordOf(value, 'A heartbeat');
+  const role = oneOfIn(info, 'role', ['client', 'node']);
+  const servings = listIn(info, 'servings', MOST_SERVINGS).map(readServingStatus);
+  if (role === 'client' && servings.length > 0) {
+    throw new FrameError(`The heartbeat of a client lists ${servings.length} servings`);
+  }
+  if (new Set(servings.map(({ name }) => name)).size < servings.length) {
+    throw new FrameError('A heartbeat names a serving twice');
+  }
+  return {
+    id: stringIn(info, 'id', NAME),
+    epoch: wholeIn(info, 'epoch'),
+    address: stringIn(info, 'address', ADDRESS),
+    outages: wholeIn(info, 'outages'),
+    seq: wholeIn(info, 'seq'),
+    role,
+    state: oneOfIn(info, 'state', ['up', 'draining']),
+    servings,
+  };
+}
+
+function readServingStatus(value: unknown): ServingStatus {
+  const status = recordOf(value, 'A serving in a heartbeat');
+  return {
+    name: stringIn(status, 'name', NAME),
+    weight: numberIn(status, 'weight', LARGEST_WEIGHT),
+    partitions: wholeIn(status, 'partitions', MOST_PARTITIONS),
+    activeCalls: wholeIn(status, 'activeCalls'),
+    queued: wholeIn(status, 'queued'),
+    batchTime: numberIn(status, 'batchTime'),
+    idempotent: flagIn(status, 'idempotent'),
+    isReady: flagIn(status, 'isReady'),
+    signature: status['signature'] === undefined ? undefined : readSignature(status['signature']),
+  };
+}

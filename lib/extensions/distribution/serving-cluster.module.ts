@@ -1,0 +1,162 @@
+import {
+  ConfigurableModuleBuilder,
+  type DynamicModule,
+  Module,
+  type ModuleMetadata,
+  type Provider,
+} from '@nestjs/common';
+import { ModuleRef } from '@nestjs/core';
+import { InvalidServingError, getServingToken } from '../../index.js';
+import {
+  formatValue,
+  DEFAULT_EXTRAS,
+  withExtras,
+  ServingRegistry,
+  SERVING_ROUTER,
+} from '../../internal.js';
+import { ExportedServings } from './calls/exported-servings.js';
+import type { DistributionOptions } from './options.js';
+import { resolveDistribution } from './resolve-options.js';
+import { ServingCluster } from './serving-cluster.js';
+import type { ServingTransport } from './transport.js';
+
+/** Options for the module itself. */
+export interface ServingClusterModuleExtras {
+  /**
+   * True if modules can inject `ServingCluster` and `remotes` without importing this module.
+   *
+   * @default true
+   */
+  readonly isGlobal?: boolean;
+  /** For `forRootAsync`: modules that export what the factory injects. */
+  readonly imports?: ModuleMetadata['imports'];
+  /**
+   * For `forRootAsync`: the names in its factory's `remotes`, because Nest must know all injectable
+   * servings before the factory runs.
+   */
+  readonly names?: readonly string[];
+}
+
+const { ConfigurableModuleClass, MODULE_OPTIONS_TOKEN, OPTIONS_TYPE, ASYNC_OPTIONS_TYPE } =
+  new ConfigurableModuleBuilder<DistributionOptions>({ moduleName: 'ServingCluster' })
+    .setClassMethodName('forRoot')
+    .setExtras<ServingClusterModuleExtras>(DEFAULT_EXTRAS, withExtras)
+    .build();
+
+/** Makes the application a node of a cluster. Import it once, next to `ServingModule`. */
+@Module({})
+export class ServingClusterModule extends ConfigurableModuleClass {
+  /** Makes the application a node with these options. */
+  static override forRoot(options: typeof OPTIONS_TYPE): DynamicModule {
+    return withCluster(super.forRoot(options), remoteNamesIn(options));
+  }
+
+  /** Like {@link forRoot}, with options from a factory. */
+  static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
+    return withCluster(super.forRootAsync(options), options.names ?? []);
+  }
+}
+
+function withCluster(module: DynamicModule, remotes: readonly string[]): DynamicModule {
+  return {
+    ...module,
+    providers: [
+      ...(module.providers ?? []),
+      clusterProvider(remotes),
+      routerProvider,
+      ...remotes.map(remoteProvider),
+    ],
+    exports: [...(module.exports ?? []), ServingCluster, ...remotes.map(getServingToken)],
+  };
+}
+
+function clusterProvider(remotes: readonly string[]): Provider {
+  return {
+    provide: ServingCluster,
+    inject: [MODULE_OPTIONS_TOKEN, ModuleRef],
+    useFactory: async (options: DistributionOptions, moduleRef: ModuleRef) => {
+      checkNames(remotes, remoteNamesIn(options));
+      // Fails early; looked up again on use, because its instance may not exist yet.
+      registryOf(moduleRef);
+      let registry: ServingRegistry | undefined;
+      const exported = new ExportedServings(() => (registry ??= registryOf(moduleRef)).all);
+      const resolved = resolveDistribution(options);
+      return new ServingCluster(resolved, await transportOf(options), exported);
+    },
+  };
+}
+
+/** The core discovers it by token. */
+const routerProvider: Provider = {
+  provide: SERVING_ROUTER,
+  inject: [ServingCluster],
+  useFactory: ({ router }: ServingCluster) => router,
+};
+
+function remoteProvider(name: string): Provider {
+  return {
+    provide: getServingToken(name),
+    inject: [ServingCluster],
+    useFactory: ({ router }: ServingCluster) => router.remote(name),
+  };
+}
+
+function registryOf(moduleRef: ModuleRef): ServingRegistry {
+  try {
+    // Not injected, because ServingModule need not be global.
+    return moduleRef.get(ServingRegistry, { strict: false });
+  } catch (cause) {
+    throw new InvalidServingError(
+      'ServingClusterModule needs the servings of the application; import ServingModule.forRoot ' +
+        'next to it',
+      { cause },
+    );
+  }
+}
+
+async function transportOf(options: DistributionOptions): Promise<ServingTransport> {
+  try {
+    const { openTransport } = await import('./open-transport.js');
+    return await openTransport(options);
+  } catch (cause) {
+    throw isMissing(cause)
+      ? new InvalidServingError(
+          `ServingClusterModule: a package that it needs is not installed. ${cause.message}`,
+          { cause },
+        )
+      : cause;
+  }
+}
+
+function isMissing(error: unknown): error is Error {
+  const codes: unknown[] = ['ERR_MODULE_NOT_FOUND', 'MODULE_NOT_FOUND'];
+  return error instanceof Error && 'code' in error && codes.includes(error.code);
+}
+
+/** @throws InvalidServingError for a remote without a name */
+function remoteNamesIn(options: DistributionOptions): readonly string[] {
+  const remotes: unknown = options.remotes ?? [];
+  return Array.isArray(remotes) ? remotes.map(nameOf) : refuse(remotes);
+}
+
+function nameOf(remote: unknown): string {
+  const name: unknown =
+    typeof remote === 'object' && remote !== null && 'name' in remote ? remote.name : remote;
+  return typeof name === 'string' && name !== '' ? name : refuse(remote);
+}
+
+function refuse(remote: unknown): never {
+  throw new InvalidServingError(
+    'ServingClusterModule: option "remotes" is a list of names, or of objects with a name, not ' +
+      formatValue(remote),
+  );
+}
+
+function checkNames(names: readonly string[], remotes: readonly string[]): void {
+  if (names.length !== remotes.length || remotes.some((remote) => !names.includes(remote))) {
+    throw new InvalidServingError(
+      `The factory of ServingClusterModule.forRootAsync returns the remotes ` +
+        `[${remotes.join(', ')}], but "names" lists [${names.join(', ')}]; they must be the same`,
+    );
+  }
+}

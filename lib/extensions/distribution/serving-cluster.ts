@@ -1,0 +1,228 @@
+import { randomBytes } from 'node:crypto';
+import { setTimeout as delay } from 'node:timers/promises';
+import {
+  type BeforeApplicationShutdown,
+  Logger,
+  type OnApplicationBootstrap,
+  type OnApplicationShutdown,
+  type OnModuleDestroy,
+  type OnModuleInit,
+} from '@nestjs/common';
+import { formatValue, type ClusterNode } from '../../internal.js';
+import type { ExportedServings } from './calls/exported-servings.js';
+import { InboundCalls } from './calls/inbound-calls.js';
+import { OutboundCalls } from './calls/outbound-calls.js';
+import { ClusterReceiver } from './cluster-receiver.js';
+import { ClusterRouter } from './cluster-router.js';
+import { ClusterShutdown } from './cluster-shutdown.js';
+import { jsonHandlersOf } from './json/json-handlers.js';
+import { Heartbeats, LivenessProbes } from './membership/heartbeats.js';
+import { clusterNodeOf } from './membership/member.js';
+import { Members } from './membership/members.js';
+import { MembershipLog, RateLimitedLogger } from './membership/membership-log.js';
+import type { NodeInfo } from './membership/node-info.js';
+import { NodeSelector } from './membership/balancer.js';
+import type { ResolvedDistribution } from './resolve-options.js';
+import type { Address, JsonHandler, ServingTransport } from './transport.js';
+import { SentHeader } from './wire/header.js';
+import { Messenger } from './wire/messenger.js';
+import { Kind } from './wire/prelude.js';
+import { namespaceSecret } from './wire/signature.js';
+
+/** Milliseconds for the last packets, within the shutdown limit. */
+const FLUSH = 5_000;
+/** Milliseconds beyond that limit, once for the goodbye and once for the connections. */
+const GRACE = 400;
+
+/** This application as a node of its cluster. */
+export class ServingCluster
+  implements
+    OnModuleInit,
+    OnApplicationBootstrap,
+    OnModuleDestroy,
+    BeforeApplicationShutdown,
+    OnApplicationShutdown
+{
+  /** This node's address, new with each start. */
+  readonly address: Address;
+  /** @internal */
+  readonly router: ClusterRouter;
+  /** @internal */
+  readonly selector: NodeSelector;
+  /** @internal */
+  readonly receiver: ClusterReceiver;
+  private readonly logger = new Logger('Serving');
+  private readonly members: Members;
+  private readonly messenger: Messenger;
+  private readonly inbound: InboundCalls;
+  private readonly outbound: OutboundCalls;
+  private readonly heartbeats: Heartbeats;
+  private readonly probes: LivenessProbes;
+  private readonly shutdown: ClusterShutdown;
+  private ended: Promise<void> | undefined;
+
+  constructor(
+    private readonly options: ResolvedDistribution,
+    private readonly transport: ServingTransport,
+    private readonly exported: ExportedServings,
+  ) {
+    const { balance, downAfter, heartbeat, limits, maxNodes, nodeId, window } = options;
+    const { namespace, secret, probeAfter, drainTimeout } = options;
+    const { logger } = this;
+    const readableId = nodeId.replaceAll(/[^\w-]/g, '_').slice(0, 100);
+    const address = `${readableId}-${randomBytes(6).toString('hex')}`;
+    const suspectAfter = Math.max(1.5 * heartbeat, (downAfter * 2) / 3);
+    const members = new Members({ suspectAfter, downAfter, maxNodes });
+    const warnings = new RateLimitedLogger(logger);
+    const messenger = new Messenger({
+      address,
+      transport,
+      limits,
+      secret: secret === undefined ? undefined : namespaceSecret(secret, namespace),
+      onMessage: (message) => this.receiver.read(message),
+      onTooLarge: (message, error) => this.receiver.refuse(message, error),
+      onFragment: (from) => members.hear(from),
+      onInvalidFrame: ({ message }) => warnings.warn(`A message cannot be read: ${message}`),
+    });
+    const outbound = new OutboundCalls(messenger, window, limits.calls);
+    const inbound = new InboundCalls({
+      messenger,
+      limits,
+      window,
+      maxCalls: limits.calls,
+      find: (name) => exported.find(name),
+    });
+    const activeCalls = (node: Address) => outbound.countOf(node);
+    const selector = new NodeSelector({ self: address, members, balance, activeCalls });
+    const heartbeats = new Heartbeats({
+      nodeId,
+      address,
+      heartbeat,
+      maxNodes,
+      messenger,
+      members,
+      selector,
+      transport,
+      describe: () => this.describe(),
+      onBeat: () => {
+        outbound.check(address);
+        inbound.report();
+      },
+    });
+    this.address = address;
+    this.members = members;
+    this.messenger = messenger;
+    this.inbound = inbound;
+    this.outbound = outbound;
+    this.selector = selector;
+    this.heartbeats = heartbeats;
+    const parts = { messenger, members, selector, heartbeats, inbound, outbound };
+    this.receiver = new ClusterReceiver(parts);
+    this.shutdown = new ClusterShutdown({ ...parts, drainTimeout, exported, logger });
+    this.router = new ClusterRouter({
+      ...options,
+      self: address,
+      selector,
+      outbound,
+      exported,
+      shutdown: this.shutdown,
+      nodes: () => this.nodes(),
+    });
+    this.probes = new LivenessProbes(transport, probeAfter, outbound, (node) =>
+      this.receiver.nodeDisconnected(node),
+    );
+  }
+
+  /** The nodes, including this one, as of their last heartbeats. */
+  nodes(): readonly ClusterNode[] {
+    return this.members.all.map((member) => clusterNodeOf(member, this.address));
+  }
+
+  /** @internal Called by Nest. */
+  async onModuleInit(): Promise<void> {
+    const { address, heartbeats, logger, probes, receiver, selector, transport } = this;
+    const { namespace, nodeId } = this.options;
+    this.followMembers();
+    const { role } = this.describe();
+    const jsonHandlers = this.jsonHandlers();
+    await transport.start({ namespace, address, role, receiver, jsonHandlers });
+    selector.isOnline = true;
+    logger.log(`This is ${role} ${formatValue(nodeId)} in the namespace ${formatValue(namespace)}`);
+    probes.begin();
+    await heartbeats.begin();
+  }
+
+  /** Announces this node's servings, now ready. */
+  onApplicationBootstrap(): void {
+    this.exported.watch();
+    this.heartbeats.send();
+  }
+
+  /** Other nodes must stop calling before anything here ends. */
+  onModuleDestroy(): void {
+    void this.shutdown.drain();
+  }
+
+  /** @internal Called by Nest. */
+  beforeApplicationShutdown(): void {
+    this.shutdown.begin();
+  }
+
+  /** @internal Called by Nest. */
+  onApplicationShutdown(): Promise<void> {
+    return (this.ended ??= this.end());
+  }
+
+  private async end(): Promise<void> {
+    const { heartbeats, inbound, messenger, probes, router, shutdown, transport } = this;
+    // Heartbeats continue until then: nodes with our calls must not count this one as gone.
+    await shutdown.complete();
+    heartbeats.end();
+    probes.end();
+    shutdown.closeCalls();
+    const goodbye = messenger
+      .broadcast({
+        kind: Kind.goodbye,
+        header: new SentHeader({ drained: inbound.isDrained }),
+      })
+      .catch(() => {});
+    const timeout = () => Math.min(shutdown.timeLeft, FLUSH) + GRACE;
+    await Promise.race([goodbye, delay(timeout(), undefined, { ref: false })]);
+    router.end();
+    await transport.stop(timeout());
+    // For answers that could not be sent.
+    inbound.loseAll();
+  }
+
+  private describe(): Pick<NodeInfo, 'role' | 'servings'> {
+    const { exported, inbound, options } = this;
+    const servings = exported.all((name) => inbound.count(name));
+    const role = options.role ?? (servings.length > 0 ? 'node' : 'client');
+    return { role, servings: role === 'client' ? [] : servings };
+  }
+
+  /** JSON clients can't sign, so a node with a `secret` refuses them. */
+  private jsonHandlers(): ReadonlyMap<string, JsonHandler> {
+    const { exported, inbound, options } = this;
+    const { limits, secret } = options;
+    return secret === undefined && this.describe().role === 'node'
+      ? jsonHandlersOf(exported, { calls: inbound, limits })
+      : new Map();
+  }
+
+  private followMembers(): void {
+    const { address: self, heartbeats, logger, members, receiver, selector } = this;
+    const log = new MembershipLog(self, logger);
+    members.changes$.subscribe((change) => {
+      const { type, address } = change;
+      if (type === 'left') {
+        receiver.forget(address);
+      } else if (type === 'joined') {
+        heartbeats.replyTo(address);
+      }
+      log.log(change, members.get(address) !== undefined);
+      // Calls that this ended must first look for another node.
+      setImmediate(() => selector.notifyChange());
+    });
+  }
+}

@@ -1,0 +1,184 @@
+import { randomUUID, createHmac, timingSafeEqual } from 'node:crypto';
+import type { EventEmitter } from 'node:events';
+import type { Socket } from 'node:net';
+import { InvalidInputError } from '../../../index.js';
+import { messageOf, formatValue } from '../../../internal.js';
+import type { Address } from '../transport.js';
+import { VERSION } from '../wire/prelude.js';
+import type { PeerConnection, PeerConnections } from './peer-connections.js';
+import { escapeName, isAddress } from './names.js';
+
+interface Introduction {
+  readonly address: Address;
+  readonly version: number;
+  readonly nonce: string;
+  readonly proof?: string | undefined;
+}
+
+/** Sends a request to the other end. */
+export type Ask = (pattern: string, data: object) => Promise<unknown>;
+
+/** The dialled node's address, and the connection if one was made. */
+export interface HandshakeResult<L extends PeerConnection = PeerConnection> {
+  readonly address: Address;
+  readonly link?: L | undefined;
+}
+
+/**
+ * Turns a network connection into a connection between two nodes. The dialling node asks for the
+ * other's address, then proposes the connection. Each proves its secret, if any, by an HMAC over
+ * both nonces.
+ */
+export class Handshake<Connection extends EventEmitter, L extends PeerConnection> {
+  /** Handlers for dialling nodes, by pattern. */
+  readonly answers: ReadonlyMap<string, (data: unknown, connection: Connection) => unknown>;
+  private readonly whoPattern: string;
+  private readonly linkPattern: string;
+  /** Both ends' nonces during a handshake. */
+  private readonly nonces = new WeakMap<Connection, readonly [theirs: string, ours: string]>();
+
+  constructor(
+    private readonly own: Address,
+    private readonly namespace: string,
+    private readonly secret: string | undefined,
+    private readonly links: PeerConnections<Connection, L>,
+  ) {
+    this.whoPattern = `sv.${escapeName(namespace)}.who`;
+    this.linkPattern = `sv.${escapeName(namespace)}.link`;
+    this.answers = new Map([
+      [
+        this.whoPattern,
+        (data: unknown, connection: Connection): unknown => this.introduce(data, connection),
+      ],
+      [
+        this.linkPattern,
+        (data: unknown, connection: Connection): unknown => this.accept(data, connection),
+      ],
+    ]);
+  }
+
+  /** @param connection called when the other end has answered */
+  async dial(connection: () => Connection, ask: Ask): Promise<HandshakeResult<L>> {
+    const ours = randomUUID();
+    const { address, version, nonce, proof } = introductionOf(await this.askWho(ask, ours));
+    if (version !== VERSION) {
+      throw new Error(`It speaks version ${version}; only version ${VERSION} is understood here`);
+    }
+    if (!isValidHmac(proof, this.secret, 'who', this.namespace, ours, nonce, address)) {
+      throw new Error('Its secret is not that of this node: all nodes have the same one, or none');
+    }
+    if (address === this.own) {
+      return { address };
+    }
+    const propose = async (): Promise<boolean> => {
+      const proposal = {
+        address: this.own,
+        proof: hmacOf(this.secret, 'link', this.namespace, ours, nonce, this.own),
+      };
+      return (await ask(this.linkPattern, proposal)) === true;
+    };
+    return { address, link: await this.links.propose(address, connection(), propose) };
+  }
+
+  private async askWho(ask: Ask, nonce: string): Promise<unknown> {
+    try {
+      return await ask(this.whoPattern, { nonce });
+    } catch (error) {
+      // The other end's errors arrive as plain values.
+      throw error instanceof Error
+        ? error
+        : new Error(
+            `No node of namespace ${formatValue(this.namespace)} is there: ${messageOf(error)}`,
+          );
+    }
+  }
+
+  private introduce(data: unknown, connection: Connection): Introduction {
+    const { nonce: theirs } = partsOf(data);
+    if (typeof theirs !== 'string' || theirs.length > 128) {
+      throw new InvalidInputError(
+        `A nonce of at most 128 characters is needed, not ${formatValue(theirs)}`,
+      );
+    }
+    const ours = randomUUID();
+    this.nonces.set(connection, [theirs, ours]);
+    const proof = hmacOf(this.secret, 'who', this.namespace, theirs, ours, this.own);
+    return { address: this.own, version: VERSION, nonce: ours, proof };
+  }
+
+  private accept(data: unknown, connection: Connection): boolean {
+    const { address, proof } = partsOf(data);
+    const nonces = this.nonces.get(connection);
+    this.nonces.delete(connection);
+    if (!nonces || !isAddress(address)) {
+      throw new InvalidInputError(
+        'A connection must be proposed by a node that has introduced itself with an address, not ' +
+          formatValue(address),
+      );
+    }
+    if (!isValidHmac(proof, this.secret, 'link', this.namespace, ...nonces, address)) {
+      throw new InvalidInputError('The secret of this node is another one');
+    }
+    return address !== this.own && this.links.accept(address, connection);
+  }
+}
+
+function introductionOf(answer: unknown): Introduction {
+  const { address, version, nonce, proof } = partsOf(answer);
+  if (
+    !isAddress(address) ||
+    typeof version !== 'number' ||
+    typeof nonce !== 'string' ||
+    !isOptionalText(proof)
+  ) {
+    throw new Error(`It answered ${formatValue(answer)} instead of introducing itself`);
+  }
+  return { address, version, nonce, proof };
+}
+
+function isOptionalText(value: unknown): value is string | undefined {
+  return value === undefined || typeof value === 'string';
+}
+
+function partsOf(data: unknown): Readonly<Record<string, unknown>> {
+  return typeof data === 'object' && data !== null ? { ...data } : {};
+}
+
+/** The words' HMAC; undefined without a secret. */
+export function hmacOf(
+  secret: string | undefined,
+  ...words: readonly string[]
+): string | undefined {
+  return secret === undefined
+    ? undefined
+    : createHmac('sha256', secret).update(JSON.stringify(words)).digest('base64');
+}
+
+/** True if the proof is the words' HMAC; without a secret, if there is no proof. */
+export function isValidHmac(
+  proof: unknown,
+  secret: string | undefined,
+  ...words: readonly string[]
+): boolean {
+  const expected = hmacOf(secret, ...words);
+  if (expected === undefined || typeof proof !== 'string') {
+    return proof === expected;
+  }
+  const [given, right] = [Buffer.from(proof), Buffer.from(expected)];
+  return given.byteLength === right.byteLength && timingSafeEqual(given, right);
+}
+
+/** Limit in bytes of a handshake's text. */
+export const HANDSHAKE_BYTES = 16 * 1024;
+
+/**
+ * Milliseconds for a handshake. A dialling node gives up earlier, so only strangers and hung nodes
+ * reach this limit.
+ */
+export const HANDSHAKE_TIMEOUT = 10_000;
+
+/** Closes a connection that doesn't finish its handshake in time. */
+export function closeUnlessLinked(socket: Socket, isLinked: () => boolean): void {
+  const timer = setTimeout(() => isLinked() || socket.destroy(), HANDSHAKE_TIMEOUT).unref();
+  socket.once('close', () => clearTimeout(timer));
+}

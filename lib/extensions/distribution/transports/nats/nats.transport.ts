@@ -1,0 +1,318 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import { Logger } from '@nestjs/common';
+import { ClientNats, ServerNats } from '@nestjs/microservices';
+import {
+  catchError,
+  combineLatest,
+  distinctUntilChanged,
+  EMPTY,
+  firstValueFrom,
+  from,
+  map,
+  merge,
+  type Observable,
+  of,
+  skip,
+  startWith,
+  Subject,
+  type Subscription,
+  switchMap,
+  timeout,
+} from 'rxjs';
+import { messageOf } from '../../../../internal.js';
+import type { Address, Receiver, ServingTransport, TransportContext } from '../../transport.js';
+import { escapeName, servingPattern, checkSize } from '../names.js';
+import type { NatsOptions } from '../nest-types.js';
+import { jsonAnswer } from '../../json/json-handlers.js';
+import { SendBuffer } from '../send-buffer.js';
+import { AnyMessage, BoundedReplies } from './nats-codec.js';
+
+/** Nest's NATS options without serializers and `queue`, which follows from the serving's name. */
+export type NatsTransportOptions = Omit<
+  NonNullable<NatsOptions['options']>,
+  'queue' | 'serializer' | 'deserializer'
+>;
+
+export interface NatsTransportSettings {
+  /**
+   * Defaults retry a lost server forever, every 200 ms:
+   * `maxReconnectAttempts: -1, reconnectTimeWait: 200`.
+   */
+  readonly options?: NatsTransportOptions | undefined;
+}
+
+/** A connection, as far as we use it and all client packages that Nest can load agree. */
+interface Connection {
+  /** Undefined while the server is unreachable. */
+  readonly info?: { readonly max_payload: number } | undefined;
+  publish(subject: string, payload: Uint8Array): void;
+  subscribe(
+    subject: string,
+    options: { readonly callback: (error: Error | null, message: Message) => void },
+  ): unknown;
+  flush(): Promise<void>;
+}
+
+interface Message {
+  readonly subject: string;
+  readonly data: Uint8Array;
+}
+
+interface Outgoing {
+  readonly subject: string;
+  readonly packet: Uint8Array;
+}
+
+/** Packet limit, and the part of the server's limit left for the envelope, in bytes. */
+const LARGEST = 512 * 1024;
+const AROUND = 4 * 1024;
+/** Probe timeout in milliseconds; a silent node may still be alive. */
+const PROBE = 2_000;
+/** Bytes between two flushes. */
+const ASK = 1024 * 1024;
+/** Size of the subject cache, which is cleared when full. */
+const MOST_SUBJECTS = 1024;
+/** Milliseconds that `stop` waits for the server. */
+const FLUSH = 5_000;
+
+/**
+ * Connects nodes through a NATS server, over Nest's connections.
+ *
+ * - `sv.<namespace>.n.<address>`: packets for one node
+ * - `sv.<namespace>.all.<sender's address>`: packets for all nodes
+ * - `sv.<namespace>.s.<serving>`: calls from other clients, answered by one node
+ * - `sv.<namespace>.p.<address>`: probes of a node
+ */
+export class NatsTransport implements ServingTransport {
+  private readonly server: ServerNats;
+  private readonly client: ClientNats;
+  private own: Pick<TransportContext, 'namespace' | 'address'> = { namespace: '', address: '' };
+  private watch: Subscription | undefined;
+  private mostBytes = LARGEST + AROUND;
+  private isOnline = false;
+  /** Emits when the client's connection is closed for good. */
+  private readonly closed$ = new Subject<void>();
+  private readonly logger = new Logger('ServingTransport');
+  private readonly unread = new SendBuffer('NATS');
+  private outbox: Outgoing[] = [];
+  private readonly subjects = new Map<Address, string>();
+  private unasked = 0;
+
+  constructor({ options }: NatsTransportSettings = {}) {
+    const shared = {
+      maxReconnectAttempts: -1,
+      reconnectTimeWait: 200,
+      ...options,
+      queue: undefined,
+      serializer: undefined,
+      deserializer: undefined,
+    };
+    const serializer = new BoundedReplies(() => this.mostBytes);
+    this.server = new ServerNats({ ...shared, serializer, deserializer: new AnyMessage() });
+    this.client = new ClientNats(shared);
+  }
+
+  get maxPacket(): number {
+    return Math.min(LARGEST, this.mostBytes - AROUND);
+  }
+
+  /** Rejects with the NATS client's error if there's no server. */
+  async start(context: TransportContext): Promise<void> {
+    const { namespace, address, receiver, jsonHandlers } = context;
+    this.own = { namespace, address };
+    this.server.addHandler(this.probeSubject(address), async () => address);
+    for (const [name, handler] of jsonHandlers) {
+      this.server.addHandler(servingPattern(namespace, name), jsonAnswer(handler), false, {
+        queue: `sv.${escapeName(name)}`,
+      });
+    }
+    await this.connect(receiver);
+    this.isOnline = true;
+    this.watch = this.onlineChanges().subscribe((isOnline) => {
+      this.isOnline = isOnline;
+      receiver.online(isOnline);
+    });
+  }
+
+  /**
+   * Drops packets while the server is unreachable.
+   *
+   * @throws Error if the server stops reading and the send buffer is full
+   */
+  send(to: Address, packet: Uint8Array): void {
+    this.publish(this.nodeSubject(to), packet);
+  }
+
+  broadcast(packet: Uint8Array): void {
+    this.publish(this.broadcastSubject, packet);
+  }
+
+  /** NATS reports immediately if a subject has no subscribers. */
+  async probe(address: Address): Promise<boolean> {
+    try {
+      await firstValueFrom(this.client.send(this.probeSubject(address), {}).pipe(timeout(PROBE)));
+      return true;
+    } catch (error) {
+      if (isNobodyThere(error)) {
+        return false;
+      }
+      throw error;
+    }
+  }
+
+  async stop(patience = FLUSH): Promise<void> {
+    this.watch?.unsubscribe();
+    // Finished handlers send their answers now.
+    await turn();
+    if (this.isOnline) {
+      this.isOnline = false;
+      await this.flush(patience);
+    }
+    await Promise.all([this.server.close(), this.client.close()]);
+  }
+
+  private async connect(receiver: Receiver): Promise<void> {
+    try {
+      await Promise.all([
+        new Promise<void>((resolve, reject) => {
+          void this.server.listen((error) => (error ? reject(error) : resolve()));
+        }),
+        this.client.connect(),
+      ]);
+      this.listen(receiver);
+      await this.settle();
+    } catch (error) {
+      await this.stop();
+      throw error;
+    }
+  }
+
+  /** Bypasses Nest's handlers, which cost more than all other work on a small packet. */
+  private listen(receiver: Receiver): void {
+    const { server, broadcastSubject, own } = this;
+    for (const subject of [this.nodeSubject(own.address), this.subject('all.*')]) {
+      server.unwrap<Connection>().subscribe(subject, {
+        callback: (error, message) => {
+          if (error) {
+            this.logger.error(`Packets to ${subject} cannot be received: ${error.message}`);
+          } else if (message.subject !== broadcastSubject) {
+            receiver.receive(message.data);
+          }
+        },
+      });
+    }
+  }
+
+  /**
+   * Resolves when the server has our subscriptions. Reads its limit again: after a reconnect it may
+   * be another server.
+   */
+  private async settle(): Promise<void> {
+    await this.server.unwrap<Connection>().flush();
+    this.mostBytes = this.client.unwrap<Connection>().info?.max_payload ?? this.mostBytes;
+  }
+
+  /** True when both connections and subscriptions are back, false after a loss. */
+  private onlineChanges(): Observable<boolean> {
+    const isConnected$ = combineLatest([this.server.status, this.client.status]).pipe(
+      map((statuses) => statuses.every((status: string) => status === 'connected')),
+    );
+    return merge(isConnected$, this.closed$.pipe(map(() => false))).pipe(
+      startWith(true),
+      distinctUntilChanged(),
+      skip(1),
+      switchMap((isConnected) => (isConnected ? this.settled() : of(false))),
+      distinctUntilChanged(),
+    );
+  }
+
+  private settled(): Observable<boolean> {
+    return from(this.settle()).pipe(
+      map(() => true),
+      // Lost again; the status reports it.
+      catchError(() => EMPTY),
+    );
+  }
+
+  /** Sends one turn's packets together: the client would write each to its socket. */
+  private publish(subject: string, packet: Uint8Array): void {
+    checkSize(packet, this.maxPacket);
+    if (!this.isOnline) {
+      return;
+    }
+    this.unread.add(packet.byteLength);
+    if (this.outbox.push({ subject, packet }) === 1) {
+      process.nextTick(() => this.leave(this.outbox.splice(0)));
+    }
+  }
+
+  private leave(packets: readonly Outgoing[]): void {
+    this.unasked += packets.reduce((bytes, { packet }) => bytes + packet.byteLength, 0);
+    if (this.isOnline) {
+      try {
+        const connection = this.client.unwrap<Connection>();
+        packets.forEach(({ subject, packet }) => connection.publish(subject, packet));
+      } catch (error) {
+        this.logger.error(`The connection to the NATS server is closed: ${messageOf(error)}`);
+        this.closed$.next();
+      }
+    }
+    if (this.unasked >= ASK) {
+      void this.ask();
+    }
+  }
+
+  /**
+   * The client buffers without limit and doesn't report how much. But the server answers a flush
+   * only after reading everything before it.
+   */
+  private async ask(): Promise<void> {
+    const { unasked } = this;
+    this.unasked = 0;
+    await flushed(this.client);
+    this.unread.remove(unasked);
+  }
+
+  private async flush(patience: number): Promise<void> {
+    const both = Promise.all([flushed(this.client), flushed(this.server)]);
+    await firstValueFrom(from(both).pipe(timeout({ first: patience, with: () => of(undefined) })));
+  }
+
+  private nodeSubject(address: Address): string {
+    let subject = this.subjects.get(address);
+    if (subject === undefined) {
+      if (this.subjects.size >= MOST_SUBJECTS) {
+        this.subjects.clear();
+      }
+      subject = this.subject(`n.${escapeName(address)}`);
+      this.subjects.set(address, subject);
+    }
+    return subject;
+  }
+
+  private probeSubject(address: Address): string {
+    return this.subject(`p.${escapeName(address)}`);
+  }
+
+  private get broadcastSubject(): string {
+    return this.subject(`all.${escapeName(this.own.address)}`);
+  }
+
+  private subject(rest: string): string {
+    return `sv.${escapeName(this.own.namespace)}.${rest}`;
+  }
+}
+
+/** Resolves when the server has read everything, or the connection is lost. */
+async function flushed(end: ClientNats | ServerNats): Promise<void> {
+  try {
+    await end.unwrap<Connection>().flush();
+  } catch {
+    // The status reports the loss.
+  }
+}
+
+/** Nest doesn't export this error's class. */
+function isNobodyThere(error: unknown): boolean {
+  return error instanceof Error && error.message.startsWith('Empty response.');
+}

@@ -1,0 +1,146 @@
+import { Logger } from '@nestjs/common';
+import {
+  catchError,
+  concat,
+  defer,
+  finalize,
+  from,
+  map,
+  mergeMap,
+  type Observable,
+  of,
+  repeat,
+  retry,
+  type Subscription,
+  takeWhile,
+  tap,
+  throwError,
+  timeout,
+  timer,
+} from 'rxjs';
+import { messageOf } from '../../../internal.js';
+import type { Address } from '../transport.js';
+import type { HandshakeResult } from './handshake.js';
+import { type Endpoint, endpointName } from './peers.js';
+
+/** An attempt to connect to an endpoint. */
+export interface ConnectAttempt {
+  readonly opened: Promise<HandshakeResult>;
+  /** A connection error that `opened` doesn't report, or that keeps it from settling. */
+  readonly failure: unknown;
+  /** Ends the connection unless the handshake succeeded. */
+  end(): void;
+}
+
+/** Milliseconds for a handshake before we dial again. */
+const OPENING = 5_000;
+/**
+ * Limit of the random pause between attempts, in milliseconds. It doubles with each failure, but
+ * stays short: calls wait for a node at most 2 s by default.
+ */
+const FIRST_PAUSE = 100;
+const LONGEST_PAUSE = 1_500;
+
+/** Milliseconds without a warning about absent peers: nodes start together. */
+const STARTING = 10_000;
+const NOT_THERE = /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH/;
+
+/** Keeps a connection to every listed endpoint. It stays open when its endpoint leaves the list. */
+export class Reconnector {
+  private readonly logger = new Logger('ServingTransport');
+  private readonly kept = new Map<string, Subscription>();
+  private readonly subscription: Subscription;
+
+  constructor(
+    endpoints: Observable<readonly Endpoint[]>,
+    private readonly own: Address,
+    private readonly dial: (endpoint: Endpoint) => ConnectAttempt,
+    private readonly closed: (address: Address) => Promise<void> | undefined,
+  ) {
+    this.subscription = endpoints.subscribe((list) => this.follow(list));
+  }
+
+  stop(): void {
+    this.subscription.unsubscribe();
+    this.follow([]);
+  }
+
+  private follow(list: readonly Endpoint[]): void {
+    const listed = new Map(list.map((endpoint) => [endpointName(endpoint), endpoint]));
+    for (const [name, subscription] of this.kept) {
+      if (!listed.has(name)) {
+        this.kept.delete(name);
+        subscription.unsubscribe();
+      }
+    }
+    for (const [name, endpoint] of listed) {
+      if (!this.kept.has(name)) {
+        this.kept.set(name, this.keep(name, endpoint).subscribe());
+      }
+    }
+  }
+
+  /** Dials again after the connection ended or failed, unless the endpoint is this node. */
+  private keep(name: string, endpoint: Endpoint): Observable<Address> {
+    let failures = 0;
+    let hasWarned = false;
+    const startedBy = performance.now() + STARTING;
+    const isStarting = (error: unknown): boolean =>
+      performance.now() < startedBy && NOT_THERE.test(messageOf(error));
+    const pause = (): Observable<0> =>
+      timer(Math.random() * Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** failures));
+    return this.reach(endpoint).pipe(
+      mergeMap((address) => concat(of(address), this.endOfLink(address))),
+      repeat({
+        delay: () => {
+          failures = 0;
+          return pause();
+        },
+      }),
+      tap(() => (hasWarned = false)),
+      retry({
+        delay: (error: unknown) => {
+          if (!hasWarned && !(error instanceof UnwantedError) && !isStarting(error)) {
+            hasWarned = true;
+            this.logger.warn(
+              `There is no connection to the node at ${name}; it is retried without end. ` +
+                messageOf(error),
+            );
+          }
+          failures++;
+          return pause();
+        },
+      }),
+      takeWhile((address) => address !== this.own),
+    );
+  }
+
+  /** Dials and emits the node's address. It's connected then, unless it refused. */
+  private reach(endpoint: Endpoint): Observable<Address> {
+    return defer(() => {
+      const dialling = this.dial(endpoint);
+      return from(dialling.opened).pipe(
+        timeout({
+          first: OPENING,
+          with: () => throwError(() => new Error(`It has not answered within ${OPENING} ms`)),
+        }),
+        map(({ address }) => address),
+        catchError((error: unknown) => throwError(() => dialling.failure ?? error)),
+        finalize(() => dialling.end()),
+      );
+    });
+  }
+
+  private endOfLink(address: Address): Observable<never> {
+    return defer(async () => {
+      const closed = this.closed(address);
+      if (!closed) {
+        throw new UnwantedError();
+      }
+      await closed;
+    }).pipe(mergeMap(() => []));
+  }
+}
+
+/** The other end has another connection, not open here yet or closed without it noticing. */
+class UnwantedError extends Error {}

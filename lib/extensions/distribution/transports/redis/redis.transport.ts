@@ -1,0 +1,265 @@
+import type { EventEmitter } from 'node:events';
+import { ServerRedis } from '@nestjs/microservices';
+import {
+  catchError,
+  defer,
+  distinctUntilChanged,
+  fromEvent,
+  merge,
+  of,
+  skip,
+  startWith,
+  type Subscription,
+  switchMap,
+} from 'rxjs';
+import { messageOf } from '../../../../internal.js';
+import {
+  type Address,
+  NodeGoneError,
+  type ServingTransport,
+  type TransportContext,
+} from '../../transport.js';
+import { escapeName, checkSize } from '../names.js';
+import type { RedisOptions } from '../nest-types.js';
+import { SendBuffer } from '../send-buffer.js';
+
+/**
+ * Nest's Redis options without `wildcards`, serializers, and the options that could send packets
+ * twice.
+ */
+export type RedisTransportOptions = Omit<
+  NonNullable<RedisOptions['options']>,
+  | 'wildcards'
+  | 'serializer'
+  | 'deserializer'
+  | 'maxRetriesPerRequest'
+  | 'autoResendUnfulfilledCommands'
+>;
+
+export interface RedisTransportSettings {
+  /**
+   * Defaults retry a lost server forever, every 200 ms:
+   * `retryAttempts: Infinity, retryDelay: 200`.
+   */
+  readonly options?: RedisTransportOptions | undefined;
+}
+
+/** What we use of an ioredis connection. */
+interface Connection extends EventEmitter {
+  readonly status: string;
+  /** Resolves with the number of subscribers. */
+  publish(channel: string, message: Buffer): Promise<number>;
+  subscribe(...channels: readonly string[]): Promise<unknown>;
+  disconnect(): void;
+}
+
+/** Milliseconds that `stop` waits for the server. */
+const FLUSH = 5_000;
+const NOTHING = Buffer.alloc(0);
+
+/**
+ * Connects nodes through a Redis server. Packets for one node are published on
+ * `sv.<namespace>.n.<address>`; packets for all, prefixed with the sender's address, on
+ * `sv.<namespace>.all`.
+ *
+ * We use Nest's connections but not its messages: they are JSON, and every application that listens
+ * to a pattern runs the request. So Nest's clients can't call servings here.
+ */
+export class RedisTransport implements ServingTransport {
+  readonly maxPacket = 256 * 1024;
+  /**
+   * Redis disconnects a node with 32 MB unread, from all senders together. See
+   * `client-output-buffer-limit` at https://redis.io/docs/latest/develop/reference/clients/
+   */
+  readonly window = 4 * 2 ** 20;
+  private readonly server: PacketServer;
+  private own: Pick<TransportContext, 'namespace' | 'address'> = { namespace: '', address: '' };
+  private publisher: Connection | undefined;
+  private watch: Subscription | undefined;
+  private isOnline = false;
+  private readonly unread = new SendBuffer('Redis');
+
+  constructor({ options }: RedisTransportSettings = {}) {
+    this.server = new PacketServer({
+      retryAttempts: Infinity,
+      retryDelay: 200,
+      ...options,
+      // Don't repeat an interrupted publish: it may have arrived.
+      maxRetriesPerRequest: 0,
+      autoResendUnfulfilledCommands: false,
+    });
+  }
+
+  /** Rejects with the ioredis error if there's no server, or if it refuses this node. */
+  async start({ namespace, address, receiver }: TransportContext): Promise<void> {
+    this.own = { namespace, address };
+    const [publisher, subscriber] = await this.connect();
+    this.publisher = publisher;
+    const channels = [this.nodeChannel(address), this.channel('all')];
+    subscriber.on('messageBuffer', (channel: Buffer, message: Buffer) => {
+      const packet = channel.toString() === channels[1] ? this.ofAnother(message) : message;
+      if (packet.byteLength > 0) {
+        receiver.receive(packet);
+      }
+    });
+    try {
+      await subscriber.subscribe(...channels);
+    } catch (error) {
+      await this.stop();
+      throw error;
+    }
+    this.isOnline = true;
+    this.watch = merge(
+      ...[publisher, subscriber].flatMap((each) => [
+        fromEvent(each, 'ready'),
+        fromEvent(each, 'close'),
+      ]),
+    )
+      .pipe(
+        switchMap(() =>
+          [publisher, subscriber].every(({ status }) => status === 'ready')
+            ? // ioredis resubscribes by itself but doesn't report it.
+              defer(() => subscriber.subscribe(...channels)).pipe(
+                switchMap(() => of(true)),
+                catchError(() => of(false)),
+              )
+            : of(false),
+        ),
+        startWith(true),
+        distinctUntilChanged(),
+        skip(1),
+      )
+      .subscribe((isOnline) => {
+        this.isOnline = isOnline;
+        receiver.online(isOnline);
+      });
+  }
+
+  /**
+   * Drops packets while the server is unreachable. Rejects if the server stops reading and the
+   * send buffer is full.
+   */
+  async send(to: Address, packet: Uint8Array): Promise<void> {
+    checkSize(packet, this.maxPacket);
+    if ((await this.publish(this.nodeChannel(to), bufferOf(packet))) === 0) {
+      throw new NodeGoneError(to);
+    }
+  }
+
+  async broadcast(packet: Uint8Array): Promise<void> {
+    checkSize(packet, this.maxPacket);
+    await this.publish(this.channel('all'), Buffer.concat([Buffer.from(this.own.address), packet]));
+  }
+
+  /** Redis returns the number of receivers of the empty message. */
+  async probe(address: Address): Promise<boolean> {
+    const listeners = await this.publish(this.nodeChannel(address), NOTHING);
+    if (listeners === undefined) {
+      throw new Error('The Redis server is away');
+    }
+    return listeners > 0;
+  }
+
+  async stop(patience = FLUSH): Promise<void> {
+    this.watch?.unsubscribe();
+    this.isOnline = false;
+    const timer = setTimeout(() => this.server.disconnect(), patience);
+    // Waits for the answer to QUIT: everything published before was sent then.
+    await this.server.close().catch(() => {});
+    clearTimeout(timer);
+  }
+
+  private async connect(): Promise<readonly [publisher: Connection, subscriber: Connection]> {
+    let failure: unknown;
+    this.server.on('error', (_, error) => (failure ??= error));
+    try {
+      await new Promise<void>((resolve, reject) => {
+        void this.server.listen((error) => (error ? reject(error) : resolve()));
+      });
+    } catch (error) {
+      await this.stop();
+      // ioredis rejects commands with "closed" only; the `error` event has the reason.
+      throw failure ?? error;
+    }
+    return this.server.unwrap<[Connection, Connection]>();
+  }
+
+  /** Returns the number of receivers; undefined without a connection. */
+  private async publish(channel: string, message: Buffer): Promise<number | undefined> {
+    if (!this.isOnline || !this.publisher) {
+      return undefined;
+    }
+    this.unread.add(message.byteLength);
+    try {
+      return await this.publisher.publish(channel, message);
+    } catch (error) {
+      if (isRefusal(error)) {
+        throw error;
+      }
+      return undefined;
+    } finally {
+      this.unread.remove(message.byteLength);
+    }
+  }
+
+  /**
+   * Removes the sender's address, which ends at the packet's first byte, a zero. Empty for our own
+   * packets and invalid ones.
+   */
+  private ofAnother(message: Buffer): Uint8Array {
+    const end = message.indexOf(0);
+    return end === -1 || message.toString('latin1', 0, end) === this.own.address
+      ? NOTHING
+      : message.subarray(end);
+  }
+
+  private nodeChannel(address: Address): string {
+    return this.channel(`n.${escapeName(address)}`);
+  }
+
+  private channel(rest: string): string {
+    return `sv.${escapeName(this.own.namespace)}.${rest}`;
+  }
+}
+
+/** Opens Nest's connections and ignores Nest's messages. */
+class PacketServer extends ServerRedis {
+  override bindEvents(): void {}
+
+  /** If the first connection fails, the node doesn't start, so don't retry. */
+  override createRetryStrategy(times: number): number | void {
+    return this.wasInitialConnectionSuccessful ? super.createRetryStrategy(times) : undefined;
+  }
+
+  /** Logs one error per outage. If the first attempt fails, `start` rejects instead. */
+  override registerErrorListener(connection: Connection): void {
+    let hasFailed = false;
+    connection.on('ready', () => (hasFailed = false));
+    connection.on('error', (error: unknown) => {
+      if (!hasFailed && this.wasInitialConnectionSuccessful) {
+        hasFailed = true;
+        this.logger.error(
+          'There is no connection to the Redis server; it is retried without end. ' +
+            messageOf(error),
+        );
+      }
+    });
+  }
+
+  /** Nest would log each attempt. */
+  override registerReconnectListener(): void {}
+
+  disconnect(): void {
+    [this.pubClient, this.subClient].forEach((connection: Connection) => connection.disconnect());
+  }
+}
+
+/** The same bytes as a Buffer: ioredis would send any other array as text. */
+function bufferOf({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
+  return Buffer.from(buffer, byteOffset, byteLength);
+}
+
+/** True if the server refused the command, for example without permission. */
+function isRefusal(error: unknown): boolean {
+  return error instanceof Error && error.name === 'ReplyError';
+}

@@ -1,0 +1,283 @@
+import { once } from 'node:events';
+import type { Server, Socket } from 'node:net';
+import { setImmediate as turn } from 'node:timers/promises';
+import { Logger } from '@nestjs/common';
+import { ServerTCP, type TcpContext } from '@nestjs/microservices';
+import type { Observable } from 'rxjs';
+import { InvalidServingError } from '../../../../index.js';
+import { messageOf, formatValue } from '../../../../internal.js';
+import {
+  type Address,
+  NodeGoneError,
+  type ServingTransport,
+  type TransportContext,
+} from '../../transport.js';
+import {
+  type TlsSettings,
+  type PeerSettings,
+  portOf,
+  assertNotPublic,
+  type Endpoint,
+  endpointsOf,
+} from '../peers.js';
+import { Reconnector } from '../reconnector.js';
+import { closeUnlessLinked, HANDSHAKE_BYTES, HANDSHAKE_TIMEOUT, Handshake } from '../handshake.js';
+import { PeerConnections } from '../peer-connections.js';
+import { servingPattern, checkSize } from '../names.js';
+import type { TcpOptions } from '../nest-types.js';
+import { RateLimitedLogger } from '../../membership/membership-log.js';
+import { jsonAnswer } from '../../json/json-handlers.js';
+import { type DialOptions, dialByTcp, TcpLink } from './tcp-link.js';
+import { checkSocketPath, removeStaleSocket } from '../socket-path.js';
+import { packetSocket } from './tcp-packets.js';
+
+export type TcpTransportOptions = Omit<
+  NonNullable<TcpOptions['options']>,
+  'socketClass' | 'serializer' | 'deserializer' | 'tlsOptions'
+> &
+  TlsSettings & {
+    /**
+     * Absolute path of a Unix socket to listen on, instead of a host and port. Nodes on this
+     * machine with write access to the file can connect. @default none
+     */
+    readonly path?: string;
+  };
+
+export interface TcpTransportSettings extends PeerSettings {
+  /**
+   * By default a node listens on any free port of 127.0.0.1. Set a fixed port if other nodes dial
+   * it.
+   */
+  readonly options?: TcpTransportOptions | undefined;
+}
+
+const LOCALHOST = '127.0.0.1';
+
+/** Milliseconds that `stop` waits for peers to read. */
+const FLUSH = 5_000;
+
+/**
+ * Connects nodes over Nest's TCP transport. Without a secret, the same port also serves Nest's
+ * clients.
+ */
+export class TcpTransport implements ServingTransport {
+  readonly maxPacket = 2 ** 20;
+  private readonly options: TcpTransportOptions;
+  private readonly endpoints: Observable<readonly Endpoint[]>;
+  private readonly sockets = new Set<Socket>();
+  /** Below TLS, including sockets in the TLS handshake. */
+  private readonly rawSockets = new Set<Socket>();
+  /** Connections that must become links in time. */
+  private readonly expected = new WeakSet<Socket>();
+  private links: PeerConnections<Socket, TcpLink> | undefined;
+  private readonly logger = new Logger('ServingTransport');
+  private dials: Reconnector | undefined;
+  private server: ServerTCP | undefined;
+
+  /** @throws InvalidServingError for an invalid peer or path */
+  constructor(private readonly settings: TcpTransportSettings) {
+    this.options = settings.options ?? {};
+    checkPath(this.options);
+    this.endpoints = endpointsOf(settings.peers ?? []);
+  }
+
+  /** The port the node listens on; undefined for a Unix socket. */
+  get port(): number | undefined {
+    return portOf(this.server?.unwrap<Server>());
+  }
+
+  /**
+   * @throws InvalidServingError if the node would be open to strangers; a system error if the port
+   * can't be used
+   */
+  async start({
+    namespace,
+    address,
+    role,
+    receiver,
+    jsonHandlers,
+  }: TransportContext): Promise<void> {
+    const links = new PeerConnections<Socket, TcpLink>(
+      address,
+      receiver,
+      (...parts) => new TcpLink(...parts),
+    );
+    const opening = new Handshake(address, namespace, this.settings.secret, links);
+    this.links = links;
+    if (role === 'node') {
+      this.server = this.createServer(this.safeHost());
+      for (const [pattern, answer] of opening.answers) {
+        this.server.addHandler(pattern, (data: unknown, context: TcpContext) =>
+          jsonAnswer(async () => {
+            const socket: Socket = context.getSocketRef().netSocket;
+            this.expectLink(socket);
+            return answer(data, socket);
+          })(data),
+        );
+      }
+      for (const [name, handler] of jsonHandlers) {
+        this.server.addHandler(servingPattern(namespace, name), jsonAnswer(handler));
+      }
+      await this.listen(this.server);
+      const { path, host = LOCALHOST } = this.options;
+      this.logger.log(`Nodes reach this one at ${path ?? `${host}:${this.port}`}`);
+    }
+    this.dials = new Reconnector(
+      this.endpoints,
+      address,
+      (endpoint) => dialByTcp(this.optionsFor(endpoint), opening, links),
+      (of) => links.get(of)?.closed,
+    );
+  }
+
+  send(to: Address, packet: Uint8Array, free?: (packet: Uint8Array) => void): void {
+    checkSize(packet, this.maxPacket);
+    const link = this.links?.get(to);
+    if (!link) {
+      throw new NodeGoneError(to);
+    }
+    link.send(packet, free);
+  }
+
+  broadcast(packet: Uint8Array): void {
+    checkSize(packet, this.maxPacket);
+    for (const link of this.links?.all ?? []) {
+      link.send(packet);
+    }
+  }
+
+  received(address: Address): number | undefined {
+    return this.links?.get(address)?.received;
+  }
+
+  drop(address: Address): void {
+    this.links?.get(address)?.destroy();
+  }
+
+  async stop(patience = FLUSH): Promise<void> {
+    this.dials?.stop();
+    const links = this.links?.close() ?? [];
+    // Finished handlers write their answers now.
+    await turn();
+    await Promise.all(
+      [...links.map(({ socket }) => socket), ...this.sockets].map((socket) =>
+        endOf(socket, patience),
+      ),
+    );
+    const server = this.server?.unwrap<Server>();
+    if (server?.listening) {
+      const closed = once(server, 'close');
+      this.server?.close();
+      this.rawSockets.forEach((socket) => socket.destroy());
+      await closed;
+    }
+  }
+
+  /** @throws InvalidServingError if the node would be open to strangers */
+  private safeHost(): string {
+    const { host = LOCALHOST, tlsOptions } = this.options;
+    const { secret, insecure = false } = this.settings;
+    assertNotPublic(host, { tlsOptions, secret, insecure });
+    return host;
+  }
+
+  private optionsFor(endpoint: Endpoint): DialOptions {
+    const { maxPacket, options } = this;
+    const path = 'path' in endpoint ? endpoint.path : undefined;
+    const { tlsOptions, ...plain } = options;
+    return {
+      ...plain,
+      // Unix sockets aren't encrypted.
+      ...(path === undefined && { ...endpoint, ...(tlsOptions && { tlsOptions }) }),
+      socketClass: packetSocket(maxPacket, HANDSHAKE_BYTES, options, path),
+    };
+  }
+
+  /** With a secret only nodes may connect, and the handshake is their only text. */
+  private createServer(host: string): PlainServer {
+    const { port = 0, tlsOptions } = this.options;
+    const mostText = this.settings.secret === undefined ? Infinity : HANDSHAKE_BYTES;
+    return new PlainServer({
+      ...this.options,
+      socketClass: packetSocket(this.maxPacket, mostText, this.options),
+      host,
+      port,
+      ...(tlsOptions && { tlsOptions: { handshakeTimeout: HANDSHAKE_TIMEOUT, ...tlsOptions } }),
+    });
+  }
+
+  private async listen(server: ServerTCP): Promise<void> {
+    const net = server.unwrap<Server>();
+    net.on('connection', (socket: Socket) => keep(socket, this.rawSockets));
+    net.on(this.options.tlsOptions ? 'secureConnection' : 'connection', (socket: Socket) => {
+      keep(socket, this.sockets);
+      if (this.settings.secret !== undefined) {
+        this.expectLink(socket);
+      }
+    });
+    // Node leaves the connection open if the TLS handshake times out.
+    net.on('tlsClientError', (_: Error, socket: Socket) => socket.destroy());
+    const { path } = this.options;
+    if (path !== undefined) {
+      await removeStaleSocket(path);
+    }
+    // Nest passes only two kinds of errors to its callback.
+    const listening = once(net, 'listening');
+    if (path === undefined) {
+      server.listen(() => {});
+    } else {
+      net.listen(path);
+    }
+    await listening;
+  }
+
+  private expectLink(socket: Socket): void {
+    if (!this.expected.has(socket)) {
+      this.expected.add(socket);
+      closeUnlessLinked(socket, () => this.links?.uses(socket) === true);
+    }
+  }
+}
+
+/** Logs a broken connection without a stack. */
+class PlainServer extends ServerTCP {
+  private readonly warnings = new RateLimitedLogger(new Logger('ServingTransport'));
+
+  override handleError(error: unknown): void {
+    this.warnings.warn(`A connection to this node broke: ${messageOf(error)}`);
+  }
+}
+
+/** @throws InvalidServingError for an invalid path, or a path together with network options */
+function checkPath({ path, ...options }: TcpTransportOptions): void {
+  if (path === undefined) {
+    return;
+  }
+  checkSocketPath('ServingClusterModule, "path" in "options"', path);
+  const others = (['host', 'port', 'tlsOptions'] as const).filter(
+    (name) => options[name] !== undefined,
+  );
+  if (others.length > 0) {
+    throw new InvalidServingError(
+      `ServingClusterModule: ${others.map(formatValue).join(' and ')} in "options" means nothing ` +
+        `to a node that listens at "path", ${path}`,
+    );
+  }
+}
+
+function keep(socket: Socket, sockets: Set<Socket>): void {
+  sockets.add(socket);
+  socket.once('close', () => sockets.delete(socket));
+}
+
+/** Flushes and closes; destroys the socket after `patience` ms. */
+async function endOf(socket: Socket, patience: number): Promise<void> {
+  if (socket.destroyed) {
+    return;
+  }
+  const timer = setTimeout(() => socket.destroy(), patience);
+  const closed = new Promise((resolve) => socket.once('close', resolve));
+  socket.end();
+  await closed;
+  clearTimeout(timer);
+}

@@ -1,0 +1,197 @@
+import { RequestTooLargeError } from '../../../index.js';
+import type { Address } from '../transport.js';
+import { defaultWireLimits, type WireLimits } from './limits.js';
+import { decodeFrame, encodeFrame, type Spare } from './frame.js';
+import { FrameError, headLength, Kind, packetLength, reading, TRAILER } from './prelude.js';
+import type { Fragments } from './send-lane.js';
+import { isSigned, type Secret, Signer, Verifier } from './signature.js';
+import { UnfinishedFrames } from './unfinished-frames.js';
+import { encodeValue } from './values.js';
+
+export interface PackerOptions {
+  readonly from: Address;
+  readonly maxPacket: number;
+  readonly limits?: WireLimits | undefined;
+  /** If given, every packet is signed. */
+  readonly secret?: Secret | undefined;
+  /** Milliseconds since 1970. */
+  readonly now?: (() => number) | undefined;
+}
+
+/** Makes packets from frames. A frame larger than a packet becomes fragments. */
+export class Packer {
+  /** Bytes to leave free at a frame's end. */
+  readonly spare: Spare;
+  /** Frame bytes per fragment. */
+  private readonly room: number;
+  private readonly signer: Signer | undefined;
+  private frames = 0;
+
+  constructor(private readonly options: PackerOptions) {
+    const { maxPacket, secret, now = Date.now } = options;
+    this.signer = secret === undefined ? undefined : new Signer(secret, now);
+    this.spare = this.signer ? TRAILER : 0;
+    const most = Number.MAX_SAFE_INTEGER;
+    this.room =
+      maxPacket -
+      this.fragment({ id: most, index: most, total: most }, new Uint8Array(0)).byteLength;
+    this.room -= this.room % 8;
+    if (this.room < 8) {
+      throw new RangeError(`Packets of ${maxPacket} bytes are too small for frames`);
+    }
+  }
+
+  /**
+   * Packets use the frame's memory, so encode a frame again to pack it again.
+   *
+   * @throws RequestTooLargeError if the frame exceeds the limits
+   */
+  pack(frame: Uint8Array): readonly Uint8Array[] {
+    if (frame.byteLength <= this.options.maxPacket) {
+      return [this.seal(frame)];
+    }
+    const fragments = this.fragmentsOf(frame);
+    const packets: Uint8Array[] = [];
+    for (let packet = fragments.next(); packet; packet = fragments.next()) {
+      packets.push(packet);
+    }
+    return packets;
+  }
+
+  /**
+   * Signs a frame that fits into one packet, and returns it.
+   *
+   * @throws RequestTooLargeError if the frame exceeds the limits
+   */
+  seal(frame: Uint8Array): Uint8Array {
+    this.checkSize(frame);
+    this.signer?.sign(frame);
+    return frame;
+  }
+
+  /**
+   * Splits a frame into packets, each made on demand.
+   *
+   * @throws RequestTooLargeError if the frame exceeds the limits
+   */
+  fragmentsOf(frame: Uint8Array): Fragments {
+    this.checkSize(frame);
+    const { byteLength: total } = frame;
+    const id = this.frames++;
+    let index = 0;
+    const sealed = (place: { id: number; index: number; total: number }, bytes: Uint8Array) => {
+      const packet = this.fragment(place, bytes);
+      this.signer?.sign(packet);
+      return packet;
+    };
+    return {
+      next: () => {
+        const at = index * this.room;
+        return at < total
+          ? sealed({ id, index: index++, total }, frame.subarray(at, at + this.room))
+          : undefined;
+      },
+      abandon: () => sealed({ id, index, total: 0 }, new Uint8Array(0)),
+    };
+  }
+
+  private checkSize(frame: Uint8Array): void {
+    const { bytes, headerBytes } = this.options.limits ?? defaultWireLimits;
+    const head = headLength(frame);
+    if (frame.byteLength > bytes || head > headerBytes) {
+      throw new RequestTooLargeError(
+        `${frame.byteLength} bytes, ${head} of them for the options of the call, are too many to ` +
+          'send to another node: ' +
+          `"limits" of the option "distribution" allow at most ${bytes} and ${headerBytes} ` +
+          '("bytes" and "headerBytes")',
+      );
+    }
+  }
+
+  private fragment(
+    place: { id: number; index: number; total: number },
+    bytes: Uint8Array,
+  ): Uint8Array {
+    const header = { from: this.options.from, ...place };
+    return encodeFrame(
+      { kind: Kind.fragment, header, value: encodeValue(bytes, fragmentLimits) },
+      this.spare,
+    );
+  }
+}
+
+export interface UnpackerOptions {
+  readonly limits?: WireLimits | undefined;
+  /** If given, every packet must be signed. */
+  readonly secret?: Secret | undefined;
+  /** Milliseconds since 1970. */
+  readonly now?: (() => number) | undefined;
+  /** Milliseconds of a monotonic clock. */
+  readonly uptime?: (() => number) | undefined;
+  readonly onFragment?: ((from: Address) => void) | undefined;
+}
+
+/** Assembles frames from packets. */
+export class Unpacker {
+  private readonly limits: WireLimits;
+  private readonly verifier: Verifier | undefined;
+  private readonly unfinished: UnfinishedFrames;
+  private readonly onFragment: ((from: Address) => void) | undefined;
+
+  constructor({
+    limits = defaultWireLimits,
+    secret,
+    now = Date.now,
+    uptime = () => performance.now(),
+    onFragment,
+  }: UnpackerOptions = {}) {
+    this.limits = limits;
+    this.onFragment = onFragment;
+    this.verifier = secret === undefined ? undefined : new Verifier(secret, now, uptime);
+    this.unfinished = new UnfinishedFrames(limits.bytes, uptime);
+  }
+
+  /**
+   * Returns the frame that this packet completes, if any.
+   *
+   * @throws FrameError for an invalid packet, a wrong signature, or a fragment out of order
+   */
+  receive(packet: Uint8Array): Uint8Array | undefined {
+    return reading(() => this.read(packet));
+  }
+
+  dropFrom(address: Address): void {
+    this.unfinished.dropFrom(address);
+  }
+
+  private read(packet: Uint8Array): Uint8Array | undefined {
+    if (packetLength(packet) !== packet.byteLength) {
+      throw new FrameError(
+        `A packet of ${packetLength(packet)} bytes came in ${packet.byteLength}`,
+      );
+    }
+    if (this.verifier) {
+      this.verifier.verify(packet);
+    } else if (isSigned(packet)) {
+      throw new FrameError('A packet is signed, and this node has no secret to check that with');
+    }
+    if (packet[4] !== Kind.fragment) {
+      return packet;
+    }
+    const { header, value } = decodeFrame(packet, { ...fragmentLimits, bytes: this.limits.bytes });
+    if (typeof header['from'] === 'string') {
+      this.onFragment?.(header['from']);
+    }
+    return this.unfinished.add(header, value());
+  }
+}
+
+/** A fragment is little more than bytes. */
+const fragmentLimits: WireLimits = {
+  bytes: Infinity,
+  tensors: 1,
+  rank: 1,
+  headerBytes: 1024,
+  depth: 4,
+  nodes: 16,
+};

@@ -1,0 +1,167 @@
+import { messageOf, truncate } from '../../../internal.js';
+
+/**
+ * Bytes of the prelude that begins every packet, little-endian: 0x00, "SV", version, kind, flags,
+ * u16 blocks, u32 header length, u32 body length, f64 call number, f64 timeout. The last two aren't
+ * in the header, so that most headers are equal and parsed once.
+ */
+export const PRELUDE = 32;
+
+/** The frame version that we write and read. */
+export const VERSION = 3;
+
+/**
+ * Kinds of frames: 1 to 15 from a caller to a serving's owner, 16 to 31 back, 32 to 47 of nodes, 48
+ * of packets.
+ */
+export const Kind = {
+  /** A call: its options in the header, its input as the value. */
+  request: 1,
+  /** The next element of a lazy input. */
+  input: 2,
+  /** The end of a lazy input, or its error. */
+  inputEnd: 3,
+  /** The caller has room for more chunks. */
+  credit: 4,
+  /** The caller no longer waits. */
+  cancel: 5,
+  /** The caller's open calls, with what it has received of each. */
+  check: 6,
+  /** A call's output, which ends the call. */
+  reply: 16,
+  /** The next event of a stream. */
+  chunk: 17,
+  /** A stream's end, with the number of chunks. */
+  end: 18,
+  /** A call's error. */
+  error: 19,
+  /** The owner has room for more input elements; 0 if it needs no more. */
+  inputCredit: 20,
+  /** The state of the owner's calls, or of the calls in a check. */
+  status: 21,
+  /** The state of a node and its servings. */
+  heartbeat: 32,
+  /** Asks nodes for a heartbeat; those with the sender as a member answer. */
+  hello: 33,
+  /** A node leaves the cluster. */
+  goodbye: 34,
+  /** A numbered mark, sent after some data. */
+  mark: 35,
+  /** A returned mark: everything before it was received or lost. */
+  marked: 36,
+  /** A part of a frame that doesn't fit into a packet. */
+  fragment: 48,
+} as const;
+
+export type Kind = (typeof Kind)[keyof typeof Kind];
+
+/** Bits of the flags byte; unused bits are 0. */
+export const Flag = {
+  /** The last {@link TRAILER} bytes of the body are a signature, see signature.ts. */
+  signed: 1,
+} as const;
+
+/** Bytes of a signature: u64 time in ms, u64 sender, u64 counter, and the HMAC-SHA256 of it all. */
+export const TRAILER = 56;
+
+/** Invalid bytes, or a frame that isn't allowed. */
+export class FrameError extends Error {
+  override readonly name = 'FrameError';
+}
+
+/** A frame larger than allowed, or without room now. */
+export class FrameTooLargeError extends FrameError {
+  constructor(
+    message: string,
+    /** The first bytes, with the header. */
+    readonly beginning: Uint8Array,
+  ) {
+    super(message);
+  }
+}
+
+/**
+ * The whole packet's length in bytes, read from its prelude.
+ *
+ * @throws FrameError if the bytes don't begin a packet of this version
+ */
+export function packetLength(bytes: Uint8Array): number {
+  if (bytes.byteLength < PRELUDE || bytes[0] !== 0 || bytes[1] !== 0x53 || bytes[2] !== 0x56) {
+    throw new FrameError('These bytes are no frame');
+  }
+  if (bytes[3] !== VERSION) {
+    throw new FrameError(
+      `A frame of version ${bytes[3]}; only version ${VERSION} is understood here`,
+    );
+  }
+  return PRELUDE + padded(headLength(bytes)) + wholeAt(bytes, 12);
+}
+
+/** The header's length in bytes. */
+export function headLength(bytes: Uint8Array): number {
+  return wholeAt(bytes, 8);
+}
+
+/** Reads a u32 without a DataView: we'd create three per packet. */
+function wholeAt(bytes: Uint8Array, at: number): number {
+  return bytes[at]! + bytes[at + 1]! * 2 ** 8 + bytes[at + 2]! * 2 ** 16 + bytes[at + 3]! * 2 ** 24;
+}
+
+/** A prelude's numbers. */
+export interface Prelude {
+  readonly kind: Kind;
+  readonly flags: number;
+  readonly blocks: number;
+  /** Header length in bytes. */
+  readonly head: number;
+  /** Bytes after the header. */
+  readonly body: number;
+  /** The caller's number for the call; 0 without a call. */
+  readonly call: number;
+  /** Milliseconds left for a request; Infinity without a limit. */
+  readonly timeout: number;
+}
+
+/** Writes the first {@link PRELUDE} bytes of a packet. */
+export function writePrelude(
+  packet: Buffer,
+  { kind, flags, blocks, head, body, call, timeout }: Prelude,
+): void {
+  packet[0] = 0;
+  packet[1] = 0x53;
+  packet[2] = 0x56;
+  packet[3] = VERSION;
+  packet[4] = kind;
+  packet[5] = flags;
+  packet.writeUInt16LE(blocks, 6);
+  packet.writeUInt32LE(head, 8);
+  packet.writeUInt32LE(body, 12);
+  packet.writeDoubleLE(call, 16);
+  packet.writeDoubleLE(timeout, 24);
+}
+
+/** @throws FrameError for an invalid call number or timeout */
+export function callIn(packet: Buffer): Pick<Prelude, 'call' | 'timeout'> {
+  const call = packet.readDoubleLE(16);
+  const timeout = packet.readDoubleLE(24);
+  if (!Number.isSafeInteger(call) || call < 0 || !(timeout >= 0)) {
+    throw new FrameError(`A frame of call ${call} with a timeout of ${timeout} ms`);
+  }
+  return { call, timeout };
+}
+
+/** Reads received bytes. Any error becomes a FrameError. */
+export function reading<T>(read: () => T): T {
+  try {
+    return read();
+  } catch (cause) {
+    throw cause instanceof FrameError
+      ? cause
+      : new FrameError(`The frame cannot be read: ${truncate(messageOf(cause))}`, { cause });
+  }
+}
+
+/** Rounds up to a multiple of 8, where a frame's parts begin. */
+export function padded(length: number): number {
+  return length + (-length & 7);
+}

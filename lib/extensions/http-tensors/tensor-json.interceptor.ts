@@ -1,0 +1,59 @@
+import {
+  type CallHandler,
+  type ExecutionContext,
+  Injectable,
+  type NestInterceptor,
+  Optional,
+  StreamableFile,
+} from '@nestjs/common';
+import { map, type Observable } from 'rxjs';
+import { InvalidServingError, formatValue, type TensorForm, writeTensors } from '../../internal.js';
+import { isStreamedReply, mapStreamedReply } from './streamed-reply.js';
+
+/** The options of {@link TensorJsonInterceptor}. */
+export interface TensorJsonOptions {
+  /**
+   * How to write elements: as a list of numbers, which every client reads, or as base64 of their
+   * little-endian bytes, which is faster and smaller. Strings and booleans are always lists.
+   *
+   * @default 'list'
+   */
+  readonly tensors?: TensorForm;
+}
+
+/**
+ * Writes tensors, typed arrays and bigints in HTTP replies as JSON:
+ * `{ "$tensor": { "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3] } }`. Other values and
+ * binary replies stay as they are.
+ */
+@Injectable()
+export class TensorJsonInterceptor implements NestInterceptor {
+  private readonly form: TensorForm;
+
+  /** @throws InvalidServingError for an unknown form */
+  constructor(@Optional() { tensors = 'list' }: TensorJsonOptions = {}) {
+    if (tensors !== 'list' && tensors !== 'base64') {
+      throw new InvalidServingError(
+        `TensorJsonInterceptor: option "tensors" is ${formatValue(tensors)}; allowed is "list" or ` +
+          '"base64"',
+      );
+    }
+    this.form = tensors;
+  }
+
+  intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {
+    const replies$ = next.handle();
+    return context.getType() === 'http'
+      ? replies$.pipe(map((reply) => this.write(reply)))
+      : replies$;
+  }
+
+  private write(reply: unknown): unknown {
+    if (reply instanceof Uint8Array || reply instanceof StreamableFile) {
+      return reply;
+    }
+    return isStreamedReply(reply)
+      ? mapStreamedReply(reply, (item) => this.write(item))
+      : writeTensors(reply, this.form);
+  }
+}

@@ -1,0 +1,157 @@
+import { createHash, randomUUID } from 'node:crypto';
+import { createReadStream, createWriteStream } from 'node:fs';
+import { mkdir, readdir, rename, rm, stat } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { isError, messageOf, ServingLoadError, formatBytes } from '../../internal.js';
+import { Progress } from './progress.js';
+import { reasonOf, STALLED, TransientError } from './request.js';
+
+/** Where to save a response, and what it must contain. */
+export interface SaveOptions {
+  readonly name: string;
+  readonly path: string;
+  /** How to choose the cache folder, for errors. */
+  readonly cacheAdvice: string;
+  readonly sha256?: string | undefined;
+  /** Where `sha256` comes from, for errors. */
+  readonly expectedBy?: string;
+  readonly size?: number | undefined;
+  readonly log: (line: string) => void;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Saves the response under the path only if it is complete and has the right hash.
+ *
+ * @throws TransientError when the connection breaks
+ * @throws ServingLoadError when the hash differs or the file cannot be written
+ */
+export async function save(response: Response, options: SaveOptions): Promise<void> {
+  const { name, path, size, log, signal } = options;
+  const temporary = `${path}.${randomUUID()}.incomplete`;
+  const stalled = new AbortController();
+  const timer = setTimeout(() => stalled.abort(), STALLED);
+  log(`downloads ${name}${size === undefined ? '' : ` (${formatBytes(size)})`}`);
+  const progress = new Progress(name, size, log);
+  const hash = createHash('sha256');
+  let received = 0;
+  try {
+    await makeFolder(dirname(path));
+    await pipeline(
+      Readable.fromWeb(response.body as Parameters<typeof Readable.fromWeb>[0]),
+      async function* (chunks: AsyncIterable<Uint8Array>) {
+        for await (const chunk of chunks) {
+          timer.refresh();
+          hash.update(chunk);
+          received += chunk.byteLength;
+          if (size !== undefined && received > size) {
+            throw new ServingLoadError(
+              `${basename(name)} is larger than the ${size} bytes that its server states; the download was ` +
+                'ended and deleted',
+            );
+          }
+          progress.add(chunk.byteLength);
+          yield chunk;
+        }
+      },
+      createWriteStream(temporary, { flags: 'wx', flush: true }),
+      { signal: AbortSignal.any([signal, stalled.signal]) },
+    );
+    check(hash.digest('hex'), received, options);
+    await rename(temporary, path);
+  } catch (error) {
+    // A second error here would hide the first one.
+    await rm(temporary, { force: true }).catch(() => undefined);
+    if (!response.bodyUsed) {
+      await response.body?.cancel();
+    }
+    signal.throwIfAborted();
+    throw failureOf(error, stalled.signal.aborted, received, options);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** In bytes; undefined if the body is compressed or the server does not state its size. */
+export function sizeOf({ headers }: Response): number | undefined {
+  const length = headers.get('content-length');
+  return length === null || headers.has('content-encoding') ? undefined : Number(length);
+}
+
+function check(hash: string, received: number, options: SaveOptions): void {
+  const { name, size, sha256, expectedBy } = options;
+  if (size !== undefined && received !== size) {
+    throw new TransientError(`${received} of ${size} bytes arrived`);
+  }
+  if (sha256 !== undefined && hash !== sha256) {
+    throw new ServingLoadError(
+      `${basename(name)} arrived with the SHA-256 ${hash}, and ${expectedBy} says ${sha256}: the file was ` +
+        'changed, or damaged on its way. It was deleted',
+    );
+  }
+}
+
+function failureOf(
+  error: unknown,
+  isStalled: boolean,
+  received: number,
+  { path, cacheAdvice, size }: SaveOptions,
+): unknown {
+  if (error instanceof ServingLoadError || error instanceof TransientError) {
+    return error;
+  }
+  // File system errors, unlike errors of `fetch`, name their system call.
+  if (isError(error) && 'syscall' in error) {
+    const needed = size === undefined ? '' : ` (${size} bytes)`;
+    return new ServingLoadError(
+      `The file${needed} cannot be written to the cache folder ${dirname(path)}: ` +
+        `${messageOf(error)}; make room or choose another folder with ${cacheAdvice}`,
+      { cause: error },
+    );
+  }
+  const reason = isStalled ? `no byte came for ${STALLED / 1000} s` : reasonOf(error);
+  return new TransientError(`The connection broke after ${received} bytes: ${reason}`, {
+    cause: error,
+  });
+}
+
+/** Milliseconds without a write: a killed process has left the file. */
+const ABANDONED = 3_600_000;
+
+/** Also deletes downloads that killed processes left. */
+async function makeFolder(folder: string): Promise<void> {
+  await mkdir(folder, { recursive: true });
+  for (const file of await readdir(folder)) {
+    if (/\.[\da-f-]{36}\.incomplete$/.test(file)) {
+      const { mtimeMs } = await stat(join(folder, file)).catch(() => ({ mtimeMs: Infinity }));
+      if (Date.now() - mtimeMs > ABANDONED) {
+        await rm(join(folder, file), { force: true });
+      }
+    }
+  }
+}
+
+/** In hexadecimal digits; undefined if there is no such file. */
+export async function sha256Of(path: string): Promise<string | undefined> {
+  const hash = createHash('sha256');
+  try {
+    for await (const piece of createReadStream(path, { highWaterMark: 1 << 20 })) {
+      hash.update(piece as Buffer);
+    }
+  } catch (cause) {
+    if (
+      isError(cause) &&
+      'code' in cause &&
+      (cause.code === 'ENOENT' || cause.code === 'ENOTDIR')
+    ) {
+      return undefined;
+    }
+    throw new ServingLoadError(
+      `Cannot read ${basename(path)} in the cache folder ${dirname(path)}: ${messageOf(cause)}`,
+      { cause },
+    );
+  }
+  return hash.digest('hex');
+}

@@ -1,0 +1,157 @@
+import { type ExternalModel, InvalidServingError } from '../../../index.js';
+import {
+  formatValue,
+  portRules,
+  checkOptions,
+  groupOf,
+  isRecord,
+  type Rule,
+  type Rules,
+  whole,
+} from '../../../internal.js';
+import {
+  type EndpointModel,
+  type EndpointOptions,
+  placesOf,
+  type ResolvedEndpoint,
+} from './endpoint-options.js';
+import { endpointEngine } from './endpoint-engine.js';
+
+/** Batches on the way to an endpoint and in it: one is sent while the other runs. */
+const DEFAULT_CONCURRENCY = 2;
+
+const pem: Rule = {
+  check: (value) => (typeof value === 'string' && value !== '') || ArrayBuffer.isView(value),
+  allowed: 'certificates or a key in the PEM format, as a string or bytes',
+};
+
+/** The options of one endpoint. */
+const ofOne: Rules = {
+  url: {
+    check: (value) => typeof value === 'string' && targetOf(value) !== undefined,
+    allowed: 'grpc://host:port, or with TLS grpcs://host:port',
+    isRequired: true,
+  },
+  concurrency: whole(1, 1024),
+  tls: groupOf({ ca: pem, cert: pem, key: pem }),
+  metadata: {
+    check: (value) =>
+      typeof value === 'function' ||
+      (isRecord(value) && Object.values(value).every((entry) => typeof entry === 'string')),
+    allowed: 'an object of strings by name, or a function that returns one',
+  },
+};
+
+/** A server or several: their addresses, or their options. */
+export type Endpoints = string | EndpointOptions | readonly (string | EndpointOptions)[];
+
+/**
+ * A model on one or several servers of the Open Inference Protocol, as the `model` of a serving.
+ *
+ * @param servers the address of a server, `grpc://host:port` or with TLS `grpcs://host:port`, or its
+ * options; or a list of servers that run the same model
+ * @param model the model's name on the server, or its options; by default its name is the serving's
+ */
+export function endpoint(servers: Endpoints, model: string | EndpointModel = {}): ExternalModel {
+  return {
+    engineFor({ name, version = '' }) {
+      const owner = `Serving ${formatValue(name)}`;
+      checkOptions(owner, { endpoint: servers, model }, ofBoth);
+      const endpoints = resolveEndpoints(owner, servers);
+      const remote = { name, ...resolveModel(owner, model), version };
+      return {
+        engine: endpointEngine(endpoints, remote),
+        partitions: placesOf(endpoints).map(({ url }) => ({ url })),
+      };
+    },
+  };
+}
+
+/**
+ * Fills in the defaults of endpoints.
+ *
+ * @throws InvalidServingError naming the endpoint and the option
+ */
+function resolveEndpoints(owner: string, endpoints: Endpoints): readonly ResolvedEndpoint[] {
+  const given = isList(endpoints) ? endpoints : [endpoints];
+  const resolved = given.map((one) => resolveEndpoint(owner, one));
+  const targets = resolved.map(({ target }) => target);
+  const twice = resolved.find(({ target }, i) => targets.indexOf(target) !== i);
+  if (twice) {
+    throw new InvalidServingError(
+      `${owner}: the endpoint ${twice.url} is there twice; raise its concurrency instead`,
+    );
+  }
+  return resolved;
+}
+
+/** The options of an endpoint's model. */
+const ofModel: Rules = {
+  name: { check: (value) => typeof value === 'string' && value !== '', allowed: 'a name' },
+  ...portRules,
+};
+
+/**
+ * The options of an endpoint's model, which may be given by its name alone.
+ *
+ * @throws InvalidServingError naming the option
+ */
+function resolveModel(owner: string, model: string | EndpointModel): EndpointModel {
+  const options = typeof model === 'string' ? { name: model } : model;
+  checkOptions(owner, options, ofModel, 'model.');
+  return options;
+}
+
+const isTextOrRecord = (value: unknown): boolean => typeof value === 'string' || isRecord(value);
+
+const ofBoth: Rules = {
+  endpoint: {
+    check: (value) => {
+      const servers: readonly unknown[] = Array.isArray(value) ? value : [value];
+      return servers.length > 0 && servers.every(isTextOrRecord);
+    },
+    allowed: `an address, an object of ${Object.keys(ofOne).join(', ')}, or a list of these`,
+    isRequired: true,
+  },
+  model: {
+    check: isTextOrRecord,
+    allowed: `its name on the server, or an object of ${Object.keys(ofModel).join(', ')}`,
+  },
+};
+
+function resolveEndpoint(owner: string, given: string | EndpointOptions): ResolvedEndpoint {
+  const options = typeof given === 'string' ? { url: given } : given;
+  checkOptions(owner, options, ofOne, 'endpoint.');
+  const { url, concurrency = DEFAULT_CONCURRENCY, tls, metadata = {} } = options;
+  const isSecure = url.startsWith('grpcs:');
+  if (tls && !isSecure) {
+    throw new InvalidServingError(
+      `${owner}: endpoint.tls has no effect on ${url}; write the address with grpcs:, or leave ` +
+        'tls out',
+    );
+  }
+  if (tls && (tls.cert === undefined) !== (tls.key === undefined)) {
+    throw new InvalidServingError(
+      `${owner}: endpoint.tls of ${url} has one of cert and key; a client certificate needs both`,
+    );
+  }
+  return {
+    url,
+    target: targetOf(url)!,
+    concurrency,
+    isSecure,
+    ...(tls && { tls }),
+    metadata: typeof metadata === 'function' ? () => metadata() : () => metadata,
+  };
+}
+
+/** The host and port of an address; undefined for any other text. */
+function targetOf(url: string): string | undefined {
+  const [, target] = /^grpcs?:\/\/((?:\[[\da-f:.]+\]|[\w.-]+):\d{1,5})\/?$/i.exec(url) ?? [];
+  const port = Number(target?.slice(target.lastIndexOf(':') + 1));
+  return port > 0 && port < 65_536 ? target : undefined;
+}
+
+function isList(value: Endpoints): value is readonly (string | EndpointOptions)[] {
+  return Array.isArray(value);
+}

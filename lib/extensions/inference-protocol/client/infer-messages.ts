@@ -1,0 +1,101 @@
+import type { Tensor } from 'onnxruntime-common';
+import { InvalidOutputError, InvalidInputError } from '../../../index.js';
+import {
+  type LeafRows,
+  isA,
+  datatypeOf,
+  ReadContext,
+  type BatchTerms,
+  type ModelPort,
+  type ModelSignature,
+} from '../../../internal.js';
+import type { GrpcInferRequest, GrpcInferResponse, GrpcParameters } from '../wire/grpc-messages.js';
+import { fromGrpcTensors } from '../wire/grpc-tensors.js';
+import type { RemoteModel } from './endpoint-options.js';
+
+/** The level for priority 0; level 1 is the highest. */
+const MIDDLE_LEVEL = 3;
+
+/** The answer is already in memory; a tensor has at most as many axes as a batch may have. */
+const LIMITS = { bytes: Infinity, tensors: 1024, rank: 32, depth: Infinity, nodes: Infinity };
+
+/** A request without elements, for tensors in the order of the inputs. */
+export function requestHead(
+  { name, version }: RemoteModel,
+  inputs: readonly ModelPort[],
+  feeds: readonly LeafRows[],
+  outputs: readonly string[],
+  parameters: GrpcParameters,
+): Omit<GrpcInferRequest, 'raw_input_contents'> {
+  return {
+    model_name: name,
+    model_version: version,
+    parameters,
+    inputs: feeds.map(({ type, dims }, i) => ({
+      name: inputs[i]!.name,
+      datatype: datatypeOf(type),
+      shape: dims,
+    })),
+    outputs: outputs.map((output) => ({ name: output })),
+  };
+}
+
+/** Time in microseconds, and priority. Defaults are omitted; the server applies its own. */
+export function parametersOf({ deadline, priority }: BatchTerms): GrpcParameters {
+  const left = Math.max(1, Math.ceil((deadline - performance.now()) * 1000));
+  return {
+    ...(deadline < Infinity && { timeout: { int64_param: left } }),
+    ...(priority !== 0 && {
+      priority: { int64_param: Math.max(1, MIDDLE_LEVEL - priority) },
+    }),
+  };
+}
+
+/** @throws InvalidOutputError naming the endpoint, the output and what is wrong with it */
+export function outputsOf(
+  { outputs, raw_output_contents: raw }: GrpcInferResponse,
+  names: readonly string[],
+  { outputs: ports }: Pick<ModelSignature, 'outputs'>,
+  url: string,
+): Record<string, Tensor> {
+  const context = new ReadContext({
+    limits: LIMITS,
+    name: 'outputs',
+    source: `the answer of ${url}`,
+  });
+  try {
+    const tensors = fromGrpcTensors({ tensors: outputs, raw }, context);
+    const entries = names.map((name) => {
+      const tensor = tensors.get(name) ?? context.fail('is missing', name);
+      const port = ports.find((each) => each.name === name)!;
+      if (tensor.type !== port.type) {
+        return context.fail(`is ${tensor.type} and must be ${port.type}`, name);
+      }
+      return isOfShape(tensor, port)
+        ? ([name, tensor] as const)
+        : context.fail(
+            `has the shape [${tensor.dims.join(', ')}], and the server stated [${port.shape
+              .map((size) => (typeof size === 'number' ? size : -1))
+              .join(', ')}]`,
+            name,
+          );
+    });
+    return Object.fromEntries(entries);
+  } catch (cause) {
+    throw isA(cause, InvalidInputError) ? new InvalidOutputError(cause.message, { cause }) : cause;
+  }
+}
+
+/** Leaves the number of rows to the batch's check. */
+function isOfShape({ dims }: Tensor, { shape, batchAxis }: ModelPort): boolean {
+  const isOfSize = (size: number | string, axis: number): boolean =>
+    axis === batchAxis || typeof size !== 'number' || dims[axis] === size;
+  return shape.length === 0 || (dims.length === shape.length && shape.every(isOfSize));
+}
+
+/** True if no tensor shares the answer's memory. */
+export function isOwnMemory(tensors: readonly Tensor[]): boolean {
+  return tensors.every(
+    ({ data }) => Array.isArray(data) || data.byteLength === data.buffer.byteLength,
+  );
+}

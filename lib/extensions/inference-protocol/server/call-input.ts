@@ -1,0 +1,163 @@
+import type { Tensor } from 'onnxruntime-common';
+import { type Container, InvalidInputError } from '../../../index.js';
+import {
+  messageOf,
+  numberOfFloat16,
+  datatypeOf,
+  type JsonLimits,
+  ReadContext,
+  readJson,
+} from '../../../internal.js';
+import type { Port } from './declared-port.js';
+import type { InferenceRequest } from './inference-request.js';
+import { checkNesting } from './json-nesting.js';
+import { describePorts, type ModelInputs } from './offered-model.js';
+
+/** A call's input: tensors that hold its rows, or a list of rows. */
+export type CallInput =
+  | { readonly tensors: Container; readonly rows?: undefined }
+  | { readonly rows: readonly unknown[] };
+
+/** Limits for a request's JSON rows; the body limit bounds their bytes. */
+export const jsonLimits: JsonLimits = {
+  bytes: Infinity,
+  tensors: 4096,
+  rank: 16,
+  depth: 64,
+  nodes: 2 ** 20,
+};
+
+/**
+ * Turns a request's tensors, uncopied, into a call's input.
+ *
+ * @throws InvalidInputError naming the tensor that is missing, unknown, or of the wrong type or
+ * shape
+ */
+export function callInputOf(inputs: ModelInputs, request: InferenceRequest): CallInput {
+  const { ports } = inputs;
+  checkTensors(inputs, request);
+  const tensors = ports.map(({ name }) => request.inputs.get(name)!);
+  switch (inputs.form) {
+    case 'json':
+      return { rows: jsonRows(ports[0]!.name, tensors[0]!.data as readonly string[], request) };
+    case 'columns':
+      return { rows: columnRows(ports, tensors) };
+    default:
+      return { tensors: containerOf(ports, tensors) };
+  }
+}
+
+function containerOf(ports: readonly Port[], tensors: readonly Tensor[]): Container {
+  return ports.length === 1 && ports[0]!.isBare
+    ? tensors[0]!
+    : Object.fromEntries(ports.map(({ name }, i) => [name, tensors[i]!]));
+}
+
+function checkTensors({ form, ports }: ModelInputs, { model, inputs }: InferenceRequest): void {
+  const fail = (what: string): never => {
+    throw new InvalidInputError(`Model "${model}" takes [${describePorts(ports)}]: ${what}`);
+  };
+  let first: { readonly name: string; readonly rows: number } | undefined;
+  for (const port of ports) {
+    const { name, batchAxis } = port;
+    const tensor = inputs.get(name) ?? fail(`the input "${name}" is missing`);
+    const fault = faultOf(port, tensor, form);
+    if (fault !== undefined) {
+      fail(`the input "${name}" ${fault}`);
+    }
+    const rows = batchAxis === null ? undefined : tensor.dims[batchAxis]!;
+    first ??= rows === undefined ? undefined : { name, rows };
+    if (first && rows !== undefined && rows !== first.rows) {
+      fail(
+        `the input "${name}" has ${rows} rows and the input "${first.name}" has ${first.rows}; all ` +
+          'need the same number',
+      );
+    }
+  }
+  if (inputs.size > ports.length) {
+    const known = new Set(ports.map(({ name }) => name));
+    fail(`it has no input "${[...inputs.keys()].find((name) => !known.has(name))}"`);
+  }
+}
+
+function faultOf(
+  { type, shape }: Port,
+  tensor: Tensor,
+  form: ModelInputs['form'],
+): string | undefined {
+  if (tensor.type !== type) {
+    return `is ${datatypeOf(tensor.type)} and must be ${datatypeOf(type)}`;
+  }
+  const { dims } = tensor;
+  // Triton's clients send texts with an extra axis of length 1.
+  const isColumn = form !== 'tensors' && dims.length === 2 && dims[1] === 1;
+  const fits =
+    dims.length === shape.length && shape.every((size, axis) => size === -1 || size === dims[axis]);
+  if (fits || isColumn) {
+    const binary = type === 'string' && form !== 'columns' ? binaryIn(tensor) : -1;
+    return binary === -1
+      ? undefined
+      : `has the element ${binary}, which is not UTF-8; only inputs that are declared as BYTES take other bytes`;
+  }
+  return `has the shape [${dims.join(', ')}] and must have [${shape.join(', ')}], -1 being any size`;
+}
+
+function binaryIn({ data }: Tensor): number {
+  return (data as string[]).findIndex((element) => typeof element !== 'string');
+}
+
+/** Each element is a JSON row, or with the `content_type` "str" the row itself. */
+function jsonRows(
+  name: string,
+  elements: readonly string[],
+  request: InferenceRequest,
+): readonly unknown[] {
+  if (isText(name, request)) {
+    return elements;
+  }
+  const context = new ReadContext({ limits: jsonLimits, name, source: 'the request' });
+  return elements.map((text, i) =>
+    context.at(i, () => {
+      let json: unknown;
+      try {
+        checkNesting(text, jsonLimits);
+        json = JSON.parse(text);
+      } catch (cause) {
+        context.fail(
+          `is not JSON (${messageOf(cause)}); for plain text give the input the parameter ` +
+            'content_type "str"',
+        );
+      }
+      return readJson(json, context);
+    }),
+  );
+}
+
+/** True if the elements are plain text; the input's own parameter comes first. */
+export function isText(
+  name: string,
+  { parameters, inputParameters }: Pick<InferenceRequest, 'parameters' | 'inputParameters'>,
+): boolean {
+  const own = inputParameters?.get(name)?.get('content_type');
+  return (own ?? parameters.get('content_type')) === 'str';
+}
+
+/** A row is one element, or with several inputs an object of them. */
+function columnRows(ports: readonly Port[], tensors: readonly Tensor[]): readonly unknown[] {
+  const columns = tensors.map(elementsOf);
+  return ports.length === 1
+    ? columns[0]!
+    : columns[0]!.map((_, row) =>
+        Object.fromEntries(ports.map(({ name }, i) => [name, columns[i]![row]])),
+      );
+}
+
+function elementsOf({ type, data }: Tensor): readonly unknown[] {
+  const elements: readonly unknown[] = Array.from<unknown>(data as ArrayLike<unknown>);
+  if (type === 'bool') {
+    return elements.map(Boolean);
+  }
+  return type === 'float16' && data instanceof Uint16Array
+    ? elements.map((bits) => numberOfFloat16(bits as number))
+    : elements;
+}

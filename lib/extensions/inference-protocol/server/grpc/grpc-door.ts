@@ -1,0 +1,219 @@
+import {
+  type BeforeApplicationShutdown,
+  Injectable,
+  Logger,
+  type OnApplicationBootstrap,
+  type OnApplicationShutdown,
+} from '@nestjs/common';
+import { ExternalContextCreator } from '@nestjs/core';
+import { fileURLToPath } from 'node:url';
+import type {
+  Metadata,
+  sendUnaryData,
+  Server,
+  ServerCredentials,
+  ServiceDefinition,
+  UntypedHandleCall,
+  UntypedServiceImplementation,
+} from '@grpc/grpc-js';
+import { InvalidServingError } from '../../../../index.js';
+import { messageOf } from '../../../../internal.js';
+import { type GrpcPackages, loadGrpc, loadInferenceService } from '../../wire/grpc-service.js';
+import { errorAnswer } from '../error-answers.js';
+import { InferenceServer } from '../inference-server.js';
+import type { GrpcDoorOptions } from '../options.js';
+import { FailedCall, statusOf } from './grpc-exception.filter.js';
+import type { StreamCall, UnaryCall } from './grpc-types.js';
+import { ProtocolCalls } from './protocol-calls.js';
+
+type Grpc = GrpcPackages['grpc'];
+type Name = Exclude<keyof ProtocolCalls, 'stop'>;
+type Run = (request: unknown, metadata: Metadata, call: UnaryCall | StreamCall) => Promise<unknown>;
+
+/**
+ * Milliseconds until an idle connection closes; clients reconnect. Connections of vanished or
+ * broken clients would otherwise use up file descriptors.
+ *
+ * No keepalive: its pings fail on a draining connection and end the calls on it.
+ */
+const MOST_IDLE = 20_000;
+
+/** Milliseconds for the last replies to leave. */
+const GRACE = 1000;
+
+/** The gRPC server, if the option `grpc` is set. */
+@Injectable()
+export class GrpcDoor
+  implements OnApplicationBootstrap, BeforeApplicationShutdown, OnApplicationShutdown
+{
+  port: number | undefined;
+  private server: Server | undefined;
+  private closed: Promise<void> | undefined;
+  private shutdownTimer: NodeJS.Timeout | undefined;
+  private readonly logger = new Logger('InferenceProtocol');
+
+  constructor(
+    private readonly inference: InferenceServer,
+    private readonly calls: ProtocolCalls,
+    private readonly contexts: ExternalContextCreator,
+  ) {}
+
+  /** @internal Called by Nest, once the servings have started. */
+  async onApplicationBootstrap(): Promise<void> {
+    const { grpc: options, bodyLimit } = this.inference.options;
+    if (!options) {
+      return;
+    }
+    const user = 'The option grpc of InferenceProtocolModule';
+    const { service } = await loadInferenceService(user);
+    const { grpc, loader } = loadGrpc(user);
+    const server = new grpc.Server({
+      'grpc.max_receive_message_length': bodyLimit,
+      'grpc.max_send_message_length': -1,
+      'grpc.max_connection_idle_ms': MOST_IDLE,
+    });
+    server.addService(service, this.handlers(grpc, service));
+    const health = await healthService(grpc, loader);
+    server.addService(health, this.health(grpc));
+    const { port, host = '0.0.0.0' } = options;
+    this.port = await listening(server, `${host}:${port}`, credentialsOf(grpc, options));
+    this.server = server;
+    this.logger.log(`The Open Inference Protocol is served by gRPC at ${host}:${this.port}`);
+  }
+
+  /**
+   * @internal Called by Nest. Refuses new calls; running calls continue, and then idle streams end.
+   */
+  beforeApplicationShutdown(): void {
+    const { server } = this;
+    if (server) {
+      this.closed = new Promise((resolve) => server.tryShutdown(() => resolve()));
+      this.calls.stop.abort();
+      // Servings have answered by then; only clients that don't read are left.
+      this.shutdownTimer = setTimeout(
+        () => server.forceShutdown(),
+        this.inference.shutdownLimit + GRACE,
+      );
+    }
+  }
+
+  /** @internal Called by Nest. Servings answer all calls until then. */
+  async onApplicationShutdown(): Promise<void> {
+    await this.closed;
+    clearTimeout(this.shutdownTimer);
+  }
+
+  private handlers(grpc: Grpc, service: ServiceDefinition): UntypedServiceImplementation {
+    return Object.fromEntries(
+      Object.keys(service).map((name): [string, UntypedHandleCall] => {
+        const run = this.inContext(name as Name);
+        return [name, name === 'ModelStreamInfer' ? this.stream(grpc, run) : this.unary(grpc, run)];
+      }),
+    );
+  }
+
+  /** Adds the application's guards, interceptors and filters. */
+  private inContext(name: Name): Run {
+    const { calls, contexts } = this;
+    return contexts.create(
+      calls,
+      calls[name] as (...args: unknown[]) => unknown,
+      name,
+      undefined,
+      undefined,
+      undefined,
+      undefined,
+      undefined,
+      'rpc',
+    ) as Run;
+  }
+
+  private unary(grpc: Grpc, run: Run) {
+    return async (call: UnaryCall, reply: sendUnaryData<unknown>): Promise<void> => {
+      const result = await resultOf(run(call.request, call.metadata, call));
+      if (result instanceof FailedCall) {
+        reply(statusOf(result.answer, new grpc.Metadata()));
+      } else {
+        reply(null, result);
+      }
+    };
+  }
+
+  private stream(grpc: Grpc, run: Run) {
+    return async (call: StreamCall): Promise<void> => {
+      // A client that disconnects is no application error.
+      call.on('error', () => {});
+      const result = await resultOf(run(call, call.metadata, call));
+      if (result instanceof FailedCall) {
+        call.emit('error', statusOf(result.answer, new grpc.Metadata()));
+      } else {
+        call.end();
+      }
+    };
+  }
+
+  private health(grpc: Grpc): UntypedServiceImplementation {
+    const { inference } = this;
+    return {
+      Check: (
+        { request }: { readonly request: { readonly service: string } },
+        reply: sendUnaryData<object>,
+      ): void => {
+        try {
+          const isReady =
+            request.service === '' ? inference.isReady : inference.isModelReady(request.service);
+          reply(null, { status: isReady ? 'SERVING' : 'NOT_SERVING' });
+        } catch (error) {
+          reply(statusOf(errorAnswer(error), new grpc.Metadata()));
+        }
+      },
+    };
+  }
+}
+
+/** Filters answer most errors; the rest are faults of filters. */
+function resultOf(running: Promise<unknown>): Promise<unknown> {
+  return running.catch((error: unknown) => new FailedCall(errorAnswer(error)));
+}
+
+async function healthService(
+  { loadPackageDefinition }: Grpc,
+  { load }: GrpcPackages['loader'],
+): Promise<ServiceDefinition> {
+  const file = fileURLToPath(new URL('./health.proto', import.meta.url));
+  const definition = await load(file, { keepCase: true, enums: String, defaults: true });
+  const { grpc } = loadPackageDefinition(definition) as unknown as {
+    readonly grpc: {
+      readonly health: { readonly v1: { readonly Health: { service: ServiceDefinition } } };
+    };
+  };
+  return grpc.health.v1.Health.service;
+}
+
+function listening(
+  server: Server,
+  address: string,
+  credentials: ServerCredentials,
+): Promise<number> {
+  return new Promise((resolve, reject) => {
+    server.bindAsync(address, credentials, (error, port) =>
+      error
+        ? reject(
+            new InvalidServingError(
+              `InferenceProtocolModule cannot serve gRPC at ${address}: ${messageOf(error)}`,
+              { cause: error },
+            ),
+          )
+        : resolve(port),
+    );
+  });
+}
+
+function credentialsOf({ ServerCredentials }: Grpc, { tls }: GrpcDoorOptions) {
+  if (!tls) {
+    return ServerCredentials.createInsecure();
+  }
+  const pair = { cert_chain: Buffer.from(tls.cert), private_key: Buffer.from(tls.key) };
+  const ca = tls.ca === undefined ? null : Buffer.from(tls.ca);
+  return ServerCredentials.createSsl(ca, [pair], ca !== null);
+}

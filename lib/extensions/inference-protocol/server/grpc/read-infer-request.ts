@@ -1,0 +1,63 @@
+import { ReadContext } from '../../../../internal.js';
+import type { GrpcInferRequest, GrpcParameter, GrpcParameters } from '../../wire/grpc-messages.js';
+import { fromGrpcTensors } from '../../wire/grpc-tensors.js';
+import { refuseExtensions } from '../inference.js';
+import type { InferenceRequest, Parameters, ParameterValue } from '../inference-request.js';
+
+/** Limits in addition to the body limit. */
+const LIMITS = { tensors: 1024, rank: 16, depth: 64, nodes: Infinity };
+
+/**
+ * Decodes a request. Aligned tensors are views of the message.
+ *
+ * @throws InvalidInputError naming the tensor and what is wrong with it
+ */
+export function readInferRequest(message: GrpcInferRequest, bodyLimit: number): InferenceRequest {
+  const { model_name, model_version, id, parameters, inputs, outputs = [] } = message;
+  const limits = { ...LIMITS, bytes: bodyLimit };
+  const context = new ReadContext({
+    limits,
+    name: 'inputs',
+    source: 'the request',
+    allowsBytes: true,
+  });
+  const inputParameters = new Map(inputs.map((each) => [each.name, parametersOf(each.parameters)]));
+  // Before reading: a tensor in shared memory has no elements.
+  inputParameters.forEach(refuseExtensions);
+  const raw = message.raw_input_contents;
+  return {
+    model: model_name,
+    version: model_version,
+    id,
+    parameters: parametersOf(parameters),
+    inputs: fromGrpcTensors({ tensors: inputs, raw }, context),
+    inputParameters,
+    outputs:
+      outputs.length === 0
+        ? undefined
+        : new Map(outputs.map((each) => [each.name, parametersOf(each.parameters)])),
+  };
+}
+
+function parametersOf(parameters: GrpcParameters = {}): Parameters {
+  return new Map(
+    Object.entries(parameters).flatMap(([name, parameter]) => {
+      const value = valueOf(parameter);
+      return value === undefined ? [] : [[name, value] as const];
+    }),
+  );
+}
+
+function valueOf({
+  bool_param,
+  int64_param,
+  uint64_param,
+  string_param,
+  double_param,
+}: GrpcParameter): ParameterValue | undefined {
+  const whole = int64_param ?? uint64_param;
+  if (whole !== undefined) {
+    return Number.isSafeInteger(Number(whole)) ? Number(whole) : BigInt(whole);
+  }
+  return bool_param ?? string_param ?? double_param;
+}

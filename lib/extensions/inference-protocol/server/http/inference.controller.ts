@@ -1,0 +1,95 @@
+import {
+  createParamDecorator,
+  type ExecutionContext,
+  Get,
+  HttpStatus,
+  Param,
+  Post,
+  Res,
+  UseGuards,
+} from '@nestjs/common';
+import { callerOf, optionsOf } from '../../../../internal.js';
+import { InferenceServer } from '../inference-server.js';
+import { ProtocolGuards } from '../protocol-guards.js';
+import { readRequest } from './read-request.js';
+import { ofModel, ProtocolController } from './routes.js';
+import { answer, answerWith, type PlatformResponse, requestOf } from './send-reply.js';
+import { jsonReply, writeReply } from './write-reply.js';
+
+const Context = createParamDecorator((_: unknown, context: ExecutionContext) => context);
+
+interface ModelPath {
+  readonly model: string;
+  readonly version?: string;
+}
+
+// `@Res()` keeps Nest from replying in the application's own format.
+
+/** A model's calls over HTTP. */
+@ProtocolController('')
+@UseGuards(ProtocolGuards)
+export class InferenceController {
+  constructor(private readonly server: InferenceServer) {}
+
+  @Get()
+  metadata(@Res() response: PlatformResponse): Promise<void> {
+    return answer(response, this.server.metadata(), this.server);
+  }
+
+  // Before the model paths: "stats" is no model.
+  @Get('models/stats')
+  statistics(@Res() response: PlatformResponse): Promise<void> {
+    return answer(response, { model_stats: this.server.statistics() }, this.server);
+  }
+
+  @Get(ofModel(''))
+  modelMetadata(
+    @Param() { model, version }: ModelPath,
+    @Res() response: PlatformResponse,
+  ): Promise<void> {
+    return answer(response, this.server.modelMetadata(model, version), this.server);
+  }
+
+  @Get(ofModel('/config'))
+  modelConfig(
+    @Param() { model, version }: ModelPath,
+    @Res() response: PlatformResponse,
+  ): Promise<void> {
+    return answer(response, this.server.modelConfig(model, version), this.server);
+  }
+
+  @Get(ofModel('/stats'))
+  modelStatistics(
+    @Param() { model, version }: ModelPath,
+    @Res() response: PlatformResponse,
+  ): Promise<void> {
+    return answer(response, { model_stats: this.server.statistics(model, version) }, this.server);
+  }
+
+  @Get(ofModel('/ready'))
+  modelReady(
+    @Param() { model, version }: ModelPath,
+    @Res() response: PlatformResponse,
+  ): Promise<void> {
+    const ready = this.server.isModelReady(model, version);
+    const status = ready ? HttpStatus.OK : HttpStatus.SERVICE_UNAVAILABLE;
+    return answerWith(response, status, jsonReply({ name: model, ready }), this.server);
+  }
+
+  @Post(ofModel('/infer'))
+  async infer(
+    @Param() { model, version }: ModelPath,
+    @Context() context: ExecutionContext,
+    @Res() response: PlatformResponse,
+  ): Promise<void> {
+    const { server } = this;
+    const { bodyLimit, jsonLimit, tenant } = server.options;
+    const caller = { ...optionsOf(callerOf(context)), tenant: tenant?.(context) };
+    // Refuses unknown models before reading the body.
+    const inputs = server.inputsOf(model, version);
+    const target = { model, version, bodyLimit, jsonLimit, inputs };
+    const request = await readRequest(requestOf(response), target);
+    const reply = await server.infer(request, caller);
+    return answerWith(response, HttpStatus.OK, writeReply(reply, request), server);
+  }
+}

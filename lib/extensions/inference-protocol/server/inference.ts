@@ -1,0 +1,217 @@
+import { NotImplementedException } from '@nestjs/common';
+import {
+  Batch,
+  type CallOptions,
+  InvalidInputError,
+  RequestTooLargeError,
+} from '../../../index.js';
+import { onAbort } from '../../../internal.js';
+import { type CallInput, callInputOf, isText } from './call-input.js';
+import type {
+  InferenceCaller,
+  InferenceReply,
+  InferenceRequest,
+  Parameters,
+  StreamedReply,
+} from './inference-request.js';
+import type { OfferedModel } from './offered-model.js';
+import type { OfferedModels } from './offered-models.js';
+import { callOptionsOf, sequenceStepOf } from './parameters.js';
+import { type CallReply, chosenOutputs, replyTensors, unknownOutput } from './reply-tensors.js';
+import { Sequences, type StepReply } from './sequences.js';
+
+/**
+ * Answers requests:
+ *
+ *     request -> model -> input -> call of the serving -> reply -> tensors
+ */
+export class Inference {
+  private readonly sequences = new Sequences();
+
+  constructor(private readonly models: OfferedModels) {}
+
+  /** Answers with a single reply. The rows form one call. */
+  async infer(request: InferenceRequest, caller: InferenceCaller): Promise<InferenceReply> {
+    const model = this.models.toRun(request.model, request.version);
+    if (model.isDecoupled) {
+      throw new NotImplementedException(
+        `Model "${model.name}" has several replies to a request; call it by ModelStreamInfer`,
+      );
+    }
+    checkRequest(model, request);
+    const input = callInputOf(model.inputs, request);
+    const options = callOptionsOf(request, caller);
+    const { version, ...reply } = await this.call(model, request, input, options);
+    return replyTo(model, { ...request, version }, reply);
+  }
+
+  /**
+   * Yields replies. A decoupled model's final reply has no outputs; other models send one reply.
+   */
+  async *stream(
+    request: InferenceRequest,
+    caller: InferenceCaller,
+  ): AsyncGenerator<StreamedReply, void> {
+    const model = this.models.toRun(request.model, request.version);
+    if (!model.isDecoupled) {
+      yield { ...(await this.infer(request, caller)), isFinal: true };
+      return;
+    }
+    checkRequest(model, request);
+    const input = callInputOf(model.inputs, request);
+    const options = callOptionsOf(request, caller);
+    const isOne = input.rows !== undefined && isShaped(model);
+    if (isOne && input.rows.length !== 1) {
+      throw new InvalidInputError(
+        `Model "${model.name}" takes one row in a request of several replies, and was given ` +
+          `${input.rows.length}`,
+      );
+    }
+    const value = isOne ? input.rows[0] : asInput(input);
+    const routed = routedBy(model, value, options);
+    const answered = { ...request, version: routed.version };
+    for await (const event of model.serving.stream(value, routed)) {
+      const reply = { value: event.output, isList: !isOne && input.rows !== undefined };
+      yield { ...replyTo(model, answered, reply), isFinal: false };
+    }
+    yield { ...emptyReply(model, answered), isFinal: true };
+  }
+
+  private async call(
+    model: OfferedModel,
+    { parameters }: InferenceRequest,
+    input: CallInput,
+    options: CallOptions,
+  ): Promise<Pick<CallReply, 'value' | 'isList'> & { readonly version: string | undefined }> {
+    const { serving, hasSequences } = model;
+    const isList = input.rows !== undefined;
+    const step = sequenceStepOf(parameters);
+    if (hasSequences || step) {
+      const { value, version } = await this.step(model, step, input, options);
+      return { value: isList ? [value] : value, isList, version };
+    }
+    // The reply names one version, so one version runs all rows.
+    const routed = routedBy(model, input.rows ? input.rows[0] : input.tensors, options);
+    const value =
+      isList && isShaped(model)
+        ? await eachRow(model, input.rows, routed)
+        : await serving.batchedRun(asInput(input), routed);
+    return { value, isList, version: routed.version };
+  }
+
+  private step(
+    model: OfferedModel,
+    step: ReturnType<typeof sequenceStepOf>,
+    input: CallInput,
+    options: CallOptions,
+  ): Promise<StepReply> {
+    const { name, hasSequences } = model;
+    if (!hasSequences) {
+      throw new InvalidInputError(
+        `Model "${name}" keeps no state, and the request has a sequence_id; send it without`,
+      );
+    }
+    if (!step) {
+      throw new InvalidInputError(
+        `Model "${name}" keeps a state for each sequence, and the request has no sequence_id; give ` +
+          'it one, and the first request of a sequence sequence_start',
+      );
+    }
+    if (input.rows && input.rows.length !== 1) {
+      throw new InvalidInputError(
+        `A request of a sequence of model "${name}" has one row, and not ${input.rows.length}`,
+      );
+    }
+    return this.sequences.run(model, step, input.rows ? input.rows[0] : input.tensors, options);
+  }
+}
+
+function routedBy(model: OfferedModel, input: unknown, options: CallOptions): CallOptions {
+  const version = model.versionFor(input, options);
+  return version === undefined ? options : { ...options, version };
+}
+
+/** True if a pre- or postprocess step limits a call to one row. */
+function isShaped({ profile }: OfferedModel): boolean {
+  return profile !== undefined && (profile.shapesInput || profile.shapesOutput);
+}
+
+function asInput({ tensors, rows }: CallInput & { readonly tensors?: unknown }): unknown {
+  return rows ? Batch.ofValues(rows) : tensors;
+}
+
+/** Calls each row separately. If one fails, we cancel the others. */
+async function eachRow(
+  { name, serving, profile }: OfferedModel,
+  rows: readonly unknown[],
+  options: CallOptions,
+): Promise<readonly unknown[]> {
+  const most = profile?.maxRowsPerCall ?? Infinity;
+  if (rows.length > most) {
+    throw new RequestTooLargeError(
+      `Model "${name}" takes at most ${most} rows in a request, and was given ${rows.length}`,
+    );
+  }
+  if (rows.length === 1) {
+    return [await serving.batchedRun(rows[0], options)];
+  }
+  const others = new AbortController();
+  const stop = onAbort(options.signal, (reason) => others.abort(reason));
+  try {
+    const signal = others.signal;
+    return await Promise.all(rows.map((row) => serving.batchedRun(row, { ...options, signal })));
+  } catch (error) {
+    others.abort(error);
+    throw error;
+  } finally {
+    stop();
+  }
+}
+
+/** @throws InvalidInputError for outputs that the model lacks */
+function checkRequest(model: OfferedModel, request: InferenceRequest): void {
+  const { ports, form } = model.outputs;
+  const known = ports.map(({ name }) => name);
+  for (const [name, parameters] of request.outputs ?? []) {
+    if (form !== 'found' && !known.includes(name)) {
+      throw unknownOutput(model.name, name, known);
+    }
+    refuseExtensions(parameters);
+    if (Number(parameters.get('classification') ?? 0) > 0) {
+      throw new NotImplementedException('The extension "classification" is not supported');
+    }
+  }
+  for (const parameters of request.inputParameters?.values() ?? []) {
+    refuseExtensions(parameters);
+  }
+}
+
+/** @throws NotImplementedException for a tensor in shared memory */
+export function refuseExtensions(parameters: Parameters): void {
+  if (parameters.has('shared_memory_region')) {
+    throw new NotImplementedException(
+      'Shared memory is not supported; send the tensors themselves',
+    );
+  }
+}
+
+function replyTo(
+  model: OfferedModel,
+  request: InferenceRequest,
+  reply: Pick<CallReply, 'value' | 'isList'>,
+): InferenceReply {
+  const [input] = model.inputs.ports;
+  const text = input !== undefined && isText(input.name, request);
+  const tensors = replyTensors(model.name, model.outputs, { ...reply, isText: text });
+  const outputs = chosenOutputs(model.name, tensors, request.outputs);
+  return { ...emptyReply(model, request), outputs };
+}
+
+function emptyReply(model: OfferedModel, { id, version }: InferenceRequest): InferenceReply {
+  return {
+    model: model.name,
+    version: version || model.activeVersion,
+    id: id || undefined,
+    outputs: new Map(),
+  };
+}

@@ -1,0 +1,199 @@
+import { isUint8Array } from 'node:util/types';
+import type { Tensor as TensorType } from 'onnxruntime-common';
+import { Tensor, InvalidInputError, InvalidOutputError } from '../../../index.js';
+import {
+  isPlainObject,
+  checkTensor,
+  isTensor,
+  storageClasses,
+  messageOf,
+  typeName,
+  writeTensors,
+  datatypeOf,
+  readTensor,
+  wordOfNumber,
+  ReadContext,
+} from '../../../internal.js';
+import type { Port } from './declared-port.js';
+import type { Parameters } from './inference-request.js';
+import type { ModelOutputs } from './offered-model.js';
+
+type Tensors = ReadonlyMap<string, TensorType>;
+
+/** A call's reply: tensors, or a list of row results. */
+export interface CallReply {
+  readonly value: unknown;
+  /** True if `value` lists row results. */
+  readonly isList: boolean;
+  /** Sends strings as they are instead of as JSON. */
+  readonly isText: boolean;
+}
+
+/**
+ * Converts a reply to tensors in the model's order.
+ *
+ * @throws InvalidOutputError for a reply that doesn't match the model
+ */
+export function replyTensors(model: string, outputs: ModelOutputs, reply: CallReply): Tensors {
+  const { form, ports } = outputs;
+  try {
+    if (form === 'json') {
+      return new Map([[ports[0]!.name, jsonColumn(resultsIn(reply), reply.isText)]]);
+    }
+    const found = tensorsIn(reply.value, ports);
+    return found ?? new Map(ports.map((port) => [port.name, columnOf(port, ports, reply)]));
+  } catch (cause) {
+    throw new InvalidOutputError(
+      `The reply of model "${model}" cannot be sent: ${messageOf(cause)}`,
+      { cause },
+    );
+  }
+}
+
+function tensorsIn(value: unknown, ports: readonly Port[]): Tensors | undefined {
+  if (isTensor(value)) {
+    return new Map([[ports[0]?.name ?? 'output', checkTensor(value)]]);
+  }
+  if (!isPlainObject(value) || Array.isArray(value)) {
+    return ports.length === 0 ? refuse(`it is ${typeName(value)}, and no tensors`) : undefined;
+  }
+  const parts = value as Readonly<Record<string, unknown>>;
+  const names = ports.length === 0 ? Object.keys(parts) : ports.map(({ name }) => name);
+  const missing = names.find((name) => !isTensor(parts[name]));
+  if (missing === undefined) {
+    return new Map(names.map((name) => [name, checkTensor(parts[name] as TensorType, name)]));
+  }
+  return ports.length === 0 ? refuse(`"${missing}" in it is no tensor`) : undefined;
+}
+
+function resultsIn({ value, isList }: CallReply): readonly unknown[] {
+  return isList && Array.isArray(value) ? (value as readonly unknown[]) : [value];
+}
+
+function jsonColumn(results: readonly unknown[], isText: boolean): TensorType {
+  const texts = results.map((result) =>
+    isText && typeof result === 'string'
+      ? result
+      : (JSON.stringify(writeTensors(result, 'list')) ?? 'null'),
+  );
+  return new Tensor('string', texts, [texts.length]);
+}
+
+/** Collects the named part of each result; a single output takes all of it. */
+function columnOf(port: Port, ports: readonly Port[], reply: CallReply): TensorType {
+  const { value } = reply;
+  const results = Array.isArray(value) ? (value as readonly unknown[]) : [value];
+  const values = results.map((result) => partOf(result, port, ports.length === 1));
+  const rows = values.map((each) => elementsOf(each, port));
+  const shape = [rows.length, ...rowShape(port, rows[0]?.length ?? 0)];
+  const joined = joinedArrays(port, rows, shape);
+  if (joined) {
+    return joined;
+  }
+  const context = new ReadContext({
+    limits: noLimits,
+    name: port.name,
+    source: 'the reply',
+    allowsBytes: true,
+  });
+  const data = rows.flatMap((row) => Array.from(row, jsonElement));
+  return readTensor({ shape, datatype: datatypeOf(port.type), data }, context);
+}
+
+const noLimits = { bytes: Infinity, tensors: Infinity, nodes: Infinity, rank: 16, depth: 64 };
+
+function partOf(result: unknown, { name }: Port, isOnly: boolean): unknown {
+  const isNamed =
+    isPlainObject(result) && !isTensor(result) && Object.hasOwn(result as object, name);
+  if (isNamed) {
+    return (result as Readonly<Record<string, unknown>>)[name];
+  }
+  return isOnly ? result : refuse(`a result has no "${name}"`);
+}
+
+function elementsOf(value: unknown, { type }: Port): ArrayLike<unknown> {
+  if (type === 'string' && isUint8Array(value)) {
+    return [value];
+  }
+  if (isTensor(value)) {
+    return checkTensor(value).data;
+  }
+  if (ArrayBuffer.isView(value) && 'length' in value) {
+    return value as unknown as ArrayLike<unknown>;
+  }
+  return Array.isArray(value) ? (value.flat(Infinity) as unknown[]) : [value];
+}
+
+/** The row's shape; the number of elements determines its one open size. */
+function rowShape({ shape }: Port, elements: number): readonly number[] {
+  const row = shape.slice(1);
+  const fixed = row.filter((size) => size !== -1).reduce((product, size) => product * size, 1);
+  return row.map((size) => (size === -1 ? Math.trunc(elements / fixed) || 0 : size));
+}
+
+/** Joins typed arrays of the tensor's own class; undefined for others. */
+function joinedArrays(
+  { type }: Port,
+  rows: readonly ArrayLike<unknown>[],
+  shape: readonly number[],
+): TensorType | undefined {
+  const storage = storageClasses.get(type);
+  const isOwn = (row: ArrayLike<unknown>): boolean =>
+    ArrayBuffer.isView(row) &&
+    (row as { [Symbol.toStringTag]?: string })[Symbol.toStringTag] === storage?.name;
+  if (!storage || !rows.every(isOwn)) {
+    return undefined;
+  }
+  const data = new storage(rows.reduce((sum, row) => sum + row.length, 0));
+  let at = 0;
+  for (const row of rows) {
+    (data as { set(row: unknown, at: number): void }).set(row, at);
+    at += row.length;
+  }
+  return new Tensor(type, data, shape);
+}
+
+function jsonElement(element: unknown): unknown {
+  if (typeof element === 'number') {
+    return Number.isFinite(element) ? element : wordOfNumber(element);
+  }
+  return typeof element === 'bigint' ? element.toString() : element;
+}
+
+function refuse(what: string): never {
+  throw new TypeError(what);
+}
+
+/**
+ * Picks the requested outputs, in order; by default all.
+ *
+ * @throws InvalidInputError for an output that the model lacks
+ */
+export function chosenOutputs(
+  model: string,
+  tensors: Tensors,
+  chosen: ReadonlyMap<string, Parameters> | undefined,
+): Tensors {
+  if (!chosen) {
+    return tensors;
+  }
+  return new Map(
+    Array.from(chosen.keys(), (name) => {
+      const tensor = tensors.get(name);
+      if (!tensor) {
+        throw unknownOutput(model, name, [...tensors.keys()]);
+      }
+      return [name, tensor] as const;
+    }),
+  );
+}
+
+export function unknownOutput(
+  model: string,
+  name: string,
+  known: readonly string[],
+): InvalidInputError {
+  return new InvalidInputError(
+    `Model "${model}" has no output "${name}"; it has ${known.join(', ')}`,
+  );
+}

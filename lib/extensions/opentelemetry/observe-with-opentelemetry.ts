@@ -1,0 +1,64 @@
+import { diag, type MeterProvider, metrics, trace, type TracerProvider } from '@opentelemetry/api';
+import { finalize, merge, type Observable, type Subscription } from 'rxjs';
+import type { ServingHealth, ServingEvent } from '../../index.js';
+import type { EventOf } from '../../internal.js';
+import { SCOPE } from './attributes.js';
+import { Measurements } from './measurements.js';
+import { Spans } from './spans.js';
+
+/** A `Serving`, or the `ServingService` for all servings of an application. */
+export interface ObservedServings {
+  /** Events of one type. */
+  eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
+  /** The serving's health, or each serving's. */
+  health(): ServingHealth | readonly ServingHealth[];
+}
+
+/** Options of {@link observeWithOpenTelemetry}. */
+export interface ServingOpenTelemetryOptions {
+  /**
+   * Creates the spans. The global provider may be registered later.
+   *
+   * @default the global provider
+   */
+  readonly tracerProvider?: TracerProvider;
+  /**
+   * Creates the metrics. The global provider must exist when the observation begins.
+   *
+   * @default the global provider
+   */
+  readonly meterProvider?: MeterProvider;
+}
+
+/**
+ * Creates spans and metrics from servings' events, until the servings or the subscription end. Open
+ * spans end then, too. Errors of tracers and meters go to OpenTelemetry's `diag`, never to a call.
+ */
+export function observeWithOpenTelemetry(
+  source: ObservedServings,
+  options: ServingOpenTelemetryOptions = {},
+): Subscription {
+  const { tracerProvider = trace.getTracerProvider(), meterProvider = metrics.getMeterProvider() } =
+    options;
+  const spans = new Spans(tracerProvider.getTracer(SCOPE));
+  const measurements = new Measurements(meterProvider.getMeter(SCOPE), () =>
+    [source.health()].flat(),
+  );
+  const observers = [spans, measurements];
+  return merge(
+    source.eventsOf('call:start'),
+    source.eventsOf('call:end'),
+    source.eventsOf('batch:start'),
+    source.eventsOf('batch:end'),
+  )
+    .pipe(finalize(() => observers.forEach((each) => guarded(() => each.close()))))
+    .subscribe((event) => observers.forEach((each) => guarded(() => each.observe(event))));
+}
+
+function guarded(work: () => void): void {
+  try {
+    work();
+  } catch (error) {
+    diag.error(`${SCOPE}: an event could not be recorded`, error);
+  }
+}

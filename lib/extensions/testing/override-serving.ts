@@ -1,0 +1,134 @@
+import { ApplicationConfig, DiscoveryService } from '@nestjs/core';
+import {
+  InvalidServingError,
+  getServingToken,
+  createServing,
+  type LocalServing,
+  type ServingOptions,
+} from '../../index.js';
+import {
+  getHandlerToken,
+  type FunctionServingDefinition,
+  ServingRegistry,
+} from '../../internal.js';
+import type { BatchScript } from './batch-script.js';
+import type { RowsOf, TypedBatchFunction } from './held-batch.js';
+import { modelStandIn, servingStandIn } from './stand-in.js';
+
+/**
+ * Replaces a serving of the application under test, wherever it is registered. Its model, file or
+ * class is neither loaded nor created.
+ *
+ * A definition provides types and options (batch size, timeout, keys). With only a name, the
+ * replacement has the default options. The application does not start if it has no such serving.
+ */
+export function overrideServing<
+  Builder extends TestingBuilder,
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+>(
+  builder: Builder,
+  serving: string | ServingOptions<Input, Output, Result>,
+): ServingOverride<Builder, Input, Output, Result> {
+  if (typeof serving === 'string') {
+    return new ServingOverride(builder, { name: serving });
+  }
+  const definition = serving as ServingOptions;
+  return new ServingOverride(builder, servingStandIn(definition), modelStandIn(definition));
+}
+
+/** Chooses the replacement. `useFunction` and `useScript` return the builder. */
+export class ServingOverride<Builder extends TestingBuilder, Input, Output, Result> {
+  constructor(
+    private readonly builder: Builder,
+    private readonly standIn: ServingOptions,
+    private readonly withCallbacks?: ServingOptions,
+  ) {}
+
+  /**
+   * Keeps the definition's `preprocess`, `postprocess` and `postprocessStream`. The replacement
+   * then gets the model's rows and returns the model's output.
+   *
+   * @throws InvalidServingError when the serving is given by name
+   */
+  keepCallbacks(): ServingOverride<Builder, unknown, Result, Result> {
+    const { withCallbacks } = this;
+    if (!withCallbacks) {
+      throw new InvalidServingError(
+        `overrideServing knows no callbacks of "${this.standIn.name}", which it was given by ` +
+          'name; give it the definition',
+      );
+    }
+    return new ServingOverride(this.builder, withCallbacks, withCallbacks);
+  }
+
+  /**
+   * Runs each batch with the function: it receives a list of the callers' inputs and returns a list
+   * of their replies. A reply may be an Error.
+   */
+  // Without a definition, the function itself types the rows.
+  // oxlint-disable-next-line typescript/no-unnecessary-type-parameters
+  useFunction<Rows = RowsOf<Input>>(
+    run: TypedBatchFunction<unknown extends Input ? Rows : RowsOf<Input>, Output>,
+  ): Builder {
+    const definition = { ...this.standIn, useFactory: () => run } as FunctionServingDefinition;
+    return this.use(() => createServing(definition));
+  }
+
+  /** Lets the script hold each batch until the test ends it. */
+  useScript(
+    script: unknown extends Input ? AnyScript : BatchScript<Input, Output> | BatchScript,
+  ): Builder {
+    return this.use(() => script.createServing(this.standIn));
+  }
+
+  private use(create: () => LocalServing): Builder {
+    const { builder, standIn } = this;
+    builder.overrideProvider(getServingToken(standIn)).useFactory({ factory: create });
+    builder.overrideProvider(getHandlerToken(standIn.name)).useValue({});
+    expectServing(builder, standIn.name);
+    return builder;
+  }
+}
+
+type AnyScript = Pick<BatchScript, 'createServing'>;
+
+/** The used parts of the builder that `Test.createTestingModule` returns. */
+export interface TestingBuilder {
+  overrideProvider(token: unknown): {
+    useFactory(options: {
+      factory: (...dependencies: never[]) => unknown;
+      inject?: unknown[];
+    }): unknown;
+    useValue(value: unknown): unknown;
+  };
+}
+
+const expected = new WeakMap<TestingBuilder, Set<string>>();
+
+/** Without this, a typo in the name would silently replace nothing. */
+function expectServing(builder: TestingBuilder, name: string): void {
+  const names = expected.get(builder) ?? new Set();
+  expected.set(builder, names.add(name));
+  builder.overrideProvider(ServingRegistry).useFactory({
+    factory: (discovery: DiscoveryService, application: ApplicationConfig) =>
+      new ExpectingRegistry(discovery, application, names),
+    inject: [DiscoveryService, ApplicationConfig],
+  });
+}
+
+class ExpectingRegistry extends ServingRegistry {
+  constructor(
+    discovery: DiscoveryService,
+    application: ApplicationConfig,
+    private readonly names: ReadonlySet<string>,
+  ) {
+    super(discovery, application);
+  }
+
+  override onModuleInit(): void {
+    super.onModuleInit();
+    this.names.forEach((name) => this.get(name));
+  }
+}

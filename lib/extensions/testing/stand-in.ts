@@ -1,0 +1,75 @@
+import type {
+  ClassRunner,
+  ExistingRunner,
+  ExternalRunner,
+  FileRunner,
+  FunctionRunner,
+  ModelRunner,
+  RecoveryOptions,
+  ServingOptions,
+} from '../../index.js';
+import { sessionOptionsOf } from '../../internal.js';
+
+type RunOption = Exclude<
+  | keyof ModelRunner
+  | keyof FunctionRunner
+  | keyof FileRunner
+  | keyof ClassRunner
+  | keyof ExistingRunner
+  | keyof ExternalRunner,
+  keyof ServingOptions
+>;
+
+const RUN_OPTIONS = {
+  model: true,
+  template: true,
+  outputs: true,
+  isolation: true,
+  blockingLimit: true,
+  watch: true,
+  versions: true,
+  useFactory: true,
+  sequence: true,
+  useFile: true,
+  useClass: true,
+  useExisting: true,
+} satisfies Record<RunOption, true>;
+
+/** Options to replace the runner; keeps the callbacks. */
+export function modelStandIn(definition: ServingOptions): ServingOptions {
+  const kept = Object.entries(definition).filter(([option]) => !Object.hasOwn(RUN_OPTIONS, option));
+  // Leaves out devices of other machines, warm-up, and replies from earlier runs.
+  const { name, partitions, deduplication, recovery } = definition;
+  return {
+    ...Object.fromEntries(kept),
+    name,
+    partitions: partitions === true ? 1 : partitions,
+    warmUp: undefined,
+    sessions: sessionOptionsOf(definition),
+    deduplication: deduplication?.singleFlight ? { ...deduplication, cache: undefined } : undefined,
+    recovery: recovery && recoveryStandIn(recovery, 'model' in definition),
+  };
+}
+
+/** Only threads, processes and connections restart, and only models are idempotent by default. */
+function recoveryStandIn(
+  { idempotent, isolateFailures, retries, runTimeout }: RecoveryOptions,
+  isModel: boolean,
+): RecoveryOptions {
+  return idempotent || !isModel
+    ? { idempotent, isolateFailures, retries, runTimeout }
+    : { idempotent, runTimeout };
+}
+
+/** Options to replace the whole serving: callers' inputs may not be tensors, and have no cost. */
+export function servingStandIn(definition: ServingOptions): ServingOptions {
+  const { batchSize, allowedSizes, ...shared } = modelStandIn(definition);
+  return {
+    ...shared,
+    batchSize: batchSize ?? allowedSizes?.at(-1),
+    batchCost: undefined,
+    preprocess: undefined,
+    postprocess: undefined,
+    postprocessStream: undefined,
+  };
+}

@@ -1,0 +1,98 @@
+import type { Clock } from '@sinonjs/fake-timers';
+import { setImmediate as endOfTurn } from 'node:timers/promises';
+import { ServingError } from '../../index.js';
+import { messageOf } from '../../internal.js';
+
+/**
+ * Timers, `Date` and `performance` that only the test advances. Needs `@sinonjs/fake-timers`.
+ *
+ * Turns of the event loop stay real, because batches start at the end of one. A test runner's fake
+ * timers also work if they leave `setImmediate`, `nextTick` and `queueMicrotask` real.
+ */
+export class VirtualTime {
+  private constructor(private readonly clock: Clock) {}
+
+  /**
+   * Call this before creating servings.
+   *
+   * @throws ServingError when `@sinonjs/fake-timers` is not installed
+   */
+  static async install(): Promise<VirtualTime> {
+    const { install } = await fakeTimers();
+    return new VirtualTime(install({ now: Date.now(), toFake: [...FAKED] }));
+  }
+
+  /** Pending timers. */
+  get timers(): number {
+    return this.clock.countTimers();
+  }
+
+  /** Advances by milliseconds, and waits for all effects. */
+  async advance(milliseconds: number): Promise<void> {
+    await settle();
+    await this.clock.tickAsync(milliseconds);
+    await settle();
+  }
+
+  /** Advances to the next timer and fires all timers due then. */
+  async advanceToNext(): Promise<void> {
+    await settle();
+    this.ringNext();
+    await settle();
+  }
+
+  /** Fires timers until no timer is pending. */
+  async runAll(): Promise<void> {
+    for (await settle(); this.timers > 0; await settle()) {
+      this.ringNext();
+    }
+  }
+
+  /** Restores real time. Pending timers never fire. */
+  restore(): void {
+    this.clock.uninstall();
+  }
+
+  /** Restores real time at the end of a `using` block. */
+  [Symbol.dispose](): void {
+    this.restore();
+  }
+
+  private ringNext(): void {
+    this.clock.next();
+    // Timers due at the same time fire together.
+    this.clock.tick(0);
+  }
+}
+
+const FAKED = [
+  'setTimeout',
+  'clearTimeout',
+  'setInterval',
+  'clearInterval',
+  'Date',
+  'performance',
+] as const;
+
+async function fakeTimers(): Promise<typeof import('@sinonjs/fake-timers')> {
+  try {
+    return await import('@sinonjs/fake-timers');
+  } catch (cause) {
+    throw new ServingError(
+      `Virtual time needs the package @sinonjs/fake-timers; install it (${messageOf(cause)})`,
+      { cause },
+    );
+  }
+}
+
+/**
+ * Waits for everything that needs no time to pass: calls queue, due batches start, replies arrive.
+ *
+ * It takes a turn of the event loop each for a batch to start, for its callers to get replies, and
+ * for the next batch to start. If something crosses a network, await the reply instead.
+ */
+export async function settle(turns = 3): Promise<void> {
+  for (let turn = 0; turn < turns; turn++) {
+    await endOfTurn();
+  }
+}

@@ -1,0 +1,161 @@
+/**
+ * What extensions may use besides the public names. A name here is a promise to this package's
+ * extensions, and to nobody else.
+ */
+export { flatten, isPlainObject } from './core/batch/container.js';
+export type { LeafRows } from './core/batch/leaf-rows.js';
+export {
+  blankOf,
+  checkTensor,
+  elementSize,
+  isTensor,
+  storageClasses,
+  Tensor,
+  zerosOf,
+} from './core/batch/tensor.js';
+export { type AbortSignalLike, onAbort } from './core/context/call-options.js';
+export { callInRequest, streamInRequest } from './core/context/caller-context.js';
+export {
+  checkOptions,
+  DEFAULT_VERSION,
+  delay,
+  groupOf,
+  isRecord,
+  LONGEST_DELAY,
+  milliseconds,
+  type Rule,
+  type Rules,
+  whole,
+} from './core/definition/option-rules.js';
+export {
+  portRules,
+  resolveDefinition,
+  sessionOptionsOf,
+} from './core/definition/resolve-definition.js';
+export type { FunctionServingDefinition } from './core/definition/serving-definition.js';
+export {
+  BIG_ENDIAN,
+  type Block,
+  countOf,
+  type Element,
+  elementByCode,
+  elementByType,
+  type ElementType,
+  numberOfFloat16,
+  numberOfWord,
+  swapOnBigEndian,
+  typeByArray,
+  wordOfNumber,
+} from './core/encoding/element-types.js';
+export {
+  datatypeOf,
+  readShape,
+  readTensor,
+  type TensorForm,
+  tensorToJson,
+  typeOfDatatype,
+  writeStrings,
+  writeTensor,
+} from './core/encoding/json-tensor.js';
+export { type JsonLimits, ReadContext } from './core/encoding/read-context.js';
+export { isTagOrEscaped, type Json, readJson } from './core/encoding/read-json.js';
+export { writeTensors } from './core/encoding/write-tensors.js';
+export {
+  fromWire,
+  InvalidServingError,
+  isA,
+  isError,
+  kindOf,
+  messageOf,
+  ServingLoadError,
+  toWire,
+  type WireError,
+} from './core/errors.js';
+export { CallRecorder } from './core/events/call-recorder.js';
+export { EventHub, type EventOf } from './core/events/event-hub.js';
+export {
+  checkSessionOptions,
+  DEFAULT_CALL_OPTIONS,
+  type InternalCallOptions,
+  onCancel,
+  orCancelled,
+  resolveCallOptions,
+  type ResolvedCallOptions,
+  Waits,
+} from './core/execution/resolved-call-options.js';
+export { endedBy } from './core/execution/session-turn.js';
+export {
+  closestName,
+  formatBytes,
+  formatValue,
+  literalOf,
+  propertyOf,
+  truncate,
+  typeName,
+} from './core/format.js';
+export {
+  type BatchInfo,
+  type BatchListener,
+  type BatchOutput,
+  type BatchTerms,
+  contextOf,
+  NO_TERMS,
+} from './core/partitions/batch-function.js';
+export type { Engine, OpenedEngine } from './core/partitions/engine.js';
+export { resultOf } from './core/partitions/function.partition.js';
+export { axisOfInput, dynamicAxes, rowMarksOf } from './core/partitions/onnx/batch-axes.js';
+export { externalFilesIn } from './core/partitions/onnx/external-files.js';
+export { inSteps, type RunStep } from './core/partitions/onnx/fixed-batch.js';
+export { feedsOf, inputsAmong, ModelReply } from './core/partitions/onnx/model-ports.js';
+export {
+  type DeclaredAxes,
+  type DeclaredPorts,
+  describePort,
+  type FileSignature,
+  type ModelPort,
+  type ModelSignature,
+  signatureOf,
+  warningsOf,
+} from './core/partitions/onnx/model-signature.js';
+export { type Fetching, readAddressesWith } from './core/partitions/onnx/remote-models.js';
+export { withVariableAxes } from './core/partitions/onnx/variable-axes.js';
+export {
+  NotStartedError,
+  type Partition,
+  type PartitionResult,
+  ReplyTooLargeError,
+  ServerBusyError,
+  type STEPPED,
+  TooLargeToSendError,
+} from './core/partitions/partition.js';
+export {
+  backoff,
+  SupervisedPartition,
+  type Supervision,
+  type Worker,
+} from './core/partitions/worker/supervised.partition.js';
+export type { Loaded } from './core/partitions/worker/worker-protocol.js';
+export type { ClusterNode, ServingStatus } from './core/serving/cluster-node.js';
+export {
+  healthOf,
+  type LocalPart,
+  type RemotePreprocess,
+  SERVING_ROUTER,
+  type ServingProfile,
+  type ServingRouter,
+} from './core/serving/serving.js';
+export {
+  OrderedSession,
+  type SessionHost,
+  type StepOptions,
+} from './core/sessions/ordered-session.js';
+export { Queue } from './core/streaming/queue.js';
+export { leave, readOnce, type Source, sourceOf } from './core/streaming/source.js';
+export { BatchedMethods } from './nest/batched/batched-methods.js';
+export { versionOf } from './nest/copies.js';
+export { guardList, ModuleGuards } from './nest/module-guards.js';
+export { callerOf, optionsOf } from './nest/request-context.js';
+export { clientErrorOf } from './nest/serving-exception.filter.js';
+export { DEFAULT_EXTRAS, withExtras } from './nest/serving.module-definition.js';
+export { getHandlerToken } from './nest/serving.providers.js';
+export { ServingRegistry } from './nest/serving.registry.js';

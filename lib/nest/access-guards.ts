@@ -1,0 +1,159 @@
+import { createHash, timingSafeEqual } from 'node:crypto';
+import {
+  type CanActivate,
+  type ExecutionContext,
+  Injectable,
+  UnauthorizedException,
+} from '@nestjs/common';
+import { InvalidServingError } from '../core/errors.js';
+
+/** A secret as configurations give it. */
+type Secret = string | undefined;
+
+/** The login that a {@link LoginGuard} admits. */
+export interface LoginGuardOptions {
+  /**
+   * The name to sign in with.
+   *
+   * @default 'admin'
+   */
+  readonly user?: string;
+  /** The password. An empty or missing one fails the boot. */
+  readonly password: string | undefined;
+}
+
+/**
+ * Admits HTTP requests and gRPC calls with a key: in the header (or metadata) `x-api-key`, or as
+ * `authorization: Bearer KEY`. Everything else is answered with 401 (`UNAUTHENTICATED`).
+ *
+ * Takes one key or several, so that a new one can be introduced before the old one goes. Keys are
+ * compared in constant time.
+ *
+ * @throws InvalidServingError at construction, for no key, an empty one, or one that no header can have
+ */
+@Injectable()
+export class ApiKeyGuard implements CanActivate {
+  private readonly digests: readonly Buffer[];
+
+  constructor(keys: Secret | readonly Secret[]) {
+    const list = typeof keys === 'object' ? keys : [keys];
+    if (list.length === 0) {
+      throw new InvalidServingError('ApiKeyGuard has no keys, and would refuse every call');
+    }
+    this.digests = list.map((key) => digestOf(checked('ApiKeyGuard', 'a key', key)));
+  }
+
+  canActivate(context: ExecutionContext): true {
+    const header = headersOf(context);
+    const key = header('x-api-key') ?? credentialsOf('Bearer', header('authorization'));
+    if (!isOneOf(this.digests, key)) {
+      throw new UnauthorizedException('Send your key in the header x-api-key');
+    }
+    return true;
+  }
+}
+
+/**
+ * Admits browsers that sign in with a name and a password, which the browser asks for (HTTP Basic
+ * authentication, https://www.rfc-editor.org/rfc/rfc7617). Use it over HTTPS: the password is sent
+ * with each request. Both are compared in constant time.
+ *
+ * @throws InvalidServingError at construction, for an empty or missing password
+ */
+@Injectable()
+export class LoginGuard implements CanActivate {
+  private readonly digests: readonly Buffer[];
+
+  constructor({ user = 'admin', password }: LoginGuardOptions) {
+    if (user === '' || user.includes(':')) {
+      throw new InvalidServingError(
+        `LoginGuard: the user "${user}" is empty or has a colon, so that no browser can send it`,
+      );
+    }
+    this.digests = [digestOf(`${user}:${checked('LoginGuard', 'the password', password)}`)];
+  }
+
+  canActivate(context: ExecutionContext): true {
+    const encoded = credentialsOf('Basic', headersOf(context)('authorization'));
+    const login = encoded === undefined ? undefined : Buffer.from(encoded, 'base64').toString();
+    if (!isOneOf(this.digests, login)) {
+      challenge(context);
+      throw new UnauthorizedException('Sign in with your name and password');
+    }
+    return true;
+  }
+}
+
+/** Refuses a secret that is missing, or that no client can send. */
+function checked(guard: string, what: string, secret: unknown): string {
+  if (typeof secret !== 'string' || secret.trim() === '') {
+    throw new InvalidServingError(
+      `${guard}: ${what} is ${secret === undefined ? 'missing' : 'empty'}; is the environment variable ` +
+        'or the configuration that holds it set, and read before the module is made?',
+    );
+  }
+  // eslint-disable-next-line no-control-regex
+  if (/[\x00-\x1f\x7f]/.test(secret) || secret !== secret.trim()) {
+    throw new InvalidServingError(
+      `${guard}: ${what} has a line break or spaces at its ends, which files of secrets often have; trim it`,
+    );
+  }
+  return secret;
+}
+
+type Header = (name: string) => string | undefined;
+
+/** The headers of an HTTP request, or the metadata of a gRPC call. Other contexts have none. */
+function headersOf(context: ExecutionContext): Header {
+  if (context.getType<string>() === 'rpc') {
+    const metadata = context
+      .switchToRpc()
+      .getContext<{ get?(name: string): unknown } | undefined>();
+    return (name) => {
+      const values = typeof metadata?.get === 'function' ? metadata.get(name) : undefined;
+      return Array.isArray(values) && values.length > 0 ? String(values[0]) : undefined;
+    };
+  }
+  const request =
+    context.getType<string>() === 'http'
+      ? context.switchToHttp().getRequest<{ readonly headers: Record<string, unknown> }>()
+      : undefined;
+  return (name) => {
+    const value = request?.headers[name];
+    return typeof value === 'string' ? value : undefined;
+  };
+}
+
+/** The credentials of this scheme. Names of schemes have no case (RFC 9110, section 11.1). */
+function credentialsOf(scheme: string, authorization: string | undefined): string | undefined {
+  const [, given, credentials] = /^(\S+) +(.+)$/.exec(authorization ?? '') ?? [];
+  return given?.toLowerCase() === scheme.toLowerCase() ? credentials : undefined;
+}
+
+/** Browsers ask for a login where the answer has this header. */
+function challenge(context: ExecutionContext): void {
+  if (context.getType<string>() === 'http') {
+    const response = context.switchToHttp().getResponse<{
+      setHeader?(name: string, value: string): unknown;
+      header?(name: string, value: string): unknown;
+    }>();
+    const [name, value] = ['WWW-Authenticate', 'Basic realm="Servings", charset="UTF-8"'] as const;
+    // Express has both, Fastify only the latter.
+    if (response.header) {
+      response.header(name, value);
+    } else {
+      response.setHeader?.(name, value);
+    }
+  }
+}
+
+function digestOf(secret: string): Buffer {
+  return createHash('sha256').update(secret).digest();
+}
+
+/** Compares with every digest, so that the duration does not depend on which one matches. */
+function isOneOf(digests: readonly Buffer[], secret: string | undefined): boolean {
+  const digest = digestOf(secret ?? '');
+  const matches = digests.map((each) => timingSafeEqual(each, digest));
+  return secret !== undefined && matches.includes(true);
+}

@@ -1,0 +1,152 @@
+import 'reflect-metadata';
+import { Scope } from '@nestjs/common';
+import type { DiscoveryService } from '@nestjs/core';
+import { InvalidServingError } from '../../core/errors.js';
+import {
+  aFunction,
+  checkOptions,
+  checkRoom,
+  checkTarget,
+  DEFAULT_BATCH_SIZE,
+  DEFAULT_QUEUE_ROWS,
+  groupOf,
+  type Rules,
+  whole,
+} from '../../core/definition/option-rules.js';
+import { ofFunctions } from '../../core/definition/resolve-definition.js';
+import type { BatchedMethod, BatchedOptions } from './batched-method.js';
+
+/** The part of Nest's InstanceWrapper that is used. */
+type InstanceWrapper = ReturnType<DiscoveryService['getProviders']>[number];
+
+/** Metadata keys of Nest for the decorators of parameters; unchanged since its first release. */
+const ROUTE_ARGUMENTS = '__routeArguments__';
+const PASSTHROUGH = '__responsePassthrough__';
+const SSE = '__sse__';
+const HTTP_METHOD = 'method';
+
+/**
+ * Nest's numbers for parameters that are a whole object: body or payload, query, path parameters.
+ */
+const WHOLE_OBJECTS: Readonly<Record<string, string>> = {
+  3: 'body',
+  4: 'query',
+  5: 'path parameters',
+};
+const RESPONSE = '1';
+const NEXT = '2';
+
+/** The parameters of a handler that have decorators, by Nest's numbers. */
+export function parametersOf(
+  type: Function,
+  key: string | symbol,
+): Readonly<Record<string, { readonly index: number; readonly data?: unknown }>> {
+  return (Reflect.getMetadata(ROUTE_ARGUMENTS, type, key) ?? {}) as ReturnType<typeof parametersOf>;
+}
+
+/** Refuses, at boot, a `@Batched()` method that could not answer its callers as Nest would. */
+export function checkBatchedMethod(
+  type: new (...args: never[]) => object,
+  { key, original, options }: BatchedMethod,
+): void {
+  const method = `${type.name}.${String(key)}`;
+  const handler = (type.prototype as Record<string | symbol, object | undefined>)[key] ?? original;
+  // GraphQL has numbers of its own for the parameters of resolvers.
+  const isRoute = Reflect.hasMetadata(HTTP_METHOD, handler);
+  if (Reflect.hasMetadata(SSE, handler)) {
+    throw new InvalidServingError(
+      `${method} is @Sse() and @Batched(), and a batched method cannot answer with a stream`,
+    );
+  }
+  for (const [id, { index, data }] of Object.entries(parametersOf(type, key))) {
+    const [kind = ''] = id.split(':');
+    if (
+      isRoute &&
+      (kind === NEXT || (kind === RESPONSE && !Reflect.getMetadata(PASSTHROUGH, type, key)))
+    ) {
+      throw new InvalidServingError(
+        `${method} takes the raw response (@Res() or @Next()), so its result would never be ` +
+          'sent; remove it, or use @Res({ passthrough: true })',
+      );
+    }
+    if (options && !options.types && WHOLE_OBJECTS[kind] && data === undefined) {
+      throw new InvalidServingError(
+        `Parameter ${index} of ${method} is the whole ${WHOLE_OBJECTS[kind]}, and pipes could ` +
+          'not validate it: TypeScript erases the element type of an array. ' +
+          'Name the types as callers pass them: @Batched({ types: [ScoreDto] }), or Object for ' +
+          'what needs no validation',
+      );
+    }
+  }
+}
+
+/**
+ * Refuses a `@Batched()` method in a class with an instance per request: a batch runs on one
+ * instance, which would belong to one of its callers. Request-scoped guards, pipes, interceptors
+ * and filters are allowed: the instances of their controller hold nothing of the request.
+ */
+export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMethod[]): void {
+  const dependencies = [
+    ...(wrapper.getCtorMetadata() ?? []),
+    ...(wrapper.getPropertiesMetadata() ?? []).map((property) => property.wrapper),
+  ];
+  const dependency = dependencies.find((each) => each && !each.isDependencyTreeStatic());
+  if (wrapper.scope !== Scope.REQUEST && !dependency) {
+    return;
+  }
+  const method = methods.find(({ options }) => options)!;
+  const reason = dependency ? `, since it depends on ${String(dependency.name)}` : '';
+  throw new InvalidServingError(
+    `${wrapper.name}.${String(method.key)} is @Batched() and its class is ` +
+      `request-scoped${reason}: ` +
+      'a batch of several requests runs on one instance, which belongs to one of them. ' +
+      'Batch a method of a singleton, and pass it what belongs to the request as arguments',
+  );
+}
+
+/** Refuses unknown or invalid options of the decorator. */
+export function checkBatchedOptions(method: string, options: BatchedOptions): void {
+  const owner = `@Batched() on ${method}`;
+  checkOptions(owner, options, ofMethods);
+  const { batchSize = DEFAULT_BATCH_SIZE, latencyTarget, queue } = options;
+  checkRoom(owner, batchSize, queue?.maxRows ?? DEFAULT_QUEUE_ROWS);
+  checkTarget(owner, latencyTarget, options);
+}
+
+const ofMethods: Rules = {
+  ...without(ofFunctions, [
+    'name',
+    'version',
+    'sequence',
+    'isolation',
+    'batchKeys',
+    'allowedSizes',
+    'sessions',
+    'distribution',
+    'preprocess',
+    'postprocess',
+    'postprocessStream',
+  ]),
+  partitions: whole(1, 1024),
+  warmUp: {
+    check: (value) => Array.isArray(value) && value.every((args) => Array.isArray(args)),
+    allowed: 'a list of lists of arguments',
+  },
+  queue: groupOf({
+    ...without(ofFunctions['queue']!.group!, [
+      'maxCost',
+      'cost',
+      'maxRowsPerCall',
+      'maxBytesPerCall',
+    ]),
+    priority: aFunction,
+  }),
+  types: {
+    check: (value) => Array.isArray(value) && value.every((type) => typeof type === 'function'),
+    allowed: 'a list of classes',
+  },
+};
+
+function without(rules: Rules, names: readonly string[]): Rules {
+  return Object.fromEntries(Object.entries(rules).filter(([name]) => !names.includes(name)));
+}

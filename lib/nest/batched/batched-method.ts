@@ -1,0 +1,130 @@
+import type { Type } from '@nestjs/common';
+import 'reflect-metadata';
+import type { BatchCostOptions } from '../../core/definition/batch-cost.js';
+import type {
+  DeduplicationOptions,
+  OptionsOfCalls,
+  QueueOptions,
+} from '../../core/definition/serving-definition.js';
+
+/** A function of the arguments that a caller passes. */
+export type OfArguments<Value> = (...args: never[]) => Value;
+
+/** The limits of the queue of a batched method, and the order in which its calls run. */
+export interface BatchedQueueOptions extends Omit<
+  QueueOptions,
+  'maxCost' | 'cost' | 'maxRowsPerCall' | 'maxBytesPerCall' | 'tenant'
+> {
+  /**
+   * The priority of a call with these arguments: a whole number from -10 to 10. Queued calls of
+   * higher priority run first; `priorityAgeing` milliseconds of waiting make up for one level. Calls
+   * below 0 leave half of `maxRows` to others.
+   *
+   * @default 0
+   */
+  readonly priority?: OfArguments<number>;
+  /**
+   * The tenant of a call with these arguments, or `undefined` for none: tenants share the method
+   * fairly, and none can fill its queue alone.
+   *
+   * @default no tenant
+   */
+  readonly tenant?: OfArguments<string | undefined>;
+}
+
+/** The limit of a batch's cost. */
+export interface BatchedCostOptions extends Omit<BatchCostOptions, 'of'> {
+  /** The cost of a call with these arguments: a finite number above 0. An error fails that call alone. */
+  readonly of: OfArguments<number>;
+}
+
+/** How calls of a batched method with the same arguments share one run. */
+export interface BatchedDeduplicationOptions extends Omit<DeduplicationOptions, 'key'> {
+  /**
+   * The identity of a call with these arguments: everything that the answer depends on. `undefined`
+   * for a call that shares with no other. Instances of classes, such as those of `types`, need it.
+   *
+   * @default contentHash of the list of arguments
+   */
+  readonly key?: OfArguments<string | undefined>;
+}
+
+/**
+ * The options of a batched method: those of a serving that make sense for one. A row is a call, and
+ * the method has no label, keys, tensors or callbacks.
+ */
+export interface BatchedOptions extends Omit<
+  OptionsOfCalls,
+  | 'name'
+  | 'version'
+  | 'batchKeys'
+  | 'allowedSizes'
+  | 'sessions'
+  | 'preprocess'
+  | 'postprocess'
+  | 'queue'
+  | 'batchCost'
+  | 'deduplication'
+> {
+  /**
+   * The largest number of calls in a batch.
+   *
+   * @default 32
+   */
+  readonly batchSize?: number;
+  /**
+   * The number of batches of the method that may run at the same time.
+   *
+   * @default 1
+   */
+  readonly partitions?: number;
+  /**
+   * Example calls, each the list of its arguments. The method runs once for each on every partition
+   * before the application listens, with `batchSize` calls like it, or with a `latencyTarget` several
+   * times, also with one. Its class has had `onModuleInit`, and must be a singleton.
+   *
+   * @default []
+   */
+  readonly warmUp?: readonly (readonly unknown[])[];
+  /** The limits of the queue, and the order in which its calls run. */
+  readonly queue?: BatchedQueueOptions;
+  /** The limit of a batch's cost, beside the number of its calls. */
+  readonly batchCost?: BatchedCostOptions;
+  /** How calls with the same arguments share one run. */
+  readonly deduplication?: BatchedDeduplicationOptions;
+  /**
+   * The type of each parameter as its caller passes it. Of `ScoreDto[]`, TypeScript's metadata says
+   * only that it is an array; pipes run per call and need the class.
+   */
+  readonly types?: readonly Type[];
+}
+
+/** A method with `@Batched()`. It has either `options` or `serving`. */
+export interface BatchedMethod {
+  readonly key: string | symbol;
+  readonly original: (this: unknown, ...args: unknown[]) => unknown;
+  readonly options?: BatchedOptions;
+  readonly serving?: string;
+}
+
+const KEY = 'serving:batched';
+
+/**
+ * The property of an instance that leads to the BatchedMethods of its application, so that two
+ * applications share nothing.
+ */
+export const METHODS = Symbol('batched methods');
+
+export function addBatchedMethod(type: object, method: BatchedMethod): void {
+  const own = (Reflect.getOwnMetadata(KEY, type) ?? []) as BatchedMethod[];
+  Reflect.defineMetadata(KEY, [...own, method], type);
+}
+
+/** The batched methods of a class and of its base classes. */
+export function batchedMethodsOf(type: unknown): BatchedMethod[] {
+  if (typeof type !== 'function') {
+    return [];
+  }
+  const own = (Reflect.getOwnMetadata(KEY, type) ?? []) as BatchedMethod[];
+  return [...own, ...batchedMethodsOf(Object.getPrototypeOf(type))];
+}

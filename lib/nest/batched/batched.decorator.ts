@@ -1,0 +1,223 @@
+import 'reflect-metadata';
+import { Inject, type Type } from '@nestjs/common';
+import { ModuleRef } from '@nestjs/core';
+import { InvalidServingError } from '../../core/errors.js';
+import { hintOfCopies } from '../copies.js';
+import { HandlerCaller } from '../request-context.js';
+import { RequestCaller } from '../../core/context/caller-context.js';
+import type { AnyMethod, BatchMethodDecorator } from './batched-types.js';
+import { checkBatchedOptions, parametersOf } from './batched-check.js';
+import { BatchedMethods } from './batched-methods.js';
+import {
+  type BatchedMethod,
+  type BatchedOptions,
+  addBatchedMethod,
+  METHODS,
+} from './batched-method.js';
+
+type PreparingDecorator = <Method extends AnyMethod>(
+  target: object,
+  key: string | symbol,
+  descriptor: TypedPropertyDescriptor<Method>,
+) => void;
+
+/**
+ * Batches the calls of a method.
+ *
+ * With options: each caller passes single arguments; the method gets an array per parameter and
+ * runs once per batch. An Error among its results fails that caller alone. Its class cannot be
+ * request-scoped.
+ *
+ * With the name of a serving: the method runs once per call, and its result is the input of that
+ * serving; the reply is the serving's output.
+ *
+ * @throws InvalidServingError when it decorates something that cannot be batched
+ */
+export function Batched(serving: string): PreparingDecorator;
+export function Batched<const Types extends readonly Type[] | undefined = undefined>(
+  options?: BatchedOptions & { readonly types?: Types },
+): BatchMethodDecorator<Types>;
+export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
+  return (target, key, descriptor: PropertyDescriptor) => {
+    const original = methodOf(target, key, descriptor);
+    const method: BatchedMethod = {
+      key,
+      original,
+      ...(typeof how === 'string' ? { serving: how } : { options: how }),
+    };
+    if (method.options) {
+      checkBatchedOptions(`${target.constructor.name}.${String(key)}`, method.options);
+    }
+    addBatchedMethod(target.constructor, method);
+    requireModule(target, key);
+    if (method.options) {
+      exposeRowTypes(target, key, method.options.types);
+    }
+    passCaller(target, key);
+    descriptor.value = copyMetadata(
+      original,
+      function (this: { [METHODS]?: () => BatchedMethods }, ...args: unknown[]) {
+        const methods = this[METHODS]?.();
+        if (!methods) {
+          throw new InvalidServingError(
+            `${target.constructor.name}.${String(key)} is @Batched() and its instance is no ` +
+              'provider of an application that has started with ServingModule.forRoot(); get it ' +
+              'from there',
+          );
+        }
+        const caller =
+          args.at(-1) instanceof RequestCaller ? (args.pop() as RequestCaller) : undefined;
+        return methods.call(method, this, args, caller);
+      },
+    );
+    correctResponses(descriptor.value as object, method.options ? 'entries' : 'of a serving');
+  };
+}
+
+function methodOf(
+  target: object,
+  key: string | symbol,
+  descriptor?: PropertyDescriptor,
+): (...args: unknown[]) => unknown {
+  if (typeof target === 'function') {
+    throw new InvalidServingError(
+      `@Batched() cannot decorate the static method ${target.name}.${String(key)}; batch a ` +
+        'method of instances',
+    );
+  }
+  const value: unknown = descriptor?.value;
+  if (typeof value !== 'function') {
+    throw new InvalidServingError(
+      `@Batched() can decorate a method only: ${target.constructor.name}.${String(key)} is not one`,
+    );
+  }
+  return value as (...args: unknown[]) => unknown;
+}
+
+/**
+ * Gives pipes the type of a parameter as its caller passes it, not the Array that the method gets.
+ */
+function exposeRowTypes(
+  target: object,
+  key: string | symbol,
+  types: readonly Type[] | undefined,
+): void {
+  const declared = (Reflect.getMetadata('design:paramtypes', target, key) ?? []) as unknown[];
+  if (types && declared.length > 0 && types.length !== declared.length) {
+    throw new InvalidServingError(
+      `@Batched() on ${target.constructor.name}.${String(key)} names ${types.length} types for ` +
+        `${declared.length} parameters; give one for each`,
+    );
+  }
+  const rowTypes = types ?? declared.map((type) => (type === Array ? Object : type));
+  Reflect.defineMetadata('design:paramtypes', [...rowTypes], target, key);
+}
+
+/**
+ * Gives a handler one more parameter, its caller: so its calls end with their client, and other
+ * routes pay nothing. A handler without decorated parameters gets what its transport passes.
+ */
+function passCaller(target: object, key: string | symbol): void {
+  const places = Object.values(parametersOf(target.constructor, key)).map(({ index }) => index);
+  if (places.length > 0) {
+    HandlerCaller()(target, key, Math.max(...places) + 1);
+  }
+}
+
+/** Copies the metadata of other decorators from the method to its replacement. */
+function copyMetadata<T extends object>(from: object, to: T): T {
+  for (const metadataKey of Reflect.getMetadataKeys(from) as unknown[]) {
+    Reflect.defineMetadata(metadataKey, Reflect.getMetadata(metadataKey, from), to);
+  }
+  return Object.defineProperty(to, 'name', { value: (from as { name?: string }).name });
+}
+
+/** The type of a `@Batched()` method for its callers: single arguments in, one result out. */
+type CallerOf<Method> = Method extends (
+  ...columns: infer Columns extends readonly (readonly unknown[])[]
+) => infer Results
+  ? (
+      ...args: { [I in keyof Columns]: Columns[I][number] }
+    ) => Promise<Exclude<ElementOf<Awaited<Results>>, Error>>
+  : Method;
+
+type ElementOf<Results> = Results extends readonly (infer Result)[] ? Awaited<Result> : never;
+
+/** The type of an object with batched methods for its callers. */
+export type Caller<T> = { readonly [Key in keyof T]: CallerOf<T[Key]> };
+
+/**
+ * Returns the object itself, typed for its callers: a decorator cannot tell TypeScript that callers
+ * of a `@Batched()` method pass single values. `await asCaller(scorer).score(dto)`.
+ */
+export function asCaller<T extends object>(instance: T): Caller<T> {
+  return instance as Caller<T>;
+}
+
+/** The property that Nest injects its ModuleRef into. */
+const MODULE = Symbol('module of batched methods');
+
+/**
+ * Lets each instance that Nest constructs find the batched methods of its application. Nest has a
+ * ModuleRef in every module, so this runs at boot even in an application without ServingModule.
+ */
+function requireModule(target: object, key: string | symbol): void {
+  if (MODULE in target) {
+    return;
+  }
+  Inject(ModuleRef)(target, MODULE);
+  Object.defineProperty(target, MODULE, {
+    set(this: object, module: ModuleRef) {
+      let found: BatchedMethods | undefined;
+      checkModule(module, `${this.constructor.name}.${String(key)}`);
+      // Nest may replace the instance until the application has started.
+      Object.assign(this, { [METHODS]: () => (found ??= methodsOf(module)) });
+    },
+  });
+}
+
+function checkModule(module: ModuleRef, method: string): void {
+  try {
+    methodsOf(module);
+  } catch (cause) {
+    throw new InvalidServingError(
+      `${method} is @Batched(), and the application does not import ServingModule, which runs it: ` +
+        'add ServingModule.forRoot() to the imports of the root module' +
+        hintOfCopies(),
+      { cause },
+    );
+  }
+}
+
+function methodsOf(module: ModuleRef): BatchedMethods {
+  // Of any module, since a ServingModule need not be global.
+  return module.get(BatchedMethods, { strict: false });
+}
+
+/** The metadata key of `@nestjs/swagger` for the responses of a method, by status. */
+const RESPONSES = 'swagger/apiResponse';
+
+type Response = Readonly<Record<string, unknown>>;
+
+/**
+ * Corrects the response that the plugin of `@nestjs/swagger` derives from the method's return type: a
+ * client gets one entry of a batched method's list, and an unknown reply if the method only prepares
+ * a serving's input. Decorators above `@Batched()` run later and prevail.
+ */
+function correctResponses(method: object, replies: 'entries' | 'of a serving'): void {
+  const responses = Reflect.getMetadata(RESPONSES, method) as
+    Readonly<Record<string, Response>> | undefined;
+  if (!responses) {
+    return;
+  }
+  const corrected = Object.entries(responses).map(([status, response]) => {
+    const { isArray: _, type, ...others } = response;
+    const own = replies === 'entries' ? { ...others, type } : others;
+    return [status, isError(status) ? response : own];
+  });
+  Reflect.defineMetadata(RESPONSES, Object.fromEntries(corrected), method);
+}
+
+function isError(status: string): boolean {
+  return Number(status) >= 400;
+}

@@ -1,0 +1,206 @@
+import { randomUUID } from 'node:crypto';
+import { contentHash } from '../../core/batch/content-hash.js';
+import { copyInput } from '../../core/batch/deep-copy.js';
+import type { CallOptions, StreamOptions } from '../../core/context/call-options.js';
+import type { RequestCaller } from '../../core/context/caller-context.js';
+import { optionsOf } from '../request-context.js';
+import type { FunctionServingDefinition } from '../../core/definition/serving-definition.js';
+import { resolveDefinition } from '../../core/definition/resolve-definition.js';
+import type { ReplyStore } from '../../core/deduplication/reply-cache.js';
+import { InvalidInputError, InvalidOutputError, InvalidServingError } from '../../core/errors.js';
+import type { EventHub } from '../../core/events/event-hub.js';
+import type { InternalCallOptions } from '../../core/execution/resolved-call-options.js';
+import { formatValue } from '../../core/format.js';
+import { type Engine, functionEngine } from '../../core/partitions/engine.js';
+import { LocalServing } from '../../core/serving/local-serving.js';
+import { ServingStream } from '../../core/streaming/serving-stream.js';
+import type { StreamEvent } from '../../core/definition/reply.js';
+import type { BatchedDeduplicationOptions, BatchedMethod, OfArguments } from './batched-method.js';
+
+/** One call of a batched method: a row of its serving. */
+class MethodCall {
+  constructor(
+    readonly instance: object,
+    readonly args: readonly unknown[],
+    /** Calls of other owners never share its answer. */
+    readonly owner = '',
+  ) {}
+}
+
+/**
+ * The serving of a batched method: its batch function is the body of the method. The input of a
+ * call by its handle is the list of the method's arguments.
+ */
+export class MethodServing extends LocalServing {
+  /** The instance for calls by the handle; undefined for a class with several instances. */
+  instance: object | undefined;
+  wasCalled = false;
+  /** Names for instances of a class that has several, which no other process uses. */
+  private readonly owners = new WeakMap<object, string>();
+
+  constructor(
+    name: string,
+    private readonly method: BatchedMethod,
+    /** The group of a call on the instance: a batch has calls of one group. */
+    private readonly groupOf: (instance: object) => unknown,
+    events: EventHub,
+    storeOf?: () => ReplyStore,
+  ) {
+    const definition = definitionOf(name, method);
+    const functions = functionEngine(definition.useFactory);
+    // Exception filters look for the class of the error that the method throws.
+    const engine: Engine = async (...site) => ({ ...(await functions(...site)), throwsAsIs: true });
+    super(resolveDefinition(definition), definition, engine, storeOf, events);
+  }
+
+  /** Runs the examples of the option `warmUp`. The instance must have been initialised. */
+  async warmUpMethod(): Promise<void> {
+    const { warmUp = [] } = this.method.options ?? {};
+    await this.warmUp(warmUp.map((args) => new MethodCall(this.instance!, args)));
+  }
+
+  /** Calls the method on the instance; as a handler for this caller. */
+  call(instance: object, args: readonly unknown[], caller?: RequestCaller): Promise<unknown> {
+    try {
+      const call = this.callOn(instance, args);
+      return super.batchedRun(call, this.optionsOf(call, optionsOf(caller)));
+    } catch (error) {
+      return Promise.reject(error);
+    }
+  }
+
+  override async batchedRun(args: unknown, options?: CallOptions): Promise<unknown> {
+    const call = this.callOf(args);
+    return super.batchedRun(call, this.optionsOf(call, options));
+  }
+
+  override async run(args: unknown, options?: CallOptions): Promise<unknown> {
+    const call = this.callOf(args);
+    return super.run(call, this.optionsOf(call, options));
+  }
+
+  override stream<Hook extends string = never>(
+    args: unknown,
+    options?: StreamOptions<Hook>,
+  ): ServingStream<StreamEvent<unknown, Hook>> {
+    try {
+      const call = this.callOf(args);
+      return super.stream(call, this.optionsOf(call, options));
+    } catch (error) {
+      return new ServingStream(() => ({ next: () => Promise.reject(error) }));
+    }
+  }
+
+  private callOf(args: unknown): MethodCall {
+    this.wasCalled = true;
+    if (!Array.isArray(args)) {
+      throw new InvalidInputError(
+        `Serving "${this.name}" is a @Batched() method: its input is the list of the method's ` +
+          `arguments, not ${formatValue(args)}`,
+      );
+    }
+    if (!this.instance) {
+      throw new InvalidServingError(
+        `Serving "${this.name}" is a @Batched() method of a class with several instances; call ` +
+          'it on one of them',
+      );
+    }
+    return this.callOn(this.instance, args);
+  }
+
+  private callOn(instance: object, args: readonly unknown[]): MethodCall {
+    return this.method.options?.deduplication
+      ? new MethodCall(instance, args.map(copyInput), this.ownerOf(instance))
+      : new MethodCall(instance, args);
+  }
+
+  private ownerOf(instance: object): string {
+    const group = this.groupOf(instance);
+    if (instance === this.instance || group !== instance) {
+      return '';
+    }
+    const owner = this.owners.get(instance) ?? randomUUID();
+    this.owners.set(instance, owner);
+    return owner;
+  }
+
+  private optionsOf<Options extends CallOptions>(
+    { instance, args }: MethodCall,
+    options?: Options,
+  ): Options & InternalCallOptions {
+    const { priority: priorityOf } = this.method.options?.queue ?? {};
+    const priority = priorityOf && Reflect.apply(priorityOf, undefined, args);
+    return { priority, ...options, group: this.groupOf(instance) } as Options & InternalCallOptions;
+  }
+}
+
+function definitionOf(
+  name: string,
+  { original, options = {} }: BatchedMethod,
+): FunctionServingDefinition {
+  const {
+    types: _types,
+    warmUp: _warmUp,
+    queue = {},
+    batchCost,
+    deduplication,
+    ...batching
+  } = options;
+  const { priority: _priority, tenant, ...limits } = queue;
+  return {
+    ...batching,
+    name,
+    queue: { ...limits, tenant: tenant && ofCall(tenant) },
+    ...(batchCost && { batchCost: { ...batchCost, of: ofCall(batchCost.of) } }),
+    ...(deduplication && {
+      deduplication: { ...deduplication, key: identityBy(deduplication) },
+    }),
+    useFactory: () => (calls: readonly MethodCall[]) => runMethod(name, original, calls),
+  };
+}
+
+/** A function of a call's arguments as one of the call. */
+function ofCall<Value>(of: OfArguments<Value>): (call: unknown) => Value {
+  return (call) => Reflect.apply(of, undefined, (call as MethodCall).args);
+}
+
+function identityBy({
+  key,
+  singleFlight,
+  cache,
+}: BatchedDeduplicationOptions): ((call: unknown) => string | undefined) | undefined {
+  if (!singleFlight && !cache) {
+    // The rules refuse a key that identifies nothing.
+    return key && ofCall(key);
+  }
+  const identityOf = key ? ofCall(key) : (call: unknown) => contentHash((call as MethodCall).args);
+  return (call) => {
+    const identity = identityOf(call);
+    const { owner } = call as MethodCall;
+    // Another type is refused where it is used.
+    return owner === '' || typeof identity !== 'string' ? identity : `${owner} ${identity}`;
+  };
+}
+
+/** Calls the method once for all calls of a batch, which are those of one instance. */
+async function runMethod(
+  name: string,
+  method: BatchedMethod['original'],
+  calls: readonly MethodCall[],
+): Promise<readonly unknown[]> {
+  const results = await method.apply(calls[0]!.instance, columnsOf(calls, method.length));
+  if (!Array.isArray(results) || results.length !== calls.length) {
+    const got = Array.isArray(results) ? `${results.length} results` : typeof results;
+    throw new InvalidOutputError(
+      `${name} ran for ${calls.length} callers and must return an array of ${calls.length} ` +
+        `results; it returned ${got}`,
+    );
+  }
+  return results;
+}
+
+/** The arguments of all calls, a column for each parameter. */
+function columnsOf(calls: readonly MethodCall[], parameters: number): unknown[][] {
+  const width = calls.reduce((widest, { args }) => Math.max(widest, args.length), parameters);
+  return Array.from({ length: width }, (_, column) => calls.map(({ args }) => args[column]));
+}

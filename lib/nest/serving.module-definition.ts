@@ -1,0 +1,102 @@
+import { ConfigurableModuleBuilder, type DynamicModule, type ModuleMetadata } from '@nestjs/common';
+import { aFunction, flag, type Rule, type Rules } from '../core/definition/option-rules.js';
+import type { ServingDefinition } from '../core/definition/serving-definition.js';
+
+/** Options of `ServingModule.forRoot` and `ServingModule.forFeature`. */
+export interface ServingModuleOptions {
+  /** The servings that the module registers, each as an injectable provider. */
+  readonly servings?: readonly ServingDefinition[];
+  /**
+   * Whether each call gets the context of the request that it is made in, without further code: it
+   * ends when the HTTP client leaves, and has the origin of the request. For this, every route of
+   * the application gets an interceptor and an async context, also routes that call no serving,
+   * which costs them a fifth of their requests per second. `@Batched()` endpoints end with their
+   * client without it; other handlers do with `@RequestSignal()`. `queue.separateOrigins` needs it.
+   *
+   * @default false
+   */
+  readonly requestContext?: boolean;
+  /**
+   * Whether calls over HTTP that are refused, late or cancelled are logged: as a warning without a
+   * stack, at most one a second for each code. Metrics and events count each of them.
+   *
+   * @default true
+   */
+  readonly logRefusals?: boolean;
+}
+
+/** Options that say how the module stands among others. */
+export interface ServingModuleExtras {
+  /**
+   * Whether servings can be injected in every module without importing this one.
+   *
+   * @default true
+   */
+  readonly isGlobal?: boolean;
+  /** Modules that export what the classes of class servings depend on. */
+  readonly imports?: ModuleMetadata['imports'];
+  /**
+   * For `forRootAsync` alone: the names of the servings that its factory defines. What can be
+   * injected must be known before the factory runs.
+   */
+  readonly names?: readonly string[];
+}
+
+const aList: Rule = { check: Array.isArray, allowed: 'a list' };
+
+const ofRoot: Rules = {
+  servings: { check: Array.isArray, allowed: 'a list of definitions' },
+  requestContext: flag,
+  logRefusals: flag,
+  imports: { check: Array.isArray, allowed: 'a list of modules' },
+  isGlobal: flag,
+  names: { check: () => false, allowed: 'nothing here: only forRootAsync needs names' },
+};
+
+const ofFactory: Rules = { servings: ofRoot['servings']!, requestContext: flag, logRefusals: flag };
+
+const ofRootAsync: Rules = {
+  names: { check: Array.isArray, allowed: 'a list of the names that the factory defines' },
+  useFactory: aFunction,
+  useClass: aFunction,
+  useExisting: { check: () => true, allowed: 'an injection token' },
+  inject: aList,
+  provideInjectionTokensFrom: aList,
+  imports: ofRoot['imports']!,
+  isGlobal: flag,
+  servings: {
+    check: () => false,
+    allowed: 'nothing here: the factory returns them, and "names" lists their names',
+  },
+};
+
+const ofFeature: Rules = { servings: ofRoot['servings']!, imports: ofRoot['imports']! };
+
+/** The rules of each way to configure the module. */
+export const moduleRules = {
+  forRoot: ofRoot,
+  forRootAsync: ofRootAsync,
+  forFeature: ofFeature,
+  factory: ofFactory,
+};
+
+/** The default extras of the modules of this package. */
+export const DEFAULT_EXTRAS = { isGlobal: true, imports: [], names: [] };
+
+/** The module with its extras. */
+export function withExtras(
+  module: DynamicModule,
+  { isGlobal = true, imports = [] }: Pick<ServingModuleExtras, 'isGlobal' | 'imports'>,
+): DynamicModule {
+  return { ...module, global: isGlobal, imports: [...(module.imports ?? []), ...imports] };
+}
+
+export const {
+  ConfigurableModuleClass,
+  MODULE_OPTIONS_TOKEN: SERVING_MODULE_OPTIONS,
+  OPTIONS_TYPE,
+  ASYNC_OPTIONS_TYPE,
+} = new ConfigurableModuleBuilder<ServingModuleOptions>({ moduleName: 'Serving' })
+  .setClassMethodName('forRoot')
+  .setExtras<ServingModuleExtras>(DEFAULT_EXTRAS, withExtras)
+  .build();

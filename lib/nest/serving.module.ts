@@ -1,0 +1,159 @@
+import {
+  type BeforeApplicationShutdown,
+  type DynamicModule,
+  Inject,
+  Logger,
+  Module,
+  Optional,
+  type Provider,
+  type Type,
+} from '@nestjs/common';
+import { ApplicationConfig, DiscoveryModule, ModuleRef } from '@nestjs/core';
+import { BatchedMethods } from './batched/batched-methods.js';
+import { registerRequestContext } from './request-context.js';
+import { enterCopy, providersOfOtherCopies, hintOfCopies } from './copies.js';
+import { checkOptions } from '../core/definition/option-rules.js';
+import { InvalidServingError } from '../core/errors.js';
+import { logTo } from '../core/log.js';
+import { getServingToken } from './serving.decorator.js';
+import {
+  ASYNC_OPTIONS_TYPE,
+  ConfigurableModuleClass,
+  moduleRules,
+  OPTIONS_TYPE,
+  SERVING_MODULE_OPTIONS,
+  type ServingModuleExtras,
+  type ServingModuleOptions,
+} from './serving.module-definition.js';
+import { asyncServingProviders, namesOf, servingProviders } from './serving.providers.js';
+import { ServingExceptionFilter } from './serving-exception.filter.js';
+import { ServingRegistry } from './serving.registry.js';
+import { ServingService } from './serving.service.js';
+import { ServingShutdown } from './serving.shutdown.js';
+
+/** The classes that users inject. */
+const EXPORTED = [ServingService, BatchedMethods];
+
+logTo(new Logger('Serving'));
+enterCopy([...EXPORTED, ServingRegistry]);
+
+/**
+ * Registers named servings as injectable providers; what they own starts and ends with the
+ * application.
+ */
+// forRoot replaces these providers, which a module that is imported by its class alone has.
+@Module({
+  providers: [...EXPORTED.map(withoutOptions), ServingExceptionFilter],
+  exports: EXPORTED,
+})
+export class ServingModule extends ConfigurableModuleClass implements BeforeApplicationShutdown {
+  constructor(
+    application: ApplicationConfig,
+    filter: ServingExceptionFilter,
+    @Optional() private readonly registry?: ServingRegistry,
+    @Optional() @Inject(SERVING_MODULE_OPTIONS) { requestContext }: ServingModuleOptions = {},
+  ) {
+    super();
+    if (requestContext) {
+      registerRequestContext(application);
+    }
+    application.addGlobalFilter(filter);
+  }
+
+  /**
+   * Waits for the calls of other nodes before any serving closes. Nest calls this hook after those
+   * of the providers, so that all of them begin their shutdown at once.
+   */
+  async beforeApplicationShutdown(): Promise<void> {
+    await this.registry?.router?.answered();
+  }
+
+  /** The servings of the application. Import it once, in the root module. */
+  static override forRoot(options: typeof OPTIONS_TYPE = {}): DynamicModule {
+    checkOptions('ServingModule.forRoot', options, moduleRules.forRoot);
+    const { servings = [] } = options;
+    const names = namesOf('ServingModule.forRoot', servings);
+    return withCore(super.forRoot(options), names, servingProviders(servings));
+  }
+
+  /** As {@link forRoot}, with options from a factory, for example from a configuration service. */
+  static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
+    checkOptions('ServingModule.forRootAsync', options, moduleRules.forRootAsync);
+    const { names = [] } = options;
+    return withCore(super.forRootAsync(options), names, asyncServingProviders(names));
+  }
+
+  /** Further servings, registered by the module that is about them. */
+  static forFeature(
+    options: Pick<ServingModuleOptions, 'servings'> & Pick<ServingModuleExtras, 'imports'>,
+  ): DynamicModule {
+    checkOptions('ServingModule.forFeature', options, moduleRules.forFeature);
+    const { servings = [], imports = [] } = options;
+    const names = namesOf('ServingModule.forFeature', servings);
+    return {
+      module: ServingFeatureModule,
+      imports,
+      providers: [{ provide: FEATURE_NAMES, useValue: names }, ...servingProviders(servings)],
+      exports: names.map(getServingToken),
+    };
+  }
+}
+
+function withoutOptions(token: Type): Provider {
+  return {
+    provide: token,
+    useFactory: () => {
+      throw new InvalidServingError(
+        'A module imports ServingModule without options: write ServingModule.forRoot({ servings: ' +
+          '[...] }) in the root module, ServingModule.forFeature({ servings: [...] }) in others, ' +
+          'or nothing where a module only uses servings',
+      );
+    },
+  };
+}
+
+function withCore(
+  module: DynamicModule,
+  names: readonly string[],
+  providers: readonly Provider[],
+): DynamicModule {
+  const ofOthers = providersOfOtherCopies();
+  return {
+    ...module,
+    imports: [...(module.imports ?? []), DiscoveryModule],
+    providers: [
+      ...(module.providers ?? []),
+      ...providers,
+      ...ofOthers,
+      ...EXPORTED,
+      ServingRegistry,
+      ServingShutdown,
+    ],
+    exports: [
+      ...(module.exports ?? []),
+      ...names.map(getServingToken),
+      ...ofOthers.map(({ provide }) => provide),
+    ],
+  };
+}
+
+/** The names of the servings of one `forFeature`. */
+const FEATURE_NAMES = Symbol('names of feature servings');
+
+/** The module of `ServingModule.forFeature`. Only with `forRoot` are its servings called. */
+@Module({})
+class ServingFeatureModule {
+  constructor(moduleRef: ModuleRef, @Inject(FEATURE_NAMES) names: readonly string[]) {
+    try {
+      // Not injected, since a ServingModule need not be global.
+      moduleRef.get(ServingRegistry, { strict: false });
+    } catch (cause) {
+      throw new InvalidServingError(
+        `ServingModule.forFeature registers [${names.join(', ')}], and the application has no ` +
+          `ServingModule.forRoot(); import ServingModule.forRoot() in the root module` +
+          hintOfCopies(),
+        { cause },
+      );
+    }
+  }
+}

@@ -1,0 +1,150 @@
+import type { Provider } from '@nestjs/common';
+import { ModuleRef } from '@nestjs/core';
+import { InvalidServingError } from '../core/errors.js';
+import type { ServingHandler } from '../core/partitions/handler.partition.js';
+import { getServingToken } from './serving.decorator.js';
+import {
+  moduleRules,
+  SERVING_MODULE_OPTIONS,
+  type ServingModuleOptions,
+} from './serving.module-definition.js';
+import { checkOptions } from '../core/definition/option-rules.js';
+import { checkName } from '../core/definition/resolve-definition.js';
+import { createServing } from '../core/serving/create-serving.js';
+import type { LocalServing } from '../core/serving/local-serving.js';
+import type { ReplyStore } from '../core/deduplication/reply-cache.js';
+import type { ServingDefinition } from '../core/definition/serving-definition.js';
+
+/**
+ * One provider per serving, and one for the handler of a class serving, which so gets its
+ * dependencies.
+ */
+export function servingProviders(definitions: readonly ServingDefinition[]): Provider[] {
+  return definitions.flatMap((definition): Provider[] => {
+    const token = getServingToken(definition);
+    if (!('useClass' in definition)) {
+      return [
+        {
+          provide: token,
+          inject: [ModuleRef],
+          useFactory: (moduleRef: ModuleRef) => servingOf(definition, moduleRef),
+        },
+      ];
+    }
+    const handlerToken = getHandlerToken(definition.name);
+    return [
+      { provide: handlerToken, useClass: definition.useClass },
+      {
+        provide: token,
+        inject: [handlerToken, ModuleRef],
+        useFactory: (handler: ServingHandler, moduleRef: ModuleRef) =>
+          createServing(definition, () => handler, storeOf(definition, moduleRef)),
+      },
+    ];
+  });
+}
+
+/** The injection token of the handler that Nest creates for a class serving. */
+export function getHandlerToken(name: string): string {
+  return `ServingHandler:${name}`;
+}
+
+/** One provider per name, whose definition comes from the options factory. */
+export function asyncServingProviders(names: readonly string[]): Provider[] {
+  const definitions: Provider = {
+    provide: DEFINITIONS,
+    inject: [SERVING_MODULE_OPTIONS],
+    useFactory: (options: ServingModuleOptions) => {
+      checkOptions('The factory of ServingModule.forRootAsync', options, moduleRules.factory);
+      return definitionsByName(names, options.servings ?? []);
+    },
+  };
+  const servings = names.map((name) => ({
+    provide: getServingToken(name),
+    inject: [DEFINITIONS, ModuleRef],
+    useFactory: (byName: ReadonlyMap<string, ServingDefinition>, moduleRef: ModuleRef) =>
+      servingOf(byName.get(name)!, moduleRef),
+  }));
+  return [definitions, ...servings];
+}
+
+const DEFINITIONS = Symbol('serving definitions');
+
+function definitionsByName(
+  names: readonly string[],
+  definitions: readonly ServingDefinition[],
+): ReadonlyMap<string, ServingDefinition> {
+  namesOf('The factory of ServingModule.forRootAsync', definitions);
+  const byName = new Map(definitions.map((definition) => [definition.name, definition]));
+  if (byName.size !== names.length || names.some((name) => !byName.has(name))) {
+    const defined = [...byName.keys()];
+    throw new InvalidServingError(
+      `The factory of ServingModule.forRootAsync defines [${defined.join(', ')}], ` +
+        `but "names" lists [${names.join(', ')}]; the two must be the same. Write ` +
+        `ServingModule.forRootAsync({ names: [${defined.map((name) => `'${name}'`).join(', ')}], ... })`,
+    );
+  }
+  for (const definition of definitions) {
+    if ('useClass' in definition) {
+      throw new InvalidServingError(
+        `Serving "${definition.name}": forRootAsync cannot create ${definition.useClass.name}, ` +
+          'which is known only once the factory has run; ' +
+          'make the class a provider of a module and name it with useExisting',
+      );
+    }
+  }
+  return byName;
+}
+
+function servingOf(definition: ServingDefinition, moduleRef: ModuleRef): LocalServing {
+  if (!('useExisting' in definition)) {
+    return createServing(definition, undefined, storeOf(definition, moduleRef));
+  }
+  // Looked up when the serving starts: by then every provider of the application exists.
+  const handlerOf = (): ServingHandler => moduleRef.get(definition.useExisting, { strict: false });
+  return createServing(definition, handlerOf, storeOf(definition, moduleRef));
+}
+
+/**
+ * The token by which `@nestjs/cache-manager` provides the cache manager; the package is needed only
+ * where there is one.
+ */
+const CACHE_MANAGER = 'CACHE_MANAGER';
+
+/** Looks up the cache manager when a serving that wants it starts. */
+export function storeOf(
+  { name }: Pick<ServingDefinition, 'name'>,
+  moduleRef: ModuleRef,
+): () => ReplyStore {
+  return () => {
+    try {
+      return moduleRef.get<ReplyStore>(CACHE_MANAGER, { strict: false });
+    } catch (cause) {
+      throw new InvalidServingError(
+        `Serving "${name}" has the option "deduplication.cache", and the application has no ` +
+          'cache manager to keep replies in; import CacheModule.register() of ' +
+          '@nestjs/cache-manager, or drop the option',
+        { cause },
+      );
+    }
+  };
+}
+
+/**
+ * The names of the definitions that `caller` was given.
+ *
+ * @throws InvalidServingError for no definition, for one without a name, and for two of one name
+ */
+export function namesOf(caller: string, definitions: readonly ServingDefinition[]): string[] {
+  const names = definitions.map((definition) => {
+    checkName(caller, definition);
+    return definition.name;
+  });
+  const twice = names.find((name, i) => names.indexOf(name) !== i);
+  if (twice !== undefined) {
+    throw new InvalidServingError(
+      `Serving "${twice}" is registered more than once; names are unique in an application`,
+    );
+  }
+  return names;
+}

@@ -1,0 +1,122 @@
+import 'reflect-metadata';
+import { Injectable, type OnModuleInit } from '@nestjs/common';
+import { ApplicationConfig, DiscoveryService } from '@nestjs/core';
+import { requireOrigins } from './request-context.js';
+import { hintOfCopies } from './copies.js';
+import { InvalidServingError, UnknownServingError } from '../core/errors.js';
+import { servingNameOf } from './serving.decorator.js';
+import { type Serving, SERVING_ROUTER, type ServingRouter } from '../core/serving/serving.js';
+import { formatValue } from '../core/format.js';
+
+/**
+ * Finds the handles of all servings of the application, whichever module registers them and
+ * whatever overrides them, and the router to servings of other nodes.
+ */
+@Injectable()
+export class ServingRegistry implements OnModuleInit {
+  private servings: ReadonlyMap<string, Serving> | undefined;
+  private routers: readonly ServingRouter[] | undefined;
+
+  constructor(
+    private readonly discovery: DiscoveryService,
+    private readonly application: ApplicationConfig,
+  ) {}
+
+  onModuleInit(): void {
+    this.checkRoots();
+    this.servings = this.discover();
+    for (const serving of this.servings.values()) {
+      requireOrigins(this.application, serving);
+    }
+    this.routers = this.discoverRouters();
+    if (this.routers.length > 1) {
+      throw new InvalidServingError(
+        'ServingClusterModule is imported more than once; an application is one node',
+      );
+    }
+  }
+
+  find(name: string): Serving | undefined {
+    return this.all.get(name);
+  }
+
+  /** @throws UnknownServingError naming those that exist */
+  get(name: string): Serving {
+    const serving = this.find(name);
+    if (!serving) {
+      const known = [...this.all.keys()].toSorted().join(', ') || 'none';
+      throw new UnknownServingError(
+        `There is no serving ${formatValue(name)}; registered are: ${known}`,
+      );
+    }
+    return serving;
+  }
+
+  /** By name; complete from `onModuleInit` on, since before it some providers do not exist yet. */
+  get all(): ReadonlyMap<string, Serving> {
+    return this.servings ?? this.discover();
+  }
+
+  /** Those that were found at start; none where the application did not come that far. */
+  get started(): readonly Serving[] {
+    return [...(this.servings?.values() ?? [])];
+  }
+
+  /** Undefined where the application is no node of a cluster. */
+  get router(): ServingRouter | undefined {
+    return (this.routers ?? this.discoverRouters())[0];
+  }
+
+  /** @throws InvalidServingError when `forRoot` is imported more than once */
+  private checkRoots(): void {
+    const providers = this.discovery.getProviders();
+    const roots = providers.filter(({ token }) => token === ServingRegistry);
+    if (roots.length > 1) {
+      const [root] = roots;
+      const modules = new Set(providers.map(({ host }) => host?.metatype));
+      const importers = [...modules].filter((each) => imports(each, root?.host?.metatype));
+      const where = importers.map((each) => each?.name).join(' and ') || 'modules';
+      throw new InvalidServingError(
+        `ServingModule.forRoot is imported ${roots.length} times, in ${where}; import it once, in ` +
+          'the root module, and use ServingModule.forFeature({ servings: [...] }) in others' +
+          hintOfCopies(),
+      );
+    }
+  }
+
+  private discoverRouters(): readonly ServingRouter[] {
+    const wrappers = this.discovery.getProviders().filter(({ token }) => token === SERVING_ROUTER);
+    return wrappers.map(({ instance }) => instance as ServingRouter);
+  }
+
+  private discover(): ReadonlyMap<string, Serving> {
+    const servings = new Map<string, Serving>();
+    for (const wrapper of this.discovery.getProviders()) {
+      const name = wrapper.isAlias ? undefined : servingNameOf(wrapper.token);
+      if (name === undefined) {
+        continue;
+      }
+      if (servings.has(name)) {
+        throw new InvalidServingError(
+          `Serving "${name}" is registered more than once, the second time in ` +
+            `${wrapper.host?.name ?? 'a module'}; names are unique in an application`,
+        );
+      }
+      servings.set(name, wrapper.instance as Serving);
+    }
+    return servings;
+  }
+}
+
+/** The metadata key of Nest for the imports of a module. */
+const IMPORTS = 'imports';
+
+/** Whether the decorator of the class imports a dynamic module of the type. */
+function imports(importer: Function | undefined, type: Function | undefined): boolean {
+  const imported = importer
+    ? (Reflect.getMetadata(IMPORTS, importer) as readonly unknown[] | undefined)
+    : undefined;
+  return (imported ?? []).some(
+    (each) => typeof each === 'object' && each !== null && 'module' in each && each.module === type,
+  );
+}

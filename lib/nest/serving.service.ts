@@ -1,0 +1,190 @@
+import { Injectable, type OnModuleInit } from '@nestjs/common';
+import { AsyncSubject, EMPTY, merge, type Observable, switchMap } from 'rxjs';
+import { BatchedMethods } from './batched/batched-methods.js';
+import { InvalidServingError, UnknownServingError } from '../core/errors.js';
+import { readReference, type ServingReference } from '../core/definition/serving-reference.js';
+import { ServingRegistry } from './serving.registry.js';
+import type { CallOptions, StreamOptions } from '../core/context/call-options.js';
+import type { ServingCounters, EventOf } from '../core/events/event-hub.js';
+import { healthOf, type ServingHealth, type Serving } from '../core/serving/serving.js';
+import type { ServingSession, SessionOptions } from '../core/sessions/serving-session.js';
+import type { ServingEvent } from '../core/events/serving-event.js';
+import type { StreamedOutput, StreamEvent } from '../core/definition/reply.js';
+import { formatValue } from '../core/format.js';
+import type { ServingStream } from '../core/streaming/serving-stream.js';
+
+/** Calls servings by name. */
+@Injectable()
+export class ServingService implements OnModuleInit {
+  private readonly initialised = new AsyncSubject<true>();
+
+  /**
+   * What happens inside all servings and `@Batched()` methods of the application; hot, and ends
+   * with them.
+   */
+  readonly events$: Observable<ServingEvent> = this.observed(
+    () => this.methods.events.all$,
+    ({ events$ }) => events$,
+  );
+
+  constructor(
+    private readonly registry: ServingRegistry,
+    private readonly methods: BatchedMethods,
+  ) {}
+
+  /** @internal Called by Nest. */
+  onModuleInit(): void {
+    this.initialised.next(true);
+    this.initialised.complete();
+  }
+
+  /**
+   * The events of one type; costs less than all of them, since nothing is made that nobody
+   * observes.
+   */
+  eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
+    return this.observed(
+      () => this.methods.events.of(type),
+      (serving) => serving.eventsOf?.(type),
+    );
+  }
+
+  /** What every serving has done so far, by the name of the serving or `Class.method`. */
+  counters(): ReadonlyMap<string, ServingCounters> {
+    const servings = [...this.registry.all.entries()].flatMap(([name, serving]) => {
+      // A handle that a test puts in place of a serving may count nothing.
+      const counters = serving.counters?.();
+      return counters ? [[name, counters] as const] : [];
+    });
+    return new Map([...this.methods.counters(), ...servings]);
+  }
+
+  /** Whether every serving answers calls: what a readiness probe asks. */
+  get isReady(): boolean {
+    return this.health().every(({ isReady }) => isReady);
+  }
+
+  /**
+   * The health of every serving and `@Batched()` method: whether it answers calls, what of it does
+   * not work and why, and how many rows are queued.
+   */
+  health(): readonly ServingHealth[] {
+    // A handle that a test puts in place of a serving may have no health.
+    const servings = [...this.registry.all].map(([name, serving]) => healthOf(name, serving));
+    return [...servings, ...this.methods.health()];
+  }
+
+  /**
+   * The handle of a serving, or of a `@Batched()` method by `Class.method`; the input of a method
+   * is the list of its arguments.
+   *
+   * @throws UnknownServingError when there is none of that name; in a cluster, calls of the handle
+   * throw it
+   */
+  get<Input = unknown, Output = unknown>(
+    serving: ServingReference<Input, Output>,
+  ): Serving<Input, Output> {
+    return this.find(serving) as Serving<Input, Output>;
+  }
+
+  /**
+   * Runs the rows of the input in batches with those of concurrent callers. See
+   * {@link Serving.batchedRun}.
+   */
+  batchedRun<Input = unknown, Output = unknown>(
+    serving: ServingReference<Input, Output>,
+    input: NoInfer<Input>,
+    options?: CallOptions,
+  ): Promise<Output> {
+    return this.reply(serving, (found) => found.batchedRun(input, options));
+  }
+
+  /** Runs the input alone and at once. See {@link Serving.run}. */
+  run<Input = unknown, Output = unknown>(
+    serving: ServingReference<Input, Output>,
+    input: NoInfer<Input>,
+    options?: CallOptions,
+  ): Promise<Output> {
+    return this.reply(serving, (found) => found.run(input, options));
+  }
+
+  /** Gives the output as it comes. See {@link Serving.stream}. */
+  stream<Input = unknown, Output = unknown, Hook extends string = never>(
+    serving: ServingReference<Input, Output>,
+    input: NoInfer<Input>,
+    options?: StreamOptions<Hook>,
+  ): ServingStream<StreamEvent<StreamedOutput<Output>, Hook>> {
+    return this.get(serving).stream(input, options);
+  }
+
+  /** Opens a session, whose calls share a state. See {@link Serving.open}. */
+  open<Input = unknown, Output = unknown>(
+    serving: ServingReference<Input, Output>,
+    options?: SessionOptions,
+  ): ServingSession<Input, Output> {
+    return this.get(serving).open(options);
+  }
+
+  private find(reference: unknown): Serving {
+    const { registry } = this;
+    const { router } = registry;
+    const { name, side, preprocess } = readReference(reference);
+    const method = side === undefined && !registry.find(name) && this.methods.servings.get(name);
+    if (method) {
+      return method;
+    }
+    if (side === 'local') {
+      return router?.isRemote(registry.find(name)) ? unknownHere(name) : registry.get(name);
+    }
+    if (side === 'distributed') {
+      return router ? router.remote(name, preprocess) : noCluster(name);
+    }
+    return router ? router.route(name, registry.find(name), preprocess) : registry.get(name);
+  }
+
+  /**
+   * The promise of the serving itself, without another one around it; a rejected promise where the
+   * serving does not exist.
+   */
+  private reply<Input, Output>(
+    serving: ServingReference<Input, Output>,
+    call: (found: Serving<Input, Output>) => Promise<Output>,
+  ): Promise<Output> {
+    try {
+      return Promise.resolve(call(this.get(serving)));
+    } catch (error) {
+      return Promise.reject(error);
+    }
+  }
+
+  /**
+   * The servings are known from `onModuleInit` on. A handle that a test puts in place of a serving
+   * may be without events.
+   */
+  private observed<Event>(
+    ofMethods: () => Observable<Event>,
+    ofServing: (serving: Serving) => Observable<Event> | undefined,
+  ): Observable<Event> {
+    return this.initialised.pipe(
+      switchMap(() =>
+        merge(
+          ofMethods(),
+          ...[...this.registry.all.values()].map((serving) => ofServing(serving) ?? EMPTY),
+        ),
+      ),
+    );
+  }
+}
+
+function unknownHere(name: string): never {
+  throw new UnknownServingError(
+    `There is no serving ${formatValue(name)} in this application; other nodes have it`,
+  );
+}
+
+function noCluster(name: string): never {
+  throw new InvalidServingError(
+    `Serving ${formatValue(name)} was called with { distributed }, and the application ` +
+      'does not import ServingClusterModule',
+  );
+}

@@ -1,0 +1,76 @@
+import {
+  type BeforeApplicationShutdown,
+  Injectable,
+  type OnApplicationShutdown,
+} from '@nestjs/common';
+import { HttpAdapterHost } from '@nestjs/core';
+import type { Server } from 'node:http';
+import { BatchedMethods } from './batched/batched-methods.js';
+import { ServingClosedError } from '../core/errors.js';
+import { ServingRegistry } from './serving.registry.js';
+
+/** Milliseconds between two checks of the HTTP server's connections. */
+const INTERVAL = 100;
+
+/**
+ * Milliseconds after the server has stopped listening in which each connection gets an answer with
+ * `Connection: close`.
+ */
+const TIME_TO_LEAVE = 500;
+
+/** Milliseconds for clients to read the answers of shutdown's limit. */
+const TIME_TO_READ = 500;
+
+/**
+ * Lets `app.close()` resolve soon after the longest `shutdown.timeout` of the servings and methods.
+ * Nest waits for all connections of its HTTP server. This class makes the next answer on each
+ * connection the last, then ends idle connections, and all others after the limit.
+ */
+@Injectable()
+export class ServingShutdown implements BeforeApplicationShutdown, OnApplicationShutdown {
+  private interval: NodeJS.Timeout | undefined;
+  /** The time when the server was first seen not to listen. */
+  private stoppedAt: number | undefined;
+
+  constructor(
+    private readonly host: HttpAdapterHost,
+    private readonly registry: ServingRegistry,
+    private readonly methods: BatchedMethods,
+  ) {}
+
+  beforeApplicationShutdown(): void {
+    const limits = [
+      ...this.methods.shutdownLimits,
+      ...this.registry.started.flatMap(({ local }) => local?.shutdownLimit ?? []),
+    ];
+    if (limits.length > 0) {
+      const end = performance.now() + Math.max(...limits);
+      this.interval = setInterval(() => this.endConnections(end), INTERVAL);
+    }
+  }
+
+  onApplicationShutdown(): void {
+    clearInterval(this.interval);
+  }
+
+  private endConnections(end: number): void {
+    const now = performance.now();
+    if (now > end) {
+      this.methods.end(
+        new ServingClosedError('The application was closed before the call had ended'),
+      );
+    }
+    const server = this.host.httpAdapter?.getHttpServer() as Partial<Server> | undefined;
+    // While it listens, other shutdown hooks may rely on it.
+    if (!server || server.listening) {
+      return;
+    }
+    this.stoppedAt ??= now;
+    server.maxRequestsPerSocket = 1;
+    if (now > end + TIME_TO_READ) {
+      server.closeAllConnections?.();
+    } else if (now > this.stoppedAt + TIME_TO_LEAVE) {
+      server.closeIdleConnections?.();
+    }
+  }
+}

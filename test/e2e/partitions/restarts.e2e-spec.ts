@@ -3,7 +3,6 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it, jest } from '@jest/globals';
-import { Logger } from '@nestjs/common';
 import {
   type LocalServing,
   PartitionLostError,
@@ -23,6 +22,7 @@ import { until } from '../../fixtures/async/streams.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { worker } from '../../fixtures/partitions/worker.js';
+import { log } from '../../../lib/core/log.js';
 
 /** Memory that threads share with the test. */
 const shared = (length = 1): Int32Array =>
@@ -107,7 +107,7 @@ describe('A thread that ends', () => {
   });
 
   it('[5.6] [12.3] The restart of a thread is reported with the reason, also when a start fails', async () => {
-    const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
+    const warnings = jest.spyOn(log, 'warn').mockReturnValue();
     const serving = await serve(mortal({ failing: [2] }));
     const seen: PartitionChangeEvent[] = [];
     serving.eventsOf('partition:change').subscribe((event) => seen.push(event));
@@ -173,7 +173,7 @@ describe('A thread that ends', () => {
   });
 
   it('[5.6] [3.1] The thread of inline runs is restarted and reported as such', async () => {
-    const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
+    const warnings = jest.spyOn(log, 'warn').mockReturnValue();
     const serving = await serve(mortal({}));
     const up = change(serving, 'up');
 

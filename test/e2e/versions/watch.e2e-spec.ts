@@ -3,12 +3,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
-import { Logger } from '@nestjs/common';
 import { createServing, InvalidServingError, type LocalServing, type Tensor } from 'nestjs-serving';
 import { until } from '../../fixtures/async/streams.js';
 import { gainModel } from '../../fixtures/models/models.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { floats } from '../../fixtures/values/tensors.js';
+import { log } from '../../../lib/core/log.js';
 
 type Net = LocalServing<unknown, { y: Tensor }>;
 
@@ -84,9 +84,7 @@ describe('watch', () => {
   it('[17.7] A file that cannot be loaded is logged, and the next change is loaded', async () => {
     const serving = await watching();
     const errors: string[] = [];
-    jest
-      .spyOn(Logger.prototype, 'error')
-      .mockImplementation((text: string) => void errors.push(text));
+    jest.spyOn(log, 'error').mockImplementation((text: string) => void errors.push(text));
 
     await writeFile(file, gainModel(2).subarray(0, 50));
     await until(() => errors.length > 0);

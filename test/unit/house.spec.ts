@@ -10,21 +10,21 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 342,
-  'thousand characters of code in lib': 1042,
+  'thousand characters of code in lib': 1041,
   'files of the core and its Nest module': 164,
   'thousand characters of code in the core and its Nest module': 558,
   'thousand words of comments': 49.3,
   'names of internal.ts that are not public': 147,
-  'options of a definition': 34,
+  'options of a definition': 33,
   'places that refuse a definition': 161,
-  'type parameters of defineServing': 13,
+  'type parameters of defineServing': 12,
   'files of a warm call of a model': 44,
   'functions of a warm call of a model': 306,
-  'files of a warm call over TCP, both ends': 78,
-  '"the X of the Y" in 1,000 words': 13.1,
+  'files of a warm call over TCP, both ends': 77,
+  '"the X of the Y" in 1,000 words': 12.9,
   '"of which" in 1,000 words': 1.5,
   '"that of" in 1,000 words': 1.6,
-  '"beside", "at once", "goes on", ", else" in 1,000 words': 1.3,
+  '"beside", "at once", "goes on", ", else" in 1,000 words': 1.2,
 } as const;
 
 describe('The house', () => {

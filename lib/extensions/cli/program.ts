@@ -123,6 +123,6 @@ function programFor(out: CliOutput): Command {
 }
 
 function versionOfPackage(): string {
-  const file = new URL('../../../package.json', import.meta.url);
+  const file = new URL('../../../../package.json', import.meta.url);
   return (JSON.parse(readFileSync(file, 'utf8')) as { readonly version: string }).version;
 }

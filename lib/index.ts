@@ -127,6 +127,7 @@ export {
   type ServingOptions,
   type SessionsOptions,
   type ShutdownOptions,
+  type SignatureOptions,
   type VersionOptions,
   type WorkerRecoveryOptions,
 } from './core/definition/serving-definition.js';

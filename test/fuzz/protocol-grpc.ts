@@ -14,7 +14,9 @@ const echo = (rows: unknown): unknown => rows;
 const servings = ['wholes', 'texts'].map((name) =>
   defineServing({
     name,
-    template: { x: { type: name === 'wholes' ? 'int64' : 'string', shape: [null, null] } },
+    signature: {
+      template: { x: { type: name === 'wholes' ? 'int64' : 'string', shape: [null, null] } },
+    },
     useFactory: () => echo,
   }),
 );

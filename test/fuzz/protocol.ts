@@ -19,12 +19,12 @@ const servings = [
   defineServing({ name: 'echo', useFactory: () => echo }),
   defineServing({
     name: 'texts',
-    template: { x: { type: 'string', shape: [null, null] } },
+    signature: { template: { x: { type: 'string', shape: [null, null] } } },
     useFactory: () => echo,
   }),
   defineServing({
     name: 'wholes',
-    template: { x: { type: 'int64', shape: [null, null] } },
+    signature: { template: { x: { type: 'int64', shape: [null, null] } } },
     useFactory: () => echo,
   }),
 ];

@@ -95,7 +95,9 @@ it('The page on errors has class, status, cause and advice of every error code',
       value === ServingError ||
       (typeof value === 'function' && value.prototype instanceof ServingError),
   );
-  const codes = [...readFileSync(`${root}/lib/core/errors.ts`, 'utf8').matchAll(/'(SERVING_\w+)'/g)];
+  const codes = [
+    ...readFileSync(`${root}/lib/core/errors.ts`, 'utf8').matchAll(/'(SERVING_\w+)'/g),
+  ];
   expect(new Set(errors.map((type) => new type().code))).toEqual(
     new Set(codes.map(([, code]) => code)),
   );

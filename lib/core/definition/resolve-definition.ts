@@ -4,7 +4,6 @@ import { isAbsolute, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidServingError } from '../errors.js';
-import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import { LONGEST_BACKOFF } from '../partitions/worker/supervised.partition.js';
 import { partitionPerDevice } from '../partitions/onnx/devices.js';
 import { isRemote, remoteModelOf } from '../partitions/onnx/remote-models.js';
@@ -53,6 +52,7 @@ import type {
   DeduplicationOptions,
   SessionsOptions,
   ShutdownOptions,
+  SignatureOptions,
   WorkerRecoveryOptions,
 } from './serving-definition.js';
 import type {
@@ -259,6 +259,8 @@ const ofExternal: Rules = {
   isolation: nothing('another program runs the model'),
 };
 
+const signature = groupOf({ template: rowTemplate, outputs: outputAxes });
+
 const kinds: Readonly<Record<string, Rules>> = {
   model: {
     ...worker,
@@ -279,29 +281,25 @@ const kinds: Readonly<Record<string, Rules>> = {
   },
   useFactory: {
     ...inline,
-    template: rowTemplate,
-    outputs: outputAxes,
+    signature,
     useFactory: aFunction,
     sequence: ofSequence,
   },
   useFile: {
     ...worker,
-    template: rowTemplate,
+    signature,
     sequence: ofSequence,
-    outputs: outputAxes,
     useFile: pathOr('an absolute path or file: URL of a module', () => false),
   },
   useClass: {
     ...inline,
-    template: rowTemplate,
-    outputs: outputAxes,
+    signature,
     useClass: aFunction,
     sequence: ofSequence,
   },
   useExisting: {
     ...inline,
-    template: rowTemplate,
-    outputs: outputAxes,
+    signature,
     sequence: ofSequence,
     useExisting: {
       check: (value) => value !== undefined && value !== null,
@@ -338,7 +336,6 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   }
   const recovery = recoveryOf(owner, kind, definition.recovery);
   const keys = keysOf(owner, definition, queue.maxRows, sequence);
-  const template = templateOf(definition);
   const saturation = 2 * keyOptions.batchSize * partitions.length;
   return Object.freeze({
     name,
@@ -359,8 +356,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     versions: isModel(definition) ? (definition.versions ?? {}) : {},
     batchCost: batchCostOf(owner, definition.batchCost, [otherKeys, ...keys.values()]),
     warmUp: [...warmUp],
-    template,
-    cuts: cutsOf(owner, definition, template),
+    ...signatureOf(owner, definition),
   });
 }
 
@@ -506,25 +502,22 @@ function distributionOf(
   };
 }
 
-function templateOf(definition: ServingDefinition): readonly ModelPort[] | undefined {
-  return 'template' in definition && definition.template
-    ? portsOfTemplate(definition.template)
-    : undefined;
-}
-
-function cutsOf(
+/** The declared rows' ports, and their outputs' axes that are cut back, by path. */
+function signatureOf(
   owner: string,
   definition: ServingDefinition,
-  template: readonly ModelPort[] = [],
-): Readonly<Record<string, number>> {
-  const outputs = 'outputs' in definition ? Object.entries(definition.outputs ?? {}) : [];
-  if (outputs.length > 0 && template.every(({ variable }) => !variable)) {
+): Pick<ResolvedServing, 'template' | 'cuts'> {
+  const declared: SignatureOptions = ('signature' in definition && definition.signature) || {};
+  const template = declared.template && portsOfTemplate(declared.template);
+  const outputs = Object.entries(declared.outputs ?? {});
+  if (outputs.length > 0 && !template?.some(({ variable }) => variable)) {
     throw new InvalidServingError(
       `${owner}: outputs ${outputs.map(([path]) => formatValue(path)).join(', ')} are cut back to ` +
         'the length of their inputs, and template has no variableAxis',
     );
   }
-  return Object.fromEntries(outputs.map(([path, { variableAxis }]) => [path, variableAxis]));
+  const cuts = Object.fromEntries(outputs.map(([path, { variableAxis }]) => [path, variableAxis]));
+  return { template, cuts };
 }
 
 /** The options of each declared key. */

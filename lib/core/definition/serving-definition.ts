@@ -63,15 +63,14 @@ export interface KeyServingOptions {
    */
   readonly batchSize?: number;
   /**
-   * Milliseconds from its first row for which a batch of the key that is not full waits for more
-   * rows.
+   * Milliseconds that a batch of the key waits for more rows, from its first row on.
    *
    * @default that of the serving
    */
   readonly batchTimeout?: number;
 }
 
-/** The limits of the queue, and the order in which its rows run. */
+/** The queue's limits, and its rows' order. */
 export interface QueueOptions<Input = unknown> {
   /**
    * The largest number of rows in the queue; beyond it a call fails at once with an
@@ -360,7 +359,7 @@ export interface OptionsOfCalls<
    * @default no limit
    */
   readonly maxTimeout?: number;
-  /** The limits of the queue, and the order in which its rows run. */
+  /** The queue's limits, and its rows' order. */
   readonly queue?: QueueOptions<Input>;
   /** How batches that fail or hang run again, or end. */
   readonly recovery?: RecoveryOptions;
@@ -417,9 +416,9 @@ export interface ServingOptions<
 /** The options of servings that run in threads or processes of their own. */
 export interface WorkerOptions {
   /**
-   * Whether each partition has a thread or a process of its own. When a process is killed (an abort
-   * in native code, out of memory), its batch is lost and the application goes on. Processes take
-   * more memory, and rows and results are copied.
+   * Whether each partition is a thread or a process. When a process is killed (an abort in native
+   * code, out of memory), only its batch is lost. Processes take more memory, and rows and results
+   * are copied.
    *
    * @default 'thread'
    */
@@ -504,11 +503,10 @@ export interface VersionOptions {
 /** Runs an ONNX model. */
 export interface ModelRunner extends Omit<WorkerOptions, 'isolation'> {
   /**
-   * Whether each partition has a thread or a process of its own, or `none`. When a process is killed
-   * (an abort in native code, out of memory), its batch is lost and the application goes on.
-   * Processes take more memory, and rows and results are copied. With `none` the model runs in the
-   * application's own thread, and each run holds the event loop: for tiny models, whose run is
-   * shorter than the way to a thread and back.
+   * Whether each partition is a thread, a process, or `none`. When a process is killed (an abort in
+   * native code, out of memory), only its batch is lost. Processes take more memory, and rows and
+   * results are copied. With `none` the model runs in the application's own thread, and each run
+   * holds the event loop: for tiny models, whose run is shorter than the way to a thread and back.
    *
    * @default 'thread'
    */
@@ -552,8 +550,8 @@ export interface ExternalRunner {
   readonly recovery?: WorkerRecoveryOptions;
 }
 
-/** The expected rows, for servings without a model. */
-export interface TemplateOptions {
+/** The rows that a serving without a model takes and returns. */
+export interface SignatureOptions {
   /**
    * The tensors of a row: a call with others is refused before it is queued.
    *
@@ -567,6 +565,12 @@ export interface TemplateOptions {
    * @default outputs keep the length of their batch
    */
   readonly outputs?: OutputAxes;
+}
+
+/** What functions, files and classes may declare. */
+export interface DeclaringOptions {
+  /** The tensors of their rows. */
+  readonly signature?: SignatureOptions | undefined;
 }
 
 /** The limits of the rows that join a sequence before a step. */
@@ -614,7 +618,7 @@ export interface StepOptions {
 }
 
 /** Runs a function in the application's own thread. */
-export interface FunctionRunner extends TemplateOptions, StepOptions {
+export interface FunctionRunner extends DeclaringOptions, StepOptions {
   /**
    * Builds the batch function, or with `sequence` the model; called once per partition and key at
    * start.
@@ -623,7 +627,7 @@ export interface FunctionRunner extends TemplateOptions, StepOptions {
 }
 
 /** Runs a module file, in threads or processes of its own. */
-export interface FileRunner extends WorkerOptions, TemplateOptions, StepOptions {
+export interface FileRunner extends WorkerOptions, DeclaringOptions, StepOptions {
   /**
    * The file, by absolute path or `file:` URL. Its default export is called in the thread or
    * process once per key, like `useFactory`, and returns the batch function.
@@ -632,13 +636,13 @@ export interface FileRunner extends WorkerOptions, TemplateOptions, StepOptions 
 }
 
 /** Runs a class with two methods, created by Nest with its dependencies. */
-export interface ClassRunner extends TemplateOptions, StepOptions {
+export interface ClassRunner extends DeclaringOptions, StepOptions {
   /** The class, with `init` and `handleBatch`; with `sequence` a `SequenceModel`. */
   readonly useClass: new (...dependencies: never[]) => ServingHandler | SequenceHandler;
 }
 
 /** Runs a handler that is already a provider of the application. */
-export interface ExistingRunner extends TemplateOptions, StepOptions {
+export interface ExistingRunner extends DeclaringOptions, StepOptions {
   /** The injection token of a provider that implements `ServingHandler`, or `SequenceModel`. */
   readonly useExisting: string | symbol | Function;
 }
@@ -684,7 +688,7 @@ export function defineServing<
   definition: OptionsOfCalls<Input, Output, Result, Info> &
     TypedCallbacks<Input, Output, Info, Sent, ReplyOf<Sent, Rows, Returned, Handler, Sequence>> &
     Omit<ModelRunner, 'model'> &
-    TemplateOptions &
+    DeclaringOptions &
     SomeRunner & {
       readonly name: OneRunner<[Model, File, Handler, Existing, Returned]>;
       readonly model?: Model | undefined;

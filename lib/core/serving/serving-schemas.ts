@@ -36,7 +36,7 @@ export function getServingSchemas({ name, signature }: Serving): ServingSchemas 
   if (!signature) {
     throw new InvalidServingError(
       `Serving "${name}" has no signature that a schema could be made of: a model has one once it ` +
-        'has started, and others need the option template',
+        'has started, and others need signature.template',
     );
   }
   const { inputs, outputs } = signature;

@@ -22,8 +22,7 @@ type RunOption = Exclude<
 
 const RUN_OPTIONS = {
   model: true,
-  template: true,
-  outputs: true,
+  signature: true,
   isolation: true,
   blockingLimit: true,
   watch: true,

@@ -23,9 +23,11 @@ const ofDigits: ServingSignature = {
 
 const masked = {
   name: 'masked',
-  template: {
-    ids: { type: 'int64', shape: [null, 'length'] },
-    mask: { type: 'bool', shape: [null, null, 4] },
+  signature: {
+    template: {
+      ids: { type: 'int64', shape: [null, 'length'] },
+      mask: { type: 'bool', shape: [null, null, 4] },
+    },
   },
   useFactory: () => (rows: { ids: Tensor }) => Array.from({ length: rows.ids.dims[0]! }, () => 1),
 } satisfies ServingDefinition;
@@ -115,7 +117,8 @@ describe('The signature of a serving', () => {
   });
 
   it('[D6] That of a template has its inputs, and nothing else has one', async () => {
-    const lone = { ...masked, name: 'lone', template: masked.template.ids };
+    const { ids } = masked.signature.template;
+    const lone = { ...masked, name: 'lone', signature: { template: ids } };
     const [servings] = await start(masked, lone, plain, { name: 'upper', useClass: Upper });
 
     expect(servings.get('masked').signature).toEqual(ofMasked);
@@ -180,12 +183,14 @@ describe('The signature of a serving of another node', () => {
     const wide = (name: string) => ({
       ...masked,
       name,
-      template: Object.fromEntries(
-        Array.from({ length: 100 }, (_, i) => [
-          `a tensor with a long name, the number ${i}`,
-          masked.template.ids,
-        ]),
-      ),
+      signature: {
+        template: Object.fromEntries(
+          Array.from({ length: 100 }, (_, i) => [
+            `a tensor with a long name, the number ${i}`,
+            masked.signature.template.ids,
+          ]),
+        ),
+      },
     });
     const client = await cluster.node();
     const node = await cluster.node({ servings: [wide('one'), wide('two'), masked] });

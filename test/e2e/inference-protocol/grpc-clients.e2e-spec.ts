@@ -18,7 +18,7 @@ const echoes = sixOfEachType
   .map(({ type }) =>
     defineServing({
       name: type,
-      template: { x: { type, shape: [null, null] } },
+      signature: { template: { x: { type, shape: [null, null] } } },
       useFactory: () => (rows: unknown) => rows,
     }),
   );

@@ -38,7 +38,7 @@ const digits = defineServing({ name: 'digits', model: 'sample/01-digits/model/di
 const tensorsOf = (type: Tensor.Type) =>
   defineServing({
     name: type,
-    template: { x: { type, shape: [null, null] } },
+    signature: { template: { x: { type, shape: [null, null] } } },
     useFactory: () => (rows: unknown) => rows,
   });
 

@@ -53,8 +53,10 @@ export const embedder = defineServing({
 // #region template
 export const curves = defineServing({
   name: 'curves',
-  template: { type: 'float32', shape: [null, null], variableAxis: 1, padWith: NaN },
-  outputs: { '': { variableAxis: 1 } }, // A tensor without a name.
+  signature: {
+    template: { type: 'float32', shape: [null, null], variableAxis: 1, padWith: NaN },
+    outputs: { '': { variableAxis: 1 } }, // A tensor without a name.
+  },
   useFactory: () => (rows: Tensor) =>
     new Tensor('float32', Float32Array.from(rows.data as Float32Array, Math.sqrt), rows.dims),
 });

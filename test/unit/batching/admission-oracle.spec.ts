@@ -17,11 +17,15 @@ const slow = ['1', '400 callers', '64 callers', 'timeout 200'];
 
 const percent = (share: number): string => (100 * share).toFixed(1).padStart(5);
 
-/** The least share of the possible calls that are answered, and of the admitted that are in time. */
+/**
+ * The least share of the possible calls that are answered, and of the admitted that are in time.
+ * Other seeds vary, above all where chance decides.
+ */
 function boundsOf(curve: string, load: string): { answered: number; kept: number } {
-  const bounds = { answered: isBelowCapacity(load) ? 0.98 : 0.95, kept: 0.99 };
   const stated = exceptions.find((each) => each.curve.includes(curve) && each.load.includes(load));
-  return { ...bounds, ...stated?.bounds };
+  const bounds = { answered: isBelowCapacity(load) ? 0.98 : 0.95, kept: 0.99, ...stated?.bounds };
+  const slack = isRandom ? (stated ? 0.1 : 0.01) : 0;
+  return { answered: bounds.answered - slack, kept: bounds.kept - slack };
 }
 
 /** Cells that do not reach the figures, with bounds of their own and the reason. */
@@ -48,6 +52,12 @@ const exceptions: readonly {
     load: ['bursts of 300'],
     why: 'Five bursts in all: the first ones are met before the sizes of batches are known.',
     bounds: { answered: 0.4 },
+  },
+  {
+    curve: ['drifting', 'slow for a while'],
+    load: ['bursts of 300'],
+    why: 'The same, and what the other bursts taught no longer holds.',
+    bounds: { answered: 0.6, kept: 0.9 },
   },
   {
     curve: Object.keys(curves),

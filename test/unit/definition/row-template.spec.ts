@@ -50,7 +50,7 @@ describe('A serving that declares a template', () => {
     ],
     ['strings', { type: 'string', shape: [null] }, new Tensor('string', ['a', 'b'], [2])],
   ])('[M2] [4.9] Rows that fit the declared template run: %s', async (_, template, rows) => {
-    const serving = await start({ name: 'a', useFactory, template });
+    const serving = await start({ name: 'a', useFactory, signature: { template } });
 
     await expect(serving.batchedRun(rows)).resolves.toBeDefined();
     await expect(serving.run(rows)).resolves.toBeDefined();
@@ -87,7 +87,7 @@ describe('A serving that declares a template', () => {
       const serving = await start({
         name: 'a',
         useFactory: () => (batch: unknown) => (batches.push(batch), batch),
-        template,
+        signature: { template },
       });
 
       const calls = [serving.batchedRun(rows), serving.run(rows), collect(serving.stream(rows))];
@@ -103,7 +103,9 @@ describe('A serving that declares a template', () => {
   );
 
   it('[M2] The declared template of a class is checked as that of a function', async () => {
-    const serving = await start(createServing({ name: 'a', useClass: Same, template: point }));
+    const serving = await start(
+      createServing({ name: 'a', useClass: Same, signature: { template: point } }),
+    );
 
     await expect(serving.batchedRun(points(2))).resolves.toEqual(points(2));
     await expect(serving.batchedRun('a')).rejects.toThrow(
@@ -121,17 +123,17 @@ describe('A serving that declares a template', () => {
     ['float32'],
   ])('[M2] [1.9] An invalid template fails the boot: %p', (template) => {
     const make = (): unknown =>
-      createServing({ name: 'a', useFactory, template: template as RowTemplate });
+      createServing({ name: 'a', useFactory, signature: { template: template as RowTemplate } });
 
     expect(make).toThrow(InvalidServingError);
     expect(make).toThrow(
-      /option "template" is .*; allowed is { type, shape }, or an object of these by name/,
+      /option "signature.template" is .*; allowed is { type, shape }, or an object of these by name/,
     );
   });
 
   it('[M2] [1.9] A template for a model, which declares its own inputs, fails the boot', () => {
-    const definition = { name: 'a', model: Uint8Array.of(1), template: point };
+    const definition = { name: 'a', model: Uint8Array.of(1), signature: { template: point } };
 
-    expect(() => createServing(definition)).toThrow(/unknown option "template"/);
+    expect(() => createServing(definition)).toThrow(/unknown option "signature"/);
   });
 });

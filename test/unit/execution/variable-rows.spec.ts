@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { type ServingOptions, Tensor } from 'nestjs-serving';
+import { type SignatureOptions, Tensor } from 'nestjs-serving';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { floats } from '../../fixtures/values/tensors.js';
@@ -14,8 +14,7 @@ describe('The variable axis of a template', () => {
     const batches: Tensor[] = [];
     const serving = await startServing<unknown>({
       name: 'rows',
-      template,
-      outputs: { '': { variableAxis: 1 } },
+      signature: { template, outputs: { '': { variableAxis: 1 } } },
       useFactory: () => (rows: Tensor) => (batches.push(rows), rows),
     });
     const rows = [floats([1, 2], [1, 2]), floats([1, 4], [3, 4, 5, 6]), floats([2, 1], [7, 8])];
@@ -31,7 +30,7 @@ describe('The variable axis of a template', () => {
   it('[14.4] Results that are a list, one for each row, are not cut', async () => {
     const serving = await startServing<unknown>({
       name: 'rows',
-      template,
+      signature: { template },
       useFactory:
         () =>
         ({ dims: [size, length] }: Tensor) =>
@@ -56,11 +55,11 @@ describe('The variable axis of a template', () => {
       'outputs "y" are cut back to the length of their inputs, and template has no variableAxis',
     ],
     [{ template, outputs: { y: { variableAxis: 0 } } }, 'an object of { variableAxis: number }'],
-  ])('[14.4] The options %j fail at boot', async (options, message) => {
+  ])('[14.4] The signature %j fails at boot', async (signature, message) => {
     const serving = {
       name: 'rows',
       useFactory: () => (rows: Tensor) => rows,
-      ...(options as Partial<ServingOptions>),
+      signature: signature as SignatureOptions,
     };
 
     await expect(startServing<unknown>(serving)).rejects.toThrow(message);

@@ -31,7 +31,7 @@ const adder = (): Promise<LocalServing> =>
     defineServing({
       name: 'adder',
       batchTimeout: 20,
-      template: { x: { type: 'float32', shape: [null, 2] } },
+      signature: { template: { x: { type: 'float32', shape: [null, 2] } } },
       useFactory:
         () =>
         ({ x }: { x: Tensor }) => ({

@@ -19,7 +19,7 @@ interface Written {
 const withTemplate = (template: RowTemplate): Serving => {
   const definition: ServingDefinition = {
     name: 'declared',
-    template,
+    signature: { template },
     useFactory: () => (rows) => rows,
   };
   return createServing(definition);

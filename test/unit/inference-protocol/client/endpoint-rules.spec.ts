@@ -48,7 +48,7 @@ describe('The definition of a serving with an endpoint', () => {
     [{ sequence: {} }, 'option "sequence" is {}; allowed is nothing here: an external model runs'],
     [{ isolation: 'thread' }, 'option "isolation" is "thread"; allowed is nothing here'],
     [{ blockingLimit: 2 }, 'unknown option "blockingLimit"'],
-    [{ template: {} }, 'unknown option "template"'],
+    [{ signature: {} }, 'unknown option "signature"'],
     [{ useFile: '/x.js' }, 'has model and useFile; give exactly one of'],
     [{ useFactory: () => () => [] }, 'has model and useFactory; give exactly one of'],
   ])('[19.11] is refused with %j', (options, message) => {

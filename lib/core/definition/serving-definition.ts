@@ -635,10 +635,13 @@ export interface FileRunner extends WorkerOptions, DeclaringOptions, StepOptions
   readonly useFile: string | URL;
 }
 
+/** A class whose dependencies Nest injects. */
+type HandlerClass = new (...dependencies: never[]) => ServingHandler | SequenceHandler;
+
 /** Runs a class with two methods, created by Nest with its dependencies. */
 export interface ClassRunner extends DeclaringOptions, StepOptions {
   /** The class, with `init` and `handleBatch`; with `sequence` a `SequenceModel`. */
-  readonly useClass: new (...dependencies: never[]) => ServingHandler | SequenceHandler;
+  readonly useClass: HandlerClass;
 }
 
 /** Runs a handler that is already a provider of the application. */

@@ -51,16 +51,18 @@ export type Engine = (
 
 /** A model that another program runs. An extension makes one, for example `endpoint()`. */
 export interface ExternalModel {
-  /**
-   * The engine for a serving, and the options of its partitions: one for each batch that the other
-   * program runs at the same time.
-   *
-   * @throws InvalidServingError naming the serving
-   */
-  engineFor(serving: { readonly name: string; readonly version?: string | undefined }): {
-    readonly engine: Engine;
-    readonly partitions: readonly PartitionOptions[];
-  };
+  /** @throws InvalidServingError naming the serving */
+  engineFor(serving: {
+    readonly name: string;
+    readonly version?: string | undefined;
+  }): ExternalEngine;
+}
+
+/** What runs the batches of an external model. */
+interface ExternalEngine {
+  readonly engine: Engine;
+  /** The options of each partition: one for each batch that the other program runs at a time. */
+  readonly partitions: readonly PartitionOptions[];
 }
 
 /** The serving around an engine. */

@@ -1,7 +1,7 @@
 /**
  * `ServingBoardModule`: a page of the servings of an application, and of what they do.
  *
- * @module
+ * @module board
  */
 
 export type { ServingBoardChanges, ServingBoardOptions } from './options.js';

@@ -1,7 +1,7 @@
 /**
  * `ServingClusterModule`: servings on other nodes, over Nest's microservice transports.
  *
- * @module
+ * @module distribution
  */
 
 export type { Candidate, ChooseNode } from './membership/balancer.js';

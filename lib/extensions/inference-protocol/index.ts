@@ -2,7 +2,7 @@
  * The Open Inference Protocol, version 2, both ways: `InferenceProtocolModule` offers the
  * application's servings to its clients, and `endpoint` runs a serving's batches on its servers.
  *
- * @module
+ * @module inference-protocol
  */
 
 export type {

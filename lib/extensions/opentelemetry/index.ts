@@ -1,7 +1,7 @@
 /**
  * Spans and metrics of servings, for OpenTelemetry.
  *
- * @module
+ * @module opentelemetry
  */
 
 export {

@@ -1,7 +1,7 @@
 /**
  * Readiness and liveness of servings, for the health checks of `@nestjs/terminus`.
  *
- * @module
+ * @module terminus
  */
 
 export { ServingHealthIndicator } from './serving.health-indicator.js';

@@ -1,7 +1,7 @@
 /**
  * Tests without a model: functions and scripts in place of batches, and virtual time.
  *
- * @module
+ * @module testing
  */
 
 export { BatchScript } from './batch-script.js';

@@ -3,7 +3,7 @@ import * as fc from 'fast-check';
 import { Batch, type LocalServing } from 'nestjs-serving';
 import type { ServingVersion } from '../../../lib/core/serving/serving-version.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
-import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { later, passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { LabelledVersions } from '../../fixtures/serving/labelled-versions.js';
 import { placeOf } from '../../../lib/core/serving/versions.js';
 import { silenceLog } from '../../fixtures/silent-log.js';
@@ -78,7 +78,7 @@ class Play {
   async faults(): Promise<readonly string[]> {
     const faults: string[] = [];
     for (const { rows, reply, labels } of this.made) {
-      const answer = [await reply].flat().map(String);
+      const answer = [await passTime(reply)].flat().map(String);
       const [label = ''] = answer[0]!.split(':');
       if (!labels.includes(label)) {
         faults.push(`${answer.join()} by a version that had no calls then: ${labels.join()}`);

@@ -74,7 +74,7 @@ describeUnless(missingServer('mlserver'), 'MLServer as an endpoint', () => {
   });
 
   it('[19.4] fails the boot for a model that the server does not have', async () => {
-    const error = await failureOf(serve({ model: 'trebel' }));
+    const error = await failureOf(serve({}, server.url, 'trebel'));
     expect(error).toBeInstanceOf(ServingLoadError);
     expect((error as Error).message).toContain(
       `The model "trebel" of the endpoint ${server.url} cannot be used`,

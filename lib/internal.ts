@@ -1,6 +1,5 @@
 /**
- * What extensions may use besides the public names. A name here is a promise to this package's
- * extensions, and to nobody else.
+ * Extensions of this package import these names besides the public ones. Applications cannot.
  */
 export { flatten, isPlainObject } from './core/batch/container.js';
 export type { LeafRows } from './core/batch/leaf-rows.js';

@@ -58,7 +58,7 @@ export interface ExternalModel {
   }): ExternalEngine;
 }
 
-/** What runs the batches of an external model. */
+/** An external model's engine, and its partitions. */
 interface ExternalEngine {
   readonly engine: Engine;
   /** The options of each partition: one for each batch that the other program runs at a time. */

@@ -342,7 +342,7 @@ export interface ServingRouter {
   answered(): Promise<void>;
 }
 
-/** What the module, protocols and the cluster need of a serving whose partitions are here. */
+/** The part of a serving that runs in this process, for the module, protocols and the cluster. */
 export interface LocalPart {
   readonly profile: ServingProfile;
   /** The versions that calls may ask for; the last is the active version. */

@@ -2,7 +2,7 @@ import { Agent, type IncomingMessage, request } from 'node:http';
 import { Agent as TlsAgent, request as tlsRequest } from 'node:https';
 import type { Tensor } from 'onnxruntime-common';
 import { ServingError } from '../../../index.js';
-import { messageOf, datatypeOf, typeOfDatatype } from '../../../internal.js';
+import { messageOf, datatypeOf, swapOnBigEndian, typeOfDatatype } from '../../../internal.js';
 import type { SampledInput } from '../load/sample-rows.js';
 
 class AnswerError extends Error {
@@ -148,12 +148,19 @@ function urlOf(text: string): URL {
   throw new ServingError(`${text} is no address; give one such as http://localhost:3000`);
 }
 
-/** A tensor's elements as the protocol's binary extension sends them, strings after their lengths. */
+/** A tensor's elements as the protocol sends them: little-endian, strings after their lengths. */
 function bytesOf({ data }: Tensor): Buffer {
   if (!Array.isArray(data)) {
-    return Buffer.from(data.buffer, data.byteOffset, data.byteLength);
+    const { buffer, BYTES_PER_ELEMENT } = data.slice();
+    const bytes = Buffer.from(buffer);
+    swapOnBigEndian(bytes, BYTES_PER_ELEMENT);
+    return bytes;
   }
-  const texts = data.map((text: string) => Buffer.from(text));
-  const lengths = texts.map(({ length }) => Buffer.from(Uint32Array.of(length).buffer));
-  return Buffer.concat(texts.flatMap((text, i) => [lengths[i]!, text]));
+  const parts = data.flatMap((element: string) => {
+    const text = Buffer.from(element);
+    const length = Buffer.alloc(4);
+    length.writeUInt32LE(text.length);
+    return [length, text];
+  });
+  return Buffer.concat(parts);
 }

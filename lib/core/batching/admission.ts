@@ -106,9 +106,8 @@ interface QueuedAhead {
  * 2019) makes room for two runs in it, and Clockwork (OSDI 2020) refuses what would be late.
  *
  * A full queue must stay open for callers with few rows in it. So calls of a priority below 0 leave
- * half of it to others, and a tenant may have no more rows in it than there is room left (dynamic
- * thresholds: Choudhury and Hahne, 1998): half of the queue for one tenant alone, a third each for
- * two, and always some room for one more.
+ * half of it to others, and a tenant has at most as many rows as there is room left (dynamic
+ * thresholds: Choudhury and Hahne, 1998): one alone has half of the queue, two a third each.
  */
 export class Admission {
   private rows = 0;

@@ -31,14 +31,13 @@ export interface ClosedWindow<Key> {
 }
 
 /**
- * Emits when a window closes; each lane has one window at a time. Counts the items and holds none
- * of them, so an item that is dropped while its window is open costs no memory here.
+ * Emits when a window closes; each lane has one window at a time. Counts the items and holds none,
+ * so an item that is dropped while its window is open costs no memory here.
  *
- * A group lives exactly as long as its window: it opens with the first item and ends when
- * `bufferTime` has counted `size` items or `timeout` ms. `bufferTime` only closes the group, since
- * the batcher refills places in open windows, which a buffer of RxJS cannot. A lane without items
- * holds no timer and no memory, and the end of the source closes all windows. Lossless as long as
- * the consumer does not push into the source from inside `next`.
+ * A group lives as long as its window: from its first item until `bufferTime` has counted `size`
+ * items or `timeout` ms. We use `bufferTime` only to close it, since the batcher refills places in
+ * open windows, which a buffer of RxJS can't. A lane without items holds no timer, and the source's
+ * end closes all windows. Lossless as long as `next` doesn't push into the source.
  */
 export function windowsBy<T, Key>({
   lane,

@@ -29,17 +29,17 @@ export interface RetryState {
 /**
  * The batches in which the rows of a failed batch run again; none where the failure is final.
  *
- * - A batch that did not begin runs elsewhere. One that its partition may have died of when it
- *   arrived counts as a loss of that partition.
+ * - A batch that didn't begin runs elsewhere. If its arrival may have killed the partition, that
+ *   counts as a loss.
  * - A batch too large for one message runs in halves.
  * - An output too large for one message has run, so only an idempotent batch runs again, in halves.
- * - Any other invalid output is final: it is not the fault of rows.
- * - A batch whose output was lost runs again; it did not cause the loss.
- * - A batch for which a server had no room runs again whole: fewer rows would be as many requests.
- * - A batch that was lost with its partition runs again whole, since it need not be the cause, and
- *   in halves after the second loss, since it may be.
+ * - Any other invalid output is final: rows don't cause it.
+ * - A batch whose output was lost runs again; it didn't cause the loss.
+ * - A batch for which a server had no room runs again whole: fewer rows are as many requests.
+ * - A batch lost with its partition runs again whole, and in halves after the second loss, which it
+ *   may have caused.
  * - A batch that failed by itself runs in halves: a binary search for the failing row. The search
- *   ends after twice the runs that one failing row needs, since then the rows are not the cause.
+ *   ends after twice the runs that one failing row needs, since then the rows aren't the cause.
  */
 export function retriesFor(
   error: unknown,

@@ -164,6 +164,27 @@ describe('connections', () => {
   });
 
   it.each(['dials', 'is dialled'])(
+    '[C2] Megabytes are on their way before a word of the receiver is back; the sender %s',
+    async (who) => {
+      const dialled = await start('dialled');
+      const way = await breakable(dialled.transport.port!);
+      const dialling = await start('dialling', { peers: [`127.0.0.1:${way.port}`] });
+      await dialling.recorded.until(has('found dialled'));
+      await dialled.recorded.until(has('found dialling'));
+      const [sender, receiver] =
+        who === 'dials' ? [dialling.transport, dialled] : [dialled.transport, dialling];
+      way.silence(who === 'dials' ? 'far' : 'near');
+
+      for (let number = 0; number < 8; number++) {
+        void sender.send(who === 'dials' ? 'dialled' : 'dialling', numberedPacket(number, 2 ** 20));
+      }
+      await receiver.recorded.until(({ packets }) => packets.length === 8);
+
+      expect(receiver.recorded.numbers).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
+    },
+  );
+
+  it.each(['dials', 'is dialled'])(
     '[11] A node that does not read delays stopping by 5 seconds; the node %s',
     async (who) => {
       const time = await VirtualTime.install();

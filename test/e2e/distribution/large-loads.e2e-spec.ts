@@ -91,9 +91,9 @@ describeWirings('Large loads', (wiring) => {
 /** Megabytes per second, milliseconds of delay, and calls of 700 kB. */
 const links: readonly (readonly [rate: number, delay: number, calls: number])[] = isWhole
   ? [1, 10, 100].flatMap((rate) =>
-      // Each late piece holds a link of 200 ms for 2 s, and gRPC sends 64 KB per round trip.
+      // Each late piece holds a link of 200 ms for 2 s.
       [0, 10, 200].map(
-        (delay) => [rate, delay, Math.min(15 * rate, delay < 200 ? 400 : 40)] as const,
+        (delay) => [rate, delay, Math.min(15 * rate, delay < 200 ? 400 : 100)] as const,
       ),
     )
   : [

@@ -247,8 +247,11 @@ export const service = {
   loader: {},
 } satisfies Partial<GrpcOptions['options']>;
 
+/** The channel option for the bytes that a connection receives unread. */
+export const WINDOW = 'grpc-node.flow_control_window';
+
 /** Options for both sides, apart from the service. */
 export interface GrpcSide {
-  readonly channelOptions: ChannelOptions;
+  readonly channelOptions: ChannelOptions & { readonly [WINDOW]: number };
   readonly keepalive?: GrpcOptions['options']['keepalive'];
 }

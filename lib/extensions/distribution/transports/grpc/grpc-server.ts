@@ -1,10 +1,17 @@
 import { once } from 'node:events';
+import type { ServerHttp2Stream } from 'node:http2';
 import { createServer, type Server as Listener, type Socket } from 'node:net';
 import { createServer as createTlsServer, type TlsOptions } from 'node:tls';
-import { Server, ServerCredentials } from '@grpc/grpc-js';
+import { Server, ServerCredentials, ServerInterceptingCall } from '@grpc/grpc-js';
 import { GrpcMethodStreamingType, ServerGrpc } from '@nestjs/microservices';
 import { portOf, type NetworkEndpoint } from '../peers.js';
-import { type GrpcCall, GrpcConnection, type GrpcSide, service } from './grpc-connection.js';
+import {
+  type GrpcCall,
+  GrpcConnection,
+  type GrpcSide,
+  service,
+  WINDOW,
+} from './grpc-connection.js';
 import { closeUnlessLinked } from '../handshake.js';
 
 interface IncomingCall extends GrpcCall {
@@ -82,6 +89,12 @@ export class GrpcServer extends ServerGrpc {
       ...this.getKeepaliveOptions(),
       // A node needs one call. A stranger could store a message in each call.
       'grpc.max_concurrent_streams': 1,
+      interceptors: [
+        (_method, call) => {
+          widen((call as { stream?: ServerHttp2Stream }).stream, this.side.channelOptions[WINDOW]);
+          return new ServerInterceptingCall(call);
+        },
+      ],
     });
     // The listener has already decrypted TLS.
     const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
@@ -96,4 +109,13 @@ export class GrpcServer extends ServerGrpc {
       ({ remoteAddress, remotePort }) => `${remoteAddress}:${remotePort}` === peer,
     );
   }
+}
+
+/**
+ * Lets a stream and its connection receive so many bytes unread. gRPC's client does it by the same
+ * option; its server doesn't yet (grpc/grpc-node#3058), and has no public way to the stream.
+ */
+function widen(stream: ServerHttp2Stream | undefined, window: number): void {
+  stream?.session?.settings({ initialWindowSize: window });
+  stream?.session?.setLocalWindowSize(window);
 }

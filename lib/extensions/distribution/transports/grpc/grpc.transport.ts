@@ -25,6 +25,7 @@ import {
   GrpcDialler,
   GrpcLink,
   type GrpcSide,
+  WINDOW,
 } from './grpc-connection.js';
 import { GrpcServer } from './grpc-server.js';
 import { PeerConnections } from '../peer-connections.js';
@@ -77,6 +78,8 @@ export class GrpcTransport implements ServingTransport {
     this.side = {
       ...(keepalive && { keepalive }),
       channelOptions: {
+        // HTTP/2's default of 64 KiB per round trip would be 300 kB/s over 200 ms.
+        [WINDOW]: 16 * 2 ** 20,
         ...channelOptions,
         'grpc.max_receive_message_length': most,
         'grpc.max_send_message_length': most,

@@ -102,7 +102,13 @@ export {
   type ServingState,
   type TargetStatus,
 } from './core/serving/serving.js';
-export type { BatchCostOptions, SimilarRowsOptions } from './core/definition/batch-cost.js';
+export type {
+  AllowedSizesOptions,
+  BatchCostOptions,
+  BatchSize,
+  BatchSizeOptions,
+  SimilarRowsOptions,
+} from './core/definition/batch-size.js';
 export {
   type ClassRunner,
   type DeduplicationOptions,

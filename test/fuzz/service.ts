@@ -274,7 +274,7 @@ export function threadCalls(servings: ServingService): Entry {
 /** Calls whose batches are padded. */
 export function sizedCalls(servings: ServingService): Entry {
   return {
-    name: 'service, allowedSizes',
+    name: 'service, allowed sizes',
     hostile: hostileCalls(servings, 'sizes', sameOrTensors),
     valid: fc.nat(1e6).map((n) => validCall(servings, 'sizes', floats(n), sameFloats(n))),
   };

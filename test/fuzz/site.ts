@@ -60,7 +60,7 @@ const definitions = [
   }),
   defineServing({
     name: 'sizes',
-    allowedSizes: [1, 4, 32],
+    batchSize: [1, 4, 32],
     warmUp: [new Tensor('float32', new Float32Array(4), [1, 4])],
     useFactory: () => echo,
   }),

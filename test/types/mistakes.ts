@@ -79,6 +79,13 @@ defineServing({
   bachSize: 8,
 });
 
+defineServing({
+  name: 'allowed sizes and a budget',
+  useFactory: () => texts,
+  // @ts-expect-error Types of property 'rows' are incompatible. Type 'number[]' is not assignable to type 'number'.
+  batchSize: { rows: [1, 4], cost: { of: (text: string) => text.length, most: 100 } },
+});
+
 // @ts-expect-error Did you mean to write 'servings'?
 ServingModule.forRoot({ serving: [] });
 

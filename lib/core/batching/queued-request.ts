@@ -35,7 +35,7 @@ export interface QueuedRequest {
   readonly deadline: number;
   /** The cost of all its rows, counted against `queue.maxCost`. */
   readonly cost: number;
-  /** The cost of each row, counted against what a batch may cost; in servings with `batchCost`. */
+  /** The cost of each row, counted against what a batch may cost; in servings with `batchSize.cost`. */
   readonly rowCosts?: ArrayLike<number> | undefined;
   /** The batcher that holds its rows; set when they are admitted. */
   queue: RequestQueue | undefined;

@@ -58,14 +58,6 @@ export const DEFAULT_BLOCKING_LIMIT = 2;
 /** Milliseconds of waiting that outweigh one level of priority. */
 export const DEFAULT_AGEING = 1000;
 
-export const sizes: Rule = {
-  check: (value) =>
-    Array.isArray(value) &&
-    value.length > 0 &&
-    value.every((size, i) => whole((value[i - 1] ?? 0) + 1, 2 ** 20).check(size)),
-  allowed: 'a list of whole numbers from 1 on, each larger than the one before',
-};
-
 /** The options that can differ by key. */
 export const perKey: Rules = {
   batchSize: whole(1, 2 ** 20),
@@ -104,7 +96,7 @@ export function checkOptions(owner: string, options: object, rules: Rules, group
         `${owner}: option "${option}" is ${formatValue(value)}; allowed is ${rule.allowed}`,
       );
     }
-    if (rule.group && value) {
+    if (rule.group && isRecord(value)) {
       checkOptions(owner, value, rule.group, `${option}.`);
     }
   }

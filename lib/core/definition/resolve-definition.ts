@@ -31,10 +31,9 @@ import {
   type Rules,
   share,
   shutdown,
-  sizes,
   whole,
 } from './option-rules.js';
-import { batchCost, batchCostOf } from './batch-cost.js';
+import { batchSize, batchSizeOf, type ResolvedBatchSize } from './batch-size.js';
 import { checkMainThread } from './main-thread-rules.js';
 import { keyOptionsOfSequence, noSequence, ofSequence, sequenceOf } from './sequence-rules.js';
 import { outputAxes, rowTemplate, portsOfTemplate } from './row-template.js';
@@ -96,13 +95,11 @@ const ofRecovery: Rules = {
 
 /** The options of all servings. */
 const common: Rules = {
-  ...perKey,
-  latencyTarget: milliseconds(1),
-  allowedSizes: sizes,
+  batchSize,
+  batchTimeout: delay,
   sequence: noSequence,
   name: aString,
   version: { ...aString, isRequired: false },
-  batchCost,
   batchKeys: {
     check: (value) => {
       const keys: unknown[] = Array.isArray(value) ? value.map(keyOf) : [];
@@ -328,14 +325,15 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const queue = queueOf(owner, definition.queue);
   const given = 'sequence' in definition ? definition.sequence : undefined;
   const sequence = sequenceOf(owner, definition, given);
-  const keyOptions = keyOptionsOf(owner, definition, {}, queue.maxRows);
+  const size = batchSizeOf(owner, definition.batchSize);
+  const keyOptions = keyOptionsOf(owner, definition, size, {}, queue.maxRows);
   const otherKeys = sequence ? keyOptionsOfSequence(sequence) : keyOptions;
   const partitions = partitionsOf(owner, definition);
   if (isModel(definition)) {
     checkMainThread(owner, definition, partitions);
   }
   const recovery = recoveryOf(owner, kind, definition.recovery);
-  const keys = keysOf(owner, definition, queue.maxRows, sequence);
+  const keys = keysOf(owner, definition, size, queue.maxRows, sequence);
   const saturation = 2 * keyOptions.batchSize * partitions.length;
   return Object.freeze({
     name,
@@ -344,7 +342,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     timeout,
     queue,
     recovery,
-    sessions: sessionsOf(owner, definition),
+    sessions: sessionsOf(owner, definition, size),
     sharing: sharingOf(owner, definition.deduplication),
     shutdown: shutdownOf(definition.shutdown),
     distribution: distributionOf(definition.distribution, recovery.idempotent, saturation),
@@ -354,7 +352,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     sequence,
     watch: watchedFile(owner, definition),
     versions: isModel(definition) ? (definition.versions ?? {}) : {},
-    batchCost: batchCostOf(owner, definition.batchCost, [otherKeys, ...keys.values()]),
+    batchCost: size.cost,
     warmUp: [...warmUp],
     ...signatureOf(owner, definition),
   });
@@ -454,6 +452,7 @@ export function sessionOptionsOf(definition: ServingOptions): SessionsOptions | 
 function sessionsOf(
   owner: string,
   definition: ServingDefinition,
+  { latencyTarget }: ResolvedBatchSize,
 ): Required<SessionsOptions> | undefined {
   const { deduplication } = definition;
   const sessions = sessionOptionsOf(definition);
@@ -472,7 +471,7 @@ function sessionsOf(
         'different states; leave it out',
     );
   }
-  if (definition.latencyTarget !== undefined) {
+  if (latencyTarget !== undefined) {
     throw new InvalidServingError(
       `${owner}: a latencyTarget cannot size the batches of sessions, whose calls wait for their ` +
         'own partition; leave it out, and give calls a timeout',
@@ -524,6 +523,7 @@ function signatureOf(
 function keysOf(
   owner: string,
   definition: ServingDefinition,
+  size: ResolvedBatchSize,
   queueRows: number,
   sequence: SequenceLimits | undefined,
 ): ReadonlyMap<string, KeyOptions> {
@@ -532,7 +532,7 @@ function keysOf(
     const own = typeof declared === 'string' ? { key: declared } : declared;
     const ownerOfKey = `${owner}, key "${own.key}"`;
     checkOptions(ownerOfKey, own, { key: aString, ...perKey });
-    const options = keyOptionsOf(ownerOfKey, definition, own, queueRows);
+    const options = keyOptionsOf(ownerOfKey, definition, size, own, queueRows);
     return [own.key, sequence ? keyOptionsOfSequence(sequence) : options] as const;
   });
   return new Map(keys);
@@ -546,17 +546,16 @@ function keyOf(declared: unknown): unknown {
 function keyOptionsOf(
   owner: string,
   shared: ServingDefinition,
+  { rows, sizes, latencyTarget }: ResolvedBatchSize,
   own: Omit<KeyServingOptions, 'key'>,
   queueRows: number,
 ): KeyOptions {
-  const { allowedSizes, latencyTarget } = shared;
-  const largest = allowedSizes?.at(-1);
-  const given = own.batchSize ?? shared.batchSize;
-  const batchSize = given ?? largest ?? DEFAULT_BATCH_SIZE;
-  if (largest !== undefined && largest < batchSize) {
+  const given = own.batchSize ?? rows;
+  const batchSize = given ?? DEFAULT_BATCH_SIZE;
+  if (sizes && sizes.at(-1)! < batchSize) {
     throw new InvalidServingError(
-      `${owner}: batchSize ${batchSize} is more than the largest of allowedSizes, ` +
-        `${largest}; lower the one or extend the other`,
+      `${owner}: batchSize ${batchSize} is more than the largest of the allowed sizes, ` +
+        `${sizes.at(-1)}; lower the one or extend the other`,
     );
   }
   checkRoom(owner, batchSize, queueRows);
@@ -569,8 +568,8 @@ function keyOptionsOf(
     batchSize,
     batchTimeout,
     latencyTarget,
-    allowedSizes: allowedSizes && [...allowedSizes],
-    runSize: given ?? largest ?? Infinity,
+    allowedSizes: sizes,
+    runSize: given ?? Infinity,
   };
 }
 

@@ -1,4 +1,4 @@
-import type { ResolvedBatchCost } from './batch-cost.js';
+import type { ResolvedBatchCost } from './batch-size.js';
 import type {
   ReplyCacheOptions,
   ShutdownOptions,

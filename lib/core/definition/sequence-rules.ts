@@ -29,21 +29,19 @@ export const noSequence: Rule = {
  */
 export function sequenceOf(
   owner: string,
-  { batchSize = DEFAULT_BATCH_SIZE, ...others }: ServingOptions,
+  { batchSize = DEFAULT_BATCH_SIZE, batchTimeout, batchKeys = [], ...others }: ServingOptions,
   sequence: SequenceOptions | undefined,
 ): SequenceLimits | undefined {
   if (!sequence) {
     return undefined;
   }
-  const { allowedSizes, batchTimeout, batchKeys = [], recovery = {} } = others;
-  const { latencyTarget, sessions, batchCost } = others;
+  const { sessions, recovery = {} } = others;
+  const places = typeof batchSize === 'number' ? batchSize : 0;
   const ownOptions = batchKeys.filter((key) => isRecord(key) && Object.keys(key).length > 1);
   const needless: [string, unknown, string][] = [
-    ['allowedSizes', allowedSizes, 'a step has as many rows as are present'],
+    ['batchSize', places === batchSize ? undefined : batchSize, 'it is the number of places'],
     ['batchTimeout', batchTimeout, 'a row joins as soon as a place is free'],
     ['batchKeys', ownOptions[0], 'all keys share the places of a partition'],
-    ['batchCost', batchCost, 'sequence.maxCost limits what the rows cost'],
-    ['latencyTarget', latencyTarget, 'a row takes as many steps as it needs'],
     ['sessions', sessions, 'each call has a state of its own'],
     ['recovery.isolateFailures', recovery.isolateFailures, 'a step never runs again'],
   ];
@@ -57,7 +55,7 @@ export function sequenceOf(
   }
   const { joins: { rows: joinRows = Infinity, cost: joinCost = Infinity } = {} } = sequence;
   const { maxCost = Infinity } = sequence;
-  return { places: batchSize, joinRows, joinCost, maxCost };
+  return { places, joinRows, joinCost, maxCost };
 }
 
 /** The options of a key in a serving of sequences: each row is a batch, which joins the others. */

@@ -7,7 +7,7 @@ import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Observable } from 'rxjs';
 import type { CallMetadata, StreamedOutput, StreamEvent } from './reply.js';
 import type { OutputAxes, RowTemplate } from './row-template.js';
-import type { BatchCostOptions } from './batch-cost.js';
+import type { BatchSize } from './batch-size.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
 import type { ExternalModel, RunnerFactory } from '../partitions/engine.js';
 
@@ -285,12 +285,16 @@ export interface OptionsOfCalls<
    */
   readonly version?: string;
   /**
-   * The largest number of rows in a batch. Beyond 32 rows the models of the samples and the benchmark
-   * gain little per row, while each batch takes longer.
+   * How large a batch gets. A number: its most rows; beyond 32 the models of the samples and the
+   * benchmark gain little per row, while each batch takes longer. A list, for models compiled for
+   * fixed sizes: a batch is padded with zero rows up to the next allowed size, and its output cut
+   * back; rows must be tensors. Each size runs once before the application listens; for that, a
+   * model whose inputs may have many shapes, a function, a file or a class needs `warmUp`. An
+   * object: a budget for the rows' cost, a latency target, or both.
    *
-   * @default the largest of `allowedSizes`, else 32
+   * @default 32
    */
-  readonly batchSize?: number;
+  readonly batchSize?: BatchSize;
   /**
    * Milliseconds from its first row for which a batch that is not full waits for more rows. With 0 a
    * row runs at once on an idle partition, and rows collect while all partitions are busy. A longer
@@ -299,18 +303,6 @@ export interface OptionsOfCalls<
    * @default 0
    */
   readonly batchTimeout?: number;
-  /** The limit of a batch's cost, beside the number of its rows. */
-  readonly batchCost?: BatchCostOptions;
-  /**
-   * Milliseconds in which 99 of 100 calls are to be answered, from the time when their rows are
-   * queued. The size of batches then follows from their measured run times and from the load, with
-   * `batchSize` as its limit, and a call that would be late fails at once with an OverloadedError.
-   * Leaves no place for `batchTimeout`.
-   *
-   * @default no target
-   * @experimental
-   */
-  readonly latencyTarget?: number;
   /**
    * The keys of the serving, by name or with options: rows share batches only with rows of the same
    * key, which `batch.withKey(key)` sets.
@@ -318,15 +310,6 @@ export interface OptionsOfCalls<
    * @default ['default']
    */
   readonly batchKeys?: readonly (string | KeyServingOptions)[];
-  /**
-   * The allowed sizes of a batch, for models compiled for fixed sizes: a batch is padded with zero
-   * rows up to the next allowed size, and its output cut back. Each size runs once before the
-   * application listens; for that, a model whose inputs may have many shapes, a function, a file or
-   * a class needs `warmUp`. Rows must be tensors.
-   *
-   * @default any size
-   */
-  readonly allowedSizes?: readonly number[];
   /**
    * The number of sessions that run in parallel, or the options of each of them. `true`: one per
    * device of the execution provider; on the CPU one for each core but one. One partition makes the
@@ -338,7 +321,7 @@ export interface OptionsOfCalls<
     number | true | readonly (InferenceSession.SessionOptions | PartitionOptions)[];
   /**
    * Example inputs. The first row of each runs once on every partition before the application
-   * listens, in batches of the allowed sizes, or else of `batchSize` rows. With a `timeout` each
+   * listens, in batches of each allowed size, or else of the most rows. With a `timeout` each
    * size runs twice, and with a `latencyTarget` several times, also batches of one row, so that the
    * serving knows their times from the first call on. Without examples, models with allowed sizes
    * run zeros.

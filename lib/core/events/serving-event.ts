@@ -90,13 +90,13 @@ export interface BatchStartEvent {
   readonly rows: number;
   /** The number of rows that it had room for. */
   readonly batchSize: number;
-  /** The share of its room that is taken: of `batchSize`, or of `batchCost.most` if that is more. */
+  /** The share of its room that is taken: of `batchSize`, or of `batchSize.cost.most` if that is more. */
   readonly fill: number;
-  /** The cost of the batch, in a serving with `batchCost`. */
+  /** The cost of the batch, in a serving with `batchSize.cost`. */
   readonly cost?: BatchCost | undefined;
   /**
    * Why the batch closed. `full`: it had no more room. `cost`: no further row fitted into its
-   * `batchCost`. `timeout`: its window timed out. `idle`: a
+   * `batchSize.cost`. `timeout`: its window timed out. `idle`: a
    * partition was free and the serving has no timeout. `flush`: the next request did not fit and
    * must not be split. `drain`: the serving was closing. `retry`: its rows run again after a
    * failure. `inline`: it belongs to one call of `run`. `target`: more rows would miss the

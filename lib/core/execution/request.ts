@@ -20,7 +20,7 @@ export abstract class BatchRequest implements QueuedRequest {
   ready = 0;
   isOver = false;
   queue: RequestQueue | undefined;
-  /** The cost of each row, in a serving with `batchCost`. */
+  /** The cost of each row, in a serving with `batchSize.cost`. */
   rowCosts: readonly number[] | undefined;
   /** Its place among the replies of its lane, in a serving that preserves their order. */
   replyTurn: ReplyTurn | undefined;

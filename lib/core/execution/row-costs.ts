@@ -1,5 +1,5 @@
 import type { Batch } from '../batch/batch.js';
-import type { ResolvedBatchCost } from '../definition/batch-cost.js';
+import type { ResolvedBatchCost } from '../definition/batch-size.js';
 import { InvalidInputError, messageOf, RequestTooLargeError } from '../errors.js';
 import { formatValue } from '../format.js';
 
@@ -18,14 +18,14 @@ export function rowCostsOf(
     const cost = costOf(serving, of, batch, row);
     if (typeof cost !== 'number' || !(cost > 0 && cost < Infinity)) {
       throw new InvalidInputError(
-        `Serving "${serving}": batchCost.of returned ${formatValue(cost)} for row ${row}; allowed ` +
+        `Serving "${serving}": batchSize.cost.of returned ${formatValue(cost)} for row ${row}; allowed ` +
           'is a finite number above 0',
       );
     }
     if (cost > most) {
       throw new RequestTooLargeError(
         `Serving "${serving}" runs batches that cost at most ${most}, and row ${row} costs ` +
-          `${cost}; shorten it, or raise batchCost.most`,
+          `${cost}; shorten it, or raise batchSize.cost.most`,
       );
     }
     return cost;
@@ -71,7 +71,7 @@ function costOf(serving: string, of: ResolvedBatchCost['of'], batch: Batch, row:
     return of(rowIn(batch, row));
   } catch (cause) {
     throw new InvalidInputError(
-      `Serving "${serving}": batchCost.of failed for row ${row}: ${messageOf(cause)}`,
+      `Serving "${serving}": batchSize.cost.of failed for row ${row}: ${messageOf(cause)}`,
       { cause },
     );
   }

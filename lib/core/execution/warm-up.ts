@@ -39,8 +39,7 @@ async function examplesOf(
   if (signature && !hasRows(signature.inputs) && padded !== undefined) {
     throw new InvalidServingError(
       `Serving "${name}" is to pad the batches of key "${padded}", and its model has no batch ` +
-        'axis: each call is one run; ' +
-        'drop allowedSizes',
+        'axis: each call is one run; give batchSize as a number',
     );
   }
   const examples: Batch[] = [];

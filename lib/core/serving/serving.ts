@@ -74,7 +74,7 @@ export abstract class Serving<
     return undefined;
   }
 
-  /** The latency targets of its keys and the sizes that follow; empty without a `latencyTarget`. */
+  /** The latency targets of its keys and the sizes that follow; empty without a latency target. */
   targets(): readonly TargetStatus[] {
     return [];
   }
@@ -259,7 +259,7 @@ export interface TargetStatus {
   readonly latencyTarget: number;
   /** The number of rows at which a batch is full now. */
   readonly batchSize: number;
-  /** The most that a batch may cost now, in a serving with `batchCost`. */
+  /** The most that a batch may cost now, in a serving with `batchSize.cost`. */
   readonly cost?: number | undefined;
   /** Expected milliseconds of such a batch; undefined until enough batches have run. */
   readonly expected: number | undefined;

@@ -1,4 +1,4 @@
-import { checkFixedBatch, checkMostRows } from '../definition/batch-cost.js';
+import { checkFixedBatch, checkMostRows } from '../definition/batch-size.js';
 import type { Callbacks, ResolvedServing } from '../definition/resolved-serving.js';
 import {
   differenceOf,

@@ -17,7 +17,7 @@ export interface BatchLine {
   readonly batchSize: number;
   readonly fill: number;
   readonly padding: number;
-  /** Only for servings with `batchCost`. */
+  /** Only for servings with `batchSize.cost`. */
   readonly cost?: BatchEndEvent['cost'];
   readonly reason: string;
   /** Milliseconds. */

@@ -89,7 +89,7 @@ export class Measurements {
       description: 'Rows that were added to batches to fill them up',
     });
     this.cost = meter.createCounter('serving.batch.cost', {
-      description: 'What batches cost, padding included, in servings with batchCost',
+      description: 'What batches cost, padding included, in servings with batchSize.cost',
     });
     this.paddingCost = meter.createCounter('serving.batch.cost.padding', {
       description: 'What the padding of rows to the longest of their batch cost',

@@ -1,4 +1,5 @@
 import type {
+  AllowedSizesOptions,
   ClassRunner,
   ExistingRunner,
   ExternalRunner,
@@ -62,13 +63,18 @@ function recoveryStandIn(
 
 /** Options to replace the whole serving: callers' inputs may not be tensors, and have no cost. */
 export function servingStandIn(definition: ServingOptions): ServingOptions {
-  const { batchSize, allowedSizes, ...shared } = modelStandIn(definition);
+  const { batchSize, ...shared } = modelStandIn(definition);
   return {
     ...shared,
-    batchSize: batchSize ?? allowedSizes?.at(-1),
-    batchCost: undefined,
+    batchSize: withoutCost(batchSize),
     preprocess: undefined,
     postprocess: undefined,
     postprocessStream: undefined,
   };
+}
+
+function withoutCost(size: ServingOptions['batchSize']): ServingOptions['batchSize'] {
+  const limits = typeof size === 'object' && !('length' in size) ? size : { rows: size };
+  const { rows, latencyTarget } = limits as AllowedSizesOptions;
+  return { rows: [rows ?? []].flat().at(-1), latencyTarget };
 }

@@ -14,6 +14,7 @@ import {
   whole,
 } from '../../core/definition/option-rules.js';
 import { ofFunctions } from '../../core/definition/resolve-definition.js';
+import { batchSizeOf, batchSizeOfMethods } from '../../core/definition/batch-size.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
 /** The part of Nest's InstanceWrapper that is used. */
@@ -108,8 +109,8 @@ export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMe
 export function checkBatchedOptions(method: string, options: BatchedOptions): void {
   const owner = `@Batched() on ${method}`;
   checkOptions(owner, options, ofMethods);
-  const { batchSize = DEFAULT_BATCH_SIZE, latencyTarget, queue } = options;
-  checkRoom(owner, batchSize, queue?.maxRows ?? DEFAULT_QUEUE_ROWS);
+  const { rows = DEFAULT_BATCH_SIZE, latencyTarget } = batchSizeOf(owner, options.batchSize);
+  checkRoom(owner, rows, options.queue?.maxRows ?? DEFAULT_QUEUE_ROWS);
   checkTarget(owner, latencyTarget, options);
 }
 
@@ -120,13 +121,13 @@ const ofMethods: Rules = {
     'sequence',
     'isolation',
     'batchKeys',
-    'allowedSizes',
     'sessions',
     'distribution',
     'preprocess',
     'postprocess',
     'postprocessStream',
   ]),
+  batchSize: batchSizeOfMethods,
   partitions: whole(1, 1024),
   warmUp: {
     check: (value) => Array.isArray(value) && value.every((args) => Array.isArray(args)),

@@ -1,6 +1,6 @@
 import type { Type } from '@nestjs/common';
 import 'reflect-metadata';
-import type { BatchCostOptions } from '../../core/definition/batch-cost.js';
+import type { BatchCostOptions, BatchSizeOptions } from '../../core/definition/batch-size.js';
 import type {
   DeduplicationOptions,
   OptionsOfCalls,
@@ -58,20 +58,20 @@ export interface BatchedOptions extends Omit<
   | 'name'
   | 'version'
   | 'batchKeys'
-  | 'allowedSizes'
   | 'sessions'
   | 'preprocess'
   | 'postprocess'
   | 'queue'
-  | 'batchCost'
+  | 'batchSize'
   | 'deduplication'
 > {
   /**
-   * The largest number of calls in a batch.
+   * The largest number of calls in a batch; or an object with a budget for their cost, a latency
+   * target, or both.
    *
    * @default 32
    */
-  readonly batchSize?: number;
+  readonly batchSize?: number | BatchSizeOptions<BatchedCostOptions>;
   /**
    * The number of batches of the method that may run at the same time.
    *
@@ -88,8 +88,6 @@ export interface BatchedOptions extends Omit<
   readonly warmUp?: readonly (readonly unknown[])[];
   /** The limits of the queue, and the order in which its calls run. */
   readonly queue?: BatchedQueueOptions;
-  /** The limit of a batch's cost, beside the number of its calls. */
-  readonly batchCost?: BatchedCostOptions;
   /** How calls with the same arguments share one run. */
   readonly deduplication?: BatchedDeduplicationOptions;
   /**

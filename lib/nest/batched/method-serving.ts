@@ -4,6 +4,7 @@ import { copyInput } from '../../core/batch/deep-copy.js';
 import type { CallOptions, StreamOptions } from '../../core/context/call-options.js';
 import type { RequestCaller } from '../../core/context/caller-context.js';
 import { optionsOf } from '../request-context.js';
+import type { BatchSize } from '../../core/definition/batch-size.js';
 import type { FunctionServingDefinition } from '../../core/definition/serving-definition.js';
 import { resolveDefinition } from '../../core/definition/resolve-definition.js';
 import type { ReplyStore } from '../../core/deduplication/reply-cache.js';
@@ -15,7 +16,12 @@ import { type Engine, functionEngine } from '../../core/partitions/engine.js';
 import { LocalServing } from '../../core/serving/local-serving.js';
 import { ServingStream } from '../../core/streaming/serving-stream.js';
 import type { StreamEvent } from '../../core/definition/reply.js';
-import type { BatchedDeduplicationOptions, BatchedMethod, OfArguments } from './batched-method.js';
+import type {
+  BatchedDeduplicationOptions,
+  BatchedMethod,
+  BatchedOptions,
+  OfArguments,
+} from './batched-method.js';
 
 /** One call of a batched method: a row of its serving. */
 class MethodCall {
@@ -142,7 +148,7 @@ function definitionOf(
     types: _types,
     warmUp: _warmUp,
     queue = {},
-    batchCost,
+    batchSize,
     deduplication,
     ...batching
   } = options;
@@ -151,12 +157,19 @@ function definitionOf(
     ...batching,
     name,
     queue: { ...limits, tenant: tenant && ofCall(tenant) },
-    ...(batchCost && { batchCost: { ...batchCost, of: ofCall(batchCost.of) } }),
+    batchSize: sizeOfCalls(batchSize),
     ...(deduplication && {
       deduplication: { ...deduplication, key: identityBy(deduplication) },
     }),
     useFactory: () => (calls: readonly MethodCall[]) => runMethod(name, original, calls),
   };
+}
+
+function sizeOfCalls(batchSize: BatchedOptions['batchSize']): BatchSize | undefined {
+  if (typeof batchSize !== 'object' || !batchSize.cost) {
+    return batchSize as Exclude<typeof batchSize, object>;
+  }
+  return { ...batchSize, cost: { ...batchSize.cost, of: ofCall(batchSize.cost.of) } };
 }
 
 /** A function of a call's arguments as one of the call. */

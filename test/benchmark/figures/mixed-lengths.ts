@@ -34,9 +34,11 @@ interface Load {
 export async function mixedLengths(plan: Plan): Promise<Measurement[]> {
   const texts = lengthsOf(Math.ceil(plan.seconds * 500)).map(textOf);
   const servings = {
-    similar: serving({ batchCost: { ...cost, similar: { overtaking: 16 } } }),
+    similar: serving({
+      batchSize: { rows: batchSize, cost: { ...cost, similar: { overtaking: 16 } } },
+    }),
     'first come': serving({}),
-    'first come, same budget': serving({ batchCost: cost }),
+    'first come, same budget': serving({ batchSize: { rows: batchSize, cost } }),
     'keys by length': serving({
       batchKeys: buckets.map(String),
       preprocess(text: unknown) {

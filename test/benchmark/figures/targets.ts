@@ -44,7 +44,10 @@ async function targetsOf(model: BenchmarkModel, plan: Plan): Promise<Measurement
   const fixed = await start(model, {});
   const capacity = await capacityOf(fixed, seconds, row);
   const latencyTarget = Math.max(leastTarget, targetInBatches * capacity.batchTime);
-  const aimed = await start(model, { latencyTarget, warmUp: [row] });
+  const aimed = await start(model, {
+    batchSize: { rows: batchSize, latencyTarget },
+    warmUp: [row],
+  });
 
   const measured = new Map<number, Round[]>(loads.map((load) => [load, []]));
   for (let round = 0; round <= rounds; round++) {
@@ -74,7 +77,7 @@ async function targetsOf(model: BenchmarkModel, plan: Plan): Promise<Measurement
 
 async function start(
   { name, path }: BenchmarkModel,
-  options: Pick<ServingOptions, 'latencyTarget' | 'warmUp'>,
+  options: Pick<ServingOptions, 'batchSize' | 'warmUp'>,
 ): Promise<LocalServing> {
   const serving = createServing({ name, model: { file: path, session }, batchSize, ...options });
   await serving.start();

@@ -37,7 +37,7 @@ class Hung {
 
 @Injectable()
 class Prompt {
-  @Batched({ latencyTarget: 500 })
+  @Batched({ batchSize: { latencyTarget: 500 } })
   async upper(rows: string[]): Promise<string[]> {
     return rows.map((row) => row.toUpperCase());
   }

@@ -173,10 +173,10 @@ describeOnPlatforms('Options of @Batched()', (listen) => {
     expect(app.get(Speller).batches).toEqual([['a2']]);
   });
 
-  it('[N12] batchCost limits batches by the cost of their calls', async () => {
+  it('[N12] A budget limits batches by the cost of their calls', async () => {
     const { own, speller } = await started({
       batchTimeout: 20,
-      batchCost: { of: (_word: string, count: number) => count, most: 5 },
+      batchSize: { cost: { of: (_word: string, count: number) => count, most: 5 } },
     });
 
     const calls = [3, 2, 4].map((count) => speller.spell('a', count));

@@ -40,7 +40,7 @@ it('[18.17] [L6] [L7] [4.6] [4.9] [6.1] [6.5] [11] [19.8] Hundreds of hostile ca
       'service, function',
       'service, thread',
       'service, model',
-      'service, allowedSizes',
+      'service, allowed sizes',
       'inference protocol, Express',
       'inference protocol, Fastify',
       'board, Express',

@@ -139,7 +139,7 @@ describe('The signature of a serving', () => {
     const isolation = 'process' as const;
     const [, lines] = await start(
       { ...digits, partitions: 2 },
-      { name: 'linear', model: linearModel('n'), isolation, allowedSizes: [1, 4] },
+      { name: 'linear', model: linearModel('n'), isolation, batchSize: [1, 4] },
       masked,
       { ...plain, partitions: 3, warmUp: ['a'] },
       { name: 'own', model: linearModel('n'), isolation: 'none' },

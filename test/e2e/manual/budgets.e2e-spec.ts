@@ -20,9 +20,11 @@ const encoder = onnxModel({
 // #region cost
 export const summaries = defineServing({
   name: 'summaries',
-  batchCost: {
-    of: (text: string) => text.length, // The cost of one row.
-    most: 2000, // A batch has at most 32 texts, and at most 2,000 characters.
+  batchSize: {
+    cost: {
+      of: (text: string) => text.length, // The cost of one row.
+      most: 2000, // A batch has at most 32 texts, and at most 2,000 characters.
+    },
   },
   useFactory: () => (texts: string[]) => texts.map((text) => text.split(' ')[0]!),
 });
@@ -33,11 +35,13 @@ type Tokens = Record<'input_ids' | 'attention_mask', Tensor>;
 
 export const embedder = defineServing({
   name: 'embedder',
-  batchCost: {
-    of: ({ input_ids }: Tokens) => input_ids.dims[1]!, // Its tokens.
-    most: 512, // Of tokens with their padding.
-    padded: true,
-    similar: { overtaking: 16 },
+  batchSize: {
+    cost: {
+      of: ({ input_ids }: Tokens) => input_ids.dims[1]!, // Its tokens.
+      most: 512, // Of tokens with their padding.
+      padded: true,
+      similar: { overtaking: 16 },
+    },
   },
   model: {
     file: encoder, // A path, an address, or bytes.

@@ -17,7 +17,7 @@ import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 const echo = { name: 'echo', version: 'june', useFactory: () => (texts: string[]) => texts };
 const costly = {
   name: 'costly',
-  batchCost: { of: (text: string) => text.length, most: 8 },
+  batchSize: { cost: { of: (text: string) => text.length, most: 8 } },
   useFactory: () => (texts: string[]) => texts,
 };
 

@@ -48,8 +48,7 @@ const queries = panels.flatMap(({ title, targets = [] }) =>
 /** Its batches are padded, and fail for a negative number. */
 const echo = {
   name: 'echo',
-  batchSize: 8,
-  allowedSizes: [4, 8],
+  batchSize: [4, 8],
   useFactory: () => (rows: Tensor) => {
     if ((rows.data as Float32Array).some((number) => number < 0)) {
       throw new Error('a batch that fails');
@@ -61,7 +60,7 @@ const echo = {
 
 const costly = {
   name: 'costly',
-  batchCost: { of: (text: string) => text.length, most: 8, padded: true },
+  batchSize: { cost: { of: (text: string) => text.length, most: 8, padded: true } },
   useFactory: () => (texts: string[]) => texts,
 };
 

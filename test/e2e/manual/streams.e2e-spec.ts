@@ -136,7 +136,7 @@ export const texts = defineServing({
 export const compiled = defineServing({
   name: 'compiled',
   model: 'sample/01-digits/model/digits.onnx',
-  allowedSizes: [1, 8, 32], // 3 rows run as 8, and 3 results come back.
+  batchSize: [1, 8, 32], // 3 rows run as 8, and 3 results come back.
 });
 // #endregion
 

@@ -22,7 +22,7 @@ import {
 export const digits = defineServing({
   name: 'digits',
   model: 'sample/01-digits/model/digits.onnx',
-  latencyTarget: 50, // Milliseconds in which 99 of 100 calls are to be answered.
+  batchSize: { latencyTarget: 50 }, // Milliseconds in which 99 of 100 calls are to be answered.
   // The warm-up measures how long batches take, so that the target holds from the first call on.
   warmUp: [new Tensor('float32', new Float32Array(784), [1, 784])],
 });
@@ -76,7 +76,7 @@ class SlowController {
 
 /** Milliseconds of a full batch in the thread of the model, as the warm-up has measured them. */
 async function batchTime(): Promise<number> {
-  const serving = createServing({ ...slow, latencyTarget: 600_000 });
+  const serving = createServing({ ...slow, batchSize: { latencyTarget: 600_000 } });
   await serving.start();
   await serving.batchedRun(rows(1));
   const [target] = serving.targets();
@@ -93,7 +93,7 @@ interface Rush {
 }
 
 /** Makes all calls at once. */
-async function rush(listen: Listen, options: Pick<ServingOptions, 'latencyTarget'>): Promise<Rush> {
+async function rush(listen: Listen, options: Pick<ServingOptions, 'batchSize'>): Promise<Rush> {
   const site = await listen({
     imports: [ServingModule.forRoot({ servings: [{ ...slow, ...options }] })],
     controllers: [SlowController],
@@ -114,7 +114,9 @@ describeOnPlatforms('A model in a thread with a latency target', (listen) => {
     const partInTime = (times: readonly number[]): number =>
       times.filter((time) => time <= latencyTarget).length / times.length;
 
-    const { replies, batches, times, counters } = await rush(listen, { latencyTarget });
+    const { replies, batches, times, counters } = await rush(listen, {
+      batchSize: { latencyTarget },
+    });
     const control = await rush(listen, {});
 
     const refused = replies.filter(({ status }) => status === 503);

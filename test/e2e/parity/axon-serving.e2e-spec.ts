@@ -107,7 +107,7 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
         name: 'padded',
         ...how,
         batchTimeout: 50,
-        allowedSizes: [8],
+        batchSize: [8],
       } as ServingDefinition);
       return { serving, batches: recordBatches(serving) };
     };
@@ -173,7 +173,7 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
       const serving = createServing({
         name: 'compiled',
         batchKeys: ['short', 'long'],
-        allowedSizes: [4, 8],
+        batchSize: [4, 8],
         partitions: 2,
         preprocess: (key: string) => ({ batch: Batch.stack([floats([2], [1, 2])]).withKey(key) }),
         warmUp: ['short', 'long'],
@@ -204,7 +204,7 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
       const sizes: unknown[] = [];
       const serving = await serve({
         name: 'sizes',
-        allowedSizes: [2, 4, 8],
+        batchSize: [2, 4, 8],
         warmUp: [floats([1], [0])],
         useFactory: () => (rows: Tensor) => (sizes.push(rows.dims[0]), doubled(rows)),
       });
@@ -241,7 +241,7 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
     ])('[2.4] [9.1] The start fails for %s', async (_, definition, message) => {
       const serving = createServing({
         name: 'wrong',
-        allowedSizes: [8],
+        batchSize: [8],
         ...definition,
       } as ServingDefinition);
 
@@ -254,8 +254,8 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
         createServing({
           name: 'wrong',
           useFactory: () => doubled,
-          batchSize: 16,
-          allowedSizes: [8],
+          batchSize: [8],
+          batchKeys: [{ key: 'default', batchSize: 16 }],
         }),
       ).toThrow(InvalidServingError);
     });
@@ -280,7 +280,7 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
       const serving = await serve({
         name: 'door',
         model: { file: oneInput, session },
-        allowedSizes: [8],
+        batchSize: [8],
       });
 
       const [refused, good] = await Promise.allSettled([

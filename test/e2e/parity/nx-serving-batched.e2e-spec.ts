@@ -121,7 +121,7 @@ describe('Batched runs, like Nx.Serving', () => {
     });
 
     it('[2.4] Full and partial batches are padded on request, without results of padding', async () => {
-      const serving = await serve(definition({ allowedSizes: [4], batchTimeout: 100 }));
+      const serving = await serve(definition({ batchSize: [4], batchTimeout: 100 }));
       const batches = recordBatches(serving);
       const partial = Promise.all(
         [11, 21].map((first) => serving.batchedRun(Batch.stack([floats([2], [first, first + 1])]))),

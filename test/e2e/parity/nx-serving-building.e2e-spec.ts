@@ -292,8 +292,8 @@ describe('Building servings, like Nx.Serving', () => {
     ],
     [
       'with two batch sizes that contradict each other',
-      { batchSize: 30, allowedSizes: [15] },
-      /batchSize 30 .* allowedSizes, 15/,
+      { batchSize: [15], batchKeys: [{ key: 'default', batchSize: 30 }] },
+      /batchSize 30 .* allowed sizes, 15/,
     ],
     [
       'with a postprocess that is no function',

@@ -158,7 +158,7 @@ describe('Hooks, like Nx.Serving', () => {
 
     it('[2.4] [8.3] Hook values exclude the padding of their batch', async () => {
       const serving = await serve(
-        definition({ allowedSizes: [4], warmUp: kind === 'a model' ? [] : [rowsFrom(1)] }),
+        definition({ batchSize: [4], warmUp: kind === 'a model' ? [] : [rowsFrom(1)] }),
       );
 
       expect(await collect(serving.stream(rowsFrom(1), { hooks }))).toEqual(events(1));

@@ -56,7 +56,7 @@ describe('Inline runs, like Nx.Serving', () => {
     });
 
     it('[2.4] [3.1] No leaf of the reply has results of padding', async () => {
-      const run = await runOf({ allowedSizes: [4] });
+      const run = await runOf({ batchSize: [4] });
 
       expect(await run({ x: floats([3], [1, 2, 3]), y: floats([3, 1], [4, 5, 6]) })).toEqual({
         x: floats([3], [2, 4, 6]),

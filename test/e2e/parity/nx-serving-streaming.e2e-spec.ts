@@ -53,7 +53,7 @@ describe('Output streams, like Nx.Serving', () => {
     it.each([true, false])(
       '[2.4] [8.2] Events have no results of padding (inline: %j)',
       async (inline) => {
-        const serving = await serve(definition({ allowedSizes: [4] }));
+        const serving = await serve(definition({ batchSize: [4] }));
 
         expect(await collect(serving.stream(numbers(1, 2), { inline }))).toEqual([event(0, 2, 4)]);
       },

@@ -72,7 +72,7 @@ describe('The allowed sizes of a model', () => {
   ])(
     '[2.4] [1.8] $count rows are padded up to $padded, and the output is cut back on every axis',
     async ({ count, padded }) => {
-      const serving = await serve({ name: 'shapes', model: shapeModel(), allowedSizes: [4, 8] });
+      const serving = await serve({ name: 'shapes', model: shapeModel(), batchSize: [4, 8] });
 
       const reply = { y: rows(count), columns: columns(count), seen: shape(padded, 2) };
       expect(await serving.batchedRun({ x: rows(count) })).toEqual(reply);
@@ -81,7 +81,7 @@ describe('The allowed sizes of a model', () => {
   );
 
   it('[2.4] A batch that callers share is padded, and each gets its own rows', async () => {
-    const serving = await serve({ name: 'shapes', model: shapeModel(), allowedSizes: [8] });
+    const serving = await serve({ name: 'shapes', model: shapeModel(), batchSize: [8] });
 
     const replies = await Promise.all(
       [1, 2, 3].map((count) => serving.batchedRun({ x: rows(count) })),
@@ -102,7 +102,7 @@ describe('The allowed sizes of a model', () => {
     const serving = await serve({
       name: 'echo',
       model: { file: model, inputs: axes, outputs: { same_t: axes.t } },
-      allowedSizes: [5],
+      batchSize: [5],
     });
     const s = new Tensor('string', ['a', 'b'], [2]);
     const b = new Tensor('bool', [true, false], [2, 1]);
@@ -115,7 +115,7 @@ describe('The allowed sizes of a model', () => {
     const serving = createServing({
       name: 'table',
       model: tableModel(),
-      allowedSizes: [4, 6],
+      batchSize: [4, 6],
       batchKeys: ['only'],
     });
 
@@ -129,7 +129,7 @@ describe('The allowed sizes of a model', () => {
   });
 
   it('[2.4] An inner axis of any size needs a warm-up example', async () => {
-    const definition = { name: 'shapes', model: shapeModel('batch', 'width'), allowedSizes: [2] };
+    const definition = { name: 'shapes', model: shapeModel('batch', 'width'), batchSize: [2] };
 
     await expect(serve(definition)).rejects.toThrow(
       new InvalidServingError(
@@ -150,13 +150,13 @@ describe('The allowed sizes of a model', () => {
     const serving = serve({
       name: 'echo',
       model: { file: model, inputs: { x: { batchAxis: null } } },
-      allowedSizes: [8],
+      batchSize: [8],
     });
 
     await expect(serving).rejects.toThrow(
       new InvalidServingError(
         'Serving "echo" is to pad the batches of key "default", and its model has no batch axis: each call is one run; ' +
-          'drop allowedSizes',
+          'give batchSize as a number',
       ),
     );
   });
@@ -165,7 +165,7 @@ describe('The allowed sizes of a model', () => {
     const serving = await serve({
       name: 'echo',
       model: { file: echoModel({ x: value('float32', 4, 2) }), inputs: { x: { batchAxis: 0 } } },
-      allowedSizes: [4, 8],
+      batchSize: [4, 8],
     });
 
     expect(await serving.batchedRun({ x: rows(5) })).toEqual({ same_x: rows(5) });
@@ -192,7 +192,7 @@ describe('The warm-up of threads', () => {
     useFile: worker('sizes'),
     partitions: [{ diary }, { diary, fails }],
     batchKeys: ['a', 'b'],
-    allowedSizes: [1, 3],
+    batchSize: [1, 3],
     warmUp: [example('a'), example('b')],
   });
   const entries = async (): Promise<string[]> => (await readFile(diary, 'utf8')).trim().split('\n');

@@ -108,7 +108,7 @@ describe('Tensors of every element type', () => {
       });
 
       it('[W9] float16 tensors are joined, padded and split', async () => {
-        const serving = await serve({ name: 'half', ...half, allowedSizes: [4] });
+        const serving = await serve({ name: 'half', ...half, batchSize: [4] });
 
         const replies = await Promise.all([
           serving.batchedRun({ x: tensor(one, two, two, three, three, one) }),

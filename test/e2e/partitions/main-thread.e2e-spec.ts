@@ -105,7 +105,7 @@ describe("A model in the application's own thread", () => {
     const padded = await serve<{ y: Tensor }>({
       ...here,
       model: linearModel('batch'),
-      allowedSizes: [4],
+      batchSize: [4],
     });
     expect(await fixed.batchedRun(row(5))).toEqual(await padded.batchedRun(row(5)));
   });

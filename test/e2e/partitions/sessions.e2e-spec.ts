@@ -95,7 +95,7 @@ describe('Sessions', () => {
   it.each([
     ['any number of rows', 'n', {}],
     ['a fixed number of rows', 2, {}],
-    ['allowed sizes', 'n', { allowedSizes: [4, 8] }],
+    ['allowed sizes', 'n', { batchSize: [4, 8] }],
   ])('[16.8] States are kept in a model of %s', async (_, batch, own) => {
     const [file, rows] = [summingModel(batch), { batchAxis: 0 }];
     const serving = await serve<{ y: Tensor }>({

@@ -177,8 +177,7 @@ describe('The variable axis of a model', () => {
 
   it('[14.4] Streams, single runs, batches and allowed sizes keep the length of each row', async () => {
     const serving = await start({
-      batchSize: 4,
-      allowedSizes: [1, 4],
+      batchSize: [1, 4],
       warmUp: [texts([1, 2])],
     });
     const [streamed, batch, alone] = await Promise.all([
@@ -195,14 +194,16 @@ describe('The variable axis of a model', () => {
   it('[14.2] [14.3] [14.4] Rows of similar length share the batches of a model in a thread, within their budget', async () => {
     const lengths = Array.from({ length: 120 }, (_, index) => 1 + ((index * 37) % 50));
     const serving = await start({
-      batchSize: 16,
-      batchTimeout: 0,
-      batchCost: {
-        of: ({ ids }: { ids: Tensor }) => ids.dims[1]!,
-        most: 100,
-        padded: true,
-        similar: { overtaking: 20 },
+      batchSize: {
+        rows: 16,
+        cost: {
+          of: ({ ids }: { ids: Tensor }) => ids.dims[1]!,
+          most: 100,
+          padded: true,
+          similar: { overtaking: 20 },
+        },
       },
+      batchTimeout: 0,
     });
     const sizes = sizesOf(serving);
     const replies = (await Promise.all(
@@ -358,11 +359,11 @@ describe('The variable axis of a model', () => {
     });
     const starting = start({
       model: { file: fixed, inputs: { x: { batchAxis: 0 } } },
-      batchCost: { of: () => 1, most: 8 },
+      batchSize: { cost: { of: () => 1, most: 8 } },
     } as Partial<ServingOptions>);
 
     await expect(starting).rejects.toThrow(
-      'Serving "texts" has batchCost, and its model runs 4 rows at a time whatever they cost',
+      'Serving "texts" has batchSize.cost, and its model runs 4 rows at a time whatever they cost',
     );
   });
 });

@@ -289,7 +289,7 @@ describe('Hooks', () => {
         name: 'layered',
         model: { file: layered, fetches: ['y'] },
         batchTimeout: 1,
-        allowedSizes: [4],
+        batchSize: [4],
       });
 
       const replies = await Promise.all([

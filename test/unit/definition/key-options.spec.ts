@@ -317,7 +317,7 @@ describe('setBatchSize and setBatchTimeout', () => {
       name: 'upper',
       useFactory: upper,
       batchKeys: ['some', 'others'],
-      allowedSizes: [2, 4],
+      batchSize: [2, 4],
     });
 
     const message =

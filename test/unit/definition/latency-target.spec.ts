@@ -18,12 +18,12 @@ function errorOf(options: Omit<ServingOptions, 'name'>): unknown {
 
 const check = (options: BatchedOptions) => () => checkBatchedOptions('Scores.score', options);
 
-describe('The option latencyTarget', () => {
+describe('A latency target', () => {
   it('[15.1] A serving has a target, which holds for each of its keys', () => {
     const { keys } = resolveDefinition({
       name: 'target',
       useFactory,
-      latencyTarget: 50,
+      batchSize: { latencyTarget: 50 },
       batchKeys: ['short', { key: 'long', batchSize: 4 }],
     });
 
@@ -36,8 +36,8 @@ describe('The option latencyTarget', () => {
   it.each([0, -1, Infinity, NaN, '50', null])(
     '[15.1] [1.9] A target of %p fails the boot',
     (value) => {
-      expect(errorOf({ latencyTarget: value as number })).toContain(
-        'option "latencyTarget" is ' +
+      expect(errorOf({ batchSize: { latencyTarget: value as number } })).toContain(
+        'option "batchSize.latencyTarget" is ' +
           (typeof value === 'string' ? '"50"' : `${value}`) +
           '; allowed is milliseconds from 1 to 2147483647',
       );
@@ -45,25 +45,29 @@ describe('The option latencyTarget', () => {
   );
 
   it('[15.1] [1.9] A target beside a batch timeout fails the boot', () => {
-    expect(errorOf({ latencyTarget: 50, batchTimeout: 5 })).toBe(
+    expect(errorOf({ batchSize: { latencyTarget: 50 }, batchTimeout: 5 })).toBe(
       'Serving "target" with "useFactory": latencyTarget 50 decides when a batch runs, and batchTimeout 5 contradicts it; drop batchTimeout',
     );
-    expect(errorOf({ latencyTarget: 50, batchKeys: [{ key: 'long', batchTimeout: 5 }] })).toBe(
+    expect(
+      errorOf({ batchSize: { latencyTarget: 50 }, batchKeys: [{ key: 'long', batchTimeout: 5 }] }),
+    ).toBe(
       'Serving "target" with "useFactory", key "long": latencyTarget 50 decides when a batch runs, and batchTimeout 5 contradicts it; drop batchTimeout',
     );
-    expect(errorOf({ latencyTarget: 50, batchTimeout: 0 })).toBeUndefined();
-    expect(errorOf({ latencyTarget: 50, batchCost: { of: () => 1, most: 9 } })).toBeUndefined();
+    expect(errorOf({ batchSize: { latencyTarget: 50 }, batchTimeout: 0 })).toBeUndefined();
+    expect(
+      errorOf({ batchSize: { cost: { of: () => 1, most: 9 }, latencyTarget: 50 } }),
+    ).toBeUndefined();
   });
 
   it('[15.1] [1.9] A target beyond the timeout of the serving fails the boot', () => {
-    expect(errorOf({ latencyTarget: 50, timeout: 49 })).toBe(
+    expect(errorOf({ batchSize: { latencyTarget: 50 }, timeout: 49 })).toBe(
       'Serving "target" with "useFactory": timeout 49 ends calls before the latencyTarget 50 is over; lower the target or raise the timeout',
     );
-    expect(errorOf({ latencyTarget: 50, timeout: 50 })).toBeUndefined();
+    expect(errorOf({ batchSize: { latencyTarget: 50 }, timeout: 50 })).toBeUndefined();
   });
 
   it('[15.1] [4.8] A serving with a target refuses a batch timeout at run time', () => {
-    const serving = createServing({ name: 'target', useFactory, latencyTarget: 50 });
+    const serving = createServing({ name: 'target', useFactory, batchSize: { latencyTarget: 50 } });
 
     expect(() => serving.setBatchTimeout(5)).toThrow(
       'Serving "target": latencyTarget 50 decides when a batch runs, and batchTimeout 5 contradicts it; drop batchTimeout',
@@ -72,10 +76,12 @@ describe('The option latencyTarget', () => {
   });
 
   it('[15.1] [10.2] A batched method may have a target, and no batch timeout beside it', () => {
-    expect(check({ latencyTarget: 50 })).not.toThrow();
-    expect(check({ latencyTarget: 50, batchTimeout: 5 })).toThrow(
+    expect(check({ batchSize: { latencyTarget: 50 } })).not.toThrow();
+    expect(check({ batchSize: { latencyTarget: 50 }, batchTimeout: 5 })).toThrow(
       '@Batched() on Scores.score: latencyTarget 50 decides when a batch runs',
     );
-    expect(check({ latencyTarget: 0 })).toThrow('option "latencyTarget" is 0');
+    expect(check({ batchSize: { latencyTarget: 0 } })).toThrow(
+      'option "batchSize.latencyTarget" is 0',
+    );
   });
 });

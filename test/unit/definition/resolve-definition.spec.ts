@@ -162,7 +162,7 @@ describe('resolveDefinition', () => {
     const batchKeys = ['en'];
     const allowedSizes = [4, 8];
     const warmUp = ['a'];
-    const resolved = resolve({ ...valid, partitions, batchKeys, allowedSizes, warmUp });
+    const resolved = resolve({ ...valid, partitions, batchKeys, batchSize: allowedSizes, warmUp });
 
     partitions[0]!.deviceId = 1;
     partitions.push({ deviceId: 2 });
@@ -245,11 +245,11 @@ describe('resolveDefinition', () => {
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
     [
       { batchsize: 8 },
-      'unknown option "batchsize" (8); did you mean "batchSize"? known are allowedSizes, batchCost, batchKeys, batchSize, batchTimeout, deduplication, distribution,',
+      'unknown option "batchsize" (8); did you mean "batchSize"? known are batchKeys, batchSize, batchTimeout, deduplication, distribution,',
     ],
     [
       { logger: circular },
-      'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchCost, batchKeys,',
+      'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are batchKeys,',
     ],
     [
       { recovery: { maxRestarts: 3 } },
@@ -265,12 +265,9 @@ describe('resolveDefinition', () => {
     ],
     [
       { session: {} },
-      'unknown option "session" ({}); did you mean "sessions"? known are allowedSizes, batchCost, batchKeys,',
+      'unknown option "session" ({}); did you mean "sessions"? known are batchKeys,',
     ],
-    [
-      { constructor: 1 },
-      'unknown option "constructor" (1); known are allowedSizes, batchCost, batchKeys,',
-    ],
+    [{ constructor: 1 }, 'unknown option "constructor" (1); known are batchKeys,'],
     [
       { recovery: { retries: -1 } },
       'option "recovery.retries" is -1; allowed is a whole number from 0 to 100',

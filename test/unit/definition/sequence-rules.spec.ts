@@ -13,8 +13,8 @@ describe('The definition of a sequence', () => {
 
   it.each([
     [
-      { allowedSizes: [1, 4] },
-      'allowedSizes [ 1, 4 ] has no effect on a sequence, where a step has as many rows as are present; leave it out',
+      { batchSize: [1, 4] },
+      'batchSize [ 1, 4 ] has no effect on a sequence, where it is the number of places; leave it out',
     ],
     [
       { batchTimeout: 0 },
@@ -25,16 +25,16 @@ describe('The definition of a sequence', () => {
       "batchKeys { key: 'b', batchSize: 2 } has no effect on a sequence, where all keys share the places of a partition; leave it out",
     ],
     [
-      { latencyTarget: 50 },
-      'latencyTarget 50 has no effect on a sequence, where a row takes as many steps as it needs; leave it out',
+      { batchSize: { latencyTarget: 50 } },
+      'batchSize { latencyTarget: 50 } has no effect on a sequence, where it is the number of places; leave it out',
     ],
     [
       { sessions: {} },
       'sessions {} has no effect on a sequence, where each call has a state of its own; leave it out',
     ],
     [
-      { batchCost: { of: (row: string) => row.length, most: 2 } },
-      'batchCost { of: [Function: of], most: 2 } has no effect on a sequence, where sequence.maxCost limits what the rows cost; leave it out',
+      { batchSize: { cost: { of: (row: string) => row.length, most: 2 } } },
+      'batchSize { cost: { of: [Function: of], most: 2 } } has no effect on a sequence, where it is the number of places; leave it out',
     ],
     [
       { recovery: { idempotent: true, isolateFailures: true } },

@@ -103,7 +103,7 @@ describe('The counters of a serving', () => {
   it('[M6] [12.3] The counters include padding rows and calls that share a run', async () => {
     const serving: LocalServing = await start({
       name: 'a',
-      allowedSizes: [4],
+      batchSize: [4],
       deduplication: { singleFlight: true },
       useFactory: () => (rows: unknown) => rows,
     });

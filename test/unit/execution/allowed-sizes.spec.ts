@@ -42,11 +42,11 @@ function echo(options: Partial<FunctionServingDefinition> = {}): {
   return { seen, definition: { name: 'echo', useFactory, ...options } };
 }
 
-const threeKeys = { batchKeys: ['default', 'b', 'c'], allowedSizes: [2] };
+const threeKeys = { batchKeys: ['default', 'b', 'c'], batchSize: [2] };
 const keyed = (key: string): Batch => Batch.concatenate([rowsFrom(1, 1)]).withKey(key);
 
 const withKey = (batchSize: number) =>
-  echo({ allowedSizes: [2, 4], batchKeys: [{ key: 'own', batchSize }] }).definition;
+  echo({ batchSize: [2, 4], batchKeys: [{ key: 'own', batchSize }] }).definition;
 
 describe('allowed sizes', () => {
   const start = useServings();
@@ -60,7 +60,7 @@ describe('allowed sizes', () => {
   ])(
     '[2.4] $rows rows are padded up to $padded, and the output is cut back',
     async ({ rows, padded }) => {
-      const { definition, seen } = echo({ allowedSizes: [2, 4, 8] });
+      const { definition, seen } = echo({ batchSize: [2, 4, 8] });
       const serving = await start(definition);
 
       expect(await serving.batchedRun(rowsFrom(1, rows))).toEqual(rowsFrom(1, rows));
@@ -73,7 +73,7 @@ describe('allowed sizes', () => {
   );
 
   it.each<[string, Partial<FunctionServingDefinition>, string[]]>([
-    ['a function without examples', { allowedSizes: [2, 4] }, ['default']],
+    ['a function without examples', { batchSize: [2, 4] }, ['default']],
     [
       'a key of three that no example has',
       { ...threeKeys, warmUp: [rowsFrom(1, 1), keyed('b')] },
@@ -102,7 +102,7 @@ describe('allowed sizes', () => {
   );
 
   it('[2.4] The largest allowed size is the batch size when none is given', async () => {
-    const { definition, seen } = echo({ allowedSizes: [2, 4] });
+    const { definition, seen } = echo({ batchSize: [2, 4] });
     const serving = await start(definition);
 
     expect(await serving.batchedRun(rowsFrom(1, 9))).toEqual(rowsFrom(1, 9));
@@ -119,7 +119,10 @@ describe('allowed sizes', () => {
   });
 
   it('[2.4] A batch is padded beyond the batch size when that is not an allowed size', async () => {
-    const { definition, seen } = echo({ allowedSizes: [2, 4], batchSize: 3 });
+    const { definition, seen } = echo({
+      batchSize: [2, 4],
+      batchKeys: [{ key: 'default', batchSize: 3 }],
+    });
     const serving = await start(definition);
 
     expect(await serving.batchedRun(rowsFrom(1, 5))).toEqual(rowsFrom(1, 5));
@@ -131,7 +134,7 @@ describe('allowed sizes', () => {
   });
 
   it('[2.4] With one allowed size every batch has that size', async () => {
-    const { definition, seen } = echo({ allowedSizes: [4] });
+    const { definition, seen } = echo({ batchSize: [4] });
     const serving = await start(definition);
 
     const replies = await Promise.all([1, 2].map((n) => serving.batchedRun(rowsFrom(10 * n, n))));
@@ -142,7 +145,7 @@ describe('allowed sizes', () => {
 
   it('[2.4] [4.7] Each key pads to the sizes', async () => {
     const { definition, seen } = echo({
-      allowedSizes: [4],
+      batchSize: [4],
       batchKeys: ['some', 'others'],
     });
     const serving = await start(definition);
@@ -158,7 +161,7 @@ describe('allowed sizes', () => {
   });
 
   it('[2.4] Allowed sizes replace the padding that callers request', async () => {
-    const { definition, seen } = echo({ allowedSizes: [4, 8] });
+    const { definition, seen } = echo({ batchSize: [4, 8] });
     const serving = await start(definition);
 
     expect(await serving.batchedRun(Batch.concatenate([rowsFrom(1, 3)]).pad(4))).toEqual(
@@ -171,12 +174,12 @@ describe('allowed sizes', () => {
   it('[2.4] [2.2] Every leaf of a padded output is cut back, in nested outputs and in lists', async () => {
     const serving = await start({
       name: 'nest',
-      allowedSizes: [4],
+      batchSize: [4],
       useFactory: () => (x: Tensor) => nest(x),
     });
     const list = await start({
       name: 'list',
-      allowedSizes: [4],
+      batchSize: [4],
       useFactory: () => (x: Tensor) => Array.from({ length: x.dims[0]! }, (_, i) => i),
     });
 
@@ -187,7 +190,7 @@ describe('allowed sizes', () => {
   it('[2.4] [6.3] A padded batch needs results for its padding rows too', async () => {
     const serving = await start({
       name: 'short',
-      allowedSizes: [4],
+      batchSize: [4],
       useFactory: () => () => rowsFrom(1, 3),
     });
 
@@ -197,7 +200,7 @@ describe('allowed sizes', () => {
   });
 
   it('[2.4] Plain values, which have no zero, are refused by a serving that pads', async () => {
-    const { definition, seen } = echo({ allowedSizes: [2, 4] });
+    const { definition, seen } = echo({ batchSize: [2, 4] });
     const serving = await start(definition);
 
     for (const call of [serving.batchedRun('a'), serving.run(Batch.stack(['a', 'b']))]) {
@@ -212,19 +215,17 @@ describe('allowed sizes', () => {
 
   it.each([
     [
-      { allowedSizes: [] },
-      'option "allowedSizes" is []; allowed is a list of whole numbers from 1 on, each larger than the one before',
+      { batchSize: [] },
+      'option "batchSize" is []; allowed is a whole number from 1 to 1048576, or a list of whole numbers from 1 on, ' +
+        'each larger than the one before, or an object of rows, cost, latencyTarget',
     ],
-    [{ allowedSizes: [0, 2] }, 'option "allowedSizes" is [ 0, 2 ]; allowed is'],
-    [{ allowedSizes: [4, 2] }, 'option "allowedSizes" is [ 4, 2 ]; allowed is'],
-    [{ allowedSizes: [2, 2] }, 'option "allowedSizes" is [ 2, 2 ]; allowed is'],
-    [{ allowedSizes: [1.5] }, 'option "allowedSizes" is [ 1.5 ]; allowed is'],
-    [{ allowedSizes: 4 }, 'option "allowedSizes" is 4; allowed is'],
+    [{ batchSize: [0, 2] }, 'option "batchSize" is [ 0, 2 ]; allowed is'],
+    [{ batchSize: [4, 2] }, 'option "batchSize" is [ 4, 2 ]; allowed is'],
+    [{ batchSize: [2, 2] }, 'option "batchSize" is [ 2, 2 ]; allowed is'],
+    [{ batchSize: [1.5] }, 'option "batchSize" is [ 1.5 ]; allowed is'],
+    [{ batchSize: { rows: [4, 2] } }, 'option "batchSize.rows" is [ 4, 2 ]; allowed is'],
+    [{ batchSize: { sizes: [2, 4] } }, 'unknown option "batchSize.sizes" ([ 2, 4 ])'],
     [{ warmUp: rowsFrom(1, 1) }, 'option "warmUp" is'],
-    [
-      { allowedSizes: [2, 4], batchSize: 5 },
-      'batchSize 5 is more than the largest of allowedSizes, 4; lower the one or extend the other',
-    ],
   ])('[2.4] [1.9] Invalid allowed sizes are refused at boot: %p', (options, message) => {
     const create = (): unknown => createServing(echo(options as never).definition);
 
@@ -234,7 +235,7 @@ describe('allowed sizes', () => {
 
   it('[2.4] [4.7] [1.9] Allowed sizes that contradict the options of a key are refused at boot', () => {
     expect(() => createServing(withKey(8))).toThrow(
-      'key "own": batchSize 8 is more than the largest of allowedSizes, 4; lower the one or extend the other',
+      'key "own": batchSize 8 is more than the largest of the allowed sizes, 4; lower the one or extend the other',
     );
     expect(() => createServing(withKey(4))).not.toThrow();
   });
@@ -248,7 +249,7 @@ describe('warm-up', () => {
 
   it('[2.4] [9.2] Warm-up runs every allowed size of every key once on every partition, with the first row of the example', async () => {
     const { definition, seen } = echo({
-      allowedSizes: [1, 3],
+      batchSize: [1, 3],
       batchKeys: ['a', 'b'],
       partitions: 2,
       warmUp: keysOf('a', 'b'),
@@ -303,7 +304,7 @@ describe('warm-up', () => {
     const steps: string[] = [];
     const serving = createServing({
       name: 'slow',
-      allowedSizes: [2],
+      batchSize: [2],
       warmUp: [rowsFrom(1, 1)],
       useFactory: () => async (x: Tensor) => {
         steps.push(serving.state);
@@ -332,7 +333,7 @@ describe('warm-up', () => {
       }
     }
 
-    await start({ name: 'echo', useClass: Echo, allowedSizes: [1, 2], warmUp: [rowsFrom(1, 1)] });
+    await start({ name: 'echo', useClass: Echo, batchSize: [1, 2], warmUp: [rowsFrom(1, 1)] });
 
     expect(journal).toEqual(['batched', [1, 0], [2, 0]]);
   });
@@ -350,7 +351,7 @@ describe('warm-up', () => {
       const serving = createServing({
         name: 'faulty',
         batchKeys: ['a', 'b'],
-        allowedSizes: [1, 2],
+        batchSize: [1, 2],
         warmUp: keysOf('a', 'b'),
         useFactory:
           () =>

@@ -12,7 +12,7 @@ import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
-describe('batchCost', () => {
+describe('batchSize.cost', () => {
   useVirtualTime();
   const startServing = useServings();
 
@@ -23,7 +23,7 @@ describe('batchCost', () => {
     const batches: string[][] = [];
     const serving = await startServing<unknown>({
       name: 'texts',
-      batchCost: { of: (text: string) => text.length, most: 8 },
+      batchSize: { cost: { of: (text: string) => text.length, most: 8 } },
       ...options,
       useFactory: () => (texts: string[]) => (batches.push(texts), texts),
     });
@@ -33,7 +33,7 @@ describe('batchCost', () => {
   it('[14.2] Each row of a call has a cost of its own, computed once', async () => {
     const asked: string[] = [];
     const [serving, batches] = await start({
-      batchCost: { of: (text: string) => (asked.push(text), text.length), most: 8 },
+      batchSize: { cost: { of: (text: string) => (asked.push(text), text.length), most: 8 } },
     });
     const replies = [
       serving.batchedRun(Batch.stack(['aaaa', 'bbbb', 'c'])),
@@ -65,9 +65,11 @@ describe('batchCost', () => {
     const shapes: unknown[] = [];
     const serving = await startServing<unknown>({
       name: 'tensors',
-      batchCost: {
-        of: ({ data, dims }: Tensor) => (shapes.push([dims, ...(data as Float32Array)]), 1),
-        most: 8,
+      batchSize: {
+        cost: {
+          of: ({ data, dims }: Tensor) => (shapes.push([dims, ...(data as Float32Array)]), 1),
+          most: 8,
+        },
       },
       useFactory: () => (rows: Tensor) => rows,
     });
@@ -90,7 +92,9 @@ describe('batchCost', () => {
     [undefined, 'undefined'],
   ])('[14.2] A cost of %s fails its own call alone', async (cost, shown) => {
     const [serving] = await start({
-      batchCost: { of: (text: string) => (text === 'bad' ? (cost as number) : 1), most: 8 },
+      batchSize: {
+        cost: { of: (text: string) => (text === 'bad' ? (cost as number) : 1), most: 8 },
+      },
     });
     const bad = outcomeOf(serving.batchedRun('bad'));
     const good = outcomeOf(serving.batchedRun('good'));
@@ -99,7 +103,7 @@ describe('batchCost', () => {
     expect(bad.outcome).toBeInstanceOf(InvalidInputError);
     expect(bad.outcome).toMatchObject({
       message:
-        `Serving "texts": batchCost.of returned ${shown} for row 0; allowed is a finite number ` +
+        `Serving "texts": batchSize.cost.of returned ${shown} for row 0; allowed is a finite number ` +
         'above 0',
     });
     expect(good.outcome).toBe('good');
@@ -108,14 +112,16 @@ describe('batchCost', () => {
 
   it('[E9] [14.2] An error in the cost function fails its own call alone, as an invalid input', async () => {
     const [serving] = await start({
-      batchCost: {
-        of: (text: string) => {
-          if (text === 'bad') {
-            throw new RangeError('no cost');
-          }
-          return 1;
+      batchSize: {
+        cost: {
+          of: (text: string) => {
+            if (text === 'bad') {
+              throw new RangeError('no cost');
+            }
+            return 1;
+          },
+          most: 8,
         },
-        most: 8,
       },
     });
     const calls = ['bad', 'good'].map((text) => outcomeOf(serving.batchedRun(text)));
@@ -124,7 +130,7 @@ describe('batchCost', () => {
     const [bad, good] = calls.map(({ outcome }) => outcome);
     expect(bad).toBeInstanceOf(InvalidInputError);
     expect(bad).toMatchObject({
-      message: 'Serving "texts": batchCost.of failed for row 0: no cost',
+      message: 'Serving "texts": batchSize.cost.of failed for row 0: no cost',
       cause: new RangeError('no cost'),
     });
     expect(good).toBe('good');
@@ -139,7 +145,7 @@ describe('batchCost', () => {
     expect(call.outcome).toMatchObject({
       message:
         'Serving "texts" runs batches that cost at most 8, and row 1 costs 13; shorten it, or ' +
-        'raise batchCost.most',
+        'raise batchSize.cost.most',
     });
     expect(serving.queued).toBe(0);
   });
@@ -161,28 +167,32 @@ describe('batchCost', () => {
   });
 
   it.each([
-    [{ most: 8 }, 'option "batchCost.of" is undefined; allowed is a function'],
-    [{ of: () => 1 }, 'option "batchCost.most" is undefined; allowed is a number above 0'],
-    [{ of: () => 1, most: 0 }, 'option "batchCost.most" is 0; allowed is a number above 0'],
+    [{ most: 8 }, 'option "batchSize.cost.of" is undefined; allowed is a function'],
+    [{ of: () => 1 }, 'option "batchSize.cost.most" is undefined; allowed is a number above 0'],
+    [{ of: () => 1, most: 0 }, 'option "batchSize.cost.most" is 0; allowed is a number above 0'],
     [
       { of: () => 1, most: 8, similar: { overtaking: 2 } },
-      'batchCost.similar chooses rows that need little padding, and needs batchCost.padded: true',
+      'batchSize.cost.similar chooses rows that need little padding, and needs batchSize.cost.padded: true',
     ],
     [
       { of: () => 1, most: 8, padded: true, similar: { overtaking: 0 } },
-      'option "batchCost.similar.overtaking" is 0; allowed is a whole number from 1 to 1000000',
+      'option "batchSize.cost.similar.overtaking" is 0; allowed is a whole number from 1 to 1000000',
     ],
     [
       { of: () => 1, most: 8, padded: true, similar: {} },
-      'option "batchCost.similar.overtaking" is undefined; allowed is a whole number from 1 to',
+      'option "batchSize.cost.similar.overtaking" is undefined; allowed is a whole number from 1 to',
     ],
-  ])('[14.2] [14.3] The options %j fail at boot', async (batchCost, message) => {
-    await expect(start({ batchCost } as Partial<ServingOptions>)).rejects.toThrow(message);
+  ])('[14.2] [14.3] The options %j fail at boot', async (cost, message) => {
+    await expect(start({ batchSize: { cost } } as Partial<ServingOptions>)).rejects.toThrow(
+      message,
+    );
   });
 
   it('[14.2] A budget beside allowed sizes, whose padding it would not count, fails at boot', async () => {
-    await expect(start({ allowedSizes: [1, 4] })).rejects.toThrow(
-      'allowedSizes 1, 4 adds rows to a batch, which batchCost does not count; leave one of them out',
+    const cost = { of: () => 1, most: 8 };
+    const batchSize = { rows: [1, 4], cost } as never;
+    await expect(start({ batchSize })).rejects.toThrow(
+      'the allowed sizes 1, 4 add rows to a batch, which batchSize.cost does not count; leave one of them out',
     );
   });
 });

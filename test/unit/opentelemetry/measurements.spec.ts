@@ -152,7 +152,7 @@ describe('metrics', () => {
   it('[N6] The cost of batches, that of their padding, and how much of the budget is taken are recorded', async () => {
     const serving = await start({
       name: 'echo',
-      batchCost: { of: (text: string) => text.length, most: 10, padded: true },
+      batchSize: { cost: { of: (text: string) => text.length, most: 10, padded: true } },
       useFactory: () => (texts: string[]) => texts,
     });
     observe(serving);
@@ -171,7 +171,7 @@ describe('metrics', () => {
   it('[12.3] Size, fill, wait, run time and padding of batches are recorded', async () => {
     const serving = await start({
       name: 'echo',
-      allowedSizes: [4],
+      batchSize: [4],
       warmUp: [floats([1, 1], [0])],
       useFactory: () => (tensor: Tensor) => tensor,
     });
@@ -204,7 +204,7 @@ describe('metrics', () => {
   });
 
   it('[12.3] [15.4] The expected time of a batch is recorded, as a metric and in its span, once it is known', async () => {
-    const serving = await start({ ...echo, latencyTarget: 1000, warmUp: ['row'] });
+    const serving = await start({ ...echo, batchSize: { latencyTarget: 1000 }, warmUp: ['row'] });
     const expected: unknown[] = [];
     serving.eventsOf('batch:end').subscribe((event) => expected.push(event.expected! / 1000));
     observe(serving);

@@ -162,7 +162,7 @@ describe('spans', () => {
   it('[12.2] The span of a batch has all of its figures', async () => {
     const serving = await started({
       name: 'echo',
-      allowedSizes: [4],
+      batchSize: [4],
       queue: { separateOrigins: true },
       warmUp: [floats([1, 1], [0])],
       useFactory: () => (tensor: Tensor) => tensor,

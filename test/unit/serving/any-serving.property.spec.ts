@@ -416,7 +416,10 @@ class FunctionPlay extends Play<Batch | Row, Answer> {
       ...(hasKeys && { batchKeys: KEYS }),
       queue: { ...queue, ...(preservesOrder && { order: 'preserve' as const }) },
       ...(cost !== undefined && {
-        batchCost: { of: (row: unknown) => 1 + ((row as Row).n % 3), most: cost },
+        batchSize: {
+          rows: limits.batchSize,
+          cost: { of: (row: unknown) => 1 + ((row as Row).n % 3), most: cost },
+        },
       }),
       recovery: { idempotent: isolatesFailures },
       ...(shares !== 'nothing' && {

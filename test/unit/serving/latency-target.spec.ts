@@ -37,8 +37,7 @@ describe('A serving with a latency target', () => {
       start(
         createServing({
           name: 'target',
-          batchSize: 8,
-          latencyTarget: 50,
+          batchSize: { rows: 8, latencyTarget: 50 },
           warmUp: ['row'],
           useFactory,
           ...options,
@@ -84,7 +83,7 @@ describe('A serving with a latency target', () => {
   });
 
   it('[15.4] reports with each batch how long it was expected to run, and that the target has limited it', async () => {
-    const serving = await started({ batchSize: 32 });
+    const serving = await started({ batchSize: { rows: 32, latencyTarget: 50 } });
     const starts: BatchStartEvent[] = [];
     const ends: BatchEndEvent[] = [];
     serving.eventsOf('batch:start').subscribe((event) => starts.push(event));
@@ -130,7 +129,7 @@ describe('A serving with a latency target', () => {
   });
 
   it('[15.4] A serving without a target has none to report', async () => {
-    const serving = await started({ latencyTarget: undefined, warmUp: [] });
+    const serving = await started({ batchSize: undefined, warmUp: [] });
 
     expect(serving.targets()).toEqual([]);
   });
@@ -138,7 +137,7 @@ describe('A serving with a latency target', () => {
   it('[A1] with a timeout in place of a target, learns the times of both sizes from one more run each', async () => {
     const sizes: number[] = [];
     const serving = await started({
-      latencyTarget: undefined,
+      batchSize: 8,
       timeout: 100,
       useFactory: () => {
         const run = useFactory();
@@ -165,8 +164,11 @@ describe('A serving with a latency target', () => {
   it('[A2] [N6] answers a load that fits in time, beside a budget, whatever its rows cost', async () => {
     const random = randomNumbers(7);
     const serving = await started({
-      batchSize: 32,
-      batchCost: { of: (text: string) => text.length, most: 256 },
+      batchSize: {
+        rows: 32,
+        cost: { of: (text: string) => text.length, most: 256 },
+        latencyTarget: 50,
+      },
       warmUp: ['x'.repeat(64)],
       // 36 ms for the whole budget.
       useFactory: () => async (texts: readonly string[]) => {

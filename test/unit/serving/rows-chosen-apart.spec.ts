@@ -33,12 +33,14 @@ describe('Rows that are chosen apart from others of their call', () => {
     startServing<unknown>({
       name: 'texts',
       partitions: 2,
-      batchSize: 6,
-      batchCost: {
-        of: (text: string) => text.length,
-        most: 60,
-        padded: true,
-        similar: { overtaking: 3 },
+      batchSize: {
+        rows: 6,
+        cost: {
+          of: (text: string) => text.length,
+          most: 60,
+          padded: true,
+          similar: { overtaking: 3 },
+        },
       },
       useFactory: () => run,
     });

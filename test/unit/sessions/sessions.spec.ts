@@ -332,7 +332,7 @@ describe('Sessions', () => {
       { deduplication: { singleFlight: true } },
       'deduplication has no effect with sessions, whose calls with the same input have different states',
     ],
-    [{ latencyTarget: 50 }, 'a latencyTarget cannot size the batches of sessions'],
+    [{ batchSize: { latencyTarget: 50 } }, 'a latencyTarget cannot size the batches of sessions'],
     [{ sessions: { max: 0 } }, 'option "sessions.max" is 0; allowed is a whole number from 1'],
     [{ sessions: { idle: 0 } }, 'option "sessions.idle" is 0; allowed is milliseconds from 1'],
   ])('[16.6] Contradictory options fail the start: %j', async (own, message) => {

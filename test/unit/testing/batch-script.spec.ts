@@ -52,7 +52,7 @@ describe('BatchScript', () => {
         batchKeys: ['a', 'b'],
         partitions: 2,
         queue: { separateOrigins: true },
-        allowedSizes: [2, 4],
+        batchSize: [2, 4],
       });
       const three = Batch.concatenate([floats([3], [1, 2, 3])]);
 

@@ -241,8 +241,7 @@ describe('overrideServing', () => {
         fetches: ['y'],
       },
       partitions: true,
-      allowedSizes: [2, 8],
-      batchSize: undefined,
+      batchSize: [2, 8],
       batchKeys: ['default', 'long'],
       warmUp: ['example'],
     });
@@ -262,7 +261,7 @@ describe('overrideServing', () => {
   });
 
   it('[2.4] With keepCallbacks() the replacement keeps fixed sizes', async () => {
-    const compiled = defineServing({ ...lengths, allowedSizes: [4], batchSize: undefined });
+    const compiled = defineServing({ ...lengths, batchSize: [4] });
     const script = new BatchScript<Tensor, { y: Tensor }>();
     const servings = await boot(ServingModule.forRoot({ servings: [compiled] }), (builder) =>
       overrideServing(builder, compiled).keepCallbacks().useScript(script),

@@ -44,7 +44,7 @@ export const measured = defineServing({
       { key: batch.key },
     ),
   deduplication: { singleFlight: true },
-  batchCost: { of: () => 1, most: 100 },
+  batchSize: { cost: { of: () => 1, most: 100 } },
 });
 
 export const generator = defineServing({

@@ -338,7 +338,7 @@ const remote = defineServing({
     name: 'resnet50',
     outputs: { scores: { batchAxis: 0 } },
   }),
-  version: '2',
+  rollout: { version: '2' },
   preprocess: (pixels: Float32Array) => ({ batch: { x: new Tensor('float32', pixels, [1, 4]) } }),
   postprocess: ({ scores }: { scores: Tensor }) => [...(scores.data as Float32Array)],
 });

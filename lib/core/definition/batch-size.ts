@@ -129,7 +129,7 @@ const group = {
 };
 
 /** The option `batchSize` of a serving. */
-export const batchSize: Rule = {
+export const batchSizeRule: Rule = {
   check: (value) => group.rows.check(value) || isRecord(value),
   allowed: `${group.rows.allowed}, or an object of ${Object.keys(group).join(', ')}`,
   group,

@@ -33,7 +33,7 @@ import {
   shutdown,
   whole,
 } from './option-rules.js';
-import { batchSize, batchSizeOf, type ResolvedBatchSize } from './batch-size.js';
+import { batchSizeOf, batchSizeRule, type ResolvedBatchSize } from './batch-size.js';
 import { checkMainThread } from './main-thread-rules.js';
 import { keyOptionsOfSequence, noSequence, ofSequence, sequenceOf } from './sequence-rules.js';
 import { outputAxes, rowTemplate, portsOfTemplate } from './row-template.js';
@@ -95,11 +95,10 @@ const ofRecovery: Rules = {
 
 /** The options of all servings. */
 const common: Rules = {
-  batchSize,
+  batchSize: batchSizeRule,
   batchTimeout: delay,
   sequence: noSequence,
   name: aString,
-  version: { ...aString, isRequired: false },
   batchKeys: {
     check: (value) => {
       const keys: unknown[] = Array.isArray(value) ? value.map(keyOf) : [];
@@ -116,8 +115,12 @@ const common: Rules = {
     allowed: 'a number from 1 to 1024, true, or a list of options, one per partition',
   },
   warmUp: { check: Array.isArray, allowed: 'a list of inputs' },
-  timeout: delay,
-  maxTimeout: milliseconds(1),
+  timeout: {
+    check: (value) => delay.check(value) || isRecord(value),
+    allowed: `${delay.allowed}, or an object of default, most`,
+    group: { default: delay, most: milliseconds(1) },
+  },
+  rollout: groupOf({ version: { ...aString, isRequired: false } }),
   queue: groupOf({
     maxRows: count,
     maxCost: {
@@ -266,11 +269,14 @@ const kinds: Readonly<Record<string, Rules>> = {
       allowed: '"thread", "process" or "none"',
     },
     blockingLimit: delay,
-    watch: flag,
-    versions: {
-      check: (value) => isRecord(value) && Object.values(value).every(isRecord),
-      allowed: 'an object of { model, canary, shadow } by label',
-    },
+    rollout: groupOf({
+      ...common['rollout']!.group,
+      watch: flag,
+      versions: {
+        check: (value) => isRecord(value) && Object.values(value).every(isRecord),
+        allowed: 'an object of { model, canary, shadow } by label',
+      },
+    }),
     model: {
       check: (value) => modelFile.check(value) || isRecord(value),
       allowed: `${modelFile.allowed}, or an object of ${Object.keys(ofModel).join(', ')}`,
@@ -320,20 +326,30 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     checkOptions(owner, modelOptionsOf(definition), ofModel, 'model.');
     checkVersions(owner, definition);
   }
-  const { name, version = DEFAULT_VERSION, timeout, warmUp = [] } = definition;
-  checkTimeouts(owner, definition);
+  const {
+    name,
+    rollout: { version = DEFAULT_VERSION, versions = {} } = {},
+    warmUp = [],
+  } = definition;
+  const timeout = timeoutOf(owner, definition.timeout);
   const queue = queueOf(owner, definition.queue);
   const given = 'sequence' in definition ? definition.sequence : undefined;
   const sequence = sequenceOf(owner, definition, given);
   const size = batchSizeOf(owner, definition.batchSize);
-  const keyOptions = keyOptionsOf(owner, definition, size, {}, queue.maxRows);
+  const shared = {
+    ...size,
+    batchTimeout: definition.batchTimeout,
+    timeout,
+    queueRows: queue.maxRows,
+  };
+  const keyOptions = keyOptionsOf(owner, shared, {});
   const otherKeys = sequence ? keyOptionsOfSequence(sequence) : keyOptions;
   const partitions = partitionsOf(owner, definition);
   if (isModel(definition)) {
     checkMainThread(owner, definition, partitions);
   }
   const recovery = recoveryOf(owner, kind, definition.recovery);
-  const keys = keysOf(owner, definition, size, queue.maxRows, sequence);
+  const keys = keysOf(owner, definition, shared, sequence);
   const saturation = 2 * keyOptions.batchSize * partitions.length;
   return Object.freeze({
     name,
@@ -351,7 +367,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     otherKeys,
     sequence,
     watch: watchedFile(owner, definition),
-    versions: isModel(definition) ? (definition.versions ?? {}) : {},
+    versions,
     batchCost: size.cost,
     warmUp: [...warmUp],
     ...signatureOf(owner, definition),
@@ -378,13 +394,19 @@ export function checkName(caller: string, definition: unknown): void {
   }
 }
 
-function checkTimeouts(owner: string, { timeout = 0, maxTimeout = Infinity }: ServingDefinition) {
-  if (timeout > maxTimeout) {
+/** The timeout of calls without their own. */
+export function timeoutOf(owner: string, timeout: ServingOptions['timeout']): number | undefined {
+  if (typeof timeout !== 'object') {
+    return timeout;
+  }
+  const { default: given, most = Infinity } = timeout;
+  if (given !== undefined && given > most) {
     throw new InvalidServingError(
-      `${owner}: timeout ${timeout} is more than maxTimeout ${maxTimeout}, so no call could ever ` +
-        'have it; lower the one or raise the other',
+      `${owner}: timeout.default ${given} is more than timeout.most ${most}, so no call could ` +
+        'ever have it; lower the one or raise the other',
     );
   }
+  return given;
 }
 
 function queueOf(owner: string, options: QueueOptions = {}): ResolvedQueue {
@@ -519,12 +541,18 @@ function signatureOf(
   return { template, cuts };
 }
 
+/** What all keys have, unless they have their own. */
+interface SharedByKeys extends ResolvedBatchSize {
+  readonly batchTimeout: number | undefined;
+  readonly timeout: number | undefined;
+  readonly queueRows: number;
+}
+
 /** The options of each declared key. */
 function keysOf(
   owner: string,
   definition: ServingDefinition,
-  size: ResolvedBatchSize,
-  queueRows: number,
+  shared: SharedByKeys,
   sequence: SequenceLimits | undefined,
 ): ReadonlyMap<string, KeyOptions> {
   const { batchKeys = [DEFAULT_KEY] } = definition;
@@ -532,7 +560,7 @@ function keysOf(
     const own = typeof declared === 'string' ? { key: declared } : declared;
     const ownerOfKey = `${owner}, key "${own.key}"`;
     checkOptions(ownerOfKey, own, { key: aString, ...perKey });
-    const options = keyOptionsOf(ownerOfKey, definition, size, own, queueRows);
+    const options = keyOptionsOf(ownerOfKey, shared, own);
     return [own.key, sequence ? keyOptionsOfSequence(sequence) : options] as const;
   });
   return new Map(keys);
@@ -545,10 +573,8 @@ function keyOf(declared: unknown): unknown {
 /** The options of a key: its own, or else those of the serving. */
 function keyOptionsOf(
   owner: string,
-  shared: ServingDefinition,
-  { rows, sizes, latencyTarget }: ResolvedBatchSize,
+  { rows, sizes, latencyTarget, timeout, queueRows, ...shared }: SharedByKeys,
   own: Omit<KeyServingOptions, 'key'>,
-  queueRows: number,
 ): KeyOptions {
   const given = own.batchSize ?? rows;
   const batchSize = given ?? DEFAULT_BATCH_SIZE;
@@ -560,10 +586,7 @@ function keyOptionsOf(
   }
   checkRoom(owner, batchSize, queueRows);
   const batchTimeout = own.batchTimeout ?? shared.batchTimeout ?? 0;
-  checkTarget(owner, latencyTarget, {
-    batchTimeout,
-    timeout: shared.timeout,
-  });
+  checkTarget(owner, latencyTarget, { batchTimeout, timeout });
   return {
     batchSize,
     batchTimeout,
@@ -577,6 +600,14 @@ function keyOptionsOf(
 export function isExternal(definition: object): definition is ServingOptions & ExternalRunner {
   const { model } = definition as { readonly model?: unknown };
   return isRecord(model) && 'engineFor' in model;
+}
+
+/** What an external model is told about its serving. */
+export function externalOf({ name, rollout }: ServingOptions): {
+  name: string;
+  version?: string | undefined;
+} {
+  return { name, version: rollout?.version };
 }
 
 /** True if a model runs in this application. */
@@ -613,13 +644,13 @@ export function modelOf(name: string, { file, sha256 }: ModelOptions): ModelPlac
 
 function checkVersions(
   owner: string,
-  { versions = {}, version, name }: ServingDefinition & ModelRunner,
+  { rollout: { versions = {}, version = DEFAULT_VERSION } = {}, name }: ServingDefinition,
 ) {
   for (const [label, options] of Object.entries(versions)) {
-    checkOptions(owner, options, ofVersion, `versions[${formatValue(label)}].`);
-    if (label === '' || label === (version ?? DEFAULT_VERSION)) {
+    checkOptions(owner, options, ofVersion, `rollout.versions[${formatValue(label)}].`);
+    if (label === '' || label === version) {
       throw new InvalidServingError(
-        `${owner}: versions has the label ${formatValue(label)}, which is that of the definition ` +
+        `${owner}: rollout.versions has the label ${formatValue(label)}, which is that of the definition ` +
           'itself, or empty; give each version another',
       );
     }
@@ -629,14 +660,14 @@ function checkVersions(
 
 /** The file that the definition has watched. */
 function watchedFile(owner: string, definition: ServingDefinition): string | undefined {
-  if (!isModel(definition) || !definition.watch) {
+  if (!isModel(definition) || !definition.rollout?.watch) {
     return undefined;
   }
   const model = modelOptionsOf(definition);
   if (!isWatchable(model)) {
     const reason = model.sha256 === undefined ? 'a file of this machine' : 'no model.sha256';
     throw new InvalidServingError(
-      `${owner}: watch needs a model that may change, with ${reason}; leave watch out, and call ` +
+      `${owner}: rollout.watch needs a model that may change, with ${reason}; leave it out, and call ` +
         'reload({ model })',
     );
   }
@@ -695,7 +726,7 @@ function runnerOf(definition: ServingDefinition): Pick<ResolvedServing, 'runner'
 
 function partitionsOf(owner: string, definition: ServingDefinition): PartitionOptions[] {
   if (isExternal(definition)) {
-    return [...definition.model.engineFor(definition).partitions];
+    return [...definition.model.engineFor(externalOf(definition)).partitions];
   }
   const { partitions = 1 } = definition;
   const shared = isModel(definition) ? { ...modelOptionsOf(definition).session } : {};

@@ -124,5 +124,5 @@ export interface ServingDistribution {
  */
 export type Callbacks = Pick<
   ServingOptions,
-  'name' | 'preprocess' | 'postprocess' | 'postprocessStream' | 'queue' | 'maxTimeout'
+  'name' | 'preprocess' | 'postprocess' | 'postprocessStream' | 'queue' | 'timeout'
 >;

@@ -70,6 +70,49 @@ export interface KeyServingOptions {
   readonly batchTimeout?: number;
 }
 
+/** The timeouts of calls, in milliseconds. */
+export interface TimeoutOptions {
+  /**
+   * Of calls without their own `timeout`, except streams.
+   *
+   * @default no limit
+   */
+  readonly default?: number;
+  /**
+   * The longest: a call that names a longer one, or none, has this one. It also limits streams, from
+   * the call to their end.
+   *
+   * @default no limit
+   */
+  readonly most?: number;
+}
+
+/** The versions of a serving; `reload` loads others. */
+export interface RolloutOptions {
+  /**
+   * The label of the version that is defined here; of an external model, the version that the other
+   * program is asked for.
+   *
+   * @default '1', and an external model's own choice
+   */
+  readonly version?: string;
+  /**
+   * Further versions of a model file from the boot on, by label:
+   * `{ '2': { model: 'v2.onnx', canary: 0.05 } }`. One without `canary` and `shadow` gets only calls
+   * that ask for it.
+   *
+   * @default none
+   */
+  readonly versions?: Readonly<Record<string, VersionOptions>>;
+  /**
+   * Whether the serving loads its model file again when it has changed and was written completely, as
+   * `reload()` does. Only for a file of this machine; write a new one beside it, and rename it.
+   *
+   * @default false
+   */
+  readonly watch?: boolean;
+}
+
 /** The queue's limits, and its rows' order. */
 export interface QueueOptions<Input = unknown> {
   /**
@@ -279,12 +322,6 @@ export interface OptionsOfCalls<
   /** Unique in the application. */
   readonly name: string;
   /**
-   * The label of the version that is defined here; `reload` loads others.
-   *
-   * @default '1'
-   */
-  readonly version?: string;
-  /**
    * How large a batch gets. A number: its most rows; beyond 32 the models of the samples and the
    * benchmark gain little per row, while each batch takes longer. A list, for models compiled for
    * fixed sizes: a batch is padded with zero rows up to the next allowed size, and its output cut
@@ -330,18 +367,14 @@ export interface OptionsOfCalls<
    */
   readonly warmUp?: readonly Input[];
   /**
-   * The timeout in milliseconds of calls without their own `timeout`; not for streams.
+   * The timeout in milliseconds of calls without their own `timeout`, except streams; or an object
+   * with it and the longest timeout of all calls.
    *
    * @default no limit
    */
-  readonly timeout?: number;
-  /**
-   * The longest timeout in milliseconds of a call: a call that names a longer one, or none, has this
-   * one. It also limits streams, from the call to their end.
-   *
-   * @default no limit
-   */
-  readonly maxTimeout?: number;
+  readonly timeout?: number | TimeoutOptions;
+  /** The label of its version, and further versions. */
+  readonly rollout?: RolloutOptions;
   /** The queue's limits, and its rows' order. */
   readonly queue?: QueueOptions<Input>;
   /** How batches that fail or hang run again, or end. */
@@ -503,32 +536,12 @@ export interface ModelRunner extends Omit<WorkerOptions, 'isolation'> {
   readonly blockingLimit?: number;
   /** The ONNX file alone, or with the options of its sessions, inputs and outputs. */
   readonly model: ModelFile | ModelOptions;
-  /**
-   * Further versions from the boot on, by label: `{ '2': { model: 'v2.onnx', canary: 0.05 } }`. One
-   * without `canary` and `shadow` gets only calls that ask for it.
-   *
-   * @default none
-   */
-  readonly versions?: Readonly<Record<string, VersionOptions>>;
-  /**
-   * Whether the serving loads the file again when it has changed and was written completely, as
-   * `reload()` does. Only for a file of this machine; write a new one beside it, and rename it.
-   *
-   * @default false
-   */
-  readonly watch?: boolean;
 }
 
 /** Sends batches to another program, which runs the model. */
 export interface ExternalRunner {
   /** The model, for example `endpoint('grpc://triton:8001')`. */
   readonly model: ExternalModel;
-  /**
-   * The version that the other program is asked for.
-   *
-   * @default it chooses
-   */
-  readonly version?: string;
   /** How batches that fail or hang run again, or end, and how lost connections are made again. */
   readonly recovery?: WorkerRecoveryOptions;
 }

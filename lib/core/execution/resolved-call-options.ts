@@ -65,10 +65,10 @@ const INTERNAL_OPTIONS: ReadonlySet<string> = new Set([
  * @throws InvalidInputError for an unknown option or an invalid value
  */
 export function resolveCallOptions(
-  { name, queue, maxTimeout }: Callbacks,
+  { name, queue, timeout: limits }: Callbacks,
   input: unknown,
   options: CallOptions,
-  patience = maxTimeout,
+  patience = longestOf(limits),
   isStream = false,
 ): ResolvedCallOptions {
   if (options === NO_OPTIONS && patience === undefined && !queue?.tenant) {
@@ -107,7 +107,7 @@ export function resolveCallOptions(
     timeout === undefined || (typeof timeout === 'number' && timeout >= 0),
     'milliseconds of 0 or more',
   );
-  const patient = Math.min(timeout ?? Infinity, maxTimeout ?? Infinity);
+  const patient = Math.min(timeout ?? Infinity, longestOf(limits) ?? Infinity);
   const now = performance.now();
   const deadline = patient > LONGEST_DELAY ? Infinity : now + patient;
   const deadlineError = () =>
@@ -115,6 +115,10 @@ export function resolveCallOptions(
       `Serving "${name}" did not answer within the ${patient} ms that the call had`,
     );
   return { priority, tenant, key, signal, deadline, deadlineError };
+}
+
+function longestOf(timeout: Callbacks['timeout']): number | undefined {
+  return typeof timeout === 'object' ? timeout.most : undefined;
 }
 
 /**

@@ -18,6 +18,7 @@ import {
   modelOptionsOf,
   moduleOf,
   resolveDefinition,
+  externalOf,
 } from '../definition/resolve-definition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import { changedDefinition, type VersionPlan } from './version-loader.js';
@@ -77,7 +78,7 @@ function engineOf(
   handlerOf?: () => AnyHandler,
 ): Engine {
   if (isExternal(definition)) {
-    return definition.model.engineFor(definition).engine;
+    return definition.model.engineFor(externalOf(definition)).engine;
   }
   if (isModel(definition)) {
     const { isolation = 'thread', blockingLimit = DEFAULT_BLOCKING_LIMIT } = definition;

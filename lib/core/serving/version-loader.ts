@@ -251,9 +251,10 @@ export function changedDefinition(
   { model, version }: VersionChange,
 ): ServingDefinition {
   // Further versions are those of the first one.
-  const own = isModel(definition) ? { ...definition, versions: {}, version } : definition;
+  const { watch } = definition.rollout ?? {};
+  const own = { ...definition, rollout: { version, ...(watch && { watch }) } };
   if (model === undefined) {
-    return { ...own, version };
+    return own;
   }
   if (!isModel(own)) {
     const advice = isExternal(own)
@@ -264,5 +265,6 @@ export function changedDefinition(
   // The hash is that of the other file.
   const { sha256: _sha256, ...kept } = modelOptionsOf(own);
   const changed = { ...kept, ...modelOptionsOf({ model }) };
-  return { ...own, model: changed, watch: own.watch === true && isWatchable(changed) };
+  const isWatched = watch === true && isWatchable(changed);
+  return { ...own, model: changed, rollout: { version, watch: isWatched } };
 }

@@ -26,8 +26,6 @@ const RUN_OPTIONS = {
   signature: true,
   isolation: true,
   blockingLimit: true,
-  watch: true,
-  versions: true,
   useFactory: true,
   sequence: true,
   useFile: true,
@@ -39,10 +37,11 @@ const RUN_OPTIONS = {
 export function modelStandIn(definition: ServingOptions): ServingOptions {
   const kept = Object.entries(definition).filter(([option]) => !Object.hasOwn(RUN_OPTIONS, option));
   // Leaves out devices of other machines, warm-up, and replies from earlier runs.
-  const { name, partitions, deduplication, recovery } = definition;
+  const { name, partitions, deduplication, recovery, rollout } = definition;
   return {
     ...Object.fromEntries(kept),
     name,
+    rollout: rollout && { version: rollout.version },
     partitions: partitions === true ? 1 : partitions,
     warmUp: undefined,
     sessions: sessionOptionsOf(definition),

@@ -13,7 +13,7 @@ import {
   type Rules,
   whole,
 } from '../../core/definition/option-rules.js';
-import { ofFunctions } from '../../core/definition/resolve-definition.js';
+import { ofFunctions, timeoutOf } from '../../core/definition/resolve-definition.js';
 import { batchSizeOf, batchSizeOfMethods } from '../../core/definition/batch-size.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
@@ -111,13 +111,16 @@ export function checkBatchedOptions(method: string, options: BatchedOptions): vo
   checkOptions(owner, options, ofMethods);
   const { rows = DEFAULT_BATCH_SIZE, latencyTarget } = batchSizeOf(owner, options.batchSize);
   checkRoom(owner, rows, options.queue?.maxRows ?? DEFAULT_QUEUE_ROWS);
-  checkTarget(owner, latencyTarget, options);
+  checkTarget(owner, latencyTarget, {
+    ...options,
+    timeout: timeoutOf(owner, options.timeout),
+  });
 }
 
 const ofMethods: Rules = {
   ...without(ofFunctions, [
     'name',
-    'version',
+    'rollout',
     'sequence',
     'isolation',
     'batchKeys',

@@ -56,7 +56,7 @@ export interface BatchedDeduplicationOptions extends Omit<DeduplicationOptions, 
 export interface BatchedOptions extends Omit<
   OptionsOfCalls,
   | 'name'
-  | 'version'
+  | 'rollout'
   | 'batchKeys'
   | 'sessions'
   | 'preprocess'

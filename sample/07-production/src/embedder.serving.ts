@@ -26,7 +26,10 @@ export async function createEmbedder(tokenizerFolder: string, settings: Settings
       session: { intraOpNumThreads: settings.modelThreads },
     },
     // #endregion
-    version: settings.modelVersion,
+    rollout: {
+      // #endregion
+      version: settings.modelVersion,
+    },
     // A version gets calls once it has run this.
     warmUp: ['Where is my parcel?'],
     timeout: settings.callTimeout,

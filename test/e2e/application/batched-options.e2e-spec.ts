@@ -200,11 +200,11 @@ describeOnPlatforms('Options of @Batched()', (listen) => {
     ]);
   });
 
-  it('[N12] recovery.runTimeout and maxTimeout end calls of a method that hangs', async () => {
+  it('[N12] recovery.runTimeout and timeout.most end calls of a method that hangs', async () => {
     const { speller } = await started({ recovery: { runTimeout: 20 } });
     await expect(speller.spell('never', 1)).rejects.toThrow(RunTimeoutError);
 
-    const { speller: impatient, app } = await started({ maxTimeout: 20 });
+    const { speller: impatient, app } = await started({ timeout: { most: 20 } });
     await expect(impatient.spell('never', 1)).rejects.toThrow(DeadlineExceededError);
     const servings = app.get(ServingService);
     const call = servings.batchedRun('Speller.spell', ['never', 1], { timeout: 60_000 });
@@ -230,9 +230,9 @@ describe('Options of @Batched() that cannot work', () => {
 
   it.each<[string, BatchedOptions, string]>([
     [
-      'a timeout above maxTimeout',
-      { timeout: 100, maxTimeout: 50 },
-      'timeout 100 is more than maxTimeout 50',
+      'a default timeout above the longest',
+      { timeout: { default: 100, most: 50 } },
+      'timeout.default 100 is more than timeout.most 50',
     ],
     [
       'a key for nothing',

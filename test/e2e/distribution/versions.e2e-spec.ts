@@ -24,7 +24,7 @@ const gainOf = async (web: ClusterApp, options = {}): Promise<number> =>
 describe('Versions over nodes', () => {
   const cluster = useCluster();
   const nodeWith = (gain: number, version: string): Promise<ClusterApp> =>
-    cluster.node({ servings: [{ name: 'net', model: gainModel(gain), version }] });
+    cluster.node({ servings: [{ name: 'net', model: gainModel(gain), rollout: { version } }] });
 
   it('[17.8] A reload on a node loses no call of another node, and later calls run on the new version', async () => {
     const node = await nodeWith(1, '1');

@@ -66,7 +66,7 @@ describeUnless(missingServer('mlserver'), 'MLServer as an endpoint', () => {
   });
 
   it('[19.2] reads names, types and axes from the server', async () => {
-    const serving = await serve({ version: 'v1' }, server.url, 'double');
+    const serving = await serve({ rollout: { version: 'v1' } }, server.url, 'double');
     expect(serving.signature?.inputs).toEqual([
       { name: 'x', type: 'float32', shape: [null, 4], batchAxis: 0 },
     ]);
@@ -83,7 +83,7 @@ describeUnless(missingServer('mlserver'), 'MLServer as an endpoint', () => {
   });
 
   it('[19.4] fails the boot for a version that the server does not have', async () => {
-    await expect(serve({ version: 'v9' })).rejects.toThrow(/version v9 not found/);
+    await expect(serve({ rollout: { version: 'v9' } })).rejects.toThrow(/version v9 not found/);
   });
 
   it('[19.7] fails the callers of the rows that the model fails on, and no others', async () => {

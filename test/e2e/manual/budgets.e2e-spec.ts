@@ -69,8 +69,10 @@ export const curves = defineServing({
 // #region late
 export const reports = defineServing({
   name: 'reports',
-  timeout: 1000, // For calls that name none,
-  maxTimeout: 30_000, // and the longest that a call may ask for.
+  timeout: {
+    default: 1000, // For calls that name none,
+    most: 30_000, // and the longest that a call may ask for.
+  },
   queue: { order: 'preserve' }, // A reply waits for those before it, and for no late call.
   useFactory: () => (rows: string[]) => rows.map((row) => row.toUpperCase()),
 });

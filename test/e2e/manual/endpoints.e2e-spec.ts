@@ -28,7 +28,7 @@ const double = defineServing({
     ],
     'double', // The name of the model on the servers.
   ),
-  version: 'v1',
+  rollout: { version: 'v1' },
   batchSize: 16,
   preprocess: (numbers: number[]) => ({ batch: { x: new Tensor('float32', numbers, [1, 4]) } }),
   postprocess: ({ y }: { y: Tensor }) => [...(y.data as Float32Array)],

@@ -14,7 +14,11 @@ import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
 import { freePort } from '../../fixtures/http/free-port.js';
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 
-const echo = { name: 'echo', version: 'june', useFactory: () => (texts: string[]) => texts };
+const echo = {
+  name: 'echo',
+  rollout: { version: 'june' },
+  useFactory: () => (texts: string[]) => texts,
+};
 const costly = {
   name: 'costly',
   batchSize: { cost: { of: (text: string) => text.length, most: 8 } },

@@ -126,7 +126,7 @@ export class UserLoader {
 export class RateService {
   @Batched({
     warmUp: [['EUR', 'USD']], // the arguments of a call
-    maxTimeout: 2000,
+    timeout: { most: 2000 },
     deduplication: { singleFlight: true }, // Equal calls at the same time are one.
     recovery: { runTimeout: 1000 },
   })

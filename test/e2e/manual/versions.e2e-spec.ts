@@ -17,7 +17,7 @@ const quantised = file;
 export const digits = defineServing({
   name: 'digits',
   model: 'sample/01-digits/model/digits.onnx',
-  version: 'june', // The label of this version; '1' by default.
+  rollout: { version: 'june' }, // The label of this version; '1' by default.
   warmUp: [{ image: new Tensor('float32', new Float32Array(784), [1, 784]) }],
 });
 // #endregion
@@ -26,9 +26,11 @@ export const digits = defineServing({
 export const compared = defineServing({
   name: 'compared',
   model: 'sample/01-digits/model/digits.onnx',
-  versions: {
-    '2': { model: file, canary: 0.05 },
-    quantised: { model: quantised, shadow: 0.01 },
+  rollout: {
+    versions: {
+      '2': { model: file, canary: 0.05 },
+      quantised: { model: quantised, shadow: 0.01 },
+    },
   },
 });
 // #endregion

@@ -279,11 +279,13 @@ describe('reload', () => {
       [2, 3, 4].map((gain) => fileOf(`v${gain}.onnx`, gainModel(gain))),
     );
     const serving = await serveGain({
-      version: 'base',
-      versions: {
-        asked: { model: v2! },
-        canary: { model: v3!, canary: 1 },
-        shadow: { model: v4!, shadow: 1 },
+      rollout: {
+        version: 'base',
+        versions: {
+          asked: { model: v2! },
+          canary: { model: v3!, canary: 1 },
+          shadow: { model: v4!, shadow: 1 },
+        },
       },
     });
 
@@ -302,7 +304,7 @@ describe('reload', () => {
   it('[17.3] Versions of a definition that cannot be are refused at boot', async () => {
     const model = await fileOf('v1.onnx', gainModel(1));
     const create = (versions: object) => () =>
-      createServing({ name: 'net', model, versions } as unknown as ServingDefinition);
+      createServing({ name: 'net', model, rollout: { versions } } as unknown as ServingDefinition);
 
     expect(create({ '1': { model } })).toThrow('the label "1", which is that of the definition');
     expect(create({ '2': {} })).toThrow('versions["2"].model');
@@ -311,7 +313,7 @@ describe('reload', () => {
     const wrong = serve({
       name: 'net',
       model,
-      versions: { '2': { model: recurrentModel(1, 'batch') } },
+      rollout: { versions: { '2': { model: recurrentModel(1, 'batch') } } },
     });
     await expect(wrong).rejects.toThrow('version "2" cannot run the calls of version "1"');
   });

@@ -34,7 +34,8 @@ describe('watch', () => {
 
   afterEach(() => rm(folder, { recursive: true }));
 
-  const watching = (model = file): Promise<Net> => serve({ name: 'net', model, watch: true });
+  const watching = (model = file): Promise<Net> =>
+    serve({ name: 'net', model, rollout: { watch: true } });
 
   it('[17.7] A file that is renamed over the model is loaded, also the second time', async () => {
     const serving = await watching();
@@ -113,9 +114,13 @@ describe('watch', () => {
   });
 
   it('[17.7] watch without a file of this machine, or with its hash, fails the boot', () => {
-    const bytes = { name: 'net', model: gainModel(1), watch: true };
-    const pinned = { name: 'net', model: { file, sha256: '0'.repeat(64) }, watch: true };
-    const remote = { name: 'net', model: 'hf:org/repo/model.onnx', watch: true };
+    const bytes = { name: 'net', model: gainModel(1), rollout: { watch: true } };
+    const pinned = {
+      name: 'net',
+      model: { file, sha256: '0'.repeat(64) },
+      rollout: { watch: true },
+    };
+    const remote = { name: 'net', model: 'hf:org/repo/model.onnx', rollout: { watch: true } };
 
     for (const definition of [bytes, pinned, remote]) {
       expect(() => createServing(definition)).toThrow(InvalidServingError);

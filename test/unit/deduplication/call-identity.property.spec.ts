@@ -85,7 +85,7 @@ describe('The identity of a call', () => {
       createServing(
         {
           name,
-          version,
+          rollout: { version },
           batchKeys: keys,
           queue: { separateOrigins: true },
           deduplication: { singleFlight: true, cache: { ttl: 60_000 }, key: ({ id }: Row) => id },

@@ -13,7 +13,7 @@ const late = (ms: number) =>
     message: `Serving "limited" did not answer within the ${ms} ms that the call had`,
   });
 
-describe('maxTimeout', () => {
+describe('timeout.most', () => {
   useVirtualTime();
   let script: BatchScript<string, string>;
 
@@ -25,12 +25,16 @@ describe('maxTimeout', () => {
   async function start(options: Partial<ServingOptions> = {}): Promise<LocalServing> {
     script = new BatchScript<string, string>();
     return startServing<unknown>(
-      script.createServing<unknown, unknown>({ name: 'limited', maxTimeout: 50, ...options }),
+      script.createServing<unknown, unknown>({
+        name: 'limited',
+        timeout: { most: 50 },
+        ...options,
+      }),
     );
   }
 
   it.each(['batchedRun', 'run'] as const)(
-    '[14.1] A call of %s has the earlier of its own deadline and that of maxTimeout, also if it names none',
+    '[14.1] A call of %s has the earlier of its own deadline and timeout.most, also if it names none',
     async (method) => {
       const serving = await start();
       const calls = [{}, { timeout: 80 }, { timeout: Infinity }, { timeout: 20 }].map((options) =>
@@ -54,8 +58,8 @@ describe('maxTimeout', () => {
     },
   );
 
-  it('[14.1] A timeout of the serving holds for calls without one, and maxTimeout for all', async () => {
-    const serving = await start({ timeout: 10 });
+  it('[14.1] A timeout of the serving holds for calls without one, and timeout.most for all', async () => {
+    const serving = await start({ timeout: { default: 10, most: 50 } });
     const calls = [{}, { timeout: 80 }].map((options) =>
       outcomeOf(serving.batchedRun('row', options)),
     );
@@ -64,8 +68,8 @@ describe('maxTimeout', () => {
     expect(calls.map(({ outcome }) => outcome)).toEqual([late(10), late(50)]);
   });
 
-  it('[14.1] A stream must have ended by maxTimeout, also if it names no timeout', async () => {
-    const serving = await start({ timeout: 10 });
+  it('[14.1] A stream must have ended by timeout.most, also if it names no timeout', async () => {
+    const serving = await start({ timeout: { default: 10, most: 50 } });
     const reading = outcomeOf(iterated(serving.stream('row')));
     await later(49);
     expect(reading.outcome).toBeUndefined();
@@ -74,21 +78,21 @@ describe('maxTimeout', () => {
     expect(reading.outcome).toEqual(late(50));
   });
 
-  it('[14.1] A call without options has a deadline, and keeps one that it names below maxTimeout', () => {
-    const limited = { name: 'limited', maxTimeout: 50 };
+  it('[14.1] A call without options has a deadline, and keeps one that it names below timeout.most', () => {
+    const limited = { name: 'limited', timeout: { most: 50 } };
     const now = performance.now();
 
     expect(resolveCallOptions(limited, 'row', {}).deadline).toBe(now + 50);
     expect(resolveCallOptions(limited, 'row', { timeout: 49 }).deadline).toBe(now + 49);
   });
 
-  it('[14.1] A timeout of the serving above maxTimeout fails at boot', async () => {
-    await expect(start({ timeout: 51 })).rejects.toThrow(
-      'timeout 51 is more than maxTimeout 50, so no call could ever have it; lower the one or ' +
+  it('[14.1] A timeout of the serving above timeout.most fails at boot', async () => {
+    await expect(start({ timeout: { default: 51, most: 50 } })).rejects.toThrow(
+      'timeout.default 51 is more than timeout.most 50, so no call could ever have it; lower the one or ' +
         'raise the other',
     );
-    await expect(start({ maxTimeout: 0 })).rejects.toThrow(
-      'option "maxTimeout" is 0; allowed is milliseconds from 1 to 2147483647',
+    await expect(start({ timeout: { most: 0 } })).rejects.toThrow(
+      'option "timeout.most" is 0; allowed is milliseconds from 1 to 2147483647',
     );
   });
 });

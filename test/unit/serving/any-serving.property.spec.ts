@@ -292,7 +292,7 @@ abstract class Play<Input, Output> {
   }
 
   private planOf(label: string): VersionPlan {
-    const definition = { ...this.definition(label), version: label };
+    const definition = { ...this.definition(label), rollout: { version: label } };
     const options = resolveDefinition(definition);
     return {
       options,

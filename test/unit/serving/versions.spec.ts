@@ -275,7 +275,7 @@ describe('Versions of a serving', () => {
     });
 
     it('[17.1] The version that is replaced may leave its label to the new one', async () => {
-      const { versions, serving } = await startVersions({ version: 'stable' });
+      const { versions, serving } = await startVersions({ rollout: { version: 'stable' } });
 
       const { version } = await serving.reload({ version: 'stable' });
       await later(FREED);

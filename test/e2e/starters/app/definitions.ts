@@ -18,7 +18,7 @@ export const modelWithOptions = defineServing({
   name: 'model with options',
   model: { file: 'digits.onnx', inputs: { image: { batchAxis: 0 } } },
   isolation: 'process',
-  versions: { '2': { model: 'v2.onnx', canary: 0.1 } },
+  rollout: { versions: { '2': { model: 'v2.onnx', canary: 0.1 } } },
 });
 
 export const prepared = defineServing({

@@ -42,7 +42,7 @@ describe('The definition of a serving with an endpoint', () => {
     [{ model: { file: 'x.onnx' } }, 'unknown option "model.file"'],
     [{ model: { state: { a: 'b' } } }, 'unknown option "model.state"'],
     [{ model: { inputs: { x: 0 } } }, 'option "model.inputs"'],
-    [{ version: 1 }, 'option "version" is 1'],
+    [{ rollout: { version: 1 } }, 'option "rollout.version" is 1'],
     [{ partitions: 2 }, 'option "partitions" is 2; allowed is nothing here: an external'],
     [{ sessions: {} }, 'option "sessions" is {}; allowed is nothing here: an external model'],
     [{ sequence: {} }, 'option "sequence" is {}; allowed is nothing here: an external model runs'],
@@ -65,7 +65,7 @@ describe('The definition of a serving with an endpoint', () => {
       },
     ],
     [{ servers: [url, { url: 'grpc://b:8001', concurrency: 4, metadata: () => ({}) }] }],
-    [{ model: 'resnet50', version: '2' }],
+    [{ model: 'resnet50', rollout: { version: '2' } }],
     [{ model: { name: 'resnet50', inputs: { x: { batchAxis: 0 } }, fetches: ['y'] } }],
     [{ recovery: { restartDelay: 1, maxRestarts: 2, runTimeout: 5 }, batchKeys: ['a'] }],
   ])('[19.11] is accepted with %j', (options) => {

@@ -142,7 +142,7 @@ describe('a serving with an endpoint', () => {
 
   it('[19.2] names the model and the version, and reads names, types and axes at the start', async () => {
     const endpoint = await open();
-    const serving = await serve(endpoint, { model: 'other', version: '7' });
+    const serving = await serve(endpoint, { model: 'other', rollout: { version: '7' } });
     expect(serving.signature).toEqual({
       inputs: [{ name: 'x', type: 'float32', shape: [null, 2], batchAxis: 0 }],
       outputs: [{ name: 'y', type: 'float32', shape: [null, 2], batchAxis: 0 }],
@@ -155,7 +155,7 @@ describe('a serving with an endpoint', () => {
 
   it('[19.2] reloads another version of the server, or sends it a share of the calls', async () => {
     const endpoint = await open();
-    const serving = await serve(endpoint, { version: '7' });
+    const serving = await serve(endpoint, { rollout: { version: '7' } });
     const versionOf = async (options?: object): Promise<string | undefined> => {
       await call(serving, 1, options);
       return endpoint.calls.at(-1)!.request.model_version;

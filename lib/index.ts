@@ -111,10 +111,10 @@ export type {
 } from './core/definition/batch-size.js';
 export {
   type ClassRunner,
+  type CodeOptions,
   type DeduplicationOptions,
   defineServing,
   type ExistingRunner,
-  type ExternalRunner,
   type FileRunner,
   type FunctionRunner,
   type KeyServingOptions,
@@ -130,12 +130,12 @@ export {
   type SequenceOptions,
   type ServingDefinition,
   type ServingDistributionOptions,
+  type Runner,
   type ServingOptions,
   type SessionsOptions,
   type ShutdownOptions,
   type SignatureOptions,
   type VersionOptions,
-  type WorkerRecoveryOptions,
 } from './core/definition/serving-definition.js';
 export type { ServingReference } from './core/definition/serving-reference.js';
 export type {

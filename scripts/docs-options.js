@@ -5,7 +5,16 @@ import { join } from 'node:path';
 import ts from 'typescript';
 
 const PAGE = 'docs/options.md';
-const interfaces = interfacesIn('lib');
+/** Groups with a table of their own, and forms of others. */
+const LISTED_ONCE = new Set(['ModelOptions', 'AllowedSizesOptions']);
+
+const declarations = declarationsIn('lib');
+const interfaces = byName(declarations.filter(ts.isInterfaceDeclaration));
+const aliases = new Map(
+  declarations
+    .filter(ts.isTypeAliasDeclaration)
+    .map(({ name, type }) => [name.text, type.getText()]),
+);
 const page = readFileSync(PAGE, 'utf8');
 const sections = sectionsOf(page);
 const current = page.replaceAll(
@@ -20,16 +29,18 @@ if (!process.argv.includes('--check')) {
   process.exitCode = 1;
 }
 
-/** Every exported interface of the folder by its name. */
-function interfacesIn(folder) {
+/** The statements of every file in the folder. */
+function declarationsIn(folder) {
   const paths = readdirSync(folder, { recursive: true }).map((path) => join(folder, String(path)));
   const files = paths.filter((path) => path.endsWith('.ts'));
-  const statements = files.flatMap((file) => [
+  return files.flatMap((file) => [
     ...ts.createSourceFile(file, readFileSync(file, 'utf8'), ts.ScriptTarget.Latest, true)
       .statements,
   ]);
-  const found = statements.filter(ts.isInterfaceDeclaration);
-  return new Map(found.map((declaration) => [declaration.name.text, declaration]));
+}
+
+function byName(named) {
+  return new Map(named.map((declaration) => [declaration.name.text, declaration]));
 }
 
 /** The heading over each table, as a link, by the interfaces of the table. */
@@ -51,21 +62,42 @@ function sectionsOf(text) {
   return headings;
 }
 
+/** `own A` leaves out what `A` extends, and the options of groups in it, too. */
 function tableOf(names) {
-  const members = new Map(names.flatMap((name) => membersOf(name)));
-  const rows = [...members].map(([name, member]) => rowOf(name, member));
-  return `${['| option | default | meaning |', '| --- | --- | --- |', ...rows].join('\n')}\n`;
+  const isOwn = names[0] === 'own';
+  const rows = (isOwn ? names.slice(1) : names).flatMap((name) => rowsOf(name, '', isOwn));
+  const byOption = new Map(rows);
+  return `${['| option | default | meaning |', '| --- | --- | --- |', ...byOption.values()].join('\n')}\n`;
+}
+
+/** The rows of an interface, each followed by those of its group of options. */
+function rowsOf(name, prefix, isOwn) {
+  return [...membersOf(name, isOwn)].flatMap(([option, member]) => {
+    const text = member.type?.getText() ?? '';
+    const groups = [
+      ...(aliases.get(text) ?? text).matchAll(
+        /\w*(?:Options|Joins|Rows|Tls|Limits|OfferedServing)\b/g,
+      ),
+    ]
+      .map(([group]) => group)
+      .filter((group) => interfaces.has(group) && !LISTED_ONCE.has(group));
+    return [
+      [prefix + option, rowOf(prefix + option, member, groups.length > 0)],
+      ...groups.flatMap((group) => rowsOf(group, `${prefix}${option}.`, isOwn)),
+    ];
+  });
 }
 
 /** The members of an interface by their names, those that it extends first. */
-function membersOf(name) {
+function membersOf(name, isOwn = false) {
   const declaration = interfaces.get(name);
   if (!declaration) {
     throw new Error(`${PAGE}: lib has no interface ${name}`);
   }
   const extended = (declaration.heritageClauses ?? []).flatMap(({ types }) => types);
   const own = declaration.members.map((member) => [member.name.text, member]);
-  return [...extended.flatMap((type) => extendedMembers(type)), ...own];
+  const inherited = isOwn ? [] : extended.flatMap((type) => extendedMembers(type));
+  return [...new Map([...inherited, ...own])];
 }
 
 /** The members of `A`, `Pick<A, 'x' | 'y'>` or `Omit<A, 'x' | 'y'>`. */
@@ -79,7 +111,7 @@ function extendedMembers({ expression, typeArguments = [] }) {
   return membersOf(from.typeName.text).filter(([key]) => named.has(key) === (name === 'Pick'));
 }
 
-function rowOf(name, member) {
+function rowOf(name, member, isGroup) {
   const tags = ts.getJSDocTags(member);
   const initial = tags.find(({ tagName }) => tagName.text === 'default');
   const comment = ts.getJSDocCommentsAndTags(member).find(ts.isJSDoc);
@@ -93,7 +125,7 @@ function rowOf(name, member) {
   const cells = [
     `\`${name}\``,
     defaultOf(wordsOf(initial?.comment)),
-    `${typeOf(member)}: ${meaning}`,
+    isGroup ? meaning : `${typeOf(member)}: ${meaning}`,
   ];
   return `| ${cells.map((cell) => cell.replaceAll(/(?<!\\)\|/g, '\\|')).join(' | ')} |`;
 }

@@ -13,6 +13,7 @@ import { checkName } from '../core/definition/resolve-definition.js';
 import { createServing } from '../core/serving/create-serving.js';
 import type { LocalServing } from '../core/serving/local-serving.js';
 import type { ReplyStore } from '../core/deduplication/reply-cache.js';
+import { runnerOf } from '../core/definition/resolve-definition.js';
 import type { ServingDefinition } from '../core/definition/serving-definition.js';
 
 /**
@@ -22,7 +23,8 @@ import type { ServingDefinition } from '../core/definition/serving-definition.js
 export function servingProviders(definitions: readonly ServingDefinition[]): Provider[] {
   return definitions.flatMap((definition): Provider[] => {
     const token = getServingToken(definition);
-    if (!('useClass' in definition)) {
+    const { useClass } = runnerOf(definition);
+    if (!useClass) {
       return [
         {
           provide: token,
@@ -33,7 +35,7 @@ export function servingProviders(definitions: readonly ServingDefinition[]): Pro
     }
     const handlerToken = getHandlerToken(definition.name);
     return [
-      { provide: handlerToken, useClass: definition.useClass },
+      { provide: handlerToken, useClass },
       {
         provide: token,
         inject: [handlerToken, ModuleRef],
@@ -85,9 +87,10 @@ function definitionsByName(
     );
   }
   for (const definition of definitions) {
-    if ('useClass' in definition) {
+    const { useClass } = runnerOf(definition);
+    if (useClass) {
       throw new InvalidServingError(
-        `Serving "${definition.name}": forRootAsync cannot create ${definition.useClass.name}, ` +
+        `Serving "${definition.name}": forRootAsync cannot create ${useClass.name}, ` +
           'which is known only once the factory has run; ' +
           'make the class a provider of a module and name it with useExisting',
       );
@@ -97,11 +100,12 @@ function definitionsByName(
 }
 
 function servingOf(definition: ServingDefinition, moduleRef: ModuleRef): LocalServing {
-  if (!('useExisting' in definition)) {
+  const { useExisting } = runnerOf(definition);
+  if (useExisting === undefined) {
     return createServing(definition, undefined, storeOf(definition, moduleRef));
   }
   // Looked up when the serving starts: by then every provider of the application exists.
-  const handlerOf = (): ServingHandler => moduleRef.get(definition.useExisting, { strict: false });
+  const handlerOf = (): ServingHandler => moduleRef.get(useExisting, { strict: false });
   return createServing(definition, handlerOf, storeOf(definition, moduleRef));
 }
 

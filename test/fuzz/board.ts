@@ -16,7 +16,7 @@ export function openBoard(platform: Platform): Promise<INestApplication> {
     module: class {},
     imports: [
       ServingModule.forRoot({
-        servings: [defineServing({ name: 'echo', useFactory: () => echo })],
+        servings: [defineServing({ name: 'echo', model: { useFactory: () => echo } })],
       }),
       ServingBoardModule.forRoot({ guards: [], changes: { guards: [pass] } }),
     ],

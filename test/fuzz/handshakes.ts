@@ -12,7 +12,7 @@ const secret = 'known to nodes alone';
 const echo = {
   name: 'echo',
   shutdown: { timeout: 1000 },
-  useFactory: () => (rows: readonly unknown[]) => rows,
+  model: { useFactory: () => (rows: readonly unknown[]) => rows },
 };
 
 /**

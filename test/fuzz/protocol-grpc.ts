@@ -14,10 +14,12 @@ const echo = (rows: unknown): unknown => rows;
 const servings = ['wholes', 'texts'].map((name) =>
   defineServing({
     name,
-    signature: {
-      template: { x: { type: name === 'wholes' ? 'int64' : 'string', shape: [null, null] } },
+    model: {
+      useFactory: () => echo,
+      signature: {
+        template: { x: { type: name === 'wholes' ? 'int64' : 'string', shape: [null, null] } },
+      },
     },
-    useFactory: () => echo,
   }),
 );
 

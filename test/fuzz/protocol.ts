@@ -16,16 +16,20 @@ const LIMIT = 2 ** 20;
 const echo = (rows: unknown): unknown => rows;
 const servings = [
   defineServing({ name: 'digits', model: 'sample/01-digits/model/digits.onnx' }),
-  defineServing({ name: 'echo', useFactory: () => echo }),
+  defineServing({ name: 'echo', model: { useFactory: () => echo } }),
   defineServing({
     name: 'texts',
-    signature: { template: { x: { type: 'string', shape: [null, null] } } },
-    useFactory: () => echo,
+    model: {
+      useFactory: () => echo,
+      signature: { template: { x: { type: 'string', shape: [null, null] } } },
+    },
   }),
   defineServing({
     name: 'wholes',
-    signature: { template: { x: { type: 'int64', shape: [null, null] } } },
-    useFactory: () => echo,
+    model: {
+      useFactory: () => echo,
+      signature: { template: { x: { type: 'int64', shape: [null, null] } } },
+    },
   }),
 ];
 

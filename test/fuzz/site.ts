@@ -39,8 +39,10 @@ const drawn = defineServing({
 /** Takes anything: a plain value, or what passes for tensors. */
 const prints = defineServing({
   name: 'prints',
-  useFactory: () => (rows: unknown) =>
-    Array.isArray(rows) ? rows.map((row) => ({ print: fingerprint(row) })) : rows,
+  model: {
+    useFactory: () => (rows: unknown) =>
+      Array.isArray(rows) ? rows.map((row) => ({ print: fingerprint(row) })) : rows,
+  },
   postprocess: (output: unknown) =>
     typeof output === 'object' && output !== null && 'print' in output ? output : { tensors: true },
 });
@@ -52,17 +54,17 @@ const definitions = [
   defineServing({
     name: 'echo',
     queue: { separateOrigins: true, maxBytesPerCall: 2 ** 20 },
-    useFactory: () => echo,
+    model: { useFactory: () => echo },
   }),
   defineServing({
     name: 'thread',
-    useFile: resolve('test/fixtures/workers/echo.mjs'),
+    model: { useFile: resolve('test/fixtures/workers/echo.mjs') },
   }),
   defineServing({
     name: 'sizes',
     batchSize: [1, 4, 32],
     warmUp: [new Tensor('float32', new Float32Array(4), [1, 4])],
-    useFactory: () => echo,
+    model: { useFactory: () => echo },
   }),
 ];
 

@@ -12,16 +12,18 @@ const WINDOW = { messages: 64, bytes: 2 ** 20 };
 const echo = {
   name: 'echo',
   queue: { maxRows: 100_000 },
-  useFactory: () => (rows: readonly unknown[]) => rows,
+  model: { useFactory: () => (rows: readonly unknown[]) => rows },
 };
 
 const adding = {
   name: 'sum',
-  sessions: { max: 50 },
-  useFactory:
-    () =>
-    (rows: readonly unknown[], { states }: BatchContext) =>
-      rows.map((row, i) => (states[i] = Number(states[i] ?? 0) + Number(row))),
+  model: {
+    useFactory:
+      () =>
+      (rows: readonly unknown[], { states }: BatchContext) =>
+        rows.map((row, i) => (states[i] = Number(states[i] ?? 0) + Number(row))),
+    sessions: { max: 50 },
+  },
 };
 
 /** A frame of a call. */

@@ -9,49 +9,47 @@ import {
   ServingModule,
   type ServingService,
 } from 'nestjs-serving';
-import { endpoint } from 'nestjs-serving/inference-protocol';
 
 declare const servings: ServingService;
 
 const texts = (rows: string[]): number[] => rows.map((row) => row.length);
 
 defineServing({
-  // @ts-expect-error Type 'string' is not assignable to type 'Mistake<"A serving has one runner: remove the others">'.
   name: 'two runners',
-  model: 'model.onnx',
-  useFactory: () => texts,
+  // @ts-expect-error Mistake<"A serving has one runner, with its own options: remove the others">'.
+  model: { file: 'model.onnx', useFactory: () => texts },
 });
 
 defineServing({
-  // @ts-expect-error Type 'string' is not assignable to type 'Mistake<"A serving has one runner: remove the others">'.
   name: 'two other runners',
-  useFile: '/primes.js',
-  useFactory:
-    ({ key }) =>
-    (rows: string[]) =>
-      rows.map((row) => row + key),
-  postprocess: (text, { info }) => [text, info],
+  // @ts-expect-error Mistake<"A serving has one runner, with its own options: remove the others">'.
+  model: { useFile: '/primes.js', useFactory: () => texts },
+});
+
+// @ts-expect-error Property 'model' is missing in type '{ name: string; }' but required in type '{ readonly model: Runner<AnyRun>; }'.
+defineServing({ name: 'no runner' });
+
+defineServing({
+  name: 'a model file has no steps',
+  // @ts-expect-error Mistake<"A serving has one runner, with its own options: remove the others">'.
+  model: { file: 'model.onnx', sequence: {} },
 });
 
 defineServing({
-  // @ts-expect-error Type 'string' is not assignable to type 'Mistake<"A serving has one runner: remove the others">'.
-  name: 'an endpoint and a function',
-  model: endpoint('grpc://triton:8001', 'resnet50'),
-  useFactory: () => texts,
+  name: 'a function runs in the own thread',
+  // @ts-expect-error Mistake<"A serving has one runner, with its own options: remove the others">'.
+  model: { useFactory: () => texts, isolation: 'process' },
 });
-
-// @ts-expect-error Mistake<"A serving needs a runner: model, useFactory, useFile, useClass or useExisting">'.
-defineServing({ name: 'no runner' });
 
 defineServing({
   name: 'a batch function in place of its factory',
   // @ts-expect-error NoFactory<"useFactory returns the batch function: write useFactory: () => (rows) => results">'.
-  useFactory: (rows: string[]) => rows.map((row) => row.length),
+  model: { useFactory: (rows: string[]) => rows.map((row) => row.length) },
 });
 
 defineServing({
   name: 'postprocess of another type',
-  useFactory: () => texts,
+  model: { useFactory: () => texts },
   // @ts-expect-error Type 'number' is not assignable to type 'string'.
   postprocess: (length: string) => length,
 });
@@ -59,7 +57,7 @@ defineServing({
 defineServing({
   name: 'postprocess of another type, with info',
   preprocess: (id: number) => ({ batch: String(id), info: id }),
-  useFactory: () => (rows: string[], _batch: BatchContext) => rows.map(Number),
+  model: { useFactory: () => (rows: string[], _batch: BatchContext) => rows.map(Number) },
   // @ts-expect-error Type 'number' is not assignable to type '{ text: string; }'.
   postprocess: ({ text }: { text: string }, { info }) => text + info,
 });
@@ -67,21 +65,21 @@ defineServing({
 defineServing({
   name: 'a list of one',
   preprocess: (text: string) => ({ batch: text }),
-  useFactory: () => texts,
+  model: { useFactory: () => texts },
   // @ts-expect-error Type 'number' is not assignable to type 'number[]'.
   postprocess: (lengths: number[]) => lengths[0],
 });
 
 defineServing({
   name: 'an option that does not exist',
-  useFactory: () => texts,
+  model: { useFactory: () => texts },
   // @ts-expect-error Did you mean to write 'batchSize'?
   bachSize: 8,
 });
 
 defineServing({
   name: 'allowed sizes and a budget',
-  useFactory: () => texts,
+  model: { useFactory: () => texts },
   // @ts-expect-error Types of property 'rows' are incompatible. Type 'number[]' is not assignable to type 'number'.
   batchSize: { rows: [1, 4], cost: { of: (text: string) => text.length, most: 100 } },
 });
@@ -89,7 +87,7 @@ defineServing({
 // @ts-expect-error Did you mean to write 'servings'?
 ServingModule.forRoot({ serving: [] });
 
-const lengths = defineServing({ name: 'lengths', useFactory: () => texts });
+const lengths = defineServing({ name: 'lengths', model: { useFactory: () => texts } });
 
 // @ts-expect-error Argument of type 'number' is not assignable to parameter of type 'string'.
 void servings.batchedRun(lengths, 5);

@@ -32,7 +32,7 @@ declare const servings: ServingService;
 // A function gives input and output.
 const lengths = defineServing({
   name: 'lengths',
-  useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => text.length) },
 });
 expectTypeOf<ServingOf<typeof lengths>>().toEqualTypeOf<Serving<string, number>>();
 expectTypeOf(servings.get(lengths)).toEqualTypeOf<Serving<string, number>>();
@@ -50,26 +50,31 @@ expectTypeOf(servings.batchedRun<string, number>('lengths', 'a')).toEqualTypeOf<
 // Promises, errors of rows and metadata are no part of the output.
 const careful = defineServing({
   name: 'careful',
-  useFactory:
-    async ({ partition }) =>
-    async (texts: readonly string[], { key }) =>
-      withMetadata(
-        texts.map(async (text) => (text === '' ? new RangeError(key) : text.length)),
-        { partition },
-      ),
+  model: {
+    useFactory:
+      async ({ partition }) =>
+      async (texts: readonly string[], { key }) =>
+        withMetadata(
+          texts.map(async (text) => (text === '' ? new RangeError(key) : text.length)),
+          { partition },
+        ),
+  },
 });
 expectTypeOf<ServingOf<typeof careful>>().toEqualTypeOf<Serving<string, number>>();
 
 // Tensors come and go as they are, and a list for rows of tensors stays a list.
-const scaled = defineServing({ name: 'scaled', useFactory: () => (rows: Tensor) => rows });
+const scaled = defineServing({
+  name: 'scaled',
+  model: { useFactory: () => (rows: Tensor) => rows },
+});
 expectTypeOf<ServingOf<typeof scaled>>().toEqualTypeOf<Serving<Tensor, Tensor>>();
 const labels = defineServing({
   name: 'labels',
-  useFactory: () => (rows: { image: Tensor }) => Array.from(rows.image.dims, String),
+  model: { useFactory: () => (rows: { image: Tensor }) => Array.from(rows.image.dims, String) },
 });
 const named = defineServing({
   name: 'named',
-  useFactory: () => (rows: { readonly input: Tensor }) => ({ output: rows.input }),
+  model: { useFactory: () => (rows: { readonly input: Tensor }) => ({ output: rows.input }) },
 });
 expectTypeOf<ServingOf<typeof named>>().toEqualTypeOf<
   Serving<{ readonly input: Tensor }, { output: Tensor }>
@@ -79,7 +84,7 @@ expectTypeOf<ServingOf<typeof labels>>().toEqualTypeOf<Serving<{ image: Tensor }
 // preprocess gives the input, and decides whether a call has one result or a list of them.
 const words = {
   name: 'words',
-  useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => text.length) },
 };
 const one = defineServing({ ...words, preprocess: (id: number) => ({ batch: String(id) }) });
 expectTypeOf<ServingOf<typeof one>>().toEqualTypeOf<Serving<number, number>>();
@@ -104,9 +109,11 @@ expectTypeOf<ServingOf<typeof either>>().toEqualTypeOf<
 const marked = defineServing({
   name: 'marked',
   preprocess: (id: number) => ({ batch: String(id), info: { id } }),
-  useFactory: () => (texts: string[], context) => {
-    expectTypeOf(context).toEqualTypeOf<BatchContext>();
-    return texts.map((text) => text.length);
+  model: {
+    useFactory: () => (texts: string[], context) => {
+      expectTypeOf(context).toEqualTypeOf<BatchContext>();
+      return texts.map((text) => text.length);
+    },
   },
   postprocess(length, { info, ...rest }) {
     expectTypeOf(length).toEqualTypeOf<number>();
@@ -126,7 +133,7 @@ const shared = defineServing({
   name: 'shared',
   deduplication: { singleFlight: true, key: ({ text }: { text: string }) => text },
   preprocess: ({ text }) => ({ batch: text }),
-  useFactory: () => (texts: string[]) => texts.map((text) => ({ mood: text })),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => ({ mood: text })) },
 });
 expectTypeOf<ServingOf<typeof shared>>().toEqualTypeOf<
   Serving<{ text: string }, { mood: string }>
@@ -135,12 +142,14 @@ expectTypeOf<ServingOf<typeof shared>>().toEqualTypeOf<
 // A sequence gives the values of each step: a call has the list of them, a stream one at a time.
 const counter = defineServing({
   name: 'counter',
-  sequence: { joins: { rows: 2 } },
-  useFactory: (): SequenceModel<string, number, { readonly text: string; next: number }> => ({
-    start: (texts) => texts.map((text) => ({ text, next: 0 })),
-    step: (states) => states.map((state) => (state.next < 3 ? state.next++ : DONE)),
-    cost: (text, values) => text.length + values,
-  }),
+  model: {
+    useFactory: (): SequenceModel<string, number, { readonly text: string; next: number }> => ({
+      start: (texts) => texts.map((text) => ({ text, next: 0 })),
+      step: (states) => states.map((state) => (state.next < 3 ? state.next++ : DONE)),
+      cost: (text, values) => text.length + values,
+    }),
+    sequence: { joins: { rows: 2 } },
+  },
 });
 expectTypeOf<ServingOf<typeof counter>>().toEqualTypeOf<Serving<string, Steps<number>>>();
 expectTypeOf<Awaited<ReturnType<ServingOf<typeof counter>['batchedRun']>>>().toExtend<number[]>();
@@ -162,12 +171,14 @@ expectTypeOf<number[]>().toExtend<Steps<number>>();
 // Promises, errors and ends of rows are no part of the values.
 const ended = defineServing({
   name: 'ended',
-  sequence: {},
-  useFactory: async () => ({
-    start: (texts: readonly string[]) => texts,
-    step: async (texts: readonly string[]) =>
-      texts.map((text) => (text === '' ? DONE : last(Promise.resolve({ value: text.length })))),
-  }),
+  model: {
+    useFactory: async () => ({
+      start: (texts: readonly string[]) => texts,
+      step: async (texts: readonly string[]) =>
+        texts.map((text) => (text === '' ? DONE : last(Promise.resolve({ value: text.length })))),
+    }),
+    sequence: {},
+  },
 });
 expectTypeOf<ServingOf<typeof ended>>().toEqualTypeOf<Serving<string, Steps<{ value: number }>>>();
 
@@ -175,11 +186,13 @@ expectTypeOf<ServingOf<typeof ended>>().toEqualTypeOf<Serving<string, Steps<{ va
 const several = defineServing({
   name: 'several',
   preprocess: (texts: string[]) => ({ batch: Batch.stack(texts) }),
-  sequence: {},
-  useFactory: () => ({
-    start: (texts: readonly string[]) => texts,
-    step: (texts: readonly string[]) => texts.map((text) => last(text.length)),
-  }),
+  model: {
+    useFactory: () => ({
+      start: (texts: readonly string[]) => texts,
+      step: (texts: readonly string[]) => texts.map((text) => last(text.length)),
+    }),
+    sequence: {},
+  },
 });
 expectTypeOf<ServingOf<typeof several>>().toEqualTypeOf<Serving<string[], Steps<number>[]>>();
 expectTypeOf(servings.stream(several, ['a'])).toEqualTypeOf<
@@ -190,22 +203,26 @@ expectTypeOf(servings.stream(several, ['a'])).toEqualTypeOf<
 const tokens = defineServing({
   name: 'tokens',
   preprocess: (text: string) => ({ batch: { ids: new Tensor('int32', [text.length], [1, 1]) } }),
-  sequence: {},
-  useFactory: () => ({
-    start: (prompts: readonly { readonly ids: Tensor }[]) => prompts,
-    step: (prompts: readonly { readonly ids: Tensor }[]) => prompts.map(() => last(1)),
-  }),
+  model: {
+    useFactory: () => ({
+      start: (prompts: readonly { readonly ids: Tensor }[]) => prompts,
+      step: (prompts: readonly { readonly ids: Tensor }[]) => prompts.map(() => last(1)),
+    }),
+    sequence: {},
+  },
 });
 expectTypeOf<ServingOf<typeof tokens>>().toEqualTypeOf<Serving<string, Steps<number>[]>>();
 
 // postprocess gets all values or, in a stream, each; what it returns is the output of both.
 const shaped = defineServing({
   name: 'shaped',
-  sequence: {},
-  useFactory: (): SequenceModel<string, number, string> => ({
-    start: (texts) => texts,
-    step: (texts) => texts.map((text) => last(text.length)),
-  }),
+  model: {
+    useFactory: (): SequenceModel<string, number, string> => ({
+      start: (texts) => texts,
+      step: (texts) => texts.map((text) => last(text.length)),
+    }),
+    sequence: {},
+  },
   postprocess(values) {
     expectTypeOf(values).toEqualTypeOf<number | Steps<number>>();
     return String(values);
@@ -217,11 +234,13 @@ expectTypeOf(servings.stream(shaped, 'a')).toEqualTypeOf<ServingStream<StreamEve
 // postprocessStream gets the events of a stream, and a postprocess for other nodes both outputs.
 const joined = defineServing({
   name: 'joined',
-  sequence: {},
-  useFactory: (): SequenceModel<string, number, string> => ({
-    start: (texts) => texts,
-    step: (texts) => texts.map((text) => last(text.length)),
-  }),
+  model: {
+    useFactory: (): SequenceModel<string, number, string> => ({
+      start: (texts) => texts,
+      step: (texts) => texts.map((text) => last(text.length)),
+    }),
+    sequence: {},
+  },
   async *postprocessStream(events) {
     for await (const event of events) {
       expectTypeOf(event).toEqualTypeOf<StreamEvent<number, string>>();
@@ -240,39 +259,48 @@ expectTypeOf<ServingOf<typeof joined>>().toEqualTypeOf<Serving<string, Steps<num
 // A generator gives the values of its steps, too.
 const steps = defineServing({
   name: 'steps',
-  useFactory: () =>
-    function* (texts: string[]) {
-      yield texts.map(() => DONE);
-      yield withMetadata(
-        texts.map((text) => (text === '' ? new RangeError() : text.length)),
-        'all',
-      );
-    },
+  model: {
+    useFactory: () =>
+      function* (texts: string[]) {
+        yield texts.map(() => DONE);
+        yield withMetadata(
+          texts.map((text) => (text === '' ? new RangeError() : text.length)),
+          'all',
+        );
+      },
+  },
 });
 expectTypeOf<ServingOf<typeof steps>>().toEqualTypeOf<Serving<string, Steps<number>>>();
 const written = defineServing({
   name: 'written',
-  useFactory: async () =>
-    async function* (prompts: string[]) {
-      const split = prompts.map((prompt) => prompt.split(' '));
-      for (let step = 0; step < 4; step++) {
-        yield split.map((own) => own[step] ?? DONE);
-      }
-    },
+  model: {
+    useFactory: async () =>
+      async function* (prompts: string[]) {
+        const split = prompts.map((prompt) => prompt.split(' '));
+        for (let step = 0; step < 4; step++) {
+          yield split.map((own) => own[step] ?? DONE);
+        }
+      },
+  },
 });
 expectTypeOf<ServingOf<typeof written>>().toEqualTypeOf<Serving<string, Steps<string>>>();
 expectTypeOf(servings.stream(written, 'a')).toEqualTypeOf<ServingStream<StreamEvent<string>>>();
 const slices = defineServing({
   name: 'slices',
-  useFactory: () =>
-    function* (rows: Tensor): Generator<Tensor[], void> {
-      yield [rows];
-    },
+  model: {
+    useFactory: () =>
+      function* (rows: Tensor): Generator<Tensor[], void> {
+        yield [rows];
+      },
+  },
 });
 expectTypeOf<ServingOf<typeof slices>>().toEqualTypeOf<Serving<Tensor, Steps<Tensor>[]>>();
 
 // A list of tensors is one container, or one tensor per row: the values decide.
-const stacked = defineServing({ name: 'stacked', useFactory: () => (rows: Tensor[]) => rows });
+const stacked = defineServing({
+  name: 'stacked',
+  model: { useFactory: () => (rows: Tensor[]) => rows },
+});
 expectTypeOf<ServingOf<typeof stacked>>().toEqualTypeOf<Serving>();
 
 // The outputs of a model are known only at run time.
@@ -299,7 +327,7 @@ class Upper implements ServingHandler {
 }
 const upper = defineServing({
   name: 'upper',
-  useClass: Upper,
+  model: { useClass: Upper },
   preprocess: (text: string) => ({ batch: text }),
 });
 expectTypeOf<ServingOf<typeof upper>>().toEqualTypeOf<Serving<string, string>>();
@@ -313,7 +341,7 @@ class Letters implements ServingHandler {
 }
 const letters = defineServing({
   name: 'letters',
-  useClass: Letters,
+  model: { useClass: Letters },
   preprocess: (text: string) => ({ batch: text }),
 });
 expectTypeOf<ServingOf<typeof letters>>().toEqualTypeOf<Serving<string, Steps<string>>>();
@@ -328,7 +356,10 @@ class Countdown implements SequenceModel<number, string, { left: number }> {
     return states.map((state) => (state.left > 0 ? String(state.left--) : DONE));
   }
 }
-const countdown = defineServing({ name: 'countdown', sequence: {}, useClass: Countdown });
+const countdown = defineServing({
+  name: 'countdown',
+  model: { useClass: Countdown, sequence: {} },
+});
 expectTypeOf<ServingOf<typeof countdown>>().toEqualTypeOf<Serving<number, Steps<string>>>();
 
 // An endpoint runs a model elsewhere.
@@ -351,14 +382,19 @@ const elsewhere = defineServing({
 ServingModule.forRoot({ servings: [remote, elsewhere] });
 
 // A file says nothing, and an annotation gives it types.
-const file = defineServing({ name: 'file', useFile: '/primes.js', isolation: 'process' });
+const file = defineServing({
+  name: 'file',
+  model: { useFile: '/primes.js', isolation: 'process' },
+});
 expectTypeOf<ServingOf<typeof file>>().toEqualTypeOf<Serving>();
-const primes: ServingDefinition<number, boolean> = { name: 'primes', useFile: '/primes.js' };
+const primes: ServingDefinition<number, boolean> = {
+  name: 'primes',
+  model: { useFile: '/primes.js' },
+};
 expectTypeOf(servings.get(primes)).toEqualTypeOf<Serving<number, boolean>>();
 const tale: ServingDefinition<string, Steps<string>> = {
   name: 'tale',
-  sequence: {},
-  useFile: '/tale.js',
+  model: { useFile: '/tale.js', sequence: {} },
 };
 expectTypeOf(servings.batchedRun(tale, 'a')).toEqualTypeOf<Promise<Steps<string>>>();
 expectTypeOf(servings.stream(tale, 'a')).toEqualTypeOf<ServingStream<StreamEvent<string>>>();

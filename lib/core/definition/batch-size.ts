@@ -49,7 +49,7 @@ export interface BatchCostOptions {
 }
 
 /** How large a batch gets, by more than its rows. */
-export interface BatchSizeOptions<Cost = BatchCostOptions> {
+export interface BatchSizeOptions {
   /**
    * The largest number of rows in a batch.
    *
@@ -61,7 +61,7 @@ export interface BatchSizeOptions<Cost = BatchCostOptions> {
    *
    * @default no limit
    */
-  readonly cost?: Cost | undefined;
+  readonly cost?: BatchCostOptions | undefined;
   /**
    * Milliseconds in which 99 of 100 calls are to be answered, from the time when their rows are
    * queued. The size of batches then follows from their measured run times and from the load, within
@@ -85,7 +85,7 @@ export interface AllowedSizesOptions {
 }
 
 /** The largest number of rows, the allowed numbers of rows, or limits of more than rows. */
-export type BatchSize = number | readonly number[] | AllowedSizesOptions | BatchSizeOptions;
+export type BatchSize = number | readonly number[] | BatchSizeOptions | AllowedSizesOptions;
 
 /** The options of a batch's cost, with their defaults. */
 export interface ResolvedBatchCost extends Budget {

@@ -10,49 +10,49 @@ import type {
 import type { AnySequenceModel, Last } from '../partitions/sequence/sequence-model.js';
 import type { Steps } from './reply.js';
 
-/**
- * A factory whose batch function has these types; it may return a promise or a generator. Or one
- * whose sequence model starts with these rows, and has these results of a step.
- */
-export type TypedFactory<Rows, Returned> =
+/** What a factory returns, or a class is. */
+export type AnyRun =
+  ((rows: never, batch: BatchContext) => unknown) | AnySequenceModel | AnyHandler;
+
+interface AnyHandler<Handled = unknown> {
+  handleBatch(...args: never[]): Handled;
+}
+
+/** A factory of a batch function or a sequence model. */
+export type TypedFactory<Run> =
   | NoFactory<'useFactory returns the batch function: write useFactory: () => (rows) => results'>
-  | ((
-      site: BatchFunctionContext,
-    ) => TypedRunner<Rows, Returned> | Promise<TypedRunner<Rows, Returned>>);
+  | ((site: BatchFunctionContext) => Run | Promise<Run>);
 
 /** A type that no value has. If a value is not a factory, the compiler's message shows the text. */
 interface NoFactory<Text extends string> extends Mistake<Text> {
   (site: BatchFunctionContext): never;
 }
 
-type TypedRunner<Rows, Returned> =
-  ((rows: Rows, batch: BatchContext) => Returned) | AnySequenceModel<Rows, Returned>;
-
 /** The input of calls: that of the callbacks, or else a row of the runner. */
-export type InputOf<Input, Rows, Handler, Sequence> = unknown extends Input
-  ? RowOf<TakenRows<Rows, Handler, Sequence>>
-  : Input;
+export type InputOf<Input, Run> = unknown extends Input ? RowOf<TakenRows<Run>> : Input;
 
 /**
  * The runner's result for one call: `unknown` for models and files, and where only the input decides
  * whether it is one result or a list. `Sent` is the batch of `preprocess`. Of a generator or a
  * sequence each result is the {@link Steps} of its row.
  */
-export type ReplyOf<Sent, Rows, Returned, Handler, Sequence> =
-  ResultOf<Returned, Handler, Sequence> extends infer Result
+export type ReplyOf<Sent, Run> =
+  ResultOf<Run> extends infer Result
     ? Result extends readonly (infer Entry)[]
-      ? EntriesOf<Sent, TakenRows<Rows, Handler, Sequence>, Exclude<Awaited<Entry>, Error>>
+      ? EntriesOf<Sent, TakenRows<Run>, Exclude<Awaited<Entry>, Error>>
       : Result
     : never;
 
 /** The rows of a sequence are a list also where they are tensors: then each call sends one row. */
-type TakenRows<Rows, Handler, Sequence> = [Sequence] extends [never]
-  ? Rows
-  : [Handler] extends [never]
-    ? StartedRows<Rows>
-    : Handler extends SequenceType<infer Inputs, unknown>
+type TakenRows<Run> = AnyRun extends Run
+  ? unknown
+  : Run extends AnyHandler
+    ? unknown
+    : Run extends AnySequenceModel<infer Inputs, unknown>
       ? StartedRows<Inputs>
-      : unknown;
+      : Run extends (rows: infer Rows, ...others: never[]) => unknown
+        ? Rows
+        : unknown;
 
 type StartedRows<Rows> = Rows extends readonly (infer Row)[]
   ? [Row] extends [Container]
@@ -60,21 +60,15 @@ type StartedRows<Rows> = Rows extends readonly (infer Row)[]
     : Rows
   : unknown;
 
-type ResultOf<Returned, Handler, Sequence> = [Returned] extends [never]
-  ? [Handler] extends [never]
-    ? unknown
-    : Handler extends HandlerType<infer Handled>
-      ? HandledResult<Awaited<Handled>>
-      : Handler extends SequenceType<never, infer Results>
-        ? StepsOf<Awaited<Results>>
-        : unknown
-  : [Sequence] extends [never]
-    ? Unwrapped<Awaited<Returned>>
-    : StepsOf<Awaited<Returned>>;
-
-type HandlerType<Handled> = new (...args: never[]) => { handleBatch(...args: never[]): Handled };
-
-type SequenceType<Inputs, Results> = new (...args: never[]) => AnySequenceModel<Inputs, Results>;
+type ResultOf<Run> = AnyRun extends Run
+  ? unknown
+  : Run extends AnyHandler<infer Handled>
+    ? HandledResult<Awaited<Handled>>
+    : Run extends AnySequenceModel<never, infer Results>
+      ? StepsOf<Awaited<Results>>
+      : Run extends (...args: never[]) => infer Returned
+        ? Unwrapped<Awaited<Returned>>
+        : unknown;
 
 type HandledResult<Handled> =
   Handled extends AnyGenerator<infer Step>

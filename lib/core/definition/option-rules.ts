@@ -10,7 +10,6 @@ export interface Rule {
   readonly group?: Rules;
 }
 
-/** The rules of options, by name. */
 export type Rules = Readonly<Record<string, Rule>>;
 
 /** setTimeout fires at once for a longer delay. */
@@ -44,18 +43,12 @@ export const share: Rule = {
   allowed: 'a number from 0 to 1',
 };
 
-/** The defaults of a serving. */
 export const DEFAULT_BATCH_SIZE = 32;
 export const DEFAULT_QUEUE_ROWS = 10_000;
-/** The label of the version of a definition. */
 export const DEFAULT_VERSION = '1';
-/** The largest number of open sessions. */
 export const DEFAULT_SESSIONS = 1000;
-/** Milliseconds from its last call after which a session ends. */
 export const DEFAULT_SESSION_IDLE = 60_000;
-/** Milliseconds for which a run may hold the event loop before the log has a warning. */
 export const DEFAULT_BLOCKING_LIMIT = 2;
-/** Milliseconds of waiting that outweigh one level of priority. */
 export const DEFAULT_AGEING = 1000;
 
 /** The options that can differ by key. */
@@ -64,7 +57,6 @@ export const perKey: Rules = {
   batchTimeout: delay,
 };
 
-/** The rule of a group of options. */
 export function groupOf(group: Rules): Rule {
   return { check: isRecord, allowed: `an object of ${Object.keys(group).join(', ')}`, group };
 }

@@ -34,13 +34,16 @@ import {
   whole,
 } from './option-rules.js';
 import { batchSizeOf, batchSizeRule, type ResolvedBatchSize } from './batch-size.js';
-import { checkMainThread } from './main-thread-rules.js';
+import { checkPlace } from './main-thread-rules.js';
 import { keyOptionsOfSequence, noSequence, ofSequence, sequenceOf } from './sequence-rules.js';
 import { outputAxes, rowTemplate, portsOfTemplate } from './row-template.js';
 import { contentHash } from '../batch/content-hash.js';
 import type {
-  ExternalRunner,
   KeyServingOptions,
+  ClassRunner,
+  ExistingRunner,
+  FileRunner,
+  FunctionRunner,
   ModelFile,
   ModelOptions,
   ModelRunner,
@@ -49,10 +52,11 @@ import type {
   ServingDistributionOptions,
   ServingOptions,
   DeduplicationOptions,
+  RecoveryOptions,
   SessionsOptions,
   ShutdownOptions,
+  VersionOptions,
   SignatureOptions,
-  WorkerRecoveryOptions,
 } from './serving-definition.js';
 import type {
   KeyOptions,
@@ -63,6 +67,7 @@ import type {
   ServingDistribution,
 } from './resolved-serving.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
+import type { ExternalModel } from '../partitions/engine.js';
 import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
 
 const count = whole(1, Number.MAX_SAFE_INTEGER);
@@ -86,18 +91,10 @@ const axes: Rule = {
   allowed: 'an object of { batchAxis: number | null, variableAxis: number } by name',
 };
 
-const ofRecovery: Rules = {
-  idempotent: flag,
-  isolateFailures: flag,
-  retries: whole(0, 100),
-  runTimeout: milliseconds(1),
-};
-
 /** The options of all servings. */
-const common: Rules = {
+export const common: Rules = {
   batchSize: batchSizeRule,
   batchTimeout: delay,
-  sequence: noSequence,
   name: aString,
   batchKeys: {
     check: (value) => {
@@ -143,7 +140,15 @@ const common: Rules = {
     separateOrigins: flag,
     order: { check: (value) => value === 'preserve', allowed: '"preserve"' },
   }),
-  sessions: groupOf({ max: count, idle: milliseconds(1) }),
+  recovery: groupOf({
+    idempotent: flag,
+    isolateFailures: flag,
+    retries: whole(0, 100),
+    runTimeout: milliseconds(1),
+    restartDelay: milliseconds(0, LONGEST_BACKOFF),
+    maxRestarts: whole(0, Number.MAX_SAFE_INTEGER),
+    restartTimeout: milliseconds(1),
+  }),
   deduplication: groupOf({
     singleFlight: flag,
     cache: {
@@ -168,42 +173,15 @@ const common: Rules = {
   postprocessStream: aFunction,
 };
 
-/** The options of servings in threads or processes. */
-const worker: Rules = {
-  isolation: {
-    check: (value) => value === 'thread' || value === 'process',
-    allowed:
-      '"thread" or "process"; for a function in the application\'s own thread use useFactory',
-  },
-  recovery: groupOf({
-    ...ofRecovery,
-    restartDelay: milliseconds(0, LONGEST_BACKOFF),
-    maxRestarts: whole(0, Number.MAX_SAFE_INTEGER),
-    restartTimeout: milliseconds(1),
-  }),
+const ownPlace: Rule = {
+  check: (value) => value === 'thread' || value === 'process',
+  allowed: '"thread" or "process"; for a function in the application\'s own thread use useFactory',
 };
 
 const onlyOfWorkers: Rule = {
   check: () => false,
-  allowed: 'nothing here: only model and useFile run apart from the application',
+  allowed: 'nothing here: only model files and useFile run apart from the application',
 };
-
-/** The options of servings in the application's own thread. */
-const inline: Rules = {
-  isolation: onlyOfWorkers,
-  recovery: {
-    ...groupOf(ofRecovery),
-    group: {
-      ...ofRecovery,
-      restartDelay: onlyOfWorkers,
-      maxRestarts: onlyOfWorkers,
-      restartTimeout: onlyOfWorkers,
-    },
-  },
-};
-
-/** The options of servings of functions, but their runner. */
-export const ofFunctions: Rules = { ...common, ...inline };
 
 const modelFile = pathOr(
   'a path, a file: or https: URL, an hf: address, or the bytes of an ONNX file',
@@ -220,7 +198,7 @@ export const portRules: Rules = { inputs: axes, outputs: axes, fetches };
 
 const aModel: Rule = {
   check: (value) => modelFile.check(value) || isRecord(value),
-  allowed: `${modelFile.allowed}, or an object of its options`,
+  allowed: `${modelFile.allowed}, or an object`,
   isRequired: true,
 };
 
@@ -247,66 +225,82 @@ const ofModel: Rules = {
   },
 };
 
-const nothing = (why: string): Rule => ({ check: () => false, allowed: `nothing here: ${why}` });
+const sessionRule = groupOf({ max: count, idle: milliseconds(1) });
 
-/** The options of a model that another program runs. */
-const ofExternal: Rules = {
-  ...worker,
-  model: { check: (value) => isRecord(value), allowed: 'a model' },
-  partitions: nothing('an external model states how many batches it runs at a time'),
-  sessions: nothing('an external model keeps no state of sessions'),
-  sequence: nothing('an external model runs whole batches'),
-  isolation: nothing('another program runs the model'),
+const ofCode: Rules = {
+  signature: groupOf({ template: rowTemplate, outputs: outputAxes }),
+  sequence: ofSequence,
+  sessions: sessionRule,
+  isolation: onlyOfWorkers,
 };
 
-const signature = groupOf({ template: rowTemplate, outputs: outputAxes });
+/** What runs the batches: its name in the serving's facts, its options, and those around it. */
+interface Kind {
+  readonly runner: ResolvedServing['runner'];
+  readonly own: Rules;
+  readonly around?: Rules;
+}
 
-const kinds: Readonly<Record<string, Rules>> = {
-  model: {
-    ...worker,
-    isolation: {
-      check: (value) => value === 'thread' || value === 'process' || value === 'none',
-      allowed: '"thread", "process" or "none"',
+const external: Kind = {
+  runner: 'external model',
+  own: {},
+  around: {
+    partitions: {
+      check: () => false,
+      allowed: 'nothing here: an external model states how many batches it runs at a time',
     },
-    blockingLimit: delay,
-    rollout: groupOf({
-      ...common['rollout']!.group,
-      watch: flag,
-      versions: {
-        check: (value) => isRecord(value) && Object.values(value).every(isRecord),
-        allowed: 'an object of { model, canary, shadow } by label',
+  },
+};
+
+/** By the option that only they have. */
+const kinds: Readonly<Record<string, Kind>> = {
+  file: {
+    runner: 'model',
+    own: {
+      ...ofModel,
+      isolation: {
+        check: (value) => ownPlace.check(value) || value === 'none',
+        allowed: '"thread", "process" or "none"',
       },
-    }),
-    model: {
-      check: (value) => modelFile.check(value) || isRecord(value),
-      allowed: `${modelFile.allowed}, or an object of ${Object.keys(ofModel).join(', ')}`,
+      blockingLimit: delay,
+      sessions: sessionRule,
+      sequence: noSequence,
+    },
+    around: {
+      rollout: groupOf({
+        ...common['rollout']!.group,
+        watch: flag,
+        versions: {
+          check: (value) => isRecord(value) && Object.values(value).every(isRecord),
+          allowed: 'an object of { model, canary, shadow } by label',
+        },
+      }),
     },
   },
   useFactory: {
-    ...inline,
-    signature,
-    useFactory: aFunction,
-    sequence: ofSequence,
+    runner: 'function',
+    own: { ...ofCode, useFactory: aFunction },
   },
   useFile: {
-    ...worker,
-    signature,
-    sequence: ofSequence,
-    useFile: pathOr('an absolute path or file: URL of a module', () => false),
+    runner: 'file',
+    own: {
+      ...ofCode,
+      isolation: ownPlace,
+      useFile: pathOr('an absolute path or file: URL of a module', () => false),
+    },
   },
   useClass: {
-    ...inline,
-    signature,
-    useClass: aFunction,
-    sequence: ofSequence,
+    runner: 'class',
+    own: { ...ofCode, useClass: aFunction },
   },
   useExisting: {
-    ...inline,
-    signature,
-    sequence: ofSequence,
-    useExisting: {
-      check: (value) => value !== undefined && value !== null,
-      allowed: 'an injection token',
+    runner: 'class',
+    own: {
+      ...ofCode,
+      useExisting: {
+        check: (value) => value !== undefined && value !== null,
+        allowed: 'an injection token',
+      },
     },
   },
 };
@@ -318,14 +312,12 @@ const kinds: Readonly<Record<string, Rules>> = {
  */
 export function resolveDefinition(definition: ServingDefinition): ResolvedServing {
   checkName('createServing', definition);
-  const kind = definitionKind(definition);
-  const owner = `Serving ${formatValue(definition.name)} with "${kind}"`;
-  const own = isExternal(definition) ? ofExternal : kinds[kind];
-  checkOptions(owner, definition, { ...common, ...own });
-  if (isModel(definition)) {
-    checkOptions(owner, modelOptionsOf(definition), ofModel, 'model.');
-    checkVersions(owner, definition);
-  }
+  const [label, { runner, own, around }] = kindOf(definition);
+  const owner = `Serving ${formatValue(definition.name)} with "${label}"`;
+  checkOptions(owner, definition, { ...common, ...around, model: aModel });
+  const options = runnerOf(definition);
+  checkOptions(owner, options, own, 'model.');
+  checkVersions(owner, definition);
   const {
     name,
     rollout: { version = DEFAULT_VERSION, versions = {} } = {},
@@ -333,8 +325,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   } = definition;
   const timeout = timeoutOf(owner, definition.timeout);
   const queue = queueOf(owner, definition.queue);
-  const given = 'sequence' in definition ? definition.sequence : undefined;
-  const sequence = sequenceOf(owner, definition, given);
+  const sequence = sequenceOf(owner, definition, options);
   const size = batchSizeOf(owner, definition.batchSize);
   const shared = {
     ...size,
@@ -345,16 +336,15 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const keyOptions = keyOptionsOf(owner, shared, {});
   const otherKeys = sequence ? keyOptionsOfSequence(sequence) : keyOptions;
   const partitions = partitionsOf(owner, definition);
-  if (isModel(definition)) {
-    checkMainThread(owner, definition, partitions);
-  }
-  const recovery = recoveryOf(owner, kind, definition.recovery);
+  checkPlace(owner, runner, options, definition, partitions);
+  const recovery = recoveryOf(owner, label === 'model', definition.recovery);
   const keys = keysOf(owner, definition, shared, sequence);
   const saturation = 2 * keyOptions.batchSize * partitions.length;
   return Object.freeze({
     name,
     version,
-    ...runnerOf(definition),
+    runner,
+    isolation: isolationOf(options),
     timeout,
     queue,
     recovery,
@@ -370,7 +360,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     versions,
     batchCost: size.cost,
     warmUp: [...warmUp],
-    ...signatureOf(owner, definition),
+    ...signatureOf(owner, options.signature),
   });
 }
 
@@ -427,10 +417,10 @@ function queueOf(owner: string, options: QueueOptions = {}): ResolvedQueue {
 
 function recoveryOf(
   owner: string,
-  kind: string,
-  options: WorkerRecoveryOptions = {},
+  isModelOfAny: boolean,
+  options: RecoveryOptions = {},
 ): ResolvedRecovery {
-  const { idempotent = kind === 'model', isolateFailures = idempotent, retries = 2 } = options;
+  const { idempotent = isModelOfAny, isolateFailures = idempotent, retries = 2 } = options;
   const { runTimeout, restartDelay = 100, maxRestarts = 5, restartTimeout = 600_000 } = options;
   if (isolateFailures && !idempotent) {
     throw new InvalidServingError(
@@ -466,9 +456,9 @@ function sharingOf(owner: string, options: DeduplicationOptions = {}): Sharing |
 }
 
 /** The option `sessions`, which a model with `state` has by default. */
-export function sessionOptionsOf(definition: ServingOptions): SessionsOptions | undefined {
-  const state = isModel(definition) ? modelOptionsOf(definition).state : undefined;
-  return definition.sessions ?? (state ? {} : undefined);
+export function sessionOptionsOf(definition: ServingDefinition): SessionsOptions | undefined {
+  const { state, sessions } = runnerOf(definition);
+  return sessions ?? (state ? {} : undefined);
 }
 
 function sessionsOf(
@@ -478,7 +468,8 @@ function sessionsOf(
 ): Required<SessionsOptions> | undefined {
   const { deduplication } = definition;
   const sessions = sessionOptionsOf(definition);
-  if (sessions && isModel(definition) && !modelOptionsOf(definition).state) {
+  const { file, state } = runnerOf(definition);
+  if (sessions && file !== undefined && !state) {
     throw new InvalidServingError(
       `${owner}: sessions need the state that they keep; name the inputs and outputs of the model ` +
         "that are one: model: { file, state: { input: 'output' } }",
@@ -526,9 +517,8 @@ function distributionOf(
 /** The declared rows' ports, and their outputs' axes that are cut back, by path. */
 function signatureOf(
   owner: string,
-  definition: ServingDefinition,
+  declared: SignatureOptions = {},
 ): Pick<ResolvedServing, 'template' | 'cuts'> {
-  const declared: SignatureOptions = ('signature' in definition && definition.signature) || {};
   const template = declared.template && portsOfTemplate(declared.template);
   const outputs = Object.entries(declared.outputs ?? {});
   if (outputs.length > 0 && !template?.some(({ variable }) => variable)) {
@@ -596,31 +586,33 @@ function keyOptionsOf(
   };
 }
 
+/** The options of all runners; a runner has some of them. */
+type RunnerOptions = Partial<
+  ModelRunner & FunctionRunner & Omit<FileRunner, 'isolation'> & ClassRunner & ExistingRunner
+>;
+
+/** What runs the batches, as an object, which is empty for an external model. */
+export function runnerOf({ model }: { readonly model?: unknown }): RunnerOptions {
+  return isModelFile(model)
+    ? { file: model }
+    : isRecord(model) && !isExternal({ model })
+      ? model
+      : {};
+}
+
 /** True if another program runs the model. */
-export function isExternal(definition: object): definition is ServingOptions & ExternalRunner {
-  const { model } = definition as { readonly model?: unknown };
-  return isRecord(model) && 'engineFor' in model;
-}
-
-/** What an external model is told about its serving. */
-export function externalOf({ name, rollout }: ServingOptions): {
-  name: string;
-  version?: string | undefined;
-} {
-  return { name, version: rollout?.version };
-}
-
-/** True if a model runs in this application. */
-export function isModel(definition: object): definition is ServingOptions & ModelRunner {
-  return 'model' in definition && !isExternal(definition);
+export function isExternal(definition: {
+  readonly model?: unknown;
+}): definition is { readonly model: ExternalModel } {
+  return isRecord(definition.model) && 'engineFor' in definition.model;
 }
 
 /** The options of a model, which may be given by its file alone. */
-export function modelOptionsOf({ model }: ModelRunner): ModelOptions {
-  return isModelFile(model) ? { file: model } : model;
+export function modelOptionsOf(version: Pick<VersionOptions, 'model'>): ModelOptions {
+  return runnerOf(version) as ModelOptions;
 }
 
-function isModelFile(model: ModelFile | ModelOptions): model is ModelFile {
+function isModelFile(model: unknown): model is ModelFile {
   return typeof model === 'string' || model instanceof URL || ArrayBuffer.isView(model);
 }
 
@@ -660,10 +652,10 @@ function checkVersions(
 
 /** The file that the definition has watched. */
 function watchedFile(owner: string, definition: ServingDefinition): string | undefined {
-  if (!isModel(definition) || !definition.rollout?.watch) {
+  if (!definition.rollout?.watch) {
     return undefined;
   }
-  const model = modelOptionsOf(definition);
+  const model = modelOptionsOf(definition as { readonly model: ModelRunner });
   if (!isWatchable(model)) {
     const reason = model.sha256 === undefined ? 'a file of this machine' : 'no model.sha256';
     throw new InvalidServingError(
@@ -700,47 +692,41 @@ function existing(name: string, file: string | URL): string {
   return path;
 }
 
-function definitionKind(definition: ServingDefinition): string {
-  const options = new Map<string, unknown>(Object.entries(definition));
-  const given = Object.keys(kinds).filter((kind) => options.get(kind) !== undefined);
+function kindOf(definition: ServingDefinition): readonly [label: string, kind: Kind] {
+  if (isExternal(definition)) {
+    return ['model', external];
+  }
+  const options = new Map<string, unknown>(Object.entries(runnerOf(definition)));
+  const given = Object.keys(kinds).filter((one) => options.get(one) !== undefined);
   if (given.length !== 1) {
     throw new InvalidServingError(
       `Serving ${formatValue(definition.name)} has ` +
-        `${given.length === 0 ? 'nothing to run its batches' : given.join(' and ')}; ` +
-        `give exactly one of ${Object.keys(kinds).join(', ')}`,
+        `${given.length === 0 ? 'nothing to run its batches' : given.join(' and ')}; as its model ` +
+        `give a file, endpoint(), or an object with exactly one of ${Object.keys(kinds).join(', ')}`,
     );
   }
-  return given[0]!;
+  return [given[0] === 'file' ? 'model' : given[0]!, kinds[given[0]!]!];
 }
 
-function runnerOf(definition: ServingDefinition): Pick<ResolvedServing, 'runner' | 'isolation'> {
-  if (isExternal(definition)) {
-    return { runner: 'external model', isolation: undefined };
-  }
-  if (isModel(definition) || 'useFile' in definition) {
-    const { isolation = 'thread' } = definition;
-    return { runner: isModel(definition) ? 'model' : 'file', isolation };
-  }
-  return { runner: 'useFactory' in definition ? 'function' : 'class', isolation: undefined };
+/** Undefined for what runs neither in threads nor in processes of its own. */
+function isolationOf({ file, useFile, isolation = 'thread' }: RunnerOptions) {
+  return (file ?? useFile) === undefined ? undefined : isolation;
 }
 
 function partitionsOf(owner: string, definition: ServingDefinition): PartitionOptions[] {
   if (isExternal(definition)) {
-    return [...definition.model.engineFor(externalOf(definition)).partitions];
+    return [...definition.model.engineFor(definition).partitions];
   }
-  const { partitions = 1 } = definition;
-  const shared = isModel(definition) ? { ...modelOptionsOf(definition).session } : {};
-  const own = ownOptions(partitions, shared);
-  if (!isModel(definition)) {
+  const { file, session, isolation } = runnerOf(definition);
+  const own = ownOptions(definition.partitions ?? 1, { ...session });
+  if (file === undefined) {
     return own;
   }
   // Divides all cores but one, which the event loop needs. In its own thread a run is too short to
   // be divided.
   const intraOpNumThreads =
-    definition.isolation === 'none'
-      ? 1
-      : Math.max(1, Math.floor((availableParallelism() - 1) / own.length));
-  return own.map((options) => ({ intraOpNumThreads, ...shared, ...options }));
+    isolation === 'none' ? 1 : Math.max(1, Math.floor((availableParallelism() - 1) / own.length));
+  return own.map((options) => ({ intraOpNumThreads, ...session, ...options }));
 }
 
 function ownOptions(

@@ -21,7 +21,6 @@ export interface KeyOptions {
   readonly runSize: number;
   /** The sizes that batches are padded to, in ascending order. */
   readonly allowedSizes?: readonly number[] | undefined;
-  /** Milliseconds in which calls are to be answered. */
   readonly latencyTarget?: number | undefined;
   /**
    * The number of rows of one run, for a model with a fixed batch size. A call of just as many rows
@@ -37,11 +36,8 @@ export interface KeyOptions {
 
 /** Which failed batches run again. */
 export interface RetryOptions {
-  /** A batch can run twice without harm. */
   readonly idempotent: boolean;
-  /** A batch whose function fails runs again in halves, until the failing row fails alone. */
   readonly isolateFailures: boolean;
-  /** How often a batch runs again whose partition was lost. */
   readonly retries: number;
 }
 
@@ -72,9 +68,7 @@ export interface Sharing {
 /** A definition with every default filled in. */
 export interface ResolvedServing {
   readonly name: string;
-  /** The label of the version. */
   readonly version: string;
-  /** What runs the batches. */
   readonly runner: 'model' | 'external model' | 'function' | 'file' | 'class';
   /** Undefined for functions, classes and external models. */
   readonly isolation: Isolation | 'none' | undefined;
@@ -87,19 +81,15 @@ export interface ResolvedServing {
   readonly sharing: Sharing | undefined;
   readonly shutdown: Required<ShutdownOptions>;
   readonly distribution: ServingDistribution;
-  /** The options of each partition. */
   readonly partitions: readonly PartitionOptions[];
   /** The options of each declared key, and of other keys. */
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
-  /** Further versions that it has from the boot on, by label. */
   readonly versions: Readonly<Record<string, VersionOptions>>;
   /** The file whose changes load it again. */
   readonly watch: string | undefined;
-  /** Undefined where batches may cost anything. */
   readonly batchCost: ResolvedBatchCost | undefined;
   readonly warmUp: readonly unknown[];
-  /** Undefined where rows run in batches. */
   readonly sequence: SequenceLimits | undefined;
   /** The declared rows of a serving without a model. */
   readonly template?: readonly ModelPort[] | undefined;

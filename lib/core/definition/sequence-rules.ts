@@ -3,7 +3,7 @@ import { formatValue } from '../format.js';
 import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
 import { DEFAULT_BATCH_SIZE, groupOf, isRecord, type Rule, whole } from './option-rules.js';
 import type { KeyOptions } from './resolved-serving.js';
-import type { SequenceOptions, ServingOptions } from './serving-definition.js';
+import type { CodeOptions, ServingOptions } from './serving-definition.js';
 
 const aCost: Rule = {
   check: (value) => typeof value === 'number' && value > 0,
@@ -30,12 +30,12 @@ export const noSequence: Rule = {
 export function sequenceOf(
   owner: string,
   { batchSize = DEFAULT_BATCH_SIZE, batchTimeout, batchKeys = [], ...others }: ServingOptions,
-  sequence: SequenceOptions | undefined,
+  { sequence, sessions }: CodeOptions,
 ): SequenceLimits | undefined {
   if (!sequence) {
     return undefined;
   }
-  const { sessions, recovery = {} } = others;
+  const { recovery = {} } = others;
   const places = typeof batchSize === 'number' ? batchSize : 0;
   const ownOptions = batchKeys.filter((key) => isRecord(key) && Object.keys(key).length > 1);
   const needless: [string, unknown, string][] = [

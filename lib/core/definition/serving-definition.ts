@@ -1,15 +1,15 @@
 import type { InferenceSession } from 'onnxruntime-common';
 import type { Batch } from '../batch/batch.js';
-import type { InputOf, Mistake, ReplyOf, TypedFactory } from './inferred-types.js';
-import type { SequenceHandler, ServingHandler } from '../partitions/handler.partition.js';
+import type { AnyRun, InputOf, Mistake, ReplyOf, TypedFactory } from './inferred-types.js';
 import type { DeclaredAxes } from '../partitions/onnx/model-signature.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Observable } from 'rxjs';
 import type { CallMetadata, StreamedOutput, StreamEvent } from './reply.js';
 import type { OutputAxes, RowTemplate } from './row-template.js';
 import type { BatchSize } from './batch-size.js';
-import type { PartitionOptions } from '../partitions/batch-function.js';
-import type { ExternalModel, RunnerFactory } from '../partitions/engine.js';
+import type { BatchFunction, PartitionOptions } from '../partitions/batch-function.js';
+import type { AnySequenceModel } from '../partitions/sequence/sequence-model.js';
+import type { ExternalModel } from '../partitions/engine.js';
 
 /** The result of `preprocess`. */
 export interface PreprocessResult<Info = unknown> {
@@ -228,12 +228,9 @@ export interface RecoveryOptions {
    * @default no limit
    */
   readonly runTimeout?: number;
-}
-
-/** {@link RecoveryOptions}, and how threads and processes restart. */
-export interface WorkerRecoveryOptions extends RecoveryOptions {
   /**
-   * The longest pause in milliseconds before the first restart; doubles with each failure in a row,
+   * Only for threads, processes and external models, like the options below: the longest pause in
+   * milliseconds before the first restart; doubles with each failure in a row,
    * up to 30 s. The pause is random between 0 and that, so that partitions that failed together do
    * not restart together.
    *
@@ -379,14 +376,6 @@ export interface OptionsOfCalls<
   readonly queue?: QueueOptions<Input>;
   /** How batches that fail or hang run again, or end. */
   readonly recovery?: RecoveryOptions;
-  /**
-   * Gives callers sessions: `serving.open()`. Each call of a session is a step from the state that
-   * its last one left, and batches hold steps of different sessions. All calls are then made in
-   * sessions.
-   *
-   * @default `{}` for a model with `state`, else none
-   */
-  readonly sessions?: SessionsOptions;
   /** How calls with the same input share one run. */
   readonly deduplication?: DeduplicationOptions<Input>;
   /** What happens to calls when the application shuts down. */
@@ -427,20 +416,6 @@ export interface ServingOptions<
     events: AsyncIterable<StreamEvent<Result, string>>,
     context: { readonly info: Info },
   ): AsyncIterable<unknown> | Observable<unknown>;
-}
-
-/** The options of servings that run in threads or processes of their own. */
-export interface WorkerOptions {
-  /**
-   * Whether each partition is a thread or a process. When a process is killed (an abort in native
-   * code, out of memory), only its batch is lost. Processes take more memory, and rows and results
-   * are copied.
-   *
-   * @default 'thread'
-   */
-  readonly isolation?: Isolation;
-  /** How batches that fail or hang run again, or end, and how threads and processes restart. */
-  readonly recovery?: WorkerRecoveryOptions;
 }
 
 /**
@@ -516,8 +491,8 @@ export interface VersionOptions {
   readonly shadow?: number;
 }
 
-/** Runs an ONNX model. */
-export interface ModelRunner extends Omit<WorkerOptions, 'isolation'> {
+/** An ONNX file, and where its sessions run. */
+export interface ModelRunner extends ModelOptions {
   /**
    * Whether each partition is a thread, a process, or `none`. When a process is killed (an abort in
    * native code, out of memory), only its batch is lost. Processes take more memory, and rows and
@@ -534,16 +509,12 @@ export interface ModelRunner extends Omit<WorkerOptions, 'isolation'> {
    * @default 2
    */
   readonly blockingLimit?: number;
-  /** The ONNX file alone, or with the options of its sessions, inputs and outputs. */
-  readonly model: ModelFile | ModelOptions;
-}
-
-/** Sends batches to another program, which runs the model. */
-export interface ExternalRunner {
-  /** The model, for example `endpoint('grpc://triton:8001')`. */
-  readonly model: ExternalModel;
-  /** How batches that fail or hang run again, or end, and how lost connections are made again. */
-  readonly recovery?: WorkerRecoveryOptions;
+  /**
+   * Limits the sessions of a model with `state`.
+   *
+   * @default {}
+   */
+  readonly sessions?: SessionsOptions;
 }
 
 /** The rows that a serving without a model takes and returns. */
@@ -561,12 +532,6 @@ export interface SignatureOptions {
    * @default outputs keep the length of their batch
    */
   readonly outputs?: OutputAxes;
-}
-
-/** What functions, files and classes may declare. */
-export interface DeclaringOptions {
-  /** The tensors of their rows. */
-  readonly signature?: SignatureOptions | undefined;
 }
 
 /** The limits of the rows that join a sequence before a step. */
@@ -601,66 +566,108 @@ export interface SequenceOptions {
   readonly maxCost?: number;
 }
 
-/** How the rows of functions, files and classes run. */
-export interface StepOptions {
+/** What functions, files and classes may declare. */
+export interface CodeOptions {
+  /** The tensors of their rows. */
+  readonly signature?: SignatureOptions | undefined;
   /**
    * The rows run step by step, by a `SequenceModel`: the factory or the file returns it in place of
-   * a batch function, or the class is one. A row joins the running ones as soon as a place is free; `batchSize` is the
-   * number of places of each partition. `sequence: {}` has no further limits.
+   * a batch function, or the class is one. A row joins the running ones as soon as a place is free;
+   * `batchSize` is the number of places of each partition. `sequence: {}` has no further limits.
    *
    * @default rows run in batches
    */
   readonly sequence?: SequenceOptions | undefined;
+  /**
+   * Gives callers sessions: `serving.open()`. Each call of a session is a step from the state that
+   * its last one left, and batches hold steps of different sessions. All calls are then made in
+   * sessions.
+   *
+   * @default calls are independent of each other
+   */
+  readonly sessions?: SessionsOptions | undefined;
 }
 
 /** Runs a function in the application's own thread. */
-export interface FunctionRunner extends DeclaringOptions, StepOptions {
+export interface FunctionRunner<Run = BatchFunction | AnySequenceModel> extends CodeOptions {
   /**
    * Builds the batch function, or with `sequence` the model; called once per partition and key at
    * start.
    */
-  readonly useFactory: RunnerFactory;
+  readonly useFactory: TypedFactory<Run>;
 }
 
 /** Runs a module file, in threads or processes of its own. */
-export interface FileRunner extends WorkerOptions, DeclaringOptions, StepOptions {
+export interface FileRunner extends CodeOptions {
   /**
    * The file, by absolute path or `file:` URL. Its default export is called in the thread or
    * process once per key, like `useFactory`, and returns the batch function.
    */
   readonly useFile: string | URL;
+  /**
+   * Whether each partition is a thread or a process, as of a model.
+   *
+   * @default 'thread'
+   */
+  readonly isolation?: Isolation | undefined;
 }
 
-/** A class whose dependencies Nest injects. */
-type HandlerClass = new (...dependencies: never[]) => ServingHandler | SequenceHandler;
-
 /** Runs a class with two methods, created by Nest with its dependencies. */
-export interface ClassRunner extends DeclaringOptions, StepOptions {
+export interface ClassRunner<Run = AnyRun> extends CodeOptions {
   /** The class, with `init` and `handleBatch`; with `sequence` a `SequenceModel`. */
-  readonly useClass: HandlerClass;
+  readonly useClass: new (...dependencies: never[]) => Run;
 }
 
 /** Runs a handler that is already a provider of the application. */
-export interface ExistingRunner extends DeclaringOptions, StepOptions {
+export interface ExistingRunner extends CodeOptions {
   /** The injection token of a provider that implements `ServingHandler`, or `SequenceModel`. */
   readonly useExisting: string | symbol | Function;
 }
 
+/** What runs the batches: exactly one of a file, another program, a function, a module or a class. */
+export type Runner<Run = AnyRun> =
+  | ModelFile
+  | ExternalModel
+  | Only<ModelRunner>
+  | Only<FileRunner>
+  | Only<ClassRunner<Run>>
+  | Only<ExistingRunner>
+  // The compiler's message for what fits none compares with the last one.
+  | Only<FunctionRunner<Run>>;
+
+/** Refuses the options of other runners; the compiler's message shows the text. */
+type Only<One> = One & {
+  readonly [
+    Name in Exclude<OptionOfRunners, keyof One>
+  ]?: Mistake<'A serving has one runner, with its own options: remove the others'>;
+};
+
+type OptionOfRunners =
+  | keyof ModelRunner
+  | keyof FunctionRunner
+  | keyof FileRunner
+  | keyof ClassRunner
+  | keyof ExistingRunner;
+
 /** A named serving with its options, and what runs its batches: an immutable value. */
-export type ServingDefinition<
+export interface ServingDefinition<
   Input = unknown,
   Output = unknown,
   Result = unknown,
   Info = unknown,
-> = ServingOptions<Input, Output, Result, Info> &
-  (ModelRunner | FunctionRunner | FileRunner | ClassRunner | ExistingRunner | ExternalRunner);
+> extends ServingOptions<Input, Output, Result, Info> {
+  /** What runs the batches. */
+  readonly model: Runner<AnyRun>;
+}
 
 /** A serving of a function. */
-export type FunctionServingDefinition<Input = unknown, Output = unknown> = ServingOptions<
-  Input,
-  Output
-> &
-  FunctionRunner;
+export interface FunctionServingDefinition<
+  Input = unknown,
+  Output = unknown,
+> extends ServingOptions<Input, Output> {
+  /** What runs the batches. */
+  readonly model: FunctionRunner;
+}
 
 /**
  * Returns the definition itself, with its types inferred.
@@ -673,32 +680,16 @@ export type FunctionServingDefinition<Input = unknown, Output = unknown> = Servi
 export function defineServing<
   Input,
   Info,
-  Model extends ModelRunner['model'] | ExternalModel = never,
-  File extends FileRunner['useFile'] = never,
-  Handler extends ClassRunner['useClass'] = never,
-  Existing extends ExistingRunner['useExisting'] = never,
-  Rows = unknown,
-  Returned = never,
-  Sequence extends SequenceOptions = never,
-  Sent = InputOf<Input, Rows, Handler, Sequence>,
-  Result = AnyOutput<ReplyOf<Sent, Rows, Returned, Handler, Sequence>>,
-  Output = ReplyOf<Sent, Rows, Returned, Handler, Sequence>,
+  Run extends AnyRun,
+  Sent = InputOf<Input, Run>,
+  Result = AnyOutput<ReplyOf<Sent, Run>>,
+  Output = ReplyOf<Sent, Run>,
 >(
   definition: OptionsOfCalls<Input, Output, Result, Info> &
-    TypedCallbacks<Input, Output, Info, Sent, ReplyOf<Sent, Rows, Returned, Handler, Sequence>> &
-    Omit<ModelRunner, 'model'> &
-    DeclaringOptions &
-    SomeRunner & {
-      readonly name: OneRunner<[Model, File, Handler, Existing, Returned]>;
-      readonly model?: Model | undefined;
-      readonly useFactory?: TypedFactory<Rows, Returned> | undefined;
-      readonly sequence?: Sequence | undefined;
-      readonly useFile?: File | undefined;
-      readonly useClass?: Handler | undefined;
-      readonly useExisting?: Existing | undefined;
+    TypedCallbacks<Input, Output, Info, Sent, ReplyOf<Sent, Run>> & {
+      readonly model: Runner<Run>;
     },
-): ServingOptions<InputOf<Input, Rows, Handler, Sequence>, Output, Result, Info> &
-  RunnerOf<Model, File, Handler, Returned>;
+): ServingDefinition<InputOf<Input, Run>, Output, Result, Info>;
 export function defineServing(definition: object): object {
   return definition;
 }
@@ -720,42 +711,3 @@ type AnyOutput<Reply> = Reply | StreamedOutput<Reply>;
 interface Sending<Sent> {
   readonly batch: Sent;
 }
-
-/** Without a runner the compiler compares with the last of them, and shows its text. */
-type SomeRunner =
-  | { readonly model: unknown }
-  | { readonly useFactory: unknown }
-  | { readonly useFile: unknown }
-  | { readonly useClass: unknown }
-  | { readonly useExisting: unknown }
-  | {
-      readonly name: Mistake<'A serving needs a runner: model, useFactory, useFile, useClass or useExisting'>;
-    };
-
-/** The type of the name, which no string has in a definition with several runners. */
-type OneRunner<Runners extends readonly unknown[]> =
-  Given<Runners> extends readonly [unknown, unknown, ...unknown[]]
-    ? Mistake<'A serving has one runner: remove the others'>
-    : string;
-
-/** Those that are not `never`, which stands for what was not given. */
-type Given<Runners extends readonly unknown[]> = Runners extends readonly [
-  infer First,
-  ...infer Others,
-]
-  ? [First] extends [never]
-    ? Given<Others>
-    : [First, ...Given<Others>]
-  : [];
-
-type RunnerOf<Model, File, Handler, Returned> = [Model] extends [never]
-  ? [Returned] extends [never]
-    ? [File] extends [never]
-      ? [Handler] extends [never]
-        ? ExistingRunner
-        : ClassRunner
-      : FileRunner
-    : FunctionRunner
-  : [Model] extends [ExternalModel]
-    ? ExternalRunner
-    : ModelRunner;

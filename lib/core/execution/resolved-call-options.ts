@@ -68,17 +68,19 @@ export function resolveCallOptions(
   { name, queue, timeout: limits }: Callbacks,
   input: unknown,
   options: CallOptions,
-  patience = longestOf(limits),
+  patience?: number,
   isStream = false,
 ): ResolvedCallOptions {
-  if (options === NO_OPTIONS && patience === undefined && !queue?.tenant) {
+  const most = typeof limits === 'object' ? limits.most : undefined;
+  const usual = patience ?? most;
+  if (options === NO_OPTIONS && usual === undefined && !queue?.tenant) {
     return DEFAULT_CALL_OPTIONS;
   }
   checkNames(name, options, isStream);
   const {
     priority = 0,
     tenant = queue?.tenant?.(input) ?? '',
-    timeout = patience,
+    timeout = usual,
     key,
     signal,
   } = options;
@@ -107,7 +109,7 @@ export function resolveCallOptions(
     timeout === undefined || (typeof timeout === 'number' && timeout >= 0),
     'milliseconds of 0 or more',
   );
-  const patient = Math.min(timeout ?? Infinity, longestOf(limits) ?? Infinity);
+  const patient = Math.min(timeout ?? Infinity, most ?? Infinity);
   const now = performance.now();
   const deadline = patient > LONGEST_DELAY ? Infinity : now + patient;
   const deadlineError = () =>
@@ -115,10 +117,6 @@ export function resolveCallOptions(
       `Serving "${name}" did not answer within the ${patient} ms that the call had`,
     );
   return { priority, tenant, key, signal, deadline, deadlineError };
-}
-
-function longestOf(timeout: Callbacks['timeout']): number | undefined {
-  return typeof timeout === 'object' ? timeout.most : undefined;
 }
 
 /**

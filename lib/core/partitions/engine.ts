@@ -54,7 +54,7 @@ export interface ExternalModel {
   /** @throws InvalidServingError naming the serving */
   engineFor(serving: {
     readonly name: string;
-    readonly version?: string | undefined;
+    readonly rollout?: { readonly version?: string };
   }): ExternalEngine;
 }
 

@@ -13,16 +13,15 @@ import type { ReplyStore } from '../deduplication/reply-cache.js';
 import { DEFAULT_BLOCKING_LIMIT } from '../definition/option-rules.js';
 import {
   isExternal,
-  isModel,
   modelOf,
-  modelOptionsOf,
   moduleOf,
+  runnerOf,
   resolveDefinition,
-  externalOf,
 } from '../definition/resolve-definition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import { changedDefinition, type VersionPlan } from './version-loader.js';
 import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
+import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';
 
 /**
@@ -59,7 +58,8 @@ function planOf(
   options: ResolvedServing,
   handlerOf?: () => AnyHandler,
 ): VersionPlan {
-  const isApart = 'model' in definition || 'useFile' in definition;
+  const { file, useFile } = runnerOf(definition);
+  const isApart = isExternal(definition) || (file ?? useFile) !== undefined;
   return {
     options,
     engine: engineOf(definition, options, handlerOf),
@@ -78,31 +78,41 @@ function engineOf(
   handlerOf?: () => AnyHandler,
 ): Engine {
   if (isExternal(definition)) {
-    return definition.model.engineFor(externalOf(definition)).engine;
+    return definition.model.engineFor(definition).engine;
   }
-  if (isModel(definition)) {
-    const { isolation = 'thread', blockingLimit = DEFAULT_BLOCKING_LIMIT } = definition;
-    const model = modelOptionsOf(definition);
-    const { inputs = {}, outputs = {}, fetches, state } = model;
+  const {
+    file,
+    useFile,
+    useFactory,
+    useClass,
+    isolation = 'thread',
+    ...model
+  } = runnerOf(definition);
+  if (file !== undefined) {
+    const {
+      inputs = {},
+      outputs = {},
+      fetches,
+      state,
+      blockingLimit = DEFAULT_BLOCKING_LIMIT,
+    } = model;
     return modelEngine(
-      modelOf(name, model),
+      modelOf(name, { file, ...model }),
       { inputs, outputs, fetches, state },
       isolation === 'none' ? onMainThread(blockingLimit) : inWorkers(isolation),
     );
   }
-  if ('useFile' in definition) {
-    const { useFile, isolation = 'thread' } = definition;
-    return fileEngine(moduleOf(name, useFile), isolation, sequence);
+  if (useFile !== undefined) {
+    return fileEngine(moduleOf(name, useFile), isolation as Isolation, sequence);
   }
-  if ('useFactory' in definition) {
-    return functionEngine(definition.useFactory, sequence);
+  if (useFactory) {
+    return functionEngine(useFactory, sequence);
   }
   if (handlerOf) {
     return classEngine(handlerOf, sequence);
   }
-  if ('useClass' in definition) {
-    const { useClass } = definition;
-    return classEngine(() => new useClass(), sequence);
+  if (useClass) {
+    return classEngine(() => new useClass() as AnyHandler, sequence);
   }
   throw new InvalidServingError(
     `Serving "${name}": useExisting needs the application that has the provider; use ServingModule`,

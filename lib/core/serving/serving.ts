@@ -231,7 +231,7 @@ export abstract class Serving<
 /** The error of `open` for a serving whose calls have no state. */
 export function withoutSessions(name: string): InvalidServingError {
   return new InvalidServingError(
-    `Serving "${name}" has no sessions; give it the option sessions, or its model the option state`,
+    `Serving "${name}" has no sessions; give its model the option sessions or state`,
   );
 }
 

@@ -26,11 +26,11 @@ import { Pipeline } from './pipeline.js';
 import { watchedPartitions } from './watched-partitions.js';
 import {
   isExternal,
-  isModel,
   isWatchable,
   modelOptionsOf,
+  runnerOf,
 } from '../definition/resolve-definition.js';
-import type { ServingDefinition } from '../definition/serving-definition.js';
+import type { ModelRunner, ServingDefinition } from '../definition/serving-definition.js';
 import type { ReloadOptions } from './serving-version.js';
 
 /** The version that another is to replace: the label, and the tensors of its calls. */
@@ -256,14 +256,15 @@ export function changedDefinition(
   if (model === undefined) {
     return own;
   }
-  if (!isModel(own)) {
+  const runner = runnerOf(own);
+  if (runner.file === undefined) {
     const advice = isExternal(own)
       ? "runs the model of a server; name another version of it: reload({ version: '2' })"
       : 'runs no model, so reload() cannot give it another; reload() without a model loads its file again';
     throw new InvalidServingError(`Serving "${definition.name}" ${advice}`);
   }
   // The hash is that of the other file.
-  const { sha256: _sha256, ...kept } = modelOptionsOf(own);
+  const { sha256: _sha256, ...kept } = runner as ModelRunner;
   const changed = { ...kept, ...modelOptionsOf({ model }) };
   const isWatched = watch === true && isWatchable(changed);
   return { ...own, model: changed, rollout: { version, watch: isWatched } };

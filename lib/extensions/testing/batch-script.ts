@@ -1,6 +1,7 @@
 import {
   type Batch,
   LocalServing,
+  type Runner,
   type ServingOptions,
   type BatchContext,
   type Serving,
@@ -69,11 +70,11 @@ export class BatchScript<Row = unknown, Result = unknown> {
    * @throws InvalidServingError when an option is invalid
    */
   createServing<Input = Row | Batch, Output = Result>(
-    options: ServingOptions<Input, Output>,
+    options: ServingOptions<Input, Output> & { readonly model?: Runner },
   ): LocalServing<Input, Output> {
     const standIn = modelStandIn(options);
     // A definition needs a runner, but has no option for a held one.
-    const resolved = resolveDefinition({ ...standIn, useFactory: () => () => undefined });
+    const resolved = resolveDefinition(standIn);
     return new LocalServing<Input, Output>(resolved, standIn, scriptedEngine(this.hold));
   }
 

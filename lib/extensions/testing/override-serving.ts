@@ -4,7 +4,6 @@ import {
   getServingToken,
   createServing,
   type LocalServing,
-  type ServingOptions,
 } from '../../index.js';
 import {
   getHandlerToken,
@@ -13,7 +12,7 @@ import {
 } from '../../internal.js';
 import type { BatchScript } from './batch-script.js';
 import type { RowsOf, TypedBatchFunction } from './held-batch.js';
-import { modelStandIn, servingStandIn } from './stand-in.js';
+import { modelStandIn, type Replaced, servingStandIn } from './stand-in.js';
 
 /**
  * Replaces a serving of the application under test, wherever it is registered. Its model, file or
@@ -29,12 +28,12 @@ export function overrideServing<
   Result = unknown,
 >(
   builder: Builder,
-  serving: string | ServingOptions<Input, Output, Result>,
+  serving: string | Replaced<Input, Output, Result>,
 ): ServingOverride<Builder, Input, Output, Result> {
   if (typeof serving === 'string') {
-    return new ServingOverride(builder, { name: serving });
+    return new ServingOverride(builder, modelStandIn({ name: serving }));
   }
-  const definition = serving as ServingOptions;
+  const definition = serving as Replaced;
   return new ServingOverride(builder, servingStandIn(definition), modelStandIn(definition));
 }
 
@@ -42,8 +41,8 @@ export function overrideServing<
 export class ServingOverride<Builder extends TestingBuilder, Input, Output, Result> {
   constructor(
     private readonly builder: Builder,
-    private readonly standIn: ServingOptions,
-    private readonly withCallbacks?: ServingOptions,
+    private readonly standIn: FunctionServingDefinition,
+    private readonly withCallbacks?: FunctionServingDefinition,
   ) {}
 
   /**
@@ -72,8 +71,8 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
   useFunction<Rows = RowsOf<Input>>(
     run: TypedBatchFunction<unknown extends Input ? Rows : RowsOf<Input>, Output>,
   ): Builder {
-    const definition = { ...this.standIn, useFactory: () => run } as FunctionServingDefinition;
-    return this.use(() => createServing(definition));
+    const model = { ...this.standIn.model, useFactory: () => run };
+    return this.use(() => createServing({ ...this.standIn, model }));
   }
 
   /** Lets the script hold each batch until the test ends it. */

@@ -1,67 +1,48 @@
-import type {
-  AllowedSizesOptions,
-  ClassRunner,
-  ExistingRunner,
-  ExternalRunner,
-  FileRunner,
-  FunctionRunner,
-  ModelRunner,
-  RecoveryOptions,
-  ServingOptions,
-} from '../../index.js';
-import { sessionOptionsOf } from '../../internal.js';
+import type { AllowedSizesOptions, RecoveryOptions, Runner, ServingOptions } from '../../index.js';
+import { type FunctionServingDefinition, sessionOptionsOf } from '../../internal.js';
 
-type RunOption = Exclude<
-  | keyof ModelRunner
-  | keyof FunctionRunner
-  | keyof FileRunner
-  | keyof ClassRunner
-  | keyof ExistingRunner
-  | keyof ExternalRunner,
-  keyof ServingOptions
->;
+/** A serving whose runner may be missing, since a test replaces it. */
+export type Replaced<Input = unknown, Output = unknown, Result = unknown> = ServingOptions<
+  Input,
+  Output,
+  Result
+> & { readonly model?: Runner };
 
-const RUN_OPTIONS = {
-  model: true,
-  signature: true,
-  isolation: true,
-  blockingLimit: true,
-  useFactory: true,
-  sequence: true,
-  useFile: true,
-  useClass: true,
-  useExisting: true,
-} satisfies Record<RunOption, true>;
-
-/** Options to replace the runner; keeps the callbacks. */
-export function modelStandIn(definition: ServingOptions): ServingOptions {
-  const kept = Object.entries(definition).filter(([option]) => !Object.hasOwn(RUN_OPTIONS, option));
+/** The definition with a function in place of its runner; keeps the callbacks. */
+export function modelStandIn(
+  definition: Replaced,
+  run: (rows: never) => unknown = () => undefined,
+): FunctionServingDefinition {
+  const { model, rollout, partitions, deduplication, recovery, ...kept } = definition;
   // Leaves out devices of other machines, warm-up, and replies from earlier runs.
-  const { name, partitions, deduplication, recovery, rollout } = definition;
   return {
-    ...Object.fromEntries(kept),
-    name,
+    ...kept,
+    model: {
+      useFactory: () => run,
+      sessions: model === undefined ? undefined : sessionOptionsOf({ ...definition, model }),
+    },
     rollout: rollout && { version: rollout.version },
     partitions: partitions === true ? 1 : partitions,
     warmUp: undefined,
-    sessions: sessionOptionsOf(definition),
     deduplication: deduplication?.singleFlight ? { ...deduplication, cache: undefined } : undefined,
-    recovery: recovery && recoveryStandIn(recovery, 'model' in definition),
+    recovery: recovery && recoveryStandIn(recovery),
   };
 }
 
 /** Only threads, processes and connections restart, and only models are idempotent by default. */
-function recoveryStandIn(
-  { idempotent, isolateFailures, retries, runTimeout }: RecoveryOptions,
-  isModel: boolean,
-): RecoveryOptions {
-  return idempotent || !isModel
+function recoveryStandIn({
+  idempotent,
+  isolateFailures,
+  retries,
+  runTimeout,
+}: RecoveryOptions): RecoveryOptions {
+  return idempotent
     ? { idempotent, isolateFailures, retries, runTimeout }
     : { idempotent, runTimeout };
 }
 
 /** Options to replace the whole serving: callers' inputs may not be tensors, and have no cost. */
-export function servingStandIn(definition: ServingOptions): ServingOptions {
+export function servingStandIn(definition: Replaced): FunctionServingDefinition {
   const { batchSize, ...shared } = modelStandIn(definition);
   return {
     ...shared,

@@ -13,7 +13,7 @@ import {
   type Rules,
   whole,
 } from '../../core/definition/option-rules.js';
-import { ofFunctions, timeoutOf } from '../../core/definition/resolve-definition.js';
+import { common, timeoutOf } from '../../core/definition/resolve-definition.js';
 import { batchSizeOf, batchSizeOfMethods } from '../../core/definition/batch-size.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
@@ -118,13 +118,10 @@ export function checkBatchedOptions(method: string, options: BatchedOptions): vo
 }
 
 const ofMethods: Rules = {
-  ...without(ofFunctions, [
+  ...without(common, [
     'name',
     'rollout',
-    'sequence',
-    'isolation',
     'batchKeys',
-    'sessions',
     'distribution',
     'preprocess',
     'postprocess',
@@ -137,14 +134,12 @@ const ofMethods: Rules = {
     allowed: 'a list of lists of arguments',
   },
   queue: groupOf({
-    ...without(ofFunctions['queue']!.group!, [
-      'maxCost',
-      'cost',
-      'maxRowsPerCall',
-      'maxBytesPerCall',
-    ]),
+    ...without(common['queue']!.group!, ['maxCost', 'cost', 'maxRowsPerCall', 'maxBytesPerCall']),
     priority: aFunction,
   }),
+  recovery: groupOf(
+    without(common['recovery']!.group!, ['restartDelay', 'maxRestarts', 'restartTimeout']),
+  ),
   types: {
     check: (value) => Array.isArray(value) && value.every((type) => typeof type === 'function'),
     allowed: 'a list of classes',

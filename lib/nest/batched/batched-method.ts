@@ -38,6 +38,12 @@ export interface BatchedCostOptions extends Omit<BatchCostOptions, 'of'> {
   readonly of: OfArguments<number>;
 }
 
+/** How large a batch of calls gets, by more than their number. */
+export interface BatchedSizeOptions extends Omit<BatchSizeOptions, 'cost'> {
+  /** The limit of a batch's cost. */
+  readonly cost?: BatchedCostOptions | undefined;
+}
+
 /** How calls of a batched method with the same arguments share one run. */
 export interface BatchedDeduplicationOptions extends Omit<DeduplicationOptions, 'key'> {
   /**
@@ -71,7 +77,7 @@ export interface BatchedOptions extends Omit<
    *
    * @default 32
    */
-  readonly batchSize?: number | BatchSizeOptions<BatchedCostOptions>;
+  readonly batchSize?: number | BatchedSizeOptions;
   /**
    * The number of batches of the method that may run at the same time.
    *

@@ -53,7 +53,7 @@ export class MethodServing extends LocalServing {
     storeOf?: () => ReplyStore,
   ) {
     const definition = definitionOf(name, method);
-    const functions = functionEngine(definition.useFactory);
+    const functions = functionEngine(definition.model.useFactory);
     // Exception filters look for the class of the error that the method throws.
     const engine: Engine = async (...site) => ({ ...(await functions(...site)), throwsAsIs: true });
     super(resolveDefinition(definition), definition, engine, storeOf, events);
@@ -161,7 +161,7 @@ function definitionOf(
     ...(deduplication && {
       deduplication: { ...deduplication, key: identityBy(deduplication) },
     }),
-    useFactory: () => (calls: readonly MethodCall[]) => runMethod(name, original, calls),
+    model: { useFactory: () => (calls: readonly MethodCall[]) => runMethod(name, original, calls) },
   };
 }
 

@@ -14,10 +14,9 @@ export const vad = defineServing({
   name: 'vad',
   model: {
     file: new URL('../model/silero_vad_v6.onnx', import.meta.url),
-    state: { state: 'stateN' },
+    state: { state: 'stateN' }, // Longer than a stream may be silent: streams end their sessions themselves.
+    sessions: { max: 10_000, idle: 300_000 },
   },
-  // Longer than a stream may be silent: streams end their sessions themselves.
-  sessions: { max: 10_000, idle: 300_000 },
   // Each stream has a chunk every 32 ms, so a quarter of the streams have one within 8 ms.
   batchTimeout: 8,
 

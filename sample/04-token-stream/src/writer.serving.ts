@@ -8,14 +8,16 @@ export function createWriter(folder: string) {
   return defineServing({
     name: 'writer',
     // A thread runs JavaScript: the built file, also when this file runs from its source.
-    useFile: new URL('../dist/writer.thread.js', import.meta.url),
+    model: {
+      useFile: new URL('../dist/writer.thread.js', import.meta.url),
+      sequence: {
+        // Those who read an answer wait while new prompts are read: at most so many tokens per step.
+        joins: { cost: 256 },
+        // Tokens in the cache, of 8 KB each.
+        maxCost: 8192,
+      },
+    },
     partitions: [{ folder }],
     batchSize: places,
-    sequence: {
-      // Those who read an answer wait while new prompts are read: at most so many tokens per step.
-      joins: { cost: 256 },
-      // Tokens in the cache, of 8 KB each.
-      maxCost: 8192,
-    },
   });
 }

@@ -11,7 +11,7 @@ export function createReader(modelFolder: string) {
   return defineServing({
     name: 'reader',
     // A thread runs JavaScript: the built file, also when this file runs from its source.
-    useFile: new URL('../dist/recognizer.js', import.meta.url),
+    model: { useFile: new URL('../dist/recognizer.js', import.meta.url) },
     partitions: [{ modelFolder }, { modelFolder }],
     batchKeys: widths.map(String),
     // A pair takes as long as two lines alone; from 4 on each line takes longer.

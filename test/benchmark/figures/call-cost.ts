@@ -30,7 +30,7 @@ export async function callCost(plan: Plan): Promise<Measurement[]> {
 async function ofPlainRows(plan: Plan): Promise<Measurement> {
   const serving = createServing({
     name: 'plain',
-    useFactory: () => (rows: number[]) => rows,
+    model: { useFactory: () => (rows: number[]) => rows },
     batchSize,
   });
   await serving.start();
@@ -52,7 +52,7 @@ async function ofPlainRows(plan: Plan): Promise<Measurement> {
 async function ofTensors(plan: Plan): Promise<Measurement> {
   const serving = createServing({
     name: 'tensors',
-    useFactory: () => (rows: Tensor) => rows,
+    model: { useFactory: () => (rows: Tensor) => rows },
     batchSize,
   });
   await serving.start();

@@ -23,7 +23,7 @@ export async function engine(plan: Plan): Promise<Measurement[]> {
 async function againstDataloader({ rounds, seconds }: Plan): Promise<Measurement> {
   const serving = createServing({
     name: 'identity',
-    useFactory: () => identity<number[]>,
+    model: { useFactory: () => identity<number[]> },
     batchSize,
   });
   await serving.start();
@@ -55,7 +55,7 @@ async function againstDataloader({ rounds, seconds }: Plan): Promise<Measurement
 async function asTheQueueGrows({ rounds }: Plan): Promise<Measurement> {
   const serving = createServing({
     name: 'identity',
-    useFactory: () => identity<number[]>,
+    model: { useFactory: () => identity<number[]> },
     batchSize,
     queue: { maxRows: many },
   });
@@ -86,7 +86,7 @@ async function asTheQueueGrows({ rounds }: Plan): Promise<Measurement> {
 async function asTheShapesMultiply({ rounds }: Plan): Promise<Measurement> {
   const serving = createServing({
     name: 'tensors',
-    useFactory: () => identity<Tensor>,
+    model: { useFactory: () => identity<Tensor> },
     batchSize,
     queue: { maxRows: many },
   });
@@ -114,7 +114,11 @@ async function asTheShapesMultiply({ rounds }: Plan): Promise<Measurement> {
 /** What the rows of a serving with keys cost, against those of one without. */
 async function asTheKeysMultiply({ rounds }: Plan): Promise<Measurement> {
   const keys = Array.from({ length: 16 }, (_, index) => `key ${index}`);
-  const options = { useFactory: () => identity<number[]>, batchSize, queue: { maxRows: many } };
+  const options = {
+    model: { useFactory: () => identity<number[]> },
+    batchSize,
+    queue: { maxRows: many },
+  };
   const keyed = createServing({ name: 'keyed', ...options, batchKeys: keys });
   const plain = createServing({ name: 'plain', ...options });
   await Promise.all([keyed.start(), plain.start()]);
@@ -141,7 +145,7 @@ async function asTheKeysMultiply({ rounds }: Plan): Promise<Measurement> {
 async function asItIsStreamed({ rounds }: Plan): Promise<Measurement> {
   const serving = createServing({
     name: 'streamed',
-    useFactory: () => identity<number[]>,
+    model: { useFactory: () => identity<number[]> },
     batchSize,
     queue: { maxRows: many },
   });

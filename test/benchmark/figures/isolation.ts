@@ -37,7 +37,7 @@ export async function isolation(plan: Plan): Promise<Measurement[]> {
 
 async function echo(how: 'thread' | 'process'): Promise<LocalServing> {
   const useFile = new URL('../contenders/echo.js', import.meta.url);
-  const serving = createServing({ name: how, useFile, isolation: how });
+  const serving = createServing({ name: how, model: { useFile, isolation: how } });
   await serving.start();
   return serving;
 }

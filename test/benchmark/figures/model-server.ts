@@ -27,7 +27,7 @@ export async function modelServer(plan: Plan): Promise<Measurement[]> {
       createServing({
         name: 'thread',
         batchSize,
-        useFile: new URL('../contenders/first-bytes.js', import.meta.url),
+        model: { useFile: new URL('../contenders/first-bytes.js', import.meta.url) },
       }),
     ),
   ]);

@@ -20,7 +20,7 @@ export async function besideNx({ rounds, seconds }: Plan): Promise<Measurement[]
   }
   const serving = createServing({
     name: 'identity',
-    useFactory: () => (rows: Tensor) => rows,
+    model: { useFactory: () => (rows: Tensor) => rows },
     batchSize,
     batchTimeout,
   });

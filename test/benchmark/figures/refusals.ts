@@ -11,9 +11,11 @@ export async function refusals({ rounds, seconds }: Plan): Promise<Measurement[]
   const released = withResolvers();
   const serving = createServing({
     name: 'full',
-    useFactory: () => async (rows: number[]) => {
-      await released.promise;
-      return rows;
+    model: {
+      useFactory: () => async (rows: number[]) => {
+        await released.promise;
+        return rows;
+      },
     },
     batchSize,
     queue: { maxRows: 64 },

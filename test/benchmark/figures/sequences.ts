@@ -67,7 +67,7 @@ async function withServing<Value>(
 ): Promise<Value> {
   const serving = createServing({
     name: kind,
-    useFile: new URL('../contenders/decoder.js', import.meta.url),
+    model: { useFile: new URL('../contenders/decoder.js', import.meta.url) },
     partitions: [{ kind }],
     batchSize: places,
     ...(kind === 'sequence' && { sequence: {} }),

@@ -11,7 +11,7 @@ import type { Way } from './way.js';
 const echo = defineServing({
   name: 'echo',
   batchTimeout: 0,
-  useFactory: () => (rows: unknown) => rows,
+  model: { useFactory: () => (rows: unknown) => rows },
 });
 
 /** Keeps its node busy for 10 ms a row. */
@@ -19,9 +19,11 @@ const busy = defineServing({
   name: 'busy',
   batchSize: 1,
   batchTimeout: 0,
-  useFactory: () => async (rows: unknown) => {
-    await setTimeout(10);
-    return rows;
+  model: {
+    useFactory: () => async (rows: unknown) => {
+      await setTimeout(10);
+      return rows;
+    },
   },
 });
 

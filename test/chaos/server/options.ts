@@ -1,10 +1,7 @@
 import type { ServingDefinition } from 'nestjs-serving';
 
 /** What of a definition a scenario may want to be otherwise. */
-type Changes = Pick<
-  Extract<ServingDefinition, { useFile: unknown }>,
-  'batchSize' | 'batchTimeout' | 'recovery' | 'shutdown'
->;
+type Changes = Pick<ServingDefinition, 'batchSize' | 'batchTimeout' | 'recovery' | 'shutdown'>;
 
 /** The application that a scenario asks for; it has the servings that are named here. */
 export interface ServerOptions {

@@ -44,7 +44,7 @@ const squaresWith = ({
   ...changes
 }: NonNullable<ServerOptions['squares']>): ServingDefinition<SquareRow, number> => ({
   name: 'squares',
-  useFile: new URL('./workers/squares.worker.js', import.meta.url),
+  model: { useFile: new URL('./workers/squares.worker.js', import.meta.url) },
   ...inProcesses,
   partitions: twoWith(worker),
   ...changes,
@@ -55,7 +55,7 @@ const lettersWith = ({
   ...changes
 }: NonNullable<ServerOptions['letters']>): ServingDefinition<LettersRow, string> => ({
   name: 'letters',
-  useFile: new URL('./workers/letters.worker.js', import.meta.url),
+  model: { useFile: new URL('./workers/letters.worker.js', import.meta.url) },
   ...inProcesses,
   partitions: twoWith(worker),
   ...changes,

@@ -43,8 +43,8 @@ describeOnPlatforms('@Batched()', (listen) => {
   }
 
   it.each<[string, () => object]>([
-    ['useClass', () => ({ useClass: Room })],
-    ['useFactory', () => ({ useFactory: () => new Room() })],
+    ['useClass', () => ({ model: { useClass: Room } })],
+    ['useFactory', () => ({ model: { useFactory: () => new Room() } })],
     ['useValue', () => ({ useValue: new Room() })],
   ])('[10.2] Calls of two instances of a class made with %s never mix', async (_, recipe) => {
     const providers = ['red', 'blue'].map((provide) => ({ provide, ...recipe() }) as Provider);
@@ -149,7 +149,9 @@ describeOnPlatforms('@Batched()', (listen) => {
     const site = await listen({
       controllers: [Desk],
       imports: [
-        ServingModule.forRoot({ servings: [{ name: 'echo', useFactory, ...batchesOf(3) }] }),
+        ServingModule.forRoot({
+          servings: [{ name: 'echo', model: { useFactory }, ...batchesOf(3) }],
+        }),
       ],
     });
 

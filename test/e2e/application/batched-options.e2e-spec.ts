@@ -293,7 +293,7 @@ describe('Options of @Batched() that cannot work', () => {
     [
       'an option of workers',
       { recovery: { maxRestarts: 1 } },
-      'option "recovery.maxRestarts" is 1; allowed is nothing here',
+      'unknown option "recovery.maxRestarts" (1)',
     ],
     [
       'rows of a call, which has one',

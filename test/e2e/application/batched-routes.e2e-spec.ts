@@ -360,9 +360,11 @@ describeOnPlatforms('@Batched()', (listen) => {
     const shout = {
       name: 'shout',
       ...batchesOf(2),
-      useFactory: () => (rows: string[]) => {
-        batches.push(rows);
-        return rows.map((row) => row.toUpperCase());
+      model: {
+        useFactory: () => (rows: string[]) => {
+          batches.push(rows);
+          return rows.map((row) => row.toUpperCase());
+        },
       },
       postprocess: (text: unknown) => ({ text }),
     };

@@ -48,7 +48,7 @@ describeOnPlatforms('Equal requests', (listen) => {
     const upper: ServingDefinition = {
       name: 'upper',
       deduplication: { singleFlight: true },
-      useFactory: batches.useFactory,
+      model: { useFactory: batches.useFactory },
     };
     const site = await listen({
       imports: [ServingModule.forRoot({ servings: [upper] })],
@@ -80,7 +80,7 @@ describeOnPlatforms('Equal requests', (listen) => {
     const upper: ServingDefinition = {
       name: 'upper',
       deduplication: { singleFlight: true, cache },
-      useFactory: batches.useFactory,
+      model: { useFactory: batches.useFactory },
     };
     const imports = [CacheModule.register(), ServingModule.forRoot({ servings: [upper] })];
     const site = await listen({ imports, controllers: [Texts] });
@@ -127,15 +127,17 @@ const input = (): Batch => Batch.ofContainer(new Tensor('float32', [1, 2], [2, 1
 function kinds(): Record<string, object> {
   const options = { name: 'doubling', deduplication: { cache } };
   return {
-    'a class': ServingModule.forRoot({ servings: [{ ...options, useClass: Doubler }] }),
+    'a class': ServingModule.forRoot({ servings: [{ ...options, model: { useClass: Doubler } }] }),
     'a provider': ServingModule.forRoot({
       imports: [DoublerModule],
-      servings: [{ ...options, useExisting: Doubler }],
+      servings: [{ ...options, model: { useExisting: Doubler } }],
     }),
-    'a file': ServingModule.forRoot({ servings: [{ ...options, useFile: worker('doubling') }] }),
+    'a file': ServingModule.forRoot({
+      servings: [{ ...options, model: { useFile: worker('doubling') } }],
+    }),
     'a serving of a factory': ServingModule.forRootAsync({
       names: ['doubling'],
-      useFactory: () => ({ servings: [{ ...options, useFile: worker('doubling') }] }),
+      useFactory: () => ({ servings: [{ ...options, model: { useFile: worker('doubling') } }] }),
     }),
   };
 }
@@ -183,7 +185,7 @@ describe('The cache of an application', () => {
     const upper: ServingDefinition = {
       name: 'upper',
       deduplication: { cache },
-      useFactory: () => (rows) => rows,
+      model: { useFactory: () => (rows) => rows },
     };
     const booting = boot([ServingModule.forRoot({ servings: [upper] })]);
     await expect(booting).rejects.toThrow(InvalidServingError);
@@ -208,8 +210,10 @@ describe('The cache of an application', () => {
     const vectors: ServingDefinition = {
       name: 'vectors',
       deduplication: { cache },
-      useFactory: () => (rows: unknown[]) =>
-        rows.map(() => ({ vector: Float32Array.of(1, 2), at: new Date(0), n: 1n })),
+      model: {
+        useFactory: () => (rows: unknown[]) =>
+          rows.map(() => ({ vector: Float32Array.of(1, 2), at: new Date(0), n: 1n })),
+      },
     };
     for (const store of [json, down]) {
       const servings = await boot([
@@ -248,7 +252,7 @@ describe('The cache of an application', () => {
     const upper: ServingDefinition<string> = {
       name: 'upper',
       deduplication: { cache },
-      useFactory: () => (rows) => rows,
+      model: { useFactory: () => (rows) => rows },
     };
     const builder = Test.createTestingModule({
       imports: [ServingModule.forRoot({ servings: [upper] })],
@@ -265,7 +269,7 @@ let counted = 0;
 const counting: ServingDefinition = {
   name: 'counting',
   deduplication: { cache },
-  useFactory: () => (rows: unknown[]) => rows.map(() => ++counted),
+  model: { useFactory: () => (rows: unknown[]) => rows.map(() => ++counted) },
 };
 
 @Module({})

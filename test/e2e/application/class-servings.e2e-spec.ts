@@ -82,8 +82,8 @@ describeOnPlatforms('A class serving', (listen) => {
     batchTimeout: 1_000_000,
     partitions: [{ memory: 'short' }],
   };
-  const byClass: ServingDefinition = { ...options, useClass: Reverser };
-  const byToken: ServingDefinition = { ...options, useExisting: Reverser };
+  const byClass: ServingDefinition = { ...options, model: { useClass: Reverser } };
+  const byToken: ServingDefinition = { ...options, model: { useExisting: Reverser } };
   const nextToIt = { imports: [DictionaryModule], providers: [Reverser], exports: [Reverser] };
 
   it.each<[string, DynamicModule[]]>([
@@ -136,7 +136,7 @@ describeOnPlatforms('A class serving', (listen) => {
       'useClass',
       () => [
         ServingModule.forRoot({
-          servings: [{ ...spelling, useClass: Speller }],
+          servings: [{ ...spelling, model: { useClass: Speller } }],
           imports: [DictionaryModule],
         }),
       ],
@@ -144,7 +144,7 @@ describeOnPlatforms('A class serving', (listen) => {
     [
       'useExisting',
       () => [
-        ServingModule.forRoot({ servings: [{ ...spelling, useExisting: Speller }] }),
+        ServingModule.forRoot({ servings: [{ ...spelling, model: { useExisting: Speller } }] }),
         {
           module: ReverserModule,
           imports: [DictionaryModule],

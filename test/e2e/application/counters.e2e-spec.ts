@@ -15,7 +15,7 @@ it('[M6] [12.3] The service lists the counters of servings and @Batched() method
   const module = await Test.createTestingModule({
     imports: [
       ServingModule.forRoot({
-        servings: [{ name: 'same', useFactory: () => (rows: unknown) => rows }],
+        servings: [{ name: 'same', model: { useFactory: () => (rows: unknown) => rows } }],
       }),
     ],
     providers: [Doubler],

@@ -175,11 +175,13 @@ const touchy: ServingDefinition<string> = {
     }
     return { batch: text.startsWith('key ') ? Batch.stack([text]).withKey(text.slice(4)) : text };
   },
-  useFactory: () => (rows: string[]) => {
-    if (rows.includes('explosive')) {
-      throw new NotFoundException('a password');
-    }
-    return rows.map((row) => (row === 'missing' ? new NotFoundException('no such text') : row));
+  model: {
+    useFactory: () => (rows: string[]) => {
+      if (rows.includes('explosive')) {
+        throw new NotFoundException('a password');
+      }
+      return rows.map((row) => (row === 'missing' ? new NotFoundException('no such text') : row));
+    },
   },
 };
 
@@ -332,7 +334,7 @@ describeOnPlatforms('Errors over HTTP', (listen) => {
           return hold(texts);
         }
       }
-      const servings = [{ name: 'narrow', ...narrow, useFactory: () => hold }];
+      const servings = [{ name: 'narrow', ...narrow, model: { useFactory: () => hold } }];
       const site = await listen({
         imports: [ServingModule.forRoot({ servings })],
         controllers: [Narrow],

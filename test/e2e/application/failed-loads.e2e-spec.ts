@@ -42,12 +42,12 @@ describe('A serving that cannot load', () => {
     ],
     [
       'a file',
-      { name: 'wrong', useFile: worker('no-default') },
+      { name: 'wrong', model: { useFile: worker('no-default') } },
       /^Serving "wrong": \S+no-default\.mjs must have a default export/,
     ],
     [
       'a function',
-      { name: 'wrong', useFactory: () => Promise.reject(new Error('no weights')) },
+      { name: 'wrong', model: { useFactory: () => Promise.reject(new Error('no weights')) } },
       /^Serving "wrong" could not start: no weights$/,
     ],
   ])(
@@ -57,7 +57,7 @@ describe('A serving that cannot load', () => {
       await writeFile(diary, '');
       const right: ServingDefinition = {
         name: 'right',
-        useFile: worker('diary'),
+        model: { useFile: worker('diary') },
         partitions: [{ diary }, { diary }],
       };
 

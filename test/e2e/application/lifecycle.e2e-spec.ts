@@ -193,7 +193,7 @@ describeOnPlatforms('An application that closes', (listen) => {
         );
       }
     }
-    const servings = [{ name: 'echo', useFactory: () => (rows: string[]) => rows }];
+    const servings = [{ name: 'echo', model: { useFactory: () => (rows: string[]) => rows } }];
     const { app } = await listen({
       imports: [ServingModule.forRoot({ servings })],
       providers: [Asker],

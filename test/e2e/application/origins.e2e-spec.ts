@@ -48,22 +48,26 @@ const servings: ServingDefinition[] = [
   {
     name: 'described',
     ...pairsOfOneOrigin,
-    useFactory:
-      () =>
-      async (rows: string[], { origin }) => {
-        await Promise.resolve();
-        return described(rows).map((text) =>
-          text.startsWith(`${origin}: `) ? text : `${origin}, but ${text}`,
-        );
-      },
+    model: {
+      useFactory:
+        () =>
+        async (rows: string[], { origin }) => {
+          await Promise.resolve();
+          return described(rows).map((text) =>
+            text.startsWith(`${origin}: `) ? text : `${origin}, but ${text}`,
+          );
+        },
+    },
   },
   {
     name: 'mixed',
     ...pairs,
-    useFactory:
-      () =>
-      (rows: string[], { origin }) =>
-        rows.map(() => `${origin}: ${rows.length}`),
+    model: {
+      useFactory:
+        () =>
+        (rows: string[], { origin }) =>
+          rows.map(() => `${origin}: ${rows.length}`),
+    },
   },
 ];
 

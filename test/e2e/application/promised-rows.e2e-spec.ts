@@ -31,7 +31,10 @@ describe.each(['thread', 'process'] as const)(
     const start = useServings();
 
     it('[W5] Each row gets the value of its own promise, and a rejection fails its own row alone', async () => {
-      const serving = await start({ name: 'promises', useFile: worker('promises'), isolation });
+      const serving = await start({
+        name: 'promises',
+        model: { useFile: worker('promises'), isolation },
+      });
 
       const replies = await Promise.allSettled([1, -2, 3].map((row) => serving.batchedRun(row)));
 

@@ -57,7 +57,7 @@ class LastModule {}
 
 const echo = (name: string, options: object = {}): ServingDefinition => ({
   name,
-  useFactory: () => (rows: unknown[]) => rows,
+  model: { useFactory: () => (rows: unknown[]) => rows },
   ...options,
 });
 const withServings = (...servings: ServingDefinition[]): ModuleMetadata => ({
@@ -74,7 +74,7 @@ describeOnPlatforms('Readiness', (listen) => {
     const site = await listen(
       withServings(echo('first'), {
         ...echo('last'),
-        useFactory: () => look,
+        model: { useFactory: () => look },
         warmUp: ['a'],
         batchSize: 1,
       }),

@@ -20,7 +20,7 @@ import {
 const A_DAY = 24 * 60 * 60 * 1000;
 const upper = {
   name: 'upper',
-  useFactory: () => (texts: string[]) => texts.map((text) => text.toUpperCase()),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => text.toUpperCase()) },
   batchTimeout: A_DAY,
 };
 
@@ -136,17 +136,26 @@ class StuckController {
 /** Runs batches that never end and reports their begin. */
 const stuck = (): Promise<never> => (running.next(), never());
 const definitions: ServingDefinition[] = [
-  { name: 'function', useFactory: () => stuck },
-  { name: 'preprocess', useFactory: () => (rows: unknown[]) => rows, preprocess: stuck },
-  { name: 'postprocess', useFactory: () => (rows: unknown[]) => rows, postprocess: stuck },
-  { name: 'thread', useFile: new URL('../../fixtures/workers/never.mjs', import.meta.url) },
+  { name: 'function', model: { useFactory: () => stuck } },
+  { name: 'preprocess', model: { useFactory: () => (rows: unknown[]) => rows }, preprocess: stuck },
+  {
+    name: 'postprocess',
+    model: { useFactory: () => (rows: unknown[]) => rows },
+    postprocess: stuck,
+  },
+  {
+    name: 'thread',
+    model: { useFile: new URL('../../fixtures/workers/never.mjs', import.meta.url) },
+  },
   {
     name: 'stalling',
-    useFactory: () =>
-      async function* (rows: unknown[]) {
-        yield rows;
-        await never();
-      },
+    model: {
+      useFactory: () =>
+        async function* (rows: unknown[]) {
+          yield rows;
+          await never();
+        },
+    },
   },
 ];
 const servings = definitions.map((definition) => ({ ...definition, shutdown: { timeout: LIMIT } }));

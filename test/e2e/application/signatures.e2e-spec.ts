@@ -23,13 +23,15 @@ const ofDigits: ServingSignature = {
 
 const masked = {
   name: 'masked',
-  signature: {
-    template: {
-      ids: { type: 'int64', shape: [null, 'length'] },
-      mask: { type: 'bool', shape: [null, null, 4] },
+  model: {
+    useFactory: () => (rows: { ids: Tensor }) => Array.from({ length: rows.ids.dims[0]! }, () => 1),
+    signature: {
+      template: {
+        ids: { type: 'int64', shape: [null, 'length'] },
+        mask: { type: 'bool', shape: [null, null, 4] },
+      },
     },
   },
-  useFactory: () => (rows: { ids: Tensor }) => Array.from({ length: rows.ids.dims[0]! }, () => 1),
 } satisfies ServingDefinition;
 
 const ofMasked: ServingSignature = {
@@ -40,7 +42,7 @@ const ofMasked: ServingSignature = {
   outputs: undefined,
 };
 
-const plain = { name: 'plain', useFactory: () => (rows: string[]) => rows };
+const plain = { name: 'plain', model: { useFactory: () => (rows: string[]) => rows } };
 
 class Upper implements ServingHandler {
   init(): void {}
@@ -117,9 +119,16 @@ describe('The signature of a serving', () => {
   });
 
   it('[D6] That of a template has its inputs, and nothing else has one', async () => {
-    const { ids } = masked.signature.template;
-    const lone = { ...masked, name: 'lone', signature: { template: ids } };
-    const [servings] = await start(masked, lone, plain, { name: 'upper', useClass: Upper });
+    const { ids } = masked.model.signature.template;
+    const lone = {
+      ...masked,
+      name: 'lone',
+      model: { ...masked.model, signature: { template: ids } },
+    };
+    const [servings] = await start(masked, lone, plain, {
+      name: 'upper',
+      model: { useClass: Upper },
+    });
 
     expect(servings.get('masked').signature).toEqual(ofMasked);
     expect(servings.get('lone').signature).toEqual({
@@ -139,12 +148,15 @@ describe('The signature of a serving', () => {
     const isolation = 'process' as const;
     const [, lines] = await start(
       { ...digits, partitions: 2 },
-      { name: 'linear', model: linearModel('n'), isolation, batchSize: [1, 4] },
+      { name: 'linear', model: { file: linearModel('n'), isolation }, batchSize: [1, 4] },
       masked,
       { ...plain, partitions: 3, warmUp: ['a'] },
-      { name: 'own', model: linearModel('n'), isolation: 'none' },
-      { name: 'upper', useClass: Upper },
-      { name: 'file', useFile: new URL('../../fixtures/workers/echo.mjs', import.meta.url) },
+      { name: 'own', model: { file: linearModel('n'), isolation: 'none' } },
+      { name: 'upper', model: { useClass: Upper } },
+      {
+        name: 'file',
+        model: { useFile: new URL('../../fixtures/workers/echo.mjs', import.meta.url) },
+      },
     );
 
     expect(lines.map((line) => line.replace(/\b\d+ ms/g, 'N ms')).toSorted()).toEqual([
@@ -183,13 +195,16 @@ describe('The signature of a serving of another node', () => {
     const wide = (name: string) => ({
       ...masked,
       name,
-      signature: {
-        template: Object.fromEntries(
-          Array.from({ length: 100 }, (_, i) => [
-            `a tensor with a long name, the number ${i}`,
-            masked.signature.template.ids,
-          ]),
-        ),
+      model: {
+        ...masked.model,
+        signature: {
+          template: Object.fromEntries(
+            Array.from({ length: 100 }, (_, i) => [
+              `a tensor with a long name, the number ${i}`,
+              masked.model.signature.template.ids,
+            ]),
+          ),
+        },
       },
     });
     const client = await cluster.node();

@@ -40,21 +40,25 @@ const echo: FunctionServingDefinition<string> = {
   name: 'echo',
   batchSize: 8,
   queue: { maxRows: 100 },
-  useFactory: () => (rows: string[]) => {
-    if (rows.includes('bad')) {
-      throw new Error('a bad row');
-    }
-    return rows;
+  model: {
+    useFactory: () => (rows: string[]) => {
+      if (rows.includes('bad')) {
+        throw new Error('a bad row');
+      }
+      return rows;
+    },
   },
 };
 
 const steps: FunctionServingDefinition<string> = {
   name: 'steps',
-  useFactory: () =>
-    async function* (rows: string[]) {
-      yield rows.map((row) => `${row}1`);
-      yield rows.map((row) => `${row}2`);
-    },
+  model: {
+    useFactory: () =>
+      async function* (rows: string[]) {
+        yield rows.map((row) => `${row}1`);
+        yield rows.map((row) => `${row}2`);
+      },
+  },
 };
 
 @Controller()

@@ -23,6 +23,7 @@ import {
   type ServingHandler,
   ServingModule,
   ServingService,
+  type FunctionRunner,
 } from 'nestjs-serving';
 import { boot, loud, marking, Meetings } from '../../fixtures/serving/text-servings.js';
 
@@ -128,7 +129,7 @@ describe('Wrong wiring', () => {
         imports: [
           ServingModule.forRoot(),
           featureOf({
-            useFactory: () => (rows: unknown[]) => rows,
+            model: { useFactory: () => (rows: unknown[]) => rows },
           } as unknown as ServingDefinition),
         ],
       }),
@@ -136,7 +137,8 @@ describe('Wrong wiring', () => {
     [
       '[N4] a definition without a name, of a factory',
       'The factory of ServingModule.forRootAsync: option "name" of a serving is undefined',
-      () => factoryOf(['a'], { useFactory: () => () => [] } as unknown as ServingDefinition),
+      () =>
+        factoryOf(['a'], { model: { useFactory: () => () => [] } } as unknown as ServingDefinition),
     ],
     [
       '@InjectServing() with an unknown serving',
@@ -162,7 +164,10 @@ describe('Wrong wiring', () => {
       '@Batched() with the name of a serving whose calls are made in sessions',
       'Talking.talk is @Batched("loud"), whose calls are made in sessions; inject the serving and ' +
         'call serving.open().run(input)',
-      () => ({ ...servingsOf({ ...loud, sessions: {} }), providers: [Talking] }),
+      () => ({
+        ...servingsOf({ ...loud, model: { ...(loud.model as FunctionRunner), sessions: {} } }),
+        providers: [Talking],
+      }),
     ],
     [
       '@Batched() in a provider of a module without ServingModule',
@@ -215,7 +220,9 @@ describe('Wrong wiring', () => {
       'servings for forRootAsync',
       'option "servings" is []; allowed is nothing here: the factory returns them, and "names"',
       () => ({
-        imports: [ServingModule.forRootAsync({ servings: [], useFactory: () => ({}) } as object)],
+        imports: [
+          ServingModule.forRootAsync({ servings: [], model: { useFactory: () => ({}) } } as object),
+        ],
       }),
     ],
     [
@@ -273,7 +280,7 @@ describe('Wrong wiring', () => {
     [
       'a factory that defines a class serving',
       'forRootAsync cannot create Reverser',
-      () => factoryOf(['reverser'], { name: 'reverser', useClass: Reverser }),
+      () => factoryOf(['reverser'], { name: 'reverser', model: { useClass: Reverser } }),
     ],
     [
       'a definition with an option out of bounds',

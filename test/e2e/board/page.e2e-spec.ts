@@ -201,7 +201,7 @@ describe('The page of the board', () => {
     it('[20.12] The list of fifty servings scrolls beside the one that is shown', async () => {
       const servings = Array.from({ length: 50 }, (_, i) => ({
         name: `serving ${i}`,
-        useFactory: () => (rows: unknown) => rows,
+        model: { useFactory: () => (rows: unknown) => rows },
       }));
       const many = await NestFactory.create(
         {
@@ -236,7 +236,7 @@ describe('The page of the board', () => {
           module: class {},
           imports: [
             ServingModule.forRoot({
-              servings: [{ name: 'quiet', useFactory: () => (rows: unknown) => rows }],
+              servings: [{ name: 'quiet', model: { useFactory: () => (rows: unknown) => rows } }],
             }),
             ServingBoardModule.forRoot({ guards: [] }),
           ],
@@ -284,7 +284,9 @@ describe('The page of the board', () => {
               module: class {},
               imports: [
                 ServingModule.forRoot({
-                  servings: [{ name: 'shared', useFactory: () => (rows: unknown) => rows }],
+                  servings: [
+                    { name: 'shared', model: { useFactory: () => (rows: unknown) => rows } },
+                  ],
                 }),
                 ServingClusterModule.forRoot({ transport: network.transport(), nodeId }),
                 ServingBoardModule.forRoot({ guards: [] }),

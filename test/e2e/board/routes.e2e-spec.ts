@@ -16,7 +16,7 @@ import { boot } from '../../fixtures/serving/text-servings.js';
 
 const lengths = defineServing({
   name: 'lengths',
-  useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => text.length) },
 });
 const root = ServingModule.forRoot({ servings: [lengths] });
 const CHANGE = { 'x-serving-board': '1' };

@@ -13,12 +13,14 @@ const digits = defineServing({ name: 'digits', model: 'sample/01-digits/model/di
 const drawings = defineServing({
   name: 'drawings',
   preprocess: (lines: string[]) => ({ batch: lines.join('') }),
-  useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => text.length) },
 });
 const broken = defineServing({
   name: 'broken',
-  useFactory: () => () => {
-    throw new Error('broken');
+  model: {
+    useFactory: () => () => {
+      throw new Error('broken');
+    },
   },
 });
 

@@ -8,7 +8,7 @@ import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 const serving = (name: string): ServingDefinition => ({
   name,
-  useFactory: () => (rows: readonly unknown[]) => rows,
+  model: { useFactory: () => (rows: readonly unknown[]) => rows },
 });
 
 describe('The log of a node', () => {

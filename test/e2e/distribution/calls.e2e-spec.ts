@@ -22,7 +22,7 @@ import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 /** Replies with the node that ran the row. */
 const saying = (name: string, node: string): FunctionServingDefinition => ({
   name,
-  useFactory: () => (rows: readonly unknown[]) => rows.map((row) => ({ node, row })),
+  model: { useFactory: () => (rows: readonly unknown[]) => rows.map((row) => ({ node, row })) },
 });
 
 /** Texts of these lengths. */
@@ -33,7 +33,7 @@ const twice = (hook: object): FunctionServingDefinition => ({
   name: `by ${Object.keys(hook)[0]}`,
   batchSize: 2,
   batchTimeout: 1_000_000,
-  useFactory: () => (rows: unknown) => rows,
+  model: { useFactory: () => (rows: unknown) => rows },
   ...hook,
 });
 
@@ -65,7 +65,9 @@ describe('A call in a cluster', () => {
         {
           name: 'split',
           batchSize: 2,
-          useFactory: () => (rows: readonly string[]) => withMetadata(rows, rows.join('')),
+          model: {
+            useFactory: () => (rows: readonly string[]) => withMetadata(rows, rows.join('')),
+          },
           postprocess: (_output: unknown, { metadata }) => metadata,
         },
       ],
@@ -164,7 +166,12 @@ describe('A call in a cluster', () => {
     const held = new HeldFunction<number>();
     await cluster.node({
       servings: [
-        { name: 'held', batchSize: 3, batchTimeout: 1_000_000, useFactory: held.useFactory },
+        {
+          name: 'held',
+          batchSize: 3,
+          batchTimeout: 1_000_000,
+          model: { useFactory: held.useFactory },
+        },
       ],
     });
     const [one, two] = [await cluster.node(), await cluster.node()];
@@ -187,7 +194,7 @@ describe('A call in a cluster', () => {
 
   it('[11] A call runs on another node while two batches per partition wait on its own', async () => {
     const own = new HeldFunction();
-    const definition = { name: 'm', batchSize: 1, useFactory: own.useFactory };
+    const definition = { name: 'm', batchSize: 1, model: { useFactory: own.useFactory } };
     const web = await cluster.node({
       servings: [definition],
       localFirst: 'unless-saturated',
@@ -234,7 +241,7 @@ describe('A call in a cluster', () => {
 
   it('[11] Tensors cross to another node and back', async () => {
     await cluster.node({
-      servings: [{ name: 'echo', useFactory: () => (rows: unknown) => rows }],
+      servings: [{ name: 'echo', model: { useFactory: () => (rows: unknown) => rows } }],
     });
     const web = await cluster.node();
     await web.untilNodes('echo');
@@ -256,7 +263,7 @@ describe('A call in a cluster', () => {
         return { batch: `${input} owner(` };
       },
       postprocess: (output) => `${String(output)})`,
-      useFactory: () => (rows: readonly unknown[]) => rows,
+      model: { useFactory: () => (rows: readonly unknown[]) => rows },
     };
     await cluster.node({ servings: [definition] });
     const web = await cluster.node();
@@ -294,11 +301,13 @@ describe('A call in a cluster', () => {
     const limits = { bytes: 100_000 };
     await cluster.node({
       servings: [
-        { name: 'texts', useFactory: () => texts },
+        { name: 'texts', model: { useFactory: () => texts } },
         {
           name: 'failing',
-          useFactory: () => (rows: readonly number[]) => {
-            throw new RangeError(texts(rows)[0], { cause: new Error(texts(rows)[0]) });
+          model: {
+            useFactory: () => (rows: readonly number[]) => {
+              throw new RangeError(texts(rows)[0], { cause: new Error(texts(rows)[0]) });
+            },
           },
         },
       ],
@@ -344,8 +353,8 @@ describe('A call in a cluster', () => {
     async (_, maxPacket) => {
       cluster.network({ maxPacket });
       const servings = [
-        { name: 'echo', useFactory: () => (rows: unknown) => rows },
-        { name: 'texts', useFactory: () => texts },
+        { name: 'echo', model: { useFactory: () => (rows: unknown) => rows } },
+        { name: 'texts', model: { useFactory: () => texts } },
       ];
       const small = { limits: { bytes: 20_000 }, requestTimeout: 600_000 };
       const node = await cluster.node({ servings, ...small });
@@ -403,10 +412,12 @@ describe('A call in a cluster', () => {
     const keyed = {
       name: 'keyed',
       batchKeys: ['long', 'short'],
-      useFactory:
-        ({ key }: { key: string }) =>
-        (rows: unknown[]) =>
-          rows.map(() => key),
+      model: {
+        useFactory:
+          ({ key }: { key: string }) =>
+          (rows: unknown[]) =>
+            rows.map(() => key),
+      },
     };
     await cluster.node({ servings: [keyed] });
     const web = await cluster.node();
@@ -421,7 +432,9 @@ describe('A call in a cluster', () => {
 
   it('[11] [9.3] A remote call is answered when its own node closes meanwhile', async () => {
     const held = new HeldFunction<number>();
-    await cluster.node({ servings: [{ name: 'held', batchSize: 1, useFactory: held.useFactory }] });
+    await cluster.node({
+      servings: [{ name: 'held', batchSize: 1, model: { useFactory: held.useFactory } }],
+    });
     const web = await cluster.node({ drainTimeout: 30_000 });
     await web.untilNodes('held');
     const { servings } = web;
@@ -442,7 +455,7 @@ describe('A call in a cluster', () => {
   it('[11] A list with more parts than the limit crosses as one block', async () => {
     const sum = {
       name: 'sum',
-      useFactory: () => (rows: readonly number[][]) => rows.map((row) => row.length),
+      model: { useFactory: () => (rows: readonly number[][]) => rows.map((row) => row.length) },
     };
     await cluster.node({ servings: [sum], limits: { nodes: 5 } });
     const web = await cluster.node({ limits: { nodes: 5 } });

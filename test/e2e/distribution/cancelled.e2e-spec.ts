@@ -11,7 +11,7 @@ import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 const endless: FunctionServingDefinition = {
   name: 'm',
   preprocess: () => ({ batch: batches() }),
-  useFactory: () => (rows: readonly unknown[]) => rows,
+  model: { useFactory: () => (rows: readonly unknown[]) => rows },
 };
 
 async function* batches(): AsyncGenerator<Batch, void> {
@@ -45,7 +45,7 @@ describe('The events of a call to another node', () => {
         name: 'm',
         batchSize: 1,
         shutdown: { timeout: 50 },
-        useFactory: held.useFactory,
+        model: { useFactory: held.useFactory },
       });
       const leaving = new AbortController();
       const failure = failureOf(servings[method]('m', 'row', leaving));
@@ -103,7 +103,7 @@ describe('The events of a call to another node', () => {
       name: 'm',
       batchSize: 1,
       shutdown: { timeout: 50 },
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
     });
     const reading = servings.stream('m', 1).subscribe();
     await until(() => held.batches.length === 1);
@@ -132,8 +132,10 @@ describe('The events of a call to another node', () => {
     async (_, call) => {
       const { servings, ends } = await watched({
         name: 'm',
-        useFactory: () => () => {
-          throw new RangeError('no');
+        model: {
+          useFactory: () => () => {
+            throw new RangeError('no');
+          },
         },
       });
 

@@ -5,7 +5,7 @@ import { until } from '../../fixtures/async/streams.js';
 
 const quick = { heartbeat: 50, downAfter: 300 };
 const servings = (mark: string) => [
-  { name: 'm', useFactory: () => (rows: readonly unknown[]) => rows.map(() => mark) },
+  { name: 'm', model: { useFactory: () => (rows: readonly unknown[]) => rows.map(() => mark) } },
 ];
 
 describe('Nodes with one nodeId', () => {
@@ -35,7 +35,9 @@ describe('Nodes with one nodeId', () => {
     let finish: ((rows: string[]) => void) | undefined;
     const begun = jest.fn(() => new Promise<string[]>((resolve) => (finish = resolve)));
     await cluster.node({
-      servings: [{ name: 'm', useFactory: () => begun, recovery: { idempotent: false } }],
+      servings: [
+        { name: 'm', model: { useFactory: () => begun }, recovery: { idempotent: false } },
+      ],
       ...quick,
     });
     const first = await cluster.node({ nodeId: 'same', ...quick });

@@ -14,7 +14,7 @@ const held = (name: string, options: Partial<FunctionServingDefinition> = {}) =>
     batchSize: 1,
     shutdown: { timeout: 50 },
     ...options,
-    useFactory: batches.useFactory,
+    model: { useFactory: batches.useFactory },
   };
   return { batches, definition };
 };
@@ -28,7 +28,7 @@ const answer = ({ batches }: ReturnType<typeof held>, mark: string): void => {
 const answering = (mark: string): FunctionServingDefinition => ({
   name: 'm',
   recovery: { idempotent: false },
-  useFactory: () => (rows: readonly number[]) => rows.map((row) => `${row} by ${mark}`),
+  model: { useFactory: () => (rows: readonly number[]) => rows.map((row) => `${row} by ${mark}`) },
 });
 
 describe('A call whose node is lost', () => {

@@ -38,7 +38,7 @@ describe('A hello to the nodes of a cluster without a secret', () => {
     time = await VirtualTime.install();
     const frames = await connect();
     await cluster.node({
-      servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }],
+      servings: [{ name: 'm', model: { useFactory: () => (rows: readonly unknown[]) => rows } }],
     });
     await time.advance(300);
     frames.length = 0;
@@ -56,7 +56,7 @@ describe('A hello to the nodes of a cluster without a secret', () => {
     time = await VirtualTime.install();
     const frames = await connect();
     await cluster.node({
-      servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }],
+      servings: [{ name: 'm', model: { useFactory: () => (rows: readonly unknown[]) => rows } }],
     });
     stranger!.broadcast(falseBeat('x'));
     await time.advance(300);
@@ -79,7 +79,7 @@ describe('A hello to the nodes of a cluster without a secret', () => {
     const frames = await connect();
     await cluster.node({
       limits: { nodes: 5 },
-      servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }],
+      servings: [{ name: 'm', model: { useFactory: () => (rows: readonly unknown[]) => rows } }],
     });
 
     for (let epoch = 0; epoch < 100; epoch++) {
@@ -96,7 +96,7 @@ describe('A hello to the nodes of a cluster without a secret', () => {
     cluster.network({ connections: false });
     await cluster.node({
       heartbeat,
-      servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }],
+      servings: [{ name: 'm', model: { useFactory: () => (rows: readonly unknown[]) => rows } }],
     });
     const began = performance.now();
     const web = await cluster.node({ heartbeat });

@@ -116,7 +116,7 @@ describe('An impostor that can broadcast to all nodes', () => {
     const transport = await impostorOf();
     await cluster.node({
       ...options,
-      servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }],
+      servings: [{ name: 'm', model: { useFactory: () => (rows: readonly unknown[]) => rows } }],
     });
     const web = await cluster.node(options);
     await web.untilNodes('m', 1);

@@ -11,7 +11,7 @@ import { NestFactory } from '@nestjs/core';
 import { InjectServing, Serving, ServingModule, ServingService } from 'nestjs-serving';
 import { ServingCluster, ServingClusterModule, MemoryNetwork } from 'nestjs-serving/distribution';
 
-const echo = { name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows };
+const echo = { name: 'echo', model: { useFactory: () => (rows: readonly unknown[]) => rows } };
 
 @Injectable()
 class Caller implements OnModuleInit {

@@ -9,9 +9,11 @@ const serving = (weight: number, partitions: number): FunctionServingDefinition 
   batchSize: 1,
   distribution: { weight },
   partitions,
-  useFactory: () => async (rows: readonly unknown[]) => {
-    await new Promise((resolve) => setTimeout(resolve, 10));
-    return rows;
+  model: {
+    useFactory: () => async (rows: readonly unknown[]) => {
+      await new Promise((resolve) => setTimeout(resolve, 10));
+      return rows;
+    },
   },
 });
 

@@ -91,25 +91,29 @@ const steps: ServingDefinition = {
   name: 'steps',
   batchSize: 1,
   partitions: 16,
-  useFactory: () =>
-    async function* ([count]: number[]) {
-      open++;
-      try {
-        for (let step = 0; step < count!; step++) {
-          yield [step];
-          await sleep(2);
+  model: {
+    useFactory: () =>
+      async function* ([count]: number[]) {
+        open++;
+        try {
+          for (let step = 0; step < count!; step++) {
+            yield [step];
+            await sleep(2);
+          }
+        } finally {
+          open--;
         }
-      } finally {
-        open--;
-      }
-    },
+      },
+  },
 };
 const sum: ServingDefinition = {
   name: 'sum',
   recovery: { idempotent: true },
-  useFactory: () => (rows: number[]) => {
-    runs++;
-    return rows.map((row) => row + 1);
+  model: {
+    useFactory: () => (rows: number[]) => {
+      runs++;
+      return rows.map((row) => row + 1);
+    },
   },
 };
 const servings = [steps, sum];

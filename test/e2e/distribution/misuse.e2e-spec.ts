@@ -11,7 +11,10 @@ import {
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
-const serving = (name: string) => ({ name, useFactory: () => (rows: readonly unknown[]) => rows });
+const serving = (name: string) => ({
+  name,
+  model: { useFactory: () => (rows: readonly unknown[]) => rows },
+});
 
 /** The error of an application that imports these modules. */
 function bootWith(imports: () => ModuleMetadata['imports']): Promise<unknown> {

@@ -8,7 +8,7 @@ const echo = (name: string, weight: number) => ({
   distribution: { weight },
   partitions: 2,
   shutdown: { timeout: 100 },
-  useFactory: () => (rows: readonly unknown[]) => rows,
+  model: { useFactory: () => (rows: readonly unknown[]) => rows },
 });
 
 describe('ServingCluster.nodes()', () => {

@@ -28,24 +28,26 @@ const { node, clientOf } = useTcpCluster();
 
 const echo: FunctionServingDefinition = {
   name: 'echo',
-  useFactory: () => (rows: readonly unknown[]) => rows,
+  model: { useFactory: () => (rows: readonly unknown[]) => rows },
 };
 
 /** The length of each row and the number of rows in its batch. */
 const norms = (options: Partial<FunctionServingDefinition> = {}): FunctionServingDefinition => ({
   name: 'norms',
   ...options,
-  useFactory: () => (rows: Tensor) => {
-    const [count = 0, width = 0] = rows.dims;
-    const all = rows.data as Float32Array;
-    const lengths = Float32Array.from({ length: count }, (_, i) =>
-      Math.hypot(...all.subarray(i * width, (i + 1) * width)),
-    );
-    return new Tensor(
-      'float32',
-      Float32Array.from({ length: 2 * count }, (_, i) => (i % 2 === 0 ? lengths[i / 2]! : count)),
-      [count, 2],
-    );
+  model: {
+    useFactory: () => (rows: Tensor) => {
+      const [count = 0, width = 0] = rows.dims;
+      const all = rows.data as Float32Array;
+      const lengths = Float32Array.from({ length: count }, (_, i) =>
+        Math.hypot(...all.subarray(i * width, (i + 1) * width)),
+      );
+      return new Tensor(
+        'float32',
+        Float32Array.from({ length: 2 * count }, (_, i) => (i % 2 === 0 ? lengths[i / 2]! : count)),
+        [count, 2],
+      );
+    },
   },
 });
 
@@ -56,7 +58,10 @@ async function* countTo([last]: readonly number[]): AsyncGenerator<unknown[], vo
   }
 }
 
-const counter: FunctionServingDefinition = { name: 'counter', useFactory: () => countTo };
+const counter: FunctionServingDefinition = {
+  name: 'counter',
+  model: { useFactory: () => countTo },
+};
 
 const tensor = (datatype: string, shape: readonly number[], data: unknown) => ({
   $tensor: { shape, datatype, data },
@@ -130,15 +135,17 @@ describe('A client of Nest over TCP', () => {
   it('[11] A client of Nest receives hooks', async () => {
     const hooked: FunctionServingDefinition = {
       name: 'hooked',
-      useFactory:
-        () =>
-        (rows: readonly number[], { emit }) => {
-          emit(
-            'half',
-            rows.map((row) => row / 2),
-          );
-          return rows;
-        },
+      model: {
+        useFactory:
+          () =>
+          (rows: readonly number[], { emit }) => {
+            emit(
+              'half',
+              rows.map((row) => row / 2),
+            );
+            return rows;
+          },
+      },
     };
     const owner = await node({ servings: [hooked] });
 
@@ -161,8 +168,10 @@ describe('A client of Nest over TCP', () => {
   it('[11] [6.5] A client of Nest receives errors as plain objects', async () => {
     const broken: FunctionServingDefinition = {
       name: 'broken',
-      useFactory: () => () => {
-        throw new TypeError('a secret path');
+      model: {
+        useFactory: () => () => {
+          throw new TypeError('a secret path');
+        },
       },
     };
     // Its row waits for another one until its deadline.
@@ -253,7 +262,7 @@ describe('A client of Nest over TCP', () => {
   it('[11] [9.3] A client of Nest is answered by a node that shuts down, and refused after that', async () => {
     const held = new HeldFunction();
     const owner = await node({
-      servings: [{ name: 'held', batchSize: 1, useFactory: held.useFactory }],
+      servings: [{ name: 'held', batchSize: 1, model: { useFactory: held.useFactory } }],
     });
     const client = clientOf(owner.port);
     const reply = send(client, 'held', { input: 'first' });
@@ -335,7 +344,9 @@ const pairs = (name: string): FunctionServingDefinition => ({
   name,
   batchSize: 2,
   batchTimeout: 1_000_000,
-  useFactory: () => (rows: readonly string[]) => rows.map((row) => `${row} of ${rows.length}`),
+  model: {
+    useFactory: () => (rows: readonly string[]) => rows.map((row) => `${row} of ${rows.length}`),
+  },
 });
 
 describe('A microservice beside a node, in one application', () => {

@@ -42,7 +42,7 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
     await web.untilNodes('sides', 1);
     const definition = {
       name: 'sides',
-      useFactory: () => (rows: readonly unknown[]) => rows,
+      model: { useFactory: () => (rows: readonly unknown[]) => rows },
       distribution: {
         preprocess: ({ stages }: { stages: string[] }) => ({
           stages: [...stages, `here in ${process.pid}`],

@@ -9,7 +9,11 @@ describe('A sequence of another node', () => {
 
   async function start() {
     const model = new CountingModel();
-    const definition = { name: 'counter', batchSize: 2, sequence: {}, useFactory: () => model };
+    const definition = {
+      name: 'counter',
+      batchSize: 2,
+      model: { useFactory: () => model, sequence: {} },
+    };
     await cluster.node({ servings: [definition] });
     const web = await cluster.node();
     await web.untilNodes('counter');

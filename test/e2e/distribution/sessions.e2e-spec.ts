@@ -7,6 +7,7 @@ import {
   ServingClosedError,
   SessionEndedError,
   UnknownServingError,
+  type SessionsOptions,
 } from 'nestjs-serving';
 import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { until } from '../../fixtures/async/awaited.js';
@@ -22,12 +23,14 @@ class Tally {
   isHolding = false;
   readonly definition: FunctionServingDefinition;
 
-  constructor(own: Partial<FunctionServingDefinition> = {}) {
+  constructor(sessions: SessionsOptions | null = {}, batchTimeout = 0) {
     this.definition = {
       name: 'tally',
-      sessions: {},
-      ...own,
-      useFactory: () => (rows: readonly string[], context) => this.run(rows, context),
+      batchTimeout,
+      model: {
+        useFactory: () => (rows: readonly string[], context) => this.run(rows, context),
+        sessions: sessions ?? undefined,
+      },
     };
   }
 
@@ -57,7 +60,7 @@ describe('A session of another node', () => {
   }
 
   it('[16.9] Its calls are steps from the state on that node, in their order, and share batches with other sessions', async () => {
-    const tally = new Tally({ batchTimeout: 30 });
+    const tally = new Tally({}, 30);
     const { open } = await pair(tally);
     const [a, b] = [open(), open()];
 
@@ -135,7 +138,7 @@ describe('A session of another node', () => {
   });
 
   it('[16.9] A session that its node ends after sessions.idle has ended for its caller', async () => {
-    const { open } = await pair(new Tally({ sessions: { idle: 30 } }));
+    const { open } = await pair(new Tally({ idle: 30 }));
     const session = open();
     await session.run('1');
 
@@ -154,7 +157,7 @@ describe('A session of another node', () => {
   });
 
   it('[16.9] A closed session gives its place on the node to another, and a full node is passed over', async () => {
-    const tally = new Tally({ sessions: { max: 1 } });
+    const tally = new Tally({ max: 1 });
     const { open } = await pair(tally, 2);
     const [first, second, third] = [open(), open(), open()];
 
@@ -181,7 +184,7 @@ describe('A session of another node', () => {
   });
 
   it('[16.9] The first call says why there is no session', async () => {
-    const { web } = await pair(new Tally({ sessions: undefined }));
+    const { web } = await pair(new Tally(null));
 
     await expect(web.servings.open('tally').run('1')).rejects.toThrow(InvalidServingError);
     await expect(web.servings.open('other').run('1')).rejects.toThrow(UnknownServingError);

@@ -36,7 +36,7 @@ class Hung {
       batchSize: 1,
       shutdown: { timeout: 300 },
       ...options,
-      useFactory,
+      model: { useFactory },
     };
   }
 }
@@ -79,7 +79,7 @@ describe('A node that shuts down', () => {
       };
       const [owner, web] = await pair({
         ...echo,
-        useFactory: () => (rows: readonly unknown[]) => rows,
+        model: { useFactory: () => (rows: readonly unknown[]) => rows },
       });
       const call = outcomeOf(web.servings.batchedRun('echo', 'x'));
       await time.advance(50);
@@ -132,7 +132,7 @@ describe('A node that shuts down', () => {
     const quick = {
       name: 'quick',
       shutdown: { timeout: 100 },
-      useFactory: () => (rows: readonly unknown[]) => rows,
+      model: { useFactory: () => (rows: readonly unknown[]) => rows },
     };
     const [owner, web] = await pair(hung.definition, {
       servings: [hung.definition, quick],
@@ -156,7 +156,7 @@ describe('A node that shuts down', () => {
     const local = {
       name: 'local',
       shutdown: { timeout: 300 },
-      useFactory: () => (rows: readonly unknown[]) => rows,
+      model: { useFactory: () => (rows: readonly unknown[]) => rows },
     };
     const web = await cluster.node({
       servings: [local],
@@ -190,7 +190,11 @@ describe('A node that shuts down', () => {
   it('[H3] A node that closes runs the windows of servings of other modules too', async () => {
     const network = new MemoryNetwork();
     const patient = { batchSize: 8, batchTimeout: 10_000, shutdown: { timeout: 5000 } };
-    const echo = { name: 'echo', ...patient, useFactory: () => (rows: readonly unknown[]) => rows };
+    const echo = {
+      name: 'echo',
+      ...patient,
+      model: { useFactory: () => (rows: readonly unknown[]) => rows },
+    };
     const feature: Type = class Feature {};
     Module({ imports: [ServingModule.forFeature({ servings: [echo] })] })(feature);
     const root: Type = class Root {};

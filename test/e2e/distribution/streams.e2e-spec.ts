@@ -12,7 +12,7 @@ class Counter {
   readonly definition: FunctionServingDefinition = {
     name: 'counter',
     preprocess: (last: number) => ({ batch: this.count(last) }),
-    useFactory: () => (rows: readonly unknown[]) => rows,
+    model: { useFactory: () => (rows: readonly unknown[]) => rows },
   };
 
   private async *count(last: number): AsyncGenerator<Batch, void> {
@@ -43,7 +43,7 @@ describe('A stream of another node', () => {
   it('[W16] A second reader of a generator is refused at its caller', async () => {
     const same: FunctionServingDefinition = {
       name: 'same',
-      useFactory: () => (rows: readonly unknown[]) => rows,
+      model: { useFactory: () => (rows: readonly unknown[]) => rows },
     };
     await cluster.node({ servings: [same] });
     const web = await cluster.node();
@@ -118,7 +118,7 @@ describe('A stream of another node', () => {
       }
     }
     await cluster.node({
-      servings: [{ name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows }],
+      servings: [{ name: 'echo', model: { useFactory: () => (rows: readonly unknown[]) => rows } }],
     });
     const web = await cluster.node();
     await web.untilNodes('echo');
@@ -136,7 +136,7 @@ describe('A stream of another node', () => {
       throw error;
     }
     await cluster.node({
-      servings: [{ name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows }],
+      servings: [{ name: 'echo', model: { useFactory: () => (rows: readonly unknown[]) => rows } }],
     });
     const web = await cluster.node();
     await web.untilNodes('echo');

@@ -55,7 +55,7 @@ describe('The flow control of a stream between two nodes', () => {
       const frames = await hostileNode();
       const never = {
         name: 'never',
-        useFactory: () => () => new Promise<never>(() => {}),
+        model: { useFactory: () => () => new Promise<never>(() => {}) },
         shutdown: { timeout: 10 },
         batchSize: 1,
       };
@@ -115,7 +115,7 @@ describe('The flow control of a stream between two nodes', () => {
     [{ messages: 1, bytes: 1 }, {}],
     [{}, { messages: 1, bytes: 1 }],
   ])('[L6] Nodes with the windows %j and %j stream to each other', async (ofOwner, ofCaller) => {
-    const echo = { name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows };
+    const echo = { name: 'echo', model: { useFactory: () => (rows: readonly unknown[]) => rows } };
     await cluster.node({ servings: [echo], window: ofOwner });
     const web = await cluster.node({ window: ofCaller });
     await web.untilNodes('echo');

@@ -18,14 +18,16 @@ const echoes = sixOfEachType
   .map(({ type }) =>
     defineServing({
       name: type,
-      signature: { template: { x: { type, shape: [null, null] } } },
-      useFactory: () => (rows: unknown) => rows,
+      model: {
+        useFactory: () => (rows: unknown) => rows,
+        signature: { template: { x: { type, shape: [null, null] } } },
+      },
     }),
   );
 
 const upper = defineServing({
   name: 'upper',
-  useFactory: () => (texts: string[]) => texts.map((text) => text.toUpperCase()),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => text.toUpperCase()) },
 });
 
 const imports = [

@@ -18,8 +18,10 @@ const echoes = sixOfEachType
   .map(({ type }) =>
     defineServing({
       name: type,
-      signature: { template: { x: { type, shape: [null, null] } } },
-      useFactory: () => (rows: unknown) => rows,
+      model: {
+        useFactory: () => (rows: unknown) => rows,
+        signature: { template: { x: { type, shape: [null, null] } } },
+      },
     }),
   );
 
@@ -28,28 +30,32 @@ const waits = defineServing({
   name: 'waits',
   batchSize: 1,
   partitions: 4,
-  useFactory: () => async (rows: number[]) => {
-    await new Promise((resolve) => setTimeout(resolve, 100 * rows[0]!));
-    return rows.map((row) => (row < 0 ? new Error('a row is -1') : row));
+  model: {
+    useFactory: () => async (rows: number[]) => {
+      await new Promise((resolve) => setTimeout(resolve, 100 * rows[0]!));
+      return rows.map((row) => (row < 0 ? new Error('a row is -1') : row));
+    },
   },
 });
 
 /** Answers never, for clients with a deadline. */
 const slow = defineServing({
   name: 'slow',
-  useFactory: () => () => new Promise<number[]>(() => {}),
+  model: { useFactory: () => () => new Promise<number[]>(() => {}) },
   shutdown: { timeout: 100 },
 });
 
 /** Counts from 0 up to its row. */
 const count = defineServing({
   name: 'count',
-  useFactory: () =>
-    function* (rows: number[]) {
-      for (let n = 0; n < rows[0]!; n++) {
-        yield rows.map(() => n);
-      }
-    },
+  model: {
+    useFactory: () =>
+      function* (rows: number[]) {
+        for (let n = 0; n < rows[0]!; n++) {
+          yield rows.map(() => n);
+        }
+      },
+  },
 });
 
 const ofNumber = (serving: string) => ({

@@ -55,20 +55,22 @@ const release = (): void =>
 /** As long a text as its row says. */
 const wide = defineServing({
   name: 'wide',
-  useFactory: () => (rows: number[]) => rows.map((row) => 'x'.repeat(row)),
+  model: { useFactory: () => (rows: number[]) => rows.map((row) => 'x'.repeat(row)) },
 });
 const count = defineServing({
   name: 'count',
-  useFactory: () =>
-    function* (rows: number[]) {
-      try {
-        for (let n = 0; n < rows[0]!; n++) {
-          yield rows.map(() => `${n}`.padEnd(50_000));
+  model: {
+    useFactory: () =>
+      function* (rows: number[]) {
+        try {
+          for (let n = 0; n < rows[0]!; n++) {
+            yield rows.map(() => `${n}`.padEnd(50_000));
+          }
+        } finally {
+          hasCounted = true;
         }
-      } finally {
-        hasCounted = true;
-      }
-    },
+      },
+  },
 });
 /** Whether the generator of `count` has ended. */
 let hasCounted = false;
@@ -133,10 +135,10 @@ describe('The gRPC door of the Open Inference Protocol', () => {
             wide,
             count,
             sums,
-            { name: 'held', useFactory: held.useFactory },
+            { name: 'held', model: { useFactory: held.useFactory } },
             {
               name: 'narrow',
-              useFactory: held.useFactory,
+              model: { useFactory: held.useFactory },
               batchSize: 1,
               queue: { maxRows: 1 },
             },

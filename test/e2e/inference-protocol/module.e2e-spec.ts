@@ -10,7 +10,7 @@ import { boot } from '../../fixtures/serving/text-servings.js';
 
 const lengths = defineServing({
   name: 'lengths',
-  useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => text.length) },
 });
 const root = ServingModule.forRoot({ servings: [lengths] });
 
@@ -150,8 +150,7 @@ describeOnPlatforms('InferenceProtocolModule', (listen) => {
           servings: [
             defineServing({
               name: 'sums',
-              sessions: {},
-              useFactory: () => (rows: unknown[]) => rows,
+              model: { useFactory: () => (rows: unknown[]) => rows, sessions: {} },
             }),
           ],
         }),

@@ -38,8 +38,10 @@ const digits = defineServing({ name: 'digits', model: 'sample/01-digits/model/di
 const tensorsOf = (type: Tensor.Type) =>
   defineServing({
     name: type,
-    signature: { template: { x: { type, shape: [null, null] } } },
-    useFactory: () => (rows: unknown) => rows,
+    model: {
+      useFactory: () => (rows: unknown) => rows,
+      signature: { template: { x: { type, shape: [null, null] } } },
+    },
   });
 
 const tensors = sixOfEachType.filter(({ type }) => !type.endsWith('int4'));
@@ -140,12 +142,14 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
               digits,
               ...more,
               ...tensors.map(({ type }) => tensorsOf(type)),
-              defineServing({ name: 'held', batchSize: 1, useFactory: held.useFactory }),
-              defineServing({ name: 'echo', useFactory: () => (rows: unknown) => rows }),
+              defineServing({ name: 'held', batchSize: 1, model: { useFactory: held.useFactory } }),
+              defineServing({ name: 'echo', model: { useFactory: () => (rows: unknown) => rows } }),
               defineServing({
                 name: 'failing',
-                useFactory: () => () => {
-                  throw new Error('the secret of the application');
+                model: {
+                  useFactory: () => () => {
+                    throw new Error('the secret of the application');
+                  },
                 },
               }),
             ],
@@ -818,7 +822,9 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
   it('[P7] Only the outputs of a model are compressed, which every client reads', async () => {
     const names = Array.from({ length: 40 }, (_, i) => `a-serving-of-a-long-name-${i}`);
     const { client } = await start({
-      more: names.map((name) => defineServing({ name, useFactory: () => (rows: unknown) => rows })),
+      more: names.map((name) =>
+        defineServing({ name, model: { useFactory: () => (rows: unknown) => rows } }),
+      ),
     });
     const encodingOf = async (path: string, init: RequestInit = {}) => {
       const { bytes, headers } = await client.send(path, init);

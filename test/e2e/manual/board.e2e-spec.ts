@@ -8,7 +8,7 @@ import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 
 const digits = {
   name: 'digits',
-  useFactory: () => (rows: unknown[]) => rows,
+  model: { useFactory: () => (rows: unknown[]) => rows },
 };
 
 process.env['BOARD_PASSWORD'] = 'secret';

@@ -26,7 +26,7 @@ export const summaries = defineServing({
       most: 2000, // A batch has at most 32 texts, and at most 2,000 characters.
     },
   },
-  useFactory: () => (texts: string[]) => texts.map((text) => text.split(' ')[0]!),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => text.split(' ')[0]!) },
 });
 // #endregion
 
@@ -57,12 +57,14 @@ export const embedder = defineServing({
 // #region template
 export const curves = defineServing({
   name: 'curves',
-  signature: {
-    template: { type: 'float32', shape: [null, null], variableAxis: 1, padWith: NaN },
-    outputs: { '': { variableAxis: 1 } }, // A tensor without a name.
+  model: {
+    useFactory: () => (rows: Tensor) =>
+      new Tensor('float32', Float32Array.from(rows.data as Float32Array, Math.sqrt), rows.dims),
+    signature: {
+      template: { type: 'float32', shape: [null, null], variableAxis: 1, padWith: NaN },
+      outputs: { '': { variableAxis: 1 } }, // A tensor without a name.
+    },
   },
-  useFactory: () => (rows: Tensor) =>
-    new Tensor('float32', Float32Array.from(rows.data as Float32Array, Math.sqrt), rows.dims),
 });
 // #endregion
 
@@ -74,7 +76,7 @@ export const reports = defineServing({
     most: 30_000, // and the longest that a call may ask for.
   },
   queue: { order: 'preserve' }, // A reply waits for those before it, and for no late call.
-  useFactory: () => (rows: string[]) => rows.map((row) => row.toUpperCase()),
+  model: { useFactory: () => (rows: string[]) => rows.map((row) => row.toUpperCase()) },
 });
 // #endregion
 

@@ -23,7 +23,7 @@ const port = Number(process.env['SERVING_PORT']); // where a model node listens
 
 const shouter = defineServing({
   name: 'shouter',
-  useFactory: () => (texts: string[]) => texts.map((text) => text.toUpperCase()),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => text.toUpperCase()) },
 });
 
 @Module({
@@ -133,8 +133,10 @@ export const thumbnails = defineServing({
     // On the model's side: sends only the first three values back.
     postprocess: (output: Float32Array) => Array.from(output.subarray(0, 3)),
   },
-  useFactory: () => (images: Uint8ClampedArray[]) =>
-    images.map((image) => Float32Array.from(image, (value) => value / 255)),
+  model: {
+    useFactory: () => (images: Uint8ClampedArray[]) =>
+      images.map((image) => Float32Array.from(image, (value) => value / 255)),
+  },
 });
 // #endregion
 

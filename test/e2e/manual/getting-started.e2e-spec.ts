@@ -24,7 +24,7 @@ it('The log of batches has a line per batch', async () => {
   const logger = { log: (line: string) => lines.push(line), error: () => {}, warn: () => {} };
   const doubled = {
     name: 'doubled',
-    useFactory: () => (numbers: number[]) => numbers.map((number) => 2 * number),
+    model: { useFactory: () => (numbers: number[]) => numbers.map((number) => 2 * number) },
   };
   const testing = await Test.createTestingModule({
     imports: [ServingModule.forRoot({ servings: [doubled] })],

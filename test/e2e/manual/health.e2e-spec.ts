@@ -39,10 +39,10 @@ export class HealthController {
 export class HealthModule {}
 // #endregion
 
-const echo = { name: 'echo', useFile: worker('echo') };
+const echo = { name: 'echo', model: { useFile: worker('echo') } };
 const slow = {
   name: 'slow',
-  useFactory: () => (rows: unknown[]) => rows,
+  model: { useFactory: () => (rows: unknown[]) => rows },
   recovery: { runTimeout: 20 },
 };
 

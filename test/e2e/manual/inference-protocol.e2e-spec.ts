@@ -12,8 +12,13 @@ const digits = { name: 'digits', model: 'sample/01-digits/model/digits.onnx' };
 
 const tagger = {
   name: 'tagger',
-  useFactory: () => (texts: string[]) =>
-    texts.map((text) => ({ tag: text.length > 3 ? 'long' : 'short', vector: [text.length, 0, 1] })),
+  model: {
+    useFactory: () => (texts: string[]) =>
+      texts.map((text) => ({
+        tag: text.length > 3 ? 'long' : 'short',
+        vector: [text.length, 0, 1],
+      })),
+  },
 };
 
 // #region module

@@ -17,12 +17,12 @@ import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 const echo = {
   name: 'echo',
   rollout: { version: 'june' },
-  useFactory: () => (texts: string[]) => texts,
+  model: { useFactory: () => (texts: string[]) => texts },
 };
 const costly = {
   name: 'costly',
   batchSize: { cost: { of: (text: string) => text.length, most: 8 } },
-  useFactory: () => (texts: string[]) => texts,
+  model: { useFactory: () => (texts: string[]) => texts },
 };
 
 @Module({

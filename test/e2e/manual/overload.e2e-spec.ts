@@ -16,7 +16,7 @@ import { BatchScript, recordBatches } from 'nestjs-serving/testing';
 // #region definition
 export const embedder = defineServing({
   name: 'embedder',
-  useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => text.length) },
   timeout: 1000, // Milliseconds, for calls without a timeout of their own.
   queue: {
     maxRows: 2000, // Beyond it a call fails at once with SERVING_OVERLOADED.
@@ -108,7 +108,9 @@ describe('The manual on overload', () => {
       name: 'ratios',
       recovery: { idempotent: true },
       // Throws for 0n, and so fails its batch.
-      useFactory: () => (divisors: bigint[]) => divisors.map((divisor) => 100n / divisor),
+      model: {
+        useFactory: () => (divisors: bigint[]) => divisors.map((divisor) => 100n / divisor),
+      },
     });
     await serving.start();
     const replies = await Promise.allSettled(

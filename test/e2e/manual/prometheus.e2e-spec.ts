@@ -49,11 +49,13 @@ const queries = panels.flatMap(({ title, targets = [] }) =>
 const echo = {
   name: 'echo',
   batchSize: [4, 8],
-  useFactory: () => (rows: Tensor) => {
-    if ((rows.data as Float32Array).some((number) => number < 0)) {
-      throw new Error('a batch that fails');
-    }
-    return rows;
+  model: {
+    useFactory: () => (rows: Tensor) => {
+      if ((rows.data as Float32Array).some((number) => number < 0)) {
+        throw new Error('a batch that fails');
+      }
+      return rows;
+    },
   },
   recovery: { isolateFailures: false },
 };
@@ -61,7 +63,7 @@ const echo = {
 const costly = {
   name: 'costly',
   batchSize: { cost: { of: (text: string) => text.length, most: 8, padded: true } },
-  useFactory: () => (texts: string[]) => texts,
+  model: { useFactory: () => (texts: string[]) => texts },
 };
 
 const row = (number: number): Tensor => new Tensor('float32', [number], [1]);

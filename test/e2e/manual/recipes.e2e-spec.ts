@@ -31,7 +31,7 @@ import { WebSocket } from 'ws';
 // #region words
 const words = defineServing({
   name: 'words',
-  useFactory: () => (texts: string[]) => texts.map((text) => text.split(' ').length),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => text.split(' ').length) },
 });
 // #endregion
 

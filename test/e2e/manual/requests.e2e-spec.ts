@@ -8,7 +8,7 @@ import { until } from '../../fixtures/async/streams.js';
 
 const summary = {
   name: 'summary',
-  useFactory: () => (texts: string[]) => texts.map((text) => text.slice(0, 10)),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => text.slice(0, 10)) },
 };
 
 // #region leaving

@@ -168,7 +168,7 @@ export class Translator implements ServingHandler {
   imports: [
     ServingModule.forRoot({
       imports: [VocabularyModule],
-      servings: [{ name: 'translator', useClass: Translator }],
+      servings: [{ name: 'translator', model: { useClass: Translator } }],
     }),
   ],
 })
@@ -178,13 +178,15 @@ export class TranslatorModule {}
 // #region function
 export const shout = defineServing({
   name: 'shout',
-  useFactory: ({ partition }) => {
-    // Called once per partition and key at start. Load here what the function needs.
-    return (texts: string[]) =>
-      withMetadata(
-        texts.map((text) => text.toUpperCase()),
-        { partition },
-      );
+  model: {
+    useFactory: ({ partition }) => {
+      // Called once per partition and key at start. Load here what the function needs.
+      return (texts: string[]) =>
+        withMetadata(
+          texts.map((text) => text.toUpperCase()),
+          { partition },
+        );
+    },
   },
   postprocess(text: string, { metadata }) {
     return { text, metadata };
@@ -196,7 +198,7 @@ export const shout = defineServing({
 export const words = defineServing({
   name: 'words',
   queue: { maxRows: 1000, tenant: (text: string) => text.split(':')[0] },
-  useFactory: () => (texts: string[]) => texts.map((text) => text.split(' ').length),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => text.split(' ').length) },
 });
 
 export const fewWords = defineServing({
@@ -209,7 +211,7 @@ export const fewWords = defineServing({
 // #region thread
 export const primes = defineServing({
   name: 'primes',
-  useFile: new URL('./primes.js', import.meta.url),
+  model: { useFile: new URL('./primes.js', import.meta.url) },
   partitions: 2,
 });
 // #endregion
@@ -244,7 +246,7 @@ export const moods = defineServing({
     key: ({ text }: Comment) => text, // The author does not change the reply.
   },
   preprocess: ({ text }: Comment) => ({ batch: text }),
-  useFactory: () => (texts: string[]) => texts.map((text) => ({ mood: moodOf(text) })),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => ({ mood: moodOf(text) })) },
 });
 
 @Module({ imports: [CacheModule.register(), ServingModule.forRoot({ servings: [moods] })] })
@@ -262,7 +264,10 @@ export const onTwoDevices = {
 // #endregion
 
 // #region main-thread
-export const inOwnThread = defineServing({ ...digits, isolation: 'none' });
+export const inOwnThread = defineServing({
+  ...digits,
+  model: { file: 'sample/01-digits/model/digits.onnx', isolation: 'none' },
+});
 // #endregion
 
 const blank = Array.from({ length: 784 }, () => 0);
@@ -403,7 +408,7 @@ describe('The manual on servings', () => {
     // #region batches
     const sums = createServing({
       name: 'sums',
-      useFactory: () => (rows: number[][]) => rows.map(([a = 0, b = 0]) => a + b),
+      model: { useFactory: () => (rows: number[][]) => rows.map(([a = 0, b = 0]) => a + b) },
     });
     await sums.start();
 

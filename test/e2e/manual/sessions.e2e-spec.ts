@@ -47,14 +47,16 @@ export class Transcriber {
 // #region function
 export const averages = defineServing({
   name: 'averages',
-  sessions: { max: 5_000, idle: 30_000 },
-  useFactory: () => (values: number[], batch: BatchContext) => {
-    const states = batch.states as ({ sum: number; count: number } | undefined)[];
-    return values.map((value, row) => {
-      const { sum, count } = states[row] ?? { sum: 0, count: 0 };
-      states[row] = { sum: sum + value, count: count + 1 };
-      return (sum + value) / (count + 1);
-    });
+  model: {
+    useFactory: () => (values: number[], batch: BatchContext) => {
+      const states = batch.states as ({ sum: number; count: number } | undefined)[];
+      return values.map((value, row) => {
+        const { sum, count } = states[row] ?? { sum: 0, count: 0 };
+        states[row] = { sum: sum + value, count: count + 1 };
+        return (sum + value) / (count + 1);
+      });
+    },
+    sessions: { max: 5_000, idle: 30_000 },
   },
 });
 // #endregion

@@ -21,14 +21,16 @@ import { recordBatches } from 'nestjs-serving/testing';
 export const writer = defineServing({
   name: 'writer',
   batchSize: 8,
-  useFactory: () =>
-    async function* (prompts: string[]) {
-      const words = prompts.map((prompt) => prompt.split(' ').toReversed());
-      for (let step = 0; words.some(({ length }) => step < length); step++) {
-        // One entry per row. DONE ends its row; the others go on.
-        yield words.map((own) => own[step] ?? DONE);
-      }
-    },
+  model: {
+    useFactory: () =>
+      async function* (prompts: string[]) {
+        const words = prompts.map((prompt) => prompt.split(' ').toReversed());
+        for (let step = 0; words.some(({ length }) => step < length); step++) {
+          // One entry per row. DONE ends its row; the others go on.
+          yield words.map((own) => own[step] ?? DONE);
+        }
+      },
+  },
 });
 // #endregion
 
@@ -93,7 +95,7 @@ export const lengths = defineServing({
     // An async iterable: each line is a row.
     return { batch: createInterface({ input: createReadStream(path) }) };
   },
-  useFactory: () => (lines: string[]) => lines.map((line) => line.length),
+  model: { useFactory: () => (lines: string[]) => lines.map((line) => line.length) },
 });
 // #endregion
 
@@ -101,13 +103,15 @@ export const lengths = defineServing({
 export const sums = defineServing({
   name: 'sums',
   preprocess: (rows: Batch) => ({ batch: rows }), // a call may have several rows
-  useFactory:
-    () =>
-    (rows: number[][], { emit }) => {
-      const squares = rows.map((row) => row.map((x) => x * x));
-      emit('squares', squares); // One entry per row; each caller gets its own.
-      return squares.map((row) => row.reduce((sum, x) => sum + x, 0));
-    },
+  model: {
+    useFactory:
+      () =>
+      (rows: number[][], { emit }) => {
+        const squares = rows.map((row) => row.map((x) => x * x));
+        emit('squares', squares); // One entry per row; each caller gets its own.
+        return squares.map((row) => row.reduce((sum, x) => sum + x, 0));
+      },
+  },
 });
 // #endregion
 
@@ -125,10 +129,12 @@ export const texts = defineServing({
     const row = new Tensor('int32', padded, [1, length]);
     return { batch: Batch.concatenate([row]).withKey(String(length)) };
   },
-  useFactory:
-    ({ key }) =>
-    ({ dims }: Tensor) =>
-      Array.from({ length: dims[0]! }, () => `ran with rows of ${dims[1]}, as key ${key}`),
+  model: {
+    useFactory:
+      ({ key }) =>
+      ({ dims }: Tensor) =>
+        Array.from({ length: dims[0]! }, () => `ran with rows of ${dims[1]}, as key ${key}`),
+  },
 });
 // #endregion
 
@@ -144,10 +150,12 @@ export const compiled = defineServing({
 export const audited = defineServing({
   name: 'audited',
   queue: { separateOrigins: true },
-  useFactory:
-    () =>
-    (rows: string[], { origin }) =>
-      rows.map((row) => `${row}, by ${origin}`),
+  model: {
+    useFactory:
+      () =>
+      (rows: string[], { origin }) =>
+        rows.map((row) => `${row}, by ${origin}`),
+  },
 });
 // #endregion
 

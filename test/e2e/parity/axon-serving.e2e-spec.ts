@@ -93,12 +93,12 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
     ['a model whose inputs are no floats', { model: { file: embedding, session } }, ids],
     [
       'a class with nested inputs and outputs',
-      { useClass: doublingClass().Doubling, warmUp: [nested(0, 1)] },
+      { model: { useClass: doublingClass().Doubling }, warmUp: [nested(0, 1)] },
       nested,
     ],
     [
       'a file with nested inputs and outputs',
-      { useFile: worker('doubling'), warmUp: [nested(0, 1)] },
+      { model: { useFile: worker('doubling') }, warmUp: [nested(0, 1)] },
       nested,
     ],
   ])('%s', (_, how, input) => {
@@ -177,9 +177,11 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
         partitions: 2,
         preprocess: (key: string) => ({ batch: Batch.stack([floats([2], [1, 2])]).withKey(key) }),
         warmUp: ['short', 'long'],
-        useFactory:
-          ({ key, partition }) =>
-          (rows: Tensor) => (runs.push(`${key} ${partition}: ${rows.dims[0]}`), doubled(rows)),
+        model: {
+          useFactory:
+            ({ key, partition }) =>
+            (rows: Tensor) => (runs.push(`${key} ${partition}: ${rows.dims[0]}`), doubled(rows)),
+        },
       });
       const states: unknown[] = [];
       const starting = serving.start().then(() => states.push(serving.state, runs.length));
@@ -206,7 +208,7 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
         name: 'sizes',
         batchSize: [2, 4, 8],
         warmUp: [floats([1], [0])],
-        useFactory: () => (rows: Tensor) => (sizes.push(rows.dims[0]), doubled(rows)),
+        model: { useFactory: () => (rows: Tensor) => (sizes.push(rows.dims[0]), doubled(rows)) },
       });
       sizes.length = 0;
       for (const rows of [1, 2, 3, 4, 5, 8]) {
@@ -253,7 +255,7 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
       expect(() =>
         createServing({
           name: 'wrong',
-          useFactory: () => doubled,
+          model: { useFactory: () => doubled },
           batchSize: [8],
           batchKeys: [{ key: 'default', batchSize: 16 }],
         }),

@@ -29,7 +29,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
   it('[4.9] Concurrent rows of different kinds and keys do not affect each other', async () => {
     const serving = await serve({
       name: 'kinds',
-      useFactory: () => doubled,
+      model: { useFactory: () => doubled },
       batchKeys: ['a', 'b'],
       batchSize: 4,
       batchTimeout: 10,
@@ -67,7 +67,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
   it('[4.1] No timer outlives its window, so none can close another', async () => {
     const serving = await serve({
       name: 'timers',
-      useFactory: () => doubled,
+      model: { useFactory: () => doubled },
       batchSize: 2,
       batchTimeout: 100,
     });
@@ -91,7 +91,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
   });
 
   it('[4.3] By default a single call on an idle serving does not wait for others', async () => {
-    const serving = await serve({ name: 'lone', useFactory: () => doubled });
+    const serving = await serve({ name: 'lone', model: { useFactory: () => doubled } });
     const now = performance.now();
 
     expect(await serving.batchedRun(1)).toBe(2);
@@ -101,7 +101,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
   it('[4.7] Each key has a batch size and a timeout of its own', async () => {
     const serving = await serve({
       name: 'keys',
-      useFactory: () => doubled,
+      model: { useFactory: () => doubled },
       batchKeys: ['short', { key: 'long', batchSize: 2, batchTimeout: 50 }],
       batchTimeout: 10,
     });
@@ -121,7 +121,11 @@ describe('Faults of Nx.Serving, in virtual time', () => {
   });
 
   it('[2.2] A batch that is not full is not padded unless its model needs it', async () => {
-    const serving = await serve({ name: 'partial', useFactory: () => doubled, batchSize: 8 });
+    const serving = await serve({
+      name: 'partial',
+      model: { useFactory: () => doubled },
+      batchSize: 8,
+    });
     const batches = recordBatches(serving);
 
     await serving.batchedRun(numbers(1, 2, 3));
@@ -131,7 +135,11 @@ describe('Faults of Nx.Serving, in virtual time', () => {
   });
 
   it('[4.6] A reply lies in memory of its own, of the size of its own rows', async () => {
-    const serving = await serve<Tensor>({ name: 'own', useFactory: () => doubled, batchSize: 3 });
+    const serving = await serve<Tensor>({
+      name: 'own',
+      model: { useFactory: () => doubled },
+      batchSize: 3,
+    });
 
     const [one, two] = await Promise.all([
       serving.batchedRun(numbers(1)),
@@ -151,10 +159,12 @@ describe('Faults of Nx.Serving, in virtual time', () => {
       name,
       batchSize: 4,
       warmUp: [7],
-      useFactory: async () => {
-        runs.push(`${name} loads`);
-        await loaded;
-        return (rows: number[]) => (runs.push(`${name} runs ${rows.length}`), doubled(rows));
+      model: {
+        useFactory: async () => {
+          runs.push(`${name} loads`);
+          await loaded;
+          return (rows: number[]) => (runs.push(`${name} runs ${rows.length}`), doubled(rows));
+        },
       },
     });
     const servings = ['a', 'b'].map((name) => createServing(definition(name)));
@@ -179,7 +189,10 @@ describe('Faults of Nx.Serving, in virtual time', () => {
     const tenants = ['tenant/1', 'größter Kunde', ''.padEnd(100, 'x')];
     const servings = await Promise.all(
       tenants.map((name) =>
-        serve({ name, useFactory: () => (rows: string[]) => rows.map((row) => name + row) }),
+        serve({
+          name,
+          model: { useFactory: () => (rows: string[]) => rows.map((row) => name + row) },
+        }),
       ),
     );
 

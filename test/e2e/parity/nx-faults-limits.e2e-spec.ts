@@ -23,8 +23,10 @@ describe('Faults of Nx.Serving, in virtual time', () => {
   it('[7.3] A call leaves nothing on the signal of its caller, however it ends', async () => {
     const serving = await serve({
       name: 'tidy',
-      useFactory: () => (rows: number[]) =>
-        rows.map((row) => (row < 0 ? new RangeError('negative') : row)),
+      model: {
+        useFactory: () => (rows: number[]) =>
+          rows.map((row) => (row < 0 ? new RangeError('negative') : row)),
+      },
     });
     const { signal } = new AbortController();
 
@@ -44,8 +46,10 @@ describe('Faults of Nx.Serving, in virtual time', () => {
   it('[6.2] A failed row fails its caller alone, in calls and in streams', async () => {
     const serving = await serve({
       name: 'rows',
-      useFactory: () => (rows: number[]) =>
-        rows.map((row) => (row < 0 ? new RangeError(`${row}`) : row)),
+      model: {
+        useFactory: () => (rows: number[]) =>
+          rows.map((row) => (row < 0 ? new RangeError(`${row}`) : row)),
+      },
     });
     const batches = recordBatches(serving);
 

@@ -31,13 +31,15 @@ describe('Faults of Nx.Serving, in virtual time', () => {
     const { promise: released, resolve: release } = withResolvers();
     const serving = await serve({
       name: 'steps',
-      useFactory: () =>
-        async function* (rows: number[]) {
-          yield rows.map((row) => row * 10);
-          yield rows.map((row) => (row > 1 ? row * 100 : DONE));
-          await released;
-          yield rows.map((row) => (row > 1 ? row * 1000 : DONE));
-        },
+      model: {
+        useFactory: () =>
+          async function* (rows: number[]) {
+            yield rows.map((row) => row * 10);
+            yield rows.map((row) => (row > 1 ? row * 100 : DONE));
+            await released;
+            yield rows.map((row) => (row > 1 ? row * 1000 : DONE));
+          },
+      },
     });
     const [short, long] = [serving.batchedRun(1), serving.batchedRun(2)];
 
@@ -48,7 +50,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
 
   describe('streams', () => {
     it('[8.2] A stream can be read elsewhere and by several readers', async () => {
-      const serving = await serve({ name: 'shared', useFactory: () => doubled });
+      const serving = await serve({ name: 'shared', model: { useFactory: () => doubled } });
       const stream = serving.stream(numbers(1, 2));
       const elsewhere = Promise.resolve().then(() => collect(stream));
 
@@ -58,9 +60,11 @@ describe('Faults of Nx.Serving, in virtual time', () => {
     it('[8.3] [8.5] Hooks and input streams combine', async () => {
       const serving = await serve({
         name: 'hooks',
-        useFactory:
-          () =>
-          (rows: string[], { emit }) => (emit('seen', rows), rows),
+        model: {
+          useFactory:
+            () =>
+            (rows: string[], { emit }) => (emit('seen', rows), rows),
+        },
       });
 
       const events = await collect(serving.stream(['a', 'b'].values(), { hooks: ['seen'] }));
@@ -76,11 +80,13 @@ describe('Faults of Nx.Serving, in virtual time', () => {
     it('[6.1] [6.2] A step can fail one row of a stream while the others go on', async () => {
       const serving = await serve({
         name: 'steps',
-        useFactory: () =>
-          async function* (rows: number[]) {
-            yield rows.map((row) => (row < 0 ? new RangeError('negative') : row));
-            yield rows.map((row) => row + 1);
-          },
+        model: {
+          useFactory: () =>
+            async function* (rows: number[]) {
+              yield rows.map((row) => (row < 0 ? new RangeError('negative') : row));
+              yield rows.map((row) => row + 1);
+            },
+        },
       });
 
       const [good, bad] = await Promise.allSettled([
@@ -94,7 +100,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
   });
 
   it('[8.5] Live input leads to live output: an event arrives before the source has more', async () => {
-    const serving = await serve({ name: 'live', useFactory: () => doubled });
+    const serving = await serve({ name: 'live', model: { useFactory: () => doubled } });
     const { promise: spoken, resolve: speak } = withResolvers();
     async function* microphone(): AsyncGenerator<Batch, void> {
       yield numbers(1);

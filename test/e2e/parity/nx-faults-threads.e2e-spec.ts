@@ -30,7 +30,7 @@ describe('Faults of Nx.Serving, in real threads', () => {
     async (method) => {
       const serving = await serve<{ row: unknown }[]>({
         name: 'gates',
-        useFile: worker('gate'),
+        model: { useFile: worker('gate') },
         batchSize: 2,
         partitions: 2,
       });
@@ -52,7 +52,7 @@ describe('Faults of Nx.Serving, in real threads', () => {
   it('[8.1] Many concurrent calls with input streams are all answered', async () => {
     const serving = await serve({
       name: 'many',
-      useFile: worker('doubling'),
+      model: { useFile: worker('doubling') },
       batchSize: 4,
       partitions: 2,
       batchTimeout: 1,
@@ -73,8 +73,16 @@ describe('Faults of Nx.Serving, in real threads', () => {
       { model: { file: linearModel('rows'), session } },
       { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) },
     ],
-    ['a file', { useFile: worker('doubling') }, { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) }],
-    ['a function', { useFactory: () => doubled }, { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) }],
+    [
+      'a file',
+      { model: { useFile: worker('doubling') } },
+      { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) },
+    ],
+    [
+      'a function',
+      { model: { useFactory: () => doubled } },
+      { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) },
+    ],
   ])('[3.1] [3.2] The output in batches equals the inline output: %s', async (_, how, input) => {
     const serving = await serve({ name: 'both', ...how } as ServingDefinition);
 
@@ -104,7 +112,7 @@ describe('Faults of Nx.Serving, in real threads', () => {
     const [started, living] = [0, 0].map(() => new Int32Array(new SharedArrayBuffer(4)));
     const definition = {
       name: 'counted',
-      useFile: worker('counted'),
+      model: { useFile: worker('counted') },
       partitions: [1, 2].map(() => ({ started, living })),
     };
     const first = createServing(definition);
@@ -119,7 +127,7 @@ describe('Faults of Nx.Serving, in real threads', () => {
   });
 
   it('[1.7] Rows are values of any kind, also across threads', async () => {
-    const serving = await serve({ name: 'echo', useFile: worker('echo') });
+    const serving = await serve({ name: 'echo', model: { useFile: worker('echo') } });
     const rows = [{ text: 'größer', at: new Date(0) }, 'text', [1, [2n]], null];
 
     expect(await Promise.all(rows.map((row) => serving.batchedRun(row)))).toEqual(rows);

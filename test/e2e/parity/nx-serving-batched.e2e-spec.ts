@@ -37,14 +37,14 @@ describe('Batched runs, like Nx.Serving', () => {
     const batches = new HeldFunction<never>();
     return {
       batches,
-      serving: await serve({ name: 'held', useFactory: batches.useFactory, ...options }),
+      serving: await serve({ name: 'held', model: { useFactory: batches.useFactory }, ...options }),
     };
   };
 
   describe.each<[string, Partial<ServingDefinition>]>([
-    ['a function', { useFactory: () => doubled }],
-    ['a class', { useClass: doublingClass().Doubling }],
-    ['a file', { useFile: worker('doubling') }],
+    ['a function', { model: { useFactory: () => doubled } }],
+    ['a class', { model: { useClass: doublingClass().Doubling } }],
+    ['a file', { model: { useFile: worker('doubling') } }],
   ])('%s', (_, how) => {
     const definition = (options: Partial<ServingDefinition>) =>
       ({ name: 'batched', ...how, ...options }) as ServingDefinition;
@@ -140,7 +140,7 @@ describe('Batched runs, like Nx.Serving', () => {
 
   it('[4.6] A class receives the rows of all callers in their order of arrival', async () => {
     const { Doubling, batches } = doublingClass();
-    const serving = await serve({ name: 'class', useClass: Doubling, batchSize: 4 });
+    const serving = await serve({ name: 'class', model: { useClass: Doubling }, batchSize: 4 });
 
     await Promise.all(
       [numbers(1, 1), numbers(2, 2), numbers(4, 1)].map((rows) => serving.batchedRun(rows)),
@@ -288,15 +288,17 @@ describe('Batched runs, like Nx.Serving', () => {
         batchSize: 3,
         batchTimeout: 10_000,
         batchKeys: ['double', 'half'],
-        useFactory: ({ key }) =>
-          key === 'double'
-            ? doubled
-            : (rows: Tensor) =>
-                new Tensor(
-                  'float32',
-                  [...(rows.data as Float32Array)].map((n) => n / 2),
-                  rows.dims,
-                ),
+        model: {
+          useFactory: ({ key }) =>
+            key === 'double'
+              ? doubled
+              : (rows: Tensor) =>
+                  new Tensor(
+                    'float32',
+                    [...(rows.data as Float32Array)].map((n) => n / 2),
+                    rows.dims,
+                  ),
+        },
       });
       const answered = jest.fn();
       const waiting = serving.batchedRun(numbers(0, 2).withKey('double'));
@@ -375,7 +377,11 @@ describe('Batched runs, like Nx.Serving', () => {
     });
 
     it('[2.3] A batch without rows is refused alone', async () => {
-      const serving = await serve({ name: 'double', useFactory: () => doubled, batchSize: 2 });
+      const serving = await serve({
+        name: 'double',
+        model: { useFactory: () => doubled },
+        batchSize: 2,
+      });
 
       const [empty, good] = await Promise.allSettled(
         [Batch.empty(), numbers(1, 1)].map((rows) => serving.batchedRun(rows)),
@@ -399,7 +405,7 @@ describe('Batched runs, like Nx.Serving', () => {
       }
       const serving = await serve({
         name: 'class',
-        useClass: Waiting,
+        model: { useClass: Waiting },
         partitions: 2,
         batchSize: 2,
       });
@@ -417,7 +423,11 @@ describe('Batched runs, like Nx.Serving', () => {
     });
 
     it('[5.1] An idle serving uses its partitions in turn', async () => {
-      const serving = await serve({ name: 'double', useFactory: () => doubled, partitions: 3 });
+      const serving = await serve({
+        name: 'double',
+        model: { useFactory: () => doubled },
+        partitions: 3,
+      });
       const batches = recordBatches(serving);
       for (let call = 0; call < 4; call++) {
         await serving.batchedRun(1);

@@ -45,7 +45,7 @@ describe('Building servings, like Nx.Serving', () => {
     const partitions = [{ deviceId: 0 }, { deviceId: 1 }];
     const serving = await serve({
       name: 'sites',
-      useFactory: (site) => (sites.push(site), doubled),
+      model: { useFactory: (site) => (sites.push(site), doubled) },
       batchKeys: ['short', 'long'],
       partitions,
     });
@@ -64,8 +64,10 @@ describe('Building servings, like Nx.Serving', () => {
     const serving = await serve({
       name: 'by key',
       batchKeys: ['double', 'half'],
-      useFactory: ({ key }) =>
-        key === 'double' ? doubled : (rows: number[]) => rows.map((row) => row / 2),
+      model: {
+        useFactory: ({ key }) =>
+          key === 'double' ? doubled : (rows: number[]) => rows.map((row) => row / 2),
+      },
     });
     const call = (key: string) => serving.batchedRun(Batch.stack([3, 5]).withKey(key));
 
@@ -78,7 +80,7 @@ describe('Building servings, like Nx.Serving', () => {
   it('[1.1] [9.1] A factory that returns no function fails the start with the returned value', async () => {
     const serving = createServing({
       name: 'no function',
-      useFactory: (() => floats([1], [1])) as never,
+      model: { useFactory: (() => floats([1], [1])) as never },
     });
 
     await expect(serving.start()).rejects.toThrow(
@@ -90,7 +92,7 @@ describe('Building servings, like Nx.Serving', () => {
     const { Doubling, inits, batches } = doublingClass();
     const serving = await serve({
       name: 'class',
-      useClass: Doubling,
+      model: { useClass: Doubling },
       partitions: [{ gpu: 'a' }, { gpu: 'b' }],
       batchKeys: ['x', 'y'],
     });
@@ -122,7 +124,9 @@ describe('Building servings, like Nx.Serving', () => {
       }
     }
 
-    await expect(createServing({ name: 'failing', useClass: Failing }).start()).rejects.toThrow(
+    await expect(
+      createServing({ name: 'failing', model: { useClass: Failing } }).start(),
+    ).rejects.toThrow(
       new ServingLoadError('Serving "failing" could not start: no such device', { cause }),
     );
   });
@@ -136,7 +140,7 @@ describe('Building servings, like Nx.Serving', () => {
           return 'no output' as never;
         }
       }
-      const serving = await serve({ name: 'wrong', useClass: Wrong });
+      const serving = await serve({ name: 'wrong', model: { useClass: Wrong } });
 
       await expect(serving[method](pair())).rejects.toThrow(
         new InvalidOutputError(
@@ -147,14 +151,16 @@ describe('Building servings, like Nx.Serving', () => {
   );
 
   it.each<[string, Partial<ServingDefinition>, unknown]>([
-    ['none from a function', { useFactory: double }, undefined],
+    ['none from a function', { model: { useFactory: double } }, undefined],
     [
       'from a function beside its output',
-      { useFactory: () => (rows: unknown) => withMetadata(doubled(rows), { on: 'cpu' }) },
+      {
+        model: { useFactory: () => (rows: unknown) => withMetadata(doubled(rows), { on: 'cpu' }) },
+      },
       { on: 'cpu' },
     ],
-    ['from a class in its result', { useClass: doublingClass().Doubling }, 'doubled'],
-    ['from a file in its thread', { useFile: worker('doubling') }, 'doubled'],
+    ['from a class in its result', { model: { useClass: doublingClass().Doubling } }, 'doubled'],
+    ['from a file in its thread', { model: { useFile: worker('doubling') } }, 'doubled'],
   ])('[1.6] Metadata reaches postprocess: %s', async (_, definition, metadata) => {
     const serving = await serve({
       name: 'said',
@@ -175,7 +181,7 @@ describe('Building servings, like Nx.Serving', () => {
           seen.push(['pre', numbers]),
           { batch: Batch.stack(numbers), info: { of: numbers } }
         ),
-        useFactory: double,
+        model: { useFactory: double },
         postprocess: (output: number[], { info }) => (seen.push(['post', output]), [output, info]),
       }),
     );
@@ -202,7 +208,7 @@ describe('Building servings, like Nx.Serving', () => {
       const batchFunction = jest.fn(doubled);
       const serving = await serve({
         name: 'prepares',
-        useFactory: () => batchFunction,
+        model: { useFactory: () => batchFunction },
         preprocess: (input) => (input === 1 ? { batch: input } : prepared) as PreprocessResult,
       });
 
@@ -230,7 +236,7 @@ describe('Building servings, like Nx.Serving', () => {
       [Batch.stack([floats([2], [1, 2])]), Batch.stack([floats([2], [3, 4])])],
     ],
   ])('[1.5] Without preprocess the input of a call can be %s', async (_, input) => {
-    const serving = await serve({ name: 'plain', useFactory: double });
+    const serving = await serve({ name: 'plain', model: { useFactory: double } });
 
     expect(await serving.batchedRun(input)).toEqual(doubledPair);
   });
@@ -239,10 +245,10 @@ describe('Building servings, like Nx.Serving', () => {
     '[2.3] %s refuses a batch without rows, also one from preprocess',
     async (method) => {
       const batchFunction = jest.fn(doubled);
-      const plain = await serve({ name: 'plain', useFactory: () => batchFunction });
+      const plain = await serve({ name: 'plain', model: { useFactory: () => batchFunction } });
       const prepares = await serve({
         name: 'prepares',
-        useFactory: () => batchFunction,
+        model: { useFactory: () => batchFunction },
         preprocess: () => ({ batch: Batch.empty() }),
       });
 
@@ -254,7 +260,7 @@ describe('Building servings, like Nx.Serving', () => {
   );
 
   it('[1.9] A derived definition leaves its base unchanged', async () => {
-    const base = defineServing({ name: 'base', useFactory: double, batchSize: 2 });
+    const base = defineServing({ name: 'base', model: { useFactory: double }, batchSize: 2 });
     const derived = { ...base, name: 'derived', batchSize: 4 };
     const [small, large] = [await serve(base), await serve(derived)];
     const [ofSmall, ofLarge] = [recordBatches(small), recordBatches(large)];
@@ -307,18 +313,22 @@ describe('Building servings, like Nx.Serving', () => {
     ],
     [
       'with two ways to run a batch',
-      { useFile: worker('echo') },
+      { model: { useFile: worker('echo') } },
       /has useFactory and useFile; give exactly one of /,
     ],
     [
       'with no way to run a batch',
-      { useFactory: undefined },
+      { model: { useFactory: undefined } },
       /has nothing to run its batches; give exactly one of /,
     ],
   ])(
     '[1.9] A definition %s is refused with the serving, the option and the allowed values',
     (_, options, message) => {
-      const definition = { name: 'wrong', useFactory: double, ...options } as ServingDefinition;
+      const definition = {
+        name: 'wrong',
+        model: { useFactory: double },
+        ...options,
+      } as ServingDefinition;
 
       expect(() => createServing(definition)).toThrow(InvalidServingError);
       expect(() => createServing(definition)).toThrow(message);
@@ -326,7 +336,7 @@ describe('Building servings, like Nx.Serving', () => {
   );
 
   it('[4.12] The defaults are batches of 32, no timeout and one partition', async () => {
-    const serving = await serve({ name: 'defaults', useFactory: double });
+    const serving = await serve({ name: 'defaults', model: { useFactory: double } });
     const batches = recordBatches(serving);
 
     await serving.batchedRun(Batch.stack(Array.from({ length: 33 }, (_, i) => i)));
@@ -341,7 +351,7 @@ describe('Building servings, like Nx.Serving', () => {
 
   it('[5.1] Automatic partitions are as many as the cores allow', async () => {
     const { Doubling, inits } = doublingClass();
-    await serve({ name: 'per device', useClass: Doubling, partitions: true });
+    await serve({ name: 'per device', model: { useClass: Doubling }, partitions: true });
 
     expect(inits.map(([, partitions]) => partitions.length)).toEqual([
       Math.max(1, availableParallelism() - 1),
@@ -349,7 +359,7 @@ describe('Building servings, like Nx.Serving', () => {
   });
 
   it('[8.2] One serving streams or replies, as each call requests', async () => {
-    const serving = await serve({ name: 'both', useFactory: double });
+    const serving = await serve({ name: 'both', model: { useFactory: double } });
     const events: unknown[] = [];
     for await (const event of serving.stream(pair())) {
       events.push(event);
@@ -364,7 +374,7 @@ describe('Building servings, like Nx.Serving', () => {
   describe('in an application', () => {
     it('[9.1] [9.2] A serving is initialised before the application and ready only then', async () => {
       const { Doubling, inits } = doublingClass();
-      const application = await applicationOf({ name: 'early', useClass: Doubling });
+      const application = await applicationOf({ name: 'early', model: { useClass: Doubling } });
       const servings = application.get(ServingService);
       const before = [inits.length, servings.isReady];
 
@@ -379,7 +389,7 @@ describe('Building servings, like Nx.Serving', () => {
     });
 
     it('[10.5] Two servings with one name are refused with the name', async () => {
-      const twin = { name: 'twin', useFactory: double };
+      const twin = { name: 'twin', model: { useFactory: double } };
 
       await expect(async () => applicationOf(twin, { ...twin })).rejects.toThrow(
         new InvalidServingError(
@@ -389,7 +399,7 @@ describe('Building servings, like Nx.Serving', () => {
     });
 
     it('[10.5] An unknown name is refused with the list of known ones', async () => {
-      const application = await applicationOf({ name: 'known', useFactory: double });
+      const application = await applicationOf({ name: 'known', model: { useFactory: double } });
       await application.init();
 
       await expect(application.get(ServingService).batchedRun('unknown', 1)).rejects.toThrow(
@@ -411,7 +421,7 @@ describe('Building servings, like Nx.Serving', () => {
     const batchFunction = jest.fn(doubled);
     const serving = await serve({
       name: 'keyed',
-      useFactory: () => batchFunction,
+      model: { useFactory: () => batchFunction },
       batchKeys: ['long', 'double'],
     });
 

@@ -82,9 +82,9 @@ describe('Hooks, like Nx.Serving', () => {
   const serve = useServings();
 
   describe.each<[string, Partial<ServingDefinition>, ((five: Tensor) => unknown)?]>([
-    ['a function', { useFactory: () => addFive }],
-    ['a class', { useClass: AddFive }],
-    ['a file', { useFile: worker('add-five') }],
+    ['a function', { model: { useFactory: () => addFive } }],
+    ['a class', { model: { useClass: AddFive } }],
+    ['a file', { model: { useFile: worker('add-five') } }],
     [
       'a model',
       { model: { file: addFiveModel, fetches: ['five'], session: { intraOpNumThreads: 1 } } },
@@ -180,13 +180,15 @@ describe('Hooks, like Nx.Serving', () => {
     const released = new Promise<void>((resolve) => (finish = resolve));
     const serving = await serve({
       name: 'slow',
-      useFactory:
-        () =>
-        async (rows: number[], { emit }) => {
-          emit('seen', rows);
-          await released;
-          return rows;
-        },
+      model: {
+        useFactory:
+          () =>
+          async (rows: number[], { emit }) => {
+            emit('seen', rows);
+            await released;
+            return rows;
+          },
+      },
     });
     const seen: unknown[] = [];
     serving.stream(1, { hooks: ['seen'] }).subscribe((event) => seen.push(event));
@@ -201,16 +203,18 @@ describe('Hooks, like Nx.Serving', () => {
   it('[8.3] A hook value stays as emitted when its memory is reused', async () => {
     const serving = await serve({
       name: 'in place',
-      useFactory:
-        () =>
-        (x: Tensor, { emit }) => {
-          const working = Float32Array.from(x.data as Float32Array);
-          for (let step = 0; step < 2; step++) {
-            emit('step', new Tensor('float32', working, x.dims));
-            working.forEach((n, i) => (working[i] = n * 10));
-          }
-          return new Tensor('float32', working, x.dims);
-        },
+      model: {
+        useFactory:
+          () =>
+          (x: Tensor, { emit }) => {
+            const working = Float32Array.from(x.data as Float32Array);
+            for (let step = 0; step < 2; step++) {
+              emit('step', new Tensor('float32', working, x.dims));
+              working.forEach((n, i) => (working[i] = n * 10));
+            }
+            return new Tensor('float32', working, x.dims);
+          },
+      },
     });
 
     const events = await collect(serving.stream(rowsFrom(1, 1), { hooks: ['step'] }));
@@ -227,7 +231,9 @@ describe('Hooks, like Nx.Serving', () => {
     const serving = await serve({
       name: 'requested',
       batchTimeout: 10,
-      useFactory: () => (rows: number[], batch) => (requested(batch.hooks.toSorted()), rows),
+      model: {
+        useFactory: () => (rows: number[], batch) => (requested(batch.hooks.toSorted()), rows),
+      },
     });
     const calls = Promise.all([
       collect(serving.stream(1, { hooks: ['a', 'b'] })),
@@ -243,9 +249,11 @@ describe('Hooks, like Nx.Serving', () => {
   it('[6.3] [8.3] A hook value without an entry per row fails the batch with both numbers', async () => {
     const serving = await serve({
       name: 'short',
-      useFactory:
-        () =>
-        (rows: number[], { emit }) => (emit('h', rows.slice(1)), rows),
+      model: {
+        useFactory:
+          () =>
+          (rows: number[], { emit }) => (emit('h', rows.slice(1)), rows),
+      },
     });
 
     await expect(
@@ -272,7 +280,7 @@ describe('Hooks, like Nx.Serving', () => {
   });
 
   it('[3.1] [8.3] Without a batch size an inline call with hooks may have any number of rows', async () => {
-    const serving = createServing({ name: 'whole', useFactory: () => addFive });
+    const serving = createServing({ name: 'whole', model: { useFactory: () => addFive } });
 
     expect(await collect(serving.stream(rowsFrom(1, 40), { hooks, inline: true }))).toEqual(
       eventsOf(1, undefined, 40),

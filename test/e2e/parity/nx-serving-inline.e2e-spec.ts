@@ -17,11 +17,14 @@ import { worker } from '../../fixtures/partitions/worker.js';
 
 /** A batch function that doubles, and the sizes of its batches. */
 function noted(): {
-  readonly useFactory: () => (rows: Tensor) => unknown;
+  readonly model: { readonly useFactory: () => (rows: Tensor) => unknown };
   readonly sizes: (number | undefined)[];
 } {
   const sizes: (number | undefined)[] = [];
-  return { sizes, useFactory: () => (rows) => (sizes.push(rows.dims[0]), doubled(rows)) };
+  return {
+    sizes,
+    model: { useFactory: () => (rows) => (sizes.push(rows.dims[0]), doubled(rows)) },
+  };
 }
 
 const three = Batch.concatenate([floats([3], [1, 2, 3])]);
@@ -30,9 +33,9 @@ describe('Inline runs, like Nx.Serving', () => {
   const serve = useServings();
 
   describe.each<[string, Partial<ServingDefinition>]>([
-    ['a function', { useFactory: () => doubled }],
-    ['a class', { useClass: doublingClass().Doubling }],
-    ['a file', { useFile: worker('doubling') }],
+    ['a function', { model: { useFactory: () => doubled } }],
+    ['a class', { model: { useClass: doublingClass().Doubling } }],
+    ['a file', { model: { useFile: worker('doubling') } }],
   ])('%s', (_, how) => {
     const runOf = async (
       options: Partial<ServingDefinition> = {},
@@ -79,7 +82,7 @@ describe('Inline runs, like Nx.Serving', () => {
     const keys: string[] = [];
     const serving = createServing({
       name: 'keys',
-      useFactory: ({ key }) => (keys.push(key), doubled),
+      model: { useFactory: ({ key }) => (keys.push(key), doubled) },
     });
 
     expect(await serving.run(three.withKey('foo'))).toEqual(floats([3], [2, 4, 6]));
@@ -92,10 +95,12 @@ describe('Inline runs, like Nx.Serving', () => {
   it('[3.1] [4.7] A sequence may mix keys, and each runs by its own function', async () => {
     const serving = createServing({
       name: 'keys',
-      useFactory:
-        ({ key }) =>
-        (rows: string[]) =>
-          rows.map((row) => key + row),
+      model: {
+        useFactory:
+          ({ key }) =>
+          (rows: string[]) =>
+            rows.map((row) => key + row),
+      },
     });
 
     expect(
@@ -107,7 +112,7 @@ describe('Inline runs, like Nx.Serving', () => {
     const { Doubling, inits, batches } = doublingClass();
     const serving = createServing({
       name: 'class',
-      useClass: Doubling,
+      model: { useClass: Doubling },
       partitions: [{ gpu: 0 }, { gpu: 1 }],
     });
 
@@ -133,16 +138,16 @@ describe('Inline runs, like Nx.Serving', () => {
         return { output: [this.number], metadata: '' };
       }
     }
-    const serving = await serve({ name: 'class', useClass: Counted });
+    const serving = await serve({ name: 'class', model: { useClass: Counted } });
 
     expect([await serving.batchedRun(1), await serving.run(1)]).toEqual([1, 1]);
     expect(inits.map(([kind]) => kind)).toEqual(['batched']);
   });
 
   it('[3.1] Without a batch size a call of any size runs whole', async () => {
-    const { useFactory, sizes } = noted();
+    const { model, sizes } = noted();
 
-    await createServing({ name: 'whole', useFactory }).run(
+    await createServing({ name: 'whole', model }).run(
       floats([100], Array.from({ length: 100 }, Number)),
     );
 
@@ -151,7 +156,11 @@ describe('Inline runs, like Nx.Serving', () => {
 
   it('[3.1] A batch size cuts a larger call into consecutive pieces that are joined in order', async () => {
     const held = new HeldFunction<never>();
-    const serving = createServing({ name: 'pieces', useFactory: held.useFactory, batchSize: 2 });
+    const serving = createServing({
+      name: 'pieces',
+      model: { useFactory: held.useFactory },
+      batchSize: 2,
+    });
     const reply = serving.run(three);
     const seen: unknown[] = [];
     for (let piece = 0; piece < 2; piece++) {
@@ -168,8 +177,8 @@ describe('Inline runs, like Nx.Serving', () => {
   });
 
   it('[2.2] [3.1] Batches are padded only on request', async () => {
-    const { useFactory, sizes } = noted();
-    const serving = createServing({ name: 'unpadded', useFactory, batchSize: 4 });
+    const { model, sizes } = noted();
+    const serving = createServing({ name: 'unpadded', model, batchSize: 4 });
 
     await serving.run(three);
     expect(await serving.run(three.pad(1))).toEqual(floats([3], [2, 4, 6]));
@@ -178,8 +187,8 @@ describe('Inline runs, like Nx.Serving', () => {
   });
 
   it('[4.5] [8.1] An element of a sequence that is larger than the batch size is cut like a call', async () => {
-    const { useFactory, sizes } = noted();
-    const serving = createServing({ name: 'cut', useFactory, batchSize: 1 });
+    const { model, sizes } = noted();
+    const serving = createServing({ name: 'cut', model, batchSize: 1 });
 
     expect(
       await serving.run([
@@ -191,7 +200,7 @@ describe('Inline runs, like Nx.Serving', () => {
   });
 
   it('[8.1] A sequence without batches is refused', async () => {
-    const serving = createServing({ name: 'nothing', useFactory: () => doubled });
+    const serving = createServing({ name: 'nothing', model: { useFactory: () => doubled } });
 
     await expect(serving.run((function* (): Generator<Batch> {})())).rejects.toMatchObject({
       code: 'SERVING_INVALID_BATCH',
@@ -203,7 +212,7 @@ describe('Inline runs, like Nx.Serving', () => {
     const serving = createServing({
       name: 'pieces',
       batchSize: 2,
-      useFactory: () => (rows: unknown) => withMetadata(doubled(rows), batch++),
+      model: { useFactory: () => (rows: unknown) => withMetadata(doubled(rows), batch++) },
       postprocess: (_, { metadata }) => metadata,
     });
 
@@ -219,7 +228,7 @@ describe('Inline runs, like Nx.Serving', () => {
     const { Doubling, batches } = doublingClass();
     const serving = createServing({
       name: 'pre and post',
-      useClass: Doubling,
+      model: { useClass: Doubling },
       preprocess: (rows) => ({ batch: Batch.stack(rows as Tensor[]), info: ['info', rows] }),
       postprocess: (output, { metadata, info }) => ({ output, metadata, info }),
     });
@@ -234,8 +243,8 @@ describe('Inline runs, like Nx.Serving', () => {
   });
 
   it('[3.1] Concurrent inline calls share no batch', async () => {
-    const { useFactory, sizes } = noted();
-    const serving = await serve({ name: 'alone', useFactory, batchTimeout: 10_000 });
+    const { model, sizes } = noted();
+    const serving = await serve({ name: 'alone', model, batchTimeout: 10_000 });
 
     await Promise.all([serving.run(three), serving.run(three)]);
 
@@ -245,10 +254,12 @@ describe('Inline runs, like Nx.Serving', () => {
   it('[3.1] [6.1] A call whose batch fails, fails alone', async () => {
     const serving = createServing({
       name: 'fails',
-      useFactory:
-        () =>
-        ([row]: number[]) =>
-          row === 1 ? Promise.reject(new RangeError('oops')) : [row],
+      model: {
+        useFactory:
+          () =>
+          ([row]: number[]) =>
+            row === 1 ? Promise.reject(new RangeError('oops')) : [row],
+      },
     });
 
     const [failed, answered] = await Promise.allSettled([serving.run(1), serving.run(2)]);

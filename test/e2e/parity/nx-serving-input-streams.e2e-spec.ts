@@ -57,9 +57,9 @@ describe('Input streams, like Nx.Serving', () => {
   const serve = useServings();
 
   describe.each<[string, Partial<ServingDefinition>]>([
-    ['a function', { useFactory: () => doubled }],
-    ['a class', { useClass: doublingClass().Doubling }],
-    ['a file', { useFile: worker('doubling') }],
+    ['a function', { model: { useFactory: () => doubled } }],
+    ['a class', { model: { useClass: doublingClass().Doubling } }],
+    ['a file', { model: { useFile: worker('doubling') } }],
   ])('%s', (_, how) => {
     const definition = (options: Partial<ServingDefinition>) =>
       ({ name: 'streams', ...how, ...options }) as ServingDefinition;
@@ -100,12 +100,12 @@ describe('Input streams, like Nx.Serving', () => {
       const serving = await serve(
         defineServing({
           name: 'sequences',
-          useFactory: () => doubled,
+          model: { useFactory: () => doubled },
           preprocess: (make: () => unknown) => ({ batch: make(), info: 'info' }),
           postprocess,
         }),
       );
-      const plain = await serve({ name: 'plain', useFactory: () => doubled });
+      const plain = await serve({ name: 'plain', model: { useFactory: () => doubled } });
 
       expect(await plain.batchedRun(sequence())).toEqual(doubledNumbers(1, 2, 3));
       expect(await serving.batchedRun(sequence)).toEqual(['info', doubledNumbers(1, 2, 3)]);
@@ -114,7 +114,7 @@ describe('Input streams, like Nx.Serving', () => {
   );
 
   it('[8.1] An element that is no batch counts as it would as an input: a value is a row, a tensor has rows', async () => {
-    const serving = await serve({ name: 'plain', useFactory: () => doubled });
+    const serving = await serve({ name: 'plain', model: { useFactory: () => doubled } });
 
     expect(await serving.batchedRun([1, 2, 3].values())).toEqual([2, 4, 6]);
     expect(await serving.batchedRun([floats([2], [1, 2]), floats([1], [3])].values())).toEqual(
@@ -123,7 +123,11 @@ describe('Input streams, like Nx.Serving', () => {
   });
 
   it('[4.5] [8.1] An element may be larger than the batch size', async () => {
-    const serving = await serve({ name: 'split', useFactory: () => doubled, batchSize: 2 });
+    const serving = await serve({
+      name: 'split',
+      model: { useFactory: () => doubled },
+      batchSize: 2,
+    });
 
     expect(await serving.batchedRun([numbers(1, 2, 3, 4, 5), numbers(6)])).toEqual(
       doubledNumbers(1, 2, 3, 4, 5, 6),
@@ -133,7 +137,7 @@ describe('Input streams, like Nx.Serving', () => {
   it('[3.2] [8.1] Elements of several sequences and plain calls share batches', async () => {
     const serving = await serve({
       name: 'shared',
-      useFactory: () => doubled,
+      model: { useFactory: () => doubled },
       batchSize: 4,
       batchTimeout: 10_000,
     });
@@ -153,7 +157,7 @@ describe('Input streams, like Nx.Serving', () => {
   it('[8.1] Concurrent sequences are answered although their batches never fill', async () => {
     const serving = await serve({
       name: 'limited',
-      useFactory: () => doubled,
+      model: { useFactory: () => doubled },
       batchSize: 4,
       batchTimeout: 100,
     });
@@ -173,7 +177,7 @@ describe('Input streams, like Nx.Serving', () => {
     const held = new HeldFunction<never>();
     const serving = await serve({
       name: 'held',
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
       batchSize: 2,
       partitions: 2,
     });
@@ -199,7 +203,11 @@ describe('Input streams, like Nx.Serving', () => {
     '[7.3] [8.1] A signal that ends a %s closes its source and removes its queued rows',
     async (method) => {
       const held = new HeldFunction<never>();
-      const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
+      const serving = await serve({
+        name: 'held',
+        model: { useFactory: held.useFactory },
+        batchSize: 1,
+      });
       const { batches, seen } = endless();
       const controller = new AbortController();
       const { signal } = controller;
@@ -226,7 +234,7 @@ describe('Input streams, like Nx.Serving', () => {
   );
 
   it('[8.1] A consumer that leaves the stream closes its source', async () => {
-    const serving = await serve({ name: 'left', useFactory: () => doubled });
+    const serving = await serve({ name: 'left', model: { useFactory: () => doubled } });
     const { batches, seen } = endless();
     for await (const event of serving.stream(batches)) {
       expect(event).toBeDefined();
@@ -251,7 +259,11 @@ describe('Input streams, like Nx.Serving', () => {
       ],
       ['gives a tensor without rows', floats([], [1]), { code: 'SERVING_INVALID_BATCH' }],
     ])('[8.1] A source that %s fails its call alone', async (_, bad, error) => {
-      const serving = await serve({ name: 'fails', useFactory: () => doubled, batchSize: 4 });
+      const serving = await serve({
+        name: 'fails',
+        model: { useFactory: () => doubled },
+        batchSize: 4,
+      });
       async function* source(): AsyncGenerator<unknown, void> {
         yield numbers(1);
         await turn();
@@ -282,10 +294,12 @@ describe('Input streams, like Nx.Serving', () => {
       const serving = await serve({
         name: 'fails',
         batchSize: 1,
-        useFactory: () => (rows: Tensor) =>
-          (rows.data as Float32Array)[0] === 2
-            ? Promise.reject(new RangeError('oops'))
-            : doubled(rows),
+        model: {
+          useFactory: () => (rows: Tensor) =>
+            (rows.data as Float32Array)[0] === 2
+              ? Promise.reject(new RangeError('oops'))
+              : doubled(rows),
+        },
       });
       const { batches, seen } = endless();
 
@@ -298,15 +312,18 @@ describe('Input streams, like Nx.Serving', () => {
     });
 
     it('[2.3] [8.1] A sequence without batches is refused by calls and streams nothing', async () => {
-      const serving = await serve({ name: 'empty', useFactory: () => doubled });
+      const serving = await serve({ name: 'empty', model: { useFactory: () => doubled } });
 
       await expect(serving.batchedRun(oneByOne())).rejects.toThrow(InvalidBatchError);
       expect(await collect(serving.stream(oneByOne()))).toEqual([]);
       expect(
         await collect(
-          createServing({ name: 'inline', useFactory: () => doubled }).stream(oneByOne(), {
-            inline: true,
-          }),
+          createServing({ name: 'inline', model: { useFactory: () => doubled } }).stream(
+            oneByOne(),
+            {
+              inline: true,
+            },
+          ),
         ),
       ).toEqual([]);
     });

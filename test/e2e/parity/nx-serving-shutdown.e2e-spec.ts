@@ -31,7 +31,7 @@ describe('Shutdown, like Nx.Serving', () => {
     const batches = new HeldFunction<never>();
     const definition = {
       name: 'held',
-      useFactory: batches.useFactory,
+      model: { useFactory: batches.useFactory },
       batchSize: 2,
       batchTimeout: 100,
       ...options,
@@ -178,7 +178,7 @@ describe('Shutdown, like Nx.Serving', () => {
   it('[8.1] [9.3] An endless sequence gets the closed error at the shutdown limit, and its source is closed', async () => {
     const serving = await serve({
       name: 'endless',
-      useFactory: () => doubled,
+      model: { useFactory: () => doubled },
       shutdown: { timeout: 1000 },
     });
     const left = jest.fn();
@@ -203,7 +203,10 @@ describe('Shutdown, like Nx.Serving', () => {
   });
 
   it('[5.3] [9.3] Shutdown waits for the running batch of a thread, which is answered', async () => {
-    const serving = await serve<{ row: Gate['row'] }>({ name: 'thread', useFile: worker('gate') });
+    const serving = await serve<{ row: Gate['row'] }>({
+      name: 'thread',
+      model: { useFile: worker('gate') },
+    });
     const held = gate();
     const running = serving.batchedRun(held.row);
     await held.entered();
@@ -220,7 +223,7 @@ describe('Shutdown, like Nx.Serving', () => {
 
   it('[9.3] An application that closes waits for its servings', async () => {
     const batches = new HeldFunction<never>();
-    const definition = { name: 'held', useFactory: batches.useFactory };
+    const definition = { name: 'held', model: { useFactory: batches.useFactory } };
     const testing = await Test.createTestingModule({
       imports: [ServingModule.forRoot({ servings: [definition] })],
     }).compile();
@@ -239,7 +242,7 @@ describe('Shutdown, like Nx.Serving', () => {
 
   it('[9.4] One of two servings with one name goes on when the other closes', async () => {
     const [first, second] = [1, 2].map(() =>
-      createServing({ name: 'twin', useFactory: () => doubled }),
+      createServing({ name: 'twin', model: { useFactory: () => doubled } }),
     );
     await Promise.all([first!.start(), second!.start()]);
     await first!.close();

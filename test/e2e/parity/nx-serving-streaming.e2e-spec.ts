@@ -30,9 +30,12 @@ describe('Output streams, like Nx.Serving', () => {
   const serve = useServings();
 
   describe.each<[string, Partial<ServingDefinition>]>([
-    ['a function', { useFactory: () => (rows: never) => withMetadata(doubled(rows), 'doubled') }],
-    ['a class', { useClass: doublingClass().Doubling }],
-    ['a file', { useFile: worker('doubling') }],
+    [
+      'a function',
+      { model: { useFactory: () => (rows: never) => withMetadata(doubled(rows), 'doubled') } },
+    ],
+    ['a class', { model: { useClass: doublingClass().Doubling } }],
+    ['a file', { model: { useFile: worker('doubling') } }],
   ])('%s', (_, how) => {
     const definition = (options: Partial<ServingDefinition>) =>
       ({ name: 'streams', ...how, ...options }) as ServingDefinition;
@@ -109,7 +112,7 @@ describe('Output streams, like Nx.Serving', () => {
     const serving = await serve({
       name: 'post',
       batchSize: 2,
-      useClass: doublingClass().Doubling,
+      model: { useClass: doublingClass().Doubling },
       preprocess: (values) => ({ batch: numbers(...(values as number[])), info: 'info' }),
       postprocess: (output, { metadata, info }) => [(output as Tensor).data.length, metadata, info],
     });
@@ -125,7 +128,7 @@ describe('Output streams, like Nx.Serving', () => {
     const serving = await serve({
       name: 'post',
       batchSize: 2,
-      useFactory: () => (rows: never) => (seen.push('batch'), doubled(rows)),
+      model: { useFactory: () => (rows: never) => (seen.push('batch'), doubled(rows)) },
       preprocess: (values) => ({ batch: numbers(...(values as number[])), info: 'info' }),
       postprocessStream: (events, { info }) => {
         seen.push(info);
@@ -146,7 +149,7 @@ describe('Output streams, like Nx.Serving', () => {
 
   it('[8.2] A stream starts when it is consumed, and every consumer makes a call of its own', async () => {
     const batchFunction = jest.fn(doubled);
-    const serving = await serve({ name: 'cold', useFactory: () => batchFunction });
+    const serving = await serve({ name: 'cold', model: { useFactory: () => batchFunction } });
     const stream = serving.stream(numbers(1, 2));
     await turn();
     expect(batchFunction).not.toHaveBeenCalled();
@@ -163,7 +166,7 @@ describe('Output streams, like Nx.Serving', () => {
     const held = new HeldFunction<never>();
     const serving = await serve({
       name: 'held',
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
       batchSize: 2,
       partitions: 3,
     });
@@ -180,7 +183,11 @@ describe('Output streams, like Nx.Serving', () => {
 
   it('[8.2] An event arrives as soon as its batch has run', async () => {
     const held = new HeldFunction<never>();
-    const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
+    const serving = await serve({
+      name: 'held',
+      model: { useFactory: held.useFactory },
+      batchSize: 1,
+    });
     const seen: unknown[] = [];
     const ended = jest.fn();
     serving.stream(numbers(1, 2)).subscribe({ next: (value) => seen.push(value), complete: ended });
@@ -200,8 +207,10 @@ describe('Output streams, like Nx.Serving', () => {
       const serving = await serve({
         name: 'fails',
         batchSize: 1,
-        useFactory: () => (rows: Tensor) =>
-          rows.data[0] === 2 ? Promise.reject(new RangeError('oops')) : doubled(rows),
+        model: {
+          useFactory: () => (rows: Tensor) =>
+            rows.data[0] === 2 ? Promise.reject(new RangeError('oops')) : doubled(rows),
+        },
       });
       const seen: unknown[] = [];
       const reading = (async () => {
@@ -220,14 +229,14 @@ describe('Output streams, like Nx.Serving', () => {
   );
 
   it('[2.3] [8.2] The consumer of a refused stream gets the error', async () => {
-    const serving = await serve({ name: 'refuses', useFactory: () => doubled });
+    const serving = await serve({ name: 'refuses', model: { useFactory: () => doubled } });
 
     await expect(collect(serving.stream(Batch.empty()))).rejects.toThrow(InvalidBatchError);
     await expect(collect(serving.stream(numbers(1).withKey('other')))).rejects.toThrow(
       /has no key "other"/,
     );
     await expect(
-      collect(createServing({ name: 'stopped', useFactory: () => doubled }).stream(1)),
+      collect(createServing({ name: 'stopped', model: { useFactory: () => doubled } }).stream(1)),
     ).rejects.toMatchObject({
       code: 'SERVING_CLOSED',
     });
@@ -237,7 +246,11 @@ describe('Output streams, like Nx.Serving', () => {
     '[7.3] [8.2] Leaving early by %s removes rows that have not run',
     async (how) => {
       const held = new HeldFunction<never>();
-      const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
+      const serving = await serve({
+        name: 'held',
+        model: { useFactory: held.useFactory },
+        batchSize: 1,
+      });
       const stream = serving.stream(numbers(1, 2, 3, 4));
       if (how === 'break') {
         const reading = (async () => {
@@ -267,7 +280,11 @@ describe('Output streams, like Nx.Serving', () => {
 
   it('[8.2] A slow consumer delays its own call and no other', async () => {
     const batchFunction = jest.fn(doubled);
-    const serving = await serve({ name: 'slow', useFactory: () => batchFunction, batchSize: 1 });
+    const serving = await serve({
+      name: 'slow',
+      model: { useFactory: () => batchFunction },
+      batchSize: 1,
+    });
     const sequence = serving.stream(numbers(...Array.from({ length: 50 }, (_, i) => i)));
     const slow = sequence[Symbol.asyncIterator]();
     await slow.next();
@@ -283,7 +300,7 @@ describe('Output streams, like Nx.Serving', () => {
   });
 
   it('[3.1] [8.2] Without a batch size an inline call streams one event', async () => {
-    const serving = createServing({ name: 'whole', useFactory: () => doubled });
+    const serving = createServing({ name: 'whole', model: { useFactory: () => doubled } });
     const events = await collect(
       serving.stream(numbers(...Array.from({ length: 100 }, (_, i) => i)), { inline: true }),
     );

@@ -21,7 +21,7 @@ const after = (ms: number): Promise<void> => new Promise((resolve) => setTimeout
 const slow = defineServing({
   name: 'slow',
   preprocess: async (numbers: number[]) => (await after(1), { batch: Batch.stack(numbers) }),
-  useFactory: () => async (rows: number[]) => (await after(20), doubled(rows)),
+  model: { useFactory: () => async (rows: number[]) => (await after(20), doubled(rows)) },
   postprocess: async (output: number[]) => (await after(300), output),
 });
 
@@ -67,7 +67,7 @@ describe('Telemetry, like Nx.Serving', () => {
     const held = new HeldFunction<never>();
     const serving = await serve({
       name: 'held',
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
       batchKeys: ['short', 'long'],
       batchSize: 4,
       batchTimeout: 10,
@@ -106,7 +106,11 @@ describe('Telemetry, like Nx.Serving', () => {
   });
 
   it('[12.1] A batch lists the observed calls, and a call reports its number of rows', async () => {
-    const serving = await serve({ name: 'calls', useFactory: () => doubled, batchSize: 4 });
+    const serving = await serve({
+      name: 'calls',
+      model: { useFactory: () => doubled },
+      batchSize: 4,
+    });
     const events: ServingEvent[] = [];
     serving.events$.subscribe((event) => events.push(event));
 
@@ -125,7 +129,11 @@ describe('Telemetry, like Nx.Serving', () => {
   });
 
   it('[12.2] Every piece of an inline run is reported as a batch', async () => {
-    const serving = createServing({ name: 'pieces', useFactory: () => doubled, batchSize: 2 });
+    const serving = createServing({
+      name: 'pieces',
+      model: { useFactory: () => doubled },
+      batchSize: 2,
+    });
     const batches: BatchEndEvent[] = [];
     serving.eventsOf('batch:end').subscribe((batch) => batches.push(batch));
 
@@ -141,7 +149,7 @@ describe('Telemetry, like Nx.Serving', () => {
     const cause = new RangeError('oops');
     const serving = await serve({
       name: 'fails',
-      useFactory: () => () => Promise.reject(cause),
+      model: { useFactory: () => () => Promise.reject(cause) },
       preprocess: (input) => {
         if (input === 'bad') {
           throw cause;
@@ -176,7 +184,11 @@ describe('Telemetry, like Nx.Serving', () => {
   });
 
   it('[12.1] A streamed call lasts until its stream has ended', async () => {
-    const serving = await serve({ name: 'streams', useFactory: () => doubled, batchSize: 1 });
+    const serving = await serve({
+      name: 'streams',
+      model: { useFactory: () => doubled },
+      batchSize: 1,
+    });
     const ends: ServingEvent[] = [];
     serving.eventsOf('call:end').subscribe((event) => ends.push(event));
     for await (const { batch } of serving.stream(Batch.stack([1, 2]))) {
@@ -195,7 +207,7 @@ describe('Telemetry, like Nx.Serving', () => {
     const listen = (event: unknown): void => published(request.getStore(), event);
     const channels = ['call:start', 'batch:end'].map((type) => `nestjs-serving:${type}`);
     channels.forEach((name) => subscribe(name, listen));
-    const serving = await serve({ name: 'channels', useFactory: () => doubled });
+    const serving = await serve({ name: 'channels', model: { useFactory: () => doubled } });
     try {
       await request.run('request 7', () => serving.batchedRun(2));
       await turn();

@@ -14,10 +14,6 @@ import {
   ServingService,
   Tensor,
 } from 'nestjs-serving';
-import type {
-  FileRunner,
-  ServingOptions,
-} from '../../../lib/core/definition/serving-definition.js';
 import { echoModel, value } from '../../fixtures/models/models.js';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { floats } from '../../fixtures/values/tensors.js';
@@ -187,9 +183,9 @@ describe('The warm-up of threads', () => {
 
   afterEach(() => rm(folder, { recursive: true }));
 
-  const definition = (fails?: string): ServingOptions & FileRunner => ({
+  const definition = (fails?: string): ServingDefinition => ({
     name: 'sizes',
-    useFile: worker('sizes'),
+    model: { useFile: worker('sizes') },
     partitions: [{ diary }, { diary, fails }],
     batchKeys: ['a', 'b'],
     batchSize: [1, 3],

@@ -19,7 +19,7 @@ const fixedNet: ServingDefinition = {
   name: 'net',
   model: { file: recurrentModel(2, 1), inputs: { state: rows }, outputs: { next: rows } },
 };
-const echo: ServingDefinition = { name: 'echo', useFile: worker('echo') };
+const echo: ServingDefinition = { name: 'echo', model: { useFile: worker('echo') } };
 
 const bytesOf = ({ data }: Tensor): number => (data as Uint8Array).buffer.byteLength;
 
@@ -76,7 +76,10 @@ describe('The memory of a tensor', () => {
   ])(
     '[5.4] A tensor belongs to its caller when a module returns %s',
     async (output, first, second) => {
-      const serving = await serve<Tensor>({ name: 'outputs', useFile: worker('outputs') });
+      const serving = await serve<Tensor>({
+        name: 'outputs',
+        model: { useFile: worker('outputs') },
+      });
 
       const replies = await Promise.all([0, 2].map((n) => serving.batchedRun({ output, n })));
 
@@ -90,7 +93,7 @@ describe('The memory of a tensor', () => {
   );
 
   it('[5.4] [6.3] A tensor that a module returns twice fails its second batch alone, with advice', async () => {
-    const serving = await serve<Tensor>({ name: 'outputs', useFile: worker('outputs') });
+    const serving = await serve<Tensor>({ name: 'outputs', model: { useFile: worker('outputs') } });
     const call = (output: string, n: number): Promise<Tensor> => serving.batchedRun({ output, n });
     const kept = 'a tensor that it keeps';
 

@@ -67,7 +67,10 @@ describe('A model whose file changes while the application runs', () => {
     '[W8] run(), which opens a session later, uses the model as it was, in a %s: %#',
     async (isolation, inner) => {
       await writeFile(model, oneOf('Identity', inner));
-      const serving = await serve<{ y: Tensor }>({ name: 'net', model, isolation });
+      const serving = await serve<{ y: Tensor }>({
+        name: 'net',
+        model: { file: model, isolation },
+      });
       await writeFile(model, oneOf('Neg'));
 
       expect((await serving.run({ x })).y).toEqual(x);
@@ -83,8 +86,7 @@ describe('A model whose file changes while the application runs', () => {
         await writeFile(model, oneOf('Identity', inner));
         const serving: Net = await serve({
           name: 'net',
-          model,
-          isolation: 'process',
+          model: { file: model, isolation: 'process' },
           recovery: { restartDelay: 1 },
         });
 
@@ -107,8 +109,7 @@ describe('A model whose file changes while the application runs', () => {
       await writeFile(model, weightsApartModel('weights.data'));
       const serving: Net = await serve({
         name: 'net',
-        model,
-        isolation: 'process',
+        model: { file: model, isolation: 'process' },
         recovery: { restartDelay: 1, maxRestarts: 1 },
       });
 

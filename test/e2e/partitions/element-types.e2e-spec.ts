@@ -26,7 +26,11 @@ describe('Tensors of every element type', () => {
     async ({ six, isolation }) => {
       const x = value(typesOf(six), 'batch');
       const model = echoModel({ x });
-      const serving = await serve({ name: 'echo', model, isolation, batchSize: 4 });
+      const serving = await serve({
+        name: 'echo',
+        model: { file: model, isolation },
+        batchSize: 4,
+      });
       const slices = [six, six].map((each) => Batch.concatenate([{ x: each }]));
 
       const replies = await Promise.all(
@@ -38,7 +42,7 @@ describe('Tensors of every element type', () => {
   );
 
   it.each(sixOfEachType)('[1.7] Tensors run through the thread of a module: $type', async (six) => {
-    const serving = await serve({ name: 'echo', useFile: worker('echo'), batchSize: 4 });
+    const serving = await serve({ name: 'echo', model: { useFile: worker('echo') }, batchSize: 4 });
 
     expect(await Promise.all([six, six].map((rows) => serving.batchedRun(rows)))).toEqual([
       six,
@@ -85,7 +89,7 @@ describe('Tensors of every element type', () => {
   describe.each(['thread', 'process', 'none'] as const)(
     'of half floats, with isolation %s',
     (isolation) => {
-      const half = { model: echoModel({ x: value('float16', 'batch', 2) }), isolation };
+      const half = { model: { file: echoModel({ x: value('float16', 'batch', 2) }), isolation } };
       const [one, two, three] = [0x3c00, 0x4000, 0x4200];
       /** The array class of half floats. Node 24 is the first version with one. */
       const halves =

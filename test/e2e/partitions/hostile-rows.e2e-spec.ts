@@ -14,15 +14,18 @@ import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-const threadEcho: ServingDefinition = { name: 'echo', useFile: worker('echo') };
-const functionEcho: ServingDefinition = { name: 'echo', useFactory: () => (rows: unknown) => rows };
+const threadEcho: ServingDefinition = { name: 'echo', model: { useFile: worker('echo') } };
+const functionEcho: ServingDefinition = {
+  name: 'echo',
+  model: { useFactory: () => (rows: unknown) => rows },
+};
 class EchoHandler {
   init(): void {}
   handleBatch(batch: Batch): { output: unknown } {
     return { output: batch.consume() };
   }
 }
-const handlerEcho: ServingDefinition = { name: 'echo', useClass: EchoHandler };
+const handlerEcho: ServingDefinition = { name: 'echo', model: { useClass: EchoHandler } };
 
 const throws = (): never => {
   throw new TypeError('no');
@@ -114,7 +117,11 @@ describe('A row that cannot be sent to a thread', () => {
   });
 
   it('[8.3] [6.1] A row that cannot be sent is refused alone from a batch with hooks', async () => {
-    const serving = await serve({ ...threadEcho, useFile: worker('saying'), batchSize: 4 });
+    const serving = await serve({
+      ...threadEcho,
+      model: { useFile: worker('saying') },
+      batchSize: 4,
+    });
 
     const [streamed, refused] = await Promise.allSettled([
       collect(serving.stream(Batch.ofValues(['a', 'b']), { hooks: ['upper'] as never })),
@@ -187,7 +194,7 @@ describe('A result that cannot be read', () => {
   });
 
   it('[4.6] [6.1] Metadata that is nested too deeply fails its batch, and the next ones get their own results', async () => {
-    const serving = await serve({ name: 'deep', useFile: worker('deep'), batchSize: 1 });
+    const serving = await serve({ name: 'deep', model: { useFile: worker('deep') }, batchSize: 1 });
 
     const replies = await answers(serving, 'a', 'deep metadata', 'b', 'deep metadata', 'c');
 
@@ -202,7 +209,7 @@ describe('A result that cannot be read', () => {
   });
 
   it('[8.4] [4.6] A step that is nested too deeply fails its call, and the next ones get their own results', async () => {
-    const serving = await serve({ name: 'deep', useFile: worker('deep'), batchSize: 1 });
+    const serving = await serve({ name: 'deep', model: { useFile: worker('deep') }, batchSize: 1 });
 
     const replies = await answers(serving, 'deep step', 'a', 'b');
 

@@ -11,7 +11,7 @@ describe('An inline run', () => {
   it('[3.1] [9.3] An inline run in several pieces ends with its last one, also when the serving closes after the first', async () => {
     const serving = await serve<{ size: number }[]>({
       name: 'gate',
-      useFile: worker('gate'),
+      model: { useFile: worker('gate') },
       batchSize: 1,
     });
     const gates = [gate(), gate()];

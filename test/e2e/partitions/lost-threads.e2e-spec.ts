@@ -15,7 +15,7 @@ describe('A thread that ends', () => {
     async (end) => {
       const serving = await serve({
         name: 'faults',
-        useFile: worker('faults'),
+        model: { useFile: worker('faults') },
         partitions: 2,
         batchSize: 2,
       });
@@ -38,7 +38,7 @@ describe('A thread that ends', () => {
   );
 
   it('[6.5] The error of a lost thread has the exception that ended it', async () => {
-    const serving = await serve({ name: 'faults', useFile: worker('faults') });
+    const serving = await serve({ name: 'faults', model: { useFile: worker('faults') } });
 
     await expect(serving.batchedRun('leaves an exception uncaught')).rejects.toMatchObject({
       message: expect.stringContaining('The thread of partition 0 ended with code 1'),
@@ -55,7 +55,11 @@ describe('A thread that ends', () => {
         queue: { maxRows: 4 },
         recovery: { maxRestarts: 0 },
       };
-      const serving = await serve({ name: 'faults', useFile: worker('faults'), ...options });
+      const serving = await serve({
+        name: 'faults',
+        model: { useFile: worker('faults') },
+        ...options,
+      });
 
       const dying = await Promise.allSettled(
         [end, end, 'queued', 'queued'].map((row) => serving.batchedRun(row)),
@@ -82,7 +86,7 @@ describe('A thread that ends', () => {
   it('[5.6] [9.3] A lost thread does not keep its serving from closing', async () => {
     const serving = await serve({
       name: 'faults',
-      useFile: worker('faults'),
+      model: { useFile: worker('faults') },
       partitions: 2,
       batchSize: 1,
     });
@@ -96,11 +100,11 @@ describe('A thread that ends', () => {
   it('[5.6] A lost thread leaves the batch of another partition running', async () => {
     const serving = await serve({
       name: 'gate',
-      useFile: worker('gate'),
+      model: { useFile: worker('gate') },
       partitions: 2,
       batchSize: 1,
     });
-    const other = await serve({ name: 'faults', useFile: worker('faults') });
+    const other = await serve({ name: 'faults', model: { useFile: worker('faults') } });
     const held = gate();
     const reply = serving.batchedRun(held.row);
     await held.entered();

@@ -184,8 +184,12 @@ describe("A model in the application's own thread", () => {
   it('[5.8] Runs above blockingLimit log one warning with figures', async () => {
     const warnings = recordWarnings();
     const model = linearModel('batch');
-    const slow = await serve({ ...here, model, blockingLimit: 0 });
-    const fast = await serve({ ...here, name: 'fast', model, blockingLimit: 60_000 });
+    const slow = await serve({ ...here, model: { file: model, blockingLimit: 0 } });
+    const fast = await serve({
+      ...here,
+      name: 'fast',
+      model: { file: model, blockingLimit: 60_000 },
+    });
 
     for (let n = 0; n < 5; n++) {
       await Promise.all([slow.batchedRun(row(n)), fast.batchedRun(row(n))]);

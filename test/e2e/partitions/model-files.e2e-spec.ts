@@ -5,7 +5,7 @@ import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { InvalidServingError, ServingLoadError, Tensor } from 'nestjs-serving';
-import type { ModelRunner } from '../../../lib/core/definition/serving-definition.js';
+import type { Runner } from '../../../lib/core/definition/serving-definition.js';
 import { echoModel, recurrentModel, value } from '../../fixtures/models/models.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
@@ -95,7 +95,7 @@ describe('A serving of an ONNX file', () => {
     expect([shared, own].map((file) => existsSync(file))).toEqual([true, true]);
   });
 
-  it.each<[string, ModelRunner['model'], new () => Error, string]>([
+  it.each<[string, Runner, new () => Error, string]>([
     [
       'the file is missing',
       'missing.onnx',

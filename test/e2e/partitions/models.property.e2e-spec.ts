@@ -191,9 +191,12 @@ describe('Models of every shape and element type', () => {
       await session.release();
       const definition = {
         name: 'model',
-        model: { file: model, session: { logSeverityLevel: 4 } as const },
+        model: {
+          file: model,
+          session: { logSeverityLevel: 4 } as const,
+          isolation: sample.isolation,
+        },
         batchSize: 6,
-        isolation: sample.isolation,
       };
 
       const declared = { ...definition, model: { ...definition.model, ...axesOf(sample) } };

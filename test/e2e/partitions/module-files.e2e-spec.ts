@@ -34,8 +34,7 @@ describe.each(['thread', 'process'] as const)(
       const partitions = [{ device: 'left' }, { device: 'right' }];
       const serving = await serve<Site[]>({
         name: 'site',
-        useFile: site,
-        isolation,
+        model: { useFile: site, isolation },
         batchKeys: ['a', 'b'],
         partitions,
       });
@@ -61,8 +60,7 @@ describe.each(['thread', 'process'] as const)(
     it('[1.6] The metadata of a module reaches postprocess for every caller in the batch', async () => {
       const serving = await serve({
         name: 'site',
-        useFile: site,
-        isolation,
+        model: { useFile: site, isolation },
         postprocess: (output, { metadata }) => ({ row: (output as Site).row, metadata }),
       });
 
@@ -78,8 +76,7 @@ describe.each(['thread', 'process'] as const)(
     it('[1.4] [3.1] [4.7] [6.5] Inline runs set a module up for other keys when needed, and a failed setup is repeated', async () => {
       const serving = await serve<string[]>({
         name: 'late',
-        useFile: worker('late'),
-        isolation,
+        model: { useFile: worker('late'), isolation },
         batchKeys: ['en'],
       });
       const call = (key: string): Promise<string[]> =>
@@ -98,7 +95,7 @@ describe.each(['thread', 'process'] as const)(
     });
 
     it('[3.1] An inline run executes in a worker of its own', async () => {
-      const serving = await serve<Site>({ name: 'site', useFile: site, isolation });
+      const serving = await serve<Site>({ name: 'site', model: { useFile: site, isolation } });
 
       const [batched, alone] = [await serving.batchedRun('x'), await serving.run('x')];
 
@@ -117,7 +114,7 @@ describe.each(['thread', 'process'] as const)(
       ['a class instance, which becomes a plain object', { x: 1 }],
       ['a list of strings, numbers and truth values', ['', 0, false]],
     ])('[1.7] A row crosses to the worker and back: %s', async (_, row) => {
-      const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation });
+      const serving = await serve({ name: 'echo', model: { useFile: worker('echo'), isolation } });
 
       expect(await Promise.all([serving.batchedRun(row), serving.batchedRun('other')])).toEqual([
         row,
@@ -130,7 +127,7 @@ describe.each(['thread', 'process'] as const)(
       ['named maps', { x: floats([2], [1, 2]), y: floats([2, 2], [3, 4, 5, 6]) }],
       ['tuples and nestings', [floats([2], [1, 2]), { inner: [floats([2], [3, 4])] }]],
     ])('[1.7] Rows of %s cross to the worker and back in a batch', async (_, rows) => {
-      const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation });
+      const serving = await serve({ name: 'echo', model: { useFile: worker('echo'), isolation } });
 
       expect(await Promise.all([serving.batchedRun(rows), serving.run(rows)])).toEqual([
         rows,
@@ -139,7 +136,7 @@ describe.each(['thread', 'process'] as const)(
     });
 
     it('[1.7] Plain rows that are tensors of different shapes return to their callers', async () => {
-      const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation });
+      const serving = await serve({ name: 'echo', model: { useFile: worker('echo'), isolation } });
       const rows = [
         floats([2], [1, 2]),
         { x: floats([1, 1], [3]) },
@@ -194,8 +191,7 @@ describe.each(['thread', 'process'] as const)(
       async (fault, type, expected) => {
         const serving = await serve({
           name: 'faults',
-          useFile: worker('faults'),
-          isolation,
+          model: { useFile: worker('faults'), isolation },
           batchSize: 2,
         });
 
@@ -214,7 +210,10 @@ describe.each(['thread', 'process'] as const)(
     );
 
     it('[6.2] [6.5] An error in place of a row keeps its class, code and cause', async () => {
-      const serving = await serve({ name: 'errors', useFile: worker('errors'), isolation });
+      const serving = await serve({
+        name: 'errors',
+        model: { useFile: worker('errors'), isolation },
+      });
       const rows = ['fine', 'an error of its own', 'an error of the package'];
 
       const [fine, own, ours] = await Promise.allSettled(
@@ -249,8 +248,7 @@ describe.each(['thread', 'process'] as const)(
       async (_, row) => {
         const serving = await serve({
           name: 'echo',
-          useFile: worker('echo'),
-          isolation,
+          model: { useFile: worker('echo'), isolation },
           batchSize: 1,
         });
 
@@ -306,7 +304,7 @@ describe.each(['thread', 'process'] as const)(
     ])(
       '[9.1] A module fails to start with the reason when it %s',
       async (_, useFile, type, message) => {
-        const starting = serve({ name: 'module', useFile, isolation, partitions: 2 });
+        const starting = serve({ name: 'module', model: { useFile, isolation }, partitions: 2 });
 
         await expect(starting).rejects.toThrow(type);
         await expect(starting).rejects.toThrow('Serving "module"');
@@ -326,9 +324,9 @@ describe('A serving of a module file', () => {
     ];
     const partitions = [false, true, false].map((fails) => ({ started, living, fails }));
 
-    await expect(serve({ name: 'module', useFile: worker('counted'), partitions })).rejects.toThrow(
-      'Serving "module" could not start: no device here',
-    );
+    await expect(
+      serve({ name: 'module', model: { useFile: worker('counted') }, partitions }),
+    ).rejects.toThrow('Serving "module" could not start: no device here');
 
     expect([started[0], living[0]]).toEqual([2, 0]);
   });

@@ -46,7 +46,7 @@ describe('The processes of a serving', () => {
   const serveDying = (options: Partial<ServingOptions> = {}) =>
     serve<number>({
       name: 'dying',
-      useFile: worker('dying'),
+      model: { useFile: worker('dying') },
       batchSize: 1,
       ...mortal,
       ...options,
@@ -54,7 +54,7 @@ describe('The processes of a serving', () => {
 
   /** A process that answers a row with as many steps as it asks for. */
   const serveSteps = () =>
-    serve({ name: 'steps', useFile: worker('steps'), batchTimeout: 1, ...inProcess });
+    serve({ name: 'steps', model: { useFile: worker('steps') }, batchTimeout: 1, ...inProcess });
 
   it('[5.2] Processes give the same answers as threads, alone and in batches', async () => {
     const digits: ServingDefinition = {
@@ -99,7 +99,7 @@ describe('The processes of a serving', () => {
   it('[1.7] Processes run tensors of every element type and give each caller memory of its own', async () => {
     const serving = await serve<Tensor>({
       name: 'echo',
-      useFile: worker('echo'),
+      model: { useFile: worker('echo') },
       batchSize: 4,
       ...inProcess,
     });
@@ -158,7 +158,7 @@ describe('The processes of a serving', () => {
   it('[7.3] [8.4] Processes are notified of a caller that leaves, and end a generator when the last has left', async () => {
     const serving = await serve<string[]>({
       name: 'watched',
-      useFile: worker('watched'),
+      model: { useFile: worker('watched') },
       batchTimeout: 1,
       ...inProcess,
     });
@@ -254,7 +254,7 @@ describe('The processes of a serving', () => {
   it('[9.1] A process that ends while it loads a module fails the start with the cause', async () => {
     const starting = serve({
       name: 'dying',
-      useFile: worker('dies-at-load'),
+      model: { useFile: worker('dies-at-load') },
       partitions: 2,
       ...inProcess,
     });
@@ -287,7 +287,11 @@ describe('The processes of a serving', () => {
   });
 
   it('[9.3] Processes ignore signals to the whole group, which the application handles', async () => {
-    const serving = await serve<number>({ name: 'dying', useFile: worker('dying'), ...inProcess });
+    const serving = await serve<number>({
+      name: 'dying',
+      model: { useFile: worker('dying') },
+      ...inProcess,
+    });
     const pid = await serving.batchedRun('which');
 
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT']) {
@@ -316,7 +320,11 @@ describe('The processes of a serving', () => {
     const isTyped = expect.objectContaining({ code: 'SERVING_TOO_LARGE', statusCode: 413 });
 
     it('[H7] A row that is too large for one message fails alone, also by the sum of its parts', async () => {
-      const serving = await serve({ name: 'lengths', useFile: worker('lengths'), ...inProcess });
+      const serving = await serve({
+        name: 'lengths',
+        model: { useFile: worker('lengths') },
+        ...inProcess,
+      });
       const changes: unknown[] = [];
       serving.eventsOf('partition:change').subscribe((change) => changes.push(change));
       const parts = [new Uint8Array(half), new Uint8Array(half)];
@@ -338,7 +346,7 @@ describe('The processes of a serving', () => {
     it('[H7] A batch whose output is too large for one message fails alone', async () => {
       const serving = await serve({
         name: 'lengths',
-        useFile: worker('lengths'),
+        model: { useFile: worker('lengths') },
         batchSize: 1,
         ...inProcess,
       });

@@ -8,12 +8,9 @@ import {
   PartitionLostError,
   RunTimeoutError,
   ServingClosedError,
+  type ServingDefinition,
   ServingUnavailableError,
 } from 'nestjs-serving';
-import type {
-  FileRunner,
-  ServingOptions,
-} from '../../../lib/core/definition/serving-definition.js';
 import type { PartitionChangeEvent } from '../../../lib/core/events/serving-event.js';
 import { filter, firstValueFrom } from 'rxjs';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';
@@ -29,13 +26,10 @@ const shared = (length = 1): Int32Array =>
   new Int32Array(new SharedArrayBuffer(length * Int32Array.BYTES_PER_ELEMENT));
 
 /** A serving whose threads end on request and restart at once. */
-function mortal(
-  partition: object,
-  options: Partial<ServingOptions & FileRunner> = {},
-): ServingOptions & FileRunner {
+function mortal(partition: object, options: Partial<ServingDefinition> = {}): ServingDefinition {
   const base = {
     name: 'mortal',
-    useFile: worker('mortal'),
+    model: { useFile: worker('mortal') },
     batchSize: 1,
     recovery: { restartDelay: 0 },
   };
@@ -59,8 +53,7 @@ describe.each(['thread', 'process'] as const)('A run timeout in a %s', (isolatio
     const mark = join(folder, 'done');
     const serving = await serve({
       name: 'marking',
-      useFile: worker('marking'),
-      isolation,
+      model: { useFile: worker('marking'), isolation },
       partitions: [{ mark }],
       recovery: { runTimeout: 1_000 },
     });
@@ -344,8 +337,7 @@ describe('A process that ends', () => {
   const serve = useServings();
   const dying = {
     name: 'dying',
-    useFile: worker('dying'),
-    isolation: 'process',
+    model: { useFile: worker('dying'), isolation: 'process' },
     batchSize: 1,
     recovery: { restartDelay: 0 },
   } as const;

@@ -54,9 +54,7 @@ describe.each(['thread', 'process'] as const)('A sequence in a %s', (isolation) 
   const start = (options: object = {}, pace = 0): Promise<LocalServing> =>
     serve({
       name: 'sequence',
-      useFile: worker('sequence'),
-      isolation,
-      sequence: {},
+      model: { useFile: worker('sequence'), sequence: {}, isolation },
       batchSize: 4,
       partitions: [{ pace }],
       ...options,
@@ -198,7 +196,7 @@ describe.each(['thread', 'process'] as const)('A sequence in a %s', (isolation) 
   });
 
   it('[13.10] A file that returns no model of a sequence fails the start', async () => {
-    await expect(start({ useFile: worker('echo') })).rejects.toThrow(
+    await expect(start({ model: { useFile: worker('echo') } })).rejects.toThrow(
       new InvalidServingError(
         'Serving "sequence": A sequence needs an object with start, step; for partition 0 and key ' +
           '"default" it got [Function (anonymous)], without start, step',
@@ -212,9 +210,7 @@ describe('A sequence in processes', () => {
   const start = (options: object): Promise<LocalServing> =>
     serve({
       name: 'sequence',
-      useFile: worker('sequence'),
-      isolation: 'process',
-      sequence: {},
+      model: { useFile: worker('sequence'), sequence: {}, isolation: 'process' },
       ...options,
     });
 
@@ -296,8 +292,7 @@ describe('A sequence in processes', () => {
 
 const counter = {
   name: 'sequence',
-  useFile: worker('sequence'),
-  sequence: {},
+  model: { useFile: worker('sequence'), sequence: {} },
   batchSize: 1,
   partitions: [{ pace: 1 }],
 };

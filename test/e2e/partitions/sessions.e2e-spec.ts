@@ -7,7 +7,7 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const isolations = ['thread', 'process'] as const;
-const tally = { name: 'tally', useFile: worker('tally'), sessions: {}, partitions: 2 };
+const tally = { name: 'tally', model: { useFile: worker('tally'), sessions: {} }, partitions: 2 };
 const rate = new Tensor('int64', [8n], []);
 const step = (...x: number[]): { x: Tensor; rate: Tensor } => ({ x: floats([1, 3], x), rate });
 
@@ -17,7 +17,10 @@ describe('Sessions', () => {
   it.each(isolations)(
     '[16.1] [16.3] Their state stays in the %s of a module file',
     async (isolation) => {
-      const serving = await serve<readonly string[]>({ ...tally, isolation });
+      const serving = await serve<readonly string[]>({
+        ...tally,
+        model: { ...tally.model, isolation },
+      });
       const sessions = Array.from({ length: 6 }, () => serving.open());
 
       for (const row of ['1', '2']) {
@@ -40,7 +43,11 @@ describe('Sessions', () => {
     '[16.7] A session whose %s dies (%s, idempotent: %s) has ended, and others go on',
     async (isolation, death, idempotent) => {
       const recovery = { restartDelay: 0, idempotent };
-      const serving = await serve<readonly string[]>({ ...tally, isolation, recovery });
+      const serving = await serve<readonly string[]>({
+        ...tally,
+        model: { ...tally.model, isolation },
+        recovery,
+      });
       const [first, second, third] = [serving.open(), serving.open(), serving.open()];
       await Promise.all([first, second, third].map((session) => session.run('1')));
 
@@ -62,8 +69,12 @@ describe('Sessions', () => {
     async (isolation) => {
       const serving = await serve<Record<string, Tensor>>({
         name: 'net',
-        isolation,
-        model: { file: recurrentModel(2, 'n'), state: { state: 'next' }, fetches: ['y', 'next'] },
+        model: {
+          file: recurrentModel(2, 'n'),
+          state: { state: 'next' },
+          fetches: ['y', 'next'],
+          isolation,
+        },
       });
       expect(serving.signature?.inputs.map(({ name }) => name)).toEqual(['x', 'rate']);
       const [a, b] = [serving.open(), serving.open()];
@@ -161,7 +172,7 @@ describe('Sessions', () => {
 
   it('[16.8] Sessions of a model without state fail the start', async () => {
     await expect(
-      serve({ name: 'net', model: recurrentModel(2, 'n'), sessions: {} }),
+      serve({ name: 'net', model: { file: recurrentModel(2, 'n'), sessions: {} } }),
     ).rejects.toThrow(
       "sessions need the state that they keep; name the inputs and outputs of the model that are one: model: { file, state: { input: 'output' } }",
     );

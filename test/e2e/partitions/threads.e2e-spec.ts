@@ -29,7 +29,7 @@ describe('The threads of a serving', () => {
   ] as const)('[5.1] There are as many threads as partitions: %s', async (_, partitions, count) => {
     const serving = await serve<Passed>({
       name: 'gate',
-      useFile: worker('gate'),
+      model: { useFile: worker('gate') },
       partitions,
       batchSize: 1,
     });
@@ -47,7 +47,11 @@ describe('The threads of a serving', () => {
   });
 
   it('[5.1] Each thread runs one batch at a time', async () => {
-    const serving = await serve<Passed>({ name: 'gate', useFile: worker('gate'), batchSize: 1 });
+    const serving = await serve<Passed>({
+      name: 'gate',
+      model: { useFile: worker('gate') },
+      batchSize: 1,
+    });
     const [first, second] = [gate(), gate()];
     const replies = [first, second].map(({ row }) => serving.batchedRun(row));
     await first.entered();
@@ -77,7 +81,11 @@ describe('The threads of a serving', () => {
   });
 
   it('[5.2] Timers and replies of others stay free while a thread is blocked', async () => {
-    const serving = await serve<Passed>({ name: 'gate', useFile: worker('gate'), partitions: 2 });
+    const serving = await serve<Passed>({
+      name: 'gate',
+      model: { useFile: worker('gate') },
+      partitions: 2,
+    });
     const held = gate();
     const reply = serving.batchedRun(held.row);
     await held.entered();
@@ -91,7 +99,11 @@ describe('The threads of a serving', () => {
   });
 
   it('[5.5] A thread is handed one full batch ahead while it runs, and no more', async () => {
-    const serving = await serve<Passed[]>({ name: 'gate', useFile: worker('gate'), batchSize: 2 });
+    const serving = await serve<Passed[]>({
+      name: 'gate',
+      model: { useFile: worker('gate') },
+      batchSize: 2,
+    });
     const held = gate();
     const rows = ['a', 'b', 'c', 'd'].map((name) => ({ name, when: 'before' }));
     const running = serving.batchedRun(Batch.ofValues([held.row, 'mate']));
@@ -115,7 +127,11 @@ describe('The threads of a serving', () => {
   });
 
   it('[5.5] [4.2] A batch that is not full is not handed ahead and takes more rows', async () => {
-    const serving = await serve<Passed>({ name: 'gate', useFile: worker('gate'), batchSize: 3 });
+    const serving = await serve<Passed>({
+      name: 'gate',
+      model: { useFile: worker('gate') },
+      batchSize: 3,
+    });
     const held = gate();
     const running = serving.batchedRun(held.row);
     await held.entered();
@@ -135,7 +151,11 @@ describe('The threads of a serving', () => {
   });
 
   it('[5.3] [9.3] Closing waits for threads and for queued rows', async () => {
-    const serving = await serve<Passed>({ name: 'gate', useFile: worker('gate'), batchSize: 1 });
+    const serving = await serve<Passed>({
+      name: 'gate',
+      model: { useFile: worker('gate') },
+      batchSize: 1,
+    });
     const held = gate();
     const replies = [held.row, 'ahead', 'queued'].map((row) => serving.batchedRun(row));
     await held.entered();

@@ -400,8 +400,7 @@ class ModuleSystem extends LocalSystem<Batch, readonly number[]> {
     const own = { ms, ...(isolation === 'thread' && { begun: this.begun }) };
     return {
       ...this.common,
-      useFile: worker('scaling'),
-      isolation,
+      model: { useFile: worker('scaling'), isolation },
       partitions: Array.from({ length: partitions }, () => own),
     };
   }
@@ -451,7 +450,7 @@ class ModelSystem extends LocalSystem<object, Outputs, 'thread' | 'process' | 'n
   protected definition(): ServingDefinition | Promise<ServingDefinition> {
     const { isolation } = this;
     const partitions = isolation === 'none' ? 1 : this.options.partitions;
-    return { ...this.common, model: gainModel(this.lastGain), isolation, partitions };
+    return { ...this.common, model: { file: gainModel(this.lastGain), isolation }, partitions };
   }
 
   override gains({ tenant }: CallOptions): readonly number[] {
@@ -481,9 +480,7 @@ class SequenceSystem extends LocalSystem<object, readonly string[]> {
     const { partitions, ms } = this.options;
     return {
       ...this.common,
-      useFile: worker('sequence'),
-      isolation: this.isolation,
-      sequence: {},
+      model: { useFile: worker('sequence'), sequence: {}, isolation: this.isolation },
       partitions: Array.from({ length: partitions }, () => ({ pace: ms })),
     };
   }
@@ -541,7 +538,11 @@ class TallySystem extends SessionSystem<string, readonly string[]> {
   protected definition(): ServingDefinition {
     const { partitions } = this.options;
     const { isolation } = this;
-    return { ...this.common, useFile: worker('tally'), isolation, sessions: {}, partitions };
+    return {
+      ...this.common,
+      model: { useFile: worker('tally'), isolation, sessions: {} },
+      partitions,
+    };
   }
 
   protected inputOf([row]: readonly number[]): string {
@@ -572,8 +573,8 @@ class SummingSystem extends SessionSystem<object, Outputs> {
     const { partitions } = this.options;
     const { isolation } = this;
     const state = { sum: 'total' };
-    const model = { file: summingModel('n'), state, fetches: ['y', 'total'] };
-    return { ...this.common, model, isolation, partitions };
+    const model = { file: summingModel('n'), state, fetches: ['y', 'total'], isolation };
+    return { ...this.common, model, partitions };
   }
 
   protected rowsOf(replies: readonly (readonly number[])[]): readonly number[] {

@@ -61,7 +61,12 @@ describe('Hooks', () => {
   describe.each<[string, (batchSize?: number) => ServingDefinition]>([
     [
       'a function',
-      (batchSize = 8) => ({ name: 'saying', useFactory: () => saying, batchSize, batchTimeout: 1 }),
+      (batchSize = 8) => ({
+        name: 'saying',
+        model: { useFactory: () => saying },
+        batchSize,
+        batchTimeout: 1,
+      }),
     ],
     [
       'a class',
@@ -69,11 +74,13 @@ describe('Hooks', () => {
         name: 'saying',
         batchSize,
         batchTimeout: 1,
-        useClass: class {
-          init(): void {}
-          handleBatch(batch: Batch, _partition: number, context: BatchContext) {
-            return { output: saying(batch.consume() as { name: string }[], context) };
-          }
+        model: {
+          useClass: class {
+            init(): void {}
+            handleBatch(batch: Batch, _partition: number, context: BatchContext) {
+              return { output: saying(batch.consume() as { name: string }[], context) };
+            }
+          },
         },
       }),
     ],
@@ -81,7 +88,7 @@ describe('Hooks', () => {
       'a thread',
       (batchSize = 8) => ({
         name: 'saying',
-        useFile: worker('saying'),
+        model: { useFile: worker('saying') },
         batchSize,
         batchTimeout: 1,
       }),
@@ -90,8 +97,7 @@ describe('Hooks', () => {
       'a process',
       (batchSize = 8) => ({
         name: 'saying',
-        useFile: worker('saying'),
-        isolation: 'process',
+        model: { useFile: worker('saying'), isolation: 'process' },
         batchSize,
         batchTimeout: 1,
       }),
@@ -200,13 +206,15 @@ describe('Hooks', () => {
     [
       'a function',
       {
-        useFactory:
-          () =>
-          (rows: unknown[], { emit }: BatchContext) => (emit('x', ['one too few']), rows),
+        model: {
+          useFactory:
+            () =>
+            (rows: unknown[], { emit }: BatchContext) => (emit('x', ['one too few']), rows),
+        },
       },
     ],
-    ['a thread', { useFile: worker('short-hook') }],
-    ['a process', { useFile: worker('short-hook'), isolation: 'process' }],
+    ['a thread', { model: { useFile: worker('short-hook') } }],
+    ['a process', { model: { useFile: worker('short-hook'), isolation: 'process' } }],
   ])('[8.3] [6.3] Hooks of %s without a value for each row fail the batch', async (_, how) => {
     const serving = await serve({ name: 'short', batchTimeout: 1, ...how } as ServingDefinition);
 
@@ -227,21 +235,23 @@ describe('Hooks', () => {
   it('[8.3] [8.4] Hooks of a generator arrive between its steps', async () => {
     const serving = await serve({
       name: 'steps',
-      useFactory: () =>
-        async function* (rows: string[], { emit }: BatchContext) {
-          for (let step = 0; step < 2; step++) {
+      model: {
+        useFactory: () =>
+          async function* (rows: string[], { emit }: BatchContext) {
+            for (let step = 0; step < 2; step++) {
+              emit(
+                'x',
+                rows.map(() => step),
+              );
+              yield rows.map((row) => `${row}${step}`);
+            }
             emit(
               'x',
-              rows.map(() => step),
+              rows.map(() => 'end'),
             );
-            yield rows.map((row) => `${row}${step}`);
-          }
-          emit(
-            'x',
-            rows.map(() => 'end'),
-          );
-          yield rows.map(() => DONE);
-        },
+            yield rows.map(() => DONE);
+          },
+      },
     });
 
     const events = await iterated(serving.stream('a', { hooks: ['x'] }));
@@ -250,7 +260,7 @@ describe('Hooks', () => {
   });
 
   it('[8.3] Hooks pass postprocess unchanged, and postprocessStream can shape them with the output', async () => {
-    const definition = { name: 'saying', useFactory: () => saying };
+    const definition = { name: 'saying', model: { useFactory: () => saying } };
     const input = { name: 'a', says: ['x'] };
     const shaped = await serve(
       defineServing({ ...definition, postprocess: (output: string) => output.toUpperCase() }),

@@ -27,26 +27,28 @@ const speller = {
     }
     return { batch: text };
   },
-  useFactory: () =>
-    async function* (texts: string[]) {
-      generators.begun++;
-      try {
-        for (let step = 0; ; step++) {
-          if (texts.includes('broken')) {
-            throw new RangeError('no memory');
+  model: {
+    useFactory: () =>
+      async function* (texts: string[]) {
+        generators.begun++;
+        try {
+          for (let step = 0; ; step++) {
+            if (texts.includes('broken')) {
+              throw new RangeError('no memory');
+            }
+            const letters = texts.map((text) =>
+              text === 'forever' ? `${step}` : (text[step] ?? DONE),
+            );
+            yield letters;
+            if (step === 2 && texts.includes('half')) {
+              throw new RangeError('no memory');
+            }
           }
-          const letters = texts.map((text) =>
-            text === 'forever' ? `${step}` : (text[step] ?? DONE),
-          );
-          yield letters;
-          if (step === 2 && texts.includes('half')) {
-            throw new RangeError('no memory');
-          }
+        } finally {
+          generators.ended++;
         }
-      } finally {
-        generators.ended++;
-      }
-    },
+      },
+  },
 };
 
 @Controller()

@@ -92,7 +92,7 @@ describe('A sequence of batches', () => {
     ])('[8.1] A sequence is answered by %s as one call, in order', async (__, call) => {
       const serving = await serve({
         name: 'upper',
-        useFactory: upper,
+        model: { useFactory: upper },
         batchSize: 2,
         partitions: 2,
       });
@@ -107,7 +107,7 @@ describe('A sequence of batches', () => {
     });
 
     it('[8.5] A sequence is answered by a stream as it arrives, with the offsets of its rows', async () => {
-      const serving = await serve({ name: 'upper', useFactory: upper, batchSize: 4 });
+      const serving = await serve({ name: 'upper', model: { useFactory: upper }, batchSize: 4 });
 
       const events = await iterated(
         serving.stream(sourceOf(batches(['a'], ['b', 'c'], ['d', 'e', 'f']))),
@@ -123,25 +123,27 @@ describe('A sequence of batches', () => {
   });
 
   it.each<[string, object]>([
-    ['a function', { useFactory: () => (rows: unknown[]) => rows }],
+    ['a function', { model: { useFactory: () => (rows: unknown[]) => rows } }],
     [
       'a class',
       {
-        useClass: class {
-          init(): void {}
-          handleBatch(batch: Batch) {
-            return { output: batch.consume() };
-          }
+        model: {
+          useClass: class {
+            init(): void {}
+            handleBatch(batch: Batch) {
+              return { output: batch.consume() };
+            }
+          },
         },
       },
     ],
-    ['a module file', { useFile: worker('echo') }],
+    ['a module file', { model: { useFile: worker('echo') } }],
   ])('[8.1] A sequence that preprocess makes as it goes runs in %s', async (_, how) => {
     const serving = await serve(
       defineServing({
         name: 'words',
         batchSize: 2,
-        ...(how as { useFactory: () => (rows: unknown[]) => unknown }),
+        ...(how as { model: { useFactory: () => (rows: unknown[]) => unknown } }),
         preprocess: (text: string) => ({
           info: text.length,
           batch: (function* () {
@@ -187,7 +189,7 @@ describe('A sequence of batches', () => {
   });
 
   it('[8.1] A sequence with one plain value is answered with a list', async () => {
-    const serving = await serve({ name: 'upper', useFactory: upper });
+    const serving = await serve({ name: 'upper', model: { useFactory: upper } });
 
     expect(await serving.batchedRun(['a'].values())).toEqual(['A']);
     expect(outputsOf(await iterated(serving.stream(['a'].values())))).toEqual([['A']]);
@@ -197,7 +199,7 @@ describe('A sequence of batches', () => {
     const held = new HeldFunction();
     const serving = await serve({
       name: 'held',
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
       batchSize: 4,
       batchTimeout: 1,
     });
@@ -218,7 +220,7 @@ describe('A sequence of batches', () => {
       const notes = { asked: 0, left: false };
       const serving = await serve({
         name: 'held',
-        useFactory: held.useFactory,
+        model: { useFactory: held.useFactory },
         batchSize: 3,
         partitions,
       });
@@ -245,7 +247,7 @@ describe('A sequence of batches', () => {
     const notes = { asked: 0, left: false };
     const serving = await serve<string[]>({
       name: 'upper',
-      useFactory: upper,
+      model: { useFactory: upper },
       batchSize: 2,
       queue: { maxRows: 8 },
     });
@@ -293,7 +295,11 @@ describe('A sequence of batches', () => {
     it.each(failing)(
       '[8.1] A sequence that fails %s fails its own call with its error and no other',
       async (_, source) => {
-        const serving = await serve({ name: 'upper', useFactory: upper, batchTimeout: 1 });
+        const serving = await serve({
+          name: 'upper',
+          model: { useFactory: upper },
+          batchTimeout: 1,
+        });
 
         const replies = [
           serving.batchedRun(source()),
@@ -312,7 +318,7 @@ describe('A sequence of batches', () => {
     );
 
     it('[8.1] A stream gets the outputs before the error of its sequence', async () => {
-      const serving = await serve({ name: 'upper', useFactory: upper });
+      const serving = await serve({ name: 'upper', model: { useFactory: upper } });
       const outputs: unknown[] = [];
       const read = async (): Promise<void> => {
         for await (const { output } of serving.stream(failing[0]![1]())) {
@@ -340,7 +346,7 @@ describe('A sequence of batches', () => {
           left = true;
         }
       };
-      const serving = await serve({ name: 'picky', useFactory: picky, batchSize: 1 });
+      const serving = await serve({ name: 'picky', model: { useFactory: picky }, batchSize: 1 });
 
       await expect(serving.batchedRun(source())).rejects.toThrow(error);
       expect(left).toBe(true);
@@ -349,7 +355,7 @@ describe('A sequence of batches', () => {
     });
 
     it('[8.1] An empty sequence fails a call and ends a stream', async () => {
-      const serving = await serve({ name: 'upper', useFactory: upper });
+      const serving = await serve({ name: 'upper', model: { useFactory: upper } });
 
       await expect(serving.batchedRun(of())).rejects.toThrow(InvalidBatchError);
       await expect(serving.run([].values())).rejects.toThrow(
@@ -364,7 +370,7 @@ describe('A sequence of batches', () => {
       const notes = { asked: 0, left: false };
       const rows: string[] = [];
       const useFactory = () => (texts: string[]) => (rows.push(...texts), texts);
-      const serving = await serve({ name: 'counted', useFactory, batchSize: 2 });
+      const serving = await serve({ name: 'counted', model: { useFactory }, batchSize: 2 });
 
       for await (const { batch } of serving.stream(endless(notes))) {
         if (batch.offset > 20) {
@@ -382,7 +388,7 @@ describe('A sequence of batches', () => {
 
     it('[8.1] An endless sequence is closed when the signal of its call aborts', async () => {
       const notes = { asked: 0, left: false };
-      const serving = await serve({ name: 'upper', useFactory: upper, batchSize: 2 });
+      const serving = await serve({ name: 'upper', model: { useFactory: upper }, batchSize: 2 });
       const controller = new AbortController();
       const reason = new Error('the caller has hung up');
 
@@ -400,7 +406,7 @@ describe('A sequence of batches', () => {
       ['by its signal', true],
     ])('[8.1] [8.2] A consumer can leave %s while the sequence is awaited', async (_, bySignal) => {
       const subject = new Subject<Batch>();
-      const serving = await serve({ name: 'upper', useFactory: upper });
+      const serving = await serve({ name: 'upper', model: { useFactory: upper } });
       for (const source of [stuck(), subject]) {
         const controller = new AbortController();
         const reason = new Error('left');
@@ -435,7 +441,7 @@ describe('A sequence of batches', () => {
     const subject = new Subject<Batch>();
     const serving = await serve({
       name: 'upper',
-      useFactory: upper,
+      model: { useFactory: upper },
       postprocessStream: () => shape?.() as AsyncIterable<unknown>,
     });
 

@@ -20,14 +20,17 @@ describe('A stream', () => {
   const counted = async (options: object = {}) => {
     const ran: string[] = [];
     const useFactory = () => (rows: string[]) => (ran.push(...rows), rows);
-    return { ran, serving: await serve({ name: 'counted', useFactory, batchSize: 2, ...options }) };
+    return {
+      ran,
+      serving: await serve({ name: 'counted', model: { useFactory }, batchSize: 2, ...options }),
+    };
   };
 
   it('[8.2] Outputs arrive in the order of the rows although the batches finish in another', async () => {
     const held = new HeldFunction();
     const serving = await serve({
       name: 'held',
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
       batchSize: 2,
       partitions: 3,
     });
@@ -179,7 +182,11 @@ describe('A stream', () => {
 
   it('[8.2] A stream that is left while it waits for a partition takes none', async () => {
     const held = new HeldFunction();
-    const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 2 });
+    const serving = await serve({
+      name: 'held',
+      model: { useFactory: held.useFactory },
+      batchSize: 2,
+    });
     const first = serving.batchedRun('first');
     await until(() => held.batches.length === 1);
     const subscription = serving.stream(rowsOf(6)).subscribe();
@@ -208,11 +215,13 @@ describe('A stream', () => {
 
   it('[8.2] [7.4] A stream leaves nothing on a signal that outlives it, however it ends', async () => {
     const { serving } = await counted({
-      useFactory: () => (rows: string[]) => {
-        if (rows.includes('bad')) {
-          throw new RangeError('bad');
-        }
-        return rows;
+      model: {
+        useFactory: () => (rows: string[]) => {
+          if (rows.includes('bad')) {
+            throw new RangeError('bad');
+          }
+          return rows;
+        },
       },
     });
     const { signal } = new AbortController();
@@ -243,7 +252,7 @@ describe('A stream', () => {
     const held = new HeldFunction();
     const serving = await serve({
       name: 'held',
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
       batchSize: 2,
       partitions: 2,
     });
@@ -268,7 +277,10 @@ describe('A stream', () => {
   });
 
   it('[8.2] A stream of a closed serving fails', async () => {
-    const serving = await serve({ name: 'closed', useFactory: () => (rows: unknown[]) => rows });
+    const serving = await serve({
+      name: 'closed',
+      model: { useFactory: () => (rows: unknown[]) => rows },
+    });
     const stream = serving.stream('a');
     await serving.close();
 
@@ -301,12 +313,14 @@ describe('A stream', () => {
     const { serving } = await counted({
       batchSize: 32,
       partitions: 2,
-      useFactory: () =>
-        async function* (rows: string[]) {
-          for (let step = 0; step < 3; step++) {
-            yield rows.map((row) => `${row} ${step}`);
-          }
-        },
+      model: {
+        useFactory: () =>
+          async function* (rows: string[]) {
+            for (let step = 0; step < 3; step++) {
+              yield rows.map((row) => `${row} ${step}`);
+            }
+          },
+      },
     });
 
     const replies = await Promise.all(

@@ -102,7 +102,11 @@ describe('A stream, when its serving closes', () => {
 
   it('[9.3] [3.1] An inline stream goes on to its end', async () => {
     const held = new HeldFunction();
-    const serving = await start({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
+    const serving = await start({
+      name: 'held',
+      model: { useFactory: held.useFactory },
+      batchSize: 1,
+    });
     const outputs: unknown[] = [];
     const reading = (async () => {
       for await (const { output } of serving.stream(Batch.stack(['a', 'b', 'c', 'd']), {
@@ -128,7 +132,11 @@ describe('A stream, when its serving closes', () => {
 
   it('[9.3] [8.2] A stream emits the outputs of submitted rows and then the closed error', async () => {
     const held = new HeldFunction();
-    const serving = await start({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
+    const serving = await start({
+      name: 'held',
+      model: { useFactory: held.useFactory },
+      batchSize: 1,
+    });
     let left = false;
     const endless = function* () {
       try {

@@ -180,7 +180,7 @@ describe('reload', () => {
   it('[17.1] A changed module file runs in fresh workers', async () => {
     const path = join(folder, 'rows.mjs');
     await writeFile(path, moduleOf('a'));
-    const serving = await serve<string>({ name: 'rows', useFile: pathToFileURL(path) });
+    const serving = await serve<string>({ name: 'rows', model: { useFile: pathToFileURL(path) } });
     expect(await serving.batchedRun(1)).toBe('a1');
     await writeFile(path, moduleOf('b'));
 
@@ -367,7 +367,7 @@ describe('reload', () => {
     const counts = new Int32Array(new SharedArrayBuffer(12));
     const serving = await serve({
       name: 'steps',
-      useFile: worker('steps'),
+      model: { useFile: worker('steps') },
       partitions: [{ counts }],
     });
     const events = serving.stream({ name: 'a', steps: 3 })[Symbol.asyncIterator]();
@@ -387,8 +387,7 @@ describe('reload', () => {
   it('[17.4] Rows of a sequence that run end where they began, and new ones join the new workers', async () => {
     const serving = await serve({
       name: 'counter',
-      useFile: worker('sequence'),
-      sequence: {},
+      model: { useFile: worker('sequence'), sequence: {} },
       batchSize: 4,
       partitions: [{ pace: 5 }],
     });

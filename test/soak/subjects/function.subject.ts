@@ -25,16 +25,18 @@ export async function functionSubject(ledger: Ledger, options: FunctionOptions):
   const random = new Random(1);
   const serving = createServing({
     name,
-    useFactory:
-      ({ key }) =>
-      (rows: number[]) =>
-        sabotage(async (given) => {
-          if (random.chance(0.1)) {
-            await (random.chance(0.5) ? setImmediate() : setTimeout(1));
-          }
-          given.forEach((row) => ledger.ran(idOf(row), !idempotent));
-          return given.map((row) => resultOf(row, key));
-        })(rows),
+    model: {
+      useFactory:
+        ({ key }) =>
+        (rows: number[]) =>
+          sabotage(async (given) => {
+            if (random.chance(0.1)) {
+              await (random.chance(0.5) ? setImmediate() : setTimeout(1));
+            }
+            given.forEach((row) => ledger.ran(idOf(row), !idempotent));
+            return given.map((row) => resultOf(row, key));
+          })(rows),
+    },
     recovery: { idempotent },
     batchSize: 64,
     batchTimeout,

@@ -7,7 +7,7 @@ import type { Subject } from '../subject.js';
 export async function threadSubject(): Promise<Subject> {
   const serving = createServing({
     name: 'thread',
-    useFile: resolve('test/fixtures/workers/soak.mjs'),
+    model: { useFile: resolve('test/fixtures/workers/soak.mjs') },
     recovery: { idempotent: true },
     batchSize: 64,
     batchKeys: [...KEYS],

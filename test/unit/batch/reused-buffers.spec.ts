@@ -29,7 +29,7 @@ class SameRows implements ServingHandler {
 describe('A batch function that reuses its memory', () => {
   useVirtualTime();
   const start = useServings();
-  const definition = { name: 'ten', batchSize: 2, useFactory: tenfold };
+  const definition = { name: 'ten', batchSize: 2, model: { useFactory: tenfold } };
 
   it('[W4] A reply does not change with later batches when its call was alone in its batch', async () => {
     const serving = await start(definition);
@@ -66,7 +66,7 @@ describe('A batch function that reuses its memory', () => {
   });
 
   it('[W4] A class that returns the memory of its input gives the caller a copy', async () => {
-    const serving = await start(createServing({ name: 'same', useClass: SameRows }));
+    const serving = await start(createServing({ name: 'same', model: { useClass: SameRows } }));
     const input = rowsOf(1, 2);
 
     const reply = await serving.batchedRun(input);

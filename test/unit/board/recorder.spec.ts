@@ -103,7 +103,7 @@ describe('Recorder', () => {
   useVirtualTime();
   const begin = async () => {
     const serving: LocalServing = await start(
-      createServing({ name: 'net', useFactory: () => (rows: unknown) => rows }),
+      createServing({ name: 'net', model: { useFactory: () => (rows: unknown) => rows } }),
     );
     let observers = 0;
     const events = new Subject<BatchEndEvent>();

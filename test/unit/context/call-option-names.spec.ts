@@ -9,7 +9,7 @@ const doors = {
   run: (serving: LocalServing, options: object) => serving.run('a', options),
   stream: (serving: LocalServing, options: object) => collect(serving.stream('a', options)),
 };
-const same = { name: 'same', useFactory: () => (rows: unknown) => rows };
+const same = { name: 'same', model: { useFactory: () => (rows: unknown) => rows } };
 const ofCalls = 'signal, timeout, priority, tenant, key, origin, version';
 
 describe.each(Object.entries(doors))('The options of %s', (door, call) => {

@@ -24,7 +24,11 @@ describe('A signal', () => {
     options: object = {},
   ): Promise<[LocalServing, HeldFunction, Promise<unknown>]> {
     const held = new HeldFunction();
-    const serving = await start<unknown>({ name: 'held', useFactory: held.useFactory, ...options });
+    const serving = await start<unknown>({
+      name: 'held',
+      model: { useFactory: held.useFactory },
+      ...options,
+    });
     const first = serving.batchedRun('first');
     await turn();
     return [serving, held, first];
@@ -37,7 +41,7 @@ describe('A signal', () => {
       const serving = await start({
         name: 'upper',
         preprocess: (text) => (steps.push('preprocess'), { batch: Batch.stack([text]) }),
-        useFactory: () => (rows: string[]) => (steps.push('batch'), rows),
+        model: { useFactory: () => (rows: string[]) => (steps.push('batch'), rows) },
       });
 
       await expect(serving[method]('a', { signal: AbortSignal.abort(reason) })).rejects.toBe(
@@ -90,7 +94,7 @@ describe('A signal', () => {
     const held = new HeldFunction();
     const serving = await start({
       name: 'held',
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
       batchSize: 2,
       batchTimeout: 10_000,
     });
@@ -110,7 +114,7 @@ describe('A signal', () => {
 
   it('[7.3] A signal ends a running call at once, its output is discarded, and the others of its batch get theirs', async () => {
     const held = new HeldFunction();
-    const serving = await start<unknown>({ name: 'held', useFactory: held.useFactory });
+    const serving = await start<unknown>({ name: 'held', model: { useFactory: held.useFactory } });
     const leaving = new AbortController();
     const replies = [serving.batchedRun('a', leaving), serving.batchedRun('b')];
     await turn();
@@ -127,7 +131,7 @@ describe('A signal', () => {
     const held = new HeldFunction();
     const serving = await start<unknown>({
       name: 'held',
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
       batchSize: 2,
     });
     const leaving = new AbortController();
@@ -157,7 +161,7 @@ describe('A signal', () => {
           leaving.abort(reason);
           return { batch: Batch.stack([text]) };
         },
-        useFactory: () => (rows: string[]) => (batches.push(rows), rows),
+        model: { useFactory: () => (rows: string[]) => (batches.push(rows), rows) },
       });
 
       await expect(serving[method]('a', leaving)).rejects.toBe(reason);
@@ -169,7 +173,11 @@ describe('A signal', () => {
 
   it('[7.3] [3.1] A signal ends an inline run at once, and its remaining pieces do not run', async () => {
     const held = new HeldFunction();
-    const serving = createServing({ name: 'held', useFactory: held.useFactory, batchSize: 2 });
+    const serving = createServing({
+      name: 'held',
+      model: { useFactory: held.useFactory },
+      batchSize: 2,
+    });
     const leaving = new AbortController();
     const left = serving.run(letters('abcde'), leaving);
     await turn();
@@ -201,8 +209,10 @@ describe('A signal', () => {
       const { signal } = new AbortController();
       const serving = await start({
         name: 'touchy',
-        useFactory: () => (rows: string[]) =>
-          rows.map((row) => (row === 'bad' ? new RangeError(row) : row)),
+        model: {
+          useFactory: () => (rows: string[]) =>
+            rows.map((row) => (row === 'bad' ? new RangeError(row) : row)),
+        },
       });
 
       expect(await serving[method]('a', { signal })).toBe('a');
@@ -253,7 +263,7 @@ describe('A signal', () => {
   it.each(['batchedRun', 'run'] as const)(
     '[7.3] A signal works with %s by the name of a serving',
     async (method) => {
-      const servings = [{ name: 'upper', useFactory: () => (rows: string[]) => rows }];
+      const servings = [{ name: 'upper', model: { useFactory: () => (rows: string[]) => rows } }];
       const app = await Test.createTestingModule({
         imports: [ServingModule.forRoot({ servings })],
       }).compile();

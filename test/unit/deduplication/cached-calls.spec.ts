@@ -55,7 +55,7 @@ describe('Calls with a cache', () => {
     const definition = {
       name: 'held',
       deduplication: caching,
-      useFactory: batches.useFactory,
+      model: { useFactory: batches.useFactory },
       ...options,
     } as ServingDefinition;
     return start<unknown>(createServing(definition, undefined, () => store));

@@ -89,7 +89,7 @@ describe('The identity of a call', () => {
           batchKeys: keys,
           queue: { separateOrigins: true },
           deduplication: { singleFlight: true, cache: { ttl: 60_000 }, key: ({ id }: Row) => id },
-          useFactory: () => (rows: Row[]) => rows.map(({ whole }) => whole),
+          model: { useFactory: () => (rows: Row[]) => rows.map(({ whole }) => whole) },
         },
         undefined,
         () => kept,

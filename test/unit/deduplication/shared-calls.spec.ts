@@ -31,7 +31,7 @@ describe('Calls with single flight', () => {
     const serving = await start<unknown>({
       name: 'held',
       deduplication: { singleFlight: true },
-      useFactory: batches.useFactory,
+      model: { useFactory: batches.useFactory },
       ...options,
     });
     return [serving, batches];
@@ -216,7 +216,7 @@ describe('Calls with single flight', () => {
       preprocess: (letters: string[]) => ({
         batch: letters.length > 3 ? letters.values() : Batch.stack(letters),
       }),
-      useFactory: () => (rows: string[]) => rows.map((row) => row.toUpperCase()),
+      model: { useFactory: () => (rows: string[]) => rows.map((row) => row.toUpperCase()) },
     });
     const abc = 'abc'.split('');
     const abcd = 'abcd'.split('');
@@ -461,7 +461,7 @@ describe('options', () => {
     const create = (): unknown =>
       createServing({
         name: 'wrong',
-        useFactory: () => (rows) => rows,
+        model: { useFactory: () => (rows) => rows },
         deduplication,
       } as ServingDefinition);
     expect(create).toThrow(InvalidServingError);

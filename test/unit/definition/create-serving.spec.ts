@@ -34,9 +34,11 @@ describe('createServing', () => {
         name: 'sites',
         partitions,
         batchKeys: ['en', 'de'],
-        useFactory: async (site) => {
-          built.push(site);
-          return (rows: string[]) => rows;
+        model: {
+          useFactory: async (site) => {
+            built.push(site);
+            return (rows: string[]) => rows;
+          },
         },
       });
 
@@ -56,10 +58,12 @@ describe('createServing', () => {
       const serving = await start<unknown[]>({
         name: 'keyed',
         batchKeys: ['en', 'de'],
-        useFactory:
-          ({ key: built }) =>
-          (rows: string[], { key }: BatchContext) =>
-            rows.map((row) => [row, built, key]),
+        model: {
+          useFactory:
+            ({ key: built }) =>
+            (rows: string[], { key }: BatchContext) =>
+              rows.map((row) => [row, built, key]),
+        },
       });
 
       const replies = await Promise.all(
@@ -73,7 +77,12 @@ describe('createServing', () => {
       const contexts: BatchContext[] = [];
       const serving = await start({
         name: 'context',
-        useFactory: () => (rows: unknown, context: BatchContext) => (contexts.push(context), rows),
+        model: {
+          useFactory: () => (rows: unknown, context: BatchContext) => (
+            contexts.push(context),
+            rows
+          ),
+        },
       });
 
       await serving.batchedRun(Batch.concatenate([floats([2], [1, 2])]).pad(3));
@@ -97,9 +106,11 @@ describe('createServing', () => {
         name: 'sites',
         partitions,
         batchKeys: ['en', 'de'],
-        useFactory: (site) => {
-          built.push(site);
-          return (rows: string[]) => rows.map((row) => `${row} ${site.key}`);
+        model: {
+          useFactory: (site) => {
+            built.push(site);
+            return (rows: string[]) => rows.map((row) => `${row} ${site.key}`);
+          },
         },
       });
       expect(built.splice(0)).toHaveLength(4);
@@ -120,9 +131,11 @@ describe('createServing', () => {
       const attempts: string[] = [];
       const serving = createServing<string, string, unknown, unknown>({
         name: 'late',
-        useFactory: ({ key }) => {
-          attempts.push(key);
-          return attempts.length === 1 ? Promise.reject(cause) : (rows: string[]) => rows;
+        model: {
+          useFactory: ({ key }) => {
+            attempts.push(key);
+            return attempts.length === 1 ? Promise.reject(cause) : (rows: string[]) => rows;
+          },
         },
       });
 
@@ -135,7 +148,10 @@ describe('createServing', () => {
     });
 
     it('[1.1] [1.9] A factory that returns no function fails the inline run', async () => {
-      const serving = createServing({ name: 'wrong', useFactory: (() => undefined) as never });
+      const serving = createServing({
+        name: 'wrong',
+        model: { useFactory: (() => undefined) as never },
+      });
 
       await expect(serving.run('a')).rejects.toThrow(
         new InvalidServingError(
@@ -147,7 +163,10 @@ describe('createServing', () => {
 
     it('[9.1] A failed factory fails the start with the name of the serving and the reason', async () => {
       const cause = new Error('no memory');
-      const serving = createServing({ name: 'failing', useFactory: () => Promise.reject(cause) });
+      const serving = createServing({
+        name: 'failing',
+        model: { useFactory: () => Promise.reject(cause) },
+      });
 
       await expect(serving.start()).rejects.toThrow(
         new ServingLoadError('Serving "failing" could not start: no memory', { cause }),
@@ -157,7 +176,7 @@ describe('createServing', () => {
     it('[1.9] A factory that returns no function fails the start', async () => {
       const serving = createServing({
         name: 'wrong',
-        useFactory: (() => ({ run: true })) as never,
+        model: { useFactory: (() => ({ run: true })) as never },
       });
 
       await expect(serving.start()).rejects.toThrow(
@@ -188,7 +207,12 @@ describe('createServing', () => {
     }
 
     it('[1.2] A class is initialised with the options of its partitions and then receives every batch', async () => {
-      const serving = await start({ name: 'upper', useClass: Upper, partitions, batchSize: 2 });
+      const serving = await start({
+        name: 'upper',
+        model: { useClass: Upper },
+        partitions,
+        batchSize: 2,
+      });
 
       const replies = await serving.batchedRun(Batch.stack(['a', 'b', 'c']));
 
@@ -228,7 +252,7 @@ describe('createServing', () => {
       ],
     ])('[H8] Boot and run() refuse a class %s and name it', async (_, make, message) => {
       const serving = createServing(
-        { name: 'hollow', useClass: Upper },
+        { name: 'hollow', model: { useClass: Upper } },
         () => make() as ServingHandler,
       );
 
@@ -246,12 +270,16 @@ describe('createServing', () => {
         readonly handleBatch = (batch: Batch) => ({ output: batch.consume() });
       }
 
-      expect(await (await start({ name: 'heir', useClass: Heir })).batchedRun('a')).toBe('A');
-      expect(await (await start({ name: 'made', useClass: Made })).batchedRun('a')).toBe('a');
+      expect(await (await start({ name: 'heir', model: { useClass: Heir } })).batchedRun('a')).toBe(
+        'A',
+      );
+      expect(await (await start({ name: 'made', model: { useClass: Made } })).batchedRun('a')).toBe(
+        'a',
+      );
     });
 
     it('[1.2] [3.1] A class that only runs inline is initialised with the options of one partition', async () => {
-      const serving = createServing({ name: 'upper', useClass: Upper, partitions });
+      const serving = createServing({ name: 'upper', model: { useClass: Upper }, partitions });
 
       expect(await Promise.all([serving.run('a'), serving.run('b')])).toEqual(['A', 'B']);
 
@@ -263,7 +291,7 @@ describe('createServing', () => {
     });
 
     it('[1.2] A class is initialised once for batched and inline runs', async () => {
-      const serving = await start({ name: 'upper', useClass: Upper });
+      const serving = await start({ name: 'upper', model: { useClass: Upper } });
 
       await serving.batchedRun('a');
       await serving.run('b');
@@ -273,10 +301,10 @@ describe('createServing', () => {
 
     it('[1.2] [4.7] A class is initialised with all keys at start, or with the key of its first inline run', async () => {
       const batchKeys = ['en', 'de'];
-      await start({ name: 'upper', useClass: Upper, batchKeys });
+      await start({ name: 'upper', model: { useClass: Upper }, batchKeys });
       expect(journal).toEqual([['init', 'batched', [{ batchKeys }]]]);
 
-      const inline = createServing({ name: 'upper', useClass: Upper, batchKeys });
+      const inline = createServing({ name: 'upper', model: { useClass: Upper }, batchKeys });
       await inline.run(Batch.stack(['a']).withKey('fr'));
       await inline.run(Batch.stack(['a']).withKey('en'));
 
@@ -296,7 +324,7 @@ describe('createServing', () => {
           await super.init(...args);
         }
       }
-      const serving = createServing({ name: 'upper', useClass: Twice });
+      const serving = createServing({ name: 'upper', model: { useClass: Twice } });
 
       await serving.run('a');
       await serving.start();
@@ -316,7 +344,7 @@ describe('createServing', () => {
       }
       const serving = createServing<string, string, unknown, unknown>({
         name: 'late',
-        useClass: Late,
+        model: { useClass: Late },
       });
 
       const replies = await Promise.allSettled([serving.run('a'), serving.run('b')]);
@@ -335,7 +363,7 @@ describe('createServing', () => {
     it('[1.2] [1.6] The metadata of a class reaches postprocess', async () => {
       const serving = await start({
         name: 'upper',
-        useClass: Upper,
+        model: { useClass: Upper },
         postprocess: (output, { metadata }) => [output, metadata],
       });
 
@@ -357,7 +385,7 @@ describe('createServing', () => {
             return result() as never;
           }
         }
-        const serving = await start({ name: 'wrong', useClass: Wrong });
+        const serving = await start({ name: 'wrong', model: { useClass: Wrong } });
 
         await expect(serving.batchedRun('a')).rejects.toThrow(
           new InvalidOutputError(
@@ -375,7 +403,9 @@ describe('createServing', () => {
         }
       }
 
-      await expect(createServing({ name: 'failing', useClass: Failing }).start()).rejects.toThrow(
+      await expect(
+        createServing({ name: 'failing', model: { useClass: Failing } }).start(),
+      ).rejects.toThrow(
         new ServingLoadError('Serving "failing" could not start: no weights', { cause }),
       );
     });
@@ -392,11 +422,13 @@ describe('createServing', () => {
     ])('[8.4] [1.6] A generator that yields %s fails its batch', async (_, step, message) => {
       const serving = await start({
         name: 'steps',
-        useFactory: () =>
-          async function* (rows: string[]) {
-            yield rows;
-            yield step;
-          },
+        model: {
+          useFactory: () =>
+            async function* (rows: string[]) {
+              yield rows;
+              yield step;
+            },
+        },
       });
 
       const reply = serving.batchedRun(Batch.stack(['a', 'b']));
@@ -420,7 +452,7 @@ describe('createServing', () => {
       async (_, result, shown) => {
         const serving = await start({
           name: 'shaped',
-          useFactory: () => (rows: string[]) => rows,
+          model: { useFactory: () => (rows: string[]) => rows },
           postprocessStream: () => result as never,
         });
 
@@ -436,9 +468,9 @@ describe('createServing', () => {
   });
 
   it('[1.9] An invalid definition and one that needs an application are refused', () => {
-    const existing = { name: 'existing', useExisting: 'TOKEN' };
+    const existing = { name: 'existing', model: { useExisting: 'TOKEN' } };
 
-    expect(() => createServing({ name: 'a', useFactory: 'x' } as never)).toThrow(
+    expect(() => createServing({ name: 'a', model: { useFactory: 'x' } } as never)).toThrow(
       InvalidServingError,
     );
     expect(() => createServing(existing)).toThrow(

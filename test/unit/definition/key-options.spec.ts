@@ -17,8 +17,10 @@ describe('Options of keys', () => {
       name: 'held',
       batchSize: 4,
       batchKeys: [{ key: 'long', batchSize: 2 }, 'short'],
-      useFactory: ({ key }) => {
-        return (rows: string[]) => (batches.push(`${key}: ${rows.join('')}`), rows);
+      model: {
+        useFactory: ({ key }) => {
+          return (rows: string[]) => (batches.push(`${key}: ${rows.join('')}`), rows);
+        },
       },
     });
 
@@ -41,7 +43,7 @@ describe('Options of keys', () => {
         { key: 'hasty', batchTimeout: 0 },
         'other',
       ],
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
     });
 
     const replies = ['patient', 'other', 'hasty'].map((key) =>
@@ -63,7 +65,7 @@ describe('Options of keys', () => {
     const serving = createServing({
       name: 'upper',
       batchKeys: [{ key: 'long', batchSize: 2 }, 'short'],
-      useFactory: () => (rows: string[]) => (batches.push(rows), rows),
+      model: { useFactory: () => (rows: string[]) => (batches.push(rows), rows) },
     });
 
     await serving.run(keyed('long', 'abc'));
@@ -76,7 +78,7 @@ describe('Options of keys', () => {
     const serving = await start<string[]>({
       name: 'upper',
       batchKeys: ['en', 'de'],
-      useFactory: upper,
+      model: { useFactory: upper },
     });
 
     expect(await serving.run(keyed('fr', 'ab'))).toEqual(['A', 'B']);
@@ -89,7 +91,7 @@ describe('Options of keys', () => {
     [[{ key: '', batchSize: 2 }]],
     [{ long: { batchSize: 2 } } as never],
   ])('[4.7] [1.9] The keys %j are refused', (batchKeys: readonly (string | { key: string })[]) => {
-    const definition = { name: 'upper', useFactory: upper, batchKeys };
+    const definition = { name: 'upper', model: { useFactory: upper }, batchKeys };
 
     expect(() => createServing(definition)).toThrow(
       /^Serving "upper" with "useFactory": option "batchKeys" is .*; allowed is a list of different keys: strings, or objects of key and options$/,
@@ -112,7 +114,7 @@ describe('Options of keys', () => {
     (own, message) => {
       const definition = {
         name: 'upper',
-        useFactory: upper,
+        model: { useFactory: upper },
         batchKeys: [{ key: 'long', ...(own as object) }],
       };
 
@@ -126,7 +128,7 @@ describe('Options of keys', () => {
   it('[4.7] [7.1] A batch size of a key that exceeds the queue limit is refused', () => {
     const definition = {
       name: 'upper',
-      useFactory: upper,
+      model: { useFactory: upper },
       batchKeys: [{ key: 'long', batchSize: 50 }],
     };
 
@@ -153,7 +155,7 @@ describe('setBatchSize and setBatchTimeout', () => {
         name: 'upper',
         batchKeys: ['long', 'short'],
         batchSize: 9,
-        useFactory,
+        model: { useFactory },
       });
 
       serving.setBatchSize(2, key);
@@ -174,7 +176,7 @@ describe('setBatchSize and setBatchTimeout', () => {
       batchSize: 3,
       batchTimeout: 10,
       partitions: 2,
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
     });
     const replies = [serving.batchedRun(keyed('default', 'a'))];
     await turn();
@@ -197,7 +199,7 @@ describe('setBatchSize and setBatchTimeout', () => {
       name: 'held',
       batchTimeout: 10,
       partitions: 2,
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
     });
     const replies = [serving.batchedRun('a')];
     await turn();
@@ -222,7 +224,7 @@ describe('setBatchSize and setBatchTimeout', () => {
       batchTimeout: 10,
       partitions: 2,
       batchKeys: ['other', 'hasty'],
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
     });
 
     serving.setBatchTimeout(0, 'hasty');
@@ -240,7 +242,7 @@ describe('setBatchSize and setBatchTimeout', () => {
     const seen: string[][] = [];
     const serving = createServing({
       name: 'upper',
-      useFactory: () => (rows: string[]) => (seen.push(rows), rows),
+      model: { useFactory: () => (rows: string[]) => (seen.push(rows), rows) },
     });
 
     serving.setBatchSize(2);
@@ -254,7 +256,7 @@ describe('setBatchSize and setBatchTimeout', () => {
   it('[4.8] setBatchSize changes one serving, and no other of the same definition', async () => {
     const definition = {
       name: 'upper',
-      useFactory: upper,
+      model: { useFactory: upper },
       batchKeys: [{ key: 'long', batchSize: 4 }],
     };
     const [changed, other] = [await start(definition), await start(definition)];
@@ -289,7 +291,7 @@ describe('setBatchSize and setBatchTimeout', () => {
       const serving = await start({
         name: 'upper',
         batchSize: 2,
-        useFactory: () => (rows: string[]) => (seen.push(rows), rows),
+        model: { useFactory: () => (rows: string[]) => (seen.push(rows), rows) },
       });
 
       expect(() => serving[method](value as number)).toThrow(
@@ -304,7 +306,11 @@ describe('setBatchSize and setBatchTimeout', () => {
   it.each(['setBatchSize', 'setBatchTimeout'] as const)(
     '[4.8] [4.7] %s refuses an unknown key with the sorted list of known keys',
     (method) => {
-      const serving = createServing({ name: 'upper', useFactory: upper, batchKeys: ['en', 'de'] });
+      const serving = createServing({
+        name: 'upper',
+        model: { useFactory: upper },
+        batchKeys: ['en', 'de'],
+      });
 
       expect(() => serving[method](8, 'fr')).toThrow(
         new InvalidServingError('Serving "upper" has no key "fr"; its keys are de, en'),
@@ -315,7 +321,7 @@ describe('setBatchSize and setBatchTimeout', () => {
   it('[4.8] [2.4] setBatchSize refuses a size above the largest allowed size', () => {
     const serving = createServing({
       name: 'upper',
-      useFactory: upper,
+      model: { useFactory: upper },
       batchKeys: ['some', 'others'],
       batchSize: [2, 4],
     });
@@ -329,7 +335,7 @@ describe('setBatchSize and setBatchTimeout', () => {
 
   it('[4.8] [7.1] setBatchSize refuses a size above the queue limit', () => {
     const [small, large] = [40, 20_000].map((maxRows) =>
-      createServing({ name: 'upper', useFactory: upper, queue: { maxRows } }),
+      createServing({ name: 'upper', model: { useFactory: upper }, queue: { maxRows } }),
     );
 
     expect(() => small!.setBatchSize(41)).toThrow(

@@ -8,7 +8,7 @@ const useFactory = () => (rows: unknown[]) => rows;
 
 function errorOf(options: Omit<ServingOptions, 'name'>): unknown {
   try {
-    resolveDefinition({ name: 'target', useFactory, ...options });
+    resolveDefinition({ name: 'target', model: { useFactory }, ...options });
     return undefined;
   } catch (error) {
     expect(error).toBeInstanceOf(InvalidServingError);
@@ -22,7 +22,7 @@ describe('A latency target', () => {
   it('[15.1] A serving has a target, which holds for each of its keys', () => {
     const { keys } = resolveDefinition({
       name: 'target',
-      useFactory,
+      model: { useFactory },
       batchSize: { latencyTarget: 50 },
       batchKeys: ['short', { key: 'long', batchSize: 4 }],
     });
@@ -67,7 +67,11 @@ describe('A latency target', () => {
   });
 
   it('[15.1] [4.8] A serving with a target refuses a batch timeout at run time', () => {
-    const serving = createServing({ name: 'target', useFactory, batchSize: { latencyTarget: 50 } });
+    const serving = createServing({
+      name: 'target',
+      model: { useFactory },
+      batchSize: { latencyTarget: 50 },
+    });
 
     expect(() => serving.setBatchTimeout(5)).toThrow(
       'Serving "target": latencyTarget 50 decides when a batch runs, and batchTimeout 5 contradicts it; drop batchTimeout',

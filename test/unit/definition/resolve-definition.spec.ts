@@ -13,7 +13,7 @@ import type { ServingDefinition } from '../../../lib/core/definition/serving-def
 class Handler {}
 
 const useFactory = () => (rows: unknown[]) => rows;
-const valid = { name: 'embedder', useFactory };
+const valid = { name: 'embedder', model: { useFactory } };
 const model = { name: 'embedder', model: 'model.onnx' };
 const circular: Record<string, unknown> = {};
 circular['self'] = circular;
@@ -98,11 +98,11 @@ describe('resolveDefinition', () => {
     const given = { recovery: { restartDelay: 0, maxRestarts: 0, restartTimeout: 1 } };
 
     expect(resolve({ ...model, ...given })).toMatchObject(given);
-    expect(resolve({ name: 'a', useFile: 'a.mjs', ...given })).toMatchObject(given);
+    expect(resolve({ name: 'a', model: { useFile: 'a.mjs' }, ...given })).toMatchObject(given);
   });
 
   it("[5.8] A model in the application's own thread uses one core", () => {
-    const own = { ...model, isolation: 'none' };
+    const own = { ...model, model: { file: 'model.onnx', isolation: 'none' } };
 
     expect(resolve(own)).toMatchObject({
       isolation: 'none',
@@ -242,7 +242,10 @@ describe('resolveDefinition', () => {
     [{ distribution: true }, 'option "distribution" is true; allowed is an object of enabled,'],
     [{ preprocess: 'text' }, 'option "preprocess" is "text"; allowed is a function'],
     [{ postprocess: {} }, 'option "postprocess" is {}; allowed is a function'],
-    [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
+    [
+      { model: { useFactory: Handler.name } },
+      'option "model.useFactory" is "Handler"; allowed is a function',
+    ],
     [
       { batchsize: 8 },
       'unknown option "batchsize" (8); did you mean "batchSize"? known are batchKeys, batchSize, batchTimeout, deduplication, distribution,',
@@ -253,20 +256,17 @@ describe('resolveDefinition', () => {
     ],
     [
       { recovery: { maxRestarts: 3 } },
-      'option "recovery.maxRestarts" is 3; allowed is nothing here: only model and useFile run apart from',
+      "recovery.maxRestarts 3 has no effect in the application's own thread, where a run cannot be ended and no partition is lost",
     ],
     [
       { recovery: { restartTimeout: 3 } },
-      'option "recovery.restartTimeout" is 3; allowed is nothing here: only model and useFile run apart from',
+      "recovery.restartTimeout 3 has no effect in the application's own thread, where a run cannot be ended and no partition is lost",
     ],
     [
-      { isolation: 'process' },
-      'option "isolation" is "process"; allowed is nothing here: only model and useFile run apart from',
+      { model: { useFactory, isolation: 'process' } },
+      'option "model.isolation" is "process"; allowed is nothing here: only model files and useFile run apart',
     ],
-    [
-      { session: {} },
-      'unknown option "session" ({}); did you mean "sessions"? known are batchKeys,',
-    ],
+    [{ session: {} }, 'unknown option "session" ({}); known are batchKeys,'],
     [{ constructor: 1 }, 'unknown option "constructor" (1); known are batchKeys,'],
     [
       { recovery: { retries: -1 } },
@@ -301,31 +301,31 @@ describe('resolveDefinition', () => {
 
   it.each([
     [
-      { name: '', useFactory },
+      { name: '', model: { useFactory } },
       'createServing: option "name" of a serving is ""; allowed is a string that is not empty',
     ],
     [
-      { useFactory },
+      { model: { useFactory } },
       'createServing: option "name" of a serving is undefined; allowed is a string that is not empty',
     ],
     [
       { name: 'a' },
-      'Serving "a" has nothing to run its batches; give exactly one of model, useFactory, useFile, useClass, useExisting',
+      'Serving "a" has nothing to run its batches; as its model give a file, endpoint(), or an object with exactly one of file, useFactory, useFile, useClass, useExisting',
     ],
     [
-      { ...valid, model: 'a.onnx' },
-      'Serving "embedder" has model and useFactory; give exactly one of',
+      { name: 'a', model: { file: 'a.onnx', useFactory } },
+      'Serving "a" has file and useFactory; as its model give a file, endpoint(), or an object with exactly one of',
     ],
     [
       { name: 'a', model: '' },
       'Serving "a" with "model": option "model" is ""; allowed is a path, a file: or https: URL, an hf: address, or the bytes of an ONNX file',
     ],
-    [{ name: 'a', model: [1] }, 'option "model" is [ 1 ]; allowed is a path'],
-    [{ name: 'a', model: { session: {} } }, 'option "model.file" is undefined; allowed is a path'],
+    [{ name: 'a', model: [1] }, 'Serving "a" has nothing to run its batches'],
+    [{ name: 'a', model: { session: {} } }, 'Serving "a" has nothing to run its batches'],
     [{ name: 'a', model: { file: '' } }, 'option "model.file" is ""; allowed is a path'],
     [
       { name: 'a', model: { file: 'a.onnx', input: {} } },
-      'unknown option "model.input" ({}); did you mean "model.inputs"? known are fetches, file, inputs, outputs, session',
+      'unknown option "model.input" ({}); did you mean "model.inputs"? known are blockingLimit, fetches, file, inputs, isolation, outputs, sequence, session',
     ],
     [
       { ...model, model: { file: 'a.onnx', session: 'cuda' } },
@@ -352,58 +352,62 @@ describe('resolveDefinition', () => {
       `option "model.outputs" is { x: { axis: 1 } }; ${axes}`,
     ],
     [
-      { ...model, isolation: 'fork' },
-      'option "isolation" is "fork"; allowed is "thread", "process" or "none"',
+      { ...model, model: { file: 'model.onnx', isolation: 'fork' } },
+      'option "model.isolation" is "fork"; allowed is "thread", "process" or "none"',
     ],
     [
-      { name: 'a', useFile: 'a.js', isolation: true },
-      'option "isolation" is true; allowed is "thread" or "process"',
+      { name: 'a', model: { useFile: 'a.js', isolation: true } },
+      'option "model.isolation" is true; allowed is "thread" or "process"',
     ],
     [
-      { name: 'a', useFile: 'a.js', isolation: 'none' },
+      { name: 'a', model: { useFile: 'a.js', isolation: 'none' } },
       "for a function in the application's own thread use useFactory",
     ],
     [
-      { ...model, blockingLimit: 5 },
+      { ...model, model: { file: 'model.onnx', blockingLimit: 5 } },
       "blockingLimit 5 is for isolation: 'none'; the runs of a thread or process do not hold the event loop",
     ],
     [
-      { ...model, isolation: 'none', blockingLimit: -1 },
-      'option "blockingLimit" is -1; allowed is milliseconds from 0',
+      { ...model, model: { file: 'model.onnx', isolation: 'none', blockingLimit: -1 } },
+      'option "model.blockingLimit" is -1; allowed is milliseconds from 0',
     ],
     [
-      { ...model, isolation: 'none', partitions: 2 },
+      { ...model, model: { file: 'model.onnx', isolation: 'none' }, partitions: 2 },
       "partitions 2 cannot run in parallel in the application's own thread (isolation: 'none')",
     ],
     [
-      { ...model, isolation: 'none', partitions: true },
+      { ...model, model: { file: 'model.onnx', isolation: 'none' }, partitions: true },
       "partitions true cannot run in parallel in the application's own thread (isolation: 'none')",
     ],
     ...['restartDelay', 'maxRestarts', 'restartTimeout', 'runTimeout', 'retries'].map(
       (name): [object, string] => [
-        { ...model, isolation: 'none', recovery: { [name]: 7 } },
-        `recovery.${name} 7 has no effect in the application's own thread (isolation: 'none')`,
+        { ...model, model: { file: 'model.onnx', isolation: 'none' }, recovery: { [name]: 7 } },
+        `recovery.${name} 7 has no effect in the application's own thread`,
       ],
     ),
     [
-      { ...model, isolation: 'none', partitions: [{ executionProviders: ['webgpu', 'cpu'] }] },
+      {
+        ...model,
+        model: { file: 'model.onnx', isolation: 'none' },
+        partitions: [{ executionProviders: ['webgpu', 'cpu'] }],
+      },
       "the execution provider \"webgpu\" needs isolation: 'thread' or 'process'",
     ],
     [
-      { name: 'a', useClass: Handler, isolation: 'thread' },
-      'option "isolation" is "thread"; allowed is nothing here',
+      { name: 'a', model: { useClass: Handler, isolation: 'thread' } },
+      'option "model.isolation" is "thread"; allowed is nothing here',
     ],
     [
-      { name: 'a', useFile: 3 },
-      'option "useFile" is 3; allowed is an absolute path or file: URL of a module',
+      { name: 'a', model: { useFile: 3 } },
+      'option "model.useFile" is 3; allowed is an absolute path or file: URL of a module',
     ],
     [
-      { name: 'a', useClass: new Handler() },
-      'option "useClass" is Handler {}; allowed is a function',
+      { name: 'a', model: { useClass: new Handler() } },
+      'option "model.useClass" is Handler {}; allowed is a function',
     ],
     [
-      { name: 'a', useExisting: null },
-      'option "useExisting" is null; allowed is an injection token',
+      { name: 'a', model: { useExisting: null } },
+      'option "model.useExisting" is null; allowed is an injection token',
     ],
   ])('[1.9] The definition %p is refused', (definition, message) => {
     const resolving = (): unknown => resolve(definition);

@@ -6,6 +6,7 @@ import {
   InvalidServingError,
   type RowTemplate,
   Tensor,
+  type ServingDefinition,
 } from 'nestjs-serving';
 import { collect } from '../../fixtures/async/collect.js';
 import { floats } from '../../fixtures/values/tensors.js';
@@ -50,7 +51,7 @@ describe('A serving that declares a template', () => {
     ],
     ['strings', { type: 'string', shape: [null] }, new Tensor('string', ['a', 'b'], [2])],
   ])('[M2] [4.9] Rows that fit the declared template run: %s', async (_, template, rows) => {
-    const serving = await start({ name: 'a', useFactory, signature: { template } });
+    const serving = await start({ name: 'a', model: { useFactory, signature: { template } } });
 
     await expect(serving.batchedRun(rows)).resolves.toBeDefined();
     await expect(serving.run(rows)).resolves.toBeDefined();
@@ -86,8 +87,10 @@ describe('A serving that declares a template', () => {
       const batches: unknown[] = [];
       const serving = await start({
         name: 'a',
-        useFactory: () => (batch: unknown) => (batches.push(batch), batch),
-        signature: { template },
+        model: {
+          useFactory: () => (batch: unknown) => (batches.push(batch), batch),
+          signature: { template },
+        },
       });
 
       const calls = [serving.batchedRun(rows), serving.run(rows), collect(serving.stream(rows))];
@@ -104,7 +107,7 @@ describe('A serving that declares a template', () => {
 
   it('[M2] The declared template of a class is checked as that of a function', async () => {
     const serving = await start(
-      createServing({ name: 'a', useClass: Same, signature: { template: point } }),
+      createServing({ name: 'a', model: { useClass: Same, signature: { template: point } } }),
     );
 
     await expect(serving.batchedRun(points(2))).resolves.toEqual(points(2));
@@ -123,17 +126,23 @@ describe('A serving that declares a template', () => {
     ['float32'],
   ])('[M2] [1.9] An invalid template fails the boot: %p', (template) => {
     const make = (): unknown =>
-      createServing({ name: 'a', useFactory, signature: { template: template as RowTemplate } });
+      createServing({
+        name: 'a',
+        model: { useFactory, signature: { template: template as RowTemplate } },
+      });
 
     expect(make).toThrow(InvalidServingError);
     expect(make).toThrow(
-      /option "signature.template" is .*; allowed is { type, shape }, or an object of these by name/,
+      /option "model.signature.template" is .*; allowed is { type, shape }, or an object of these by name/,
     );
   });
 
   it('[M2] [1.9] A template for a model, which declares its own inputs, fails the boot', () => {
-    const definition = { name: 'a', model: Uint8Array.of(1), signature: { template: point } };
+    const definition = {
+      name: 'a',
+      model: { file: Uint8Array.of(1), signature: { template: point } },
+    } as unknown as ServingDefinition;
 
-    expect(() => createServing(definition)).toThrow(/unknown option "signature"/);
+    expect(() => createServing(definition)).toThrow(/unknown option "model.signature"/);
   });
 });

@@ -3,7 +3,7 @@ import { createServing, InvalidServingError, type ServingDefinition } from 'nest
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const model = { start: (rows: unknown[]) => rows, step: (states: unknown[]) => states };
-const valid = { name: 'writer', sequence: {}, useFactory: () => model };
+const valid = { name: 'writer', model: { useFactory: () => model, sequence: {} } };
 
 /** Options that violate the types are allowed here. */
 const create = (options: object) => createServing(options as ServingDefinition);
@@ -29,7 +29,7 @@ describe('The definition of a sequence', () => {
       'batchSize { latencyTarget: 50 } has no effect on a sequence, where it is the number of places; leave it out',
     ],
     [
-      { sessions: {} },
+      { model: { useFactory: () => model, sequence: {}, sessions: {} } },
       'sessions {} has no effect on a sequence, where each call has a state of its own; leave it out',
     ],
     [
@@ -41,18 +41,21 @@ describe('The definition of a sequence', () => {
       'recovery.isolateFailures true has no effect on a sequence, where a step never runs again; leave it out',
     ],
     [
-      { sequence: { joins: { rows: 0 } } },
-      'option "sequence.joins.rows" is 0; allowed is a whole number from 1 to 9007199254740991',
+      { model: { useFactory: () => model, sequence: { joins: { rows: 0 } } } },
+      'option "model.sequence.joins.rows" is 0; allowed is a whole number from 1 to 9007199254740991',
     ],
     [
-      { sequence: { joins: { cost: 0 } } },
-      'option "sequence.joins.cost" is 0; allowed is a number above 0',
+      { model: { useFactory: () => model, sequence: { joins: { cost: 0 } } } },
+      'option "model.sequence.joins.cost" is 0; allowed is a number above 0',
     ],
     [
-      { sequence: { maxCosts: 1 } },
-      'unknown option "sequence.maxCosts" (1); did you mean "sequence.maxCost"? known are joins, maxCost',
+      { model: { useFactory: () => model, sequence: { maxCosts: 1 } } },
+      'unknown option "model.sequence.maxCosts" (1); did you mean "model.sequence.maxCost"? known are joins, maxCost',
     ],
-    [{ sequence: true }, 'option "sequence" is true; allowed is an object of joins, maxCost'],
+    [
+      { model: { useFactory: () => model, sequence: true } },
+      'option "model.sequence" is true; allowed is an object of joins, maxCost',
+    ],
   ])('[13.10] The options %j fail the boot', (options, message) => {
     expect(() => create({ ...valid, ...options })).toThrow(
       new InvalidServingError(`Serving "writer" with "useFactory": ${message}`),
@@ -60,8 +63,8 @@ describe('The definition of a sequence', () => {
   });
 
   it('[13.10] A sequence with a model file fails the boot', () => {
-    expect(() => create({ name: 'writer', sequence: {}, model: 'model.onnx' })).toThrow(
-      'Serving "writer" with "model": option "sequence" is {}; allowed is nothing here: a model file ' +
+    expect(() => create({ name: 'writer', model: { file: 'model.onnx', sequence: {} } })).toThrow(
+      'Serving "writer" with "model": option "model.sequence" is {}; allowed is nothing here: a model file ' +
         'has no steps; run its session in a file (useFile) or class',
     );
   });
@@ -72,7 +75,7 @@ describe('The definition of a sequence', () => {
     }
 
     await expect(
-      start({ name: 'writer', sequence: {}, useClass: Translator as never }),
+      start({ name: 'writer', model: { useClass: Translator as never, sequence: {} } }),
     ).rejects.toThrow(
       'A sequence needs an object with start, step; for partition 0 and key "default" it got ' +
         'Translator {}, without start',
@@ -108,14 +111,14 @@ describe('The definition of a sequence', () => {
   ])(
     '[13.10] A factory that returns %s fails the start',
     async (_, useFactory, sequence, message) => {
-      await expect(start({ ...valid, sequence, useFactory } as ServingDefinition)).rejects.toThrow(
-        message,
-      );
+      await expect(
+        start({ ...valid, model: { useFactory, sequence } } as ServingDefinition),
+      ).rejects.toThrow(message);
     },
   );
 
   it('[13.10] A factory that returns a model without the option sequence fails the start', async () => {
-    await expect(start({ name: 'writer', useFactory: () => model })).rejects.toThrow(
+    await expect(start({ name: 'writer', model: { useFactory: () => model } })).rejects.toThrow(
       '; for a model that runs step by step, add the option sequence: {}',
     );
   });

@@ -26,11 +26,11 @@ describe('The counters of a serving', () => {
   useVirtualTime();
   const start = useServings();
   it('[M6] [12.3] The counters are zero before the first call', () => {
-    expect(createServing({ name: 'a', useFactory }).counters()).toEqual(none);
+    expect(createServing({ name: 'a', model: { useFactory } }).counters()).toEqual(none);
   });
 
   it('[M6] [12.3] The counters include calls, batches and rows of every method, without observers', async () => {
-    const serving = await start({ name: 'a', batchSize: 2, useFactory });
+    const serving = await start({ name: 'a', batchSize: 2, model: { useFactory } });
 
     await serving.batchedRun(Batch.stack(['a', 'b', 'c']));
     await serving.run(Batch.stack(['a', 'b', 'c']));
@@ -75,7 +75,7 @@ describe('The counters of a serving', () => {
   it('[M6] [12.3] The counters include failed batches, and streams that failed or were left', async () => {
     const serving = await start({
       name: 'a',
-      useFactory,
+      model: { useFactory },
       preprocess: (row: string) => {
         if (row === 'odd') {
           throw new RangeError('odd');
@@ -105,7 +105,7 @@ describe('The counters of a serving', () => {
       name: 'a',
       batchSize: [4],
       deduplication: { singleFlight: true },
-      useFactory: () => (rows: unknown) => rows,
+      model: { useFactory: () => (rows: unknown) => rows },
     });
     const input = floats([1, 1], [1]);
 

@@ -14,7 +14,7 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 const echo: ServingDefinition<string> = {
   name: 'echo',
   batchSize: 2,
-  useFactory: () => (rows: string[]) => rows,
+  model: { useFactory: () => (rows: string[]) => rows },
 };
 
 describe('The events of a serving', () => {
@@ -36,8 +36,10 @@ describe('The events of a serving', () => {
         }
         return text;
       },
-      useFactory: () => (rows: string[]) =>
-        rows.map((row) => (row === 'bad' ? new Error('a bad row') : row)),
+      model: {
+        useFactory: () => (rows: string[]) =>
+          rows.map((row) => (row === 'bad' ? new Error('a bad row') : row)),
+      },
     });
     const texts = ['unreadable', 'fine', 'unspeakable', 'bad', 'fine'];
     const ends: CallEndEvent[] = [];
@@ -71,12 +73,14 @@ describe('The events of a serving', () => {
   it('[8.2] [12.1] A stream that its consumer leaves has not failed, however the consumer leaves', async () => {
     const serving = await start({
       ...echo,
-      useFactory: () =>
-        async function* (rows: string[]) {
-          for (;;) {
-            yield rows;
-          }
-        },
+      model: {
+        useFactory: () =>
+          async function* (rows: string[]) {
+            for (;;) {
+              yield rows;
+            }
+          },
+      },
     });
     const ends = firstValueFrom(serving.eventsOf('call:end').pipe(take(3), toArray()));
     await firstValueFrom(serving.stream('a'));
@@ -109,7 +113,7 @@ describe('The events of a serving', () => {
       const serving = await start({
         ...echo,
         deduplication: { singleFlight },
-        useFactory: held.useFactory,
+        model: { useFactory: held.useFactory },
       });
       const ends = firstValueFrom(serving.eventsOf('call:end').pipe(take(2), toArray()));
       const leaving = new AbortController();
@@ -157,7 +161,7 @@ describe('The events of a serving', () => {
 
   it('[12.3] A serving reports the number of rows in its queue', async () => {
     const held = new HeldFunction();
-    const serving = await start({ ...echo, useFactory: held.useFactory });
+    const serving = await start({ ...echo, model: { useFactory: held.useFactory } });
     expect(serving.queued).toBe(0);
     const calls = ['a', 'b', 'c', 'd', 'e'].map((row) => serving.batchedRun(row));
     expect(serving.queued).toBe(5);

@@ -39,7 +39,7 @@ function echo(options: Partial<FunctionServingDefinition> = {}): {
       seen.push({ data: [...(x.data as Float32Array)], size, padding, key, partition });
       return x;
     };
-  return { seen, definition: { name: 'echo', useFactory, ...options } };
+  return { seen, definition: { name: 'echo', model: { useFactory }, ...options } };
 }
 
 const threeKeys = { batchKeys: ['default', 'b', 'c'], batchSize: [2] };
@@ -175,12 +175,12 @@ describe('allowed sizes', () => {
     const serving = await start({
       name: 'nest',
       batchSize: [4],
-      useFactory: () => (x: Tensor) => nest(x),
+      model: { useFactory: () => (x: Tensor) => nest(x) },
     });
     const list = await start({
       name: 'list',
       batchSize: [4],
-      useFactory: () => (x: Tensor) => Array.from({ length: x.dims[0]! }, (_, i) => i),
+      model: { useFactory: () => (x: Tensor) => Array.from({ length: x.dims[0]! }, (_, i) => i) },
     });
 
     expect(await serving.batchedRun(rowsFrom(1, 3))).toEqual(nest(rowsFrom(1, 3)));
@@ -191,7 +191,7 @@ describe('allowed sizes', () => {
     const serving = await start({
       name: 'short',
       batchSize: [4],
-      useFactory: () => () => rowsFrom(1, 3),
+      model: { useFactory: () => () => rowsFrom(1, 3) },
     });
 
     await expect(serving.batchedRun(rowsFrom(1, 3))).rejects.toThrow(
@@ -291,7 +291,7 @@ describe('warm-up', () => {
       batchSize: 2,
       warmUp: ['text'],
       preprocess: (text) => ({ batch: Batch.stack([`<${String(text)}>`]) }),
-      useFactory: () => (rows: string[]) => (seen.push(rows), rows),
+      model: { useFactory: () => (rows: string[]) => (seen.push(rows), rows) },
       postprocess: () => {
         throw new Error('nobody is to be answered');
       },
@@ -306,10 +306,12 @@ describe('warm-up', () => {
       name: 'slow',
       batchSize: [2],
       warmUp: [rowsFrom(1, 1)],
-      useFactory: () => async (x: Tensor) => {
-        steps.push(serving.state);
-        await Promise.resolve();
-        return x;
+      model: {
+        useFactory: () => async (x: Tensor) => {
+          steps.push(serving.state);
+          await Promise.resolve();
+          return x;
+        },
       },
     });
     serving.events$.subscribe(({ type }) => steps.push(type));
@@ -333,7 +335,12 @@ describe('warm-up', () => {
       }
     }
 
-    await start({ name: 'echo', useClass: Echo, batchSize: [1, 2], warmUp: [rowsFrom(1, 1)] });
+    await start({
+      name: 'echo',
+      model: { useClass: Echo },
+      batchSize: [1, 2],
+      warmUp: [rowsFrom(1, 1)],
+    });
 
     expect(journal).toEqual(['batched', [1, 0], [2, 0]]);
   });
@@ -353,10 +360,12 @@ describe('warm-up', () => {
         batchKeys: ['a', 'b'],
         batchSize: [1, 2],
         warmUp: keysOf('a', 'b'),
-        useFactory:
-          () =>
-          (x: Tensor, { key, size }: BatchContext) =>
-            key === 'b' && size === 2 ? fault() : x,
+        model: {
+          useFactory:
+            () =>
+            (x: Tensor, { key, size }: BatchContext) =>
+              key === 'b' && size === 2 ? fault() : x,
+        },
       });
 
       const started = serving.start();

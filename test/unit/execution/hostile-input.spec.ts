@@ -14,7 +14,10 @@ import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { collect } from '../../fixtures/async/collect.js';
 
-const echo: ServingDefinition = { name: 'echo', useFactory: () => (rows: unknown) => rows };
+const echo: ServingDefinition = {
+  name: 'echo',
+  model: { useFactory: () => (rows: unknown) => rows },
+};
 const rowsOf = (count: number): Batch => Batch.stack(Array.from({ length: count }, (_, i) => i));
 
 const throws = (): never => {
@@ -227,9 +230,11 @@ describe('A call with hostile input', () => {
     const built: string[] = [];
     const serving = await serve({
       ...echo,
-      useFactory: ({ key }) => {
-        built.push(key);
-        return (rows: unknown) => rows;
+      model: {
+        useFactory: ({ key }) => {
+          built.push(key);
+          return (rows: unknown) => rows;
+        },
       },
     });
     const run = (key: string): Promise<unknown> => serving.run(Batch.stack([1]).withKey(key));
@@ -250,7 +255,7 @@ describe('A call with hostile input', () => {
       ...echo,
       batchTimeout: 20,
       batchSize: 2,
-      useFactory: () => (rows: unknown) => (batches.push(rows), rows),
+      model: { useFactory: () => (rows: unknown) => (batches.push(rows), rows) },
     });
     const strangers = Array.from({ length: 1100 }, (_, i) => Batch.stack([i]).withKey(`key ${i}`));
 

@@ -22,7 +22,11 @@ async function read(stream: ServingStream<StreamEvent>): Promise<unknown[]> {
 describe('An input that can be read only once', () => {
   useVirtualTime();
   const start = useServings();
-  const same = { name: 'same', batchSize: 2, useFactory: () => (rows: number[]) => rows };
+  const same = {
+    name: 'same',
+    batchSize: 2,
+    model: { useFactory: () => (rows: number[]) => rows },
+  };
   const all = [1, 2, 3, 4];
 
   it.each<[string, () => unknown]>([

@@ -31,13 +31,15 @@ describe('A batch that fails', () => {
     const serving = await startServing<unknown>({
       name: 'picky',
       recovery: { idempotent: true },
-      useFactory: () => (rows: string[]) => {
-        ran.push(rows);
-        const bad = rows.find((row) => row.startsWith('bad'));
-        if (bad) {
-          throw new Error(`${bad} is no good`);
-        }
-        return rows.map((row) => row.toUpperCase());
+      model: {
+        useFactory: () => (rows: string[]) => {
+          ran.push(rows);
+          const bad = rows.find((row) => row.startsWith('bad'));
+          if (bad) {
+            throw new Error(`${bad} is no good`);
+          }
+          return rows.map((row) => row.toUpperCase());
+        },
       },
       ...options,
     });
@@ -126,12 +128,14 @@ describe('A batch that fails', () => {
     const serving = await startServing<unknown>({
       name: 'picky',
       recovery: { idempotent: true },
-      useFactory: () => (x: ReturnType<typeof floats>) => {
-        sizes.push(x.dims[0]!);
-        if ((x.data as Float32Array).includes(-1)) {
-          throw new RangeError('negative');
-        }
-        return x;
+      model: {
+        useFactory: () => (x: ReturnType<typeof floats>) => {
+          sizes.push(x.dims[0]!);
+          if ((x.data as Float32Array).includes(-1)) {
+            throw new RangeError('negative');
+          }
+          return x;
+        },
       },
     });
 
@@ -153,7 +157,7 @@ describe('A batch that fails', () => {
 
   it('[6.4] [6.3] A batch with an output of the wrong length is not retried, since no row is at fault', async () => {
     const [serving] = await start({
-      useFactory: () => (rows: string[]) => (rows.includes('bad') ? [] : rows),
+      model: { useFactory: () => (rows: string[]) => (rows.includes('bad') ? [] : rows) },
     });
 
     const replies = await settled(serving, ['a', 'bad', 'c']);
@@ -166,9 +170,11 @@ describe('A batch that fails', () => {
   it('[6.2] A batch with errors in place of rows is not retried', async () => {
     const ran: number[] = [];
     const [serving] = await start({
-      useFactory: () => (rows: string[]) => {
-        ran.push(rows.length);
-        return rows.map((row) => (row === 'bad' ? new RangeError(row) : row));
+      model: {
+        useFactory: () => (rows: string[]) => {
+          ran.push(rows.length);
+          return rows.map((row) => (row === 'bad' ? new RangeError(row) : row));
+        },
       },
     });
 
@@ -195,7 +201,7 @@ describe('A batch that fails', () => {
     const isolating = {
       name: 'once',
       recovery: { isolateFailures: true },
-      useFactory: () => () => [],
+      model: { useFactory: () => () => [] },
     };
 
     expect(() => createServing(isolating)).toThrow(
@@ -357,16 +363,18 @@ describe('A batch that fails', () => {
       const serving = await startServing<unknown>({
         name: 'picky',
         recovery: { idempotent: true },
-        useFactory:
-          () =>
-          (rows: string[], { emit }: BatchContext) => {
-            sizes.push(rows.join(''));
-            if (rows.includes('x')) {
-              throw new Error('x is no good');
-            }
-            emit('layer', rows);
-            return rows;
-          },
+        model: {
+          useFactory:
+            () =>
+            (rows: string[], { emit }: BatchContext) => {
+              sizes.push(rows.join(''));
+              if (rows.includes('x')) {
+                throw new Error('x is no good');
+              }
+              emit('layer', rows);
+              return rows;
+            },
+        },
       });
 
       const alone = serving.batchedRun('x');
@@ -391,11 +399,13 @@ describe('A batch that fails', () => {
 
     it('[6.4] [3.1] An inline run that is too large for memory is answered in parts', async () => {
       const [serving] = await start({
-        useFactory: () => (rows: string[]) => {
-          if (rows.length > 2) {
-            throw new Error('out of memory');
-          }
-          return rows;
+        model: {
+          useFactory: () => (rows: string[]) => {
+            if (rows.length > 2) {
+              throw new Error('out of memory');
+            }
+            return rows;
+          },
         },
         recovery: { idempotent: true, isolateFailures: false },
       });

@@ -13,10 +13,12 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 const definition: ServingDefinition = {
   name: 'keyed',
   batchKeys: ['long', 'short'],
-  useFactory:
-    ({ key }) =>
-    (rows: readonly unknown[]) =>
-      rows.map((row) => `${key} ${String(row)}`),
+  model: {
+    useFactory:
+      ({ key }) =>
+      (rows: readonly unknown[]) =>
+        rows.map((row) => `${key} ${String(row)}`),
+  },
 };
 
 async function* twoRows(): AsyncGenerator {

@@ -12,7 +12,7 @@ function servingOf(worker: FakeWorker): LocalServing {
     name: 'held',
     batchSize: 1,
     shutdown: { timeout: 1000 },
-    useFactory: () => () => [],
+    model: { useFactory: () => () => [] },
   });
   return new LocalServing(
     options,

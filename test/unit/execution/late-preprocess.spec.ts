@@ -7,7 +7,7 @@ import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.j
 describe('A lazy sequence that preprocess returns after its call has ended', () => {
   useVirtualTime();
   const start = useServings();
-  const definition = { name: 'same', useFactory: () => (rows: unknown[]) => rows };
+  const definition = { name: 'same', model: { useFactory: () => (rows: unknown[]) => rows } };
 
   it('[L3] An Observable that preprocess returns after its call has ended keeps no subscription', async () => {
     let subscriptions = 0;

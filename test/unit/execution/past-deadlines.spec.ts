@@ -7,7 +7,7 @@ import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 describe('A call whose deadline has passed', () => {
   useVirtualTime();
   const start = useServings();
-  const same = { name: 'same', useFactory: () => (rows: unknown) => rows };
+  const same = { name: 'same', model: { useFactory: () => (rows: unknown) => rows } };
 
   it.each(['batchedRun', 'run', 'stream'] as const)(
     '[M7] A call whose deadline has passed gets a DeadlineExceededError from %s',

@@ -30,7 +30,7 @@ class Doubling implements ServingHandler {
 describe('A batch function that returns promises', () => {
   useVirtualTime();
   const start = useServings();
-  const list = { name: 'list', useFactory: () => (rows: number[]) => rows.map(doubled) };
+  const list = { name: 'list', model: { useFactory: () => (rows: number[]) => rows.map(doubled) } };
 
   it('[W5] A call with several rows gets the values of their promises in order', async () => {
     const serving = await start(list);
@@ -54,7 +54,7 @@ describe('A batch function that returns promises', () => {
   it('[W5] A promise that is rejected without an Error fails its call with a typed error', async () => {
     const serving = await start({
       name: 'thrown text',
-      useFactory: () => (rows: string[]) => rows.map((row) => Promise.reject(row)),
+      model: { useFactory: () => (rows: string[]) => rows.map((row) => Promise.reject(row)) },
     });
 
     const error: unknown = await serving.batchedRun('no').catch((reason: unknown) => reason);
@@ -69,7 +69,7 @@ describe('A batch function that returns promises', () => {
   it('[W5] A list of promises of the wrong length fails its batch with both numbers', async () => {
     const serving = await start({
       name: 'short',
-      useFactory: () => (rows: number[]) => rows.slice(1).map(doubled),
+      model: { useFactory: () => (rows: number[]) => rows.slice(1).map(doubled) },
     });
 
     await expect(serving.batchedRun(Batch.stack([1, 2]))).rejects.toThrow(InvalidOutputError);
@@ -79,7 +79,7 @@ describe('A batch function that returns promises', () => {
     const serving = await start(
       createServing({
         name: 'class',
-        useClass: Doubling,
+        model: { useClass: Doubling },
         postprocess: (output, { metadata }) => [output, metadata],
       }),
     );
@@ -90,11 +90,13 @@ describe('A batch function that returns promises', () => {
   it('[W5] The promises of a step are awaited before its rows reach their callers', async () => {
     const serving = await start({
       name: 'steps',
-      useFactory: () =>
-        async function* (rows: number[]) {
-          yield rows.map(doubled);
-          yield rows;
-        },
+      model: {
+        useFactory: () =>
+          async function* (rows: number[]) {
+            yield rows.map(doubled);
+            yield rows;
+          },
+      },
     });
 
     const events = await collect(serving.stream(Batch.stack([1, 2])));
@@ -111,7 +113,7 @@ describe('A batch function that returns promises', () => {
     revoke();
     const serving = await start({
       name: 'unreadable',
-      useFactory: () => (rows: number[]) => rows.map((row) => (row === 0 ? proxy : row)),
+      model: { useFactory: () => (rows: number[]) => rows.map((row) => (row === 0 ? proxy : row)) },
     });
 
     const replies = await Promise.allSettled([0, 1].map((row) => serving.batchedRun(row)));

@@ -187,7 +187,7 @@ describe('invalid options', () => {
       const serving = await start<unknown>({
         name: 'polite',
         preprocess: (row) => (steps.push('preprocess'), { batch: row }),
-        useFactory: () => (rows: string[]) => (steps.push('batch'), rows),
+        model: { useFactory: () => (rows: string[]) => (steps.push('batch'), rows) },
       });
 
       for (const options of [{ timeout: -1 }, { priority: 99 }, { tenant: 5 }]) {
@@ -200,7 +200,7 @@ describe('invalid options', () => {
   it('[7.2] [7.4] Invalid options of a stream are refused when it is read', async () => {
     const serving = await start<unknown>({
       name: 'polite',
-      useFactory: () => (rows: string[]) => rows,
+      model: { useFactory: () => (rows: string[]) => rows },
     });
 
     const events = serving.stream('a', wrong({ priority: 'high' }))[Symbol.asyncIterator]();
@@ -221,7 +221,7 @@ describe('invalid options', () => {
           return input === 'number' ? (5 as unknown as string) : 'somebody';
         },
       },
-      useFactory: () => (rows: string[]) => rows,
+      model: { useFactory: () => (rows: string[]) => rows },
     });
 
     const replies = await Promise.allSettled(

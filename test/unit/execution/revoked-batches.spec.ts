@@ -16,7 +16,7 @@ describe('A batch that was handed ahead', () => {
       name: 'held',
       batchSize: 1,
       partitions: 2,
-      useFactory: () => () => [],
+      model: { useFactory: () => () => [] },
     });
     const serving = await start<string>(
       new LocalServing(

@@ -25,7 +25,7 @@ describe('batchSize.cost', () => {
       name: 'texts',
       batchSize: { cost: { of: (text: string) => text.length, most: 8 } },
       ...options,
-      useFactory: () => (texts: string[]) => (batches.push(texts), texts),
+      model: { useFactory: () => (texts: string[]) => (batches.push(texts), texts) },
     });
     return [serving, batches];
   }
@@ -71,7 +71,7 @@ describe('batchSize.cost', () => {
           most: 8,
         },
       },
-      useFactory: () => (rows: Tensor) => rows,
+      model: { useFactory: () => (rows: Tensor) => rows },
     });
     const reply = serving.batchedRun(floats([2, 2], [1, 2, 3, 4]));
     await later();

@@ -10,7 +10,7 @@ function counted(): ReturnType<typeof defineServing> {
   return defineServing({
     name: 'counted',
     batchSize: 2,
-    useFactory: () => (rows: string[]) => withMetadata(rows, ++batches),
+    model: { useFactory: () => (rows: string[]) => withMetadata(rows, ++batches) },
     postprocess: (_output: unknown, context) => context,
   });
 }
@@ -83,12 +83,14 @@ describe('The metadata that postprocess receives', () => {
   it('[W12] A call whose steps ran in several batches gets the last metadata of each', async () => {
     const serving = await start({
       ...counted(),
-      useFactory: () =>
-        function* (rows: string[]) {
-          yield withMetadata(rows, 'first');
-          yield withMetadata(rows, `last of ${rows[0]}`);
-          yield rows.map(() => DONE);
-        },
+      model: {
+        useFactory: () =>
+          function* (rows: string[]) {
+            yield withMetadata(rows, 'first');
+            yield withMetadata(rows, `last of ${rows[0]}`);
+            yield rows.map(() => DONE);
+          },
+      },
     });
 
     const context = await serving.batchedRun(rowsOf(3));

@@ -53,32 +53,36 @@ describe.each(values)('A batch function that throws %s', (_, thrown) => {
     }
   }
   const hosts: [string, ServingDefinition][] = [
-    ['a function', { name: 'a', useFactory: () => failFor }],
+    ['a function', { name: 'a', model: { useFactory: () => failFor } }],
     [
       'an async function',
-      { name: 'a', useFactory: () => async (rows: unknown[]) => failFor(rows) },
+      { name: 'a', model: { useFactory: () => async (rows: unknown[]) => failFor(rows) } },
     ],
-    ['a class', { name: 'a', useClass: Handler }],
+    ['a class', { name: 'a', model: { useClass: Handler } }],
     [
       'a generator',
       {
         name: 'a',
-        useFactory: () =>
-          function* (rows: unknown[]) {
-            yield failFor(rows);
-          },
+        model: {
+          useFactory: () =>
+            function* (rows: unknown[]) {
+              yield failFor(rows);
+            },
+        },
       },
     ],
     [
       'the promise of a row',
       {
         name: 'a',
-        useFactory: () => (rows: unknown[]) => rows.map(async (row) => failFor([row])[0]),
+        model: {
+          useFactory: () => (rows: unknown[]) => rows.map(async (row) => failFor([row])[0]),
+        },
       },
     ],
     [
       'an idempotent function',
-      { name: 'a', recovery: { idempotent: true }, useFactory: () => failFor },
+      { name: 'a', recovery: { idempotent: true }, model: { useFactory: () => failFor } },
     ],
   ];
 
@@ -109,7 +113,7 @@ describe.each(values)('A batch function that throws %s', (_, thrown) => {
   );
 
   it('[H11] A value that cannot be read, thrown in a factory, fails the start with a typed error', async () => {
-    await expect(start({ name: 'a', useFactory: fail })).rejects.toMatchObject({
+    await expect(start({ name: 'a', model: { useFactory: fail } })).rejects.toMatchObject({
       code: 'SERVING_LOAD_FAILED',
     });
   });
@@ -120,7 +124,10 @@ describe('A signal that is aborted with a value that cannot be read', () => {
   const start = useServings();
 
   it('[H11] A call whose signal aborts with a value that cannot be read rejects with that value', async () => {
-    const serving = await start({ name: 'a', useFactory: () => (rows: unknown) => rows });
+    const serving = await start({
+      name: 'a',
+      model: { useFactory: () => (rows: unknown) => rows },
+    });
     const leaver = new AbortController();
     const reason = revoked();
 

@@ -14,8 +14,10 @@ describe('The variable axis of a template', () => {
     const batches: Tensor[] = [];
     const serving = await startServing<unknown>({
       name: 'rows',
-      signature: { template, outputs: { '': { variableAxis: 1 } } },
-      useFactory: () => (rows: Tensor) => (batches.push(rows), rows),
+      model: {
+        useFactory: () => (rows: Tensor) => (batches.push(rows), rows),
+        signature: { template, outputs: { '': { variableAxis: 1 } } },
+      },
     });
     const rows = [floats([1, 2], [1, 2]), floats([1, 4], [3, 4, 5, 6]), floats([2, 1], [7, 8])];
     const replies = rows.map((row) => serving.batchedRun(row));
@@ -30,11 +32,13 @@ describe('The variable axis of a template', () => {
   it('[14.4] Results that are a list, one for each row, are not cut', async () => {
     const serving = await startServing<unknown>({
       name: 'rows',
-      signature: { template },
-      useFactory:
-        () =>
-        ({ dims: [size, length] }: Tensor) =>
-          Array.from({ length: size! }, () => [length]),
+      model: {
+        useFactory:
+          () =>
+          ({ dims: [size, length] }: Tensor) =>
+            Array.from({ length: size! }, () => [length]),
+        signature: { template },
+      },
     });
     const replies = [floats([1, 1], [1]), floats([1, 3], [1, 2, 3])].map((row) =>
       serving.batchedRun(row),
@@ -58,8 +62,7 @@ describe('The variable axis of a template', () => {
   ])('[14.4] The signature %j fails at boot', async (signature, message) => {
     const serving = {
       name: 'rows',
-      useFactory: () => (rows: Tensor) => rows,
-      signature: signature as SignatureOptions,
+      model: { useFactory: () => (rows: Tensor) => rows, signature: signature as SignatureOptions },
     };
 
     await expect(startServing<unknown>(serving)).rejects.toThrow(message);

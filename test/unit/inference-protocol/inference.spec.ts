@@ -21,7 +21,7 @@ const upper = () =>
   start<string>(
     defineServing({
       name: 'upper',
-      useFactory: () => (texts: string[]) => texts.map((text) => text.toUpperCase()),
+      model: { useFactory: () => (texts: string[]) => texts.map((text) => text.toUpperCase()) },
     }),
   );
 
@@ -31,17 +31,19 @@ const adder = (): Promise<LocalServing> =>
     defineServing({
       name: 'adder',
       batchTimeout: 20,
-      signature: { template: { x: { type: 'float32', shape: [null, 2] } } },
-      useFactory:
-        () =>
-        ({ x }: { x: Tensor }) => ({
-          sum: new Tensor(
-            'float32',
-            (x.data as Float32Array).map((each) => each + 1),
-            x.dims,
-          ),
-          rows: new Tensor('int32', new Int32Array(x.dims[0]!).fill(x.dims[0]!), [x.dims[0]!, 1]),
-        }),
+      model: {
+        useFactory:
+          () =>
+          ({ x }: { x: Tensor }) => ({
+            sum: new Tensor(
+              'float32',
+              (x.data as Float32Array).map((each) => each + 1),
+              x.dims,
+            ),
+            rows: new Tensor('int32', new Int32Array(x.dims[0]!).fill(x.dims[0]!), [x.dims[0]!, 1]),
+          }),
+        signature: { template: { x: { type: 'float32', shape: [null, 2] } } },
+      },
     }),
   );
 
@@ -100,7 +102,7 @@ describe('Inference', () => {
 
   it('[18.4] Inputs with different numbers of rows are refused by their names', async () => {
     const serving = await start(
-      defineServing({ name: 'pairs', useFactory: () => (rows: unknown[]) => rows }),
+      defineServing({ name: 'pairs', model: { useFactory: () => (rows: unknown[]) => rows } }),
     );
     const core = inferenceOf([serving], {
       servings: [{ serving: 'pairs', inputs: { a: 'BYTES', b: 'INT32' }, outputs: { a: 'BYTES' } }],
@@ -116,8 +118,10 @@ describe('Inference', () => {
     const serving = await start(
       defineServing({
         name: 'sizes',
-        useFactory: () => (rows: { list: unknown[]; big?: bigint }[]) =>
-          rows.map(({ list, big }) => ({ size: list.length, big })),
+        model: {
+          useFactory: () => (rows: { list: unknown[]; big?: bigint }[]) =>
+            rows.map(({ list, big }) => ({ size: list.length, big })),
+        },
       }),
     );
     const core = inferenceOf([serving]);
@@ -152,12 +156,14 @@ describe('Inference', () => {
     const serving = await start(
       defineServing({
         name: 'people',
-        useFactory: () => (rows: { name: string; age: bigint; isIn: boolean; half: number }[]) =>
-          rows.map(({ name, age, isIn, half }) => ({
-            greeting: `${name} ${age} ${isIn} ${half}`,
-            vector: Float32Array.of(Number(age), 0.5),
-            next: age + 1n,
-          })),
+        model: {
+          useFactory: () => (rows: { name: string; age: bigint; isIn: boolean; half: number }[]) =>
+            rows.map(({ name, age, isIn, half }) => ({
+              greeting: `${name} ${age} ${isIn} ${half}`,
+              vector: Float32Array.of(Number(age), 0.5),
+              next: age + 1n,
+            })),
+        },
       }),
     );
     const core = inferenceOf([serving], {
@@ -200,7 +206,7 @@ describe('Inference', () => {
           }
           return { batch: text };
         },
-        useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+        model: { useFactory: () => (texts: string[]) => texts.map((text) => text.length) },
         postprocess: (length: number) => ({ length }),
       }),
     );
@@ -284,12 +290,14 @@ describe('Inference', () => {
     const serving = await start(
       defineServing({
         name: 'letters',
-        useFactory: () =>
-          function* (rows: string[]) {
-            for (let i = 0; i < 2; i++) {
-              yield rows.map((row) => row[i]);
-            }
-          },
+        model: {
+          useFactory: () =>
+            function* (rows: string[]) {
+              for (let i = 0; i < 2; i++) {
+                yield rows.map((row) => row[i]);
+              }
+            },
+        },
       }),
     );
     const core = inferenceOf([serving], {
@@ -378,9 +386,11 @@ describe('Inference', () => {
     const reverse = await start(
       defineServing({
         name: 'reverse',
-        useFactory: () => (rows: (string | Uint8Array)[]) => {
-          seen.push(...rows);
-          return rows.map((row) => (typeof row === 'string' ? row : row.toReversed()));
+        model: {
+          useFactory: () => (rows: (string | Uint8Array)[]) => {
+            seen.push(...rows);
+            return rows.map((row) => (typeof row === 'string' ? row : row.toReversed()));
+          },
         },
       }),
     );

@@ -13,15 +13,17 @@ import { inferenceOf, modelsOf, requestOf } from '../../fixtures/serving/inferen
 async function summing(): Promise<LocalServing> {
   const serving = createServing({
     name: 'sums',
-    sessions: { idle: 1000, max: 2 },
-    useFactory: () => (rows: number[], batch: BatchContext) => {
-      const { states } = batch as BatchContext & { states: (number | undefined)[] };
-      return rows.map((row, i) => {
-        if (row < 0) {
-          throw new Error('negative');
-        }
-        return (states[i] = (states[i] ?? 0) + row);
-      });
+    model: {
+      useFactory: () => (rows: number[], batch: BatchContext) => {
+        const { states } = batch as BatchContext & { states: (number | undefined)[] };
+        return rows.map((row, i) => {
+          if (row < 0) {
+            throw new Error('negative');
+          }
+          return (states[i] = (states[i] ?? 0) + row);
+        });
+      },
+      sessions: { idle: 1000, max: 2 },
     },
   });
   await passTime(serving.start());
@@ -166,7 +168,10 @@ describe('Sequences of the protocol', () => {
 
   it('[18.8] A request without an id, with several rows, or to a model without state is refused', async () => {
     const serving = await summing();
-    const plain = createServing({ name: 'plain', useFactory: () => (rows: string[]) => rows });
+    const plain = createServing({
+      name: 'plain',
+      model: { useFactory: () => (rows: string[]) => rows },
+    });
     await passTime(plain.start());
     const core = inferenceOf([serving, plain], { servings: [...options.servings, 'plain'] });
     const step = stepsOf(core);

@@ -11,12 +11,14 @@ describe('The statistics of a model', () => {
     const serving = createServing({
       name: 'slow',
       batchTimeout: 5,
-      useFactory: () => async (rows: readonly string[]) => {
-        await new Promise((resolve) => setTimeout(resolve, 10));
-        if (rows.includes('bad')) {
-          throw new Error('bad');
-        }
-        return rows;
+      model: {
+        useFactory: () => async (rows: readonly string[]) => {
+          await new Promise((resolve) => setTimeout(resolve, 10));
+          if (rows.includes('bad')) {
+            throw new Error('bad');
+          }
+          return rows;
+        },
       },
     });
     await passTime(serving.start());
@@ -78,7 +80,7 @@ describe('The statistics of a model', () => {
       {
         name: 'cached',
         deduplication: { cache: { ttl: 1000 } },
-        useFactory: () => (rows: readonly string[]) => rows,
+        model: { useFactory: () => (rows: readonly string[]) => rows },
       },
       undefined,
       () => ({

@@ -18,7 +18,7 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 const echo: FunctionServingDefinition<string> = {
   name: 'echo',
   batchSize: 2,
-  useFactory: () => (rows: string[]) => rows,
+  model: { useFactory: () => (rows: string[]) => rows },
 };
 
 /** Fails in the stage that its input names. */
@@ -35,13 +35,15 @@ const touchy: FunctionServingDefinition<string> = {
     }
     return { batch: text === 'other' ? Batch.stack(['a']).withKey('other') : text };
   },
-  useFactory: () => (rows: string[]) =>
-    rows.map((row) => {
-      if (row === 'worse') {
-        throw new Error('a bad batch');
-      }
-      return row === 'bad' ? new RangeError('a bad row') : row;
-    }),
+  model: {
+    useFactory: () => (rows: string[]) =>
+      rows.map((row) => {
+        if (row === 'worse') {
+          throw new Error('a bad batch');
+        }
+        return row === 'bad' ? new RangeError('a bad row') : row;
+      }),
+  },
 };
 
 /** The value of a histogram with this count and sum. */
@@ -109,7 +111,7 @@ describe('metrics', () => {
 
   it('[12.3] [7.3] Cancelled calls are counted apart from failed and refused ones', async () => {
     const held = new HeldFunction();
-    const serving = await start({ ...echo, batchSize: 1, useFactory: held.useFactory });
+    const serving = await start({ ...echo, batchSize: 1, model: { useFactory: held.useFactory } });
     observe(serving);
     const leaving = new AbortController();
     const running = serving.batchedRun('a');
@@ -153,7 +155,7 @@ describe('metrics', () => {
     const serving = await start({
       name: 'echo',
       batchSize: { cost: { of: (text: string) => text.length, most: 10, padded: true } },
-      useFactory: () => (texts: string[]) => texts,
+      model: { useFactory: () => (texts: string[]) => texts },
     });
     observe(serving);
     await Promise.all(['four', 'of'].map((text) => serving.batchedRun(text)));
@@ -173,7 +175,7 @@ describe('metrics', () => {
       name: 'echo',
       batchSize: [4],
       warmUp: [floats([1, 1], [0])],
-      useFactory: () => (tensor: Tensor) => tensor,
+      model: { useFactory: () => (tensor: Tensor) => tensor },
     });
     const events: number[] = [];
     serving.eventsOf('batch:end').subscribe(({ wait, runTime }) => events.push(wait, runTime));
@@ -226,7 +228,7 @@ describe('metrics', () => {
   it('[12.3] A failed batch is recorded with its reason', async () => {
     const serving = await start({
       ...echo,
-      useFactory: () => () => Promise.reject(new Error('no')),
+      model: { useFactory: () => () => Promise.reject(new Error('no')) },
     });
     observe(serving);
     await serving.batchedRun('a').catch(() => {});
@@ -288,7 +290,7 @@ describe('metrics', () => {
 
   it('[12.3] The depth of the queue is reported whenever metrics are collected', async () => {
     const held = new HeldFunction();
-    const serving = await start({ ...echo, useFactory: held.useFactory });
+    const serving = await start({ ...echo, model: { useFactory: held.useFactory } });
     observe(serving);
     expect(await depth()).toBe(0);
     const calls = ['a', 'b', 'c', 'd', 'e'].map((row) => serving.batchedRun(row));

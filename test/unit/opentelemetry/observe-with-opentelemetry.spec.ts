@@ -9,7 +9,7 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 const none = (): void => {};
 const echo: FunctionServingDefinition<string> = {
   name: 'echo',
-  useFactory: () => (rows: string[]) => rows,
+  model: { useFactory: () => (rows: string[]) => rows },
 };
 
 describe('observation', () => {

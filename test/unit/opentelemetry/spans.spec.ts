@@ -26,7 +26,7 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 const echo: FunctionServingDefinition<string> = {
   name: 'echo',
   batchSize: 2,
-  useFactory: () => (rows: string[]) => rows,
+  model: { useFactory: () => (rows: string[]) => rows },
 };
 
 const names = (spans: readonly ReadableSpan[]): string[] => spans.map(({ name }) => name);
@@ -165,7 +165,7 @@ describe('spans', () => {
       batchSize: [4],
       queue: { separateOrigins: true },
       warmUp: [floats([1, 1], [0])],
-      useFactory: () => (tensor: Tensor) => tensor,
+      model: { useFactory: () => (tensor: Tensor) => tensor },
     });
     const times: number[] = [];
     serving
@@ -195,8 +195,10 @@ describe('spans', () => {
   it('[12.1] The spans of a failed batch and of its calls have the error', async () => {
     const serving = await started({
       ...echo,
-      useFactory: () => () => {
-        throw new TypeError('no such word');
+      model: {
+        useFactory: () => () => {
+          throw new TypeError('no such word');
+        },
       },
     });
     await Promise.allSettled([serving.batchedRun('a'), serving.batchedRun('b')]);
@@ -249,11 +251,13 @@ describe('spans', () => {
   it('[12.1] Inline runs and streams have spans', async () => {
     const serving = await started({
       ...echo,
-      useFactory: () =>
-        async function* (rows: string[]) {
-          yield rows.map((row) => `${row}1`);
-          yield rows.map((row) => `${row}2`);
-        },
+      model: {
+        useFactory: () =>
+          async function* (rows: string[]) {
+            yield rows.map((row) => `${row}1`);
+            yield rows.map((row) => `${row}2`);
+          },
+      },
     });
     await within('one', () => serving.run('a'));
     const outputs = await within('two', async () => {
@@ -281,12 +285,14 @@ describe('spans', () => {
   it('[12.1] The span of a stream ends when its consumer leaves', async () => {
     const serving = await started({
       ...echo,
-      useFactory: () =>
-        async function* (rows: string[]) {
-          for (;;) {
-            yield rows;
-          }
-        },
+      model: {
+        useFactory: () =>
+          async function* (rows: string[]) {
+            for (;;) {
+              yield rows;
+            }
+          },
+      },
     });
     for await (const event of serving.stream('a')) {
       expect(event).toMatchObject({ output: 'a' });
@@ -339,7 +345,7 @@ describe('spans', () => {
 
   it('[12.1] Open spans end with the observation', async () => {
     const held = new HeldFunction();
-    const serving = await start({ ...echo, useFactory: held.useFactory });
+    const serving = await start({ ...echo, model: { useFactory: held.useFactory } });
     const subscription = observe(serving);
     const call = serving.batchedRun('a');
     while (held.batches.length === 0) {

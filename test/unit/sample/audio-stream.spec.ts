@@ -14,20 +14,22 @@ describe('AudioStream', () => {
     fails = () => false;
     const detector = (await start<number>({
       name: 'vad',
-      sessions: {},
       // Answers the number of a chunk after that of the previous chunk, which is only in the state.
-      useFactory:
-        () =>
-        (rows: readonly unknown[], { states }) =>
-          (rows as Float32Array[]).map((window, i) => {
-            const number = window.at(-1)!;
-            if (fails(number)) {
-              return new Error('no memory');
-            }
-            const before = (states[i] as number | undefined) ?? 0;
-            states[i] = number;
-            return before * 1000 + number;
-          }),
+      model: {
+        useFactory:
+          () =>
+          (rows: readonly unknown[], { states }) =>
+            (rows as Float32Array[]).map((window, i) => {
+              const number = window.at(-1)!;
+              if (fails(number)) {
+                return new Error('no memory');
+              }
+              const before = (states[i] as number | undefined) ?? 0;
+              states[i] = number;
+              return before * 1000 + number;
+            }),
+        sessions: {},
+      },
     })) as Serving<Float32Array, number>;
     stream = new AudioStream(detector.open());
   });

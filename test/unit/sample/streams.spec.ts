@@ -24,9 +24,11 @@ describe('StreamsService', () => {
   beforeEach(async () => {
     const detector = await start<number>({
       name: 'vad',
-      sessions: {},
-      useFactory: () => (rows: readonly unknown[]) =>
-        (rows as Float32Array[]).map((window) => window.at(-1)!),
+      model: {
+        useFactory: () => (rows: readonly unknown[]) =>
+          (rows as Float32Array[]).map((window) => window.at(-1)!),
+        sessions: {},
+      },
     });
     streams = new StreamsService(detector);
     seen = [];

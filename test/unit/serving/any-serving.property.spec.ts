@@ -296,7 +296,7 @@ abstract class Play<Input, Output> {
     const options = resolveDefinition(definition);
     return {
       options,
-      engine: this.engineOf(label, functionEngine(definition.useFactory, options.sequence)),
+      engine: this.engineOf(label, functionEngine(definition.model.useFactory, options.sequence)),
       next: ({ version }) => this.planOf(version),
     };
   }
@@ -429,13 +429,15 @@ class FunctionPlay extends Play<Batch | Row, Answer> {
           key: ({ id }: Row) => id,
         },
       }),
-      useFactory: () =>
-        this.isGenerator
-          ? (rows: readonly Row[], { key }: BatchContext) => this.stepped(label, key, rows)
-          : async (rows: readonly Row[], { key }: BatchContext) => {
-              await this.ran(label, rows);
-              return rows.map(({ whole }) => `${label}/${key}/${whole}`);
-            },
+      model: {
+        useFactory: () =>
+          this.isGenerator
+            ? (rows: readonly Row[], { key }: BatchContext) => this.stepped(label, key, rows)
+            : async (rows: readonly Row[], { key }: BatchContext) => {
+                await this.ran(label, rows);
+                return rows.map(({ whole }) => `${label}/${key}/${whole}`);
+              },
+      },
     };
   }
 
@@ -619,15 +621,17 @@ class SessionsPlay extends Play<number, Sum> {
   protected definition(label: string): FunctionServingDefinition {
     return {
       ...this.limits,
-      sessions: {},
-      useFactory:
-        () =>
-        async (rows: readonly number[], { states }: BatchContext) => {
-          const sums = rows.map((row, i) => ((states[i] as number | undefined) ?? 0) + row);
-          await this.tick();
-          sums.forEach((sum, i) => (states[i] = sum));
-          return sums.map((sum) => ({ sum, label }));
-        },
+      model: {
+        useFactory:
+          () =>
+          async (rows: readonly number[], { states }: BatchContext) => {
+            const sums = rows.map((row, i) => ((states[i] as number | undefined) ?? 0) + row);
+            await this.tick();
+            sums.forEach((sum, i) => (states[i] = sum));
+            return sums.map((sum) => ({ sum, label }));
+          },
+        sessions: {},
+      },
     };
   }
 
@@ -726,9 +730,11 @@ class SequencePlay extends Play<Prompt, number[]> {
     return {
       ...this.limits,
       ...(hasKeys && { batchKeys: KEYS }),
-      sequence: { maxCost: cost },
-      useFactory: ({ partition }: { readonly partition: number }) =>
-        this.model(label, partitions[partition]!, cost),
+      model: {
+        useFactory: ({ partition }: { readonly partition: number }) =>
+          this.model(label, partitions[partition]!, cost),
+        sequence: { maxCost: cost },
+      },
     };
   }
 

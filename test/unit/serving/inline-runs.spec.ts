@@ -41,7 +41,7 @@ describe('Inline runs', () => {
     const definition = {
       name: 'held',
       shutdown: { timeout: 1000 },
-      useFactory: batches.useFactory,
+      model: { useFactory: batches.useFactory },
       ...options,
     } as ServingDefinition;
     return [await start(definition), batches];
@@ -130,7 +130,7 @@ describe('Inline runs', () => {
       name: 'held',
       shutdown: { timeout: 1000 },
       ...limits,
-      useFactory: () => () => [],
+      model: { useFactory: () => () => [] },
     });
     const partition = {
       prefetch: 0,
@@ -206,7 +206,7 @@ describe('Inline runs', () => {
       await new Promise((resolve) => setTimeout(resolve, kind === 'inline' ? 30 : 0));
       return { partitions: [partition] };
     };
-    const options = resolveDefinition({ name: 'a', useFactory: () => () => [] });
+    const options = resolveDefinition({ name: 'a', model: { useFactory: () => () => [] } });
     const starting = start(new LocalServing(options, { name: 'a' }, engine));
     await later(0);
     const serving = await starting;
@@ -232,7 +232,7 @@ describe('Inline runs', () => {
     const serving = createServing({
       name: 'held',
       shutdown: { timeout: 100 },
-      useFactory: () => new Promise<never>(() => {}),
+      model: { useFactory: () => new Promise<never>(() => {}) },
     });
     const refused = expect(serving.start()).rejects.toThrow(ServingClosedError);
     await turn();
@@ -246,7 +246,7 @@ describe('Inline runs', () => {
     const gate = new Promise<void>((resolve) => (open = resolve));
     const serving = createServing({
       name: 'held',
-      useFactory: async () => (await gate, (rows: unknown[]) => rows),
+      model: { useFactory: async () => (await gate, (rows: unknown[]) => rows) },
     });
     const refused = expect(serving.start()).rejects.toThrow(ServingClosedError);
     const closed = serving.close();
@@ -260,9 +260,11 @@ describe('Inline runs', () => {
     const seen: unknown[] = [];
     const serving = await start({
       name: 'context',
-      useFactory: () => {
-        seen.push(users.getStore());
-        return (rows: unknown[]) => (seen.push(users.getStore()), rows);
+      model: {
+        useFactory: () => {
+          seen.push(users.getStore());
+          return (rows: unknown[]) => (seen.push(users.getStore()), rows);
+        },
       },
     });
 

@@ -39,7 +39,7 @@ describe('A serving with a latency target', () => {
           name: 'target',
           batchSize: { rows: 8, latencyTarget: 50 },
           warmUp: ['row'],
-          useFactory,
+          model: { useFactory },
           ...options,
         }),
       ),
@@ -49,9 +49,11 @@ describe('A serving with a latency target', () => {
   it('[15.6] is warmed up with batches of one row and of the batch size, from which it learns', async () => {
     const sizes: number[] = [];
     const serving = await started({
-      useFactory: () => {
-        const run = useFactory();
-        return (rows: readonly string[]) => (sizes.push(rows.length), run(rows));
+      model: {
+        useFactory: () => {
+          const run = useFactory();
+          return (rows: readonly string[]) => (sizes.push(rows.length), run(rows));
+        },
       },
     } as Partial<ServingOptions>);
 
@@ -139,9 +141,11 @@ describe('A serving with a latency target', () => {
     const serving = await started({
       batchSize: 8,
       timeout: 100,
-      useFactory: () => {
-        const run = useFactory();
-        return (rows: readonly string[]) => (sizes.push(rows.length), run(rows));
+      model: {
+        useFactory: () => {
+          const run = useFactory();
+          return (rows: readonly string[]) => (sizes.push(rows.length), run(rows));
+        },
       },
     } as Partial<ServingOptions>);
     const ran: unknown[] = [];
@@ -171,10 +175,12 @@ describe('A serving with a latency target', () => {
       },
       warmUp: ['x'.repeat(64)],
       // 36 ms for the whole budget.
-      useFactory: () => async (texts: readonly string[]) => {
-        const tokens = texts.join('').length;
-        await new Promise((resolve) => setTimeout(resolve, 4 + tokens / 8));
-        return texts;
+      model: {
+        useFactory: () => async (texts: readonly string[]) => {
+          const tokens = texts.join('').length;
+          await new Promise((resolve) => setTimeout(resolve, 4 + tokens / 8));
+          return texts;
+        },
       },
     } as Partial<ServingOptions>);
     const [target] = serving.targets();

@@ -189,7 +189,9 @@ class Play {
       recovery: { idempotent },
       queue: { tenantWeights: { a: 2 }, priorityAgeing: 10 },
       batchKeys: ['default', 'other'],
-      useFactory: () => (input: number[] | Tensor, context) => this.runBatch(input, context),
+      model: {
+        useFactory: () => (input: number[] | Tensor, context) => this.runBatch(input, context),
+      },
     });
   }
 

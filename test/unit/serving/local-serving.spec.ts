@@ -31,7 +31,7 @@ function upper(options: Partial<FunctionServingDefinition> = {}): {
     batches.push(rows);
     return rows.map((row) => row.toUpperCase());
   };
-  return { batches, definition: { name: 'upper', useFactory, ...options } };
+  return { batches, definition: { name: 'upper', model: { useFactory }, ...options } };
 }
 
 const embed = (text: string): Tensor => floats([text.length], text.split('').map(Number));
@@ -102,7 +102,7 @@ describe('LocalServing', () => {
     it('[1.7] Plain rows are answered with a tensor each when the function returns a list of tensors', async () => {
       const serving = await start({
         name: 'embedder',
-        useFactory: () => (texts: string[]) => texts.map(embed),
+        model: { useFactory: () => (texts: string[]) => texts.map(embed) },
       });
 
       const replies = await Promise.all(['12', '345'].map((text) => serving.batchedRun(text)));
@@ -128,7 +128,9 @@ describe('LocalServing', () => {
       const shapes: string[] = [];
       const serving = await start<Tensor>({
         name: 'echo',
-        useFactory: () => (x: Tensor) => (shapes.push(`${x.type} ${x.dims.join('x')}`), x),
+        model: {
+          useFactory: () => (x: Tensor) => (shapes.push(`${x.type} ${x.dims.join('x')}`), x),
+        },
       });
       const inputs = [
         floats([1, 2], [1, 2]),
@@ -204,7 +206,7 @@ describe('LocalServing', () => {
     it('[3.1] An inline run fails alone when its batch function throws', async () => {
       const serving = createServing({
         name: 'failing',
-        useFactory: () => () => Promise.reject(new Error('out of memory')),
+        model: { useFactory: () => () => Promise.reject(new Error('out of memory')) },
       });
 
       await expect(serving.run('a')).rejects.toThrow(BatchFailedError);
@@ -221,7 +223,7 @@ describe('LocalServing', () => {
           batch: Batch.stack(text.split('')),
           info: journal.push(text),
         }),
-        useFactory: () => (rows: string[]) => rows.map((row) => row.toUpperCase()),
+        model: { useFactory: () => (rows: string[]) => rows.map((row) => row.toUpperCase()) },
         postprocess: (output: string[], { info }) => [info, journal.push(output)],
       });
       const serving = await start(letters);
@@ -258,7 +260,7 @@ describe('LocalServing', () => {
       const serving = await start({
         name: 'counting',
         batchSize: 2,
-        useFactory: () => (rows: string[]) => withMetadata(rows, { batch: batches++ }),
+        model: { useFactory: () => (rows: string[]) => withMetadata(rows, { batch: batches++ }) },
         postprocess: (_, { metadata }) => metadata,
       });
 
@@ -300,8 +302,10 @@ describe('LocalServing', () => {
       const fault = new RangeError('b is no number');
       const serving = await start({
         name: 'numbers',
-        useFactory: () => (rows: string[]) =>
-          rows.map((row) => (Number.isNaN(Number(row)) ? fault : Number(row))),
+        model: {
+          useFactory: () => (rows: string[]) =>
+            rows.map((row) => (Number.isNaN(Number(row)) ? fault : Number(row))),
+        },
       });
 
       const replies = await Promise.allSettled(
@@ -323,7 +327,7 @@ describe('LocalServing', () => {
       const serving = await start({
         name: 'short',
         batchSize: 2,
-        useFactory: () => () => outputs.next().value,
+        model: { useFactory: () => () => outputs.next().value },
       });
 
       const replies = await Promise.allSettled(
@@ -351,7 +355,7 @@ describe('LocalServing', () => {
       const overloaded = new OverloadedError('the next serving is full');
       const serving = await start({
         name: 'chained',
-        useFactory: () => () => Promise.reject(overloaded),
+        model: { useFactory: () => () => Promise.reject(overloaded) },
       });
 
       await expect(serving.batchedRun('a')).rejects.toBe(overloaded);
@@ -371,7 +375,7 @@ describe('LocalServing', () => {
 
     it('[9.1] A serving starts once', async () => {
       const useFactory = jest.fn(() => (rows: string[]) => rows);
-      const serving = createServing({ name: 'once', useFactory });
+      const serving = createServing({ name: 'once', model: { useFactory } });
 
       await Promise.all([serving.start(), serving.start()]);
       await serving.start();

@@ -20,7 +20,7 @@ async function started(
     run: () => Promise.reject(new Error('It runs nothing')),
     close: async () => {},
   };
-  const definition = { name: 'net', useFactory: () => () => [] };
+  const definition = { name: 'net', model: { useFactory: () => () => [] } };
   const serving = new LocalServing(resolveDefinition(definition), { name: 'net' }, async () => ({
     partitions: [partition],
     providers,

@@ -42,7 +42,7 @@ describe('Rows that are chosen apart from others of their call', () => {
           similar: { overtaking: 3 },
         },
       },
-      useFactory: () => run,
+      model: { useFactory: () => run },
     });
 
   it('[14.3] Replies have the outputs of their own rows, in their order', async () => {

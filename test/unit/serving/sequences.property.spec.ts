@@ -111,13 +111,15 @@ class Play implements Played {
       name: 'played',
       batchSize: places,
       partitions,
-      sequence: {
-        ...((joinRows !== null || joinCost !== null) && {
-          joins: { rows: joinRows ?? undefined, cost: joinCost ?? undefined },
-        }),
-        maxCost: maxCost ?? undefined,
+      model: {
+        useFactory: () => new CheckedModel(this.limits, this),
+        sequence: {
+          ...((joinRows !== null || joinCost !== null) && {
+            joins: { rows: joinRows ?? undefined, cost: joinCost ?? undefined },
+          }),
+          maxCost: maxCost ?? undefined,
+        },
       },
-      useFactory: () => new CheckedModel(this.limits, this),
     });
   }
 

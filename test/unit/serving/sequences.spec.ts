@@ -34,8 +34,7 @@ describe('A serving of sequences', () => {
     const model = new CountingModel();
     const serving = await startServing({
       batchSize: 4,
-      sequence: {},
-      useFactory: () => model,
+      model: { useFactory: () => model, sequence: {} },
       ...(options as ServingOptions),
       name: 'counter',
     });
@@ -63,22 +62,24 @@ describe('A serving of sequences', () => {
       name: 'keys',
       batchSize: 16,
       batchKeys: ['en', 'de', 'fr'],
-      sequence: { maxCost: 10 },
-      useFactory: ({ key }) => ({
-        start: (rows: number[]) => rows.map((size) => ({ size, next: 0 })),
-        step: async (states: { size: number; next: number }[]) => {
-          const cost = states.reduce((sum, { size, next }) => sum + size + next + 1, 0);
-          present.set(key, cost);
-          most = Math.max(
-            most,
-            [...present.values()].reduce((sum, own) => sum + own, 0),
-          );
-          await turn();
-          present.delete(key);
-          return states.map((state) => (state.next++ < 3 ? key : DONE));
-        },
-        cost: (size: number, values: number) => size + values,
-      }),
+      model: {
+        useFactory: ({ key }) => ({
+          start: (rows: number[]) => rows.map((size) => ({ size, next: 0 })),
+          step: async (states: { size: number; next: number }[]) => {
+            const cost = states.reduce((sum, { size, next }) => sum + size + next + 1, 0);
+            present.set(key, cost);
+            most = Math.max(
+              most,
+              [...present.values()].reduce((sum, own) => sum + own, 0),
+            );
+            await turn();
+            present.delete(key);
+            return states.map((state) => (state.next++ < 3 ? key : DONE));
+          },
+          cost: (size: number, values: number) => size + values,
+        }),
+        sequence: { maxCost: 10 },
+      },
     });
     const calls = ['en', 'de', 'fr'].flatMap((key) =>
       Array.from({ length: 4 }, () => serving.batchedRun(5, { key })),
@@ -255,9 +256,8 @@ describe('A serving of sequences', () => {
     const slow = { start: () => [0], step: () => later(100).then(() => [DONE]) };
     const own = await startServing({
       name: 'slow',
-      sequence: {},
       batchSize: 1,
-      useFactory: () => slow,
+      model: { useFactory: () => slow, sequence: {} },
     });
     for (let i = 0; i < 10; i++) {
       await own.batchedRun(i);
@@ -286,8 +286,7 @@ describe('A serving of sequences', () => {
     const models: CountingModel[] = [];
     const serving = await startServing({
       name: 'counter',
-      sequence: {},
-      useFactory: () => models[models.push(new CountingModel()) - 1]!,
+      model: { useFactory: () => models[models.push(new CountingModel()) - 1]!, sequence: {} },
     });
     await Promise.all(['a', 'b'].map((name) => serving.run(row(name, 1))));
 
@@ -312,10 +311,12 @@ describe('A serving of sequences', () => {
       name: 'counter',
       batchSize: 2,
       batchKeys: ['x', 'y'],
-      sequence: {},
-      useFactory: ({ key }) => {
-        models.set(key, new CountingModel());
-        return models.get(key)!;
+      model: {
+        useFactory: ({ key }) => {
+          models.set(key, new CountingModel());
+          return models.get(key)!;
+        },
+        sequence: {},
       },
     });
     const calls = ['x', 'y', 'x'].map((key, i) =>

@@ -19,8 +19,7 @@ interface Written {
 const withTemplate = (template: RowTemplate): Serving => {
   const definition: ServingDefinition = {
     name: 'declared',
-    signature: { template },
-    useFactory: () => (rows) => rows,
+    model: { useFactory: () => (rows) => rows, signature: { template } },
   };
   return createServing(definition);
 };
@@ -92,7 +91,7 @@ describe('getServingSchemas', () => {
     ],
     [
       'a function without a template',
-      createServing({ name: 'plain', useFactory: () => (rows: string[]) => rows }),
+      createServing({ name: 'plain', model: { useFactory: () => (rows: string[]) => rows } }),
       'Serving "plain" has no signature',
     ],
     [

@@ -1,11 +1,5 @@
 import { describe, expect, it, jest } from '@jest/globals';
-import {
-  Batch,
-  BatchFailedError,
-  type LocalServing,
-  type ServingEvent,
-  type ServingOptions,
-} from 'nestjs-serving';
+import { Batch, BatchFailedError, type LocalServing, type ServingEvent } from 'nestjs-serving';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { LabelledVersions } from '../../fixtures/serving/labelled-versions.js';
@@ -20,7 +14,7 @@ describe('A shadow', () => {
   const start = useServings();
   useVirtualTime();
   const shadowed = async (
-    options: Partial<ServingOptions> = {},
+    options: Partial<Parameters<LabelledVersions['serving']>[0]> = {},
   ): Promise<{ versions: LabelledVersions; serving: LocalServing<unknown, string> }> => {
     const versions = new LabelledVersions();
     const serving = versions.serving({
@@ -220,7 +214,7 @@ describe('A shadow', () => {
     expect(comparison(serving)).toMatchObject({ dropped: 1 });
   });
 
-  it.each<[string, Partial<ServingOptions>, object]>([
+  it.each<[string, Partial<Parameters<LabelledVersions['serving']>[0]>, object]>([
     ['is not idempotent', { recovery: {} }, {}],
     ['has sessions', { sessions: {} }, {}],
     ['has a canary with the same load', {}, { canary: 0.5 }],

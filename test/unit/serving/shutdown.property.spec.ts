@@ -120,7 +120,7 @@ class Play {
         },
       }),
       ...(preprocessing && { preprocess: (input: unknown) => this.preprocess(input) }),
-      useFactory: () => () => [],
+      model: { useFactory: () => () => [] },
     };
     this.serving = new LocalServing(resolveDefinition(definition), definition, this.engine);
   }

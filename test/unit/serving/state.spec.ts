@@ -12,7 +12,10 @@ describe('The state of a serving', () => {
     const held = new HeldFunction();
     let load!: () => void;
     const loaded = new Promise<void>((resolve) => (load = resolve));
-    const serving = createServing({ name: 'held', useFactory: () => loaded.then(held.useFactory) });
+    const serving = createServing({
+      name: 'held',
+      model: { useFactory: () => loaded.then(held.useFactory) },
+    });
     expect(serving.state).toBe('stopped');
 
     const started = serving.start();
@@ -37,7 +40,7 @@ describe('The state of a serving', () => {
     const held = new HeldFunction();
     const serving = createServing({
       name: 'held',
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
       batchSize: 1,
       warmUp: ['a'],
     });
@@ -55,7 +58,7 @@ describe('The state of a serving', () => {
   it('[9.2] [9.1] A serving whose start failed is stopped and can be started again', async () => {
     let attempts = 0;
     const useFactory = () => (attempts++ === 0 ? Promise.reject(new Error('no memory')) : echo());
-    const serving = createServing({ name: 'late', useFactory });
+    const serving = createServing({ name: 'late', model: { useFactory } });
 
     const starts = [serving.start(), serving.start()];
     await Promise.all(
@@ -81,7 +84,7 @@ describe('The state of a serving', () => {
         return { output: ['A'] };
       }
     }
-    const serving = createServing({ name: 'late', useClass: Late });
+    const serving = createServing({ name: 'late', model: { useClass: Late } });
 
     await expect(serving.start()).rejects.toThrow('no weights');
     expect(serving.state).toBe('stopped');
@@ -92,7 +95,7 @@ describe('The state of a serving', () => {
   });
 
   it('[9.2] A serving that only runs inline is stopped', async () => {
-    const serving = createServing({ name: 'echo', useFactory: echo });
+    const serving = createServing({ name: 'echo', model: { useFactory: echo } });
 
     await serving.run('a');
 
@@ -102,7 +105,11 @@ describe('The state of a serving', () => {
   });
 
   it("[9.2] [9.3] The state is closing from the begin of the application's shutdown, while calls are still accepted", async () => {
-    const serving = createServing({ name: 'echo', useFactory: echo, batchTimeout: 10_000 });
+    const serving = createServing({
+      name: 'echo',
+      model: { useFactory: echo },
+      batchTimeout: 10_000,
+    });
     await serving.start();
 
     serving.beforeApplicationShutdown();

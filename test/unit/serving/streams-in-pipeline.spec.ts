@@ -17,7 +17,7 @@ describe('A streamed call with more rows than a batch', () => {
       name: 'same',
       batchSize: 4,
       partitions,
-      useFactory: () => (rows: string[]) => (runs.push(rows), rows),
+      model: { useFactory: () => (rows: string[]) => (runs.push(rows), rows) },
     });
     return { runs, serving };
   }

@@ -113,8 +113,10 @@ class Play {
       batchSize,
       batchTimeout,
       partitions,
-      useFactory: () => (rows: number[], context) =>
-        steps ? this.stepBatch(rows, context) : this.runBatch(rows, context),
+      model: {
+        useFactory: () => (rows: number[], context) =>
+          steps ? this.stepBatch(rows, context) : this.runBatch(rows, context),
+      },
     });
     this.serving.eventsOf('call:start').subscribe(() => this.watched.started++);
     this.serving.eventsOf('call:end').subscribe(() => this.watched.ended++);

@@ -245,7 +245,10 @@ describe('Versions of a serving', () => {
     });
 
     it('[17.2] Code of the application is not reloaded, with what to do instead', async () => {
-      const serving = await start({ name: 'net', useFactory: () => (rows: unknown[]) => rows });
+      const serving = await start({
+        name: 'net',
+        model: { useFactory: () => (rows: unknown[]) => rows },
+      });
 
       const failure = await failureOf(serving.reload());
 

@@ -62,12 +62,14 @@ class Play {
     const { calls, partitions, batchSize, batchTimeout, isolateFailures, closesAt } = this.options;
     const serving = createServing<Step, readonly number[], never, never>({
       name: 'steps',
-      sessions: {},
       partitions,
       batchSize,
       batchTimeout,
       recovery: { idempotent: true, isolateFailures },
-      useFactory: () => (rows: readonly Step[], context) => this.runBatch(rows, context),
+      model: {
+        useFactory: () => (rows: readonly Step[], context) => this.runBatch(rows, context),
+        sessions: {},
+      },
     });
     await serving.start();
     const sessions = Array.from({ length: 5 }, () => serving.open());

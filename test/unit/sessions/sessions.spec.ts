@@ -21,9 +21,9 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 
 type Heard = readonly string[];
 
-type Definition = ServingOptions<string, Heard> & {
-  readonly useFactory: FunctionRunner['useFactory'];
-};
+type Definition = ServingOptions<string, Heard> & { readonly model: FunctionRunner };
+
+type Changes = Partial<Definition> & Pick<FunctionRunner, 'sessions'>;
 
 /** One batch of steps that runs until the test ends it. */
 interface HeldSteps {
@@ -42,8 +42,10 @@ class Listener {
 
   readonly definition: Definition = {
     name: 'listener',
-    sessions: {},
-    useFactory: () => (rows: readonly string[], context: BatchContext) => this.run(rows, context),
+    model: {
+      useFactory: () => (rows: readonly string[], context: BatchContext) => this.run(rows, context),
+      sessions: {},
+    },
   };
 
   private async run(rows: readonly string[], { states, partition }: BatchContext) {
@@ -66,11 +68,13 @@ describe('Sessions', () => {
   const serve = useServings();
   useVirtualTime();
 
-  async function start(
-    own: Partial<Definition> = {},
-  ): Promise<{ listener: Listener; serving: LocalServing<unknown, Heard> }> {
+  async function start({ sessions = {}, ...own }: Changes = {}): Promise<{
+    listener: Listener;
+    serving: LocalServing<unknown, Heard>;
+  }> {
     const listener = new Listener();
-    const definition = { ...listener.definition, ...own } as ServingDefinition;
+    const model = { ...(own.model ?? listener.definition.model), sessions };
+    const definition = { ...listener.definition, ...own, model } as ServingDefinition;
     return { listener, serving: await serve<Heard>(definition) };
   }
 
@@ -293,11 +297,12 @@ describe('Sessions', () => {
   });
 
   it('[16.6] A serving without sessions has none to open', async () => {
-    const { serving } = await start({ sessions: undefined });
+    const { useFactory } = new Listener().definition.model;
+    const serving = await serve({ name: 'listener', model: { useFactory } });
 
     expect(() => serving.open()).toThrow(InvalidServingError);
     expect(() => serving.open()).toThrow(
-      'Serving "listener" has no sessions; give it the option sessions, or its model the option state',
+      'Serving "listener" has no sessions; give its model the option sessions or state',
     );
   });
 
@@ -316,10 +321,12 @@ describe('Sessions', () => {
 
   it('[16.6] A generator cannot make the steps of sessions', async () => {
     const { serving } = await start({
-      useFactory: () =>
-        function* (rows: readonly string[]) {
-          yield rows;
-        },
+      model: {
+        useFactory: () =>
+          function* (rows: readonly string[]) {
+            yield rows;
+          },
+      },
     });
 
     await expect(serving.open().run('1')).rejects.toThrow(
@@ -333,8 +340,14 @@ describe('Sessions', () => {
       'deduplication has no effect with sessions, whose calls with the same input have different states',
     ],
     [{ batchSize: { latencyTarget: 50 } }, 'a latencyTarget cannot size the batches of sessions'],
-    [{ sessions: { max: 0 } }, 'option "sessions.max" is 0; allowed is a whole number from 1'],
-    [{ sessions: { idle: 0 } }, 'option "sessions.idle" is 0; allowed is milliseconds from 1'],
+    [
+      { sessions: { max: 0 } },
+      'option "model.sessions.max" is 0; allowed is a whole number from 1',
+    ],
+    [
+      { sessions: { idle: 0 } },
+      'option "model.sessions.idle" is 0; allowed is milliseconds from 1',
+    ],
   ])('[16.6] Contradictory options fail the start: %j', async (own, message) => {
     await expect(start(own)).rejects.toThrow(message);
   });

@@ -292,7 +292,7 @@ describe('overrideServing', () => {
   });
 
   it('The class of a replaced serving is neither constructed nor initialised', async () => {
-    const upper = defineServing({ name: 'upper', useClass: Upper });
+    const upper = defineServing({ name: 'upper', model: { useClass: Upper } });
     const servings = await boot(ServingModule.forRoot({ servings: [upper] }), (builder) =>
       overrideServing(builder, upper).useFunction((rows: unknown[]) => rows),
     );
@@ -302,7 +302,7 @@ describe('overrideServing', () => {
   });
 
   it('An existing provider of a replaced serving is constructed and not initialised as a serving', async () => {
-    const upper = defineServing({ name: 'upper', useExisting: Upper });
+    const upper = defineServing({ name: 'upper', model: { useExisting: Upper } });
     const imports = [UpperModule, ServingModule.forRoot({ servings: [upper] })];
     const servings = await boot({ imports }, (builder) =>
       overrideServing(builder, 'upper').useFunction((rows) => rows),
@@ -344,7 +344,7 @@ describe('overrideServing', () => {
   it('[10.5] Replacing an unknown serving fails the start of the application', async () => {
     const booting = boot(
       ServingModule.forRoot({
-        servings: [{ name: 'there', useFactory: () => (rows: unknown[]) => rows }],
+        servings: [{ name: 'there', model: { useFactory: () => (rows: unknown[]) => rows } }],
       }),
       (builder) =>
         overrideServing(
@@ -361,7 +361,7 @@ describe('overrideServing', () => {
   it('A replacement changes neither the definition nor other applications', async () => {
     const twice = defineServing({
       name: 'twice',
-      useFactory: () => (rows: number[]) => rows.map((row) => 2 * row),
+      model: { useFactory: () => (rows: number[]) => rows.map((row) => 2 * row) },
     });
     const imports = [ServingModule.forRoot({ servings: [twice] })];
     const overridden = await boot({ imports }, (builder) =>

@@ -7,7 +7,9 @@ it('recordBatches lists the batches that have ended, also failed ones', async ()
   const serving = createServing({
     name: 'letters',
     batchSize: 2,
-    useFactory: () => (rows: string[]) => (rows.includes('c') ? Promise.reject(fault) : rows),
+    model: {
+      useFactory: () => (rows: string[]) => (rows.includes('c') ? Promise.reject(fault) : rows),
+    },
   });
   await serving.start();
   const batches = recordBatches(serving);

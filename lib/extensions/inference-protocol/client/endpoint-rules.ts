@@ -54,7 +54,7 @@ export type Endpoints = string | EndpointOptions | readonly (string | EndpointOp
  */
 export function endpoint(servers: Endpoints, model: string | EndpointModel = {}): ExternalModel {
   return {
-    engineFor({ name, version = '' }) {
+    engineFor({ name, rollout: { version = '' } = {} }) {
       const owner = `Serving ${formatValue(name)}`;
       checkOptions(owner, { endpoint: servers, model }, ofBoth);
       const endpoints = resolveEndpoints(owner, servers);

@@ -15,8 +15,7 @@ const isolation = (process.env['ISOLATION'] ?? 'thread') as 'thread' | 'none';
 /** All else is as by default: one partition, no window. */
 const predictor = defineServing({
   name: 'predictor',
-  model: { file, session: options },
-  isolation,
+  model: { file, session: options, isolation },
   preprocess: (row: Row) => ({ batch: tensorOf(row) }),
   postprocess: (outputs: Record<string, Tensor>) => largest(Object.values(outputs)[0]!),
 });

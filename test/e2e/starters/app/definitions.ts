@@ -16,8 +16,7 @@ export const model = defineServing({ name: 'model', model: 'digits.onnx' });
 
 export const modelWithOptions = defineServing({
   name: 'model with options',
-  model: { file: 'digits.onnx', inputs: { image: { batchAxis: 0 } } },
-  isolation: 'process',
+  model: { file: 'digits.onnx', inputs: { image: { batchAxis: 0 } }, isolation: 'process' },
   rollout: { versions: { '2': { model: 'v2.onnx', canary: 0.1 } } },
 });
 
@@ -33,35 +32,41 @@ export const prepared = defineServing({
 
 export const lengths = defineServing({
   name: 'lengths',
-  useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+  model: { useFactory: () => (texts: string[]) => texts.map((text) => text.length) },
 });
 
 export const measured = defineServing({
   name: 'measured',
-  useFactory: () => (texts: string[], batch: BatchContext) =>
-    withMetadata(
-      texts.map((text) => text.length),
-      { key: batch.key },
-    ),
+  model: {
+    useFactory: () => (texts: string[], batch: BatchContext) =>
+      withMetadata(
+        texts.map((text) => text.length),
+        { key: batch.key },
+      ),
+  },
   deduplication: { singleFlight: true },
   batchSize: { cost: { of: () => 1, most: 100 } },
 });
 
 export const generator = defineServing({
   name: 'generator',
-  useFactory: () =>
-    function* (texts: string[]) {
-      yield texts.map((text) => text.length);
-    },
+  model: {
+    useFactory: () =>
+      function* (texts: string[]) {
+        yield texts.map((text) => text.length);
+      },
+  },
 });
 
 export const counter = defineServing({
   name: 'counter',
-  sequence: { joins: { rows: 2 } },
-  useFactory: (): SequenceModel<string, number, { next: number }> => ({
-    start: (texts) => texts.map(() => ({ next: 0 })),
-    step: (states) => states.map((state) => (state.next < 3 ? state.next++ : DONE)),
-  }),
+  model: {
+    useFactory: (): SequenceModel<string, number, { next: number }> => ({
+      start: (texts) => texts.map(() => ({ next: 0 })),
+      step: (states) => states.map((state) => (state.next < 3 ? state.next++ : DONE)),
+    }),
+    sequence: { joins: { rows: 2 } },
+  },
 });
 
 /** The calls of these are typed, and their types have names, too. */
@@ -84,7 +89,10 @@ export const countOf = async (servings: ServingService): Promise<number> => {
   return count + (await calls(servings).values).length;
 };
 
-export const file = defineServing({ name: 'file', useFile: '/primes.js', isolation: 'process' });
+export const file = defineServing({
+  name: 'file',
+  model: { useFile: '/primes.js', isolation: 'process' },
+});
 
 export class Translator implements ServingHandler {
   init(): void {}
@@ -94,9 +102,9 @@ export class Translator implements ServingHandler {
   }
 }
 
-export const translator = defineServing({ name: 'translator', useClass: Translator });
+export const translator = defineServing({ name: 'translator', model: { useClass: Translator } });
 
-export const existing = defineServing({ name: 'existing', useExisting: Translator });
+export const existing = defineServing({ name: 'existing', model: { useExisting: Translator } });
 
 export const remote = defineServing({
   name: 'remote',
@@ -105,6 +113,5 @@ export const remote = defineServing({
 
 export const sessions = defineServing({
   name: 'sessions',
-  model: { file: 'vad.onnx', state: { state: 'stateN' } },
-  sessions: { idle: 1000 },
+  model: { file: 'vad.onnx', state: { state: 'stateN' }, sessions: { idle: 1000 } },
 });

@@ -16,7 +16,7 @@ const started: { close(): Promise<void> }[] = [];
 
 afterEach(() => Promise.all(started.splice(0).map((serving) => serving.close())));
 
-const echo = { useFactory: () => (rows: readonly unknown[]) => rows };
+const echo = { model: { useFactory: () => (rows: readonly unknown[]) => rows } };
 
 /** The JSON handlers of a node with one serving of the name `m`. */
 async function handlersOf(definition: Omit<FunctionServingDefinition, 'name'>, maxCalls = 10) {
@@ -70,7 +70,7 @@ describe('The JSON handlers of a node', () => {
     const { calls, call } = await handlersOf({
       batchSize: 1,
       partitions: 3,
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
     });
     const replies = [
       firstValueFrom(call({ input: 'a' })),
@@ -103,7 +103,7 @@ describe('The JSON handlers of a node', () => {
 
   it('[11] JSON calls beyond the limit of concurrent calls are refused', async () => {
     const held = new HeldFunction();
-    const { call } = await handlersOf({ useFactory: held.useFactory }, 1);
+    const { call } = await handlersOf({ model: { useFactory: held.useFactory } }, 1);
     const reply = firstValueFrom(call({ input: 'a' }));
 
     expect(await failureOf(firstValueFrom(call({ input: 'b' })))).toBeInstanceOf(OverloadedError);
@@ -127,7 +127,7 @@ describe('The JSON handlers of a node', () => {
       const held = new HeldFunction();
       const { serving, calls, call } = await handlersOf({
         batchSize: 1,
-        useFactory: held.useFactory,
+        model: { useFactory: held.useFactory },
       });
       call({ input: 'a' }).subscribe();
       await until(() => held.batches.length === 1);
@@ -145,7 +145,7 @@ describe('The JSON handlers of a node', () => {
 
   it('[11] A stream ends when its client leaves', async () => {
     const endless = new Endless();
-    const { calls, call } = await handlersOf({ useFactory: endless.useFactory });
+    const { calls, call } = await handlersOf({ model: { useFactory: endless.useFactory } });
     let events = 0;
 
     const stream = call({ input: 1, method: 'stream' }).subscribe(() => events++);
@@ -167,10 +167,12 @@ describe('The JSON handlers of a node', () => {
   it('[11] JSON calls have the origin RPC', async () => {
     const { call } = await handlersOf({
       queue: { separateOrigins: true },
-      useFactory:
-        () =>
-        (rows: readonly unknown[], { origin }) =>
-          rows.map(() => origin),
+      model: {
+        useFactory:
+          () =>
+          (rows: readonly unknown[], { origin }) =>
+            rows.map(() => origin),
+      },
     });
 
     expect(await firstValueFrom(call({ input: 1 }))).toBe('rpc');

@@ -43,14 +43,8 @@ describe('The definition of a serving with an endpoint', () => {
     [{ model: { state: { a: 'b' } } }, 'unknown option "model.state"'],
     [{ model: { inputs: { x: 0 } } }, 'option "model.inputs"'],
     [{ rollout: { version: 1 } }, 'option "rollout.version" is 1'],
+    [{ useFile: '/x.js' }, 'unknown option "useFile"'],
     [{ partitions: 2 }, 'option "partitions" is 2; allowed is nothing here: an external'],
-    [{ sessions: {} }, 'option "sessions" is {}; allowed is nothing here: an external model'],
-    [{ sequence: {} }, 'option "sequence" is {}; allowed is nothing here: an external model runs'],
-    [{ isolation: 'thread' }, 'option "isolation" is "thread"; allowed is nothing here'],
-    [{ blockingLimit: 2 }, 'unknown option "blockingLimit"'],
-    [{ signature: {} }, 'unknown option "signature"'],
-    [{ useFile: '/x.js' }, 'has model and useFile; give exactly one of'],
-    [{ useFactory: () => () => [] }, 'has model and useFactory; give exactly one of'],
   ])('[19.11] is refused with %j', (options, message) => {
     expect(() => create(options)).toThrow(InvalidServingError);
     expect(() => create(options)).toThrow(message);

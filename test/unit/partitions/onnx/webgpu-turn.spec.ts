@@ -16,7 +16,7 @@ describe('inTurn', () => {
   it('[5.7] One thread at a time has the GPU turn', async () => {
     const serving = await serve({
       name: 'turns',
-      useFile: worker('turns'),
+      model: { useFile: worker('turns') },
       partitions: 2,
       batchSize: 1,
     });
@@ -34,7 +34,7 @@ describe('inTurn', () => {
   it('[5.7] [5.6] The GPU turn passes to the next thread when a thread ends during its turn', async () => {
     const serving = await serve({
       name: 'turns',
-      useFile: worker('turns'),
+      model: { useFile: worker('turns') },
       partitions: 2,
       batchSize: 1,
     });

@@ -33,14 +33,19 @@ const kinds: [string, (held: HeldFunction) => ServingDefinition][] = [
       name: 'held',
       batchSize: 1,
       recovery: { runTimeout: 50 },
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
     }),
   ],
   [
     'class',
     (held) => {
       HeldHandler.held = held;
-      return { name: 'held', batchSize: 1, recovery: { runTimeout: 50 }, useClass: HeldHandler };
+      return {
+        name: 'held',
+        batchSize: 1,
+        recovery: { runTimeout: 50 },
+        model: { useClass: HeldHandler },
+      };
     },
   ],
 ];
@@ -96,7 +101,7 @@ describe('runTimeout', () => {
         name: 'held',
         batchSize: 1,
         recovery: { runTimeout: 50, idempotent: true },
-        useFactory: held.useFactory,
+        model: { useFactory: held.useFactory },
       };
       const rows = partitions === 'one partition' ? ['a'] : ['a', 'b'];
       const serving = await start({ ...options, partitions: rows.length });
@@ -123,7 +128,7 @@ describe('runTimeout', () => {
     const serving = createServing({
       name: 'held',
       recovery: { runTimeout: 50, idempotent: true },
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
     });
 
     const reply = expect(serving.run('a')).rejects.toThrow(RunTimeoutError);
@@ -143,7 +148,7 @@ describe('runTimeout', () => {
     const serving = await start({
       name: 'held',
       recovery: { runTimeout: 50 },
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
     });
     serving.events$
       .pipe(filter(({ type }) => type === 'partition:change'))
@@ -177,17 +182,19 @@ describe('runTimeout', () => {
     const serving = await start({
       name: 'steps',
       recovery: { runTimeout: 50 },
-      useFactory: () =>
-        async function* (rows: string[]) {
-          try {
-            for (;;) {
-              yield rows;
-              await new Promise<void>((resolve) => steps.push(resolve));
+      model: {
+        useFactory: () =>
+          async function* (rows: string[]) {
+            try {
+              for (;;) {
+                yield rows;
+                await new Promise<void>((resolve) => steps.push(resolve));
+              }
+            } finally {
+              ended = true;
             }
-          } finally {
-            ended = true;
-          }
-        },
+          },
+      },
     });
     const reply = expect(serving.batchedRun('a')).rejects.toThrow(RunTimeoutError);
 
@@ -207,7 +214,7 @@ describe('runTimeout', () => {
     const serving = createServing({
       name: 'held',
       recovery: { runTimeout: 50 },
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
     });
 
     const reply = expect(serving.run('a')).rejects.toThrow(RunTimeoutError);
@@ -224,7 +231,7 @@ describe('runTimeout', () => {
       batchSize: 1,
       recovery: { runTimeout: 50 },
       warmUp: ['a'],
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
     });
     const started = serving.start();
 
@@ -238,7 +245,7 @@ describe('runTimeout', () => {
 
   it('[5.6] A serving without a run timeout has no timer', async () => {
     const held = new HeldFunction();
-    const serving = await start({ name: 'held', useFactory: held.useFactory });
+    const serving = await start({ name: 'held', model: { useFactory: held.useFactory } });
 
     const reply = serving.batchedRun('a');
     await turn();
@@ -254,7 +261,7 @@ describe('runTimeout', () => {
       name: 'held',
       recovery: { runTimeout: 50 },
       shutdown: { timeout: 1000 },
-      useFactory: held.useFactory,
+      model: { useFactory: held.useFactory },
     });
     const reply = expect(serving.batchedRun('a')).rejects.toThrow(RunTimeoutError);
     await later(50);

@@ -17,6 +17,7 @@ export type {
   BatchedDeduplicationOptions,
   BatchedOptions,
   BatchedQueueOptions,
+  BatchedSizeOptions,
 } from './nest/batched/batched-method.js';
 export { type Caller, asCaller } from './nest/batched/batched.decorator.js';
 export {
@@ -129,12 +130,14 @@ export {
   type SequenceJoins,
   type SequenceOptions,
   type ServingDefinition,
-  type ServingDistributionOptions,
+  type RolloutOptions,
   type Runner,
+  type ServingDistributionOptions,
   type ServingOptions,
   type SessionsOptions,
   type ShutdownOptions,
   type SignatureOptions,
+  type TimeoutOptions,
   type VersionOptions,
 } from './core/definition/serving-definition.js';
 export type { ServingReference } from './core/definition/serving-reference.js';

@@ -163,7 +163,7 @@ describe('The packed package', () => {
       void (async () => {
         for (const isolation of ['thread', 'process']) {
           const serving = createServing({
-            name: 'doubler', useFile: join(__dirname, 'doubler.cjs'), isolation,
+            name: 'doubler', model: { useFile: join(__dirname, 'doubler.cjs'), isolation },
             postprocess: (doubled, { metadata }) => [doubled, metadata],
           });
           await serving.start();
@@ -210,7 +210,7 @@ describe('The packed package', () => {
     const source = `${entries.map((entry, i) => `import * as e${i} from 'nestjs-serving${entry}';`).join(' ')}
       export const length: Promise<number> = e0.createServing(e0.defineServing({
         name: 'lengths',
-        useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+        model: { useFactory: () => (texts: string[]) => texts.map((text) => text.length) },
       })).batchedRun('a');`;
 
     const found = await compile(app, source, {

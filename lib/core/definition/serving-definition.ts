@@ -612,10 +612,13 @@ export interface FileRunner extends CodeOptions {
   readonly isolation?: Isolation | undefined;
 }
 
+/** A class whose dependencies Nest injects. */
+type ClassOf<Run> = new (...dependencies: never[]) => Run;
+
 /** Runs a class with two methods, created by Nest with its dependencies. */
 export interface ClassRunner<Run = AnyRun> extends CodeOptions {
   /** The class, with `init` and `handleBatch`; with `sequence` a `SequenceModel`. */
-  readonly useClass: new (...dependencies: never[]) => Run;
+  readonly useClass: ClassOf<Run>;
 }
 
 /** Runs a handler that is already a provider of the application. */

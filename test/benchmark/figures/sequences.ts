@@ -67,10 +67,12 @@ async function withServing<Value>(
 ): Promise<Value> {
   const serving = createServing({
     name: kind,
-    model: { useFile: new URL('../contenders/decoder.js', import.meta.url) },
+    model: {
+      useFile: new URL('../contenders/decoder.js', import.meta.url),
+      ...(kind === 'sequence' && { sequence: {} }),
+    },
     partitions: [{ kind }],
     batchSize: places,
-    ...(kind === 'sequence' && { sequence: {} }),
   }) as LocalServing<unknown, number>;
   await serving.start();
   const value = await measure(serving);

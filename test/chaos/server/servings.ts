@@ -1,7 +1,8 @@
 import { defineServing, type ServingDefinition, Tensor } from 'nestjs-serving';
 import type { LettersRow, ServerOptions, SquareRow } from './options.js';
 
-const inProcesses = { isolation: 'process', batchSize: 8 } as const;
+const isolation = 'process';
+const batchSize = 8;
 
 /** A worker file has its own options from its partition. */
 const twoWith = (options: object = {}): readonly Readonly<Record<string, unknown>>[] => [
@@ -21,8 +22,12 @@ export function servingsOf({ digits, squares, letters }: ServerOptions): Serving
 const digitsWith = (changes: ServerOptions['digits']) =>
   defineServing({
     name: 'digits',
-    model: { file: 'sample/01-digits/model/digits.onnx', session: { intraOpNumThreads: 1 } },
-    ...inProcesses,
+    model: {
+      file: 'sample/01-digits/model/digits.onnx',
+      session: { intraOpNumThreads: 1 },
+      isolation,
+    },
+    batchSize,
     partitions: 2,
     preprocess: (pixels: Uint8Array) => ({
       batch: {
@@ -44,8 +49,8 @@ const squaresWith = ({
   ...changes
 }: NonNullable<ServerOptions['squares']>): ServingDefinition<SquareRow, number> => ({
   name: 'squares',
-  model: { useFile: new URL('./workers/squares.worker.js', import.meta.url) },
-  ...inProcesses,
+  model: { useFile: new URL('./workers/squares.worker.js', import.meta.url), isolation },
+  batchSize,
   partitions: twoWith(worker),
   ...changes,
 });
@@ -55,8 +60,8 @@ const lettersWith = ({
   ...changes
 }: NonNullable<ServerOptions['letters']>): ServingDefinition<LettersRow, string> => ({
   name: 'letters',
-  model: { useFile: new URL('./workers/letters.worker.js', import.meta.url) },
-  ...inProcesses,
+  model: { useFile: new URL('./workers/letters.worker.js', import.meta.url), isolation },
+  batchSize,
   partitions: twoWith(worker),
   ...changes,
 });

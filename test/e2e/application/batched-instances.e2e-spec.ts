@@ -43,8 +43,8 @@ describeOnPlatforms('@Batched()', (listen) => {
   }
 
   it.each<[string, () => object]>([
-    ['useClass', () => ({ model: { useClass: Room } })],
-    ['useFactory', () => ({ model: { useFactory: () => new Room() } })],
+    ['useClass', () => ({ useClass: Room })],
+    ['useFactory', () => ({ useFactory: () => new Room() })],
     ['useValue', () => ({ useValue: new Room() })],
   ])('[10.2] Calls of two instances of a class made with %s never mix', async (_, recipe) => {
     const providers = ['red', 'blue'].map((provide) => ({ provide, ...recipe() }) as Provider);

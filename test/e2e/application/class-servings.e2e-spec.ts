@@ -73,7 +73,7 @@ class Speller implements SequenceModel<string, string, string[]> {
   }
 }
 
-const spelling = { name: 'speller', sequence: {} };
+const spelling = { name: 'speller' };
 
 describeOnPlatforms('A class serving', (listen) => {
   const options = {
@@ -136,7 +136,7 @@ describeOnPlatforms('A class serving', (listen) => {
       'useClass',
       () => [
         ServingModule.forRoot({
-          servings: [{ ...spelling, model: { useClass: Speller } }],
+          servings: [{ ...spelling, model: { useClass: Speller, sequence: {} } }],
           imports: [DictionaryModule],
         }),
       ],
@@ -144,7 +144,9 @@ describeOnPlatforms('A class serving', (listen) => {
     [
       'useExisting',
       () => [
-        ServingModule.forRoot({ servings: [{ ...spelling, model: { useExisting: Speller } }] }),
+        ServingModule.forRoot({
+          servings: [{ ...spelling, model: { useExisting: Speller, sequence: {} } }],
+        }),
         {
           module: ReverserModule,
           imports: [DictionaryModule],

@@ -23,7 +23,7 @@ import { Injectable, Module } from '@nestjs/common';
 import * as first from './first/MAIN';
 import * as second from './second/MAIN';
 
-const rows = { name: 'rows', useFactory: () => (values) => values };
+const rows = { name: 'rows', model: { useFactory: () => (values) => values } };
 
 class Method {
   ask(values) {

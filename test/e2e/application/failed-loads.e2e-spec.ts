@@ -82,7 +82,7 @@ describe('A serving that cannot load', () => {
     await writeFile(
       path,
       `import { createServing } from '${main}';
-      await createServing({ name: 'a', useFile: ${JSON.stringify(file)} }).start();`,
+      await createServing({ name: 'a', model: { useFile: ${JSON.stringify(file)} } }).start();`,
     );
 
     const { stderr } = await new Promise<{ readonly stderr: string }>((resolve) => {

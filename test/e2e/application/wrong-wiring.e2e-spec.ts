@@ -220,9 +220,7 @@ describe('Wrong wiring', () => {
       'servings for forRootAsync',
       'option "servings" is []; allowed is nothing here: the factory returns them, and "names"',
       () => ({
-        imports: [
-          ServingModule.forRootAsync({ servings: [], model: { useFactory: () => ({}) } } as object),
-        ],
+        imports: [ServingModule.forRootAsync({ servings: [], useFactory: () => ({}) } as object)],
       }),
     ],
     [

@@ -55,9 +55,9 @@ const reverser: SequenceModel<Prompt, string, Row> = {
 // #region definition
 export const writer = defineServing({
   name: 'writer',
-  batchSize: 8,
+  batchSize: 8, // places of each partition: the most rows that run at once
   model: {
-    useFactory: () => reverser, // places of each partition: the most rows that run at once
+    useFactory: () => reverser,
     sequence: {
       joins: { rows: 4, cost: 256 }, // what may join before one step
       maxCost: 8192, // what all rows of a partition may cost together

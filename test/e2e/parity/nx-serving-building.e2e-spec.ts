@@ -313,13 +313,13 @@ describe('Building servings, like Nx.Serving', () => {
     ],
     [
       'with two ways to run a batch',
-      { model: { useFile: worker('echo') } },
-      /has useFactory and useFile; give exactly one of /,
+      { model: { useFactory: () => () => [], useFile: worker('echo') } },
+      /has useFactory and useFile; as its model give a file, endpoint\(\), or an object with exactly one of /,
     ],
     [
       'with no way to run a batch',
       { model: { useFactory: undefined } },
-      /has nothing to run its batches; give exactly one of /,
+      /has nothing to run its batches; as its model give /,
     ],
   ])(
     '[1.9] A definition %s is refused with the serving, the option and the allowed values',

@@ -27,7 +27,7 @@ import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { iterated } from '../../fixtures/async/streams.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
-const here = { name: 'net', isolation: 'none' } as const;
+const here = { name: 'net' };
 const digits = fileURLToPath(
   new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url),
 );
@@ -41,7 +41,11 @@ describe("A model in the application's own thread", () => {
 
   it('[5.8] It gives the answers of a thread, in batches of concurrent calls', async () => {
     const model = linearModel('batch');
-    const inline = await serve<{ y: Tensor }>({ ...here, model, batchSize: 8 });
+    const inline = await serve<{ y: Tensor }>({
+      ...here,
+      model: { file: model, isolation: 'none' },
+      batchSize: 8,
+    });
     const thread = await serve<{ y: Tensor }>({ name: 'other', model });
     const sizes: number[] = [];
     inline.eventsOf('batch:end').subscribe(({ rows }: BatchEndEvent) => void sizes.push(rows));
@@ -56,7 +60,10 @@ describe("A model in the application's own thread", () => {
   });
 
   it('[5.8] [3.1] run() uses the same session, also while batches run', async () => {
-    const serving = await serve<{ y: Tensor }>({ ...here, model: linearModel('batch') });
+    const serving = await serve<{ y: Tensor }>({
+      ...here,
+      model: { file: linearModel('batch'), isolation: 'none' },
+    });
 
     const [first, ...others] = await Promise.all([
       serving.run(row(1)),
@@ -72,7 +79,7 @@ describe("A model in the application's own thread", () => {
   it('[5.8] Inputs of every axis, hooks, allowed sizes and fixed batches work as in a thread', async () => {
     const recurrent = await serve<Record<string, Tensor>>({
       ...here,
-      model: recurrentModel(2, 'n'),
+      model: { file: recurrentModel(2, 'n'), isolation: 'none' },
     });
     const x = floats([1, 3], [1, 2, 3]);
     const state = floats([2, 1, 3], [1, 2, 3, 4, 5, 6]);
@@ -90,6 +97,7 @@ describe("A model in the application's own thread", () => {
           nodes: [node('Add', ['x', 'x'], ['h']), node('Mul', ['h', 'h'], ['y'])],
         }),
         fetches: ['y'],
+        isolation: 'none',
       },
     });
     const stream = hooked.stream({ x: floats([1, 2], [1, 2]) }, { hooks: ['h'] });
@@ -100,11 +108,11 @@ describe("A model in the application's own thread", () => {
 
     const fixed = await serve<{ y: Tensor }>({
       ...here,
-      model: { file: linearModel(2), inputs: { x: { batchAxis: 0 } } },
+      model: { file: linearModel(2), inputs: { x: { batchAxis: 0 } }, isolation: 'none' },
     });
     const padded = await serve<{ y: Tensor }>({
       ...here,
-      model: linearModel('batch'),
+      model: { file: linearModel('batch'), isolation: 'none' },
       batchSize: [4],
     });
     expect(await fixed.batchedRun(row(5))).toEqual(await padded.batchedRun(row(5)));
@@ -116,7 +124,10 @@ describe("A model in the application's own thread", () => {
     await writeFile(join(folder, 'weights.data'), Float32Array.of(10, 20));
     await writeFile(model, weightsApartModel('weights.data'));
 
-    const serving = await serve<{ y: Tensor }>({ ...here, model });
+    const serving = await serve<{ y: Tensor }>({
+      ...here,
+      model: { file: model, isolation: 'none' },
+    });
 
     expect((await serving.batchedRun({ x: floats([1, 2], [1, 2]) })).y).toEqual(
       floats([1, 2], [11, 22]),
@@ -128,10 +139,17 @@ describe("A model in the application's own thread", () => {
     const server = await new ModelServer().listen();
     const bytes = linearModel('batch');
     server.add('/linear.onnx', bytes);
-    const local = await serve<{ y: Tensor }>({ ...here, name: 'local', model: bytes });
+    const local = await serve<{ y: Tensor }>({
+      ...here,
+      name: 'local',
+      model: { file: bytes, isolation: 'none' },
+    });
 
     const file = `${server.origin}/linear.onnx`;
-    const serving = await serve<{ y: Tensor }>({ ...here, model: { file, sha256: sha256(bytes) } });
+    const serving = await serve<{ y: Tensor }>({
+      ...here,
+      model: { file, sha256: sha256(bytes), isolation: 'none' },
+    });
 
     expect(await serving.batchedRun(row(1))).toEqual(await local.batchedRun(row(1)));
     expect(await serving.run(row(2))).toEqual(await local.batchedRun(row(2)));
@@ -146,7 +164,10 @@ describe("A model in the application's own thread", () => {
       nodes: [node('Gather', ['table', 'i'], ['y'])],
       initializers: { table: { type: 'float32', dims: [2], data: Float32Array.of(1, 2) } },
     });
-    const serving = await serve<{ y: Tensor }>({ ...here, model: gather });
+    const serving = await serve<{ y: Tensor }>({
+      ...here,
+      model: { file: gather, isolation: 'none' },
+    });
 
     const outcomes = await Promise.allSettled([0n, 9n, 1n].map((i) => serving.batchedRun(at(i))));
 
@@ -158,7 +179,10 @@ describe("A model in the application's own thread", () => {
   });
 
   it('[5.8] [9.3] Closing runs what is queued, and calls after it are refused', async () => {
-    const serving = await serve<{ y: Tensor }>({ ...here, model: linearModel('batch') });
+    const serving = await serve<{ y: Tensor }>({
+      ...here,
+      model: { file: linearModel('batch'), isolation: 'none' },
+    });
     const replies = [1, 2, 3].map((n) => serving.batchedRun(row(n)));
 
     await serving.close();
@@ -171,7 +195,7 @@ describe("A model in the application's own thread", () => {
     const folder = await mkdtemp(join(tmpdir(), 'main-thread-'));
     const model = join(folder, 'model.onnx');
     await writeFile(model, 'no model');
-    const serving = createServing({ ...here, model });
+    const serving = createServing({ ...here, model: { file: model, isolation: 'none' } });
     await expect(serving.start()).rejects.toThrow(ServingLoadError);
 
     await writeFile(model, echoModel({ x: value('float32', 'batch', 3) }));
@@ -184,11 +208,14 @@ describe("A model in the application's own thread", () => {
   it('[5.8] Runs above blockingLimit log one warning with figures', async () => {
     const warnings = recordWarnings();
     const model = linearModel('batch');
-    const slow = await serve({ ...here, model: { file: model, blockingLimit: 0 } });
+    const slow = await serve({
+      ...here,
+      model: { file: model, blockingLimit: 0, isolation: 'none' },
+    });
     const fast = await serve({
       ...here,
       name: 'fast',
-      model: { file: model, blockingLimit: 60_000 },
+      model: { file: model, blockingLimit: 60_000, isolation: 'none' },
     });
 
     for (let n = 0; n < 5; n++) {

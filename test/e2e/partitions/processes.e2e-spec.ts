@@ -7,6 +7,7 @@ import {
   Batch,
   DONE,
   InvalidOutputError,
+  type Isolation,
   type LocalServing,
   PartitionLostError,
   ServingLoadError,
@@ -27,14 +28,20 @@ import { worker } from '../../fixtures/partitions/worker.js';
 const model = fileURLToPath(
   new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url),
 );
-const inProcess = { isolation: 'process' } as const;
 /** Without restarts, so that the other process must answer. */
-const mortal = { ...inProcess, recovery: { maxRestarts: 0 } };
+const mortal = { recovery: { maxRestarts: 0 } };
 
 const step = (n: number) => ({
   x: floats([1, 3], [n, n, n]),
   state: floats([2, 1, 3], [1, 2, 3, 4, 5, 6]),
   rate: new Tensor('int64', [8n], []),
+});
+
+const digits = (isolation: Isolation): ServingDefinition => ({
+  name: 'digits',
+  model: { file: model, session: { intraOpNumThreads: 1 }, isolation },
+  batchSize: 8,
+  partitions: 2,
 });
 
 describe('The processes of a serving', () => {
@@ -46,7 +53,7 @@ describe('The processes of a serving', () => {
   const serveDying = (options: Partial<ServingOptions> = {}) =>
     serve<number>({
       name: 'dying',
-      model: { useFile: worker('dying') },
+      model: { useFile: worker('dying'), isolation: 'process' },
       batchSize: 1,
       ...mortal,
       ...options,
@@ -54,16 +61,14 @@ describe('The processes of a serving', () => {
 
   /** A process that answers a row with as many steps as it asks for. */
   const serveSteps = () =>
-    serve({ name: 'steps', model: { useFile: worker('steps') }, batchTimeout: 1, ...inProcess });
+    serve({
+      name: 'steps',
+      model: { useFile: worker('steps'), isolation: 'process' },
+      batchTimeout: 1,
+    });
 
   it('[5.2] Processes give the same answers as threads, alone and in batches', async () => {
-    const digits: ServingDefinition = {
-      name: 'digits',
-      model: { file: model, session: { intraOpNumThreads: 1 } },
-      batchSize: 8,
-      partitions: 2,
-    };
-    const [thread, process] = [await serve(digits), await serve({ ...digits, ...inProcess })];
+    const [thread, process] = [await serve(digits('thread')), await serve(digits('process'))];
     const images = Array.from({ length: 40 }, (_, n) =>
       floats(
         [1, 784],
@@ -81,7 +86,10 @@ describe('The processes of a serving', () => {
   });
 
   it('[1.3] [1.8] Processes accept a model as bytes, and rows on any axis', async () => {
-    const serving = await serve({ name: 'net', model: recurrentModel(2, 'batch'), ...inProcess });
+    const serving = await serve({
+      name: 'net',
+      model: { file: recurrentModel(2, 'batch'), isolation: 'process' },
+    });
 
     const [one, two] = await Promise.all([
       serving.batchedRun(step(1)),
@@ -99,9 +107,8 @@ describe('The processes of a serving', () => {
   it('[1.7] Processes run tensors of every element type and give each caller memory of its own', async () => {
     const serving = await serve<Tensor>({
       name: 'echo',
-      model: { useFile: worker('echo') },
+      model: { useFile: worker('echo'), isolation: 'process' },
       batchSize: 4,
-      ...inProcess,
     });
 
     const replies = await Promise.all(
@@ -122,7 +129,10 @@ describe('The processes of a serving', () => {
       b: value('bool', 'batch'),
       i: value('int64', 'batch'),
     };
-    const serving = await serve({ name: 'echo', model: echoModel(types), ...inProcess });
+    const serving = await serve({
+      name: 'echo',
+      model: { file: echoModel(types), isolation: 'process' },
+    });
     const [s, b, i] = [
       new Tensor('string', ['größer', ''], [2]),
       new Tensor('bool', [true, false], [2]),
@@ -158,9 +168,8 @@ describe('The processes of a serving', () => {
   it('[7.3] [8.4] Processes are notified of a caller that leaves, and end a generator when the last has left', async () => {
     const serving = await serve<string[]>({
       name: 'watched',
-      model: { useFile: worker('watched') },
+      model: { useFile: worker('watched'), isolation: 'process' },
       batchTimeout: 1,
-      ...inProcess,
     });
     const [leaving, staying] = ['leaves', 'stays'].map((row) =>
       serving.stream(row)[Symbol.asyncIterator](),
@@ -254,9 +263,8 @@ describe('The processes of a serving', () => {
   it('[9.1] A process that ends while it loads a module fails the start with the cause', async () => {
     const starting = serve({
       name: 'dying',
-      model: { useFile: worker('dies-at-load') },
+      model: { useFile: worker('dies-at-load'), isolation: 'process' },
       partitions: 2,
-      ...inProcess,
     });
 
     await expect(starting).rejects.toThrow(ServingLoadError);
@@ -281,16 +289,15 @@ describe('The processes of a serving', () => {
   it('[9.1] An invalid model fails the start of a process with its path', async () => {
     const path = fileURLToPath(import.meta.url);
 
-    await expect(serve({ name: 'wrong', model: path, ...inProcess })).rejects.toThrow(
-      `Cannot load the model ${path}`,
-    );
+    await expect(
+      serve({ name: 'wrong', model: { file: path, isolation: 'process' } }),
+    ).rejects.toThrow(`Cannot load the model ${path}`);
   });
 
   it('[9.3] Processes ignore signals to the whole group, which the application handles', async () => {
     const serving = await serve<number>({
       name: 'dying',
-      model: { useFile: worker('dying') },
-      ...inProcess,
+      model: { useFile: worker('dying'), isolation: 'process' },
     });
     const pid = await serving.batchedRun('which');
 
@@ -322,8 +329,7 @@ describe('The processes of a serving', () => {
     it('[H7] A row that is too large for one message fails alone, also by the sum of its parts', async () => {
       const serving = await serve({
         name: 'lengths',
-        model: { useFile: worker('lengths') },
-        ...inProcess,
+        model: { useFile: worker('lengths'), isolation: 'process' },
       });
       const changes: unknown[] = [];
       serving.eventsOf('partition:change').subscribe((change) => changes.push(change));
@@ -346,9 +352,8 @@ describe('The processes of a serving', () => {
     it('[H7] A batch whose output is too large for one message fails alone', async () => {
       const serving = await serve({
         name: 'lengths',
-        model: { useFile: worker('lengths') },
+        model: { useFile: worker('lengths'), isolation: 'process' },
         batchSize: 1,
-        ...inProcess,
       });
 
       const replies = [

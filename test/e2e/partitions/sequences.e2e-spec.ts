@@ -9,6 +9,7 @@ import {
   type LocalServing,
   PartitionLostError,
   RunTimeoutError,
+  type ServingDefinition,
   ServingModule,
   ServingService,
 } from 'nestjs-serving';
@@ -51,10 +52,13 @@ async function logOnce(serving: LocalServing, line: string): Promise<string[]> {
 
 describe.each(['thread', 'process'] as const)('A sequence in a %s', (isolation) => {
   const serve = useServings();
-  const start = (options: object = {}, pace = 0): Promise<LocalServing> =>
+  const start = (
+    { sequence = {}, ...options }: Partial<ServingDefinition> & { readonly sequence?: object } = {},
+    pace = 0,
+  ): Promise<LocalServing> =>
     serve({
       name: 'sequence',
-      model: { useFile: worker('sequence'), sequence: {}, isolation },
+      model: { useFile: worker('sequence'), sequence, isolation },
       batchSize: 4,
       partitions: [{ pace }],
       ...options,
@@ -196,7 +200,7 @@ describe.each(['thread', 'process'] as const)('A sequence in a %s', (isolation) 
   });
 
   it('[13.10] A file that returns no model of a sequence fails the start', async () => {
-    await expect(start({ model: { useFile: worker('echo') } })).rejects.toThrow(
+    await expect(start({ model: { useFile: worker('echo'), sequence: {} } })).rejects.toThrow(
       new InvalidServingError(
         'Serving "sequence": A sequence needs an object with start, step; for partition 0 and key ' +
           '"default" it got [Function (anonymous)], without start, step',
@@ -207,10 +211,13 @@ describe.each(['thread', 'process'] as const)('A sequence in a %s', (isolation) 
 
 describe('A sequence in processes', () => {
   const serve = useServings();
-  const start = (options: object): Promise<LocalServing> =>
+  const start = ({
+    sequence = {},
+    ...options
+  }: Partial<ServingDefinition> & { readonly sequence?: object }): Promise<LocalServing> =>
     serve({
       name: 'sequence',
-      model: { useFile: worker('sequence'), sequence: {}, isolation: 'process' },
+      model: { useFile: worker('sequence'), sequence, isolation: 'process' },
       ...options,
     });
 

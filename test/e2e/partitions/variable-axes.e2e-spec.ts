@@ -1,5 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, type LocalServing, type ServingOptions, Tensor } from 'nestjs-serving';
+import {
+  Batch,
+  type LocalServing,
+  type ModelRunner,
+  type ServingOptions,
+  Tensor,
+} from 'nestjs-serving';
 import type { DeclaredAxes } from '../../../lib/core/partitions/onnx/model-signature.js';
 import { collect } from '../../fixtures/async/collect.js';
 import { value } from '../../fixtures/models/models.js';
@@ -95,10 +101,13 @@ interface Reply {
 describe('The variable axis of a model', () => {
   const serve = useServings();
 
-  const start = (options: Partial<ServingOptions> & object = {}): Promise<LocalServing> =>
+  const start = (
+    options: Partial<ServingOptions> & object = {},
+    isolation: ModelRunner['isolation'] = 'thread',
+  ): Promise<LocalServing> =>
     serve({
       name: 'texts',
-      model: { file: encoder, inputs, outputs, fetches },
+      model: { file: encoder, inputs, outputs, fetches, isolation },
       batchTimeout: 50,
       ...options,
     });
@@ -106,7 +115,7 @@ describe('The variable axis of a model', () => {
   it.each(['thread', 'process', 'none'] as const)(
     '[14.4] Rows of different lengths share a batch, are padded, and get outputs of their own length (%s)',
     async (isolation) => {
-      const serving = await start({ isolation, batchSize: 4 } as Partial<ServingOptions>);
+      const serving = await start({ batchSize: 4 }, isolation);
       const sizes = sizesOf(serving);
       const replies = (await Promise.all([
         serving.batchedRun(texts([1, 2, 3])),

@@ -122,8 +122,13 @@ describe('reload', () => {
     await writeFile(path, bytes);
     return path;
   };
-  const serveGain = async (options: Partial<ServingOptions & ModelRunner> = {}): Promise<Net> =>
-    serve({ name: 'net', model: await fileOf('v1.onnx', gainModel(1)), ...options });
+  const serveGain = async (
+    options: Partial<ServingOptions> = {},
+    isolation: ModelRunner['isolation'] = 'thread',
+  ): Promise<Net> => {
+    const file = await fileOf('v1.onnx', gainModel(1));
+    return serve({ name: 'net', model: { file, isolation }, ...options });
+  };
 
   beforeEach(async () => {
     folder = await mkdtemp(join(tmpdir(), 'reload-'));
@@ -134,7 +139,7 @@ describe('reload', () => {
   it.each(['thread', 'process', 'none'] as const)(
     '[17.1] Callers lose no call while models replace each other, and see them in their order: isolation %s',
     async (isolation) => {
-      const serving = await serveGain({ isolation, partitions: isolation === 'none' ? 1 : 2 });
+      const serving = await serveGain({ partitions: isolation === 'none' ? 1 : 2 }, isolation);
       const callers = new Callers(serving, 8);
 
       for (const gain of [2, 3]) {
@@ -339,7 +344,7 @@ describe('reload', () => {
   });
 
   it('[17.9] A model in the thread of the application gets no shadow', async () => {
-    const serving = await serveGain({ isolation: 'none' });
+    const serving = await serveGain({}, 'none');
 
     await expect(serving.reload({ shadow: 1 })).rejects.toThrow('would delay all calls');
   });
@@ -447,7 +452,7 @@ describe('reload', () => {
     '[17.1] Calls survive when the processes before are killed while the new ones load',
     async () => {
       const recovery = { restartDelay: 1 };
-      const serving = await serveGain({ isolation: 'process', recovery });
+      const serving = await serveGain({ recovery }, 'process');
       const before = children();
       const callers = new Callers(serving, 4);
       await callers.answered(3);
@@ -468,7 +473,7 @@ describe('reload', () => {
     '[17.2] A new process that is killed while it loads fails the reload, or starts again; no call is lost',
     async () => {
       const recovery = { restartDelay: 1 };
-      const serving = await serveGain({ isolation: 'process', recovery });
+      const serving = await serveGain({ recovery }, 'process');
       const before = children();
       const callers = new Callers(serving, 4);
       await callers.answered(3);

@@ -142,42 +142,28 @@ export const batchSizeOfMethods: Rule = {
   group: { ...group, rows: aSize },
 };
 
-/** @throws InvalidServingError for limits that contradict each other */
-export function batchSizeOf(owner: string, given: BatchSize | undefined): ResolvedBatchSize {
-  const { rows, cost, latencyTarget }: BatchSizeOptions | AllowedSizesOptions =
+/** The option, each decision apart. */
+export function batchSizeOf(given: BatchSize | undefined): ResolvedBatchSize {
+  const limits: BatchSizeOptions | AllowedSizesOptions =
     typeof given === 'number' || isList(given)
       ? ({ rows: given } as BatchSizeOptions)
       : (given ?? {});
-  const allowed = isList(rows) ? [...rows] : undefined;
-  if (cost && allowed) {
-    throw new InvalidServingError(
-      `${owner}: the allowed sizes ${allowed.join(', ')} add rows to a batch, which batchSize.cost ` +
-        'does not count; leave one of them out',
-    );
-  }
+  const { rows, cost, latencyTarget } = limits;
   return {
     rows: isList(rows) ? rows.at(-1) : rows,
-    sizes: allowed,
-    cost: cost && resolvedCost(owner, cost),
+    sizes: isList(rows) ? [...rows] : undefined,
+    cost: cost && {
+      of: (row) => cost.of(row),
+      most: cost.most,
+      padded: cost.padded ?? false,
+      overtaking: cost.similar?.overtaking ?? 0,
+    },
     latencyTarget,
   };
 }
 
 function isList(value: unknown): value is readonly number[] {
   return Array.isArray(value);
-}
-
-function resolvedCost(
-  owner: string,
-  { of, most, padded = false, similar }: BatchCostOptions,
-): ResolvedBatchCost {
-  if (similar && !padded) {
-    throw new InvalidServingError(
-      `${owner}: batchSize.cost.similar chooses rows that need little padding, and needs ` +
-        'batchSize.cost.padded: true',
-    );
-  }
-  return { of: (row) => of(row), most, padded, overtaking: similar?.overtaking ?? 0 };
 }
 
 /** @throws InvalidServingError for a model whose runs all have as many rows, and so one cost */

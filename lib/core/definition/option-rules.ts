@@ -93,39 +93,3 @@ export function checkOptions(owner: string, options: object, rules: Rules, group
     }
   }
 }
-
-/** @throws InvalidServingError for options that a latency target leaves no place for */
-export function checkTarget(
-  owner: string,
-  latencyTarget: number | undefined,
-  {
-    batchTimeout = 0,
-    timeout = Infinity,
-  }: { readonly batchTimeout?: number; readonly timeout?: number | undefined },
-): void {
-  if (latencyTarget === undefined) {
-    return;
-  }
-  if (batchTimeout > 0) {
-    throw new InvalidServingError(
-      `${owner}: latencyTarget ${latencyTarget} decides when a batch runs, and batchTimeout ` +
-        `${batchTimeout} contradicts it; drop batchTimeout`,
-    );
-  }
-  if (timeout < latencyTarget) {
-    throw new InvalidServingError(
-      `${owner}: timeout ${timeout} ends calls before the latencyTarget ${latencyTarget} is over; ` +
-        'lower the target or raise the timeout',
-    );
-  }
-}
-
-/** @throws InvalidServingError for batches larger than the queue */
-export function checkRoom(owner: string, batchSize: number, queueRows: number): void {
-  if (batchSize > queueRows) {
-    throw new InvalidServingError(
-      `${owner}: batchSize ${batchSize} is more than queue.maxRows ${queueRows}, so no batch ` +
-        'could ever fill; lower the one or raise the other',
-    );
-  }
-}

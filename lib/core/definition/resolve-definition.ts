@@ -12,8 +12,6 @@ import { formatValue } from '../format.js';
 import {
   aFunction,
   checkOptions,
-  checkRoom,
-  checkTarget,
   DEFAULT_AGEING,
   DEFAULT_BATCH_SIZE,
   DEFAULT_QUEUE_ROWS,
@@ -33,26 +31,21 @@ import {
   shutdown,
   whole,
 } from './option-rules.js';
-import { batchSizeOf, batchSizeRule, type ResolvedBatchSize } from './batch-size.js';
-import { checkPlace } from './main-thread-rules.js';
-import { keyOptionsOfSequence, noSequence, ofSequence, sequenceOf } from './sequence-rules.js';
+import { batchSizeOf, batchSizeRule } from './batch-size.js';
+import { checkTogether, combinations, combinationsOfKeys, type KeyFacts } from './combinations.js';
 import { outputAxes, rowTemplate, portsOfTemplate } from './row-template.js';
 import { contentHash } from '../batch/content-hash.js';
 import type {
-  KeyServingOptions,
-  ClassRunner,
-  ExistingRunner,
-  FileRunner,
-  FunctionRunner,
   ModelFile,
   ModelOptions,
-  ModelRunner,
   QueueOptions,
   ServingDefinition,
   ServingDistributionOptions,
+  SequenceOptions,
   ServingOptions,
   DeduplicationOptions,
   RecoveryOptions,
+  RunnerOptions,
   SessionsOptions,
   ShutdownOptions,
   VersionOptions,
@@ -75,6 +68,10 @@ const aString: Rule = {
   check: (value) => typeof value === 'string' && value !== '',
   allowed: 'a string that is not empty',
   isRequired: true,
+};
+const aCost: Rule = {
+  check: (value) => typeof value === 'number' && value > 0,
+  allowed: 'a number above 0',
 };
 const anObject: Rule = { check: isRecord, allowed: 'an object' };
 /** Only an input is padded; that is checked against the model. */
@@ -120,10 +117,7 @@ export const common: Rules = {
   rollout: groupOf({ version: { ...aString, isRequired: false } }),
   queue: groupOf({
     maxRows: count,
-    maxCost: {
-      check: (value) => typeof value === 'number' && value > 0,
-      allowed: 'a number above 0',
-    },
+    maxCost: aCost,
     cost: aFunction,
     maxRowsPerCall: count,
     maxBytesPerCall: count,
@@ -229,7 +223,10 @@ const sessionRule = groupOf({ max: count, idle: milliseconds(1) });
 
 const ofCode: Rules = {
   signature: groupOf({ template: rowTemplate, outputs: outputAxes }),
-  sequence: ofSequence,
+  sequence: groupOf({
+    joins: groupOf({ rows: count, cost: aCost }),
+    maxCost: aCost,
+  }),
   sessions: sessionRule,
   isolation: onlyOfWorkers,
 };
@@ -264,7 +261,11 @@ const kinds: Readonly<Record<string, Kind>> = {
       },
       blockingLimit: delay,
       sessions: sessionRule,
-      sequence: noSequence,
+      sequence: {
+        check: () => false,
+        allowed:
+          'nothing here: a model file has no steps; run its session in a file (useFile) or class',
+      },
     },
     around: {
       rollout: groupOf({
@@ -323,21 +324,28 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     rollout: { version = DEFAULT_VERSION, versions = {} } = {},
     warmUp = [],
   } = definition;
-  const timeout = timeoutOf(owner, definition.timeout);
-  const queue = queueOf(owner, definition.queue);
-  const sequence = sequenceOf(owner, definition, options);
-  const size = batchSizeOf(owner, definition.batchSize);
+  const size = batchSizeOf(definition.batchSize);
+  const partitions = partitionsOf(definition);
+  checkTogether(
+    owner,
+    { definition, kind: runner, runner: options, size, partitions },
+    combinations,
+  );
+  const timeout = timeoutOf(definition.timeout);
+  const queue = queueOf(definition.queue);
+  const sequence = sequenceOf(definition, options.sequence);
   const shared = {
-    ...size,
-    batchTimeout: definition.batchTimeout,
+    batchSize: size.rows ?? DEFAULT_BATCH_SIZE,
+    runSize: size.rows ?? Infinity,
+    batchTimeout: definition.batchTimeout ?? 0,
+    allowedSizes: size.sizes,
+    latencyTarget: size.latencyTarget,
     timeout,
     queueRows: queue.maxRows,
   };
-  const keyOptions = keyOptionsOf(owner, shared, {});
+  const keyOptions = keyOptionsOf(owner, shared);
   const otherKeys = sequence ? keyOptionsOfSequence(sequence) : keyOptions;
-  const partitions = partitionsOf(owner, definition);
-  checkPlace(owner, runner, options, definition, partitions);
-  const recovery = recoveryOf(owner, label === 'model', definition.recovery);
+  const recovery = recoveryOf(label === 'model', definition.recovery);
   const keys = keysOf(owner, definition, shared, sequence);
   const saturation = 2 * keyOptions.batchSize * partitions.length;
   return Object.freeze({
@@ -348,19 +356,19 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     timeout,
     queue,
     recovery,
-    sessions: sessionsOf(owner, definition, size),
-    sharing: sharingOf(owner, definition.deduplication),
+    sessions: sessionsOf(definition),
+    sharing: sharingOf(definition.deduplication),
     shutdown: shutdownOf(definition.shutdown),
     distribution: distributionOf(definition.distribution, recovery.idempotent, saturation),
     partitions,
     keys,
     otherKeys,
     sequence,
-    watch: watchedFile(owner, definition),
+    watch: watchedFile(definition),
     versions,
     batchCost: size.cost,
     warmUp: [...warmUp],
-    ...signatureOf(owner, options.signature),
+    ...signatureOf(options.signature),
   });
 }
 
@@ -385,67 +393,29 @@ export function checkName(caller: string, definition: unknown): void {
 }
 
 /** The timeout of calls without their own. */
-export function timeoutOf(owner: string, timeout: ServingOptions['timeout']): number | undefined {
-  if (typeof timeout !== 'object') {
-    return timeout;
-  }
-  const { default: given, most = Infinity } = timeout;
-  if (given !== undefined && given > most) {
-    throw new InvalidServingError(
-      `${owner}: timeout.default ${given} is more than timeout.most ${most}, so no call could ` +
-        'ever have it; lower the one or raise the other',
-    );
-  }
-  return given;
+export function timeoutOf(timeout: ServingOptions['timeout']): number | undefined {
+  return typeof timeout === 'object' ? timeout.default : timeout;
 }
 
-function queueOf(owner: string, options: QueueOptions = {}): ResolvedQueue {
+function queueOf(options: QueueOptions = {}): ResolvedQueue {
   const { maxRows = DEFAULT_QUEUE_ROWS, maxRowsPerCall = maxRows } = options;
   const { maxCost, maxBytesPerCall, separateOrigins = false } = options;
   const { priorityAgeing = DEFAULT_AGEING, tenantWeights = {} } = options;
-  if (maxRowsPerCall > maxRows) {
-    throw new InvalidServingError(
-      `${owner}: queue.maxRowsPerCall ${maxRowsPerCall} is more than queue.maxRows ${maxRows}, ` +
-        'so no such call could ever wait; lower the one or raise the other',
-    );
-  }
   const order = { ageing: priorityAgeing, weights: new Map(Object.entries(tenantWeights)) };
   const preservesOrder = options.order === 'preserve';
   const limits = { maxRows, maxCost, maxRowsPerCall, maxBytesPerCall };
   return { ...limits, order, separateOrigins, preservesOrder };
 }
 
-function recoveryOf(
-  owner: string,
-  isModelOfAny: boolean,
-  options: RecoveryOptions = {},
-): ResolvedRecovery {
-  const { idempotent = isModelOfAny, isolateFailures = idempotent, retries = 2 } = options;
+function recoveryOf(isModel: boolean, options: RecoveryOptions = {}): ResolvedRecovery {
+  const { idempotent = isModel, isolateFailures = idempotent, retries = 2 } = options;
   const { runTimeout, restartDelay = 100, maxRestarts = 5, restartTimeout = 600_000 } = options;
-  if (isolateFailures && !idempotent) {
-    throw new InvalidServingError(
-      `${owner}: recovery.isolateFailures runs batches again, and needs ` +
-        'recovery.idempotent: true',
-    );
-  }
-  if (options.retries !== undefined && !idempotent) {
-    throw new InvalidServingError(
-      `${owner}: recovery.retries needs recovery.idempotent: true, since it repeats batches ` +
-        'whose partition was lost',
-    );
-  }
   const restarts = { restartDelay, maxRestarts, restartTimeout };
   return { idempotent, isolateFailures, retries, runTimeout, ...restarts };
 }
 
-function sharingOf(owner: string, options: DeduplicationOptions = {}): Sharing | undefined {
+function sharingOf(options: DeduplicationOptions = {}): Sharing | undefined {
   const { singleFlight = false, cache } = options;
-  if (options.key && !singleFlight && !cache) {
-    throw new InvalidServingError(
-      `${owner}: deduplication.key needs deduplication.singleFlight: true or ` +
-        'deduplication.cache, whose inputs it identifies',
-    );
-  }
   return singleFlight || cache
     ? {
         singleFlight,
@@ -461,37 +431,9 @@ export function sessionOptionsOf(definition: ServingDefinition): SessionsOptions
   return sessions ?? (state ? {} : undefined);
 }
 
-function sessionsOf(
-  owner: string,
-  definition: ServingDefinition,
-  { latencyTarget }: ResolvedBatchSize,
-): Required<SessionsOptions> | undefined {
-  const { deduplication } = definition;
+function sessionsOf(definition: ServingDefinition): Required<SessionsOptions> | undefined {
   const sessions = sessionOptionsOf(definition);
-  const { file, state } = runnerOf(definition);
-  if (sessions && file !== undefined && !state) {
-    throw new InvalidServingError(
-      `${owner}: sessions need the state that they keep; name the inputs and outputs of the model ` +
-        "that are one: model: { file, state: { input: 'output' } }",
-    );
-  }
-  if (!sessions) {
-    return undefined;
-  }
-  if (deduplication) {
-    throw new InvalidServingError(
-      `${owner}: deduplication has no effect with sessions, whose calls with the same input have ` +
-        'different states; leave it out',
-    );
-  }
-  if (latencyTarget !== undefined) {
-    throw new InvalidServingError(
-      `${owner}: a latencyTarget cannot size the batches of sessions, whose calls wait for their ` +
-        'own partition; leave it out, and give calls a timeout',
-    );
-  }
-  const { max = DEFAULT_SESSIONS, idle = DEFAULT_SESSION_IDLE } = sessions;
-  return { max, idle };
+  return sessions && { max: DEFAULT_SESSIONS, idle: DEFAULT_SESSION_IDLE, ...sessions };
 }
 
 function shutdownOf({ drain = true, timeout = 30_000 }: ShutdownOptions = {}) {
@@ -515,43 +457,43 @@ function distributionOf(
 }
 
 /** The declared rows' ports, and their outputs' axes that are cut back, by path. */
-function signatureOf(
-  owner: string,
-  declared: SignatureOptions = {},
-): Pick<ResolvedServing, 'template' | 'cuts'> {
-  const template = declared.template && portsOfTemplate(declared.template);
-  const outputs = Object.entries(declared.outputs ?? {});
-  if (outputs.length > 0 && !template?.some(({ variable }) => variable)) {
-    throw new InvalidServingError(
-      `${owner}: outputs ${outputs.map(([path]) => formatValue(path)).join(', ')} are cut back to ` +
-        'the length of their inputs, and template has no variableAxis',
-    );
-  }
-  const cuts = Object.fromEntries(outputs.map(([path, { variableAxis }]) => [path, variableAxis]));
-  return { template, cuts };
+function signatureOf({ template, outputs = {} }: SignatureOptions = {}): Pick<
+  ResolvedServing,
+  'template' | 'cuts'
+> {
+  const cuts = Object.entries(outputs).map(([path, { variableAxis }]) => [path, variableAxis]);
+  return { template: template && portsOfTemplate(template), cuts: Object.fromEntries(cuts) };
 }
 
-/** What all keys have, unless they have their own. */
-interface SharedByKeys extends ResolvedBatchSize {
-  readonly batchTimeout: number | undefined;
-  readonly timeout: number | undefined;
-  readonly queueRows: number;
+function sequenceOf(
+  { batchSize = DEFAULT_BATCH_SIZE }: ServingOptions,
+  sequence: SequenceOptions | undefined,
+): SequenceLimits | undefined {
+  const { joins = {}, maxCost = Infinity } = sequence ?? {};
+  const { rows: joinRows = Infinity, cost: joinCost = Infinity } = joins;
+  return sequence && { places: batchSize as number, joinRows, joinCost, maxCost };
+}
+
+/** In a serving of sequences each row is a batch, which joins the others. */
+function keyOptionsOfSequence({ places }: SequenceLimits): KeyOptions {
+  return { batchSize: 1, batchTimeout: 0, runSize: 1, places };
 }
 
 /** The options of each declared key. */
 function keysOf(
   owner: string,
-  definition: ServingDefinition,
-  shared: SharedByKeys,
+  { batchKeys = [DEFAULT_KEY] }: ServingDefinition,
+  shared: KeyFacts,
   sequence: SequenceLimits | undefined,
 ): ReadonlyMap<string, KeyOptions> {
-  const { batchKeys = [DEFAULT_KEY] } = definition;
   const keys = batchKeys.map((declared) => {
     const own = typeof declared === 'string' ? { key: declared } : declared;
     const ownerOfKey = `${owner}, key "${own.key}"`;
     checkOptions(ownerOfKey, own, { key: aString, ...perKey });
-    const options = keyOptionsOf(ownerOfKey, shared, own);
-    return [own.key, sequence ? keyOptionsOfSequence(sequence) : options] as const;
+    const { key, batchSize = shared.batchSize, batchTimeout = shared.batchTimeout } = own;
+    const runSize = own.batchSize ?? shared.runSize;
+    const options = keyOptionsOf(ownerOfKey, { ...shared, batchSize, batchTimeout, runSize });
+    return [key, sequence ? keyOptionsOfSequence(sequence) : options] as const;
   });
   return new Map(keys);
 }
@@ -560,36 +502,10 @@ function keyOf(declared: unknown): unknown {
   return isRecord(declared) ? declared['key'] : declared;
 }
 
-/** The options of a key: its own, or else those of the serving. */
-function keyOptionsOf(
-  owner: string,
-  { rows, sizes, latencyTarget, timeout, queueRows, ...shared }: SharedByKeys,
-  own: Omit<KeyServingOptions, 'key'>,
-): KeyOptions {
-  const given = own.batchSize ?? rows;
-  const batchSize = given ?? DEFAULT_BATCH_SIZE;
-  if (sizes && sizes.at(-1)! < batchSize) {
-    throw new InvalidServingError(
-      `${owner}: batchSize ${batchSize} is more than the largest of the allowed sizes, ` +
-        `${sizes.at(-1)}; lower the one or extend the other`,
-    );
-  }
-  checkRoom(owner, batchSize, queueRows);
-  const batchTimeout = own.batchTimeout ?? shared.batchTimeout ?? 0;
-  checkTarget(owner, latencyTarget, { batchTimeout, timeout });
-  return {
-    batchSize,
-    batchTimeout,
-    latencyTarget,
-    allowedSizes: sizes,
-    runSize: given ?? Infinity,
-  };
+function keyOptionsOf(owner: string, { timeout, queueRows, ...options }: KeyFacts): KeyOptions {
+  checkTogether(owner, { ...options, timeout, queueRows }, combinationsOfKeys);
+  return options;
 }
-
-/** The options of all runners; a runner has some of them. */
-type RunnerOptions = Partial<
-  ModelRunner & FunctionRunner & Omit<FileRunner, 'isolation'> & ClassRunner & ExistingRunner
->;
 
 /** What runs the batches, as an object, which is empty for an external model. */
 export function runnerOf({ model }: { readonly model?: unknown }): RunnerOptions {
@@ -636,42 +552,18 @@ export function modelOf(name: string, { file, sha256 }: ModelOptions): ModelPlac
 
 function checkVersions(
   owner: string,
-  { rollout: { versions = {}, version = DEFAULT_VERSION } = {}, name }: ServingDefinition,
-) {
+  { rollout: { versions = {} } = {}, name }: ServingDefinition,
+): void {
   for (const [label, options] of Object.entries(versions)) {
     checkOptions(owner, options, ofVersion, `rollout.versions[${formatValue(label)}].`);
-    if (label === '' || label === version) {
-      throw new InvalidServingError(
-        `${owner}: rollout.versions has the label ${formatValue(label)}, which is that of the definition ` +
-          'itself, or empty; give each version another',
-      );
-    }
     modelOf(name, modelOptionsOf(options));
   }
 }
 
 /** The file that the definition has watched. */
-function watchedFile(owner: string, definition: ServingDefinition): string | undefined {
-  if (!definition.rollout?.watch) {
-    return undefined;
-  }
-  const model = modelOptionsOf(definition as { readonly model: ModelRunner });
-  if (!isWatchable(model)) {
-    const reason = model.sha256 === undefined ? 'a file of this machine' : 'no model.sha256';
-    throw new InvalidServingError(
-      `${owner}: rollout.watch needs a model that may change, with ${reason}; leave it out, and call ` +
-        'reload({ model })',
-    );
-  }
-  return existing(definition.name, model.file);
-}
-
-/** Whether the file of the model can be watched, and may change. */
-export function isWatchable(
-  model: ModelOptions,
-): model is ModelOptions & { readonly file: string | URL } {
-  const { file, sha256 } = model;
-  return !ArrayBuffer.isView(file) && !isRemote(file) && sha256 === undefined;
+function watchedFile(definition: ServingDefinition): string | undefined {
+  const { file } = runnerOf(definition);
+  return definition.rollout?.watch ? existing(definition.name, file as string | URL) : undefined;
 }
 
 /** The file as a `file:` URL for `import`. */
@@ -713,7 +605,7 @@ function isolationOf({ file, useFile, isolation = 'thread' }: RunnerOptions) {
   return (file ?? useFile) === undefined ? undefined : isolation;
 }
 
-function partitionsOf(owner: string, definition: ServingDefinition): PartitionOptions[] {
+function partitionsOf(definition: ServingDefinition): PartitionOptions[] {
   if (isExternal(definition)) {
     return [...definition.model.engineFor(definition).partitions];
   }

@@ -652,6 +652,11 @@ type OptionOfRunners =
   | keyof ClassRunner
   | keyof ExistingRunner;
 
+/** The options of all runners; a runner has some of them. */
+export type RunnerOptions = Partial<
+  ModelRunner & FunctionRunner & Omit<FileRunner, 'isolation'> & ClassRunner & ExistingRunner
+>;
+
 /** A named serving with its options, and what runs its batches: an immutable value. */
 export interface ServingDefinition<
   Input = unknown,

@@ -1,4 +1,5 @@
-import { checkOptions, checkRoom, checkTarget, perKey } from '../definition/option-rules.js';
+import { checkTogether, combinationsOfKeys } from '../definition/combinations.js';
+import { checkOptions, perKey } from '../definition/option-rules.js';
 import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
 import { InvalidServingError } from '../errors.js';
 import type { KeyStatus } from './serving.js';
@@ -34,14 +35,7 @@ export class KeySettings {
   setBatchSize(batchSize: number, key?: string): void {
     const keys = this.keysOf(key);
     checkOptions(this.owner, { batchSize }, perKey);
-    checkRoom(this.owner, batchSize, this.serving.queue.maxRows);
-    const largest = this.shared.allowedSizes?.at(-1) ?? batchSize;
-    if (largest < batchSize) {
-      throw new InvalidServingError(
-        `${this.owner}: a batch size of ${batchSize} is more than the largest of the allowed ` +
-          `sizes, ${largest}`,
-      );
-    }
+    this.check({ batchSize });
     this.change(keys, { batchSize, runSize: batchSize });
   }
 
@@ -52,13 +46,15 @@ export class KeySettings {
   setBatchTimeout(batchTimeout: number, key?: string): void {
     const keys = this.keysOf(key);
     checkOptions(this.owner, { batchTimeout }, perKey);
-    checkTarget(this.owner, this.shared.latencyTarget, { batchTimeout });
+    this.check({ batchTimeout });
     this.change(keys, { batchTimeout });
   }
 
   /** Allowed sizes and targets are the same for all keys. */
-  private get shared(): Pick<KeyOptions, 'allowedSizes' | 'latencyTarget'> {
-    return [...this.options.values()][0]!;
+  private check(changed: Partial<KeyOptions>): void {
+    const [any] = this.options.values();
+    const facts = { ...any!, ...changed, queueRows: this.serving.queue.maxRows };
+    checkTogether(this.owner, facts, combinationsOfKeys);
   }
 
   private get owner(): string {

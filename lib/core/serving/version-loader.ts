@@ -1,4 +1,5 @@
 import { checkFixedBatch, checkMostRows } from '../definition/batch-size.js';
+import { isWatchable } from '../definition/combinations.js';
 import type { Callbacks, ResolvedServing } from '../definition/resolved-serving.js';
 import {
   differenceOf,
@@ -24,12 +25,7 @@ import { modelsLoaded } from '../partitions/model-engine.js';
 import { warningsOf } from '../partitions/onnx/model-signature.js';
 import { Pipeline } from './pipeline.js';
 import { watchedPartitions } from './watched-partitions.js';
-import {
-  isExternal,
-  isWatchable,
-  modelOptionsOf,
-  runnerOf,
-} from '../definition/resolve-definition.js';
+import { isExternal, modelOptionsOf, runnerOf } from '../definition/resolve-definition.js';
 import type { ModelRunner, ServingDefinition } from '../definition/serving-definition.js';
 import type { ReloadOptions } from './serving-version.js';
 

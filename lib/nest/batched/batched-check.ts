@@ -5,16 +5,19 @@ import { InvalidServingError } from '../../core/errors.js';
 import {
   aFunction,
   checkOptions,
-  checkRoom,
-  checkTarget,
   DEFAULT_BATCH_SIZE,
   DEFAULT_QUEUE_ROWS,
   groupOf,
   type Rules,
   whole,
 } from '../../core/definition/option-rules.js';
+import { checkTogether, combinationsOfKeys } from '../../core/definition/combinations.js';
 import { common, timeoutOf } from '../../core/definition/resolve-definition.js';
-import { batchSizeOf, batchSizeOfMethods } from '../../core/definition/batch-size.js';
+import {
+  type BatchSize,
+  batchSizeOf,
+  batchSizeOfMethods,
+} from '../../core/definition/batch-size.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
 /** The part of Nest's InstanceWrapper that is used. */
@@ -109,12 +112,16 @@ export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMe
 export function checkBatchedOptions(method: string, options: BatchedOptions): void {
   const owner = `@Batched() on ${method}`;
   checkOptions(owner, options, ofMethods);
-  const { rows = DEFAULT_BATCH_SIZE, latencyTarget } = batchSizeOf(owner, options.batchSize);
-  checkRoom(owner, rows, options.queue?.maxRows ?? DEFAULT_QUEUE_ROWS);
-  checkTarget(owner, latencyTarget, {
-    ...options,
-    timeout: timeoutOf(owner, options.timeout),
-  });
+  const { rows = DEFAULT_BATCH_SIZE, ...size } = batchSizeOf(options.batchSize as BatchSize);
+  const facts = {
+    batchSize: rows,
+    batchTimeout: options.batchTimeout ?? 0,
+    runSize: rows,
+    latencyTarget: size.latencyTarget,
+    timeout: timeoutOf(options.timeout),
+    queueRows: options.queue?.maxRows ?? DEFAULT_QUEUE_ROWS,
+  };
+  checkTogether(owner, facts, combinationsOfKeys);
 }
 
 const ofMethods: Rules = {

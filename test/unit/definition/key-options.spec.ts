@@ -327,7 +327,7 @@ describe('setBatchSize and setBatchTimeout', () => {
     });
 
     const message =
-      'Serving "upper": a batch size of 5 is more than the largest of the allowed sizes, 4';
+      'Serving "upper": batchSize 5 is more than the largest of the allowed sizes, 4; lower the one or extend the other';
     expect(() => serving.setBatchSize(5, 'some')).toThrow(new InvalidServingError(message));
     expect(() => serving.setBatchSize(5)).toThrow(new InvalidServingError(message));
     expect(() => serving.setBatchSize(3, 'some')).not.toThrow();

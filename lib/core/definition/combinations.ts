@@ -1,0 +1,231 @@
+import { InvalidServingError } from '../errors.js';
+import { formatValue } from '../format.js';
+import type { PartitionOptions } from '../partitions/batch-function.js';
+import { providersOf } from '../partitions/onnx/onnx-session.js';
+import type { ResolvedBatchSize } from './batch-size.js';
+import { isRemote } from '../partitions/onnx/remote-models.js';
+import { DEFAULT_QUEUE_ROWS, DEFAULT_VERSION, isRecord } from './option-rules.js';
+import { portsOfTemplate } from './row-template.js';
+import type { KeyOptions, ResolvedServing } from './resolved-serving.js';
+import type { RunnerOptions, ServingOptions } from './serving-definition.js';
+
+/** A definition whose options are valid, each by itself. */
+export interface Facts {
+  readonly definition: ServingOptions;
+  readonly kind: ResolvedServing['runner'];
+  readonly runner: RunnerOptions;
+  readonly size: ResolvedBatchSize;
+  readonly partitions: readonly PartitionOptions[];
+}
+
+/** What is wrong with the options together, if anything is. */
+type Rule<Of> = (of: Of) => string | false | undefined;
+
+const isOwnThread = ({ runner }: Facts): boolean => runner.isolation === 'none';
+const isIdempotent = ({ definition, kind }: Facts): boolean =>
+  definition.recovery?.idempotent ?? kind.endsWith('model');
+const sessionsOf = ({ runner }: Facts) => runner.sessions ?? runner.state;
+
+/** Refuses an option of a sequence that `valueOf` finds. */
+const noEffectOnSequence =
+  (option: string, valueOf: (facts: Facts) => unknown, why: string): Rule<Facts> =>
+  (facts) => {
+    const value = facts.runner.sequence && valueOf(facts);
+    return (
+      value !== undefined &&
+      `${option} ${formatValue(value)} has no effect on a sequence, where ${why}; leave it out`
+    );
+  };
+
+/** Refuses an option of `recovery` where no partition ends. */
+const noEffectInOwnThread =
+  (
+    names: readonly (
+      'restartDelay' | 'maxRestarts' | 'restartTimeout' | 'runTimeout' | 'retries'
+    )[],
+    applies: (facts: Facts) => boolean,
+  ): Rule<Facts> =>
+  (facts) => {
+    const { recovery = {} } = facts.definition;
+    const needless = applies(facts) && names.find((name) => recovery[name] !== undefined);
+    return (
+      needless &&
+      `recovery.${needless} ${formatValue(recovery[needless])} has no effect in the ` +
+        "application's own thread, where a run cannot be ended and no partition is lost; leave it " +
+        'out, or use a thread or process'
+    );
+  };
+
+/** Every combination of options that a serving cannot have. */
+export const combinations: readonly Rule<Facts>[] = [
+  ({ definition: { timeout } }) => {
+    const { default: given = 0, most = Infinity } = typeof timeout === 'object' ? timeout : {};
+    return (
+      given > most &&
+      `timeout.default ${given} is more than timeout.most ${most}, so no call could ever have it; ` +
+        'lower the one or raise the other'
+    );
+  },
+  ({ definition: { queue: { maxRows = DEFAULT_QUEUE_ROWS, maxRowsPerCall = 0 } = {} } }) =>
+    maxRowsPerCall > maxRows &&
+    `queue.maxRowsPerCall ${maxRowsPerCall} is more than queue.maxRows ${maxRows}, so no such call ` +
+      'could ever wait; lower the one or raise the other',
+  (facts) =>
+    facts.definition.recovery?.isolateFailures === true &&
+    !isIdempotent(facts) &&
+    'recovery.isolateFailures runs batches again, and needs recovery.idempotent: true',
+  (facts) =>
+    facts.definition.recovery?.retries !== undefined &&
+    !isIdempotent(facts) &&
+    'recovery.retries needs recovery.idempotent: true, since it repeats batches whose partition ' +
+      'was lost',
+  ({ definition: { deduplication: { key, singleFlight = false, cache } = {} } }) =>
+    key !== undefined &&
+    !singleFlight &&
+    !cache &&
+    'deduplication.key needs deduplication.singleFlight: true or deduplication.cache, whose inputs ' +
+      'it identifies',
+  ({ definition: { rollout: { version = DEFAULT_VERSION, versions = {} } = {} } }) => {
+    const label = Object.keys(versions).find((each) => each === '' || each === version);
+    return (
+      label !== undefined &&
+      `rollout.versions has the label ${formatValue(label)}, which is that of the definition ` +
+        'itself, or empty; give each version another'
+    );
+  },
+  ({ definition: { rollout }, runner }) =>
+    rollout?.watch === true &&
+    !isWatchable(runner) &&
+    'rollout.watch needs a model that may change, with ' +
+      (runner.sha256 === undefined ? 'a file of this machine' : 'no model.sha256') +
+      '; leave it out, and call reload({ model })',
+  ({ runner: { signature: { template, outputs = {} } = {} } }) =>
+    Object.keys(outputs).length > 0 &&
+    !(template && portsOfTemplate(template).some(({ variable }) => variable)) &&
+    `outputs ${Object.keys(outputs).map(formatValue).join(', ')} are cut back to the length of ` +
+      'their inputs, and template has no variableAxis',
+
+  // How large a batch gets.
+  ({ size: { sizes, cost } }) =>
+    cost !== undefined &&
+    sizes !== undefined &&
+    `the allowed sizes ${sizes.join(', ')} add rows to a batch, which batchSize.cost does not ` +
+      'count; leave one of them out',
+  ({ size: { cost } }) =>
+    cost !== undefined &&
+    cost.overtaking > 0 &&
+    !cost.padded &&
+    'batchSize.cost.similar chooses rows that need little padding, and needs ' +
+      'batchSize.cost.padded: true',
+
+  // Sessions.
+  ({ runner: { file, sessions, state } }) =>
+    sessions !== undefined &&
+    file !== undefined &&
+    !state &&
+    'sessions need the state that they keep; name the inputs and outputs of the model that are ' +
+      "one: model: { file, state: { input: 'output' } }",
+  (facts) =>
+    sessionsOf(facts) !== undefined &&
+    facts.definition.deduplication !== undefined &&
+    'deduplication has no effect with sessions, whose calls with the same input have different ' +
+      'states; leave it out',
+  (facts) =>
+    sessionsOf(facts) !== undefined &&
+    facts.size.latencyTarget !== undefined &&
+    'a latencyTarget cannot size the batches of sessions, whose calls wait for their own ' +
+      'partition; leave it out, and give calls a timeout',
+
+  // Sequences.
+  noEffectOnSequence(
+    'batchSize',
+    ({ definition: { batchSize } }) => (typeof batchSize === 'number' ? undefined : batchSize),
+    'it is the number of places',
+  ),
+  noEffectOnSequence(
+    'batchTimeout',
+    ({ definition }) => definition.batchTimeout,
+    'a row joins as soon as a place is free',
+  ),
+  noEffectOnSequence(
+    'batchKeys',
+    ({ definition }) =>
+      definition.batchKeys?.find((key) => isRecord(key) && Object.keys(key).length > 1),
+    'all keys share the places of a partition',
+  ),
+  noEffectOnSequence(
+    'sessions',
+    ({ runner }) => runner.sessions,
+    'each call has a state of its own',
+  ),
+  noEffectOnSequence(
+    'recovery.isolateFailures',
+    ({ definition }) => definition.recovery?.isolateFailures,
+    'a step never runs again',
+  ),
+
+  // The place where batches run.
+  (facts) =>
+    facts.runner.blockingLimit !== undefined &&
+    !isOwnThread(facts) &&
+    `blockingLimit ${facts.runner.blockingLimit} is for isolation: 'none'; the runs of a thread or ` +
+      'process do not hold the event loop, so leave it out',
+  (facts) =>
+    isOwnThread(facts) &&
+    (facts.definition.partitions === true || facts.partitions.length > 1) &&
+    `partitions ${formatValue(facts.definition.partitions)} cannot run in parallel in the ` +
+      "application's own thread (isolation: 'none'); leave partitions out, or use isolation: 'thread'",
+  (facts) =>
+    isOwnThread(facts) &&
+    providersOf(facts.partitions[0]!).some(({ name }) => name === 'webgpu') &&
+    "the execution provider \"webgpu\" needs isolation: 'thread' or 'process', since its sessions " +
+      'wait for each other',
+  noEffectInOwnThread(['runTimeout', 'retries'], isOwnThread),
+  noEffectInOwnThread(
+    ['restartDelay', 'maxRestarts', 'restartTimeout'],
+    (facts) => isOwnThread(facts) || facts.kind === 'function' || facts.kind === 'class',
+  ),
+];
+
+/** The options of a key, and those of its serving that go with them. */
+export interface KeyFacts extends KeyOptions {
+  /** The timeout of calls without their own. */
+  readonly timeout?: number | undefined;
+  readonly queueRows: number;
+}
+
+/** Every combination of options that a key cannot have. */
+export const combinationsOfKeys: readonly Rule<KeyFacts>[] = [
+  ({ batchSize, allowedSizes: [...sizes] = [batchSize] }) =>
+    sizes.at(-1)! < batchSize &&
+    `batchSize ${batchSize} is more than the largest of the allowed sizes, ${sizes.at(-1)}; lower ` +
+      'the one or extend the other',
+  ({ batchSize, queueRows }) =>
+    batchSize > queueRows &&
+    `batchSize ${batchSize} is more than queue.maxRows ${queueRows}, so no batch could ever fill; ` +
+      'lower the one or raise the other',
+  ({ latencyTarget, batchTimeout }) =>
+    latencyTarget !== undefined &&
+    batchTimeout > 0 &&
+    `latencyTarget ${latencyTarget} decides when a batch runs, and batchTimeout ${batchTimeout} ` +
+      'contradicts it; drop batchTimeout',
+  ({ latencyTarget = 0, timeout = Infinity }) =>
+    timeout < latencyTarget &&
+    `timeout ${timeout} ends calls before the latencyTarget ${latencyTarget} is over; lower the ` +
+      'target or raise the timeout',
+];
+
+/** @throws InvalidServingError naming the owner and what contradicts each other */
+export function checkTogether<Of>(owner: string, of: Of, rules: readonly Rule<Of>[]): void {
+  for (const rule of rules) {
+    const fault = rule(of);
+    if (fault) {
+      throw new InvalidServingError(`${owner}: ${fault}`);
+    }
+  }
+}
+
+/** Whether the model's file can be watched, and may change. */
+export function isWatchable({ file, sha256 }: RunnerOptions): boolean {
+  return file !== undefined && !ArrayBuffer.isView(file) && !isRemote(file) && sha256 === undefined;
+}

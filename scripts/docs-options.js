@@ -97,7 +97,9 @@ function membersOf(name, isOwn = false) {
   const extended = (declaration.heritageClauses ?? []).flatMap(({ types }) => types);
   const own = declaration.members.map((member) => [member.name.text, member]);
   const inherited = isOwn ? [] : extended.flatMap((type) => extendedMembers(type));
-  return [...new Map([...inherited, ...own])];
+  const members = [...new Map([...inherited, ...own])];
+  const isRequired = ([, { questionToken }]) => questionToken === undefined;
+  return [...members.filter(isRequired), ...members.filter((each) => !isRequired(each))];
 }
 
 /** The members of `A`, `Pick<A, 'x' | 'y'>` or `Omit<A, 'x' | 'y'>`. */
@@ -154,6 +156,9 @@ function typeOf(member) {
     .replaceAll(/\breadonly /g, '')
     .replaceAll(/\s+/g, ' ')
     .replace(/ \| undefined$/, '');
+  if (text.startsWith('Runner<')) {
+    return '[a file or an object](#what-runs-the-batches)';
+  }
   const link = sections.get(/^(?:Partial<)?(\w+)/.exec(text)?.[1] ?? '');
   return link ? `[group](${link})` : `\`${text}\``;
 }

@@ -88,7 +88,11 @@ function rowsOf(name, prefix, isOwn) {
   });
 }
 
-/** The members of an interface by their names, those that it extends first. */
+function isRequired([, { questionToken }]) {
+  return questionToken === undefined;
+}
+
+/** The members of an interface by their names: required ones first, then those that it extends. */
 function membersOf(name, isOwn = false) {
   const declaration = interfaces.get(name);
   if (!declaration) {
@@ -98,7 +102,6 @@ function membersOf(name, isOwn = false) {
   const own = declaration.members.map((member) => [member.name.text, member]);
   const inherited = isOwn ? [] : extended.flatMap((type) => extendedMembers(type));
   const members = [...new Map([...inherited, ...own])];
-  const isRequired = ([, { questionToken }]) => questionToken === undefined;
   return [...members.filter(isRequired), ...members.filter((each) => !isRequired(each))];
 }
 

@@ -7,7 +7,7 @@ import { isRemote } from '../partitions/onnx/remote-models.js';
 import { DEFAULT_QUEUE_ROWS, DEFAULT_VERSION, isRecord } from './option-rules.js';
 import { portsOfTemplate } from './row-template.js';
 import type { KeyOptions, ResolvedServing } from './resolved-serving.js';
-import type { RunnerOptions, ServingOptions } from './serving-definition.js';
+import type { RecoveryOptions, RunnerOptions, ServingOptions } from './serving-definition.js';
 
 /** A definition whose options are valid, each by itself. */
 export interface Facts {
@@ -21,8 +21,8 @@ export interface Facts {
 /** What is wrong with the options together, if anything is. */
 type Rule<Of> = (of: Of) => string | false | undefined;
 
-const isOwnThread = ({ runner }: Facts): boolean => runner.isolation === 'none';
-const isIdempotent = ({ definition, kind }: Facts): boolean =>
+const isOwnThread = ({ runner }: Facts) => runner.isolation === 'none';
+const isIdempotent = ({ definition, kind }: Facts) =>
   definition.recovery?.idempotent ?? kind.endsWith('model');
 const sessionsOf = ({ runner }: Facts) => runner.sessions ?? runner.state;
 
@@ -39,12 +39,7 @@ const noEffectOnSequence =
 
 /** Refuses an option of `recovery` where no partition ends. */
 const noEffectInOwnThread =
-  (
-    names: readonly (
-      'restartDelay' | 'maxRestarts' | 'restartTimeout' | 'runTimeout' | 'retries'
-    )[],
-    applies: (facts: Facts) => boolean,
-  ): Rule<Facts> =>
+  (names: readonly (keyof RecoveryOptions)[], applies: (facts: Facts) => boolean): Rule<Facts> =>
   (facts) => {
     const { recovery = {} } = facts.definition;
     const needless = applies(facts) && names.find((name) => recovery[name] !== undefined);
@@ -71,7 +66,7 @@ export const combinations: readonly Rule<Facts>[] = [
     `queue.maxRowsPerCall ${maxRowsPerCall} is more than queue.maxRows ${maxRows}, so no such call ` +
       'could ever wait; lower the one or raise the other',
   (facts) =>
-    facts.definition.recovery?.isolateFailures === true &&
+    facts.definition.recovery?.isolateFailures &&
     !isIdempotent(facts) &&
     'recovery.isolateFailures runs batches again, and needs recovery.idempotent: true',
   (facts) =>
@@ -80,7 +75,7 @@ export const combinations: readonly Rule<Facts>[] = [
     'recovery.retries needs recovery.idempotent: true, since it repeats batches whose partition ' +
       'was lost',
   ({ definition: { deduplication: { key, singleFlight = false, cache } = {} } }) =>
-    key !== undefined &&
+    key &&
     !singleFlight &&
     !cache &&
     'deduplication.key needs deduplication.singleFlight: true or deduplication.cache, whose inputs ' +
@@ -94,7 +89,7 @@ export const combinations: readonly Rule<Facts>[] = [
     );
   },
   ({ definition: { rollout }, runner }) =>
-    rollout?.watch === true &&
+    rollout?.watch &&
     !isWatchable(runner) &&
     'rollout.watch needs a model that may change, with ' +
       (runner.sha256 === undefined ? 'a file of this machine' : 'no model.sha256') +
@@ -107,12 +102,12 @@ export const combinations: readonly Rule<Facts>[] = [
 
   // How large a batch gets.
   ({ size: { sizes, cost } }) =>
-    cost !== undefined &&
-    sizes !== undefined &&
+    cost &&
+    sizes &&
     `the allowed sizes ${sizes.join(', ')} add rows to a batch, which batchSize.cost does not ` +
       'count; leave one of them out',
   ({ size: { cost } }) =>
-    cost !== undefined &&
+    cost &&
     cost.overtaking > 0 &&
     !cost.padded &&
     'batchSize.cost.similar chooses rows that need little padding, and needs ' +
@@ -120,18 +115,18 @@ export const combinations: readonly Rule<Facts>[] = [
 
   // Sessions.
   ({ runner: { file, sessions, state } }) =>
-    sessions !== undefined &&
+    sessions &&
     file !== undefined &&
     !state &&
     'sessions need the state that they keep; name the inputs and outputs of the model that are ' +
       "one: model: { file, state: { input: 'output' } }",
   (facts) =>
-    sessionsOf(facts) !== undefined &&
-    facts.definition.deduplication !== undefined &&
+    sessionsOf(facts) &&
+    facts.definition.deduplication &&
     'deduplication has no effect with sessions, whose calls with the same input have different ' +
       'states; leave it out',
   (facts) =>
-    sessionsOf(facts) !== undefined &&
+    sessionsOf(facts) &&
     facts.size.latencyTarget !== undefined &&
     'a latencyTarget cannot size the batches of sessions, whose calls wait for their own ' +
       'partition; leave it out, and give calls a timeout',

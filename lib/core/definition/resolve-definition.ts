@@ -593,11 +593,12 @@ function kindOf(definition: ServingDefinition): readonly [label: string, kind: K
   if (given.length !== 1) {
     throw new InvalidServingError(
       `Serving ${formatValue(definition.name)} has ` +
-        `${given.length === 0 ? 'nothing to run its batches' : given.join(' and ')}; as its model ` +
+        `${given.join(' and ') || 'nothing to run its batches'}; as its model ` +
         `give a file, endpoint(), or an object with exactly one of ${Object.keys(kinds).join(', ')}`,
     );
   }
-  return [given[0] === 'file' ? 'model' : given[0]!, kinds[given[0]!]!];
+  const [one] = given as [string];
+  return [one === 'file' ? 'model' : one, kinds[one]!];
 }
 
 /** Undefined for what runs neither in threads nor in processes of its own. */

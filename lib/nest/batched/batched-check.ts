@@ -117,7 +117,7 @@ export function checkBatchedOptions(method: string, options: BatchedOptions): vo
     batchSize: rows,
     batchTimeout: options.batchTimeout ?? 0,
     runSize: rows,
-    latencyTarget: size.latencyTarget,
+    ...size,
     timeout: timeoutOf(options.timeout),
     queueRows: options.queue?.maxRows ?? DEFAULT_QUEUE_ROWS,
   };

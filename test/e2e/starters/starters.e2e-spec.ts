@@ -50,7 +50,7 @@ async function compileExports(starter: Starter, typescript: string): Promise<voi
   const compiler = ['exec', '--yes', `--package=typescript@${typescript}`, '--', 'tsc'];
   await starter.run('npm', ...compiler, '--project', 'tsconfig.declared.json');
   const declared = await readFile(join(starter.path, out, 'definitions.d.ts'), 'utf8');
-  expect(declared).toContain('import("nestjs-serving").ModelRunner');
+  expect(declared).toContain('import("nestjs-serving").ServingDefinition');
   expect(declared).not.toContain('node_modules');
 }
 

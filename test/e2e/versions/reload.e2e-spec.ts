@@ -424,7 +424,7 @@ describe('reload', () => {
         name: 'net',
         model,
         deduplication: { cache: { ttl: 60_000, timeout: 10_000 } },
-        ...(version !== undefined && { version }),
+        ...(version !== undefined && { rollout: { version } }),
       };
       return serve(createServing(definition, undefined, () => store) as never);
     };

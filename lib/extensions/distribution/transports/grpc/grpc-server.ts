@@ -1,5 +1,5 @@
 import { once } from 'node:events';
-import type { ServerHttp2Stream } from 'node:http2';
+import type { Http2Session, ServerHttp2Stream } from 'node:http2';
 import { createServer, type Server as Listener, type Socket } from 'node:net';
 import { createServer as createTlsServer, type TlsOptions } from 'node:tls';
 import { Server, ServerCredentials, ServerInterceptingCall } from '@grpc/grpc-js';
@@ -27,6 +27,7 @@ export class GrpcServer extends ServerGrpc {
   private readonly listener: Listener;
   private readonly sockets = new Set<Socket>();
   private readonly calls = new WeakMap<Socket, GrpcConnection>();
+  private readonly sessions = new Set<Http2Session>();
 
   /** @param isLink true if a connection belongs, or belonged, to a node */
   constructor(
@@ -72,15 +73,22 @@ export class GrpcServer extends ServerGrpc {
     this.listener.on('error', (error) => this.handleError(error.message));
   }
 
-  /** Ends every connection immediately. */
+  /** Ends every connection, that of a call once its data is sent; until then `destroy` ends it. */
   override async close(): Promise<void> {
     if (this.listener.listening) {
       const closed = once(this.listener, 'close');
       this.listener.close();
-      this.sockets.forEach((socket) => socket.destroy());
+      await Promise.all(
+        [...this.sessions].map((session) => new Promise<void>((sent) => session.close(sent))),
+      );
+      this.destroy();
       await closed;
     }
     await super.close();
+  }
+
+  destroy(): void {
+    this.sockets.forEach((socket) => socket.destroy());
   }
 
   override async createClient(): Promise<Server> {
@@ -91,7 +99,12 @@ export class GrpcServer extends ServerGrpc {
       'grpc.max_concurrent_streams': 1,
       interceptors: [
         (_method, call) => {
-          widen((call as { stream?: ServerHttp2Stream }).stream, this.side.channelOptions[WINDOW]);
+          const { session } = (call as { stream?: ServerHttp2Stream }).stream ?? {};
+          if (session) {
+            widen(session, this.side.channelOptions[WINDOW]);
+            this.sessions.add(session);
+            session.once('close', () => this.sessions.delete(session));
+          }
           return new ServerInterceptingCall(call);
         },
       ],
@@ -112,10 +125,10 @@ export class GrpcServer extends ServerGrpc {
 }
 
 /**
- * Lets a stream and its connection receive so many bytes unread. gRPC's client does it by the same
+ * Lets a connection and its streams receive so many bytes unread. gRPC's client does it by the same
  * option; its server doesn't yet (grpc/grpc-node#3058), and has no public way to the stream.
  */
-function widen(stream: ServerHttp2Stream | undefined, window: number): void {
-  stream?.session?.settings({ initialWindowSize: window });
-  stream?.session?.setLocalWindowSize(window);
+function widen(session: Http2Session, window: number): void {
+  session.settings({ initialWindowSize: window });
+  session.setLocalWindowSize(window);
 }

@@ -155,13 +155,13 @@ export class GrpcTransport implements ServingTransport {
   async stop(patience = FLUSH): Promise<void> {
     this.dials?.stop();
     this.links?.close();
-    const timer = setTimeout(
-      () => this.connections.forEach((connection) => connection.destroy()),
-      patience,
-    );
+    const timer = setTimeout(() => {
+      this.connections.forEach((connection) => connection.destroy());
+      this.server?.destroy();
+    }, patience);
     await Promise.all([...this.connections].map((connection) => connection.end()));
-    clearTimeout(timer);
     await this.server?.close();
+    clearTimeout(timer);
   }
 
   private async listen(opening: Handshake<GrpcConnection, GrpcLink>): Promise<void> {

@@ -79,7 +79,11 @@ export class GrpcServer extends ServerGrpc {
       const closed = once(this.listener, 'close');
       this.listener.close();
       await Promise.all(
-        [...this.sessions].map((session) => new Promise<void>((sent) => session.close(sent))),
+        // A session that a peer has begun to close calls back no more, and still has its event.
+        [...this.sessions].map(async (session) => {
+          session.close();
+          await new Promise((sent) => session.once('close', sent));
+        }),
       );
       this.destroy();
       await closed;
@@ -87,6 +91,7 @@ export class GrpcServer extends ServerGrpc {
     await super.close();
   }
 
+  /** Ends every connection immediately. */
   destroy(): void {
     this.sockets.forEach((socket) => socket.destroy());
   }
@@ -125,8 +130,8 @@ export class GrpcServer extends ServerGrpc {
 }
 
 /**
- * Lets a connection and its streams receive so many bytes unread. gRPC's client does it by the same
- * option; its server doesn't yet (grpc/grpc-node#3058), and has no public way to the stream.
+ * Sets the receive window of a connection and its streams, in bytes. gRPC's client reads it from the
+ * same option; its server doesn't yet (grpc/grpc-node#3058), and has no public way to the stream.
  */
 function widen(session: Http2Session, window: number): void {
   session.settings({ initialWindowSize: window });

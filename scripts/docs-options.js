@@ -92,7 +92,7 @@ function isRequired([, { questionToken }]) {
   return questionToken === undefined;
 }
 
-/** The members of an interface by their names: required ones first, then those that it extends. */
+/** The members of an interface by their names: the required ones first. */
 function membersOf(name, isOwn = false) {
   const declaration = interfaces.get(name);
   if (!declaration) {
@@ -159,7 +159,7 @@ function typeOf(member) {
     .replaceAll(/\breadonly /g, '')
     .replaceAll(/\s+/g, ' ')
     .replace(/ \| undefined$/, '');
-  if (text.startsWith('Runner<')) {
+  if (text === 'Runner') {
     return '[a file or an object](#what-runs-the-batches)';
   }
   const link = sections.get(/^(?:Partial<)?(\w+)/.exec(text)?.[1] ?? '');

@@ -5,26 +5,25 @@ import { providersOf } from '../partitions/onnx/onnx-session.js';
 import type { ResolvedBatchSize } from './batch-size.js';
 import { isRemote } from '../partitions/onnx/remote-models.js';
 import { DEFAULT_QUEUE_ROWS, DEFAULT_VERSION, isRecord } from './option-rules.js';
-import { portsOfTemplate } from './row-template.js';
-import type { KeyOptions, ResolvedServing } from './resolved-serving.js';
+import type { KeyOptions, ResolvedRecovery, ResolvedServing } from './resolved-serving.js';
 import type { RecoveryOptions, RunnerOptions, ServingOptions } from './serving-definition.js';
 
-/** A definition whose options are valid, each by itself. */
+/** A definition whose options are valid, each by itself, and what follows from them. */
 export interface Facts {
   readonly definition: ServingOptions;
   readonly kind: ResolvedServing['runner'];
   readonly runner: RunnerOptions;
   readonly size: ResolvedBatchSize;
   readonly partitions: readonly PartitionOptions[];
+  readonly recovery: ResolvedRecovery;
+  readonly sessions: ResolvedServing['sessions'];
+  readonly signature: Pick<ResolvedServing, 'template' | 'cuts'>;
 }
 
-/** What is wrong with the options together, if anything is. */
+/** Returns why the options can't be combined, or nothing if they can. */
 type Rule<Of> = (of: Of) => string | false | undefined;
 
 const isOwnThread = ({ runner }: Facts) => runner.isolation === 'none';
-const isIdempotent = ({ definition, kind }: Facts) =>
-  definition.recovery?.idempotent ?? kind.endsWith('model');
-const sessionsOf = ({ runner }: Facts) => runner.sessions ?? runner.state;
 
 /** Refuses an option of a sequence that `valueOf` finds. */
 const noEffectOnSequence =
@@ -65,13 +64,13 @@ export const combinations: readonly Rule<Facts>[] = [
     maxRowsPerCall > maxRows &&
     `queue.maxRowsPerCall ${maxRowsPerCall} is more than queue.maxRows ${maxRows}, so no such call ` +
       'could ever wait; lower the one or raise the other',
-  (facts) =>
-    facts.definition.recovery?.isolateFailures &&
-    !isIdempotent(facts) &&
+  ({ recovery: { isolateFailures, idempotent } }) =>
+    isolateFailures &&
+    !idempotent &&
     'recovery.isolateFailures runs batches again, and needs recovery.idempotent: true',
-  (facts) =>
-    facts.definition.recovery?.retries !== undefined &&
-    !isIdempotent(facts) &&
+  ({ definition, recovery }) =>
+    definition.recovery?.retries !== undefined &&
+    !recovery.idempotent &&
     'recovery.retries needs recovery.idempotent: true, since it repeats batches whose partition ' +
       'was lost',
   ({ definition: { deduplication: { key, singleFlight = false, cache } = {} } }) =>
@@ -94,10 +93,10 @@ export const combinations: readonly Rule<Facts>[] = [
     'rollout.watch needs a model that may change, with ' +
       (runner.sha256 === undefined ? 'a file of this machine' : 'no model.sha256') +
       '; leave it out, and call reload({ model })',
-  ({ runner: { signature: { template, outputs = {} } = {} } }) =>
-    Object.keys(outputs).length > 0 &&
-    !(template && portsOfTemplate(template).some(({ variable }) => variable)) &&
-    `outputs ${Object.keys(outputs).map(formatValue).join(', ')} are cut back to the length of ` +
+  ({ signature: { template, cuts } }) =>
+    Object.keys(cuts).length > 0 &&
+    !template?.some(({ variable }) => variable) &&
+    `outputs ${Object.keys(cuts).map(formatValue).join(', ')} are cut back to the length of ` +
       'their inputs, and template has no variableAxis',
 
   // How large a batch gets.
@@ -120,14 +119,14 @@ export const combinations: readonly Rule<Facts>[] = [
     !state &&
     'sessions need the state that they keep; name the inputs and outputs of the model that are ' +
       "one: model: { file, state: { input: 'output' } }",
-  (facts) =>
-    sessionsOf(facts) &&
-    facts.definition.deduplication &&
+  ({ sessions, definition: { deduplication } }) =>
+    sessions &&
+    deduplication &&
     'deduplication has no effect with sessions, whose calls with the same input have different ' +
       'states; leave it out',
-  (facts) =>
-    sessionsOf(facts) &&
-    facts.size.latencyTarget !== undefined &&
+  ({ sessions, size: { latencyTarget } }) =>
+    sessions &&
+    latencyTarget !== undefined &&
     'a latencyTarget cannot size the batches of sessions, whose calls wait for their own ' +
       'partition; leave it out, and give calls a timeout',
 

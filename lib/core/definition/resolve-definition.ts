@@ -231,7 +231,7 @@ const ofCode: Rules = {
   isolation: onlyOfWorkers,
 };
 
-/** What runs the batches: its name in the serving's facts, its options, and those around it. */
+/** A kind of runner: its name at run time, its options, and the serving's options that differ. */
 interface Kind {
   readonly runner: ResolvedServing['runner'];
   readonly own: Rules;
@@ -326,11 +326,11 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   } = definition;
   const size = batchSizeOf(definition.batchSize);
   const partitions = partitionsOf(definition);
-  checkTogether(
-    owner,
-    { definition, kind: runner, runner: options, size, partitions },
-    combinations,
-  );
+  const recovery = recoveryOf(label === 'model', definition.recovery);
+  const sessions = sessionsOf(definition);
+  const signature = signatureOf(options.signature);
+  const resolved = { size, partitions, recovery, sessions, signature };
+  checkTogether(owner, { definition, kind: runner, runner: options, ...resolved }, combinations);
   const timeout = timeoutOf(definition.timeout);
   const queue = queueOf(definition.queue);
   const sequence = sequenceOf(definition, options.sequence);
@@ -345,7 +345,6 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   };
   const keyOptions = keyOptionsOf(owner, shared);
   const otherKeys = sequence ? keyOptionsOfSequence(sequence) : keyOptions;
-  const recovery = recoveryOf(label === 'model', definition.recovery);
   const keys = keysOf(owner, definition, shared, sequence);
   const saturation = 2 * keyOptions.batchSize * partitions.length;
   return Object.freeze({
@@ -356,7 +355,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     timeout,
     queue,
     recovery,
-    sessions: sessionsOf(definition),
+    sessions,
     sharing: sharingOf(definition.deduplication),
     shutdown: shutdownOf(definition.shutdown),
     distribution: distributionOf(definition.distribution, recovery.idempotent, saturation),
@@ -368,7 +367,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     versions,
     batchCost: size.cost,
     warmUp: [...warmUp],
-    ...signatureOf(options.signature),
+    ...signature,
   });
 }
 
@@ -433,7 +432,8 @@ export function sessionOptionsOf(definition: ServingDefinition): SessionsOptions
 
 function sessionsOf(definition: ServingDefinition): Required<SessionsOptions> | undefined {
   const sessions = sessionOptionsOf(definition);
-  return sessions && { max: DEFAULT_SESSIONS, idle: DEFAULT_SESSION_IDLE, ...sessions };
+  const { max = DEFAULT_SESSIONS, idle = DEFAULT_SESSION_IDLE } = sessions ?? {};
+  return sessions && { max, idle };
 }
 
 function shutdownOf({ drain = true, timeout = 30_000 }: ShutdownOptions = {}) {
@@ -588,8 +588,10 @@ function kindOf(definition: ServingDefinition): readonly [label: string, kind: K
   if (isExternal(definition)) {
     return ['model', external];
   }
-  const options = new Map<string, unknown>(Object.entries(runnerOf(definition)));
-  const given = Object.keys(kinds).filter((one) => options.get(one) !== undefined);
+  const runner = runnerOf(definition);
+  const given = Object.keys(kinds).filter(
+    (one) => runner[one as keyof RunnerOptions] !== undefined,
+  );
   if (given.length !== 1) {
     throw new InvalidServingError(
       `Serving ${formatValue(definition.name)} has ` +

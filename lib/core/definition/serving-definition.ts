@@ -627,7 +627,7 @@ export interface ExistingRunner extends CodeOptions {
   readonly useExisting: string | symbol | Function;
 }
 
-/** What runs the batches: exactly one of a file, another program, a function, a module or a class. */
+/** Exactly one of a model file, another program, a function, a module or a class. */
 export type Runner<Run = AnyRun> =
   | ModelFile
   | ExternalModel
@@ -665,7 +665,7 @@ export interface ServingDefinition<
   Info = unknown,
 > extends ServingOptions<Input, Output, Result, Info> {
   /** What runs the batches. */
-  readonly model: Runner<AnyRun>;
+  readonly model: Runner;
 }
 
 /** A serving of a function. */

@@ -9,16 +9,13 @@ export type Replaced<Input = unknown, Output = unknown, Result = unknown> = Serv
 > & { readonly model?: Runner };
 
 /** The definition with a function in place of its runner; keeps the callbacks. */
-export function modelStandIn(
-  definition: Replaced,
-  run: (rows: never) => unknown = () => undefined,
-): FunctionServingDefinition {
+export function modelStandIn(definition: Replaced): FunctionServingDefinition {
   const { model, rollout, partitions, deduplication, recovery, ...kept } = definition;
   // Leaves out devices of other machines, warm-up, and replies from earlier runs.
   return {
     ...kept,
     model: {
-      useFactory: () => run,
+      useFactory: () => () => undefined,
       sessions: model === undefined ? undefined : sessionOptionsOf({ ...definition, model }),
     },
     rollout: rollout && { version: rollout.version },

@@ -11,7 +11,7 @@ export function createWriter(folder: string) {
     model: {
       useFile: new URL('../dist/writer.thread.js', import.meta.url),
       sequence: {
-        // Those who read an answer wait while new prompts are read: at most so many tokens per step.
+        // Reading new prompts delays running answers: a step reads at most so many tokens.
         joins: { cost: 256 },
         // Tokens in the cache, of 8 KB each.
         maxCost: 8192,

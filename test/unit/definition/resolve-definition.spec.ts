@@ -113,6 +113,15 @@ describe('resolveDefinition', () => {
     ]);
   });
 
+  it('[1.9] [16.5] A limit of sessions that is undefined has its default', () => {
+    const sessions = { max: undefined, idle: 5 } as object;
+
+    expect(resolve({ name: 'a', model: { useFactory, sessions } }).sessions).toEqual({
+      max: 1000,
+      idle: 5,
+    });
+  });
+
   it('[1.9] An option that is undefined counts as absent', () => {
     const options = {
       batchSize: undefined,

@@ -73,10 +73,10 @@ export const combinations: readonly Rule<Facts>[] = [
     !recovery.idempotent &&
     'recovery.retries needs recovery.idempotent: true, since it repeats batches whose partition ' +
       'was lost',
-  ({ definition: { deduplication: { key, singleFlight = false, cache } = {} } }) =>
-    key &&
-    !singleFlight &&
-    !cache &&
+  ({ definition: { deduplication = {} } }) =>
+    deduplication.key !== undefined &&
+    !deduplication.singleFlight &&
+    !deduplication.cache &&
     'deduplication.key needs deduplication.singleFlight: true or deduplication.cache, whose inputs ' +
       'it identifies',
   ({ definition: { rollout: { version = DEFAULT_VERSION, versions = {} } = {} } }) => {

@@ -48,7 +48,7 @@ type TakenRows<Run> = AnyRun extends Run
   ? unknown
   : Run extends AnyHandler
     ? unknown
-    : Run extends AnySequenceModel<infer Inputs, unknown>
+    : Run extends AnySequenceModel<infer Inputs>
       ? StartedRows<Inputs>
       : Run extends (rows: infer Rows, ...others: never[]) => unknown
         ? Rows

@@ -13,11 +13,7 @@ import {
 } from '../../core/definition/option-rules.js';
 import { checkTogether, combinationsOfKeys } from '../../core/definition/combinations.js';
 import { common, timeoutOf } from '../../core/definition/resolve-definition.js';
-import {
-  type BatchSize,
-  batchSizeOf,
-  batchSizeOfMethods,
-} from '../../core/definition/batch-size.js';
+import { batchSizeOf, batchSizeOfMethods } from '../../core/definition/batch-size.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
 /** The part of Nest's InstanceWrapper that is used. */
@@ -112,7 +108,7 @@ export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMe
 export function checkBatchedOptions(method: string, options: BatchedOptions): void {
   const owner = `@Batched() on ${method}`;
   checkOptions(owner, options, ofMethods);
-  const { rows = DEFAULT_BATCH_SIZE, ...size } = batchSizeOf(options.batchSize as BatchSize);
+  const { rows = DEFAULT_BATCH_SIZE, ...size } = batchSizeOf(options.batchSize);
   const facts = {
     batchSize: rows,
     batchTimeout: options.batchTimeout ?? 0,

@@ -167,7 +167,7 @@ function definitionOf(
 
 function sizeOfCalls(batchSize: BatchedOptions['batchSize']): BatchSize | undefined {
   if (typeof batchSize !== 'object' || !batchSize.cost) {
-    return batchSize as Exclude<typeof batchSize, object>;
+    return batchSize;
   }
   return { ...batchSize, cost: { ...batchSize.cost, of: ofCall(batchSize.cost.of) } };
 }

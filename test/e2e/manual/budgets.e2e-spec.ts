@@ -106,7 +106,7 @@ describe('The manual: budgets', () => {
   });
 
   it('[14.3] [14.4] Texts of different lengths share the batches of a model', async () => {
-    const serving = await start(embedder as ServingDefinition);
+    const serving = await start(embedder);
     const replies = await Promise.all(
       [tokens(1, 2, 3), tokens(4), tokens(5, 6)].map((row) => serving.batchedRun(row)),
     );

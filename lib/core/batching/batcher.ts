@@ -1,11 +1,11 @@
 import { audit, lastValueFrom, merge, mergeMap, Observable, Subject, tap } from 'rxjs';
 import { ServingClosedError } from '../errors.js';
 import { Admission, type AdmissionOptions, type LatencyTarget } from './admission.js';
-import { type BatchCost, costOf } from './budget.js';
-import type { QueueOrder } from './priority-queue.js';
+import { type BatchCost, costOf, Fill, UNLIMITED } from './budget.js';
+import type { QueueOrder } from './row-queue.js';
 import { type TargetLoad, Pool, type Target } from './pool.js';
 import { type Lane, type Limits, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
-import { CostedWindow, OpenWindow, windowsBy } from './windows.js';
+import { OpenWindow, windowsBy } from './windows.js';
 import { outsideCallContext } from '../context/caller-context.js';
 import { type CloseReason, ReadyQueue, type Window } from './ready-queue.js';
 
@@ -158,10 +158,10 @@ export class Batcher<R extends QueuedRequest> {
       );
     }
     this.admission.enter(request, now, this.pool);
-    const { size } = request;
-    request.queue = this;
-    request.waiting = size;
-    request.arrivedAt = now;
+    const { size, entry } = request;
+    entry.queue = this;
+    entry.waiting = size;
+    entry.arrivedAt = now;
     this.makeRoomFor(request);
     for (let offset = 0; offset < size;) {
       const ready = this.ready.roomFor(request, offset);
@@ -196,9 +196,10 @@ export class Batcher<R extends QueuedRequest> {
 
   /** Removes an ended request's rows; others get their room in the queue. */
   leave(request: R): void {
-    this.admission.leave(request, request.waiting);
-    request.waiting = 0;
-    if (request.open > 0) {
+    const { entry } = request;
+    this.admission.leave(request, entry.waiting);
+    entry.waiting = 0;
+    if (entry.open) {
       this.windows.get(request.lane)!.leave(request);
     }
     this.ready.leave(request);
@@ -251,9 +252,11 @@ export class Batcher<R extends QueuedRequest> {
     if (!window && (batchTimeout === 0 || this.draining)) {
       // A window without a timeout would close at its first row.
       const reason = this.reasonAtOnce(lane);
-      const parts = [{ request, offset, count: 1 }];
-      this.ready.addWindow({ lane, parts, size: lane.limits.batchSize, reason }, this.now());
-      return 1;
+      const size = lane.limits.batchSize;
+      const fill = new Fill(this.options.budget ?? UNLIMITED, this.admission.sizeOf(lane.limits));
+      const count = fill.fitting(request, offset, request.size - offset);
+      this.ready.addWindow({ lane, parts: [{ request, offset, count }], size, reason }, this.now());
+      return count;
     }
     window ??= this.open(request);
     if (!window.fits(request, offset)) {
@@ -277,19 +280,16 @@ export class Batcher<R extends QueuedRequest> {
   private open({ lane, whole, size }: R): OpenWindow<R> {
     const { batchSize } = lane.limits;
     const places = whole ? Math.max(batchSize, size) : batchSize;
-    const { budget } = this.options;
-    const window = budget
-      ? new CostedWindow<R>(lane, places, budget)
-      : new OpenWindow<R>(lane, places);
+    const window = new OpenWindow<R>(lane, places, this.options.budget);
     this.windows.set(lane, window);
     this.ready.openWindow(lane);
     return window;
   }
 
   private moveToReady(window: OpenWindow<R>): void {
-    const { lane, parts, size } = window;
+    const { lane, size } = window;
     this.windows.delete(lane);
-    parts.forEach(({ request }) => (request.open = 0));
+    const parts = window.takeParts();
     this.ready.addWindow({ lane, parts, size, reason: this.reasonOf(window) }, this.now());
   }
 
@@ -319,8 +319,8 @@ export class Batcher<R extends QueuedRequest> {
     }
   }
 
-  private reasonOf({ live, size, closedBy }: OpenWindow<R>): CloseReason {
-    if (live >= size) {
+  private reasonOf({ rows, size, closedBy }: OpenWindow<R>): CloseReason {
+    if (rows >= size) {
       return 'full';
     }
     if (this.draining) {
@@ -398,8 +398,8 @@ export class Batcher<R extends QueuedRequest> {
     const handedAt = performance.now();
     let arrivedAt = Infinity;
     for (const { request, count } of parts) {
-      arrivedAt = Math.min(arrivedAt, request.arrivedAt);
-      request.waiting -= count;
+      arrivedAt = Math.min(arrivedAt, request.entry.arrivedAt);
+      request.entry.waiting -= count;
       this.admission.leave(request, count);
     }
     const cost = costOf(parts, this.options.budget);
@@ -439,7 +439,7 @@ export class Batcher<R extends QueuedRequest> {
   private runAgain({ parts, retryState }: Retry<R>, size: number): void {
     const live = parts.filter(({ request }) => !request.isOver);
     for (const { request, count } of live) {
-      request.waiting += count;
+      request.entry.waiting += count;
       this.admission.count(request, count);
     }
     if (live.length > 0) {

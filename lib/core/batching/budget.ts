@@ -10,6 +10,9 @@ export interface Budget {
   readonly overtaking: number;
 }
 
+/** The budget of rows that cost 1 each. */
+export const UNLIMITED: Budget = { most: Infinity, padded: false, overtaking: 0 };
+
 /** Rows that are chosen together: their number, the sum of their costs, and the largest of them. */
 export interface Load {
   readonly count: number;
@@ -23,9 +26,12 @@ export function loadOf(
   offset: number,
   count: number,
 ): Load {
+  if (!rowCosts) {
+    return { count, sum: count, largest: 1 };
+  }
   let [sum, largest] = [0, 0];
   for (let row = offset; row < offset + count; row++) {
-    const cost = rowCosts?.[row] ?? 1;
+    const cost = rowCosts[row]!;
     sum += cost;
     largest = Math.max(largest, cost);
   }
@@ -106,16 +112,27 @@ export class Fill {
     }
   }
 
+  /** How many more rows there are places for. */
+  get room(): number {
+    return this.size - this.rows;
+  }
+
   /** Whether no row of any cost fits. */
   get isFull(): boolean {
-    const { rows, budget, largest } = this;
-    return (
-      rows >= this.size || this.isSpent || (budget.padded && (rows + 1) * largest > budget.most)
-    );
+    return this.rows >= this.size || this.isSpent;
+  }
+
+  /** Whether its budget leaves no room for a row of any cost. */
+  get isSpent(): boolean {
+    const { rows, sum, largest, budget } = this;
+    return sum >= budget.most || (budget.padded && (rows + 1) * largest > budget.most);
   }
 
   /** The number of these rows of the request that fit, one after the other. */
   fitting(request: QueuedRequest, offset: number, count: number): number {
+    if (this.budget === UNLIMITED) {
+      return Math.min(count, this.room);
+    }
     const trial = new Fill(this.budget, this.size);
     trial.add({ count: this.rows, sum: this.sum, largest: this.largest });
     let row = offset;
@@ -127,9 +144,5 @@ export class Fill {
       trial.add(load);
     }
     return row - offset;
-  }
-
-  private get isSpent(): boolean {
-    return this.sum >= this.budget.most;
   }
 }

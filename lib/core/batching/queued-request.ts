@@ -1,3 +1,5 @@
+import type { Linked } from './linked-list.js';
+
 /** Rows of one lane may share a batch. Lanes are compared by identity. */
 export interface Lane {
   /** The lane of a single request, whose batches no other request shares. */
@@ -37,28 +39,33 @@ export interface QueuedRequest {
   readonly cost: number;
   /** The cost of each row, counted against what a batch may cost; in servings with `batchSize.cost`. */
   readonly rowCosts?: ArrayLike<number> | undefined;
-  /** The batcher that holds its rows; set when they are admitted. */
-  queue: RequestQueue | undefined;
   /** The caller no longer waits: rows that have not run need not run. */
   readonly isOver: boolean;
-  /** The time of admission in milliseconds of `performance.now()`; set by the batcher. */
-  arrivedAt: number;
-  /**
-   * The rows that no partition has taken yet, of these the rows in an open window, and the rows
-   * that are ready. Counted by the batcher.
-   */
-  waiting: number;
-  open: number;
-  ready: number;
+  /** What the batcher that has admitted it notes. */
+  readonly entry: QueueEntry<this>;
   /** Rejects the call; it is over afterwards. */
   fail(error: unknown): void;
   /** Like `fail`, when its deadline has passed. */
   expire(): void;
 }
 
-/** Holds requests until they are over. */
-export interface RequestQueue {
-  leave(request: QueuedRequest): void;
+/** Rows of a request in an open window. */
+export interface OpenPart<R extends QueuedRequest> extends Part<R>, Linked<OpenPart<R>> {
+  count: number;
+}
+
+/** What a batcher notes about a request. */
+export class QueueEntry<R extends QueuedRequest> {
+  /** The batcher that has admitted the request. */
+  queue: { leave(request: QueuedRequest): void } | undefined;
+  /** The time of admission in milliseconds of `performance.now()`. */
+  arrivedAt = 0;
+  /** Rows that no partition has taken yet. */
+  waiting = 0;
+  /** Its rows in an open window. */
+  open: OpenPart<R> | undefined;
+  /** Its ready rows, as the row queue notes them. */
+  ready: object | undefined;
 }
 
 /** Consecutive rows of one request. */
@@ -84,18 +91,4 @@ export function paddedSize({ allowedSizes }: Limits, rows: number): number {
 
 export function sizeOf<R extends QueuedRequest>(parts: readonly Part<R>[]): number {
   return parts.reduce((rows, { count }) => rows + count, 0);
-}
-
-/** The ready rows of one lane, in the order in which they run. */
-export interface LaneRows<R extends QueuedRequest> extends Iterable<Part<R>> {
-  /** The rows that a caller waits for. */
-  readonly size: number;
-  /** Adds a part. The parts of one request arrive in order. */
-  add(part: Part<R>): void;
-  /** Whether there are rows of at least this priority. */
-  reaches(priority: number, now: number): boolean;
-  /** Takes the rows of a batch of at most `room` rows, which will have run at `until`. */
-  take(room: number, now: number, until?: number): Part<R>[];
-  /** Removes the rows of a request that is over. */
-  leave(request: R): void;
 }

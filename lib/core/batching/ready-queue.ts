@@ -1,15 +1,7 @@
 import { Heap } from 'heap-js';
 import type { Budget } from './budget.js';
-import { CostedRows } from './costed-rows.js';
-import {
-  type LaneRows,
-  isWanted,
-  type Lane,
-  type Part,
-  type QueuedRequest,
-  sizeOf,
-} from './queued-request.js';
-import { PriorityQueue, type QueueOrder } from './priority-queue.js';
+import { isWanted, type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
+import { type QueueOrder, RowQueue } from './row-queue.js';
 
 /** Why a window closed or a batch was taken. */
 export type CloseReason =
@@ -45,9 +37,7 @@ interface BatchSlot<R extends QueuedRequest> {
 
 interface LaneQueue<R extends QueuedRequest> {
   readonly lane: Lane;
-  readonly rows: LaneRows<R>;
-  /** The same rows, in a serving with a budget. */
-  readonly costed: CostedRows<R> | undefined;
+  readonly rows: RowQueue<R>;
   /** The lane has an open window, whose rows go before all that arrive later. */
   isOpen: boolean;
   /** Rows that its slots can take. */
@@ -90,15 +80,16 @@ export class ReadyQueue<R extends QueuedRequest> {
   addWindow({ lane, parts, size, reason }: Window<R>, now: number): void {
     const queue = this.queueOf(lane);
     queue.isOpen = false;
-    const live = parts.filter(({ request }) => !request.isOver);
-    if (live.length > 0) {
-      const priority = live.reduce(
-        (highest, { request }) => Math.max(highest, request.priority),
-        -Infinity,
-      );
-      live.forEach((part) => queue.rows.add(part));
-      const room =
-        reason === 'flush' ? sizeOf(live) : Math.max(sizeOf(live), this.sizeNow(lane, size));
+    let [rows, priority] = [0, -Infinity];
+    for (const part of parts) {
+      if (!part.request.isOver) {
+        queue.rows.add(part);
+        rows += part.count;
+        priority = Math.max(priority, part.request.priority);
+      }
+    }
+    if (rows > 0) {
+      const room = reason === 'flush' ? rows : Math.max(rows, this.sizeNow(lane, size));
       this.admit({
         queue,
         size,
@@ -125,12 +116,9 @@ export class ReadyQueue<R extends QueuedRequest> {
   /** How many of the request's rows, from `offset` on, still fit there. */
   roomFor(request: R, offset: number): number {
     const { lane, size } = request;
-    const rows = Math.min(this.roomIn(lane), size - offset);
-    if (rows === 0 || !this.budget) {
-      return rows;
-    }
-    const { costed, slots } = this.queueOf(lane);
-    return costed!.fitting(request, offset, rows, slots);
+    const count = Math.min(this.roomIn(lane), size - offset);
+    const { rows, slots } = this.queueOf(lane);
+    return count === 0 ? 0 : rows.fitting(request, offset, count, slots);
   }
 
   /** Adds rows for which there is room. */
@@ -171,8 +159,8 @@ export class ReadyQueue<R extends QueuedRequest> {
 
   /** Adds rows that run again, before all rows that arrived later. */
   retry(parts: readonly Part<R>[], retryState: unknown, size: number): void {
-    const { lane, priority, arrivedAt } = parts[0]!.request;
-    const turn = this.turn(arrivedAt, priority);
+    const { lane, priority, entry } = parts[0]!.request;
+    const turn = this.turn(entry.arrivedAt, priority);
     const again = { parts, retryState };
     // They also go before rows that arrived at the same time.
     const id = this.lastId++ - Number.MAX_SAFE_INTEGER;
@@ -199,7 +187,7 @@ export class ReadyQueue<R extends QueuedRequest> {
       const rows = this.rowsFor(slot, now);
       if (rows > 0) {
         const size = this.sizeNow(slot.queue.lane, slot.size);
-        const isFull = rows >= size || slot.queue.costed?.isFull;
+        const isFull = rows >= size || slot.queue.rows.isFull;
         return slot.again || (isFull && slot.reason !== 'flush') ? 'full' : 'growing';
       }
       this.remove();
@@ -227,11 +215,8 @@ export class ReadyQueue<R extends QueuedRequest> {
       };
     }
     const size = this.sizeNow(lane, opened);
-    const parts = queue.costed
-      ? queue.costed.takeWithin(this.costNow(lane), size, now, (rows, cost) =>
-          endOf(lane, rows, cost),
-        )
-      : queue.rows.take(size, now, endOf(lane, Math.min(size, queue.rows.size)));
+    const most = this.budget && this.costNow(lane);
+    const parts = queue.rows.take(size, now, most, (rows, cost) => endOf(lane, rows, cost));
     if (queue.rows.size > 0 && queue.slots === 0) {
       // A request that must run whole displaced rows, or they didn't fit into the batch's budget:
       // they need a slot.
@@ -239,14 +224,14 @@ export class ReadyQueue<R extends QueuedRequest> {
         queue,
         size: lane.limits.batchSize,
         room: 0,
-        reason: queue.costed || size < opened ? reason : 'flush',
+        reason: this.budget || size < opened ? reason : 'flush',
         priority,
         turn,
         id: this.lastId++,
       });
     }
     const rows = sizeOf(parts);
-    const closedBy = rows >= size ? 'full' : queue.costed?.closedBy;
+    const closedBy = rows >= size ? 'full' : queue.rows.closedBy;
     return {
       lane,
       parts,
@@ -263,7 +248,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     }
     for (const { rows } of this.queues.values()) {
       for (const { request } of rows) {
-        request.ready = 0;
+        request.entry.ready = undefined;
         requests.add(request);
       }
     }
@@ -282,7 +267,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     // An approximation: a heap's first slots don't always have the first turns.
     for (const { queue, size, again } of this.slots.heapArray.slice(0, idle)) {
       const rows = (taken.get(queue) ?? 0) + (again ? 0 : size);
-      taken.set(queue, queue.costed?.expected(rows) ?? Math.min(rows, queue.rows.size));
+      taken.set(queue, queue.rows.expected(rows)[0]);
     }
     return [...taken.values()].reduce((sum, rows) => sum + rows, 0);
   }
@@ -343,11 +328,9 @@ export class ReadyQueue<R extends QueuedRequest> {
         );
         this.lanes = Math.max(LANES_REMEMBERED, this.queues.size * 2);
       }
-      const costed = this.budget && new CostedRows<R>(this.order, this.budget);
       queue = {
         lane,
-        rows: costed ?? new PriorityQueue<R>(this.order),
-        costed,
+        rows: new RowQueue(this.order, this.budget),
         isOpen: false,
         capacity: 0,
         slots: 0,

@@ -1,5 +1,3 @@
-import { LONGEST_OVERRUN, RunTimeSpread } from './run-time-spread.js';
-
 /** No call is refused before we have learned from this many batches. */
 export const BATCHES_TO_BELIEVE = 8;
 
@@ -45,6 +43,18 @@ const TIME_BETWEEN = 1;
 /** Shortest run in milliseconds. A clock may show 0, which has no ratio to other times. */
 const SHORTEST_RUN = 0.001;
 
+/** A 99th percentile of fewer runs is hardly more than their maximum. */
+const RUNS_REMEMBERED = 300;
+
+/** The spread before any run, and how many runs it counts as. */
+const FIRST_SPREAD = 1.5;
+const FIRST_RUNS = 16;
+
+/** A longer run counts as this long: the machine paused, and a smaller batch would have, too. */
+const LONGEST_OVERRUN = 3;
+
+const QUANTILE = 0.99;
+
 /** Batches whose work lies between two powers of two. */
 interface SizeClass {
   /** Its largest work is 2 to this power. */
@@ -57,6 +67,57 @@ interface SizeClass {
   most: number;
   /** When it ran last, as a number of batches. */
   last: number;
+}
+
+/**
+ * How far run times exceed what we expected: the 99th percentile of actual ÷ expected time. A
+ * percentile of few runs is too low, so the spread starts at 1.5, with the weight of 16 runs.
+ */
+export class RunTimeSpread {
+  /** The last runs, as they came and sorted. */
+  private readonly ratios = new Float64Array(RUNS_REMEMBERED);
+  private readonly sorted = new Float64Array(RUNS_REMEMBERED).fill(Infinity);
+  private runs = 0;
+  /** Factor by which a run may exceed its expected time; at least 1. */
+  value = FIRST_SPREAD;
+
+  learn(ratio: number): void {
+    const place = this.runs % RUNS_REMEMBERED;
+    const oldest = this.runs < RUNS_REMEMBERED ? Infinity : this.ratios[place]!;
+    const newest = Math.min(ratio, LONGEST_OVERRUN);
+    this.ratios[place] = newest;
+    replaceIn(this.sorted, oldest, newest);
+    const known = Math.min(++this.runs, RUNS_REMEMBERED);
+    const measured = this.sorted[Math.ceil(known * QUANTILE) - 1]!;
+    const doubt = FIRST_RUNS / (FIRST_RUNS + known);
+    this.value = Math.max(1, measured + (FIRST_SPREAD - measured) * doubt);
+  }
+}
+
+/** Replaces one of the ascending values; those in between move by one place. */
+function replaceIn(sorted: Float64Array, before: number, after: number): void {
+  const from = firstAtLeast(sorted, before);
+  const to = firstAtLeast(sorted, after);
+  if (to <= from) {
+    sorted.copyWithin(to + 1, to, from);
+    sorted[to] = after;
+  } else {
+    sorted.copyWithin(from, from + 1, to);
+    sorted[to - 1] = after;
+  }
+}
+
+function firstAtLeast(sorted: Float64Array, value: number): number {
+  let [low, high] = [0, sorted.length];
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (sorted[middle]! < value) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
 }
 
 /**
@@ -89,7 +150,7 @@ export class RunTimes {
   learn(work: number, measured: number): void {
     const milliseconds = Math.max(measured, SHORTEST_RUN);
     const level = levelOf(work);
-    const known = this.known.find((each) => each.level === level);
+    const known = this.classOf(level);
     // This run's length decides whether the next one counts, not this one: pauses would count more.
     const isSoon = this.passed < TIME_BETWEEN;
     this.passed = isSoon ? this.passed + milliseconds : milliseconds;
@@ -162,20 +223,20 @@ export class RunTimes {
   hoped(work: number): number {
     const level = levelOf(work);
     const expected = this.estimate(work) ?? 0;
-    if (
-      this.isTried(level) ||
-      this.known.some((each) => each.level > level && each.runs >= RUNS_TO_TRUST)
-    ) {
-      return expected;
+    let below: SizeClass | undefined;
+    for (const each of this.known) {
+      if (each.level === level || (each.level > level && each.runs >= RUNS_TO_TRUST)) {
+        return expected;
+      }
+      below = each.level < level ? each : below;
     }
-    const below = this.known.findLast((each) => each.level < level);
     return below ? Math.min(expected, this.estimate(below.work)!) : expected;
   }
 
   /** Largest work of the class below the most efficient one, if that is untried. */
   get untriedBelow(): number | undefined {
     const top = this.best < Infinity ? levelOf(this.best) : this.known.at(-1)?.level;
-    return top === undefined || top <= this.lowest || this.isTried(top - 1)
+    return top === undefined || top <= this.lowest || this.classOf(top - 1)
       ? undefined
       : 2 ** (top - 1);
   }
@@ -185,8 +246,14 @@ export class RunTimes {
     return this.batches;
   }
 
-  private isTried(level: number): boolean {
-    return this.known.some((each) => each.level === level);
+  /** The size class, unless it is untried. */
+  private classOf(level: number): SizeClass | undefined {
+    for (const each of this.known) {
+      if (each.level === level) {
+        return each;
+      }
+    }
+    return undefined;
   }
 
   /**
@@ -207,14 +274,20 @@ export class RunTimes {
     const { latest, neighbours } = this;
     remember(latest, ratio, CLEARLY_FASTER.runs);
     const isClear =
-      latest.slice(-CLEARLY_SLOWER.runs).every((each) => each > CLEARLY_SLOWER.by) ||
-      (latest.length === CLEARLY_FASTER.runs && latest.every((each) => each < CLEARLY_FASTER.by));
+      Math.min(...latest.slice(-CLEARLY_SLOWER.runs)) > CLEARLY_SLOWER.by ||
+      (latest.length === CLEARLY_FASTER.runs && Math.max(...latest) < CLEARLY_FASTER.by);
     const gain = isClear ? CLEAR_GAIN : GAIN;
     const weight = Math.min(1, expected / this.estimate(this.largest)!);
     const change = medianOf(latest.slice(-3)) ** (gain * weight);
-    this.classes.forEach((each) => (each.time *= change));
-    latest.forEach((each, index) => (latest[index] = each / change));
-    neighbours.forEach((each, index) => (neighbours[index] = each / change));
+    for (const each of this.classes) {
+      each.time *= change;
+    }
+    for (let index = 0; index < latest.length; index++) {
+      latest[index]! /= change;
+    }
+    for (let index = 0; index < neighbours.length; index++) {
+      neighbours[index]! /= change;
+    }
     return change;
   }
 
@@ -262,10 +335,14 @@ export class RunTimes {
   }
 
   private mostEfficient(): number {
-    const { points } = this;
-    const most = points.reduce((pace, { work, time }) => Math.max(pace, work / time), 0);
-    const index = points.findLastIndex(({ work, time }) => work / time >= most * CLEARLY_LESS);
-    return index < 0 || index === points.length - 1 ? Infinity : 2 ** this.known[index]!.level;
+    let [highest, best] = [0, -1];
+    for (const { work, time } of this.points) {
+      highest = Math.max(highest, work / time);
+    }
+    for (const [index, { work, time }] of this.points.entries()) {
+      best = work / time >= highest * CLEARLY_LESS ? index : best;
+    }
+    return best < 0 || best === this.points.length - 1 ? Infinity : 2 ** this.known[best]!.level;
   }
 }
 

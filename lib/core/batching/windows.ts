@@ -9,8 +9,9 @@ import {
   reduce,
   Subject,
 } from 'rxjs';
-import type { Lane, Part, QueuedRequest } from './queued-request.js';
-import { type Budget, Fill, loadOf } from './budget.js';
+import { Fill, loadOf, UNLIMITED } from './budget.js';
+import { LinkedList } from './linked-list.js';
+import type { Lane, OpenPart, Part, QueuedRequest } from './queued-request.js';
 
 export interface WindowOptions<T, Key> {
   /** Items share a window only with items of their own lane. */
@@ -60,32 +61,30 @@ function withOneMore<Key>({ lane, items }: ClosedWindow<Key>): ClosedWindow<Key>
   return { lane, items: items + 1 };
 }
 
-/** The largest number of stale parts that a window keeps. */
-const LEFT_KEPT = 64;
-
 /** The rows of a lane whose window is open. New rows take the places of rows that have left. */
 export class OpenWindow<R extends QueuedRequest> {
   /** Milliseconds from its first row until it closes. */
   readonly timeout: number;
   private readonly closing = new Subject<void>();
-  private rows: Part<R>[] = [];
-  private left = 0;
+  private readonly parts = new LinkedList<OpenPart<R>>();
   /** The rows that a caller waits for. */
-  live = 0;
-  /** The places of rows that have left. */
-  free = 0;
+  private readonly fill: Fill;
+  /** Places of rows that have left. */
+  private free = 0;
   /**
    * Why it closed before its timeout: `flush` to make room for a request that must run whole, `cost`
-   * since a row did not fit into its budget.
+   * since a row didn't fit into its budget.
    */
   closedBy: 'flush' | 'cost' | undefined;
 
   constructor(
     readonly lane: Lane,
-    /** The number of rows at which it is full, read when it opens. */
+    /** Rows at which it is full, read when it opens. */
     readonly size: number,
+    budget = UNLIMITED,
   ) {
     this.timeout = lane.limits.batchTimeout;
+    this.fill = new Fill(budget, size);
   }
 
   /** Emits when the window closes before its timeout. */
@@ -93,45 +92,50 @@ export class OpenWindow<R extends QueuedRequest> {
     return this.closing;
   }
 
-  /** The number of rows that still fit. */
-  get room(): number {
-    return this.size - this.live;
+  get rows(): number {
+    return this.fill.rows;
   }
 
-  /** Its rows in the order of their arrival. */
-  get parts(): readonly Part<R>[] {
-    return this.rows;
+  /** Its rows in arrival order, which are no longer in it. */
+  takeParts(): readonly Part<R>[] {
+    const parts = [...this.parts];
+    parts.forEach(({ request }) => (request.entry.open = undefined));
+    return parts;
   }
 
   add(part: Part<R>): void {
-    const last = this.rows.at(-1);
-    if (last?.request === part.request) {
-      this.rows[this.rows.length - 1] = { ...last, count: last.count + part.count };
+    const { request, offset, count } = part;
+    const { entry } = request;
+    if (entry.open) {
+      entry.open.count += count;
     } else {
-      this.rows.push(part);
+      const open = { request, offset, count, before: undefined, after: undefined };
+      entry.open = open;
+      this.parts.push(open);
     }
-    this.live += part.count;
-    part.request.open += part.count;
+    this.fill.add(loadOf(request, offset, count));
   }
 
-  /** Whether the row fits, apart from its place. Only a window with a budget may refuse it. */
-  fits(_request: R, _row: number): boolean {
-    return true;
+  /** True if the budget has room for the row. */
+  fits(request: R, row: number): boolean {
+    return this.fill.fits(loadOf(request, row, 1));
   }
 
-  /** Whether no further row fits, apart from its place. */
+  /** True if the budget has no room for a further row. */
   get isSpent(): boolean {
-    return false;
+    return this.fill.isSpent;
   }
 
-  /** The number of rows of the request, from the one at `offset` on, that take free places. */
-  freeFor({ size }: R, offset: number): number {
-    return Math.min(this.free, size - offset);
+  /** How many of the request's rows, from `offset` on, take free places. */
+  freeFor(request: R, offset: number): number {
+    const count = Math.min(this.free, request.size - offset);
+    return count === 0 ? 0 : this.fill.fitting(request, offset, count);
   }
 
-  /** Whether all rows of the request fit. */
-  hasRoomFor({ size }: R): boolean {
-    return this.room >= size;
+  /** True if all of the request's rows fit. */
+  hasRoomFor(request: R): boolean {
+    const { size } = request;
+    return this.fill.room >= size && this.fill.fitting(request, 0, size) === size;
   }
 
   /** Adds rows in free places. */
@@ -145,14 +149,14 @@ export class OpenWindow<R extends QueuedRequest> {
    * starts a new timeout.
    */
   leave(request: R): void {
-    this.live -= request.open;
-    this.free += request.open;
-    request.open = 0;
-    if (this.live === 0) {
+    const part: OpenPart<R> = request.entry.open!;
+    const { offset, count } = part;
+    request.entry.open = undefined;
+    this.parts.remove(part);
+    this.fill.remove(loadOf(request, offset, count));
+    this.free += count;
+    if (this.fill.rows === 0) {
       this.close();
-    } else if (++this.left > LEFT_KEPT && this.left > this.rows.length / 2) {
-      this.rows = this.rows.filter((part) => !part.request.isOver);
-      this.left = 0;
     }
   }
 
@@ -161,42 +165,9 @@ export class OpenWindow<R extends QueuedRequest> {
     this.closedBy = closedBy;
     this.closing.next();
   }
-}
 
-/** An open window whose rows may cost no more than a batch may. */
-export class CostedWindow<R extends QueuedRequest> extends OpenWindow<R> {
-  private readonly fill: Fill;
-
-  constructor(lane: Lane, size: number, budget: Budget) {
-    super(lane, size);
-    this.fill = new Fill(budget, size);
-  }
-
-  override fits(request: R, row: number): boolean {
-    return this.fill.fits(loadOf(request, row, 1));
-  }
-
-  override get isSpent(): boolean {
-    return this.fill.isFull;
-  }
-
-  override add(part: Part<R>): void {
-    super.add(part);
-    this.fill.add(loadOf(part.request, part.offset, part.count));
-  }
-
-  override leave(request: R): void {
-    // Its rows in this window are the last that it submitted.
-    this.fill.remove(loadOf(request, request.size - request.open, request.open));
-    super.leave(request);
-  }
-
-  override freeFor(request: R, offset: number): number {
-    return this.fill.fitting(request, offset, super.freeFor(request, offset));
-  }
-
-  override hasRoomFor(request: R): boolean {
-    const { size } = request;
-    return super.hasRoomFor(request) && this.fill.fitting(request, 0, size) === size;
+  /** Parts in its memory. */
+  *[Symbol.iterator](): Generator<Part<R>> {
+    yield* this.parts;
   }
 }

@@ -8,7 +8,7 @@ import type {
 } from './serving-definition.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Supervision } from '../partitions/worker/supervised.partition.js';
-import type { QueueOrder } from '../batching/priority-queue.js';
+import type { QueueOrder } from '../batching/row-queue.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
 import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';

@@ -1,4 +1,4 @@
-import { Fifo } from '../batching/fair-queue.js';
+import { type Linked, LinkedList } from '../batching/linked-list.js';
 
 /** The place of a call among those of its lane. */
 export interface ReplyTurn {
@@ -8,15 +8,20 @@ export interface ReplyTurn {
   end(): void;
 }
 
+interface Turn extends Linked<Turn> {
+  answer: (() => void) | undefined;
+  hasEnded: boolean;
+}
+
 /**
  * Replies that leave in the order in which their calls joined. A call that ends in another way (it
  * fails, is cancelled, or is late) does so at once, and releases its turn.
  */
 export class ReplyOrder {
-  private readonly turns = new Fifo<{ answer?: () => void; hasEnded: boolean }>();
+  private readonly turns = new LinkedList<Turn>();
 
   join(): ReplyTurn {
-    const turn: { answer?: () => void; hasEnded: boolean } = { hasEnded: false };
+    const turn: Turn = { answer: undefined, hasEnded: false, before: undefined, after: undefined };
     this.turns.push(turn);
     return {
       ready: (answer) => {
@@ -34,14 +39,15 @@ export class ReplyOrder {
   }
 
   private release(): void {
-    for (let first = this.turns.peek(); first; first = this.turns.peek()) {
-      if (!first.hasEnded && !first.answer) {
+    for (let { first } = this.turns; first; { first } = this.turns) {
+      const { hasEnded, answer } = first;
+      if (!hasEnded && !answer) {
         return;
       }
       // Removed before it is answered, which ends it.
-      this.turns.shift();
-      if (!first.hasEnded) {
-        first.answer!();
+      this.turns.remove(first);
+      if (!hasEnded) {
+        answer!();
       }
     }
   }

@@ -1,5 +1,5 @@
 import { Batch } from '../batch/batch.js';
-import type { QueuedRequest, RequestQueue } from '../batching/queued-request.js';
+import { QueueEntry, type QueuedRequest } from '../batching/queued-request.js';
 import { isA, isError, type RunTimeoutError, ServingUnavailableError } from '../errors.js';
 import type { ReplyTurn } from './reply-order.js';
 import { DEFAULT_CALL_OPTIONS, isCancellable, onCancel } from './resolved-call-options.js';
@@ -14,12 +14,8 @@ export abstract class BatchRequest implements QueuedRequest {
   readonly priority: number;
   readonly tenant: string;
   readonly deadline: number;
-  arrivedAt = 0;
-  waiting = 0;
-  open = 0;
-  ready = 0;
+  readonly entry: QueueEntry<this> = new QueueEntry();
   isOver = false;
-  queue: RequestQueue | undefined;
   /** The cost of each row, in a serving with `batchSize.cost`. */
   rowCosts: readonly number[] | undefined;
   /** Its place among the replies of its lane, in a serving that preserves their order. */
@@ -100,7 +96,7 @@ export abstract class BatchRequest implements QueuedRequest {
   fail(error: unknown): void {
     if (!this.isOver) {
       this.end();
-      this.queue?.leave(this);
+      this.entry.queue?.leave(this);
       this.reject(isA(error, ServingUnavailableError) ? (this.overrun ?? error) : error);
     }
   }

@@ -61,6 +61,18 @@ describe('Batcher: budgets', () => {
     expect(await runAll(batcher)).toEqual(['a0 a1', 'a2 a3', 'a4 b0']);
   });
 
+  it('[14.2] Neighbouring rows of one call are one part of a batch', async () => {
+    const batcher = await busy(sum);
+    const call = batcher.ask('a', { costs: [1, 2, 3], tenant: 'one' });
+    const other = batcher.ask('b', { costs: [1, 1], tenant: 'two' });
+    await runAll(batcher);
+
+    expect(batcher.started[1]!.parts).toEqual([
+      { request: call, offset: 0, count: 3 },
+      { request: other, offset: 0, count: 2 },
+    ]);
+  });
+
   it('[14.2] A window closes when its budget is spent, or before a row that does not fit', async () => {
     const batcher = new HeldBatcher({ batchSize: 8, batchTimeout: 50, partitions: 4, budget: sum });
     ask(batcher, { a: 4, b: 6 });

@@ -102,7 +102,6 @@ class Rush {
       this.refused += counts && isServingError(error) ? 1 : 0;
       return;
     }
-    request.queue = this.batcher;
     setTimeout(() => {
       if (!request.isOver) {
         request.expire();

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { RunTimeSpread } from '../../../lib/core/batching/run-time-spread.js';
+import { RunTimeSpread } from '../../../lib/core/batching/run-times.js';
 
 function spreadOf(ratios: readonly number[]): number {
   const spread = new RunTimeSpread();

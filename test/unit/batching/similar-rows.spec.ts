@@ -116,7 +116,7 @@ function simulate(budget?: Budget): { rate: number; p99: number; padding: number
     rows += costs.length;
     padded += size;
     tokens += costs.reduce((sum, cost) => sum + cost, 0);
-    requests.forEach(({ arrivedAt }) => latencies.push(now - arrivedAt));
+    requests.forEach(({ entry }) => latencies.push(now - entry.arrivedAt));
     requests.forEach(add);
   }
   latencies.sort((a, b) => a - b);

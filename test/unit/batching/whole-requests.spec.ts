@@ -174,13 +174,25 @@ describe('Batcher: requests that must run in one batch', () => {
     batcher.ask('e', { ...low, size: 3 });
     batcher.lane('lane', { batchSize: 2 });
 
-    const ran = [];
-    for (let batch = 0; batch < 4; batch++) {
-      batcher.finishBatch();
-      await later();
-      ran.push(...batcher.running);
-    }
-    expect(ran).toEqual(['0: b0 b1 b2 b3 b4', '0: d0 d1 d2 d3 d4 c0 c1 c2', '0: e0 e1 e2']);
+    expect(await runAll(batcher)).toEqual([
+      'idle: a0',
+      'full: b0 b1 b2 b3 b4 c0 c1 c2',
+      'full: d0 d1 d2 d3 d4 e0 e1 e2',
+    ]);
+  });
+
+  it('[8.3] [7.4] Other rows fill a batch that has too little room for a whole request, which runs in the next one', async () => {
+    const batcher = await busyBatcher({ batchSize: 4 });
+    batcher.ask('a', { size: 3 });
+    batcher.ask('W', { size: 3, whole: true });
+    batcher.ask('b', { size: 2 });
+    batcher.ask('c', { size: 2, tenant: 'other' });
+
+    expect(await runAll(batcher)).toEqual([
+      'full: a0 a1 a2 c0',
+      'full: c1 W0 W1 W2',
+      'idle: b0 b1',
+    ]);
   });
 
   it('[7.3] [8.3] A whole request is not split when cancelled rows leave room for a part of it in the window before', async () => {

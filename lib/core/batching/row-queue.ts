@@ -1,0 +1,496 @@
+import { Heap } from 'heap-js';
+import { type Budget, Fill, type Load, loadOf, UNLIMITED } from './budget.js';
+import { type Linked, LinkedList } from './linked-list.js';
+import type { Part, QueuedRequest } from './queued-request.js';
+import { type ClassPlace, CostClasses, costClassOf, SimilarRows } from './similar-rows.js';
+
+/** How rows are ordered. */
+export interface QueueOrder {
+  /** Milliseconds of waiting that outweigh one level of priority. */
+  readonly ageing: number;
+  /** Weights of tenants, by name; 1 for all others. */
+  readonly weights: ReadonlyMap<string, number>;
+}
+
+/**
+ * Rows of one request. A batch takes them all, or the first of them if each costs 1 and they needn't
+ * run together.
+ */
+interface Piece<R extends QueuedRequest> extends Load, Linked<Piece<R>> {
+  readonly request: R;
+  readonly tenant: Tenant<R>;
+  /** Index of its first row in the request. */
+  offset: number;
+  count: number;
+  sum: number;
+  /** Grows with each arrival. */
+  readonly arrival: number;
+  /** Its place among rows of similar cost. */
+  place: ClassPlace<Piece<R>> | undefined;
+  /** False once a batch has taken it, or its caller has left. */
+  isQueued: boolean;
+  /** The piece that its request queued before. */
+  readonly older: Piece<R> | undefined;
+}
+
+/** One tenant's rows of one priority, in arrival order. */
+interface Tenant<R extends QueuedRequest> {
+  readonly name: string;
+  readonly weight: number;
+  readonly level: Level<R>;
+  /** The cost of the rows that it has had, divided by its weight. The lowest is next. */
+  pass: number;
+  /** Breaks ties: the tenant that came first is next. */
+  readonly turn: number;
+  readonly pieces: LinkedList<Piece<R>>;
+  readonly similar: SimilarRows<Piece<R>> | undefined;
+}
+
+/** True if a caller waits for the piece; removes it if not. */
+type IsLive<R extends QueuedRequest> = (piece: Piece<R>) => boolean;
+
+/**
+ * The ready rows of one lane: by priority and age, then fairly by tenant, then in arrival order.
+ *
+ * A row that has waited `ageing` ms longer than another goes before it although its priority is one
+ * level lower, so no row starves. With a budget, a batch takes as many rows as it may cost: rows that
+ * don't fit stay in front of their tenant's rows, while other tenants' and lower priorities' rows
+ * fill the batch. With `overtaking`, a batch's first row is the one that is next in this order, and
+ * the others have a similar cost (see {@link SimilarRows}).
+ */
+export class RowQueue<R extends QueuedRequest> {
+  /** Why the last batch took no more rows, if not for lack of places or of rows. */
+  closedBy: 'cost' | undefined;
+  private readonly levels: Level<R>[] = [];
+  private rows = 0;
+  private cost = 0;
+  private arrivals = 0;
+  /** No row has a deadline after this time. */
+  private latest = -Infinity;
+  /** Rows with a deadline up to this time are late. */
+  private lateUntil = 0;
+  /** Requests whose rows were found late. */
+  private late: R[] = [];
+  private readonly limit: Budget;
+
+  constructor(
+    private readonly order: QueueOrder,
+    private readonly budget?: Budget,
+  ) {
+    this.limit = budget ?? UNLIMITED;
+  }
+
+  /** Rows that a caller waits for. */
+  get size(): number {
+    return this.rows;
+  }
+
+  /** Adds rows. A request's rows arrive in order. */
+  add({ request, offset, count }: Part<R>): void {
+    const tenant = this.levelOf(request.priority).tenantOf(request.tenant);
+    if (this.budget && !request.whole) {
+      for (let row = offset; row < offset + count; row++) {
+        this.put(tenant, request, row, 1);
+      }
+      return;
+    }
+    const { last } = tenant.pieces;
+    if (last?.request === request) {
+      // They stay together: the request may have to run whole.
+      this.remove(last);
+      this.put(tenant, request, last.offset, last.count + count);
+    } else {
+      this.put(tenant, request, offset, count);
+    }
+  }
+
+  /** True if there are rows of at least this priority. */
+  reaches(priority: number, now: number): boolean {
+    this.lateUntil = now;
+    const reached = this.levels.some(
+      (level) => level.priority >= priority && level.head(this.isLive),
+    );
+    this.expireLate();
+    return reached;
+  }
+
+  /**
+   * Takes a batch of at most `size` rows that cost at most `most`. A request that must run whole is
+   * taken whole; if it is larger than a batch (it arrived when batches were larger), it is taken
+   * alone.
+   *
+   * `endOf` returns when we expect a number of rows, which cost this much, to have run. Rows with an
+   * earlier deadline fail instead if there are others: they would make the rows behind them late.
+   */
+  take(
+    size: number,
+    now: number,
+    most = Infinity,
+    endOf: (rows: number, cost: number | undefined) => number = () => now,
+  ): Part<R>[] {
+    const until = endOf(...this.expected(size, most));
+    this.lateUntil = this.hasRowsAfter(until) ? until : now;
+    const { limit } = this;
+    const fill = new Fill(most < limit.most ? { ...limit, most } : limit, size);
+    const taken: Piece<R>[] = [];
+    let top = 0;
+    for (let level = this.next(); level && !fill.isFull; level = this.next()) {
+      const piece = level.pick(fill, top, this.isLive);
+      if (!piece) {
+        level.isSpent = true;
+        continue;
+      }
+      if (limit.overtaking > 0 && fill.rows === 0) {
+        top = level.topOf(piece, size);
+      }
+      const part = this.takeFrom(piece, fill.room);
+      fill.add(part);
+      level.charge(piece, part.sum);
+      taken.push(part);
+    }
+    for (const level of this.levels) {
+      level.endBatch();
+    }
+    const isCut = fill.isCut || fill.isFull || (limit.overtaking > 0 && this.rows > 0);
+    this.closedBy = fill.rows < size && isCut ? 'cost' : undefined;
+    const wanted = this.expireLate() ? taken.filter(({ request }) => !request.isOver) : taken;
+    return partsOf(this.budget ? wanted.toSorted((a, b) => a.arrival - b.arrival) : wanted);
+  }
+
+  /** Removes the rows of a request that is over. */
+  leave(request: R): void {
+    for (let piece = newestOf(request); piece; piece = piece.older) {
+      if (piece.isQueued) {
+        this.remove(piece);
+      }
+    }
+    request.entry.ready = undefined;
+  }
+
+  /** About how many rows the next batch of at most `size` rows has, and what they cost. */
+  expected(size: number, most = Infinity): [rows: number, cost: number | undefined] {
+    if (this.rows === 0) {
+      return [0, this.budget && 0];
+    }
+    const mean = this.cost / this.rows;
+    const rows = Math.min(size, this.rows, Math.max(1, Math.ceil(this.limit.most / mean)));
+    return [rows, this.budget && Math.min(mean * rows, most)];
+  }
+
+  /** True if its rows cost as much as a batch may. */
+  get isFull(): boolean {
+    return this.cost >= this.limit.most;
+  }
+
+  /** How many of the request's rows this many batches can take beside those that are here. */
+  fitting(request: R, offset: number, count: number, batches: number): number {
+    if (!this.budget) {
+      return count;
+    }
+    let free = batches * this.budget.most - this.cost;
+    for (let row = offset; row < offset + count; row++) {
+      free -= loadOf(request, row, 1).sum;
+      if (free < 0) {
+        return row - offset;
+      }
+    }
+    return count;
+  }
+
+  *[Symbol.iterator](): Generator<Part<R>> {
+    for (const level of this.levels) {
+      yield* level;
+    }
+  }
+
+  private put(tenant: Tenant<R>, request: R, offset: number, count: number): void {
+    const { sum, largest } = loadOf(request, offset, count);
+    const piece: Piece<R> = {
+      request,
+      offset,
+      count,
+      sum,
+      largest,
+      tenant,
+      arrival: this.arrivals++,
+      place: undefined,
+      isQueued: true,
+      older: newestOf(request),
+      before: undefined,
+      after: undefined,
+    };
+    request.entry.ready = piece;
+    this.latest = Math.max(this.latest, request.deadline);
+    tenant.pieces.push(piece);
+    tenant.similar?.add(piece, costClassOf(largest, this.limit.most));
+    this.count(piece, count, sum);
+  }
+
+  private remove(piece: Piece<R>): void {
+    const { tenant, count, sum } = piece;
+    piece.isQueued = false;
+    tenant.pieces.remove(piece);
+    tenant.similar?.remove(piece);
+    this.count(piece, -count, -sum);
+  }
+
+  private count({ tenant, place }: Piece<R>, rows: number, cost: number): void {
+    tenant.level.classes?.add(place!.costClass, rows, cost);
+    this.rows += rows;
+    this.cost = this.rows === 0 ? 0 : this.cost + cost;
+  }
+
+  /** Takes the piece, or as many of its rows as there is room for if it may be split. */
+  private takeFrom(piece: Piece<R>, room: number): Piece<R> {
+    if (!isDivisible(piece) || piece.count <= room) {
+      this.remove(piece);
+      return piece;
+    }
+    const first = { ...piece, count: room, sum: room };
+    piece.offset += room;
+    piece.count -= room;
+    piece.sum -= room;
+    this.count(piece, -room, -room);
+    return first;
+  }
+
+  private levelOf(priority: number): Level<R> {
+    for (const level of this.levels) {
+      if (level.priority === priority) {
+        return level;
+      }
+    }
+    const level = new Level<R>(priority, this.order.weights, this.limit);
+    this.levels.push(level);
+    return level;
+  }
+
+  /** The level whose next row is first: the oldest, after a head start for each level of priority. */
+  private next(): Level<R> | undefined {
+    const [only] = this.levels;
+    if (this.levels.length === 1) {
+      return only!.isSpent ? undefined : only;
+    }
+    let next: Level<R> | undefined;
+    let first = Infinity;
+    for (const level of this.levels) {
+      const head = level.isSpent ? undefined : level.head(this.isLive);
+      const turn = head && head.request.entry.arrivedAt - level.priority * this.order.ageing;
+      if (turn !== undefined && turn < first) {
+        first = turn;
+        next = level;
+      }
+    }
+    return next;
+  }
+
+  private hasRowsAfter(time: number): boolean {
+    if (this.latest <= time) {
+      return false;
+    }
+    let latest = -Infinity;
+    for (const { request } of this) {
+      if (request.deadline > time) {
+        return true;
+      }
+      latest = Math.max(latest, request.deadline);
+    }
+    this.latest = latest;
+    return false;
+  }
+
+  /** Removes late rows in front. Their requests fail when we are done: their callers may call back. */
+  private readonly isLive: IsLive<R> = (piece) => {
+    const { request } = piece;
+    if (request.deadline > this.lateUntil) {
+      return true;
+    }
+    this.remove(piece);
+    this.late.push(request);
+    return false;
+  };
+
+  /** Fails the requests whose rows were found late; false if there are none. */
+  private expireLate(): boolean {
+    const { late } = this;
+    if (late.length === 0) {
+      return false;
+    }
+    this.late = [];
+    late.forEach((request) => request.isOver || request.expire());
+    return true;
+  }
+}
+
+/** Tenants that a batch may ask in vain for a row that fits. */
+const MOST_PASSED_OVER = 64;
+/** Beyond this many tenants, we forget those without rows. */
+const TENANTS_REMEMBERED = 64;
+
+/**
+ * Rows of one priority, shared between tenants by weight and cost, however many rows each of them
+ * queues.
+ *
+ * Start-time fair queueing (Goyal, Vin and Cheng, 1996): a tenant that joins starts at the others'
+ * current `pass`, so it gains nothing from the time in which it queued no rows. Every operation takes
+ * constant time per row, and time logarithmic in the number of tenants.
+ */
+class Level<R extends QueuedRequest> {
+  /** True if none of its rows fits into the batch that we form. */
+  isSpent = false;
+  readonly classes: CostClasses | undefined;
+  private tenants = new Map<string, Tenant<R>>();
+  private readonly order = new Heap<Tenant<R>>((a, b) => a.pass - b.pass || a.turn - b.turn);
+  private remembered = TENANTS_REMEMBERED;
+  /** Tenants without a row that fits into the batch that we form. */
+  private passedOver: Tenant<R>[] = [];
+  /** Tenants asked for rows of similar cost. */
+  private readonly asked = new Set<Tenant<R>>();
+  private pass = 0;
+  private turn = 0;
+
+  constructor(
+    readonly priority: number,
+    private readonly weights: ReadonlyMap<string, number>,
+    private readonly budget: Budget,
+  ) {
+    this.classes = budget.overtaking > 0 ? new CostClasses(budget.most) : undefined;
+  }
+
+  tenantOf(name: string): Tenant<R> {
+    // Most levels have one tenant.
+    const next = this.order.peek();
+    return next?.name === name ? next : (this.tenants.get(name) ?? this.join(name));
+  }
+
+  /** Its next piece. */
+  head(isLive: IsLive<R>): Piece<R> | undefined {
+    return this.next(isLive)?.pieces.first;
+  }
+
+  /** The next piece with rows that fit, of the class `top` or lower if chosen for its cost. */
+  pick(fill: Fill, top: number, isLive: IsLive<R>): Piece<R> | undefined {
+    for (let tenant = this.next(isLive); tenant; tenant = this.next(isLive)) {
+      const { similar } = tenant;
+      const head = tenant.pieces.first!;
+      if (similar) {
+        this.asked.add(tenant);
+      }
+      if (fill.rows > 0 && similar?.mayPass(head)) {
+        const piece = similar.pick(fill, top, isLive);
+        if (piece) {
+          return piece;
+        }
+      } else if (isDivisible(head) || fill.fits(head)) {
+        return head;
+      }
+      this.order.pop();
+      this.passedOver.push(tenant);
+      if (this.passedOver.length >= MOST_PASSED_OVER) {
+        return undefined;
+      }
+    }
+    return undefined;
+  }
+
+  /** The highest cost class for a batch of at most `size` rows that begins with this piece. */
+  topOf({ place, largest }: Piece<R>, size: number): number {
+    return this.classes!.best(place!.costClass, largest, this.budget, size);
+  }
+
+  /** Charges the tenant whose piece {@link pick} returned for rows that cost this much. */
+  charge(piece: Piece<R>, cost: number): void {
+    const { tenant } = piece;
+    tenant.similar?.took(piece);
+    this.pass = tenant.pass;
+    tenant.pass += cost / tenant.weight;
+    if (this.order.length > 1) {
+      this.order.pop();
+      this.order.add(tenant);
+    }
+  }
+
+  /** Notes that the batch is formed. */
+  endBatch(): void {
+    this.isSpent = false;
+    this.order.push(...this.passedOver);
+    this.passedOver = [];
+    for (const { similar, pieces } of this.asked) {
+      similar!.endBatch(pieces.first);
+    }
+    this.asked.clear();
+  }
+
+  *[Symbol.iterator](): Generator<Piece<R>> {
+    for (const { pieces } of this.tenants.values()) {
+      yield* pieces;
+    }
+  }
+
+  private join(name: string): Tenant<R> {
+    if (this.tenants.size === this.remembered) {
+      const live = [...this.tenants.values()].filter(({ pieces }) => pieces.first);
+      this.tenants = new Map(live.map((tenant) => [tenant.name, tenant]));
+      this.order.init(live);
+      this.remembered = Math.max(TENANTS_REMEMBERED, live.length * 2);
+    }
+    const { weights, budget } = this;
+    const tenant = {
+      name,
+      weight: weights.get(name) ?? 1,
+      level: this,
+      pass: this.pass,
+      turn: this.turn++,
+      pieces: new LinkedList<Piece<R>>(),
+      similar: budget.overtaking > 0 ? new SimilarRows<Piece<R>>(budget.overtaking) : undefined,
+    };
+    this.tenants.set(name, tenant);
+    this.order.add(tenant);
+    return tenant;
+  }
+
+  /** The tenant whose turn it is. We remove tenants without rows, except the last one. */
+  private next(isLive: IsLive<R>): Tenant<R> | undefined {
+    for (let tenant = this.order.peek(); tenant; tenant = this.order.peek()) {
+      const { pieces } = tenant;
+      while (pieces.first && !isLive(pieces.first)) {
+        // `isLive` has removed it.
+      }
+      if (pieces.first) {
+        return tenant;
+      }
+      // Tenants that join, this one included, start from here.
+      this.pass = tenant.pass;
+      if (this.tenants.size === 1) {
+        return undefined;
+      }
+      this.order.pop();
+      this.tenants.delete(tenant.name);
+    }
+    return undefined;
+  }
+}
+
+/** True if a batch may take a part of the piece: without a budget, where each row costs 1. */
+function isDivisible<R extends QueuedRequest>({ count, request }: Piece<R>): boolean {
+  return count > 1 && !request.whole;
+}
+
+/** The piece that the request queued last. Only a RowQueue sets its entry's `ready`. */
+function newestOf<R extends QueuedRequest>({ entry }: R): Piece<R> | undefined {
+  return entry.ready as Piece<R> | undefined;
+}
+
+/** The pieces as parts: neighbours of one request are one part. */
+function partsOf<R extends QueuedRequest>(pieces: readonly Piece<R>[]): Part<R>[] {
+  const parts: Part<R>[] = [];
+  for (const { request, offset, count } of pieces) {
+    const last = parts.at(-1);
+    if (last?.request === request && last.offset + last.count === offset) {
+      parts[parts.length - 1] = { ...last, count: last.count + count };
+    } else {
+      parts.push({ request, offset, count });
+    }
+  }
+  return parts;
+}

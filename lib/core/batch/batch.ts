@@ -70,9 +70,12 @@ export class Batch {
     return new Batch(new ListRows([value]));
   }
 
-  /** The rows of an output: leaves without rows go to every caller, and may differ in value. */
-  static ofOutput(output: Container | FlatContainer, axes?: BatchAxes): Batch {
-    return new Batch(TensorRows.of(flattened(output), axes, 'alike'));
+  /**
+   * The rows of an output: leaves without rows go to every caller, and may differ in value. It may
+   * have the `known` template, of an output with the same axes.
+   */
+  static ofOutput(output: Container | FlatContainer, axes?: BatchAxes, known?: Template): Batch {
+    return new Batch(TensorRows.of(flattened(output), axes, 'alike', known));
   }
 
   /**

@@ -37,11 +37,17 @@ export interface LeafTemplate extends Omit<Leaf, 'tensor'> {
  * element types and inner shapes but for variable axes, same axes, and equal values in the leaves that are shared.
  */
 export class Template {
+  /** A leaf with a batch axis; undefined if no leaf has one. */
+  readonly leafWithRows: number | undefined;
+
   constructor(
     private readonly structure: Structure,
     readonly leaves: readonly LeafTemplate[],
     readonly signature: string,
-  ) {}
+  ) {
+    const leaf = leaves.findIndex(({ axis }) => axis !== null);
+    this.leafWithRows = leaf < 0 ? undefined : leaf;
+  }
 
   /** The batch axis of each leaf. */
   get axes(): readonly (number | null)[] {

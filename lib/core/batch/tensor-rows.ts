@@ -23,7 +23,11 @@ export class TensorRows implements Rows {
     readonly template: Template,
     private readonly chunks: readonly Chunk[],
   ) {
-    this.size = chunks.reduce((size, { count }) => size + count, 0);
+    let size = 0;
+    for (const { count } of chunks) {
+      size += count;
+    }
+    this.size = size;
   }
 
   /** The rows on the batch axes of one item. It may have the `known` template, of the same axes. */
@@ -67,7 +71,12 @@ export class TensorRows implements Rows {
   }
 
   get isIntact(): boolean {
-    return this.chunks.every(({ leaves }) => leaves.every(isIntact));
+    for (const { leaves } of this.chunks) {
+      if (!leaves.every(isIntact)) {
+        return false;
+      }
+    }
+    return true;
   }
 
   /** The path of a leaf with a string that has this character, if there is one. */
@@ -193,15 +202,12 @@ export class TensorRows implements Rows {
 
   /** True when its one row is an item without a batch axis. */
   get isWhole(): boolean {
-    return this.template.leaves.every(({ axis }) => axis === null);
+    return this.template.leafWithRows === undefined;
   }
 
   private rowsIn({ leaves }: Chunk): number | undefined {
-    if (this.isWhole) {
-      return this.size;
-    }
-    const leaf = this.template.leaves.findIndex(({ axis }) => axis !== null);
-    return leaves[leaf]?.dims[this.template.leaves[leaf]!.axis!];
+    const { leafWithRows: leaf, leaves: known } = this.template;
+    return leaf === undefined ? this.size : leaves[leaf]!.dims[known[leaf]!.axis!];
   }
 }
 

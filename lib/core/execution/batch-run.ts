@@ -1,5 +1,5 @@
 import { Batch } from '../batch/batch.js';
-import type { BatchAxes } from '../batch/template.js';
+import { axisOf } from '../batch/template.js';
 import type { BatchOutcome } from '../batching/batcher.js';
 import type { Part } from '../batching/queued-request.js';
 import { InvalidBatchError, InvalidOutputError, RunTimeoutError } from '../errors.js';
@@ -19,7 +19,7 @@ import {
   type BatchTerms,
   NO_TERMS,
 } from '../partitions/batch-function.js';
-import { outputRows } from './output-rows.js';
+import { type OutputReader, outputRows } from './output-rows.js';
 import type { RowLengths } from './row-lengths.js';
 import { sessionRows } from './session-turn.js';
 
@@ -40,7 +40,7 @@ export class BatchRun implements BatchListener {
 
   constructor(
     private readonly parts: readonly Part<BatchRequest>[],
-    private readonly outputAxes: BatchAxes,
+    private readonly outputs: OutputReader,
     /** The largest number of rows of the batch, padding included. */
     largest: number,
     /** The reason why its further steps are not wanted, if there is one. */
@@ -48,15 +48,19 @@ export class BatchRun implements BatchListener {
     /** In a serving whose rows differ in length. */
     private readonly lengths?: RowLengths,
   ) {
-    const batch = Batch.merge(
-      parts.map(({ request, offset, count }) => request.batch.slice(offset, offset + count)),
-    );
+    const batches: Batch[] = [];
+    const hooks = new Set<string>();
+    for (const { request, offset, count } of parts) {
+      batches.push(request.batch.slice(offset, offset + count));
+      request.hooks?.forEach((hook) => hooks.add(hook));
+    }
+    const batch = Batch.merge(batches);
     const padding = paddingOf(batch, parts[0]!.request.lane.limits, largest);
     this.batch = padding === batch.padding ? batch : batch.pad(padding);
-    this.hooks = parts.some(({ request }) => request.hooks)
-      ? [...new Set(parts.flatMap(({ request }) => request.hooks ?? []))]
-      : [];
-    parts.forEach(({ request }) => request.watch?.running());
+    this.hooks = [...hooks];
+    for (const { request } of parts) {
+      request.watch?.running();
+    }
   }
 
   info(partition: number): BatchInfo {
@@ -186,7 +190,7 @@ export class BatchRun implements BatchListener {
       return () =>
         this.parts.forEach(({ request, offset, count }) => request.endSteps(offset, count));
     }
-    const rows = outputRows(result.output, this.batch, this.outputAxes);
+    const rows = this.outputs.read(result.output, this.batch);
     this.checkLengths(rows);
     const output = { rows, isOwn: result.own ?? false, metadata: result.metadata };
     return () =>
@@ -262,7 +266,7 @@ export class BatchRun implements BatchListener {
   }
 
   private hookRows(name: string, value: unknown): Batch {
-    const axis = Object.hasOwn(this.outputAxes, name) ? this.outputAxes[name]! : 0;
+    const axis = axisOf(name, this.outputs.axes);
     try {
       return outputRows(value, this.batch, { '': axis });
     } catch (cause) {

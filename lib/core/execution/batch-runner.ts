@@ -1,4 +1,3 @@
-import type { BatchAxes } from '../batch/template.js';
 import type { BatchObserver, BatchOutcome, BatchRecord } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/queued-request.js';
 import type { Window } from '../batching/ready-queue.js';
@@ -20,6 +19,7 @@ import {
 } from '../partitions/partition.js';
 import { batchObserver, type EventHub } from '../events/event-hub.js';
 import { BatchRun } from './batch-run.js';
+import { OutputReader } from './output-rows.js';
 import { inOriginOf } from '../context/caller-context.js';
 import { type RetryState, retriesFor } from './retry-policy.js';
 import type { BatchRequest } from './request.js';
@@ -32,7 +32,7 @@ type Parts = readonly Part<BatchRequest>[];
 /** Runs batches on the partitions of a serving and settles the requests with rows in them. */
 export class BatchRunner {
   readonly observer: BatchObserver<BatchRequest>;
-  private readonly outputAxes: BatchAxes;
+  private readonly outputs: OutputReader;
   /** The error that ends running generators, once {@link terminate} was called. */
   private cut: Error | undefined;
 
@@ -44,7 +44,7 @@ export class BatchRunner {
     /** In a serving whose rows differ in length. */
     private readonly lengths?: RowLengths,
   ) {
-    this.outputAxes = axesOf(opened.signature?.outputs ?? []);
+    this.outputs = new OutputReader(axesOf(opened.signature?.outputs ?? []));
     this.observer = batchObserver(events, (record) => this.labelsOf(record));
   }
 
@@ -89,7 +89,7 @@ export class BatchRunner {
   ): Promise<BatchOutcome<BatchRequest>> {
     let run: BatchRun;
     try {
-      run = new BatchRun(parts, this.outputAxes, largest, () => this.cut, this.lengths);
+      run = new BatchRun(parts, this.outputs, largest, () => this.cut, this.lengths);
     } catch (cause) {
       const error = this.failedBatch(cause, sizeOf(parts));
       parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));

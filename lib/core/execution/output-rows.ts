@@ -1,16 +1,35 @@
 import { Batch } from '../batch/batch.js';
 import { asOutput, rowsIn } from '../batch/container.js';
 import { deepCopy } from '../batch/deep-copy.js';
-import { type BatchAxes, axisOf } from '../batch/template.js';
+import { type BatchAxes, axisOf, type Template } from '../batch/template.js';
 import { InvalidOutputError, isError } from '../errors.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 
+/** Reads outputs with rows on these axes. Remembers the last one's template: most often the next's. */
+export class OutputReader {
+  private last: Template | undefined;
+
+  constructor(readonly axes: BatchAxes) {}
+
+  /** See {@link outputRows}. */
+  read(output: unknown, input: Batch): Batch {
+    const rows = outputRows(output, input, this.axes, this.last);
+    this.last = rows.template;
+    return rows;
+  }
+}
+
 /**
- * The output of a batch as rows, without the results of padding.
+ * A batch's output as rows, without the results of padding.
  *
- * @throws InvalidOutputError when it does not have one result per row
+ * @throws InvalidOutputError if it doesn't have one result per row
  */
-export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}): Batch {
+export function outputRows(
+  output: unknown,
+  input: Batch,
+  axes: BatchAxes = {},
+  known?: Template,
+): Batch {
   const expected = input.size + input.padding;
   const results = asOutput(() => rowsIn(output, input.isPlain));
   if (!results) {
@@ -39,7 +58,7 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
       );
     }
   }
-  const rows = asOutput(() => Batch.ofOutput(results, axes));
+  const rows = asOutput(() => Batch.ofOutput(results, axes, known));
   if (rows.size !== expected) {
     throw new InvalidOutputError(
       `Unusable output: no leaf of it carries the ${expected} rows of the batch`,

@@ -242,7 +242,9 @@ export class Pipeline {
     { recorder, signal }: CallContext['options'],
     mode: CallMode,
   ): CallRecorder | undefined {
-    return recorder ?? CallRecorder.start(this.events, this.options.name, mode, signal);
+    return !recorder && this.events.observesCalls
+      ? CallRecorder.start(this.events, this.options.name, mode, signal)
+      : recorder;
   }
 
   private get mode(): CallMode {

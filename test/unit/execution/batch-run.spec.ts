@@ -2,7 +2,7 @@ import { describe, expect, it } from '@jest/globals';
 import { Batch, DONE, InvalidOutputError, type Tensor } from 'nestjs-serving';
 import { STEPPED } from '../../../lib/core/partitions/partition.js';
 import { BatchRun } from '../../../lib/core/execution/batch-run.js';
-import { releaseOutput } from '../../../lib/core/execution/output-rows.js';
+import { OutputReader, releaseOutput } from '../../../lib/core/execution/output-rows.js';
 import type { ServingLane } from '../../../lib/core/execution/lanes.js';
 import { ReplyRequest } from '../../../lib/core/execution/reply-request.js';
 import { StreamRequest } from '../../../lib/core/execution/stream-request.js';
@@ -23,7 +23,7 @@ function streamOf(rows: readonly unknown[], hooks?: readonly string[]): StreamRe
 function runOf(...requests: readonly StreamRequest[]): BatchRun {
   return new BatchRun(
     requests.map((request) => ({ request, offset: 0, count: request.size })),
-    { logits: 1 },
+    new OutputReader({ logits: 1 }),
     4,
   );
 }
@@ -48,7 +48,7 @@ describe('BatchRun', () => {
     { own: false, what: 'An output that the function may write to again is copied' },
   ])('[W4] $what', async ({ own }) => {
     const request = new ReplyRequest(Batch.stack(['a', 'b']), lane);
-    const run = new BatchRun([{ request, offset: 0, count: 2 }], {}, 4);
+    const run = new BatchRun([{ request, offset: 0, count: 2 }], new OutputReader({}), 4);
     const output = floats([2, 1], [1, 2]);
 
     run.end({ output, own })();
@@ -160,7 +160,7 @@ describe('BatchRun', () => {
 
   it('[8.4] A step includes the padding rows, for which no caller waits', () => {
     const request = new StreamRequest(Batch.concatenate([floats([3], [1, 2, 3])]), padded);
-    const run = new BatchRun([{ request, offset: 0, count: 3 }], {}, 4);
+    const run = new BatchRun([{ request, offset: 0, count: 3 }], new OutputReader({}), 4);
 
     expect(() => run.step([1, 2, 3], undefined)).toThrow('the 4 rows of its batch');
     run.step([1, 2, 3, DONE], undefined);
@@ -174,7 +174,7 @@ describe('BatchRun', () => {
     const [done, waiting] = [streamOf(['c']), streamOf(['d'])];
     const run = new BatchRun(
       [split, done, waiting].map((request) => ({ request, offset: 0, count: 1 })),
-      {},
+      new OutputReader({}),
       4,
     );
 

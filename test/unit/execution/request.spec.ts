@@ -2,7 +2,7 @@ import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/core/batch/batch.js';
 import { InvalidOutputError } from '../../../lib/core/errors.js';
 import { BatchRun } from '../../../lib/core/execution/batch-run.js';
-import { releaseOutput } from '../../../lib/core/execution/output-rows.js';
+import { OutputReader, releaseOutput } from '../../../lib/core/execution/output-rows.js';
 import { Lanes, type ServingLane } from '../../../lib/core/execution/lanes.js';
 import { ReplyRequest } from '../../../lib/core/execution/reply-request.js';
 import { floats } from '../../fixtures/values/tensors.js';
@@ -89,7 +89,13 @@ describe('BatchRun', () => {
       { request: one, offset: 0, count: 1 },
     ];
 
-    expect(new BatchRun(parts, {}, 8).batch.consume()).toEqual(['b', 'c', 'd', 'e', 'a']);
+    expect(new BatchRun(parts, new OutputReader({}), 8).batch.consume()).toEqual([
+      'b',
+      'c',
+      'd',
+      'e',
+      'a',
+    ]);
   });
 });
 

@@ -2,7 +2,7 @@
  * Extensions of this package import these names besides the public ones. Applications cannot.
  */
 export { flatten, isPlainObject } from './core/batch/container.js';
-export type { LeafRows } from './core/batch/leaf-rows.js';
+export type { LeafRows } from './core/batch/tensor-rows.js';
 export {
   blankOf,
   checkTensor,

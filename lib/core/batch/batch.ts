@@ -1,10 +1,9 @@
 import { InvalidBatchError } from '../errors.js';
 import { truncate, formatList, formatValue } from '../format.js';
 import { type Container, FlatContainer, type FlatRows, flatten } from './container.js';
-import type { LeafRows } from './leaf-rows.js';
+import { type LeafRows, TensorRows } from './tensor-rows.js';
 import { ListRows, type Rows } from './list-rows.js';
 import { rowOf } from './tensor.js';
-import { TensorRows } from './tensor-rows.js';
 import type { BatchAxes, Template, VariableAxes } from './template.js';
 
 /** The key of rows without a key of their own. */

@@ -253,7 +253,7 @@ export class Batcher<R extends QueuedRequest> {
       // A window without a timeout would close at its first row.
       const reason = this.reasonAtOnce(lane);
       const size = lane.limits.batchSize;
-      const fill = new Fill(this.options.budget ?? UNLIMITED, this.admission.sizeOf(lane.limits));
+      const fill = new Fill(this.options.budget ?? UNLIMITED, size);
       const count = fill.fitting(request, offset, request.size - offset);
       this.ready.addWindow({ lane, parts: [{ request, offset, count }], size, reason }, this.now());
       return count;

@@ -6,7 +6,7 @@ import { SingleFlight, type JoinedCall } from './single-flight.js';
 import { copyOutput } from '../execution/output-rows.js';
 import { deepCopy, copyInput } from '../batch/deep-copy.js';
 import type { ReplyCache } from './reply-cache.js';
-import type { Reply } from '../execution/reply-request.js';
+import type { Reply } from '../execution/request.js';
 import type { CallMetadata } from '../definition/reply.js';
 import type { AnsweredBy } from '../events/serving-event.js';
 import type { Origin } from '../context/caller-context.js';

@@ -1,31 +1,150 @@
 import { Batch } from '../batch/batch.js';
 import { axisOf } from '../batch/template.js';
-import type { BatchOutcome } from '../batching/batcher.js';
-import type { Part } from '../batching/queued-request.js';
-import { InvalidBatchError, InvalidOutputError, RunTimeoutError } from '../errors.js';
+import type { BatchObserver, BatchOutcome, BatchRecord } from '../batching/batcher.js';
+import { type Part, sizeOf } from '../batching/queued-request.js';
+import type { Window } from '../batching/ready-queue.js';
+import { inOriginOf } from '../context/caller-context.js';
+import type { RetryOptions } from '../definition/resolved-serving.js';
 import {
-  type Partition,
-  type PartitionResult,
-  STEPPED,
-  RejectedRowsError,
-} from '../partitions/partition.js';
-import type { SessionRows } from '../partitions/session-states.js';
+  BatchFailedError,
+  InvalidBatchError,
+  InvalidOutputError,
+  isA,
+  isServingError,
+  messageOf,
+  PartitionLostError,
+  RunTimeoutError,
+} from '../errors.js';
+import { batchObserver, type EventHub } from '../events/event-hub.js';
+import type { BatchLabels } from '../events/serving-event.js';
 import { formatList } from '../format.js';
-import { paddingOf } from './lanes.js';
-import type { BatchRequest } from './request.js';
 import {
   type BatchInfo,
   type BatchListener,
   type BatchTerms,
   NO_TERMS,
 } from '../partitions/batch-function.js';
-import { type OutputReader, outputRows } from './output-rows.js';
+import type { OpenedEngine } from '../partitions/engine.js';
+import { axesOf } from '../partitions/onnx/model-signature.js';
+import {
+  type Partition,
+  type PartitionResult,
+  RejectedRowsError,
+  ReplyTooLargeError,
+  RevokedError,
+  STEPPED,
+} from '../partitions/partition.js';
+import type { SessionRows } from '../partitions/session-states.js';
+import { paddingOf } from './lanes.js';
+import { OutputReader, outputRows } from './output-rows.js';
+import type { BatchRequest, RunOutput } from './request.js';
+import { type RetryState, retriesFor } from './retry-policy.js';
 import type { RowLengths } from './row-lengths.js';
 import { sessionRows } from './session-turn.js';
 
+type Parts = readonly Part<BatchRequest>[];
+
+/** Runs a pipeline's batches on its partitions. */
+export class BatchRunner {
+  readonly observer: BatchObserver<BatchRequest>;
+  readonly outputs: OutputReader;
+  /** The error that ends running generators, once {@link terminate} was called. */
+  cut: Error | undefined;
+
+  constructor(
+    private readonly name: string,
+    readonly retryOptions: RetryOptions,
+    private readonly opened: OpenedEngine,
+    private readonly events: EventHub,
+    /** In a serving whose rows differ in length. */
+    readonly lengths?: RowLengths,
+  ) {
+    this.outputs = new OutputReader(axesOf(opened.signature?.outputs ?? []));
+    this.observer = batchObserver(events, (record) => this.labelsOf(record));
+  }
+
+  /** Runs a window's rows as one batch of at most the window's size, padding included. */
+  readonly dispatch = (
+    { parts, size, retryState }: Window<BatchRequest>,
+    index: number,
+  ): Promise<BatchOutcome<BatchRequest>> => {
+    const partition = this.opened.partitions[index]!;
+    return this.run(parts, size, partition, index, retryState as RetryState | undefined);
+  };
+
+  /** Runs the request to find errors. Its output is dropped. */
+  async tryOut(request: BatchRequest, index: number, partition: Partition): Promise<unknown> {
+    request.isOver = true;
+    const { size } = request;
+    const { error } = await this.run([{ request, offset: 0, count: size }], size, partition, index);
+    return error;
+  }
+
+  /**
+   * Ends running generators at their next step. Batches that are lost with their partition fail
+   * with this error.
+   */
+  terminate(error: Error): void {
+    this.cut = error;
+  }
+
+  /** The error that a batch of this many rows fails with. */
+  errorOf(cause: unknown, size: number): unknown {
+    if (this.cut && isA(cause, PartitionLostError)) {
+      return this.cut;
+    }
+    if (this.opened.throwsAsIs) {
+      return cause;
+    }
+    // A subclass: the retry policy looks for it.
+    const isTooLarge: boolean = isA(cause, ReplyTooLargeError);
+    if (isA(cause, InvalidOutputError) && !isTooLarge) {
+      const { message, cause: reason } = cause;
+      return new InvalidOutputError(
+        `Serving "${this.name}": ${message}`,
+        reason === undefined ? {} : { cause: reason },
+      );
+    }
+    return isServingError(cause) ? cause : this.failedBatch(cause, size);
+  }
+
+  private run(
+    parts: Parts,
+    largest: number,
+    partition: Partition,
+    index: number,
+    retryState?: RetryState,
+  ): Promise<BatchOutcome<BatchRequest>> {
+    let run: BatchRun;
+    try {
+      run = new BatchRun(parts, largest, this);
+    } catch (cause) {
+      const error = this.failedBatch(cause, sizeOf(parts));
+      parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
+      return Promise.resolve({ error });
+    }
+    return run.on(partition, index, retryState);
+  }
+
+  private failedBatch(cause: unknown, size: number): BatchFailedError {
+    return new BatchFailedError(
+      `Serving "${this.name}": a batch of ${size} rows failed: ${messageOf(cause)}`,
+      { cause },
+    );
+  }
+
+  private labelsOf({ parts }: BatchRecord<BatchRequest>): BatchLabels {
+    const { key, origin } = parts[0]!.request.lane;
+    const calls = parts.flatMap(({ request }) => request.watch?.calls ?? []);
+    const { version } = this.events;
+    return { serving: this.name, version, key, origin, calls: [...new Set(calls)] };
+  }
+}
+
 /**
- * One run of a batch on a partition. Gives each request its own rows of what the batch function
- * returns and emits.
+ * One batch, from its rows to their requests' answers: it is formed, runs on a partition, and gives
+ * each request its own rows of what the batch function returns and emits. The batcher decides when it
+ * runs, and when its rows run again.
  */
 export class BatchRun implements BatchListener {
   readonly batch: Batch;
@@ -39,14 +158,10 @@ export class BatchRun implements BatchListener {
   private rows: readonly { readonly request: BatchRequest; readonly index: number }[] | undefined;
 
   constructor(
-    private readonly parts: readonly Part<BatchRequest>[],
-    private readonly outputs: OutputReader,
-    /** The largest number of rows of the batch, padding included. */
+    private readonly parts: Parts,
+    /** The most rows it may have, padding included. */
     largest: number,
-    /** The reason why its further steps are not wanted, if there is one. */
-    private readonly cut: () => Error | undefined = () => undefined,
-    /** In a serving whose rows differ in length. */
-    private readonly lengths?: RowLengths,
+    private readonly runner: BatchRunner,
   ) {
     const batches: Batch[] = [];
     const hooks = new Set<string>();
@@ -63,7 +178,24 @@ export class BatchRun implements BatchListener {
     }
   }
 
-  info(partition: number): BatchInfo {
+  /** Runs on this partition. The outcome has the rows that run again. */
+  async on(
+    partition: Partition,
+    index: number,
+    retryState?: RetryState,
+  ): Promise<BatchOutcome<BatchRequest>> {
+    try {
+      this.checkRows(partition);
+      const run = () => partition.run(this.batch, this.info(index), this);
+      const result = await inOriginOf(this.parts[0]!.request.lane, run);
+      const output = result === STEPPED ? undefined : this.read(result);
+      return { ...this.counts, settle: () => this.settle(output) };
+    } catch (cause) {
+      return { ...this.counts, ...this.failure(cause, retryState) };
+    }
+  }
+
+  private info(partition: number): BatchInfo {
     const { key, size, padding } = this.batch;
     return {
       key,
@@ -76,11 +208,39 @@ export class BatchRun implements BatchListener {
     };
   }
 
+  /** What happens to the rows of a batch that failed. */
+  private failure(
+    cause: unknown,
+    retryState: RetryState | undefined,
+  ): Pick<BatchOutcome<BatchRequest>, 'error' | 'revoked' | 'retries' | 'settle'> {
+    const { parts, runner } = this;
+    if (isA(cause, RejectedRowsError)) {
+      const others = this.without(cause);
+      const [error] = cause.faults.values();
+      return { error, ...(others.length > 0 && { retries: [{ parts: others, retryState }] }) };
+    }
+    if (isA(cause, RevokedError)) {
+      return { revoked: true, retries: [{ parts, retryState }] };
+    }
+    const error = runner.errorOf(cause, this.batch.size);
+    // Callers have received output of a batch that has emitted.
+    const hasEmitted = this.hooked || this.steps > 0;
+    const retries =
+      hasEmitted || runner.cut ? [] : retriesFor(error, parts, retryState, runner.retryOptions);
+    if (retries.length === 0) {
+      return { error, settle: () => this.fail(error) };
+    }
+    if (error instanceof RunTimeoutError) {
+      parts.forEach(({ request }) => (request.overrun = error));
+    }
+    return { error, retries };
+  }
+
   /**
-   * @throws RejectedRowsError when the memory of rows was transferred away while they waited, or
-   * the state of their session is lost
+   * @throws RejectedRowsError if the memory of rows was transferred away while they waited, or
+   * their session's state is lost
    */
-  checkRows(partition: Partition): void {
+  private checkRows(partition: Partition): void {
     const faults = new Map<number, Error>();
     if (this.parts[0]!.request.session) {
       this.checkSessions(partition, faults);
@@ -102,8 +262,8 @@ export class BatchRun implements BatchListener {
     throw new RejectedRowsError(faults);
   }
 
-  /** Fails the requests whose rows were rejected, and returns the parts of the others. */
-  without({ faults }: RejectedRowsError): Part<BatchRequest>[] {
+  /** Fails the requests whose rows were rejected, and returns the other requests' parts. */
+  private without({ faults }: RejectedRowsError): Part<BatchRequest>[] {
     const rejected = new Set<BatchRequest>();
     this.forEachPart(({ request }, start, end) => {
       for (let row = start; row < end; row++) {
@@ -117,7 +277,7 @@ export class BatchRun implements BatchListener {
   }
 
   hook(name: string, value: unknown, own = false): void {
-    const cuts = this.lengths?.cutsOfHook(name);
+    const cuts = this.runner.lengths?.cutsOfHook(name);
     const rows = this.hookRows(name, value);
     this.checkLengths(rows, cuts);
     this.hooked = true;
@@ -138,7 +298,7 @@ export class BatchRun implements BatchListener {
           `rows of its batch; it yielded ${formatList(output)}`,
       );
     }
-    const cut = this.cut();
+    const { cut } = this.runner;
     if (cut) {
       this.fail(cut);
       return;
@@ -175,47 +335,59 @@ export class BatchRun implements BatchListener {
     waiting.forEach(({ request }) => request.onEnd(() => --left === 0 && callback()));
   }
 
-  /** Whether callers have received output of the batch: then it cannot run again. */
-  get hasEmitted(): boolean {
-    return this.hooked || this.steps > 0;
+  /** @throws InvalidOutputError */
+  private read({ output, own = false, metadata }: PartitionResult): RunOutput {
+    const rows = this.runner.outputs.read(output, this.batch);
+    this.checkLengths(rows);
+    return { rows, isOwn: own, metadata };
   }
 
   /**
-   * Checks the output. Returns a function that gives each request its rows of it.
-   *
-   * @throws InvalidOutputError
+   * Gives each request its rows of the output; a generator has emitted it. The output's memory may
+   * be gone by now: that fails its callers, and not the batcher.
    */
-  end(result: PartitionResult | typeof STEPPED): () => void {
-    if (result === STEPPED) {
-      return () =>
-        this.parts.forEach(({ request, offset, count }) => request.endSteps(offset, count));
-    }
-    const rows = this.outputs.read(result.output, this.batch);
-    this.checkLengths(rows);
-    const output = { rows, isOwn: result.own ?? false, metadata: result.metadata };
-    return () =>
-      this.forEachPart(({ request, offset, count }, start, end) => {
-        if (request.isOver) {
-          return;
-        }
-        if (this.isShorter(request)) {
-          const own = this.cutBack(request, rows.slice(start, end));
-          request.takeRows(offset, { ...output, rows: own, isOwn: true }, 0, count);
+  private settle(output: RunOutput | undefined): void {
+    try {
+      let start = 0;
+      for (const part of this.parts) {
+        if (output) {
+          this.handOut(part, output, start);
         } else {
-          request.takeRows(offset, output, start, end);
+          part.request.endSteps(part.offset, part.count);
         }
-      });
+        start += part.count;
+      }
+    } catch (cause) {
+      this.fail(this.runner.errorOf(cause, this.batch.size));
+    }
   }
 
-  /** Whether the rows of the request are shorter than others of the batch. */
+  private handOut(
+    { request, offset, count }: Part<BatchRequest>,
+    output: RunOutput,
+    start: number,
+  ): void {
+    if (request.isOver) {
+      return;
+    }
+    if (this.isShorter(request)) {
+      const rows = this.cutBack(request, output.rows.slice(start, start + count));
+      request.takeRows(offset, { ...output, rows, isOwn: true }, 0, count);
+    } else {
+      request.takeRows(offset, output, start, start + count);
+    }
+  }
+
+  /** True if the request's rows are shorter than others of the batch. */
   private isShorter({ batch }: BatchRequest): boolean {
-    return this.lengths !== undefined && this.lengths.lengthOf(batch) !== this.longest();
+    const { lengths } = this.runner;
+    return lengths !== undefined && lengths.lengthOf(batch) !== this.longest();
   }
 
   private checkLengths(rows: Batch, cuts?: Readonly<Record<string, number>>): void {
     const longest = this.longest();
     if (longest !== undefined) {
-      this.lengths!.checkOutput(rows, longest, cuts);
+      this.runner.lengths!.checkOutput(rows, longest, cuts);
     }
   }
 
@@ -224,35 +396,30 @@ export class BatchRun implements BatchListener {
     rows: Batch,
     cuts?: Readonly<Record<string, number>>,
   ): Batch {
-    const length = this.lengths?.lengthOf(request.batch);
+    const { lengths } = this.runner;
+    const length = lengths?.lengthOf(request.batch);
     return length === undefined || !this.isShorter(request)
       ? rows
-      : this.lengths!.cut(rows, length, cuts);
+      : lengths!.cut(rows, length, cuts);
   }
 
   /** The length that its rows are padded to. */
   private longest(): number | undefined {
-    if (!this.lengths) {
+    const { lengths } = this.runner;
+    if (!lengths) {
       return undefined;
     }
     return (this.longestRow ??= this.parts.reduce<number | undefined>((longest, { request }) => {
-      const length = this.lengths?.lengthOf(request.batch);
+      const length = lengths.lengthOf(request.batch);
       return length === undefined ? longest : Math.max(longest ?? 0, length);
     }, undefined));
   }
 
-  get outcome(): BatchOutcome<BatchRequest> {
+  private get counts(): Pick<BatchOutcome<BatchRequest>, 'padding' | 'steps'> {
     return { padding: this.batch.padding, ...(this.steps > 0 && { steps: this.steps }) };
   }
 
-  /** Notes that the batch failed and that its rows run again. */
-  willRetry(error: unknown): void {
-    if (error instanceof RunTimeoutError) {
-      this.parts.forEach(({ request }) => (request.overrun = error));
-    }
-  }
-
-  fail(error: unknown): void {
+  private fail(error: unknown): void {
     this.parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
   }
 
@@ -266,7 +433,7 @@ export class BatchRun implements BatchListener {
   }
 
   private hookRows(name: string, value: unknown): Batch {
-    const axis = axisOf(name, this.outputs.axes);
+    const axis = axisOf(name, this.runner.outputs.axes);
     try {
       return outputRows(value, this.batch, { '': axis });
     } catch (cause) {

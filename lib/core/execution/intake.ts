@@ -1,27 +1,32 @@
-import type { Batch } from '../batch/batch.js';
+import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
 import type { Template } from '../batch/template.js';
 import type { Batcher } from '../batching/batcher.js';
 import { currentOrigin, type Origin } from '../context/caller-context.js';
 import type { StreamOptions } from '../context/call-options.js';
-import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
+import type { Callbacks, KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
 import type { CallRecorder } from '../events/call-recorder.js';
-import type { ModelSignature } from '../partitions/onnx/model-signature.js';
-import { largestBatch, type Lanes, type ServingLane } from './lanes.js';
-import { type Reply, type ReplyEnd, ReplyRequest } from './reply-request.js';
-import type { BatchRequest } from './request.js';
-import { checkWholeCost, rowCostsOf } from './row-costs.js';
+import {
+  describePort,
+  type ModelPort,
+  type ModelSignature,
+} from '../partitions/onnx/model-signature.js';
+import { type Lanes, largestBatch, type ServingLane } from './lanes.js';
+import { type BatchRequest, type Reply, type ReplyEnd, ReplyRequest } from './request.js';
 import type { RowLengths } from './row-lengths.js';
 import type { InternalCallOptions, ResolvedCallOptions } from './resolved-call-options.js';
 import { StreamRequest } from './stream-request.js';
+import { read } from '../batch/container.js';
+import { storageClasses } from '../batch/tensor.js';
 import {
-  checkHooks,
-  checkSize,
-  checkStep,
-  checkStrings,
-  checkTemplate,
-  costOf,
-  validateBatch,
-} from './validate-batch.js';
+  InvalidBatchError,
+  InvalidInputError,
+  InvalidServingError,
+  messageOf,
+  RequestTooLargeError,
+  UnknownKeyError,
+} from '../errors.js';
+import { formatValue, truncate } from '../format.js';
+import type { ResolvedBatchCost } from '../definition/batch-size.js';
 
 /** What the steps of one call share. */
 export interface CallContext {
@@ -166,4 +171,347 @@ export class Intake {
 /** The hooks that a call asks for, or undefined. */
 export function requestedHooks({ hooks }: StreamOptions<string>): readonly string[] | undefined {
   return hooks?.length ? hooks : undefined;
+}
+
+/** The largest number of hooks of one call. */
+const MOST_HOOKS = 1024;
+
+/**
+ * Refuses a call, or a batch of a stream, that is larger than the serving allows, padding included.
+ *
+ * @throws RequestTooLargeError
+ */
+export function checkSize({ name, queue }: ResolvedServing, batch: Batch): void {
+  const { maxRowsPerCall, maxBytesPerCall } = queue;
+  const rows = batch.size + batch.padding;
+  if (rows > maxRowsPerCall) {
+    throw new RequestTooLargeError(
+      `Serving "${name}" takes at most ${maxRowsPerCall} rows in one call and was given ${rows}; ` +
+        'give fewer at a time, or raise queue.maxRowsPerCall',
+    );
+  }
+  if (maxBytesPerCall !== undefined && batch.bytes > maxBytesPerCall) {
+    throw new RequestTooLargeError(
+      `Serving "${name}" takes tensors of at most ${maxBytesPerCall} bytes in one call and was ` +
+        `given ${batch.bytes}; ` +
+        'give fewer rows at a time, or raise queue.maxBytesPerCall',
+    );
+  }
+}
+
+/** @throws InvalidInputError unless the call of a session has one row */
+export function checkStep(serving: string, { size }: Batch): void {
+  if (size !== 1) {
+    throw new InvalidInputError(
+      `A call of a session of serving "${serving}" is one step of one row, and not of ${size}; make ` +
+        'a call for each step',
+    );
+  }
+}
+
+/**
+ * Refuses rows that could not run, so that they spoil no batch. Without `keys`, any key is allowed.
+ *
+ * @throws InvalidBatchError for a batch without rows
+ * @throws UnknownKeyError for a key that the serving does not have
+ * @throws InvalidInputError for plain values where batches are padded
+ */
+export function validateBatch(
+  serving: string,
+  batch: Batch,
+  { allowedSizes }: KeyOptions,
+  keys?: readonly string[],
+): void {
+  if (batch.size === 0) {
+    throw new InvalidBatchError(`Serving "${serving}" was given a batch without rows`);
+  }
+  if (keys && !keys.includes(batch.key)) {
+    const hint = batch.key === DEFAULT_KEY ? '; name one: batch.withKey(key)' : '';
+    throw new UnknownKeyError(
+      `Serving "${serving}" has no key ${formatValue(batch.key)}; its keys are ` +
+        `${[...keys].toSorted().join(', ')}${hint}`,
+    );
+  }
+  if (allowedSizes && batch.isPlain) {
+    throw new InvalidInputError(
+      `Serving "${serving}" pads its batches to ${allowedSizes.join(', ')} rows, and plain ` +
+        'values cannot be padded; give tensors',
+    );
+  }
+}
+
+/**
+ * Refuses rows unlike the inputs of the model or the declared template. The
+ * result is the same for all rows with one template.
+ *
+ * @throws InvalidInputError
+ */
+export function checkTemplate(
+  serving: string,
+  batch: Batch,
+  signature?: ModelSignature,
+  template?: readonly ModelPort[],
+): void {
+  const inputs = signature?.inputs ?? template;
+  const fault = inputs && mismatch(batch, inputs, signature !== undefined);
+  if (fault) {
+    const taken = inputs.map(describePort).join(', ');
+    throw new InvalidInputError(
+      `Serving "${serving}" takes [${taken}] and was given [${truncate(batch.signature)}]: ` +
+        fault,
+    );
+  }
+}
+
+/**
+ * Refuses strings with NUL, for a model: onnxruntime-node would cut them there without an error.
+ *
+ * @throws InvalidInputError
+ */
+export function checkStrings(serving: string, batch: Batch): void {
+  const leaf = batch.leafWith('\0');
+  if (leaf !== undefined) {
+    throw new InvalidInputError(
+      `Serving "${serving}" was given a string with NUL (U+0000) in ${formatValue(leaf)}, where ` +
+        'onnxruntime-node would cut it; give strings without it',
+    );
+  }
+}
+
+/**
+ * A copy of the list of hooks in the options; empty if there is none.
+ *
+ * @throws InvalidInputError when it is not a list of names
+ */
+export function ownHooks(serving: string, hooks: readonly string[] = []): readonly string[] {
+  const own = read(() =>
+    Array.isArray(hooks) && hooks.length <= MOST_HOOKS ? [...(hooks as unknown[])] : undefined,
+  );
+  if (!own?.every((hook) => typeof hook === 'string')) {
+    throw new InvalidInputError(
+      `Serving "${serving}": hooks must be a list of at most ${MOST_HOOKS} names, and not ` +
+        formatValue(hooks),
+    );
+  }
+  return own;
+}
+
+/**
+ * Refuses a call with hooks whose rows do not fit into one batch, or with hooks that the model does
+ * not have.
+ *
+ * @throws InvalidInputError
+ */
+export function checkHooks(
+  serving: string,
+  batch: Batch,
+  hooks: readonly string[],
+  batchSize: number,
+  signature?: ModelSignature,
+): void {
+  if (batch.size > batchSize) {
+    throw new InvalidInputError(
+      `Serving "${serving}": a call with hooks is never split, and its ${batch.size} rows are ` +
+        `more than the batch size of ${batchSize}`,
+    );
+  }
+  const outputs = signature?.outputs.map(({ name }) => name);
+  const unknown = outputs && hooks.find((hook) => !outputs.includes(hook));
+  if (unknown !== undefined) {
+    throw new InvalidInputError(
+      `The model of serving "${serving}" has no output ${formatValue(unknown)} that could be a ` +
+        `hook; it has ${outputs!.join(', ')}`,
+    );
+  }
+}
+
+/** The reason why the rows do not match the inputs, or undefined. */
+function mismatch(
+  batch: Batch,
+  inputs: readonly ModelPort[],
+  isModel: boolean,
+): string | undefined {
+  const { template } = batch;
+  if (!template) {
+    return 'these are no tensors; give some, or make them in preprocess';
+  }
+  const sizes = new Map<string, number>();
+  const leaves = new Map(template.leaves.map((leaf) => [leaf.path, leaf] as const));
+  // A bare tensor is the input of a model that has one input. A function accepts any.
+  const lone =
+    isModel && inputs.length === 1 && template.leaves.length === 1 ? leaves.get('') : undefined;
+  for (const port of inputs) {
+    const leaf = lone ?? leaves.get(port.name);
+    if (!leaf) {
+      return `${named(port)} is missing`;
+    }
+    if (leaf.type !== port.type) {
+      return `${named(port)} is ${leaf.type} and must be ${port.type}`;
+    }
+    if (leaf.axis !== port.batchAxis) {
+      return port.batchAxis === null
+        ? `${named(port)} is given with rows on axis ${leaf.axis} and has no batch axis; give ` +
+            'the tensor itself'
+        : `the rows of ${named(port)} lie on axis ${leaf.axis} and must lie on axis ` +
+            `${port.batchAxis}`;
+    }
+    const fault = wrongShape(port, leaf.dims, sizes);
+    if (fault) {
+      return fault;
+    }
+  }
+  if (template.leaves.length > inputs.length) {
+    const names = new Set(inputs.map(({ name }) => name));
+    // Two leaves can have the same path: those of `{ 'a.b': x, a: { b: y } }`.
+    const extra = template.leaves.find(({ path }) => !names.delete(path))?.label;
+    return `${isModel ? 'the model has' : 'there is'} no input ${formatValue(extra)}`;
+  }
+  return undefined;
+}
+
+/** `sizes` keeps dynamic axes by name: axes of one name must have equal sizes within a call. */
+function wrongShape(
+  port: ModelPort,
+  dims: readonly number[],
+  sizes: Map<string, number>,
+): string | undefined {
+  const { shape, batchAxis } = port;
+  const name = named(port);
+  if (dims.length !== shape.length) {
+    const counts = `${name} has ${dims.length} axes and must have ${shape.length}`;
+    return batchAxis !== null && dims.length === shape.length - 1
+      ? `${counts}; one row has the shape [${dims.toSpliced(batchAxis, 0, 1).join(', ')}]`
+      : counts;
+  }
+  for (const [axis, dim] of shape.entries()) {
+    const size = dims[axis]!;
+    if (axis === batchAxis) {
+      continue;
+    }
+    const required = typeof dim === 'number' ? dim : sizes.get(dim);
+    if (required !== undefined && size !== required) {
+      return `axis ${axis} of ${name} is ${size} and must be ${required}`;
+    }
+    if (typeof dim === 'string' && dim !== '' && dim !== '?') {
+      sizes.set(dim, size);
+    }
+  }
+  return undefined;
+}
+
+function named({ name }: ModelPort): string {
+  return name === '' ? 'the tensor' : `"${name}"`;
+}
+
+/** The cost of the rows, where `queue.maxCost` is given. */
+export function costOf({ name, queue }: Callbacks, batch: Batch): number {
+  if (queue?.maxCost === undefined) {
+    return 0;
+  }
+  const costs: unknown = queue.cost ? queue.cost(batch) : bytesOf(batch);
+  if (typeof costs !== 'number' || !(costs >= 0)) {
+    throw new InvalidServingError(
+      `Serving "${name}": queue.cost must return a number of 0 or more, it returned ` +
+        formatValue(costs),
+    );
+  }
+  return costs;
+}
+
+/** The bytes of rows that are tensors: 1 for each string, none for plain values. */
+function bytesOf({ template, size }: Batch): number {
+  const perRow = (template?.leaves ?? []).map(
+    ({ type, dims, axis }) =>
+      elementsOf(dims, axis) * (storageClasses.get(type)?.BYTES_PER_ELEMENT ?? 1),
+  );
+  return size * perRow.reduce((sum, bytes) => sum + bytes, 0);
+}
+
+/** The number of elements of one row. The item whose shape is known may have no rows. */
+function elementsOf(dims: readonly number[], axis: number | null): number {
+  return dims.reduce((elements, dim, i) => (i === axis ? elements : elements * dim), 1);
+}
+
+/**
+ * The cost of each row of a call.
+ *
+ * @throws InvalidInputError when one is not a finite number above 0, or `of` throws
+ * @throws RequestTooLargeError when one is more than a batch may cost
+ */
+export function rowCostsOf(
+  serving: string,
+  { of, most }: ResolvedBatchCost,
+  batch: Batch,
+): readonly number[] {
+  return Array.from({ length: batch.size }, (_, row) => {
+    const cost = rowCostOf(serving, of, batch, row);
+    if (typeof cost !== 'number' || !(cost > 0 && cost < Infinity)) {
+      throw new InvalidInputError(
+        `Serving "${serving}": batchSize.cost.of returned ${formatValue(cost)} for row ${row}; allowed ` +
+          'is a finite number above 0',
+      );
+    }
+    if (cost > most) {
+      throw new RequestTooLargeError(
+        `Serving "${serving}" runs batches that cost at most ${most}, and row ${row} costs ` +
+          `${cost}; shorten it, or raise batchSize.cost.most`,
+      );
+    }
+    return cost;
+  });
+}
+
+/** The largest number of rows like the first of the batch that one batch may have. */
+export function mostRowsLike(
+  serving: string,
+  batch: Batch,
+  { of, most }: ResolvedBatchCost,
+  size: number,
+): number {
+  const cost = rowCostOf(serving, of, batch, 0);
+  return typeof cost === 'number' && cost > 0
+    ? Math.max(1, Math.min(size, Math.floor(most / cost)))
+    : size;
+}
+
+/**
+ * Refuses a call that must run in one batch and costs more than one.
+ *
+ * @throws InvalidInputError
+ */
+export function checkWholeCost(
+  serving: string,
+  { most, padded }: ResolvedBatchCost,
+  costs: readonly number[],
+): void {
+  const cost = padded
+    ? costs.length * Math.max(...costs)
+    : costs.reduce((sum, each) => sum + each, 0);
+  if (cost > most) {
+    throw new InvalidInputError(
+      `Serving "${serving}": a call with hooks is never split, and its rows cost ${cost}, more ` +
+        `than the ${most} of a batch`,
+    );
+  }
+}
+
+function rowCostOf(
+  serving: string,
+  of: ResolvedBatchCost['of'],
+  batch: Batch,
+  row: number,
+): unknown {
+  try {
+    return of(rowIn(batch, row));
+  } catch (cause) {
+    throw new InvalidInputError(
+      `Serving "${serving}": batchSize.cost.of failed for row ${row}: ${messageOf(cause)}`,
+      { cause },
+    );
+  }
+}
+
+/** The row as the batch function would get it alone. */
+function rowIn(batch: Batch, row: number): unknown {
+  return batch.values ? batch.values[row] : batch.slice(row, row + 1).view();
 }

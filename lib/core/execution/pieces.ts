@@ -5,13 +5,11 @@ import type { Partition } from '../partitions/partition.js';
 import type { PullAhead, Pulls } from '../streaming/pull-ahead.js';
 import type { Source } from '../streaming/source.js';
 import type { Call } from './caller-side.js';
-import { type CallContext, type Intake, requestedHooks } from './intake.js';
+import { type CallContext, costOf, type Intake, requestedHooks } from './intake.js';
 import { largestBatch, type Lanes } from './lanes.js';
-import type { Reply } from './reply-request.js';
-import type { BatchRequest } from './request.js';
+import type { BatchRequest, Reply } from './request.js';
 import { onCancel } from './resolved-call-options.js';
 import { replyOf, type StreamRequest } from './stream-request.js';
-import { costOf } from './validate-batch.js';
 
 export interface PiecesOptions {
   readonly options: ResolvedServing;

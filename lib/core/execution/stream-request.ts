@@ -1,8 +1,7 @@
 import { Batch } from '../batch/batch.js';
 import { SlowConsumerError, InvalidBatchError } from '../errors.js';
 import { Queue } from '../streaming/queue.js';
-import { type Reply, type ReplyRequest } from './reply-request.js';
-import { BatchRequest } from './request.js';
+import { BatchRequest, type Reply, type ReplyRequest } from './request.js';
 import { type Call, unwrap } from './caller-side.js';
 import { asOutput } from '../batch/container.js';
 import { releaseOutput } from './output-rows.js';

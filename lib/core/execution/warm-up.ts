@@ -8,19 +8,17 @@ import {
   hasRows,
   type ModelSignature,
 } from '../partitions/onnx/model-signature.js';
-import type { BatchRunner } from './batch-runner.js';
+import type { BatchRunner } from './batch-run.js';
 import type { CallerSide } from './caller-side.js';
 import { DEFAULT_CALL_OPTIONS } from './resolved-call-options.js';
-import type { Intake } from './intake.js';
+import { type Intake, mostRowsLike, rowCostsOf } from './intake.js';
 import type { Lanes } from './lanes.js';
-import { ReplyRequest } from './reply-request.js';
-import { mostRowsLike, rowCostsOf } from './row-costs.js';
+import { type BatchRequest, ReplyRequest } from './request.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import type { Partition } from '../partitions/partition.js';
 import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
 import { BATCHES_TO_BELIEVE } from '../batching/run-times.js';
 import type { Batcher } from '../batching/batcher.js';
-import type { BatchRequest } from './request.js';
 
 /**
  * One row for each batch of the warm-up: of each example, and zeros for the keys of a model with

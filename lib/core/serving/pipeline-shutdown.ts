@@ -1,7 +1,7 @@
 import type { Batcher } from '../batching/batcher.js';
 import type { SharedCalls } from '../deduplication/shared-calls.js';
 import { ServingClosedError } from '../errors.js';
-import type { BatchRunner } from '../execution/batch-runner.js';
+import type { BatchRunner } from '../execution/batch-run.js';
 import type { CallerSide } from '../execution/caller-side.js';
 import type { BatchRequest } from '../execution/request.js';
 import type { Partition } from '../partitions/partition.js';

@@ -14,18 +14,16 @@ import {
   CallerSide,
   dropCall,
 } from '../execution/caller-side.js';
-import { BatchRunner } from '../execution/batch-runner.js';
+import { BatchRunner } from '../execution/batch-run.js';
 import { InvalidInputError } from '../errors.js';
-import { type CallContext, Intake } from '../execution/intake.js';
+import { type CallContext, Intake, ownHooks } from '../execution/intake.js';
 import type { Lanes } from '../execution/lanes.js';
 import { releaseOutput } from '../execution/output-rows.js';
 import { Pieces } from '../execution/pieces.js';
-import type { Reply } from '../execution/reply-request.js';
-import type { BatchRequest } from '../execution/request.js';
+import type { BatchRequest, Reply } from '../execution/request.js';
 import { rowLengthsOf } from '../execution/row-lengths.js';
 import { onCancel, resolveCallOptions } from '../execution/resolved-call-options.js';
 import { eventsOf } from '../execution/stream-request.js';
-import { ownHooks } from '../execution/validate-batch.js';
 import { type WarmedUp, warmUp } from '../execution/warm-up.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';

@@ -7,7 +7,7 @@ import {
   Tensor,
 } from 'nestjs-serving';
 import { BatchScript, settle } from 'nestjs-serving/testing';
-import { costOf } from '../../../lib/core/execution/validate-batch.js';
+import { costOf } from '../../../lib/core/execution/intake.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';

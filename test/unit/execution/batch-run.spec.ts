@@ -1,10 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, DONE, InvalidOutputError, type Tensor } from 'nestjs-serving';
-import { STEPPED } from '../../../lib/core/partitions/partition.js';
-import { BatchRun } from '../../../lib/core/execution/batch-run.js';
-import { OutputReader, releaseOutput } from '../../../lib/core/execution/output-rows.js';
+import { EventHub } from '../../../lib/core/events/event-hub.js';
+import type { ModelPort } from '../../../lib/core/partitions/onnx/model-signature.js';
+import { type Partition, STEPPED } from '../../../lib/core/partitions/partition.js';
+import { BatchRun, BatchRunner } from '../../../lib/core/execution/batch-run.js';
+import { releaseOutput } from '../../../lib/core/execution/output-rows.js';
 import type { ServingLane } from '../../../lib/core/execution/lanes.js';
-import { ReplyRequest } from '../../../lib/core/execution/reply-request.js';
+import { ReplyRequest } from '../../../lib/core/execution/request.js';
 import { StreamRequest } from '../../../lib/core/execution/stream-request.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
@@ -20,12 +22,39 @@ function streamOf(rows: readonly unknown[], hooks?: readonly string[]): StreamRe
   return new StreamRequest(Batch.stack(rows), lane, undefined, hooks);
 }
 
+const recovery = { idempotent: false, isolateFailures: false, retries: 0 };
+const runner = new BatchRunner(
+  'runs',
+  recovery,
+  { partitions: [], throwsAsIs: true },
+  new EventHub(),
+);
+
 function runOf(...requests: readonly StreamRequest[]): BatchRun {
+  const logits: ModelPort = { name: 'logits', type: 'float32', shape: ['', ''], batchAxis: 1 };
+  const signature = {
+    inputs: [],
+    outputs: [logits],
+    fetches: ['logits'],
+    states: [],
+    dynamicallyQuantised: false,
+  };
   return new BatchRun(
     requests.map((request) => ({ request, offset: 0, count: request.size })),
-    new OutputReader({ logits: 1 }),
     4,
+    new BatchRunner('runs', recovery, { partitions: [], signature }, new EventHub()),
   );
+}
+
+/** Ends the run with what its batch function returns, or with its error. */
+async function end(run: BatchRun, result: Awaited<ReturnType<Partition['run']>> | Error) {
+  const partition: Partition = {
+    prefetch: 0,
+    run: () => (result instanceof Error ? Promise.reject(result) : Promise.resolve(result)),
+    close: async () => {},
+  };
+  const { settle } = await run.on(partition, 0);
+  settle!();
 }
 
 /** The events of the streams until now: hooks with values, and lists of rows. */
@@ -48,21 +77,24 @@ describe('BatchRun', () => {
     { own: false, what: 'An output that the function may write to again is copied' },
   ])('[W4] $what', async ({ own }) => {
     const request = new ReplyRequest(Batch.stack(['a', 'b']), lane);
-    const run = new BatchRun([{ request, offset: 0, count: 2 }], new OutputReader({}), 4);
+    const run = new BatchRun([{ request, offset: 0, count: 2 }], 4, runner);
     const output = floats([2, 1], [1, 2]);
 
-    run.end({ output, own })();
+    await end(run, { output, own });
 
     const { data } = releaseOutput((await request.reply).rows) as Tensor;
     expect(data).toEqual(output.data);
     expect((data as Float32Array).buffer === (output.data as Float32Array).buffer).toBe(own);
   });
 
-  it('[8.3] A batch lists each hook with consumers once', () => {
+  it('[8.3] A batch lists each hook with consumers once', async () => {
     const run = runOf(streamOf(['a'], ['x', 'y']), streamOf(['b']), streamOf(['c'], ['y', 'z']));
 
     expect(run.hooks).toEqual(['x', 'y', 'z']);
-    expect(run.info(3)).toMatchObject({ hooks: ['x', 'y', 'z'], size: 3, partition: 3 });
+    const infos: unknown[] = [];
+    const reading = { prefetch: 0, close: async () => {} };
+    await run.on({ ...reading, run: async (_, info) => (infos.push(info), STEPPED) }, 3);
+    expect(infos).toMatchObject([{ hooks: ['x', 'y', 'z'], size: 3, partition: 3 }]);
     expect(runOf(streamOf(['a'])).hooks).toEqual([]);
   });
 
@@ -132,7 +164,7 @@ describe('BatchRun', () => {
 
     run.step([1, DONE, 3], undefined);
     run.step([4, 5, DONE], undefined);
-    run.end(STEPPED)();
+    await end(run, STEPPED);
 
     expect(await eventsOf(...requests)).toEqual([
       [
@@ -144,7 +176,7 @@ describe('BatchRun', () => {
     expect(requests.map(({ isOver }) => isOver)).toEqual([true, true]);
   });
 
-  it('[8.4] A batch reports for each row whether its caller still waits', () => {
+  it('[8.4] A batch reports for each row whether its caller still waits', async () => {
     const requests = [streamOf(['a', 'b']), streamOf(['c'])];
     const run = runOf(...requests);
     const waiting = (): boolean[] => [0, 1, 2, 3, -1].map((row) => run.isWaiting(row));
@@ -154,13 +186,13 @@ describe('BatchRun', () => {
     expect(waiting()).toEqual([false, true, true, false, false]);
     requests[1]!.fail(new Error('left'));
     expect(waiting()).toEqual([false, true, false, false, false]);
-    run.end(STEPPED)();
+    await end(run, STEPPED);
     expect(waiting()).toEqual([false, false, false, false, false]);
   });
 
   it('[8.4] A step includes the padding rows, for which no caller waits', () => {
     const request = new StreamRequest(Batch.concatenate([floats([3], [1, 2, 3])]), padded);
-    const run = new BatchRun([{ request, offset: 0, count: 3 }], new OutputReader({}), 4);
+    const run = new BatchRun([{ request, offset: 0, count: 3 }], 4, runner);
 
     expect(() => run.step([1, 2, 3], undefined)).toThrow('the 4 rows of its batch');
     run.step([1, 2, 3, DONE], undefined);
@@ -174,12 +206,12 @@ describe('BatchRun', () => {
     const [done, waiting] = [streamOf(['c']), streamOf(['d'])];
     const run = new BatchRun(
       [split, done, waiting].map((request) => ({ request, offset: 0, count: 1 })),
-      new OutputReader({}),
       4,
+      runner,
     );
 
     run.step([DONE, DONE, 'd1'], undefined);
-    run.fail(error);
+    await end(run, error);
     split.answer(1, Batch.stack(['B']), undefined);
 
     expect(releaseOutput((await split.reply).rows)).toEqual([[], 'B']);

@@ -4,9 +4,9 @@ import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/core/batch/batch.js';
 import { BatchFailedError, InvalidBatchError } from '../../../lib/core/errors.js';
 import type { Partition } from '../../../lib/core/partitions/partition.js';
-import { BatchRunner } from '../../../lib/core/execution/batch-runner.js';
+import { BatchRunner } from '../../../lib/core/execution/batch-run.js';
 import type { ServingLane } from '../../../lib/core/execution/lanes.js';
-import { ReplyRequest } from '../../../lib/core/execution/reply-request.js';
+import { ReplyRequest } from '../../../lib/core/execution/request.js';
 import { EventHub } from '../../../lib/core/events/event-hub.js';
 
 const lane: ServingLane = {

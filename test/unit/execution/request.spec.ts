@@ -1,10 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/core/batch/batch.js';
 import { InvalidOutputError } from '../../../lib/core/errors.js';
-import { BatchRun } from '../../../lib/core/execution/batch-run.js';
-import { OutputReader, releaseOutput } from '../../../lib/core/execution/output-rows.js';
+import { EventHub } from '../../../lib/core/events/event-hub.js';
+import { BatchRun, BatchRunner } from '../../../lib/core/execution/batch-run.js';
+import { releaseOutput } from '../../../lib/core/execution/output-rows.js';
 import { Lanes, type ServingLane } from '../../../lib/core/execution/lanes.js';
-import { ReplyRequest } from '../../../lib/core/execution/reply-request.js';
+import { ReplyRequest } from '../../../lib/core/execution/request.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const options = { batchSize: 32, batchTimeout: 0, runSize: Infinity };
@@ -81,6 +82,9 @@ describe('BatchRequest', () => {
 });
 
 describe('BatchRun', () => {
+  const recovery = { idempotent: false, isolateFailures: false, retries: 0 };
+  const runner = new BatchRunner('runs', recovery, { partitions: [] }, new EventHub());
+
   it('[4.5] [4.6] A batch has the parts of its requests in their order', () => {
     const [one, two] = [requestOf('a', 'b', 'c'), requestOf('d', 'e')];
     const parts = [
@@ -89,13 +93,7 @@ describe('BatchRun', () => {
       { request: one, offset: 0, count: 1 },
     ];
 
-    expect(new BatchRun(parts, new OutputReader({}), 8).batch.consume()).toEqual([
-      'b',
-      'c',
-      'd',
-      'e',
-      'a',
-    ]);
+    expect(new BatchRun(parts, 8, runner).batch.consume()).toEqual(['b', 'c', 'd', 'e', 'a']);
   });
 });
 

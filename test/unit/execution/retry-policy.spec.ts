@@ -15,8 +15,7 @@ import {
   TooLargeToSendError,
 } from '../../../lib/core/partitions/partition.js';
 import { type RetryState, retriesFor } from '../../../lib/core/execution/retry-policy.js';
-import { ReplyRequest } from '../../../lib/core/execution/reply-request.js';
-import { type BatchRequest } from '../../../lib/core/execution/request.js';
+import { type BatchRequest, ReplyRequest } from '../../../lib/core/execution/request.js';
 import { StreamRequest } from '../../../lib/core/execution/stream-request.js';
 import type { RetryOptions } from '../../../lib/core/definition/resolved-serving.js';
 

@@ -6,7 +6,7 @@ import type {
   ModelPort,
   ModelSignature,
 } from '../../../lib/core/partitions/onnx/model-signature.js';
-import { checkTemplate, validateBatch } from '../../../lib/core/execution/validate-batch.js';
+import { checkTemplate, validateBatch } from '../../../lib/core/execution/intake.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const port = (

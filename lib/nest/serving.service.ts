@@ -128,6 +128,10 @@ export class ServingService implements OnModuleInit {
   private find(reference: unknown): Serving {
     const { registry } = this;
     const { router } = registry;
+    const own = typeof reference === 'string' && !router ? registry.find(reference) : undefined;
+    if (own) {
+      return own;
+    }
     const { name, side, preprocess } = readReference(reference);
     const method = side === undefined && !registry.find(name) && this.methods.servings.get(name);
     if (method) {

@@ -80,11 +80,13 @@ function checkShape(dims: readonly number[], path: string): number[] {
     );
   }
   const shape = [...dims];
-  if (shape.some((dim) => !Number.isSafeInteger(dim) || dim < 0)) {
-    throw new InvalidBatchError(
-      `${describePath(path)} has the shape ${formatValue(shape)}; its axes must be ` +
-        'whole numbers of 0 or more',
-    );
+  for (const dim of shape) {
+    if (!Number.isSafeInteger(dim) || dim < 0) {
+      throw new InvalidBatchError(
+        `${describePath(path)} has the shape ${formatValue(shape)}; its axes must be ` +
+          'whole numbers of 0 or more',
+      );
+    }
   }
   return shape;
 }

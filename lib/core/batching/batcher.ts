@@ -113,9 +113,7 @@ export class Batcher<R extends QueuedRequest> {
     const takenBy = (idle: number) => this.ready.takenBy(idle);
     const costed = budget && budget.most < Infinity ? budget : undefined;
     this.admission = new Admission({ ...options, budget: costed, takenBy });
-    const sizeNow = ({ limits }: Lane, size: number) => this.admission.sizeOf(limits, size);
-    const costNow = ({ limits }: Lane) => this.admission.mostCostOf(limits);
-    this.ready = new ReadyQueue(order, sizeNow, budget, costNow);
+    this.ready = new ReadyQueue(order, this.admission, budget);
     this.pool = new Pool(targets, firstTarget);
     targets.forEach((target) => target.onChange?.(() => this.changed()));
 
@@ -162,7 +160,9 @@ export class Batcher<R extends QueuedRequest> {
     entry.queue = this;
     entry.waiting = size;
     entry.arrivedAt = now;
-    this.makeRoomFor(request);
+    if (request.whole) {
+      this.makeRoomFor(request);
+    }
     for (let offset = 0; offset < size;) {
       const ready = this.ready.roomFor(request, offset);
       if (ready > 0) {
@@ -306,10 +306,7 @@ export class Batcher<R extends QueuedRequest> {
 
   /** Closes windows and batches with too little room for a request that must run whole. */
   private makeRoomFor(request: R): void {
-    const { lane, size, whole } = request;
-    if (!whole) {
-      return;
-    }
+    const { lane, size } = request;
     const window = this.windows.get(lane);
     if (window && !window.hasRoomFor(request)) {
       window.close('flush');

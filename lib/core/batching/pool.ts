@@ -164,7 +164,12 @@ export class Pool implements PoolLoad {
 
   /** Why no partition will take a batch soon; undefined if one will. */
   get lost(): Error | undefined {
-    return this.loads.every(({ target }) => target.lost) ? this.loads[0]?.target.lost : undefined;
+    for (const { target } of this.loads) {
+      if (!target.lost) {
+        return undefined;
+      }
+    }
+    return this.loads[0]?.target.lost;
   }
 
   /** True if no batch runs. */

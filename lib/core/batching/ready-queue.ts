@@ -1,6 +1,13 @@
 import { Heap } from 'heap-js';
 import type { Budget } from './budget.js';
-import { isWanted, type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
+import {
+  isWanted,
+  type Lane,
+  type Limits,
+  type Part,
+  type QueuedRequest,
+  sizeOf,
+} from './queued-request.js';
 import { type QueueOrder, RowQueue } from './row-queue.js';
 
 /** Why a window closed or a batch was taken. */
@@ -49,6 +56,14 @@ interface LaneQueue<R extends QueuedRequest> {
   first: BatchSlot<R> | undefined;
 }
 
+/** How large a batch may be now. */
+interface SizesNow {
+  /** Rows at which it is full, if its window opened with this size. */
+  sizeOf(limits: Limits, opened: number): number;
+  /** The most that it may cost. */
+  mostCostOf(limits: Limits): number;
+}
+
 /** Beyond this many lanes, we forget those without rows. */
 const LANES_REMEMBERED = 1024;
 
@@ -69,11 +84,8 @@ export class ReadyQueue<R extends QueuedRequest> {
 
   constructor(
     private readonly order: QueueOrder,
-    /** Rows at which a batch is full now, if its window opened with this size. */
-    private readonly sizeNow: (lane: Lane, size: number) => number,
+    private readonly sizes: SizesNow,
     private readonly budget?: Budget,
-    /** The most that the lane's next batch may cost now. */
-    private readonly costNow: (lane: Lane) => number = () => Infinity,
   ) {}
 
   /** Adds a closed window's rows. */
@@ -89,7 +101,7 @@ export class ReadyQueue<R extends QueuedRequest> {
       }
     }
     if (rows > 0) {
-      const room = reason === 'flush' ? rows : Math.max(rows, this.sizeNow(lane, size));
+      const room = reason === 'flush' ? rows : Math.max(rows, this.sizes.sizeOf(lane.limits, size));
       this.admit({
         queue,
         size,
@@ -127,7 +139,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     const queue = this.queueOf(lane);
     queue.rows.add(part);
     if (!queue.first || priority > queue.first.priority) {
-      const size = this.sizeNow(lane, lane.limits.batchSize);
+      const size = this.sizes.sizeOf(lane.limits, lane.limits.batchSize);
       const turn = this.turn(now, priority);
       this.admit({
         queue,
@@ -186,7 +198,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     for (let slot = this.slots.peek(); slot; slot = this.slots.peek()) {
       const rows = this.rowsFor(slot, now);
       if (rows > 0) {
-        const size = this.sizeNow(slot.queue.lane, slot.size);
+        const size = this.sizes.sizeOf(slot.queue.lane.limits, slot.size);
         const isFull = rows >= size || slot.queue.rows.isFull;
         return slot.again || (isFull && slot.reason !== 'flush') ? 'full' : 'growing';
       }
@@ -214,9 +226,10 @@ export class ReadyQueue<R extends QueuedRequest> {
         retryState: again.retryState,
       };
     }
-    const size = this.sizeNow(lane, opened);
-    const most = this.budget && this.costNow(lane);
-    const parts = queue.rows.take(size, now, most, (rows, cost) => endOf(lane, rows, cost));
+    const size = this.sizes.sizeOf(lane.limits, opened);
+    const most = this.budget && this.sizes.mostCostOf(lane.limits);
+    const until = endOf(lane, ...queue.rows.expected(size, most));
+    const parts = queue.rows.take(size, now, until, most);
     if (queue.rows.size > 0 && queue.slots === 0) {
       // A request that must run whole displaced rows, or they didn't fit into the batch's budget:
       // they need a slot.

@@ -119,16 +119,10 @@ export class RowQueue<R extends QueuedRequest> {
    * taken whole; if it is larger than a batch (it arrived when batches were larger), it is taken
    * alone.
    *
-   * `endOf` returns when we expect a number of rows, which cost this much, to have run. Rows with an
-   * earlier deadline fail instead if there are others: they would make the rows behind them late.
+   * We expect the batch to have run at `until`. Rows with an earlier deadline fail instead if there are
+   * others: they would make the rows behind them late.
    */
-  take(
-    size: number,
-    now: number,
-    most = Infinity,
-    endOf: (rows: number, cost: number | undefined) => number = () => now,
-  ): Part<R>[] {
-    const until = endOf(...this.expected(size, most));
+  take(size: number, now: number, until = now, most = Infinity): Part<R>[] {
     this.lateUntil = this.hasRowsAfter(until) ? until : now;
     const { limit } = this;
     const fill = new Fill(most < limit.most ? { ...limit, most } : limit, size);

@@ -338,7 +338,9 @@ export class BatchRun implements BatchListener {
   /** @throws InvalidOutputError */
   private read({ output, own = false, metadata }: PartitionResult): RunOutput {
     const rows = this.runner.outputs.read(output, this.batch);
-    this.checkLengths(rows);
+    if (this.runner.lengths) {
+      this.checkLengths(rows);
+    }
     return { rows, isOwn: own, metadata };
   }
 
@@ -370,7 +372,7 @@ export class BatchRun implements BatchListener {
     if (request.isOver) {
       return;
     }
-    if (this.isShorter(request)) {
+    if (this.runner.lengths && this.isShorter(request)) {
       const rows = this.cutBack(request, output.rows.slice(start, start + count));
       request.takeRows(offset, { ...output, rows, isOwn: true }, 0, count);
     } else {

@@ -347,6 +347,20 @@ describe.each([
 describe('Batcher: shares of rows with costs', () => {
   useVirtualTime();
 
+  it.each([0, 4])(
+    '[14.2] [15.1] A batch costs no more than what a latency target leaves it now, with overtaking of %d batches',
+    (overtaking) => {
+      const queue = new NamedQueue(1000, undefined, { most: 100, padded: false, overtaking });
+      queue.lane('lane', 8);
+      queue.addClosed('lane', [queue.part('lane', 'a', { costs: [10, 10, 10, 10, 10, 10] })]);
+      queue.cost = 25;
+
+      expect(queue.takeNames()).toBe('a0 a1');
+      queue.cost = 40;
+      expect(queue.takeAll()).toEqual(['a2 a3 a4 a5']);
+    },
+  );
+
   it('[7.4] [14.2] No tenant gets more or less than two batches beyond its share of the cost while several have rows', async () => {
     const aTenant = fc.record({
       weight: fc.double({ min: 0.1, max: 10, noNaN: true }),

@@ -1,5 +1,6 @@
 import { Batch } from '../batch/batch.js';
-import { axisOf } from '../batch/template.js';
+import { asOutput, rowsIn } from '../batch/container.js';
+import { type BatchAxes, axisOf, type Template } from '../batch/template.js';
 import type { BatchObserver, BatchOutcome, BatchRecord } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/queued-request.js';
 import type { Window } from '../batching/ready-queue.js';
@@ -36,7 +37,6 @@ import {
 } from '../partitions/partition.js';
 import type { SessionRows } from '../partitions/session-states.js';
 import { paddingOf } from './lanes.js';
-import { OutputReader, outputRows } from './output-rows.js';
 import type { BatchRequest, RunOutput } from './request.js';
 import { type RetryState, retriesFor } from './retry-policy.js';
 import type { RowLengths } from './row-lengths.js';
@@ -458,4 +458,73 @@ function sessionsIn(parts: readonly Part<BatchRequest>[]): SessionRows | undefin
   return parts[0]!.request.session
     ? sessionRows(parts.map(({ request }) => request.session!))
     : undefined;
+}
+
+/** Reads outputs with rows on these axes. Remembers the last one's template: most often the next's. */
+export class OutputReader {
+  private last: Template | undefined;
+
+  constructor(readonly axes: BatchAxes) {}
+
+  /** See {@link outputRows}. */
+  read(output: unknown, input: Batch): Batch {
+    const rows = outputRows(output, input, this.axes, this.last);
+    this.last = rows.template;
+    return rows;
+  }
+}
+
+/**
+ * A batch's output as rows, without the results of padding.
+ *
+ * @throws InvalidOutputError if it doesn't have one result per row
+ */
+export function outputRows(
+  output: unknown,
+  input: Batch,
+  axes: BatchAxes = {},
+  known?: Template,
+): Batch {
+  const expected = input.size + input.padding;
+  const results = asOutput(() => rowsIn(output, input.isPlain));
+  if (!results) {
+    const got = output === null ? 'null' : typeof output;
+    throw new InvalidOutputError(
+      `A batch of ${expected} rows needs a list of ${expected} results, or tensors with ` +
+        `${expected} rows; the batch function returned ${got}`,
+    );
+  }
+  if (Array.isArray(results)) {
+    if (results.length !== expected) {
+      throw new InvalidOutputError(
+        `A batch of ${expected} rows needs ${expected} results; the batch function returned ` +
+          `${results.length}`,
+      );
+    }
+    return Batch.ofValues(results).slice(0, input.size);
+  }
+  for (const { path, tensor } of results.leaves) {
+    const axis = axisOf(path, axes);
+    if (axis !== null && tensor.dims[axis] !== expected) {
+      throw new InvalidOutputError(
+        `Output ${path === '' ? '' : `"${path}" `}has the shape [${tensor.dims.join(', ')}]; ` +
+          `axis ${axis} must have the ${expected} rows of the batch` +
+          hintOf(path, axes),
+      );
+    }
+  }
+  const rows = asOutput(() => Batch.ofOutput(results, axes, known));
+  if (rows.size !== expected) {
+    throw new InvalidOutputError(
+      `Unusable output: no leaf of it carries the ${expected} rows of the batch`,
+    );
+  }
+  return rows.slice(0, input.size);
+}
+
+/** Advice for the outputs of a model; nothing else has the option. */
+function hintOf(path: string, axes: BatchAxes): string {
+  return path !== '' && Object.hasOwn(axes, path)
+    ? `. If its rows lie on another axis, declare it: outputs: { ${path}: { batchAxis: ... } }`
+    : '';
 }

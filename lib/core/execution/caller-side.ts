@@ -11,8 +11,7 @@ import { isThenable } from '../partitions/function.partition.js';
 import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
 import type { PostprocessContext, PreprocessResult } from '../definition/serving-definition.js';
 import type { Counters } from '../events/event-hub.js';
-import { withoutErrors } from './output-rows.js';
-import type { ReplyEnd } from './request.js';
+import { type ReplyEnd, withoutErrors } from './request.js';
 
 /**
  * The caller's half of a call: `preprocess` before its rows run, `postprocess` after. A caller

@@ -13,6 +13,7 @@ import type { ServingLane } from './lanes.js';
 import { type BatchOutput, DONE } from '../partitions/batch-function.js';
 import type { SessionTurn } from './session-turn.js';
 import { asOutput } from '../batch/container.js';
+import { deepCopy } from '../batch/deep-copy.js';
 import type { CallMetadata } from '../definition/reply.js';
 
 /** Rows of a call in the batcher. They may run in several batches, and end in any order. */
@@ -364,4 +365,31 @@ function joined(answers: PartAnswer[]): Reply {
 
 function emptyRows(count: number): unknown[][] {
   return Array.from({ length: count }, () => []);
+}
+
+/**
+ * The rows in memory of their own, or as views if `isLent`: then the caller copies them at once.
+ *
+ * @throws the Error that a batch function returned in place of a row's result
+ */
+export function releaseOutput(rows: Batch, isLent = false): BatchOutput {
+  return withoutErrors(isLent ? rows.view() : rows.release());
+}
+
+/** @throws the Error that a batch function returned in place of a row's result */
+export function withoutErrors(output: BatchOutput): BatchOutput {
+  const error = Array.isArray(output) ? output.find(isError) : undefined;
+  if (error) {
+    throw error;
+  }
+  return output;
+}
+
+/** Like {@link releaseOutput}, with a copy for one of several callers. */
+export function copyOutput(rows: Batch): BatchOutput {
+  if (!rows.isPlain) {
+    return rows.consume();
+  }
+  const output = releaseOutput(rows);
+  return Array.isArray(output) ? output.map((row) => deepCopy(row)) : output;
 }

@@ -1,10 +1,9 @@
 import { Batch } from '../batch/batch.js';
 import { SlowConsumerError, InvalidBatchError } from '../errors.js';
 import { Queue } from '../streaming/queue.js';
-import { BatchRequest, type Reply, type ReplyRequest } from './request.js';
+import { BatchRequest, releaseOutput, type Reply, type ReplyRequest } from './request.js';
 import { type Call, unwrap } from './caller-side.js';
 import { asOutput } from '../batch/container.js';
-import { releaseOutput } from './output-rows.js';
 import type { PartMetadata, StreamEvent } from '../definition/reply.js';
 
 /** The events of a request, in the order of its rows. */

@@ -209,13 +209,13 @@ export class LoadedVersion implements Closable {
 
   drain(): void {
     this.isEnding = true;
-    this.pipelines.forEach((pipeline) => pipeline.shutdown.drain());
+    this.pipelines.forEach((pipeline) => pipeline.drain());
   }
 
   abandon(error: Error): void {
     this.isEnding = true;
     this.waits.end(error);
-    this.pipelines.forEach((pipeline) => pipeline.shutdown.abandon(error));
+    this.pipelines.forEach((pipeline) => pipeline.abandon(error));
   }
 
   end(error: Error): boolean {
@@ -223,14 +223,11 @@ export class LoadedVersion implements Closable {
     this.isEnding = true;
     this.waits.end(error);
     this.loader.halt(error);
-    return [...this.pipelines].reduce(
-      (had, pipeline) => pipeline.shutdown.end(error) || had,
-      isWaitedFor,
-    );
+    return [...this.pipelines].reduce((had, pipeline) => pipeline.end(error) || had, isWaitedFor);
   }
 
   halt(): void {
-    this.pipelines.forEach((pipeline) => pipeline.shutdown.halt());
+    this.pipelines.forEach((pipeline) => pipeline.halt());
   }
 
   /**
@@ -242,23 +239,20 @@ export class LoadedVersion implements Closable {
     this.endWait?.();
     this.loader.stopFetching();
     // Closes the open pipelines at once, so that they take no more calls.
-    const closed = [...this.pipelines].map((pipeline) => pipeline.shutdown.close());
+    const closed = [...this.pipelines].map((pipeline) => pipeline.close());
     await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);
-    await Promise.all([
-      ...closed,
-      ...[...this.pipelines].map((pipeline) => pipeline.shutdown.close()),
-    ]);
+    await Promise.all([...closed, ...[...this.pipelines].map((pipeline) => pipeline.close())]);
     this.sessions?.close();
   }
 
   unfinished(): readonly string[] {
-    return [...this.pipelines].flatMap((pipeline) => pipeline.shutdown.unfinished());
+    return [...this.pipelines].flatMap((pipeline) => pipeline.unfinished());
   }
 
   private get isIdle(): boolean {
     const sessions = this.sessions?.size ?? 0;
     const pipelines = [...this.pipelines];
-    return sessions + this.waits.size === 0 && pipelines.every(({ shutdown }) => shutdown.isIdle);
+    return sessions + this.waits.size === 0 && pipelines.every(({ isIdle }) => isIdle);
   }
 
   private async openWarm(): Promise<readonly Pipeline[]> {
@@ -266,7 +260,7 @@ export class LoadedVersion implements Closable {
     try {
       this.warmUpTime = await this.loader.warmUp(pipelines);
     } catch (cause) {
-      await Promise.all(pipelines.map((pipeline) => pipeline.shutdown.close()));
+      await Promise.all(pipelines.map((pipeline) => pipeline.close()));
       pipelines.forEach((pipeline) => this.pipelines.delete(pipeline));
       throw this.loader.errorOf(cause);
     }
@@ -288,7 +282,7 @@ export class LoadedVersion implements Closable {
       this.pipelines.add(pipeline);
       pipeline.pause(this.isPaused);
       if (this.isEnding) {
-        pipeline.shutdown.drain();
+        pipeline.drain();
       }
     }
     return pipelines;

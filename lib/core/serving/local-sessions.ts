@@ -55,7 +55,7 @@ export class LocalSessions {
       );
     }
     const place = this.places.reduce((best, each) => (isBetter(each, best) ? each : best));
-    place.pipeline.shutdown.check();
+    place.pipeline.refuseOnceClosed();
     const id = ++this.lastId;
     const session: OrderedSession = new OrderedSession(id, options, {
       idle,

@@ -15,12 +15,11 @@ import {
   dropCall,
 } from '../execution/caller-side.js';
 import { BatchRunner } from '../execution/batch-run.js';
-import { InvalidInputError } from '../errors.js';
+import { InvalidInputError, ServingClosedError } from '../errors.js';
 import { type CallContext, Intake, ownHooks } from '../execution/intake.js';
 import type { Lanes } from '../execution/lanes.js';
-import { releaseOutput } from '../execution/output-rows.js';
+import { type BatchRequest, releaseOutput, type Reply } from '../execution/request.js';
 import { Pieces } from '../execution/pieces.js';
-import type { BatchRequest, Reply } from '../execution/request.js';
 import { rowLengthsOf } from '../execution/row-lengths.js';
 import { onCancel, resolveCallOptions } from '../execution/resolved-call-options.js';
 import { eventsOf } from '../execution/stream-request.js';
@@ -30,8 +29,8 @@ import type { ServingKind } from '../partitions/handler.partition.js';
 import { axesOf } from '../partitions/onnx/model-signature.js';
 import { type Partition, type PartitionStatus, statusOf } from '../partitions/partition.js';
 import { Pulls } from '../streaming/pull-ahead.js';
-import { PipelineShutdown } from './pipeline-shutdown.js';
 import type { TargetStatus } from './serving.js';
+import type { Closable } from './shutdown.js';
 
 /**
  * The path of a call from its input to its reply:
@@ -42,8 +41,7 @@ import type { TargetStatus } from './serving.js';
  * The calls of `batchedRun` share batches. Those of `run` have a pipeline of their own with one
  * partition, where each batch holds rows of one call alone; all else is the same for both.
  */
-export class Pipeline {
-  readonly shutdown: PipelineShutdown;
+export class Pipeline implements Closable {
   private readonly caller: CallerSide;
   private readonly intake: Intake;
   private readonly pieces: Pieces;
@@ -51,6 +49,8 @@ export class Pipeline {
   private readonly batcher: Batcher<BatchRequest>;
   private readonly runner: BatchRunner;
   private readonly partitionsInUse: readonly Partition[];
+  private isClosed = false;
+  private closing: Promise<void> | undefined;
   private readonly ends: Readonly<Record<'single' | 'list' | 'lent', AnswerEnd>>;
 
   constructor(
@@ -94,10 +94,8 @@ export class Pipeline {
       list: new AnswerEnd(counters, false),
       lent: new AnswerEnd(counters, false, true),
     };
-    const { caller, intake, pulls, batcher, runner } = this;
+    const { intake, pulls } = this;
     this.pieces = new Pieces({ options, callbacks, lanes, partitions, intake, pulls, isInline });
-    const stages = { caller, shared, pulls, batcher, runner, partitions };
-    this.shutdown = new PipelineShutdown(name, stages);
   }
 
   /** Runs the rows of the input; resolves with the reply. */
@@ -116,6 +114,13 @@ export class Pipeline {
       this.events.counters.ended({ error }, options.signal);
       recorder?.ended({ error });
       return Promise.reject(error);
+    }
+  }
+
+  /** @throws ServingClosedError once it takes no more calls */
+  refuseOnceClosed(): void {
+    if (this.isClosed) {
+      throw this.closedError();
     }
   }
 
@@ -198,6 +203,48 @@ export class Pipeline {
     return warmUp({ options, inputs, opened, lanes, runner, intake, caller, batcher });
   }
 
+  /** True if the only calls left are streams whose output hasn't been read yet. */
+  get isIdle(): boolean {
+    const { shared, caller, pulls, batcher } = this;
+    const inCallbacks = caller.preparing.size + caller.finishing.size;
+    return (shared?.isIdle ?? true) && inCallbacks === 0 && pulls.isIdle && batcher.isIdle;
+  }
+
+  drain(): void {
+    this.batcher.drain();
+  }
+
+  close(): Promise<void> {
+    return (this.closing ??= this.endStages());
+  }
+
+  abandon(error: Error): void {
+    this.isClosed = true;
+    this.pulls.finishAll(error);
+    this.batcher.abandon(error);
+  }
+
+  end(error: Error): boolean {
+    const { caller, pulls, runner, batcher, partitionsInUse } = this;
+    const hadCalls = caller.preparing.size + caller.finishing.size + pulls.size > 0;
+    this.isClosed = true;
+    runner.terminate(error);
+    caller.preparing.end(error);
+    caller.finishing.end(error);
+    pulls.endAll(error);
+    const hadBatches = batcher.end(error);
+    partitionsInUse.forEach((partition) => partition.kill && partition.halt?.());
+    return hadCalls || hadBatches;
+  }
+
+  halt(): void {
+    this.partitionsInUse.forEach((partition) => partition.halt?.());
+  }
+
+  unfinished(): readonly string[] {
+    return this.batcher.unfinished();
+  }
+
   /** While it is paused, its partitions take no batch. */
   pause(isPaused: boolean): void {
     this.batcher.pause(isPaused);
@@ -235,6 +282,24 @@ export class Pipeline {
     return this.partitionsInUse.map(statusOf);
   }
 
+  /** Ends the stages in the order in which a call passes them. */
+  private async endStages(): Promise<void> {
+    const { shared, caller, pulls, batcher, partitionsInUse } = this;
+    this.isClosed = true;
+    this.drain();
+    await shared?.idle();
+    await caller.preparing.idle();
+    await pulls.close(this.closedError());
+    await batcher.close();
+    const partitions = partitionsInUse.map((partition) => partition.close());
+    await Promise.all([caller.finishing.idle(), ...partitions]);
+  }
+
+  private closedError(): Error {
+    const { name } = this.options;
+    return new ServingClosedError(`Serving "${name}" is closed and takes no more calls`);
+  }
+
   /** That of a call that waited for this pipeline, or a new one. */
   private recorderOf(
     { recorder, signal }: CallContext['options'],
@@ -255,7 +320,7 @@ export class Pipeline {
     recorder: CallRecorder | undefined,
     mode?: 'stream',
   ): CallContext {
-    this.shutdown.check();
+    this.refuseOnceClosed();
     options.signal?.throwIfAborted();
     const timeout = mode ? undefined : this.options.timeout;
     const resolved =

@@ -4,9 +4,8 @@ import { EventHub } from '../../../lib/core/events/event-hub.js';
 import type { ModelPort } from '../../../lib/core/partitions/onnx/model-signature.js';
 import { type Partition, STEPPED } from '../../../lib/core/partitions/partition.js';
 import { BatchRun, BatchRunner } from '../../../lib/core/execution/batch-run.js';
-import { releaseOutput } from '../../../lib/core/execution/output-rows.js';
+import { releaseOutput, ReplyRequest } from '../../../lib/core/execution/request.js';
 import type { ServingLane } from '../../../lib/core/execution/lanes.js';
-import { ReplyRequest } from '../../../lib/core/execution/request.js';
 import { StreamRequest } from '../../../lib/core/execution/stream-request.js';
 import { floats } from '../../fixtures/values/tensors.js';
 

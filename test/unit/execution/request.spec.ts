@@ -3,9 +3,8 @@ import { Batch } from '../../../lib/core/batch/batch.js';
 import { InvalidOutputError } from '../../../lib/core/errors.js';
 import { EventHub } from '../../../lib/core/events/event-hub.js';
 import { BatchRun, BatchRunner } from '../../../lib/core/execution/batch-run.js';
-import { releaseOutput } from '../../../lib/core/execution/output-rows.js';
+import { releaseOutput, ReplyRequest } from '../../../lib/core/execution/request.js';
 import { Lanes, type ServingLane } from '../../../lib/core/execution/lanes.js';
-import { ReplyRequest } from '../../../lib/core/execution/request.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const options = { batchSize: 32, batchTimeout: 0, runSize: Infinity };

@@ -1,8 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, DONE, SlowConsumerError } from 'nestjs-serving';
 import type { ServingLane } from '../../../lib/core/execution/lanes.js';
-import { releaseOutput } from '../../../lib/core/execution/output-rows.js';
-import { ReplyRequest } from '../../../lib/core/execution/request.js';
+import { releaseOutput, ReplyRequest } from '../../../lib/core/execution/request.js';
 import { StreamRequest } from '../../../lib/core/execution/stream-request.js';
 
 const lane: ServingLane = {

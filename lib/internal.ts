@@ -104,7 +104,7 @@ export type { Engine, OpenedEngine } from './core/partitions/engine.js';
 export { resultOf } from './core/partitions/function.partition.js';
 export { axisOfInput, dynamicAxes, rowMarksOf } from './core/partitions/onnx/batch-axes.js';
 export { externalFilesIn } from './core/partitions/onnx/external-files.js';
-export { inSteps, type RunStep } from './core/partitions/onnx/fixed-batch.js';
+export { inSteps, type RunStep } from './core/partitions/onnx/onnx-model.js';
 export { feedsOf, inputsAmong, ModelReply } from './core/partitions/onnx/model-ports.js';
 export {
   type DeclaredAxes,

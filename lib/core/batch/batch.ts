@@ -1,8 +1,7 @@
 import { InvalidBatchError } from '../errors.js';
 import { truncate, formatList, formatValue } from '../format.js';
 import { type Container, FlatContainer, type FlatRows, flatten } from './container.js';
-import { type LeafRows, TensorRows } from './tensor-rows.js';
-import { ListRows, type Rows } from './list-rows.js';
+import { type LeafRows, ListRows, type Rows, TensorRows } from './tensor-rows.js';
 import { rowOf } from './tensor.js';
 import type { BatchAxes, Template, VariableAxes } from './template.js';
 

@@ -1,8 +1,7 @@
 import { InvalidBatchError } from '../errors.js';
 import { truncate } from '../format.js';
 import { FlatContainer, type Leaf, type Structure } from './container.js';
-import type { Fill } from './resize.js';
-import { describePath, type Tensor } from './tensor.js';
+import { describePath, type Fill, type Tensor } from './tensor.js';
 
 /**
  * The batch axis of each leaf, by path; 0 by default. `null`: the leaf has no rows, and the rows of

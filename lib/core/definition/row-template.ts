@@ -1,8 +1,7 @@
 import type { Tensor } from 'onnxruntime-common';
-import { storageClasses } from '../batch/tensor.js';
+import { type Fill, filledTensor, storageClasses } from '../batch/tensor.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import { isRecord, type Rule } from './option-rules.js';
-import { type Fill, filledTensor } from '../batch/resize.js';
 
 /** A tensor of a serving's rows. */
 export interface TensorTemplate {

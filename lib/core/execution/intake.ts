@@ -200,7 +200,7 @@ export function checkSize({ name, queue }: ResolvedServing, batch: Batch): void 
 }
 
 /** @throws InvalidInputError unless the call of a session has one row */
-export function checkStep(serving: string, { size }: Batch): void {
+function checkStep(serving: string, { size }: Batch): void {
   if (size !== 1) {
     throw new InvalidInputError(
       `A call of a session of serving "${serving}" is one step of one row, and not of ${size}; make ` +
@@ -479,7 +479,7 @@ export function mostRowsLike(
  *
  * @throws InvalidInputError
  */
-export function checkWholeCost(
+function checkWholeCost(
   serving: string,
   { most, padded }: ResolvedBatchCost,
   costs: readonly number[],

@@ -1,10 +1,8 @@
 import type { Engine, OpenedEngine, Surroundings } from './engine.js';
-import { BlockingWatch } from './onnx/blocking-watch.js';
 import type { DeclaredPorts } from './onnx/model-signature.js';
 import { hashOf } from './onnx/model-content.js';
 import { type ModelPlace, ModelSource, SharedModel } from './onnx/model-source.js';
-import { openWorkers } from './worker/open-workers.js';
-import type { Supervision } from './worker/supervised.partition.js';
+import { openWorkers, type Supervision } from './worker/supervised.partition.js';
 import type { Isolation } from './worker/worker.partition.js';
 import type { ModelTask } from './worker/worker-protocol.js';
 import type { Batch } from '../batch/batch.js';
@@ -111,5 +109,34 @@ class ModelPartition implements Partition {
 
   close(): Promise<void> {
     return this.release();
+  }
+}
+
+/** Consecutive slow runs before the warning. A single one may be a pause of the machine. */
+const SLOW_RUNS = 3;
+
+/** Warns once if runs in the application's own thread block its event loop for too long. */
+export class BlockingWatch {
+  private slowRuns = 0;
+  private hasWarned = false;
+
+  constructor(
+    /** Milliseconds. */
+    private readonly limit: number,
+    /** Logs the warning; the line continues "Serving ...". */
+    private readonly warn: (line: string) => void,
+  ) {}
+
+  observe(rows: number, milliseconds: number): void {
+    this.slowRuns = milliseconds > this.limit ? this.slowRuns + 1 : 0;
+    if (this.slowRuns === SLOW_RUNS && !this.hasWarned) {
+      this.hasWarned = true;
+      this.warn(
+        `held the event loop for ${milliseconds.toFixed(1)} ms with a run of ${rows} rows: the ` +
+          `third run in a row above blockingLimit, which is ${this.limit} ms. Nothing else of the ` +
+          "application runs meanwhile; use isolation: 'thread', lower batchSize, or raise " +
+          'blockingLimit',
+      );
+    }
   }
 }

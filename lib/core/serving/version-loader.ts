@@ -19,15 +19,16 @@ import {
 import { log } from '../log.js';
 import type { EventHub } from '../events/event-hub.js';
 import type { Lanes } from '../execution/lanes.js';
-import type { OpenedEngine, Engine } from '../partitions/engine.js';
+import type { Engine, OpenedEngine } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { modelsLoaded } from '../partitions/model-engine.js';
 import { warningsOf } from '../partitions/onnx/model-signature.js';
 import { Pipeline } from './pipeline.js';
-import { watchedPartitions } from './watched-partitions.js';
 import { isExternal, modelOptionsOf, runnerOf } from '../definition/resolve-definition.js';
 import type { ModelRunner, ServingDefinition } from '../definition/serving-definition.js';
 import type { ReloadOptions } from './serving-version.js';
+import { type Partition, type PartitionStatus, statusOf } from '../partitions/partition.js';
+import { TimedPartition } from '../partitions/worker/timed.partition.js';
 
 /** The version that another is to replace: the label, and the tensors of its calls. */
 interface VersionCalls {
@@ -264,4 +265,53 @@ export function changedDefinition(
   const changed = { ...kept, ...modelOptionsOf({ model }) };
   const isWatched = watch === true && isWatchable(changed);
   return { ...own, model: changed, rollout: { version, watch: isWatched } };
+}
+
+interface WatchOptions {
+  readonly serving: string;
+  readonly kind: ServingKind;
+  readonly runTimeout: number | undefined;
+  readonly events: EventHub;
+}
+
+/** The partitions with their `runTimeout`; changes of their status are logged and emitted. */
+function watchedPartitions(
+  partitions: readonly Partition[],
+  options: WatchOptions,
+): readonly Partition[] {
+  const { runTimeout } = options;
+  const timed =
+    runTimeout === undefined
+      ? partitions
+      : partitions.map((partition, index) => new TimedPartition(index, partition, runTimeout));
+  timed.forEach((partition, index) => report(partition, index, options));
+  return timed;
+}
+
+function report(partition: Partition, index: number, options: WatchOptions): void {
+  const { serving } = options;
+  let { provider: before } = statusOf(partition);
+  partition.onChange?.(() => {
+    const status = statusOf(partition);
+    const { provider = before } = status;
+    if (provider !== before) {
+      log.warn(
+        `Serving "${serving}": Partition ${index} now runs on ${provider}, and before on ${before}`,
+      );
+      before = provider;
+    }
+    emitChange(index, status, options);
+  });
+}
+
+function emitChange(
+  partition: number,
+  status: PartitionStatus,
+  { serving, kind, events }: WatchOptions,
+): void {
+  if (status.reason !== undefined) {
+    log.warn(`Serving "${serving}"${kind === 'inline' ? ', for run()' : ''}: ${status.reason}`);
+  }
+  const { version } = events;
+  events.emit({ type: 'partition:change', serving, version, kind, partition, ...status });
 }

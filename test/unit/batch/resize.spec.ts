@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { filledTensor, resize } from '../../../lib/core/batch/resize.js';
+import { filledTensor, resize } from '../../../lib/core/batch/tensor.js';
 import { InvalidBatchError } from '../../../lib/core/errors.js';
 import { floats } from '../../fixtures/values/tensors.js';
 

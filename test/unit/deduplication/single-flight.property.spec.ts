@@ -1,6 +1,6 @@
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { SingleFlight, type JoinedCall } from '../../../lib/core/deduplication/single-flight.js';
+import { SingleFlight, type JoinedCall } from '../../../lib/core/deduplication/shared-calls.js';
 import { turn } from '../../fixtures/async/virtual-time.js';
 
 const of = { identity: fc.constantFrom('a', 'b') };

@@ -1,5 +1,5 @@
 import type { InferenceSession, Tensor } from 'onnxruntime-common';
-import type { Fill } from '../../batch/resize.js';
+import type { Fill } from '../../batch/tensor.js';
 import type { VariableAxis } from '../../batch/template.js';
 import { InvalidServingError } from '../../errors.js';
 import { propertyOf } from '../../format.js';

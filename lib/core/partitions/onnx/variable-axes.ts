@@ -1,4 +1,4 @@
-import { filledTensor } from '../../batch/resize.js';
+import { filledTensor } from '../../batch/tensor.js';
 import type { VariableAxes } from '../../batch/template.js';
 import { InvalidServingError, messageOf } from '../../errors.js';
 import {

@@ -308,7 +308,7 @@ function unreadableError(cause: unknown): Error {
 }
 
 /** Sends batches to a worker and reads the results. */
-export class BatchTransfer {
+class BatchTransfer {
   private readonly reply: ModelReply | undefined;
 
   constructor(

@@ -56,7 +56,7 @@ export class BatchRunner {
     readonly retryOptions: RetryOptions,
     private readonly opened: OpenedEngine,
     private readonly events: EventHub,
-    /** In a serving whose rows differ in length. */
+    /** If rows differ in length. */
     readonly lengths?: RowLengths,
   ) {
     this.outputs = new OutputReader(axesOf(opened.signature?.outputs ?? []));
@@ -152,9 +152,7 @@ export class BatchRun implements BatchListener {
   private steps = 0;
   private longestRow: number | undefined;
   private hooked = false;
-  /**
-   * The request of each row and the index of the row there; computed only for batches that need it.
-   */
+  /** Each row's request and its index there, made when first needed. */
   private rows: readonly { readonly request: BatchRequest; readonly index: number }[] | undefined;
 
   constructor(
@@ -405,7 +403,7 @@ export class BatchRun implements BatchListener {
       : lengths!.cut(rows, length, cuts);
   }
 
-  /** The length that its rows are padded to. */
+  /** The length to which its rows are padded. */
   private longest(): number | undefined {
     const { lengths } = this.runner;
     if (!lengths) {
@@ -522,7 +520,7 @@ export function outputRows(
   return rows.slice(0, input.size);
 }
 
-/** Advice for the outputs of a model; nothing else has the option. */
+/** Advice for a model's outputs; nothing else has the option. */
 function hintOf(path: string, axes: BatchAxes): string {
   return path !== '' && Object.hasOwn(axes, path)
     ? `. If its rows lie on another axis, declare it: outputs: { ${path}: { batchAxis: ... } }`

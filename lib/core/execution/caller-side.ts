@@ -31,9 +31,7 @@ export class CallerSide {
     this.reader = new RowReader(inputAxes);
   }
 
-  /**
-   * The rows of the input. No promise where nothing is asynchronous: that would cost a microtask.
-   */
+  /** The input's rows. No promise if nothing is asynchronous: that would cost a microtask. */
   prepare(input: unknown, resolved: ResolvedCallOptions): Call | Promise<Call> {
     const { callbacks } = this;
     const { key } = resolved;
@@ -44,23 +42,19 @@ export class CallerSide {
     const ready =
       key === undefined ? prepared : prepared.then((call) => withKey(callbacks, call, key));
     const call = this.preparing.for(ready, resolved);
-    // A call that was cancelled before leaves the rows of `preprocess` to nobody.
+    // Nobody takes the rows of `preprocess` if the call was cancelled before.
     call.catch(() => prepared.then(dropCall, () => {}));
     return call;
   }
 
-  /**
-   * The call with the `info` of its `preprocess` and without rows, for a call that shares those.
-   */
+  /** The `info` of a call's `preprocess`, without rows: the call shares another's. */
   async prepareInfo(input: unknown, resolved: ResolvedCallOptions): Promise<Call> {
     const call = await this.prepare(input, resolved);
     dropCall(call);
     return call;
   }
 
-  /**
-   * The reply from the output of the call's rows; a promise where `postprocess` is asynchronous.
-   */
+  /** The reply from the call's output; a promise if `postprocess` is asynchronous. */
   finish(
     call: Call,
     output: BatchOutput,
@@ -71,7 +65,7 @@ export class CallerSide {
     return reply instanceof Promise ? this.finishing.for(reply, resolved) : reply;
   }
 
-  /** The events of a stream as the callbacks shape them. */
+  /** A stream's events as the callbacks shape them. */
   finishStream(
     call: Call,
     events: AsyncIterable<StreamEvent<unknown, string>>,
@@ -82,8 +76,8 @@ export class CallerSide {
 }
 
 /**
- * A call after `preprocess`: its rows, as one batch or a sequence of batches, and what
- * `postprocess` needs.
+ * A call after `preprocess`: its rows, as one batch or a sequence of batches, and what `postprocess`
+ * needs.
  */
 export interface Call {
   readonly rows: Batch | Source<Batch>;
@@ -111,9 +105,9 @@ export function prepareCall(
 }
 
 /**
- * The call with the key from its options.
+ * Gives the call the key from its options.
  *
- * @throws InvalidInputError when a batch has another key
+ * @throws InvalidInputError if a batch has another key
  */
 export function withKey({ name }: Callbacks, call: Call, key: string): Call {
   const { rows } = call;
@@ -140,14 +134,14 @@ function keyed(serving: string, batch: Batch, key: string): Batch {
   return batch.withKey(key);
 }
 
-/** Ends the lazy sequence of a call that does not run. */
+/** Ends the lazy sequence of a call that doesn't run. */
 export function dropCall({ rows }: Call): void {
   if (!(rows instanceof Batch)) {
     leave(rows);
   }
 }
 
-/** Shapes the reply from the output for the call's rows. */
+/** Shapes the reply from the call's output. */
 export function finishCall(
   callbacks: Callbacks,
   call: Call,
@@ -172,7 +166,7 @@ export async function* finishStream(
   callbacks: Callbacks,
   { info }: Call,
   events: AsyncIterable<StreamEvent<unknown, string>>,
-  /** The result of user code, unless the call is cancelled first. */
+  /** Resolves with the result of user code, unless the call is cancelled first. */
   waitFor: <T>(work: Promise<T>) => Promise<T> = (work) => work,
 ): AsyncGenerator<unknown, void> {
   if (callbacks.postprocessStream) {
@@ -190,7 +184,7 @@ export async function* finishStream(
   }
 }
 
-/** The one result of a call with one plain value; of any other call, all results. */
+/** The one result if the call's input was one plain value, otherwise all results. */
 export function unwrap({ single }: { readonly single: boolean }, output: unknown): unknown {
   return single && Array.isArray(output) ? output[0] : output;
 }
@@ -241,7 +235,7 @@ function preprocessed(
 function callOf(rows: unknown, info: unknown, reader: RowReader): Call {
   const source = sourceOf(rows);
   if (source && Array.isArray(rows)) {
-    // All batches exist already, so none has to be awaited.
+    // All batches exist already, so we await none.
     const batches = rows.filter((row): row is Batch => row instanceof Batch).values();
     return { rows: batches, single: false, isOpen: false, info };
   }
@@ -290,7 +284,7 @@ function resultIn(result: unknown): IteratorResult<unknown> {
   return result as IteratorResult<unknown>;
 }
 
-/** Ends calls whose answer is the output itself, and counts them. */
+/** Counts calls whose answer is the output itself. */
 export class AnswerEnd implements ReplyEnd<unknown> {
   constructor(
     private readonly counters: Counters,
@@ -310,13 +304,13 @@ export class AnswerEnd implements ReplyEnd<unknown> {
   }
 }
 
-/** The output of a call, and the metadata of its batches. */
+/** A call's output, and its batches' metadata. */
 export interface CallOutput {
   readonly output: BatchOutput;
   readonly said: CallMetadata;
 }
 
-/** Ends the rows of a call whose answer is made in further steps, which count it. */
+/** For a call whose answer needs further steps, which count it. */
 export const outputEnd: ReplyEnd<CallOutput> = {
   isLent: false,
   answer: (output, said) => ({ output: withoutErrors(output), said }),

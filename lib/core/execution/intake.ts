@@ -33,15 +33,15 @@ export interface CallContext {
   readonly options: StreamOptions<string> & InternalCallOptions;
   readonly resolved: ResolvedCallOptions;
   readonly recorder: CallRecorder | undefined;
-  /** Called when rows of the call were admitted. */
+  /** Called when the call's rows were admitted. */
   readonly onAdmitted?: () => void;
 }
 
-/** Where the caller's half of a call hands its rows to the shared half: checked, and queued. */
+/** Checks a call's rows and queues them: the caller's half hands them to the shared half here. */
 export class Intake {
-  /** The template of the last rows that fitted: most often that of the next. */
+  /** The last rows' template, if they fitted: most often the next rows have the same. */
   private checked: Template | undefined;
-  /** It is a model with an input of strings. */
+  /** True if the model has an input of strings. */
   private readonly takesStrings: boolean;
 
   constructor(
@@ -51,14 +51,14 @@ export class Intake {
     private readonly signature: ModelSignature | undefined,
     private readonly batcher: Batcher<BatchRequest>,
     private readonly isInline: boolean,
-    /** In a serving whose rows differ in length. */
+    /** If rows differ in length. */
     private readonly lengths?: RowLengths,
   ) {
     const inputs = options.runner === 'model' ? (signature?.inputs ?? []) : [];
     this.takesStrings = inputs.some(({ type }) => type === 'string');
   }
 
-  /** The reply to the rows, or the answer that `end` makes of it; rejects on cancellation. */
+  /** Resolves with the reply to the rows, or what `end` makes of it; rejects on cancellation. */
   reply<Answer = Reply>(
     batch: Batch,
     context: CallContext,
@@ -74,7 +74,7 @@ export class Intake {
     return request.reply;
   }
 
-  /** A queued piece of a call whose reply is collected. */
+  /** Queues a piece of a call whose reply is collected. */
   replyPiece(batch: Batch, context: CallContext, cost: number): ReplyRequest {
     const request = this.replyRequest(batch, context, cost);
     // The pieces are awaited in order: until its turn, nothing handles a rejection.
@@ -82,7 +82,7 @@ export class Intake {
     return this.submit(request, context);
   }
 
-  /** A queued piece of a call whose output is streamed. */
+  /** Queues a piece of a call whose output is streamed. */
   streamPiece(batch: Batch, context: CallContext, cost: number): StreamRequest {
     const { options, resolved, recorder } = context;
     const { rows, lane } = this.admit(batch, context);
@@ -118,7 +118,7 @@ export class Intake {
       : lanes.laneOf(rows, origin, options.group);
     const hooks = requestedHooks(options);
     if (hooks) {
-      // The rows of a sequence run apart.
+      // A sequence's rows run apart.
       const most = lane.limits.places === undefined ? largestBatch(lane.limits, isInline) : 1;
       checkHooks(name, batch, hooks, most, signature);
       lengths?.checkHooks(hooks);
@@ -127,7 +127,7 @@ export class Intake {
     return { rows, lane };
   }
 
-  /** The origin of the call, in a serving that separates origins. */
+  /** The call's origin, if the serving separates origins. */
   originOf({ origin }: StreamOptions<string>): Origin | undefined {
     return this.options.queue.separateOrigins ? (origin ?? currentOrigin()) : undefined;
   }
@@ -173,7 +173,7 @@ export function requestedHooks({ hooks }: StreamOptions<string>): readonly strin
   return hooks?.length ? hooks : undefined;
 }
 
-/** The largest number of hooks of one call. */
+/** The most hooks of one call. */
 const MOST_HOOKS = 1024;
 
 /**
@@ -199,7 +199,7 @@ export function checkSize({ name, queue }: ResolvedServing, batch: Batch): void 
   }
 }
 
-/** @throws InvalidInputError unless the call of a session has one row */
+/** @throws InvalidInputError unless a session's call has one row */
 function checkStep(serving: string, { size }: Batch): void {
   if (size !== 1) {
     throw new InvalidInputError(
@@ -213,8 +213,8 @@ function checkStep(serving: string, { size }: Batch): void {
  * Refuses rows that could not run, so that they spoil no batch. Without `keys`, any key is allowed.
  *
  * @throws InvalidBatchError for a batch without rows
- * @throws UnknownKeyError for a key that the serving does not have
- * @throws InvalidInputError for plain values where batches are padded
+ * @throws UnknownKeyError for a key that the serving doesn't have
+ * @throws InvalidInputError for plain values if batches are padded
  */
 export function validateBatch(
   serving: string,
@@ -241,8 +241,8 @@ export function validateBatch(
 }
 
 /**
- * Refuses rows unlike the inputs of the model or the declared template. The
- * result is the same for all rows with one template.
+ * Refuses rows unlike the model's inputs or the declared template. The result is the same for all rows
+ * of one template.
  *
  * @throws InvalidInputError
  */
@@ -264,7 +264,7 @@ export function checkTemplate(
 }
 
 /**
- * Refuses strings with NUL, for a model: onnxruntime-node would cut them there without an error.
+ * Refuses strings with NUL for a model: onnxruntime-node cuts them there without an error.
  *
  * @throws InvalidInputError
  */
@@ -279,9 +279,9 @@ export function checkStrings(serving: string, batch: Batch): void {
 }
 
 /**
- * A copy of the list of hooks in the options; empty if there is none.
+ * Copies the options' list of hooks; empty if there is none.
  *
- * @throws InvalidInputError when it is not a list of names
+ * @throws InvalidInputError if it isn't a list of names
  */
 export function ownHooks(serving: string, hooks: readonly string[] = []): readonly string[] {
   const own = read(() =>
@@ -297,8 +297,8 @@ export function ownHooks(serving: string, hooks: readonly string[] = []): readon
 }
 
 /**
- * Refuses a call with hooks whose rows do not fit into one batch, or with hooks that the model does
- * not have.
+ * Refuses a call with hooks whose rows don't fit into one batch, or with hooks that the model doesn't
+ * have.
  *
  * @throws InvalidInputError
  */
@@ -325,7 +325,7 @@ export function checkHooks(
   }
 }
 
-/** The reason why the rows do not match the inputs, or undefined. */
+/** Why the rows don't match the inputs, or undefined. */
 function mismatch(
   batch: Batch,
   inputs: readonly ModelPort[],
@@ -337,7 +337,7 @@ function mismatch(
   }
   const sizes = new Map<string, number>();
   const leaves = new Map(template.leaves.map((leaf) => [leaf.path, leaf] as const));
-  // A bare tensor is the input of a model that has one input. A function accepts any.
+  // A bare tensor is the input of a model with one input. A function accepts any.
   const lone =
     isModel && inputs.length === 1 && template.leaves.length === 1 ? leaves.get('') : undefined;
   for (const port of inputs) {
@@ -369,7 +369,7 @@ function mismatch(
   return undefined;
 }
 
-/** `sizes` keeps dynamic axes by name: axes of one name must have equal sizes within a call. */
+/** `sizes` keeps dynamic axes by name: within a call, axes of one name have equal sizes. */
 function wrongShape(
   port: ModelPort,
   dims: readonly number[],
@@ -403,7 +403,7 @@ function named({ name }: ModelPort): string {
   return name === '' ? 'the tensor' : `"${name}"`;
 }
 
-/** The cost of the rows, where `queue.maxCost` is given. */
+/** The rows' cost, with `queue.maxCost`. */
 export function costOf({ name, queue }: Callbacks, batch: Batch): number {
   if (queue?.maxCost === undefined) {
     return 0;
@@ -418,7 +418,7 @@ export function costOf({ name, queue }: Callbacks, batch: Batch): number {
   return costs;
 }
 
-/** The bytes of rows that are tensors: 1 for each string, none for plain values. */
+/** The bytes of tensors' rows: 1 for each string, none for plain values. */
 function bytesOf({ template, size }: Batch): number {
   const perRow = (template?.leaves ?? []).map(
     ({ type, dims, axis }) =>
@@ -427,16 +427,16 @@ function bytesOf({ template, size }: Batch): number {
   return size * perRow.reduce((sum, bytes) => sum + bytes, 0);
 }
 
-/** The number of elements of one row. The item whose shape is known may have no rows. */
+/** The elements of one row. The item whose shape we know may have no rows. */
 function elementsOf(dims: readonly number[], axis: number | null): number {
   return dims.reduce((elements, dim, i) => (i === axis ? elements : elements * dim), 1);
 }
 
 /**
- * The cost of each row of a call.
+ * The cost of each of a call's rows.
  *
- * @throws InvalidInputError when one is not a finite number above 0, or `of` throws
- * @throws RequestTooLargeError when one is more than a batch may cost
+ * @throws InvalidInputError if one isn't a finite number above 0, or `of` throws
+ * @throws RequestTooLargeError if one is more than a batch may cost
  */
 export function rowCostsOf(
   serving: string,
@@ -461,7 +461,7 @@ export function rowCostsOf(
   });
 }
 
-/** The largest number of rows like the first of the batch that one batch may have. */
+/** How many rows like its first one a batch may have. */
 export function mostRowsLike(
   serving: string,
   batch: Batch,
@@ -511,7 +511,7 @@ function rowCostOf(
   }
 }
 
-/** The row as the batch function would get it alone. */
+/** The row as a batch function gets it alone. */
 function rowIn(batch: Batch, row: number): unknown {
   return batch.values ? batch.values[row] : batch.slice(row, row + 1).view();
 }

@@ -13,20 +13,17 @@ export interface ServingLane extends Lane {
   readonly limits: KeyOptions;
   readonly key: string;
   readonly origin: Origin | undefined;
-  /** The order of its replies, in a serving that preserves it. */
+  /** The order of its replies, with `queue.order`. */
   readonly replies?: ReplyOrder | undefined;
 }
 
 type Limits = { -readonly [Option in keyof KeyOptions]: KeyOptions[Option] };
 
-/**
- * Beyond this number of lanes more than keys, all are forgotten: later rows of a forgotten lane
- * open a new window.
- */
+/** Beyond the number of keys and this many more lanes, we forget all: later rows open new windows. */
 const MORE_LANES = 1024;
 const LONGEST_ORIGIN = 256;
 
-/** The lanes of a serving, and the options of each key, which may change while it runs. */
+/** A serving's lanes, and each key's options, which may change while it runs. */
 export class Lanes {
   /** The declared keys. */
   readonly keys: readonly string[];
@@ -34,16 +31,16 @@ export class Lanes {
   private readonly lanes = new Map<string, ServingLane>();
   /** The last result of {@link laneOf}: most calls ask for the same. */
   private last: { readonly template: Template | undefined; readonly lane: ServingLane } | undefined;
-  /** The lanes of each group of calls that batch apart, for as long as the group lives. */
+  /** Lanes of groups of calls that batch apart, for as long as a group lives. */
   private readonly grouped = new WeakMap<object, Map<string, ServingLane>>();
   /**
-   * The limits of calls that run alone, by the options of their key. They change with these and stay
-   * the same objects, by which a queue knows what it has learned.
+   * Limits of calls that run alone, by their key's options. They change with these, and stay the same
+   * objects: a queue knows by them what it has learned.
    */
   private readonly alone = new Map<KeyOptions, { limits: Limits; mostRows: number }>();
-  /** The options of keys that are not declared. */
+  /** Options of keys that aren't declared. */
   private readonly others: Limits;
-  /** The number of rows of one run of the model, where its file fixes it. */
+  /** Rows of one run of the model, if its file fixes them. */
   private step = 1;
   private most = Infinity;
 
@@ -75,14 +72,12 @@ export class Lanes {
     return this.limits.get(key) ?? this.others;
   }
 
-  /** Changes options of keys, from the next window on. */
+  /** Changes keys' options, from the next window on. */
   change(keys: readonly string[], options: Partial<KeyOptions>): void {
     keys.forEach((key) => this.set(this.limits.get(key)!, options));
   }
 
-  /**
-   * A new lane for one call of at most this many rows, which shares its batches with no other call.
-   */
+  /** A new lane for one call of at most this many rows, which shares its batches with no other. */
   inlineLaneOf({ key }: Batch, mostRows: number, origin?: Origin): ServingLane {
     checkOrigin(origin);
     const options = this.optionsOf(key);
@@ -94,10 +89,7 @@ export class Lanes {
     return { key, origin, limits: alone.limits, isInline: true };
   }
 
-  /**
-   * The lane of the rows. A key that is not declared gets a new lane each time, since such rows
-   * share no batch.
-   */
+  /** The rows' lane. Rows of a key that isn't declared share no batch, so they get a new lane each. */
   laneOf(batch: Batch, origin?: Origin, group?: object): ServingLane {
     const { key, template } = batch;
     if (origin !== undefined || group !== undefined) {
@@ -108,7 +100,7 @@ export class Lanes {
       return last.lane;
     }
     const lane = this.findLane(batch);
-    // Keys that are not declared have no lane to find again.
+    // Keys that aren't declared have no lane to find again.
     if (this.limits.has(key)) {
       this.last = { template, lane };
     }
@@ -123,7 +115,7 @@ export class Lanes {
       return { key, origin, limits: this.others };
     }
     const template = batch.isPlain ? key : `${key}\0${batch.signature}`;
-    // The origin comes from the caller, and could otherwise look like a signature.
+    // The origin comes from the caller, and could look like a signature.
     const id = origin === undefined ? template : `${key}\0${batch.signature}\0${origin}`;
     const lanes = group ? this.lanesOf(group) : this.lanes;
     let lane = lanes.get(id);
@@ -163,7 +155,7 @@ export class Lanes {
   }
 }
 
-/** The limits of a call that shares its batches with no other. */
+/** The limits of a call that runs alone. */
 function aloneOf(options: KeyOptions, mostRows: number): Limits {
   return { ...options, batchSize: Math.min(options.runSize, mostRows), batchTimeout: 0 };
 }
@@ -177,15 +169,12 @@ function checkOrigin(origin: unknown): void {
   }
 }
 
-/** The largest number of rows that run together: with those of other calls, or inline. */
+/** The most rows that run together: with other calls' rows, or inline. */
 export function largestBatch({ batchSize, runSize, places }: KeyOptions, inline = false): number {
   return places ?? (inline ? runSize : batchSize);
 }
 
-/**
- * The padding of a batch: up to the next allowed size, or as much as its callers asked for and the
- * largest batch allows.
- */
+/** A batch's padding: up to the next allowed size, or what its callers asked for, if there is room. */
 export function paddingOf(
   { size, padding }: Batch,
   { allowedSizes }: KeyOptions,

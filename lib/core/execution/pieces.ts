@@ -22,13 +22,13 @@ export interface PiecesOptions {
 }
 
 /**
- * Calls that queue their rows piece by piece: streams, and inputs that are lazy sequences. As many
- * rows are queued at a time as keep every partition busy.
+ * Calls that queue their rows piece by piece: streams, and lazy sequences as inputs. They queue as many
+ * rows at a time as keep every partition busy.
  */
 export class Pieces {
   constructor(private readonly options: PiecesOptions) {}
 
-  /** The replies to all pieces of a lazy sequence, as one. */
+  /** The replies to all of a lazy sequence's pieces, as one. */
   async reply(call: Call, source: Source<Batch>, context: CallContext): Promise<Reply> {
     const { intake, pulls, options } = this.options;
     const pieces = this.pull(call, context, source, (batch, cost) =>
@@ -42,7 +42,7 @@ export class Pieces {
     }
   }
 
-  /** The pieces of a streamed call. */
+  /** A streamed call's pieces. */
   stream(call: Call, context: CallContext): PullAhead<Batch, StreamRequest> {
     return this.pull(call, context, this.sourceOf(call, context), (batch, cost) =>
       this.options.intake.streamPiece(batch, context, cost),
@@ -50,8 +50,8 @@ export class Pieces {
   }
 
   /**
-   * Pieces of the largest batch: a large call goes only as fast as it is read. A call with hooks
-   * runs in one batch.
+   * Pieces as large as the largest batch, so a large call runs only as fast as it is read. A call with
+   * hooks runs in one batch.
    */
   private sourceOf({ rows }: Call, { options }: CallContext): Source<Batch> {
     if (!(rows instanceof Batch)) {
@@ -72,10 +72,10 @@ export class Pieces {
     const { maxRows, maxCost = Infinity } = this.options.options.queue;
     const largest = Math.max(...lanes.keys.map((key) => largestBatch(lanes.optionsOf(key))));
     const busy = 2 * partitions.length * largest;
-    // A batch of room stays free, since admission would refuse the rows beyond it.
+    // Room for a batch stays free: admission refuses rows beyond it.
     const room = Math.max(1, mostRowsOf(resolved, maxRows) - largest + 1);
-    // Rows that exist already are queued one batch further: they keep their place until the first
-    // of them can have been read.
+    // We queue one batch more of rows that exist already: they keep their place until the first of
+    // them can have been read.
     const window = Math.min(isOpen ? busy : busy + largest, room);
     const cost = (batch: Batch): number => costOf(callbacks, batch);
     return pulls.begin({ source, start, window, isOpen, mostCost: maxCost, costOf: cost });

@@ -1,10 +1,10 @@
 import { type Linked, LinkedList } from '../batching/linked-list.js';
 
-/** The place of a call among those of its lane. */
+/** A call's place among its lane's calls. */
 export interface ReplyTurn {
-  /** Calls back when all calls before it have ended, at once if they have. */
+  /** Calls back when all calls before it have ended, or immediately if they have. */
   ready(answer: () => void): void;
-  /** The call has ended: those behind it no longer wait for it. */
+  /** The call has ended: the calls behind it no longer wait for it. */
   end(): void;
 }
 
@@ -14,8 +14,8 @@ interface Turn extends Linked<Turn> {
 }
 
 /**
- * Replies that leave in the order in which their calls joined. A call that ends in another way (it
- * fails, is cancelled, or is late) does so at once, and releases its turn.
+ * Replies that leave in the order in which their calls joined. A call that fails, is cancelled or is late
+ * ends immediately, and releases its turn.
  */
 export class ReplyOrder {
   private readonly turns = new LinkedList<Turn>();
@@ -30,7 +30,7 @@ export class ReplyOrder {
       },
       end: () => {
         turn.hasEnded = true;
-        // A call with an answer waits for others, or ends since it is answered.
+        // A call with an answer waits for others, or ends because it is answered.
         if (!turn.answer) {
           this.release();
         }

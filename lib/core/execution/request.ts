@@ -16,7 +16,7 @@ import { asOutput } from '../batch/container.js';
 import { deepCopy } from '../batch/deep-copy.js';
 import type { CallMetadata } from '../definition/reply.js';
 
-/** Rows of a call in the batcher. They may run in several batches, and end in any order. */
+/** A call's rows in the batcher. They may run in several batches, and end in any order. */
 export abstract class BatchRequest implements QueuedRequest {
   readonly size: number;
   readonly priority: number;
@@ -24,30 +24,27 @@ export abstract class BatchRequest implements QueuedRequest {
   readonly deadline: number;
   readonly entry: QueueEntry<this> = new QueueEntry();
   isOver = false;
-  /** The cost of each row, in a serving with `batchSize.cost`. */
+  /** Each row's cost, with `batchSize.cost`. */
   rowCosts: readonly number[] | undefined;
-  /** Its place among the replies of its lane, in a serving that preserves their order. */
+  /** Its place among its lane's replies, with `queue.order`. */
   replyTurn: ReplyTurn | undefined;
-  /**
-   * The error of a batch that took too long. The caller gets it where no partition is left to run
-   * the rows again.
-   */
+  /** The error of a batch that took too long; the caller gets it if no partition is left. */
   overrun: RunTimeoutError | undefined;
-  /** The session of its one row, in a serving with sessions. */
+  /** Its one row's session, in a serving with sessions. */
   session: SessionTurn | undefined;
   private missing: number;
   /** Stops waiting for the call to be cancelled. */
   private stopWaiting: (() => void) | undefined;
-  /** Called when the caller waits no longer. */
+  /** Called at its end. */
   private ended: (() => void) | undefined;
-  /** The rows that a generator has ended with DONE. */
+  /** Rows that a generator has ended with DONE. */
   private done: Set<number> | undefined;
 
   constructor(
     readonly batch: Batch,
     readonly lane: ServingLane,
     readonly watch?: CallRecorder,
-    /** The hooks that the caller asked for. With hooks, all rows run in one batch. */
+    /** Hooks that the caller asked for. With hooks, all rows run in one batch. */
     readonly hooks?: readonly string[],
     protected readonly terms = DEFAULT_CALL_OPTIONS,
     readonly cost = 0,
@@ -69,7 +66,7 @@ export abstract class BatchRequest implements QueuedRequest {
     this.answer(offset, isOwn ? part : part.copy(), metadata);
   }
 
-  /** Takes the output rows of the part at `offset`. The request is over with its last part. */
+  /** Takes the output of the part at `offset`. The request is over with its last part. */
   answer(offset: number, rows: Batch, metadata: unknown): void {
     if (!this.isOver) {
       this.takeOutput(offset, rows, metadata);
@@ -77,7 +74,7 @@ export abstract class BatchRequest implements QueuedRequest {
     }
   }
 
-  /** Takes the values that a generator has yielded for the rows from `offset` on. */
+  /** Takes what a generator has yielded for the rows from `offset` on. */
   step(offset: number, values: readonly unknown[], metadata: unknown): void {
     const isLive = (value: unknown, i: number): boolean =>
       value !== DONE && this.isWaiting(offset + i);
@@ -92,15 +89,14 @@ export abstract class BatchRequest implements QueuedRequest {
     this.endRows(offset, values.length, (i) => values[i] === DONE);
   }
 
-  /** Ends the rows of a part whose generator has ended. */
+  /** Ends a part whose generator has ended. */
   endSteps(offset: number, count: number): void {
     this.endRows(offset, count, () => true);
   }
 
-  /** Takes the value of a hook for all rows. */
+  /** Takes a hook's value for all rows. */
   abstract hook(name: string, value: unknown): void;
 
-  /** Rejects the call with the error. */
   fail(error: unknown): void {
     if (!this.isOver) {
       this.end();
@@ -109,7 +105,7 @@ export abstract class BatchRequest implements QueuedRequest {
     }
   }
 
-  /** Fails with the reason when its call is cancelled, at once if that has happened. */
+  /** Fails with the reason when its call is cancelled, or immediately if it was. */
   failWhenCancelled(): void {
     if (isCancellable(this.terms)) {
       const stop = onCancel(this.terms, (reason) => this.fail(reason));
@@ -121,7 +117,6 @@ export abstract class BatchRequest implements QueuedRequest {
     }
   }
 
-  /** The caller waits no longer. */
   end(): void {
     this.isOver = true;
     this.stopWaiting?.();
@@ -129,7 +124,7 @@ export abstract class BatchRequest implements QueuedRequest {
     this.ended?.();
   }
 
-  /** Calls back when the caller waits no longer. */
+  /** Calls back when it is over. */
   onEnd(callback: () => void): void {
     const { ended } = this;
     this.ended = ended
@@ -144,9 +139,7 @@ export abstract class BatchRequest implements QueuedRequest {
     this.fail(this.terms.deadlineError());
   }
 
-  /**
-   * Fails the request, unless a generator had ended all rows of the part before the batch failed.
-   */
+  /** Fails the request, unless a generator ended all the part's rows before the batch failed. */
   failPart(offset: number, count: number, error: unknown): void {
     for (let row = offset; row < offset + count; row++) {
       if (this.isWaiting(row)) {
@@ -156,24 +149,21 @@ export abstract class BatchRequest implements QueuedRequest {
     }
   }
 
-  /** Whether the row still needs an output. */
+  /** True if the row still needs an output. */
   isWaiting(row: number): boolean {
     return !this.isOver && !this.done?.has(row);
   }
 
-  /** Takes the whole output of a part. */
+  /** Takes a part's whole output. */
   protected abstract takeOutput(offset: number, rows: Batch, metadata: unknown): void;
-  /**
-   * `values` has an entry for every row of the part; where `live` is false, the row had ended
-   * before.
-   */
+  /** `values` has an entry for each of the part's rows; if `live` is false, the row has ended before. */
   protected abstract takeStep(
     offset: number,
     values: readonly unknown[],
     live: readonly boolean[],
     metadata: unknown,
   ): void;
-  /** Ends the steps of a part, of which there may have been none. */
+  /** Ends a part's steps; there may have been none. */
   protected abstract endSteppedPart(offset: number, count: number): void;
   protected abstract finish(): void;
   protected abstract reject(error: unknown): void;
@@ -217,18 +207,18 @@ export abstract class BatchRequest implements QueuedRequest {
   }
 }
 
-/** The output of a batch. */
+/** A batch's output. */
 export interface RunOutput {
   readonly rows: Batch;
-  /** Whether nothing else refers to their memory. */
+  /** True if nothing else refers to their memory. */
   readonly isOwn: boolean;
   readonly metadata: unknown;
 }
 
-/** The output rows of a request, and the metadata of the batches in which they ran. */
+/** A request's output rows, and the metadata of their batches. */
 export type Reply = CallMetadata & { readonly rows: Batch };
 
-/** The output rows of one batch, for the rows of the request from `offset` on. */
+/** One batch's output for the request's rows from `offset` on. */
 interface PartAnswer {
   readonly isSplit: false;
   readonly rows: Batch;
@@ -236,23 +226,23 @@ interface PartAnswer {
   readonly offset: number;
 }
 
-/** Makes the answer of a call from the reply to its request. */
+/** Makes a call's answer from the reply to its request. */
 export interface ReplyEnd<Answer> {
-  /** The caller copies the output at once: it may be views of the output of its batch. */
+  /** The caller copies the output immediately, so it may be views of the batch's output. */
   readonly isLent: boolean;
-  /** The answer made of the output, which belongs to the caller; may throw. */
+  /** Makes the answer from the output, which belongs to the caller; may throw. */
   answer(output: BatchOutput, said: CallMetadata): Answer;
   /** Called before the request is rejected. */
   failed(error: unknown, terms: ResolvedCallOptions): void;
 }
 
-/** A request whose caller waits for all of the output. */
+/** A request whose caller waits for the whole output. */
 export class ReplyRequest<Answer = Reply> extends BatchRequest {
   readonly reply: Promise<Answer>;
   /** Most requests have one answer and need no list. */
   private first: PartAnswer | undefined;
   private others: PartAnswer[] | undefined;
-  /** The steps of generators, by part and row, and the last metadata of each. */
+  /** Generators' steps by part and row, and each part's last metadata. */
   private steps:
     Map<number, { readonly rows: readonly unknown[][]; metadata: unknown }> | undefined;
   private resolve!: (answer: Answer) => void;
@@ -264,7 +254,7 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
     watch?: CallRecorder,
     terms?: ResolvedCallOptions,
     cost?: number,
-    /** Without it the answer is the reply itself. */
+    /** Without it, the answer is the reply itself. */
     private readonly replyEnd?: ReplyEnd<Answer>,
   ) {
     super(batch, lane, watch, undefined, terms, cost);
@@ -337,7 +327,7 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
   }
 }
 
-/** Rows of the output in memory of their own, or as views if that suffices. */
+/** Rows of the output, in memory of their own or as views if that suffices. */
 function partOf(
   { rows, isOwn }: RunOutput,
   start: number,
@@ -351,7 +341,7 @@ function partOf(
   return isOwn ? (isLent ? part.view() : part.release()) : part.consume();
 }
 
-/** The output of all batches of a request, in the order of its rows. */
+/** The output of all the request's batches, in the order of its rows. */
 function joined(answers: PartAnswer[]): Reply {
   answers.sort((a, b) => a.offset - b.offset);
   const rows = asOutput(() => Batch.merge(answers.map((answer) => answer.rows)));
@@ -368,7 +358,7 @@ function emptyRows(count: number): unknown[][] {
 }
 
 /**
- * The rows in memory of their own, or as views if `isLent`: then the caller copies them at once.
+ * The rows in memory of their own, or as views if `isLent`: then the caller copies them immediately.
  *
  * @throws the Error that a batch function returned in place of a row's result
  */
@@ -385,7 +375,7 @@ export function withoutErrors(output: BatchOutput): BatchOutput {
   return output;
 }
 
-/** Like {@link releaseOutput}, with a copy for one of several callers. */
+/** Like {@link releaseOutput}, but a copy for one of several callers. */
 export function copyOutput(rows: Batch): BatchOutput {
   if (!rows.isPlain) {
     return rows.consume();

@@ -11,23 +11,23 @@ import type { Callbacks } from '../definition/resolved-serving.js';
 import type { CallRecorder } from '../events/call-recorder.js';
 import type { SessionTurn } from './session-turn.js';
 
-/** The options of a call with every default filled in. */
+/** A call's options with every default filled in. */
 export interface ResolvedCallOptions {
   readonly priority: number;
   readonly tenant: string;
-  /** The key from the call options; undefined if the batch gives it. */
+  /** The key from the call's options; undefined if the batch gives it. */
   readonly key: string | undefined;
   /** The time until which the caller waits, in milliseconds of `performance.now()`. */
   readonly deadline: number;
   readonly signal: AbortSignalLike | undefined;
-  /** The error for the caller when the deadline has passed. */
+  /** The caller's error when the deadline has passed. */
   readonly deadlineError: () => Error;
 }
 
-/** The options that a call without options gives; one object for all such calls. */
+/** What a call without options gives; one object for all such calls. */
 export const NO_OPTIONS: CallOptions = {};
 
-/** The options of a call without any; one object for all such calls. */
+/** These options, resolved; one object for all such calls. */
 export const DEFAULT_CALL_OPTIONS: ResolvedCallOptions = {
   priority: 0,
   tenant: '',
@@ -37,7 +37,7 @@ export const DEFAULT_CALL_OPTIONS: ResolvedCallOptions = {
   deadlineError: () => new DeadlineExceededError('The deadline of the call has passed'),
 };
 
-/** The options that callers may give, and whether only streams have them. */
+/** Options that callers may give, and whether only streams have them. */
 const OPTIONS: ReadonlyMap<string, { readonly ofStreams: boolean }> = new Map(
   Object.entries({
     signal: { ofStreams: false },
@@ -52,7 +52,7 @@ const OPTIONS: ReadonlyMap<string, { readonly ofStreams: boolean }> = new Map(
   } satisfies Record<keyof StreamOptions<string>, { ofStreams: boolean }>),
 );
 
-/** The options that only this package gives. */
+/** Options that only this package gives. */
 const INTERNAL_OPTIONS: ReadonlySet<string> = new Set([
   'zeroCopy',
   'group',
@@ -60,7 +60,7 @@ const INTERNAL_OPTIONS: ReadonlySet<string> = new Set([
 ] satisfies (keyof InternalCallOptions)[]);
 
 /**
- * Resolves the options of a call; its timeout starts now.
+ * Resolves a call's options; its timeout starts now.
  *
  * @throws InvalidInputError for an unknown option or an invalid value
  */
@@ -120,7 +120,7 @@ export function resolveCallOptions(
 }
 
 /**
- * Calls back with the reason when the signal aborts or the deadline passes, at once if that has
+ * Calls back with the reason when the signal aborts or the deadline passes, or immediately if that has
  * happened. Returns a function that removes the callback.
  */
 export function onCancel(
@@ -143,12 +143,12 @@ export function onCancel(
   };
 }
 
-/** Whether the call can be cancelled before its answer. */
+/** True if the call can be cancelled before its answer. */
 export function isCancellable({ signal, deadline }: ResolvedCallOptions): boolean {
   return signal !== undefined || deadline < Infinity;
 }
 
-/** The result of the work, or the reason when the call is cancelled first. */
+/** Resolves with the work's result; rejects with the reason if the call is cancelled first. */
 export function orCancelled<T>(terms: ResolvedCallOptions, work: Promise<T>): Promise<T> {
   if (!isCancellable(terms)) {
     return work;
@@ -192,7 +192,7 @@ function check(
 }
 
 /**
- * Checks the options of a session, which hold for all its calls.
+ * Checks a session's options, which hold for all its calls.
  *
  * @throws InvalidInputError for an unknown option or an invalid value
  */
@@ -208,20 +208,17 @@ export function checkSessionOptions(serving: string, options: CallOptions): void
   resolveCallOptions({ name: serving }, undefined, { tenant, key });
 }
 
-/** The options of a call that only this package gives. */
+/** A call's options that only this package gives. */
 export interface InternalCallOptions extends CallOptions {
-  /**
-   * The output may be views of the output of its batch: the caller copies it in the same turn of
-   * the event loop.
-   */
+  /** The output may be views of its batch's: the caller copies it in the same turn of the event loop. */
   readonly zeroCopy?: boolean;
   /** Calls share batches only with calls of the same group. */
   readonly group?: object;
-  /** The session that the call is a step of. */
+  /** The session whose step the call is. */
   readonly session?: SessionTurn;
-  /** The resolved options of a call that began earlier: its deadline stays. */
+  /** Resolved options of a call that began earlier: its deadline stays. */
   readonly resolved?: ResolvedCallOptions;
-  /** The recorder of a call that began earlier, if it is observed. */
+  /** A recorder, if the call began earlier and is observed. */
   readonly recorder?: CallRecorder | undefined;
 }
 
@@ -232,20 +229,19 @@ interface Wait {
 }
 
 /**
- * Results that callers wait for and that cannot be cancelled: of `preprocess`, of `postprocess`, or
- * of a session that loads. A caller waits at most until its call is cancelled or {@link end} is
- * called.
+ * Results that callers wait for and that can't be cancelled: of `preprocess`, `postprocess`, or a session
+ * that loads. A caller waits at most until its call is cancelled or {@link end} is called.
  */
 export class Waits {
   private readonly waits = new Set<Wait>();
   private ending: { readonly error: Error } | undefined;
 
-  /** The number of results that are waited for. */
+  /** Results that callers wait for. */
   get size(): number {
     return this.waits.size;
   }
 
-  /** The result of the work, or the reason when the call ends first. */
+  /** Resolves with the work's result; rejects with the reason if the call ends first. */
   for<T>(work: Promise<T>, terms: ResolvedCallOptions = DEFAULT_CALL_OPTIONS): Promise<T> {
     let end!: Wait['end'];
     let stop: (() => void) | undefined;
@@ -264,14 +260,14 @@ export class Waits {
     return result;
   }
 
-  /** Resolves when no result is waited for. */
+  /** Resolves when no caller waits. */
   async idle(): Promise<void> {
     while (this.waits.size > 0) {
       await Promise.allSettled([...this.waits].map(({ result }) => result));
     }
   }
 
-  /** Rejects all waits, and later ones at once, with the error. */
+  /** Rejects all waits, and later ones immediately, with the error. */
   end(error: Error): void {
     this.ending = { error };
     this.waits.forEach(({ end }) => end(error));

@@ -20,14 +20,14 @@ import { type RetryOptions } from '../definition/resolved-serving.js';
 
 /** The history of rows that run again. */
 export interface RetryState {
-  /** The number of partitions that were lost with the rows. */
+  /** Partitions that were lost with the rows. */
   readonly losses: number;
-  /** The runs left for the search for the failing row, shared by all batches of that search. */
+  /** Runs left to search for the failing row, shared by all batches of that search. */
   readonly search: { runs: number };
 }
 
 /**
- * The batches in which the rows of a failed batch run again; none where the failure is final.
+ * The batches in which a failed batch's rows run again; none if the failure is final.
  *
  * - A batch that didn't begin runs elsewhere. If its arrival may have killed the partition, that
  *   counts as a loss.
@@ -86,7 +86,7 @@ function isOutOfMemory(error: unknown): boolean {
   return /out of memory|bad_alloc|failed to allocate/i.test(messageOf(error));
 }
 
-/** Two batches of the rows; none where the cut would separate rows that must run together. */
+/** Two batches of the rows; none if the cut would separate rows that must run together. */
 function inHalves(
   parts: readonly Part<BatchRequest>[],
   rows: number,
@@ -112,8 +112,8 @@ function inHalves(
 }
 
 /**
- * The middle of the batch, moved to the end of a request that must run whole, or to its start if
- * its end is that of the batch.
+ * The batch's middle, moved to the end of a request that must run whole, or to its start if the request
+ * ends the batch.
  */
 function cutOf(parts: readonly Part<BatchRequest>[], rows: number): number {
   const middle = Math.ceil(rows / 2);

@@ -6,27 +6,27 @@ import type { ModelSignature } from '../partitions/onnx/model-signature.js';
 import { uncutOutputs, variableAxesOf } from '../partitions/onnx/variable-axes.js';
 
 /**
- * Rows of different lengths in one batch: on the way in they get a template that any length has, so
- * that they share a lane; on the way out each is cut back to its own length.
+ * Rows of different lengths in one batch. On the way in they get a template for any length, so they
+ * share a lane; on the way out we cut each back to its own length.
  */
 export class RowLengths {
-  /** The templates of rows that were seen, without and with variable axes. */
+  /** Templates that we have seen, without and with variable axes. */
   private readonly templates = new WeakMap<Template, Template>();
 
   constructor(
     private readonly serving: string,
-    /** The axis of each input, by path. */
+    /** Each input's axis, by path. */
     private readonly inputs: VariableAxes,
-    /** The axis of each output, by path. */
+    /** Each output's axis, by path. */
     private readonly outputs: Readonly<Record<string, number>>,
-    /** The outputs that have the length of the batch, and are not cut back. */
+    /** Outputs with the batch's length, which we don't cut back. */
     private readonly uncut: ReadonlySet<string>,
   ) {}
 
   /**
    * The rows with the template that they share with rows of other lengths.
    *
-   * @throws InvalidInputError when inputs of the call differ in length
+   * @throws InvalidInputError if the call's inputs differ in length
    */
   vary(batch: Batch): Batch {
     const { template } = batch;
@@ -42,12 +42,12 @@ export class RowLengths {
     return varied;
   }
 
-  /** The length of the rows of one call. */
+  /** The length of one call's rows. */
   lengthOf({ template }: Batch): number | undefined {
     return template && this.lengthsIn(template)[0]?.length;
   }
 
-  /** @throws InvalidOutputError when the output does not have the length of its batch */
+  /** @throws InvalidOutputError if the output doesn't have its batch's length */
   checkOutput(rows: Batch, ofBatch: number, cuts = this.outputs): void {
     for (const { path, dims } of rows.template?.leaves ?? []) {
       const axis = Object.hasOwn(cuts, path) ? cuts[path]! : undefined;
@@ -61,17 +61,17 @@ export class RowLengths {
     }
   }
 
-  /** The output rows, cut back to the length of their call; a copy. */
+  /** A copy of the output rows, cut back to their call's length. */
   cut(rows: Batch, length: number, cuts = this.outputs): Batch {
     return rows.cut(cuts, length);
   }
 
-  /** The axis of an output that a hook asks for. */
+  /** The axis of a hook's output. */
   cutsOfHook(name: string): Readonly<Record<string, number>> {
     return Object.hasOwn(this.outputs, name) ? { '': this.outputs[name]! } : {};
   }
 
-  /** @throws InvalidInputError for an output that has the length of the batch, and is not cut back */
+  /** @throws InvalidInputError for an output with the batch's length, which we don't cut back */
   checkHooks(hooks: readonly string[]): void {
     const uncut = hooks.find((hook) => this.uncut.has(hook));
     if (uncut !== undefined) {

@@ -4,14 +4,14 @@ import { type Partition, statusOf } from '../partitions/partition.js';
 
 /** A session as its batches see it. It has at most one row at a time in them. */
 export class SessionTurn {
-  /** The number of steps whose caller got the reply. */
+  /** Steps whose caller got the reply. */
   steps = 0;
-  /** The restarts of its partition when it got its first step: its state is in that worker. */
+  /** Its partition's restarts at its first step: its state is in that worker. */
   private restarts = 0;
 
   constructor(readonly id: number) {}
 
-  /** The error of a session whose state was lost with the worker of its partition. */
+  /** The error if its state was lost with its partition's worker. */
   lossOn(partition: Partition): SessionEndedError | undefined {
     const { restarts } = statusOf(partition);
     if (this.steps === 0) {
@@ -25,7 +25,7 @@ export class SessionTurn {
   }
 }
 
-/** The error of a session that has ended for this reason. */
+/** The error of a session that ended for this reason. */
 export function endedBy(why: string, cause?: unknown): SessionEndedError {
   return new SessionEndedError(`The session has ended: ${why}; open another one`, { cause });
 }

@@ -6,29 +6,29 @@ import { type Call, unwrap } from './caller-side.js';
 import { asOutput } from '../batch/container.js';
 import type { PartMetadata, StreamEvent } from '../definition/reply.js';
 
-/** The events of a request, in the order of its rows. */
+/** A request's events, in the order of its rows. */
 export type RequestEvent =
   | { readonly offset: number; readonly rows: Batch; readonly metadata: unknown }
   | { readonly hook: string; readonly value: unknown };
 
 /**
- * Limit of steps and hooks that wait for their consumer, or for those of earlier rows. The batch
- * runs on for other callers and cannot wait.
+ * Most steps and hooks that wait for their consumer, or for earlier rows' events. The batch runs on
+ * for other callers, so it can't wait.
  */
 const EVENTS_AHEAD = 1024;
 
 /**
  * A request whose caller reads the output while it is computed: in the order of its rows, or of a
- * sequence in the order of the steps.
+ * sequence's steps.
  */
 export class StreamRequest extends BatchRequest {
   readonly events = new Queue<RequestEvent>();
-  /** The offset of the part whose events are passed on. The events of later parts are held back. */
+  /** Offset of the part whose events we pass on; we hold back later parts' events. */
   private turn = 0;
   private readonly held = new Map<number, { readonly events: RequestEvent[]; count: number }>();
-  /** The number of events of later parts. */
+  /** Events that we hold back. */
   private ahead = 0;
-  /** The rows of a sequence end one by one: none of them waits until those before it have ended. */
+  /** A sequence's rows end one by one, and none waits for the rows before it. */
   private readonly isInterleaved = this.lane.limits.places !== undefined;
 
   hook(hook: string, value: unknown): void {
@@ -107,7 +107,7 @@ export class StreamRequest extends BatchRequest {
   }
 }
 
-/** The events of a call: those of its pieces, one piece after the other. */
+/** A call's events, one piece after the other. */
 export async function* eventsOf(
   call: Call,
   pieces: AsyncIterator<StreamRequest, undefined>,
@@ -130,7 +130,7 @@ export async function* eventsOf(
   }
 }
 
-/** The replies to all pieces of a call, as one. */
+/** The replies to all of a call's pieces, as one. */
 export async function replyOf(
   serving: string,
   pieces: AsyncIterator<ReplyRequest, undefined>,
@@ -150,7 +150,7 @@ export async function replyOf(
   return { isSplit: true, rows, metadata: metadataOf(replies) };
 }
 
-/** The metadata of the batches of all replies, by the place of their rows in the call. */
+/** All batches' metadata, by their rows' place in the call. */
 function metadataOf(replies: readonly Reply[]): PartMetadata[] {
   let before = 0;
   return replies.flatMap((reply) => {

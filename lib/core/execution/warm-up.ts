@@ -21,7 +21,7 @@ import { BATCHES_TO_BELIEVE } from '../batching/run-times.js';
 import type { Batcher } from '../batching/batcher.js';
 
 /**
- * One row for each batch of the warm-up: of each example, and zeros for the keys of a model with
+ * One row for each of the warm-up's batches: from each example, and zeros for keys of a model with
  * allowed sizes and no example.
  *
  * @throws InvalidServingError for an example without rows, for a model that needs an example, and
@@ -79,7 +79,7 @@ function zeroRow(serving: string, { inputs }: ModelSignature): Batch {
   return Batch.ofContainer(row, axesOf(inputs));
 }
 
-/** The parts of a loaded serving that its warm-up needs. */
+/** What a warm-up needs of a loaded serving. */
 export interface WarmUp {
   readonly options: ResolvedServing;
   /** The examples. */
@@ -95,17 +95,16 @@ export interface WarmUp {
 
 /** What a warm-up has run. */
 export interface WarmedUp {
-  /** The keys whose allowed sizes it cannot run without an example. */
+  /** Keys whose allowed sizes it can't run without an example. */
   readonly cold: readonly string[];
-  /** The number of batches on each partition. */
+  /** Batches on each partition. */
   readonly batches: number;
 }
 
 /**
- * Runs every allowed size and the examples once on every partition, and again on each that is
- * started again.
+ * Runs every allowed size and the examples once on every partition, and again on one that restarts.
  *
- * @throws ServingLoadError when a batch fails
+ * @throws ServingLoadError if a batch fails
  */
 export async function warmUp({
   options,
@@ -134,7 +133,7 @@ export async function warmUp({
     if (rounds === 0) {
       return first;
     }
-    // The first run of a size takes longer than those that follow, so it is not learned.
+    // A size's first run takes longer than the next ones, so we don't learn from it.
     const others = sizes.map((batch) => {
       const rowCosts = batchCost && rowCostsOf(options.name, batchCost, batch);
       return { batch, lane, rowCosts, isLearned: true };
@@ -164,12 +163,12 @@ export async function warmUp({
   return { cold, batches: batches.length };
 }
 
-/** The sizes of batches to run. Two are enough to know the time of any size between them. */
+/** Sizes of batches to run. Two are enough to know the time of any size between them. */
 function sizesOf({ allowedSizes, batchSize }: KeyOptions, isTimed: boolean): readonly number[] {
   return allowedSizes ?? [...new Set([isTimed ? 1 : batchSize, batchSize])];
 }
 
-/** How often each size runs again: once for a timeout, and for a target until it can be kept. */
+/** How often each size runs again: once for a timeout, for a target until we can keep it. */
 function roundsOf({ latencyTarget }: KeyOptions, sizes: number, isTimed: boolean): number {
   const most = Math.ceil(BATCHES_TO_BELIEVE / sizes);
   return latencyTarget !== undefined ? most : isTimed ? 1 : 0;

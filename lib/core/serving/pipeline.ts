@@ -60,7 +60,7 @@ export class Pipeline implements Closable {
     private readonly opened: OpenedEngine,
     private readonly events: EventHub,
     private readonly kind: ServingKind,
-    /** Joins calls with the same input, in a serving that wants that. */
+    /** Joins calls with the same input, with `deduplication`. */
     private readonly shared?: SharedCalls,
     /** The one partition that it uses, by its index; all by default. */
     partition?: number,
@@ -98,7 +98,7 @@ export class Pipeline implements Closable {
     this.pieces = new Pieces({ options, callbacks, lanes, partitions, intake, pulls, isInline });
   }
 
-  /** Runs the rows of the input; resolves with the reply. */
+  /** Runs the input's rows; resolves with the reply. */
   run(input: unknown, options: CallContext['options']): Promise<unknown> {
     const recorder = this.recorderOf(options, this.mode);
     try {
@@ -129,7 +129,7 @@ export class Pipeline implements Closable {
     countRefusal(this.events, this.options.name, this.mode, error, signal);
   }
 
-  /** The steps of a call that are asynchronous, observed, or in the caller's own code. */
+  /** A call's steps that are asynchronous, observed, or in the caller's own code. */
   private async runInSteps(
     input: unknown,
     prepared: Call | Promise<Call> | undefined,
@@ -250,17 +250,17 @@ export class Pipeline implements Closable {
     this.batcher.pause(isPaused);
   }
 
-  /** Frees the state of a session. */
+  /** Frees a session's state. */
   endSession(id: number): void {
     this.partitionsInUse.forEach((partition) => partition.endSessions?.([id]));
   }
 
-  /** The rows that no partition has taken yet. */
+  /** Rows that no partition has taken yet. */
   get depth(): number {
     return this.batcher.depth;
   }
 
-  /** The latency targets of its keys. */
+  /** Its keys' latency targets. */
   get targets(): readonly TargetStatus[] {
     return this.lanes.keys.flatMap((key) => {
       const limits = this.lanes.optionsOf(key);
@@ -300,7 +300,7 @@ export class Pipeline implements Closable {
     return new ServingClosedError(`Serving "${name}" is closed and takes no more calls`);
   }
 
-  /** That of a call that waited for this pipeline, or a new one. */
+  /** The recorder of a call that waited for this pipeline, or a new one. */
   private recorderOf(
     { recorder, signal }: CallContext['options'],
     mode: CallMode,
@@ -355,7 +355,7 @@ export class Pipeline implements Closable {
       : this.pieces.reply(call, rows, context);
   }
 
-  /** The rows may be those of a call with the same input; the rest is each caller's own. */
+  /** Calls with the same input may share the rows; the rest is each caller's own. */
   private sharedCall(input: unknown, context: CallContext): SharedCall {
     const { caller, intake, callbacks } = this;
     const { options, resolved, recorder } = context;

@@ -140,7 +140,7 @@ export {
   type TimeoutOptions,
   type VersionOptions,
 } from './core/definition/serving-definition.js';
-export type { ServingReference } from './core/definition/serving-reference.js';
+export type { ServingReference } from './nest/serving.service.js';
 export type {
   AnsweredBy,
   BatchEndEvent,

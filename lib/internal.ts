@@ -102,8 +102,8 @@ export {
 } from './core/partitions/batch-function.js';
 export type { Engine, OpenedEngine } from './core/partitions/engine.js';
 export { resultOf } from './core/partitions/function.partition.js';
-export { axisOfInput, dynamicAxes, rowMarksOf } from './core/partitions/onnx/batch-axes.js';
-export { externalFilesIn } from './core/partitions/onnx/external-files.js';
+export { axisOfInput, dynamicAxes, rowMarksOf } from './core/partitions/onnx/model-signature.js';
+export { externalFilesIn } from './core/partitions/onnx/model-source.js';
 export { inSteps, type RunStep } from './core/partitions/onnx/onnx-model.js';
 export { feedsOf, inputsAmong, ModelReply } from './core/partitions/onnx/model-ports.js';
 export {
@@ -134,7 +134,7 @@ export {
   type Worker,
 } from './core/partitions/worker/supervised.partition.js';
 export type { Loaded } from './core/partitions/worker/worker-protocol.js';
-export type { ClusterNode, ServingStatus } from './core/serving/cluster-node.js';
+export type { ClusterNode, ServingStatus } from './core/serving/serving.js';
 export {
   healthOf,
   type LocalPart,

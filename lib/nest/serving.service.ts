@@ -2,16 +2,78 @@ import { Injectable, type OnModuleInit } from '@nestjs/common';
 import { AsyncSubject, EMPTY, merge, type Observable, switchMap } from 'rxjs';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { InvalidServingError, UnknownServingError } from '../core/errors.js';
-import { readReference, type ServingReference } from '../core/definition/serving-reference.js';
 import { ServingRegistry } from './serving.registry.js';
 import type { CallOptions, StreamOptions } from '../core/context/call-options.js';
-import type { ServingCounters, EventOf } from '../core/events/event-hub.js';
-import { healthOf, type ServingHealth, type Serving } from '../core/serving/serving.js';
+import type { EventOf, ServingCounters } from '../core/events/event-hub.js';
+import { healthOf, type Serving, type ServingHealth } from '../core/serving/serving.js';
 import type { ServingSession, SessionOptions } from '../core/sessions/serving-session.js';
 import type { ServingEvent } from '../core/events/serving-event.js';
 import type { StreamedOutput, StreamEvent } from '../core/definition/reply.js';
 import { formatValue } from '../core/format.js';
 import type { ServingStream } from '../core/streaming/serving-stream.js';
+import type { ServingOptions } from '../core/definition/serving-definition.js';
+
+/** A serving by name, or by its definition, which also gives its types. */
+type NamedServing<Input, Output> = string | ServingOptions<Input, Output>;
+
+/**
+ * A serving of this application, or else of another node. `local`: only of this application;
+ * `distributed`: of any node of the cluster, this one included.
+ */
+export type ServingReference<Input, Output> =
+  | NamedServing<Input, Output>
+  | {
+      /** A serving of this application. */
+      readonly local: NamedServing<Input, Output>;
+    }
+  | {
+      /** A serving of any node. */
+      readonly distributed: NamedServing<Input, Output>;
+    };
+
+/** A reference, read. */
+interface Reference {
+  readonly name: string;
+  readonly side: 'local' | 'distributed' | undefined;
+  /** `distribution.preprocess` of a definition. */
+  readonly preprocess: ((input: unknown) => unknown) | undefined;
+}
+
+/**
+ * Reads the reference of a serving, which may come from a client.
+ *
+ * @throws UnknownServingError when it cannot be read
+ */
+function readReference(reference: unknown): Reference {
+  try {
+    return sided(reference) ?? named(reference, undefined);
+  } catch (cause) {
+    throw new UnknownServingError(
+      `There is no serving ${formatValue(reference)}, whose name cannot be read`,
+      { cause },
+    );
+  }
+}
+
+function sided(reference: unknown): Reference | undefined {
+  if (typeof reference !== 'object' || reference === null || 'name' in reference) {
+    return undefined;
+  }
+  if ('local' in reference) {
+    return named(reference.local, 'local');
+  }
+  return 'distributed' in reference ? named(reference.distributed, 'distributed') : undefined;
+}
+
+function named(serving: unknown, side: Reference['side']): Reference {
+  if (typeof serving !== 'object' || serving === null) {
+    return { name: serving as string, side, preprocess: undefined };
+  }
+  const { name, distribution } = serving as ServingOptions;
+  const preprocess =
+    distribution?.preprocess && ((input: unknown) => distribution.preprocess!(input));
+  return { name, side, preprocess };
+}
 
 /** Calls servings by name. */
 @Injectable()

@@ -10,22 +10,22 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 337,
-  'thousand characters of code in lib': 1037,
-  'files of the core and its Nest module': 159,
-  'thousand characters of code in the core and its Nest module': 553,
-  'thousand words of comments': 49.1,
+  'files of lib': 312,
+  'thousand characters of code in lib': 1031,
+  'files of the core and its Nest module': 134,
+  'thousand characters of code in the core and its Nest module': 547,
+  'thousand words of comments': 48.7,
   'names of internal.ts that are not public': 147,
   'options of a definition': 17,
   'rules that refuse combinations of options': 27,
   'type parameters of defineServing': 6,
-  'files of a warm call of a model': 42,
-  'functions of a warm call of a model': 300,
-  'files of a warm call over TCP, both ends': 77,
-  '"the X of the Y" in 1,000 words': 12.7,
+  'files of a warm call of a model': 34,
+  'functions of a warm call of a model': 286,
+  'files of a warm call over TCP, both ends': 71,
+  '"the X of the Y" in 1,000 words': 11.3,
   '"of which" in 1,000 words': 1.4,
-  '"that of" in 1,000 words': 1.6,
-  '"beside", "at once", "goes on", ", else" in 1,000 words': 1.1,
+  '"that of" in 1,000 words': 1.4,
+  '"beside", "at once", "goes on", ", else" in 1,000 words': 0.9,
 } as const;
 
 describe('The house', () => {

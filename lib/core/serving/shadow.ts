@@ -1,8 +1,10 @@
-import { type Difference, differencesOf } from '../batch/compare.js';
 import { copyInput, deepCopy } from '../batch/deep-copy.js';
 import type { CallOptions } from '../context/call-options.js';
 import type { LoadedVersion } from './loaded-version.js';
 import type { ShadowComparison } from './serving-version.js';
+import { isDeepStrictEqual, types } from 'node:util';
+import { isPlainObject } from '../batch/container.js';
+import { isTensor, type Tensor } from '../batch/tensor.js';
 
 /** The most copies that run at a time. */
 const MOST_COPIES = 32;
@@ -97,4 +99,114 @@ export class Shadow {
     this.differing += differing;
     this.largest = Math.max(this.largest, largest);
   }
+}
+
+/** The differences between two replies. */
+interface Difference {
+  /** The elements that were compared. */
+  elements: number;
+  /** Those of them that differ. */
+  differing: number;
+  /** The largest difference of two numbers. */
+  largest: number;
+}
+
+/** The most elements of a tensor that are compared, spread evenly: the event loop waits for them. */
+const MOST_ELEMENTS = 65_536;
+
+interface Tolerance {
+  readonly relative: number;
+  readonly absolute: number;
+}
+
+const FLOAT: Tolerance = { relative: 1e-3, absolute: 1e-5 };
+const HALF: Tolerance = { relative: 1e-2, absolute: 1e-2 };
+
+/**
+ * Compares plain data and tensors, element by element. Floating-point numbers are equal within
+ * `|a - b| <= absolute + relative * |b|`, and NaN equals NaN; all else must be the same.
+ */
+export function differencesOf(a: unknown, b: unknown): Difference {
+  const difference = { elements: 0, differing: 0, largest: 0 };
+  compare(a, b, difference);
+  return difference;
+}
+
+function compare(a: unknown, b: unknown, into: Difference): void {
+  if (isTensor(a) && isTensor(b)) {
+    compareTensors(a, b, into);
+  } else if (isList(a) && isList(b)) {
+    compareLists(a, b, into);
+  } else if (isPlainObject(a) && isPlainObject(b)) {
+    const [one, other] = [a, b] as Record<string, unknown>[];
+    for (const name of new Set([...Object.keys(one!), ...Object.keys(other!)])) {
+      compare(one![name], other![name], into);
+    }
+  } else {
+    count(isEqual(a, b, FLOAT, into), into);
+  }
+}
+
+function compareTensors(a: Tensor, b: Tensor, into: Difference): void {
+  const isHalf = a.type === 'float16';
+  const isFloat = isHalf || a.type === 'float32' || a.type === 'float64';
+  if (a.type !== b.type || a.dims.join() !== b.dims.join()) {
+    into.elements += a.size;
+    into.differing += a.size;
+    return;
+  }
+  const step = Math.ceil(a.size / MOST_ELEMENTS);
+  // Some versions of onnxruntime return halves as their bits.
+  const valueOf = isHalf && types.isUint16Array(a.data) ? numberOfHalf : identity;
+  for (let at = 0; at < a.size; at += step) {
+    const [one, other] = [valueOf(a.data[at]), valueOf(b.data[at])];
+    count(isFloat ? isEqual(one, other, isHalf ? HALF : FLOAT, into) : one === other, into);
+  }
+}
+
+function compareLists(a: ArrayLike<unknown>, b: ArrayLike<unknown>, into: Difference): void {
+  const length = Math.max(a.length, b.length);
+  const step = Math.max(1, Math.ceil(length / MOST_ELEMENTS));
+  for (let at = 0; at < length; at += step) {
+    compare(a[at], b[at], into);
+  }
+}
+
+function isEqual(a: unknown, b: unknown, tolerance: Tolerance, into: Difference): boolean {
+  if (typeof a !== 'number' || typeof b !== 'number' || Object.is(a, b)) {
+    return isDeepStrictEqual(a, b);
+  }
+  const distance = Math.abs(a - b);
+  if (!Number.isFinite(distance)) {
+    return false;
+  }
+  into.largest = Math.max(into.largest, distance);
+  return distance <= tolerance.absolute + tolerance.relative * Math.abs(b);
+}
+
+function isList(value: unknown): value is ArrayLike<unknown> {
+  return Array.isArray(value) || types.isTypedArray(value);
+}
+
+function count(isSame: boolean, into: Difference): void {
+  into.elements++;
+  into.differing += isSame ? 0 : 1;
+}
+
+function identity(value: unknown): unknown {
+  return value;
+}
+
+/** The number of a half by its bits: sign, 5 bits of exponent, 10 of fraction. */
+function numberOfHalf(bits: unknown): number {
+  const half = Number(bits);
+  const sign = half & 0x8000 ? -1 : 1;
+  const exponent = (half >> 10) & 0x1f;
+  const fraction = half & 0x3ff;
+  if (exponent === 0x1f) {
+    return fraction ? NaN : sign * Infinity;
+  }
+  return exponent === 0
+    ? sign * fraction * 2 ** -24
+    : sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }

@@ -1,23 +1,29 @@
-import { toWire } from '../../errors.js';
+import { InvalidServingError, toWire } from '../../errors.js';
 import { Queue } from '../../streaming/queue.js';
 import { type BatchListener, endedRowsOf } from '../batch-function.js';
-import { NotStartedError } from '../partition.js';
-import { FileSession } from './file.session.js';
-import { ModelSession } from './model.session.js';
-import { packOutput } from './transfer.js';
+import { NotStartedError, STEPPED } from '../partition.js';
+import { packOutput, packTensors, unpackRows, unpackTensors } from './transfer.js';
 import {
   type BatchEnd,
   type BatchProgress,
   type FeedsRequest,
+  type FileTask,
+  type Listen,
+  type Loaded,
   type LoadResult,
+  type ModelTask,
   type RowsRequest,
   type SessionsEnd,
   STEPS_AHEAD,
   type WorkerReply,
   type WorkerRequest,
-  type WorkerTask,
   type WorkerSession,
+  type WorkerTask,
 } from './worker-protocol.js';
+import { type OnnxModel, openModel } from '../onnx/onnx-model.js';
+import { openFactory, type RunnerFactory } from '../engine.js';
+import type { FunctionPartition } from '../function.partition.js';
+import type { SequencePartition } from '../sequence/sequence.partition.js';
 
 /** A revoked batch's callers already have an answer. */
 const REVOKED: BatchEnd = { error: toWire(new NotStartedError('The batch was revoked')) };
@@ -178,4 +184,81 @@ export class WorkerHost {
       this.port.post({ batch, error: toWire(error) }, []);
     }
   }
+}
+
+/** An ONNX model in a worker. */
+class ModelSession implements WorkerSession {
+  private constructor(private readonly model: OnnxModel) {}
+
+  static async open(task: ModelTask): Promise<ModelSession> {
+    return new ModelSession(await openModel(task));
+  }
+
+  get loaded(): Loaded {
+    return this.model.loaded;
+  }
+
+  async run(
+    { feeds, hooks, sessions }: FeedsRequest,
+    listen: Listen,
+  ): Promise<[BatchEnd, ArrayBuffer[]]> {
+    const { model } = this;
+    const tensors = unpackTensors(feeds, model.loaded.signature.inputs);
+    const onHook = (name: string, value: unknown): void => listen(hooks, false).hook(name, value);
+    const [reply, transfer] = packTensors(await model.run(tensors, hooks, onHook, sessions));
+    return [{ reply }, transfer];
+  }
+
+  endSessions(ids: readonly number[]): void {
+    this.model.endSessions(ids);
+  }
+}
+
+/** Batch functions of a module file, in a worker. */
+class FileSession implements WorkerSession {
+  readonly loaded: Loaded = {};
+  readonly isConcurrent: boolean;
+
+  private constructor(private readonly functions: FunctionPartition | SequencePartition) {
+    this.isConcurrent = 'places' in functions;
+  }
+
+  static async open({ file, partition, options, keys, sequence }: FileTask): Promise<FileSession> {
+    const factory = await importFactory(file);
+    return new FileSession(await openFactory(factory, partition, options, keys, sequence));
+  }
+
+  async run({ rows, info }: RowsRequest, listen: Listen): Promise<[BatchEnd, ArrayBuffer[]?]> {
+    const plainRows = 'list' in rows;
+    const listener = listen(info.hooks, plainRows);
+    const result = await this.functions.runRows(unpackRows(rows), info, listener);
+    if (result === STEPPED) {
+      return [{ stepped: true }];
+    }
+    const [output, transfer] = packOutput(result.output, plainRows);
+    return [{ output, metadata: result.metadata }, transfer];
+  }
+
+  endSessions(ids: readonly number[]): void {
+    if ('endSessions' in this.functions) {
+      this.functions.endSessions(ids);
+    }
+  }
+}
+
+async function importFactory(file: string): Promise<RunnerFactory> {
+  const exports = (await import(/* webpackIgnore: true */ file)) as { default?: unknown };
+  // In a file that TypeScript compiled to CommonJS, the default export is one level deeper.
+  const factory = isTranspiled(exports.default) ? exports.default.default : exports.default;
+  if (typeof factory !== 'function') {
+    throw new InvalidServingError(
+      `${file} must have a default export: a function that returns the batch function; it has ` +
+        typeof factory,
+    );
+  }
+  return factory as RunnerFactory;
+}
+
+function isTranspiled(value: unknown): value is { readonly default?: unknown } {
+  return typeof value === 'object' && value !== null && '__esModule' in value;
 }

@@ -49,17 +49,20 @@ export interface BatchOutcome<R extends QueuedRequest> {
   readonly settle?: () => void;
 }
 
-/** Called for every batch: when a partition gets it, and when it has ended. */
-export interface BatchObserver<R extends QueuedRequest> {
+/** Runs batches, and is told when each starts and ends. */
+export interface BatchRuns<R extends QueuedRequest> {
+  /** Numbers the next batch. */
+  nextBatch(): number;
+  /** Called when a partition gets a batch, before it runs. */
   batchStarted(record: BatchRecord<R>): void;
+  /** Runs a batch. Never rejects. */
+  dispatch(window: Window<R>, partition: number): Promise<BatchOutcome<R>>;
   /** `runTime` is in milliseconds and includes the transfer to the partition and back. */
   batchEnded(record: BatchRecord<R>, runTime: number, outcome: BatchOutcome<R>): void;
 }
 
 export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionOptions, 'takenBy'> {
   readonly order: QueueOrder;
-  /** Numbers the next batch. */
-  readonly nextBatch: () => number;
   readonly targets: readonly Target[];
   /**
    * Index of the first target among the serving's partitions.
@@ -67,9 +70,7 @@ export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionO
    * @default 0
    */
   readonly firstTarget?: number | undefined;
-  readonly observer: BatchObserver<R>;
-  /** Runs the rows. Never rejects. */
-  readonly dispatch: (window: Window<R>, partition: number) => Promise<BatchOutcome<R>>;
+  readonly runs: BatchRuns<R>;
 }
 
 /** A batch and the partition that runs it. */
@@ -233,7 +234,8 @@ export class Batcher<R extends QueuedRequest> {
   /** Learns from a batch of the request's rows that ran outside the queue. */
   learn(request: Pick<QueuedRequest, 'lane' | 'size' | 'rowCosts'>, milliseconds: number): void {
     const { lane, size } = request;
-    const cost = costOf([{ request, offset: 0, count: size }], this.options.budget);
+    const { budget } = this.options;
+    const cost = budget && costOf([{ request, offset: 0, count: size }], budget);
     this.admission.learn(lane.limits, cost?.padded ?? size, milliseconds);
   }
 
@@ -387,7 +389,7 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   private async run({ window, load }: Assignment<R>): Promise<void> {
-    const { dispatch, observer, nextBatch } = this.options;
+    const { runs, budget } = this.options;
     const { parts, lane, size: batchSize } = window;
     const { partition, target } = load;
     const isJoin = target.places !== undefined;
@@ -399,13 +401,13 @@ export class Batcher<R extends QueuedRequest> {
       request.entry.waiting -= count;
       this.admission.leave(request, count);
     }
-    const cost = costOf(parts, this.options.budget);
+    const cost = budget && costOf(parts, budget);
     const expected = this.admission.timeOf(lane.limits, rows, cost?.padded);
     const least = this.admission.leastTimeOf(lane.limits, rows, cost?.padded);
     const handed = this.pool.start(load, least, handedAt);
     this.executing.set(window, partition);
     const record = {
-      id: nextBatch(),
+      id: runs.nextBatch(),
       parts,
       rows,
       partition,
@@ -416,8 +418,8 @@ export class Batcher<R extends QueuedRequest> {
       cost,
       queued: this.depth,
     };
-    observer.batchStarted(record);
-    const outcome = await dispatch(window, partition);
+    runs.batchStarted(record);
+    const outcome = await runs.dispatch(window, partition);
     const endedAt = performance.now();
     this.executing.delete(window);
     const startedAt = this.pool.end(load, handed, endedAt);
@@ -428,7 +430,7 @@ export class Batcher<R extends QueuedRequest> {
     }
     outcome.retries?.forEach((retry) => this.runAgain(retry, batchSize));
     record.wait = startedAt - arrivedAt;
-    observer.batchEnded(record, endedAt - startedAt, outcome);
+    runs.batchEnded(record, endedAt - startedAt, outcome);
     outcome.settle?.();
     this.changed();
   }

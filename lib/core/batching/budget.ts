@@ -48,16 +48,16 @@ export interface BatchCost {
   readonly most: number;
 }
 
-/** The cost of a batch; undefined without a budget. */
+/** A batch's cost; undefined if nothing limits it. */
 export function costOf(
   parts: readonly {
     readonly request: Pick<QueuedRequest, 'rowCosts'>;
     readonly offset: number;
     readonly count: number;
   }[],
-  budget: Budget | undefined,
+  budget: Budget,
 ): BatchCost | undefined {
-  if (!budget || budget.most === Infinity) {
+  if (budget.most === Infinity) {
     return undefined;
   }
   let [rows, sum, largest] = [0, 0, 0];

@@ -1,8 +1,6 @@
 import { type Channel, channel } from 'node:diagnostics_channel';
 import { merge, type Observable, Subject } from 'rxjs';
-import { type ServingEvent, batchEnd, type BatchLabels, batchStart } from './serving-event.js';
-import type { BatchObserver, BatchRecord } from '../batching/batcher.js';
-import type { QueuedRequest } from '../batching/queued-request.js';
+import type { ServingEvent } from './serving-event.js';
 import { isServingError } from '../errors.js';
 import type { AbortSignalLike } from '../context/call-options.js';
 
@@ -161,32 +159,6 @@ export class EventHub {
     }
     Object.values(this.channels).forEach(({ subject }) => subject.complete());
   }
-}
-
-/**
- * Counts every batch. Emits events when a batch starts and ends, if they are observed; only then
- * its labels are computed.
- */
-export function batchObserver<R extends QueuedRequest>(
-  events: EventHub,
-  labelsOf: (record: BatchRecord<R>) => BatchLabels,
-): BatchObserver<R> {
-  const { counters } = events;
-  return {
-    batchStarted(record) {
-      if (events.isObserved('batch:start')) {
-        events.emit(batchStart(record, labelsOf(record)));
-      }
-    },
-    batchEnded(record, runTime, outcome) {
-      if (!outcome.revoked) {
-        counters.ran(record.rows, outcome.padding ?? 0, outcome.error !== undefined);
-      }
-      if (events.isObserved('batch:end')) {
-        events.emit(batchEnd(record, labelsOf(record), runTime, outcome));
-      }
-    },
-  };
 }
 
 /** The totals of a serving since the application started. */

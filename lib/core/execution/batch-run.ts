@@ -1,7 +1,7 @@
 import { Batch } from '../batch/batch.js';
 import { asOutput, rowsIn } from '../batch/container.js';
 import { type BatchAxes, axisOf, type Template } from '../batch/template.js';
-import type { BatchObserver, BatchOutcome, BatchRecord } from '../batching/batcher.js';
+import type { BatchOutcome, BatchRecord, BatchRuns } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/queued-request.js';
 import type { Window } from '../batching/ready-queue.js';
 import { inOriginOf } from '../context/caller-context.js';
@@ -16,8 +16,8 @@ import {
   PartitionLostError,
   RunTimeoutError,
 } from '../errors.js';
-import { batchObserver, type EventHub } from '../events/event-hub.js';
-import type { BatchLabels } from '../events/serving-event.js';
+import type { EventHub } from '../events/event-hub.js';
+import { batchEnd, type BatchLabels, batchStart } from '../events/serving-event.js';
 import { formatList } from '../format.js';
 import {
   type BatchInfo,
@@ -44,9 +44,8 @@ import { sessionRows } from './session-turn.js';
 
 type Parts = readonly Part<BatchRequest>[];
 
-/** Runs a pipeline's batches on its partitions. */
-export class BatchRunner {
-  readonly observer: BatchObserver<BatchRequest>;
+/** Runs a pipeline's batches on its partitions, counts them, and emits their events. */
+export class BatchRunner implements BatchRuns<BatchRequest> {
   readonly outputs: OutputReader;
   /** The error that ends running generators, once {@link terminate} was called. */
   cut: Error | undefined;
@@ -60,17 +59,41 @@ export class BatchRunner {
     readonly lengths?: RowLengths,
   ) {
     this.outputs = new OutputReader(axesOf(opened.signature?.outputs ?? []));
-    this.observer = batchObserver(events, (record) => this.labelsOf(record));
+  }
+
+  nextBatch(): number {
+    return this.events.nextBatch();
+  }
+
+  batchStarted(record: BatchRecord<BatchRequest>): void {
+    const { events } = this;
+    if (events.isObserved('batch:start')) {
+      events.emit(batchStart(record, this.labelsOf(record)));
+    }
   }
 
   /** Runs a window's rows as one batch of at most the window's size, padding included. */
-  readonly dispatch = (
+  dispatch(
     { parts, size, retryState }: Window<BatchRequest>,
     index: number,
-  ): Promise<BatchOutcome<BatchRequest>> => {
+  ): Promise<BatchOutcome<BatchRequest>> {
     const partition = this.opened.partitions[index]!;
     return this.run(parts, size, partition, index, retryState as RetryState | undefined);
-  };
+  }
+
+  batchEnded(
+    record: BatchRecord<BatchRequest>,
+    runTime: number,
+    outcome: BatchOutcome<BatchRequest>,
+  ): void {
+    const { events } = this;
+    if (!outcome.revoked) {
+      events.counters.ran(record.rows, outcome.padding ?? 0, outcome.error !== undefined);
+    }
+    if (events.isObserved('batch:end')) {
+      events.emit(batchEnd(record, this.labelsOf(record), runTime, outcome));
+    }
+  }
 
   /** Runs the request to find errors. Its output is dropped. */
   async tryOut(request: BatchRequest, index: number, partition: Partition): Promise<unknown> {

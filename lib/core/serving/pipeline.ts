@@ -72,20 +72,19 @@ export class Pipeline implements Closable {
       partition === undefined ? opened.partitions : [opened.partitions[partition]!];
     this.partitionsInUse = partitions;
     const isInline = kind === 'inline';
-    const { observer, dispatch } = (this.runner = new BatchRunner(
-      name,
-      options.recovery,
-      opened,
-      events,
-      lengths,
-    ));
-    const nextBatch = () => events.nextBatch();
-    const targets = { targets: partitions, firstTarget: partition };
-    const run = { ...targets, nextBatch, observer, dispatch };
+    this.runner = new BatchRunner(name, options.recovery, opened, events, lengths);
     // A call of `run` shares its batches with no other, so no target can size them.
     const hasTargets =
       !isInline && [...options.keys.values()].some((key) => key.latencyTarget !== undefined);
-    this.batcher = new Batcher({ name, ...queue, budget: options.batchCost, ...run, hasTargets });
+    this.batcher = new Batcher({
+      name,
+      ...queue,
+      budget: options.batchCost,
+      hasTargets,
+      targets: partitions,
+      firstTarget: partition,
+      runs: this.runner,
+    });
     this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline, lengths);
     this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []));
     const { counters } = events;

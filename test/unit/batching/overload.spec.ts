@@ -67,9 +67,12 @@ class Rush {
       maxRows: 10_000,
       order: { ageing: 1000, weights: new Map() },
       targets: this.ends.map(() => ({ prefetch: 1 })),
-      nextBatch: () => 0,
-      observer: { batchStarted() {}, batchEnded() {} },
-      dispatch: ({ parts }, partition) => this.run(parts, partition),
+      runs: {
+        nextBatch: () => 0,
+        batchStarted() {},
+        batchEnded() {},
+        dispatch: ({ parts }, partition) => this.run(parts, partition),
+      },
     });
   }
 

@@ -139,11 +139,6 @@ export class Batcher<R extends QueuedRequest> {
     return this.admission.depth;
   }
 
-  /** True if no row is queued and no batch runs. */
-  get isIdle(): boolean {
-    return this.depth === 0 && this.executing.size === 0;
-  }
-
   /**
    * Queues all the request's rows, or throws and queues none of them.
    *

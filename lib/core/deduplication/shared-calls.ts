@@ -100,11 +100,6 @@ export class SharedCalls {
     await this.cache?.idle();
   }
 
-  /** Whether no call is under way. */
-  get isIdle(): boolean {
-    return this.singleFlight.size === 0;
-  }
-
   private join(
     identity: string | symbol,
     shared: SharedCall,

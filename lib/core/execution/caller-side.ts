@@ -284,10 +284,12 @@ function resultIn(result: unknown): IteratorResult<unknown> {
   return result as IteratorResult<unknown>;
 }
 
-/** Counts calls whose answer is the output itself. */
+/** Ends calls whose answer is the output itself. */
 export class AnswerEnd implements ReplyEnd<unknown> {
   constructor(
     private readonly counters: Counters,
+    /** Called when the call has ended. */
+    private readonly ended: () => void,
     /** The input was one plain value, so the answer is its one result. */
     readonly single: boolean,
     readonly isLent = false,
@@ -296,11 +298,13 @@ export class AnswerEnd implements ReplyEnd<unknown> {
   answer(output: BatchOutput): unknown {
     const answer = unwrap(this, withoutErrors(output));
     this.counters.answered++;
+    this.ended();
     return answer;
   }
 
   failed(error: unknown, { signal }: ResolvedCallOptions): void {
     this.counters.ended({ error }, signal);
+    this.ended();
   }
 }
 

@@ -147,7 +147,9 @@ export class Intake {
     { onAdmitted }: CallContext,
   ): Request {
     try {
-      this.setCosts(request);
+      if (this.options.batchCost) {
+        this.setCosts(request, this.options.batchCost);
+      }
       this.batcher.submit(request);
     } catch (error) {
       request.end();
@@ -157,13 +159,11 @@ export class Intake {
     return request;
   }
 
-  private setCosts(request: BatchRequest): void {
-    const { name, batchCost } = this.options;
-    if (batchCost) {
-      request.rowCosts = rowCostsOf(name, batchCost, request.batch);
-      if (request.whole) {
-        checkWholeCost(name, batchCost, request.rowCosts);
-      }
+  private setCosts(request: BatchRequest, batchCost: ResolvedBatchCost): void {
+    const { name } = this.options;
+    request.rowCosts = rowCostsOf(name, batchCost, request.batch);
+    if (request.whole) {
+      checkWholeCost(name, batchCost, request.rowCosts);
     }
   }
 }

@@ -42,11 +42,11 @@ export class Pieces {
     }
   }
 
-  /** A streamed call's pieces. */
-  stream(call: Call, context: CallContext): PullAhead<Batch, StreamRequest> {
-    return this.pull(call, context, this.sourceOf(call, context), (batch, cost) =>
-      this.options.intake.streamPiece(batch, context, cost),
-    );
+  /** A streamed call's pieces. `onDone` is called when only reading is left. */
+  stream(call: Call, context: CallContext, onDone: () => void): PullAhead<Batch, StreamRequest> {
+    const { intake } = this.options;
+    const start = (batch: Batch, cost: number) => intake.streamPiece(batch, context, cost);
+    return this.pull(call, context, this.sourceOf(call, context), start, onDone);
   }
 
   /**
@@ -67,6 +67,7 @@ export class Pieces {
     { resolved }: CallContext,
     source: Source<Batch>,
     start: (batch: Batch, cost: number) => Request,
+    onDone?: () => void,
   ): PullAhead<Batch, Request> {
     const { lanes, partitions, callbacks, pulls } = this.options;
     const { maxRows, maxCost = Infinity } = this.options.options.queue;
@@ -78,6 +79,6 @@ export class Pieces {
     // them can have been read.
     const window = Math.min(isOpen ? busy : busy + largest, room);
     const cost = (batch: Batch): number => costOf(callbacks, batch);
-    return pulls.begin({ source, start, window, isOpen, mostCost: maxCost, costOf: cost });
+    return pulls.begin({ source, start, window, isOpen, mostCost: maxCost, costOf: cost, onDone });
   }
 }

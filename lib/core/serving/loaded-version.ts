@@ -1,3 +1,4 @@
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { outsideCallContext } from '../context/caller-context.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import { type ServingSignature, signatureOfTemplate } from '../definition/serving-signature.js';
@@ -14,9 +15,6 @@ import type { VersionRole, VersionStatus } from './serving-version.js';
 import type { Shadow } from './shadow.js';
 import type { Closable } from './shutdown.js';
 import { VersionLoader, type VersionParts, type VersionPlan } from './version-loader.js';
-
-/** Milliseconds between two looks whether the calls of a version have ended. */
-const DRAIN_INTERVAL = 20;
 
 /** One version of a serving: its partitions, and the pipelines of the calls that run on them. */
 export class LoadedVersion implements Closable {
@@ -53,8 +51,9 @@ export class LoadedVersion implements Closable {
   /** All open pipelines, including those that warm up. */
   private readonly pipelines = new Set<Pipeline>();
   private readonly loader: VersionLoader;
-  /** Ends the pause between two looks at its calls. */
-  private endWait: (() => void) | undefined;
+  /** Called when its calls or sessions may have ended. */
+  private changed: (() => void) | undefined;
+  private readonly notify = (): void => this.changed?.();
   private isPaused: boolean;
   private isEnding = false;
   private isClosed = false;
@@ -133,7 +132,7 @@ export class LoadedVersion implements Closable {
       this.batched = pipelines;
       const { options, callbacks } = this.parts;
       if (options.sessions) {
-        this.sessions = new LocalSessions(options, callbacks, pipelines);
+        this.sessions = new LocalSessions(options, callbacks, pipelines, this.notify);
       } else {
         this.pipeline = pipelines[0];
       }
@@ -174,20 +173,17 @@ export class LoadedVersion implements Closable {
         () => (this.inline = this.inline === opening ? undefined : this.inline),
       );
     }
-    return this.waits.for(this.inline, resolved);
+    const waiting = this.waits.for(this.inline, resolved);
+    waiting.then(this.notify, this.notify);
+    return waiting;
   }
 
   /** Resolves when its calls and sessions have ended, or it is closed. */
   async idle(): Promise<void> {
-    // A call is in no stage while it passes from one to the next, so that one look is not enough.
-    for (let looks = 0; looks < 2 && !this.isClosed; looks = this.isIdle ? looks + 1 : 0) {
-      await new Promise<void>((resolve) => {
-        const timer = setTimeout(resolve, DRAIN_INTERVAL).unref();
-        this.endWait = () => {
-          clearTimeout(timer);
-          resolve();
-        };
-      });
+    // A call that waited for a pipeline enters it within a turn of the event loop.
+    for (await nextTurn(); !this.isClosed && !this.isIdle; await nextTurn()) {
+      this.pipelines.forEach((pipeline) => (pipeline.onIdle = this.notify));
+      await new Promise<void>((resolve) => (this.changed = resolve));
     }
   }
 
@@ -236,7 +232,7 @@ export class LoadedVersion implements Closable {
   async close(): Promise<void> {
     this.isEnding = true;
     this.isClosed = true;
-    this.endWait?.();
+    this.notify();
     this.loader.stopFetching();
     // Closes the open pipelines at once, so that they take no more calls.
     const closed = [...this.pipelines].map((pipeline) => pipeline.close());

@@ -21,6 +21,8 @@ export class LocalSessions {
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
     pipelines: readonly Pipeline[],
+    /** Called when a session has ended. */
+    private readonly onEnd: () => void = () => {},
   ) {
     this.places = pipelines.map((pipeline) => ({ pipeline, sessions: 0 }));
   }
@@ -85,6 +87,7 @@ export class LocalSessions {
     this.open.delete(session);
     place.sessions--;
     place.pipeline.endSession(id);
+    this.onEnd();
   }
 }
 

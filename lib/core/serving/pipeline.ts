@@ -49,6 +49,10 @@ export class Pipeline implements Closable {
   private readonly batcher: Batcher<BatchRequest>;
   private readonly runner: BatchRunner;
   private readonly partitionsInUse: readonly Partition[];
+  /** Calls that have entered and not left. A stream leaves when only reading is left. */
+  private calls = 0;
+  /** Called when the last call has left. */
+  onIdle: (() => void) | undefined;
   private isClosed = false;
   private closing: Promise<void> | undefined;
   private readonly ends: Readonly<Record<'single' | 'list' | 'lent', AnswerEnd>>;
@@ -89,9 +93,9 @@ export class Pipeline implements Closable {
     this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []));
     const { counters } = events;
     this.ends = {
-      single: new AnswerEnd(counters, true),
-      list: new AnswerEnd(counters, false),
-      lent: new AnswerEnd(counters, false, true),
+      single: new AnswerEnd(counters, this.leave, true),
+      list: new AnswerEnd(counters, this.leave, false),
+      lent: new AnswerEnd(counters, this.leave, false, true),
     };
     const { intake, pulls } = this;
     this.pieces = new Pieces({ options, callbacks, lanes, partitions, intake, pulls, isInline });
@@ -100,6 +104,7 @@ export class Pipeline implements Closable {
   /** Runs the input's rows; resolves with the reply. */
   run(input: unknown, options: CallContext['options']): Promise<unknown> {
     const recorder = this.recorderOf(options, this.mode);
+    this.calls++;
     try {
       const context = this.enter(input, options, recorder);
       const call = this.shared ? undefined : this.caller.prepare(input, context.resolved);
@@ -112,6 +117,7 @@ export class Pipeline implements Closable {
     } catch (error) {
       this.events.counters.ended({ error }, options.signal);
       recorder?.ended({ error });
+      this.leave();
       return Promise.reject(error);
     }
   }
@@ -156,6 +162,8 @@ export class Pipeline implements Closable {
       events.counters.ended({ error }, options.signal);
       recorder?.ended({ error });
       throw error;
+    } finally {
+      this.leave();
     }
   }
 
@@ -168,16 +176,25 @@ export class Pipeline implements Closable {
     const { caller, events, pulls } = this;
     const recorder = this.recorderOf(options, 'stream');
     let failure: { readonly error: unknown } | undefined;
+    let isIn = true;
+    const leave = (): void => {
+      if (isIn) {
+        isIn = false;
+        this.leave();
+      }
+    };
     const ended = (): void => {
       events.counters.ended(failure, options.signal);
       recorder?.ended(failure);
+      leave();
     };
+    this.calls++;
     try {
       const own = { ...options, hooks: ownHooks(this.options.name, options.hooks) };
       const context = this.enter(input, own, recorder, 'stream');
       const { resolved } = context;
       const call = await caller.prepare(input, resolved);
-      const pieces = this.pieces.stream(call, context);
+      const pieces = this.pieces.stream(call, context, leave);
       pieces.onStop(onAbort(left, () => pulls.end(pieces)));
       pieces.onStop(onCancel(resolved, (error) => pulls.end(pieces, { error })));
       try {
@@ -204,9 +221,7 @@ export class Pipeline implements Closable {
 
   /** True if the only calls left are streams whose output hasn't been read yet. */
   get isIdle(): boolean {
-    const { shared, caller, pulls, batcher } = this;
-    const inCallbacks = caller.preparing.size + caller.finishing.size;
-    return (shared?.isIdle ?? true) && inCallbacks === 0 && pulls.isIdle && batcher.isIdle;
+    return this.calls === 0;
   }
 
   drain(): void {
@@ -225,7 +240,7 @@ export class Pipeline implements Closable {
 
   end(error: Error): boolean {
     const { caller, pulls, runner, batcher, partitionsInUse } = this;
-    const hadCalls = caller.preparing.size + caller.finishing.size + pulls.size > 0;
+    const hadCalls = this.calls + pulls.size > 0;
     this.isClosed = true;
     runner.terminate(error);
     caller.preparing.end(error);
@@ -280,6 +295,12 @@ export class Pipeline implements Closable {
   get partitions(): readonly PartitionStatus[] {
     return this.partitionsInUse.map(statusOf);
   }
+
+  private readonly leave = (): void => {
+    if (--this.calls === 0) {
+      this.onIdle?.();
+    }
+  };
 
   /** Ends the stages in the order in which a call passes them. */
   private async endStages(): Promise<void> {

@@ -8,6 +8,8 @@ export interface Started {
   readonly cost: number;
   readonly isOver: boolean;
   fail(error: unknown): void;
+  /** Calls back when it is over. */
+  onEnd(callback: () => void): void;
 }
 
 export interface PullAheadOptions<Value, Piece extends Started> {
@@ -20,6 +22,8 @@ export interface PullAheadOptions<Value, Piece extends Started> {
   /** Most cost under way. A value that costs more runs alone. */
   readonly mostCost: number;
   readonly start: (value: Value, cost: number) => Piece;
+  /** Called, perhaps more than once, when only reading is left. */
+  readonly onDone?: (() => void) | undefined;
 }
 
 /**
@@ -96,6 +100,13 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     if (!this.hasEnded) {
       this.hasEnded = true;
       leave(this.options.source);
+      this.checkDone();
+    }
+  }
+
+  private checkDone(): void {
+    if (this.isDone) {
+      this.options.onDone?.();
     }
   }
 
@@ -119,6 +130,7 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
         if (done) {
           this.hasEnded = true;
           this.pieces.end();
+          this.checkDone();
           return;
         }
         const cost = costOf(value);
@@ -133,6 +145,7 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
         this.size += piece.size;
         this.cost += piece.cost;
         this.pieces.push(piece);
+        piece.onEnd(() => this.checkDone());
       }
     } catch (error) {
       this.leave();
@@ -200,11 +213,6 @@ export class Pulls {
 
   get size(): number {
     return this.going.size;
-  }
-
-  /** True if only reading is left. */
-  get isIdle(): boolean {
-    return [...this.going].every(({ isDone }) => isDone);
   }
 
   /**

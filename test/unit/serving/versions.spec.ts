@@ -1,5 +1,5 @@
 import { describe, expect, it, jest } from '@jest/globals';
-import { lastValueFrom, Subject, toArray } from 'rxjs';
+import { firstValueFrom, lastValueFrom, Subject, toArray } from 'rxjs';
 import {
   Batch,
   InvalidServingError,
@@ -7,6 +7,7 @@ import {
   type ServingEvent,
   ServingClosedError,
   ServingLoadError,
+  type ServingOptions,
   UnknownVersionError,
 } from 'nestjs-serving';
 import { differenceOf } from '../../../lib/core/definition/serving-signature.js';
@@ -15,8 +16,8 @@ import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.j
 import { LabelledVersions } from '../../fixtures/serving/labelled-versions.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
-/** Longer than two looks at the calls of a version that drains. */
-const FREED = 100;
+/** Milliseconds until a version without calls is freed: that takes turns of the event loop, and no time. */
+const FREED = 0;
 
 /** The label that each of the replies begins with, without the rows. */
 const labelsOf = async (replies: readonly Promise<string>[]): Promise<string[]> =>
@@ -24,11 +25,25 @@ const labelsOf = async (replies: readonly Promise<string>[]): Promise<string[]> 
 
 type Shape = readonly (number | string | null)[];
 
+/** A call that ends in some way, on a serving whose first version fails or holds its batches. */
+interface EndingCall {
+  readonly serving: LocalServing<unknown, string>;
+  readonly fail: () => void;
+  readonly hold: () => void;
+}
+
+const both = (serving: LocalServing<unknown, string>): Promise<unknown> =>
+  Promise.all([serving.batchedRun('a'), serving.batchedRun('a')]);
+
+const throwing = (): never => {
+  throw new RangeError('no answer');
+};
+
 const roles = (serving: LocalServing<unknown, string>): string[] =>
   serving.versions().map(({ version, role }) => `${version} ${role}`);
 
 describe('Versions of a serving', () => {
-  // Their end comes first: it ends the pauses of versions that drain.
+  // Their end comes first.
   const start = useServings();
   useVirtualTime();
   const startVersions = async (
@@ -68,7 +83,7 @@ describe('Versions of a serving', () => {
       await turn();
       await serving.reload();
 
-      await later(10 * FREED);
+      await later(1000);
       expect(versions.open).toEqual(['1', '2']);
       versions.release('batch 1');
       await call;
@@ -77,6 +92,79 @@ describe('Versions of a serving', () => {
       expect(versions.open).toEqual(['2']);
       expect(roles(serving)).toEqual(['2 active']);
       expect(serving.counters()).toMatchObject({ answered: 1, batches: 1 });
+    });
+
+    it.each<[string, (call: EndingCall) => unknown, Partial<ServingOptions>?]>([
+      ['answered', ({ serving }) => serving.batchedRun('a')],
+      [
+        'answered by postprocess',
+        ({ serving }) => serving.batchedRun('a'),
+        { postprocess: String },
+      ],
+      ['answered alone', ({ serving }) => serving.run('a')],
+      ['answered together with another', ({ serving }) => both(serving), { deduplication: {} }],
+      [
+        'answered and observed',
+        ({ serving }) => (serving.events$.subscribe(), serving.batchedRun('a')),
+      ],
+      ['failed with its batch', ({ serving, fail }) => (fail(), serving.batchedRun('a'))],
+      [
+        'failed in postprocess',
+        ({ serving }) => serving.batchedRun('a'),
+        { postprocess: throwing },
+      ],
+      ['refused for its input', ({ serving }) => serving.batchedRun([])],
+      ['refused for its options', ({ serving }) => serving.batchedRun('a', { timeout: -1 })],
+      [
+        'cancelled in the queue',
+        async ({ serving, hold }) => {
+          hold();
+          void serving.batchedRun('runs');
+          const caller = new AbortController();
+          const call = serving.batchedRun('a', { signal: caller.signal });
+          await turn();
+          caller.abort();
+          return call;
+        },
+      ],
+      ['streamed to its end', ({ serving }) => lastValueFrom(serving.stream('a'))],
+      ['streamed and left', ({ serving }) => firstValueFrom(serving.stream(['a', 'b']))],
+      [
+        'a stream that was refused',
+        ({ serving }) => lastValueFrom(serving.stream('a', { hooks: [1 as never] })),
+      ],
+    ])('[17.1] A version is freed after a call that was %s', async (_, end, options = {}) => {
+      const { versions, serving } = await startVersions(options);
+      const fail = (): void => versions.fail('batch 1', new Error('out of memory'));
+      const hold = (): void => versions.hold('batch 1');
+
+      await Promise.allSettled([(async () => end({ serving, fail, hold }))()]);
+      versions.release('batch 1');
+      await turn();
+      await serving.reload();
+      await later(FREED);
+
+      expect(versions.open.filter((label) => label === '1')).toEqual([]);
+    });
+
+    it('[17.1] A version is freed after the cancellation of a call that waits for its session of run()', async () => {
+      const { versions, serving } = await startVersions();
+      versions.hold('load 1');
+      const caller = new AbortController();
+      const call = serving.run('a', { signal: caller.signal });
+      call.catch(() => {});
+      await turn();
+      await serving.reload();
+      await later(FREED);
+      expect(versions.open).toEqual(['1', '2']);
+
+      caller.abort();
+      await turn();
+      versions.release('load 1');
+      await later(FREED);
+
+      await expect(call).rejects.toThrow();
+      expect(versions.open).toEqual(['2']);
     });
 
     it('[17.1] Calls run on the version before while the new one loads', async () => {
@@ -557,7 +645,7 @@ describe('Versions of a serving', () => {
       const young = serving.open();
 
       expect(await young.run('b')).toBe('2:b:1');
-      await later(10 * FREED);
+      await later(1000);
       expect(await old.run('c')).toBe('1:c:2');
       expect(versions.open).toEqual(['1', '2']);
       await old.close();
@@ -596,7 +684,7 @@ describe('Versions of a serving', () => {
       await turn();
 
       await serving.reload();
-      await later(10 * FREED);
+      await later(1000);
       input.next('b');
       await turn();
       input.complete();

@@ -6,6 +6,7 @@ import { turn } from '../../fixtures/async/virtual-time.js';
 class Work implements Started {
   failure: unknown;
   isOver = false;
+  private ended: (() => void) | undefined;
 
   constructor(
     readonly name: string,
@@ -16,16 +17,31 @@ class Work implements Started {
   fail(error: unknown): void {
     this.failure ??= error;
   }
+
+  onEnd(callback: () => void): void {
+    this.ended = callback;
+  }
+
+  end(): void {
+    this.isOver = true;
+    this.ended?.();
+  }
 }
 
 /** Pulls numbers, each the size and the cost of its piece, and records the started pieces. */
-function pullFrom(source: Source<number>, window: number, mostCost = Infinity) {
+function pullFrom(
+  source: Source<number>,
+  window: number,
+  mostCost = Infinity,
+  onDone?: () => void,
+) {
   const started: Work[] = [];
   const pulled = new PullAhead({
     source,
     window,
     isOpen: true,
     mostCost,
+    onDone,
     costOf: (size: number) => size,
     start: (size: number, cost: number) => {
       if (size < 0) {
@@ -63,6 +79,33 @@ class Numbers implements Iterator<number> {
 const ones = (count: number): Numbers => new Numbers(Array.from({ length: count }, () => 1));
 
 describe('PullAhead', () => {
+  it('[L4] A pull reports that only reading is left when its source and all its pieces have ended', async () => {
+    const reports: number[] = [];
+    const { pulled, started } = pullFrom([1, 1].values(), 9, Infinity, () =>
+      reports.push(started.filter(({ isOver }) => isOver).length),
+    );
+    const first = pulled.next();
+    await turn();
+    started[1]!.end();
+    expect(reports).toEqual([]);
+
+    started[0]!.end();
+    expect(reports).toEqual([2]);
+    expect(await first).toEqual({ done: false, value: started[0] });
+  });
+
+  it('[L4] A pull whose source is left reports that only reading is left once its pieces have ended', async () => {
+    let reports = 0;
+    const { pulled, started } = pullFrom(new Numbers([1, 1, 1]), 2, Infinity, () => reports++);
+    void pulled.next();
+    await turn();
+    pulled.finish(new Error('closed'));
+    expect(reports).toBe(0);
+
+    started.forEach((work) => work.end());
+    expect(reports).toBeGreaterThan(0);
+  });
+
   it('[8.1] Nothing is pulled before the consumer asks', async () => {
     const source = ones(3);
     pullFrom(source, 2);

@@ -2,7 +2,7 @@ import { describe, expect, it } from '@jest/globals';
 import { Pulls } from '../../../lib/core/streaming/pull-ahead.js';
 import { turn } from '../../fixtures/async/virtual-time.js';
 
-const piece = { size: 1, cost: 0, isOver: true, fail: () => {} };
+const piece = { size: 1, cost: 0, isOver: true, fail: () => {}, onEnd: () => {} };
 
 /** A call whose source yields this many pieces, at most two of which are in progress. */
 function begun(pulls: Pulls, pieces: number, start = () => piece) {

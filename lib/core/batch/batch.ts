@@ -20,9 +20,9 @@ const MAX_KEY_LENGTH = 1024;
 export class Batch {
   private constructor(
     private readonly rows: Rows | null,
-    /** The lane of the rows. */
+    /** The rows' lane. */
     readonly key: string = DEFAULT_KEY,
-    /** The number of zero rows that {@link consume} adds at the end. */
+    /** Zero rows that {@link consume} adds at the end. */
     readonly padding: number = 0,
   ) {
     if (padding > 0 && this.isPlain) {
@@ -142,7 +142,7 @@ export class Batch {
     );
   }
 
-  /** This batch with the rows of each item added. */
+  /** This batch with each item's rows added. */
   concatenate(items: readonly unknown[], axes?: BatchAxes): Batch {
     const rows = itemsOf(items).map((item) => {
       const container = flatten(item);
@@ -250,7 +250,7 @@ export class Batch {
     return this.rows?.isIntact ?? true;
   }
 
-  /** The bytes of its tensors, padding not counted; plain values are not counted either. */
+  /** Its tensors' bytes; padding and plain values aren't counted. */
   get bytes(): number {
     return this.rows?.bytes ?? 0;
   }
@@ -370,8 +370,8 @@ function itemsOf(items: readonly unknown[]): unknown[] {
 }
 
 /**
- * Makes batches of containers with rows on these axes. Remembers the template of the last one: most
- * often that of the next.
+ * Makes batches of containers with rows on these axes. Remembers the last one's template: most often the
+ * next has the same.
  */
 export class RowReader {
   private last: Template | undefined;

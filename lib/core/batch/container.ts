@@ -20,11 +20,11 @@ export interface Leaf {
   readonly tensor: Tensor;
 }
 
-/** The structure of a container: the index of a leaf, or a tuple or map of such structures. */
+/** A container's structure: a leaf's index, or a tuple or map of such structures. */
 export type Structure = number | StructureNode;
 
 interface StructureNode {
-  /** The names of a map; undefined for a tuple. */
+  /** A map's names; undefined for a tuple. */
   readonly names: readonly string[] | undefined;
   readonly parts: readonly Structure[];
 }
@@ -40,7 +40,7 @@ export class FlatContainer {
     readonly leaves: readonly Leaf[],
   ) {}
 
-  /** The same structure with other tensors, in the order of the leaves. */
+  /** The same structure with other tensors, in the leaves' order. */
   with(tensors: readonly Tensor[]): FlatContainer {
     return new FlatContainer(
       this.structure,
@@ -68,7 +68,7 @@ export const MAX_DEPTH = 500;
 const MAX_LEAVES = 1024;
 const MAX_LABEL_LENGTH = 32_768;
 
-/** Limit for the parts of a container, to end with cyclic values. */
+/** Most parts of a container, to end with cyclic values. */
 const MAX_PARTS = 16_384;
 
 /**
@@ -82,14 +82,14 @@ export function flatten(value: unknown): FlatContainer | undefined {
   return typeof value === 'object' && value !== null ? read(() => takeApart(value)) : undefined;
 }
 
-/** The rows of a batch in one value: tensors with rows on their batch axes, or plain values. */
+/** A batch's rows in one value: tensors with rows on their batch axes, or plain values. */
 export type FlatRows = FlatContainer | unknown[];
 
 /**
  * Rows or results: tensors with rows, or a list with one entry per row. A list of tensors is a
  * tuple, unless the rows are plain values. Undefined for any other value.
  *
- * @throws InvalidBatchError for tensors that cannot be used
+ * @throws InvalidBatchError for tensors that we can't use
  */
 export function rowsIn(value: unknown, plainRows: boolean): FlatRows | undefined {
   const list = Array.isArray(value) ? (value as unknown[]) : undefined;
@@ -107,7 +107,7 @@ export function read<T>(of: () => T): T {
   }
 }
 
-/** An invalid batch is the caller's fault, an invalid output that of the batch function. */
+/** An invalid batch is the caller's fault, an invalid output the batch function's. */
 export function asOutput<T>(make: () => T): T {
   try {
     return make();
@@ -122,7 +122,7 @@ export function asOutput<T>(make: () => T): T {
 interface OpenNode {
   readonly node: StructureNode & { readonly parts: Structure[] };
   readonly values: readonly unknown[];
-  /** The beginning of the paths and labels of its parts. */
+  /** How its parts' paths and labels begin. */
   readonly path: string;
   readonly label: string;
 }
@@ -188,10 +188,10 @@ function takeApart(value: object): FlatContainer | undefined {
   );
 }
 
-/** A name that looks neither like a path nor like the index of a tuple. */
+/** A name that looks neither like a path nor like a tuple's index. */
 const PLAIN_NAME = /^[\p{L}_$][\p{L}\p{N}_$-]*$/u;
 
-/** The parts of a list or plain object; undefined if it is empty or obviously holds others. */
+/** A list's or plain object's parts; undefined if it is empty or obviously holds others. */
 function partsOf(
   value: unknown,
 ): { readonly names?: readonly string[]; readonly values: readonly unknown[] } | undefined {

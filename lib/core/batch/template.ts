@@ -22,7 +22,7 @@ export type VariableAxes = Readonly<Record<string, VariableAxis>>;
 /** The common properties of the tensors at one place of all rows. */
 export interface LeafTemplate extends Omit<Leaf, 'tensor'> {
   readonly type: Tensor.Type;
-  /** The shape of the item that the template was made of; its rows may differ. */
+  /** The shape of the template's first item; its rows may differ. */
   readonly dims: readonly number[];
   readonly axis: number | null;
   /** The axis that is not common: rows that share a batch may differ in length on it. */
@@ -53,7 +53,7 @@ export class Template {
     return this.leaves.map(({ axis }) => axis);
   }
 
-  /** A container of this structure, of tensors in the order of the leaves. */
+  /** A container of this structure, from tensors in the leaves' order. */
   with(tensors: readonly Tensor[]): FlatContainer {
     return new FlatContainer(
       this.structure,
@@ -62,8 +62,8 @@ export class Template {
   }
 
   /**
-   * The number of rows of the item, or undefined if it has another template. Compares no
-   * signatures: making their text would take most of the time of a call.
+   * The item's rows, or undefined if it has another template. Compares no signatures: making their text
+   * would take most of a call's time.
    */
   rowsIn({ leaves }: FlatContainer): number | undefined {
     let rows: number | undefined;
@@ -84,7 +84,7 @@ export class Template {
   }
 }
 
-/** Whether the tensor differs from the template by its number of rows alone. */
+/** True if the tensor differs from the template only by its rows. */
 function isAlike({ type, dims }: Tensor, known: LeafTemplate): boolean {
   if (type !== known.type || dims.length !== known.dims.length) {
     return false;
@@ -97,20 +97,20 @@ function isAlike({ type, dims }: Tensor, known: LeafTemplate): boolean {
   return true;
 }
 
-/** Limit for the elements of a shared leaf: they are part of the signature of each request. */
+/** Most elements of a shared leaf: they are part of each request's signature. */
 const MAX_SHARED_ELEMENTS = 1024;
 
 /** Limit for rows without elements, which cost the caller nothing and the serving time. */
 const MAX_EMPTY_ROWS = 65_536;
 
-/** Limit for the characters of a signature: callers choose it, and servings keep it. */
+/** Most characters of a signature: callers choose it, and servings keep it. */
 const MAX_SIGNATURE_LENGTH = 32_768;
 
 /** Whether a leaf without rows must have the same value in all items, or only type and shape. */
 export type SharedLeaves = 'equal' | 'alike';
 
 /**
- * The template of a container that carries rows, and the number of its rows. A container without a
+ * The template of a container that carries rows, and how many they are. A container without a
  * batch axis is one row, which runs alone.
  */
 export function templateOf(

@@ -70,7 +70,7 @@ export class ListRows implements Rows {
 }
 
 /**
- * The rows of a batch, in their order: plain values, or tensors. Nothing is copied before they are
+ * A batch's rows, in their order: plain values, or tensors. Nothing is copied before they are
  * gathered.
  */
 export interface Rows {
@@ -79,11 +79,11 @@ export interface Rows {
   readonly signature: string;
   /** False when a buffer of the rows was transferred or has shrunk since. */
   readonly isIntact: boolean;
-  /** The bytes of the tensors; plain values are not counted. */
+  /** The tensors' bytes; plain values aren't counted. */
   readonly bytes: number;
   /** The rows from `start` up to and without `end`. */
   slice(start: number, end: number): Rows;
-  /** The rows of all of these, which have the same signature; these rows are the first. */
+  /** The rows of all these, which have the same signature; these rows are the first. */
   join(all: readonly Rows[]): Rows;
   /** All rows and `padding` zero rows, in storage of their own. */
   gather(padding: number): FlatRows;
@@ -102,10 +102,10 @@ interface Chunk {
   readonly count: number;
 }
 
-/** The tensor that the rows of a batch make at one leaf. Its shape is known before a row is copied. */
+/** The tensor that a batch's rows make at one leaf. We know its shape before we copy a row. */
 export class LeafRows {
   readonly dims: readonly number[];
-  /** Whether the rows have every element of the tensor; others get the element of padding. */
+  /** True if the rows have every element of the tensor; other elements are padding. */
   private readonly isFilled: boolean;
 
   constructor(
@@ -157,7 +157,7 @@ export class LeafRows {
     return target;
   }
 
-  /** Copies the numbers of the tensor to these bytes, which need no alignment. */
+  /** Copies the tensor's numbers to these bytes, which need no alignment. */
   write(bytes: Buffer): void {
     const { chunks, dims, isFilled, leaf, type } = this;
     const { axis, variable } = this.template;
@@ -314,7 +314,7 @@ export class TensorRows implements Rows {
     return new TensorRows(this.template, chunks);
   }
 
-  /** The leaves of all rows and `padding` more, whose rows are not copied yet. */
+  /** All rows' leaves and `padding` more, not copied yet. */
   leafRows(padding: number): LeafRows[] {
     return this.template.leaves.map(
       (known, leaf) => new LeafRows(known, leaf, this.chunks, this.size, padding),

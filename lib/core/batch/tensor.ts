@@ -4,7 +4,7 @@ import { truncate, formatValue } from '../format.js';
 
 /**
  * The tensor class of onnxruntime. Required rather than imported: onnxruntime-node is CommonJS, and
- * an import would be another class than that of its outputs.
+ * an import would be another class than its outputs'.
  */
 export import Tensor = ort.Tensor;
 
@@ -14,7 +14,7 @@ export type TensorData = Tensor['data'];
 /** The storage of numbers and truth values. */
 export type TypedData = Exclude<TensorData, string[]>;
 
-/** The class of a typed array. */
+/** A typed array's class. */
 export interface Storage {
   readonly BYTES_PER_ELEMENT: number;
   readonly name: string;
@@ -122,7 +122,7 @@ function checkNumbers(type: Tensor.Type, data: TypedData, path: string): TypedDa
   return new storage(data.buffer, data.byteOffset, data.length);
 }
 
-/** Whether data is a typed array of that class, of any realm: those of `vm` contexts differ. */
+/** True if data is a typed array of that class, of any realm: `vm` contexts have their own. */
 function isStoredAs(data: TypedData, name: string): boolean {
   return ArrayBuffer.isView(data) && data[Symbol.toStringTag] === name;
 }
@@ -147,7 +147,7 @@ export function isIntact({ data, size }: Tensor): boolean {
   return data.length === size;
 }
 
-/** The bytes of the elements, strings as UTF-8. */
+/** The elements' bytes, strings as UTF-8. */
 export function bytesOf({ data }: Tensor): number {
   return Array.isArray(data)
     ? data.reduce((sum, text) => sum + Buffer.byteLength(text), 0)
@@ -236,7 +236,7 @@ const storageByName: ReadonlyMap<string, Storage> = new Map(
   [...storageClasses.values()].map((storage) => [storage.name, storage]),
 );
 
-/** The bytes of an element of a type of numbers. */
+/** The bytes of one number of the type. */
 export function elementSize(type: Tensor.Type): number {
   return (storageClasses.get(type) ?? Float32Array).BYTES_PER_ELEMENT;
 }
@@ -247,7 +247,7 @@ export function bytesOfNumbers(data: TensorData): Uint8Array {
   return new Uint8Array(buffer, byteOffset, byteLength);
 }
 
-/** Numbers as bytes, which have one more axis: the bytes of a number. */
+/** Numbers as bytes, which have one more axis: a number's bytes. */
 export function asBytes({ data, dims }: Elements): Elements {
   return { data: bytesOfNumbers(data), dims: [...dims, (data as TypedData).BYTES_PER_ELEMENT] };
 }

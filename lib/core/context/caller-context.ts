@@ -1,14 +1,14 @@
 import { AsyncLocalStorage, AsyncResource } from 'node:async_hooks';
 import { type AbortSignalLike, type CallOptions, onAbort } from './call-options.js';
 
-/** The context of a request. */
+/** A request's context. */
 export interface CallerContext {
   readonly origin: Origin;
-  /** Aborts when the client leaves; undefined if the transport does not report it. */
+  /** Aborts when the client leaves; undefined if the transport doesn't report it. */
   readonly signal: AbortSignal | undefined;
 }
 
-/** The caller of a handler. */
+/** A handler's caller. */
 export class RequestCaller implements CallerContext {
   constructor(readonly origin: Origin) {}
 
@@ -65,12 +65,12 @@ export function currentOrigin(): Origin {
 
 const outside = new AsyncResource('nestjs-serving');
 
-/** For work that callers share: it must not belong to the first of them. */
+/** For work that callers share: it must not belong to the first one. */
 export function outsideCallContext<T>(work: () => T): T {
   return outside.runInAsyncScope(work);
 }
 
-/** The origin of a call. */
+/** A call's origin. */
 export type Origin = 'http' | 'rpc' | 'ws' | 'graphql' | 'in-process' | (string & {});
 
 /** Adds the current request's signal to options without a signal. */

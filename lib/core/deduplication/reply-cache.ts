@@ -7,7 +7,7 @@ import { isTensor, type Tensor, tensorOf } from '../batch/tensor.js';
 import { deepCopy, copyLeaf } from '../batch/deep-copy.js';
 import { cacheKeyOf, type VersionIdentity } from './shared-calls.js';
 
-/** A store of replies: the part of a cache manager that is used. */
+/** A store of replies: what we use of a cache manager. */
 export interface ReplyStore {
   get(key: string): Promise<unknown>;
   set(key: string, value: string, ttl: number): Promise<unknown>;
@@ -98,13 +98,13 @@ async function within<T>(milliseconds: number, answer: Promise<T>): Promise<T> {
   }
 }
 
-/** The parts of a tensor, whose class V8 does not keep. */
+/** A tensor's parts: V8 doesn't keep its class. */
 type Parts = Pick<Tensor, 'type' | 'data' | 'dims'>;
 
 /**
  * A reply as text, for any store. JSON would not keep typed arrays, tensors, dates and NaN.
  *
- * @throws InvalidOutputError for a reply that cannot be copied
+ * @throws InvalidOutputError for a reply that can't be copied
  */
 export function encodeReply(reply: unknown): string {
   const tensors: Parts[] = [];
@@ -114,7 +114,7 @@ export function encodeReply(reply: unknown): string {
     }
     const { type, data, dims } = leaf;
     tensors.push({ type, data, dims });
-    // A Number object marks the place of a tensor: V8 keeps it, and no reply holds one.
+    // A Number object marks a tensor's place: V8 keeps it, and no reply holds one.
     return Object(tensors.length - 1);
   });
   return serialize({ packed, tensors }).toString('base64');

@@ -32,7 +32,7 @@ export interface SharedCall {
    * called when they are admitted.
    */
   readonly run: (input: unknown, left: AbortSignal, onAdmitted: () => void) => Promise<Run>;
-  /** Prepares the caller's own `info`, where `postprocess` reads one. */
+  /** Prepares the caller's own `info`, if `postprocess` reads one. */
   readonly prepare: (() => Promise<Call>) | undefined;
   /** Makes the answer from output that belongs to this caller alone. */
   readonly finish: (call: Call, output: BatchOutput, said: CallMetadata) => unknown;
@@ -155,12 +155,12 @@ export class SharedCalls {
   }
 }
 
-/** The version that replies belong to, where a store may hold those of others. */
+/** The version that replies belong to; a store may hold other versions' replies. */
 export interface VersionIdentity {
   readonly serving: string;
   /** Undefined for a model: its content identifies it, and nodes may label it differently. */
   readonly label: string | undefined;
-  /** The hash of the model or module file; undefined for code of the application. */
+  /** The model's or module's hash; undefined for the application's code. */
   readonly content: string | undefined;
 }
 
@@ -170,7 +170,7 @@ interface CallIdentity {
   readonly origin: Origin | undefined;
   /** The option `key` of the call. */
   readonly key: string | undefined;
-  /** The identity of the input. */
+  /** The input's identity. */
   readonly input: string;
 }
 
@@ -182,7 +182,7 @@ function identityOfCall({ origin, key, input }: CallIdentity): string {
   return textOf([origin, key, input]);
 }
 
-/** The key of a reply in a store, under the identity of its call. */
+/** A reply's key in a store, from its call's identity. */
 export function cacheKeyOf({ serving, label, content }: VersionIdentity, call: string): string {
   return `nestjs-serving:${textOf([serving, label, content])},${call}`;
 }
@@ -199,7 +199,7 @@ function textOf(parts: readonly (string | undefined)[]): string {
 export interface JoinedCall<T, First> {
   /** The result or error of the work; or the reason for which this caller has left before. */
   readonly reply: Promise<T>;
-  /** Whether another caller started the work. */
+  /** True if another caller started the work. */
   readonly joined: boolean;
   /** The value that the first caller brought. */
   readonly first: First;
@@ -216,7 +216,7 @@ export interface JoinedCall<T, First> {
 export class SingleFlight<T, First = undefined> {
   private readonly calls = new Map<string | symbol, InFlightCall<T, First>>();
 
-  /** The number of works under way. */
+  /** Works under way. */
   get size(): number {
     return this.calls.size;
   }

@@ -35,7 +35,7 @@ export class CallRecorder {
     events.emit({ type: 'call:start', serving, version: events.version, call, mode });
   }
 
-  /** A recorder for a new call, or undefined where nothing observes calls. */
+  /** A recorder for a new call, or undefined if nothing observes calls. */
   static start(
     events: EventHub,
     serving: string,

@@ -35,7 +35,7 @@ type Channels = Readonly<
 
 const silent = { subject: new Subject<ServingEvent>(), isObserved: false, emit: () => {} };
 
-/** Channels without observers, for what its serving does not count as its own calls. */
+/** Channels without observers, for calls that the serving doesn't count as its own. */
 const SILENT: Channels = {
   'call:start': silent,
   'call:end': silent,
@@ -53,7 +53,7 @@ export class EventHub {
   readonly all$: Observable<ServingEvent>;
   private callStarts: Pick<EventChannel, 'isObserved'>;
   private callEnds: Pick<EventChannel, 'isObserved'>;
-  /** Always counted, observed or not; without those of its children. */
+  /** Always counted, observed or not; without its children's counts. */
   counters = new Counters();
   /** The hubs whose counts are part of the totals. */
   private readonly children = new Set<EventHub>();
@@ -82,22 +82,22 @@ export class EventHub {
     return this.channels[type].subject.asObservable() as Observable<never>;
   }
 
-  /** Whether the starts or ends of calls are observed; asked for every call. */
+  /** True if calls' starts or ends are observed; asked for every call. */
   get observesCalls(): boolean {
     return this.callStarts.isObserved || this.callEnds.isObserved;
   }
 
-  /** Whether events of the type are observed. */
+  /** True if events of the type are observed. */
   isObserved(type: ServingEvent['type']): boolean {
     return this.channels[type].isObserved;
   }
 
-  /** The number of a new call. */
+  /** Numbers a new call. */
   nextCall(): number {
     return this.parent ? this.parent.nextCall() : ++this.calls;
   }
 
-  /** The number of a new batch. */
+  /** Numbers a new batch. */
   nextBatch(): number {
     return this.parent ? this.parent.nextBatch() : ++this.batches;
   }
@@ -106,7 +106,7 @@ export class EventHub {
     this.channels[event.type].emit(event);
   }
 
-  /** The counts of the hub and its children, also of those that have left. */
+  /** The counts of the hub and all its children, gone ones included. */
   get totals(): ServingCounters {
     const totals = new Counters();
     [this, ...this.children].forEach(({ counters }) => totals.add(counters));
@@ -189,7 +189,7 @@ export class Counters {
   private padding = 0;
   private readonly failures = new Map<string, number>();
 
-  /** Counts a call that has ended: failed, or else answered. `signal` is that of the call. */
+  /** Counts a call that has failed or was answered. `signal` is the call's. */
   ended(
     failure: { readonly error: unknown } | undefined,
     signal: AbortSignalLike | undefined,

@@ -5,7 +5,7 @@ import type { SessionRows } from './session-states.js';
 /** An output with one result per row: a list, or tensors with the rows on their batch axis. */
 export type BatchOutput = Container | readonly unknown[];
 
-/** The output of a batch, and metadata of the server. */
+/** A batch's output, and the server's metadata. */
 export interface BatchResult<Output = BatchOutput> {
   /** A result for each row. */
   readonly output: Output;
@@ -16,7 +16,7 @@ export interface BatchResult<Output = BatchOutput> {
 /** Ends its row in a list that a generator yields; the other rows go on. */
 export const DONE: unique symbol = Symbol.for('nestjs-serving:done') as never;
 
-/** The indices of the rows that end with a step. */
+/** Indices of rows that end with a step. */
 export function endedRowsOf(step: unknown): number[] {
   return Array.isArray(step) ? step.flatMap((entry, row) => (entry === DONE ? [row] : [])) : [];
 }
@@ -24,21 +24,21 @@ export function endedRowsOf(step: unknown): number[] {
 /** The options of one partition: the serving's `session`, and the partition's own. */
 export type PartitionOptions = Readonly<Record<string, unknown>>;
 
-/** The properties of a batch beside its rows. */
+/** A batch's properties, without its rows. */
 export interface BatchInfo {
-  /** The key of its rows. */
+  /** Its rows' key. */
   readonly key: string;
   /** Rows, padding not counted. */
   readonly size: number;
-  /** The number of padding rows. */
+  /** Padding rows. */
   readonly padding: number;
-  /** The index of the partition that runs it. */
+  /** Index of the partition that runs it. */
   readonly partition: number;
-  /** The origin of its calls, in a serving with `queue.separateOrigins`. */
+  /** Its calls' origin, with `queue.separateOrigins`. */
   readonly origin?: Origin | undefined;
   /** The hooks that calls ask for; `emit` ignores all others. */
   readonly hooks: readonly string[];
-  /** The session of each row; only in a serving with sessions, and not in its warm-up. */
+  /** Each row's session; only in a serving with sessions, and not in its warm-up. */
   readonly sessions?: SessionRows | undefined;
 }
 
@@ -62,7 +62,7 @@ export interface BatchContext extends BatchInfo {
   readonly states: unknown[];
 }
 
-/** The methods of a context: getters, which are not cloned when the context is sent as metadata. */
+/** A context's methods: getters, which aren't cloned when the context is sent as metadata. */
 class ContextMethods {
   readonly #listener: BatchListener;
   #states: unknown[] | undefined;
@@ -99,7 +99,7 @@ export function contextOf(
   return Object.assign(new ContextMethods(listener, states), info);
 }
 
-/** The result of a function, or a step of a generator. */
+/** A function's result, or a generator's step. */
 type Result<Output> = Output | WithMetadata<Output>;
 
 /**
@@ -119,11 +119,11 @@ export type BatchFunction<Rows = never, Output = unknown> = (
 
 /** The partition and key that a batch function is built for. */
 export interface BatchFunctionContext {
-  /** The key of the batches. */
+  /** The batches' key. */
   readonly key: string;
-  /** The index of the partition. */
+  /** The partition's index. */
   readonly partition: number;
-  /** The options of the partition. */
+  /** The partition's options. */
   readonly options: PartitionOptions;
 }
 
@@ -147,7 +147,7 @@ export interface BatchListener {
   /** The hooks that calls ask for. */
   readonly hooks: readonly string[];
   /**
-   * Receives the value of a hook. It is copied, unless nothing else refers to its memory (`own`).
+   * Receives a hook's value. It is copied, unless nothing else refers to its memory (`own`).
    *
    * @throws InvalidOutputError for a value without one entry per row
    */
@@ -158,17 +158,17 @@ export interface BatchListener {
    * @throws InvalidOutputError for any other value
    */
   step(output: unknown, metadata: unknown): void;
-  /** Whether a caller still waits for the row. */
+  /** True if a caller still waits for the row. */
   isWaiting(row: number): boolean;
   /** Resolves once another step has room, or no caller waits; undefined without a limit. */
   room?(): Promise<void>;
-  /** The terms of its callers, computed when asked for. */
+  /** Its callers' terms, computed when asked for. */
   terms?(): BatchTerms;
   /** Calls back once no caller waits for a row; not at all in a warm-up, which has no callers. */
   onLeft?(callback: () => void): void;
 }
 
-/** What the callers of a batch have asked for. */
+/** What a batch's callers have asked for. */
 export interface BatchTerms {
   /** The time until which a caller waits, in milliseconds of `performance.now()`. */
   readonly deadline: number;

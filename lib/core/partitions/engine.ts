@@ -19,7 +19,7 @@ import type { SequenceLimits, AnySequenceModel } from './sequence/sequence-model
 import { FunctionPartition } from './function.partition.js';
 import { SequencePartition } from './sequence/sequence.partition.js';
 
-/** The partitions of a serving, open. */
+/** A serving's open partitions. */
 export interface OpenedEngine {
   readonly partitions: readonly Partition[];
   /** Only for a model. */
@@ -29,13 +29,13 @@ export interface OpenedEngine {
   /** The hash of what runs: other content gives other results. Of a model, or of a module file. */
   readonly contentOf?: () => Promise<string>;
   /**
-   * Callers get what a batch function throws as it is, and not as the cause of a BatchFailedError.
+   * Callers get what a batch function throws itself, and not as a BatchFailedError's cause.
    */
   readonly throwsAsIs?: boolean;
 }
 
 /**
- * Opens the partitions of a serving: one per entry of options, ready for batches of these keys.
+ * Opens a serving's partitions: one per entry of options, ready for batches of these keys.
  * Batches of other keys are possible too; their functions are built on first use.
  */
 export type Engine = (
@@ -60,7 +60,7 @@ export interface ExternalModel {
 /** An external model's engine, and its partitions. */
 interface ExternalEngine {
   readonly engine: Engine;
-  /** The options of each partition: one for each batch that the other program runs at a time. */
+  /** Each partition's options: one for each batch that the other program runs at a time. */
   readonly partitions: readonly PartitionOptions[];
 }
 
@@ -135,7 +135,7 @@ function initialisedOnce<Handler extends Pick<SequenceHandler, 'init'>>(
   };
 }
 
-/** @throws InvalidServingError for a class or provider without the methods of a handler */
+/** @throws InvalidServingError for a class or provider without a handler's methods */
 function checked(handler: ServingHandler): ServingHandler {
   const given: Partial<ServingHandler> | null | undefined = handler;
   const missing = (['init', 'handleBatch'] as const).filter(

@@ -107,7 +107,7 @@ type Steps = AsyncGenerator | Generator;
 type Settled = PartitionResult | typeof STEPPED;
 
 /**
- * The result of a batch function; a promise only where something is asynchronous. Runs a generator
+ * A batch function's result; a promise only if something is asynchronous. Runs a generator
  * until it ends or no caller waits for it.
  */
 export function resultOf(
@@ -141,7 +141,7 @@ async function runSteps(
   return STEPPED;
 }
 
-/** The result with the values of the promises in its list. */
+/** The result with the values of its list's promises. */
 export function settleResult<Result extends BatchResult<unknown>>(
   result: Result,
 ): Result | Promise<Result> {
@@ -170,8 +170,8 @@ function splitMetadata(result: unknown): BatchResult<unknown> {
 }
 
 /**
- * The output of a batch with the values of the promises in its list. The reason of a rejected
- * promise becomes the Error of its row. Other outputs are not changed.
+ * A batch's output with the values of its list's promises. A rejected promise's reason becomes its
+ * row's Error. Other outputs aren't changed.
  */
 export function settledRows(output: unknown): unknown {
   return Array.isArray(output) && output.some(isThenable) ? settled(output) : output;

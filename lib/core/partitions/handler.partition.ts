@@ -13,12 +13,12 @@ import type {
   BatchListener,
 } from './batch-function.js';
 
-/** Which calls a partition serves: `inline` those of `run()`, `batched` those of `batchedRun()`. */
+/** Which calls a partition serves: `inline` is `run()`, `batched` is `batchedRun()`. */
 export type ServingKind = 'inline' | 'batched';
 
-/** The options of a partition of a class serving, and its keys. */
+/** The options and keys of a partition that runs a class. */
 export type HandlerPartitionOptions = PartitionOptions & {
-  /** The keys of its batches; for `run` the key of the first batch, and others may follow. */
+  /** Its batches' keys; for `run` the first batch's key, and others may follow. */
   readonly batchKeys: readonly string[];
 };
 
@@ -31,7 +31,7 @@ export type HandlerResult<Output = unknown> =
 
 /** A serving as a Nest provider: loads once, then runs every batch. */
 export interface ServingHandler<Output = unknown> {
-  /** Loads and compiles before the first batch; `partitions` has the options of each partition. */
+  /** Loads and compiles before the first batch; `partitions` has each partition's options. */
   init(kind: ServingKind, partitions: readonly HandlerPartitionOptions[]): void | Promise<void>;
   /** Runs one batch on the partition of that index; `batch.consume()` gives its rows. */
   handleBatch(batch: Batch, partition: number, context: BatchContext): HandlerResult<Output>;
@@ -39,7 +39,7 @@ export interface ServingHandler<Output = unknown> {
 
 /** A sequence model as a Nest provider: one object for all partitions and keys. */
 export interface SequenceHandler extends AnySequenceModel {
-  /** Loads before the first row; `partitions` has the options of each partition. */
+  /** Loads before the first row; `partitions` has each partition's options. */
   init?(kind: ServingKind, partitions: readonly HandlerPartitionOptions[]): void | Promise<void>;
 }
 

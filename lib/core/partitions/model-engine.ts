@@ -50,7 +50,7 @@ export function inWorkers(isolation: Isolation): OpenModel {
   return (tasks, supervision, end) => openWorkers(tasks, isolation, supervision, end);
 }
 
-/** One session in the application's own thread, also for `run`: its runs cannot overlap anyway. */
+/** One session in the application's own thread, also for `run`: its runs can't overlap anyway. */
 export function onMainThread(blockingLimit: number): OpenModel {
   const shared = new SharedModel();
   return async ([task], _supervision, _end, { warn }) => {
@@ -65,7 +65,7 @@ export function onMainThread(blockingLimit: number): OpenModel {
   };
 }
 
-/** The models of the whole process that are loading. */
+/** The whole process's models that are loading. */
 const loading = new Set<Promise<OpenedEngine>>();
 
 function whileLoading(opening: Promise<OpenedEngine>): Promise<OpenedEngine> {

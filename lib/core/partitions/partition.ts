@@ -3,9 +3,9 @@ import type { FlatRows } from '../batch/container.js';
 import { InvalidOutputError, PartitionLostError, RequestTooLargeError } from '../errors.js';
 import type { BatchInfo, BatchListener, BatchResult } from './batch-function.js';
 
-/** The result of a batch: what its function returned, or the same as a FlatContainer. */
+/** A batch's result: what its function returned, or the same as a FlatContainer. */
 export interface PartitionResult extends BatchResult<unknown> {
-  /** True when nothing else refers to the memory of the output; else its tensors are copied. */
+  /** True if nothing else refers to the output's memory; otherwise its tensors are copied. */
   readonly own?: boolean;
 }
 
@@ -13,7 +13,7 @@ export interface PartitionResult extends BatchResult<unknown> {
 export const STEPPED = Symbol('stepped');
 
 /**
- * Runs the rows of one batch where its session lives. The steps of a generator go to the listener.
+ * Runs one batch's rows where its session lives. A generator's steps go to the listener.
  */
 export type RunRows = (
   rows: FlatRows,
@@ -34,7 +34,7 @@ export class RevokedError extends NotStartedError {}
 export class LostInTransitError extends NotStartedError {}
 
 /**
- * The rows of a batch are too large for one message to the partition. None of them has run, and
+ * A batch's rows are too large for one message to the partition. None of them has run, and
  * half of them may fit.
  */
 export class TooLargeToSendError extends RequestTooLargeError {}
@@ -46,7 +46,7 @@ export class TooLargeToSendError extends RequestTooLargeError {}
 export class ReplyTooLargeError extends InvalidOutputError {}
 
 /**
- * The server of the partition had no room for the batch. Rows may have run; the partition is there,
+ * The partition's server had no room for the batch. Rows may have run; the partition is there,
  * and takes the next batch after a pause.
  */
 export class ServerBusyError extends PartitionLostError {}
@@ -54,7 +54,7 @@ export class ServerBusyError extends PartitionLostError {}
 /** The partition was lost after the batch had run, and its output with it. */
 export class OutputLostError extends PartitionLostError {}
 
-/** Some rows of a batch cannot be sent. None has run, so the others can run without them. */
+/** Some of a batch's rows can't be sent. None has run, so the others can run without them. */
 export class RejectedRowsError extends Error {
   override readonly name = 'RejectedRowsError';
 
@@ -68,7 +68,7 @@ export class RejectedRowsError extends Error {
 
 /** One session, which runs one batch at a time, or as many as it has places. */
 export interface Partition {
-  /** The number of batches that it runs at once, each of one row; undefined where it runs one. */
+  /** Batches, of one row each, that it runs at the same time; undefined if it runs one. */
   readonly places?: number | undefined;
   /**
    * Full batches that may be sent ahead while one runs: 1 where that hides the time of transfer,
@@ -104,11 +104,11 @@ export interface Partition {
   revoke?(): void;
   /** Drops the states of sessions that have ended, after the batches that it holds. */
   endSessions?(ids: readonly number[]): void;
-  /** Ends the session at once, even in a run; only where that is safe for the process. */
+  /** Ends the session immediately, even in a run; only if that is safe for the process. */
   kill?: (() => void) | undefined;
   /**
-   * Ends the session as soon as that is safe: a process at once, a thread on the next turn of its
-   * event loop. It does not restart.
+   * Ends the session as soon as that is safe: a process immediately, a thread on its event loop's next
+   * turn. It doesn't restart.
    */
   halt?(): void;
   /** Ends the session after the batches that it holds. */
@@ -124,7 +124,7 @@ export interface PartitionStatus {
    * in a row, and only an occasional restart is tried.
    */
   readonly state: 'up' | 'restarting' | 'hung' | 'lost';
-  /** The number of restarts. */
+  /** Restarts. */
   readonly restarts: number;
   /** The reason why it is not up. */
   readonly reason?: string;
@@ -139,7 +139,7 @@ export function statusOf({ status, lost }: Partition): PartitionStatus {
   );
 }
 
-/** A partition that runs its batches on another one, and forwards all that it does not change. */
+/** A partition that runs its batches on another one, and forwards all that it doesn't change. */
 export abstract class PartitionDecorator implements Partition {
   readonly prefetch: number;
   readonly places: number | undefined;

@@ -10,7 +10,7 @@ export class PerKey<T> {
 
   constructor(private readonly build: (key: string) => Promise<T>) {}
 
-  /** Builds the values of the keys that the serving declares, one after the other. */
+  /** Builds the declared keys' values, one after the other. */
   async declare(keys: readonly string[]): Promise<void> {
     for (const key of keys) {
       const built = this.build(key);
@@ -19,7 +19,7 @@ export class PerKey<T> {
     }
   }
 
-  /** The value of a declared key, if it is built. */
+  /** A declared key's value, if it is built. */
   known(key: string): T | undefined {
     return this.built.get(key);
   }

@@ -9,9 +9,9 @@ import { type PartitionResult, STEPPED } from './partition.js';
 
 /** The sessions of a batch's rows: each row is the next step of one session. */
 export interface SessionRows {
-  /** The session of each row. */
+  /** Each row's session. */
   readonly ids: readonly number[];
-  /** The number of steps that each session has made before. */
+  /** Steps that each session has made before. */
   readonly steps: readonly number[];
 }
 
@@ -31,7 +31,7 @@ interface Kept<State> {
 export class SessionStates<State> {
   private readonly sessions = new Map<number, Kept<State>>();
 
-  /** The number of sessions with a state. */
+  /** Sessions with a state. */
   get size(): number {
     return this.sessions.size;
   }
@@ -59,7 +59,7 @@ export class SessionStates<State> {
 
 /** One step of several sessions. */
 export class SessionStep<State> {
-  /** The state of each session before the step; undefined before its first. */
+  /** Each session's state before the step; undefined before its first. */
   readonly states: readonly (State | undefined)[];
 
   constructor(

@@ -17,7 +17,7 @@ export class FileWatch {
   private isClosed = false;
 
   /**
-   * @param loaded the stamp of the file that was loaded
+   * @param loaded the loaded file's stamp
    * @param changed called when the file has other content, and was written completely
    */
   constructor(
@@ -77,7 +77,7 @@ export class FileWatch {
 /** Milliseconds for which a file must not change before it counts as written completely. */
 export const SETTLE_TIME = 500;
 
-/** Identifies the content of a file, as far as the file system does; undefined while there is none. */
+/** Identifies a file's content, as far as the file system does; undefined while there is no file. */
 export async function stampOf(file: string): Promise<string | undefined> {
   try {
     const { ino, size, mtimeMs } = await stat(file);
@@ -93,7 +93,7 @@ export class FileChange {
   private seenAt = 0;
 
   constructor(
-    /** The stamp of the file that was loaded. */
+    /** The loaded file's stamp. */
     private loaded: string | undefined,
   ) {}
 
@@ -114,7 +114,7 @@ export class FileChange {
     if (now - this.seenAt < SETTLE_TIME) {
       return 'pending';
     }
-    // One that cannot be loaded is not tried again before it changes.
+    // We don't try one that can't be loaded again before it changes.
     this.loaded = stamp;
     return 'changed';
   }

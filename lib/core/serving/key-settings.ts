@@ -4,7 +4,7 @@ import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving
 import { InvalidServingError } from '../errors.js';
 import type { KeyStatus } from './serving.js';
 
-/** The options of the keys of a serving, in all of its versions. They may change while it runs. */
+/** A serving's options by key, in all its versions. They may change while it runs. */
 export class KeySettings {
   private options: ResolvedServing['keys'];
 

@@ -16,7 +16,7 @@ import type { Shadow } from './shadow.js';
 import type { Closable } from './shutdown.js';
 import { VersionLoader, type VersionParts, type VersionPlan } from './version-loader.js';
 
-/** One version of a serving: its partitions, and the pipelines of the calls that run on them. */
+/** One version of a serving: its partitions, and the pipelines whose calls run on them. */
 export class LoadedVersion implements Closable {
   readonly label: string;
   role: VersionRole = 'loading';
@@ -34,11 +34,11 @@ export class LoadedVersion implements Closable {
    * batch.
    */
   inlinePipeline: Pipeline | undefined;
-  /** That of the template, or once it is loaded that of the model. */
+  /** The template's signature; once the model is loaded, the model's. */
   signature: ServingSignature | undefined;
   /** Milliseconds that the partitions of `batchedRun` took to load. */
   loadTime = 0;
-  /** Milliseconds that their warm-up took; undefined where nothing was run. */
+  /** Milliseconds that their warm-up took; undefined if it ran nothing. */
   warmUpTime: number | undefined;
   /** Identifies the watched file, as it was loaded. */
   stamp: string | undefined;
@@ -85,7 +85,7 @@ export class LoadedVersion implements Closable {
     return this.parts.next;
   }
 
-  /** Whether it takes calls of `batchedRun`, or sessions. */
+  /** True if it takes calls of `batchedRun`, or sessions. */
   get isOpen(): boolean {
     return this.batched.length > 0;
   }
@@ -94,7 +94,7 @@ export class LoadedVersion implements Closable {
     return this.opening !== undefined;
   }
 
-  /** Whether a partition works. */
+  /** True if a partition works. */
   get isUp(): boolean {
     return this.partitions.some(({ state }) => state === 'up');
   }
@@ -193,12 +193,12 @@ export class LoadedVersion implements Closable {
     this.pipelines.forEach((pipeline) => pipeline.pause(isPaused));
   }
 
-  /** Its calls emit and count from now on, as those of a shadow do not. */
+  /** Its calls emit and count from now on; a shadow's calls don't. */
   show(): void {
     this.parts.events.show();
   }
 
-  /** The counts of its calls become part of those of its serving. */
+  /** Its calls' counts become part of its serving's. */
   leave(): void {
     this.parts.events.leave();
   }
@@ -234,7 +234,7 @@ export class LoadedVersion implements Closable {
     this.isClosed = true;
     this.notify();
     this.loader.stopFetching();
-    // Closes the open pipelines at once, so that they take no more calls.
+    // Closes the open pipelines now, so that they take no more calls.
     const closed = [...this.pipelines].map((pipeline) => pipeline.close());
     await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);
     await Promise.all([...closed, ...[...this.pipelines].map((pipeline) => pipeline.close())]);

@@ -53,7 +53,7 @@ import type {
 
 /**
  * A serving with partitions of its own. This class is its handle and life cycle; `Versions` finds
- * the `LoadedVersion` that runs a call, and `Pipeline` is the path of the call there.
+ * the `LoadedVersion` that runs a call, and `Pipeline` is the call's path there.
  */
 export class LocalServing<
   Input = unknown,
@@ -77,7 +77,7 @@ export class LocalServing<
     engine: Engine,
     private readonly storeOf?: () => ReplyStore,
     private readonly events = new EventHub(),
-    /** The plan of a version that replaces the first one. */
+    /** Plans a version that replaces the first one. */
     next?: VersionPlan['next'],
   ) {
     super();
@@ -146,7 +146,7 @@ export class LocalServing<
     };
   }
 
-  /** Of a model known from its start on; of a template at once. */
+  /** A model's signature is known from its start on, a template's from the beginning. */
   override get signature(): ServingSignature | undefined {
     return this.loaded.active.signature;
   }
@@ -361,7 +361,7 @@ export class LocalServing<
     ) as Promise<Output>;
   }
 
-  /** Calls once the pipeline of `run` is open. The timeout of the call runs meanwhile. */
+  /** Calls once the pipeline of `run` is open. The call's timeout runs meanwhile. */
   private async runOnceOpen(
     version: LoadedVersion,
     input: Input,
@@ -439,7 +439,7 @@ export class LocalServing<
     return new ServingClosedError(`Serving "${this.name}" is closed and takes no more calls`);
   }
 
-  /** The reason why no version runs the call, which counts as those of a full queue do. */
+  /** Why no version runs the call; it counts as a call that a full queue refuses. */
   private refused(mode: CallMode, options: CallOptions): Error {
     const error = this.notRunning(options);
     countRefusal(this.events, this.name, mode, error, options.signal);

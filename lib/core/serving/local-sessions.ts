@@ -27,7 +27,7 @@ export class LocalSessions {
     this.places = pipelines.map((pipeline) => ({ pipeline, sessions: 0 }));
   }
 
-  /** The number of open sessions. */
+  /** Open sessions. */
   get size(): number {
     return this.open.size;
   }

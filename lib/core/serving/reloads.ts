@@ -17,13 +17,13 @@ export class Reloads {
   private watch: FileWatch | undefined;
   /** Makes the version that was active before the present one. */
   private before: (() => VersionPlan) | undefined;
-  /** The versions of the definition are loaded. */
+  /** True once the definition's versions are loaded. */
   private begun: Promise<void> | undefined;
 
   constructor(
     private readonly serving: string,
     private readonly versions: Versions,
-    /** A version by its plan, not loaded, that is to run the calls of the active one. */
+    /** Makes a version by its plan, not loaded, that is to run the active one's calls. */
     private readonly versionOf: (plan: VersionPlan, isShadow: boolean) => LoadedVersion,
   ) {
     this.lastLabel = numberIn(versions.active.label) ?? 1;
@@ -37,7 +37,7 @@ export class Reloads {
     return this.load(options, this.versions.active.options.recovery.restartTimeout);
   }
 
-  /** The load of the boot has no limit: it may fetch a model, as that of the first version may. */
+  /** Loads at boot have no limit: they may fetch a model. */
   private load(options: ReloadOptions, limit?: number): Promise<ServingVersion> {
     return this.loadPlan(this.planOf(options), options, limit);
   }
@@ -84,7 +84,7 @@ export class Reloads {
     };
   }
 
-  /** Loads the versions that the definition has beside the first one, and watches its file. */
+  /** Loads the definition's further versions, and watches its file. */
   begin(): Promise<void> {
     const begun = (this.begun ??= this.loadDefined());
     begun.catch(() => (this.begun = this.begun === begun ? undefined : this.begun));
@@ -104,7 +104,7 @@ export class Reloads {
     this.follow();
   }
 
-  /** Watches the file of the active version, where its definition says so. */
+  /** Watches the active version's file, if its definition says so. */
   follow(): void {
     this.watch?.close();
     const { options, stamp } = this.versions.active;
@@ -154,7 +154,7 @@ export class Reloads {
     }
   }
 
-  /** @throws InvalidServingError where copies of calls could change what callers get */
+  /** @throws InvalidServingError if copies of calls could change what callers get */
   private checkShadow(options: ResolvedServing, canary: number | undefined): void {
     const obstacle =
       canary !== undefined

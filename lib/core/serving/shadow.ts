@@ -51,7 +51,7 @@ export class Shadow {
     const copy = isBusy ? input : copyInput(input);
     const isCopied = copy !== input || typeof input !== 'object';
     if (isBusy || !isCopied) {
-      // What cannot be copied, such as an iterator, has one reader.
+      // What can't be copied, such as an iterator, has one reader.
       totals.dropped++;
       return undefined;
     }
@@ -105,7 +105,7 @@ export class Shadow {
 interface Difference {
   /** The elements that were compared. */
   elements: number;
-  /** Those of them that differ. */
+  /** Elements that differ. */
   differing: number;
   /** The largest difference of two numbers. */
   largest: number;
@@ -197,7 +197,7 @@ function identity(value: unknown): unknown {
   return value;
 }
 
-/** The number of a half by its bits: sign, 5 bits of exponent, 10 of fraction. */
+/** A half's number from its bits: sign, 5 bits of exponent, 10 of fraction. */
 function numberOfHalf(bits: unknown): number {
   const half = Number(bits);
   const sign = half & 0x8000 ? -1 : 1;

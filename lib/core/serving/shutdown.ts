@@ -8,9 +8,9 @@ export interface Closable {
   drain(): void;
   /** Takes no more calls, and fails those that no partition has taken. */
   abandon(error: Error): void;
-  /** Takes no more calls, and fails all that are left. Returns whether there were any. */
+  /** Takes no more calls, and fails all that are left. True if there were any. */
   end(error: Error): boolean;
-  /** Ends running work where that is safe. */
+  /** Ends running work if that is safe. */
   halt?(): void;
   /** Takes no more calls; resolves when all calls are answered and everything has ended. */
   close(): Promise<void>;
@@ -42,12 +42,12 @@ export class Shutdown {
     return this.limit !== undefined;
   }
 
-  /** Whether calls are refused. */
+  /** True if calls are refused. */
   get isCompleting(): boolean {
     return this.completing !== undefined;
   }
 
-  /** Starts the clock. Nest waits next for the clients of its servers, which may still call. */
+  /** Starts the clock. Nest waits next for its servers' clients, which may still call. */
   begin(): void {
     if (this.limit) {
       return;

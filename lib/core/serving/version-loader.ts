@@ -30,7 +30,7 @@ import type { ReloadOptions } from './serving-version.js';
 import { type Partition, type PartitionStatus, statusOf } from '../partitions/partition.js';
 import { TimedPartition } from '../partitions/worker/timed.partition.js';
 
-/** The version that another is to replace: the label, and the tensors of its calls. */
+/** The version that another is to replace: its label, and its calls' tensors. */
 interface VersionCalls {
   readonly label: string;
   readonly signature: ServingSignature | undefined;
@@ -43,7 +43,7 @@ export interface VersionParts extends VersionPlan {
   readonly events: EventHub;
   /** The version whose calls it is to run. */
   readonly replaces?: VersionCalls | undefined;
-  /** Whether its serving is paused while it loads. */
+  /** True if its serving is paused while it loads. */
   readonly isPaused?: boolean | undefined;
 }
 
@@ -51,11 +51,11 @@ export interface VersionParts extends VersionPlan {
 interface OpenedPipelines {
   /** One, or with sessions one for each partition. */
   readonly pipelines: readonly Pipeline[];
-  /** That of the model, if there is one. */
+  /** The model's signature, if there is a model. */
   readonly signature: ServingSignature | undefined;
 }
 
-/** Loads the partitions of a version, checks them, and opens the pipelines that use them. */
+/** Loads a version's partitions, checks them, and opens the pipelines that use them. */
 export class VersionLoader {
   private readonly loading = new AbortController();
   private readonly fetching = new AbortController();
@@ -66,7 +66,7 @@ export class VersionLoader {
   ) {}
 
   /**
-   * Opens the partitions of these calls, and their pipelines.
+   * Opens these calls' partitions and pipelines.
    *
    * @throws ServingLoadError, or another ServingError that names the serving
    */
@@ -137,7 +137,7 @@ export class VersionLoader {
     );
   }
 
-  /** The error of a load or warm-up, which names the serving. */
+  /** The error of a load or warm-up; it names the serving. */
   errorOf(cause: unknown): Error {
     const error = this.namedError(cause);
     shortenStacks(error);
@@ -150,7 +150,7 @@ export class VersionLoader {
       return new ServingLoadError(`${owner} could not start: ${messageOf(cause)}`, { cause });
     }
     const message = cause.message.startsWith(owner) ? cause.message : `${owner}: ${cause.message}`;
-    // Loggers print the stack of an error, which includes the message.
+    // Loggers print an error's stack, which includes its message.
     return Object.assign(cause, {
       message,
       stack: cause.stack?.replace(cause.message, () => message),
@@ -232,14 +232,14 @@ export interface VersionPlan {
   readonly options: ResolvedServing;
   readonly engine: Engine;
   /**
-   * The plan of a version that takes its place; undefined for what cannot be loaded again.
+   * Plans a version that takes its place; undefined for what can't be loaded again.
    *
-   * @throws InvalidServingError for a model that the serving cannot have
+   * @throws InvalidServingError for a model that the serving can't have
    */
   readonly next?: ((change: VersionChange) => VersionPlan) | undefined;
 }
 
-/** The difference of a version to the one before. */
+/** How a version differs from the one before. */
 type VersionChange = Pick<ReloadOptions, 'model'> & { readonly version: string };
 
 /** The definition with the model and label of another version. */
@@ -247,7 +247,7 @@ export function changedDefinition(
   definition: ServingDefinition,
   { model, version }: VersionChange,
 ): ServingDefinition {
-  // Further versions are those of the first one.
+  // The further versions belong to the first one.
   const { watch } = definition.rollout ?? {};
   const own = { ...definition, rollout: { version, ...(watch && { watch }) } };
   if (model === undefined) {
@@ -260,7 +260,7 @@ export function changedDefinition(
       : 'runs no model, so reload() cannot give it another; reload() without a model loads its file again';
     throw new InvalidServingError(`Serving "${definition.name}" ${advice}`);
   }
-  // The hash is that of the other file.
+  // The hash belongs to the other file.
   const { sha256: _sha256, ...kept } = runner as ModelRunner;
   const changed = { ...kept, ...modelOptionsOf({ model }) };
   const isWatched = watch === true && isWatchable(changed);

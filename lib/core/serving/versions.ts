@@ -31,8 +31,8 @@ export class Versions implements Closable {
   }
 
   /**
-   * The version that runs the call; undefined where none has the label that it asks for, or calls are
-   * refused.
+   * The version that runs the call; undefined if none has the label that it asks for, or we refuse
+   * calls.
    */
   for(input: unknown, options: CallOptions): LoadedVersion | undefined {
     if (this.isDrained) {
@@ -53,7 +53,7 @@ export class Versions implements Closable {
     return [...this.all].find(({ label, role }) => label === version && role !== 'draining');
   }
 
-  /** Whether a version has the label that has not ended. */
+  /** True if a version with the label hasn't ended. */
   has(version: string): boolean {
     return this.find(version) !== undefined;
   }
@@ -72,7 +72,7 @@ export class Versions implements Closable {
   }
 
   /**
-   * Loads a version beside the others; it gets no calls yet.
+   * Loads a version, which gets no calls yet.
    *
    * @param limit milliseconds until it must be loaded and warm
    * @throws what its load throws; it has then been freed
@@ -105,7 +105,7 @@ export class Versions implements Closable {
       version.role = 'draining';
       const freed = version.close().then(() => this.remove(version));
       if (isLate) {
-        // What does not end, such as a run in native code, holds no later reload.
+        // A run in native code may not end, and must not hold a later reload.
         freed.catch(() => {});
       } else {
         await freed;
@@ -116,7 +116,7 @@ export class Versions implements Closable {
     }
   }
 
-  /** Gives the version a share of the calls, beside the active version. */
+  /** Gives the version a share of the active version's calls. */
   addCanary(version: LoadedVersion, share: number): void {
     version.role = 'canary';
     version.share = share;
@@ -124,7 +124,7 @@ export class Versions implements Closable {
   }
 
   /**
-   * Changes the share of a canary or of a shadow.
+   * Changes a canary's or shadow's share.
    *
    * @throws InvalidServingError for another version, or another number
    */
@@ -246,7 +246,7 @@ export class Versions implements Closable {
     try {
       return this.callbacks.queue?.tenant?.(input) ?? '';
     } catch {
-      // The call fails with this error where its options are resolved, and is counted there.
+      // The call fails with this error when we resolve its options, and is counted there.
       return '';
     }
   }

@@ -10,7 +10,7 @@ import { endedBy, SessionTurn } from '../execution/session-turn.js';
 import type { InternalCallOptions } from '../execution/resolved-call-options.js';
 import { type SessionCallOptions, type SessionOptions, ServingSession } from './serving-session.js';
 
-/** Where the state of a session is. */
+/** Where a session's state is. */
 export interface SessionHost {
   /** Milliseconds from its last call after which the session ends; no limit by default. */
   readonly idle?: number;
@@ -21,7 +21,7 @@ export interface SessionHost {
   run(input: unknown, options: StepOptions): Promise<unknown>;
   /** Counts a call that ended before its turn, with its error. */
   refused?(error: unknown, options: CallOptions): void;
-  /** Frees the state of the session; may be called again. */
+  /** Frees the session's state; may be called again. */
   ended(reason: SessionEndedError): void;
 }
 
@@ -123,7 +123,7 @@ export class OrderedSession extends ServingSession {
     return this.step(steps, input, options, resolved);
   }
 
-  /** Resolves when the turn of a call has come; rejects when the call is cancelled before. */
+  /** Resolves when a call's turn has come; rejects if the call is cancelled before. */
   private turnOf(options: CallOptions, resolved: ResolvedCallOptions): Promise<void> {
     return new Promise((resolve, reject) => {
       let stop: (() => void) | undefined;

@@ -106,7 +106,7 @@ async function* awaited(values: Iterable<unknown>): AsyncGenerator<unknown, void
   }
 }
 
-/** An Observable cannot be paused, so a limited number of values wait here. */
+/** An Observable can't be paused, so a limited number of values wait here. */
 function observed<T>(values$: Observable<T>): AsyncIterator<T> {
   const waiting = new Queue<T>();
   const room = (): void => {
@@ -132,7 +132,7 @@ function observed<T>(values$: Observable<T>): AsyncIterator<T> {
   };
 }
 
-/** Does not wait for the source, which may be busy for long. */
+/** Doesn't wait for the source, which may be busy for long. */
 export function leave(source: Source<unknown>): void {
   void (async () => source.return?.())().catch(() => undefined);
 }

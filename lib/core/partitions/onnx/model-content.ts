@@ -12,7 +12,7 @@ export interface ModelContent {
   readonly files: ReadonlyMap<string, string>;
   /** True if it quantises at run time over the whole batch. */
   readonly isDynamicallyQuantised: boolean;
-  /** Path of a copy that cannot change. Only this process can open it. */
+  /** Path of a copy that can't change. Only this process can open it. */
   readonly copy?: string;
   /** In shared memory, if there is no copy. */
   readonly bytes?: Uint8Array;

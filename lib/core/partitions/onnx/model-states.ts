@@ -84,7 +84,7 @@ interface ModelStep {
   keep(outputs: Named<Tensor>): void;
 }
 
-/** @throws InvalidServingError when an input and its output cannot be the same state */
+/** @throws InvalidServingError if an input and its output can't be the same state */
 export function withoutStates(
   file: FileSignature,
   { state = {} }: Pick<DeclaredPorts, 'state'>,

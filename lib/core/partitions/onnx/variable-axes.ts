@@ -9,7 +9,7 @@ import {
   type ModelSignature,
 } from './model-signature.js';
 
-/** @throws InvalidServingError for an axis that cannot vary, or varies without a declaration */
+/** @throws InvalidServingError for an axis that can't vary, or varies without a declaration */
 export function withVariableAxes<Signature extends Omit<ModelSignature, 'dynamicallyQuantised'>>(
   signature: Signature,
   declared: DeclaredPorts,

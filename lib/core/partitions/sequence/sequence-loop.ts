@@ -27,7 +27,7 @@ export class SequenceLoop {
   private present: SequenceMember[] = [];
   /** The rows that are to start again, the oldest first. */
   private paused: SequenceMember[] = [];
-  /** The new rows in the order of their arrival. */
+  /** New rows in arrival order. */
   private waiting: SequenceMember[] = [];
   private readonly budget: SequenceBudget;
   private isRunning = false;
@@ -189,7 +189,7 @@ export class SequenceLoop {
     return fault !== undefined;
   }
 
-  /** Hands the value to the caller. A value that cannot be handed out fails its own row. */
+  /** Hands the value to the caller. A value that can't be handed out fails its own row. */
   private async emit(member: SequenceMember, value: unknown): Promise<boolean> {
     try {
       member.row.emit(value);
@@ -222,7 +222,7 @@ export class SequenceLoop {
     }
   }
 
-  /** Ends the state of a row that has one. Returns the error of `end`, if it throws. */
+  /** Ends a row's state, if it has one. Returns the error of `end`, if it throws. */
   private async endState(
     member: SequenceMember,
     reason: SequenceEnd,
@@ -243,7 +243,7 @@ export class SequenceLoop {
   }
 }
 
-/** Sends the values of a hook to the rows whose callers ask for it. */
+/** Sends a hook's values to the rows whose callers ask for it. */
 function emitTo(members: readonly SequenceMember[]): SequenceHooks['emit'] {
   return (hook, values) => {
     if (!Array.isArray(values) || values.length !== members.length) {
@@ -258,7 +258,7 @@ function emitTo(members: readonly SequenceMember[]): SequenceHooks['emit'] {
         try {
           row.hook(hook, values[i]);
         } catch (error) {
-          // Fails its own row, as a value does that cannot be sent.
+          // Fails its own row, like a value that can't be sent.
           member.fault ??= { error };
         }
       }
@@ -276,7 +276,7 @@ function checked(method: string, result: unknown, expected: number): readonly un
   return result;
 }
 
-/** Calls with the rows of each model, and waits for all of them. */
+/** Calls with each model's rows, and waits for all of them. */
 async function forEachModel(
   members: readonly SequenceMember[],
   visit: (model: Model, members: readonly SequenceMember[]) => Promise<void>,
@@ -293,7 +293,7 @@ async function forEachModel(
   await Promise.all([...byModel].map(([model, own]) => visit(model, own)));
 }
 
-/** The result of a step for one row. */
+/** A step's result for one row. */
 interface Result {
   readonly value: unknown;
   readonly isLast: boolean;
@@ -345,7 +345,7 @@ class SequenceBudget {
     this.isLimited = limits.maxCost < Infinity || limits.joinCost < Infinity;
   }
 
-  /** Asks the model for the cost of the row. Returns why the row cannot run, if it cannot. */
+  /** Asks the model for the row's cost. Returns why the row can't run, if it can't. */
   check(member: SequenceMember): Failure | undefined {
     if (!this.isLimited) {
       return undefined;
@@ -374,7 +374,7 @@ class SequenceBudget {
       : undefined;
   }
 
-  /** The first of the rows in the queue, until one does not fit. */
+  /** The queue's first rows, until one doesn't fit. */
   joining(
     present: readonly SequenceMember[],
     queue: readonly SequenceMember[],
@@ -401,7 +401,7 @@ class SequenceBudget {
   }
 }
 
-/** The cost of the row after so many more values. */
+/** The row's cost after so many more values. */
 function costOf({ model, row, count }: SequenceMember, more: number): number {
   const cost: unknown = model.cost!(row.input, count + more);
   if (typeof cost !== 'number' || !(cost >= 0)) {
@@ -413,7 +413,7 @@ function costOf({ model, row, count }: SequenceMember, more: number): number {
   return cost;
 }
 
-/** The cost of the rows with their next values. */
+/** The rows' cost with their next values. */
 function totalOf(members: readonly SequenceMember[]): number {
   return members.reduce((sum, { costAfter }) => sum + costAfter, 0);
 }

@@ -3,13 +3,13 @@ import type { SequenceModel } from './sequence-model.js';
 /** A row of one caller. */
 export interface SequenceRow {
   readonly input: unknown;
-  /** Whether a caller still waits for it. */
+  /** True if a caller still waits for it. */
   isWaiting(): boolean;
   /** Receives a value, or the Error that the row ends with. */
   emit(value: unknown): void;
   /** The hooks that its caller asks for. */
   readonly hooks: readonly string[];
-  /** Receives the value of a hook. */
+  /** Receives a hook's value. */
   hook(name: string, value: unknown): void;
   /** Resolves once the reader has room for another value; undefined without a limit. */
   room?(): Promise<void> | undefined;
@@ -23,11 +23,11 @@ export interface Failure {
 /** A row that was paused this often is not paused again: it starts when it is the oldest. */
 const MOST_PAUSES = 4;
 
-/** A row in the loop of a sequence. */
+/** A row in a sequence's loop. */
 export class SequenceMember {
   /** Its state, while it is present. */
   started: { readonly state: unknown } | undefined;
-  /** The number of its values. */
+  /** Its values so far. */
   count = 0;
   /** The values, kept where the row may be paused. */
   readonly values: unknown[] = [];
@@ -43,13 +43,13 @@ export class SequenceMember {
   constructor(
     readonly model: SequenceModel<unknown, unknown, unknown>,
     readonly row: SequenceRow,
-    /** The number of rows that arrived before. */
+    /** Rows that arrived before. */
     readonly age: number,
     readonly resolve: () => void,
     readonly reject: (error: unknown) => void,
   ) {}
 
-  /** Whether it is not paused any more. */
+  /** True if it isn't paused any more. */
   get isProtected(): boolean {
     return this.pauses >= MOST_PAUSES;
   }

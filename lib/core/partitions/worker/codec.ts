@@ -21,7 +21,7 @@ export function lengthOf({ head, views }: Packet): number {
   );
 }
 
-/** @throws when a value in the message cannot be cloned */
+/** @throws if a value in the message can't be cloned */
 export function encode(message: unknown): Packet {
   const writer = new Writer();
   writer.writeHeader();

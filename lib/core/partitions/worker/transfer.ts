@@ -60,7 +60,7 @@ export function packRows(rows: FlatRows): [WireRows, ArrayBuffer[]] {
   return [wire, [...transfer]];
 }
 
-/** @throws RejectedRowsError for plain values that cannot be sent, such as functions */
+/** @throws RejectedRowsError for plain values that can't be sent, such as functions */
 export function sendRows(
   batch: Batch,
   send: (rows: WireRows, transfer: ArrayBuffer[]) => void,
@@ -161,7 +161,7 @@ function packRow(row: unknown, transfer: Set<ArrayBuffer>): [value: unknown, for
   return [{ ...(row as object), ...Object.fromEntries(packed) }, parts.map(([name]) => name)];
 }
 
-/** Does not search inner objects. */
+/** Doesn't search inner objects. */
 function containersIn(row: unknown): [name: string, FlatContainer][] {
   const found: [string, FlatContainer][] = [];
   for (const [name, part] of isPlainObject(row) ? Object.entries(row as object) : []) {
@@ -198,7 +198,7 @@ function unpackContainer({ structure, leaves }: WireContainer): FlatContainer {
  * Errors replace results that are nested too deeply: a worker has more stack than the main thread,
  * which could not read the message at all.
  *
- * @throws InvalidOutputError for tensors that cannot be used
+ * @throws InvalidOutputError for tensors that we can't use
  */
 export function packOutput(output: unknown, plainRows: boolean): [WireOutput, ArrayBuffer[]] {
   const readable =

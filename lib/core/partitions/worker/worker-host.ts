@@ -35,7 +35,7 @@ type QueuedRequest = BatchRequest | SessionsEnd;
 /** A worker's channel to and from the application. */
 export interface Port {
   listen(onRequest: (request: WorkerRequest) => void): void;
-  /** @throws when the message cannot be cloned */
+  /** @throws if the message can't be cloned */
   post(message: LoadResult | WorkerReply, transfer: readonly ArrayBuffer[]): void;
   /** Reports that the batch begins; false if it was revoked and must not run. */
   begin(batch: number): boolean;
@@ -180,7 +180,7 @@ export class WorkerHost {
     try {
       this.port.post({ batch, ...end }, transfer);
     } catch (error) {
-      // The end cannot be cloned.
+      // The end can't be cloned.
       this.port.post({ batch, error: toWire(error) }, []);
     }
   }

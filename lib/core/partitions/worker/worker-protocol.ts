@@ -12,13 +12,13 @@ interface Task {
   readonly options: PartitionOptions;
 }
 
-/** The task of a worker with a model. */
+/** A worker's task with a model. */
 export interface ModelTask extends Task, DeclaredPorts {
   readonly model: ModelContent;
   readonly webgpuTurn?: SharedArrayBuffer;
 }
 
-/** The task of a worker with a module file. */
+/** A worker's task with a module file. */
 export interface FileTask extends Task {
   readonly file: string;
   /** Only if the file returns a sequence model. */
@@ -36,7 +36,7 @@ export interface RowsRequest {
 
 /** A batch for a model. */
 export interface FeedsRequest {
-  /** In the order of the inputs. */
+  /** In the inputs' order. */
   readonly feeds: WireTensors;
   readonly hooks: readonly string[];
   readonly sessions?: SessionRows | undefined;
@@ -59,7 +59,7 @@ export type WorkerRequest =
   /** No more batches will come. */
   | { readonly end: true }
   | { readonly halt: true }
-  /** Replaces rows that the worker cannot read. */
+  /** Replaces rows that the worker can't read. */
   | { readonly unreadable: unknown };
 
 /** To a process: revoke the batches that have not begun. */
@@ -102,7 +102,7 @@ export type BatchEnd =
   | { readonly stepped: true }
   | { readonly error: WireError };
 
-/** Most unacknowledged steps, so that a generator cannot fill the channel. */
+/** Most unacknowledged steps, so that a generator can't fill the channel. */
 export const STEPS_AHEAD = 64;
 
 /** A process's last message. */
@@ -124,7 +124,7 @@ export interface WorkerExit {
   readonly cause?: unknown;
 }
 
-/** `unreadable` is the reason why a message cannot be read here. */
+/** `unreadable` says why a message can't be read here. */
 export type OnMessage = (
   message: LoadResult | WorkerReply | { readonly unreadable: unknown },
 ) => void;
@@ -140,7 +140,7 @@ export interface Channel {
   /**
    * Moves the buffers in `transfer` if possible.
    *
-   * @throws when the message cannot be cloned
+   * @throws if the message can't be cloned
    */
   post(request: WorkerRequest, transfer: readonly ArrayBuffer[]): void;
   /** Revokes all sent batches that have not begun, and calls back with their number. */

@@ -53,7 +53,7 @@ interface Pending {
 
 /**
  * Runs a session in a worker, so that the application's event loop stays free. A closed worker ends
- * after its last batch. An idle worker does not keep the application alive.
+ * after its last batch. An idle worker doesn't keep the application alive.
  */
 export class WorkerPartition implements Worker {
   readonly prefetch: number;
@@ -68,7 +68,7 @@ export class WorkerPartition implements Worker {
   private readonly exited: Promise<void>;
   private reportEnd!: (reason: Error) => void;
   private isClosing = false;
-  /** True while a batch hangs, which then does not keep the application alive. */
+  /** True while a batch hangs; it doesn't keep the application alive. */
   private isAbandoned = false;
 
   private constructor(
@@ -320,7 +320,7 @@ class BatchTransfer {
   }
 
   /**
-   * @throws RejectedRowsError for plain values that cannot be sent, such as functions
+   * @throws RejectedRowsError for plain values that can't be sent, such as functions
    * @throws TooLargeToSendError when the rows are too large for one message
    */
   send(batch: Batch, info: BatchInfo, channel: Channel): void {

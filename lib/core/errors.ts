@@ -1,7 +1,7 @@
 import { types } from 'node:util';
 import { formatValue } from './format.js';
 
-/** The options of a {@link ServingError}. */
+/** Options of a {@link ServingError}. */
 export interface ServingErrorOptions extends ErrorOptions {
   /** Whole seconds after which a retry may succeed. */
   readonly retryAfter?: number | undefined;
@@ -14,7 +14,7 @@ export interface ServingErrorOptions extends ErrorOptions {
  * exception filter.
  */
 export class ServingError extends Error {
-  /** The name of the class. */
+  /** The class's name. */
   override readonly name: string = 'ServingError';
   /** Stable, for programs. */
   readonly code: string = 'SERVING_ERROR';
@@ -92,7 +92,7 @@ export class InvalidInputError extends ServingError {
   override readonly statusCode = 400;
 }
 
-/** The serving does not have the key of the batch. */
+/** The serving doesn't have the batch's key. */
 export class UnknownKeyError extends ServingError {
   override readonly name = 'UnknownKeyError';
   override readonly code = 'SERVING_UNKNOWN_KEY';
@@ -130,7 +130,7 @@ export class DeadlineTooShortError extends ServingError {
   override readonly statusCode = 503;
 }
 
-/** The queue of the serving is full. */
+/** The serving's queue is full. */
 export class OverloadedError extends ServingError {
   override readonly name = 'OverloadedError';
   override readonly code = 'SERVING_OVERLOADED';
@@ -144,7 +144,7 @@ export class ServingClosedError extends ServingError {
   override readonly statusCode = 503;
 }
 
-/** The consumer of a stream is so slow that its events would fill the memory. */
+/** A stream's consumer is so slow that its events would fill the memory. */
 export class SlowConsumerError extends ServingError {
   override readonly name = 'SlowConsumerError';
   override readonly code = 'SERVING_SLOW_CONSUMER';
@@ -157,7 +157,7 @@ export class BatchFailedError extends ServingError {
   override readonly code = 'SERVING_BATCH_FAILED';
 }
 
-/** The result of the batch function cannot be divided among the rows. */
+/** The batch function's result can't be divided among the rows. */
 export class InvalidOutputError extends ServingError {
   override readonly name = 'InvalidOutputError';
   override readonly code = 'SERVING_INVALID_OUTPUT';
@@ -251,7 +251,7 @@ export function shortenStacks(error: unknown, depth = 0): void {
   }
 }
 
-/** The message of an error or of any other thrown value. */
+/** The message of an error or any other thrown value. */
 export function messageOf(error: unknown): string {
   return readable(() => textOf(hasMessage(error) ? error.message : error), UNREADABLE);
 }
@@ -372,7 +372,7 @@ export function fromWire({ name, message, stack, code, retryAfter, cause }: Wire
 
 /**
  * The error that `make` returns, without a stack trace. A flood of calls creates as many refusals;
- * a trace would cost more than the rest of the call and says nothing about the cause.
+ * a trace would cost more than all else in the call and says nothing about the cause.
  */
 export function withoutStack<E extends Error>(make: () => E): E {
   const { stackTraceLimit } = Error;

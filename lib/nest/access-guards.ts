@@ -103,7 +103,7 @@ function checked(guard: string, what: string, secret: unknown): string {
 
 type Header = (name: string) => string | undefined;
 
-/** The headers of an HTTP request, or the metadata of a gRPC call. Other contexts have none. */
+/** An HTTP request's headers, or a gRPC call's metadata. Other contexts have none. */
 function headersOf(context: ExecutionContext): Header {
   if (context.getType<string>() === 'rpc') {
     const metadata = context

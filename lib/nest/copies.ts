@@ -6,7 +6,7 @@ import { InvalidServingError } from '../core/errors.js';
 
 /** A copy of this package that the process has loaded. */
 interface Copy {
-  /** The folder of its code. */
+  /** Its code's folder. */
   readonly path: string;
   /** The classes that an application injects. */
   readonly tokens: readonly Type[];
@@ -17,7 +17,7 @@ const COPIES = Symbol.for('nestjs-serving:copies');
 
 const own = dirname(dirname(fileURLToPath(import.meta.url)));
 
-/** Enters this copy into the list of the process. A copy that is loaded again replaces itself. */
+/** Enters this copy into the process's list. A copy that is loaded again replaces itself. */
 export function enterCopy(tokens: readonly Type[]): void {
   Reflect.set(globalThis, COPIES, [...otherCopies(), { path: own, tokens }]);
 }

@@ -9,7 +9,7 @@ import { RequestCaller } from '../core/context/caller-context.js';
 type Wrapped<T> = T & { readonly raw?: T };
 
 /**
- * The client of an HTTP request. It is a signal that aborts when the client leaves before the
+ * An HTTP request's client. It is a signal that aborts when the client leaves before the
  * answer, cheaper than an AbortSignal; `signal` is for code that needs one.
  */
 export class HttpCaller extends RequestCaller implements OwnSignal {

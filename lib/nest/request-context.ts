@@ -13,7 +13,7 @@ import { InvalidServingError } from '../core/errors.js';
 import type { Serving } from '../core/serving/serving.js';
 import { HttpCaller } from './http-caller.js';
 
-/** The caller of a handler. */
+/** A handler's caller. */
 export function callerOf(context: ExecutionContext): RequestCaller {
   const origin = context.getType();
   return origin === 'http' ? new HttpCaller(context) : new RequestCaller(origin);

@@ -15,7 +15,7 @@ export function getServingToken(serving: ServingName): string {
   return PREFIX + (typeof serving === 'string' ? serving : serving.name) + SUFFIX;
 }
 
-/** The name of the serving that the token belongs to, if it belongs to one. */
+/** The serving's name if the token belongs to one. */
 export function servingNameOf(token: unknown): string | undefined {
   return typeof token === 'string' && token.startsWith(PREFIX) && token.endsWith(SUFFIX)
     ? token.slice(PREFIX.length, -SUFFIX.length)

@@ -72,7 +72,7 @@ const ofRootAsync: Rules = {
 
 const ofFeature: Rules = { servings: ofRoot['servings']!, imports: ofRoot['imports']! };
 
-/** The rules of each way to configure the module. */
+/** The rules for each way to configure the module. */
 export const moduleRules = {
   forRoot: ofRoot,
   forRootAsync: ofRootAsync,

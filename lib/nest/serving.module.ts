@@ -68,7 +68,7 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
     await this.registry?.router?.answered();
   }
 
-  /** The servings of the application. Import it once, in the root module. */
+  /** Registers the application's servings. Import it once, in the root module. */
   static override forRoot(options: typeof OPTIONS_TYPE = {}): DynamicModule {
     checkOptions('ServingModule.forRoot', options, moduleRules.forRoot);
     const { servings = [] } = options;
@@ -137,7 +137,7 @@ function withCore(
   };
 }
 
-/** The names of the servings of one `forFeature`. */
+/** One `forFeature`'s serving names. */
 const FEATURE_NAMES = Symbol('names of feature servings');
 
 /** The module of `ServingModule.forFeature`. Only with `forRoot` are its servings called. */

@@ -135,7 +135,7 @@ export function storeOf(
 }
 
 /**
- * The names of the definitions that `caller` was given.
+ * The names of `caller`'s definitions.
  *
  * @throws InvalidServingError for no definition, for one without a name, and for two of one name
  */

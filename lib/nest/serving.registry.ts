@@ -9,7 +9,7 @@ import { type Serving, SERVING_ROUTER, type ServingRouter } from '../core/servin
 import { formatValue } from '../core/format.js';
 
 /**
- * Finds the handles of all servings of the application, whichever module registers them and
+ * Finds the handles of all the application's servings, whichever module registers them and
  * whatever overrides them, and the router to servings of other nodes.
  */
 @Injectable()
@@ -108,10 +108,10 @@ export class ServingRegistry implements OnModuleInit {
   }
 }
 
-/** The metadata key of Nest for the imports of a module. */
+/** Nest's metadata key for a module's imports. */
 const IMPORTS = 'imports';
 
-/** Whether the decorator of the class imports a dynamic module of the type. */
+/** True if the class's decorator imports a dynamic module of the type. */
 function imports(importer: Function | undefined, type: Function | undefined): boolean {
   const imported = importer
     ? (Reflect.getMetadata(IMPORTS, importer) as readonly unknown[] | undefined)

@@ -40,7 +40,7 @@ interface Reference {
 }
 
 /**
- * Reads the reference of a serving, which may come from a client.
+ * Reads a serving's reference, which may come from a client.
  *
  * @throws UnknownServingError when it cannot be read
  */
@@ -111,7 +111,7 @@ export class ServingService implements OnModuleInit {
     );
   }
 
-  /** What every serving has done so far, by the name of the serving or `Class.method`. */
+  /** What every serving has done so far, by its name or `Class.method`. */
   counters(): ReadonlyMap<string, ServingCounters> {
     const servings = [...this.registry.all.entries()].flatMap(([name, serving]) => {
       // A handle that a test puts in place of a serving may count nothing.
@@ -137,8 +137,8 @@ export class ServingService implements OnModuleInit {
   }
 
   /**
-   * The handle of a serving, or of a `@Batched()` method by `Class.method`; the input of a method
-   * is the list of its arguments.
+   * The handle of a serving, or of a `@Batched()` method by `Class.method`; a method's input is the list
+   * of its arguments.
    *
    * @throws UnknownServingError when there is none of that name; in a cluster, calls of the handle
    * throw it
@@ -150,7 +150,7 @@ export class ServingService implements OnModuleInit {
   }
 
   /**
-   * Runs the rows of the input in batches with those of concurrent callers. See
+   * Runs the input's rows in batches with concurrent callers' rows. See
    * {@link Serving.batchedRun}.
    */
   batchedRun<Input = unknown, Output = unknown>(
@@ -209,7 +209,7 @@ export class ServingService implements OnModuleInit {
   }
 
   /**
-   * The promise of the serving itself, without another one around it; a rejected promise where the
+   * The serving's own promise, without another one around it; a rejected promise where the
    * serving does not exist.
    */
   private reply<Input, Output>(

@@ -181,7 +181,7 @@ export const combinations: readonly Rule<Facts>[] = [
   ),
 ];
 
-/** The options of a key, and those of its serving that go with them. */
+/** A key's options, and its serving's options that go with them. */
 export interface KeyFacts extends KeyOptions {
   /** The timeout of calls without their own. */
   readonly timeout?: number | undefined;

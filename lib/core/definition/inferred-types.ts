@@ -43,7 +43,7 @@ export type ReplyOf<Sent, Run> =
       : Result
     : never;
 
-/** The rows of a sequence are a list also where they are tensors: then each call sends one row. */
+/** A sequence's rows are a list even if they are tensors: then each call sends one row. */
 type TakenRows<Run> = AnyRun extends Run
   ? unknown
   : Run extends AnyHandler

@@ -6,7 +6,7 @@ export interface Rule {
   readonly check: (value: unknown) => boolean;
   readonly allowed: string;
   readonly isRequired?: boolean;
-  /** The rules of the options in the value, for a group of options. */
+  /** For a group of options: the rules of its options. */
   readonly group?: Rules;
 }
 

@@ -1,18 +1,18 @@
 /**
- * An output of a stream: the result of a batch function for consecutive rows of the call, or a step
+ * A stream's output: a batch function's result for consecutive rows of the call, or a step
  * of it.
  */
 export interface OutputEvent<Output = unknown> {
-  /** The rows of the call: `rows` of them from `offset` on. */
+  /** The call's rows: `rows` of them from `offset` on. */
   readonly batch: {
-    /** The index of the first of these rows in the call. */
+    /** Index of the first of these rows in the call. */
     readonly offset: number;
     /** The number of these rows. */
     readonly rows: number;
   };
   /** The output for these rows, or their values of one step. */
   readonly output: Output;
-  /** The metadata of the batch. */
+  /** The batch's metadata. */
   readonly metadata: unknown;
 }
 
@@ -47,39 +47,39 @@ type HasSteps<Value> = symbol extends keyof Value
     ? true
     : false;
 
-/** The value of a hook, for all rows of the call. */
+/** A hook's value, for all the call's rows. */
 export interface HookEvent<Hook extends string = string> {
-  /** The name of the hook. */
+  /** The hook's name. */
   readonly hook: Hook;
   /** One entry per row of the call, or tensors with these rows. */
   readonly value: unknown;
 }
 
-/** An event of a stream: an output, or the value of a hook that was asked for. */
+/** A stream's event: an output, or a hook's value if the call asked for the hook. */
 export type StreamEvent<Output = unknown, Hook extends string = never> =
   OutputEvent<Output> | ([Hook] extends [never] ? never : HookEvent<Hook>);
 
-/** The metadata of a batch, and its rows of the call. */
+/** A batch's metadata, and the call's rows in it. */
 export interface PartMetadata {
-  /** The index of the first of these rows in the call. */
+  /** Index of the first of these rows in the call. */
   readonly offset: number;
   /** The number of these rows. */
   readonly rows: number;
-  /** The metadata of their batch. */
+  /** Their batch's metadata. */
   readonly metadata: unknown;
 }
 
-/** The metadata of the batches in which the rows of a call ran. */
+/** The metadata of the batches in which a call's rows ran. */
 export type CallMetadata =
   | {
       /** All rows of the call ran in one batch. */
       readonly isSplit: false;
-      /** The metadata of the batch. */
+      /** The batch's metadata. */
       readonly metadata: unknown;
     }
   | {
-      /** The rows of the call ran in several batches. */
+      /** The call's rows ran in several batches. */
       readonly isSplit: true;
-      /** The metadata of each batch, in the order of the call's rows. */
+      /** Each batch's metadata, in the order of the call's rows. */
       readonly metadata: readonly PartMetadata[];
     };

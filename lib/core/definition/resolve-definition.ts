@@ -88,7 +88,7 @@ const axes: Rule = {
   allowed: 'an object of { batchAxis: number | null, variableAxis: number } by name',
 };
 
-/** The options of all servings. */
+/** All servings' options. */
 export const common: Rules = {
   batchSize: batchSizeRule,
   batchTimeout: delay,
@@ -187,7 +187,7 @@ const fetches: Rule = {
   allowed: 'a list of names of outputs',
 };
 
-/** The options of a model's inputs and outputs, wherever it runs. */
+/** Options of a model's inputs and outputs, wherever it runs. */
 export const portRules: Rules = { inputs: axes, outputs: axes, fetches };
 
 const aModel: Rule = {
@@ -196,10 +196,10 @@ const aModel: Rule = {
   isRequired: true,
 };
 
-/** The options of a further version. */
+/** A further version's options. */
 const ofVersion: Rules = { model: aModel, canary: share, shadow: share };
 
-/** The options of a model. */
+/** A model's options. */
 const ofModel: Rules = {
   file: { ...modelFile, isRequired: true },
   sha256: {
@@ -479,7 +479,7 @@ function keyOptionsOfSequence({ places }: SequenceLimits): KeyOptions {
   return { batchSize: 1, batchTimeout: 0, runSize: 1, places };
 }
 
-/** The options of each declared key. */
+/** Each declared key's options. */
 function keysOf(
   owner: string,
   { batchKeys = [DEFAULT_KEY] }: ServingDefinition,
@@ -523,7 +523,7 @@ export function isExternal(definition: {
   return isRecord(definition.model) && 'engineFor' in definition.model;
 }
 
-/** The options of a model, which may be given by its file alone. */
+/** A model's options; its file alone may stand for them. */
 export function modelOptionsOf(version: Pick<VersionOptions, 'model'>): ModelOptions {
   return runnerOf(version) as ModelOptions;
 }
@@ -532,7 +532,7 @@ function isModelFile(model: unknown): model is ModelFile {
   return typeof model === 'string' || model instanceof URL || ArrayBuffer.isView(model);
 }
 
-/** The path of the model, its bytes, or its address. */
+/** The model's path, bytes or address. */
 export function modelOf(name: string, { file, sha256 }: ModelOptions): ModelPlace {
   const owner = `Serving "${name}"`;
   if (!ArrayBuffer.isView(file) && isRemote(file)) {

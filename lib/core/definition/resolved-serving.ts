@@ -13,11 +13,11 @@ import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
 import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
 
-/** The options of a key. */
+/** A key's options. */
 export interface KeyOptions {
   readonly batchSize: number;
   readonly batchTimeout: number;
-  /** The size of the pieces that `run` cuts its input into. */
+  /** Rows of the pieces into which `run` cuts its input. */
   readonly runSize: number;
   /** The sizes that batches are padded to, in ascending order. */
   readonly allowedSizes?: readonly number[] | undefined;
@@ -46,7 +46,7 @@ export interface ResolvedRecovery extends RetryOptions, Supervision {
   readonly runTimeout: number | undefined;
 }
 
-/** The limits of the queue, and the order in which its rows run. */
+/** The queue's limits, and the order in which its rows run. */
 export interface ResolvedQueue {
   readonly maxRows: number;
   readonly maxCost: number | undefined;
@@ -54,7 +54,7 @@ export interface ResolvedQueue {
   readonly maxBytesPerCall: number | undefined;
   readonly order: QueueOrder;
   readonly separateOrigins: boolean;
-  /** Replies of a lane leave in the order of their calls. */
+  /** True if a lane's replies leave in the order of their calls. */
   readonly preservesOrder: boolean;
 }
 
@@ -82,7 +82,7 @@ export interface ResolvedServing {
   readonly shutdown: Required<ShutdownOptions>;
   readonly distribution: ServingDistribution;
   readonly partitions: readonly PartitionOptions[];
-  /** The options of each declared key, and of other keys. */
+  /** Each declared key's options, and other keys' options. */
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
   readonly versions: Readonly<Record<string, VersionOptions>>;
@@ -93,7 +93,7 @@ export interface ResolvedServing {
   readonly sequence: SequenceLimits | undefined;
   /** The declared rows of a serving without a model. */
   readonly template?: readonly ModelPort[] | undefined;
-  /** The axes on which its outputs are cut back to the length of their rows, by path. */
+  /** Axes on which we cut its outputs back to their rows' length, by path. */
   readonly cuts: Readonly<Record<string, number>>;
 }
 

@@ -5,7 +5,7 @@ import { isRecord, type Rule } from './option-rules.js';
 
 /** A tensor of a serving's rows. */
 export interface TensorTemplate {
-  /** The type of its elements. */
+  /** Its elements' type. */
   readonly type: Tensor.Type;
   /**
    * Its shape. The first axis is that of the rows. Of the others, a number is fixed, `null` may
@@ -21,21 +21,21 @@ export interface TensorTemplate {
   readonly padWith?: Fill;
 }
 
-/** An output whose rows are cut back to the length of their own inputs. */
+/** An output whose rows are cut back to their own inputs' length. */
 export interface OutputAxis {
   /** The axis on which it is cut. */
   readonly variableAxis: number;
 }
 
-/** The tensors that a batch function returns, by path; the path of a bare tensor is empty. */
+/** The tensors that a batch function returns, by path; a bare tensor's path is empty. */
 export type OutputAxes = Readonly<Record<string, OutputAxis>>;
 
 /**
- * The tensor of a row, or the tensors of a container by their path, such as `mask` or `state.0`.
+ * A row's tensor, or a container's tensors by their path, such as `mask` or `state.0`.
  */
 export type RowTemplate = TensorTemplate | Readonly<Record<string, TensorTemplate>>;
 
-/** The tensors of a template as ports. A single tensor has no name. */
+/** A template's tensors as ports. A single tensor has no name. */
 export function portsOfTemplate(template: RowTemplate): readonly ModelPort[] {
   return isOne(template)
     ? [portOf('', template)]

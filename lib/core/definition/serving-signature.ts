@@ -9,14 +9,14 @@ import {
 export interface TensorSignature {
   /** The name in the model, or the path in a container; empty for a tensor without a name. */
   readonly name: string;
-  /** The type of its elements. */
+  /** Its elements' type. */
   readonly type: Tensor.Type;
   /**
    * The number of elements along each axis: a number is fixed, a text is the name of a size that
    * may vary, `null` any size.
    */
   readonly shape: readonly (number | string | null)[];
-  /** The axis that counts rows; `null` for a tensor that the rows of a batch share. */
+  /** The axis that counts rows; `null` for a tensor that a batch's rows share. */
   readonly batchAxis: number | null;
 }
 
@@ -25,9 +25,9 @@ export interface TensorSignature {
  * `postprocess` gets, or, without them, what callers pass and receive.
  */
 export interface ServingSignature {
-  /** All inputs, in the order of the model or of the template. */
+  /** All inputs, in the model's or template's order. */
   readonly inputs: readonly TensorSignature[];
-  /** The outputs of the reply; `undefined` where only the inputs are declared. */
+  /** The reply's outputs; `undefined` if only the inputs are declared. */
   readonly outputs: readonly TensorSignature[] | undefined;
 }
 

@@ -97,7 +97,7 @@ const typeByDatatype: ReadonlyMap<unknown, Tensor.Type> = new Map(
   Object.entries(jsonElements).map(([type, { datatype }]) => [datatype, type as Tensor.Type]),
 );
 
-/** The type of a datatype in the Open Inference Protocol. */
+/** The tensor type of a datatype in the Open Inference Protocol. */
 export function typeOfDatatype(datatype: unknown): Tensor.Type | undefined {
   return typeByDatatype.get(datatype);
 }

@@ -36,7 +36,7 @@ const WHOLE_OBJECTS: Readonly<Record<string, string>> = {
 const RESPONSE = '1';
 const NEXT = '2';
 
-/** The parameters of a handler that have decorators, by Nest's numbers. */
+/** A handler's parameters that have decorators, by Nest's numbers. */
 export function parametersOf(
   type: Function,
   key: string | symbol,
@@ -83,7 +83,7 @@ export function checkBatchedMethod(
 /**
  * Refuses a `@Batched()` method in a class with an instance per request: a batch runs on one
  * instance, which would belong to one of its callers. Request-scoped guards, pipes, interceptors
- * and filters are allowed: the instances of their controller hold nothing of the request.
+ * and filters are allowed: their controller's instances hold nothing of the request.
  */
 export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMethod[]): void {
   const dependencies = [

@@ -10,13 +10,13 @@ import type {
 /** A function of the arguments that a caller passes. */
 export type OfArguments<Value> = (...args: never[]) => Value;
 
-/** The limits of the queue of a batched method, and the order in which its calls run. */
+/** A batched method's queue: its limits, and the order in which its calls run. */
 export interface BatchedQueueOptions extends Omit<
   QueueOptions,
   'maxCost' | 'cost' | 'maxRowsPerCall' | 'maxBytesPerCall' | 'tenant'
 > {
   /**
-   * The priority of a call with these arguments: a whole number from -10 to 10. Queued calls of
+   * A call's priority by its arguments: a whole number from -10 to 10. Queued calls of
    * higher priority run first; `priorityAgeing` milliseconds of waiting make up for one level. Calls
    * below 0 leave half of `maxRows` to others.
    *
@@ -24,7 +24,7 @@ export interface BatchedQueueOptions extends Omit<
    */
   readonly priority?: OfArguments<number>;
   /**
-   * The tenant of a call with these arguments, or `undefined` for none: tenants share the method
+   * A call's tenant by its arguments, or `undefined` for none: tenants share the method
    * fairly, and none can fill its queue alone.
    *
    * @default no tenant
@@ -32,22 +32,22 @@ export interface BatchedQueueOptions extends Omit<
   readonly tenant?: OfArguments<string | undefined>;
 }
 
-/** The limit of a batch's cost. */
+/** Limits a batch's cost. */
 export interface BatchedCostOptions extends Omit<BatchCostOptions, 'of'> {
-  /** The cost of a call with these arguments: a finite number above 0. An error fails that call alone. */
+  /** A call's cost by its arguments: a finite number above 0. An error fails that call alone. */
   readonly of: OfArguments<number>;
 }
 
 /** How large a batch of calls gets, by more than their number. */
 export interface BatchedSizeOptions extends Omit<BatchSizeOptions, 'cost'> {
-  /** The limit of a batch's cost. */
+  /** Limits a batch's cost. */
   readonly cost?: BatchedCostOptions | undefined;
 }
 
 /** How calls of a batched method with the same arguments share one run. */
 export interface BatchedDeduplicationOptions extends Omit<DeduplicationOptions, 'key'> {
   /**
-   * The identity of a call with these arguments: everything that the answer depends on. `undefined`
+   * A call's identity by its arguments: everything that the answer depends on. `undefined`
    * for a call that shares with no other. Instances of classes, such as those of `types`, need it.
    *
    * @default contentHash of the list of arguments
@@ -92,12 +92,12 @@ export interface BatchedOptions extends Omit<
    * @default []
    */
   readonly warmUp?: readonly (readonly unknown[])[];
-  /** The limits of the queue, and the order in which its calls run. */
+  /** The queue's limits, and the order in which its calls run. */
   readonly queue?: BatchedQueueOptions;
   /** How calls with the same arguments share one run. */
   readonly deduplication?: BatchedDeduplicationOptions;
   /**
-   * The type of each parameter as its caller passes it. Of `ScoreDto[]`, TypeScript's metadata says
+   * Each parameter's type as its caller passes it. Of `ScoreDto[]`, TypeScript's metadata says
    * only that it is an array; pipes run per call and need the class.
    */
   readonly types?: readonly Type[];
@@ -114,7 +114,7 @@ export interface BatchedMethod {
 const KEY = 'serving:batched';
 
 /**
- * The property of an instance that leads to the BatchedMethods of its application, so that two
+ * An instance's property that leads to its application's BatchedMethods, so that two
  * applications share nothing.
  */
 export const METHODS = Symbol('batched methods');

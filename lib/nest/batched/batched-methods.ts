@@ -28,7 +28,7 @@ interface RunningMethod {
 }
 
 /**
- * The servings of all `@Batched()` methods of one application. Every decorated instance has this
+ * The servings of one application's `@Batched()` methods. Every decorated instance has this
  * injected.
  */
 @Injectable()
@@ -36,7 +36,7 @@ export class BatchedMethods
   implements OnModuleInit, OnApplicationBootstrap, BeforeApplicationShutdown, OnApplicationShutdown
 {
   readonly events = new EventHub();
-  /** The servings of the methods, by `Class.method`; of several with one name, the first. */
+  /** The methods' servings, by `Class.method`; of several with one name, the first. */
   readonly servings = new Map<string, MethodServing>();
   /** By class and method: classes that inherit a method have servings of their own. */
   private readonly running = new Map<unknown, Map<BatchedMethod, RunningMethod>>();
@@ -104,7 +104,7 @@ export class BatchedMethods
     await Promise.all(this.all().map(({ serving }) => serving.warmUpMethod()));
   }
 
-  /** Nest waits next for the clients of its servers: no call may wait for others. */
+  /** Nest waits next for its servers' clients: no call may wait for others. */
   beforeApplicationShutdown(): void {
     this.isClosing = true;
     this.all().forEach(({ serving }) => serving.beforeApplicationShutdown());
@@ -128,12 +128,12 @@ export class BatchedMethods
     this.waits.end(error);
   }
 
-  /** The health of each method. */
+  /** Each method's health. */
   health(): readonly ServingHealth[] {
     return this.all().map(({ serving }) => serving.health());
   }
 
-  /** The totals of the methods, by `Class.method`. Methods of the same name are added up. */
+  /** The methods' totals, by `Class.method`. Methods of the same name are added up. */
   counters(): ReadonlyMap<string, ServingCounters> {
     return new Map([...this.hubs].map(([name, { totals }]) => [name, totals]));
   }

@@ -4,7 +4,7 @@ import type { Mistake } from '../../core/definition/inferred-types.js';
 /** A method of any type, whose parameters and result {@link BatchMistakes} checks. */
 export type AnyMethod = (...columns: never[]) => unknown;
 
-/** The decorator of a method that runs once per batch. `Types` are those of the option `types`. */
+/** Decorates a method that runs once per batch. `Types` are the option's `types`. */
 export type BatchMethodDecorator<Types> = <Method extends AnyMethod>(
   target: object,
   key: string | symbol,

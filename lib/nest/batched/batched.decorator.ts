@@ -22,7 +22,7 @@ type PreparingDecorator = <Method extends AnyMethod>(
 ) => void;
 
 /**
- * Batches the calls of a method.
+ * Batches a method's calls.
  *
  * With options: each caller passes single arguments; the method gets an array per parameter and
  * runs once per batch. An Error among its results fails that caller alone. Its class cannot be
@@ -95,7 +95,7 @@ function methodOf(
 }
 
 /**
- * Gives pipes the type of a parameter as its caller passes it, not the Array that the method gets.
+ * Gives pipes a parameter's type as its caller passes it, not the Array that the method gets.
  */
 function exposeRowTypes(
   target: object,
@@ -132,7 +132,7 @@ function copyMetadata<T extends object>(from: object, to: T): T {
   return Object.defineProperty(to, 'name', { value: (from as { name?: string }).name });
 }
 
-/** The type of a `@Batched()` method for its callers: single arguments in, one result out. */
+/** A `@Batched()` method's type for its callers: single arguments in, one result out. */
 type CallerOf<Method> = Method extends (
   ...columns: infer Columns extends readonly (readonly unknown[])[]
 ) => infer Results
@@ -143,7 +143,7 @@ type CallerOf<Method> = Method extends (
 
 type ElementOf<Results> = Results extends readonly (infer Result)[] ? Awaited<Result> : never;
 
-/** The type of an object with batched methods for its callers. */
+/** The type that an object with batched methods has for its callers. */
 export type Caller<T> = { readonly [Key in keyof T]: CallerOf<T[Key]> };
 
 /**
@@ -194,7 +194,7 @@ function methodsOf(module: ModuleRef): BatchedMethods {
   return module.get(BatchedMethods, { strict: false });
 }
 
-/** The metadata key of `@nestjs/swagger` for the responses of a method, by status. */
+/** The metadata key of `@nestjs/swagger` for a method's responses, by status. */
 const RESPONSES = 'swagger/apiResponse';
 
 type Response = Readonly<Record<string, unknown>>;

@@ -34,8 +34,8 @@ class MethodCall {
 }
 
 /**
- * The serving of a batched method: its batch function is the body of the method. The input of a
- * call by its handle is the list of the method's arguments.
+ * A batched method's serving: its batch function is the method's body. A call by its handle has the list
+ * of the method's arguments as its input.
  */
 export class MethodServing extends LocalServing {
   /** The instance for calls by the handle; undefined for a class with several instances. */
@@ -47,19 +47,19 @@ export class MethodServing extends LocalServing {
   constructor(
     name: string,
     private readonly method: BatchedMethod,
-    /** The group of a call on the instance: a batch has calls of one group. */
+    /** The group of calls on the instance: a batch has calls of one group. */
     private readonly groupOf: (instance: object) => unknown,
     events: EventHub,
     storeOf?: () => ReplyStore,
   ) {
     const definition = definitionOf(name, method);
     const functions = functionEngine(definition.model.useFactory);
-    // Exception filters look for the class of the error that the method throws.
+    // Exception filters look for the class of the method's error.
     const engine: Engine = async (...site) => ({ ...(await functions(...site)), throwsAsIs: true });
     super(resolveDefinition(definition), definition, engine, storeOf, events);
   }
 
-  /** Runs the examples of the option `warmUp`. The instance must have been initialised. */
+  /** Runs the examples of `warmUp`. The instance must have been initialised. */
   async warmUpMethod(): Promise<void> {
     const { warmUp = [] } = this.method.options ?? {};
     await this.warmUp(warmUp.map((args) => new MethodCall(this.instance!, args)));
@@ -212,7 +212,7 @@ async function runMethod(
   return results;
 }
 
-/** The arguments of all calls, a column for each parameter. */
+/** All calls' arguments, a column for each parameter. */
 function columnsOf(calls: readonly MethodCall[], parameters: number): unknown[][] {
   const width = calls.reduce((widest, { args }) => Math.max(widest, args.length), parameters);
   return Array.from({ length: width }, (_, column) => calls.map(({ args }) => args[column]));

@@ -372,7 +372,7 @@ export function fromWire({ name, message, stack, code, retryAfter, cause }: Wire
 
 /**
  * The error that `make` returns, without a stack trace. A flood of calls creates as many refusals;
- * a trace would cost more than all else in the call and says nothing about the cause.
+ * a trace would cost more than the rest of the call and says nothing about the cause.
  */
 export function withoutStack<E extends Error>(make: () => E): E {
   const { stackTraceLimit } = Error;

@@ -34,9 +34,9 @@ export type ServingReference<Input, Output> =
 /** A reference, read. */
 interface Reference {
   readonly name: string;
-  readonly side: 'local' | 'distributed' | undefined;
+  readonly side?: 'local' | 'distributed' | undefined;
   /** `distribution.preprocess` of a definition. */
-  readonly preprocess: ((input: unknown) => unknown) | undefined;
+  readonly preprocess?: ((input: unknown) => unknown) | undefined;
 }
 
 /**
@@ -67,7 +67,7 @@ function sided(reference: unknown): Reference | undefined {
 
 function named(serving: unknown, side: Reference['side']): Reference {
   if (typeof serving !== 'object' || serving === null) {
-    return { name: serving as string, side, preprocess: undefined };
+    return { name: serving as string, side };
   }
   const { name, distribution } = serving as ServingOptions;
   const preprocess =
@@ -137,8 +137,8 @@ export class ServingService implements OnModuleInit {
   }
 
   /**
-   * The handle of a serving, or of a `@Batched()` method by `Class.method`; a method's input is the list
-   * of its arguments.
+   * The handle of a serving, or of a `@Batched()` method by `Class.method`; a method's input is the
+   * list of its arguments.
    *
    * @throws UnknownServingError when there is none of that name; in a cluster, calls of the handle
    * throw it
@@ -190,22 +190,20 @@ export class ServingService implements OnModuleInit {
   private find(reference: unknown): Serving {
     const { registry } = this;
     const { router } = registry;
-    const own = typeof reference === 'string' && !router ? registry.find(reference) : undefined;
-    if (own) {
-      return own;
-    }
-    const { name, side, preprocess } = readReference(reference);
-    const method = side === undefined && !registry.find(name) && this.methods.servings.get(name);
+    const { name, side, preprocess }: Reference =
+      typeof reference === 'string' ? { name: reference } : readReference(reference);
+    const own = registry.find(name);
+    const method = side === undefined && !own && this.methods.servings.get(name);
     if (method) {
       return method;
     }
     if (side === 'local') {
-      return router?.isRemote(registry.find(name)) ? unknownHere(name) : registry.get(name);
+      return router?.isRemote(own) ? unknownHere(name) : (own ?? registry.get(name));
     }
     if (side === 'distributed') {
       return router ? router.remote(name, preprocess) : noCluster(name);
     }
-    return router ? router.route(name, registry.find(name), preprocess) : registry.get(name);
+    return router ? router.route(name, own, preprocess) : (own ?? registry.get(name));
   }
 
   /**

@@ -370,8 +370,8 @@ function itemsOf(items: readonly unknown[]): unknown[] {
 }
 
 /**
- * Makes batches of containers with rows on these axes. Remembers the last one's template: most often the
- * next has the same.
+ * Makes batches of containers with rows on these axes. Remembers the last one's template: most
+ * often the next has the same.
  */
 export class RowReader {
   private last: Template | undefined;

@@ -62,8 +62,8 @@ export class Template {
   }
 
   /**
-   * The item's rows, or undefined if it has another template. Compares no signatures: making their text
-   * would take most of a call's time.
+   * The item's rows, or undefined if it has another template. Compares no signatures: making their
+   * text would take most of a call's time.
    */
   rowsIn({ leaves }: FlatContainer): number | undefined {
     let rows: number | undefined;

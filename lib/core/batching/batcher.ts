@@ -49,7 +49,7 @@ export interface BatchOutcome<R extends QueuedRequest> {
   readonly settle?: () => void;
 }
 
-/** Runs batches, and is told when each starts and ends. */
+/** Runs batches. The batcher reports the start and end of each. */
 export interface BatchRuns<R extends QueuedRequest> {
   /** Numbers the next batch. */
   nextBatch(): number;

@@ -4,7 +4,10 @@ export interface Linked<T> {
   after: T | undefined;
 }
 
-/** A doubly linked list of items that are in one list at a time. Every operation takes constant time. */
+/**
+ * A doubly linked list of items that are in one list at a time. Every operation takes constant
+ * time.
+ */
 export class LinkedList<T extends Linked<T>> {
   first: T | undefined;
   last: T | undefined;

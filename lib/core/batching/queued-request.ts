@@ -41,7 +41,7 @@ export interface QueuedRequest {
   readonly rowCosts?: ArrayLike<number> | undefined;
   /** The caller no longer waits: rows that have not run need not run. */
   readonly isOver: boolean;
-  /** What the batcher that has admitted it notes. */
+  /** Its batcher's record of its rows. */
   readonly entry: QueueEntry<this>;
   /** Rejects the call; it is over afterwards. */
   fail(error: unknown): void;
@@ -54,7 +54,7 @@ export interface OpenPart<R extends QueuedRequest> extends Part<R>, Linked<OpenP
   count: number;
 }
 
-/** What a batcher notes about a request. */
+/** A batcher's record of a request's rows. */
 export class QueueEntry<R extends QueuedRequest> {
   /** The batcher that has admitted the request. */
   queue: { leave(request: QueuedRequest): void } | undefined;
@@ -64,7 +64,7 @@ export class QueueEntry<R extends QueuedRequest> {
   waiting = 0;
   /** Its rows in an open window. */
   open: OpenPart<R> | undefined;
-  /** Its ready rows, as the row queue notes them. */
+  /** Its ready rows. Only the row queue reads and writes them. */
   ready: object | undefined;
 }
 

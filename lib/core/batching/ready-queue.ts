@@ -8,7 +8,7 @@ import {
   type QueuedRequest,
   sizeOf,
 } from './queued-request.js';
-import { type QueueOrder, RowQueue } from './row-queue.js';
+import { type QueueOrder, RowQueue, turnOf } from './row-queue.js';
 
 /** Why a window closed or a batch was taken. */
 export type CloseReason =
@@ -108,7 +108,7 @@ export class ReadyQueue<R extends QueuedRequest> {
         room,
         reason,
         priority,
-        turn: this.turn(now, priority),
+        turn: turnOf(this.order, now, priority),
         id: this.lastId++,
       });
     }
@@ -140,7 +140,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     queue.rows.add(part);
     if (!queue.first || priority > queue.first.priority) {
       const size = this.sizes.sizeOf(lane.limits, lane.limits.batchSize);
-      const turn = this.turn(now, priority);
+      const turn = turnOf(this.order, now, priority);
       this.admit({
         queue,
         size,
@@ -172,7 +172,7 @@ export class ReadyQueue<R extends QueuedRequest> {
   /** Adds rows that run again, before all rows that arrived later. */
   retry(parts: readonly Part<R>[], retryState: unknown, size: number): void {
     const { lane, priority, entry } = parts[0]!.request;
-    const turn = this.turn(entry.arrivedAt, priority);
+    const turn = turnOf(this.order, entry.arrivedAt, priority);
     const again = { parts, retryState };
     // They also go before rows that arrived at the same time.
     const id = this.lastId++ - Number.MAX_SAFE_INTEGER;
@@ -283,10 +283,6 @@ export class ReadyQueue<R extends QueuedRequest> {
       taken.set(queue, queue.rows.expected(rows)[0]);
     }
     return [...taken.values()].reduce((sum, rows) => sum + rows, 0);
-  }
-
-  private turn(readyAt: number, priority: number): number {
-    return readyAt - priority * this.order.ageing;
   }
 
   private admit(slot: BatchSlot<R>): void {

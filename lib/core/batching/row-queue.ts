@@ -12,9 +12,14 @@ export interface QueueOrder {
   readonly weights: ReadonlyMap<string, number>;
 }
 
+/** A time less a head start for each level of priority: the lowest is next. */
+export function turnOf({ ageing }: QueueOrder, since: number, priority: number): number {
+  return since - priority * ageing;
+}
+
 /**
- * Rows of one request. A batch takes them all, or the first of them if each costs 1 and they needn't
- * run together.
+ * Rows of one request. A batch takes them all, or the first of them if each costs 1 and they
+ * needn't run together.
  */
 interface Piece<R extends QueuedRequest> extends Load, Linked<Piece<R>> {
   readonly request: R;
@@ -53,10 +58,10 @@ type IsLive<R extends QueuedRequest> = (piece: Piece<R>) => boolean;
  * The ready rows of one lane: by priority and age, then fairly by tenant, then in arrival order.
  *
  * A row that has waited `ageing` ms longer than another goes before it although its priority is one
- * level lower, so no row starves. With a budget, a batch takes as many rows as it may cost: rows that
- * don't fit stay in front of their tenant's rows, while other tenants' and lower priorities' rows
- * fill the batch. With `overtaking`, a batch's first row is the one that is next in this order, and
- * the others have a similar cost (see {@link SimilarRows}).
+ * level lower, so no row starves. With a budget, a batch takes as many rows as it may cost: rows
+ * that don't fit stay in front of their tenant's rows, while other tenants' and lower priorities'
+ * rows fill the batch. With `overtaking`, a batch's first row is the one that is next in this
+ * order, and the others have a similar cost (see {@link SimilarRows}).
  */
 export class RowQueue<R extends QueuedRequest> {
   /** Why the last batch took no more rows, if not for lack of places or of rows. */
@@ -119,8 +124,8 @@ export class RowQueue<R extends QueuedRequest> {
    * taken whole; if it is larger than a batch (it arrived when batches were larger), it is taken
    * alone.
    *
-   * We expect the batch to have run at `until`. Rows with an earlier deadline fail instead if there are
-   * others: they would make the rows behind them late.
+   * We expect the batch to have run at `until`. Rows with an earlier deadline fail instead if there
+   * are others: they would make the rows behind them late.
    */
   take(size: number, now: number, until = now, most = Infinity): Part<R>[] {
     this.lateUntil = this.hasRowsAfter(until) ? until : now;
@@ -259,7 +264,9 @@ export class RowQueue<R extends QueuedRequest> {
     return level;
   }
 
-  /** The level whose next row is first: the oldest, after a head start for each level of priority. */
+  /**
+   * The level whose next row is first: the oldest, after a head start for each level of priority.
+   */
   private next(): Level<R> | undefined {
     const [only] = this.levels;
     if (this.levels.length === 1) {
@@ -269,7 +276,7 @@ export class RowQueue<R extends QueuedRequest> {
     let first = Infinity;
     for (const level of this.levels) {
       const head = level.isSpent ? undefined : level.head(this.isLive);
-      const turn = head && head.request.entry.arrivedAt - level.priority * this.order.ageing;
+      const turn = head && turnOf(this.order, head.request.entry.arrivedAt, level.priority);
       if (turn !== undefined && turn < first) {
         first = turn;
         next = level;
@@ -293,7 +300,9 @@ export class RowQueue<R extends QueuedRequest> {
     return false;
   }
 
-  /** Removes late rows in front. Their requests fail when we are done: their callers may call back. */
+  /**
+   * Removes late rows in front. Their requests fail when we are done: their callers may call back.
+   */
   private readonly isLive: IsLive<R> = (piece) => {
     const { request } = piece;
     if (request.deadline > this.lateUntil) {
@@ -326,8 +335,8 @@ const TENANTS_REMEMBERED = 64;
  * queues.
  *
  * Start-time fair queueing (Goyal, Vin and Cheng, 1996): a tenant that joins starts at the others'
- * current `pass`, so it gains nothing from the time in which it queued no rows. Every operation takes
- * constant time per row, and time logarithmic in the number of tenants.
+ * current `pass`, so it gains nothing from the time in which it queued no rows. Every operation
+ * takes constant time per row, and time logarithmic in the number of tenants.
  */
 class Level<R extends QueuedRequest> {
   /** True if none of its rows fits into the batch that we form. */

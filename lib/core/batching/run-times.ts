@@ -274,20 +274,14 @@ export class RunTimes {
     const { latest, neighbours } = this;
     remember(latest, ratio, CLEARLY_FASTER.runs);
     const isClear =
-      Math.min(...latest.slice(-CLEARLY_SLOWER.runs)) > CLEARLY_SLOWER.by ||
-      (latest.length === CLEARLY_FASTER.runs && Math.max(...latest) < CLEARLY_FASTER.by);
+      latest.slice(-CLEARLY_SLOWER.runs).every((each) => each > CLEARLY_SLOWER.by) ||
+      (latest.length === CLEARLY_FASTER.runs && latest.every((each) => each < CLEARLY_FASTER.by));
     const gain = isClear ? CLEAR_GAIN : GAIN;
     const weight = Math.min(1, expected / this.estimate(this.largest)!);
     const change = medianOf(latest.slice(-3)) ** (gain * weight);
-    for (const each of this.classes) {
-      each.time *= change;
-    }
-    for (let index = 0; index < latest.length; index++) {
-      latest[index]! /= change;
-    }
-    for (let index = 0; index < neighbours.length; index++) {
-      neighbours[index]! /= change;
-    }
+    this.classes.forEach((each) => (each.time *= change));
+    latest.forEach((each, index) => (latest[index] = each / change));
+    neighbours.forEach((each, index) => (neighbours[index] = each / change));
     return change;
   }
 
@@ -335,14 +329,10 @@ export class RunTimes {
   }
 
   private mostEfficient(): number {
-    let [highest, best] = [0, -1];
-    for (const { work, time } of this.points) {
-      highest = Math.max(highest, work / time);
-    }
-    for (const [index, { work, time }] of this.points.entries()) {
-      best = work / time >= highest * CLEARLY_LESS ? index : best;
-    }
-    return best < 0 || best === this.points.length - 1 ? Infinity : 2 ** this.known[best]!.level;
+    const { points } = this;
+    const most = points.reduce((pace, { work, time }) => Math.max(pace, work / time), 0);
+    const index = points.findLastIndex(({ work, time }) => work / time >= most * CLEARLY_LESS);
+    return index < 0 || index === points.length - 1 ? Infinity : 2 ** this.known[index]!.level;
   }
 }
 

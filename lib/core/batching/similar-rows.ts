@@ -84,9 +84,9 @@ export interface ClassPlace<Rows> extends Linked<ClassPlace<Rows>> {
 /**
  * One tenant's rows by cost class.
  *
- * Rows of similar cost may pass older ones, but at most `overtaking` batches may pass a row. We keep
- * the arrival of each such batch's youngest row: rows older than the `overtaking`-th latest of these
- * go first, in arrival order.
+ * Rows of similar cost may pass older ones, but at most `overtaking` batches may pass a row. We
+ * keep the arrival of each such batch's youngest row: rows older than the `overtaking`-th latest of
+ * these go first, in arrival order.
  */
 export class SimilarRows<Rows extends ClassedRows> {
   private readonly classes: (LinkedList<ClassPlace<Rows>> | undefined)[] = [];

@@ -66,7 +66,8 @@ export class OpenWindow<R extends QueuedRequest> {
   /** Milliseconds from its first row until it closes. */
   readonly timeout: number;
   private readonly closing = new Subject<void>();
-  private readonly parts = new LinkedList<OpenPart<R>>();
+  /** Its rows in arrival order. */
+  readonly parts = new LinkedList<OpenPart<R>>();
   /** The rows that a caller waits for. */
   private readonly fill: Fill;
   /** Places of rows that have left. */
@@ -96,7 +97,7 @@ export class OpenWindow<R extends QueuedRequest> {
     return this.fill.rows;
   }
 
-  /** Its rows in arrival order, which are no longer in it. */
+  /** Takes its rows out, in arrival order. */
   takeParts(): readonly Part<R>[] {
     const parts = [...this.parts];
     parts.forEach(({ request }) => (request.entry.open = undefined));
@@ -134,8 +135,7 @@ export class OpenWindow<R extends QueuedRequest> {
 
   /** True if all of the request's rows fit. */
   hasRoomFor(request: R): boolean {
-    const { size } = request;
-    return this.fill.room >= size && this.fill.fitting(request, 0, size) === size;
+    return this.fill.fitting(request, 0, request.size) === request.size;
   }
 
   /** Adds rows in free places. */
@@ -164,10 +164,5 @@ export class OpenWindow<R extends QueuedRequest> {
   close(closedBy?: 'flush' | 'cost'): void {
     this.closedBy = closedBy;
     this.closing.next();
-  }
-
-  /** Parts in its memory. */
-  *[Symbol.iterator](): Generator<Part<R>> {
-    yield* this.parts;
   }
 }

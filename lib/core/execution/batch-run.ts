@@ -166,8 +166,8 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
 
 /**
  * One batch, from its rows to their requests' answers: it is formed, runs on a partition, and gives
- * each request its own rows of what the batch function returns and emits. The batcher decides when it
- * runs, and when its rows run again.
+ * each request its own rows of what the batch function returns and emits. The batcher decides when
+ * it runs, and when its rows run again.
  */
 export class BatchRun implements BatchListener {
   readonly batch: Batch;
@@ -229,7 +229,7 @@ export class BatchRun implements BatchListener {
     };
   }
 
-  /** What happens to the rows of a batch that failed. */
+  /** How a failed batch ends: its rows run again, or their requests fail. */
   private failure(
     cause: unknown,
     retryState: RetryState | undefined,
@@ -481,7 +481,9 @@ function sessionsIn(parts: readonly Part<BatchRequest>[]): SessionRows | undefin
     : undefined;
 }
 
-/** Reads outputs with rows on these axes. Remembers the last one's template: most often the next's. */
+/**
+ * Reads outputs with rows on these axes. Remembers the last one's template: most often the next's.
+ */
 export class OutputReader {
   private last: Template | undefined;
 

@@ -76,8 +76,8 @@ export class CallerSide {
 }
 
 /**
- * A call after `preprocess`: its rows, as one batch or a sequence of batches, and what `postprocess`
- * needs.
+ * A call after `preprocess`: its rows, as one batch or a sequence of batches, and what
+ * `postprocess` needs.
  */
 export interface Call {
   readonly rows: Batch | Source<Batch>;

@@ -241,8 +241,8 @@ export function validateBatch(
 }
 
 /**
- * Refuses rows unlike the model's inputs or the declared template. The result is the same for all rows
- * of one template.
+ * Refuses rows unlike the model's inputs or the declared template. The result is the same for all
+ * rows of one template.
  *
  * @throws InvalidInputError
  */
@@ -297,8 +297,8 @@ export function ownHooks(serving: string, hooks: readonly string[] = []): readon
 }
 
 /**
- * Refuses a call with hooks whose rows don't fit into one batch, or with hooks that the model doesn't
- * have.
+ * Refuses a call with hooks whose rows don't fit into one batch, or with hooks that the model
+ * doesn't have.
  *
  * @throws InvalidInputError
  */

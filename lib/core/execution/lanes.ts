@@ -19,7 +19,9 @@ export interface ServingLane extends Lane {
 
 type Limits = { -readonly [Option in keyof KeyOptions]: KeyOptions[Option] };
 
-/** Beyond the number of keys and this many more lanes, we forget all: later rows open new windows. */
+/**
+ * Beyond the number of keys and this many more lanes, we forget all: later rows open new windows.
+ */
 const MORE_LANES = 1024;
 const LONGEST_ORIGIN = 256;
 
@@ -34,8 +36,8 @@ export class Lanes {
   /** Lanes of groups of calls that batch apart, for as long as a group lives. */
   private readonly grouped = new WeakMap<object, Map<string, ServingLane>>();
   /**
-   * Limits of calls that run alone, by their key's options. They change with these, and stay the same
-   * objects: a queue knows by them what it has learned.
+   * Limits of calls that run alone, by their key's options. They change with these, and stay the
+   * same objects: a queue knows by them what it has learned.
    */
   private readonly alone = new Map<KeyOptions, { limits: Limits; mostRows: number }>();
   /** Options of keys that aren't declared. */
@@ -89,7 +91,9 @@ export class Lanes {
     return { key, origin, limits: alone.limits, isInline: true };
   }
 
-  /** The rows' lane. Rows of a key that isn't declared share no batch, so they get a new lane each. */
+  /**
+   * The rows' lane. Rows of a key that isn't declared share no batch, so they get a new lane each.
+   */
   laneOf(batch: Batch, origin?: Origin, group?: object): ServingLane {
     const { key, template } = batch;
     if (origin !== undefined || group !== undefined) {
@@ -174,7 +178,9 @@ export function largestBatch({ batchSize, runSize, places }: KeyOptions, inline 
   return places ?? (inline ? runSize : batchSize);
 }
 
-/** A batch's padding: up to the next allowed size, or what its callers asked for, if there is room. */
+/**
+ * A batch's padding: up to the next allowed size, or what its callers asked for, if there is room.
+ */
 export function paddingOf(
   { size, padding }: Batch,
   { allowedSizes }: KeyOptions,

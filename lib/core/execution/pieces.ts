@@ -22,8 +22,8 @@ export interface PiecesOptions {
 }
 
 /**
- * Calls that queue their rows piece by piece: streams, and lazy sequences as inputs. They queue as many
- * rows at a time as keep every partition busy.
+ * Calls that queue their rows piece by piece: streams, and lazy sequences as inputs. They queue as
+ * many rows at a time as keep every partition busy.
  */
 export class Pieces {
   constructor(private readonly options: PiecesOptions) {}
@@ -50,8 +50,8 @@ export class Pieces {
   }
 
   /**
-   * Pieces as large as the largest batch, so a large call runs only as fast as it is read. A call with
-   * hooks runs in one batch.
+   * Pieces as large as the largest batch, so a large call runs only as fast as it is read. A call
+   * with hooks runs in one batch.
    */
   private sourceOf({ rows }: Call, { options }: CallContext): Source<Batch> {
     if (!(rows instanceof Batch)) {

@@ -14,8 +14,8 @@ interface Turn extends Linked<Turn> {
 }
 
 /**
- * Replies that leave in the order in which their calls joined. A call that fails, is cancelled or is late
- * ends immediately, and releases its turn.
+ * Replies that leave in the order in which their calls joined. A call that fails, is cancelled or
+ * is late ends immediately, and releases its turn.
  */
 export class ReplyOrder {
   private readonly turns = new LinkedList<Turn>();

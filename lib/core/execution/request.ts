@@ -156,7 +156,10 @@ export abstract class BatchRequest implements QueuedRequest {
 
   /** Takes a part's whole output. */
   protected abstract takeOutput(offset: number, rows: Batch, metadata: unknown): void;
-  /** `values` has an entry for each of the part's rows; if `live` is false, the row has ended before. */
+  /**
+   * `values` has an entry for each of the part's rows; if `live` is false, the row has ended
+   * before.
+   */
   protected abstract takeStep(
     offset: number,
     values: readonly unknown[],
@@ -358,7 +361,8 @@ function emptyRows(count: number): unknown[][] {
 }
 
 /**
- * The rows in memory of their own, or as views if `isLent`: then the caller copies them immediately.
+ * The rows in memory of their own, or as views if `isLent`: then the caller copies them
+ * immediately.
  *
  * @throws the Error that a batch function returned in place of a row's result
  */

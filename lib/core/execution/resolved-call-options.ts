@@ -24,7 +24,7 @@ export interface ResolvedCallOptions {
   readonly deadlineError: () => Error;
 }
 
-/** What a call without options gives; one object for all such calls. */
+/** A call's options if it gives none; one object for all such calls. */
 export const NO_OPTIONS: CallOptions = {};
 
 /** These options, resolved; one object for all such calls. */
@@ -120,8 +120,8 @@ export function resolveCallOptions(
 }
 
 /**
- * Calls back with the reason when the signal aborts or the deadline passes, or immediately if that has
- * happened. Returns a function that removes the callback.
+ * Calls back with the reason when the signal aborts or the deadline passes, or immediately if that
+ * has happened. Returns a function that removes the callback.
  */
 export function onCancel(
   { signal, deadline, deadlineError }: ResolvedCallOptions,
@@ -210,7 +210,10 @@ export function checkSessionOptions(serving: string, options: CallOptions): void
 
 /** A call's options that only this package gives. */
 export interface InternalCallOptions extends CallOptions {
-  /** The output may be views of its batch's: the caller copies it in the same turn of the event loop. */
+  /**
+   * The output may be views of its batch's: the caller copies it in the same turn of the event
+   * loop.
+   */
   readonly zeroCopy?: boolean;
   /** Calls share batches only with calls of the same group. */
   readonly group?: object;
@@ -229,8 +232,8 @@ interface Wait {
 }
 
 /**
- * Results that callers wait for and that can't be cancelled: of `preprocess`, `postprocess`, or a session
- * that loads. A caller waits at most until its call is cancelled or {@link end} is called.
+ * Results that callers wait for and that can't be cancelled: of `preprocess`, `postprocess`, or a
+ * session that loads. A caller waits at most until its call is cancelled or {@link end} is called.
  */
 export class Waits {
   private readonly waits = new Set<Wait>();

@@ -112,8 +112,8 @@ function inHalves(
 }
 
 /**
- * The batch's middle, moved to the end of a request that must run whole, or to its start if the request
- * ends the batch.
+ * The batch's middle, moved to the end of a request that must run whole, or to its start if the
+ * request ends the batch.
  */
 function cutOf(parts: readonly Part<BatchRequest>[], rows: number): number {
   const middle = Math.ceil(rows / 2);

@@ -107,8 +107,8 @@ export interface Partition {
   /** Ends the session immediately, even in a run; only if that is safe for the process. */
   kill?: (() => void) | undefined;
   /**
-   * Ends the session as soon as that is safe: a process immediately, a thread on its event loop's next
-   * turn. It doesn't restart.
+   * Ends the session as soon as that is safe: a process immediately, a thread on its event loop's
+   * next turn. It doesn't restart.
    */
   halt?(): void;
   /** Ends the session after the batches that it holds. */

@@ -77,7 +77,9 @@ export class FileWatch {
 /** Milliseconds for which a file must not change before it counts as written completely. */
 export const SETTLE_TIME = 500;
 
-/** Identifies a file's content, as far as the file system does; undefined while there is no file. */
+/**
+ * Identifies a file's content, as far as the file system does; undefined while there is no file.
+ */
 export async function stampOf(file: string): Promise<string | undefined> {
   try {
     const { ino, size, mtimeMs } = await stat(file);

@@ -111,7 +111,9 @@ interface Difference {
   largest: number;
 }
 
-/** The most elements of a tensor that are compared, spread evenly: the event loop waits for them. */
+/**
+ * The most elements of a tensor that are compared, spread evenly: the event loop waits for them.
+ */
 const MOST_ELEMENTS = 65_536;
 
 interface Tolerance {

@@ -34,8 +34,8 @@ class MethodCall {
 }
 
 /**
- * A batched method's serving: its batch function is the method's body. A call by its handle has the list
- * of the method's arguments as its input.
+ * A batched method's serving: its batch function is the method's body. A call by its handle has the
+ * list of the method's arguments as its input.
  */
 export class MethodServing extends LocalServing {
   /** The instance for calls by the handle; undefined for a class with several instances. */

@@ -2,11 +2,9 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { BudgetPlay, budgetScenario } from '../../fixtures/batching/budget-play.js';
+import { NO_LIMIT } from '../../fixtures/batching/held-batcher.js';
 import { Play } from '../../fixtures/batching/play.js';
 import { scenario } from '../../fixtures/batching/scenarios.js';
-
-/** A budget that limits nothing. */
-const NO_BUDGET = { most: Infinity, padded: false, overtaking: 0 };
 
 describe('Batcher: budgets', () => {
   useVirtualTime();
@@ -23,7 +21,7 @@ describe('Batcher: budgets', () => {
   it('[14.2] Where nothing limits the cost, a batcher with a budget keeps every promise of one without', async () => {
     await fc.assert(
       fc.asyncProperty(scenario, async (options) => {
-        expect(await new Play(options, NO_BUDGET).broken()).toEqual([]);
+        expect(await new Play(options, NO_LIMIT).broken()).toEqual([]);
       }),
       { numRuns: 100 },
     );

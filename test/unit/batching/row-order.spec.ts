@@ -1,22 +1,22 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import type { Budget } from '../../../lib/core/batching/budget.js';
 import { busyBatcher, runAll } from '../../fixtures/batching/busy-batcher.js';
 import {
   HeldBatcher,
   type HeldBatcherOptions,
   type NamedRequest,
+  NO_LIMIT,
 } from '../../fixtures/batching/held-batcher.js';
 import { NamedQueue } from '../../fixtures/batching/named-queue.js';
 import { later, nextTimer, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { DeadlineExceededError } from '../../../lib/core/errors.js';
 
-const unlimited: Budget = { most: Infinity, padded: false, overtaking: 0 };
-
-describe.each([
+const KINDS = [
   { rows: 'rows that cost 1', budget: undefined },
-  { rows: 'rows with a cost that nothing limits', budget: unlimited },
-])('Batcher: the order of $rows', ({ budget }) => {
+  { rows: 'rows with a cost that nothing limits', budget: NO_LIMIT },
+];
+
+describe.each(KINDS)('Batcher: the order of $rows', ({ budget }) => {
   useVirtualTime();
 
   const busy = (options: HeldBatcherOptions = {}): Promise<HeldBatcher> =>
@@ -295,10 +295,7 @@ describe.each([
   });
 });
 
-describe.each([
-  { rows: 'rows that cost 1', budget: undefined },
-  { rows: 'rows with a cost that nothing limits', budget: unlimited },
-])('ReadyQueue: late $rows', ({ budget }) => {
+describe.each(KINDS)('ReadyQueue: late $rows', ({ budget }) => {
   it('[7.2] [7.5] Rows that would be late after running are failed, and their places go to other rows', () => {
     const queue = new NamedQueue(1000, undefined, budget);
     const late = [

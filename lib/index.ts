@@ -94,14 +94,14 @@ export type {
   ShadowComparison,
   VersionRole,
   VersionStatus,
-} from './core/serving/serving-version.js';
+} from './core/rollout/serving-version.js';
+export type { TargetStatus } from './core/execution/pipeline.js';
 export { currentOrigin, withOrigin } from './core/context/caller-context.js';
 export {
   type KeyStatus,
   Serving,
   type ServingHold,
   type ServingState,
-  type TargetStatus,
 } from './core/serving/serving.js';
 export type {
   AllowedSizesOptions,

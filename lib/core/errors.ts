@@ -144,6 +144,11 @@ export class ServingClosedError extends ServingError {
   override readonly statusCode = 503;
 }
 
+/** The error of calls to a serving that has closed. */
+export function closedError(serving: string): ServingClosedError {
+  return new ServingClosedError(`Serving "${serving}" is closed and takes no more calls`);
+}
+
 /** A stream's consumer is so slow that its events would fill the memory. */
 export class SlowConsumerError extends ServingError {
   override readonly name = 'SlowConsumerError';

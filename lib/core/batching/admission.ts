@@ -9,13 +9,17 @@ import type { Budget } from './budget.js';
 import { PlannedBatches, type PlannedBatch, type WorkAhead } from './planned-batches.js';
 import type { Limits, QueuedRequest } from './queued-request.js';
 
-export interface AdmissionOptions {
+export interface RoomOptions {
+  /** The serving's name. */
   readonly name: string;
   readonly maxRows: number;
   /** The most that all queued rows may cost. */
   readonly maxCost?: number | undefined;
-  /** Queued rows that this many idle partitions take at the end of the turn. */
-  readonly takenBy: (idle: number) => number;
+}
+
+export interface AdmissionOptions {
+  /** The serving's name. */
+  readonly name: string;
   /** True if lanes have a latency target. */
   readonly hasTargets?: boolean | undefined;
   readonly budget?: Budget | undefined;
@@ -87,9 +91,116 @@ interface QueuedAhead {
   readonly tenants: Map<string, number>;
 }
 
+/** Why the queue has no room for a request. */
+interface Lack {
+  /** For its message. */
+  readonly why: string;
+  /** Rows that must have run before there is room. */
+  readonly excess: number;
+}
+
 /**
- * Admission control: counts the queued rows, and immediately refuses a request that has no room, or
- * that would miss its deadline or its lane's latency target.
+ * The queue's room, which all of a serving's rows share.
+ *
+ * A full queue must stay open for callers with few rows in it. So calls of a priority below 0 leave
+ * half of it to others, and a tenant has at most as many rows as there is room left (dynamic
+ * thresholds: Choudhury and Hahne, 1998): one alone has half of the queue, two a third each.
+ */
+export class QueueRoom {
+  /** Queued rows. */
+  rows = 0;
+  private cost = 0;
+  private readonly tenants = new Map<string, number>();
+
+  constructor(
+    private readonly options: RoomOptions,
+    /** Queued rows that idle partitions take at the end of the turn. */
+    private readonly leaving: () => number,
+  ) {}
+
+  count({ tenant, cost, size }: QueuedRequest, rows: number): void {
+    this.rows += rows;
+    if (cost !== 0 || this.cost !== 0) {
+      this.cost = this.rows === 0 ? 0 : this.cost + (cost * rows) / size;
+    }
+    if (tenant !== '') {
+      add(this.tenants, tenant, rows);
+    }
+  }
+
+  /**
+   * What the request lacks; undefined if there is room for it.
+   *
+   * @throws RequestTooLargeError if it doesn't fit into an empty queue
+   */
+  lackFor(request: QueuedRequest): Lack | undefined {
+    const { maxRows, maxCost = Infinity } = this.options;
+    const { size, cost, priority, tenant } = request;
+    const isHalfFree = 2 * (this.rows + size) <= maxRows;
+    if (isHalfFree && maxCost === Infinity) {
+      // Every priority and tenant has room.
+      return undefined;
+    }
+    const half = Math.floor(maxRows / 2);
+    // We ask what leaves only if that decides whether there is room.
+    const isClose = !isHalfFree || this.cost + cost > maxCost;
+    const queued = isClose ? this.rows - this.leaving() : this.rows;
+    const share = this.rows === 0 ? 1 : queued / this.rows;
+    const rows = queued + size;
+    if (size > maxRows) {
+      throw this.tooLarge(`${maxRows} rows and never ${size}`, 'queue.maxRows');
+    }
+    if (cost > maxCost) {
+      throw this.tooLarge(`a cost of ${maxCost} and never ${cost}`, 'queue.maxCost');
+    }
+    if (size > mostRowsOf(request, maxRows)) {
+      throw this.tooLarge(
+        `${half} rows of a tenant, or of a priority below 0, and never ${size}`,
+        'queue.maxRows',
+      );
+    }
+    if (rows > maxRows) {
+      const why =
+        `has ${Math.round(queued)} of at most ${maxRows} rows in its queue and no ` +
+        `room for ${size} more; call again later, or raise queue.maxRows`;
+      return { why, excess: rows - maxRows };
+    }
+    const queuedCost = this.cost * share;
+    if (queuedCost + cost > maxCost) {
+      const why =
+        `has rows in its queue that cost ${queuedCost} of at most ${maxCost} and ` +
+        `no room for ${cost} more; call again later, or raise queue.maxCost`;
+      return { why, excess: (queued * (queuedCost + cost - maxCost)) / queuedCost };
+    }
+    if (priority < 0 && rows > half) {
+      const why =
+        `has ${Math.round(queued)} rows in its queue, of which calls of priority ` +
+        `${priority} leave half of ${maxRows} to others; call again later`;
+      return { why, excess: rows - half };
+    }
+    const own = tenant === '' ? 0 : (this.tenants.get(tenant) ?? 0) * share + size;
+    if (own > maxRows - rows) {
+      const why =
+        `would have ${Math.round(own)} rows of tenant "${tenant}" in its queue and ` +
+        `room for ${Math.round(maxRows - rows)} of others, and a tenant may have no more than ` +
+        'is left to others; call again later';
+      // A row that runs counts twice: the tenant has one less, and others have room for one more.
+      return { why, excess: (own - (maxRows - rows)) / 2 };
+    }
+    return undefined;
+  }
+
+  private tooLarge(what: string, option: string): Error {
+    return new RequestTooLargeError(
+      `Serving "${this.options.name}" has room in its queue for ${what}; give fewer at a time, ` +
+        `or raise ${option}`,
+    );
+  }
+}
+
+/**
+ * Admission control: immediately refuses a request that has no room, or that would miss its deadline
+ * or its lane's latency target.
  *
  * We admit a timed call by giving it a place in a planned batch (see `PlannedBatches`), which keeps
  * its size until it runs. With `T(w)` for the expected time of a batch with work w, and `r` for the
@@ -104,27 +215,19 @@ interface QueuedAhead {
  *
  * Sources: Clipper (NSDI 2017) and BentoML's dispatcher choose the size by the target, Nexus (SOSP
  * 2019) makes room for two runs in it, and Clockwork (OSDI 2020) refuses what would be late.
- *
- * A full queue must stay open for callers with few rows in it. So calls of a priority below 0 leave
- * half of it to others, and a tenant has at most as many rows as there is room left (dynamic
- * thresholds: Choudhury and Hahne, 1998): one alone has half of the queue, two a third each.
  */
 export class Admission {
   private rows = 0;
-  private cost = 0;
-  private readonly tenants = new Map<string, number>();
   private readonly priorities = new Map<number, QueuedAhead>();
   private readonly planned = new Map<Limits, PlannedBatches>();
   /** Last results of {@link waitingOf} and {@link plannedOf}: most calls ask for the same. */
   private lastWaiting: QueuedAhead | undefined;
   private lastPlanned: PlannedBatches | undefined;
 
-  constructor(private readonly options: AdmissionOptions) {}
-
-  /** Queued rows. */
-  get depth(): number {
-    return this.rows;
-  }
+  constructor(
+    private readonly options: AdmissionOptions,
+    private readonly room: QueueRoom,
+  ) {}
 
   /**
    * Admits the request's rows.
@@ -141,7 +244,10 @@ export class Admission {
     if (within < Infinity) {
       planned.arrived(request, now, Math.max(within, 1));
     }
-    this.checkRoom(request, work);
+    const lack = this.room.lackFor(request);
+    if (lack) {
+      throw this.overloaded(lack, request, work);
+    }
     if (deadline <= now) {
       throw this.tooLate(deadline, now);
     }
@@ -221,82 +327,7 @@ export class Admission {
     return Math.max(Number.MIN_VALUE, this.plannedOf(limits).mostOfNext);
   }
 
-  private checkRoom(request: QueuedRequest, work: PoolLoad): void {
-    const { maxRows, maxCost = Infinity } = this.options;
-    const { size, cost, priority, tenant } = request;
-    if (2 * (this.rows + size) <= maxRows && maxCost === Infinity) {
-      // Half of the queue is free, so every priority and tenant has room.
-      return;
-    }
-    const half = Math.floor(maxRows / 2);
-    const queued = this.queuedBehind(request, work);
-    const share = this.rows === 0 ? 1 : queued / this.rows;
-    const rows = queued + size;
-    if (size > maxRows) {
-      throw this.tooLarge(`${maxRows} rows and never ${size}`, 'queue.maxRows');
-    }
-    if (cost > maxCost) {
-      throw this.tooLarge(`a cost of ${maxCost} and never ${cost}`, 'queue.maxCost');
-    }
-    if (size > mostRowsOf(request, maxRows)) {
-      throw this.tooLarge(
-        `${half} rows of a tenant, or of a priority below 0, and never ${size}`,
-        'queue.maxRows',
-      );
-    }
-    if (rows > maxRows) {
-      const why =
-        `has ${Math.round(queued)} of at most ${maxRows} rows in its queue and no ` +
-        `room for ${size} more; call again later, or raise queue.maxRows`;
-      throw this.overloaded(why, rows - maxRows, request, work);
-    }
-    const queuedCost = this.cost * share;
-    if (queuedCost + cost > maxCost) {
-      const why =
-        `has rows in its queue that cost ${queuedCost} of at most ${maxCost} and ` +
-        `no room for ${cost} more; call again later, or raise queue.maxCost`;
-      throw this.overloaded(
-        why,
-        (queued * (queuedCost + cost - maxCost)) / queuedCost,
-        request,
-        work,
-      );
-    }
-    if (priority < 0 && rows > half) {
-      const why =
-        `has ${Math.round(queued)} rows in its queue, of which calls of priority ` +
-        `${priority} leave half of ${maxRows} to others; call again later`;
-      throw this.overloaded(why, rows - half, request, work);
-    }
-    const own = tenant === '' ? 0 : (this.tenants.get(tenant) ?? 0) * share + size;
-    if (own > maxRows - rows) {
-      const why =
-        `would have ${Math.round(own)} rows of tenant "${tenant}" in its queue and ` +
-        `room for ${Math.round(maxRows - rows)} of others, and a tenant may have no more than ` +
-        'is left to others; call again later';
-      // A row that runs counts twice: the tenant has one less, and others have room for one more.
-      throw this.overloaded(why, (own - (maxRows - rows)) / 2, request, work);
-    }
-  }
-
-  /**
-   * The queued rows without those that idle partitions take at the end of the turn. We compute these
-   * only if they decide whether there is room.
-   */
-  private queuedBehind({ size, cost }: QueuedRequest, { idle }: PoolLoad): number {
-    const { maxRows, maxCost = Infinity, takenBy } = this.options;
-    const isClose = 2 * (this.rows + size) > maxRows || this.cost + cost > maxCost;
-    return isClose && idle > 0 ? this.rows - takenBy(idle) : this.rows;
-  }
-
-  private tooLarge(what: string, option: string): Error {
-    return new RequestTooLargeError(
-      `Serving "${this.options.name}" has room in its queue for ${what}; give fewer at a time, ` +
-        `or raise ${option}`,
-    );
-  }
-
-  private overloaded(why: string, excess: number, request: QueuedRequest, work: PoolLoad): Error {
+  private overloaded({ why, excess }: Lack, request: QueuedRequest, work: PoolLoad): Error {
     const retryAfter = this.secondsFor(excess, request, work);
     return withoutStack(
       () => new OverloadedError(`Serving "${this.options.name}" ${why}`, { retryAfter }),
@@ -433,18 +464,15 @@ export class Admission {
   }
 
   private countRows(request: QueuedRequest, rows: number): void {
-    const { lane, priority, tenant, cost, size } = request;
+    const { lane, priority, tenant } = request;
     this.rows += rows;
-    if (cost !== 0 || this.cost !== 0) {
-      this.cost = this.rows === 0 ? 0 : this.cost + (cost * rows) / size;
-    }
+    this.room.count(request, rows);
     this.plannedOf(lane.limits).rows += rows;
     const waiting = this.waitingOf(priority);
     waiting.rows += rows;
     if (tenant !== '') {
       waiting.named += rows;
       add(waiting.tenants, tenant, rows);
-      add(this.tenants, tenant, rows);
     }
   }
 

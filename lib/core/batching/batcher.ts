@@ -1,6 +1,12 @@
 import { audit, lastValueFrom, merge, mergeMap, Observable, Subject, tap } from 'rxjs';
-import { ServingClosedError } from '../errors.js';
-import { Admission, type AdmissionOptions, type LatencyTarget } from './admission.js';
+import { closedError } from '../errors.js';
+import {
+  Admission,
+  type AdmissionOptions,
+  type LatencyTarget,
+  QueueRoom,
+  type RoomOptions,
+} from './admission.js';
 import { type BatchCost, costOf, Fill, UNLIMITED } from './budget.js';
 import type { QueueOrder } from './row-queue.js';
 import { type TargetLoad, Pool, type Target } from './pool.js';
@@ -61,20 +67,28 @@ export interface BatchRuns<R extends QueuedRequest> {
   batchEnded(record: BatchRecord<R>, runTime: number, outcome: BatchOutcome<R>): void;
 }
 
-export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionOptions, 'takenBy'> {
+export interface BatcherOptions<R extends QueuedRequest> extends AdmissionOptions, RoomOptions {
   readonly order: QueueOrder;
   readonly targets: readonly Target[];
   /**
-   * Index of the first target among the serving's partitions.
+   * Whether a lane's rows run on one target alone, which `lane.partition` names.
    *
-   * @default 0
+   * @default false
    */
-  readonly firstTarget?: number | undefined;
+  readonly isDivided?: boolean | undefined;
   readonly runs: BatchRuns<R>;
+}
+
+/** Partitions, and the ready rows that any of them may run. */
+interface Section<R extends QueuedRequest> {
+  readonly admission: Admission;
+  readonly ready: ReadyQueue<R>;
+  readonly pool: Pool;
 }
 
 /** A batch and the partition that runs it. */
 interface Assignment<R extends QueuedRequest> {
+  readonly section: Section<R>;
   readonly window: Window<R>;
   readonly load: TargetLoad;
 }
@@ -98,9 +112,9 @@ export class Batcher<R extends QueuedRequest> {
   private readonly changes$ = new Subject<void>();
   private readonly drained: Promise<unknown>;
   protected readonly windows = new Map<Lane, OpenWindow<R>>();
-  private readonly admission: Admission;
-  private readonly ready: ReadyQueue<R>;
-  private readonly pool: Pool;
+  private readonly room: QueueRoom;
+  /** One of all partitions, or one for each. */
+  private readonly sections: readonly Section<R>[];
   /** Running batches, with their partition's index. */
   private readonly executing = new Map<Window<R>, number>();
   private turnEnds = false;
@@ -110,12 +124,18 @@ export class Batcher<R extends QueuedRequest> {
   private abandoned: Error | undefined;
 
   constructor(private readonly options: BatcherOptions<R>) {
-    const { targets, firstTarget, order, budget } = options;
-    const takenBy = (idle: number) => this.ready.takenBy(idle);
+    const { targets, isDivided, order, budget } = options;
     const costed = budget && budget.most < Infinity ? budget : undefined;
-    this.admission = new Admission({ ...options, budget: costed, takenBy });
-    this.ready = new ReadyQueue(order, this.admission, budget);
-    this.pool = new Pool(targets, firstTarget);
+    const room = new QueueRoom(options, () => this.leaving());
+    const sectionOf = (some: readonly Target[], first: number): Section<R> => {
+      const admission = new Admission({ ...options, budget: costed }, room);
+      const ready = new ReadyQueue<R>(order, admission, budget);
+      return { admission, ready, pool: new Pool(some, first) };
+    };
+    this.room = room;
+    this.sections = isDivided
+      ? targets.map((target, index) => sectionOf([target], index))
+      : [sectionOf(targets, 0)];
     targets.forEach((target) => target.onChange?.(() => this.changed()));
 
     const closedWindows$ = this.rows$.pipe(
@@ -136,7 +156,7 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   get depth(): number {
-    return this.admission.depth;
+    return this.room.rows;
   }
 
   /**
@@ -147,12 +167,11 @@ export class Batcher<R extends QueuedRequest> {
   submit(request: R): void {
     const now = this.now();
     if (this.closed) {
-      throw new ServingClosedError(
-        `Serving "${this.options.name}" is closed and takes no more calls`,
-      );
+      throw closedError(this.options.name);
     }
-    this.admission.enter(request, now, this.pool);
-    const { size, entry } = request;
+    const { size, entry, lane } = request;
+    const { admission, ready, pool } = this.sectionOf(lane);
+    admission.enter(request, now, pool);
     entry.queue = this;
     entry.waiting = size;
     entry.arrivedAt = now;
@@ -160,18 +179,18 @@ export class Batcher<R extends QueuedRequest> {
       this.makeRoomFor(request);
     }
     for (let offset = 0; offset < size;) {
-      const ready = this.ready.roomFor(request, offset);
-      if (ready > 0) {
-        this.ready.extend({ request, offset, count: ready }, now);
+      const count = ready.roomFor(request, offset);
+      if (count > 0) {
+        ready.extend({ request, offset, count }, now);
       }
-      offset += ready > 0 ? ready : this.addToWindow(request, offset);
+      offset += count > 0 ? count : this.addToWindow(request, offset);
     }
     this.changed();
   }
 
   /** While paused, no partition takes a batch; rows wait as for a busy one. */
   pause(isPaused: boolean): void {
-    this.pool.isPaused = isPaused;
+    this.sections.forEach(({ pool }) => (pool.isPaused = isPaused));
     this.changed();
   }
 
@@ -192,13 +211,14 @@ export class Batcher<R extends QueuedRequest> {
 
   /** Removes an ended request's rows; others get their room in the queue. */
   leave(request: R): void {
-    const { entry } = request;
-    this.admission.leave(request, entry.waiting);
+    const { entry, lane } = request;
+    const { admission, ready } = this.sectionOf(lane);
+    admission.leave(request, entry.waiting);
     entry.waiting = 0;
     if (entry.open) {
-      this.windows.get(request.lane)!.leave(request);
+      this.windows.get(lane)!.leave(request);
     }
-    this.ready.leave(request);
+    ready.leave(request);
     this.changed();
   }
 
@@ -206,7 +226,7 @@ export class Batcher<R extends QueuedRequest> {
   abandon(error: Error): void {
     this.abandoned = error;
     void this.close();
-    this.expire(error);
+    this.sections.forEach((section) => this.expire(section, error));
   }
 
   /**
@@ -223,7 +243,7 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   targetOf(limits: Limits): LatencyTarget | undefined {
-    return this.admission.targetOf(limits);
+    return this.sections[0]!.admission.targetOf(limits);
   }
 
   /** Learns from a batch of the request's rows that ran outside the queue. */
@@ -231,7 +251,9 @@ export class Batcher<R extends QueuedRequest> {
     const { lane, size } = request;
     const { budget } = this.options;
     const cost = budget && costOf([{ request, offset: 0, count: size }], budget);
-    this.admission.learn(lane.limits, cost?.padded ?? size, milliseconds);
+    this.sections.forEach(({ admission }) =>
+      admission.learn(lane.limits, cost?.padded ?? size, milliseconds),
+    );
   }
 
   /** Describes the running batches for a log. */
@@ -239,6 +261,15 @@ export class Batcher<R extends QueuedRequest> {
     return [...this.executing].map(
       ([{ parts }, partition]) => `a batch of ${sizeOf(parts)} rows on partition ${partition}`,
     );
+  }
+
+  private sectionOf({ partition = 0 }: Lane): Section<R> {
+    return this.sections[partition]!;
+  }
+
+  /** Ready rows that idle partitions take at the end of the turn. */
+  private leaving(): number {
+    return this.sections.reduce((rows, { ready, pool }) => rows + ready.takenBy(pool.idle), 0);
   }
 
   /** Adds rows from `offset` on to their lane's open window, and returns how many. */
@@ -252,7 +283,8 @@ export class Batcher<R extends QueuedRequest> {
       const size = lane.limits.batchSize;
       const fill = new Fill(this.options.budget ?? UNLIMITED, size);
       const count = fill.fitting(request, offset, request.size - offset);
-      this.ready.addWindow({ lane, parts: [{ request, offset, count }], size, reason }, this.now());
+      const parts = [{ request, offset, count }];
+      this.sectionOf(lane).ready.addWindow({ lane, parts, size, reason }, this.now());
       return count;
     }
     window ??= this.open(request);
@@ -279,7 +311,7 @@ export class Batcher<R extends QueuedRequest> {
     const places = whole ? Math.max(batchSize, size) : batchSize;
     const window = new OpenWindow<R>(lane, places, this.options.budget);
     this.windows.set(lane, window);
-    this.ready.openWindow(lane);
+    this.sectionOf(lane).ready.openWindow(lane);
     return window;
   }
 
@@ -287,15 +319,16 @@ export class Batcher<R extends QueuedRequest> {
     const { lane, size } = window;
     this.windows.delete(lane);
     const parts = window.takeParts();
-    this.ready.addWindow({ lane, parts, size, reason: this.reasonOf(window) }, this.now());
+    const reason = this.reasonOf(window);
+    this.sectionOf(lane).ready.addWindow({ lane, parts, size, reason }, this.now());
   }
 
   private closeWindows(): void {
     [...this.windows.values()].forEach((window) => window.close());
   }
 
-  private expire(error: Error): void {
-    for (const request of this.ready.clear()) {
+  private expire({ ready }: Section<R>, error: Error): void {
+    for (const request of ready.clear()) {
       this.leave(request);
       request.fail(error);
     }
@@ -308,8 +341,9 @@ export class Batcher<R extends QueuedRequest> {
     if (window && !window.hasRoomFor(request)) {
       window.close('flush');
     }
-    if (this.ready.roomFor(request, 0) < size) {
-      this.ready.closeWindow(lane);
+    const { ready } = this.sectionOf(lane);
+    if (ready.roomFor(request, 0) < size) {
+      ready.closeWindow(lane);
     }
   }
 
@@ -346,45 +380,63 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   private changed(): void {
-    if (!this.turnEnds && (this.closed || !this.ready.isEmpty || this.pool.isUneven)) {
+    if (!this.turnEnds && (this.closed || this.hasWork)) {
       this.turnEnds = true;
       this.changes$.next();
     }
+  }
+
+  /** True if a batch may be able to start, or to move to an idle partition. */
+  private get hasWork(): boolean {
+    for (const { ready, pool } of this.sections) {
+      if (!ready.isEmpty || pool.isUneven) {
+        return true;
+      }
+    }
+    return false;
   }
 
   /** Ready batches, each with the partition that is free for it when we take it. */
   private *nextBatches(): Generator<Assignment<R>, void> {
     this.turnEnds = false;
     this.turnTime = undefined;
-    const hopeless = this.abandoned ?? this.pool.lost;
-    if (hopeless) {
-      this.expire(hopeless);
-    }
     const now = performance.now();
-    for (let next = this.ready.next(now); next; next = this.ready.next(now)) {
-      const load = this.pool.next(next, now);
-      if (!load) {
-        break;
-      }
-      const window = this.ready.take(
-        now,
-        ({ limits }, rows, cost) =>
-          this.pool.endOf(load, now) + this.admission.leastTimeOf(limits, rows, cost),
-      );
-      if (window.parts.length > 0) {
-        yield { window, load };
-      }
+    for (const section of this.sections) {
+      yield* this.nextBatchesOf(section, now);
     }
-    if (this.ready.isEmpty) {
-      this.pool.revoke(now);
-    }
-    if (this.closed && this.ready.isEmpty && this.pool.isIdle) {
+    if (this.closed && this.sections.every(({ ready, pool }) => ready.isEmpty && pool.isIdle)) {
       this.changes$.complete();
     }
   }
 
-  private async run({ window, load }: Assignment<R>): Promise<void> {
+  private *nextBatchesOf(section: Section<R>, now: number): Generator<Assignment<R>, void> {
+    const { admission, ready, pool } = section;
+    const hopeless = this.abandoned ?? pool.lost;
+    if (hopeless) {
+      this.expire(section, hopeless);
+    }
+    for (let next = ready.next(now); next; next = ready.next(now)) {
+      const load = pool.next(next, now);
+      if (!load) {
+        break;
+      }
+      const window = ready.take(
+        now,
+        ({ limits }, rows, cost) =>
+          pool.endOf(load, now) + admission.leastTimeOf(limits, rows, cost),
+      );
+      if (window.parts.length > 0) {
+        yield { section, window, load };
+      }
+    }
+    if (ready.isEmpty) {
+      pool.revoke(now);
+    }
+  }
+
+  private async run({ section, window, load }: Assignment<R>): Promise<void> {
     const { runs, budget } = this.options;
+    const { admission, pool } = section;
     const { parts, lane, size: batchSize } = window;
     const { partition, target } = load;
     const isJoin = target.places !== undefined;
@@ -394,12 +446,12 @@ export class Batcher<R extends QueuedRequest> {
     for (const { request, count } of parts) {
       arrivedAt = Math.min(arrivedAt, request.entry.arrivedAt);
       request.entry.waiting -= count;
-      this.admission.leave(request, count);
+      admission.leave(request, count);
     }
     const cost = budget && costOf(parts, budget);
-    const expected = this.admission.timeOf(lane.limits, rows, cost?.padded);
-    const least = this.admission.leastTimeOf(lane.limits, rows, cost?.padded);
-    const handed = this.pool.start(load, least, handedAt);
+    const expected = admission.timeOf(lane.limits, rows, cost?.padded);
+    const least = admission.leastTimeOf(lane.limits, rows, cost?.padded);
+    const handed = pool.start(load, least, handedAt);
     this.executing.set(window, partition);
     const record = {
       id: runs.nextBatch(),
@@ -417,27 +469,31 @@ export class Batcher<R extends QueuedRequest> {
     const outcome = await runs.dispatch(window, partition);
     const endedAt = performance.now();
     this.executing.delete(window);
-    const startedAt = this.pool.end(load, handed, endedAt);
+    const startedAt = pool.end(load, handed, endedAt);
     // A sequence's row takes as many steps as it needs, so its time predicts no other's.
     if (outcome.error === undefined && !outcome.revoked && !isJoin) {
       const work = cost?.padded ?? rows + (outcome.padding ?? 0);
-      this.admission.learn(lane.limits, work, endedAt - startedAt);
+      admission.learn(lane.limits, work, endedAt - startedAt);
     }
-    outcome.retries?.forEach((retry) => this.runAgain(retry, batchSize));
+    outcome.retries?.forEach((retry) => this.runAgain(section, retry, batchSize));
     record.wait = startedAt - arrivedAt;
     runs.batchEnded(record, endedAt - startedAt, outcome);
     outcome.settle?.();
     this.changed();
   }
 
-  private runAgain({ parts, retryState }: Retry<R>, size: number): void {
+  private runAgain(
+    { admission, ready }: Section<R>,
+    { parts, retryState }: Retry<R>,
+    size: number,
+  ): void {
     const live = parts.filter(({ request }) => !request.isOver);
     for (const { request, count } of live) {
       request.entry.waiting += count;
-      this.admission.count(request, count);
+      admission.count(request, count);
     }
     if (live.length > 0) {
-      this.ready.retry(live, retryState, size);
+      ready.retry(live, retryState, size);
     }
   }
 }

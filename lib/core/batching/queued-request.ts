@@ -4,6 +4,8 @@ import type { Linked } from './linked-list.js';
 export interface Lane {
   /** The lane of a single request, whose batches no other request shares. */
   readonly isInline?: boolean;
+  /** The only partition that runs its rows, since it has their state; in a divided batcher. */
+  readonly partition?: number | undefined;
   /**
    * The sizes of its windows; a window keeps the values from when it opened. Lanes whose batches
    * take equally long share one object.

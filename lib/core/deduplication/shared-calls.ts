@@ -1,42 +1,12 @@
 import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
-import type { Call } from '../execution/caller-side.js';
 import type { CallRecorder } from '../events/call-recorder.js';
-import { copyOutput, type Reply } from '../execution/request.js';
+import type { CallSharing, Run, SharedAnswer, SharedCall } from '../execution/pipeline.js';
+import { copyOutput } from '../execution/request.js';
 import { copyInput, deepCopy } from '../batch/deep-copy.js';
 import type { ReplyCache } from './reply-cache.js';
-import type { CallMetadata } from '../definition/reply.js';
-import type { AnsweredBy } from '../events/serving-event.js';
 import type { Origin } from '../context/caller-context.js';
 import type { Sharing } from '../definition/resolved-serving.js';
-import type { BatchOutput } from '../partitions/batch-function.js';
-
-/** The call and reply of a run. */
-export interface Run {
-  readonly call: Call;
-  readonly reply: Reply;
-}
-
-/** A call that may share its rows. */
-export interface SharedCall {
-  readonly input: unknown;
-  /** Only in a serving that separates origins. */
-  readonly origin: Origin | undefined;
-  /** The key from the call options, if there is one. */
-  readonly key: string | undefined;
-  /** Calls back when the caller no longer waits. Returns a function that removes the callback. */
-  readonly onStop: (leave: (reason: unknown) => void) => () => void;
-  readonly recorder: CallRecorder | undefined;
-  /**
-   * Runs the rows of the input. The signal aborts when no caller waits for them; `onAdmitted` is
-   * called when they are admitted.
-   */
-  readonly run: (input: unknown, left: AbortSignal, onAdmitted: () => void) => Promise<Run>;
-  /** Prepares the caller's own `info`, if `postprocess` reads one. */
-  readonly prepare: (() => Promise<Call>) | undefined;
-  /** Makes the answer from output that belongs to this caller alone. */
-  readonly finish: (call: Call, output: BatchOutput, said: CallMetadata) => unknown;
-}
 
 /**
  * The outcome of shared work: the run; a reply from the cache; or the refusal of the call that
@@ -50,7 +20,7 @@ type SharedOutcome =
 /**
  * Answers calls with the same input by one run while it is under way, and afterwards from a cache.
  */
-export class SharedCalls {
+export class SharedCalls implements CallSharing {
   private readonly singleFlight = new SingleFlight<SharedOutcome, CallRecorder | undefined>();
 
   constructor(
@@ -59,10 +29,7 @@ export class SharedCalls {
     private readonly cache: ReplyCache | undefined,
   ) {}
 
-  /** The answer, and its source if it is not rows of the call's own. */
-  async answer(
-    shared: SharedCall,
-  ): Promise<{ readonly answer: unknown; readonly answeredBy?: AnsweredBy }> {
+  async answer(shared: SharedCall): Promise<SharedAnswer> {
     const { recorder, onStop, prepare, finish } = shared;
     const identity = this.identityOf(shared);
     // The work runs a copy, made together with the identity: the caller may change its input later.

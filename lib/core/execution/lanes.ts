@@ -17,6 +17,12 @@ export interface ServingLane extends Lane {
   readonly replies?: ReplyOrder | undefined;
 }
 
+/** Calls that share batches with each other alone. */
+export interface CallGroup {
+  /** The only partition that runs them. */
+  readonly partition?: number | undefined;
+}
+
 type Limits = { -readonly [Option in keyof KeyOptions]: KeyOptions[Option] };
 
 /**
@@ -33,8 +39,8 @@ export class Lanes {
   private readonly lanes = new Map<string, ServingLane>();
   /** The last result of {@link laneOf}: most calls ask for the same. */
   private last: { readonly template: Template | undefined; readonly lane: ServingLane } | undefined;
-  /** Lanes of groups of calls that batch apart, for as long as a group lives. */
-  private readonly grouped = new WeakMap<object, Map<string, ServingLane>>();
+  /** Groups' lanes, for as long as a group lives. */
+  private readonly grouped = new WeakMap<CallGroup, Map<string, ServingLane>>();
   /**
    * Limits of calls that run alone, by their key's options. They change with these, and stay the
    * same objects: a queue knows by them what it has learned.
@@ -94,7 +100,7 @@ export class Lanes {
   /**
    * The rows' lane. Rows of a key that isn't declared share no batch, so they get a new lane each.
    */
-  laneOf(batch: Batch, origin?: Origin, group?: object): ServingLane {
+  laneOf(batch: Batch, origin?: Origin, group?: CallGroup): ServingLane {
     const { key, template } = batch;
     if (origin !== undefined || group !== undefined) {
       return this.findLane(batch, origin, group);
@@ -111,12 +117,12 @@ export class Lanes {
     return lane;
   }
 
-  private findLane(batch: Batch, origin?: Origin, group?: object): ServingLane {
+  private findLane(batch: Batch, origin?: Origin, group?: CallGroup): ServingLane {
     const { key } = batch;
     checkOrigin(origin);
     const limits = this.limits.get(key);
     if (!limits) {
-      return { key, origin, limits: this.others };
+      return { key, origin, limits: this.others, partition: group?.partition };
     }
     const template = batch.isPlain ? key : `${key}\0${batch.signature}`;
     // The origin comes from the caller, and could look like a signature.
@@ -128,13 +134,14 @@ export class Lanes {
         lanes.clear();
         this.last = undefined;
       }
-      lane = { key, origin, limits, replies: this.preservesOrder ? new ReplyOrder() : undefined };
+      const replies = this.preservesOrder ? new ReplyOrder() : undefined;
+      lane = { key, origin, limits, replies, partition: group?.partition };
       lanes.set(id, lane);
     }
     return lane;
   }
 
-  private lanesOf(group: object): Map<string, ServingLane> {
+  private lanesOf(group: CallGroup): Map<string, ServingLane> {
     const lanes = this.grouped.get(group) ?? new Map<string, ServingLane>();
     this.grouped.set(group, lanes);
     return lanes;

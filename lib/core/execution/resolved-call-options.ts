@@ -9,6 +9,7 @@ import {
 import { LONGEST_DELAY } from '../definition/option-rules.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
 import type { CallRecorder } from '../events/call-recorder.js';
+import type { CallGroup } from './lanes.js';
 import type { SessionTurn } from './session-turn.js';
 
 /** A call's options with every default filled in. */
@@ -216,7 +217,7 @@ export interface InternalCallOptions extends CallOptions {
    */
   readonly zeroCopy?: boolean;
   /** Calls share batches only with calls of the same group. */
-  readonly group?: object;
+  readonly group?: CallGroup | undefined;
   /** The session whose step the call is. */
   readonly session?: SessionTurn;
   /** Resolved options of a call that began earlier: its deadline stays. */

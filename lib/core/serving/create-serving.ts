@@ -19,7 +19,7 @@ import {
   resolveDefinition,
 } from '../definition/resolve-definition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
-import { changedDefinition, type VersionPlan } from './version-loader.js';
+import { changedDefinition, type VersionPlan } from '../rollout/version-loader.js';
 import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';

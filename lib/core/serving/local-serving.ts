@@ -1,7 +1,7 @@
 import type { Observable } from 'rxjs';
 import { callInRequest, streamInRequest } from '../context/caller-context.js';
 import {
-  InvalidInputError,
+  closedError,
   ServingClosedError,
   ServingUnavailableError,
   type SessionEndedError,
@@ -22,13 +22,13 @@ import { CallRecorder, countRefusal } from '../events/call-recorder.js';
 import { type ServingCounters, type EventOf, EventHub } from '../events/event-hub.js';
 import type { ReplyStore } from '../deduplication/reply-cache.js';
 import { KeySettings } from './key-settings.js';
-import { Shutdown } from './shutdown.js';
-import { LoadedVersion } from './loaded-version.js';
-import { Reloads } from './reloads.js';
-import type { ReloadOptions, ServingVersion, VersionStatus } from './serving-version.js';
-import type { VersionPlan } from './version-loader.js';
-import { Versions } from './versions.js';
-import type { Pipeline } from './pipeline.js';
+import { Shutdown } from '../execution/shutdown.js';
+import { bootLine, LoadedVersion } from '../rollout/loaded-version.js';
+import { Reloads } from '../rollout/reloads.js';
+import type { ReloadOptions, ServingVersion, VersionStatus } from '../rollout/serving-version.js';
+import type { VersionPlan } from '../rollout/version-loader.js';
+import { Versions } from '../rollout/versions.js';
+import { outsideSession, type Pipeline, type TargetStatus } from '../execution/pipeline.js';
 import type { OrderedSession } from '../sessions/ordered-session.js';
 import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
 import {
@@ -37,11 +37,9 @@ import {
   Serving,
   type ServingHold,
   type ServingState,
-  type TargetStatus,
   withoutSessions,
   type ServingProfile,
 } from './serving.js';
-import { bootLine } from './boot-line.js';
 import type { ServingSignature } from '../definition/serving-signature.js';
 import type { CallMode, ServingEvent } from '../events/serving-event.js';
 import type { StreamedOutput, StreamEvent } from '../definition/reply.js';
@@ -172,16 +170,14 @@ export class LocalServing<
   }
 
   override batchedRun(input: Input, options: CallOptions = NO_OPTIONS): Promise<Output> {
-    const { loaded } = this;
-    const version = loaded.for(input, options);
+    const { active, shadow } = this.loaded;
+    const version = this.chosenFor(input, options);
     const pipeline = version?.pipeline;
     if (!pipeline) {
       return Promise.reject(this.refused('batched', options));
     }
     const compare =
-      loaded.shadow && version === loaded.active
-        ? loaded.shadow.sample(input, options, version)
-        : undefined;
+      shadow && version === active ? shadow.sample(input, options, version) : undefined;
     const reply = callInRequest(
       options,
       (inside) => pipeline.run(input, inside) as Promise<Output>,
@@ -191,7 +187,7 @@ export class LocalServing<
   }
 
   override run(input: Input, options: CallOptions = NO_OPTIONS): Promise<Output> {
-    const version = this.loaded.for(input, options);
+    const version = this.chosenFor(input, options);
     return version
       ? callInRequest(options, (inside) => this.runAlone(version, input, inside))
       : Promise.reject(this.refused('inline', options));
@@ -211,7 +207,7 @@ export class LocalServing<
 
   /** @internal */
   versionFor(input: unknown, options: CallOptions): string | undefined {
-    return this.loaded.for(input, options)?.label;
+    return this.chosenFor(input, options)?.label;
   }
 
   /** @internal */
@@ -224,7 +220,7 @@ export class LocalServing<
       throw withoutSessions(this.name);
     }
     this.refuseOnceClosed();
-    const sessions = this.loaded.for(undefined, options)?.sessions;
+    const sessions = this.chosenFor(undefined, options)?.sessions;
     if (!sessions) {
       throw this.notRunning(options);
     }
@@ -233,7 +229,7 @@ export class LocalServing<
 
   override async reload(options: ReloadOptions = {}): Promise<ServingVersion> {
     if (this.state !== 'ready') {
-      throw this.shutdown.hasBegun ? this.closedError() : this.notRunning(NO_OPTIONS);
+      throw this.shutdown.hasBegun ? closedError(this.name) : this.notRunning(NO_OPTIONS);
     }
     return this.reloads.reload(options);
   }
@@ -318,7 +314,7 @@ export class LocalServing<
 
   private holdAs(hold: ServingHold | undefined): void {
     if (this.shutdown.hasBegun) {
-      throw this.closedError();
+      throw closedError(this.name);
     }
     this.apply(hold);
     log.log(`Serving "${this.name}" was ${hold ?? 'resumed'} by hand`);
@@ -328,6 +324,12 @@ export class LocalServing<
     this.hold = hold;
     this.loaded.isDrained = hold === 'drained';
     this.loaded.forEach((version) => version.pause(hold === 'paused'));
+  }
+
+  /** The version that runs the call, if one does. */
+  private chosenFor(input: unknown, options: CallOptions): LoadedVersion | undefined {
+    const { only } = this.loaded;
+    return only && options.version === undefined ? only : this.loaded.for(input, options);
   }
 
   private versionOf(
@@ -376,7 +378,7 @@ export class LocalServing<
     options: StreamOptions<string>,
     left: AbortSignal,
   ): AsyncGenerator<never, undefined> {
-    const version = this.loaded.for(input, options);
+    const version = this.chosenFor(input, options);
     if (!version || (!options.inline && !version.pipeline)) {
       throw this.refused('stream', options);
     }
@@ -410,7 +412,7 @@ export class LocalServing<
       const resolved = resolveCallOptions(this.callbacks, input, options, patience, isStream);
       this.refuseOnceClosed();
       if (this.options.sessions) {
-        throw this.notRunning(NO_OPTIONS);
+        throw outsideSession(this.name);
       }
       const pipeline = version.inlinePipeline ?? (await version.openInline(resolved));
       return { pipeline, inside: { ...options, signal, resolved, recorder } };
@@ -431,12 +433,8 @@ export class LocalServing<
 
   private refuseOnceClosed(): void {
     if (this.shutdown.isCompleting) {
-      throw this.closedError();
+      throw closedError(this.name);
     }
-  }
-
-  private closedError(): Error {
-    return new ServingClosedError(`Serving "${this.name}" is closed and takes no more calls`);
   }
 
   /** Why no version runs the call; it counts as a call that a full queue refuses. */
@@ -448,7 +446,7 @@ export class LocalServing<
 
   /** The reason why no version runs the call. */
   private notRunning({ version }: CallOptions): Error {
-    const { active, labels, isDrained } = this.loaded;
+    const { labels, isDrained } = this.loaded;
     if (isDrained) {
       return new ServingUnavailableError(
         `Serving "${this.name}" was drained by hand and takes no calls until it is resumed; call ` +
@@ -457,12 +455,6 @@ export class LocalServing<
     }
     if (version !== undefined && !labels.includes(version)) {
       return this.unknownVersion(version);
-    }
-    if (active.sessions) {
-      return new InvalidInputError(
-        `Serving "${this.name}" keeps a state for each session; make the call in one: ` +
-          'serving.open().run(input)',
-      );
     }
     return new ServingClosedError(
       `Serving "${this.name}" has not been started; the application starts it before it listens, ` +

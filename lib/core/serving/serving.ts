@@ -8,9 +8,10 @@ import type { EventOf, ServingCounters } from '../events/event-hub.js';
 import type { ServingEvent } from '../events/serving-event.js';
 import type { StreamedOutput, StreamEvent } from '../definition/reply.js';
 import type { ServingSignature } from '../definition/serving-signature.js';
-import type { ReloadOptions, ServingVersion, VersionStatus } from './serving-version.js';
+import type { ReloadOptions, ServingVersion, VersionStatus } from '../rollout/serving-version.js';
 import type { ServingOptions } from '../definition/serving-definition.js';
 import type { ResolvedServing, ServingDistribution } from '../definition/resolved-serving.js';
+import type { TargetStatus } from '../execution/pipeline.js';
 import type { OrderedSession } from '../sessions/ordered-session.js';
 
 /** `ready` from the time when every partition is loaded and warm until shutdown begins. */
@@ -248,22 +249,6 @@ export interface KeyStatus {
   readonly batchSize: number;
   /** Milliseconds that a batch waits for more rows. */
   readonly batchTimeout: number;
-}
-
-/** The latency target of a key, and the batches that it leads to. */
-export interface TargetStatus {
-  /** The name of the key. */
-  readonly key: string;
-  /** Milliseconds in which 99 of 100 calls are to be answered. */
-  readonly latencyTarget: number;
-  /** The number of rows at which a batch is full now. */
-  readonly batchSize: number;
-  /** The most that a batch may cost now, in a serving with `batchSize.cost`. */
-  readonly cost?: number | undefined;
-  /** Expected milliseconds of such a batch; undefined until enough batches have run. */
-  readonly expected: number | undefined;
-  /** The factor that 99 of 100 batches stay below: their run time ÷ the expected time. */
-  readonly overrun: number;
 }
 
 /** The health of a serving, for probes and operators. */

@@ -6,6 +6,7 @@ import {
   onCancel,
   type ResolvedCallOptions,
 } from '../execution/resolved-call-options.js';
+import type { CallGroup } from '../execution/lanes.js';
 import { endedBy, SessionTurn } from '../execution/session-turn.js';
 import type { InternalCallOptions } from '../execution/resolved-call-options.js';
 import { type SessionCallOptions, type SessionOptions, ServingSession } from './serving-session.js';
@@ -14,6 +15,8 @@ import { type SessionCallOptions, type SessionOptions, ServingSession } from './
 export interface SessionHost {
   /** Milliseconds from its last call after which the session ends; no limit by default. */
   readonly idle?: number;
+  /** Its calls share batches with those of sessions in the same place. */
+  readonly group?: CallGroup;
   /** The session ends if its first call fails: a client may have sent further steps already. */
   readonly needsFirst?: boolean | undefined;
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
@@ -150,7 +153,8 @@ export class OrderedSession extends ServingSession {
     const { turn, host } = this;
     turn.steps = steps ?? turn.steps;
     try {
-      const output = await host.run(input, { ...options, resolved, session: turn });
+      const { group } = host;
+      const output = await host.run(input, { ...options, resolved, group, session: turn });
       turn.steps++;
       return output;
     } catch (error) {

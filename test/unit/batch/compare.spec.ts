@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'nestjs-serving';
-import { differencesOf } from '../../../lib/core/serving/shadow.js';
+import { differencesOf } from '../../../lib/core/rollout/shadow.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const halves = (...bits: number[]): Tensor =>

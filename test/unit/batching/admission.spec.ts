@@ -4,6 +4,8 @@ import {
   Admission,
   type AdmissionOptions,
   type PoolLoad,
+  QueueRoom,
+  type RoomOptions,
 } from '../../../lib/core/batching/admission.js';
 import {
   DeadlineExceededError,
@@ -21,8 +23,12 @@ const lane = laneOf(10);
 
 /** The admission to a queue whose partitions are busy by default. */
 class Door extends Admission {
-  constructor(options: Partial<AdmissionOptions> = {}) {
-    super({ name: 'door', maxRows: 10, takenBy: () => 0, ...options });
+  readonly queue: QueueRoom;
+
+  constructor(options: Partial<AdmissionOptions & RoomOptions> = {}, leaving = () => 0) {
+    const queue = new QueueRoom({ name: 'door', maxRows: 10, ...options }, leaving);
+    super({ name: 'door', ...options }, queue);
+    this.queue = queue;
   }
 
   /** Admits a request. */
@@ -65,12 +71,12 @@ describe('Admission', () => {
     const door = new Door();
     const a = door.ask({ size: 3 });
     door.ask({ size: 2 });
-    expect(door.depth).toBe(5);
+    expect(door.queue.rows).toBe(5);
 
     door.leave(a, 2);
-    expect(door.depth).toBe(3);
+    expect(door.queue.rows).toBe(3);
     door.count(a, 1);
-    expect(door.depth).toBe(4);
+    expect(door.queue.rows).toBe(4);
   });
 
   describe('refusals', () => {
@@ -283,7 +289,7 @@ describe('Admission', () => {
         'Serving "door" would need about 361 ms to answer and the call has 359 ms; call again later, or with a longer timeout',
       );
       expect(error?.retryAfter).toBe(1);
-      expect(door.depth).toBe(20);
+      expect(door.queue.rows).toBe(20);
       expect(door.refusal({ deadline: 1000 + needed }, busy, 1000)).toBeUndefined();
     });
 
@@ -438,12 +444,12 @@ describe('Admission', () => {
         const door = new Door({ maxRows: 20, maxCost: 20 });
         const inside: { request: NamedRequest; waiting: number }[] = [];
         for (const { request: options, leaves, again } of steps) {
-          const before = door.depth;
+          const before = door.queue.rows;
           try {
             inside.push({ request: door.ask(options), waiting: options.size });
           } catch (error) {
             expect(error).toBeInstanceOf(OverloadedError);
-            expect(door.depth).toBe(before);
+            expect(door.queue.rows).toBe(before);
           }
           const left = inside[leaves];
           if (left) {
@@ -452,11 +458,11 @@ describe('Admission', () => {
             door.count(left.request, again ? rows : 0);
             left.waiting -= again ? 0 : rows;
           }
-          expect(door.depth).toBe(inside.reduce((sum, { waiting }) => sum + waiting, 0));
+          expect(door.queue.rows).toBe(inside.reduce((sum, { waiting }) => sum + waiting, 0));
         }
         inside.forEach(({ request, waiting }) => door.leave(request, waiting));
 
-        expect(door.depth).toBe(0);
+        expect(door.queue.rows).toBe(0);
         expect(door.refusal({ size: 20, cost: 20 })).toBeUndefined();
         expect(door.refusal()).toBeInstanceOf(OverloadedError);
       }),
@@ -478,9 +484,9 @@ describe('Admission', () => {
       fc.property(fc.array(fc.integer({ min: 1, max: 12 }), { maxLength: 30 }), (sizes) => {
         const door = new Door();
         for (const size of sizes) {
-          const before = door.depth;
+          const before = door.queue.rows;
           expect(door.refusal({ size }) === undefined).toBe(before + size <= 10);
-          expect(door.depth).toBeLessThanOrEqual(10);
+          expect(door.queue.rows).toBeLessThanOrEqual(10);
         }
       }),
     );

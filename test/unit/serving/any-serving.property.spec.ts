@@ -15,7 +15,7 @@ import {
 import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
 import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { functionEngine, type Engine } from '../../../lib/core/partitions/engine.js';
-import type { VersionPlan } from '../../../lib/core/serving/version-loader.js';
+import type { VersionPlan } from '../../../lib/core/rollout/version-loader.js';
 import {
   passTime,
   runTimers,

@@ -1,11 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Batch, type LocalServing } from 'nestjs-serving';
-import type { ServingVersion } from '../../../lib/core/serving/serving-version.js';
+import type { ServingVersion } from '../../../lib/core/rollout/serving-version.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { later, passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { LabelledVersions } from '../../fixtures/serving/labelled-versions.js';
-import { placeOf } from '../../../lib/core/serving/versions.js';
+import { placeOf } from '../../../lib/core/rollout/versions.js';
 import { silenceLog } from '../../fixtures/silent-log.js';
 
 const FREED = 100;

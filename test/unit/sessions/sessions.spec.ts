@@ -219,6 +219,25 @@ describe('Sessions', () => {
     expect(listener.partitions.at(-1)).toBe(1);
   });
 
+  it('[16.10] The limits of the queue hold for the sessions of all partitions together', async () => {
+    const { serving } = await start({ partitions: 2, batchSize: 1, queue: { maxRows: 3 } });
+    const sessions = Array.from({ length: 4 }, () => serving.open());
+    serving.pause();
+
+    const replies = sessions.map((session) => outcomeOf(session.run('1')));
+    await turn();
+
+    expect(serving.queued).toBe(3);
+    expect(replies[3]!.outcome).toBeInstanceOf(OverloadedError);
+    serving.resume();
+    await turn();
+    expect(replies.slice(0, 3)).toEqual([
+      { outcome: ['1'] },
+      { outcome: ['1'] },
+      { outcome: ['1'] },
+    ]);
+  });
+
   it('[16.5] At most sessions.max are open; a session that closes gives its place to another', async () => {
     const { serving } = await start({ sessions: { max: 2 } });
     const first = serving.open();

@@ -23,7 +23,7 @@ import type { Engine, OpenedEngine } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { modelsLoaded } from '../partitions/model-engine.js';
 import { warningsOf } from '../partitions/onnx/model-signature.js';
-import { Pipeline } from './pipeline.js';
+import { Pipeline } from '../execution/pipeline.js';
 import { isExternal, modelOptionsOf, runnerOf } from '../definition/resolve-definition.js';
 import type { ModelRunner, ServingDefinition } from '../definition/serving-definition.js';
 import type { ReloadOptions } from './serving-version.js';
@@ -47,15 +47,14 @@ export interface VersionParts extends VersionPlan {
   readonly isPaused?: boolean | undefined;
 }
 
-/** The pipelines of one kind of calls, open. */
-interface OpenedPipelines {
-  /** One, or with sessions one for each partition. */
-  readonly pipelines: readonly Pipeline[];
+/** The open pipeline of one kind of calls. */
+interface OpenedPipeline {
+  readonly pipeline: Pipeline;
   /** The model's signature, if there is a model. */
   readonly signature: ServingSignature | undefined;
 }
 
-/** Loads a version's partitions, checks them, and opens the pipelines that use them. */
+/** Loads a version's partitions, checks them, and opens the pipeline that uses them. */
 export class VersionLoader {
   private readonly loading = new AbortController();
   private readonly fetching = new AbortController();
@@ -66,11 +65,11 @@ export class VersionLoader {
   ) {}
 
   /**
-   * Opens these calls' partitions and pipelines.
+   * Opens these calls' partitions and pipeline.
    *
    * @throws ServingLoadError, or another ServingError that names the serving
    */
-  async open(kind: ServingKind): Promise<OpenedPipelines> {
+  async open(kind: ServingKind): Promise<OpenedPipeline> {
     const { options, callbacks, events } = this.parts;
     const { lanes } = this;
     const isShared = kind === 'batched';
@@ -92,11 +91,8 @@ export class VersionLoader {
         events,
       });
       const all = { ...opened, partitions };
-      const pipelines = (options.sessions ? partitions : [undefined]).map((own, index) => {
-        const only = own && index;
-        return new Pipeline(options, callbacks, lanes, all, events, kind, shared, only);
-      });
-      return { pipelines, signature: opened.signature && signatureOfModel(opened.signature) };
+      const pipeline = new Pipeline(options, callbacks, lanes, all, events, kind, shared);
+      return { pipeline, signature: opened.signature && signatureOfModel(opened.signature) };
     } catch (cause) {
       // The caller is likely to end the process when it gets this error.
       await modelsLoaded();
@@ -106,12 +102,11 @@ export class VersionLoader {
 
   /** Runs every allowed size and the examples; returns the milliseconds, if anything ran. */
   async warmUp(
-    [first]: readonly Pipeline[],
+    pipeline: Pipeline,
     inputs: readonly unknown[] = this.parts.options.warmUp,
   ): Promise<number | undefined> {
     const begin = performance.now();
-    // Any of them warms up all partitions.
-    const { cold, batches } = await first!.warmUp(inputs);
+    const { cold, batches } = await pipeline.warmUp(inputs);
     if (cold.length > 0) {
       log.warn(
         `Serving "${this.parts.options.name}" cannot run its allowed sizes (of key ` +

@@ -1,10 +1,9 @@
 import { checkOptions, type Rules, share } from '../definition/option-rules.js';
 import { InvalidServingError, messageOf } from '../errors.js';
 import { log } from '../log.js';
-import { bootLine } from './boot-line.js';
+import { bootLine, type LoadedVersion } from './loaded-version.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import { FileWatch } from './file-watch.js';
-import type { LoadedVersion } from './loaded-version.js';
 import type { ReloadOptions, ServingVersion } from './serving-version.js';
 import type { VersionPlan } from './version-loader.js';
 import type { Versions } from './versions.js';

@@ -1,20 +1,25 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { outsideCallContext } from '../context/caller-context.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
-import { type ServingSignature, signatureOfTemplate } from '../definition/serving-signature.js';
+import {
+  describeTensors,
+  type ServingSignature,
+  signatureOfTemplate,
+} from '../definition/serving-signature.js';
 import type { EventHub } from '../events/event-hub.js';
-import { OverloadedError, ServingClosedError } from '../errors.js';
+import { closedError, OverloadedError } from '../errors.js';
 import { Lanes } from '../execution/lanes.js';
 import { type ResolvedCallOptions, Waits } from '../execution/resolved-call-options.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import { stampOf } from './file-watch.js';
-import { LocalSessions } from './local-sessions.js';
-import type { Pipeline } from './pipeline.js';
+import { LocalSessions } from '../sessions/local-sessions.js';
+import type { Pipeline } from '../execution/pipeline.js';
 import type { VersionRole, VersionStatus } from './serving-version.js';
 import type { Shadow } from './shadow.js';
-import type { Closable } from './shutdown.js';
+import type { Closable, Rung } from '../execution/shutdown.js';
 import { VersionLoader, type VersionParts, type VersionPlan } from './version-loader.js';
+import { formatValue } from '../format.js';
 
 /** One version of a serving: its partitions, and the pipelines whose calls run on them. */
 export class LoadedVersion implements Closable {
@@ -25,9 +30,9 @@ export class LoadedVersion implements Closable {
   /** Runs copies of calls, while the version answers none. */
   shadow: Shadow | undefined;
   readonly lanes: Lanes;
-  /** The pipeline of `batchedRun`, once it is open; none in a serving with sessions. */
+  /** The pipeline of `batchedRun` and sessions, once it is open. */
   pipeline: Pipeline | undefined;
-  /** In a serving with sessions, in place of `pipeline`. */
+  /** In a serving with sessions, once it is open. */
   sessions: LocalSessions | undefined;
   /**
    * The pipeline of `run`, opened when first needed: a separate one, so that its calls wait for no
@@ -42,9 +47,7 @@ export class LoadedVersion implements Closable {
   warmUpTime: number | undefined;
   /** Identifies the watched file, as it was loaded. */
   stamp: string | undefined;
-  /** The pipelines of `batchedRun`: one, or with sessions one for each partition. */
-  private batched: readonly Pipeline[] = [];
-  private opening: Promise<readonly Pipeline[]> | undefined;
+  private opening: Promise<Pipeline> | undefined;
   private inline: Promise<Pipeline> | undefined;
   /** Callers that wait for a pipeline to open. */
   private readonly waits = new Waits();
@@ -87,7 +90,7 @@ export class LoadedVersion implements Closable {
 
   /** True if it takes calls of `batchedRun`, or sessions. */
   get isOpen(): boolean {
-    return this.batched.length > 0;
+    return this.pipeline !== undefined;
   }
 
   get isOpening(): boolean {
@@ -100,12 +103,11 @@ export class LoadedVersion implements Closable {
   }
 
   get queued(): number {
-    const queued = this.batched.reduce((rows, { depth }) => rows + depth, 0);
-    return queued + (this.inlinePipeline?.depth ?? 0);
+    return (this.pipeline?.depth ?? 0) + (this.inlinePipeline?.depth ?? 0);
   }
 
   get partitions(): readonly PartitionStatus[] {
-    return this.batched.flatMap(({ partitions }) => partitions);
+    return this.pipeline?.partitions ?? [];
   }
 
   get status(): VersionStatus {
@@ -127,15 +129,15 @@ export class LoadedVersion implements Closable {
     this.refuseOnceClosed();
     const opening = (this.opening ??= this.openWarm());
     try {
-      const pipelines = await this.waits.for(opening);
+      const pipeline = await this.waits.for(opening);
       this.refuseOnceClosed();
-      this.batched = pipelines;
-      const { options, callbacks } = this.parts;
-      if (options.sessions) {
-        this.sessions = new LocalSessions(options, callbacks, pipelines, this.notify);
-      } else {
-        this.pipeline = pipelines[0];
+      if (this.pipeline) {
+        return;
       }
+      const { options, callbacks } = this.parts;
+      this.pipeline = pipeline;
+      this.sessions =
+        options.sessions && new LocalSessions(options, callbacks, pipeline, this.notify);
     } catch (error) {
       // A later start may succeed, unless the end waits for this one.
       this.opening = this.opening === opening && !this.isEnding ? undefined : this.opening;
@@ -146,7 +148,7 @@ export class LoadedVersion implements Closable {
   /** Runs these examples, once it is open. */
   async warmUp(inputs: readonly unknown[]): Promise<void> {
     await this.open();
-    await this.loader.warmUp(this.batched, inputs).catch((cause: unknown) => {
+    await this.loader.warmUp(this.pipeline!, inputs).catch((cause: unknown) => {
       throw this.loader.errorOf(cause);
     });
   }
@@ -162,10 +164,7 @@ export class LoadedVersion implements Closable {
       );
     }
     if (!this.inline) {
-      const opening = outsideCallContext(async () => {
-        const [pipeline] = await this.openPipelines('inline');
-        return pipeline!;
-      });
+      const opening = outsideCallContext(() => this.openPipeline('inline'));
       this.inline = opening;
       opening.then(
         (pipeline) => (this.inlinePipeline = pipeline),
@@ -208,22 +207,15 @@ export class LoadedVersion implements Closable {
     this.pipelines.forEach((pipeline) => pipeline.drain());
   }
 
-  abandon(error: Error): void {
-    this.isEnding = true;
-    this.waits.end(error);
-    this.pipelines.forEach((pipeline) => pipeline.abandon(error));
-  }
-
-  end(error: Error): boolean {
+  stop(rung: Rung, error: Error): boolean {
     const isWaitedFor = this.waits.size > 0;
     this.isEnding = true;
     this.waits.end(error);
-    this.loader.halt(error);
-    return [...this.pipelines].reduce((had, pipeline) => pipeline.end(error) || had, isWaitedFor);
-  }
-
-  halt(): void {
-    this.pipelines.forEach((pipeline) => pipeline.halt());
+    if (rung === 'end') {
+      this.loader.halt(error);
+    }
+    const hadCalls = [...this.pipelines].map((pipeline) => pipeline.stop(rung, error));
+    return isWaitedFor || hadCalls.includes(true);
   }
 
   /**
@@ -251,44 +243,82 @@ export class LoadedVersion implements Closable {
     return sessions + this.waits.size === 0 && pipelines.every(({ isIdle }) => isIdle);
   }
 
-  private async openWarm(): Promise<readonly Pipeline[]> {
-    const pipelines = await this.openPipelines('batched');
+  private async openWarm(): Promise<Pipeline> {
+    const pipeline = await this.openPipeline('batched');
     try {
-      this.warmUpTime = await this.loader.warmUp(pipelines);
+      this.warmUpTime = await this.loader.warmUp(pipeline);
     } catch (cause) {
-      await Promise.all(pipelines.map((pipeline) => pipeline.close()));
-      pipelines.forEach((pipeline) => this.pipelines.delete(pipeline));
+      await pipeline.close();
+      this.pipelines.delete(pipeline);
       throw this.loader.errorOf(cause);
     }
-    return pipelines;
+    return pipeline;
   }
 
-  /** One pipeline, or with sessions one for each partition. */
-  private async openPipelines(kind: ServingKind): Promise<readonly Pipeline[]> {
+  private async openPipeline(kind: ServingKind): Promise<Pipeline> {
     const { watch } = this.options;
     const begin = performance.now();
     if (kind === 'batched' && watch !== undefined) {
       // A change while it loads is a change after it.
       this.stamp = await stampOf(watch);
     }
-    const { pipelines, signature = this.signature } = await this.loader.open(kind);
+    const { pipeline, signature = this.signature } = await this.loader.open(kind);
     this.signature = signature;
     this.loadTime = kind === 'batched' ? performance.now() - begin : this.loadTime;
-    for (const pipeline of pipelines) {
-      this.pipelines.add(pipeline);
-      pipeline.pause(this.isPaused);
-      if (this.isEnding) {
-        pipeline.drain();
-      }
+    this.pipelines.add(pipeline);
+    pipeline.pause(this.isPaused);
+    if (this.isEnding) {
+      pipeline.drain();
     }
-    return pipelines;
+    return pipeline;
   }
 
   private refuseOnceClosed(): void {
     if (this.isClosed) {
-      throw new ServingClosedError(
-        `Serving "${this.parts.options.name}" is closed and takes no more calls`,
-      );
+      throw closedError(this.parts.options.name);
     }
   }
+}
+
+/** What is known of a serving that has started. */
+export interface Started {
+  readonly signature: ServingSignature | undefined;
+  readonly partitions: readonly PartitionStatus[];
+  /** Milliseconds until all partitions were loaded. */
+  readonly loadTime: number;
+  /** Milliseconds of the warm-up; undefined where nothing was run. */
+  readonly warmUpTime: number | undefined;
+}
+
+/** The one line of the log about a serving that has started. */
+export function bootLine(
+  { name, runner, isolation }: ResolvedServing,
+  { signature, partitions, loadTime, warmUpTime }: Started,
+  /** The label of a version that was loaded later. */
+  version?: string,
+): string {
+  const providers = new Set(partitions.flatMap(({ provider }) => provider ?? []));
+  const on = providers.size > 0 ? ` on ${[...providers].join(' and ')}` : '';
+  const parts = [
+    `${runner}${on}, ${placesOf(partitions.length, isolation)}`,
+    signature && `inputs ${describeTensors(signature.inputs)}`,
+    signature?.outputs && `outputs ${describeTensors(signature.outputs)}`,
+    `loaded in ${Math.round(loadTime)} ms`,
+    warmUpTime !== undefined && `warm-up ${Math.round(warmUpTime)} ms`,
+  ];
+  const loaded = version === undefined ? '' : `, version ${formatValue(version)},`;
+  return `Serving ${formatValue(name)}${loaded} is ready: ${parts.filter(Boolean).join('; ')}`;
+}
+
+function placesOf(count: number, isolation: ResolvedServing['isolation']): string {
+  if (isolation === 'none') {
+    return "in the application's own thread";
+  }
+  const [one, many] =
+    isolation === undefined
+      ? ['partition', 'partitions']
+      : isolation === 'thread'
+        ? ['thread', 'threads']
+        : ['process', 'processes'];
+  return `${count} ${count === 1 ? one : many}`;
 }

@@ -2,16 +2,19 @@ import { ServingClosedError } from '../errors.js';
 import { log } from '../log.js';
 import type { ShutdownOptions } from '../definition/serving-definition.js';
 
-/** A target of shutdown, which takes calls. */
+/**
+ * How calls are stopped, the softest way first. All of them refuse new calls. `abandon` fails the
+ * calls that no partition has taken, `end` fails all calls, and `halt` also ends running work if that
+ * is safe.
+ */
+export type Rung = 'abandon' | 'end' | 'halt';
+
+/** What takes calls, and ends with them. */
 export interface Closable {
   /** Takes calls as before, but lets none of them wait for others. */
   drain(): void;
-  /** Takes no more calls, and fails those that no partition has taken. */
-  abandon(error: Error): void;
-  /** Takes no more calls, and fails all that are left. True if there were any. */
-  end(error: Error): boolean;
-  /** Ends running work if that is safe. */
-  halt?(): void;
+  /** Stops calls, which fail with the error. True if there were any. */
+  stop(rung: Rung, error: Error): boolean;
   /** Takes no more calls; resolves when all calls are answered and everything has ended. */
   close(): Promise<void>;
   /** The work that runs on although its callers were answered, described for a log. */
@@ -57,9 +60,8 @@ export class Shutdown {
     if (drain) {
       this.target.drain();
     } else {
-      this.target.abandon(
-        new ServingClosedError(`${this.owner} was closed before the call could run`),
-      );
+      const error = new ServingClosedError(`${this.owner} was closed before the call could run`);
+      this.target.stop('abandon', error);
     }
   }
 
@@ -80,24 +82,21 @@ export class Shutdown {
 
   /** Resolves when nothing is left to wait for. */
   private async enforce(shutdown: number): Promise<void> {
+    const { owner, target } = this;
     await this.delay(shutdown);
-    this.endCalls();
+    const error = new ServingClosedError(`${owner} was closed before the call had ended`);
+    if (target.stop('end', error)) {
+      log.warn(
+        `${owner} did not finish within ${shutdown} ms of shutdown; the calls that were left are ` +
+          'answered as closed',
+      );
+    }
     await this.delay(GRACE);
-    this.target.halt?.();
+    target.stop('halt', error);
     await this.delay(GRACE);
   }
 
   private delay(milliseconds: number): Promise<void> {
     return new Promise((resolve) => (this.clock = setTimeout(resolve, milliseconds)));
-  }
-
-  private endCalls(): void {
-    const { owner, target, options } = this;
-    if (target.end(new ServingClosedError(`${owner} was closed before the call had ended`))) {
-      log.warn(
-        `${owner} did not finish within ${options.timeout} ms of shutdown; the calls that ` +
-          'were left are answered as closed',
-      );
-    }
   }
 }

@@ -7,7 +7,7 @@ import { log } from '../log.js';
 import type { LoadedVersion } from './loaded-version.js';
 import { Shadow } from './shadow.js';
 import type { VersionStatus } from './serving-version.js';
-import type { Closable } from './shutdown.js';
+import type { Closable, Rung } from '../execution/shutdown.js';
 
 /** The loaded versions of a serving: which of them runs a call, and how one replaces another. */
 export class Versions implements Closable {
@@ -17,8 +17,9 @@ export class Versions implements Closable {
   private canaries: readonly LoadedVersion[] = [];
   /** The version that runs copies of calls. */
   shadow: Shadow | undefined;
-  /** New calls are refused. */
-  isDrained = false;
+  /** Runs every call that names no version; undefined if we refuse calls, or have to choose. */
+  only: LoadedVersion | undefined;
+  private isRefusing = false;
   private isEnding = false;
 
   constructor(
@@ -28,19 +29,32 @@ export class Versions implements Closable {
   ) {
     this.all.add(active);
     active.role = 'active';
+    this.only = active;
+  }
+
+  /** True if new calls are refused. */
+  get isDrained(): boolean {
+    return this.isRefusing;
+  }
+
+  set isDrained(isDrained: boolean) {
+    this.isRefusing = isDrained;
+    this.choose();
   }
 
   /**
    * The version that runs the call; undefined if none has the label that it asks for, or we refuse
    * calls.
    */
-  for(input: unknown, options: CallOptions): LoadedVersion | undefined {
-    if (this.isDrained) {
+  for(input: unknown, { version, tenant }: CallOptions): LoadedVersion | undefined {
+    if (this.isRefusing) {
       return undefined;
     }
-    return options.version === undefined && this.canaries.length === 0
-      ? this.active
-      : this.chosen(input, options);
+    if (version !== undefined) {
+      return this.callable.find(({ label }) => label === version);
+    }
+    const owner = this.canaries.length === 0 ? '' : (tenant ?? this.tenantOf(input));
+    return this.canaries.find((canary) => this.takes(canary, owner)) ?? this.active;
   }
 
   /** The labels that calls can ask for. */
@@ -85,7 +99,8 @@ export class Versions implements Closable {
       limit < Infinity &&
       setTimeout(() => {
         isLate = true;
-        version.end(
+        version.stop(
+          'end',
           new ServingLoadError(
             `Serving "${this.callbacks.name}": version "${version.label}" was not ready ${limit} ms ` +
               'after its reload; raise recovery.restartTimeout if that may take so long',
@@ -120,7 +135,7 @@ export class Versions implements Closable {
   addCanary(version: LoadedVersion, share: number): void {
     version.role = 'canary';
     version.share = share;
-    this.chooseCanaries();
+    this.choose();
   }
 
   /**
@@ -142,7 +157,7 @@ export class Versions implements Closable {
       );
     }
     version.share = value as number;
-    this.chooseCanaries();
+    this.choose();
   }
 
   /** Has the version run a share of the calls as well. */
@@ -150,6 +165,7 @@ export class Versions implements Closable {
     version.role = 'shadow';
     version.share = share;
     this.shadow = version.shadow = new Shadow(version);
+    this.choose();
   }
 
   /**
@@ -170,7 +186,7 @@ export class Versions implements Closable {
     const before = this.active;
     version.role = 'active';
     this.active = version;
-    this.chooseCanaries();
+    this.choose();
     this.retire(before);
   }
 
@@ -192,19 +208,12 @@ export class Versions implements Closable {
     this.all.forEach((version) => version.drain());
   }
 
-  abandon(error: Error): void {
+  stop(rung: Rung, error: Error): boolean {
     this.isEnding = true;
-    this.endLoading();
-    this.all.forEach((version) => version.abandon(error));
-  }
-
-  end(error: Error): boolean {
-    this.isEnding = true;
-    return [...this.all].reduce((had, version) => version.end(error) || had, false);
-  }
-
-  halt(): void {
-    this.all.forEach((version) => version.halt());
+    if (rung === 'abandon') {
+      this.endLoading();
+    }
+    return [...this.all].map((version) => version.stop(rung, error)).includes(true);
   }
 
   async close(): Promise<void> {
@@ -220,19 +229,11 @@ export class Versions implements Closable {
   private endLoading(): void {
     const error = closedWhileLoading(this.callbacks.name);
     const loading = [...this.all].filter(({ role }) => role === 'loading');
-    loading.forEach((version) => version.end(error));
+    loading.forEach((version) => version.stop('end', error));
   }
 
   private get callable(): readonly LoadedVersion[] {
     return [...this.all].filter(({ role }) => role === 'active' || role === 'canary');
-  }
-
-  private chosen(input: unknown, { version, tenant }: CallOptions): LoadedVersion | undefined {
-    if (version !== undefined) {
-      return this.callable.find(({ label }) => label === version);
-    }
-    const owner = tenant ?? this.tenantOf(input);
-    return this.canaries.find((canary) => this.takes(canary, owner)) ?? this.active;
   }
 
   /** Calls of a tenant go to the same version, others at random. A canary that is down gets none. */
@@ -251,8 +252,11 @@ export class Versions implements Closable {
     }
   }
 
-  private chooseCanaries(): void {
+  /** Called when a version's role or share has changed, or we refuse calls. */
+  private choose(): void {
     this.canaries = this.callable.filter(({ role, share }) => role === 'canary' && share > 0);
+    const hasChoice = this.isRefusing || this.canaries.length > 0 || this.shadow !== undefined;
+    this.only = hasChoice ? undefined : this.active;
   }
 
   private checkLoaded(version: LoadedVersion): void {
@@ -270,7 +274,7 @@ export class Versions implements Closable {
   private retire(version: LoadedVersion): void {
     this.endShadow(version);
     version.role = 'draining';
-    this.chooseCanaries();
+    this.choose();
     // No window waits for rows of calls that go elsewhere.
     version.drain();
     void this.free(version);
@@ -278,6 +282,7 @@ export class Versions implements Closable {
 
   private endShadow({ shadow }: LoadedVersion): void {
     this.shadow = this.shadow === shadow ? undefined : this.shadow;
+    this.choose();
   }
 
   private async free(version: LoadedVersion): Promise<void> {

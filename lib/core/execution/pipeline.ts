@@ -1,11 +1,13 @@
 import { Batch } from '../batch/batch.js';
 import { Batcher } from '../batching/batcher.js';
 import { onAbort } from '../context/call-options.js';
-import type { SharedCall, SharedCalls } from '../deduplication/shared-calls.js';
+import type { CallMetadata } from '../definition/reply.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
 import { CallRecorder, countRefusal } from '../events/call-recorder.js';
 import type { EventHub } from '../events/event-hub.js';
-import type { CallMode } from '../events/serving-event.js';
+import type { Origin } from '../context/caller-context.js';
+import type { AnsweredBy, CallMode } from '../events/serving-event.js';
+import type { BatchOutput } from '../partitions/batch-function.js';
 import {
   AnswerEnd,
   type CallOutput,
@@ -13,24 +15,23 @@ import {
   type Call,
   CallerSide,
   dropCall,
-} from '../execution/caller-side.js';
-import { BatchRunner } from '../execution/batch-run.js';
-import { InvalidInputError, ServingClosedError } from '../errors.js';
-import { type CallContext, Intake, ownHooks } from '../execution/intake.js';
-import type { Lanes } from '../execution/lanes.js';
-import { type BatchRequest, releaseOutput, type Reply } from '../execution/request.js';
-import { Pieces } from '../execution/pieces.js';
-import { rowLengthsOf } from '../execution/row-lengths.js';
-import { onCancel, resolveCallOptions } from '../execution/resolved-call-options.js';
-import { eventsOf } from '../execution/stream-request.js';
-import { type WarmedUp, warmUp } from '../execution/warm-up.js';
+} from './caller-side.js';
+import { BatchRunner } from './batch-run.js';
+import { closedError, InvalidInputError } from '../errors.js';
+import { type CallContext, Intake, ownHooks } from './intake.js';
+import type { Lanes } from './lanes.js';
+import { type BatchRequest, releaseOutput, type Reply } from './request.js';
+import { Pieces } from './pieces.js';
+import { rowLengthsOf } from './row-lengths.js';
+import { onCancel, resolveCallOptions } from './resolved-call-options.js';
+import { eventsOf } from './stream-request.js';
+import { type WarmedUp, warmUp } from './warm-up.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { axesOf } from '../partitions/onnx/model-signature.js';
-import { type Partition, type PartitionStatus, statusOf } from '../partitions/partition.js';
+import { type PartitionStatus, statusOf } from '../partitions/partition.js';
 import { Pulls } from '../streaming/pull-ahead.js';
-import type { TargetStatus } from './serving.js';
-import type { Closable } from './shutdown.js';
+import type { Closable, Rung } from './shutdown.js';
 
 /**
  * The path of a call from its input to its reply:
@@ -48,7 +49,6 @@ export class Pipeline implements Closable {
   private readonly pulls = new Pulls();
   private readonly batcher: Batcher<BatchRequest>;
   private readonly runner: BatchRunner;
-  private readonly partitionsInUse: readonly Partition[];
   /** Calls that have entered and not left. A stream leaves when only reading is left. */
   private calls = 0;
   /** Called when the last call has left. */
@@ -65,16 +65,11 @@ export class Pipeline implements Closable {
     private readonly events: EventHub,
     private readonly kind: ServingKind,
     /** Joins calls with the same input, with `deduplication`. */
-    private readonly shared?: SharedCalls,
-    /** The one partition that it uses, by its index; all by default. */
-    partition?: number,
+    private readonly shared?: CallSharing,
   ) {
     const { name, queue } = options;
-    const { signature } = opened;
+    const { signature, partitions } = opened;
     const lengths = rowLengthsOf(options, signature);
-    const partitions =
-      partition === undefined ? opened.partitions : [opened.partitions[partition]!];
-    this.partitionsInUse = partitions;
     const isInline = kind === 'inline';
     this.runner = new BatchRunner(name, options.recovery, opened, events, lengths);
     // A call of `run` shares its batches with no other, so no target can size them.
@@ -86,7 +81,7 @@ export class Pipeline implements Closable {
       budget: options.batchCost,
       hasTargets,
       targets: partitions,
-      firstTarget: partition,
+      isDivided: options.sessions !== undefined,
       runs: this.runner,
     });
     this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline, lengths);
@@ -125,7 +120,7 @@ export class Pipeline implements Closable {
   /** @throws ServingClosedError once it takes no more calls */
   refuseOnceClosed(): void {
     if (this.isClosed) {
-      throw this.closedError();
+      throw closedError(this.options.name);
     }
   }
 
@@ -232,27 +227,26 @@ export class Pipeline implements Closable {
     return (this.closing ??= this.endStages());
   }
 
-  abandon(error: Error): void {
-    this.isClosed = true;
-    this.pulls.finishAll(error);
-    this.batcher.abandon(error);
-  }
-
-  end(error: Error): boolean {
-    const { caller, pulls, runner, batcher, partitionsInUse } = this;
+  stop(rung: Rung, error: Error): boolean {
+    const { caller, pulls, runner, batcher, opened } = this;
     const hadCalls = this.calls + pulls.size > 0;
     this.isClosed = true;
+    if (rung === 'abandon') {
+      pulls.finishAll(error);
+      batcher.abandon(error);
+      return hadCalls;
+    }
     runner.terminate(error);
     caller.preparing.end(error);
     caller.finishing.end(error);
     pulls.endAll(error);
     const hadBatches = batcher.end(error);
-    partitionsInUse.forEach((partition) => partition.kill && partition.halt?.());
+    for (const partition of opened.partitions) {
+      if (rung === 'halt' || partition.kill) {
+        partition.halt?.();
+      }
+    }
     return hadCalls || hadBatches;
-  }
-
-  halt(): void {
-    this.partitionsInUse.forEach((partition) => partition.halt?.());
   }
 
   unfinished(): readonly string[] {
@@ -264,9 +258,9 @@ export class Pipeline implements Closable {
     this.batcher.pause(isPaused);
   }
 
-  /** Frees a session's state. */
-  endSession(id: number): void {
-    this.partitionsInUse.forEach((partition) => partition.endSessions?.([id]));
+  /** Frees the state of a session on this partition. */
+  endSession(id: number, partition: number): void {
+    this.opened.partitions[partition]!.endSessions?.([id]);
   }
 
   /** Rows that no partition has taken yet. */
@@ -293,7 +287,7 @@ export class Pipeline implements Closable {
   }
 
   get partitions(): readonly PartitionStatus[] {
-    return this.partitionsInUse.map(statusOf);
+    return this.opened.partitions.map(statusOf);
   }
 
   private readonly leave = (): void => {
@@ -304,20 +298,15 @@ export class Pipeline implements Closable {
 
   /** Ends the stages in the order in which a call passes them. */
   private async endStages(): Promise<void> {
-    const { shared, caller, pulls, batcher, partitionsInUse } = this;
+    const { shared, caller, pulls, batcher, opened } = this;
     this.isClosed = true;
     this.drain();
     await shared?.idle();
     await caller.preparing.idle();
-    await pulls.close(this.closedError());
+    await pulls.close(closedError(this.options.name));
     await batcher.close();
-    const partitions = partitionsInUse.map((partition) => partition.close());
+    const partitions = opened.partitions.map((partition) => partition.close());
     await Promise.all([caller.finishing.idle(), ...partitions]);
-  }
-
-  private closedError(): Error {
-    const { name } = this.options;
-    return new ServingClosedError(`Serving "${name}" is closed and takes no more calls`);
   }
 
   /** The recorder of a call that waited for this pipeline, or a new one. */
@@ -342,6 +331,9 @@ export class Pipeline implements Closable {
   ): CallContext {
     this.refuseOnceClosed();
     options.signal?.throwIfAborted();
+    if (this.options.sessions && !options.session) {
+      throw outsideSession(this.options.name);
+    }
     const timeout = mode ? undefined : this.options.timeout;
     const resolved =
       options.resolved ?? resolveCallOptions(this.callbacks, input, options, timeout, !!mode);
@@ -399,4 +391,68 @@ export class Pipeline implements Closable {
       finish: (call, output, metadata) => caller.finish(call, output, metadata, resolved),
     };
   }
+}
+
+/** The latency target of a key, and the batches that it leads to. */
+export interface TargetStatus {
+  /** The name of the key. */
+  readonly key: string;
+  /** Milliseconds in which 99 of 100 calls are to be answered. */
+  readonly latencyTarget: number;
+  /** The number of rows at which a batch is full now. */
+  readonly batchSize: number;
+  /** The most that a batch may cost now, in a serving with `batchSize.cost`. */
+  readonly cost?: number | undefined;
+  /** Expected milliseconds of such a batch; undefined until enough batches have run. */
+  readonly expected: number | undefined;
+  /** The factor that 99 of 100 batches stay below: their run time ÷ the expected time. */
+  readonly overrun: number;
+}
+
+/** The call and reply of a run. */
+export interface Run {
+  readonly call: Call;
+  readonly reply: Reply;
+}
+
+/** A call that may share its rows. */
+export interface SharedCall {
+  readonly input: unknown;
+  /** Only in a serving that separates origins. */
+  readonly origin: Origin | undefined;
+  /** The key from the call options, if there is one. */
+  readonly key: string | undefined;
+  /** Calls back when the caller no longer waits. Returns a function that removes the callback. */
+  readonly onStop: (leave: (reason: unknown) => void) => () => void;
+  readonly recorder: CallRecorder | undefined;
+  /**
+   * Runs the rows of the input. The signal aborts when no caller waits for them; `onAdmitted` is
+   * called when they are admitted.
+   */
+  readonly run: (input: unknown, left: AbortSignal, onAdmitted: () => void) => Promise<Run>;
+  /** Prepares the caller's own `info`, if `postprocess` reads one. */
+  readonly prepare: (() => Promise<Call>) | undefined;
+  /** Makes the answer from output that belongs to this caller alone. */
+  readonly finish: (call: Call, output: BatchOutput, said: CallMetadata) => unknown;
+}
+
+/** The answer, and its source if it isn't rows of the call's own. */
+export interface SharedAnswer {
+  readonly answer: unknown;
+  readonly answeredBy?: AnsweredBy;
+}
+
+/** Answers several calls by one run, or from a cache. */
+export interface CallSharing {
+  answer(call: SharedCall): Promise<SharedAnswer>;
+  /** Resolves when all calls that it has are on their way. */
+  idle(): Promise<void>;
+}
+
+/** A serving with sessions runs no other calls. */
+export function outsideSession(serving: string): Error {
+  return new InvalidInputError(
+    `Serving "${serving}" keeps a state for each session; make the call in one: ` +
+      'serving.open().run(input)',
+  );
 }

@@ -1,13 +1,14 @@
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
 import { OverloadedError, type SessionEndedError, withoutStack } from '../errors.js';
 import { checkSessionOptions, resolveCallOptions } from '../execution/resolved-call-options.js';
-import { OrderedSession } from '../sessions/ordered-session.js';
-import type { SessionOptions } from '../sessions/serving-session.js';
-import type { Pipeline } from './pipeline.js';
+import type { CallGroup } from '../execution/lanes.js';
+import { OrderedSession } from './ordered-session.js';
+import type { SessionOptions } from './serving-session.js';
+import type { Pipeline } from '../execution/pipeline.js';
 
-/** A partition with sessions, which has a pipeline of its own: no other can run their steps. */
-interface Place {
-  readonly pipeline: Pipeline;
+/** A partition with the states of its sessions. No other can run their steps. */
+interface Place extends CallGroup {
+  readonly partition: number;
   sessions: number;
 }
 
@@ -20,11 +21,11 @@ export class LocalSessions {
   constructor(
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
-    pipelines: readonly Pipeline[],
+    private readonly pipeline: Pipeline,
     /** Called when a session has ended. */
     private readonly onEnd: () => void = () => {},
   ) {
-    this.places = pipelines.map((pipeline) => ({ pipeline, sessions: 0 }));
+    this.places = pipeline.partitions.map((_, partition) => ({ partition, sessions: 0 }));
   }
 
   /** Open sessions. */
@@ -56,15 +57,17 @@ export class LocalSessions {
           ),
       );
     }
-    const place = this.places.reduce((best, each) => (isBetter(each, best) ? each : best));
-    place.pipeline.refuseOnceClosed();
+    const { pipeline } = this;
+    pipeline.refuseOnceClosed();
+    const place = this.emptiest();
     const id = ++this.lastId;
     const session: OrderedSession = new OrderedSession(id, options, {
       idle,
+      group: place,
       needsFirst,
       resolve: (input, own) => resolveCallOptions(this.callbacks, input, own, timeout),
-      run: (input, own) => place.pipeline.run(input, own),
-      refused: (error, own) => place.pipeline.refused(error, own),
+      run: (input, own) => pipeline.run(input, own),
+      refused: (error, own) => pipeline.refused(error, own),
       ended: (reason) => {
         if (this.open.has(session)) {
           this.ended(session, id);
@@ -86,14 +89,16 @@ export class LocalSessions {
     const place = this.open.get(session)!;
     this.open.delete(session);
     place.sessions--;
-    place.pipeline.endSession(id);
+    this.pipeline.endSession(id, place.partition);
     this.onEnd();
   }
-}
 
-function isBetter(one: Place, other: Place): boolean {
-  const [isUp, isOtherUp] = [one, other].map(({ pipeline }) =>
-    pipeline.partitions.some(({ state }) => state === 'up'),
-  );
-  return isUp === isOtherUp ? one.sessions < other.sessions : isUp === true;
+  /** The place with the fewest sessions, of those whose partition works. */
+  private emptiest(): Place {
+    const isUp = this.pipeline.partitions.map(({ state }) => state === 'up');
+    const working = this.places.filter(({ partition }) => isUp[partition]);
+    return (working.length > 0 ? working : this.places).reduce((best, each) =>
+      each.sessions < best.sessions ? each : best,
+    );
+  }
 }

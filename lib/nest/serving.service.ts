@@ -192,7 +192,7 @@ export class ServingService implements OnModuleInit {
     const { router } = registry;
     const { name, side, preprocess }: Reference =
       typeof reference === 'string' ? { name: reference } : readReference(reference);
-    const own = registry.find(name);
+    const own = registry.all.get(name);
     const method = side === undefined && !own && this.methods.servings.get(name);
     if (method) {
       return method;
@@ -215,7 +215,7 @@ export class ServingService implements OnModuleInit {
     call: (found: Serving<Input, Output>) => Promise<Output>,
   ): Promise<Output> {
     try {
-      return Promise.resolve(call(this.get(serving)));
+      return Promise.resolve(call(this.find(serving) as Serving<Input, Output>));
     } catch (error) {
       return Promise.reject(error);
     }

@@ -1,6 +1,6 @@
 import { InvalidBatchError } from '../errors.js';
 import { truncate, formatList, formatValue } from '../format.js';
-import { type Container, FlatContainer, type FlatRows, flatten } from './container.js';
+import { type Container, FlatContainer, type FlatRows, flatten, unreadable } from './container.js';
 import { type LeafRows, ListRows, type Rows, TensorRows } from './tensor-rows.js';
 import { rowOf } from './tensor.js';
 import type { BatchAxes, Template, VariableAxes } from './template.js';
@@ -370,17 +370,35 @@ function itemsOf(items: readonly unknown[]): unknown[] {
 }
 
 /**
- * Makes batches of containers with rows on these axes. Remembers the last one's template: most
- * often the next has the same.
+ * Makes batches of values with rows on these axes. Remembers the last one's template: most often the
+ * next has the same.
  */
 export class RowReader {
   private last: Template | undefined;
 
   constructor(private readonly axes?: BatchAxes) {}
 
-  read(container: FlatContainer): Batch {
-    const batch = Batch.ofContainer(container, this.axes, this.last);
-    this.last = batch.template;
-    return batch;
+  /**
+   * The value as a batch; undefined if it is one plain value.
+   *
+   * @throws InvalidBatchError for tensors that we can't use
+   */
+  read(value: unknown): Batch | undefined {
+    if (typeof value !== 'object' || value === null) {
+      return undefined;
+    }
+    const { axes, last } = this;
+    try {
+      if (value instanceof Batch) {
+        return value;
+      }
+      const tensors = last?.tensorsIn(value);
+      const item = tensors ? last!.with(tensors) : flatten(value);
+      const batch = item && Batch.ofContainer(item, axes, last);
+      this.last = batch?.template ?? last;
+      return batch;
+    } catch (cause) {
+      throw unreadable(cause);
+    }
   }
 }

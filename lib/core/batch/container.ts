@@ -79,7 +79,14 @@ const MAX_PARTS = 16_384;
  * holds an invalid tensor
  */
 export function flatten(value: unknown): FlatContainer | undefined {
-  return typeof value === 'object' && value !== null ? read(() => takeApart(value)) : undefined;
+  if (typeof value !== 'object' || value === null) {
+    return undefined;
+  }
+  try {
+    return takeApart(value);
+  } catch (cause) {
+    throw unreadable(cause);
+  }
 }
 
 /** A batch's rows in one value: tensors with rows on their batch axes, or plain values. */
@@ -101,10 +108,15 @@ export function read<T>(of: () => T): T {
   try {
     return of();
   } catch (cause) {
-    throw isServingError(cause)
-      ? cause
-      : new InvalidBatchError(`A value cannot be read: ${truncate(messageOf(cause))}`, { cause });
+    throw unreadable(cause);
   }
+}
+
+/** The error of a value that throws this when we read it. */
+export function unreadable(cause: unknown): unknown {
+  return isServingError(cause)
+    ? cause
+    : new InvalidBatchError(`A value cannot be read: ${truncate(messageOf(cause))}`, { cause });
 }
 
 /** An invalid batch is the caller's fault, an invalid output the batch function's. */
@@ -112,10 +124,15 @@ export function asOutput<T>(make: () => T): T {
   try {
     return make();
   } catch (cause) {
-    throw cause instanceof InvalidBatchError
-      ? new InvalidOutputError(`Unusable output: ${cause.message}`, { cause })
-      : cause;
+    throw unusable(cause);
   }
+}
+
+/** The error of an output that fails with this when we read it. */
+export function unusable(cause: unknown): unknown {
+  return cause instanceof InvalidBatchError
+    ? new InvalidOutputError(`Unusable output: ${cause.message}`, { cause })
+    : cause;
 }
 
 /** A tuple or map whose parts are being visited. */

@@ -1,7 +1,7 @@
 import { InvalidBatchError } from '../errors.js';
 import { truncate } from '../format.js';
-import { FlatContainer, type Leaf, type Structure } from './container.js';
-import { describePath, type Fill, type Tensor } from './tensor.js';
+import { FlatContainer, isPlainObject, type Leaf, type Structure } from './container.js';
+import { checkTensor, describePath, type Fill, isTensor, type Tensor } from './tensor.js';
 
 /**
  * The batch axis of each leaf, by path; 0 by default. `null`: the leaf has no rows, and the rows of
@@ -59,6 +59,34 @@ export class Template {
       this.structure,
       this.leaves.map(({ path, label }, i) => ({ path, label, tensor: tensors[i]! })),
     );
+  }
+
+  /**
+   * The tensors of a value of this structure, in the leaves' order; undefined if the value is no
+   * tensor and no map of tensors with these names, and has to be taken apart.
+   *
+   * @throws InvalidBatchError for an invalid tensor
+   */
+  tensorsIn(value: object): readonly Tensor[] | undefined {
+    const { structure } = this;
+    if (typeof structure === 'number') {
+      return isTensor(value) ? [checkTensor(value)] : undefined;
+    }
+    const { names, parts } = structure;
+    if (!names || !isPlainObject(value) || Object.keys(value).length !== names.length) {
+      return undefined;
+    }
+    const tensors: Tensor[] = [];
+    for (let i = 0; i < names.length; i++) {
+      const name = names[i]!;
+      const isOwn = Object.prototype.propertyIsEnumerable.call(value, name);
+      const tensor = isOwn ? (value as Record<string, unknown>)[name] : undefined;
+      if (parts[i] !== i || !isTensor(tensor)) {
+        return undefined;
+      }
+      tensors.push(checkTensor(tensor, this.leaves[i]!.path));
+    }
+    return tensors;
   }
 
   /**

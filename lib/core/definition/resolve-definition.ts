@@ -344,7 +344,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     queueRows: queue.maxRows,
   };
   const keyOptions = keyOptionsOf(owner, shared);
-  const otherKeys = sequence ? keyOptionsOfSequence(sequence) : keyOptions;
+  const otherKeys = sequence ? OF_SEQUENCE : keyOptions;
   const keys = keysOf(owner, definition, shared, sequence);
   const saturation = 2 * keyOptions.batchSize * partitions.length;
   return Object.freeze({
@@ -475,9 +475,7 @@ function sequenceOf(
 }
 
 /** In a serving of sequences each row is a batch, which joins the others. */
-function keyOptionsOfSequence({ places }: SequenceLimits): KeyOptions {
-  return { batchSize: 1, batchTimeout: 0, runSize: 1, places };
-}
+const OF_SEQUENCE: KeyOptions = { batchSize: 1, batchTimeout: 0, runSize: 1 };
 
 /** Each declared key's options. */
 function keysOf(
@@ -493,7 +491,7 @@ function keysOf(
     const { key, batchSize = shared.batchSize, batchTimeout = shared.batchTimeout } = own;
     const runSize = own.batchSize ?? shared.runSize;
     const options = keyOptionsOf(ownerOfKey, { ...shared, batchSize, batchTimeout, runSize });
-    return [key, sequence ? keyOptionsOfSequence(sequence) : options] as const;
+    return [key, sequence ? OF_SEQUENCE : options] as const;
   });
   return new Map(keys);
 }

@@ -27,11 +27,6 @@ export interface KeyOptions {
    * is never split.
    */
   readonly step?: number | undefined;
-  /**
-   * The number of rows that a partition runs at once, in a serving of sequences; each is a batch of
-   * its own.
-   */
-  readonly places?: number | undefined;
 }
 
 /** Which failed batches run again. */

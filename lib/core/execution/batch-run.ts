@@ -1,5 +1,5 @@
 import { Batch } from '../batch/batch.js';
-import { asOutput, rowsIn } from '../batch/container.js';
+import { rowsIn, unusable } from '../batch/container.js';
 import { type BatchAxes, axisOf, type Template } from '../batch/template.js';
 import type { BatchOutcome, BatchRecord, BatchRuns } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/queued-request.js';
@@ -508,8 +508,21 @@ export function outputRows(
   axes: BatchAxes = {},
   known?: Template,
 ): Batch {
+  try {
+    return resultsIn(output, input, axes, known);
+  } catch (cause) {
+    throw unusable(cause);
+  }
+}
+
+function resultsIn(
+  output: unknown,
+  input: Batch,
+  axes: BatchAxes,
+  known: Template | undefined,
+): Batch {
   const expected = input.size + input.padding;
-  const results = asOutput(() => rowsIn(output, input.isPlain));
+  const results = rowsIn(output, input.isPlain);
   if (!results) {
     const got = output === null ? 'null' : typeof output;
     throw new InvalidOutputError(
@@ -536,7 +549,7 @@ export function outputRows(
       );
     }
   }
-  const rows = asOutput(() => Batch.ofOutput(results, axes, known));
+  const rows = Batch.ofOutput(results, axes, known);
   if (rows.size !== expected) {
     throw new InvalidOutputError(
       `Unusable output: no leaf of it carries the ${expected} rows of the batch`,

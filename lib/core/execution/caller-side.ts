@@ -4,7 +4,6 @@ import type { CallMetadata, StreamEvent } from '../definition/reply.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 import { type ResolvedCallOptions, Waits } from './resolved-call-options.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
-import { flatten, read } from '../batch/container.js';
 import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { isThenable } from '../partitions/function.partition.js';
@@ -242,7 +241,7 @@ function callOf(rows: unknown, info: unknown, reader: RowReader): Call {
   if (source) {
     return { rows: batchesOf(source, reader), single: false, isOpen: true, info };
   }
-  const batch = batchIn(rows, reader);
+  const batch = reader.read(rows);
   return {
     rows: batch ?? Batch.ofValue(rows),
     single: batch === undefined,
@@ -251,25 +250,13 @@ function callOf(rows: unknown, info: unknown, reader: RowReader): Call {
   };
 }
 
-/** The value as a batch, or undefined if it is one plain value. */
-function batchIn(rows: unknown, reader: RowReader): Batch | undefined {
-  if (typeof rows !== 'object') {
-    return undefined;
-  }
-  if (read(() => rows instanceof Batch)) {
-    return rows as Batch;
-  }
-  const container = flatten(rows);
-  return container && reader.read(container);
-}
-
 function batchesOf(source: Source<unknown>, reader: RowReader): Source<Batch> {
   return {
     async next() {
       const { done, value } = resultIn(await source.next());
       return done
         ? { done, value: undefined }
-        : { done: false, value: batchIn(value, reader) ?? Batch.ofValue(value) };
+        : { done: false, value: reader.read(value) ?? Batch.ofValue(value) };
     },
     return: async () => (await source.return?.(undefined)) as IteratorReturnResult<undefined>,
   };

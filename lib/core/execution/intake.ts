@@ -87,7 +87,9 @@ export class Intake {
     const { options, resolved, recorder } = context;
     const { rows, lane } = this.admit(batch, context);
     const hooks = requestedHooks(options);
-    return this.submit(new StreamRequest(rows, lane, recorder, hooks, resolved, cost), context);
+    const request = new StreamRequest(rows, lane, recorder, hooks, resolved, cost);
+    request.isInterleaved = this.options.sequence !== undefined;
+    return this.submit(request, context);
   }
 
   /** The rows and their lane, if they fit the serving. */
@@ -118,9 +120,7 @@ export class Intake {
       : lanes.laneOf(rows, origin, options.group);
     const hooks = requestedHooks(options);
     if (hooks) {
-      // A sequence's rows run apart.
-      const most = lane.limits.places === undefined ? largestBatch(lane.limits, isInline) : 1;
-      checkHooks(name, batch, hooks, most, signature);
+      checkHooks(name, batch, hooks, largestBatch(lane.limits, isInline), signature);
       lengths?.checkHooks(hooks);
     }
     recorder?.queued(batch.size);

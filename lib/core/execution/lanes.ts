@@ -181,8 +181,8 @@ function checkOrigin(origin: unknown): void {
 }
 
 /** The most rows that run together: with other calls' rows, or inline. */
-export function largestBatch({ batchSize, runSize, places }: KeyOptions, inline = false): number {
-  return places ?? (inline ? runSize : batchSize);
+export function largestBatch({ batchSize, runSize }: KeyOptions, inline = false): number {
+  return inline ? runSize : batchSize;
 }
 
 /**

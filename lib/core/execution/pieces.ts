@@ -58,8 +58,13 @@ export class Pieces {
       return rows;
     }
     const { lanes, isInline } = this.options;
-    const size = largestBatch(lanes.optionsOf(rows.key), isInline);
+    const size = this.together ?? largestBatch(lanes.optionsOf(rows.key), isInline);
     return (requestedHooks(options) || rows.size === 0 ? [rows] : rows.chunksOf(size)).values();
+  }
+
+  /** Rows that a partition runs at the same time, in batches of their own. */
+  private get together(): number | undefined {
+    return this.options.partitions[0]?.places;
   }
 
   private pull<Request extends BatchRequest>(
@@ -71,7 +76,8 @@ export class Pieces {
   ): PullAhead<Batch, Request> {
     const { lanes, partitions, callbacks, pulls } = this.options;
     const { maxRows, maxCost = Infinity } = this.options.options.queue;
-    const largest = Math.max(...lanes.keys.map((key) => largestBatch(lanes.optionsOf(key))));
+    const largest =
+      this.together ?? Math.max(...lanes.keys.map((key) => largestBatch(lanes.optionsOf(key))));
     const busy = 2 * partitions.length * largest;
     // Room for a batch stays free: admission refuses rows beyond it.
     const room = Math.max(1, mostRowsOf(resolved, maxRows) - largest + 1);

@@ -29,7 +29,7 @@ export class StreamRequest extends BatchRequest {
   /** Events that we hold back. */
   private ahead = 0;
   /** A sequence's rows end one by one, and none waits for the rows before it. */
-  private readonly isInterleaved = this.lane.limits.places !== undefined;
+  isInterleaved = false;
 
   hook(hook: string, value: unknown): void {
     this.putUnlessSlow(0, { hook, value });

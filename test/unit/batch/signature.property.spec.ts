@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../lib/core/batch/batch.js';
+import { Batch, RowReader } from '../../../lib/core/batch/batch.js';
 import type { Container } from '../../../lib/core/batch/container.js';
 import { isTensor } from '../../../lib/core/batch/tensor.js';
 
@@ -37,6 +37,21 @@ const { container } = fc.letrec<{ container: Container }>((tie) => ({
   ),
 }));
 
+/** What is no container, although it looks like one at first. */
+const other = fc.constantFrom<unknown>(
+  { a: new Tensor('float32', [1], [1]), b: 1 },
+  { a: 'a' },
+  Object.defineProperty({ b: new Tensor('float32', [1], [1]) }, 'a', {
+    value: new Tensor('float32', [1], [1]),
+    enumerable: false,
+  }),
+  Object.create({ a: new Tensor('float32', [1], [1]) }),
+  [],
+  {},
+  'a',
+  null,
+);
+
 const t = new Tensor('float32', [1], [1]);
 const lookAlikes: [string, Container, Container][] = [
   ['a path and a name with a dot', { a: { b: t } }, { 'a.b': t }],
@@ -57,6 +72,24 @@ describe('The signature of a batch', () => {
         expect(mine === yours).toBe(structureOf(one) === structureOf(other));
       }),
       { numRuns: 1000, examples: lookAlikes.map(([, one, other]) => [one, other]) },
+    );
+  });
+
+  it('[2.3] Rows are read the same, whatever was read before them', () => {
+    fc.assert(
+      fc.property(fc.array(fc.oneof(container, other), { minLength: 2 }), (values) => {
+        const reader = new RowReader();
+        for (const value of values) {
+          const alone = new RowReader().read(value);
+          const after = reader.read(value);
+          expect(after?.signature).toBe(alone?.signature);
+          expect(after?.release()).toEqual(alone?.release());
+        }
+      }),
+      {
+        numRuns: 1000,
+        examples: lookAlikes.map(([, one, other]): [unknown[]] => [[one, other, one]]),
+      },
     );
   });
 

@@ -1,5 +1,5 @@
 import { describe, expect, it, jest } from '@jest/globals';
-import { NodeLostError, OverloadedError, ServingClosedError } from 'nestjs-serving';
+import { Batch, NodeLostError, OverloadedError, ServingClosedError } from 'nestjs-serving';
 import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
@@ -30,6 +30,14 @@ const answering = (mark: string): FunctionServingDefinition => ({
   recovery: { idempotent: false },
   model: { useFactory: () => (rows: readonly number[]) => rows.map((row) => `${row} by ${mark}`) },
 });
+
+/** So many rows, and then a refusal. */
+async function* refusedAfter(rows: number): AsyncGenerator<Batch, void> {
+  for (let row = 1; row <= rows; row++) {
+    yield Batch.ofValues([row]);
+  }
+  throw new OverloadedError('full');
+}
 
 describe('A call whose node is lost', () => {
   const cluster = useCluster();
@@ -96,6 +104,29 @@ describe('A call whose node is lost', () => {
     lost.kill();
 
     expect(await reply).toBe('row by c');
+  });
+
+  it('[11] A stream that has begun runs on no other node, also when its node refuses the rest', async () => {
+    const a: FunctionServingDefinition = {
+      ...answering('a'),
+      preprocess: (rows: number) => ({ batch: refusedAfter(rows) }),
+    };
+    await cluster.node({ nodeId: 'a', servings: [a] });
+    await cluster.node({ nodeId: 'b', servings: [answering('b')] });
+    const web = await cluster.node({
+      balance: (owners) => owners.toSorted((one, other) => (one.id < other.id ? -1 : 1))[0],
+    });
+    await web.untilNodes('m', 2);
+    const outputs: unknown[] = [];
+
+    const reading = async (): Promise<void> => {
+      for await (const { output } of web.servings.stream<number, string>('m', 1)) {
+        outputs.push(output);
+      }
+    };
+
+    expect(await failureOf(reading())).toBeInstanceOf(OverloadedError);
+    expect(outputs.flat()).toEqual(['1 by a']);
   });
 
   it('[11] A call fails when it has run as often as its attempts allow', async () => {

@@ -39,8 +39,8 @@ export interface RemoteRequest {
 /** One request to one node. */
 export class Attempt {
   /**
-   * The output; undefined at the end of a stream. Rejects with an {@link AttemptError} or the
-   * caller's reason for cancelling.
+   * The output; of a stream undefined, once its first event or its end has come. Rejects with an
+   * {@link AttemptError}, or the caller's reason for cancelling.
    */
   readonly answer: Promise<unknown>;
   /** For streams only. */
@@ -77,8 +77,6 @@ export class Attempt {
       this.events = new ReceiveWindow(limits, (taken) =>
         this.sendFrame(Kind.credit, new SentHeader({ taken })),
       );
-      // The events report the same error.
-      this.answer.catch(() => {});
     }
   }
 
@@ -114,9 +112,10 @@ export class Attempt {
       return;
     }
     this.end();
-    this.events?.fail(error);
+    const isOfAttempt = isA(error, AttemptError);
+    this.events?.fail(isOfAttempt ? error.error : error);
     this.reject(error);
-    if (!isA(error, AttemptError)) {
+    if (!isOfAttempt) {
       this.sendFrame(Kind.cancel);
     }
   }
@@ -182,6 +181,7 @@ export class Attempt {
       this.succeed(value());
     } else if (kind === Kind.chunk && events) {
       events.push(wholeIn(header, 'index'), value, bytes);
+      this.resolve(undefined);
     } else if (kind === Kind.end && events) {
       events.end(wholeIn(header, 'count'));
       this.succeed(undefined);

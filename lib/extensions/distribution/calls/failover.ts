@@ -31,7 +31,6 @@ export class Failover {
   private readonly unreachable = new Set<Address>();
   private runs = 0;
   private lastError: AttemptError | undefined;
-  private hasDelivered = false;
 
   constructor(
     private readonly serving: string,
@@ -105,13 +104,8 @@ export class Failover {
     }
   }
 
-  /** The caller has part of the stream, so no other node can continue it. */
-  delivered(): void {
-    this.hasDelivered = true;
-  }
-
   private mayRunAgain({ status }: Candidate): boolean {
-    return status.idempotent && !this.hasDelivered && ++this.runs < this.options.attempts;
+    return status.idempotent && ++this.runs < this.options.attempts;
   }
 
   /** If all refused, waiting is useless. */

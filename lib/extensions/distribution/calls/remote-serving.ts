@@ -31,7 +31,7 @@ import {
   readOnce,
   sourceOf,
 } from '../../../internal.js';
-import type { RemoteRequest } from './attempt.js';
+import type { Attempt, RemoteRequest } from './attempt.js';
 import type { Method } from './exported-servings.js';
 import type { Address } from '../transport.js';
 import type { OutboundCalls } from './outbound-calls.js';
@@ -165,7 +165,6 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     return recorder ? recorder.follow(reply) : reply;
   }
 
-  /** Tries one node after another. */
   private async replyTo(
     method: 'batchedRun' | 'run',
     input: Input,
@@ -178,19 +177,29 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     const request = this.requestOf(method, prepared, terms, options);
     recorder?.running();
     try {
-      const failover = new Failover(name, terms, this.options, this.avoided);
-      for (;;) {
-        const candidate = failover.pick() ?? (await failover.next());
-        const attempt = this.options.outbound.begin(candidate.address, request);
-        try {
-          attempt.send(terms);
-          return (await attempt.answer) as Output;
-        } catch (error) {
-          failover.failed(candidate, error);
-        }
-      }
+      const attempt = await this.send(request, terms);
+      return (await attempt.answer) as Output;
     } finally {
       request.release();
+    }
+  }
+
+  /**
+   * Sends the request to one node after another, until one begins to answer: from then on, no other
+   * node can run it.
+   */
+  private async send(request: RemoteRequest, terms: ResolvedCallOptions): Promise<Attempt> {
+    const failover = new Failover(this.name, terms, this.options, this.avoided);
+    for (;;) {
+      const candidate = failover.pick() ?? (await failover.next());
+      const attempt = this.options.outbound.begin(candidate.address, request);
+      try {
+        attempt.send(terms);
+        await attempt.answer;
+        return attempt;
+      } catch (error) {
+        failover.failed(candidate, error);
+      }
     }
   }
 
@@ -222,7 +231,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     }
   }
 
-  /** Like {@link replyTo}, for a stream's events. */
+  /** The events of a stream that another node runs. */
   private async *eventsFrom(
     prepared: unknown,
     options: RemoteStreamOptions,
@@ -232,23 +241,14 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     const request = this.requestOf('stream', prepared, terms, options);
     recorder?.running();
     try {
-      const failover = new Failover(this.name, terms, this.options, this.avoided);
-      for (;;) {
-        const candidate = await failover.next();
-        const attempt = this.options.outbound.begin(candidate.address, request);
-        try {
-          attempt.send(terms);
-          for await (const event of attempt.events ?? []) {
-            failover.delivered();
-            yield event;
-          }
-          await attempt.answer;
-          return undefined;
-        } catch (error) {
-          failover.failed(candidate, error);
-        } finally {
-          attempt.leave();
+      const attempt = await this.send(request, terms);
+      try {
+        for await (const event of attempt.events!) {
+          yield event;
         }
+        return undefined;
+      } finally {
+        attempt.leave();
       }
     } finally {
       request.release();

@@ -80,8 +80,8 @@ export { ServingService } from './nest/serving.service.js';
 export type { OutputAxis, RowTemplate, TensorTemplate } from './core/definition/row-template.js';
 export type { ServingSignature, TensorSignature } from './core/definition/serving-signature.js';
 export type { ServingCounters } from './core/events/event-hub.js';
-export type { CallOptions, StreamOptions } from './core/context/call-options.js';
-export { currentSignal } from './core/context/caller-context.js';
+export type { CallOptions, StreamOptions } from './core/context/call-context.js';
+export { currentSignal } from './core/context/call-context.js';
 export { RequestSignal } from './nest/request-context.js';
 export { contentHash } from './core/batch/content-hash.js';
 export { createServing } from './core/serving/create-serving.js';
@@ -96,7 +96,7 @@ export type {
   VersionStatus,
 } from './core/rollout/serving-version.js';
 export type { TargetStatus } from './core/execution/pipeline.js';
-export { currentOrigin, withOrigin } from './core/context/caller-context.js';
+export { currentOrigin, withOrigin } from './core/context/call-context.js';
 export {
   type KeyStatus,
   Serving,
@@ -167,7 +167,7 @@ export {
   ServingSession,
 } from './core/sessions/serving-session.js';
 export { ServingStream } from './core/streaming/serving-stream.js';
-export type { Origin } from './core/context/caller-context.js';
+export type { Origin } from './core/context/call-context.js';
 export type { ServingOf } from './core/serving/serving.js';
 export {
   type BatchContext,

@@ -12,8 +12,8 @@ export {
   Tensor,
   zerosOf,
 } from './core/batch/tensor.js';
-export { type AbortSignalLike, onAbort } from './core/context/call-options.js';
-export { callInRequest, streamInRequest } from './core/context/caller-context.js';
+export { type AbortSignalLike, onAbort } from './core/context/call-context.js';
+export { callInRequest, streamInRequest } from './core/context/call-context.js';
 export {
   checkOptions,
   DEFAULT_VERSION,

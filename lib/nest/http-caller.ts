@@ -2,8 +2,7 @@ import type { ExecutionContext } from '@nestjs/common';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { EventEmitter } from 'node:stream';
 import { CallCancelledError } from '../core/errors.js';
-import { onAbort, type OwnSignal } from '../core/context/call-options.js';
-import { RequestCaller } from '../core/context/caller-context.js';
+import { onAbort, type OwnSignal, RequestCaller } from '../core/context/call-context.js';
 
 /** Fastify wraps Node's requests and responses. */
 type Wrapped<T> = T & { readonly raw?: T };

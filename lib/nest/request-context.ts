@@ -7,8 +7,12 @@ import {
 } from '@nestjs/common';
 import type { ApplicationConfig } from '@nestjs/core';
 import type { Observable } from 'rxjs';
-import type { CallOptions } from '../core/context/call-options.js';
-import { currentContext, inContext, RequestCaller } from '../core/context/caller-context.js';
+import {
+  type CallOptions,
+  currentContext,
+  inContext,
+  RequestCaller,
+} from '../core/context/call-context.js';
 import { InvalidServingError } from '../core/errors.js';
 import type { Serving } from '../core/serving/serving.js';
 import { HttpCaller } from './http-caller.js';

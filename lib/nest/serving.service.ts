@@ -3,7 +3,7 @@ import { AsyncSubject, EMPTY, merge, type Observable, switchMap } from 'rxjs';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { InvalidServingError, UnknownServingError } from '../core/errors.js';
 import { ServingRegistry } from './serving.registry.js';
-import type { CallOptions, StreamOptions } from '../core/context/call-options.js';
+import type { CallOptions, StreamOptions } from '../core/context/call-context.js';
 import type { EventOf, ServingCounters } from '../core/events/event-hub.js';
 import { healthOf, type Serving, type ServingHealth } from '../core/serving/serving.js';
 import type { ServingSession, SessionOptions } from '../core/sessions/serving-session.js';

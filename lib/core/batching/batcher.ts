@@ -12,7 +12,7 @@ import type { QueueOrder } from './row-queue.js';
 import { type TargetLoad, Pool, type Target } from './pool.js';
 import { type Lane, type Limits, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
 import { OpenWindow, windowsBy } from './windows.js';
-import { outsideCallContext } from '../context/caller-context.js';
+import { outsideCallContext } from '../context/call-context.js';
 import { type CloseReason, ReadyQueue, type Window } from './ready-queue.js';
 
 /** How a batch was formed. */

@@ -1,5 +1,3 @@
-import type { Linked } from './linked-list.js';
-
 /** Rows of one lane may share a batch. Lanes are compared by identity. */
 export interface Lane {
   /** The lane of a single request, whose batches no other request shares. */
@@ -93,4 +91,54 @@ export function paddedSize({ allowedSizes }: Limits, rows: number): number {
 
 export function sizeOf<R extends QueuedRequest>(parts: readonly Part<R>[]): number {
   return parts.reduce((rows, { count }) => rows + count, 0);
+}
+
+/** An item of a list, which knows its neighbours. */
+export interface Linked<T> {
+  before: T | undefined;
+  after: T | undefined;
+}
+
+/**
+ * A doubly linked list of items that are in one list at a time. Every operation takes constant
+ * time.
+ */
+export class LinkedList<T extends Linked<T>> {
+  first: T | undefined;
+  last: T | undefined;
+
+  push(item: T): void {
+    item.before = this.last;
+    item.after = undefined;
+    if (this.last) {
+      this.last.after = item;
+    } else {
+      this.first = item;
+    }
+    this.last = item;
+  }
+
+  /** Removes an item, which must be in the list. */
+  remove(item: T): void {
+    const { before, after } = item;
+    // An item that has aged would else keep all items behind it in memory until a full collection.
+    item.before = undefined;
+    item.after = undefined;
+    if (before) {
+      before.after = after;
+    } else {
+      this.first = after;
+    }
+    if (after) {
+      after.before = before;
+    } else {
+      this.last = before;
+    }
+  }
+
+  *[Symbol.iterator](): Generator<T> {
+    for (let item = this.first; item; item = item.after) {
+      yield item;
+    }
+  }
 }

@@ -1,7 +1,6 @@
 import { Heap } from 'heap-js';
 import { type Budget, Fill, type Load, loadOf, UNLIMITED } from './budget.js';
-import { type Linked, LinkedList } from './linked-list.js';
-import type { Part, QueuedRequest } from './queued-request.js';
+import { type Linked, LinkedList, type Part, type QueuedRequest } from './queued-request.js';
 import { type ClassPlace, CostClasses, costClassOf, SimilarRows } from './similar-rows.js';
 
 /** How rows are ordered. */

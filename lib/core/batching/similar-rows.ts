@@ -1,6 +1,6 @@
 import { Heap } from 'heap-js';
 import type { Budget, Fill, Load } from './budget.js';
-import { type Linked, LinkedList } from './linked-list.js';
+import { type Linked, LinkedList } from './queued-request.js';
 
 /** Classes for each doubling of the cost: the costs of a class differ by 9 % at most. */
 const PER_DOUBLING = 8;

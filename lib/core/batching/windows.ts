@@ -10,8 +10,13 @@ import {
   Subject,
 } from 'rxjs';
 import { Fill, loadOf, UNLIMITED } from './budget.js';
-import { LinkedList } from './linked-list.js';
-import type { Lane, OpenPart, Part, QueuedRequest } from './queued-request.js';
+import {
+  type Lane,
+  LinkedList,
+  type OpenPart,
+  type Part,
+  type QueuedRequest,
+} from './queued-request.js';
 
 export interface WindowOptions<T, Key> {
   /** Items share a window only with items of their own lane. */

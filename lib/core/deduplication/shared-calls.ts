@@ -5,7 +5,7 @@ import type { CallSharing, Run, SharedAnswer, SharedCall } from '../execution/pi
 import { copyOutput } from '../execution/request.js';
 import { copyInput, deepCopy } from '../batch/deep-copy.js';
 import type { ReplyCache } from './reply-cache.js';
-import type { Origin } from '../context/caller-context.js';
+import type { Origin } from '../context/call-context.js';
 import type { Sharing } from '../definition/resolved-serving.js';
 
 /**

@@ -1,4 +1,4 @@
-import type { AbortSignalLike } from '../context/call-options.js';
+import type { AbortSignalLike } from '../context/call-context.js';
 import type { AnsweredBy, CallMode, CallStage } from './serving-event.js';
 import type { EventHub } from './event-hub.js';
 

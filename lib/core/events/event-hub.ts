@@ -2,7 +2,7 @@ import { type Channel, channel } from 'node:diagnostics_channel';
 import { merge, type Observable, Subject } from 'rxjs';
 import type { ServingEvent } from './serving-event.js';
 import { isServingError } from '../errors.js';
-import type { AbortSignalLike } from '../context/call-options.js';
+import type { AbortSignalLike } from '../context/call-context.js';
 
 /** The event with this type. */
 export type EventOf<Type extends ServingEvent['type']> = Extract<

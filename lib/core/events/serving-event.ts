@@ -4,7 +4,7 @@ import { type QueuedRequest, sizeOf } from '../batching/queued-request.js';
 import type { CloseReason } from '../batching/ready-queue.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import type { PartitionStatus } from '../partitions/partition.js';
-import type { Origin } from '../context/caller-context.js';
+import type { Origin } from '../context/call-context.js';
 
 /** How a call runs. */
 export type CallMode = 'batched' | 'inline' | 'stream';

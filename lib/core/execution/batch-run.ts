@@ -4,7 +4,7 @@ import { type BatchAxes, axisOf, type Template } from '../batch/template.js';
 import type { BatchOutcome, BatchRecord, BatchRuns } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/queued-request.js';
 import type { Window } from '../batching/ready-queue.js';
-import { inOriginOf } from '../context/caller-context.js';
+import { inOriginOf } from '../context/call-context.js';
 import type { RetryOptions } from '../definition/resolved-serving.js';
 import {
   BatchFailedError,

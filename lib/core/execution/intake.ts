@@ -1,8 +1,7 @@
 import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
 import type { Template } from '../batch/template.js';
 import type { Batcher } from '../batching/batcher.js';
-import { currentOrigin, type Origin } from '../context/caller-context.js';
-import type { StreamOptions } from '../context/call-options.js';
+import { currentOrigin, type Origin, type StreamOptions } from '../context/call-context.js';
 import type { Callbacks, KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
 import type { CallRecorder } from '../events/call-recorder.js';
 import {

@@ -4,7 +4,7 @@ import type { Lane } from '../batching/queued-request.js';
 import { InvalidInputError } from '../errors.js';
 import { hasRows, type ModelSignature } from '../partitions/onnx/model-signature.js';
 import { formatValue } from '../format.js';
-import type { Origin } from '../context/caller-context.js';
+import type { Origin } from '../context/call-context.js';
 import { type KeyOptions } from '../definition/resolved-serving.js';
 import { ReplyOrder } from './reply-order.js';
 

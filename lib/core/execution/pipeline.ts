@@ -1,11 +1,10 @@
 import { Batch } from '../batch/batch.js';
 import { Batcher } from '../batching/batcher.js';
-import { onAbort } from '../context/call-options.js';
+import { onAbort, type Origin } from '../context/call-context.js';
 import type { CallMetadata } from '../definition/reply.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
 import { CallRecorder, countRefusal } from '../events/call-recorder.js';
 import type { EventHub } from '../events/event-hub.js';
-import type { Origin } from '../context/caller-context.js';
 import type { AnsweredBy, CallMode } from '../events/serving-event.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 import {

@@ -1,4 +1,4 @@
-import { type Linked, LinkedList } from '../batching/linked-list.js';
+import { type Linked, LinkedList } from '../batching/queued-request.js';
 
 /** A call's place among its lane's calls. */
 export interface ReplyTurn {

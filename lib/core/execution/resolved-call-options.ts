@@ -5,7 +5,7 @@ import {
   type CallOptions,
   onAbort,
   type StreamOptions,
-} from '../context/call-options.js';
+} from '../context/call-context.js';
 import { LONGEST_DELAY } from '../definition/option-rules.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
 import type { CallRecorder } from '../events/call-recorder.js';

@@ -1,5 +1,5 @@
 import type { Container } from '../batch/container.js';
-import { type Origin } from '../context/caller-context.js';
+import { type Origin } from '../context/call-context.js';
 import type { SessionRows } from './session-states.js';
 
 /** An output with one result per row: a list, or tensors with the rows on their batch axis. */

@@ -1,5 +1,5 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { outsideCallContext } from '../context/caller-context.js';
+import { outsideCallContext } from '../context/call-context.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import {
   describeTensors,

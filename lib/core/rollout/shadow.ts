@@ -1,5 +1,5 @@
 import { copyInput, deepCopy } from '../batch/deep-copy.js';
-import type { CallOptions } from '../context/call-options.js';
+import type { CallOptions } from '../context/call-context.js';
 import type { LoadedVersion } from './loaded-version.js';
 import type { ShadowComparison } from './serving-version.js';
 import { isDeepStrictEqual, types } from 'node:util';

@@ -1,4 +1,4 @@
-import type { CallOptions } from '../context/call-options.js';
+import type { CallOptions } from '../context/call-context.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
 import { InvalidServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
 import { share as shareRule } from '../definition/option-rules.js';

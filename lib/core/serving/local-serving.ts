@@ -1,5 +1,10 @@
 import type { Observable } from 'rxjs';
-import { callInRequest, streamInRequest } from '../context/caller-context.js';
+import {
+  callInRequest,
+  type CallOptions,
+  streamInRequest,
+  type StreamOptions,
+} from '../context/call-context.js';
 import {
   closedError,
   ServingClosedError,
@@ -12,7 +17,6 @@ import { log } from '../log.js';
 import type { Engine } from '../partitions/engine.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
-import type { CallOptions, StreamOptions } from '../context/call-options.js';
 import {
   type InternalCallOptions,
   NO_OPTIONS,

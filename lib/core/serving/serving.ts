@@ -3,7 +3,7 @@ import { InvalidServingError, type SessionEndedError } from '../errors.js';
 import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import type { ServingStream } from '../streaming/serving-stream.js';
-import type { CallOptions, StreamOptions } from '../context/call-options.js';
+import type { CallOptions, StreamOptions } from '../context/call-context.js';
 import type { EventOf, ServingCounters } from '../events/event-hub.js';
 import type { ServingEvent } from '../events/serving-event.js';
 import type { StreamedOutput, StreamEvent } from '../definition/reply.js';

@@ -1,5 +1,4 @@
-import { callInRequest } from '../context/caller-context.js';
-import type { CallOptions } from '../context/call-options.js';
+import { callInRequest, type CallOptions } from '../context/call-context.js';
 import { isA, PartitionLostError, SessionEndedError } from '../errors.js';
 import {
   NO_OPTIONS,

@@ -1,4 +1,4 @@
-import type { CallOptions } from '../context/call-options.js';
+import type { CallOptions } from '../context/call-context.js';
 
 /** The options of a session: they hold for all its calls. */
 export type SessionOptions = Pick<CallOptions, 'tenant' | 'key' | 'version'>;

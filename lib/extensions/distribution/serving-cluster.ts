@@ -8,11 +8,10 @@ import {
   type OnModuleDestroy,
   type OnModuleInit,
 } from '@nestjs/common';
-import { formatValue, type ClusterNode } from '../../internal.js';
+import { type ClusterNode, formatValue } from '../../internal.js';
 import type { ExportedServings } from './calls/exported-servings.js';
 import { InboundCalls } from './calls/inbound-calls.js';
 import { OutboundCalls } from './calls/outbound-calls.js';
-import { ClusterReceiver } from './cluster-receiver.js';
 import { ClusterRouter } from './cluster-router.js';
 import { ClusterShutdown } from './cluster-shutdown.js';
 import { jsonHandlersOf } from './json/json-handlers.js';
@@ -20,13 +19,13 @@ import { Heartbeats, LivenessProbes } from './membership/heartbeats.js';
 import { clusterNodeOf } from './membership/member.js';
 import { Members } from './membership/members.js';
 import { MembershipLog, RateLimitedLogger } from './membership/membership-log.js';
-import type { NodeInfo } from './membership/node-info.js';
+import { type NodeInfo, readNodeInfo } from './membership/node-info.js';
 import { NodeSelector } from './membership/balancer.js';
 import type { ResolvedDistribution } from './resolve-options.js';
-import type { Address, JsonHandler, ServingTransport } from './transport.js';
+import type { Address, JsonHandler, Receiver, ServingTransport } from './transport.js';
 import { SentHeader } from './wire/header.js';
-import { Messenger } from './wire/messenger.js';
-import { Kind } from './wire/prelude.js';
+import { type Message, type MessageHead, Messenger } from './wire/messenger.js';
+import { FrameError, Kind } from './wire/prelude.js';
 import { namespaceSecret } from './wire/signature.js';
 
 /** Milliseconds for the last packets, within the shutdown limit. */
@@ -224,5 +223,91 @@ export class ServingCluster
       // Calls that this ended must first look for another node.
       setImmediate(() => selector.notifyChange());
     });
+  }
+}
+
+export interface ClusterReceiverOptions {
+  readonly messenger: Messenger;
+  readonly members: Members;
+  readonly selector: NodeSelector;
+  readonly heartbeats: Heartbeats;
+  readonly inbound: InboundCalls;
+  readonly outbound: OutboundCalls;
+}
+
+/** Dispatches the transport's packets and events. */
+export class ClusterReceiver implements Receiver {
+  constructor(private readonly options: ClusterReceiverOptions) {}
+
+  receive(packet: Uint8Array): void {
+    this.options.messenger.receive(packet);
+  }
+
+  nodeConnected(address: Address): void {
+    this.options.heartbeats.sendTo(address);
+  }
+
+  nodeDisconnected(address: Address): void {
+    this.options.members.disconnect(address);
+    this.forget(address);
+  }
+
+  online(isOnline: boolean): void {
+    const { members, selector, heartbeats, inbound, outbound } = this.options;
+    selector.isOnline = isOnline;
+    members.freeze(!isOnline, performance.now());
+    if (isOnline) {
+      heartbeats.resume();
+    } else {
+      // The broker may have lost some answers.
+      heartbeats.countOutage();
+      [...outbound.nodes].forEach((node) => outbound.lose(node, 'unknown'));
+      inbound.loseAll();
+    }
+    selector.notifyChange();
+  }
+
+  /** @throws FrameError for a malformed message */
+  read(message: Message): void {
+    const { members, messenger, heartbeats, inbound, outbound } = this.options;
+    const { kind, from, header } = message;
+    members.hear(from);
+    if (kind === Kind.heartbeat) {
+      const info = readNodeInfo(header['info']);
+      if (info.address !== from) {
+        throw new FrameError(`Node ${from} sends the heartbeat of ${info.address}`);
+      }
+      members.receive(info, performance.now());
+    } else if (kind === Kind.hello) {
+      heartbeats.replyTo(from);
+    } else if (kind === Kind.goodbye) {
+      if (header['drained'] === true) {
+        // It answered every call it received, so it never received the others.
+        outbound.lose(from, 'no');
+      }
+      this.nodeDisconnected(from);
+    } else if (kind === Kind.mark) {
+      messenger.returnMark(message);
+    } else if (kind === Kind.marked) {
+      messenger.marked(message);
+    } else if (kind < Kind.reply) {
+      inbound.receive(message);
+    } else if (kind < Kind.heartbeat) {
+      outbound.receive(message);
+    } else {
+      throw new FrameError(`A frame has the unknown kind ${kind}`);
+    }
+  }
+
+  refuse(message: MessageHead, error: FrameError): void {
+    const { inbound, outbound } = this.options;
+    (message.kind < Kind.reply ? inbound : outbound).refuse(message, error);
+  }
+
+  forget(address: Address): void {
+    const { inbound, outbound, messenger } = this.options;
+    outbound.lose(address, 'unknown');
+    inbound.lose(address);
+    messenger.drop(address);
   }
 }

@@ -1,6 +1,6 @@
 import { dirname, join } from 'node:path';
-import { messageOf, ServingLoadError, externalFilesIn, type Fetching } from '../../internal.js';
-import { hubCacheFolder } from './hub-cache.js';
+import { externalFilesIn, type Fetching, messageOf, ServingLoadError } from '../../internal.js';
+import { cacheHome, hubCacheFolder } from './hub-cache.js';
 import { fetchFromHub } from './hub-file.js';
 import {
   encodePath,
@@ -9,12 +9,9 @@ import {
   pathBeside,
   type WebModel,
 } from './remote-model.js';
-import { TransientError } from './request.js';
-import { SharedWork } from './shared-work.js';
-import { fetchFromWeb, webCacheFolder, webPathOf } from './web-file.js';
-
-/** Servings of one process fetch the same model once. */
-const downloads = new SharedWork<string>();
+import { ATTEMPTS, retrying, send, TransientError } from './request.js';
+import { createHash } from 'node:crypto';
+import { save, sha256Of, sizeOf } from './save.js';
 
 /**
  * Fetches the model and the files that it refers to, unless the cache has them.
@@ -78,4 +75,110 @@ function checked(beside: string | undefined, location: string): string {
     throw new ServingLoadError(`it refers to the file ${location} outside of its own folder`);
   }
   return beside;
+}
+
+/** Work that concurrent callers share by key. It is aborted when the last of them leaves. */
+export class SharedWork<T> {
+  private readonly running = new Map<string, Running<T>>();
+
+  /** The caller leaves when its signal aborts. */
+  join(key: string, signal: AbortSignal, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    signal.throwIfAborted();
+    const running = this.running.get(key) ?? this.start(key, work);
+    running.callers++;
+    return new Promise((resolve, reject) => {
+      const leave = (): void => {
+        running.callers--;
+        if (running.callers > 0) {
+          reject(signal.reason as Error);
+        } else {
+          // Settles only when the work ends, because it may have files to delete.
+          this.forget(key, running);
+          running.controller.abort(signal.reason);
+        }
+      };
+      signal.addEventListener('abort', leave);
+      running.result
+        .finally(() => signal.removeEventListener('abort', leave))
+        .then(resolve, reject);
+    });
+  }
+
+  private start(key: string, work: (signal: AbortSignal) => Promise<T>): Running<T> {
+    const controller = new AbortController();
+    const running = { controller, callers: 0, result: work(controller.signal) };
+    this.running.set(key, running);
+    const end = (): void => this.forget(key, running);
+    running.result.then(end, end);
+    return running;
+  }
+
+  private forget(key: string, running: Running<T>): void {
+    if (this.running.get(key) === running) {
+      this.running.delete(key);
+    }
+  }
+}
+
+/** Servings of one process fetch the same model once. */
+const downloads = new SharedWork<string>();
+
+interface Running<T> {
+  readonly controller: AbortController;
+  readonly result: Promise<T>;
+  callers: number;
+}
+
+/** The cache folder for models from web servers other than the Hub. */
+export function webCacheFolder(): string {
+  return join(cacheHome(), 'nestjs-serving', 'models');
+}
+
+/** By content hash if there is one, otherwise by address. */
+export function webPathOf({ url, file, sha256 }: WebModel): string {
+  const key = sha256 ?? `url-${createHash('sha256').update(url).digest('hex')}`;
+  return join(webCacheFolder(), key, file);
+}
+
+/**
+ * Fetches the file unless the cache has it.
+ *
+ * @throws TransientError when the server cannot be reached
+ * @throws ServingLoadError
+ */
+export async function fetchFromWeb(
+  { name, url, sha256 }: WebModel,
+  path: string,
+  { log, signal }: Fetching,
+): Promise<void> {
+  const found = await sha256Of(path);
+  if (found !== undefined && (sha256 === undefined || found === sha256)) {
+    return;
+  }
+  await retrying(ATTEMPTS, signal, log, async () => {
+    const response = await send({ url, method: 'GET', allowsHttp: sha256 !== undefined, signal });
+    const { status } = response;
+    if (!response.ok) {
+      await response.body?.cancel();
+      throw new ServingLoadError(`${name} answered ${status}; ${remedyOf(status)}`);
+    }
+    await save(response, {
+      name,
+      path,
+      cacheAdvice: 'XDG_CACHE_HOME',
+      sha256,
+      expectedBy: 'the definition',
+      size: sizeOf(response),
+      log,
+      signal,
+    });
+  });
+  log(`has ${name} in ${path}`);
+}
+
+function remedyOf(status: number): string {
+  return status === 401 || status === 403
+    ? 'the address needs a login, or has expired. No headers are sent: give an address that needs ' +
+        'none, for example a presigned one'
+    : 'check the address';
 }

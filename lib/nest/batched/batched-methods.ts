@@ -6,7 +6,7 @@ import {
   type OnModuleInit,
 } from '@nestjs/common';
 import { ApplicationConfig, DiscoveryService, ModuleRef } from '@nestjs/core';
-import type { RequestCaller } from '../../core/context/caller-context.js';
+import type { RequestCaller } from '../../core/context/call-context.js';
 import { optionsOf } from '../request-context.js';
 import { requireOrigins } from '../request-context.js';
 import { InvalidServingError, UnknownServingError } from '../../core/errors.js';

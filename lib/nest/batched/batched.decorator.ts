@@ -4,7 +4,7 @@ import { ModuleRef } from '@nestjs/core';
 import { InvalidServingError } from '../../core/errors.js';
 import { hintOfCopies } from '../copies.js';
 import { HandlerCaller } from '../request-context.js';
-import { RequestCaller } from '../../core/context/caller-context.js';
+import { RequestCaller } from '../../core/context/call-context.js';
 import type { AnyMethod, BatchMethodDecorator } from './batched-types.js';
 import { checkBatchedOptions, parametersOf } from './batched-check.js';
 import { BatchedMethods } from './batched-methods.js';

@@ -1,8 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { contentHash } from '../../core/batch/content-hash.js';
 import { copyInput } from '../../core/batch/deep-copy.js';
-import type { CallOptions, StreamOptions } from '../../core/context/call-options.js';
-import type { RequestCaller } from '../../core/context/caller-context.js';
+import type { CallOptions, RequestCaller, StreamOptions } from '../../core/context/call-context.js';
 import { optionsOf } from '../request-context.js';
 import type { BatchSize } from '../../core/definition/batch-size.js';
 import type { FunctionServingDefinition } from '../../core/definition/serving-definition.js';

@@ -38,7 +38,7 @@ const { container } = fc.letrec<{ container: Container }>((tie) => ({
 }));
 
 /** What is no container, although it looks like one at first. */
-const other = fc.constantFrom<unknown>(
+const lookAlike = fc.constantFrom<unknown>(
   { a: new Tensor('float32', [1], [1]), b: 1 },
   { a: 'a' },
   Object.defineProperty({ b: new Tensor('float32', [1], [1]) }, 'a', {
@@ -77,7 +77,7 @@ describe('The signature of a batch', () => {
 
   it('[2.3] Rows are read the same, whatever was read before them', () => {
     fc.assert(
-      fc.property(fc.array(fc.oneof(container, other), { minLength: 2 }), (values) => {
+      fc.property(fc.array(fc.oneof(container, lookAlike), { minLength: 2 }), (values) => {
         const reader = new RowReader();
         for (const value of values) {
           const alone = new RowReader().read(value);

@@ -1,8 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { type BatchEndEvent, createServing, type LocalServing } from 'nestjs-serving';
 import { Observable, Subject } from 'rxjs';
-import { Recorder } from '../../../lib/extensions/board/recorder.js';
-import { ObservedBatches } from '../../../lib/extensions/board/observed-batches.js';
+import { ObservedBatches, Recorder } from '../../../lib/extensions/board/recorder.js';
 import { History } from '../../../lib/extensions/board/history.js';
 import { View } from '../../../lib/extensions/board/view.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';

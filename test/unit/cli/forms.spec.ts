@@ -8,7 +8,7 @@ import {
   parseShape,
   parseWhole,
   parseWholes,
-} from '../../../lib/extensions/cli/arguments.js';
+} from '../../../lib/extensions/cli/program.js';
 import { sampleRows } from '../../../lib/extensions/cli/load/sample-rows.js';
 import { tableOf } from '../../../lib/extensions/cli/output.js';
 import { InvalidInputError } from '../../../lib/index.js';

@@ -1,6 +1,6 @@
 import { EventEmitter } from 'node:events';
 import { describe, expect, it } from '@jest/globals';
-import { sharedListener } from '../../../lib/core/context/call-options.js';
+import { sharedListener } from '../../../lib/core/context/call-context.js';
 
 const onClose = sharedListener<EventEmitter>((source, callback) => {
   source.on('close', callback);

@@ -1,5 +1,5 @@
 import { expect, it } from '@jest/globals';
-import { SharedWork } from '../../../lib/extensions/hub/shared-work.js';
+import { SharedWork } from '../../../lib/extensions/hub/fetch-model.js';
 
 /** Work that ends when the test says so, or with the reason of its signal. */
 function held() {

@@ -9,7 +9,7 @@ import {
 } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 import { storageClasses, zerosOf } from '../../../lib/core/batch/tensor.js';
-import { writeJson } from '../../../lib/extensions/distribution/json/json-values.js';
+import { writeJson } from '../../../lib/extensions/distribution/json/json-handlers.js';
 import { defaultWireLimits } from '../../../lib/extensions/distribution/wire/limits.js';
 
 interface Written {

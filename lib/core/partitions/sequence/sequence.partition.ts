@@ -8,9 +8,8 @@ import type {
   BatchListener,
   PartitionOptions,
 } from '../batch-function.js';
-import { loadForBatch } from '../function.partition.js';
+import { loadForBatch, PerKey } from '../function.partition.js';
 import { type Partition, STEPPED } from '../partition.js';
-import { PerKey } from '../per-key.js';
 import { SequenceLoop } from './sequence-loop.js';
 import type { SequenceLimits, SequenceModel } from './sequence-model.js';
 

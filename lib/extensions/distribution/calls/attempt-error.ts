@@ -11,10 +11,10 @@ import {
   UnknownVersionError,
 } from '../../../index.js';
 import { fromWire, messageOf, type WireError, truncate } from '../../../internal.js';
-import type { Header } from '../wire/record-reader.js';
+import type { Header } from '../wire/header.js';
 import { type Address, NodeGoneError } from '../transport.js';
 import { FrameError } from '../wire/prelude.js';
-import { isWireError, wireError } from '../wire/tagged-values.js';
+import { isWireError, wireError } from '../wire/values.js';
 
 /**
  * `no`: the failed call's rows have not run, so another node may run them; `unknown`: another node

@@ -8,7 +8,7 @@ import {
   notSentError,
   packetsLostError,
 } from './attempt-error.js';
-import { type Header, wholeIn } from '../wire/record-reader.js';
+import { type Header, SentHeader, wholeIn } from '../wire/header.js';
 import {
   ReceiveWindow,
   grantedWindow,
@@ -18,7 +18,6 @@ import {
 import type { Method } from './exported-servings.js';
 import type { Message, Messenger } from '../wire/messenger.js';
 import { type Address, NodeGoneError } from '../transport.js';
-import { SentHeader } from '../wire/header.js';
 import { FrameError, Kind } from '../wire/prelude.js';
 import type { EncodedValue } from '../wire/values.js';
 

@@ -1,4 +1,4 @@
-import { type Header, wholeIn } from '../wire/record-reader.js';
+import { type Header, wholeIn } from '../wire/header.js';
 import { Queue } from '../../../internal.js';
 import { FrameError } from '../wire/prelude.js';
 

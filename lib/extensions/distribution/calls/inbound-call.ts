@@ -11,8 +11,9 @@ import {
   type Header,
   optionalStringIn,
   optionalStringsIn,
+  SentHeader,
   wholeIn,
-} from '../wire/record-reader.js';
+} from '../wire/header.js';
 import {
   ReceiveWindow,
   grantedWindow,
@@ -24,7 +25,6 @@ import type { Address } from '../transport.js';
 import type { Message, Messenger } from '../wire/messenger.js';
 import { FrameError, Kind } from '../wire/prelude.js';
 import type { WireLimits } from '../wire/limits.js';
-import { SentHeader } from '../wire/header.js';
 import { encodeValue } from '../wire/values.js';
 import { outcomesOf } from './remote-steps.js';
 

@@ -7,13 +7,12 @@ import {
 } from '../../../index.js';
 import { formatValue, Waits } from '../../../internal.js';
 import { type MayHaveRun, errorHeader } from './attempt-error.js';
-import { optionalStringIn } from '../wire/record-reader.js';
+import { optionalStringIn, SentHeader } from '../wire/header.js';
 import { CallTable } from './call-table.js';
 import type { ExportedServing } from './exported-servings.js';
 import type { Message, MessageHead, Messenger } from '../wire/messenger.js';
 import { InboundCall } from './inbound-call.js';
 import type { Address } from '../transport.js';
-import { SentHeader } from '../wire/header.js';
 import { type FrameError, Kind } from '../wire/prelude.js';
 import type { WireLimits } from '../wire/limits.js';
 import type { FlowControlOptions } from './flow-control.js';

@@ -1,25 +1,41 @@
 import { Logger } from '@nestjs/common';
 import { catchError, defer, Observable, throwError } from 'rxjs';
-import { type StreamOptions, InvalidInputError, isServingError } from '../../../index.js';
 import {
-  isPlainObject,
+  InvalidInputError,
+  InvalidOutputError,
+  isServingError,
+  type ServingError,
+  type StreamOptions,
+} from '../../../index.js';
+import {
+  type Block,
+  clientErrorOf,
   formatValue,
-  typeName,
-  type TensorForm,
+  fromWire,
+  isPlainObject,
+  isTagOrEscaped,
+  type Json,
+  messageOf,
   ReadContext,
   readJson,
+  type TensorForm,
+  typeName,
+  type WireError,
+  writeStrings,
+  writeTensor,
 } from '../../../internal.js';
 import {
   eventsOf,
   type ExportedServing,
+  type ExportedServings,
   type Method,
   outputOf,
-  type ExportedServings,
 } from '../calls/exported-servings.js';
 import type { InboundCalls } from '../calls/inbound-calls.js';
 import type { JsonHandler } from '../transport.js';
 import type { WireLimits } from '../wire/limits.js';
-import { jsonErrorOf, writeJson } from './json-values.js';
+import { STATUS_CODES } from 'node:http';
+import { bigIntOf, encodeValue, isTag } from '../wire/values.js';
 
 interface JsonHandlersOptions {
   readonly calls: InboundCalls;
@@ -186,4 +202,86 @@ function isString(value: unknown): value is string {
 
 function isStrings(value: unknown): value is readonly string[] {
   return Array.isArray(value) && value.every(isString);
+}
+
+/**
+ * Writes JSON for {@link readJson}. A Date becomes a string; undefined is omitted, or null in a
+ * list. An Error keeps what clients may see.
+ *
+ * @throws InvalidOutputError for batches, and for values that cannot be sent to other nodes
+ */
+export function writeJson(value: unknown, form: TensorForm, limits: WireLimits): Json {
+  try {
+    const { text, blocks } = encodeValue(value, limits);
+    return writeNode(JSON.parse(text) as Json, blocks, form) ?? null;
+  } catch (cause) {
+    throw new InvalidOutputError(`The output cannot be written as JSON: ${messageOf(cause)}`, {
+      cause,
+    });
+  }
+}
+
+function writeNode(node: Json, blocks: readonly Block[], form: TensorForm): Json | undefined {
+  if (typeof node !== 'object' || node === null) {
+    return node;
+  }
+  if (isList(node)) {
+    return node.map((element) => writeNode(element, blocks, form) ?? null);
+  }
+  const parts = Object.entries(node);
+  const [first] = parts;
+  if (first && isTag(first[0])) {
+    return writeTagged(...first, blocks, form);
+  }
+  return Object.fromEntries(
+    parts.flatMap(([name, part]) => {
+      const written = writeNode(part, blocks, form);
+      return written === undefined ? [] : [[writtenName(name), written]];
+    }),
+  );
+}
+
+/** Removes the `$` that {@link encodeValue} adds. */
+function writtenName(name: string): string {
+  return name.startsWith('$') && !isTagOrEscaped(name.slice(1)) ? name.slice(1) : name;
+}
+
+/** Writes a value tagged by {@link encodeValue}. */
+function writeTagged(
+  tag: string,
+  content: Json,
+  blocks: readonly Block[],
+  form: TensorForm,
+): Json | undefined {
+  switch (tag) {
+    case '$u':
+      return undefined;
+    case '$n':
+      return { $number: content };
+    case '$i':
+      return { $bigint: bigIntOf(content as string).toString() };
+    case '$d':
+      return content === null ? null : new Date(Number(content)).toISOString();
+    case '$s': {
+      const [shape, data] = content as readonly [Json, Json];
+      return { $tensor: writeStrings(shape, data) };
+    }
+    case '$e':
+      return { ...jsonErrorOf(fromWire(content as unknown as WireError)) };
+    case '$r':
+      throw new InvalidOutputError('it holds a batch');
+    default:
+      return { $tensor: writeTensor(blocks[Number(content)]!, form) };
+  }
+}
+
+function isList(node: Json): node is readonly Json[] {
+  return Array.isArray(node);
+}
+
+/** An error as clients see it. */
+export function jsonErrorOf(error: unknown): ReturnType<ServingError['toJSON']> {
+  return isServingError(error)
+    ? clientErrorOf(error)
+    : { name: 'Error', code: 'INTERNAL', statusCode: 500, message: STATUS_CODES[500]! };
 }

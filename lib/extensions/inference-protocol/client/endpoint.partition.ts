@@ -22,11 +22,16 @@ import {
 } from '../../../internal.js';
 import type { GrpcInferResponse } from '../wire/grpc-messages.js';
 import { requestBytes } from '../wire/request-bytes.js';
-import { MessageMemory } from './message-memory.js';
+import {
+  isOwnMemory,
+  MessageMemory,
+  outputsOf,
+  parametersOf,
+  requestHead,
+} from './infer-messages.js';
 import { type EndpointConnection, READY_TIMEOUT } from './endpoint-connection.js';
 import { batchErrorOf, EndpointFailure } from './endpoint-errors.js';
 import type { RemoteModel } from './endpoint-options.js';
-import { isOwnMemory, outputsOf, parametersOf, requestHead } from './infer-messages.js';
 
 /** Milliseconds after the callers' deadline, whose own timers cancel the call first. */
 const GRACE = 100;

@@ -1,8 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'nestjs-serving';
-import { readJsonCall } from '../../../../lib/extensions/distribution/json/json-handlers.js';
-import { writeJson } from '../../../../lib/extensions/distribution/json/json-values.js';
+import {
+  readJsonCall,
+  writeJson,
+} from '../../../../lib/extensions/distribution/json/json-handlers.js';
 import { defaultWireLimits } from '../../../../lib/extensions/distribution/wire/limits.js';
 import { InvalidInputError } from '../../../../lib/core/errors.js';
 import { sixOfEachType } from '../../../fixtures/values/tensors.js';

@@ -5,7 +5,7 @@ import { Batch } from '../../../../lib/core/batch/batch.js';
 import type { TensorForm } from '../../../../lib/core/encoding/json-tensor.js';
 import { ReadContext } from '../../../../lib/core/encoding/read-context.js';
 import { readJson } from '../../../../lib/core/encoding/read-json.js';
-import { writeJson } from '../../../../lib/extensions/distribution/json/json-values.js';
+import { writeJson } from '../../../../lib/extensions/distribution/json/json-handlers.js';
 import {
   defaultWireLimits,
   type WireLimits,

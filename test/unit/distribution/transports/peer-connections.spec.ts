@@ -3,7 +3,7 @@ import { Socket } from 'node:net';
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { PeerConnections } from '../../../../lib/extensions/distribution/transports/peer-connections.js';
-import { TcpLink } from '../../../../lib/extensions/distribution/transports/tcp/tcp-link.js';
+import { TcpLink } from '../../../../lib/extensions/distribution/transports/tcp/tcp.transport.js';
 import { numberedPacket, RecordingReceiver } from '../../../fixtures/async/recording-receiver.js';
 import { turn } from '../../../fixtures/async/virtual-time.js';
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { FrameMemory } from '../../../../lib/extensions/distribution/wire/frame-memory.js';
+import { FrameMemory } from '../../../../lib/extensions/distribution/wire/messenger.js';
 
 const LARGE = 300_000;
 

@@ -447,9 +447,9 @@ describe('decodeFrame', () => {
 
 /** A big-endian machine. */
 async function bigEndianBlocks(): Promise<
-  typeof import('../../../../lib/extensions/distribution/wire/blocks.js')
+  typeof import('../../../../lib/extensions/distribution/wire/frame.js')
 > {
   jest.resetModules();
   jest.unstable_mockModule('node:os', () => ({ ...os, endianness: () => 'BE' }));
-  return import('../../../../lib/extensions/distribution/wire/blocks.js');
+  return import('../../../../lib/extensions/distribution/wire/frame.js');
 }

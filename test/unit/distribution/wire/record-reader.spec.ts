@@ -10,7 +10,7 @@ import {
   recordOf,
   stringIn,
   wholeIn,
-} from '../../../../lib/extensions/distribution/wire/record-reader.js';
+} from '../../../../lib/extensions/distribution/wire/header.js';
 
 const record = { whole: 7, half: 0.5, text: 'a', texts: ['a', 'b'], flag: false, list: [1, 2] };
 

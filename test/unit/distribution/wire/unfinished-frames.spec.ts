@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { FrameError } from '../../../../lib/extensions/distribution/wire/prelude.js';
-import { UnfinishedFrames } from '../../../../lib/extensions/distribution/wire/unfinished-frames.js';
+import { UnfinishedFrames } from '../../../../lib/extensions/distribution/wire/packets.js';
 
 const largest = 10_000;
 

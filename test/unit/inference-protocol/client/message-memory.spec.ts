@@ -1,6 +1,6 @@
 import { expect, it } from '@jest/globals';
 import { RequestTooLargeError } from 'nestjs-serving';
-import { MessageMemory } from '../../../../lib/extensions/inference-protocol/client/message-memory.js';
+import { MessageMemory } from '../../../../lib/extensions/inference-protocol/client/infer-messages.js';
 
 it('The memory of a message serves the next one of at most its size', () => {
   const memory = new MessageMemory();

@@ -9,8 +9,10 @@ import {
   type SequenceModel,
   type SequenceStep,
 } from 'nestjs-serving';
-import { SequenceLoop } from '../../../../lib/core/partitions/sequence/sequence-loop.js';
-import type { SequenceRow } from '../../../../lib/core/partitions/sequence/sequence-member.js';
+import {
+  SequenceLoop,
+  type SequenceRow,
+} from '../../../../lib/core/partitions/sequence/sequence-loop.js';
 import { failureOf } from '../../../fixtures/async/failure-of.js';
 import { turn } from '../../../fixtures/async/virtual-time.js';
 import { type CountedRow, CountingModel } from '../../../fixtures/partitions/counting-model.js';

@@ -1,11 +1,17 @@
 import { once } from 'node:events';
-import type { Server, Socket } from 'node:net';
+import { type ConnectOpts, type Server, Socket, type SocketConstructorOpts } from 'node:net';
 import { setImmediate as turn } from 'node:timers/promises';
-import { Logger } from '@nestjs/common';
-import { ServerTCP, type TcpContext } from '@nestjs/microservices';
-import type { Observable } from 'rxjs';
+import { Logger, type Type } from '@nestjs/common';
+import {
+  ClientTCP,
+  ServerTCP,
+  type TcpClientOptions,
+  type TcpContext,
+  type TcpSocket,
+} from '@nestjs/microservices';
+import { firstValueFrom, type Observable } from 'rxjs';
 import { InvalidServingError } from '../../../../index.js';
-import { messageOf, formatValue } from '../../../../internal.js';
+import { formatValue, messageOf } from '../../../../internal.js';
 import {
   type Address,
   NodeGoneError,
@@ -13,23 +19,23 @@ import {
   type TransportContext,
 } from '../../transport.js';
 import {
-  type TlsSettings,
-  type PeerSettings,
-  portOf,
   assertNotPublic,
   type Endpoint,
   endpointsOf,
+  type PeerSettings,
+  portOf,
+  type TlsSettings,
 } from '../peers.js';
-import { Reconnector } from '../reconnector.js';
-import { closeUnlessLinked, HANDSHAKE_BYTES, HANDSHAKE_TIMEOUT, Handshake } from '../handshake.js';
-import { PeerConnections } from '../peer-connections.js';
-import { servingPattern, checkSize } from '../names.js';
+import { type ConnectAttempt, Reconnector } from '../reconnector.js';
+import { closeUnlessLinked, Handshake, HANDSHAKE_BYTES, HANDSHAKE_TIMEOUT } from '../handshake.js';
+import { type PeerConnection, PeerConnections } from '../peer-connections.js';
+import { checkSize, servingPattern } from '../names.js';
 import type { TcpOptions } from '../nest-types.js';
 import { RateLimitedLogger } from '../../membership/membership-log.js';
 import { jsonAnswer } from '../../json/json-handlers.js';
-import { type DialOptions, dialByTcp, TcpLink } from './tcp-link.js';
 import { checkSocketPath, removeStaleSocket } from '../socket-path.js';
-import { packetSocket } from './tcp-packets.js';
+import { type DirectReads, packetSocket } from './tcp-packets.js';
+import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
 
 export type TcpTransportOptions = Omit<
   NonNullable<TcpOptions['options']>,
@@ -280,4 +286,129 @@ async function endOf(socket: Socket, patience: number): Promise<void> {
   socket.end();
   await closed;
   clearTimeout(timer);
+}
+
+/** Nest's client options, with a socket that accepts packets. */
+export type DialOptions = NonNullable<TcpClientOptions['options']> & {
+  readonly socketClass: Type<TcpSocket & DirectReads>;
+};
+
+/** Dials with Nest's TCP client. */
+export function dialByTcp(
+  options: DialOptions,
+  opening: Handshake<Socket, TcpLink>,
+  links: PeerConnections<Socket, TcpLink>,
+): ConnectAttempt {
+  const client = new QuietClient(options);
+  const opened = opening.dial(
+    () => client.unwrap(),
+    (pattern, data) => firstValueFrom(client.send<unknown>(pattern, data)),
+  );
+  return {
+    opened,
+    get failure() {
+      return client.failure;
+    },
+    end: () => client.end((socket) => links.uses(socket)),
+  };
+}
+
+/** Bytes of the shared read buffer. */
+const READ = 64 * 1024;
+
+/** Logs no errors: the caller does. */
+class QuietClient extends ClientTCP {
+  /** The error that ended the connection; Nest reports only the end. */
+  failure: unknown;
+
+  constructor(private readonly options: DialOptions) {
+    super(options);
+  }
+
+  override handleError(error: unknown): void {
+    this.failure ??= error;
+  }
+
+  /** Without `onread`, Node allocates memory for each read. */
+  override createSocket(): TcpSocket {
+    if (this.tlsOptions) {
+      return super.createSocket();
+    }
+    const buffer = Buffer.allocUnsafeSlow(READ);
+    const options: SocketConstructorOpts & ConnectOpts = {
+      onread: {
+        buffer: () => packets.room ?? buffer,
+        callback: (bytes, memory) => {
+          if (memory === buffer) {
+            packets.lend(buffer.subarray(0, bytes));
+          } else {
+            packets.wrote(bytes);
+          }
+          return true;
+        },
+      },
+    };
+    const net = new Socket(options);
+    const packets = new this.options.socketClass(net);
+    return packets;
+  }
+
+  end(isUsed: (socket: Socket) => boolean): void {
+    const socket: Socket | undefined = this.socket?.netSocket;
+    if (!socket || !isUsed(socket)) {
+      this.close();
+      socket?.destroy();
+    }
+  }
+}
+
+/** A connection between two nodes over a socket. */
+export class TcpLink implements PeerConnection {
+  readonly closed: Promise<void>;
+  private isCorked = false;
+
+  constructor(
+    readonly address: Address,
+    readonly socket: Socket,
+    private readonly receive: (packet: Uint8Array) => void,
+  ) {
+    socket.setNoDelay(true);
+    socket.setKeepAlive(true, 10_000);
+    socket.on('packet', receive);
+    this.closed = new Promise((resolve) => {
+      if (socket.destroyed || socket.readableEnded) {
+        resolve();
+      }
+      socket.once('end', resolve).once('close', resolve);
+    });
+  }
+
+  get received(): number {
+    return this.socket.bytesRead;
+  }
+
+  /** Sends one turn's packets together. */
+  send(packet: Uint8Array, free?: (packet: Uint8Array) => void): void {
+    if (!this.isCorked) {
+      this.isCorked = true;
+      this.socket.cork();
+      process.nextTick(() => {
+        this.isCorked = false;
+        this.socket.uncork();
+      });
+    }
+    this.socket.write(packet, free && (() => free(packet)));
+    if (this.socket.writableLength > SEND_BUFFER_LIMIT) {
+      this.socket.destroy(
+        new Error(
+          `The node ${this.address} does not read: ${this.socket.writableLength} bytes wait for it`,
+        ),
+      );
+    }
+  }
+
+  destroy(): void {
+    this.socket.off('packet', this.receive);
+    this.socket.destroy();
+  }
 }

@@ -13,8 +13,7 @@ import { jsonLimits } from '../call-input.js';
 import { refuseExtensions } from '../inference.js';
 import type { InferenceRequest, Parameters, ParameterValue } from '../inference-request.js';
 import { checkNesting } from '../json-nesting.js';
-import { rawRequest } from './raw-request.js';
-import { readBody } from './read-body.js';
+import { rawRequest, readBody } from './read-body.js';
 import type { Port } from '../declared-port.js';
 import { tensorOfBytes } from '../../wire/tensor-bytes.js';
 

@@ -1,11 +1,18 @@
 import {
   applyDecorators,
+  type ArgumentsHost,
+  Catch,
   Controller,
+  type ExceptionFilter,
+  Logger,
   SetMetadata,
   UseFilters,
   VERSION_NEUTRAL,
 } from '@nestjs/common';
-import { ProtocolExceptionFilter } from './protocol-exception.filter.js';
+import { errorAnswer } from '../error-answers.js';
+import { InferenceServer } from '../inference-server.js';
+import { answerWith, type PlatformResponse } from './send-reply.js';
+import { jsonReply } from './write-reply.js';
 
 /** Excluded from `@nestjs/swagger`: the protocol has its own OpenAPI document. */
 const EXCLUDED_FROM_OPENAPI = 'swagger/apiExcludeController';
@@ -52,4 +59,23 @@ function behind(prefixes: readonly string[]): string {
 
 function literal(text: string): string {
   return text.replaceAll(/[^\w~-]/g, String.raw`\$&`);
+}
+
+/** Answers errors in the protocol's format: `{ "error": "..." }`. */
+@Catch()
+export class ProtocolExceptionFilter implements ExceptionFilter {
+  private readonly logger = new Logger('InferenceProtocol');
+
+  constructor(private readonly server: InferenceServer) {}
+
+  async catch(error: unknown, host: ArgumentsHost): Promise<void> {
+    const { status, message, retryAfter, isFault } = errorAnswer(error);
+    if (isFault) {
+      this.logger.error(error);
+    }
+    const response = host.switchToHttp().getResponse<PlatformResponse>();
+    const { headers, chunks } = jsonReply({ error: message });
+    const retry = retryAfter === undefined ? undefined : { 'retry-after': String(retryAfter) };
+    await answerWith(response, status, { headers: { ...headers, ...retry }, chunks }, this.server);
+  }
 }

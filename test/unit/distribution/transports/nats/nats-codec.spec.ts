@@ -2,7 +2,7 @@ import { describe, expect, it } from '@jest/globals';
 import {
   BoundedReplies,
   AnyMessage,
-} from '../../../../../lib/extensions/distribution/transports/nats/nats-codec.js';
+} from '../../../../../lib/extensions/distribution/transports/nats/nats.transport.js';
 
 const codec = new AnyMessage();
 

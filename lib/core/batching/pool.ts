@@ -4,7 +4,11 @@ import type { BusyUntil, PoolLoad } from './admission.js';
 export interface Target {
   /** Full batches that it takes ahead while another one runs. */
   readonly prefetch: number;
-  /** Batches that it runs at the same time; undefined if it runs one. */
+  /**
+   * Batches that it runs at the same time.
+   *
+   * @default 1
+   */
   readonly places?: number | undefined;
   /** Why it takes no batch now. It is expected back soon, and queued rows wait for it. */
   readonly unavailable?: Error | undefined;
@@ -20,7 +24,7 @@ export interface Target {
 export interface TargetLoad {
   readonly partition: number;
   readonly target: Target;
-  /** Batches that it was handed; the first one runs. */
+  /** Batches that it was handed. As many as it has places run, the oldest first. */
   readonly batches: RunningBatch[];
   /** When the first of its batches began. */
   startedAt: number;
@@ -36,10 +40,10 @@ export interface RunningBatch {
 /** Chooses the partition for the next batch. */
 export class Pool implements PoolLoad {
   private readonly loads: readonly TargetLoad[];
-  /** Partitions without a batch, the longest idle first. */
-  private readonly idleLoads: TargetLoad[];
-  /** True if its partitions run several batches at the same time. */
-  private readonly isConcurrent: boolean;
+  /** Partitions with a free place, the longest idle first. */
+  private readonly open: TargetLoad[];
+  /** Batches that partitions hold. */
+  private batches = 0;
   /** Its partitions take no further batch. */
   isPaused = false;
 
@@ -51,32 +55,30 @@ export class Pool implements PoolLoad {
       batches: [],
       startedAt: 0,
     }));
-    this.idleLoads = [...this.loads];
-    this.isConcurrent = targets.some(({ places }) => places !== undefined);
+    this.open = [...this.loads];
   }
 
   /**
-   * The longest idle partition. If all are busy, a full batch goes to the one with room that we
-   * expect to be free first; among partitions with places, any batch goes to the emptiest.
+   * The partition with the most free places, of several the longest idle. If none is free, a full
+   * batch goes ahead to the one that we expect to be free first.
    */
   next(batch: 'full' | 'growing', now: number): TargetLoad | undefined {
     if (this.isPaused) {
       return undefined;
     }
-    const idle = this.idleLoads.find(isUp);
-    if (idle) {
-      return idle;
+    let freest: TargetLoad | undefined;
+    for (const load of this.open) {
+      if (isUp(load) && (!freest || freePlaces(load) > freePlaces(freest))) {
+        freest = load;
+      }
     }
-    if (this.isConcurrent) {
-      return this.freest();
+    if (freest || batch === 'growing') {
+      return freest;
     }
-    if (batch === 'growing') {
-      return undefined;
-    }
-    const open = this.loads.filter(
-      (load) => isUp(load) && load.batches.length <= load.target.prefetch,
+    const ahead = this.loads.filter(
+      (load) => isUp(load) && freePlaces(load) + load.target.prefetch > 0,
     );
-    return open.reduce<TargetLoad | undefined>(
+    return ahead.reduce<TargetLoad | undefined>(
       (first, load) => (first && this.endOf(first, now) <= this.endOf(load, now) ? first : load),
       undefined,
     );
@@ -99,12 +101,14 @@ export class Pool implements PoolLoad {
   }
 
   start(load: TargetLoad, expected: number, now: number): RunningBatch {
-    if (load.batches.length === 0) {
-      this.idleLoads.splice(this.idleLoads.indexOf(load), 1);
+    const handed = { expected, handedAt: now };
+    this.batches++;
+    if (load.batches.push(handed) === 1) {
       load.startedAt = now;
     }
-    const handed = { expected, handedAt: now };
-    load.batches.push(handed);
+    if (freePlaces(load) === 0) {
+      this.open.splice(this.open.indexOf(load), 1);
+    }
     return handed;
   }
 
@@ -112,17 +116,21 @@ export class Pool implements PoolLoad {
    * Removes a batch that has ended or was revoked. Returns when it began, or `now` if it didn't.
    */
   end(load: TargetLoad, handed: RunningBatch, now: number): number {
-    const { startedAt, batches } = load;
+    const { startedAt, batches, target } = load;
     const place = batches.indexOf(handed);
     batches.splice(place, 1);
+    this.batches--;
+    if (freePlaces(load) === 1) {
+      this.open.push(load);
+    }
+    if (target.places !== undefined) {
+      return handed.handedAt;
+    }
     if (place > 0) {
-      return this.isConcurrent ? handed.handedAt : now;
+      return now;
     }
     load.startedAt = now;
-    if (batches.length === 0) {
-      this.idleLoads.push(load);
-    }
-    return this.isConcurrent ? handed.handedAt : startedAt;
+    return startedAt;
   }
 
   /** When we expect the partition to have run all its batches. */
@@ -140,17 +148,11 @@ export class Pool implements PoolLoad {
     return this.loads.filter(isUp).length;
   }
 
-  /** Batches that would start immediately: idle partitions, or free places. */
+  /** Batches that would start immediately. */
   get idle(): number {
-    if (this.isPaused) {
-      return 0;
-    }
-    if (this.isConcurrent) {
-      return this.loads.reduce((free, load) => free + freePlaces(load), 0);
-    }
     let idle = 0;
-    for (const load of this.idleLoads) {
-      idle += isUp(load) ? 1 : 0;
+    for (const load of this.isPaused ? [] : this.open) {
+      idle += isUp(load) ? freePlaces(load) : 0;
     }
     return idle;
   }
@@ -174,28 +176,18 @@ export class Pool implements PoolLoad {
 
   /** True if no batch runs. */
   get isIdle(): boolean {
-    return this.idleLoads.length === this.loads.length;
-  }
-
-  private freest(): TargetLoad | undefined {
-    return this.loads
-      .filter((load) => freePlaces(load) > 0)
-      .reduce<TargetLoad | undefined>(
-        (freest, load) => (freest && freePlaces(freest) >= freePlaces(load) ? freest : load),
-        undefined,
-      );
+    return this.batches === 0;
   }
 }
 
-/** Further batches that the partition can run at the same time. */
-function freePlaces(load: TargetLoad): number {
-  const { target, batches } = load;
-  return isUp(load) ? Math.max(0, (target.places ?? 0) - batches.length) : 0;
+/** Batches that would start immediately; below 0, batches wait for a place. */
+function freePlaces({ target, batches }: TargetLoad): number {
+  return (target.places ?? 1) - batches.length;
 }
 
 /** True if the partition has a batch ahead that we can revoke. */
-function isAhead({ batches, target }: TargetLoad): boolean {
-  return batches.length > 1 && target.revoke !== undefined && target.places === undefined;
+function isAhead(load: TargetLoad): boolean {
+  return freePlaces(load) < 0 && load.target.revoke !== undefined;
 }
 
 function isUp({ target }: TargetLoad): boolean {

@@ -387,18 +387,37 @@ export class RowReader {
     if (typeof value !== 'object' || value === null) {
       return undefined;
     }
-    const { axes, last } = this;
     try {
-      if (value instanceof Batch) {
-        return value;
-      }
-      const tensors = last?.tensorsIn(value);
-      const item = tensors ? last!.with(tensors) : flatten(value);
-      const batch = item && Batch.ofContainer(item, axes, last);
-      this.last = batch?.template ?? last;
-      return batch;
+      return value instanceof Batch
+        ? value
+        : (this.readLikeLast(value) ?? this.add(flatten(value)));
     } catch (cause) {
       throw unreadable(cause);
     }
+  }
+
+  /**
+   * Like {@link read}, for tensors with the structure of the last ones alone. They are no sequence.
+   *
+   * @throws InvalidBatchError for tensors that we can't use
+   */
+  readLikeLast(value: unknown): Batch | undefined {
+    const { last } = this;
+    if (!last || typeof value !== 'object' || value === null) {
+      return undefined;
+    }
+    try {
+      const isIterable = Symbol.asyncIterator in value || Symbol.iterator in value;
+      const tensors = isIterable ? undefined : last.tensorsIn(value);
+      return tensors && this.add(last.with(tensors));
+    } catch (cause) {
+      throw unreadable(cause);
+    }
+  }
+
+  private add(item: FlatContainer | undefined): Batch | undefined {
+    const batch = item && Batch.ofContainer(item, this.axes, this.last);
+    this.last = batch?.template ?? this.last;
+    return batch;
   }
 }

@@ -97,6 +97,10 @@ export function prepareCall(
   input: unknown,
   reader = new RowReader(),
 ): Call | Promise<Call> {
+  const batch = callbacks.preprocess ? undefined : reader.readLikeLast(input);
+  if (batch) {
+    return { rows: batch, single: false, isOpen: false, info: undefined };
+  }
   readOnce(input);
   return callbacks.preprocess
     ? preprocess(callbacks, input, reader)

@@ -236,11 +236,11 @@ export function isA<T extends Error>(
   return readable(() => error instanceof type, false);
 }
 
-/** The frames that are left of the stacks of an error, and of its causes. */
+/** The frames that are left of an error's stack, and of its causes' stacks. */
 const SHORT_STACK = 3;
 
 /**
- * Cuts the stacks of an error and of its causes. Node and loggers print all of them, one in the
+ * Cuts an error's stack, and those of its causes. Node and loggers print all of them, one in the
  * other, and those of a failed load are mostly frames of this package.
  */
 export function shortenStacks(error: unknown, depth = 0): void {

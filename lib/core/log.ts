@@ -8,7 +8,7 @@ export interface ServingLog {
 /** Without Nest, lines go to the console. */
 let target: ServingLog = console;
 
-/** Sends the lines of all servings in this process to another log. */
+/** Sends all servings' lines of this process to another log. */
 export function logTo(other: ServingLog): void {
   target = other;
 }

@@ -7,7 +7,7 @@ export interface ServingModuleOptions {
   /** The servings that the module registers, each as an injectable provider. */
   readonly servings?: readonly ServingDefinition[];
   /**
-   * Whether each call gets the context of the request that it is made in, without further code: it
+   * Whether each call gets its request's context, without further code: it
    * ends when the HTTP client leaves, and has the origin of the request. For this, every route of
    * the application gets an interceptor and an async context, also routes that call no serving,
    * which costs them a fifth of their requests per second. `@Batched()` endpoints end with their
@@ -36,7 +36,7 @@ export interface ServingModuleExtras {
   /** Modules that export what the classes of class servings depend on. */
   readonly imports?: ModuleMetadata['imports'];
   /**
-   * For `forRootAsync` alone: the names of the servings that its factory defines. What can be
+   * For `forRootAsync` alone: the names of its factory's servings. What can be
    * injected must be known before the factory runs.
    */
   readonly names?: readonly string[];

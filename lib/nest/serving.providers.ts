@@ -17,7 +17,7 @@ import { runnerOf } from '../core/definition/resolve-definition.js';
 import type { ServingDefinition } from '../core/definition/serving-definition.js';
 
 /**
- * One provider per serving, and one for the handler of a class serving, which so gets its
+ * One provider per serving, and one for a class serving's handler, which so gets its
  * dependencies.
  */
 export function servingProviders(definitions: readonly ServingDefinition[]): Provider[] {

@@ -77,7 +77,7 @@ export class Batch {
   }
 
   /**
-   * All rows in the order of the batches; sizes and paddings add up. The batches must agree in key
+   * All rows in the batches' order; sizes and paddings add up. The batches must agree in key
    * and template.
    */
   static merge(batches: readonly Batch[]): Batch {
@@ -161,7 +161,7 @@ export class Batch {
     return this.extend(rows);
   }
 
-  /** This batch followed by the rows of the other; both paddings go to the end. */
+  /** This batch followed by the other's rows; both paddings go to the end. */
   merge(other: Batch): Batch {
     return Batch.merge([this, other]);
   }

@@ -75,7 +75,7 @@ const MAX_PARTS = 16_384;
  * The value taken apart when it holds tensors and nothing else; undefined for any other value. Each
  * part is read once.
  *
- * @throws InvalidBatchError when the value cannot be read, exceeds the limits of a container or
+ * @throws InvalidBatchError when the value cannot be read, exceeds a container's limits or
  * holds an invalid tensor
  */
 export function flatten(value: unknown): FlatContainer | undefined {

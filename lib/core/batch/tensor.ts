@@ -48,7 +48,7 @@ const MAX_AXES = 32;
  * A tensor with the present type, shape and elements of the given one: a view of its numbers, a
  * copy of its strings. Later changes of the given object do not reach it.
  *
- * @param path the path of the tensor in its container, for messages
+ * @param path the tensor's path in its container, for messages
  * @throws InvalidBatchError when type, shape and data do not belong together
  */
 export function checkTensor({ type, data, dims }: Tensor, path = ''): Tensor {
@@ -292,7 +292,7 @@ export function copyRows(
 
 /**
  * Copies `count` rows, counted on `axis`, to a tensor that may be longer on the axis `variable`. The
- * elements beyond the length of the rows stay as they are.
+ * elements beyond the rows' length stay as they are.
  */
 export function copyPadded(
   target: Elements,

@@ -36,7 +36,7 @@ export interface BatchRecord<R extends QueuedRequest> {
 /** Rows to run again in a batch of their own. */
 export interface Retry<R extends QueuedRequest> {
   readonly parts: readonly Part<R>[];
-  /** Passed to the dispatch of the new batch. */
+  /** Passed to the new batch's dispatch. */
   readonly retryState?: unknown;
 }
 
@@ -106,7 +106,7 @@ interface Assignment<R extends QueuedRequest> {
  * function may call `submit`.
  */
 export class Batcher<R extends QueuedRequest> {
-  /** Emits the lane of each row that takes a new place in an open window. */
+  /** Emits each row's lane, when it takes a new place in an open window. */
   private readonly rows$ = new Subject<Lane>();
   /** Emits when a batch may be able to start, except when a window closes. */
   private readonly changes$ = new Subject<void>();

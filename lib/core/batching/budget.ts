@@ -4,7 +4,7 @@ import type { QueuedRequest } from './queued-request.js';
 export interface Budget {
   /** The largest cost of a batch. */
   readonly most: number;
-  /** A batch costs the number of its rows times the largest of their costs, and not their sum. */
+  /** A batch costs its number of rows times the largest of their costs, and not their sum. */
   readonly padded: boolean;
   /** The number of batches that may pass a row in favour of rows of similar cost. */
   readonly overtaking: number;
@@ -70,7 +70,7 @@ export function costOf(
   return { sum, padded: budget.padded ? rows * largest : sum, most: budget.most };
 }
 
-/** The rows and the cost of a batch or window that fills. */
+/** A filling batch's or window's rows and cost. */
 export class Fill {
   rows = 0;
   /** Rows did not fit for their cost. */

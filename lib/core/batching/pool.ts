@@ -26,7 +26,7 @@ export interface TargetLoad {
   readonly target: Target;
   /** Batches that it was handed. As many as it has places run, the oldest first. */
   readonly batches: RunningBatch[];
-  /** When the first of its batches began. */
+  /** When its first batch began. */
   startedAt: number;
 }
 
@@ -47,7 +47,7 @@ export class Pool implements PoolLoad {
   /** Its partitions take no further batch. */
   isPaused = false;
 
-  /** @param first the index of the first partition */
+  /** @param first the first partition's index */
   constructor(targets: readonly Target[], first = 0) {
     this.loads = targets.map((target, index) => ({
       partition: first + index,

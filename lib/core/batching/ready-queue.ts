@@ -68,7 +68,7 @@ interface SizesNow {
 const LANES_REMEMBERED = 1024;
 
 /**
- * Rows that are ready for a partition, by lane, and the order of their batches.
+ * Rows that are ready for a partition, by lane, and their batches' order.
  *
  * A closed window becomes a slot in the queue, which gets its rows when a partition takes it. So a
  * batch with room keeps its place and grows, new rows take the places of rows that have left, and

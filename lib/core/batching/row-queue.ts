@@ -155,7 +155,7 @@ export class RowQueue<R extends QueuedRequest> {
     return partsOf(this.budget ? wanted.toSorted((a, b) => a.arrival - b.arrival) : wanted);
   }
 
-  /** Removes the rows of a request that is over. */
+  /** Removes an ended request's rows. */
   leave(request: R): void {
     for (let piece = newestOf(request); piece; piece = piece.older) {
       if (piece.isQueued) {

@@ -1,7 +1,7 @@
 /** No call is refused before we have learned from this many batches. */
 export const BATCHES_TO_BELIEVE = 8;
 
-/** Least weight of the newest batch in the mean of its size class. */
+/** Least weight of the newest batch in its size class's mean. */
 const LEAST_WEIGHT = 0.1;
 
 /**

@@ -24,7 +24,7 @@ export interface SimilarRowsOptions {
 /** The limit of a batch's cost. */
 export interface BatchCostOptions {
   /**
-   * The cost of a row: a finite number above 0, such as the number of its tokens. Called once for
+   * The cost of a row: a finite number above 0, such as its tokens. Called once for
    * each row of a call, with the row as a batch of it alone: a plain value as it is, tensors with
    * one row. An error, or another number, fails that call alone.
    */

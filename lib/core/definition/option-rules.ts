@@ -6,7 +6,7 @@ export interface Rule {
   readonly check: (value: unknown) => boolean;
   readonly allowed: string;
   readonly isRequired?: boolean;
-  /** For a group of options: the rules of its options. */
+  /** For a group of options: its options' rules. */
   readonly group?: Rules;
 }
 

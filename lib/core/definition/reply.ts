@@ -80,6 +80,6 @@ export type CallMetadata =
   | {
       /** The call's rows ran in several batches. */
       readonly isSplit: true;
-      /** Each batch's metadata, in the order of the call's rows. */
+      /** Each batch's metadata, in the order of its rows. */
       readonly metadata: readonly PartMetadata[];
     };

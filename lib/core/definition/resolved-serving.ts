@@ -49,7 +49,7 @@ export interface ResolvedQueue {
   readonly maxBytesPerCall: number | undefined;
   readonly order: QueueOrder;
   readonly separateOrigins: boolean;
-  /** True if a lane's replies leave in the order of their calls. */
+  /** True if a lane's replies leave in their calls' order. */
   readonly preservesOrder: boolean;
 }
 

@@ -130,9 +130,9 @@ export interface QueueOptions<Input = unknown> {
    */
   readonly maxCost?: number;
   /**
-   * The cost of the rows of a call, counted against `maxCost`: a number of 0 or more.
+   * The cost of a call's rows, counted against `maxCost`: a number of 0 or more.
    *
-   * @default the bytes of its tensors
+   * @default its tensors' bytes
    */
   cost?(batch: Batch): number;
   /**
@@ -173,7 +173,7 @@ export interface QueueOptions<Input = unknown> {
    */
   readonly separateOrigins?: boolean;
   /**
-   * `preserve`: the replies of `batchedRun` leave in the order of the calls, among rows that may
+   * `preserve`: the replies of `batchedRun` leave in the calls' order, among rows that may
    * share a batch. A reply waits for those before it until they are answered; a call that fails, or
    * ends early, does so at once and holds up no other.
    *
@@ -221,7 +221,7 @@ export interface RecoveryOptions {
    */
   readonly retries?: number;
   /**
-   * Limit in milliseconds of the run of a batch, including all its steps, or of a sequence of each
+   * Limit in milliseconds of a batch's run, including all its steps, or of a sequence of each
    * step; beyond it its calls fail with a RunTimeoutError. A partition that is a process is then killed and restarted; any other
    * takes no batch until that one has returned.
    *
@@ -309,7 +309,7 @@ export interface ShutdownOptions {
   readonly timeout?: number;
 }
 
-/** The options of every serving, without those that also get the outputs of a stream. */
+/** The options of every serving, without those that also get a stream's outputs. */
 export interface OptionsOfCalls<
   Input = unknown,
   Output = unknown,
@@ -345,7 +345,7 @@ export interface OptionsOfCalls<
    */
   readonly batchKeys?: readonly (string | KeyServingOptions)[];
   /**
-   * The number of sessions that run in parallel, or the options of each of them. `true`: one per
+   * The number of sessions that run in parallel, or the options of each. `true`: one per
    * device of the execution provider; on the CPU one for each core but one. One partition makes the
    * largest batches and needs the least memory; a model's session uses all cores but one by itself.
    *
@@ -452,7 +452,7 @@ export interface ModelOptions {
   readonly inputs?: DeclaredAxes;
   /**
    * Batch axes of outputs where the default, read from the model, is wrong. And axes on which the
-   * rows are cut back to the length of their own inputs: `{ logits: { variableAxis: 1 } }`.
+   * rows are cut back to their own inputs' length: `{ logits: { variableAxis: 1 } }`.
    *
    * @default read from the model
    */
@@ -464,7 +464,7 @@ export interface ModelOptions {
    */
   readonly fetches?: readonly string[];
   /**
-   * The state of sessions, as `{ input: 'output' }`: the output of one run is the input of the
+   * The state of sessions, as `{ input: 'output' }`: one run's output is the input of the
    * session's next, and zeros come first. Callers neither give nor get it.
    *
    * @default none: calls are independent of each other
@@ -510,7 +510,7 @@ export interface ModelRunner extends ModelOptions {
    */
   readonly blockingLimit?: number;
   /**
-   * Limits the sessions of a model with `state`.
+   * Limits sessions, for a model with `state`.
    *
    * @default {}
    */
@@ -529,7 +529,7 @@ export interface SignatureOptions {
    * The tensors that the batch function returns whose rows are cut back to the length of their own
    * inputs, by path: `{ scores: { variableAxis: 1 } }`. Needs a `variableAxis` in `template`.
    *
-   * @default outputs keep the length of their batch
+   * @default outputs keep their batch's length
    */
   readonly outputs?: OutputAxes;
 }

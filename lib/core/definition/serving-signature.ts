@@ -12,7 +12,7 @@ export interface TensorSignature {
   /** Its elements' type. */
   readonly type: Tensor.Type;
   /**
-   * The number of elements along each axis: a number is fixed, a text is the name of a size that
+   * The number of elements along each axis: a number is fixed, a text names a size that
    * may vary, `null` any size.
    */
   readonly shape: readonly (number | string | null)[];
@@ -21,7 +21,7 @@ export interface TensorSignature {
 }
 
 /**
- * The tensors that the runner of a serving takes and returns: what `preprocess` gives and
+ * The tensors that a serving's runner takes and returns: what `preprocess` gives and
  * `postprocess` gets, or, without them, what callers pass and receive.
  */
 export interface ServingSignature {

@@ -58,7 +58,7 @@ export class CallRecorder {
     this.others?.forEach((other) => other.running());
   }
 
-  /** Passes the stages of the rows on to another call, which has no rows of its own. */
+  /** Passes the rows' stages on to another call, which has no rows of its own. */
   joinedBy(other: CallRecorder): void {
     (this.others ??= []).push(other);
     if (this.queuedAt !== undefined) {

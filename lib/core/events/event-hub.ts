@@ -166,7 +166,7 @@ export interface ServingCounters {
   /** Answered calls. A stream that its consumer left counts as answered. */
   readonly answered: number;
   /**
-   * Calls that were refused or failed, by the code of their error, such as `SERVING_OVERLOADED`;
+   * Calls that were refused or failed, by their error's code, such as `SERVING_OVERLOADED`;
    * `SERVING_CANCELLED` for calls that their signal ended, `OTHER` for errors of other packages.
    */
   readonly failed: Readonly<Record<string, number>>;

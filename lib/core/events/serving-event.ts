@@ -45,9 +45,9 @@ export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
   readonly startedAt: number;
   /** Milliseconds until its rows were queued: `preprocess` and validation. */
   readonly preprocessing: number;
-  /** Milliseconds until the first of its rows ran. */
+  /** Milliseconds until its first row ran. */
   readonly waiting: number;
-  /** Milliseconds until the last of its rows had its output. */
+  /** Milliseconds until its last row had its output. */
   readonly running: number;
   /** Milliseconds until it was answered. */
   readonly postprocessing: number;
@@ -78,7 +78,7 @@ export interface BatchStartEvent {
   readonly serving: string;
   /** The label of the version that it belongs to. */
   readonly version?: string | undefined;
-  /** The number of the batch, from 1, among the batches of the serving. */
+  /** The batch's number, from 1, among the serving's batches. */
   readonly batch: number;
   /** The key of its rows. */
   readonly key: string;
@@ -103,7 +103,7 @@ export interface BatchStartEvent {
    * `latencyTarget`. `join`: it is a row of a sequence, which joins those that run.
    */
   readonly reason: CloseReason | 'inline';
-  /** Milliseconds from the arrival of its oldest row until it ran. */
+  /** Milliseconds from its oldest row's arrival until it ran. */
   readonly wait: number;
   /** Expected milliseconds of its run, by its rows; undefined until enough batches have run. */
   readonly expected?: number | undefined;

@@ -162,7 +162,7 @@ function contextOf({ info }: Call, said: CallMetadata): PostprocessContext {
 }
 
 /**
- * Shapes the events of a stream: all of them by `postprocessStream`, or else each output by
+ * Shapes a stream's events: all of them by `postprocessStream`, or else each output by
  * `postprocess`.
  */
 export async function* finishStream(

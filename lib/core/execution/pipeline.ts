@@ -257,7 +257,7 @@ export class Pipeline implements Closable {
     this.batcher.pause(isPaused);
   }
 
-  /** Frees the state of a session on this partition. */
+  /** Frees a session's state on this partition. */
   endSession(id: number, partition: number): void {
     this.opened.partitions[partition]!.endSessions?.([id]);
   }
@@ -425,7 +425,7 @@ export interface SharedCall {
   readonly onStop: (leave: (reason: unknown) => void) => () => void;
   readonly recorder: CallRecorder | undefined;
   /**
-   * Runs the rows of the input. The signal aborts when no caller waits for them; `onAdmitted` is
+   * Runs the input's rows. The signal aborts when no caller waits for them; `onAdmitted` is
    * called when they are admitted.
    */
   readonly run: (input: unknown, left: AbortSignal, onAdmitted: () => void) => Promise<Run>;

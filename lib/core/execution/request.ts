@@ -66,7 +66,7 @@ export abstract class BatchRequest implements QueuedRequest {
     this.answer(offset, isOwn ? part : part.copy(), metadata);
   }
 
-  /** Takes the output of the part at `offset`. The request is over with its last part. */
+  /** Takes the output of the rows from `offset` on. The request is over with its last part. */
   answer(offset: number, rows: Batch, metadata: unknown): void {
     if (!this.isOver) {
       this.takeOutput(offset, rows, metadata);
@@ -218,7 +218,7 @@ export interface RunOutput {
   readonly metadata: unknown;
 }
 
-/** A request's output rows, and the metadata of their batches. */
+/** A request's output rows, and their batches' metadata. */
 export type Reply = CallMetadata & { readonly rows: Batch };
 
 /** One batch's output for the request's rows from `offset` on. */

@@ -11,7 +11,7 @@ import { feedsOf } from './onnx/model-ports.js';
 import type { OnnxModel } from './onnx/onnx-model.js';
 import type { Partition, PartitionResult, PartitionStatus } from './partition.js';
 
-/** Opens the sessions of a model. */
+/** Opens a model's sessions. */
 type OpenModel = (
   tasks: readonly ModelTask[],
   supervision: Supervision,

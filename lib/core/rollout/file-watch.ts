@@ -100,7 +100,7 @@ export class FileChange {
   ) {}
 
   /**
-   * Takes the stamp of the file now. `changed` once for each change, after two equal looks at that
+   * Takes the file's present stamp. `changed` once for each change, after two equal looks at that
    * distance; `pending`: look again after that time.
    */
   look(stamp: string | undefined, now: number): 'same' | 'pending' | 'changed' {

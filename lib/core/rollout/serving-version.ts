@@ -7,7 +7,7 @@ export interface ReloadOptions {
   /**
    * The model. Options that it does not name, such as `session`, are those of the active version.
    *
-   * @default the file of the active version, read again
+   * @default the active version's file, read again
    */
   readonly model?: ModelFile | ModelOptions;
   /**
@@ -20,7 +20,7 @@ export interface ReloadOptions {
    * The share of calls that the version gets, from 0 to 1, beside the active version. 0: only calls
    * that ask for it by its label.
    *
-   * @default the version takes the place of the active one
+   * @default the version replaces the active one
    */
   readonly canary?: number;
   /**
@@ -28,7 +28,7 @@ export interface ReloadOptions {
    * answers them, and `versions()` compares the replies. Only for servings that are `idempotent`,
    * without sessions and sequences, whose models run apart from the application.
    *
-   * @default the version takes the place of the active one
+   * @default the version replaces the active one
    * @experimental
    */
   readonly shadow?: number;

@@ -35,7 +35,7 @@ export class Shadow {
   }
 
   /**
-   * Copies the input of a call that is in the share, before it runs on the active version. Returns a
+   * Copies a call's input, if it is in the share, before it runs on the active version. Returns a
    * function for its reply.
    */
   sample(

@@ -106,19 +106,19 @@ export abstract class Serving<
   abstract run(input: Input, options?: CallOptions): Promise<Output>;
 
   /**
-   * Runs the rows of the input in batches with those of concurrent callers; resolves with the
+   * Runs the input's rows in batches with those of concurrent callers; resolves with the
    * output for these rows.
    *
    * @throws OverloadedError when the queue has no room
    * @throws ServingClosedError before the start and after the end
    * @throws InvalidInputError when the rows do not fit the serving
-   * @throws UnknownKeyError when the serving does not have the key of the rows
+   * @throws UnknownKeyError when the serving doesn't have the rows' key
    * @throws BatchFailedError when the batch that held one of the rows failed
    */
   abstract batchedRun(input: Input, options?: CallOptions): Promise<Output>;
 
   /**
-   * Like {@link batchedRun} (or {@link run}, with `inline`), but yields the output of each batch,
+   * Like {@link batchedRun} (or {@link run}, with `inline`), but yields each batch's output,
    * or of each step of a generator, while the call runs, in the order of its rows; of a sequence
    * each value as it comes; with `hooks` also the values that the batch function emits.
    *
@@ -241,7 +241,7 @@ export type ServingOf<Definition> =
     ? Serving<Input, Output>
     : never;
 
-/** How the rows of a key form batches. */
+/** How a key's rows form batches. */
 export interface KeyStatus {
   /** The name of the key. */
   readonly key: string;

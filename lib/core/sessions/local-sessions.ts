@@ -6,7 +6,7 @@ import { OrderedSession } from './ordered-session.js';
 import type { SessionOptions } from './serving-session.js';
 import type { Pipeline } from '../execution/pipeline.js';
 
-/** A partition with the states of its sessions. No other can run their steps. */
+/** A partition with its sessions' states. No other can run their steps. */
 interface Place extends CallGroup {
   readonly partition: number;
   sessions: number;

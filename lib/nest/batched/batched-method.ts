@@ -85,7 +85,7 @@ export interface BatchedOptions extends Omit<
    */
   readonly partitions?: number;
   /**
-   * Example calls, each the list of its arguments. The method runs once for each on every partition
+   * Example calls, each a list of arguments. The method runs once for each on every partition
    * before the application listens, with `batchSize` calls like it, or with a `latencyTarget` several
    * times, also with one. Its class has had `onModuleInit`, and must be a singleton.
    *

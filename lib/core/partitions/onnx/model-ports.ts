@@ -9,13 +9,13 @@ import { Tensor, zerosOf } from '../../batch/tensor.js';
 import { InvalidInputError } from '../../errors.js';
 import type { ModelPort, ModelSignature } from './model-signature.js';
 
-/** The rows' tensors in the order of the inputs. */
+/** The rows' tensors in the inputs' order. */
 export function feedsOf(rows: FlatRows, inputs: readonly ModelPort[]): Tensor[] {
   const leaves = rows instanceof FlatContainer ? rows.leaves : undefined;
   return inputsAmong(leaves, inputs).map(({ tensor }) => tensor);
 }
 
-/** The leaves in the order of the inputs. A single leaf is the only input, by any name. */
+/** The leaves in the inputs' order. A single leaf is the only input, by any name. */
 export function inputsAmong<T extends Pick<Leaf, 'path'>>(
   leaves: readonly T[] | undefined,
   inputs: readonly ModelPort[],
@@ -38,7 +38,7 @@ function leafNamed<T extends Pick<Leaf, 'path'>>(name: string, leaves: readonly 
 
 /** Builds replies. Their structure never changes, so it is made once. */
 export class ModelReply {
-  /** In the order of the reply's tensors. */
+  /** As the reply's tensors are ordered. */
   readonly ports: readonly ModelPort[];
   readonly names: readonly string[];
   private readonly example: FlatContainer;

@@ -41,7 +41,7 @@ export interface DeclaredPorts {
   readonly outputs: DeclaredAxes;
   /** The outputs in the reply; by default all except states. */
   readonly fetches?: readonly string[] | undefined;
-  /** Session states: for each input, the output of the previous run. */
+  /** Session states: for each input, the previous run's output. */
   readonly state?: Readonly<Record<string, string>> | undefined;
 }
 

@@ -29,7 +29,7 @@ export class OnnxModel {
   }
 
   /**
-   * Takes tensors in the order of the inputs and returns the reply's. Outputs for hooks go to
+   * Takes tensors in the inputs' order and returns the reply's. Outputs for hooks go to
    * `onHook`. With sessions, each row is a step of its session.
    */
   async run(

@@ -22,7 +22,7 @@ export interface Fetching {
 }
 
 /**
- * Reads the address of a model.
+ * Reads a model's address.
  *
  * @param owner the serving, for errors
  * @throws InvalidServingError

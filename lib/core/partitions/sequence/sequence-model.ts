@@ -6,7 +6,7 @@ import type { DONE } from '../batch-function.js';
  */
 export interface SequenceModel<Input, Value, State> {
   /**
-   * Makes the states of rows that join, such as the cache of a prompt. An `Error` in the list fails
+   * Makes the states of rows that join, such as a prompt's cache. An `Error` in the list fails
    * its own caller. If it throws, all rows that were to join fail.
    */
   start(
@@ -73,7 +73,7 @@ export type SequenceResult<Value> = Value | Last<Value> | typeof DONE | Error;
 
 /**
  * Why a state ended. `ended`: the row had its last value. `cancelled`: no caller waits for it.
- * `failed`: an error. `paused`: the cost of all rows was above `maxCost`; the row starts again.
+ * `failed`: an error. `paused`: all rows together cost more than `maxCost`; the row starts again.
  */
 export type SequenceEnd = 'ended' | 'cancelled' | 'failed' | 'paused';
 
@@ -101,6 +101,6 @@ export interface SequenceLimits {
   readonly joinRows: number;
   /** The most that rows may cost that join before one step; the first of them may cost more. */
   readonly joinCost: number;
-  /** The most that the rows of a model may cost together. */
+  /** The most that a model's rows may cost together. */
   readonly maxCost: number;
 }

@@ -68,7 +68,7 @@ export class SequencePartition implements Partition {
     return STEPPED;
   }
 
-  /** No caller waits for the rows of a warm-up. Each runs for one step all the same. */
+  /** No caller waits for a warm-up's rows. Each runs for one step all the same. */
   async warmUp(warm: (runner: Partition) => Promise<void>): Promise<void> {
     await warm({
       prefetch: 0,

@@ -111,7 +111,7 @@ const PARENT_ONLY =
 export function optionsForChild(options: readonly string[]): string[] {
   const [, kept] = options.reduce<[boolean, string[]]>(
     ([wasDropped, others], option) => {
-      // An argument without a dash is the value of the previous option.
+      // An argument without a dash is the previous option's value.
       const isDropped = option.startsWith('-') ? PARENT_ONLY.test(option) : wasDropped;
       return [isDropped, isDropped ? others : [...others, option]];
     },

@@ -19,7 +19,7 @@ import {
 const LATE = 5;
 
 /**
- * Limits the time of each batch. Beyond it, the batch's callers fail immediately. A process is then
+ * Limits each batch's time. Beyond it, the batch's callers fail immediately. A process is then
  * killed and restarts. Any other partition is `hung` until the batch returns: it gets no other
  * batch, and the late result is dropped.
  *

@@ -240,8 +240,8 @@ export function isA<T extends Error>(
 const SHORT_STACK = 3;
 
 /**
- * Cuts an error's stack, and those of its causes. Node and loggers print all of them, one in the
- * other, and those of a failed load are mostly frames of this package.
+ * Cuts an error's stack, and its causes' stacks. Node and loggers print all of them, one in the
+ * other, and a failed load's are mostly frames of this package.
  */
 export function shortenStacks(error: unknown, depth = 0): void {
   if (depth < 8 && isError(error)) {

@@ -60,7 +60,7 @@ function otherCopies(): readonly Copy[] {
   return copies.filter(({ path }) => path !== own);
 }
 
-/** The version in the nearest package.json that has one; by default that of this package. */
+/** The version in the nearest package.json that has one; by default this package's. */
 export function versionOf(folder = own): string {
   const file = join(folder, 'package.json');
   const { version } = existsSync(file)

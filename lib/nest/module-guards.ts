@@ -39,7 +39,7 @@ export class ModuleGuards {
     return true;
   }
 
-  /** That of the application where it provides the guard, else one of its own. */
+  /** The application's if it provides the guard, and otherwise one of its own. */
   private instanceOf(guard: ModuleGuard): Promise<CanActivate> {
     const known = this.instances.get(guard) ?? this.create(guard);
     this.instances.set(guard, known);

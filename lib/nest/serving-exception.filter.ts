@@ -18,7 +18,7 @@ import { type Observable, throwError } from 'rxjs';
 const PAUSE = 1000;
 
 /**
- * Logs the errors that are answers and no faults of the application, such as those of overload: one
+ * Logs the errors that are answers and no faults of the application, such as overload: one
  * line a second for each code, without a stack.
  */
 export class RefusalLog {
@@ -96,7 +96,7 @@ function quietly(error: ServingError): HttpException {
 /**
  * Answers a failed RPC call with the name, code, status and `retryAfter` of its ServingError, where
  * Nest answers "Internal server error". The message is included only if the caller is at fault, as
- * over HTTP; other messages are logged, those of refusals at most once a second for each kind.
+ * over HTTP; other messages are logged, refusals at most once a second for each kind.
  */
 @Catch(ServingError)
 export class ServingRpcExceptionFilter implements RpcExceptionFilter<ServingError> {
@@ -114,8 +114,8 @@ export class ServingRpcExceptionFilter implements RpcExceptionFilter<ServingErro
 }
 
 /**
- * The error as clients may read it: with its message if the client is at fault, else with the text
- * of its status.
+ * The error as clients may read it: with its message if the client is at fault, and otherwise with
+ * the text of its status.
  */
 export function clientErrorOf(error: ServingError): ReturnType<ServingError['toJSON']> {
   return error.expose

@@ -62,7 +62,7 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
 
   /**
    * Waits for the calls of other nodes before any serving closes. Nest calls this hook after those
-   * of the providers, so that all of them begin their shutdown at once.
+   * of the providers, so that all of them begin their shutdown at the same time.
    */
   async beforeApplicationShutdown(): Promise<void> {
     await this.registry?.router?.answered();

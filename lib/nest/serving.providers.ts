@@ -110,7 +110,7 @@ function servingOf(definition: ServingDefinition, moduleRef: ModuleRef): LocalSe
 }
 
 /**
- * The token by which `@nestjs/cache-manager` provides the cache manager; the package is needed only
+ * `@nestjs/cache-manager` provides the cache manager by this token; the package is needed only
  * where there is one.
  */
 const CACHE_MANAGER = 'CACHE_MANAGER';

@@ -161,7 +161,7 @@ export class ServingService implements OnModuleInit {
     return this.reply(serving, (found) => found.batchedRun(input, options));
   }
 
-  /** Runs the input alone and at once. See {@link Serving.run}. */
+  /** Runs the input alone and immediately. See {@link Serving.run}. */
   run<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
     input: NoInfer<Input>,

@@ -13,8 +13,8 @@ import { ServingRegistry } from './serving.registry.js';
 const INTERVAL = 100;
 
 /**
- * Milliseconds after the server has stopped listening in which each connection gets an answer with
- * `Connection: close`.
+ * After the server has stopped listening, each connection gets so many milliseconds for an answer
+ * with `Connection: close`.
  */
 const TIME_TO_LEAVE = 500;
 

@@ -110,7 +110,7 @@ export class Batch {
 
   /**
    * The same rows, which may share a batch with rows of other lengths on these axes. The `known`
-   * template is that of a batch of the same template and axes.
+   * template comes from a batch of the same template and axes.
    */
   vary(variable: VariableAxes, known?: Template): Batch {
     return this.rows instanceof TensorRows
@@ -370,8 +370,8 @@ function itemsOf(items: readonly unknown[]): unknown[] {
 }
 
 /**
- * Makes batches of values with rows on these axes. Remembers the last one's template: most often the
- * next has the same.
+ * Makes batches of values with rows on these axes. Remembers the last one's template: most often
+ * the next has the same.
  */
 export class RowReader {
   private last: Template | undefined;

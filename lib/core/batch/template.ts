@@ -9,7 +9,7 @@ import { checkTensor, describePath, type Fill, isTensor, type Tensor } from './t
  */
 export type BatchAxes = Readonly<Record<string, number | null>>;
 
-/** The axis on which rows may differ in length, and the element that fills shorter rows. */
+/** The axis where rows may differ in length, and the element that fills shorter rows. */
 export interface VariableAxis {
   readonly axis: number;
   /** Zero, or the empty string, by default. */

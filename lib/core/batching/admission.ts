@@ -50,7 +50,7 @@ export interface LatencyTarget {
   readonly cost: number | undefined;
   /** Its expected milliseconds; undefined until enough batches have run. */
   readonly expected: number | undefined;
-  /** Factor by which runs may exceed their expected time. */
+  /** Runs may exceed their expected time by this factor. */
   readonly overrun: number;
 }
 
@@ -199,8 +199,8 @@ export class QueueRoom {
 }
 
 /**
- * Admission control: immediately refuses a request that has no room, or that would miss its deadline
- * or its lane's latency target.
+ * Admission control: immediately refuses a request that has no room, or that would miss its
+ * deadline or its lane's latency target.
  *
  * We admit a timed call by giving it a place in a planned batch (see `PlannedBatches`), which keeps
  * its size until it runs. With `T(w)` for the expected time of a batch with work w, and `r` for the
@@ -211,7 +211,7 @@ export class QueueRoom {
  * - Otherwise we plan a new batch, with the most work that the call can bear. A small batch is
  *   planned only while batches of its size carry the load. Under overload we refuse calls until a
  *   batch of the size for a lasting load fits.
- * - An idle partition would run a batch anyway, so only the time by which it grows needs a margin.
+ * - An idle partition would run a batch anyway, so only its additional time needs a margin.
  *
  * Sources: Clipper (NSDI 2017) and BentoML's dispatcher choose the size by the target, Nexus (SOSP
  * 2019) makes room for two runs in it, and Clockwork (OSDI 2020) refuses what would be late.
@@ -315,7 +315,7 @@ export class Admission {
     };
   }
 
-  /** Rows at which the next batch is full, if its window opened with this size. */
+  /** The rows of the next full batch, if its window opened with this size. */
   sizeOf(limits: Limits, opened = limits.batchSize): number {
     const { mostOfNext, budget } = this.plannedOf(limits);
     const most = this.options.hasTargets ? Math.min(opened, limits.batchSize) : opened;
@@ -451,7 +451,7 @@ export class Admission {
     return ahead;
   }
 
-  /** Whole seconds in which this many rows will have run. */
+  /** Whole seconds until this many rows have run. */
   private secondsFor(rows: number, { lane }: QueuedRequest, { partitions }: PoolLoad): number {
     const own = this.plannedOf(lane.limits);
     const known = [own, ...this.planned.values()].find(({ times }) => times.largest > 0);

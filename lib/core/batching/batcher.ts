@@ -49,7 +49,7 @@ export interface BatchOutcome<R extends QueuedRequest> {
   readonly padding?: number;
   /** Steps, if the batch function is a generator. */
   readonly steps?: number;
-  /** Batches in which some of its rows run again. */
+  /** Some of its rows, which run again in these batches. */
   readonly retries?: readonly Retry<R>[];
   /** Settles the requests. Called after the batch is counted, so callers find it counted. */
   readonly settle?: () => void;

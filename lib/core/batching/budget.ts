@@ -102,7 +102,7 @@ export class Fill {
     this.largest = Math.max(this.largest, largest);
   }
 
-  /** Removes rows. The largest cost stays, since that of the others is unknown. */
+  /** Removes rows. The largest cost stays, since the others' is unknown. */
   remove({ count, sum }: Load): void {
     this.rows -= count;
     this.sum -= sum;

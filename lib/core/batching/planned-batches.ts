@@ -25,7 +25,7 @@ export interface PlannedBatch {
   largest: number;
   /** When all its rows are due. */
   due: number;
-  /** The most work with which it answers them by then. */
+  /** The most work that it may have to answer them by then. */
   most: number;
   /** Expected run time in milliseconds, once it takes no more rows. */
   time: number;
@@ -316,7 +316,7 @@ class ArrivalRate {
   }
 }
 
-/** The largest value found for which the condition holds. It holds for `low`. */
+/** The largest value found that meets the condition. It holds for `low`. */
 function bisect(
   low: number,
   high: number,

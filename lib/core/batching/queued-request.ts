@@ -17,7 +17,7 @@ export interface Limits {
   readonly batchTimeout: number;
   /** The sizes that batches are padded to, in ascending order. */
   readonly allowedSizes?: readonly number[] | undefined;
-  /** Milliseconds in which calls are to be answered. */
+  /** Milliseconds until calls are to be answered. */
   readonly latencyTarget?: number | undefined;
 }
 
@@ -84,7 +84,7 @@ export function isWanted(request: QueuedRequest, now: number): boolean {
   return !request.isOver;
 }
 
-/** The number of rows with which a batch of this many rows runs. */
+/** The rows of a batch of this many, with its padding. */
 export function paddedSize({ allowedSizes }: Limits, rows: number): number {
   return allowedSizes?.find((allowed) => allowed >= rows) ?? rows;
 }

@@ -18,7 +18,7 @@ export type CloseReason =
 export interface Window<R extends QueuedRequest> {
   readonly lane: Lane;
   readonly parts: readonly Part<R>[];
-  /** The number of rows at which it is full. */
+  /** It is full with this many rows. */
   readonly size: number;
   readonly reason: CloseReason;
   /** Earlier runs' retry state, if the rows run again. */
@@ -58,7 +58,7 @@ interface LaneQueue<R extends QueuedRequest> {
 
 /** How large a batch may be now. */
 interface SizesNow {
-  /** Rows at which it is full, if its window opened with this size. */
+  /** The rows of a full batch, if its window opened with this size. */
   sizeOf(limits: Limits, opened: number): number;
   /** The most that it may cost. */
   mostCostOf(limits: Limits): number;
@@ -133,7 +133,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     return count === 0 ? 0 : rows.fitting(request, offset, count, slots);
   }
 
-  /** Adds rows for which there is room. */
+  /** Adds rows that fit. */
   extend(part: Part<R>, now: number): void {
     const { lane, priority } = part.request;
     const queue = this.queueOf(lane);

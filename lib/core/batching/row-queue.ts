@@ -180,7 +180,7 @@ export class RowQueue<R extends QueuedRequest> {
     return this.cost >= this.limit.most;
   }
 
-  /** How many of the request's rows this many batches can take beside those that are here. */
+  /** How many of the request's rows this many batches can take besides the rows that are here. */
   fitting(request: R, offset: number, count: number, batches: number): number {
     if (!this.budget) {
       return count;
@@ -334,7 +334,7 @@ const TENANTS_REMEMBERED = 64;
  * queues.
  *
  * Start-time fair queueing (Goyal, Vin and Cheng, 1996): a tenant that joins starts at the others'
- * current `pass`, so it gains nothing from the time in which it queued no rows. Every operation
+ * current `pass`, so it gains nothing from the time when it queued no rows. Every operation
  * takes constant time per row, and time logarithmic in the number of tenants.
  */
 class Level<R extends QueuedRequest> {

@@ -78,7 +78,7 @@ export class RunTimeSpread {
   private readonly ratios = new Float64Array(RUNS_REMEMBERED);
   private readonly sorted = new Float64Array(RUNS_REMEMBERED).fill(Infinity);
   private runs = 0;
-  /** Factor by which a run may exceed its expected time; at least 1. */
+  /** A run may exceed its expected time by this factor; at least 1. */
   value = FIRST_SPREAD;
 
   learn(ratio: number): void {
@@ -184,7 +184,7 @@ export class RunTimes {
     return this.batches >= BATCHES_TO_BELIEVE;
   }
 
-  /** Factor by which runs may exceed their expected time. */
+  /** Runs may exceed their expected time by this factor. */
   get overrun(): number {
     return this.spread.value;
   }

@@ -85,7 +85,7 @@ export class OpenWindow<R extends QueuedRequest> {
 
   constructor(
     readonly lane: Lane,
-    /** Rows at which it is full, read when it opens. */
+    /** The rows of a full window, read when it opens. */
     readonly size: number,
     budget = UNLIMITED,
   ) {

@@ -40,13 +40,13 @@ export interface CallOptions {
   /**
    * The call's tenant. Tenants share the serving fairly, and cannot fill its queue alone.
    *
-   * @default what the serving's `tenant` function returns, else no tenant
+   * @default what the serving's `tenant` function returns; otherwise no tenant
    */
   readonly tenant?: string | undefined;
   /**
    * The rows' key, as set by `batch.withKey(key)`. Only rows with the same key share batches.
    *
-   * @default the batch's key, else 'default'
+   * @default the batch's key; otherwise 'default'
    */
   readonly key?: string | undefined;
   /**

@@ -131,7 +131,7 @@ export interface VersionIdentity {
   readonly content: string | undefined;
 }
 
-/** The parts by which calls of one version differ. */
+/** What differs among calls of one version. */
 interface CallIdentity {
   /** Only in a serving that separates origins. */
   readonly origin: Origin | undefined;
@@ -142,7 +142,7 @@ interface CallIdentity {
 }
 
 /**
- * The identity of a call among those of its version. Single flight and the reply cache both use it,
+ * A call's identity among its version's calls. Single flight and the reply cache both use it,
  * so that one never shares what the other keeps apart.
  */
 function identityOfCall({ origin, key, input }: CallIdentity): string {
@@ -164,7 +164,7 @@ function textOf(parts: readonly (string | undefined)[]): string {
 
 /** One caller of a shared call. */
 export interface JoinedCall<T, First> {
-  /** The result or error of the work; or the reason for which this caller has left before. */
+  /** The result or error of the work; or the reason why this caller has left before. */
   readonly reply: Promise<T>;
   /** True if another caller started the work. */
   readonly joined: boolean;

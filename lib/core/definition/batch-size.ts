@@ -16,7 +16,7 @@ import type { ResolvedServing } from './resolved-serving.js';
 export interface SimilarRowsOptions {
   /**
    * The number of batches that may pass a row in favour of younger rows, of its tenant and priority,
-   * whose cost is closer to that of the others in the batch.
+   * whose cost is closer to the cost of others in the batch.
    */
   readonly overtaking: number;
 }
@@ -63,7 +63,7 @@ export interface BatchSizeOptions {
    */
   readonly cost?: BatchCostOptions | undefined;
   /**
-   * Milliseconds in which 99 of 100 calls are to be answered, from the time when their rows are
+   * Milliseconds until 99 of 100 calls are to be answered, from the time when their rows are
    * queued. The size of batches then follows from their measured run times and from the load, within
    * the other limits, and a call that would be late fails immediately with an OverloadedError.
    * Leaves no place for `batchTimeout`.
@@ -94,7 +94,7 @@ export interface ResolvedBatchCost extends Budget {
 
 /** The option `batchSize`, each decision apart. */
 export interface ResolvedBatchSize {
-  /** The given largest number of rows; that of `sizes` if these are given. */
+  /** The largest number of rows, as given or the last of `sizes`. */
   readonly rows: number | undefined;
   readonly sizes: readonly number[] | undefined;
   readonly cost: ResolvedBatchCost | undefined;
@@ -185,7 +185,7 @@ export function checkMostRows(
   { mostRows = Infinity }: Pick<ModelSignature, 'mostRows'>,
 ): void {
   for (const [key, { runSize, allowedSizes = [] }] of keys) {
-    // Without a size of its own, a serving takes that of the server.
+    // Without a size of its own, a serving takes the server's.
     const given = runSize === Infinity ? [] : [runSize];
     const largest = Math.max(0, ...given, ...allowedSizes);
     if (largest > mostRows) {

@@ -28,7 +28,7 @@ interface NoFactory<Text extends string> extends Mistake<Text> {
   (site: BatchFunctionContext): never;
 }
 
-/** The input of calls: that of the callbacks, or else a row of the runner. */
+/** The input of calls: what the callbacks take, or else a row of the runner. */
 export type InputOf<Input, Run> = unknown extends Input ? RowOf<TakenRows<Run>> : Input;
 
 /**

@@ -12,7 +12,7 @@ export interface Rule {
 
 export type Rules = Readonly<Record<string, Rule>>;
 
-/** setTimeout fires at once for a longer delay. */
+/** setTimeout fires immediately for a longer delay. */
 export const LONGEST_DELAY = 2 ** 31 - 1;
 
 export function isRecord(value: unknown): value is Record<string, unknown> {
@@ -64,7 +64,7 @@ export function groupOf(group: Rules): Rule {
 export const shutdown = groupOf({ drain: flag, timeout: delay });
 
 /**
- * Checks options, and those of groups.
+ * Checks options, and groups of options.
  *
  * @throws InvalidServingError naming the owner, the option, its value, and the allowed values
  */

@@ -69,7 +69,7 @@ export interface PartMetadata {
   readonly metadata: unknown;
 }
 
-/** The metadata of the batches in which a call's rows ran. */
+/** The metadata of the batches with a call's rows. */
 export type CallMetadata =
   | {
       /** All rows of the call ran in one batch. */

@@ -41,7 +41,7 @@ export interface ResolvedRecovery extends RetryOptions, Supervision {
   readonly runTimeout: number | undefined;
 }
 
-/** The queue's limits, and the order in which its rows run. */
+/** The queue's limits, and the order of its rows. */
 export interface ResolvedQueue {
   readonly maxRows: number;
   readonly maxCost: number | undefined;
@@ -88,7 +88,7 @@ export interface ResolvedServing {
   readonly sequence: SequenceLimits | undefined;
   /** The declared rows of a serving without a model. */
   readonly template?: readonly ModelPort[] | undefined;
-  /** Axes on which we cut its outputs back to their rows' length, by path. */
+  /** Axes where we cut its outputs back to their rows' length, by path. */
   readonly cuts: Readonly<Record<string, number>>;
 }
 

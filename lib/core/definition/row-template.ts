@@ -8,12 +8,12 @@ export interface TensorTemplate {
   /** Its elements' type. */
   readonly type: Tensor.Type;
   /**
-   * Its shape. The first axis is that of the rows. Of the others, a number is fixed, `null` may
+   * Its shape. The rows lie on the first axis. Of the others, a number is fixed, `null` may
    * have any size, and axes of the same name have the same size within a call.
    */
   readonly shape: readonly [rows: null, ...inner: (number | string | null)[]];
   /**
-   * The axis on which rows may differ in length, and share a batch all the same: shorter rows are
+   * The axis where rows may differ in length, and share a batch all the same: shorter rows are
    * padded when the batch runs. All tensors with such an axis have the same length in a call.
    */
   readonly variableAxis?: number;
@@ -23,7 +23,7 @@ export interface TensorTemplate {
 
 /** An output whose rows are cut back to their own inputs' length. */
 export interface OutputAxis {
-  /** The axis on which it is cut. */
+  /** The axis where it is cut. */
   readonly variableAxis: number;
 }
 
@@ -53,7 +53,7 @@ export const rowTemplate: Rule = {
     'variableAxis is one of these that is no number, and padWith an element to pad it with',
 };
 
-/** The axes on which the rows of outputs are cut back. */
+/** The axes where outputs' rows are cut back. */
 export const outputAxes: Rule = {
   check: (value) =>
     isRecord(value) &&
@@ -98,7 +98,7 @@ function isTensorTemplate(value: unknown): boolean {
 
 const ofTensors = new Set(['type', 'shape', 'variableAxis', 'padWith']);
 
-/** Whether the shape has such an axis, whose length is open, behind that of the rows. */
+/** Whether the shape has such an axis, whose length is open, behind the rows' axis. */
 function isVariable(shape: unknown, axis: unknown): boolean {
   return (
     axis === undefined ||

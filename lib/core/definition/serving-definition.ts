@@ -59,13 +59,13 @@ export interface KeyServingOptions {
   /**
    * The largest number of rows of the key in a batch.
    *
-   * @default that of the serving
+   * @default the serving's
    */
   readonly batchSize?: number;
   /**
    * Milliseconds that a batch of the key waits for more rows, from its first row on.
    *
-   * @default that of the serving
+   * @default the serving's
    */
   readonly batchTimeout?: number;
 }
@@ -105,8 +105,9 @@ export interface RolloutOptions {
    */
   readonly versions?: Readonly<Record<string, VersionOptions>>;
   /**
-   * Whether the serving loads its model file again when it has changed and was written completely, as
-   * `reload()` does. Only for a file of this machine; write a new one beside it, and rename it.
+   * Whether the serving loads its model file again when it has changed and was written completely,
+   * as `reload()` does. Only for a file of this machine; write a new one in the same folder, and
+   * rename it.
    *
    * @default false
    */
@@ -116,14 +117,14 @@ export interface RolloutOptions {
 /** The queue's limits, and its rows' order. */
 export interface QueueOptions<Input = unknown> {
   /**
-   * The largest number of rows in the queue; beyond it a call fails at once with an
+   * The largest number of rows in the queue; beyond it a call fails immediately with an
    * OverloadedError.
    *
    * @default 10000
    */
   readonly maxRows?: number;
   /**
-   * The largest total `cost` of the rows in the queue; beyond it a call fails at once with an
+   * The largest total `cost` of the rows in the queue; beyond it a call fails immediately with an
    * OverloadedError.
    *
    * @default no limit
@@ -136,7 +137,7 @@ export interface QueueOptions<Input = unknown> {
    */
   cost?(batch: Batch): number;
   /**
-   * The largest number of rows of one call; beyond it the call fails at once with a
+   * The largest number of rows of one call; beyond it the call fails immediately with a
    * RequestTooLargeError. For a stream or a lazy sequence it limits each of its batches. More than
    * `maxRows` would never fit into the queue.
    *
@@ -175,7 +176,7 @@ export interface QueueOptions<Input = unknown> {
   /**
    * `preserve`: the replies of `batchedRun` leave in the calls' order, among rows that may
    * share a batch. A reply waits for those before it until they are answered; a call that fails, or
-   * ends early, does so at once and holds up no other.
+   * ends early, does so immediately and holds up no other.
    *
    * @default replies leave as soon as they are made
    */
@@ -204,7 +205,7 @@ export interface RecoveryOptions {
    * Whether a batch may run twice without harm: then it runs again when its partition was lost, and
    * when part of it failed.
    *
-   * @default true for models, else false
+   * @default true for models, and otherwise false
    */
   readonly idempotent?: boolean;
   /**
@@ -239,14 +240,14 @@ export interface RecoveryOptions {
   readonly restartDelay?: number;
   /**
    * The number of restarts without a successful batch. After that the partition is lost, and is
-   * tried again every 30 s; calls fail at once when all partitions are lost. With the default, starts
-   * that fail at once take at most 3 s.
+   * tried again every 30 s; calls fail immediately when all partitions are lost. With the default,
+   * starts that fail immediately take at most 3 s.
    *
    * @default 5
    */
   readonly maxRestarts?: number;
   /**
-   * Milliseconds in which a restarted partition must be loaded and warm. A process that is not is
+   * Milliseconds until a restarted partition must be loaded and warm. A process that is not is
    * killed, and counts as failed; a thread cannot be killed, and is reported as hung until it is. A
    * version that `reload` loads has the same time. The default leaves time to compile a model once more.
    *
@@ -257,7 +258,7 @@ export interface RecoveryOptions {
 
 /** Options of the reply cache. */
 export interface ReplyCacheOptions {
-  /** Milliseconds for which a reply is kept. */
+  /** Milliseconds that a reply is kept. */
   readonly ttl: number;
   /**
    * Milliseconds that a call waits for the cache before it runs without.
@@ -330,9 +331,10 @@ export interface OptionsOfCalls<
    */
   readonly batchSize?: BatchSize;
   /**
-   * Milliseconds from its first row for which a batch that is not full waits for more rows. With 0 a
-   * row runs at once on an idle partition, and rows collect while all partitions are busy. A longer
-   * time helps only if rows arrive more slowly than the model runs, and each run is expensive.
+   * Milliseconds that a batch that isn't full waits for more rows, from its first one on. With 0 a
+   * row runs immediately on an idle partition, and rows collect while all partitions are busy. A
+   * longer time helps only if rows arrive more slowly than the model runs, and each run is
+   * expensive.
    *
    * @default 0
    */
@@ -474,7 +476,7 @@ export interface ModelOptions {
 
 /** A version of a model, and the calls that it gets. */
 export interface VersionOptions {
-  /** The model. Options that it does not name, such as `session`, are those of the serving. */
+  /** The model. Options that it does not name, such as `session`, are the serving's. */
   readonly model: ModelFile | ModelOptions;
   /**
    * The share of calls that it gets, from 0 to 1.
@@ -503,7 +505,7 @@ export interface ModelRunner extends ModelOptions {
    */
   readonly isolation?: Isolation | 'none';
   /**
-   * Milliseconds for which a run may hold the event loop, with `isolation: 'none'`. After three
+   * Milliseconds that a run may hold the event loop, with `isolation: 'none'`. After three
    * longer runs in a row the log has a warning, once.
    *
    * @default 2
@@ -680,8 +682,8 @@ export interface FunctionServingDefinition<
 /**
  * Returns the definition itself, with its types inferred.
  *
- * The input of calls is that of `preprocess`, or else a row of the batch function. The reply is
- * that of `postprocess`, or else the batch function's result for the call, which is `Steps`
+ * The input of calls is what `preprocess` takes, or else a row of the batch function. The reply is
+ * what `postprocess` returns, or else the batch function's result for the call, which is `Steps`
  * for each row of a generator or a sequence; it stays `unknown` for a model or a file, and where only
  * the input decides whether it is one result or a list.
  */

@@ -52,7 +52,7 @@ export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
   /** Milliseconds until it was answered. */
   readonly postprocessing: number;
   /**
-   * The stage in which it ended; later stages took no time. For a stream, postprocessing is part of
+   * The stage when it ended; later stages took no time. For a stream, postprocessing is part of
    * `running`.
    */
   readonly stage: CallStage;
@@ -61,7 +61,7 @@ export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
    * preprocessed.
    */
   readonly answeredBy?: AnsweredBy;
-  /** The reason for which it failed. */
+  /** Why it failed. */
   readonly error?: unknown;
   /**
    * Whether the error is the reason of its aborted `signal`: the caller has left, and nothing went
@@ -123,7 +123,7 @@ export interface BatchEndEvent extends Omit<BatchStartEvent, 'type'> {
   readonly padding: number;
   /** The number of steps, if the batch function is a generator. */
   readonly steps?: number;
-  /** The reason for which it failed. */
+  /** Why it failed. */
   readonly error?: unknown;
   /**
    * Whether it was handed ahead to a busy partition and revoked before it began, since another
@@ -142,7 +142,7 @@ export interface PartitionChangeEvent extends PartitionStatus {
   readonly serving: string;
   /** The label of the version that it belongs to. */
   readonly version?: string | undefined;
-  /** Which calls it serves: `batched` those of `batchedRun`, `inline` those of `run`. */
+  /** Which calls it serves: of `batchedRun` (`batched`), or of `run` (`inline`). */
   readonly kind: ServingKind;
   /** The index of the partition. */
   readonly partition: number;

@@ -426,7 +426,7 @@ export class BatchRun implements BatchListener {
       : lengths!.cut(rows, length, cuts);
   }
 
-  /** The length to which its rows are padded. */
+  /** Its rows are padded to this length. */
   private longest(): number | undefined {
     const { lengths } = this.runner;
     if (!lengths) {

@@ -361,7 +361,7 @@ function mismatch(
   }
   if (template.leaves.length > inputs.length) {
     const names = new Set(inputs.map(({ name }) => name));
-    // Two leaves can have the same path: those of `{ 'a.b': x, a: { b: y } }`.
+    // Two leaves can have the same path, as in `{ 'a.b': x, a: { b: y } }`.
     const extra = template.leaves.find(({ path }) => !names.delete(path))?.label;
     return `${isModel ? 'the model has' : 'there is'} no input ${formatValue(extra)}`;
   }

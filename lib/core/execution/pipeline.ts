@@ -295,7 +295,7 @@ export class Pipeline implements Closable {
     }
   };
 
-  /** Ends the stages in the order in which a call passes them. */
+  /** Ends the stages as a call passes them, the first one first. */
   private async endStages(): Promise<void> {
     const { shared, caller, pulls, batcher, opened } = this;
     this.isClosed = true;
@@ -396,9 +396,9 @@ export class Pipeline implements Closable {
 export interface TargetStatus {
   /** The name of the key. */
   readonly key: string;
-  /** Milliseconds in which 99 of 100 calls are to be answered. */
+  /** Milliseconds until 99 of 100 calls are to be answered. */
   readonly latencyTarget: number;
-  /** The number of rows at which a batch is full now. */
+  /** A batch with this many rows is full now. */
   readonly batchSize: number;
   /** The most that a batch may cost now, in a serving with `batchSize.cost`. */
   readonly cost?: number | undefined;

@@ -14,7 +14,7 @@ interface Turn extends Linked<Turn> {
 }
 
 /**
- * Replies that leave in the order in which their calls joined. A call that fails, is cancelled or
+ * Replies that leave in the order of their calls. A call that fails, is cancelled or
  * is late ends immediately, and releases its turn.
  */
 export class ReplyOrder {

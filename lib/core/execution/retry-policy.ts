@@ -27,7 +27,7 @@ export interface RetryState {
 }
 
 /**
- * The batches in which a failed batch's rows run again; none if the failure is final.
+ * A failed batch's rows, in the batches that run them again; none if the failure is final.
  *
  * - A batch that didn't begin runs elsewhere. If its arrival may have killed the partition, that
  *   counts as a loss.
@@ -35,7 +35,7 @@ export interface RetryState {
  * - An output too large for one message has run, so only an idempotent batch runs again, in halves.
  * - Any other invalid output is final: rows don't cause it.
  * - A batch whose output was lost runs again; it didn't cause the loss.
- * - A batch for which a server had no room runs again whole: fewer rows are as many requests.
+ * - A batch that a server had no room for runs again whole: fewer rows are as many requests.
  * - A batch lost with its partition runs again whole, and in halves after the second loss, which it
  *   may have caused.
  * - A batch that failed by itself runs in halves: a binary search for the failing row. The search

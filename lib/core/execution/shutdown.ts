@@ -4,8 +4,8 @@ import type { ShutdownOptions } from '../definition/serving-definition.js';
 
 /**
  * How calls are stopped, the softest way first. All of them refuse new calls. `abandon` fails the
- * calls that no partition has taken, `end` fails all calls, and `halt` also ends running work if that
- * is safe.
+ * calls that no partition has taken, `end` fails all calls, and `halt` also ends running work if
+ * that is safe.
  */
 export type Rung = 'abandon' | 'end' | 'halt';
 

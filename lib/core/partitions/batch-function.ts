@@ -13,7 +13,7 @@ export interface BatchResult<Output = BatchOutput> {
   readonly metadata?: unknown;
 }
 
-/** Ends its row in a list that a generator yields; the other rows go on. */
+/** Ends its row in a list that a generator yields; the other rows continue. */
 export const DONE: unique symbol = Symbol.for('nestjs-serving:done') as never;
 
 /** Indices of rows that end with a step. */

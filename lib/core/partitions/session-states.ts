@@ -71,7 +71,7 @@ export class SessionStep<State> {
     );
   }
 
-  /** Keeps the states after the step, of the rows for which it succeeded. */
+  /** Keeps the states after the step, if it succeeded for their rows. */
   keep(states: readonly (State | undefined)[], succeeded: (row: number) => boolean): void {
     this.kept.forEach((kept, row) => {
       if (succeeded(row)) {

@@ -7,7 +7,7 @@ const LOOK_INTERVAL = 10_000;
 
 /**
  * Watches a file for new content. It watches the directory: a file that another is renamed to emits
- * no events of its own, and a mounted ConfigMap swaps a link beside the file.
+ * no events of its own, and a mounted ConfigMap swaps a link in the file's folder.
  */
 export class FileWatch {
   private readonly change: FileChange;
@@ -74,7 +74,7 @@ export class FileWatch {
   }
 }
 
-/** Milliseconds for which a file must not change before it counts as written completely. */
+/** A file that hasn't changed for this many milliseconds counts as written completely. */
 export const SETTLE_TIME = 500;
 
 /**

@@ -5,7 +5,7 @@ import type { PartitionStatus } from '../partitions/partition.js';
 /** What a serving loads at run time, and which calls it gets. */
 export interface ReloadOptions {
   /**
-   * The model. Options that it does not name, such as `session`, are those of the active version.
+   * The model. Options that it does not name, such as `session`, are the active version's.
    *
    * @default the active version's file, read again
    */
@@ -17,8 +17,8 @@ export interface ReloadOptions {
    */
   readonly version?: string;
   /**
-   * The share of calls that the version gets, from 0 to 1, beside the active version. 0: only calls
-   * that ask for it by its label.
+   * The share of calls that the version gets, from 0 to 1; the active version gets the rest. 0:
+   * only calls that ask for it by its label.
    *
    * @default the version replaces the active one
    */
@@ -58,7 +58,7 @@ export interface ServingVersion {
    *
    * @throws InvalidServingError when it has ended, or is the active version and no other was active
    * before
-   * @throws ServingLoadError when the version before cannot be loaded; the active one goes on
+   * @throws ServingLoadError when the version before cannot be loaded; the active one stays
    */
   rollback(): Promise<void>;
 }
@@ -66,7 +66,7 @@ export interface ServingVersion {
 /** Which calls a version gets: `active` and `canary` ones get some, the others none. */
 export type VersionRole = 'loading' | 'active' | 'canary' | 'shadow' | 'draining';
 
-/** The replies of a shadow beside those that callers got. */
+/** A shadow's replies, compared with those that callers got. */
 export interface ShadowComparison {
   /** The compared replies. */
   readonly compared: number;
@@ -96,7 +96,7 @@ export interface VersionStatus {
   readonly share?: number;
   /** The totals of its calls and batches. */
   readonly counters: ServingCounters;
-  /** The replies of a shadow beside those of the active version. */
+  /** A shadow's replies, compared with the active version's. */
   readonly comparison?: ShadowComparison;
   /** The number of queued rows. */
   readonly queued: number;

@@ -13,8 +13,8 @@ const MOST_COPIES = 32;
 const LOWEST = -10;
 
 /**
- * Runs copies of calls on a version that answers none of them, and compares the replies. A copy runs
- * only while nothing waits, and its failure is counted.
+ * Runs copies of calls on a version that answers none of them, and compares the replies. A copy
+ * runs only while nothing waits, and its failure is counted.
  */
 export class Shadow {
   private readonly copies = new Set<Promise<void>>();

@@ -281,7 +281,7 @@ export class LocalServing<
     await this.reloads.begin();
   }
 
-  /** @internal Runs further examples, as those of `warmUp` before the serving can be called. */
+  /** @internal Runs further examples, like `warmUp` before the serving can be called. */
   async warmUp(inputs: readonly Input[]): Promise<void> {
     await this.loaded.active.warmUp(inputs);
   }
@@ -301,7 +301,7 @@ export class LocalServing<
   }
 
   /**
-   * Starts the clock of shutdown: Nest waits next for the clients of its servers, of which some
+   * Starts the clock of shutdown: Nest waits next for the clients of its servers, and some
    * wait for rows that are queued here.
    */
   beforeApplicationShutdown(): void {

@@ -99,14 +99,14 @@ export abstract class Serving<
   }
 
   /**
-   * Runs the input alone and at once, without other callers' rows.
+   * Runs the input alone and immediately, without other callers' rows.
    *
    * @throws ServingError for a failed batch function, or invalid input or output
    */
   abstract run(input: Input, options?: CallOptions): Promise<Output>;
 
   /**
-   * Runs the input's rows in batches with those of concurrent callers; resolves with the
+   * Runs the input's rows in batches with concurrent callers' rows; resolves with the
    * output for these rows.
    *
    * @throws OverloadedError when the queue has no room
@@ -245,7 +245,7 @@ export type ServingOf<Definition> =
 export interface KeyStatus {
   /** The name of the key. */
   readonly key: string;
-  /** The number of rows at which a batch is full. */
+  /** A batch with this many rows is full. */
   readonly batchSize: number;
   /** Milliseconds that a batch waits for more rows. */
   readonly batchTimeout: number;

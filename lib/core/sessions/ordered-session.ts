@@ -14,7 +14,7 @@ import { type SessionCallOptions, type SessionOptions, ServingSession } from './
 export interface SessionHost {
   /** Milliseconds from its last call after which the session ends; no limit by default. */
   readonly idle?: number;
-  /** Its calls share batches with those of sessions in the same place. */
+  /** Its calls share batches with other sessions' in the same place. */
   readonly group?: CallGroup;
   /** The session ends if its first call fails: a client may have sent further steps already. */
   readonly needsFirst?: boolean | undefined;
@@ -44,7 +44,7 @@ export class OrderedSession extends ServingSession {
   private readonly turn: SessionTurn;
   private readonly options: SessionOptions;
   private isRunning = false;
-  /** Begin the next call, or the end: in the order in which they were made. */
+  /** Begin the next call, or the end; the oldest first. */
   private readonly waiting = new Set<() => void>();
   /** The reason why it takes no more calls. */
   private ended: SessionEndedError | undefined;

@@ -14,7 +14,7 @@ export interface Started {
 
 export interface PullAheadOptions<Value, Piece extends Started> {
   readonly source: Source<Value>;
-  /** Size of the work under way from which no more is pulled. */
+  /** Once this much work is under way, no more is pulled. */
   readonly window: number;
   /** True if the source may never end. */
   readonly isOpen: boolean;

@@ -126,7 +126,7 @@ export interface ClusterOptions {
   /**
    * A `node` answers other nodes' calls; a `client` only calls them.
    *
-   * @default 'node' with servings, else 'client'
+   * @default 'node' with servings, and otherwise 'client'
    */
   readonly role?: 'node' | 'client';
   /**

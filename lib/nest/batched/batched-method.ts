@@ -10,7 +10,7 @@ import type {
 /** A function of the arguments that a caller passes. */
 export type OfArguments<Value> = (...args: never[]) => Value;
 
-/** A batched method's queue: its limits, and the order in which its calls run. */
+/** A batched method's queue: its limits, and the order of its calls. */
 export interface BatchedQueueOptions extends Omit<
   QueueOptions,
   'maxCost' | 'cost' | 'maxRowsPerCall' | 'maxBytesPerCall' | 'tenant'
@@ -48,7 +48,7 @@ export interface BatchedSizeOptions extends Omit<BatchSizeOptions, 'cost'> {
 export interface BatchedDeduplicationOptions extends Omit<DeduplicationOptions, 'key'> {
   /**
    * A call's identity by its arguments: everything that the answer depends on. `undefined`
-   * for a call that shares with no other. Instances of classes, such as those of `types`, need it.
+   * for a call that shares with no other. Instances of classes, such as `types`, need it.
    *
    * @default contentHash of the list of arguments
    */
@@ -56,7 +56,7 @@ export interface BatchedDeduplicationOptions extends Omit<DeduplicationOptions, 
 }
 
 /**
- * The options of a batched method: those of a serving that make sense for one. A row is a call, and
+ * A batched method's options: a serving's, as far as they make sense for one. A row is a call, and
  * the method has no label, keys, tensors or callbacks.
  */
 export interface BatchedOptions extends Omit<
@@ -92,7 +92,7 @@ export interface BatchedOptions extends Omit<
    * @default []
    */
   readonly warmUp?: readonly (readonly unknown[])[];
-  /** The queue's limits, and the order in which its calls run. */
+  /** The queue's limits, and the order of its calls. */
   readonly queue?: BatchedQueueOptions;
   /** How calls with the same arguments share one run. */
   readonly deduplication?: BatchedDeduplicationOptions;

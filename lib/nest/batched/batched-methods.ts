@@ -74,7 +74,7 @@ export class BatchedMethods
         // Nest injects only into instances that it has constructed.
         Object.assign(wrapper.instance as object, { [METHODS]: () => this });
       }
-      // A durable instance serves one tenant: its calls share no batch with those of another
+      // A durable instance serves one tenant: its calls share no batch with another's
       // instance.
       if (
         methods.some(({ options }) => options) &&

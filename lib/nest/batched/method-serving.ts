@@ -194,7 +194,7 @@ function identityBy({
   };
 }
 
-/** Calls the method once for all calls of a batch, which are those of one instance. */
+/** Calls the method once for all calls of a batch, which belong to one instance. */
 async function runMethod(
   name: string,
   method: BatchedMethod['original'],

@@ -13,7 +13,7 @@ export interface DeclaredOutput {
    */
   readonly batchAxis?: number | null;
   /**
-   * The axis on which rows of one batch may differ in length. Shorter input rows are padded when
+   * The axis where rows of one batch may differ in length. Shorter input rows are padded when
    * the batch runs, and each output row is cut back to its own input's length. A call's inputs with
    * such an axis all have the same length.
    *

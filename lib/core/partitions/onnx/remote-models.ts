@@ -46,7 +46,7 @@ export function isRemote(file: string | URL): boolean {
 }
 
 /**
- * The model at an address for which {@link isRemote} is true.
+ * The model at an address, if {@link isRemote} is true for that.
  *
  * @throws InvalidServingError for an address that is no model's, and if no extension fetches models
  */

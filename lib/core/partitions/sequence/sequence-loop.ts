@@ -22,7 +22,7 @@ type Model = SequenceModel<unknown, unknown, unknown>;
  * before all new rows. vLLM calls this preemption by recomputation.
  */
 export class SequenceLoop {
-  /** The rows that have a state, in the order in which they joined. */
+  /** The rows that have a state, the oldest first. */
   private present: SequenceMember[] = [];
   /** The rows that are to start again, the oldest first. */
   private paused: SequenceMember[] = [];

@@ -14,9 +14,9 @@ export interface SequenceModel<Input, Value, State> {
     context: SequenceStart<Value>,
   ): readonly (State | Error)[] | Promise<readonly (State | Error)[]>;
   /**
-   * Makes the next value of each row that is present, in the order in which they joined: a value, or
+   * Makes the next value of each row that is present, the oldest first: a value, or
    * `last(value)`, `DONE`, or an `Error` that fails its own caller. If it throws, all of these rows
-   * fail, and the next step is that of new rows.
+   * fail, and new rows make the next step.
    */
   step(
     states: readonly State[],
@@ -33,17 +33,17 @@ export interface SequenceModel<Input, Value, State> {
 
 /** A sequence model of any types: of rows like these, and with these results of a step. */
 export interface AnySequenceModel<Inputs = never, Results = unknown> {
-  /** As that of {@link SequenceModel}. */
+  /** See {@link SequenceModel}. */
   start(inputs: Inputs, context: SequenceStart<never>): unknown;
-  /** As that of {@link SequenceModel}. */
+  /** See {@link SequenceModel}. */
   step(states: never, context: SequenceStep): Results;
-  /** As that of {@link SequenceModel}. */
+  /** See {@link SequenceModel}. */
   end?(state: never, reason: SequenceEnd): unknown;
-  /** As that of {@link SequenceModel}. */
+  /** See {@link SequenceModel}. */
   cost?(input: never, values: number): number;
 }
 
-/** Values beside those of the rows, for callers that ask for them. */
+/** Further values, for callers that ask for them. */
 export interface SequenceHooks {
   /**
    * Sends the values of a hook, an entry for each row of the call, to the callers that ask for it.
@@ -95,7 +95,7 @@ export function last<Value>(value: Value): Last<Value> {
 
 /** The places of a partition, and what may join them. */
 export interface SequenceLimits {
-  /** The number of rows that a partition runs at once. */
+  /** Rows that a partition runs at the same time. */
   readonly places: number;
   /** The most rows that join before one step. */
   readonly joinRows: number;

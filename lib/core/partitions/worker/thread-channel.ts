@@ -10,7 +10,7 @@ import { entryScript } from './entry-script.js';
 import { releaseTurnOf, webgpuTurn } from '../onnx/webgpu-turn.js';
 
 /**
- * Starts a thread, to which buffers move without a copy. It cannot be killed: ending it during a
+ * Starts a thread. Buffers move there without a copy. It cannot be killed: ending it during a
  * native run aborts the whole process.
  */
 export function openThread(task: WorkerTask): Channel {

@@ -15,7 +15,7 @@ import {
   NO_TERMS,
 } from '../batch-function.js';
 
-/** Milliseconds from which a timer counts as late: its thread was busy. */
+/** A timer that is this many milliseconds late shows that its thread was busy. */
 const LATE = 5;
 
 /**

@@ -87,7 +87,7 @@ async function* answersOf(
 const logger = new Logger('ServingTransport');
 
 /**
- * Adapts a handler for Nest's servers. They send an Observable's error as JSON, in which an Error
+ * Adapts a handler for Nest's servers. They send an Observable's error as JSON, where an Error
  * is `{}`, so we send plain objects.
  */
 export function jsonAnswer(handler: JsonHandler): (data: unknown) => Promise<Observable<unknown>> {

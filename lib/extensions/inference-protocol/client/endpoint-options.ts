@@ -5,7 +5,7 @@ export interface EndpointTls {
   /**
    * Certificate authorities for servers.
    *
-   * @default those of the system
+   * @default the system's
    */
   readonly ca?: string | Uint8Array;
   /**
@@ -60,14 +60,14 @@ export interface EndpointModel {
    */
   readonly name?: string;
   /**
-   * Batch axes if the server's are wrong (`null` for no axis), and axes on which rows may differ in
+   * Batch axes if the server's are wrong (`null` for no axis), and axes where rows may differ in
    * length.
    *
    * @default read from the server; rows of different lengths share no batch
    */
   readonly inputs?: DeclaredAxes;
   /**
-   * Batch axes if the server's are wrong, and axes on which rows are cut back to their own inputs'
+   * Batch axes if the server's are wrong, and axes where rows are cut back to their own inputs'
    * length.
    *
    * @default read from the server

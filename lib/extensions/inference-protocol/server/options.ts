@@ -50,7 +50,7 @@ export interface OfferedServing {
   /**
    * True if a request may have several replies, as with a generator. Calls are then streams.
    *
-   * @default true for a serving of sequences, else false
+   * @default true for a serving of sequences, and otherwise false
    */
   readonly decoupled?: boolean;
 }
@@ -124,7 +124,7 @@ export interface InferenceProtocolOptions {
   /**
    * Returns the call's tenant, which has its own sequences and share of the queue.
    *
-   * @default the tenant of the serving's `queue.tenant`, else none
+   * @default what the serving's `queue.tenant` returns, if it has one
    */
   readonly tenant?: (context: ExecutionContext) => string | undefined;
   /**

@@ -284,7 +284,7 @@ export class GrpcServer extends ServerGrpc {
     this.listener.on('error', (error) => this.handleError(error.message));
   }
 
-  /** Ends every connection, that of a call once its data is sent; until then `destroy` ends it. */
+  /** Ends every connection, and a call's once its data is sent; until then `destroy` ends it. */
   override async close(): Promise<void> {
     if (this.listener.listening) {
       const closed = once(this.listener, 'close');
@@ -341,8 +341,9 @@ export class GrpcServer extends ServerGrpc {
 }
 
 /**
- * Sets the receive window of a connection and its streams, in bytes. gRPC's client reads it from the
- * same option; its server doesn't yet (grpc/grpc-node#3058), and has no public way to the stream.
+ * Sets the receive window of a connection and its streams, in bytes. gRPC's client reads it from
+ * the same option; its server doesn't yet (grpc/grpc-node#3058), and has no public way to the
+ * stream.
  */
 function widen(session: Http2Session, window: number): void {
   session.settings({ initialWindowSize: window });

@@ -10,22 +10,22 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 312,
-  'thousand characters of code in lib': 1031,
-  'files of the core and its Nest module': 134,
+  'files of lib': 283,
+  'thousand characters of code in lib': 1027,
+  'files of the core and its Nest module': 129,
   'thousand characters of code in the core and its Nest module': 547,
-  'thousand words of comments': 48.2,
+  'thousand words of comments': 48,
   'names of internal.ts that are not public': 147,
   'options of a definition': 17,
   'rules that refuse combinations of options': 27,
   'type parameters of defineServing': 6,
-  'files of a warm call of a model': 34,
-  'functions of a warm call of a model': 285,
-  'files of a warm call over TCP, both ends': 71,
-  '"the X of the Y" in 1,000 words': 6.9,
-  '"of which" in 1,000 words': 1.4,
-  '"that of" in 1,000 words': 1,
-  '"beside", "at once", "goes on", ", else" in 1,000 words': 0.7,
+  'files of a warm call of a model': 31,
+  'functions of a warm call of a model': 269,
+  'files of a warm call over TCP, both ends': 60,
+  '"the X of the Y" in 1,000 words': 5.7,
+  '"of which" in 1,000 words': 0.2,
+  '"that of" in 1,000 words': 0.2,
+  '"beside", "at once", "goes on", ", else" in 1,000 words': 0.2,
 } as const;
 
 describe('The house', () => {

@@ -41,16 +41,17 @@ export interface PoolLoad {
   busyUntil(now: number): BusyUntil[];
 }
 
-/** A latency target, and the batch size that we chose for it. */
+/** A latency target, and the batches that it leads to. */
 export interface LatencyTarget {
-  readonly milliseconds: number;
-  /** Rows of a batch under a lasting load. */
-  readonly size: number;
-  /** Its cost, if rows have costs. */
-  readonly cost: number | undefined;
-  /** Its expected milliseconds; undefined until enough batches have run. */
+  /** Milliseconds until 99 of 100 calls are to be answered. */
+  readonly latencyTarget: number;
+  /** A batch with this many rows is full now. */
+  readonly batchSize: number;
+  /** The most that a batch may cost now, in a serving with `batchSize.cost`. */
+  readonly cost?: number | undefined;
+  /** Expected milliseconds of such a batch; undefined until enough batches have run. */
   readonly expected: number | undefined;
-  /** Runs may exceed their expected time by this factor. */
+  /** The factor that 99 of 100 batches stay below: their run time ÷ the expected time. */
   readonly overrun: number;
 }
 
@@ -299,16 +300,16 @@ export class Admission {
   }
 
   targetOf(limits: Limits): LatencyTarget | undefined {
-    const milliseconds = this.options.hasTargets ? limits.latencyTarget : undefined;
-    if (milliseconds === undefined) {
+    const latencyTarget = this.options.hasTargets ? limits.latencyTarget : undefined;
+    if (latencyTarget === undefined) {
       return undefined;
     }
     const planned = this.plannedOf(limits);
     const { times } = planned;
-    const work = planned.lastingWork(milliseconds, 1);
+    const work = planned.lastingWork(latencyTarget, 1);
     return {
-      milliseconds,
-      size: planned.budget ? limits.batchSize : Math.max(1, work),
+      latencyTarget,
+      batchSize: planned.budget ? limits.batchSize : Math.max(1, work),
       cost: planned.budget && work,
       expected: times.expected(planned.budget ? work : Math.max(1, work)),
       overrun: times.overrun,

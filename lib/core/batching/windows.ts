@@ -18,7 +18,7 @@ import {
   type QueuedRequest,
 } from './queued-request.js';
 
-export interface WindowOptions<T, Key> {
+interface WindowOptions<T, Key> {
   /** Items share a window only with items of their own lane. */
   readonly lane: (item: T) => Key;
   /** The number of items that closes a window, read when the window opens. */

@@ -484,7 +484,7 @@ function sessionsIn(parts: readonly Part<BatchRequest>[]): SessionRows | undefin
 /**
  * Reads outputs with rows on these axes. Remembers the last one's template: most often the next's.
  */
-export class OutputReader {
+class OutputReader {
   private last: Template | undefined;
 
   constructor(readonly axes: BatchAxes) {}

@@ -11,7 +11,7 @@ import type { BatchRequest, Reply } from './request.js';
 import { onCancel } from './resolved-call-options.js';
 import { replyOf, type StreamRequest } from './stream-request.js';
 
-export interface PiecesOptions {
+interface PiecesOptions {
   readonly options: ResolvedServing;
   readonly callbacks: Callbacks;
   readonly lanes: Lanes;

@@ -1,4 +1,5 @@
 import { Batch } from '../batch/batch.js';
+import type { LatencyTarget } from '../batching/admission.js';
 import { Batcher } from '../batching/batcher.js';
 import { onAbort, type Origin } from '../context/call-context.js';
 import type { CallMetadata } from '../definition/reply.js';
@@ -270,18 +271,8 @@ export class Pipeline implements Closable {
   /** Its keys' latency targets. */
   get targets(): readonly TargetStatus[] {
     return this.lanes.keys.flatMap((key) => {
-      const limits = this.lanes.optionsOf(key);
-      const target = this.batcher.targetOf(limits);
-      return target
-        ? {
-            key,
-            latencyTarget: target.milliseconds,
-            batchSize: target.size,
-            cost: target.cost,
-            expected: target.expected,
-            overrun: target.overrun,
-          }
-        : [];
+      const target = this.batcher.targetOf(this.lanes.optionsOf(key));
+      return target ? { key, ...target } : [];
     });
   }
 
@@ -392,20 +383,10 @@ export class Pipeline implements Closable {
   }
 }
 
-/** The latency target of a key, and the batches that it leads to. */
-export interface TargetStatus {
+/** A key's latency target, and the batches that it leads to. */
+export interface TargetStatus extends LatencyTarget {
   /** The name of the key. */
   readonly key: string;
-  /** Milliseconds until 99 of 100 calls are to be answered. */
-  readonly latencyTarget: number;
-  /** A batch with this many rows is full now. */
-  readonly batchSize: number;
-  /** The most that a batch may cost now, in a serving with `batchSize.cost`. */
-  readonly cost?: number | undefined;
-  /** Expected milliseconds of such a batch; undefined until enough batches have run. */
-  readonly expected: number | undefined;
-  /** The factor that 99 of 100 batches stay below: their run time ÷ the expected time. */
-  readonly overrun: number;
 }
 
 /** The call and reply of a run. */

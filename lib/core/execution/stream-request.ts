@@ -7,7 +7,7 @@ import { asOutput } from '../batch/container.js';
 import type { PartMetadata, StreamEvent } from '../definition/reply.js';
 
 /** A request's events, in the order of its rows. */
-export type RequestEvent =
+type RequestEvent =
   | { readonly offset: number; readonly rows: Batch; readonly metadata: unknown }
   | { readonly hook: string; readonly value: unknown };
 

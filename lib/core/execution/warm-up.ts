@@ -80,7 +80,7 @@ function zeroRow(serving: string, { inputs }: ModelSignature): Batch {
 }
 
 /** What a warm-up needs of a loaded serving. */
-export interface WarmUp {
+interface WarmUp {
   readonly options: ResolvedServing;
   /** The examples. */
   readonly inputs: readonly unknown[];

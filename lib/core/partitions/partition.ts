@@ -1,5 +1,4 @@
 import type { Batch } from '../batch/batch.js';
-import type { FlatRows } from '../batch/container.js';
 import { InvalidOutputError, PartitionLostError, RequestTooLargeError } from '../errors.js';
 import type { BatchInfo, BatchListener, BatchResult } from './batch-function.js';
 
@@ -11,15 +10,6 @@ export interface PartitionResult extends BatchResult<unknown> {
 
 /** Replaces the result when a generator has yielded all of it step by step. */
 export const STEPPED = Symbol('stepped');
-
-/**
- * Runs one batch's rows where its session lives. A generator's steps go to the listener.
- */
-export type RunRows = (
-  rows: FlatRows,
-  info: BatchInfo,
-  listener: BatchListener,
-) => Promise<PartitionResult | typeof STEPPED>;
 
 /** The partition was lost before the batch began, so another partition can run it. */
 export class NotStartedError extends PartitionLostError {}

@@ -192,16 +192,6 @@ export class LoadedVersion implements Closable {
     this.pipelines.forEach((pipeline) => pipeline.pause(isPaused));
   }
 
-  /** Its calls emit and count from now on; a shadow's calls don't. */
-  show(): void {
-    this.parts.events.show();
-  }
-
-  /** Its calls' counts become part of its serving's. */
-  leave(): void {
-    this.parts.events.leave();
-  }
-
   drain(): void {
     this.isEnding = true;
     this.pipelines.forEach((pipeline) => pipeline.drain());

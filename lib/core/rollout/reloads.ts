@@ -95,7 +95,7 @@ export class Reloads {
     for (const [version, options] of Object.entries(versions)) {
       const { canary } = options;
       // A start may be repeated after one of them has failed.
-      if (!this.versions.has(version)) {
+      if (!this.versions.find(version)) {
         const isAsked = canary === undefined && options.shadow === undefined;
         await this.load({ version, ...options, ...(isAsked && { canary: 0 }) });
       }
@@ -201,7 +201,7 @@ export class Reloads {
       this.checkShadow(active.options, canary);
     }
     const isReplaced = canary === undefined && shadow === undefined && version === active.label;
-    if (versions.has(version) && !isReplaced) {
+    if (versions.find(version) && !isReplaced) {
       throw new InvalidServingError(
         `Serving "${serving}" has a version "${version}" already; give the new one another label`,
       );

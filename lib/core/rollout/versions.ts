@@ -32,13 +32,9 @@ export class Versions implements Closable {
     this.only = active;
   }
 
-  /** True if new calls are refused. */
-  get isDrained(): boolean {
-    return this.isRefusing;
-  }
-
-  set isDrained(isDrained: boolean) {
-    this.isRefusing = isDrained;
+  /** Refuses new calls, or takes them again. */
+  refuse(isRefusing: boolean): void {
+    this.isRefusing = isRefusing;
     this.choose();
   }
 
@@ -65,11 +61,6 @@ export class Versions implements Closable {
   /** The version with the label that has not ended. */
   find(version: string): LoadedVersion | undefined {
     return [...this.all].find(({ label, role }) => label === version && role !== 'draining');
-  }
-
-  /** True if a version with the label hasn't ended. */
-  has(version: string): boolean {
-    return this.find(version) !== undefined;
   }
 
   get status(): readonly VersionStatus[] {
@@ -182,7 +173,7 @@ export class Versions implements Closable {
     if (version === this.active) {
       return;
     }
-    version.show();
+    version.events.show();
     const before = this.active;
     version.role = 'active';
     this.active = version;
@@ -298,7 +289,7 @@ export class Versions implements Closable {
   }
 
   private remove(version: LoadedVersion): void {
-    version.leave();
+    version.events.leave();
     this.all.delete(version);
   }
 }

@@ -29,32 +29,22 @@ export class KeySettings {
   }
 
   /**
-   * @param key all keys without one
-   * @throws InvalidServingError for a size that is not allowed, and an unknown key
+   * Changes these options of a key; of all keys without one.
+   *
+   * @throws InvalidServingError for a value that isn't allowed, and an unknown key
    */
-  setBatchSize(batchSize: number, key?: string): void {
+  set(changes: Partial<Pick<KeyOptions, 'batchSize' | 'batchTimeout'>>, key?: string): void {
     const keys = this.keysOf(key);
-    checkOptions(this.owner, { batchSize }, perKey);
-    this.check({ batchSize });
-    this.change(keys, { batchSize, runSize: batchSize });
-  }
-
-  /**
-   * @param key all keys without one
-   * @throws InvalidServingError for a timeout that is not allowed, and an unknown key
-   */
-  setBatchTimeout(batchTimeout: number, key?: string): void {
-    const keys = this.keysOf(key);
-    checkOptions(this.owner, { batchTimeout }, perKey);
-    this.check({ batchTimeout });
-    this.change(keys, { batchTimeout });
-  }
-
-  /** Allowed sizes and targets are the same for all keys. */
-  private check(changed: Partial<KeyOptions>): void {
+    checkOptions(this.owner, changes, perKey);
+    // Allowed sizes and targets are the same for all keys.
     const [any] = this.options.values();
-    const facts = { ...any!, ...changed, queueRows: this.serving.queue.maxRows };
+    const facts = { ...any!, ...changes, queueRows: this.serving.queue.maxRows };
     checkTogether(this.owner, facts, combinationsOfKeys);
+    const { batchSize } = changes;
+    const options = batchSize === undefined ? changes : { ...changes, runSize: batchSize };
+    const changed = keys.map((each) => [each, { ...this.options.get(each)!, ...options }] as const);
+    this.options = new Map([...this.options, ...changed]);
+    this.apply(keys, options);
   }
 
   private get owner(): string {
@@ -75,11 +65,5 @@ export class KeySettings {
       );
     }
     return key === undefined ? keys : [key];
-  }
-
-  private change(keys: readonly string[], options: Partial<KeyOptions>): void {
-    const changed = keys.map((key) => [key, { ...this.options.get(key)!, ...options }] as const);
-    this.options = new Map([...this.options, ...changed]);
-    this.apply(keys, options);
   }
 }

@@ -267,11 +267,11 @@ export class LocalServing<
   }
 
   override setBatchSize(batchSize: number, key?: string): void {
-    this.keySettings.setBatchSize(batchSize, key);
+    this.keySettings.set({ batchSize }, key);
   }
 
   override setBatchTimeout(batchTimeout: number, key?: string): void {
-    this.keySettings.setBatchTimeout(batchTimeout, key);
+    this.keySettings.set({ batchTimeout }, key);
   }
 
   /** Loads every partition; resolves when the serving can be called. */
@@ -326,7 +326,7 @@ export class LocalServing<
 
   private apply(hold: ServingHold | undefined): void {
     this.hold = hold;
-    this.loaded.isDrained = hold === 'drained';
+    this.loaded.refuse(hold === 'drained');
     this.loaded.forEach((version) => version.pause(hold === 'paused'));
   }
 
@@ -386,13 +386,10 @@ export class LocalServing<
     if (!version || (!options.inline && !version.pipeline)) {
       throw this.refused('stream', options);
     }
-    if (version.pipeline && !options.inline) {
-      return yield* version.pipeline.stream(input, options, left) as AsyncGenerator<
-        never,
-        undefined
-      >;
-    }
-    const { pipeline, inside } = await this.openFor('stream', version, input, options);
+    const { pipeline, inside } =
+      version.pipeline && !options.inline
+        ? { pipeline: version.pipeline, inside: options }
+        : await this.openFor('stream', version, input, options);
     return yield* pipeline.stream(input, inside, left) as AsyncGenerator<never, undefined>;
   }
 
@@ -450,8 +447,8 @@ export class LocalServing<
 
   /** The reason why no version runs the call. */
   private notRunning({ version }: CallOptions): Error {
-    const { labels, isDrained } = this.loaded;
-    if (isDrained) {
+    const { labels } = this.loaded;
+    if (this.hold === 'drained') {
       return new ServingUnavailableError(
         `Serving "${this.name}" was drained by hand and takes no calls until it is resumed; call ` +
           'again later',

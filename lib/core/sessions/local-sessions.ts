@@ -23,7 +23,7 @@ export class LocalSessions {
     private readonly callbacks: Callbacks,
     private readonly pipeline: Pipeline,
     /** Called when a session has ended. */
-    private readonly onEnd: () => void = () => {},
+    private readonly onEnd: () => void,
   ) {
     this.places = pipeline.partitions.map((_, partition) => ({ partition, sessions: 0 }));
   }

@@ -12,7 +12,7 @@ export interface Started {
   onEnd(callback: () => void): void;
 }
 
-export interface PullAheadOptions<Value, Piece extends Started> {
+interface PullAheadOptions<Value, Piece extends Started> {
   readonly source: Source<Value>;
   /** Once this much work is under way, no more is pulled. */
   readonly window: number;

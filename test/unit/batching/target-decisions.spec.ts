@@ -43,7 +43,7 @@ function refusalOf(ask: () => unknown): ServingError | undefined {
 }
 
 const sizeOf = (batcher: HeldBatcher): number | undefined =>
-  batcher.targetOf(batcher.lane().limits)?.size;
+  batcher.targetOf(batcher.lane().limits)?.batchSize;
 
 describe('The decisions of a latency target', () => {
   useVirtualTime();
@@ -158,7 +158,7 @@ describe('The decisions of a latency target', () => {
 
   it('[15.2] A call of many rows is admitted by the batch of its last row', async () => {
     const batcher = await busy({ latencyTarget: 80 });
-    const { size } = batcher.targetOf(batcher.lane().limits)!;
+    const { batchSize: size } = batcher.targetOf(batcher.lane().limits)!;
 
     expect(size).toBe(8);
     expect(refusalOf(() => batcher.call('a', 17))).toBeInstanceOf(OverloadedError);

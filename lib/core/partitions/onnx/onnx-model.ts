@@ -55,7 +55,7 @@ export class OnnxModel {
 }
 
 /** Receives a run's row count, and for how many milliseconds it blocked the thread. */
-export type OnRun = (rows: number, milliseconds: number) => void;
+type OnRun = (rows: number, milliseconds: number) => void;
 
 /** Loads an ONNX model. */
 export async function openModel(task: ModelTask, onRun?: OnRun): Promise<OnnxModel> {

@@ -16,7 +16,7 @@ export function providersOf(options: PartitionOptions): readonly Provider[] {
 }
 
 /** A session with its providers. */
-export interface OpenedSession {
+interface OpenedSession {
   readonly session: InferenceSession;
   readonly providers: SessionProviders;
 }

@@ -27,7 +27,7 @@ export interface Fetching {
  * @param owner the serving, for errors
  * @throws InvalidServingError
  */
-export type ReadAddress = (
+type ReadAddress = (
   owner: string,
   address: string,
   sha256: string | false | undefined,

@@ -54,6 +54,7 @@ export {
   type SequenceResult,
   type SequenceStart,
   type SequenceStep,
+  type SequenceStepRecord,
 } from './core/partitions/sequence/sequence-model.js';
 export type {
   HandlerPartitionOptions,
@@ -150,6 +151,7 @@ export type {
   CallStage,
   CallStartEvent,
   PartitionChangeEvent,
+  SequenceStepEvent,
   ServingEvent,
 } from './core/events/serving-event.js';
 export type {

@@ -11,9 +11,9 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 283,
-  'thousand characters of code in lib': 1027,
+  'thousand characters of code in lib': 1027.6,
   'files of the core and its Nest module': 129,
-  'thousand characters of code in the core and its Nest module': 547,
+  'thousand characters of code in the core and its Nest module': 547.5,
   'thousand words of comments': 48,
   'names of internal.ts that are not public': 147,
   'options of a definition': 17,
@@ -22,7 +22,7 @@ const CEILINGS = {
   'files of a warm call of a model': 31,
   'functions of a warm call of a model': 269,
   'files of a warm call over TCP, both ends': 60,
-  '"the X of the Y" in 1,000 words': 5.7,
+  '"the X of the Y" in 1,000 words': 5.9,
   '"of which" in 1,000 words': 0.2,
   '"that of" in 1,000 words': 0.2,
   '"beside", "at once", "goes on", ", else" in 1,000 words': 0.2,

@@ -88,7 +88,6 @@ const axes: Rule = {
   allowed: 'an object of { batchAxis: number | null, variableAxis: number } by name',
 };
 
-/** All servings' options. */
 export const common: Rules = {
   batchSize: batchSizeRule,
   batchTimeout: delay,
@@ -199,7 +198,6 @@ const aModel: Rule = {
 /** A further version's options. */
 const ofVersion: Rules = { model: aModel, canary: share, shadow: share };
 
-/** A model's options. */
 const ofModel: Rules = {
   file: { ...modelFile, isRequired: true },
   sha256: {
@@ -477,7 +475,6 @@ function sequenceOf(
 /** In a serving of sequences each row is a batch, which joins the others. */
 const OF_SEQUENCE: KeyOptions = { batchSize: 1, batchTimeout: 0, runSize: 1 };
 
-/** Each declared key's options. */
 function keysOf(
   owner: string,
   { batchKeys = [DEFAULT_KEY] }: ServingDefinition,

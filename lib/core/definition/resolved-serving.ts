@@ -13,7 +13,6 @@ import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
 import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
 
-/** A key's options. */
 export interface KeyOptions {
   readonly batchSize: number;
   readonly batchTimeout: number;

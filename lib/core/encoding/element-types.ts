@@ -147,7 +147,6 @@ const numbers: ReadonlyMap<unknown, number> = new Map([
   ['-0', -0],
 ]);
 
-/** The word's number, if any. */
 export function numberOfWord(word: unknown): number | undefined {
   return numbers.get(word);
 }

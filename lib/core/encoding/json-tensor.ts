@@ -134,7 +134,6 @@ function isOnlyInLists(type: string): boolean {
   return type === 'string' || type === 'bool';
 }
 
-/** Reads a tensor's shape. */
 export function readShape(shape: unknown, context: ReadContext): number[] {
   const { rank } = context.limits;
   if (!Array.isArray(shape) || shape.length > rank) {

@@ -5,7 +5,6 @@ import { truncate, typeName } from '../format.js';
 /** Limits for a plain JSON message. */
 export interface JsonLimits {
   readonly bytes: number;
-  /** Maximum tensors. */
   readonly tensors: number;
   /** Maximum axes of a tensor. */
   readonly rank: number;

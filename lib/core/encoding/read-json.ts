@@ -117,6 +117,5 @@ function isRecord(value: object): boolean {
   return Object.prototype.toString.call(value) === '[object Object]';
 }
 
-/** A JSON value. */
 export type Json =
   null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };

@@ -10,8 +10,17 @@ export function countRefusal(
   error: unknown,
   signal: AbortSignalLike | undefined,
 ): void {
-  const recorder = CallRecorder.start(events, serving, mode, signal);
-  events.counters.ended({ error }, signal);
+  countFailure(events, CallRecorder.start(events, serving, mode, signal), error, signal);
+}
+
+/** Counts a call that failed, and emits its end if it is recorded. */
+export function countFailure(
+  { counters }: EventHub,
+  recorder: CallRecorder | undefined,
+  error: unknown,
+  signal: AbortSignalLike | undefined,
+): void {
+  counters.ended({ error }, signal);
   recorder?.ended({ error });
 }
 

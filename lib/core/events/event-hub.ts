@@ -41,6 +41,7 @@ const SILENT: Channels = {
   'call:end': silent,
   'batch:start': silent,
   'batch:end': silent,
+  'sequence:step': silent,
   'partition:change': silent,
 };
 
@@ -71,6 +72,7 @@ export class EventHub {
       'call:end': new EventChannel('call:end'),
       'batch:start': new EventChannel('batch:start'),
       'batch:end': new EventChannel('batch:end'),
+      'sequence:step': new EventChannel('sequence:step'),
       'partition:change': new EventChannel('partition:change'),
     };
     this.callStarts = this.channels['call:start'];
@@ -92,12 +94,10 @@ export class EventHub {
     return this.channels[type].isObserved;
   }
 
-  /** Numbers a new call. */
   nextCall(): number {
     return this.parent ? this.parent.nextCall() : ++this.calls;
   }
 
-  /** Numbers a new batch. */
   nextBatch(): number {
     return this.parent ? this.parent.nextBatch() : ++this.batches;
   }
@@ -215,7 +215,6 @@ export class Counters {
     this.failures.clear();
   }
 
-  /** Adds the counts of others. */
   add({ answered, batches, failedBatches, rows, padding, failures }: Counters): void {
     this.answered += answered;
     this.batches += batches;
@@ -227,7 +226,6 @@ export class Counters {
     );
   }
 
-  /** The current totals. */
   get now(): ServingCounters {
     const { answered, batches, failedBatches, rows, padding, failures } = this;
     return {

@@ -4,6 +4,7 @@ import { type QueuedRequest, sizeOf } from '../batching/queued-request.js';
 import type { CloseReason } from '../batching/ready-queue.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import type { PartitionStatus } from '../partitions/partition.js';
+import type { SequenceStepRecord } from '../partitions/sequence/sequence-model.js';
 import type { Origin } from '../context/call-context.js';
 
 /** How a call runs. */
@@ -148,9 +149,28 @@ export interface PartitionChangeEvent extends PartitionStatus {
   readonly partition: number;
 }
 
+/** A partition has run a step of sequences: the next value of each row that is present. */
+export interface SequenceStepEvent extends SequenceStepRecord {
+  /** The type of the event. */
+  readonly type: 'sequence:step';
+  /** The name of the serving. */
+  readonly serving: string;
+  /** The label of the version that it belongs to. */
+  readonly version?: string | undefined;
+  /** The key of the rows. */
+  readonly key: string;
+  /** The index of the partition. */
+  readonly partition: number;
+}
+
 /** The events of a serving. */
 export type ServingEvent =
-  CallStartEvent | CallEndEvent | BatchStartEvent | BatchEndEvent | PartitionChangeEvent;
+  | CallStartEvent
+  | CallEndEvent
+  | BatchStartEvent
+  | BatchEndEvent
+  | SequenceStepEvent
+  | PartitionChangeEvent;
 
 /** The labels of a batch that the batcher does not have. */
 export interface BatchLabels {

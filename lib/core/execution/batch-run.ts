@@ -35,6 +35,7 @@ import {
   RevokedError,
   STEPPED,
 } from '../partitions/partition.js';
+import { type SequenceStepRecord, STEPS } from '../partitions/sequence/sequence-model.js';
 import type { SessionRows } from '../partitions/session-states.js';
 import { paddingOf } from './lanes.js';
 import type { BatchRequest, RunOutput } from './request.js';
@@ -93,6 +94,18 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     if (events.isObserved('batch:end')) {
       events.emit(batchEnd(record, this.labelsOf(record), runTime, outcome));
     }
+  }
+
+  /** True if somebody observes the steps of sequences. */
+  get observesSteps(): boolean {
+    return this.events.isObserved('sequence:step');
+  }
+
+  /** Emits the event of a sequence's step. */
+  stepped(record: SequenceStepRecord, key: string, partition: number): void {
+    const { events, name } = this;
+    const { version } = events;
+    events.emit({ type: 'sequence:step', serving: name, version, key, partition, ...record });
   }
 
   /** Runs the request to find errors. Its output is dropped. */
@@ -171,7 +184,8 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
  */
 export class BatchRun implements BatchListener {
   readonly batch: Batch;
-  readonly hooks: readonly string[];
+  readonly hooks: string[];
+  private index = 0;
   private steps = 0;
   private longestRow: number | undefined;
   private hooked = false;
@@ -205,9 +219,13 @@ export class BatchRun implements BatchListener {
     index: number,
     retryState?: RetryState,
   ): Promise<BatchOutcome<BatchRequest>> {
+    this.index = index;
+    if (partition.places !== undefined && this.runner.observesSteps) {
+      this.hooks.push(STEPS);
+    }
     try {
       this.checkRows(partition);
-      const run = () => partition.run(this.batch, this.info(index), this);
+      const run = () => partition.run(this.batch, this.info(), this);
       const result = await inOriginOf(this.parts[0]!.request.lane, run);
       const output = result === STEPPED ? undefined : this.read(result);
       return { ...this.counts, settle: () => this.settle(output) };
@@ -216,13 +234,13 @@ export class BatchRun implements BatchListener {
     }
   }
 
-  private info(partition: number): BatchInfo {
+  private info(): BatchInfo {
     const { key, size, padding } = this.batch;
     return {
       key,
       size,
       padding,
-      partition,
+      partition: this.index,
       origin: this.parts[0]!.request.lane.origin,
       hooks: this.hooks,
       sessions: sessionsIn(this.parts),
@@ -298,6 +316,11 @@ export class BatchRun implements BatchListener {
   }
 
   hook(name: string, value: unknown, own = false): void {
+    if (name === STEPS) {
+      const [record] = value as [SequenceStepRecord];
+      this.runner.stepped(record, this.batch.key, this.index);
+      return;
+    }
     const cuts = this.runner.lengths?.cutsOfHook(name);
     const rows = this.hookRows(name, value);
     this.checkLengths(rows, cuts);

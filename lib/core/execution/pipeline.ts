@@ -4,7 +4,7 @@ import { Batcher } from '../batching/batcher.js';
 import { onAbort, type Origin } from '../context/call-context.js';
 import type { CallMetadata } from '../definition/reply.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
-import { CallRecorder, countRefusal } from '../events/call-recorder.js';
+import { CallRecorder, countFailure, countRefusal } from '../events/call-recorder.js';
 import type { EventHub } from '../events/event-hub.js';
 import type { AnsweredBy, CallMode } from '../events/serving-event.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
@@ -110,8 +110,7 @@ export class Pipeline implements Closable {
       }
       return this.runInSteps(input, call, context);
     } catch (error) {
-      this.events.counters.ended({ error }, options.signal);
-      recorder?.ended({ error });
+      countFailure(this.events, recorder, error, options.signal);
       this.leave();
       return Promise.reject(error);
     }
@@ -154,8 +153,7 @@ export class Pipeline implements Closable {
       recorder?.ended();
       return answer;
     } catch (error) {
-      events.counters.ended({ error }, options.signal);
-      recorder?.ended({ error });
+      countFailure(events, recorder, error, options.signal);
       throw error;
     } finally {
       this.leave();

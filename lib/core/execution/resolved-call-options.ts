@@ -39,18 +39,18 @@ export const DEFAULT_CALL_OPTIONS: ResolvedCallOptions = {
 };
 
 /** Options that callers may give, and whether only streams have them. */
-const OPTIONS: ReadonlyMap<string, { readonly ofStreams: boolean }> = new Map(
+const OPTIONS: ReadonlyMap<string, boolean> = new Map(
   Object.entries({
-    signal: { ofStreams: false },
-    timeout: { ofStreams: false },
-    priority: { ofStreams: false },
-    tenant: { ofStreams: false },
-    key: { ofStreams: false },
-    origin: { ofStreams: false },
-    version: { ofStreams: false },
-    hooks: { ofStreams: true },
-    inline: { ofStreams: true },
-  } satisfies Record<keyof StreamOptions<string>, { ofStreams: boolean }>),
+    signal: false,
+    timeout: false,
+    priority: false,
+    tenant: false,
+    key: false,
+    origin: false,
+    version: false,
+    hooks: true,
+    inline: true,
+  } satisfies Record<keyof StreamOptions<string>, boolean>),
 );
 
 /** Options that only this package gives. */
@@ -163,12 +163,10 @@ export function orCancelled<T>(terms: ResolvedCallOptions, work: Promise<T>): Pr
 function checkNames(serving: string, options: CallOptions, isStream: boolean): void {
   // Builds no list of names: every call would pay for it.
   for (const option in options) {
-    const known = OPTIONS.get(option);
-    if (!Object.hasOwn(options, option)) {
-      continue;
-    }
-    if ((!known || (known.ofStreams && !isStream)) && !INTERNAL_OPTIONS.has(option)) {
-      const allowed = [...OPTIONS].filter(([, { ofStreams }]) => isStream || !ofStreams);
+    const ofStreams = OPTIONS.get(option);
+    const isKnown = ofStreams !== undefined && (isStream || !ofStreams);
+    if (!isKnown && Object.hasOwn(options, option) && !INTERNAL_OPTIONS.has(option)) {
+      const allowed = [...OPTIONS].filter(([, isForStreams]) => isStream || !isForStreams);
       const names = allowed.map(([each]) => each).join(', ');
       throw new InvalidInputError(
         `A call to serving "${serving}" has the unknown option ${formatValue(option)}; allowed ` +

@@ -19,7 +19,6 @@ import type { SequenceLimits, AnySequenceModel } from './sequence/sequence-model
 import { FunctionPartition } from './function.partition.js';
 import { SequencePartition } from './sequence/sequence.partition.js';
 
-/** A serving's open partitions. */
 export interface OpenedEngine {
   readonly partitions: readonly Partition[];
   /** Only for a model. */
@@ -43,7 +42,6 @@ export type Engine = (
   partitions: readonly PartitionOptions[],
   keys: readonly string[],
   supervision: Supervision,
-  /** Ends workers that load. */
   end: AbortSignal,
   surroundings: Surroundings,
 ) => Promise<OpenedEngine>;

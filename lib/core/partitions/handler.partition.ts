@@ -43,7 +43,6 @@ export interface SequenceHandler extends AnySequenceModel {
   init?(kind: ServingKind, partitions: readonly HandlerPartitionOptions[]): void | Promise<void>;
 }
 
-/** One partition of a handler. */
 export class HandlerPartition implements Partition {
   readonly prefetch = 0;
   private readonly states = new SessionStates<unknown>();

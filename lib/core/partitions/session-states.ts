@@ -9,7 +9,6 @@ import { type PartitionResult, STEPPED } from './partition.js';
 
 /** The sessions of a batch's rows: each row is the next step of one session. */
 export interface SessionRows {
-  /** Each row's session. */
   readonly ids: readonly number[];
   /** Steps that each session has made before. */
   readonly steps: readonly number[];
@@ -57,7 +56,6 @@ export class SessionStates<State> {
   }
 }
 
-/** One step of several sessions. */
 export class SessionStep<State> {
   /** Each session's state before the step; undefined before its first. */
   readonly states: readonly (State | undefined)[];

@@ -97,7 +97,6 @@ export class LoadedVersion implements Closable {
     return this.opening !== undefined;
   }
 
-  /** True if a partition works. */
   get isUp(): boolean {
     return this.partitions.some(({ state }) => state === 'up');
   }

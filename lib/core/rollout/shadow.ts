@@ -5,6 +5,7 @@ import type { ShadowComparison } from './serving-version.js';
 import { isDeepStrictEqual, types } from 'node:util';
 import { isPlainObject } from '../batch/container.js';
 import { isTensor, type Tensor } from '../batch/tensor.js';
+import { numberOfFloat16 } from '../encoding/element-types.js';
 
 /** The most copies that run at a time. */
 const MOST_COPIES = 32;
@@ -101,11 +102,8 @@ export class Shadow {
   }
 }
 
-/** The differences between two replies. */
 interface Difference {
-  /** The elements that were compared. */
   elements: number;
-  /** Elements that differ. */
   differing: number;
   /** The largest difference of two numbers. */
   largest: number;
@@ -159,9 +157,11 @@ function compareTensors(a: Tensor, b: Tensor, into: Difference): void {
   }
   const step = Math.ceil(a.size / MOST_ELEMENTS);
   // Some versions of onnxruntime return halves as their bits.
-  const valueOf = isHalf && types.isUint16Array(a.data) ? numberOfHalf : identity;
+  const areBits = isHalf && types.isUint16Array(a.data);
   for (let at = 0; at < a.size; at += step) {
-    const [one, other] = [valueOf(a.data[at]), valueOf(b.data[at])];
+    const [one, other] = [a.data, b.data].map((data) =>
+      areBits ? numberOfFloat16(Number(data[at])) : data[at],
+    );
     count(isFloat ? isEqual(one, other, isHalf ? HALF : FLOAT, into) : one === other, into);
   }
 }
@@ -193,22 +193,4 @@ function isList(value: unknown): value is ArrayLike<unknown> {
 function count(isSame: boolean, into: Difference): void {
   into.elements++;
   into.differing += isSame ? 0 : 1;
-}
-
-function identity(value: unknown): unknown {
-  return value;
-}
-
-/** A half's number from its bits: sign, 5 bits of exponent, 10 of fraction. */
-function numberOfHalf(bits: unknown): number {
-  const half = Number(bits);
-  const sign = half & 0x8000 ? -1 : 1;
-  const exponent = (half >> 10) & 0x1f;
-  const fraction = half & 0x3ff;
-  if (exponent === 0x1f) {
-    return fraction ? NaN : sign * Infinity;
-  }
-  return exponent === 0
-    ? sign * fraction * 2 ** -24
-    : sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }

@@ -27,7 +27,7 @@ import { Pipeline } from '../execution/pipeline.js';
 import { isExternal, modelOptionsOf, runnerOf } from '../definition/resolve-definition.js';
 import type { ModelRunner, ServingDefinition } from '../definition/serving-definition.js';
 import type { ReloadOptions } from './serving-version.js';
-import { type Partition, type PartitionStatus, statusOf } from '../partitions/partition.js';
+import { type Partition, statusOf } from '../partitions/partition.js';
 import { TimedPartition } from '../partitions/worker/timed.partition.js';
 
 /** The version that another is to replace: its label, and its calls' tensors. */
@@ -84,12 +84,7 @@ export class VersionLoader {
         this.warn(opened);
       }
       const shared = isShared ? await this.sharedCalls(opened, store) : undefined;
-      const partitions = watchedPartitions(opened.partitions, {
-        serving: options.name,
-        kind,
-        runTimeout: options.recovery.runTimeout,
-        events,
-      });
+      const partitions = opened.partitions.map((each, index) => this.watched(each, index, kind));
       const all = { ...opened, partitions };
       const pipeline = new Pipeline(options, callbacks, lanes, all, events, kind, shared);
       return { pipeline, signature: opened.signature && signatureOfModel(opened.signature) };
@@ -118,7 +113,6 @@ export class VersionLoader {
     return batches > 0 ? performance.now() - begin : undefined;
   }
 
-  /** Ends workers that load. */
   halt(error: Error): void {
     this.loading.abort(error);
   }
@@ -202,6 +196,31 @@ export class VersionLoader {
     }
   }
 
+  /** The partition with its `runTimeout`; changes of its status are logged and emitted. */
+  private watched(own: Partition, index: number, kind: ServingKind): Partition {
+    const { name, recovery } = this.parts.options;
+    const { runTimeout } = recovery;
+    const partition = runTimeout === undefined ? own : new TimedPartition(index, own, runTimeout);
+    let { provider: before } = statusOf(partition);
+    partition.onChange?.(() => {
+      const status = statusOf(partition);
+      const { provider = before, reason } = status;
+      if (provider !== before) {
+        log.warn(
+          `Serving "${name}": Partition ${index} now runs on ${provider}, and before on ${before}`,
+        );
+        before = provider;
+      }
+      if (reason !== undefined) {
+        log.warn(`Serving "${name}"${kind === 'inline' ? ', for run()' : ''}: ${reason}`);
+      }
+      const { events } = this.parts;
+      const labels = { serving: name, version: events.version, kind, partition: index };
+      events.emit({ type: 'partition:change', ...labels, ...status });
+    });
+    return partition;
+  }
+
   private store(): ReplyStore | undefined {
     const { options, storeOf } = this.parts;
     return options.sharing?.cache && storeOf?.();
@@ -260,53 +279,4 @@ export function changedDefinition(
   const changed = { ...kept, ...modelOptionsOf({ model }) };
   const isWatched = watch === true && isWatchable(changed);
   return { ...own, model: changed, rollout: { version, watch: isWatched } };
-}
-
-interface WatchOptions {
-  readonly serving: string;
-  readonly kind: ServingKind;
-  readonly runTimeout: number | undefined;
-  readonly events: EventHub;
-}
-
-/** The partitions with their `runTimeout`; changes of their status are logged and emitted. */
-function watchedPartitions(
-  partitions: readonly Partition[],
-  options: WatchOptions,
-): readonly Partition[] {
-  const { runTimeout } = options;
-  const timed =
-    runTimeout === undefined
-      ? partitions
-      : partitions.map((partition, index) => new TimedPartition(index, partition, runTimeout));
-  timed.forEach((partition, index) => report(partition, index, options));
-  return timed;
-}
-
-function report(partition: Partition, index: number, options: WatchOptions): void {
-  const { serving } = options;
-  let { provider: before } = statusOf(partition);
-  partition.onChange?.(() => {
-    const status = statusOf(partition);
-    const { provider = before } = status;
-    if (provider !== before) {
-      log.warn(
-        `Serving "${serving}": Partition ${index} now runs on ${provider}, and before on ${before}`,
-      );
-      before = provider;
-    }
-    emitChange(index, status, options);
-  });
-}
-
-function emitChange(
-  partition: number,
-  status: PartitionStatus,
-  { serving, kind, events }: WatchOptions,
-): void {
-  if (status.reason !== undefined) {
-    log.warn(`Serving "${serving}"${kind === 'inline' ? ', for run()' : ''}: ${status.reason}`);
-  }
-  const { version } = events;
-  events.emit({ type: 'partition:change', serving, version, kind, partition, ...status });
 }

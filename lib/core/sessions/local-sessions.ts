@@ -28,7 +28,6 @@ export class LocalSessions {
     this.places = pipeline.partitions.map((_, partition) => ({ partition, sessions: 0 }));
   }
 
-  /** Open sessions. */
   get size(): number {
     return this.open.size;
   }

@@ -1,7 +1,6 @@
 import { Queue } from './queue.js';
 import { leave, type Source } from './source.js';
 
-/** Started work. */
 export interface Started {
   /** Its share of the window. */
   readonly size: number;

@@ -1,12 +1,14 @@
 import type { FlowControlOptions } from './calls/flow-control.js';
 import type { Balance } from './membership/balancer.js';
 import type { ServingTransport } from './transport.js';
-import type { GrpcTransportOptions } from './transports/grpc/grpc.transport.js';
-import type { NatsTransportOptions } from './transports/nats/nats.transport.js';
-import type { Transport } from './transports/nest-types.js';
+import type {
+  GrpcTransportOptions,
+  NatsTransportOptions,
+  RedisTransportOptions,
+  TcpTransportOptions,
+  Transport,
+} from './transports/transport-options.js';
 import type { Peers } from './transports/peers.js';
-import type { RedisTransportOptions } from './transports/redis/redis.transport.js';
-import type { TcpTransportOptions } from './transports/tcp/tcp.transport.js';
 import type { WireLimits } from './wire/limits.js';
 
 /** Options of `ServingClusterModule.forRoot`. */

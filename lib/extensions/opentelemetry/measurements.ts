@@ -5,6 +5,7 @@ import {
   type ServingHealth,
   type BatchEndEvent,
   type CallEndEvent,
+  type SequenceStepEvent,
   type ServingEvent,
 } from '../../index.js';
 import { answeredBy, hasFailed, outcomeOf, versionOf } from './attributes.js';
@@ -28,6 +29,8 @@ export class Measurements {
   private readonly padding: Counter;
   private readonly cost: Counter;
   private readonly paddingCost: Counter;
+  private readonly stepSize: Histogram;
+  private readonly stepDuration: Histogram;
   /** Removes the gauges. */
   readonly close: () => void;
 
@@ -78,6 +81,18 @@ export class Measurements {
       's',
       seconds,
       'How long a batch was expected to run, by its rows and the batches before it',
+    );
+    this.stepSize = histogram(
+      'serving.sequence.step.size',
+      '{row}',
+      rows,
+      'Rows of sequences that a step ran together',
+    );
+    this.stepDuration = histogram(
+      'serving.sequence.step.duration',
+      's',
+      seconds,
+      'How long a step of sequences ran in the model',
     );
     this.rejections = meter.createCounter('serving.call.rejections', {
       unit: '{call}',
@@ -133,6 +148,8 @@ export class Measurements {
       this.callEnded(event);
     } else if (event.type === 'batch:end') {
       this.batchEnded(event);
+    } else if (event.type === 'sequence:step') {
+      this.stepped(event);
     }
   }
 
@@ -152,6 +169,17 @@ export class Measurements {
     ) {
       this.rejections.add(1, attributes);
     }
+  }
+
+  private stepped(event: SequenceStepEvent): void {
+    const attributes = {
+      'serving.name': event.serving,
+      ...versionOf(event),
+      'serving.batch.key': event.key,
+      'serving.partition.id': event.partition,
+    };
+    this.stepSize.record(event.rows, attributes);
+    this.stepDuration.record(event.runTime / 1000, attributes);
   }
 
   private batchEnded(event: BatchEndEvent): void {

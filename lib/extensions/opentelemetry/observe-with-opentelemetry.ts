@@ -50,6 +50,7 @@ export function observeWithOpenTelemetry(
     source.eventsOf('call:end'),
     source.eventsOf('batch:start'),
     source.eventsOf('batch:end'),
+    source.eventsOf('sequence:step'),
   )
     .pipe(finalize(() => observers.forEach((each) => guarded(() => each.close()))))
     .subscribe((event) => observers.forEach((each) => guarded(() => each.observe(event))));

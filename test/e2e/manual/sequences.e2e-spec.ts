@@ -112,6 +112,20 @@ describe('The page on sequences', () => {
     ]);
   });
 
+  it('[13.12] The steps of the manual say how many rows they ran', async () => {
+    const lines: string[] = [];
+    const log = (line: string): void => void lines.push(line);
+    const serving = await start(writer);
+    // #region steps
+    serving.eventsOf('sequence:step').subscribe(({ partition, rows, waiting, runTime }) => {
+      log(`${partition}: ${rows} rows in ${runTime} ms, ${waiting} more wait there`);
+    });
+    // #endregion
+    await Promise.all([serving.batchedRun(row('a b')), serving.batchedRun(row('c d'))]);
+
+    expect(lines[0]).toMatch(/^0: 2 rows in [\d.]+ ms, 0 more wait there$/);
+  });
+
   it('[13.2] The model of the manual writes the words of a prompt one by one', async () => {
     const serving = await start(writer);
     const [events, list, cut] = await Promise.all([

@@ -274,7 +274,7 @@ describe('A thread that hangs', () => {
     const serving = await serve(
       mortal(
         {},
-        { recovery: { restartDelay: 0, runTimeout: 50 }, partitions: [{ starts }, { starts }] },
+        { recovery: { restartDelay: 0, runTimeout: 1000 }, partitions: [{ starts }, { starts }] },
       ),
     );
     const held = gate();

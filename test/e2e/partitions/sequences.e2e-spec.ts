@@ -9,6 +9,7 @@ import {
   type LocalServing,
   PartitionLostError,
   RunTimeoutError,
+  type SequenceStepEvent,
   type ServingDefinition,
   ServingModule,
   ServingService,
@@ -84,6 +85,21 @@ describe.each(['thread', 'process'] as const)('A sequence in a %s', (isolation) 
     expect(outputs.length).toBeGreaterThan(0);
     expect(outputs).toEqual(valuesOf('a', outputs.length));
     expect(log.filter((line) => line === 'end b ended')).toHaveLength(5);
+  });
+
+  it('[13.12] The steps in a worker emit events, for which its rows are no slower to end', async () => {
+    const serving = await start({ batchSize: 2, partitions: [{ pace: 1 }, { pace: 1 }] });
+    const steps: SequenceStepEvent[] = [];
+    serving.eventsOf('sequence:step').subscribe((event) => steps.push(event));
+
+    const replies = await Promise.all(
+      ['a', 'b', 'c', 'd', 'e'].map((name) => serving.batchedRun(row(name, 3))),
+    );
+
+    expect(replies).toEqual(['a', 'b', 'c', 'd', 'e'].map((name) => valuesOf(name, 3)));
+    expect(new Set(steps.map(({ partition }) => partition))).toEqual(new Set([0, 1]));
+    expect(steps.every(({ rows, waiting }) => rows >= 1 && rows <= 2 && waiting >= 0)).toBe(true);
+    expect(steps.every(({ runTime }) => runTime > 0)).toBe(true);
   });
 
   it('[13.2] Each of many calls gets its own values, all of them, in order', async () => {

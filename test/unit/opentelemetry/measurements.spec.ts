@@ -5,12 +5,14 @@ import {
   type CallEndEvent,
   type LocalServing,
   type PartitionStatus,
+  type SequenceStepEvent,
   type ServingError,
   type Tensor,
 } from 'nestjs-serving';
 import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { CountingModel } from '../../fixtures/partitions/counting-model.js';
 import { useTelemetry } from '../../fixtures/serving/telemetry.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
@@ -203,6 +205,36 @@ describe('metrics', () => {
         { unit, points: [{ attributes: ofPoint, value }] },
       ]);
     }
+  });
+
+  it('[12.3] [13.12] The steps of sequences are recorded with their rows and duration', async () => {
+    const serving = await start({
+      name: 'counter',
+      batchSize: 4,
+      model: { useFactory: () => new CountingModel(), sequence: {} },
+    });
+    const events: SequenceStepEvent[] = [];
+    serving.eventsOf('sequence:step').subscribe((event) => events.push(event));
+    observe(serving);
+    await Promise.all([2, 3].map((steps) => serving.batchedRun({ name: 'a', steps })));
+    const measured = await telemetry().measured();
+    const attributes = {
+      'serving.name': 'counter',
+      'serving.batch.key': 'default',
+      'serving.partition.id': 0,
+    };
+    const rows = events.reduce((sum, event) => sum + event.rows, 0);
+    const seconds = events.reduce((sum, { runTime }) => sum + runTime / 1000, 0);
+
+    expect(rows).toBeGreaterThan(events.length);
+    expect(measured.get('serving.sequence.step.size')).toEqual({
+      unit: '{row}',
+      points: [{ attributes, value: histogram(events.length, rows) }],
+    });
+    expect(measured.get('serving.sequence.step.duration')).toEqual({
+      unit: 's',
+      points: [{ attributes, value: histogram(events.length, seconds) }],
+    });
   });
 
   it('[12.3] [15.4] The expected time of a batch is recorded, as a metric and in its span, once it is known', async () => {

@@ -1,3 +1,4 @@
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { describe, expect, it } from '@jest/globals';
 import {
   Batch,
@@ -6,6 +7,7 @@ import {
   DONE,
   InvalidInputError,
   type LocalServing,
+  type SequenceStepEvent,
   type ServingOptions,
   SlowConsumerError,
 } from 'nestjs-serving';
@@ -89,6 +91,53 @@ describe('A serving of sequences', () => {
       ['en', 'de', 'fr'].flatMap((key) => Array(4).fill(`${key} ${key} ${key}`)),
     );
     expect(most).toBeLessThanOrEqual(10);
+  });
+
+  it('[13.12] Each step emits an event with its rows, the rows that wait in the partition, and its run time', async () => {
+    const steps: SequenceStepEvent[] = [];
+    const serving = await startServing({
+      name: 'counter',
+      model: { useFactory: () => new CountingModel(), sequence: { joins: { rows: 1 } } },
+    });
+    serving.eventsOf('sequence:step').subscribe((event) => steps.push(event));
+
+    await Promise.all([serving.batchedRun(row('a', 3)), serving.batchedRun(row('b', 1))]);
+
+    expect(steps).toEqual(
+      [
+        [1, 1],
+        [2, 0],
+        [2, 0],
+        [1, 0],
+      ].map(([rows, waiting]) => ({
+        type: 'sequence:step',
+        serving: 'counter',
+        version: '1',
+        key: 'default',
+        partition: 0,
+        rows,
+        waiting,
+        runTime: expect.any(Number),
+      })),
+    );
+  });
+
+  it('[13.12] Steps that nobody observes, and those of a warm-up, emit no event', async () => {
+    const steps: unknown[] = [];
+    const model = new CountingModel();
+    const note = (event: unknown): void => void steps.push(event);
+    subscribe('nestjs-serving:sequence:step', note);
+    const serving = await startServing({
+      name: 'counter',
+      warmUp: [row('w', 3)],
+      model: { useFactory: () => model, sequence: {} },
+    });
+    unsubscribe('nestjs-serving:sequence:step', note);
+
+    await serving.batchedRun(row('a', 3));
+
+    expect(model.log.length).toBeGreaterThan(0);
+    expect(steps).toEqual([]);
   });
 
   it('[13.1] No more rows run at once than there are places, and the others wait in the queue', async () => {

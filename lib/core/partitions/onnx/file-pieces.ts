@@ -4,7 +4,6 @@ import { open } from 'node:fs/promises';
 /** Bytes per read. */
 export const PIECE = 1 << 20;
 
-/** The file's SHA-256 in base64. */
 export async function digestOf(
   path: string,
   visit?: (piece: Uint8Array, at: number) => void,

@@ -13,7 +13,6 @@ import type { Loaded, ModelTask, SessionProviders } from '../worker/worker-proto
 import { Batch } from '../../batch/batch.js';
 import type { BatchAxes } from '../../batch/template.js';
 
-/** A loaded ONNX model. */
 export class OnnxModel {
   readonly reply: ModelReply;
   private readonly states: ModelStates | undefined;

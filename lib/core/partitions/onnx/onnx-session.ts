@@ -15,7 +15,6 @@ export function providersOf(options: PartitionOptions): readonly Provider[] {
     : providers.map((provider) => (typeof provider === 'string' ? { name: provider } : provider));
 }
 
-/** A session with its providers. */
 interface OpenedSession {
   readonly session: InferenceSession;
   readonly providers: SessionProviders;

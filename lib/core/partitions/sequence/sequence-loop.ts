@@ -9,6 +9,7 @@ import {
   type SequenceHooks,
   type SequenceLimits,
   type SequenceModel,
+  STEPS,
 } from './sequence-model.js';
 
 type Model = SequenceModel<unknown, unknown, unknown>;
@@ -23,11 +24,11 @@ type Model = SequenceModel<unknown, unknown, unknown>;
  */
 export class SequenceLoop {
   /** The rows that have a state, the oldest first. */
-  private present: SequenceMember[] = [];
-  /** The rows that are to start again, the oldest first. */
-  private paused: SequenceMember[] = [];
+  private readonly present = new Set<SequenceMember>();
+  /** The rows that are to start again. */
+  private readonly paused = new Set<SequenceMember>();
   /** New rows in arrival order. */
-  private waiting: SequenceMember[] = [];
+  private readonly waiting = new Set<SequenceMember>();
   private readonly budget: SequenceBudget;
   private isRunning = false;
   /** The models whose rows are others than in their last step. */
@@ -47,7 +48,7 @@ export class SequenceLoop {
         reject(failure.error);
         return;
       }
-      this.waiting.push(member);
+      this.waiting.add(member);
       if (!this.isRunning) {
         void this.runSteps();
       }
@@ -57,24 +58,30 @@ export class SequenceLoop {
   private async runSteps(): Promise<void> {
     this.isRunning = true;
     try {
-      while (this.present.length + this.paused.length + this.waiting.length > 0) {
+      while (this.present.size + this.queue.length > 0) {
         // Lets messages arrive: new rows, and callers that leave.
         await nextTurn();
         await this.leave();
         await this.awaitRoom();
         if (!(await this.pause())) {
-          await this.start(this.budget.joining(this.present, [...this.paused, ...this.waiting]));
+          await this.start(this.budget.joining([...this.present], this.queue));
         }
-        await forEachModel(this.present, (model, members) => this.step(model, members));
+        await forEachModel([...this.present], (model, members) => this.step(model, members));
       }
     } catch (error) {
       // What a model does is caught where it is called. A fault of the loop itself holds no row.
-      const all = [...this.present, ...this.paused, ...this.waiting];
-      this.present = this.paused = this.waiting = [];
-      all.forEach((member) => member.reject(error));
+      for (const members of [this.present, this.paused, this.waiting]) {
+        members.forEach((member) => member.reject(error));
+        members.clear();
+      }
     } finally {
       this.isRunning = false;
     }
+  }
+
+  /** The rows that are to join, the oldest of the paused ones first. */
+  private get queue(): readonly SequenceMember[] {
+    return [...[...this.paused].toSorted((a, b) => a.age - b.age), ...this.waiting];
   }
 
   /** Readers with room for another value. */
@@ -90,7 +97,7 @@ export class SequenceLoop {
 
   /** Ends the rows that no caller waits for, and those that have grown too large. */
   private async leave(): Promise<void> {
-    for (const member of [...this.present, ...this.paused, ...this.waiting]) {
+    for (const member of [...this.present, ...this.queue]) {
       const failure = member.started && this.budget.check(member);
       if (!member.row.isWaiting()) {
         await this.end(member, 'cancelled');
@@ -103,16 +110,16 @@ export class SequenceLoop {
   /** Pauses the youngest rows until the others have room for their next values. */
   private async pause(): Promise<boolean> {
     let hasPaused = false;
-    for (let next = this.budget.pausing(this.present); next;) {
+    for (let next = this.budget.pausing([...this.present]); next;) {
       hasPaused = true;
       next.pauses++;
       const failure = await this.endState(next, 'paused');
       if (failure) {
         next.reject(failure.error);
       } else {
-        this.paused = [...this.paused, next].toSorted((a, b) => a.age - b.age);
+        this.paused.add(next);
       }
-      next = this.budget.pausing(this.present);
+      next = this.budget.pausing([...this.present]);
     }
     return hasPaused;
   }
@@ -133,16 +140,15 @@ export class SequenceLoop {
       await this.failAll(joining, { error });
       return;
     }
-    this.paused = this.paused.filter((member) => !joining.includes(member));
-    this.waiting = this.waiting.filter((member) => !joining.includes(member));
     for (const [i, member] of joining.entries()) {
       const state = states[i];
+      this.dequeue(member);
       if (isError(state)) {
         await this.take(member, { value: state, isLast: false });
       } else {
         this.changed.add(model);
         member.started = { state };
-        this.present.push(member);
+        this.present.add(member);
         await this.endFaulty(member);
       }
     }
@@ -151,6 +157,8 @@ export class SequenceLoop {
   private async step(model: Model, members: readonly SequenceMember[]): Promise<void> {
     const states = members.map(({ started }) => started!.state);
     const changed = this.changed.delete(model);
+    const observer = members.find(({ row }) => row.hooks.includes(STEPS));
+    const begin = performance.now();
     let results: readonly Result[];
     try {
       const context = { changed, emit: emitTo(members) };
@@ -160,6 +168,11 @@ export class SequenceLoop {
       // The states may have changed: none of them runs again.
       await this.failAll(members, { error });
       return;
+    }
+    if (observer) {
+      const waiting = this.paused.size + this.waiting.size;
+      const runTime = performance.now() - begin;
+      observer.row.hook(STEPS, { rows: members.length, waiting, runTime });
     }
     for (const [i, member] of members.entries()) {
       if (!(await this.endFaulty(member))) {
@@ -211,14 +224,18 @@ export class SequenceLoop {
 
   /** Ends the row, and its state if it has one. */
   private async end(member: SequenceMember, reason: SequenceEnd, failure?: Failure): Promise<void> {
-    this.paused = this.paused.filter((other) => other !== member);
-    this.waiting = this.waiting.filter((other) => other !== member);
+    this.dequeue(member);
     const fault = await this.endState(member, reason);
     if (failure || fault) {
       member.reject((failure ?? fault)!.error);
     } else {
       member.resolve();
     }
+  }
+
+  private dequeue(member: SequenceMember): void {
+    this.paused.delete(member);
+    this.waiting.delete(member);
   }
 
   /** Ends a row's state, if it has one. Returns the error of `end`, if it throws. */
@@ -232,7 +249,7 @@ export class SequenceLoop {
     }
     member.started = undefined;
     this.changed.add(member.model);
-    this.present = this.present.filter((other) => other !== member);
+    this.present.delete(member);
     try {
       await member.model.end?.(started.state, reason);
       return undefined;
@@ -426,7 +443,6 @@ export interface SequenceRow {
   emit(value: unknown): void;
   /** The hooks that its caller asks for. */
   readonly hooks: readonly string[];
-  /** Receives a hook's value. */
   hook(name: string, value: unknown): void;
   /** Resolves once the reader has room for another value; undefined without a limit. */
   room?(): Promise<void> | undefined;
@@ -448,7 +464,6 @@ export class SequenceMember {
   count = 0;
   /** The values, kept where the row may be paused. */
   readonly values: unknown[] = [];
-  /** How often it was paused. */
   pauses = 0;
   /** Its cost, and its cost with the next value. */
   cost = 0;

@@ -93,6 +93,19 @@ export function last<Value>(value: Value): Last<Value> {
   return new Last(value);
 }
 
+/** What one step has run. */
+export interface SequenceStepRecord {
+  /** The rows that were present. */
+  readonly rows: number;
+  /** The partition's rows that waited: to join, or to start again after a pause. */
+  readonly waiting: number;
+  /** Milliseconds that the model's `step` took. */
+  readonly runTime: number;
+}
+
+/** A hook that gets a {@link SequenceStepRecord}. Its name is none that a caller can ask for. */
+export const STEPS = '\0steps';
+
 /** The places of a partition, and what may join them. */
 export interface SequenceLimits {
   /** Rows that a partition runs at the same time. */

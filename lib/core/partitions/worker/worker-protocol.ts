@@ -34,7 +34,6 @@ export interface RowsRequest {
   readonly info: BatchInfo;
 }
 
-/** A batch for a model. */
 export interface FeedsRequest {
   /** In the inputs' order. */
   readonly feeds: WireTensors;
@@ -47,7 +46,6 @@ export interface SessionsEnd {
   readonly endedSessions: readonly number[];
 }
 
-/** A message to a worker. */
 export type WorkerRequest =
   | RowsRequest
   | FeedsRequest
@@ -105,7 +103,6 @@ export type BatchEnd =
 /** Most unacknowledged steps, so that a generator can't fill the channel. */
 export const STEPS_AHEAD = 64;
 
-/** A process's last message. */
 export interface ExitMessage {
   readonly failure: WireError | undefined;
 }
@@ -120,7 +117,6 @@ export const MARKS = 4;
 export interface WorkerExit {
   readonly code: number | null;
   readonly signal?: NodeJS.Signals | null;
-  /** The worker's uncaught error. */
   readonly cause?: unknown;
 }
 

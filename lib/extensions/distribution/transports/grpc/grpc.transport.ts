@@ -18,7 +18,6 @@ import {
   type PeerSettings,
   portOf,
   type SocketEndpoint,
-  type TlsSettings,
 } from '../peers.js';
 import { Reconnector } from '../reconnector.js';
 import {
@@ -32,7 +31,7 @@ import {
   WINDOW,
 } from './grpc-connection.js';
 import { PeerConnections } from '../peer-connections.js';
-import type { GrpcOptions } from '../nest-types.js';
+import type { GrpcTransportOptions } from '../transport-options.js';
 import { closeUnlessLinked, Handshake } from '../handshake.js';
 import { checkSize } from '../names.js';
 import { once } from 'node:events';
@@ -41,13 +40,6 @@ import { createServer, type Server as Listener, type Socket } from 'node:net';
 import { createServer as createTlsServer, type TlsOptions } from 'node:tls';
 import { Server, ServerCredentials, ServerInterceptingCall } from '@grpc/grpc-js';
 import { GrpcMethodStreamingType, ServerGrpc } from '@nestjs/microservices';
-
-/** Nest's gRPC options, apart from the service. */
-export type GrpcTransportOptions = Pick<
-  GrpcOptions['options'],
-  'url' | 'keepalive' | 'channelOptions'
-> &
-  TlsSettings;
 
 export interface GrpcTransportSettings extends PeerSettings {
   /** By default a node listens at localhost:5000, like Nest's servers. Port 0 is any free port. */

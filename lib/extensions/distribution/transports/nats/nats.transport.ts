@@ -22,16 +22,10 @@ import {
 import { messageOf } from '../../../../internal.js';
 import type { Address, Receiver, ServingTransport, TransportContext } from '../../transport.js';
 import { checkSize, escapeName, servingPattern } from '../names.js';
-import type { NatsOptions } from '../nest-types.js';
+import type { NatsTransportOptions } from '../transport-options.js';
 import { jsonAnswer } from '../../json/json-handlers.js';
 import { SendBuffer } from '../send-buffer.js';
 import { InvalidOutputError } from '../../../../index.js';
-
-/** Nest's NATS options without serializers and `queue`, which follows from the serving's name. */
-export type NatsTransportOptions = Omit<
-  NonNullable<NatsOptions['options']>,
-  'queue' | 'serializer' | 'deserializer'
->;
 
 export interface NatsTransportSettings {
   /**

@@ -20,21 +20,8 @@ import {
   type TransportContext,
 } from '../../transport.js';
 import { escapeName, checkSize } from '../names.js';
-import type { RedisOptions } from '../nest-types.js';
+import type { RedisTransportOptions } from '../transport-options.js';
 import { SendBuffer } from '../send-buffer.js';
-
-/**
- * Nest's Redis options without `wildcards`, serializers, and the options that could send packets
- * twice.
- */
-export type RedisTransportOptions = Omit<
-  NonNullable<RedisOptions['options']>,
-  | 'wildcards'
-  | 'serializer'
-  | 'deserializer'
-  | 'maxRetriesPerRequest'
-  | 'autoResendUnfulfilledCommands'
->;
 
 export interface RedisTransportSettings {
   /**

@@ -24,30 +24,17 @@ import {
   endpointsOf,
   type PeerSettings,
   portOf,
-  type TlsSettings,
 } from '../peers.js';
 import { type ConnectAttempt, Reconnector } from '../reconnector.js';
 import { closeUnlessLinked, Handshake, HANDSHAKE_BYTES, HANDSHAKE_TIMEOUT } from '../handshake.js';
 import { type PeerConnection, PeerConnections } from '../peer-connections.js';
 import { checkSize, servingPattern } from '../names.js';
-import type { TcpOptions } from '../nest-types.js';
+import type { TcpTransportOptions } from '../transport-options.js';
 import { RateLimitedLogger } from '../../membership/membership-log.js';
 import { jsonAnswer } from '../../json/json-handlers.js';
 import { checkSocketPath, removeStaleSocket } from '../socket-path.js';
 import { type DirectReads, packetSocket } from './tcp-packets.js';
 import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
-
-export type TcpTransportOptions = Omit<
-  NonNullable<TcpOptions['options']>,
-  'socketClass' | 'serializer' | 'deserializer' | 'tlsOptions'
-> &
-  TlsSettings & {
-    /**
-     * Absolute path of a Unix socket to listen on, instead of a host and port. Nodes on this
-     * machine with write access to the file can connect. @default none
-     */
-    readonly path?: string;
-  };
 
 export interface TcpTransportSettings extends PeerSettings {
   /**

@@ -118,7 +118,7 @@ class Peer {
   }
 
   private send(
-    kind: Step['kind'] | 'request',
+    kind: Step['kind'] | 'request' | 'marked',
     call: number,
     header: object,
     value?: unknown,
@@ -144,7 +144,10 @@ class Peer {
       readonly error?: { readonly code?: string };
       readonly from: string;
     };
-    if (kind === Kind.heartbeat && info?.role === 'node') {
+    if (kind === Kind.mark) {
+      // Else the node holds back its answers: it counts them as unread.
+      this.send('marked', call, {});
+    } else if (kind === Kind.heartbeat && info?.role === 'node') {
       this.owner = from;
     } else if (kind === Kind.error || kind === Kind.end || kind === Kind.reply) {
       this.answers.get(call)?.(kind, error?.code);

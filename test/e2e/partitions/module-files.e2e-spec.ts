@@ -238,6 +238,42 @@ describe.each(['thread', 'process'] as const)(
       });
     });
 
+    it.each([2, 3, 4, 5])(
+      '[6.1] A row with a value that cannot be sent when it is read for the %dth time spoils no row of others',
+      async (fatal) => {
+        const serving = await serve({
+          name: 'echo',
+          model: { useFile: worker('echo'), isolation },
+          batchSize: 3,
+        });
+        const shifty = (at: () => unknown) => {
+          let reads = 0;
+          return {
+            get value() {
+              return ++reads === fatal ? at() : 'read';
+            },
+          };
+        };
+        const throwing = shifty(() => {
+          throw new Error('not now');
+        });
+        const uncloneable = shifty(() => () => 1);
+
+        const replies = await Promise.allSettled(
+          ['a', throwing, uncloneable].map((row) => serving.batchedRun(row)),
+        );
+
+        expect(replies[0]).toEqual({ status: 'fulfilled', value: 'a' });
+        for (const reply of replies.slice(1)) {
+          expect(reply).toMatchObject(
+            reply.status === 'fulfilled'
+              ? { value: { value: 'read' } }
+              : { reason: { code: 'SERVING_INVALID_INPUT' } },
+          );
+        }
+      },
+    );
+
     it.each<[string, unknown]>([
       ['a function', () => 1],
       ['an object with a method', { method() {} }],

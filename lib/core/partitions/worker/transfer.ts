@@ -60,7 +60,12 @@ export function packRows(rows: FlatRows): [WireRows, ArrayBuffer[]] {
   return [wire, [...transfer]];
 }
 
-/** @throws RejectedRowsError for plain values that can't be sent, such as functions */
+/**
+ * Sends the batch's rows. A value that is other when it is read again, and so fails a send, is copied
+ * alone and sent again: it spoils no other row.
+ *
+ * @throws RejectedRowsError for plain values that can't be sent, such as functions
+ */
 export function sendRows(
   batch: Batch,
   send: (rows: WireRows, transfer: ArrayBuffer[]) => void,
@@ -70,30 +75,40 @@ export function sendRows(
     // Plain values, even tensors, still belong to the caller.
     send(rows, batch.isPlain ? [] : transfer);
   } catch (cause) {
-    throw batch.isPlain && !(cause instanceof TooLargeToSendError)
-      ? (rejectedRows(batch) ?? cause)
-      : cause;
+    if (!batch.isPlain || cause instanceof TooLargeToSendError) {
+      throw cause;
+    }
+    send(copiesOf(batch.consume() as unknown[]), []);
   }
 }
 
-/** Tries each row alone, which is too slow before each send. */
-function rejectedRows(batch: Batch): RejectedRowsError | undefined {
+/**
+ * Copies each row alone, which is too slow before each send.
+ *
+ * @throws RejectedRowsError
+ */
+function copiesOf(rows: readonly unknown[]): WireRows {
   const faults = new Map<number, Error>();
-  for (const [index, row] of (batch.consume() as unknown[]).entries()) {
+  const packed: PackedRow[] = [];
+  const list = rows.map((row, index) => {
     try {
-      structuredClone(packRows([row])[0]);
+      const [value, form] = packRow(row, new Set());
+      const copy: unknown = structuredClone(value);
+      if (form) {
+        packed.push([index, form]);
+      }
+      return copy;
     } catch (cause) {
       const reason = truncate(messageOf(cause));
-      faults.set(
-        index,
-        new InvalidInputError(
-          `The row cannot be sent to the partition that would run it: ${reason}`,
-          { cause },
-        ),
-      );
+      const message = `The row cannot be sent to the partition that would run it: ${reason}`;
+      faults.set(index, new InvalidInputError(message, { cause }));
+      return undefined;
     }
+  });
+  if (faults.size > 0) {
+    throw new RejectedRowsError(faults);
   }
-  return faults.size > 0 ? new RejectedRowsError(faults) : undefined;
+  return { list, packed };
 }
 
 export function unpackRows(wire: WireRows): FlatRows {

@@ -11,9 +11,9 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 283,
-  'thousand characters of code in lib': 1027.6,
+  'thousand characters of code in lib': 1028.2,
   'files of the core and its Nest module': 129,
-  'thousand characters of code in the core and its Nest module': 547.5,
+  'thousand characters of code in the core and its Nest module': 548.1,
   'thousand words of comments': 48,
   'names of internal.ts that are not public': 147,
   'options of a definition': 17,

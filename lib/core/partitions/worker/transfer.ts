@@ -78,37 +78,57 @@ export function sendRows(
     if (!batch.isPlain || cause instanceof TooLargeToSendError) {
       throw cause;
     }
-    send(copiesOf(batch.consume() as unknown[]), []);
+    const copies = copiesOf(batch.consume() as unknown[]);
+    try {
+      send(copies, []);
+    } catch (again) {
+      // A row may be so deep that it can be copied alone, and only just not be sent.
+      throw rejected(copies.list, (row) => isTooDeep(row) && again) ?? again;
+    }
   }
 }
 
 /**
  * Copies each row alone, which is too slow before each send.
  *
- * @throws RejectedRowsError
+ * @throws RejectedRowsError for those that can't be copied
  */
-function copiesOf(rows: readonly unknown[]): WireRows {
-  const faults = new Map<number, Error>();
+function copiesOf(rows: readonly unknown[]): WireRows & { readonly list: readonly unknown[] } {
   const packed: PackedRow[] = [];
-  const list = rows.map((row, index) => {
+  const list: unknown[] = [];
+  const fault = rejected(rows, (row, index) => {
     try {
       const [value, form] = packRow(row, new Set());
-      const copy: unknown = structuredClone(value);
+      list.push(structuredClone(value));
       if (form) {
         packed.push([index, form]);
       }
-      return copy;
+      return undefined;
     } catch (cause) {
+      return cause;
+    }
+  });
+  if (fault) {
+    throw fault;
+  }
+  return { list, packed };
+}
+
+/** The error for the rows for which `causeOf` returns a cause, if there are any. */
+function rejected(
+  rows: readonly unknown[],
+  causeOf: (row: unknown, index: number) => unknown,
+): RejectedRowsError | undefined {
+  const faults = new Map<number, Error>();
+  for (const [index, row] of rows.entries()) {
+    const cause = causeOf(row, index);
+    if (cause) {
       const reason = truncate(messageOf(cause));
       const message = `The row cannot be sent to the partition that would run it: ${reason}`;
       faults.set(index, new InvalidInputError(message, { cause }));
-      return undefined;
     }
-  });
-  if (faults.size > 0) {
-    throw new RejectedRowsError(faults);
   }
-  return { list, packed };
+  return faults.size > 0 ? new RejectedRowsError(faults) : undefined;
 }
 
 export function unpackRows(wire: WireRows): FlatRows {

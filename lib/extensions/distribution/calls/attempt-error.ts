@@ -25,7 +25,6 @@ export type MayHaveRun = 'no' | 'unknown' | 'yes';
 /** Characters of a message: an error and its causes must fit into a header. */
 const LONGEST_MESSAGE = 1000;
 
-/** The failure of one attempt. */
 export class AttemptError extends Error {
   override readonly name = 'AttemptError';
 
@@ -40,7 +39,6 @@ export class AttemptError extends Error {
   }
 }
 
-/** The call's node was lost. */
 export function nodeLostError(
   serving: string,
   address: Address,
@@ -67,7 +65,6 @@ export function packetsLostError(serving: string, address: Address): AttemptErro
   );
 }
 
-/** The call could not be sent. */
 export function notSentError(serving: string, address: Address, cause: unknown): AttemptError {
   if (cause instanceof NodeGoneError) {
     return nodeLostError(serving, address, 'no');
@@ -81,7 +78,6 @@ export function notSentError(serving: string, address: Address, cause: unknown):
   return new AttemptError(new NodeLostError(message, { cause }), 'no', true);
 }
 
-/** The call's answer cannot be read. */
 export function invalidAnswerError(address: Address, cause: FrameError): AttemptError {
   return new AttemptError(
     new NodeLostError(`Node ${address} sent an answer that cannot be read: ${cause.message}`, {

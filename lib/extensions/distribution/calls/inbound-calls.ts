@@ -41,7 +41,6 @@ export class InboundCalls {
 
   constructor(private readonly options: InboundCallsOptions) {}
 
-  /** Counts the serving's unanswered calls. */
   count(serving: string): number {
     return this.counts.get(serving) ?? 0;
   }

@@ -17,7 +17,6 @@ export interface StepMessage {
   readonly priority?: number | undefined;
 }
 
-/** The outcome of a step. */
 export type StepOutcome = { readonly output: unknown } | { readonly error: unknown };
 
 /**
@@ -63,7 +62,6 @@ function stepIn(message: unknown): StepMessage {
   return { input, steps: steps!, timeout, priority };
 }
 
-/** Reads a step's outcome. */
 export function outcomeIn(event: unknown): StepOutcome {
   const { output, error } = { ...(event as { output?: unknown; error?: unknown }) };
   return isError(error) ? { error } : { output };

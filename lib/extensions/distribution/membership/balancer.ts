@@ -133,7 +133,6 @@ export interface Candidate {
 
 /** The candidates for a serving's calls; immutable. */
 export class Candidates {
-  /** Cumulative shares. */
   private readonly ends: Float64Array;
   private readonly total: number;
 
@@ -175,7 +174,6 @@ export interface NodeSelectorOptions {
   readonly activeCalls: (node: Address) => number;
 }
 
-/** Selects a node for each call. */
 export class NodeSelector {
   private onlineSince: number | undefined;
   private readonly balancer: Balancer;

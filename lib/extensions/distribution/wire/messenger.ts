@@ -16,7 +16,6 @@ export interface MessageHead extends Head {
   readonly from: Address;
 }
 
-/** A received frame. */
 export interface Message extends MessageHead {
   readonly bytes: number;
   /**
@@ -50,7 +49,6 @@ export class Messenger {
   private readonly noFields = new SentHeader({});
   private packing: { readonly packer: Packer; readonly maxPacket: number } | undefined;
   private readonly lanes = new Map<Address, SendLane>();
-  /** Number of the last mark. */
   private marks = 0;
 
   constructor(private readonly options: MessengerOptions) {

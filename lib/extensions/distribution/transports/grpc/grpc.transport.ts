@@ -294,7 +294,6 @@ export class GrpcServer extends ServerGrpc {
     await super.close();
   }
 
-  /** Ends every connection immediately. */
   destroy(): void {
     this.sockets.forEach((socket) => socket.destroy());
   }

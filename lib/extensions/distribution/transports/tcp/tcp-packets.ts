@@ -135,7 +135,6 @@ export class PacketSplitter implements DirectReads {
     }
   }
 
-  /** Returns the first piece's length. */
   private take(bytes: Buffer): number {
     if (this.partial) {
       return this.fill(this.partial, bytes);

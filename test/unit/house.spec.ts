@@ -11,7 +11,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 283,
-  'thousand characters of code in lib': 1028.2,
+  'thousand characters of code in lib': 1028,
   'files of the core and its Nest module': 129,
   'thousand characters of code in the core and its Nest module': 548.1,
   'thousand words of comments': 48,

@@ -226,7 +226,7 @@ export class ServingCluster
   }
 }
 
-export interface ClusterReceiverOptions {
+interface ClusterReceiverOptions {
   readonly messenger: Messenger;
   readonly members: Members;
   readonly selector: NodeSelector;

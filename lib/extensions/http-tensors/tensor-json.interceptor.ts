@@ -58,7 +58,7 @@ export class TensorJsonInterceptor implements NestInterceptor {
 }
 
 /** True for async iterables that aren't byte streams: Nest sends them as lines of JSON. */
-export function isStreamedReply(reply: unknown): reply is AsyncIterable<unknown> {
+function isStreamedReply(reply: unknown): reply is AsyncIterable<unknown> {
   return (
     typeof reply === 'object' &&
     reply !== null &&
@@ -69,7 +69,7 @@ export function isStreamedReply(reply: unknown): reply is AsyncIterable<unknown>
 }
 
 /** Maps the reply's items. Ending the result ends the original. */
-export function mapStreamedReply(
+function mapStreamedReply(
   reply: AsyncIterable<unknown>,
   change: (item: unknown) => unknown,
 ): AsyncIterable<unknown> {

@@ -130,12 +130,12 @@ interface Running<T> {
 }
 
 /** The cache folder for models from web servers other than the Hub. */
-export function webCacheFolder(): string {
+function webCacheFolder(): string {
   return join(cacheHome(), 'nestjs-serving', 'models');
 }
 
 /** By content hash if there is one, otherwise by address. */
-export function webPathOf({ url, file, sha256 }: WebModel): string {
+function webPathOf({ url, file, sha256 }: WebModel): string {
   const key = sha256 ?? `url-${createHash('sha256').update(url).digest('hex')}`;
   return join(webCacheFolder(), key, file);
 }
@@ -146,7 +146,7 @@ export function webPathOf({ url, file, sha256 }: WebModel): string {
  * @throws TransientError when the server cannot be reached
  * @throws ServingLoadError
  */
-export async function fetchFromWeb(
+async function fetchFromWeb(
   { name, url, sha256 }: WebModel,
   path: string,
   { log, signal }: Fetching,

@@ -104,7 +104,7 @@ function offline({ path }: HubModel, cached: CachedFile | undefined): ServingLoa
 }
 
 /** The Hub's answer about a file. */
-export interface HubEntry {
+interface HubEntry {
   readonly commit: string;
   readonly etag: string;
   /** Only for files in large file storage, such as models. */
@@ -137,7 +137,7 @@ function addressOf({ repo, path }: HubModel, revision: string): string {
 }
 
 /** @param allowsHttp true only if the caller checks the hash */
-export async function getFile(
+async function getFile(
   file: HubModel,
   commit: string,
   allowsHttp: boolean,
@@ -155,7 +155,7 @@ export async function getFile(
 }
 
 /** Does not follow the redirect to the file store, which lacks these headers. */
-export async function entryOf(file: HubModel, signal: AbortSignal): Promise<HubEntry> {
+async function entryOf(file: HubModel, signal: AbortSignal): Promise<HubEntry> {
   const response = await send(
     {
       url: addressOf(file, file.revision),

@@ -449,7 +449,7 @@ export interface SequenceRow {
 }
 
 /** Why a row ends without its last value. */
-export interface Failure {
+interface Failure {
   readonly error: unknown;
 }
 
@@ -457,7 +457,7 @@ export interface Failure {
 const MOST_PAUSES = 4;
 
 /** A row in a sequence's loop. */
-export class SequenceMember {
+class SequenceMember {
   /** Its state, while it is present. */
   started: { readonly state: unknown } | undefined;
   /** Its values so far. */

@@ -280,7 +280,7 @@ function isList(node: Json): node is readonly Json[] {
 }
 
 /** An error as clients see it. */
-export function jsonErrorOf(error: unknown): ReturnType<ServingError['toJSON']> {
+function jsonErrorOf(error: unknown): ReturnType<ServingError['toJSON']> {
   return isServingError(error)
     ? clientErrorOf(error)
     : { name: 'Error', code: 'INTERNAL', statusCode: 500, message: STATUS_CODES[500]! };

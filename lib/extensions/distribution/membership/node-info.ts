@@ -78,7 +78,7 @@ const TYPES = [...storageClasses.keys(), 'string'] as Tensor.Type[];
 const TENSOR_NAME = /^[^]{0,256}$/;
 
 /** @throws FrameError for a malformed signature */
-export function readSignature(value: unknown): ServingSignature {
+function readSignature(value: unknown): ServingSignature {
   const signature = recordOf(value, 'A signature');
   const tensorsIn = (name: string): readonly TensorSignature[] =>
     listIn(signature, name, MOST_TENSORS).map(readTensor);

@@ -211,7 +211,7 @@ export interface Place {
 const JSON_CODE = elementByType.get('json')!.code;
 
 /** A section of JSON text. */
-export function textSection(text: string): Section {
+function textSection(text: string): Section {
   const length = Buffer.byteLength(text);
   return { code: JSON_CODE, dims: [length], data: text, size: 1, length };
 }

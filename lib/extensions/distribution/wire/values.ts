@@ -171,7 +171,7 @@ export function isTag(name: string): boolean {
 const MOST_BLOCKS = 2 ** 16 - 2;
 
 /** Makes a value's tree and collects its blocks. */
-export class ValueWriter implements BlockWriter {
+class ValueWriter implements BlockWriter {
   readonly blocks: Block[] = [];
   private readonly path: (string | number)[] = [];
   private nodes = 0;
@@ -318,10 +318,10 @@ function isRecord(value: object): boolean {
 }
 
 /** A value without a JSON form: its tag, and JSON to make it from. */
-export type TaggedValue = readonly [tag: string, content: unknown];
+type TaggedValue = readonly [tag: string, content: unknown];
 
 /** Collects tagged values' blocks. */
-export interface BlockWriter {
+interface BlockWriter {
   /** Adds a block and returns its number. */
   add(block: Block): number;
   /** @throws InvalidInputError if a tensor of this shape can't be sent */
@@ -329,20 +329,20 @@ export interface BlockWriter {
 }
 
 /** Tags a number that JSON would change. */
-export function tagNumber(value: number): TaggedValue | undefined {
+function tagNumber(value: number): TaggedValue | undefined {
   const word = wordOfNumber(value);
   return word === undefined ? undefined : ['$n', word];
 }
 
 /** Tags a bigint in hexadecimal, which parses in linear time. */
-export function tagBigInt(value: bigint): TaggedValue {
+function tagBigInt(value: bigint): TaggedValue {
   return ['$i', value.toString(16)];
 }
 
-export const tagUndefined: TaggedValue = ['$u', 0];
+const tagUndefined: TaggedValue = ['$u', 0];
 
 /** Tags an object; undefined for kinds of objects without a tag. */
-export function tagObject(value: object, sink: BlockWriter): TaggedValue | undefined {
+function tagObject(value: object, sink: BlockWriter): TaggedValue | undefined {
   if (isTensor(value) && (elementByType.has(value.type) || value.type === 'string')) {
     return tagTensor(value, sink);
   }

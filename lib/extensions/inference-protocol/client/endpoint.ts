@@ -111,23 +111,23 @@ async function configOf(ask: <Reply>(method: string) => Promise<Reply>): Promise
 }
 
 /** An input or output; a size of -1 is dynamic. */
-export interface EndpointPort {
+interface EndpointPort {
   readonly name: string;
   readonly datatype: string;
   readonly shape: readonly string[];
 }
 
 /** The `ModelMetadata` reply. */
-export interface EndpointMetadataReply {
+interface EndpointMetadataReply {
   readonly inputs: readonly EndpointPort[];
   readonly outputs: readonly EndpointPort[];
 }
 
 /** The part of `ModelConfig` that concerns batches; undefined if the server has no such call. */
-export type BatchConfig = { readonly max_batch_size: number } | undefined;
+type BatchConfig = { readonly max_batch_size: number } | undefined;
 
 /** @throws InvalidServingError when the server's description is missing or contradicts ours */
-export function signatureOfEndpoint(
+function signatureOfEndpoint(
   { inputs, outputs }: EndpointMetadataReply,
   config: BatchConfig,
   { inputs: ownInputs = {}, outputs: ownOutputs = {}, fetches }: EndpointModel,

@@ -226,7 +226,7 @@ interface IncomingCall extends GrpcCall {
  * Runs Nest's server on Node's sockets: gRPC itself would neither report the chosen port nor
  * disconnect a client that doesn't read.
  */
-export class GrpcServer extends ServerGrpc {
+class GrpcServer extends ServerGrpc {
   private readonly listener: Listener;
   private readonly sockets = new Set<Socket>();
   private readonly calls = new WeakMap<Socket, GrpcConnection>();

@@ -276,12 +276,12 @@ async function endOf(socket: Socket, patience: number): Promise<void> {
 }
 
 /** Nest's client options, with a socket that accepts packets. */
-export type DialOptions = NonNullable<TcpClientOptions['options']> & {
+type DialOptions = NonNullable<TcpClientOptions['options']> & {
   readonly socketClass: Type<TcpSocket & DirectReads>;
 };
 
 /** Dials with Nest's TCP client. */
-export function dialByTcp(
+function dialByTcp(
   options: DialOptions,
   opening: Handshake<Socket, TcpLink>,
   links: PeerConnections<Socket, TcpLink>,

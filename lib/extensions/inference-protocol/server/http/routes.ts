@@ -63,7 +63,7 @@ function literal(text: string): string {
 
 /** Answers errors in the protocol's format: `{ "error": "..." }`. */
 @Catch()
-export class ProtocolExceptionFilter implements ExceptionFilter {
+class ProtocolExceptionFilter implements ExceptionFilter {
   private readonly logger = new Logger('InferenceProtocol');
 
   constructor(private readonly server: InferenceServer) {}

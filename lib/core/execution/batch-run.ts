@@ -96,9 +96,10 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     }
   }
 
-  /** True if somebody observes the steps of sequences. */
+  /** True if its partitions run sequences, and something observes their steps. */
   get observesSteps(): boolean {
-    return this.events.isObserved('sequence:step');
+    const { events, opened } = this;
+    return opened.partitions[0]?.places !== undefined && events.isObserved('sequence:step');
   }
 
   /** Emits the event of a sequence's step. */
@@ -184,7 +185,7 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
  */
 export class BatchRun implements BatchListener {
   readonly batch: Batch;
-  readonly hooks: string[];
+  readonly hooks: readonly string[];
   private index = 0;
   private steps = 0;
   private longestRow: number | undefined;
@@ -204,6 +205,10 @@ export class BatchRun implements BatchListener {
       batches.push(request.batch.slice(offset, offset + count));
       request.hooks?.forEach((hook) => hooks.add(hook));
     }
+    // A warm-up has no callers, and its steps no events.
+    if (runner.observesSteps && !parts[0]!.request.isOver) {
+      hooks.add(STEPS);
+    }
     const batch = Batch.merge(batches);
     const padding = paddingOf(batch, parts[0]!.request.lane.limits, largest);
     this.batch = padding === batch.padding ? batch : batch.pad(padding);
@@ -220,9 +225,6 @@ export class BatchRun implements BatchListener {
     retryState?: RetryState,
   ): Promise<BatchOutcome<BatchRequest>> {
     this.index = index;
-    if (partition.places !== undefined && this.runner.observesSteps) {
-      this.hooks.push(STEPS);
-    }
     try {
       this.checkRows(partition);
       const run = () => partition.run(this.batch, this.info(), this);

@@ -1,3 +1,4 @@
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { once } from 'node:events';
 import { get, type IncomingMessage } from 'node:http';
 import { describe, expect, it } from '@jest/globals';
@@ -100,6 +101,18 @@ describe.each(['thread', 'process'] as const)('A sequence in a %s', (isolation) 
     expect(new Set(steps.map(({ partition }) => partition))).toEqual(new Set([0, 1]));
     expect(steps.every(({ rows, waiting }) => rows >= 1 && rows <= 2 && waiting >= 0)).toBe(true);
     expect(steps.every(({ runTime }) => runTime > 0)).toBe(true);
+  });
+
+  it('[13.12] The steps of a warm-up in a worker emit no event', async () => {
+    const steps: unknown[] = [];
+    const note = (event: unknown): void => void steps.push(event);
+    subscribe('nestjs-serving:sequence:step', note);
+    const serving = await start({ warmUp: [row('w', 3)] });
+    expect(steps).toEqual([]);
+    await serving.batchedRun(row('a', 2));
+    unsubscribe('nestjs-serving:sequence:step', note);
+
+    expect(steps.length).toBeGreaterThan(0);
   });
 
   it('[13.2] Each of many calls gets its own values, all of them, in order', async () => {

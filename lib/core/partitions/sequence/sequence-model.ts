@@ -93,7 +93,7 @@ export function last<Value>(value: Value): Last<Value> {
   return new Last(value);
 }
 
-/** What one step has run. */
+/** One step of sequences, as events report it. */
 export interface SequenceStepRecord {
   /** The rows that were present. */
   readonly rows: number;
@@ -103,7 +103,7 @@ export interface SequenceStepRecord {
   readonly runTime: number;
 }
 
-/** A hook that gets a {@link SequenceStepRecord}. Its name is none that a caller can ask for. */
+/** The hook by which a loop reports its steps. No caller gets its values. */
 export const STEPS = '\0steps';
 
 /** The places of a partition, and what may join them. */

@@ -17,9 +17,7 @@ export interface RoomOptions {
   readonly maxCost?: number | undefined;
 }
 
-export interface AdmissionOptions {
-  /** The serving's name. */
-  readonly name: string;
+export interface AdmissionOptions extends Pick<RoomOptions, 'name'> {
   /** True if lanes have a latency target. */
   readonly hasTargets?: boolean | undefined;
   readonly budget?: Budget | undefined;

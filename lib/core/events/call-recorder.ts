@@ -10,18 +10,18 @@ export function countRefusal(
   error: unknown,
   signal: AbortSignalLike | undefined,
 ): void {
-  countFailure(events, CallRecorder.start(events, serving, mode, signal), error, signal);
+  countEnd(events, CallRecorder.start(events, serving, mode, signal), { error }, signal);
 }
 
-/** Counts a call that failed, and emits its end if it is recorded. */
-export function countFailure(
+/** Counts a call that failed or was answered, and emits its end if it is recorded. */
+export function countEnd(
   { counters }: EventHub,
   recorder: CallRecorder | undefined,
-  error: unknown,
+  failure: { readonly error: unknown } | undefined,
   signal: AbortSignalLike | undefined,
 ): void {
-  counters.ended({ error }, signal);
-  recorder?.ended({ error });
+  counters.ended(failure, signal);
+  recorder?.ended(failure);
 }
 
 /** Records when a call passes its stages, and emits its events. */

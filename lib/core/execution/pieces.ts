@@ -57,14 +57,14 @@ export class Pieces {
     if (!(rows instanceof Batch)) {
       return rows;
     }
-    const { lanes, isInline } = this.options;
-    const size = this.together ?? largestBatch(lanes.optionsOf(rows.key), isInline);
+    const size = this.largestOf(rows.key, this.options.isInline);
     return (requestedHooks(options) || rows.size === 0 ? [rows] : rows.chunksOf(size)).values();
   }
 
-  /** Rows that a partition runs at the same time, in batches of their own. */
-  private get together(): number | undefined {
-    return this.options.partitions[0]?.places;
+  /** The key's rows that a partition runs together: as one batch, or in a place each. */
+  private largestOf(key: string, isInline = false): number {
+    const { lanes, partitions } = this.options;
+    return partitions[0]?.places ?? largestBatch(lanes.optionsOf(key), isInline);
   }
 
   private pull<Request extends BatchRequest>(
@@ -76,8 +76,7 @@ export class Pieces {
   ): PullAhead<Batch, Request> {
     const { lanes, partitions, callbacks, pulls } = this.options;
     const { maxRows, maxCost = Infinity } = this.options.options.queue;
-    const largest =
-      this.together ?? Math.max(...lanes.keys.map((key) => largestBatch(lanes.optionsOf(key))));
+    const largest = Math.max(...lanes.keys.map((key) => this.largestOf(key)));
     const busy = 2 * partitions.length * largest;
     // Room for a batch stays free: admission refuses rows beyond it.
     const room = Math.max(1, mostRowsOf(resolved, maxRows) - largest + 1);

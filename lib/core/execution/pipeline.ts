@@ -4,7 +4,7 @@ import { Batcher } from '../batching/batcher.js';
 import { onAbort, type Origin } from '../context/call-context.js';
 import type { CallMetadata } from '../definition/reply.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
-import { CallRecorder, countFailure, countRefusal } from '../events/call-recorder.js';
+import { CallRecorder, countEnd, countRefusal } from '../events/call-recorder.js';
 import type { EventHub } from '../events/event-hub.js';
 import type { AnsweredBy, CallMode } from '../events/serving-event.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
@@ -110,7 +110,7 @@ export class Pipeline implements Closable {
       }
       return this.runInSteps(input, call, context);
     } catch (error) {
-      countFailure(this.events, recorder, error, options.signal);
+      countEnd(this.events, recorder, { error }, options.signal);
       this.leave();
       return Promise.reject(error);
     }
@@ -153,7 +153,7 @@ export class Pipeline implements Closable {
       recorder?.ended();
       return answer;
     } catch (error) {
-      countFailure(events, recorder, error, options.signal);
+      countEnd(events, recorder, { error }, options.signal);
       throw error;
     } finally {
       this.leave();
@@ -177,8 +177,7 @@ export class Pipeline implements Closable {
       }
     };
     const ended = (): void => {
-      events.counters.ended(failure, options.signal);
-      recorder?.ended(failure);
+      countEnd(events, recorder, failure, options.signal);
       leave();
     };
     this.calls++;

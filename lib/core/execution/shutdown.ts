@@ -9,7 +9,7 @@ import type { ShutdownOptions } from '../definition/serving-definition.js';
  */
 export type Rung = 'abandon' | 'end' | 'halt';
 
-/** What takes calls, and ends with them. */
+/** Takes calls, and ends when they have ended. */
 export interface Closable {
   /** Takes calls as before, but lets none of them wait for others. */
   drain(): void;

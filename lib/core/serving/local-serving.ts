@@ -22,7 +22,7 @@ import {
   NO_OPTIONS,
   resolveCallOptions,
 } from '../execution/resolved-call-options.js';
-import { CallRecorder, countFailure, countRefusal } from '../events/call-recorder.js';
+import { CallRecorder, countEnd, countRefusal } from '../events/call-recorder.js';
 import { type ServingCounters, type EventOf, EventHub } from '../events/event-hub.js';
 import type { ReplyStore } from '../deduplication/reply-cache.js';
 import { KeySettings } from './key-settings.js';
@@ -418,7 +418,7 @@ export class LocalServing<
       const pipeline = version.inlinePipeline ?? (await version.openInline(resolved));
       return { pipeline, inside: { ...options, signal, resolved, recorder } };
     } catch (error) {
-      countFailure(events, recorder, error, signal);
+      countEnd(events, recorder, { error }, signal);
       throw error;
     }
   }

@@ -9,7 +9,7 @@ import type { OnnxModel } from './onnx-model.js';
 import { constants } from 'node:fs';
 import { tmpdir } from 'node:os';
 
-/** A model of at most so many bytes is kept in memory, not on disk. */
+/** A model of up to this many bytes is kept in memory, not on disk. */
 const SMALL = 1 << 20;
 
 /** A file's path with the SHA-256 that it must have, a model's bytes, or its address. */

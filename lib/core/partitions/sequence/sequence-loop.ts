@@ -58,13 +58,14 @@ export class SequenceLoop {
   private async runSteps(): Promise<void> {
     this.isRunning = true;
     try {
-      while (this.present.size + this.queue.length > 0) {
+      while (this.present.size + this.paused.size + this.waiting.size > 0) {
         // Lets messages arrive: new rows, and callers that leave.
         await nextTurn();
         await this.leave();
         await this.awaitRoom();
         if (!(await this.pause())) {
-          await this.start(this.budget.joining([...this.present], this.queue));
+          const paused = [...this.paused].toSorted((a, b) => a.age - b.age);
+          await this.start(this.budget.joining([...this.present], [...paused, ...this.waiting]));
         }
         await forEachModel([...this.present], (model, members) => this.step(model, members));
       }
@@ -77,11 +78,6 @@ export class SequenceLoop {
     } finally {
       this.isRunning = false;
     }
-  }
-
-  /** The rows that are to join, the oldest of the paused ones first. */
-  private get queue(): readonly SequenceMember[] {
-    return [...[...this.paused].toSorted((a, b) => a.age - b.age), ...this.waiting];
   }
 
   /** Readers with room for another value. */
@@ -97,7 +93,7 @@ export class SequenceLoop {
 
   /** Ends the rows that no caller waits for, and those that have grown too large. */
   private async leave(): Promise<void> {
-    for (const member of [...this.present, ...this.queue]) {
+    for (const member of [...this.present, ...this.paused, ...this.waiting]) {
       const failure = member.started && this.budget.check(member);
       if (!member.row.isWaiting()) {
         await this.end(member, 'cancelled');

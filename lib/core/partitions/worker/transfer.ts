@@ -83,7 +83,9 @@ export function sendRows(
       send(copies, []);
     } catch (again) {
       // A row may be so deep that it can be copied alone, and only just not be sent.
-      throw rejected(copies.list, (row) => isTooDeep(row) && again) ?? again;
+      const deep = [...copies.list.keys()].filter((index) => isTooDeep(copies.list[index]));
+      rejectRows(deep.map((index) => [index, again]));
+      throw again;
     }
   }
 }
@@ -94,41 +96,38 @@ export function sendRows(
  * @throws RejectedRowsError for those that can't be copied
  */
 function copiesOf(rows: readonly unknown[]): WireRows & { readonly list: readonly unknown[] } {
-  const packed: PackedRow[] = [];
   const list: unknown[] = [];
-  const fault = rejected(rows, (row, index) => {
+  const packed: PackedRow[] = [];
+  const faults: (readonly [index: number, cause: unknown])[] = [];
+  for (const [index, row] of rows.entries()) {
     try {
       const [value, form] = packRow(row, new Set());
       list.push(structuredClone(value));
       if (form) {
         packed.push([index, form]);
       }
-      return undefined;
     } catch (cause) {
-      return cause;
+      faults.push([index, cause]);
     }
-  });
-  if (fault) {
-    throw fault;
   }
+  rejectRows(faults);
   return { list, packed };
 }
 
-/** The error for the rows for which `causeOf` returns a cause, if there are any. */
-function rejected(
-  rows: readonly unknown[],
-  causeOf: (row: unknown, index: number) => unknown,
-): RejectedRowsError | undefined {
-  const faults = new Map<number, Error>();
-  for (const [index, row] of rows.entries()) {
-    const cause = causeOf(row, index);
-    if (cause) {
-      const reason = truncate(messageOf(cause));
-      const message = `The row cannot be sent to the partition that would run it: ${reason}`;
-      faults.set(index, new InvalidInputError(message, { cause }));
-    }
+/** @throws RejectedRowsError if there are any */
+function rejectRows(causes: readonly (readonly [index: number, cause: unknown])[]): void {
+  if (causes.length > 0) {
+    const errors = causes.map(([index, cause]) => [index, unsendable(cause)] as const);
+    throw new RejectedRowsError(new Map(errors));
   }
-  return faults.size > 0 ? new RejectedRowsError(faults) : undefined;
+}
+
+function unsendable(cause: unknown): Error {
+  const reason = truncate(messageOf(cause));
+  return new InvalidInputError(
+    `The row cannot be sent to the partition that would run it: ${reason}`,
+    { cause },
+  );
 }
 
 export function unpackRows(wire: WireRows): FlatRows {

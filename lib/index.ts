@@ -1,6 +1,6 @@
 /**
- * Batched model serving inside a NestJS application: `ServingModule`, `ServingService`, `@Batched()`,
- * definitions, batches, streams and errors.
+ * Batched model serving inside a NestJS application: `ServingModule`, `ServingService`,
+ * `@Batched()`, definitions, batches, streams and errors.
  *
  * @module
  */

@@ -29,7 +29,8 @@ export interface LoginGuardOptions {
  * Takes one key or several, so that a new one can be introduced before the old one goes. Keys are
  * compared in constant time.
  *
- * @throws InvalidServingError at construction, for no key, an empty one, or one that no header can have
+ * @throws InvalidServingError at construction, for no key, an empty one, or one that no header can
+ * have
  */
 @Injectable()
 export class ApiKeyGuard implements CanActivate {

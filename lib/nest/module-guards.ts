@@ -9,7 +9,7 @@ import { isObservable, lastValueFrom } from 'rxjs';
 import { isRecord, type Rule } from '../core/definition/option-rules.js';
 
 /** A guard as Nest's `@UseGuards` takes it. */
-export type ModuleGuard = Type<CanActivate> | CanActivate;
+type ModuleGuard = Type<CanActivate> | CanActivate;
 
 /** The rule of an option that is a list of guards. */
 export const guardList: Rule = {

@@ -53,7 +53,7 @@ export const RequestSignal: () => ParameterDecorator = createParamDecorator(
 
 /** Gives a handler's calls its request's context. */
 @Injectable()
-export class RequestContextInterceptor implements NestInterceptor {
+class RequestContextInterceptor implements NestInterceptor {
   intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {
     // Nest runs the handler in this async context, wherever the Observable is subscribed.
     return inContext(callerOf(context), () => next.handle());

@@ -44,9 +44,9 @@ export class RefusalLog {
 }
 
 /**
- * Answers a ServingError over HTTP as Nest's own filter does, with the header `Retry-After` if it has
- * a `retryAfter`. Logs nothing for a client that has left, and each kind of refusal at most once a
- * second.
+ * Answers a ServingError over HTTP as Nest's own filter does, with the header `Retry-After` if it
+ * has a `retryAfter`. Logs nothing for a client that has left, and each kind of refusal at most
+ * once a second.
  *
  * ServingModule registers it behind the application's filters, which answer first. A filter that
  * extends this one keeps the header, also for an HttpException whose `cause` is the error.
@@ -86,7 +86,9 @@ export class ServingExceptionFilter extends BaseExceptionFilter<Error> {
   }
 }
 
-/** The answer of Nest's filter as one of its exceptions: it logs every other error with its stack. */
+/**
+ * The answer of Nest's filter as one of its exceptions: it logs every other error with its stack.
+ */
 function quietly(error: ServingError): HttpException {
   const { statusCode, expose } = error;
   const message = expose ? error.message : (STATUS_CODES[statusCode] ?? STATUS_CODES[500]!);

@@ -1,7 +1,7 @@
 import { Inject } from '@nestjs/common';
 
 /** A serving's name, or a definition, which has a name. */
-export type ServingName = string | { readonly name: string };
+type ServingName = string | { readonly name: string };
 
 const PREFIX = 'Serving:';
 

@@ -118,7 +118,9 @@ export class Batch {
       : this;
   }
 
-  /** Copies of the rows, of this length on the axes given by path. Plain values stay as they are. */
+  /**
+   * Copies of the rows, of this length on the axes given by path. Plain values stay as they are.
+   */
   cut(cuts: Readonly<Record<string, number>>, length: number): Batch {
     return this.rows instanceof TensorRows
       ? new Batch(this.rows.cut(cuts, length), this.key, this.padding)
@@ -281,8 +283,8 @@ export class Batch {
   }
 
   /**
-   * The tensors of {@link consume}, whose rows are not copied yet: for code that copies them to memory
-   * of another form. Undefined for plain values.
+   * The tensors of {@link consume}, whose rows are not copied yet: for code that copies them to
+   * memory of another form. Undefined for plain values.
    */
   leafRows(): readonly LeafRows[] | undefined {
     const rows = this.filled();

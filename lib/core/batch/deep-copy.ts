@@ -6,9 +6,9 @@ import { typeName } from '../format.js';
 import { Batch } from './batch.js';
 
 /**
- * Copies lists, plain objects, Maps and Sets, with the primitives, tensors, typed arrays, buffers and
- * dates in them. `leafOf` copies objects without parts. Unlike structuredClone it keeps the class of
- * tensors, and refuses objects whose copy would lack something.
+ * Copies lists, plain objects, Maps and Sets, with the primitives, tensors, typed arrays, buffers
+ * and dates in them. `leafOf` copies objects without parts. Unlike structuredClone it keeps the
+ * class of tensors, and refuses objects whose copy would lack something.
  *
  * @throws InvalidOutputError for functions, symbols, instances of other classes and cyclic values
  */

@@ -33,7 +33,8 @@ export interface LeafTemplate extends Omit<Leaf, 'tensor'> {
  * The common properties of the rows of one batch. It holds no data of a caller.
  *
  * `signature` is equal for two templates exactly when their rows can share a batch: same names,
- * element types and inner shapes but for variable axes, same axes, and equal values in the leaves that are shared.
+ * element types and inner shapes but for variable axes, same axes, and equal values in the leaves
+ * that are shared.
  */
 export class Template {
   /** A leaf with a batch axis; undefined if no leaf has one. */

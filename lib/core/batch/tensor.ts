@@ -291,8 +291,8 @@ export function copyRows(
 }
 
 /**
- * Copies `count` rows, counted on `axis`, to a tensor that may be longer on the axis `variable`. The
- * elements beyond the rows' length stay as they are.
+ * Copies `count` rows, counted on `axis`, to a tensor that may be longer on the axis `variable`.
+ * The elements beyond the rows' length stay as they are.
  */
 export function copyPadded(
   target: Elements,

@@ -288,8 +288,8 @@ export class Admission {
   }
 
   /**
-   * Milliseconds that a batch takes at least; 0 while we know too little. An untried size isn't known
-   * to be slow.
+   * Milliseconds that a batch takes at least; 0 while we know too little. An untried size isn't
+   * known to be slow.
    */
   leastTimeOf(limits: Limits, rows: number, work?: number): number {
     const planned = this.plannedOf(limits);
@@ -417,8 +417,8 @@ export class Admission {
   }
 
   /**
-   * The batches before a call's rows, without the one that takes them if they are their lane's last.
-   * Undefined while we know too little of one of them.
+   * The batches before a call's rows, without the one that takes them if they are their lane's
+   * last. Undefined while we know too little of one of them.
    */
   private workAhead(rowsAhead: number, last: PlannedBatches | undefined): WorkAhead | undefined {
     const ahead = { batches: 0, time: 0, squares: 0 };

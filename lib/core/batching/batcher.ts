@@ -100,10 +100,10 @@ interface Assignment<R extends QueuedRequest> {
  *     rows -> windows by lane, size and time -> ready queue -> partitions -> dispatch
  *
  * A submitted row joins its lane's ready rows if these have room, otherwise its lane's open window.
- * When a window closes, its rows move to the ready queue; in a lane without a timeout, rows are ready
- * immediately. Batches leave the queue at the end of the event loop's turn, when a partition is free.
- * So one turn's rows share a batch, a partial batch grows while all partitions are busy, and a batch
- * function may call `submit`.
+ * When a window closes, its rows move to the ready queue; in a lane without a timeout, rows are
+ * ready immediately. Batches leave the queue at the end of the event loop's turn, when a partition
+ * is free. So one turn's rows share a batch, a partial batch grows while all partitions are busy,
+ * and a batch function may call `submit`.
  */
 export class Batcher<R extends QueuedRequest> {
   /** Emits each row's lane, when it takes a new place in an open window. */

@@ -37,7 +37,9 @@ export interface QueuedRequest {
   readonly deadline: number;
   /** The cost of all its rows, counted against `queue.maxCost`. */
   readonly cost: number;
-  /** The cost of each row, counted against what a batch may cost; in servings with `batchSize.cost`. */
+  /**
+   * The cost of each row, counted against what a batch may cost; in servings with `batchSize.cost`.
+   */
   readonly rowCosts?: ArrayLike<number> | undefined;
   /** The caller no longer waits: rows that have not run need not run. */
   readonly isOver: boolean;

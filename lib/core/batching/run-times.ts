@@ -123,9 +123,9 @@ function firstAtLeast(sorted: Float64Array, value: number): number {
 /**
  * Expected run times by a batch's work: its rows, or their cost.
  *
- * Each size class (powers of two) has a mean, so a size keeps what we learned while other sizes run.
- * When the machine becomes slower, all sizes do, also those that don't run. Times are interpolated
- * between the means and never decrease with the work (pool adjacent violators).
+ * Each size class (powers of two) has a mean, so a size keeps what we learned while other sizes
+ * run. When the machine becomes slower, all sizes do, also those that don't run. Times are
+ * interpolated between the means and never decrease with the work (pool adjacent violators).
  *
  * A size that hasn't run isn't known to be slow: {@link hoped} takes the next smaller size's time.
  */

@@ -78,8 +78,8 @@ export class OpenWindow<R extends QueuedRequest> {
   /** Places of rows that have left. */
   private free = 0;
   /**
-   * Why it closed before its timeout: `flush` to make room for a request that must run whole, `cost`
-   * since a row didn't fit into its budget.
+   * Why it closed before its timeout: `flush` to make room for a request that must run whole,
+   * `cost` since a row didn't fit into its budget.
    */
   closedBy: 'flush' | 'cost' | undefined;
 

@@ -156,7 +156,7 @@ interface Waiting {
 }
 
 /** A request's context. */
-export interface CallerContext {
+interface CallerContext {
   readonly origin: Origin;
   /** Aborts when the client leaves; undefined if the transport doesn't report it. */
   readonly signal: AbortSignal | undefined;

@@ -15,8 +15,8 @@ import type { ResolvedServing } from './resolved-serving.js';
 /** Which rows share a batch, by their cost. */
 export interface SimilarRowsOptions {
   /**
-   * The number of batches that may pass a row in favour of younger rows, of its tenant and priority,
-   * whose cost is closer to the cost of others in the batch.
+   * The number of batches that may pass a row in favour of younger rows, of its tenant and
+   * priority, whose cost is closer to the cost of others in the batch.
    */
   readonly overtaking: number;
 }
@@ -39,8 +39,8 @@ export interface BatchCostOptions {
    */
   readonly padded?: boolean;
   /**
-   * Rows of similar cost share a batch, so that less is padded; needs `padded`. The row that is next
-   * in the order of the queue is always in the batch.
+   * Rows of similar cost share a batch, so that less is padded; needs `padded`. The row that is
+   * next in the order of the queue is always in the batch.
    *
    * @default rows in the order of the queue
    * @experimental
@@ -64,9 +64,9 @@ export interface BatchSizeOptions {
   readonly cost?: BatchCostOptions | undefined;
   /**
    * Milliseconds until 99 of 100 calls are to be answered, from the time when their rows are
-   * queued. The size of batches then follows from their measured run times and from the load, within
-   * the other limits, and a call that would be late fails immediately with an OverloadedError.
-   * Leaves no place for `batchTimeout`.
+   * queued. The size of batches then follows from their measured run times and from the load,
+   * within the other limits, and a call that would be late fails immediately with an
+   * OverloadedError. Leaves no place for `batchTimeout`.
    *
    * @default no target
    * @experimental

@@ -9,7 +9,7 @@ import type { KeyOptions, ResolvedRecovery, ResolvedServing } from './resolved-s
 import type { RecoveryOptions, RunnerOptions, ServingOptions } from './serving-definition.js';
 
 /** A definition whose options are valid, each by itself, and what follows from them. */
-export interface Facts {
+interface Facts {
   readonly definition: ServingOptions;
   readonly kind: ResolvedServing['runner'];
   readonly runner: RunnerOptions;

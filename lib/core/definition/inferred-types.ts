@@ -32,9 +32,9 @@ interface NoFactory<Text extends string> extends Mistake<Text> {
 export type InputOf<Input, Run> = unknown extends Input ? RowOf<TakenRows<Run>> : Input;
 
 /**
- * The runner's result for one call: `unknown` for models and files, and where only the input decides
- * whether it is one result or a list. `Sent` is the batch of `preprocess`. Of a generator or a
- * sequence each result is the {@link Steps} of its row.
+ * The runner's result for one call: `unknown` for models and files, and where only the input
+ * decides whether it is one result or a list. `Sent` is the batch of `preprocess`. Of a generator
+ * or a sequence each result is the {@link Steps} of its row.
  */
 export type ReplyOf<Sent, Run> =
   ResultOf<Run> extends infer Result

@@ -79,8 +79,8 @@ export interface TimeoutOptions {
    */
   readonly default?: number;
   /**
-   * The longest: a call that names a longer one, or none, has this one. It also limits streams, from
-   * the call to their end.
+   * The longest: a call that names a longer one, or none, has this one. It also limits streams,
+   * from the call to their end.
    *
    * @default no limit
    */
@@ -98,8 +98,8 @@ export interface RolloutOptions {
   readonly version?: string;
   /**
    * Further versions of a model file from the boot on, by label:
-   * `{ '2': { model: 'v2.onnx', canary: 0.05 } }`. One without `canary` and `shadow` gets only calls
-   * that ask for it.
+   * `{ '2': { model: 'v2.onnx', canary: 0.05 } }`. One without `canary` and `shadow` gets only
+   * calls that ask for it.
    *
    * @default none
    */
@@ -223,8 +223,8 @@ export interface RecoveryOptions {
   readonly retries?: number;
   /**
    * Limit in milliseconds of a batch's run, including all its steps, or of a sequence of each
-   * step; beyond it its calls fail with a RunTimeoutError. A partition that is a process is then killed and restarted; any other
-   * takes no batch until that one has returned.
+   * step; beyond it its calls fail with a RunTimeoutError. A partition that is a process is then
+   * killed and restarted; any other takes no batch until that one has returned.
    *
    * @default no limit
    */
@@ -249,7 +249,8 @@ export interface RecoveryOptions {
   /**
    * Milliseconds until a restarted partition must be loaded and warm. A process that is not is
    * killed, and counts as failed; a thread cannot be killed, and is reported as hung until it is. A
-   * version that `reload` loads has the same time. The default leaves time to compile a model once more.
+   * version that `reload` loads has the same time. The default leaves time to compile a model once
+   * more.
    *
    * @default 600000
    */
@@ -383,15 +384,15 @@ export interface OptionsOfCalls<
   /** What happens to calls when the application shuts down. */
   readonly shutdown?: ShutdownOptions;
   /**
-   * Turns a caller's input into rows: once per call, in the application that has the serving. An error fails that call
-   * alone.
+   * Turns a caller's input into rows: once per call, in the application that has the serving. An
+   * error fails that call alone.
    *
    * @default the input is the rows
    */
   preprocess?(input: Input): PreprocessResult<Info> | Promise<PreprocessResult<Info>>;
   /**
-   * Shapes the reply from the output of the call's own rows: once per call, in the application that has the serving;
-   * for a stream, each output.
+   * Shapes the reply from the output of the call's own rows: once per call, in the application that
+   * has the serving; for a stream, each output.
    *
    * @default the output is the reply
    */
@@ -408,9 +409,9 @@ export interface ServingOptions<
   /** Calls of other nodes, with `ServingClusterModule`. */
   readonly distribution?: ServingDistributionOptions<Input, Output>;
   /**
-   * Shapes a stream as a whole, in place of `postprocess`: once per call, in the application that has the serving. It
-   * gets the events as an async iterable and returns the consumer's, as an async iterable (such as
-   * an async generator) or an Observable.
+   * Shapes a stream as a whole, in place of `postprocess`: once per call, in the application that
+   * has the serving. It gets the events as an async iterable and returns the consumer's, as an
+   * async iterable (such as an async generator) or an Observable.
    *
    * @default `postprocess` of each output
    */
@@ -546,8 +547,8 @@ export interface SequenceJoins {
   readonly rows?: number;
   /**
    * The largest total cost of the rows that join before one step, by `cost` of the model; the first
-   * of them joins whatever it costs. A smaller value delays the rows that run for less time, and the
-   * new rows for longer.
+   * of them joins whatever it costs. A smaller value delays the rows that run for less time, and
+   * the new rows for longer.
    *
    * @default no limit
    */
@@ -560,8 +561,8 @@ export interface SequenceOptions {
   readonly joins?: SequenceJoins;
   /**
    * The largest total cost of the rows that run on a partition, by `cost` of the model. Beyond it
-   * the youngest row is paused, and starts again once it fits. A row that costs more by itself fails
-   * with a RequestTooLargeError.
+   * the youngest row is paused, and starts again once it fits. A row that costs more by itself
+   * fails with a RequestTooLargeError.
    *
    * @default no limit
    */
@@ -684,8 +685,8 @@ export interface FunctionServingDefinition<
  *
  * The input of calls is what `preprocess` takes, or else a row of the batch function. The reply is
  * what `postprocess` returns, or else the batch function's result for the call, which is `Steps`
- * for each row of a generator or a sequence; it stays `unknown` for a model or a file, and where only
- * the input decides whether it is one result or a list.
+ * for each row of a generator or a sequence; it stays `unknown` for a model or a file, and where
+ * only the input decides whether it is one result or a list.
  */
 export function defineServing<
   Input,

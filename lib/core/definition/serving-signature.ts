@@ -59,8 +59,8 @@ export function describeTensors(tensors: readonly TensorSignature[]): string {
 
 /**
  * The first tensor that calls would miss or find changed, in words; undefined where the new
- * signature takes the same calls: names, types, ranks, batch axes and fixed sizes are those of the old
- * one, and no size of an input is fixed that calls could choose.
+ * signature takes the same calls: names, types, ranks, batch axes and fixed sizes are those of the
+ * old one, and no size of an input is fixed that calls could choose.
  */
 export function differenceOf(
   before: ServingSignature,

@@ -91,7 +91,10 @@ export interface BatchStartEvent {
   readonly rows: number;
   /** The number of rows that it had room for. */
   readonly batchSize: number;
-  /** The share of its room that is taken: of `batchSize`, or of `batchSize.cost.most` if that is more. */
+  /**
+   * The share of its room that is taken: of `batchSize`, or of `batchSize.cost.most` if that is
+   * more.
+   */
   readonly fill: number;
   /** The cost of the batch, in a serving with `batchSize.cost`. */
   readonly cost?: BatchCost | undefined;

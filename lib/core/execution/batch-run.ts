@@ -48,6 +48,7 @@ type Parts = readonly Part<BatchRequest>[];
 /** Runs a pipeline's batches on its partitions, counts them, and emits their events. */
 export class BatchRunner implements BatchRuns<BatchRequest> {
   readonly outputs: OutputReader;
+  readonly runsSequences: boolean;
   /** The error that ends running generators, once {@link terminate} was called. */
   cut: Error | undefined;
 
@@ -60,6 +61,7 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     readonly lengths?: RowLengths,
   ) {
     this.outputs = new OutputReader(axesOf(opened.signature?.outputs ?? []));
+    this.runsSequences = opened.partitions[0]?.places !== undefined;
   }
 
   nextBatch(): number {
@@ -96,10 +98,9 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     }
   }
 
-  /** True if its partitions run sequences, and something observes their steps. */
+  /** True if something observes the steps of sequences. */
   get observesSteps(): boolean {
-    const { events, opened } = this;
-    return opened.partitions[0]?.places !== undefined && events.isObserved('sequence:step');
+    return this.events.isObserved('sequence:step');
   }
 
   /** Emits the event of a sequence's step. */
@@ -206,7 +207,7 @@ export class BatchRun implements BatchListener {
       request.hooks?.forEach((hook) => hooks.add(hook));
     }
     // A warm-up has no callers, and its steps no events.
-    if (runner.observesSteps && !parts[0]!.request.isOver) {
+    if (runner.runsSequences && runner.observesSteps && !parts[0]!.request.isOver) {
       hooks.add(STEPS);
     }
     const batch = Batch.merge(batches);

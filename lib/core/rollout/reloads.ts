@@ -29,8 +29,8 @@ export class Reloads {
   }
 
   /**
-   * Loads a version within `recovery.restartTimeout`, as a restart of a partition; calls go to it when
-   * it is warm.
+   * Loads a version within `recovery.restartTimeout`, as a restart of a partition; calls go to it
+   * when it is warm.
    */
   reload(options: ReloadOptions): Promise<ServingVersion> {
     return this.load(options, this.versions.active.options.recovery.restartTimeout);

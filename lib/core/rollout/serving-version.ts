@@ -24,9 +24,9 @@ export interface ReloadOptions {
    */
   readonly canary?: number;
   /**
-   * The share of calls of `batchedRun` that the version runs as well, from 0 to 1: the active version
-   * answers them, and `versions()` compares the replies. Only for servings that are `idempotent`,
-   * without sessions and sequences, whose models run apart from the application.
+   * The share of calls of `batchedRun` that the version runs as well, from 0 to 1: the active
+   * version answers them, and `versions()` compares the replies. Only for servings that are
+   * `idempotent`, without sessions and sequences, whose models run apart from the application.
    *
    * @default the version replaces the active one
    * @experimental
@@ -39,8 +39,8 @@ export interface ServingVersion {
   /** Its label. */
   readonly version: string;
   /**
-   * The share of calls of a canary, or of copies of a shadow, from 0 to 1; may be set. Tenants that a
-   * canary has keep it while its share grows. Undefined for other versions.
+   * The share of calls of a canary, or of copies of a shadow, from 0 to 1; may be set. Tenants that
+   * a canary has keep it while its share grows. Undefined for other versions.
    *
    * @throws InvalidServingError when it is set on another version, or to another number
    */

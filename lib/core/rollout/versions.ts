@@ -227,7 +227,9 @@ export class Versions implements Closable {
     return [...this.all].filter(({ role }) => role === 'active' || role === 'canary');
   }
 
-  /** Calls of a tenant go to the same version, others at random. A canary that is down gets none. */
+  /**
+   * Calls of a tenant go to the same version, others at random. A canary that is down gets none.
+   */
   private takes(canary: LoadedVersion, tenant: string): boolean {
     const { name } = this.callbacks;
     const place = tenant === '' ? Math.random() : placeOf(name, canary.label, tenant);
@@ -299,8 +301,9 @@ function closedWhileLoading(serving: string): ServingClosedError {
 }
 
 /**
- * A tenant's place from 0 to 1, evenly spread. Tenants below a canary's share go to the canary, so a
- * larger share keeps them. Places differ by version, so the same tenants don't get every canary first.
+ * A tenant's place from 0 to 1, evenly spread. Tenants below a canary's share go to the canary, so
+ * a larger share keeps them. Places differ by version, so the same tenants don't get every canary
+ * first.
  *
  * FNV-1a, with the last steps of MurmurHash3, since its high bits alone are uneven for short names.
  */

@@ -23,8 +23,8 @@ export type ServingHold = 'paused' | 'drained';
 /**
  * The handle of a named serving: type, injection token and contract in one.
  *
- * `Input` is what a caller passes, `Output` is the reply, and `Streamed` an output of a stream, which
- * follows from the reply.
+ * `Input` is what a caller passes, `Output` is the reply, and `Streamed` an output of a stream,
+ * which follows from the reply.
  */
 // With the parameter a handle of any output is one of `unknown`, also for TypeScript 5.
 export abstract class Serving<
@@ -146,8 +146,8 @@ export abstract class Serving<
 
   /**
    * Loads another model at run time, or the same file again. Calls go to it once it is warm; the
-   * version before is freed when its calls and sessions have ended, and stays if the load fails. Only
-   * for `model` and `useFile`.
+   * version before is freed when its calls and sessions have ended, and stays if the load fails.
+   * Only for `model` and `useFile`.
    *
    * @throws InvalidServingError for what cannot be loaded again, for a model with other inputs or
    * outputs, and while another version loads
@@ -185,8 +185,8 @@ export abstract class Serving<
   }
 
   /**
-   * New calls fail with `ServingUnavailableError` until {@link resume}, and the serving is not ready.
-   * Queued and running rows finish; so do sessions that are open.
+   * New calls fail with `ServingUnavailableError` until {@link resume}, and the serving is not
+   * ready. Queued and running rows finish; so do sessions that are open.
    *
    * @throws InvalidServingError for a handle without partitions of its own
    * @throws ServingClosedError once shutdown has begun
@@ -200,7 +200,9 @@ export abstract class Serving<
     throw this.notHeldHere();
   }
 
-  /** The batch size and batch timeout of its keys now; empty for a handle without keys of its own. */
+  /**
+   * The batch size and batch timeout of its keys now; empty for a handle without keys of its own.
+   */
   keys(): readonly KeyStatus[] {
     return [];
   }
@@ -338,7 +340,8 @@ export interface LocalPart {
   /** The version that would run the call now; undefined if none would. */
   versionFor(input: unknown, options: CallOptions): string | undefined;
   /**
-   * Opens a session, and calls back when it ends. With `needsFirst` it ends if its first call fails.
+   * Opens a session, and calls back when it ends. With `needsFirst` it ends if its first call
+   * fails.
    */
   openSession(
     options: SessionOptions,

@@ -37,8 +37,8 @@ export type StepOptions = InternalCallOptions & {
  * A session whose calls take turns: each needs the state after the one before it.
  *
  * One place decides how a call ends, since a step that succeeds changes the state: until its turn
- * comes, {@link OrderedSession.turnOf}, and then the host alone. So a caller that gets an error never
- * moved the state on.
+ * comes, {@link OrderedSession.turnOf}, and then the host alone. So a caller that gets an error
+ * never moved the state on.
  */
 export class OrderedSession extends ServingSession {
   private readonly turn: SessionTurn;

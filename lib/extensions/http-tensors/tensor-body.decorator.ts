@@ -5,8 +5,8 @@ import { Tensor, type JsonLimits, ReadContext, readJson } from '../../internal.j
 /**
  * Injects the body, or a property of it.
  * `{ "$tensor": { "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3] } }` becomes a `Tensor`
- * wherever it is, and `{ "$bigint": "123" }` a bigint. An invalid tensor is answered with status 400
- * and its path in the body.
+ * wherever it is, and `{ "$bigint": "123" }` a bigint. An invalid tensor is answered with status
+ * 400 and its path in the body.
  *
  * The application's pipes, such as a global ValidationPipe, run first and see the JSON.
  */

@@ -17,8 +17,8 @@ export interface BatchedQueueOptions extends Omit<
 > {
   /**
    * A call's priority by its arguments: a whole number from -10 to 10. Queued calls of
-   * higher priority run first; `priorityAgeing` milliseconds of waiting make up for one level. Calls
-   * below 0 leave half of `maxRows` to others.
+   * higher priority run first; `priorityAgeing` milliseconds of waiting make up for one level.
+   * Calls below 0 leave half of `maxRows` to others.
    *
    * @default 0
    */
@@ -86,8 +86,8 @@ export interface BatchedOptions extends Omit<
   readonly partitions?: number;
   /**
    * Example calls, each a list of arguments. The method runs once for each on every partition
-   * before the application listens, with `batchSize` calls like it, or with a `latencyTarget` several
-   * times, also with one. Its class has had `onModuleInit`, and must be a singleton.
+   * before the application listens, with `batchSize` calls like it, or with a `latencyTarget`
+   * several times, also with one. Its class has had `onModuleInit`, and must be a singleton.
    *
    * @default []
    */

@@ -200,9 +200,9 @@ const RESPONSES = 'swagger/apiResponse';
 type Response = Readonly<Record<string, unknown>>;
 
 /**
- * Corrects the response that the plugin of `@nestjs/swagger` derives from the method's return type: a
- * client gets one entry of a batched method's list, and an unknown reply if the method only prepares
- * a serving's input. Decorators above `@Batched()` run later and prevail.
+ * Corrects the response that the plugin of `@nestjs/swagger` derives from the method's return type:
+ * a client gets one entry of a batched method's list, and an unknown reply if the method only
+ * prepares a serving's input. Decorators above `@Batched()` run later and prevail.
  */
 function correctResponses(method: object, replies: 'entries' | 'of a serving'): void {
   const responses = Reflect.getMetadata(RESPONSES, method) as

@@ -5,7 +5,7 @@ import { InvalidServingError } from '../../errors.js';
 import { propertyOf } from '../../format.js';
 
 /** The axes of a model output. */
-export interface DeclaredOutput {
+interface DeclaredOutput {
   /**
    * The axis that counts rows; `null` if there is none.
    *
@@ -63,7 +63,7 @@ export interface ModelPort {
 export type FileSignature = Omit<ModelSignature, 'dynamicallyQuantised' | 'states' | 'mostRows'>;
 
 /** A session state: an input that receives an output of the previous run. */
-export interface StatePort {
+interface StatePort {
   readonly input: ModelPort;
   readonly output: string;
 }

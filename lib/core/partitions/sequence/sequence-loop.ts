@@ -15,9 +15,9 @@ import {
 type Model = SequenceModel<unknown, unknown, unknown>;
 
 /**
- * Runs models' rows step by step. Between two steps, ended and abandoned rows leave, and waiting rows
- * take their places: a new row waits for one step, and not for a batch's longest row. Models that
- * share a loop share its limits and step together.
+ * Runs models' rows step by step. Between two steps, ended and abandoned rows leave, and waiting
+ * rows take their places: a new row waits for one step, and not for a batch's longest row. Models
+ * that share a loop share its limits and step together.
  *
  * A paused row ends its state. Once it fits, it starts again with the values that it has emitted,
  * before all new rows. vLLM calls this preemption by recomputation.

@@ -1,8 +1,8 @@
 import type { DONE } from '../batch-function.js';
 
 /**
- * A model whose rows run step by step, each for as long as it needs: rows join and leave between two
- * steps. Its states stay where it runs. After Orca (Yu et al., OSDI 2022).
+ * A model whose rows run step by step, each for as long as it needs: rows join and leave between
+ * two steps. Its states stay where it runs. After Orca (Yu et al., OSDI 2022).
  */
 export interface SequenceModel<Input, Value, State> {
   /**

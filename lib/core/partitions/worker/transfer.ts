@@ -61,8 +61,8 @@ export function packRows(rows: FlatRows): [WireRows, ArrayBuffer[]] {
 }
 
 /**
- * Sends the batch's rows. A value that is other when it is read again, and so fails a send, is copied
- * alone and sent again: it spoils no other row.
+ * Sends the batch's rows. A value that is other when it is read again, and so fails a send, is
+ * copied alone and sent again: it spoils no other row.
  *
  * @throws RejectedRowsError for plain values that can't be sent, such as functions
  */
@@ -83,8 +83,8 @@ export function sendRows(
       send(copies, []);
     } catch (again) {
       // A row may be so deep that it can be copied alone, and only just not be sent.
-      const deep = [...copies.list.keys()].filter((index) => isTooDeep(copies.list[index]));
-      rejectRows(deep.map((index) => [index, again]));
+      const deep = [...copies.list.entries()].filter(([, row]) => isTooDeep(row));
+      rejectRows(new Map(deep.map(([index]) => [index, again])));
       throw again;
     }
   }
@@ -98,7 +98,7 @@ export function sendRows(
 function copiesOf(rows: readonly unknown[]): WireRows & { readonly list: readonly unknown[] } {
   const list: unknown[] = [];
   const packed: PackedRow[] = [];
-  const faults: (readonly [index: number, cause: unknown])[] = [];
+  const faults = new Map<number, unknown>();
   for (const [index, row] of rows.entries()) {
     try {
       const [value, form] = packRow(row, new Set());
@@ -107,7 +107,7 @@ function copiesOf(rows: readonly unknown[]): WireRows & { readonly list: readonl
         packed.push([index, form]);
       }
     } catch (cause) {
-      faults.push([index, cause]);
+      faults.set(index, cause);
     }
   }
   rejectRows(faults);
@@ -115,9 +115,9 @@ function copiesOf(rows: readonly unknown[]): WireRows & { readonly list: readonl
 }
 
 /** @throws RejectedRowsError if there are any */
-function rejectRows(causes: readonly (readonly [index: number, cause: unknown])[]): void {
-  if (causes.length > 0) {
-    const errors = causes.map(([index, cause]) => [index, unsendable(cause)] as const);
+function rejectRows(causes: ReadonlyMap<number, unknown>): void {
+  if (causes.size > 0) {
+    const errors = [...causes].map(([row, cause]) => [row, unsendable(cause)] as const);
     throw new RejectedRowsError(new Map(errors));
   }
 }

@@ -17,7 +17,7 @@ import { type FrameError, Kind } from '../wire/prelude.js';
 import type { WireLimits } from '../wire/limits.js';
 import type { FlowControlOptions } from './flow-control.js';
 
-export interface InboundCallsOptions {
+interface InboundCallsOptions {
   readonly messenger: Messenger;
   readonly limits: WireLimits;
   readonly window: FlowControlOptions;

@@ -9,7 +9,7 @@ import {
 import { lostWith, outcomeIn, type StepMessage } from './remote-steps.js';
 
 /** A remote serving, as its sessions use it. */
-export interface RemoteSessionOptions {
+interface RemoteSessionOptions {
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
   preprocess(input: unknown, terms: ResolvedCallOptions): unknown;
   /** Sends steps to one node and yields their outcomes. */

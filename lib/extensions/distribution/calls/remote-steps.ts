@@ -17,7 +17,7 @@ export interface StepMessage {
   readonly priority?: number | undefined;
 }
 
-export type StepOutcome = { readonly output: unknown } | { readonly error: unknown };
+type StepOutcome = { readonly output: unknown } | { readonly error: unknown };
 
 /**
  * Runs a remote session's steps and yields their outcomes. The session ends with the messages.

@@ -72,8 +72,8 @@ export class Heartbeats {
   }
 
   /**
-   * Replies to a `hello` or a new node. Without a `secret` senders can be forged, so only known nodes
-   * get replies, at a limited rate.
+   * Replies to a `hello` or a new node. Without a `secret` senders can be forged, so only known
+   * nodes get replies, at a limited rate.
    */
   replyTo(address: Address): void {
     const { heartbeat, maxNodes, members } = this.options;

@@ -48,8 +48,8 @@ export type Endpoints = string | EndpointOptions | readonly (string | EndpointOp
 /**
  * A model on one or several servers of the Open Inference Protocol, as the `model` of a serving.
  *
- * @param servers the address of a server, `grpc://host:port` or with TLS `grpcs://host:port`, or its
- * options; or a list of servers that run the same model
+ * @param servers the address of a server, `grpc://host:port` or with TLS `grpcs://host:port`, or
+ * its options; or a list of servers that run the same model
  * @param model the model's name on the server, or its options; by default its name is the serving's
  */
 export function endpoint(servers: Endpoints, model: string | EndpointModel = {}): ExternalModel {

@@ -86,7 +86,7 @@ export { currentSignal } from './core/context/call-context.js';
 export { RequestSignal } from './nest/request-context.js';
 export { contentHash } from './core/batch/content-hash.js';
 export { createServing } from './core/serving/create-serving.js';
-export { getServingSchemas, type ServingSchemas } from './core/serving/serving-schemas.js';
+export { getServingSchemas, type ServingSchemas } from './encoding/serving-schemas.js';
 export type { ServingHealth } from './core/serving/serving.js';
 export { LocalServing } from './core/serving/local-serving.js';
 export type {

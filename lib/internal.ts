@@ -8,6 +8,7 @@ export {
   checkTensor,
   elementSize,
   isTensor,
+  numberOfFloat16,
   storageClasses,
   Tensor,
   zerosOf,
@@ -32,33 +33,6 @@ export {
   sessionOptionsOf,
 } from './core/definition/resolve-definition.js';
 export type { FunctionServingDefinition } from './core/definition/serving-definition.js';
-export {
-  BIG_ENDIAN,
-  type Block,
-  countOf,
-  type Element,
-  elementByCode,
-  elementByType,
-  type ElementType,
-  numberOfFloat16,
-  numberOfWord,
-  swapOnBigEndian,
-  typeByArray,
-  wordOfNumber,
-} from './core/encoding/element-types.js';
-export {
-  datatypeOf,
-  readShape,
-  readTensor,
-  type TensorForm,
-  tensorToJson,
-  typeOfDatatype,
-  writeStrings,
-  writeTensor,
-} from './core/encoding/json-tensor.js';
-export { type JsonLimits, ReadContext } from './core/encoding/read-context.js';
-export { isTagOrEscaped, type Json, readJson } from './core/encoding/read-json.js';
-export { writeTensors } from './core/encoding/write-tensors.js';
 export {
   fromWire,
   InvalidServingError,

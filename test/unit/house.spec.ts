@@ -10,12 +10,12 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 283,
-  'thousand characters of code in lib': 1028,
-  'files of the core and its Nest module': 129,
-  'thousand characters of code in the core and its Nest module': 548.1,
+  'files of lib': 281,
+  'thousand characters of code in lib': 1028.5,
+  'files of the core and its Nest module': 123,
+  'thousand characters of code in the core and its Nest module': 527.7,
   'thousand words of comments': 48,
-  'names of internal.ts that are not public': 147,
+  'names of internal.ts that are not public': 122,
   'options of a definition': 17,
   'rules that refuse combinations of options': 27,
   'type parameters of defineServing': 6,

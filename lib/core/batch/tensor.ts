@@ -401,3 +401,33 @@ function filled(target: Tensor, fill: Fill): boolean {
 function isFraction(value: unknown): boolean {
   return typeof value === 'number' && !Number.isInteger(value);
 }
+
+// Node has Float16Array only from version 24.
+
+/** Decodes IEEE 754 binary16: sign, 5 exponent bits, 10 mantissa bits. */
+export function numberOfFloat16(bits: number): number {
+  const sign = bits & 0x8000 ? -1 : 1;
+  const exponent = (bits >> 10) & 0x1f;
+  const mantissa = bits & 0x3ff;
+  if (exponent === 0x1f) {
+    return mantissa === 0 ? sign * Infinity : NaN;
+  }
+  return exponent === 0
+    ? sign * mantissa * 2 ** -24
+    : sign * (0x400 + mantissa) * 2 ** (exponent - 25);
+}
+
+/** Encodes the nearest 16-bit float; ties go to even. */
+export function float16OfNumber(value: number): number {
+  if (Number.isNaN(value)) {
+    return 0x7e00;
+  }
+  const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0;
+  // From 2 ** 16 results are infinite; below 2 ** -14 all have the same exponent.
+  const size = Math.min(Math.abs(value), 2 ** 16);
+  const exponent = Math.max(Math.floor(Math.log2(size)), -14);
+  // Adding 2 ** 52 rounds to whole numbers, ties to even. A mantissa too large carries into the
+  // exponent, after rounding up or an inexact logarithm.
+  const mantissa = size / 2 ** (exponent - 10) + 2 ** 52 - 2 ** 52;
+  return sign | (((exponent + 14) << 10) + mantissa);
+}

@@ -4,8 +4,7 @@ import type { LoadedVersion } from './loaded-version.js';
 import type { ShadowComparison } from './serving-version.js';
 import { isDeepStrictEqual, types } from 'node:util';
 import { isPlainObject } from '../batch/container.js';
-import { isTensor, type Tensor } from '../batch/tensor.js';
-import { numberOfFloat16 } from '../encoding/element-types.js';
+import { isTensor, numberOfFloat16, type Tensor } from '../batch/tensor.js';
 
 /** The most copies that run at a time. */
 const MOST_COPIES = 32;

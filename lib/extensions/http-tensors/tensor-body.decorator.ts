@@ -1,6 +1,7 @@
 import 'reflect-metadata';
 import { Body, type ArgumentMetadata, Injectable, type PipeTransform } from '@nestjs/common';
-import { Tensor, type JsonLimits, ReadContext, readJson } from '../../internal.js';
+import { Tensor } from '../../internal.js';
+import { type JsonLimits, ReadContext, readJson } from '../../encoding/json.js';
 
 /**
  * Injects the body, or a property of it.

@@ -7,7 +7,9 @@ import {
   StreamableFile,
 } from '@nestjs/common';
 import { map, type Observable } from 'rxjs';
-import { formatValue, InvalidServingError, type TensorForm, writeTensors } from '../../internal.js';
+import { formatValue, InvalidServingError } from '../../internal.js';
+import type { TensorForm } from '../../encoding/json-tensor.js';
+import { writeTensors } from '../../encoding/json.js';
 
 /** The options of {@link TensorJsonInterceptor}. */
 export interface TensorJsonOptions {

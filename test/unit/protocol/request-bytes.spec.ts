@@ -3,7 +3,7 @@ import * as fc from 'fast-check';
 import { Batch, Tensor } from 'nestjs-serving';
 import { storageClasses } from '../../../lib/core/batch/tensor.js';
 import type { VariableAxis } from '../../../lib/core/batch/template.js';
-import { datatypeOf } from '../../../lib/core/encoding/json-tensor.js';
+import { datatypeOf } from '../../../lib/encoding/json-tensor.js';
 import type { GrpcInferRequest } from '../../../lib/extensions/inference-protocol/wire/grpc-messages.js';
 import { loadInferenceService } from '../../../lib/extensions/inference-protocol/wire/grpc-service.js';
 import { requestBytes } from '../../../lib/extensions/inference-protocol/wire/request-bytes.js';

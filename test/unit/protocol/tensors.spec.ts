@@ -2,8 +2,8 @@ import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { InvalidInputError, Tensor } from '../../../lib/index.js';
 import { storageClasses } from '../../../lib/core/batch/tensor.js';
-import { datatypeOf } from '../../../lib/core/encoding/json-tensor.js';
-import { type JsonLimits, ReadContext } from '../../../lib/core/encoding/read-context.js';
+import { datatypeOf } from '../../../lib/encoding/json-tensor.js';
+import { type JsonLimits, ReadContext } from '../../../lib/encoding/json.js';
 import { loadInferenceService } from '../../../lib/extensions/inference-protocol/wire/grpc-service.js';
 import type {
   GrpcContents,

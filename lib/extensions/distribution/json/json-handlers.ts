@@ -8,22 +8,17 @@ import {
   type StreamOptions,
 } from '../../../index.js';
 import {
-  type Block,
   clientErrorOf,
   formatValue,
   fromWire,
   isPlainObject,
-  isTagOrEscaped,
-  type Json,
   messageOf,
-  ReadContext,
-  readJson,
-  type TensorForm,
   typeName,
   type WireError,
-  writeStrings,
-  writeTensor,
 } from '../../../internal.js';
+import type { Block } from '../../../encoding/element-types.js';
+import { type TensorForm, writeStrings, writeTensor } from '../../../encoding/json-tensor.js';
+import { isTagOrEscaped, type Json, ReadContext, readJson } from '../../../encoding/json.js';
 import {
   eventsOf,
   type ExportedServing,

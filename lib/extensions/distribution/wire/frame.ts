@@ -26,7 +26,7 @@ import {
   elementByCode,
   elementByType,
   swapOnBigEndian,
-} from '../../../internal.js';
+} from '../../../encoding/element-types.js';
 
 /** A frame to send. */
 export interface FrameToSend {

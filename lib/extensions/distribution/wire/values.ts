@@ -1,25 +1,27 @@
 import { Batch, InvalidInputError, RequestTooLargeError, Tensor } from '../../../index.js';
 import {
-  type Block,
   checkTensor,
-  countOf,
-  elementByType,
-  type ElementType,
   flatten,
   fromWire,
   isError,
   isPlainObject,
   isTensor,
-  type Json,
   messageOf,
-  numberOfWord,
   toWire,
   truncate,
-  typeByArray,
   typeName,
   type WireError,
-  wordOfNumber,
 } from '../../../internal.js';
+import {
+  type Block,
+  countOf,
+  elementByType,
+  type ElementType,
+  numberOfWord,
+  typeByArray,
+  wordOfNumber,
+} from '../../../encoding/element-types.js';
+import { hasOnlyProperties, type Json } from '../../../encoding/json.js';
 import type { WireLimits } from './limits.js';
 import { FrameError, reading } from './prelude.js';
 import { types } from 'node:util';
@@ -244,7 +246,7 @@ class ValueWriter implements BlockWriter {
     if (leaf) {
       return this.leaf(leaf, depth);
     }
-    if (!isPlainObject(value) && !isRecord(value)) {
+    if (!isPlainObject(value) && !hasOnlyProperties(value)) {
       throw this.unfit(`${typeName(value)}; give plain data, tensors or typed arrays`);
     }
     return this.names(value as Record<string, unknown>, this.below(depth));
@@ -310,11 +312,6 @@ class ValueWriter implements BlockWriter {
   private unfit(what: string): InvalidInputError {
     return new InvalidInputError(`${this.place} cannot cross to another node: it is ${what}`);
   }
-}
-
-/** A class instance without a tag, such as a DTO, is sent as its properties, as to a thread. */
-function isRecord(value: object): boolean {
-  return Object.prototype.toString.call(value) === '[object Object]';
 }
 
 /** A value without a JSON form: its tag, and JSON to make it from. */

@@ -6,9 +6,9 @@ import {
   messageOf,
   type ModelSignature,
   signatureOf,
-  typeOfDatatype,
   withVariableAxes,
 } from '../../../internal.js';
+import { typeOfDatatype } from '../../../encoding/json-tensor.js';
 import {
   type EndpointCall,
   EndpointConnection,

@@ -2,14 +2,14 @@ import type { Tensor } from 'onnxruntime-common';
 import { InvalidInputError, InvalidOutputError } from '../../../index.js';
 import {
   type BatchTerms,
-  datatypeOf,
   isA,
   type LeafRows,
   type ModelPort,
   type ModelSignature,
-  ReadContext,
   TooLargeToSendError,
 } from '../../../internal.js';
+import { datatypeOf } from '../../../encoding/json-tensor.js';
+import { ReadContext } from '../../../encoding/json.js';
 import type { GrpcInferRequest, GrpcInferResponse, GrpcParameters } from '../wire/grpc-messages.js';
 import { fromGrpcTensors } from '../wire/grpc-tensors.js';
 import type { RemoteModel } from './endpoint-options.js';

@@ -1,13 +1,8 @@
 import type { Tensor } from 'onnxruntime-common';
 import { type Container, InvalidInputError } from '../../../index.js';
-import {
-  messageOf,
-  numberOfFloat16,
-  datatypeOf,
-  type JsonLimits,
-  ReadContext,
-  readJson,
-} from '../../../internal.js';
+import { messageOf, numberOfFloat16 } from '../../../internal.js';
+import { datatypeOf } from '../../../encoding/json-tensor.js';
+import { type JsonLimits, ReadContext, readJson } from '../../../encoding/json.js';
 import type { Port } from './declared-port.js';
 import type { InferenceRequest } from './inference-request.js';
 import { checkNesting } from './json-nesting.js';

@@ -1,6 +1,7 @@
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidServingError } from '../../../index.js';
-import { formatValue, typeOfDatatype } from '../../../internal.js';
+import { formatValue } from '../../../internal.js';
+import { typeOfDatatype } from '../../../encoding/json-tensor.js';
 
 /** A model's input or output, as clients see it. */
 export interface Port {

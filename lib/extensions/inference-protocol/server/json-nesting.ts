@@ -1,5 +1,5 @@
 import { InvalidInputError } from '../../../index.js';
-import type { JsonLimits } from '../../../internal.js';
+import type { JsonLimits } from '../../../encoding/json.js';
 
 const QUOTE = 0x22;
 const BACKSLASH = 0x5c;

@@ -1,4 +1,4 @@
-import { datatypeOf } from '../../../internal.js';
+import { datatypeOf } from '../../../encoding/json-tensor.js';
 import type { Port } from './declared-port.js';
 import type { OfferedModel } from './offered-model.js';
 

@@ -1,5 +1,6 @@
 import type { CallOptions, ServingSignature, TensorSignature, Serving } from '../../../index.js';
-import { DEFAULT_VERSION, datatypeOf, type ServingProfile, healthOf } from '../../../internal.js';
+import { DEFAULT_VERSION, type ServingProfile, healthOf } from '../../../internal.js';
+import { datatypeOf } from '../../../encoding/json-tensor.js';
 import { isColumn, parsePort, type Port } from './declared-port.js';
 import type { DeclaredTensors, Offer } from './options.js';
 

@@ -8,12 +8,10 @@ import {
   storageClasses,
   messageOf,
   typeName,
-  writeTensors,
-  datatypeOf,
-  readTensor,
-  wordOfNumber,
-  ReadContext,
 } from '../../../internal.js';
+import { wordOfNumber } from '../../../encoding/element-types.js';
+import { datatypeOf, readTensor } from '../../../encoding/json-tensor.js';
+import { ReadContext, writeTensors } from '../../../encoding/json.js';
 import type { Port } from './declared-port.js';
 import type { Parameters } from './inference-request.js';
 import type { ModelOutputs } from './offered-model.js';

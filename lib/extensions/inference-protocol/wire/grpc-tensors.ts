@@ -1,5 +1,7 @@
 import type { Tensor } from 'onnxruntime-common';
-import { readTensor, typeOfDatatype, wordOfNumber, type ReadContext } from '../../../internal.js';
+import { wordOfNumber } from '../../../encoding/element-types.js';
+import { readTensor, typeOfDatatype } from '../../../encoding/json-tensor.js';
+import type { ReadContext } from '../../../encoding/json.js';
 import type { GrpcContents, GrpcTensor } from './grpc-messages.js';
 import { bytesOfTensor, datatypeOfTensor, tensorOfBytes, elementOf } from './tensor-bytes.js';
 

@@ -1,4 +1,5 @@
-import { elementSize, type LeafRows, swapOnBigEndian } from '../../../internal.js';
+import { elementSize, type LeafRows } from '../../../internal.js';
+import { swapOnBigEndian } from '../../../encoding/element-types.js';
 import { sizeOfStrings, writeStringElements } from './tensor-bytes.js';
 
 /**

@@ -1,15 +1,9 @@
 import { isUtf8 } from 'node:buffer';
 import { Tensor } from '../../../index.js';
-import {
-  blankOf,
-  storageClasses,
-  BIG_ENDIAN,
-  countOf,
-  swapOnBigEndian,
-  datatypeOf,
-  typeOfDatatype,
-  type ReadContext,
-} from '../../../internal.js';
+import { blankOf, storageClasses } from '../../../internal.js';
+import { BIG_ENDIAN, countOf, swapOnBigEndian } from '../../../encoding/element-types.js';
+import { datatypeOf, typeOfDatatype } from '../../../encoding/json-tensor.js';
+import type { ReadContext } from '../../../encoding/json.js';
 
 /** A length precedes each element of a BYTES tensor. */
 const LENGTH_BYTES = 4;

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { float16OfNumber, numberOfFloat16 } from '../../../../lib/core/encoding/element-types.js';
+import { float16OfNumber, numberOfFloat16 } from '../../../../lib/core/batch/tensor.js';
 
 describe('A 16-bit float', () => {
   it.each([

@@ -2,9 +2,8 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'nestjs-serving';
 import { Batch } from '../../../../lib/core/batch/batch.js';
-import type { TensorForm } from '../../../../lib/core/encoding/json-tensor.js';
-import { ReadContext } from '../../../../lib/core/encoding/read-context.js';
-import { readJson } from '../../../../lib/core/encoding/read-json.js';
+import type { TensorForm } from '../../../../lib/encoding/json-tensor.js';
+import { ReadContext, readJson } from '../../../../lib/encoding/json.js';
 import { writeJson } from '../../../../lib/extensions/distribution/json/json-handlers.js';
 import {
   defaultWireLimits,

@@ -1,4 +1,4 @@
-import { ReadContext } from '../../../../internal.js';
+import { ReadContext } from '../../../../encoding/json.js';
 import type { GrpcInferRequest, GrpcParameter, GrpcParameters } from '../../wire/grpc-messages.js';
 import { fromGrpcTensors } from '../../wire/grpc-tensors.js';
 import { refuseExtensions } from '../inference.js';

@@ -8,13 +8,9 @@ import {
   RequestTooLargeError,
   Tensor,
 } from '../../../../index.js';
-import {
-  datatypeOf,
-  formatValue,
-  messageOf,
-  ReadContext,
-  storageClasses,
-} from '../../../../internal.js';
+import { formatValue, messageOf, storageClasses } from '../../../../internal.js';
+import { datatypeOf } from '../../../../encoding/json-tensor.js';
+import { ReadContext } from '../../../../encoding/json.js';
 import { jsonLimits } from '../call-input.js';
 import type { Port } from '../declared-port.js';
 import type { InferenceRequest } from '../inference-request.js';

@@ -2,13 +2,9 @@ import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidInputError, RequestTooLargeError } from '../../../../index.js';
-import {
-  messageOf,
-  formatValue,
-  readShape,
-  readTensor,
-  ReadContext,
-} from '../../../../internal.js';
+import { messageOf, formatValue } from '../../../../internal.js';
+import { readShape, readTensor } from '../../../../encoding/json-tensor.js';
+import { ReadContext } from '../../../../encoding/json.js';
 import { jsonLimits } from '../call-input.js';
 import { refuseExtensions } from '../inference.js';
 import type { InferenceRequest, Parameters, ParameterValue } from '../inference-request.js';

@@ -1,7 +1,7 @@
 import { isUtf8 } from 'node:buffer';
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidInputError } from '../../../../index.js';
-import { tensorToJson, writeStrings } from '../../../../internal.js';
+import { tensorToJson, writeStrings } from '../../../../encoding/json-tensor.js';
 import type { InferenceReply, InferenceRequest } from '../inference-request.js';
 import { bytesOfTensor, datatypeOfTensor } from '../../wire/tensor-bytes.js';
 

@@ -1,26 +1,25 @@
 import { isUint8Array } from 'node:util/types';
 import {
   checkTensor,
+  float16OfNumber,
+  numberOfFloat16,
   storageClasses,
   Tensor,
   type TensorData,
   type TypedData,
   zerosOf,
-} from '../batch/tensor.js';
-import { formatValue } from '../format.js';
+} from '../core/batch/tensor.js';
+import { formatValue } from '../core/format.js';
 import {
   BIG_ENDIAN,
   type Block,
   countOf,
   type Elements,
   swapOnBigEndian,
-  float16OfNumber,
-  numberOfFloat16,
   numberOfWord,
   wordOfNumber,
 } from './element-types.js';
-import type { Json } from './read-json.js';
-import type { ReadContext } from './read-context.js';
+import type { Json, ReadContext } from './json.js';
 
 /** How to write elements. Strings and booleans are always lists. */
 export type TensorForm = 'base64' | 'list';

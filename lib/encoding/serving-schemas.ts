@@ -1,8 +1,8 @@
 import type { Tensor } from 'onnxruntime-common';
-import { describeTensors, type TensorSignature } from '../definition/serving-signature.js';
-import { InvalidServingError } from '../errors.js';
-import { datatypeOf } from '../encoding/json-tensor.js';
-import type { Serving } from './serving.js';
+import { describeTensors, type TensorSignature } from '../core/definition/serving-signature.js';
+import { InvalidServingError } from '../core/errors.js';
+import { datatypeOf } from './json-tensor.js';
+import type { Serving } from '../core/serving/serving.js';
 
 /** A schema in the part of JSON Schema that OpenAPI shares. */
 export interface JsonSchema {

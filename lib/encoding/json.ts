@@ -1,0 +1,343 @@
+import { isPlainObject } from '../core/batch/container.js';
+import { InvalidInputError, InvalidOutputError, messageOf } from '../core/errors.js';
+import { formatValue, truncate, typeName } from '../core/format.js';
+import { readTensor, type TensorForm, tensorToJson, writeTensor } from './json-tensor.js';
+import { elementByType, type Elements, numberOfWord, typeByArray } from './element-types.js';
+import type { Tensor } from 'onnxruntime-common';
+import { isTensor } from '../core/batch/tensor.js';
+
+/** Limits for a plain JSON message. */
+export interface JsonLimits {
+  readonly bytes: number;
+  readonly tensors: number;
+  /** Maximum axes of a tensor. */
+  readonly rank: number;
+  /** Maximum nesting depth of lists and objects. */
+  readonly depth: number;
+  /** Maximum lists, objects, numbers, strings and so on, without tensor elements. */
+  readonly nodes: number;
+}
+
+interface ReadOptions {
+  readonly limits: JsonLimits;
+  /** The whole value's name in errors. */
+  readonly name: string;
+  /** The source's name in errors. */
+  readonly source: string;
+  /** Reads class instances' properties too. */
+  readonly allowsInstances?: boolean;
+  /**
+   * Reads BYTES elements that aren't UTF-8 as Uint8Arrays in a string tensor, which no runtime
+   * supports; callers pass them to functions only.
+   */
+  readonly allowsBytes?: boolean;
+}
+
+/** Tracks the current path and what was read so far. */
+export class ReadContext {
+  private readonly path: (string | number)[];
+  private nodes = 1;
+  private bytes = 0;
+  private tensors = 0;
+
+  constructor(private readonly options: ReadOptions) {
+    this.path = [options.name];
+  }
+
+  get limits(): JsonLimits {
+    return this.options.limits;
+  }
+
+  get allowsInstances(): boolean {
+    return this.options.allowsInstances ?? false;
+  }
+
+  get allowsBytes(): boolean {
+    return this.options.allowsBytes ?? false;
+  }
+
+  /** Reads the part with that name. */
+  at<T>(name: string | number, read: () => T): T {
+    this.path.push(name);
+    const value = read();
+    this.path.pop();
+    return value;
+  }
+
+  /**
+   * @param inner path of the invalid part below the current one
+   * @throws InvalidInputError naming the path
+   */
+  fail(what: string, ...inner: readonly (string | number)[]): never {
+    const path = [...this.path, ...inner].join('.');
+    throw new InvalidInputError(`"${truncate(path)}" in ${this.options.source} ${what}`);
+  }
+
+  countNodes(more: number): void {
+    this.nodes += more;
+    if (this.nodes > this.limits.nodes) {
+      this.fail(
+        `is where ${this.options.source} has more than ${this.limits.nodes} parts; put numbers into a tensor`,
+      );
+    }
+  }
+
+  countBytes(more: number): void {
+    this.bytes += more;
+    if (this.bytes > this.limits.bytes) {
+      this.fail(`is where ${this.options.source} has more than ${this.limits.bytes} bytes`);
+    }
+  }
+
+  countTensor(): void {
+    this.tensors++;
+    if (this.tensors > this.limits.tensors) {
+      this.fail(`is where ${this.options.source} has more than ${this.limits.tensors} tensors`);
+    }
+  }
+
+  /** @throws InvalidInputError for anything but an object */
+  partsOf(node: unknown): Readonly<Record<string, unknown>> {
+    return isPlainObject(node) || (this.allowsInstances && isInstance(node))
+      ? (node as Record<string, unknown>)
+      : this.fail(`is ${typeName(node)}, and must be a plain object`);
+  }
+}
+
+function isInstance(node: unknown): boolean {
+  return typeof node === 'object' && node !== null && !Array.isArray(node);
+}
+
+/**
+ * Tags for values that JSON lacks. A tag is the only name of its object:
+ *
+ * | name | stands for | holds |
+ * | --- | --- | --- |
+ * | `$tensor` | a tensor; in outputs also a typed array | `shape`, `datatype`, `data` |
+ * | `$bigint` | a bigint | decimal digits, optionally with a minus |
+ * | `$number` | NaN, Infinity, -Infinity, -0 | the word |
+ *
+ * An ordinary name that looks like a tag gets another `$` in front.
+ */
+const readers: Readonly<Record<string, (content: unknown, context: ReadContext) => unknown>> = {
+  $tensor: readTensor,
+  $bigint: readBigInt,
+  $number: readNumber,
+};
+
+const TAG_OR_ESCAPED = /^\$+(tensor|bigint|number)$/;
+
+/** True if an ordinary name needs another `$` in front. */
+export function isTagOrEscaped(name: string): boolean {
+  return TAG_OR_ESCAPED.test(name);
+}
+
+/**
+ * Reads plain JSON.
+ *
+ * @throws InvalidInputError naming the invalid part
+ */
+export function readJson(json: unknown, context: ReadContext): unknown {
+  return readNode(json, context, 0);
+}
+
+function readNode(node: unknown, context: ReadContext, depth: number): unknown {
+  switch (typeof node) {
+    case 'string':
+      context.countBytes(node.length);
+      return node;
+    case 'number':
+      // JSON has no infinite numbers, but parsers turn too large ones into Infinity.
+      return Number.isFinite(node) || context.allowsInstances
+        ? node
+        : context.fail(`is ${node}, larger than any number`);
+    case 'boolean':
+      return node;
+    case 'object':
+      return node === null ? null : readObject(node, context, depth + 1);
+    default:
+      return context.fail(`is ${typeName(node)}, which is no JSON`);
+  }
+}
+
+function readObject(node: object, context: ReadContext, depth: number): unknown {
+  if (depth > context.limits.depth) {
+    context.fail(`lies deeper than ${context.limits.depth} levels`);
+  }
+  if (Array.isArray(node)) {
+    context.countNodes(node.length);
+    return node.map((element, i) => context.at(i, () => readNode(element, context, depth)));
+  }
+  if (context.allowsInstances && !hasOnlyProperties(node)) {
+    return node;
+  }
+  const parts = context.partsOf(node);
+  const names = Object.keys(parts);
+  context.countNodes(names.length);
+  const tag = names.find((name) => Object.hasOwn(readers, name));
+  if (tag === undefined) {
+    const read = Object.fromEntries(
+      names.map((name) => context.at(name, () => readPart(name, parts[name], context, depth))),
+    );
+    return isPlainObject(node) ? read : Object.assign(node, read);
+  }
+  if (names.length > 1) {
+    context.fail(`has other names beside "${tag}"`);
+  }
+  return context.at(tag, () => readers[tag]!(parts[tag], context));
+}
+
+function readPart(
+  name: string,
+  part: unknown,
+  context: ReadContext,
+  depth: number,
+): readonly [string, unknown] {
+  if (name === '__proto__') {
+    context.fail('has a name that no part may have');
+  }
+  context.countBytes(name.length);
+  return [isTagOrEscaped(name) ? name.slice(1) : name, readNode(part, context, depth)];
+}
+
+/** Parsing more is slow. */
+const MAX_DIGITS = 1000;
+
+function readBigInt(content: unknown, context: ReadContext): bigint {
+  return typeof content === 'string' && content.length <= MAX_DIGITS && /^-?\d+$/.test(content)
+    ? BigInt(content)
+    : context.fail(`is ${formatValue(content)}; give up to ${MAX_DIGITS} digits in a string`);
+}
+
+function readNumber(content: unknown, context: ReadContext): number {
+  return (
+    numberOfWord(content) ??
+    context.fail(`is ${formatValue(content)}; allowed are "NaN", "Infinity", "-Infinity" and "-0"`)
+  );
+}
+
+/** False for objects with a tag, such as a Date or Buffer. Others are sent as their properties. */
+export function hasOnlyProperties(value: object): boolean {
+  return Object.prototype.toString.call(value) === '[object Object]';
+}
+
+export type Json =
+  null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
+
+/**
+ * Writes tensors, typed arrays and bigints for `readJson`. A value without any is returned
+ * uncopied; copies keep their class, which interceptors may check.
+ *
+ * @throws InvalidOutputError for a tensor with mismatched data and shape
+ */
+export function writeTensors(value: unknown, form: TensorForm): unknown {
+  return new TensorWriter(form).write(value);
+}
+
+class TensorWriter {
+  /** The objects around the current part. */
+  private readonly holders = new Set<object>();
+
+  constructor(private readonly form: TensorForm) {}
+
+  write(value: unknown): unknown {
+    switch (typeof value) {
+      case 'bigint':
+        return { $bigint: value.toString() };
+      case 'object':
+        return value === null ? null : this.writeObject(value);
+      default:
+        return value;
+    }
+  }
+
+  private writeObject(value: object): unknown {
+    if (isTensor(value)) {
+      return { $tensor: this.writeTensor(value) };
+    }
+    if (ArrayBuffer.isView(value) && !hasOwnForm(value)) {
+      return this.writeArray(value);
+    }
+    // JSON refuses circular references.
+    if (this.holders.has(value)) {
+      return value;
+    }
+    this.holders.add(value);
+    const written = this.writeHolder(value);
+    this.holders.delete(value);
+    return written;
+  }
+
+  private writeHolder(value: object): unknown {
+    if (hasOwnForm(value)) {
+      return this.write(value.toJSON());
+    }
+    return Array.isArray(value)
+      ? this.writeList(value)
+      : this.writeParts(value as Record<string, unknown>);
+  }
+
+  private writeTensor(tensor: Tensor): Json {
+    try {
+      return tensorToJson(tensor, this.form);
+    } catch (cause) {
+      // The client is not at fault.
+      throw new InvalidOutputError(`The reply cannot be written as JSON: ${messageOf(cause)}`, {
+        cause,
+      });
+    }
+  }
+
+  private writeArray(array: ArrayBufferView): unknown {
+    const name = (array as { [Symbol.toStringTag]?: string })[Symbol.toStringTag];
+    const type = name === undefined ? undefined : typeByArray.get(name);
+    if (type === undefined) {
+      return array;
+    }
+    const { buffer, byteOffset, length } = array as Elements;
+    const data = new (elementByType.get(type)!.storage)(buffer, byteOffset, length);
+    return { $tensor: writeTensor({ type, dims: [length], data }, this.form) };
+  }
+
+  private writeList(list: readonly unknown[]): unknown {
+    let copy: unknown[] | undefined;
+    for (let i = 0; i < list.length; i++) {
+      const written = this.write(list[i]);
+      if (!Object.is(written, list[i])) {
+        copy ??= [...list];
+        copy[i] = written;
+      }
+    }
+    return copy ?? list;
+  }
+
+  private writeParts(value: Record<string, unknown>): unknown {
+    let copy: object | undefined;
+    for (const name of Object.keys(value)) {
+      const part = value[name];
+      const written = this.write(part);
+      if (!Object.is(written, part)) {
+        copy ??= copyOf(value);
+        Object.defineProperty(copy, name, { value: written });
+      }
+    }
+    return copy ?? value;
+  }
+}
+
+/** True for objects such as a Date or a Buffer. */
+function hasOwnForm(value: object): value is { toJSON(): unknown } {
+  return 'toJSON' in value && typeof value.toJSON === 'function';
+}
+
+/** Keeps the class and turns accessors into values. */
+function copyOf(value: Record<string, unknown>): object {
+  const parts = Object.entries(value).map(([name, part]) => [
+    name,
+    { value: part, enumerable: true, configurable: true, writable: true },
+  ]);
+  return Object.create(
+    Object.getPrototypeOf(value) as object | null,
+    Object.fromEntries(parts) as PropertyDescriptorMap,
+  ) as object;
+}

@@ -7,20 +7,15 @@ export interface ServingErrorOptions extends ErrorOptions {
   readonly retryAfter?: number | undefined;
 }
 
-/**
- * The base class of all errors of this package.
- *
- * `code` is stable and meant for programs; `statusCode` is the HTTP status in the answer of Nest's
- * exception filter.
- */
+/** The base class of this package's errors. */
 export class ServingError extends Error {
   /** The class's name. */
   override readonly name: string = 'ServingError';
   /** Stable, for programs. */
   readonly code: string = 'SERVING_ERROR';
-  /** The HTTP status of the answer. */
+  /** The HTTP status that Nest's exception filter answers with. */
   readonly statusCode: number = 500;
-  /** Whole seconds after which a retry may succeed; over HTTP the header `Retry-After`. */
+  /** Whole seconds after which a retry may succeed; over HTTP, the header `Retry-After`. */
   declare readonly retryAfter?: number;
 
   constructor(message?: string, { retryAfter, ...options }: ServingErrorOptions = {}) {
@@ -30,24 +25,24 @@ export class ServingError extends Error {
     }
   }
 
-  /** Together with `expose` this marks an HTTP error, as the package http-errors does. */
+  /** With `expose`, marks an HTTP error as the package http-errors does. */
   get status(): number {
     return this.statusCode;
   }
 
-  /** Whether an HTTP client may read the message: only when the client is at fault. */
+  /** True if an HTTP client may read the message: only when the client is at fault. */
   get expose(): boolean {
     return this.statusCode < 500;
   }
 
-  /** The form for clients: without stack and cause, which may hold secrets. */
+  /** For clients: without stack and cause, which may hold secrets. */
   toJSON(): Pick<ServingError, 'name' | 'code' | 'statusCode' | 'message' | 'retryAfter'> {
     const { name, code, statusCode, message, retryAfter } = this;
     return { name, code, statusCode, message, ...(retryAfter !== undefined && { retryAfter }) };
   }
 }
 
-/** A definition, or its use, is invalid: thrown while the application boots. */
+/** A definition, or its use, is invalid; thrown while the application boots. */
 export class InvalidServingError extends ServingError {
   override readonly name = 'InvalidServingError';
   override readonly code = 'SERVING_INVALID';
@@ -59,14 +54,14 @@ export class UnknownServingError extends ServingError {
   override readonly code = 'SERVING_UNKNOWN';
 }
 
-/** The serving has no version with the label that a call asks for. */
+/** The serving has no version with the requested label. */
 export class UnknownVersionError extends ServingError {
   override readonly name = 'UnknownVersionError';
   override readonly code = 'SERVING_UNKNOWN_VERSION';
   override readonly statusCode = 404;
 }
 
-/** The model, module file or class of a serving could not be loaded. */
+/** A serving's model, module file or class could not be loaded. */
 export class ServingLoadError extends ServingError {
   override readonly name = 'ServingLoadError';
   override readonly code = 'SERVING_LOAD_FAILED';
@@ -85,7 +80,7 @@ export class InvalidBatchError extends ServingError {
   override readonly statusCode = 400;
 }
 
-/** A valid batch does not fit this serving: its rows are unlike the inputs. */
+/** A valid batch's rows are unlike the serving's inputs. */
 export class InvalidInputError extends ServingError {
   override readonly name = 'InvalidInputError';
   override readonly code = 'SERVING_INVALID_INPUT';
@@ -106,7 +101,7 @@ export class RequestTooLargeError extends ServingError {
   override readonly statusCode = 413;
 }
 
-/** The HTTP connection of the caller closed before there was an answer. */
+/** The caller's HTTP connection closed before the answer. */
 export class CallCancelledError extends ServingError {
   override readonly name = 'CallCancelledError';
   override readonly code = 'SERVING_CANCELLED';
@@ -120,10 +115,7 @@ export class DeadlineExceededError extends ServingError {
   override readonly statusCode = 504;
 }
 
-/**
- * Refused on arrival: by the learned batch times, the call could not be answered within its
- * `timeout`.
- */
+/** Refused on arrival: by learned batch times, the call would miss its `timeout`. */
 export class DeadlineTooShortError extends ServingError {
   override readonly name = 'DeadlineTooShortError';
   override readonly code = 'SERVING_DEADLINE_TOO_SHORT';
@@ -144,12 +136,11 @@ export class ServingClosedError extends ServingError {
   override readonly statusCode = 503;
 }
 
-/** The error of calls to a serving that has closed. */
 export function closedError(serving: string): ServingClosedError {
   return new ServingClosedError(`Serving "${serving}" is closed and takes no more calls`);
 }
 
-/** A stream's consumer is so slow that its events would fill the memory. */
+/** A stream's consumer is so slow that events would fill the memory. */
 export class SlowConsumerError extends ServingError {
   override readonly name = 'SlowConsumerError';
   override readonly code = 'SERVING_SLOW_CONSUMER';
@@ -176,8 +167,8 @@ export class RunTimeoutError extends ServingError {
 }
 
 /**
- * No partition of the serving works, and none is expected back soon: the circuit is open. Or no
- * node that has the serving takes calls.
+ * No partition works or is expected back soon (the circuit is open), or no node with the serving
+ * takes calls.
  */
 export class ServingUnavailableError extends ServingError {
   override readonly name = 'ServingUnavailableError';
@@ -185,14 +176,14 @@ export class ServingUnavailableError extends ServingError {
   override readonly statusCode = 503;
 }
 
-/** The thread or process of a partition ended while it held the batch. */
+/** A partition's thread or process ended while it held the batch. */
 export class PartitionLostError extends ServingError {
   override readonly name = 'PartitionLostError';
   override readonly code = 'SERVING_PARTITION_LOST';
   override readonly statusCode = 503;
 }
 
-/** The node that had the call is gone or unreachable, and no other node may run it again. */
+/** The node with the call is gone or unreachable, and no other may run it again. */
 export class NodeLostError extends ServingError {
   override readonly name = 'NodeLostError';
   override readonly code = 'SERVING_NODE_LOST';
@@ -200,8 +191,7 @@ export class NodeLostError extends ServingError {
 }
 
 /**
- * The session has ended: it was closed, made no step for too long, or its state was lost with its
- * partition or node.
+ * The session was closed, made no step for too long, or lost its state with its partition or node.
  */
 export class SessionEndedError extends ServingError {
   override readonly name = 'SessionEndedError';
@@ -209,7 +199,7 @@ export class SessionEndedError extends ServingError {
   override readonly statusCode = 410;
 }
 
-/** True for an error of this package, also of another copy of it. */
+/** True for this package's errors, also from another copy. */
 export function isServingError(error: unknown): error is ServingError {
   return (
     isError(error) &&
@@ -218,8 +208,7 @@ export function isServingError(error: unknown): error is ServingError {
 }
 
 /**
- * True for an Error of any realm: an error of another context is no `instanceof` ours. Reading a
- * row or result may throw, which counts as false.
+ * True for an Error of any realm, which `instanceof` would miss. False if reading the value throws.
  */
 export function isError(value: unknown): value is Error {
   return (
@@ -228,7 +217,7 @@ export function isError(value: unknown): value is Error {
   );
 }
 
-/** Like `instanceof`, but false for a value that cannot be read. */
+/** Like `instanceof`, but false for unreadable values. */
 export function isA<T extends Error>(
   error: unknown,
   type: abstract new (...args: never[]) => T,
@@ -236,12 +225,11 @@ export function isA<T extends Error>(
   return readable(() => error instanceof type, false);
 }
 
-/** The frames that are left of an error's stack, and of its causes' stacks. */
 const SHORT_STACK = 3;
 
 /**
- * Cuts an error's stack, and its causes' stacks. Node and loggers print all of them, one in the
- * other, and a failed load's are mostly frames of this package.
+ * Cuts an error's stack, and its causes': loggers print all, nested, and a failed load's are mostly
+ * this package's frames.
  */
 export function shortenStacks(error: unknown, depth = 0): void {
   if (depth < 8 && isError(error)) {
@@ -256,14 +244,13 @@ export function shortenStacks(error: unknown, depth = 0): void {
   }
 }
 
-/** The message of an error or any other thrown value. */
 export function messageOf(error: unknown): string {
   return readable(() => textOf(hasMessage(error) ? error.message : error), UNREADABLE);
 }
 
 /**
- * The kind of an error whose text may hold a secret: its name, and the code of it or of its cause,
- * such as `TypeError (ECONNREFUSED)`.
+ * For an error whose text may hold a secret: its name, and its code or its cause's, such as
+ * `TypeError (ECONNREFUSED)`.
  */
 export function kindOf(error: unknown): string {
   return readable(() => {
@@ -288,7 +275,7 @@ function textOf(value: unknown): string {
   return typeof value === 'string' ? value : formatValue(value);
 }
 
-/** Reading a thrown value, or a row, may itself throw. */
+/** Reading a thrown value or a row may throw. */
 function readable<T>(read: () => T, otherwise: T): T {
   try {
     return read();
@@ -297,7 +284,7 @@ function readable<T>(read: () => T, otherwise: T): T {
   }
 }
 
-/** An error as it crosses a thread: structured clone alone drops class, code and cause. */
+/** An error in transit: structured clone drops class, code and cause. */
 export interface WireError {
   readonly name: string;
   readonly message: string;
@@ -335,7 +322,7 @@ const classes = new Map(
   ].map((type) => [new type().code, type]),
 );
 
-/** The wire form of an error and of its causes, down to `depth`: an error can be its own cause. */
+/** Includes causes down to `depth`: an error can be its own cause. */
 export function toWire(error: unknown, depth = 8): WireError {
   const unreadable = { name: 'Error', message: messageOf(error) };
   return isError(error) ? readable(() => partsOf(error, depth), unreadable) : unreadable;
@@ -376,8 +363,8 @@ export function fromWire({ name, message, stack, code, retryAfter, cause }: Wire
 }
 
 /**
- * The error that `make` returns, without a stack trace. A flood of calls creates as many refusals;
- * a trace would cost more than the rest of the call and says nothing about the cause.
+ * Without a stack trace: in a flood of refusals, traces would cost more than the rest of the calls,
+ * and say nothing about the cause.
  */
 export function withoutStack<E extends Error>(make: () => E): E {
   const { stackTraceLimit } = Error;

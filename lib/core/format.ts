@@ -10,10 +10,10 @@ const oneLine: InspectOptions = {
   customInspect: false,
 };
 
-/** Objects with more names than this are not shown: reading them would take too long. */
+/** Objects with more names are not shown: reading them would take too long. */
 const MOST_NAMES = 100;
 
-/** A value in the form for error messages: short, whatever the value is. */
+/** A value for error messages: always short. */
 export function formatValue(value: unknown): string {
   if (typeof value === 'string') {
     return `"${truncate(value)}"`;
@@ -25,12 +25,12 @@ export function formatValue(value: unknown): string {
   }
 }
 
-/** Like {@link formatValue}, but of a list only its length. */
+/** Like {@link formatValue}, but only a list's length. */
 export function formatList(value: unknown): string {
   return Array.isArray(value) ? `a list of ${value.length}` : formatValue(value);
 }
 
-/** The text, or its beginning and its length. */
+/** The text, or its beginning and length. */
 export function truncate(text: string, most = 200): string {
   return text.length > most ? `${text.slice(0, most)}... (${text.length} characters)` : text;
 }
@@ -66,7 +66,7 @@ function namesOf(value: unknown): readonly string[] {
     : Object.keys(value);
 }
 
-/** The type of a value without its content: safe for messages that clients read. */
+/** A value's type without its content: safe for messages to clients. */
 export function typeName(value: unknown): string {
   if (typeof value !== 'object' || value === null) {
     return `a ${typeof value}`;
@@ -77,25 +77,25 @@ export function typeName(value: unknown): string {
     : 'an object';
 }
 
-/** The number of bytes in a short form: `2.31 MB`. */
+/** Such as `2.31 MB`. */
 export function formatBytes(bytes: number): string {
   const units = ['bytes', 'kB', 'MB', 'GB'];
   const unit = Math.min(Math.floor(Math.log10(Math.max(bytes, 1)) / 3), units.length - 1);
   return `${Number((bytes / 1000 ** unit).toPrecision(3))} ${units[unit]}`;
 }
 
-/** The text as a literal of TypeScript. */
+/** A TypeScript literal. */
 export function literalOf(text: string): string {
   const inside = JSON.stringify(text).slice(1, -1).replaceAll('\\"', '"');
   return `'${inside.replaceAll("'", String.raw`\'`)}'`;
 }
 
-/** The name of a property as TypeScript writes it, as a literal where it must be. */
+/** A property name in TypeScript, as a literal if necessary. */
 export function propertyOf(name: string): string {
   return /^[A-Za-z_$][\w$]*$/.test(name) ? name : literalOf(name);
 }
 
-/** The name that was probably meant, for errors: one that differs in few letters. */
+/** The name that was probably meant: it differs in few letters. */
 export function closestName(name: string, known: readonly string[]): string | undefined {
   const most = Math.max(1, Math.floor(name.length / 3));
   const near = known
@@ -105,7 +105,7 @@ export function closestName(name: string, known: readonly string[]): string | un
   return near[0]?.each;
 }
 
-/** The Levenshtein distance: how many letters must be added, removed or replaced. */
+/** The Levenshtein distance: letters to add, remove or replace. */
 function distanceOf(one: string, other: string): number {
   let above = Array.from({ length: other.length + 1 }, (_, column) => column);
   for (const [row, letter] of Array.from(one).entries()) {

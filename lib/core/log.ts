@@ -1,4 +1,4 @@
-/** Takes the lines that servings log. Nest's `Logger` is one. */
+/** Takes servings' log lines. Nest's `Logger` is one. */
 export interface ServingLog {
   log(line: string): void;
   warn(line: string): void;
@@ -8,12 +8,11 @@ export interface ServingLog {
 /** Without Nest, lines go to the console. */
 let target: ServingLog = console;
 
-/** Sends all servings' lines of this process to another log. */
+/** Sends all servings' lines in this process to another log. */
 export function logTo(other: ServingLog): void {
   target = other;
 }
 
-/** The log of all servings in this process. */
 export const log: ServingLog = {
   log: (line) => target.log(line),
   warn: (line) => target.warn(line),

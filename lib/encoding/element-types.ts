@@ -2,7 +2,7 @@ import type { Tensor } from 'onnxruntime-common';
 import { endianness } from 'node:os';
 import { type Storage, storageClasses, type TypedData } from '../core/batch/tensor.js';
 
-/** A block's element type. String tensors are part of the tree instead. */
+/** String tensors are part of the tree instead. */
 export type ElementType = Exclude<Tensor.Type, 'string'> | 'uint8clamped' | 'json';
 
 export type Elements = TypedData | Uint8ClampedArray;
@@ -69,14 +69,13 @@ export const typeByArray: ReadonlyMap<string, ElementType> = new Map([
   ['BigUint64Array', 'uint64'],
 ]);
 
-/** Elements of one type in memory layout. */
+/** Of one type, in memory layout. */
 export interface Block {
   readonly type: ElementType;
   readonly dims: readonly number[];
   readonly data: Elements;
 }
 
-/** The number of elements, or Infinity beyond `most`. */
 export function countOf(dims: readonly number[], most: number): number {
   if (dims.includes(0)) {
     return 0;
@@ -94,7 +93,6 @@ export function countOf(dims: readonly number[], most: number): number {
 /** True if memory and frames differ in byte order. */
 export const BIG_ENDIAN = endianness() === 'BE';
 
-/** Converts between memory's and frames' byte order. */
 export function swapOnBigEndian(bytes: Uint8Array, size: number): void {
   if (!BIG_ENDIAN || size === 1) {
     return;
@@ -121,7 +119,6 @@ export function numberOfWord(word: unknown): number | undefined {
   return numbers.get(word);
 }
 
-/** The word for a number that JSON would change. */
 export function wordOfNumber(value: number): string | undefined {
   if (Number.isFinite(value) && !Object.is(value, -0)) {
     return undefined;

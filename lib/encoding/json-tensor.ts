@@ -21,24 +21,23 @@ import {
 } from './element-types.js';
 import type { Json, ReadContext } from './json.js';
 
-/** How to write elements. Strings and booleans are always lists. */
+/** Strings and booleans are always lists. */
 export type TensorForm = 'base64' | 'list';
 
-/** A type's elements in JSON. */
 interface JsonElements {
   /** Name in the Open Inference Protocol. */
   readonly datatype: string;
   /** Undefined for an invalid value. */
   readonly read: (value: unknown) => unknown;
-  /** Allowed values, for errors. */
+  /** For errors. */
   readonly holds: string;
-  /** True if some elements have no form in JSON. */
+  /** True if JSON lacks some elements. */
   readonly isFloat?: boolean;
 }
 
 const floatElements = (stored: (number: number) => number) => ({
   read: (value: unknown) => {
-    // JSON has no infinite numbers, but parsers turn too large ones into Infinity.
+    // Parsers turn too large numbers into Infinity.
     const number = Number.isFinite(value) ? (value as number) : numberOfWord(value);
     return number === undefined ? undefined : stored(number);
   },
@@ -85,9 +84,7 @@ const jsonElements: Readonly<Record<Tensor.Type, JsonElements>> = {
   int4: { datatype: 'INT4', ...byteElements },
 };
 
-/**
- * The datatype in the Open Inference Protocol: https://github.com/kserve/open-inference-protocol
- */
+/** As in https://github.com/kserve/open-inference-protocol */
 export function datatypeOf(type: Tensor.Type): string {
   return jsonElements[type].datatype;
 }
@@ -96,14 +93,12 @@ const typeByDatatype: ReadonlyMap<unknown, Tensor.Type> = new Map(
   Object.entries(jsonElements).map(([type, { datatype }]) => [datatype, type as Tensor.Type]),
 );
 
-/** The tensor type of a datatype in the Open Inference Protocol. */
 export function typeOfDatatype(datatype: unknown): Tensor.Type | undefined {
   return typeByDatatype.get(datatype);
 }
 
 /**
- * Reads `{ shape, datatype, data }`, as in the Open Inference Protocol. Allocates memory only if
- * the data fills it.
+ * Reads `{ shape, datatype, data }`. Allocates only memory that the data fills.
  *
  * @throws InvalidInputError
  */
@@ -209,7 +204,6 @@ function readList(
   return elements;
 }
 
-/** Checks that lists are nested like the shape. */
 function checkNesting(
   node: unknown,
   dims: readonly number[],
@@ -227,7 +221,6 @@ function checkNesting(
   }
 }
 
-/** An element's index on each axis. */
 function indicesOf(index: number, dims: readonly number[]): readonly number[] {
   let rest = index;
   return dims
@@ -240,7 +233,7 @@ function indicesOf(index: number, dims: readonly number[]): readonly number[] {
     .toReversed();
 }
 
-/** For strings, which are already in memory, a lower bound. */
+/** A lower bound for strings, which are already in memory. */
 function leastBytesOf(type: Tensor.Type, list: readonly unknown[]): number {
   const storage = storageClasses.get(type);
   return storage
@@ -280,7 +273,6 @@ function bigIntIn(value: unknown): bigint | undefined {
     : undefined;
 }
 
-/** Writes a block as a tensor, for {@link readTensor}. */
 export function writeTensor({ type, dims, data }: Block, form: TensorForm): Json {
   // Tensors have no type for clamped bytes.
   const own = (type === 'uint8clamped' ? 'uint8' : type) as Tensor.Type;
@@ -292,7 +284,6 @@ export function writeTensor({ type, dims, data }: Block, form: TensorForm): Json
   };
 }
 
-/** Writes a tensor for {@link readTensor}. */
 export function tensorToJson(tensor: Tensor, form: TensorForm): Json {
   const { type, dims, data } = checkTensor(tensor);
   return type === 'string' || Array.isArray(data)
@@ -310,7 +301,7 @@ function base64Of(data: Elements): string {
   return bytes.toString('base64');
 }
 
-/** Unsafe integers become digits; numbers that JSON lacks become words. */
+/** Unsafe integers become digits; numbers that JSON lacks, words. */
 function listOf(type: Tensor.Type, data: Elements): readonly Json[] {
   if (data instanceof BigInt64Array || data instanceof BigUint64Array) {
     return Array.from<bigint, Json>(data, (element) =>
@@ -336,7 +327,6 @@ function bytesOf({ buffer, byteOffset, byteLength }: Elements): Buffer {
   return Buffer.from(buffer, byteOffset, byteLength);
 }
 
-/** Every Node version has Uint16Array. */
 function bitsOf({ buffer, byteOffset, length }: Elements): Uint16Array {
   return new Uint16Array(buffer, byteOffset, length);
 }

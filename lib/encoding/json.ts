@@ -6,34 +6,30 @@ import { elementByType, type Elements, numberOfWord, typeByArray } from './eleme
 import type { Tensor } from 'onnxruntime-common';
 import { isTensor } from '../core/batch/tensor.js';
 
-/** Limits for a plain JSON message. */
 export interface JsonLimits {
   readonly bytes: number;
   readonly tensors: number;
-  /** Maximum axes of a tensor. */
   readonly rank: number;
-  /** Maximum nesting depth of lists and objects. */
   readonly depth: number;
-  /** Maximum lists, objects, numbers, strings and so on, without tensor elements. */
+  /** Parts of any kind, tensor elements excepted. */
   readonly nodes: number;
 }
 
 interface ReadOptions {
   readonly limits: JsonLimits;
-  /** The whole value's name in errors. */
+  /** For errors. */
   readonly name: string;
-  /** The source's name in errors. */
+  /** For errors. */
   readonly source: string;
   /** Reads class instances' properties too. */
   readonly allowsInstances?: boolean;
   /**
-   * Reads BYTES elements that aren't UTF-8 as Uint8Arrays in a string tensor, which no runtime
-   * supports; callers pass them to functions only.
+   * Reads BYTES elements that aren't UTF-8 as Uint8Arrays in a string tensor. No runtime supports
+   * that, so callers pass them to functions only.
    */
   readonly allowsBytes?: boolean;
 }
 
-/** Tracks the current path and what was read so far. */
 export class ReadContext {
   private readonly path: (string | number)[];
   private nodes = 1;
@@ -56,7 +52,6 @@ export class ReadContext {
     return this.options.allowsBytes ?? false;
   }
 
-  /** Reads the part with that name. */
   at<T>(name: string | number, read: () => T): T {
     this.path.push(name);
     const value = read();
@@ -65,7 +60,7 @@ export class ReadContext {
   }
 
   /**
-   * @param inner path of the invalid part below the current one
+   * @param inner path below the current one
    * @throws InvalidInputError naming the path
    */
   fail(what: string, ...inner: readonly (string | number)[]): never {
@@ -127,16 +122,11 @@ const readers: Readonly<Record<string, (content: unknown, context: ReadContext) 
 
 const TAG_OR_ESCAPED = /^\$+(tensor|bigint|number)$/;
 
-/** True if an ordinary name needs another `$` in front. */
 export function isTagOrEscaped(name: string): boolean {
   return TAG_OR_ESCAPED.test(name);
 }
 
-/**
- * Reads plain JSON.
- *
- * @throws InvalidInputError naming the invalid part
- */
+/** @throws InvalidInputError naming the invalid part */
 export function readJson(json: unknown, context: ReadContext): unknown {
   return readNode(json, context, 0);
 }
@@ -147,7 +137,7 @@ function readNode(node: unknown, context: ReadContext, depth: number): unknown {
       context.countBytes(node.length);
       return node;
     case 'number':
-      // JSON has no infinite numbers, but parsers turn too large ones into Infinity.
+      // Parsers turn too large numbers into Infinity.
       return Number.isFinite(node) || context.allowsInstances
         ? node
         : context.fail(`is ${node}, larger than any number`);
@@ -225,8 +215,8 @@ export type Json =
   null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
 
 /**
- * Writes tensors, typed arrays and bigints for `readJson`. A value without any is returned
- * uncopied; copies keep their class, which interceptors may check.
+ * Writes tensors, typed arrays and bigints for `readJson`. Copies only values that have any; copies
+ * keep their class, which interceptors may check.
  *
  * @throws InvalidOutputError for a tensor with mismatched data and shape
  */

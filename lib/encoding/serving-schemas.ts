@@ -4,7 +4,7 @@ import { InvalidServingError } from '../core/errors.js';
 import { datatypeOf } from './json-tensor.js';
 import type { Serving } from '../core/serving/serving.js';
 
-/** A schema in the part of JSON Schema that OpenAPI shares. */
+/** The subset of JSON Schema that OpenAPI shares. */
 export interface JsonSchema {
   type: 'object' | 'array' | 'string' | 'number' | 'integer' | 'boolean';
   description?: string;
@@ -17,17 +17,17 @@ export interface JsonSchema {
   minimum?: number;
 }
 
-/** The JSON bodies of a serving whose callers send and receive tensors. */
+/** JSON bodies of a serving that takes and returns tensors. */
 export interface ServingSchemas {
-  /** The body of a call: a tensor, or an object of tensors by name. */
+  /** A call's body: a tensor, or an object of tensors by name. */
   readonly input: JsonSchema;
-  /** Undefined where only the inputs are declared. */
+  /** Undefined if only inputs are declared. */
   readonly output: JsonSchema | undefined;
 }
 
 /**
- * The schemas of a serving's inputs and outputs as JSON, for an OpenAPI document: tensors are
- * `{ "$tensor": { "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3] } }`, by their names.
+ * JSON schemas of a serving's inputs and outputs, for an OpenAPI document: tensors by name, as
+ * `{ "$tensor": { "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3] } }`.
  *
  * @throws InvalidServingError for a serving that has not started or declares no tensors, and for a
  * template of nested containers

@@ -7,7 +7,6 @@ import {
 } from '@nestjs/common';
 import { InvalidServingError } from '../core/errors.js';
 
-/** A secret as configurations give it. */
 type Secret = string | undefined;
 
 /** The login that a {@link LoginGuard} admits. */
@@ -24,9 +23,9 @@ export interface LoginGuardOptions {
 
 /**
  * Admits HTTP requests and gRPC calls with a key: in the header (or metadata) `x-api-key`, or as
- * `authorization: Bearer KEY`. Everything else is answered with 401 (`UNAUTHENTICATED`).
+ * `authorization: Bearer KEY`. Answers others with 401 (`UNAUTHENTICATED`).
  *
- * Takes one key or several, so that a new one can be introduced before the old one goes. Keys are
+ * Takes one key or several, so a new one can be introduced before the old one goes. Keys are
  * compared in constant time.
  *
  * @throws InvalidServingError at construction, for no key, an empty one, or one that no header can
@@ -56,8 +55,8 @@ export class ApiKeyGuard implements CanActivate {
 
 /**
  * Admits browsers that sign in with a name and a password, which the browser asks for (HTTP Basic
- * authentication, https://www.rfc-editor.org/rfc/rfc7617). Use it over HTTPS: the password is sent
- * with each request. Both are compared in constant time.
+ * authentication, https://www.rfc-editor.org/rfc/rfc7617). Use HTTPS: each request sends the
+ * password. Both are compared in constant time.
  *
  * @throws InvalidServingError at construction, for an empty or missing password
  */
@@ -85,7 +84,6 @@ export class LoginGuard implements CanActivate {
   }
 }
 
-/** Refuses a secret that is missing, or that no client can send. */
 function checked(guard: string, what: string, secret: unknown): string {
   if (typeof secret !== 'string' || secret.trim() === '') {
     throw new InvalidServingError(
@@ -125,13 +123,13 @@ function headersOf(context: ExecutionContext): Header {
   };
 }
 
-/** The credentials of this scheme. Names of schemes have no case (RFC 9110, section 11.1). */
+/** Scheme names have no case (RFC 9110, section 11.1). */
 function credentialsOf(scheme: string, authorization: string | undefined): string | undefined {
   const [, given, credentials] = /^(\S+) +(.+)$/.exec(authorization ?? '') ?? [];
   return given?.toLowerCase() === scheme.toLowerCase() ? credentials : undefined;
 }
 
-/** Browsers ask for a login where the answer has this header. */
+/** Browsers ask for a login if the answer has this header. */
 function challenge(context: ExecutionContext): void {
   if (context.getType<string>() === 'http') {
     const response = context.switchToHttp().getResponse<{
@@ -152,7 +150,7 @@ function digestOf(secret: string): Buffer {
   return createHash('sha256').update(secret).digest();
 }
 
-/** Compares with every digest, so that the duration does not depend on which one matches. */
+/** Compares with every digest, so the duration doesn't depend on which one matches. */
 function isOneOf(digests: readonly Buffer[], secret: string | undefined): boolean {
   const digest = digestOf(secret ?? '');
   const matches = digests.map((each) => timingSafeEqual(each, digest));

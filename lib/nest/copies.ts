@@ -6,9 +6,7 @@ import { InvalidServingError } from '../core/errors.js';
 
 /** A copy of this package that the process has loaded. */
 interface Copy {
-  /** Its code's folder. */
   readonly path: string;
-  /** The classes that an application injects. */
   readonly tokens: readonly Type[];
 }
 
@@ -22,7 +20,7 @@ export function enterCopy(tokens: readonly Type[]): void {
   Reflect.set(globalThis, COPIES, [...otherCopies(), { path: own, tokens }]);
 }
 
-/** Providers of the other copies' classes. Injection fails: an application cannot mix copies. */
+/** Failing providers for other copies' classes: an application can't mix copies. */
 export function providersOfOtherCopies(): Exclude<Provider, Type>[] {
   return otherCopies().flatMap((copy) =>
     copy.tokens.map((token) => ({
@@ -60,7 +58,7 @@ function otherCopies(): readonly Copy[] {
   return copies.filter(({ path }) => path !== own);
 }
 
-/** The version in the nearest package.json that has one; by default this package's. */
+/** From the nearest package.json that has a version; by default this package's. */
 export function versionOf(folder = own): string {
   const file = join(folder, 'package.json');
   const { version } = existsSync(file)

@@ -4,12 +4,11 @@ import type { EventEmitter } from 'node:stream';
 import { CallCancelledError } from '../core/errors.js';
 import { onAbort, type OwnSignal, RequestCaller } from '../core/context/call-context.js';
 
-/** Fastify wraps Node's requests and responses. */
 type Wrapped<T> = T & { readonly raw?: T };
 
 /**
- * An HTTP request's client. It is a signal that aborts when the client leaves before the
- * answer, cheaper than an AbortSignal; `signal` is for code that needs one.
+ * An HTTP request's client: a signal that aborts when the client leaves before the answer, cheaper
+ * than an AbortSignal; `signal` is for code that needs one.
  */
 export class HttpCaller extends RequestCaller implements OwnSignal {
   // Private fields are invisible to pipes that read a parameter's properties.
@@ -31,7 +30,6 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
     return this.#controller.signal;
   }
 
-  /** True if the connection has closed before the answer. */
   get aborted(): boolean {
     // A client that leaves after its answer does not affect later work.
     return this.#reason !== undefined || (this.#connection.destroyed && !this.isAnswered);
@@ -92,7 +90,6 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
   }
 }
 
-/** Callers that may still be without an answer. */
 const callers = new WeakMap<Connection, Set<HttpCaller>>();
 
 /**
@@ -117,7 +114,6 @@ function callersOn(connection: Connection): Set<HttpCaller> {
   return waiting;
 }
 
-/** True if the client has closed its connection. */
 export function hasClientLeft(request: unknown): boolean {
   return connectionOf(unwrapped(request as Wrapped<IncomingMessage>)).destroyed;
 }

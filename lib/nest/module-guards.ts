@@ -8,27 +8,25 @@ import type { ModuleRef } from '@nestjs/core';
 import { isObservable, lastValueFrom } from 'rxjs';
 import { isRecord, type Rule } from '../core/definition/option-rules.js';
 
-/** A guard as Nest's `@UseGuards` takes it. */
 type ModuleGuard = Type<CanActivate> | CanActivate;
 
-/** The rule of an option that is a list of guards. */
 export const guardList: Rule = {
   check: (value) => Array.isArray(value) && value.every(isGuard),
   allowed: 'a list of guards, as @UseGuards takes them',
 };
 
-/** Guards that are options of a module, so that no decorator can name them. */
+/** Guards that are options of a module, so no decorator can name them. */
 export class ModuleGuards {
   private readonly instances = new Map<ModuleGuard, Promise<CanActivate>>();
 
   constructor(private readonly moduleRef: ModuleRef) {}
 
-  /** Guards that cannot be made fail here. */
+  /** Guards that can't be made fail here. */
   async make(guards: readonly ModuleGuard[]): Promise<void> {
     await Promise.all(guards.map((each) => this.instanceOf(each)));
   }
 
-  /** @throws ForbiddenException where a guard refuses, as Nest does */
+  /** @throws ForbiddenException if a guard refuses, as Nest does */
   async pass(guards: readonly ModuleGuard[], context: ExecutionContext): Promise<true> {
     for (const guard of guards) {
       const result = (await this.instanceOf(guard)).canActivate(context);
@@ -39,7 +37,7 @@ export class ModuleGuards {
     return true;
   }
 
-  /** The application's if it provides the guard, and otherwise one of its own. */
+  /** The application's if it provides the guard, otherwise a new one. */
   private instanceOf(guard: ModuleGuard): Promise<CanActivate> {
     const known = this.instances.get(guard) ?? this.create(guard);
     this.instances.set(guard, known);

@@ -17,18 +17,15 @@ import { InvalidServingError } from '../core/errors.js';
 import type { Serving } from '../core/serving/serving.js';
 import { HttpCaller } from './http-caller.js';
 
-/** A handler's caller. */
 export function callerOf(context: ExecutionContext): RequestCaller {
   const origin = context.getType();
   return origin === 'http' ? new HttpCaller(context) : new RequestCaller(origin);
 }
 
-/** Injects the {@link RequestCaller}. */
 export const HandlerCaller = createParamDecorator((_: unknown, context: ExecutionContext) =>
   callerOf(context),
 );
 
-/** Options for calls of a handler. */
 export function optionsOf(caller: RequestCaller | undefined): CallOptions {
   return caller
     ? { origin: caller.origin, ...(caller instanceof HttpCaller && { signal: caller }) }
@@ -37,8 +34,8 @@ export function optionsOf(caller: RequestCaller | undefined): CallOptions {
 
 /**
  * The HTTP request's `AbortSignal`, which aborts when the client closes its connection before the
- * answer. Pass it to calls that should end then, of servings or of `fetch`. Other transports do not
- * report that clients leave, so there it never aborts.
+ * answer. Pass it to calls that should end then, of servings or of `fetch`. Other transports don't
+ * report that clients leave, so it never aborts there.
  *
  * ```ts
  * read(@Param('text') text: string, @RequestSignal() signal: AbortSignal) {
@@ -51,7 +48,6 @@ export const RequestSignal: () => ParameterDecorator = createParamDecorator(
     (currentContext() ?? callerOf(context)).signal ?? new AbortController().signal,
 );
 
-/** Gives a handler's calls its request's context. */
 @Injectable()
 class RequestContextInterceptor implements NestInterceptor {
   intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {

@@ -18,14 +18,13 @@ import { type Observable, throwError } from 'rxjs';
 const PAUSE = 1000;
 
 /**
- * Logs the errors that are answers and no faults of the application, such as overload: one
- * line a second for each code, without a stack.
+ * Logs errors that are answers, not faults of the application, such as overload: one line a second
+ * for each code, without a stack.
  */
 export class RefusalLog {
   private readonly logger = new Logger('Serving');
   private readonly last = new Map<string, { at: number; unlogged: number }>();
 
-  /** True for an error that is an answer. */
   static takes(error: ServingError): boolean {
     return error.statusCode !== 500;
   }
@@ -61,7 +60,7 @@ export class ServingExceptionFilter extends BaseExceptionFilter<Error> {
   /** Answers the error, or an HttpException whose `cause` it is. */
   override catch(exception: Error, host: ArgumentsHost): void {
     if (host.getType() !== 'http') {
-      // Nest answers other transports itself where a filter returns nothing.
+      // If a filter returns nothing, Nest answers other transports.
       return;
     }
     const error = exception instanceof HttpException ? exception.cause : exception;
@@ -86,9 +85,7 @@ export class ServingExceptionFilter extends BaseExceptionFilter<Error> {
   }
 }
 
-/**
- * The answer of Nest's filter as one of its exceptions: it logs every other error with its stack.
- */
+/** Nest's filter logs the stack of every error that isn't its own exception. */
 function quietly(error: ServingError): HttpException {
   const { statusCode, expose } = error;
   const message = expose ? error.message : (STATUS_CODES[statusCode] ?? STATUS_CODES[500]!);
@@ -96,9 +93,9 @@ function quietly(error: ServingError): HttpException {
 }
 
 /**
- * Answers a failed RPC call with the name, code, status and `retryAfter` of its ServingError, where
- * Nest answers "Internal server error". The message is included only if the caller is at fault, as
- * over HTTP; other messages are logged, refusals at most once a second for each kind.
+ * Answers a failed RPC call with the ServingError's name, code, status and `retryAfter`; Nest
+ * answers "Internal server error". The message is included only if the caller is at fault, as over
+ * HTTP; other messages are logged, refusals at most once a second for each kind.
  */
 @Catch(ServingError)
 export class ServingRpcExceptionFilter implements RpcExceptionFilter<ServingError> {
@@ -116,8 +113,8 @@ export class ServingRpcExceptionFilter implements RpcExceptionFilter<ServingErro
 }
 
 /**
- * The error as clients may read it: with its message if the client is at fault, and otherwise with
- * the text of its status.
+ * The error for clients: with its message if the client is at fault, otherwise with its status's
+ * text.
  */
 export function clientErrorOf(error: ServingError): ReturnType<ServingError['toJSON']> {
   return error.expose

@@ -72,7 +72,6 @@ const ofRootAsync: Rules = {
 
 const ofFeature: Rules = { servings: ofRoot['servings']!, imports: ofRoot['imports']! };
 
-/** The rules for each way to configure the module. */
 export const moduleRules = {
   forRoot: ofRoot,
   forRootAsync: ofRootAsync,
@@ -80,10 +79,8 @@ export const moduleRules = {
   factory: ofFactory,
 };
 
-/** The default extras of the modules of this package. */
 export const DEFAULT_EXTRAS = { isGlobal: true, imports: [], names: [] };
 
-/** The module with its extras. */
 export function withExtras(
   module: DynamicModule,
   { isGlobal = true, imports = [] }: Pick<ServingModuleExtras, 'isGlobal' | 'imports'>,

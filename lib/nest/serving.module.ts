@@ -31,7 +31,6 @@ import { ServingRegistry } from './serving.registry.js';
 import { ServingService } from './serving.service.js';
 import { ServingShutdown } from './serving.shutdown.js';
 
-/** The classes that users inject. */
 const EXPORTED = [ServingService, BatchedMethods];
 
 logTo(new Logger('Serving'));
@@ -41,7 +40,7 @@ enterCopy([...EXPORTED, ServingRegistry]);
  * Registers named servings as injectable providers; what they own starts and ends with the
  * application.
  */
-// forRoot replaces these providers, which a module that is imported by its class alone has.
+// forRoot replaces these providers, which remain if a module imports only the class.
 @Module({
   providers: [...EXPORTED.map(withoutOptions), ServingExceptionFilter],
   exports: EXPORTED,
@@ -61,8 +60,8 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
   }
 
   /**
-   * Waits for the calls of other nodes before any serving closes. Nest calls this hook after those
-   * of the providers, so that all of them begin their shutdown at the same time.
+   * Waits for other nodes' calls before any serving closes. Nest calls this hook after the
+   * providers', so all of them begin their shutdown at the same time.
    */
   async beforeApplicationShutdown(): Promise<void> {
     await this.registry?.router?.answered();
@@ -76,14 +75,16 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
     return withCore(super.forRoot(options), names, servingProviders(servings));
   }
 
-  /** As {@link forRoot}, with options from a factory, for example from a configuration service. */
+  /**
+   * Like {@link forRoot}, with options from a factory, for example from a configuration service.
+   */
   static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
     checkOptions('ServingModule.forRootAsync', options, moduleRules.forRootAsync);
     const { names = [] } = options;
     return withCore(super.forRootAsync(options), names, asyncServingProviders(names));
   }
 
-  /** Further servings, registered by the module that is about them. */
+  /** Registers further servings in the module that they belong to. */
   static forFeature(
     options: Pick<ServingModuleOptions, 'servings'> & Pick<ServingModuleExtras, 'imports'>,
   ): DynamicModule {
@@ -137,10 +138,9 @@ function withCore(
   };
 }
 
-/** One `forFeature`'s serving names. */
 const FEATURE_NAMES = Symbol('names of feature servings');
 
-/** The module of `ServingModule.forFeature`. Only with `forRoot` are its servings called. */
+/** Only with `forRoot` are its servings called. */
 @Module({})
 class ServingFeatureModule {
   constructor(moduleRef: ModuleRef, @Inject(FEATURE_NAMES) names: readonly string[]) {

@@ -17,7 +17,7 @@ import { runnerOf } from '../core/definition/resolve-definition.js';
 import type { ServingDefinition } from '../core/definition/serving-definition.js';
 
 /**
- * One provider per serving, and one for a class serving's handler, which so gets its
+ * One provider per serving, and one for a class serving's handler, so Nest injects its
  * dependencies.
  */
 export function servingProviders(definitions: readonly ServingDefinition[]): Provider[] {
@@ -46,12 +46,12 @@ export function servingProviders(definitions: readonly ServingDefinition[]): Pro
   });
 }
 
-/** The injection token of the handler that Nest creates for a class serving. */
+/** For the handler that Nest creates for a class serving. */
 export function getHandlerToken(name: string): string {
   return `ServingHandler:${name}`;
 }
 
-/** One provider per name, whose definition comes from the options factory. */
+/** The definitions come from the options factory. */
 export function asyncServingProviders(names: readonly string[]): Provider[] {
   const definitions: Provider = {
     provide: DEFINITIONS,
@@ -104,18 +104,15 @@ function servingOf(definition: ServingDefinition, moduleRef: ModuleRef): LocalSe
   if (useExisting === undefined) {
     return createServing(definition, undefined, storeOf(definition, moduleRef));
   }
-  // Looked up when the serving starts: by then every provider of the application exists.
+  // Looked up when the serving starts: by then every provider exists.
   const handlerOf = (): ServingHandler => moduleRef.get(useExisting, { strict: false });
   return createServing(definition, handlerOf, storeOf(definition, moduleRef));
 }
 
-/**
- * `@nestjs/cache-manager` provides the cache manager by this token; the package is needed only
- * where there is one.
- */
+/** The token of `@nestjs/cache-manager`, a package that is needed only with a cache. */
 const CACHE_MANAGER = 'CACHE_MANAGER';
 
-/** Looks up the cache manager when a serving that wants it starts. */
+/** Looks up the cache manager when a serving that needs it starts. */
 export function storeOf(
   { name }: Pick<ServingDefinition, 'name'>,
   moduleRef: ModuleRef,
@@ -135,8 +132,6 @@ export function storeOf(
 }
 
 /**
- * The names of `caller`'s definitions.
- *
  * @throws InvalidServingError for no definition, for one without a name, and for two of one name
  */
 export function namesOf(caller: string, definitions: readonly ServingDefinition[]): string[] {

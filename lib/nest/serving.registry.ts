@@ -9,8 +9,8 @@ import { type Serving, SERVING_ROUTER, type ServingRouter } from '../core/servin
 import { formatValue } from '../core/format.js';
 
 /**
- * Finds the handles of all the application's servings, whichever module registers them and
- * whatever overrides them, and the router to servings of other nodes.
+ * Finds the handles of all the application's servings, whichever module registers or overrides
+ * them, and the router to other nodes' servings.
  */
 @Injectable()
 export class ServingRegistry implements OnModuleInit {
@@ -52,17 +52,17 @@ export class ServingRegistry implements OnModuleInit {
     return serving;
   }
 
-  /** By name; complete from `onModuleInit` on, since before it some providers do not exist yet. */
+  /** By name; complete from `onModuleInit` on, since before it some providers don't exist yet. */
   get all(): ReadonlyMap<string, Serving> {
     return this.servings ?? this.discover();
   }
 
-  /** Those that were found at start; none where the application did not come that far. */
+  /** Those found at start; none if the application didn't start. */
   get started(): readonly Serving[] {
     return [...(this.servings?.values() ?? [])];
   }
 
-  /** Undefined where the application is no node of a cluster. */
+  /** Undefined if the application is no node of a cluster. */
   get router(): ServingRouter | undefined {
     return (this.routers ?? this.discoverRouters())[0];
   }
@@ -108,10 +108,8 @@ export class ServingRegistry implements OnModuleInit {
   }
 }
 
-/** Nest's metadata key for a module's imports. */
 const IMPORTS = 'imports';
 
-/** True if the class's decorator imports a dynamic module of the type. */
 function imports(importer: Function | undefined, type: Function | undefined): boolean {
   const imported = importer
     ? (Reflect.getMetadata(IMPORTS, importer) as readonly unknown[] | undefined)

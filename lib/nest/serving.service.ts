@@ -13,12 +13,11 @@ import { formatValue } from '../core/format.js';
 import type { ServingStream } from '../core/streaming/serving-stream.js';
 import type { ServingOptions } from '../core/definition/serving-definition.js';
 
-/** A serving by name, or by its definition, which also gives its types. */
 type NamedServing<Input, Output> = string | ServingOptions<Input, Output>;
 
 /**
  * A serving of this application, or else of another node. `local`: only of this application;
- * `distributed`: of any node of the cluster, this one included.
+ * `distributed`: of any node in the cluster, this one included.
  */
 export type ServingReference<Input, Output> =
   | NamedServing<Input, Output>
@@ -31,18 +30,17 @@ export type ServingReference<Input, Output> =
       readonly distributed: NamedServing<Input, Output>;
     };
 
-/** A reference, read. */
 interface Reference {
   readonly name: string;
   readonly side?: 'local' | 'distributed' | undefined;
-  /** `distribution.preprocess` of a definition. */
+  /** A definition's `distribution.preprocess`. */
   readonly preprocess?: ((input: unknown) => unknown) | undefined;
 }
 
 /**
- * Reads a serving's reference, which may come from a client.
+ * The reference may come from a client.
  *
- * @throws UnknownServingError when it cannot be read
+ * @throws UnknownServingError when it can't be read
  */
 function readReference(reference: unknown): Reference {
   try {
@@ -81,8 +79,7 @@ export class ServingService implements OnModuleInit {
   private readonly initialised = new AsyncSubject<true>();
 
   /**
-   * What happens inside all servings and `@Batched()` methods of the application; hot, and ends
-   * with them.
+   * The events of all the application's servings and `@Batched()` methods; hot, and ends with them.
    */
   readonly events$: Observable<ServingEvent> = this.observed(
     () => this.methods.events.all$,
@@ -100,10 +97,7 @@ export class ServingService implements OnModuleInit {
     this.initialised.complete();
   }
 
-  /**
-   * The events of one type; costs less than all of them, since nothing is made that nobody
-   * observes.
-   */
+  /** One type's events. Costs less than all events, since we make none that nobody observes. */
   eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
     return this.observed(
       () => this.methods.events.of(type),
@@ -111,36 +105,36 @@ export class ServingService implements OnModuleInit {
     );
   }
 
-  /** What every serving has done so far, by its name or `Class.method`. */
+  /** Each serving's counters so far, by its name or `Class.method`. */
   counters(): ReadonlyMap<string, ServingCounters> {
     const servings = [...this.registry.all.entries()].flatMap(([name, serving]) => {
-      // A handle that a test puts in place of a serving may count nothing.
+      // A test's handle in place of a serving may count nothing.
       const counters = serving.counters?.();
       return counters ? [[name, counters] as const] : [];
     });
     return new Map([...this.methods.counters(), ...servings]);
   }
 
-  /** Whether every serving answers calls: what a readiness probe asks. */
+  /** True if every serving answers calls: for a readiness probe. */
   get isReady(): boolean {
     return this.health().every(({ isReady }) => isReady);
   }
 
   /**
-   * The health of every serving and `@Batched()` method: whether it answers calls, what of it does
-   * not work and why, and how many rows are queued.
+   * Every serving's and `@Batched()` method's health: if it answers calls, what doesn't work and
+   * why, and how many rows are queued.
    */
   health(): readonly ServingHealth[] {
-    // A handle that a test puts in place of a serving may have no health.
+    // A test's handle in place of a serving may have no health.
     const servings = [...this.registry.all].map(([name, serving]) => healthOf(name, serving));
     return [...servings, ...this.methods.health()];
   }
 
   /**
-   * The handle of a serving, or of a `@Batched()` method by `Class.method`; a method's input is the
-   * list of its arguments.
+   * The handle of a serving, or of a `@Batched()` method by `Class.method`, whose input is the list
+   * of its arguments.
    *
-   * @throws UnknownServingError when there is none of that name; in a cluster, calls of the handle
+   * @throws UnknownServingError when there is none of that name; in a cluster, the handle's calls
    * throw it
    */
   get<Input = unknown, Output = unknown>(
@@ -150,8 +144,7 @@ export class ServingService implements OnModuleInit {
   }
 
   /**
-   * Runs the input's rows in batches with concurrent callers' rows. See
-   * {@link Serving.batchedRun}.
+   * Runs the input's rows in batches with concurrent callers' rows. See {@link Serving.batchedRun}.
    */
   batchedRun<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
@@ -206,10 +199,7 @@ export class ServingService implements OnModuleInit {
     return router ? router.route(name, own, preprocess) : (own ?? registry.get(name));
   }
 
-  /**
-   * The serving's own promise, without another one around it; a rejected promise where the
-   * serving does not exist.
-   */
+  /** The serving's own promise, not another one around it; rejects if there is no such serving. */
   private reply<Input, Output>(
     serving: ServingReference<Input, Output>,
     call: (found: Serving<Input, Output>) => Promise<Output>,
@@ -222,8 +212,8 @@ export class ServingService implements OnModuleInit {
   }
 
   /**
-   * The servings are known from `onModuleInit` on. A handle that a test puts in place of a serving
-   * may be without events.
+   * The servings are known from `onModuleInit` on. A test's handle in place of a serving may have
+   * no events.
    */
   private observed<Event>(
     ofMethods: () => Observable<Event>,

@@ -13,7 +13,7 @@ import { ServingRegistry } from './serving.registry.js';
 const INTERVAL = 100;
 
 /**
- * After the server has stopped listening, each connection gets so many milliseconds for an answer
+ * After the server has stopped listening, each connection has this many milliseconds for an answer
  * with `Connection: close`.
  */
 const TIME_TO_LEAVE = 500;
@@ -22,14 +22,14 @@ const TIME_TO_LEAVE = 500;
 const TIME_TO_READ = 500;
 
 /**
- * Lets `app.close()` resolve soon after the longest `shutdown.timeout` of the servings and methods.
- * Nest waits for all connections of its HTTP server. This class makes the next answer on each
- * connection the last, then ends idle connections, and all others after the limit.
+ * Lets `app.close()` resolve soon after the longest `shutdown.timeout`. Nest waits for all
+ * connections of its HTTP server, so we make the next answer on each connection the last, then end
+ * idle connections, and all others after the limit.
  */
 @Injectable()
 export class ServingShutdown implements BeforeApplicationShutdown, OnApplicationShutdown {
   private interval: NodeJS.Timeout | undefined;
-  /** The time when the server was first seen not to listen. */
+  /** When the server was first seen not to listen. */
   private stoppedAt: number | undefined;
 
   constructor(

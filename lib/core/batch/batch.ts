@@ -5,17 +5,17 @@ import { type LeafRows, ListRows, type Rows, TensorRows } from './tensor-rows.js
 import { rowOf } from './tensor.js';
 import type { BatchAxes, Template, VariableAxes } from './template.js';
 
-/** The key of rows without a key of their own. */
+/** For rows without a key. */
 export const DEFAULT_KEY = 'default';
 
-/** A sparse list may be longer than any memory. */
+/** A sparse list may exceed any memory. */
 const MAX_ITEMS = 2 ** 24;
 const MAX_KEY_LENGTH = 1024;
 
 /**
  * Rows that run together: an immutable value, after Nx.Batch.
  *
- * Nothing is copied until {@link consume}: a batch only refers to rows of items.
+ * Nothing is copied until {@link consume}: a batch refers to its items' rows.
  */
 export class Batch {
   private constructor(
@@ -42,43 +42,39 @@ export class Batch {
     return Batch.empty().stack(items);
   }
 
-  /**
-   * The rows of each item, counted on axis 0 of its tensors (or on `axes`), or the elements of a
-   * list of plain values.
-   */
+  /** The items' rows: along axis 0 of tensors (or `axes`), or a plain list's elements. */
   static concatenate(items: readonly unknown[], axes?: BatchAxes): Batch {
     return Batch.empty().concatenate(items, axes);
   }
 
   /**
-   * The rows of one container; `axes` may name leaves that it does not have. A container without a
-   * batch axis is one row. The item may have the `known` template, of a batch with the same axes.
+   * One container's rows; `axes` may name leaves that it lacks. Without a batch axis it is one row.
+   * `known` may be a template for the same axes.
    */
   static ofContainer(item: Container | FlatContainer, axes?: BatchAxes, known?: Template): Batch {
     return new Batch(TensorRows.of(flattened(item), axes, 'equal', known));
   }
 
-  /** Each value becomes one row without a change, even a tensor. */
+  /** Each value becomes one row unchanged, even a tensor. */
   static ofValues(values: readonly unknown[]): Batch {
     return new Batch(new ListRows(itemsOf(values)));
   }
 
-  /** One value as a row, without a change. */
+  /** One value as a row, unchanged. */
   static ofValue(value: unknown): Batch {
     return new Batch(new ListRows([value]));
   }
 
   /**
-   * The rows of an output: leaves without rows go to every caller, and may differ in value. It may
-   * have the `known` template, of an output with the same axes.
+   * An output's rows: leaves without rows go to every caller, and may differ in value. `known` is
+   * as in {@link ofContainer}.
    */
   static ofOutput(output: Container | FlatContainer, axes?: BatchAxes, known?: Template): Batch {
     return new Batch(TensorRows.of(flattened(output), axes, 'alike', known));
   }
 
   /**
-   * All rows in the batches' order; sizes and paddings add up. The batches must agree in key
-   * and template.
+   * All rows in order; sizes and paddings add up. The batches must have the same key and template.
    */
   static merge(batches: readonly Batch[]): Batch {
     const [batch, ...others] = batches;
@@ -109,8 +105,8 @@ export class Batch {
   }
 
   /**
-   * The same rows, which may share a batch with rows of other lengths on these axes. The `known`
-   * template comes from a batch of the same template and axes.
+   * The same rows, which may be batched with other lengths on these axes. `known` comes from a
+   * batch with the same template and axes.
    */
   vary(variable: VariableAxes, known?: Template): Batch {
     return this.rows instanceof TensorRows
@@ -119,7 +115,7 @@ export class Batch {
   }
 
   /**
-   * Copies of the rows, of this length on the axes given by path. Plain values stay as they are.
+   * Copies of the rows, with this length on the axes given by path; plain values stay as they are.
    */
   cut(cuts: Readonly<Record<string, number>>, length: number): Batch {
     return this.rows instanceof TensorRows
@@ -127,7 +123,7 @@ export class Batch {
       : this;
   }
 
-  /** The number of rows, padding not counted. */
+  /** The number of rows without padding. */
   get size(): number {
     return this.rows?.size ?? 0;
   }
@@ -180,8 +176,8 @@ export class Batch {
   }
 
   /**
-   * The same rows with `count` zero rows at the end of what {@link consume} gives; replaces an
-   * earlier padding.
+   * The same rows with `count` zero rows at the end of {@link consume}'s output; replaces earlier
+   * padding.
    */
   pad(count: number): Batch {
     if (!Number.isInteger(count) || count < 0) {
@@ -195,7 +191,7 @@ export class Batch {
   /**
    * The first `count` rows and the rest.
    *
-   * The padding goes with the rest, except for what fills the first part up to `count`.
+   * Padding goes with the rest, except what fills the first part up to `count`.
    */
   split(count: number): [Batch, Batch] {
     if (!Number.isInteger(count) || count < 1) {
@@ -211,7 +207,7 @@ export class Batch {
     ];
   }
 
-  /** The rows from `start` up to and without `end`; the padding stays with the last row. */
+  /** The rows from `start` to before `end`; the last row has the padding. */
   slice(start: number, end: number): Batch {
     if (start === 0 && end >= this.size) {
       return this;
@@ -237,68 +233,68 @@ export class Batch {
     return this.rows?.signature ?? 'no rows';
   }
 
-  /** True when the rows are plain values and not tensors. */
+  /** True if the rows are plain values. */
   get isPlain(): boolean {
     return this.rows instanceof ListRows;
   }
 
-  /** The rows that are plain values; undefined for tensors. */
+  /** The plain values; undefined for tensors. */
   get values(): readonly unknown[] | undefined {
     return this.rows instanceof ListRows ? this.rows.values : undefined;
   }
 
-  /** False when a buffer of the rows was transferred or has shrunk since the batch was made. */
+  /** False if a buffer of the rows was transferred or has shrunk since. */
   get isIntact(): boolean {
     return this.rows?.isIntact ?? true;
   }
 
-  /** Its tensors' bytes; padding and plain values aren't counted. */
+  /** Its tensors' bytes, without padding. */
   get bytes(): number {
     return this.rows?.bytes ?? 0;
   }
 
-  /** The label of a tensor of strings with this character; undefined if there is none. */
+  /** The label of a string tensor with this character, if any. */
   leafWith(character: string): string | undefined {
     return this.rows instanceof TensorRows ? this.rows.leafWith(character) : undefined;
   }
 
-  /** The structure and batch axes of rows that are tensors. */
+  /** Structure and batch axes of tensors. */
   get template(): Template | undefined {
     return this.rows instanceof TensorRows ? this.rows.template : undefined;
   }
 
   /**
-   * All rows in storage of their own: a container with `size + padding` rows on its batch axes, or
-   * a list of plain values.
+   * All rows in their own storage: a container with `size + padding` rows on its batch axes, or a
+   * list of plain values.
    *
-   * Rows are copied here only: once on the way into a batch, and once on the way out.
+   * Rows are copied only here: once on the way into a batch, and once on the way out.
    */
   consume(): Container | unknown[] {
     return valueOf(this.gather());
   }
 
-  /** Like {@link consume}, as a FlatContainer: for code that sends the rows on. */
+  /** Like {@link consume}, for code that sends the rows on. */
   gather(): FlatRows {
     return this.filled().gather(this.padding);
   }
 
   /**
-   * The tensors of {@link consume}, whose rows are not copied yet: for code that copies them to
-   * memory of another form. Undefined for plain values.
+   * The tensors of {@link consume}, for code that copies them to other memory. Undefined for plain
+   * values.
    */
   leafRows(): readonly LeafRows[] | undefined {
     const rows = this.filled();
     return rows instanceof TensorRows ? rows.leafRows(this.padding) : undefined;
   }
 
-  /** The same rows; those that are tensors in storage of their own. Plain values are shared. */
+  /** The same rows, with tensors copied and plain values shared. */
   copy(): Batch {
     return new Batch(this.rows?.copy() ?? null, this.key, this.padding);
   }
 
   /**
-   * Like {@link consume} without padding, and without a copy where the batch is the whole of one
-   * item, which then belongs to the receiver.
+   * Like {@link consume} without padding; without a copy if the batch is one whole item, which then
+   * belongs to the receiver.
    */
   release(): Container | unknown[] {
     return valueOf(this.filled().release());
@@ -332,7 +328,6 @@ function flattened(item: Container | FlatContainer): FlatContainer {
   return flat;
 }
 
-/** The item as one row: an axis of length 1 in front of every leaf. */
 function asRow(item: FlatContainer): FlatContainer {
   return item.with(item.leaves.map(({ tensor }) => rowOf(tensor)));
 }
@@ -361,7 +356,6 @@ function withRows(rows: TensorRows): TensorRows {
   return rows;
 }
 
-/** The items in a list of their own. */
 function itemsOf(items: readonly unknown[]): unknown[] {
   if (!Array.isArray(items) || items.length > MAX_ITEMS) {
     throw new InvalidBatchError(
@@ -371,17 +365,14 @@ function itemsOf(items: readonly unknown[]): unknown[] {
   return [...(items as unknown[])];
 }
 
-/**
- * Makes batches of values with rows on these axes. Remembers the last one's template: most often
- * the next has the same.
- */
+/** Makes batches of values. Remembers the last template, which mostly fits the next value. */
 export class RowReader {
   private last: Template | undefined;
 
   constructor(private readonly axes?: BatchAxes) {}
 
   /**
-   * The value as a batch; undefined if it is one plain value.
+   * The value as a batch; undefined for one plain value.
    *
    * @throws InvalidBatchError for tensors that we can't use
    */
@@ -399,7 +390,7 @@ export class RowReader {
   }
 
   /**
-   * Like {@link read}, for tensors with the structure of the last ones alone. They are no sequence.
+   * Like {@link read}, only for tensors structured like the last ones, and not for iterables.
    *
    * @throws InvalidBatchError for tensors that we can't use
    */

@@ -6,15 +6,11 @@ import { checkTensor, isTensor } from './tensor.js';
 /** A tensor, or a named map, tuple or nesting of tensors: batched leaf by leaf. */
 export type Container = Tensor | readonly Container[] | { readonly [name: string]: Container };
 
-/**
- * One tensor of a container with the path that leads to it, such as `encoder.0.state`; the path of
- * a bare tensor is empty.
- */
+/** A container's tensor with its path, such as `encoder.0.state`; a bare tensor's path is empty. */
 export interface Leaf {
   readonly path: string;
   /**
-   * Like the path, but different for each structure: names that look like a path or an index are
-   * quoted.
+   * Like the path, but unique to a structure: names that look like a path or an index are quoted.
    */
   readonly label: string;
   readonly tensor: Tensor;
@@ -30,9 +26,8 @@ interface StructureNode {
 }
 
 /**
- * A container taken apart: its leaves as a list (names sorted, tuples in their order), and the
- * structure that puts them together again. Rows have this form on the whole way from the caller to
- * the session and back.
+ * A container taken apart: its leaves (names sorted, tuples in order), and the structure that joins
+ * them again. Rows have this form from the caller to the session and back.
  */
 export class FlatContainer {
   constructor(
@@ -40,7 +35,6 @@ export class FlatContainer {
     readonly leaves: readonly Leaf[],
   ) {}
 
-  /** The same structure with other tensors, in the leaves' order. */
   with(tensors: readonly Tensor[]): FlatContainer {
     return new FlatContainer(
       this.structure,
@@ -62,21 +56,19 @@ export class FlatContainer {
   }
 }
 
-/** Limit for levels of nesting: the main thread can still read such a value from a worker. */
+/** Most nesting levels: the main thread can still read such a value from a worker. */
 export const MAX_DEPTH = 500;
 
 const MAX_LEAVES = 1024;
 const MAX_LABEL_LENGTH = 32_768;
 
-/** Most parts of a container, to end with cyclic values. */
+/** Most parts of a container, to stop at cyclic values. */
 const MAX_PARTS = 16_384;
 
 /**
- * The value taken apart when it holds tensors and nothing else; undefined for any other value. Each
- * part is read once.
+ * The value taken apart if it holds only tensors; undefined otherwise. Reads each part once.
  *
- * @throws InvalidBatchError when the value cannot be read, exceeds a container's limits or
- * holds an invalid tensor
+ * @throws InvalidBatchError when the value is unreadable, too large, or holds an invalid tensor
  */
 export function flatten(value: unknown): FlatContainer | undefined {
   if (typeof value !== 'object' || value === null) {
@@ -89,12 +81,11 @@ export function flatten(value: unknown): FlatContainer | undefined {
   }
 }
 
-/** A batch's rows in one value: tensors with rows on their batch axes, or plain values. */
 export type FlatRows = FlatContainer | unknown[];
 
 /**
- * Rows or results: tensors with rows, or a list with one entry per row. A list of tensors is a
- * tuple, unless the rows are plain values. Undefined for any other value.
+ * Rows or results: tensors with rows, or a list with one entry per row; undefined for other values.
+ * A list of tensors is a tuple, unless the rows are plain values.
  *
  * @throws InvalidBatchError for tensors that we can't use
  */
@@ -103,7 +94,7 @@ export function rowsIn(value: unknown, plainRows: boolean): FlatRows | undefined
   return plainRows && list ? list : (flatten(value) ?? list);
 }
 
-/** Reads a caller's value; an exception becomes an InvalidBatchError. */
+/** An exception becomes an InvalidBatchError. */
 export function read<T>(of: () => T): T {
   try {
     return of();
@@ -112,14 +103,13 @@ export function read<T>(of: () => T): T {
   }
 }
 
-/** The error of a value that throws this when we read it. */
 export function unreadable(cause: unknown): unknown {
   return isServingError(cause)
     ? cause
     : new InvalidBatchError(`A value cannot be read: ${truncate(messageOf(cause))}`, { cause });
 }
 
-/** An invalid batch is the caller's fault, an invalid output the batch function's. */
+/** An invalid batch is the caller's fault, an invalid output the function's. */
 export function asOutput<T>(make: () => T): T {
   try {
     return make();
@@ -128,23 +118,21 @@ export function asOutput<T>(make: () => T): T {
   }
 }
 
-/** The error of an output that fails with this when we read it. */
 export function unusable(cause: unknown): unknown {
   return cause instanceof InvalidBatchError
     ? new InvalidOutputError(`Unusable output: ${cause.message}`, { cause })
     : cause;
 }
 
-/** A tuple or map whose parts are being visited. */
 interface OpenNode {
   readonly node: StructureNode & { readonly parts: Structure[] };
   readonly values: readonly unknown[];
-  /** How its parts' paths and labels begin. */
+  /** Prefixes for its parts. */
   readonly path: string;
   readonly label: string;
 }
 
-/** Without recursion, since a value that is not a container may have any depth. */
+/** Not recursive, since other values may have any depth. */
 function takeApart(value: object): FlatContainer | undefined {
   if (value instanceof FlatContainer) {
     return value;
@@ -205,10 +193,10 @@ function takeApart(value: object): FlatContainer | undefined {
   );
 }
 
-/** A name that looks neither like a path nor like a tuple's index. */
+/** Looks neither like a path nor like a tuple's index. */
 const PLAIN_NAME = /^[\p{L}_$][\p{L}\p{N}_$-]*$/u;
 
-/** A list's or plain object's parts; undefined if it is empty or obviously holds others. */
+/** Undefined if the value is empty or obviously no container. */
 function partsOf(
   value: unknown,
 ): { readonly names?: readonly string[]; readonly values: readonly unknown[] } | undefined {
@@ -246,7 +234,7 @@ function checkLimits(tensors: number, depth: number, labelLength: number): void 
   }
 }
 
-/** True for an object literal, of any realm. */
+/** True for object literals of any realm. */
 export function isPlainObject(value: unknown): boolean {
   if (typeof value !== 'object' || value === null) {
     return false;

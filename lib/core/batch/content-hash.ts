@@ -8,9 +8,9 @@ import { InvalidInputError } from '../errors.js';
 import { typeName } from '../format.js';
 
 /**
- * A hash (SHA-256) of a value, equal for equal values: tensors (type, shape, elements), typed
- * arrays, batches (rows, key, padding), lists, plain objects, Map, Set, Date and all primitives.
- * The order in objects, Map and Set does not count.
+ * A SHA-256 hash, equal for equal values: tensors (type, shape, elements), typed arrays, batches
+ * (rows, key, padding), lists, plain objects, Map, Set, Date and primitives. Order in objects, Map
+ * and Set does not count.
  *
  * @throws InvalidInputError for functions, symbols, instances of other classes and cyclic values
  */
@@ -19,12 +19,11 @@ export function contentHash(input: unknown): string {
 }
 
 /**
- * Writes values to the hash. Each one carries its length or an end mark, so different values never
- * write the same bytes.
+ * Writes each value's length or an end mark, so that different values never write the same bytes.
  */
 class Content {
   private readonly hash = createHash('sha256');
-  /** Collected, since one large update costs much less than many small ones. */
+  /** One large update costs much less than many small ones. */
   private text = '';
 
   digest(): string {
@@ -118,7 +117,7 @@ class Content {
 
   private addBatch(batch: Batch, depth: number): this {
     this.write('batch').add(batch.key, depth).add(batch.padding, depth).add(batch.signature, depth);
-    // Not consume(): a batch that is the whole of one item needs no copy to be read.
+    // Not consume(), which always copies.
     return batch.size === 0 ? this : this.add(batch.release(), depth);
   }
 
@@ -140,7 +139,7 @@ class Content {
   }
 }
 
-/** Lists of numbers are hashed by their bytes, much faster than by their text. */
+/** Hashed as bytes, much faster than as text. */
 function isOfNumbers(list: readonly unknown[]): list is readonly number[] {
   for (let i = 0; i < list.length; i++) {
     if (typeof list[i] !== 'number') {

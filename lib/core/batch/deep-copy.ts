@@ -7,8 +7,8 @@ import { Batch } from './batch.js';
 
 /**
  * Copies lists, plain objects, Maps and Sets, with the primitives, tensors, typed arrays, buffers
- * and dates in them. `leafOf` copies objects without parts. Unlike structuredClone it keeps the
- * class of tensors, and refuses objects whose copy would lack something.
+ * and dates in them. `leafOf` copies objects without parts. Unlike structuredClone, keeps tensors'
+ * class, and refuses objects whose copy would lack something.
  *
  * @throws InvalidOutputError for functions, symbols, instances of other classes and cyclic values
  */
@@ -44,7 +44,6 @@ export function deepCopy(
   return types.isSet(value) ? new Set([...value].map(copied)) : leafOf(value);
 }
 
-/** A copy of an object that has no parts. */
 export function copyLeaf(leaf: object): unknown {
   if (isTensor(leaf)) {
     return copyOf(leaf);
@@ -72,8 +71,8 @@ function notCopyable(part: string): Error {
 }
 
 /**
- * A copy of a caller's input, which later changes by the caller do not reach. An input with a part
- * that cannot be copied, such as an instance of a class, is returned as it is.
+ * Protects an input from the caller's later changes. Returns an input as it is if a part can't be
+ * copied, such as a class instance.
  */
 export function copyInput(input: unknown): unknown {
   try {

@@ -4,40 +4,38 @@ import { FlatContainer, isPlainObject, type Leaf, type Structure } from './conta
 import { checkTensor, describePath, type Fill, isTensor, type Tensor } from './tensor.js';
 
 /**
- * The batch axis of each leaf, by path; 0 by default. `null`: the leaf has no rows, and the rows of
- * the batch share it.
+ * Each leaf's batch axis by path; 0 by default. `null`: the leaf has no rows, and the batch's rows
+ * share it.
  */
 export type BatchAxes = Readonly<Record<string, number | null>>;
 
-/** The axis where rows may differ in length, and the element that fills shorter rows. */
+/** The axis where rows may differ in length, and the element that pads shorter rows. */
 export interface VariableAxis {
   readonly axis: number;
-  /** Zero, or the empty string, by default. */
   readonly padWith?: Fill | undefined;
 }
 
-/** The leaves whose rows may differ in length, by path. */
+/** By path; only leaves whose rows may differ in length. */
 export type VariableAxes = Readonly<Record<string, VariableAxis>>;
 
-/** The common properties of the tensors at one place of all rows. */
+/** What all rows' tensors have in common at one leaf. */
 export interface LeafTemplate extends Omit<Leaf, 'tensor'> {
   readonly type: Tensor.Type;
-  /** The shape of the template's first item; its rows may differ. */
+  /** The first item's shape; the number of rows may differ. */
   readonly dims: readonly number[];
   readonly axis: number | null;
-  /** The axis that is not common: rows that share a batch may differ in length on it. */
+  /** The axis where rows may differ in length. */
   readonly variable?: VariableAxis | undefined;
 }
 
 /**
- * The common properties of the rows of one batch. It holds no data of a caller.
+ * What a batch's rows have in common, without callers' data.
  *
  * `signature` is equal for two templates exactly when their rows can share a batch: same names,
- * element types and inner shapes but for variable axes, same axes, and equal values in the leaves
- * that are shared.
+ * element types, axes and inner shapes (except variable axes), and equal values in shared leaves.
  */
 export class Template {
-  /** A leaf with a batch axis; undefined if no leaf has one. */
+  /** A leaf with a batch axis, if any. */
   readonly leafWithRows: number | undefined;
 
   constructor(
@@ -49,12 +47,10 @@ export class Template {
     this.leafWithRows = leaf < 0 ? undefined : leaf;
   }
 
-  /** The batch axis of each leaf. */
   get axes(): readonly (number | null)[] {
     return this.leaves.map(({ axis }) => axis);
   }
 
-  /** A container of this structure, from tensors in the leaves' order. */
   with(tensors: readonly Tensor[]): FlatContainer {
     return new FlatContainer(
       this.structure,
@@ -63,8 +59,8 @@ export class Template {
   }
 
   /**
-   * The tensors of a value of this structure, in the leaves' order; undefined if the value is no
-   * tensor and no map of tensors with these names, and has to be taken apart.
+   * In the leaves' order; undefined for anything but a tensor or a map of tensors with these names:
+   * that has to be taken apart.
    *
    * @throws InvalidBatchError for an invalid tensor
    */
@@ -91,8 +87,8 @@ export class Template {
   }
 
   /**
-   * The item's rows, or undefined if it has another template. Compares no signatures: making their
-   * text would take most of a call's time.
+   * The item's rows; undefined if it has another template. Compares no signatures, whose text would
+   * take most of a call's time.
    */
   rowsIn({ leaves }: FlatContainer): number | undefined {
     let rows: number | undefined;
@@ -113,7 +109,6 @@ export class Template {
   }
 }
 
-/** True if the tensor differs from the template only by its rows. */
 function isAlike({ type, dims }: Tensor, known: LeafTemplate): boolean {
   if (type !== known.type || dims.length !== known.dims.length) {
     return false;
@@ -126,22 +121,19 @@ function isAlike({ type, dims }: Tensor, known: LeafTemplate): boolean {
   return true;
 }
 
-/** Most elements of a shared leaf: they are part of each request's signature. */
+/** Limited, because they are part of each request's signature. */
 const MAX_SHARED_ELEMENTS = 1024;
 
-/** Limit for rows without elements, which cost the caller nothing and the serving time. */
+/** Rows without elements cost the caller nothing, but the serving time. */
 const MAX_EMPTY_ROWS = 65_536;
 
-/** Most characters of a signature: callers choose it, and servings keep it. */
+/** Callers choose signatures, and servings keep them. */
 const MAX_SIGNATURE_LENGTH = 32_768;
 
-/** Whether a leaf without rows must have the same value in all items, or only type and shape. */
+/** What leaves without rows must share: the value, or only type and shape. */
 export type SharedLeaves = 'equal' | 'alike';
 
-/**
- * The template of a container that carries rows, and how many they are. A container without a
- * batch axis is one row, which runs alone.
- */
+/** A container without a batch axis is one row, which runs alone. */
 export function templateOf(
   { structure, leaves }: FlatContainer,
   axes: BatchAxes = {},
@@ -181,7 +173,6 @@ export function templateOf(
   return { template: new Template(structure, known, signature), rows };
 }
 
-/** The batch axis of the leaf at `path`. */
 export function axisOf(path: string, axes: BatchAxes): number | null {
   return Object.hasOwn(axes, path) ? axes[path]! : 0;
 }

@@ -26,7 +26,6 @@ import {
   type VariableAxes,
 } from './template.js';
 
-/** Rows that are plain values. */
 export class ListRows implements Rows {
   readonly signature = 'plain values';
   readonly isIntact = true;
@@ -69,43 +68,38 @@ export class ListRows implements Rows {
   }
 }
 
-/**
- * A batch's rows, in their order: plain values, or tensors. Nothing is copied before they are
- * gathered.
- */
+/** Nothing is copied before rows are gathered. */
 export interface Rows {
   readonly size: number;
-  /** Equal for rows that can share a batch; readable. */
+  /** Readable; equal for rows that can share a batch. */
   readonly signature: string;
-  /** False when a buffer of the rows was transferred or has shrunk since. */
   readonly isIntact: boolean;
-  /** The tensors' bytes; plain values aren't counted. */
   readonly bytes: number;
-  /** The rows from `start` up to and without `end`. */
+  /** From `start` to before `end`. */
   slice(start: number, end: number): Rows;
-  /** The rows of all these, which have the same signature; these rows are the first. */
+  /** Rows of the same signature; these are the first. */
   join(all: readonly Rows[]): Rows;
-  /** All rows and `padding` zero rows, in storage of their own. */
+  /** All rows and `padding` zero rows, in their own storage. */
   gather(padding: number): FlatRows;
-  /** The same rows; those that are tensors in storage of their own. */
+  /** Copies tensors and shares plain values. */
   copy(): Rows;
-  /** All rows, without a copy where they are the whole of one item. */
+  /** Without a copy if they are one whole item. */
   release(): FlatRows;
   /** Like release, but may return views of shared memory; copy before the next tick. */
   view(): FlatRows;
 }
 
-/** Consecutive rows in the leaves of one item. */
+/** Consecutive rows of one item. */
 interface Chunk {
   readonly leaves: readonly Tensor[];
   readonly start: number;
   readonly count: number;
 }
 
-/** The tensor that a batch's rows make at one leaf. We know its shape before we copy a row. */
+/** One leaf's tensor for all rows: its shape is known before they are copied. */
 export class LeafRows {
   readonly dims: readonly number[];
-  /** True if the rows have every element of the tensor; other elements are padding. */
+  /** True if the rows fill the tensor; other elements are padding. */
   private readonly isFilled: boolean;
 
   constructor(
@@ -141,7 +135,6 @@ export class LeafRows {
     return this.template.type;
   }
 
-  /** The tensor in storage of its own. */
   gather(): Tensor {
     const { chunks, dims, isFilled, leaf, type } = this;
     const { axis, variable } = this.template;
@@ -157,7 +150,7 @@ export class LeafRows {
     return target;
   }
 
-  /** Copies the tensor's numbers to these bytes, which need no alignment. */
+  /** Copies the numbers to these bytes, which need no alignment. */
   write(bytes: Buffer): void {
     const { chunks, dims, isFilled, leaf, type } = this;
     const { axis, variable } = this.template;
@@ -187,10 +180,10 @@ export class LeafRows {
   }
 }
 
-/** Rows that are tensors or containers of tensors: references to rows of the given items. */
+/** References to rows of the given items. */
 export class TensorRows implements Rows {
   readonly size: number;
-  /** The first row of each chunk; made for the first slice. */
+  /** Made for the first slice. */
   private starts: Uint32Array | undefined;
 
   private constructor(
@@ -204,7 +197,7 @@ export class TensorRows implements Rows {
     this.size = size;
   }
 
-  /** The rows on the batch axes of one item. It may have the `known` template, of the same axes. */
+  /** `known` may be a template for the same axes. */
   static of(
     item: FlatContainer,
     axes?: BatchAxes,
@@ -222,7 +215,6 @@ export class TensorRows implements Rows {
     return this.template.signature;
   }
 
-  /** The same rows, which may share a batch with rows of other lengths on these axes. */
   vary(variable: VariableAxes, known?: Template): TensorRows {
     const { leaves } = this.template;
     const axes = Object.fromEntries(leaves.map(({ path, axis }) => [path, axis]));
@@ -231,7 +223,6 @@ export class TensorRows implements Rows {
     return new TensorRows(template, this.chunks);
   }
 
-  /** Copies of the rows, of this length on the axes given by path. */
   cut(cuts: Readonly<Record<string, number>>, length: number): TensorRows {
     const { leaves } = this.view();
     const axes = Object.fromEntries(this.template.leaves.map(({ path, axis }) => [path, axis]));
@@ -253,7 +244,6 @@ export class TensorRows implements Rows {
     return true;
   }
 
-  /** The path of a leaf with a string that has this character, if there is one. */
   leafWith(character: string): string | undefined {
     return this.template.leaves.find(
       ({ type }, leaf) =>
@@ -293,7 +283,7 @@ export class TensorRows implements Rows {
       from += count;
     }
     if (chunks.length === 0 && this.chunks[0]) {
-      // Keeps the leaves without rows, which padding may follow.
+      // Keeps leaves without rows, which padding may follow.
       chunks.push({ ...this.chunks[0], count: 0 });
     }
     return new TensorRows(this.template, chunks);
@@ -314,7 +304,7 @@ export class TensorRows implements Rows {
     return new TensorRows(this.template, chunks);
   }
 
-  /** All rows' leaves and `padding` more, not copied yet. */
+  /** All rows and `padding` more, not copied yet. */
   leafRows(padding: number): LeafRows[] {
     return this.template.leaves.map(
       (known, leaf) => new LeafRows(known, leaf, this.chunks, this.size, padding),
@@ -352,10 +342,7 @@ export class TensorRows implements Rows {
     );
   }
 
-  /**
-   * The index of the chunk with the row, by binary search: a batch of many items has many chunks,
-   * and may be cut into as many slices.
-   */
+  /** Binary search: a batch of many items has many chunks, and perhaps as many slices. */
   private chunkAt(row: number): number {
     const starts = (this.starts ??= startsOf(this.chunks));
     let low = 0;
@@ -374,7 +361,7 @@ export class TensorRows implements Rows {
     return this.leafRows(padding).map((rows) => rows.gather());
   }
 
-  /** True when its one row is an item without a batch axis. */
+  /** True if it is one item without a batch axis. */
   get isWhole(): boolean {
     return this.template.leafWithRows === undefined;
   }

@@ -3,18 +3,16 @@ import { InvalidBatchError } from '../errors.js';
 import { truncate, formatValue } from '../format.js';
 
 /**
- * The tensor class of onnxruntime. Required rather than imported: onnxruntime-node is CommonJS, and
- * an import would be another class than its outputs'.
+ * onnxruntime's tensor class. Required rather than imported: onnxruntime-node is CommonJS, and an
+ * import would be another class than its outputs'.
  */
 export import Tensor = ort.Tensor;
 
-/** The element storage of a tensor: a typed array, or strings. */
 export type TensorData = Tensor['data'];
 
-/** The storage of numbers and truth values. */
+/** For numbers and booleans. */
 export type TypedData = Exclude<TensorData, string[]>;
 
-/** A typed array's class. */
 export interface Storage {
   readonly BYTES_PER_ELEMENT: number;
   readonly name: string;
@@ -22,7 +20,6 @@ export interface Storage {
   new (buffer: ArrayBufferLike, offset: number, length: number): TypedData;
 }
 
-/** Elements in their shape. */
 export type Elements = Pick<Tensor, 'data' | 'dims'>;
 
 /** True for a tensor of any copy of onnxruntime-common, which `instanceof` would miss. */
@@ -45,8 +42,8 @@ export function isTensor(value: unknown): value is Tensor {
 const MAX_AXES = 32;
 
 /**
- * A tensor with the present type, shape and elements of the given one: a view of its numbers, a
- * copy of its strings. Later changes of the given object do not reach it.
+ * A tensor with the given one's type, shape and elements: a view of its numbers, a copy of its
+ * strings. Later changes of the given object don't reach it.
  *
  * @param path the tensor's path in its container, for messages
  * @throws InvalidBatchError when type, shape and data do not belong together
@@ -68,7 +65,6 @@ export function checkTensor({ type, data, dims }: Tensor, path = ''): Tensor {
   );
 }
 
-/** The tensor at that path of a container, as error messages name it. */
 export function describePath(path: string): string {
   return path === '' ? 'The tensor' : `"${truncate(path)}"`;
 }
@@ -91,7 +87,7 @@ function checkShape(dims: readonly number[], path: string): number[] {
   return shape;
 }
 
-/** Checked here, since one element of another type would fail the whole batch. */
+/** One element of another type would fail the whole batch. */
 function checkStrings(data: readonly string[], path: string): string[] {
   const strings: string[] = [];
   for (let i = 0; i < data.length; i++) {
@@ -122,14 +118,14 @@ function checkNumbers(type: Tensor.Type, data: TypedData, path: string): TypedDa
   return new storage(data.buffer, data.byteOffset, data.length);
 }
 
-/** True if data is a typed array of that class, of any realm: `vm` contexts have their own. */
+/** Works in any realm: `vm` contexts have their own classes. */
 function isStoredAs(data: TypedData, name: string): boolean {
   return ArrayBuffer.isView(data) && data[Symbol.toStringTag] === name;
 }
 
 /**
- * The tensor of parts that came from a thread or from V8's deserialiser: both make typed arrays of
- * Node's own realm, which the tensor class of a `vm` context, such as Jest's, refuses.
+ * Takes parts from a thread or V8's deserialiser, whose typed arrays are of Node's own realm: the
+ * tensor class of a `vm` context, such as Jest's, refuses those.
  */
 export function tensorOf({ type, data, dims }: Pick<Tensor, 'type' | 'data' | 'dims'>): Tensor {
   return new Tensor(type, Array.isArray(data) ? data : inThisRealm(data), dims);
@@ -154,22 +150,21 @@ export function bytesOf({ data }: Tensor): number {
     : data.byteLength;
 }
 
-/** The tensor with an axis of length 1 in front; the data is shared. */
+/** Adds an axis of length 1 in front; shares data. */
 export function rowOf(tensor: Tensor): Tensor {
   return new Tensor(tensor.type, tensor.data, [1, ...tensor.dims]);
 }
 
-/** The tensor in storage of its own. */
 export function copyOf({ type, data, dims }: Tensor): Tensor {
   return new Tensor(type, Array.isArray(data) ? [...data] : copyOfData(data), [...dims]);
 }
 
-/** The elements in a new buffer of exactly their size. */
+/** In a new buffer of exactly their size. */
 export function copyOfData<T extends TypedData>(data: T): T {
   return new (storageOf(data))(data);
 }
 
-/** Consecutive rows on axis 0; numbers are shared with the tensor. */
+/** Consecutive rows on axis 0; numbers are shared. */
 export function rowsOf({ type, data, dims }: Tensor, start: number, count: number): Tensor {
   const inner = product(dims, 1, dims.length);
   const [from, to] = [start * inner, (start + count) * inner];
@@ -180,13 +175,13 @@ export function rowsOf({ type, data, dims }: Tensor, start: number, count: numbe
   );
 }
 
-/** Consecutive rows on axis 0, in storage of their own. */
+/** Consecutive rows on axis 0, copied. */
 export function copyOfRows({ type, data, dims }: Tensor, start: number, count: number): Tensor {
   const inner = product(dims, 1, dims.length);
   return new Tensor(type, data.slice(start * inner, (start + count) * inner), dims.with(0, count));
 }
 
-/** A tensor with arbitrary old memory as its elements: write every one of them. */
+/** A tensor on old memory: write every element. */
 export function blankOf(type: Tensor.Type, dims: readonly number[]): Tensor {
   const storage = storageClasses.get(type);
   if (!storage) {
@@ -198,12 +193,11 @@ export function blankOf(type: Tensor.Type, dims: readonly number[]): Tensor {
   return new Tensor(type, new storage(buffer, 0, length), dims);
 }
 
-/** A tensor of zeros (empty strings). */
 export function zeroTensor(type: Tensor.Type, dims: readonly number[]): Tensor {
   return new Tensor(type, zerosOf(type, dims), dims);
 }
 
-/** Zeros (empty strings) for a tensor of the type and shape. */
+/** Zeros, or empty strings. */
 export function zerosOf(type: Tensor.Type, dims: readonly number[]): TensorData {
   const length = product(dims, 0, dims.length);
   return type === 'string'
@@ -212,8 +206,8 @@ export function zerosOf(type: Tensor.Type, dims: readonly number[]): TensorData 
 }
 
 /**
- * The array class of each element type, as onnxruntime chooses it: Node has none for floats of 16
- * bits before version 24.
+ * Each element type's array class, as onnxruntime chooses it: before version 24, Node has none for
+ * 16-bit floats.
  */
 export const storageClasses: ReadonlyMap<string, Storage> = new Map<string, Storage>([
   ['float32', Float32Array],
@@ -236,32 +230,31 @@ const storageByName: ReadonlyMap<string, Storage> = new Map(
   [...storageClasses.values()].map((storage) => [storage.name, storage]),
 );
 
-/** The bytes of one number of the type. */
 export function elementSize(type: Tensor.Type): number {
   return (storageClasses.get(type) ?? Float32Array).BYTES_PER_ELEMENT;
 }
 
-/** The memory of numbers as bytes. */
+/** Shares the numbers' memory. */
 export function bytesOfNumbers(data: TensorData): Uint8Array {
   const { buffer, byteOffset, byteLength } = data as TypedData;
   return new Uint8Array(buffer, byteOffset, byteLength);
 }
 
-/** Numbers as bytes, which have one more axis: a number's bytes. */
+/** Adds an axis: a number's bytes. */
 export function asBytes({ data, dims }: Elements): Elements {
   return { data: bytesOfNumbers(data), dims: [...dims, (data as TypedData).BYTES_PER_ELEMENT] };
 }
 
-/** The class of the typed array, for a copy. A new Buffer would share the memory of a pool. */
+/** For a copy: a new Buffer would share a pool's memory. */
 function storageOf<T extends TypedData>(data: T): new (from: number | T) => T {
   return (Buffer.isBuffer(data) ? Uint8Array : data.constructor) as new (from: number | T) => T;
 }
 
 /**
- * Copies `count` rows, counted on `axis`, from `source` to `target`.
+ * Copies `count` rows, counted on `axis`.
  *
- * Rows on axis 0 are one block in memory. On a later axis there is a block for each index of the
- * axes before it.
+ * Rows on axis 0 are one block in memory. On a later axis, there is a block for each index of
+ * earlier axes.
  */
 export function copyRows(
   target: Elements,
@@ -291,8 +284,8 @@ export function copyRows(
 }
 
 /**
- * Copies `count` rows, counted on `axis`, to a tensor that may be longer on the axis `variable`.
- * The elements beyond the rows' length stay as they are.
+ * Like {@link copyRows}, for a target that may be longer on the axis `variable`. Its elements
+ * beyond the rows' length stay as they are.
  */
 export function copyPadded(
   target: Elements,
@@ -307,7 +300,7 @@ export function copyPadded(
   const inner = product(source.dims, last + 1, source.dims.length);
   const firstOf = (depth: number, start: number): number => (depth === axis ? start : 0);
   const lengthOf = (depth: number): number => (depth === axis ? count : source.dims[depth]!);
-  // Down to the last of these axes, from where on elements are one block on both sides.
+  // Down to the last of these axes; from there, elements are one block on both sides.
   const copy = (depth: number, to: number, from: number): void => {
     const toFirst = to * target.dims[depth]! + firstOf(depth, targetStart);
     const fromFirst = from * source.dims[depth]! + firstOf(depth, sourceStart);
@@ -351,12 +344,12 @@ function product(dims: readonly number[], from: number, to: number): number {
 }
 
 /**
- * An element as the data of a tensor stores it: 64-bit integers as bigint, booleans as 0 or 1, half
- * floats possibly as their 16 bits.
+ * An element as tensor data stores it: 64-bit integers as bigint, booleans as 0 or 1, half floats
+ * possibly as their 16 bits.
  */
 export type Fill = number | bigint | string;
 
-/** The tensor with another length on the axis: truncated, or padded with zeros or empty strings. */
+/** Cuts the axis, or pads it with zeros or empty strings. */
 export function resize(tensor: Tensor, axis: number, length: number): Tensor {
   const present = tensor.dims[axis]!;
   if (present === length) {
@@ -388,7 +381,7 @@ export function filledTensor(
   return target;
 }
 
-/** False when the elements cannot hold the value: integer arrays would truncate it silently. */
+/** False if the elements can't hold the value: integer arrays would truncate it silently. */
 function filled(target: Tensor, fill: Fill): boolean {
   const data = target.data as { [index: number]: unknown; fill(element: unknown): unknown };
   const element = typeof data[0] === 'bigint' && Number.isInteger(fill) ? BigInt(fill) : fill;

@@ -10,10 +10,8 @@ import { PlannedBatches, type PlannedBatch, type WorkAhead } from './planned-bat
 import type { Limits, QueuedRequest } from './queued-request.js';
 
 export interface RoomOptions {
-  /** The serving's name. */
   readonly name: string;
   readonly maxRows: number;
-  /** The most that all queued rows may cost. */
   readonly maxCost?: number | undefined;
 }
 
@@ -23,65 +21,57 @@ export interface AdmissionOptions extends Pick<RoomOptions, 'name'> {
   readonly budget?: Budget | undefined;
 }
 
-/** A partition's load until it is free. */
 export interface BusyUntil {
-  /** Expected milliseconds. */
+  /** Expected milliseconds until it is free. */
   time: number;
   /** Sum of its batches' squared expected milliseconds. */
   squares: number;
 }
 
-/** The load of the partitions. */
 export interface PoolLoad {
-  /** Partitions that take batches. */
   readonly partitions: number;
   readonly idle: number;
   busyUntil(now: number): BusyUntil[];
 }
 
-/** A latency target, and the batches that it leads to. */
 export interface LatencyTarget {
   /** Milliseconds until 99 of 100 calls are to be answered. */
   readonly latencyTarget: number;
-  /** A batch with this many rows is full now. */
+  /** Rows of a full batch now. */
   readonly batchSize: number;
-  /** The most that a batch may cost now, in a serving with `batchSize.cost`. */
+  /** The most that a batch may cost now, if the serving has `batchSize.cost`. */
   readonly cost?: number | undefined;
   /** Expected milliseconds of such a batch; undefined until enough batches have run. */
   readonly expected: number | undefined;
-  /** The factor that 99 of 100 batches stay below: their run time ÷ the expected time. */
+  /** 99 of 100 run times are at most this factor times the expected ones. */
   readonly overrun: number;
 }
 
-/** A place for rows in a planned batch. */
 interface Place {
   readonly offset: number;
   readonly count: number;
-  /** When the batch's calls are due, and the most work that it may have. */
   readonly due: number;
   readonly most: number;
   readonly isNew: boolean;
 }
 
-/** When a batch would start, in milliseconds from now. */
+/** A batch's start, in milliseconds from now. */
 interface Start {
   readonly time: number;
-  /** Sum of the squared run times before it. */
+  /** Sum of squared run times before it. */
   readonly squares: number;
-  /** An idle partition takes it immediately. */
   readonly isImmediate: boolean;
 }
 
-/** We follow this many batches one by one; the order of others hardly matters. */
+/** We follow this many batches one by one; the order of later ones hardly matters. */
 const BATCHES_FOLLOWED = 8;
 
-/** Without any run time, Retry-After is from 1 to this many seconds. */
+/** Before any batch has run, Retry-After is 1 to this many seconds. */
 const SECONDS_UNKNOWN = 3;
 
 const NO_TARGET: { readonly latencyTarget?: number } = {};
 const NO_BATCH = { rows: 0, sum: 0, largest: 0 };
 
-/** Queued rows of one priority. */
 interface QueuedAhead {
   readonly priority: number;
   rows: number;
@@ -90,30 +80,27 @@ interface QueuedAhead {
   readonly tenants: Map<string, number>;
 }
 
-/** Why the queue has no room for a request. */
 interface Lack {
-  /** For its message. */
   readonly why: string;
-  /** Rows that must have run before there is room. */
+  /** Rows that must run to make room. */
   readonly excess: number;
 }
 
 /**
- * The queue's room, which all of a serving's rows share.
+ * The queue's room, shared by all of a serving's rows.
  *
- * A full queue must stay open for callers with few rows in it. So calls of a priority below 0 leave
- * half of it to others, and a tenant has at most as many rows as there is room left (dynamic
- * thresholds: Choudhury and Hahne, 1998): one alone has half of the queue, two a third each.
+ * Callers with few queued rows must find room, whatever others queue. So calls of a priority below
+ * 0 leave half of the queue to others, and a tenant may have as many rows as there is room left
+ * (dynamic thresholds: Choudhury and Hahne, 1998): one alone has half of it, two a third each.
  */
 export class QueueRoom {
-  /** Queued rows. */
   rows = 0;
   private cost = 0;
   private readonly tenants = new Map<string, number>();
 
   constructor(
     private readonly options: RoomOptions,
-    /** Queued rows that idle partitions take at the end of the turn. */
+    /** Queued rows that idle partitions take when the turn ends. */
     private readonly leaving: () => number,
   ) {}
 
@@ -127,21 +114,15 @@ export class QueueRoom {
     }
   }
 
-  /**
-   * What the request lacks; undefined if there is room for it.
-   *
-   * @throws RequestTooLargeError if it doesn't fit into an empty queue
-   */
   lackFor(request: QueuedRequest): Lack | undefined {
     const { maxRows, maxCost = Infinity } = this.options;
     const { size, cost, priority, tenant } = request;
     const isHalfFree = 2 * (this.rows + size) <= maxRows;
     if (isHalfFree && maxCost === Infinity) {
-      // Every priority and tenant has room.
       return undefined;
     }
     const half = Math.floor(maxRows / 2);
-    // We ask what leaves only if that decides whether there is room.
+    // `leaving` is slow, so we call it only if it may decide.
     const isClose = !isHalfFree || this.cost + cost > maxCost;
     const queued = isClose ? this.rows - this.leaving() : this.rows;
     const share = this.rows === 0 ? 1 : queued / this.rows;
@@ -183,7 +164,7 @@ export class QueueRoom {
         `would have ${Math.round(own)} rows of tenant "${tenant}" in its queue and ` +
         `room for ${Math.round(maxRows - rows)} of others, and a tenant may have no more than ` +
         'is left to others; call again later';
-      // A row that runs counts twice: the tenant has one less, and others have room for one more.
+      // Each row that runs counts twice: the tenant has one fewer, and others get its room.
       return { why, excess: (own - (maxRows - rows)) / 2 };
     }
     return undefined;
@@ -198,18 +179,18 @@ export class QueueRoom {
 }
 
 /**
- * Admission control: immediately refuses a request that has no room, or that would miss its
- * deadline or its lane's latency target.
+ * Admission control: immediately refuses a request that has no room, or would miss its deadline or
+ * its lane's latency target.
  *
- * We admit a timed call by giving it a place in a planned batch (see `PlannedBatches`), which keeps
- * its size until it runs. With `T(w)` for the expected time of a batch with work w, and `r` for the
- * spread of run times, a call is answered after the running batch, the batches ahead and its own.
- * Independent overruns add up to `(r - 1) √(sum of T²)`.
+ * A timed call gets a place in a planned batch (see `PlannedBatches`). With `T(w)` as the expected
+ * time of a batch with work w, and `r` as the spread of run times, the call is answered after the
+ * running batch, the batches ahead and its own. Independent overruns add up to
+ * `(r - 1) √(sum of T²)`.
  *
  * - A call joins the last planned batch if that still answers all its calls in time.
- * - Otherwise we plan a new batch, with the most work that the call can bear. A small batch is
- *   planned only while batches of its size carry the load. Under overload we refuse calls until a
- *   batch of the size for a lasting load fits.
+ * - Otherwise we plan a new batch, with the most work that the call can bear; a small one only
+ *   while its size carries the load. Under overload we refuse calls until a batch of the size for a
+ *   lasting load fits.
  * - An idle partition would run a batch anyway, so only its additional time needs a margin.
  *
  * Sources: Clipper (NSDI 2017) and BentoML's dispatcher choose the size by the target, Nexus (SOSP
@@ -219,7 +200,7 @@ export class Admission {
   private rows = 0;
   private readonly priorities = new Map<number, QueuedAhead>();
   private readonly planned = new Map<Limits, PlannedBatches>();
-  /** Last results of {@link waitingOf} and {@link plannedOf}: most calls ask for the same. */
+  /** Cached: most calls ask for the same. */
   private lastWaiting: QueuedAhead | undefined;
   private lastPlanned: PlannedBatches | undefined;
 
@@ -229,10 +210,8 @@ export class Admission {
   ) {}
 
   /**
-   * Admits the request's rows.
-   *
    * @throws RequestTooLargeError if the rows don't fit into an empty queue
-   * @throws OverloadedError if there is no room, or if it would miss its lane's target
+   * @throws OverloadedError if there is no room, or it would miss its lane's target
    * @throws DeadlineExceededError if its deadline has passed
    * @throws DeadlineTooShortError if we couldn't answer it in time
    */
@@ -276,21 +255,18 @@ export class Admission {
     this.plannedOf(request.lane.limits).remove(rows);
   }
 
-  /** Learns a batch's run time; `work` is its rows with padding, or its cost. */
+  /** `work` is the batch's rows with padding, or their cost. */
   learn(limits: Limits, work: number, milliseconds: number): void {
     this.plannedOf(limits).times.learn(work, milliseconds);
   }
 
-  /** A batch's expected milliseconds; undefined while we know too little. */
+  /** Expected milliseconds; undefined while we know too little. */
   timeOf(limits: Limits, rows: number, work?: number): number | undefined {
     const planned = this.plannedOf(limits);
     return planned.times.expected(work ?? planned.workOfRows(rows));
   }
 
-  /**
-   * Milliseconds that a batch takes at least; 0 while we know too little. An untried size isn't
-   * known to be slow.
-   */
+  /** Least milliseconds; 0 while we know too little. An untried size may be fast. */
   leastTimeOf(limits: Limits, rows: number, work?: number): number {
     const planned = this.plannedOf(limits);
     const { times } = planned;
@@ -314,14 +290,12 @@ export class Admission {
     };
   }
 
-  /** The rows of the next full batch, if its window opened with this size. */
   sizeOf(limits: Limits, opened = limits.batchSize): number {
     const { mostOfNext, budget } = this.plannedOf(limits);
     const most = this.options.hasTargets ? Math.min(opened, limits.batchSize) : opened;
     return budget ? most : Math.max(1, Math.min(most, mostOfNext));
   }
 
-  /** The most that the next batch may cost, if rows have costs. */
   mostCostOf(limits: Limits): number {
     return Math.max(Number.MIN_VALUE, this.plannedOf(limits).mostOfNext);
   }
@@ -418,7 +392,7 @@ export class Admission {
 
   /**
    * The batches before a call's rows, without the one that takes them if they are their lane's
-   * last. Undefined while we know too little of one of them.
+   * last; undefined while we know too little.
    */
   private workAhead(rowsAhead: number, last: PlannedBatches | undefined): WorkAhead | undefined {
     const ahead = { batches: 0, time: 0, squares: 0 };
@@ -435,7 +409,6 @@ export class Admission {
     return ahead;
   }
 
-  /** Rows that would run before the request's. */
   private rowsAhead({ priority, tenant, size }: QueuedRequest): number {
     let ahead = 0;
     for (const [level, { rows, named, tenants }] of this.priorities) {
@@ -450,12 +423,11 @@ export class Admission {
     return ahead;
   }
 
-  /** Whole seconds until this many rows have run. */
   private secondsFor(rows: number, { lane }: QueuedRequest, { partitions }: PoolLoad): number {
     const own = this.plannedOf(lane.limits);
     const known = [own, ...this.planned.values()].find(({ times }) => times.largest > 0);
     if (!known) {
-      // Spread, so that the callers don't come back together.
+      // Spread, to keep the callers from coming back together.
       return 1 + Math.floor(Math.random() * SECONDS_UNKNOWN);
     }
     const batches = rows / lane.limits.batchSize / Math.max(1, partitions);
@@ -500,7 +472,7 @@ export class Admission {
   }
 }
 
-/** The most rows that one call may have in a queue: half of it if it leaves the rest to others. */
+/** Most rows of one call in a queue: half, if it must leave the rest to others. */
 export function mostRowsOf(
   { priority, tenant }: Pick<QueuedRequest, 'priority' | 'tenant'>,
   maxRows: number,
@@ -517,7 +489,6 @@ function add(counts: Map<string, number>, key: string, rows: number): void {
   }
 }
 
-/** A place in the batch, if it still answers all its calls in time. */
 function placeIn(
   planned: PlannedBatches,
   open: PlannedBatch,
@@ -528,7 +499,7 @@ function placeIn(
   start: Start,
 ): Place | undefined {
   const { size, whole } = request;
-  // On an idle partition it may outgrow its plan.
+  // On an idle partition a batch may outgrow its plan.
   const limit = start.isImmediate ? planned.mostWork : open.most;
   const count = planned.roomIn(open, request, offset, size, limit);
   if (count === 0 || (whole && count < size)) {
@@ -536,14 +507,13 @@ function placeIn(
   }
   const work = planned.workWith(open, request, offset, count);
   const due = Math.min(open.due, callDue);
-  // The other calls were admitted for this size, so it answers them in time.
+  // The other calls were admitted for this size, so they are answered in time.
   const earliest = work <= open.most && open.most < Infinity ? callDue : due;
   return needs(planned, work, start) <= earliest - now
     ? { isNew: false, offset, count, due, most: work }
     : undefined;
 }
 
-/** A new batch that would answer the request in time. */
 function newBatch(
   planned: PlannedBatches,
   request: QueuedRequest,
@@ -563,18 +533,17 @@ function newBatch(
   return { most, lasting, isWorthIt, needed: needs(planned, lasting, start) };
 }
 
-/** Milliseconds until a batch with this work has run, including overruns. */
+/** Milliseconds until a batch with this work has run, with overruns. */
 function needs(planned: PlannedBatches, work: number, start: Start): number {
   const time = planned.times.hoped(work);
   const overrun = planned.times.overrun - 1;
-  // An idle partition would run a batch of the first row anyway.
+  // An idle partition would run a batch with the first row anyway.
   const margin = start.isImmediate
     ? time - planned.times.hoped(0)
     : Math.sqrt(start.squares + time ** 2);
   return start.time + time + overrun * margin;
 }
 
-/** When a batch behind others starts, on the partition that is free first. */
 function startOf(partitions: BusyUntil[], ahead: WorkAhead, idle: number): Start {
   const { batches, time, squares } = ahead;
   const mean = batches === 0 ? 0 : time / batches;

@@ -15,7 +15,6 @@ import { OpenWindow, windowsBy } from './windows.js';
 import { outsideCallContext } from '../context/call-context.js';
 import { type CloseReason, ReadyQueue, type Window } from './ready-queue.js';
 
-/** How a batch was formed. */
 export interface BatchRecord<R extends QueuedRequest> {
   readonly id: number;
   readonly parts: readonly Part<R>[];
@@ -23,45 +22,40 @@ export interface BatchRecord<R extends QueuedRequest> {
   readonly partition: number;
   readonly batchSize: number;
   readonly reason: CloseReason;
-  /** Milliseconds from its oldest row's arrival until it ran. */
+  /** Milliseconds from its oldest row's arrival to its start. */
   readonly wait: number;
   /** Expected run time in milliseconds; undefined until enough batches have run. */
   readonly expected: number | undefined;
-  /** What it costs, in a serving with a budget. */
+  /** In a serving with a budget. */
   readonly cost: BatchCost | undefined;
-  /** Rows still queued when it started. */
+  /** Rows still queued at its start. */
   readonly queued: number;
 }
 
-/** Rows to run again in a batch of their own. */
+/** Rows that run again in a batch of their own. */
 export interface Retry<R extends QueuedRequest> {
   readonly parts: readonly Part<R>[];
   /** Passed to the new batch's dispatch. */
   readonly retryState?: unknown;
 }
 
-/** The result of a batch. */
 export interface BatchOutcome<R extends QueuedRequest> {
   readonly error?: unknown;
-  /** It was revoked before it began; its rows run again. */
+  /** Revoked before it began; its rows run again. */
   readonly revoked?: true;
-  /** Padding rows. */
   readonly padding?: number;
-  /** Steps, if the batch function is a generator. */
+  /** If the batch function is a generator. */
   readonly steps?: number;
-  /** Some of its rows, which run again in these batches. */
   readonly retries?: readonly Retry<R>[];
-  /** Settles the requests. Called after the batch is counted, so callers find it counted. */
+  /** Settles the requests. We call it after counting the batch, so callers find it counted. */
   readonly settle?: () => void;
 }
 
-/** Runs batches. The batcher reports the start and end of each. */
 export interface BatchRuns<R extends QueuedRequest> {
-  /** Numbers the next batch. */
   nextBatch(): number;
-  /** Called when a partition gets a batch, before it runs. */
+  /** Called before the batch runs. */
   batchStarted(record: BatchRecord<R>): void;
-  /** Runs a batch. Never rejects. */
+  /** Never rejects. */
   dispatch(window: Window<R>, partition: number): Promise<BatchOutcome<R>>;
   /** `runTime` is in milliseconds and includes the transfer to the partition and back. */
   batchEnded(record: BatchRecord<R>, runTime: number, outcome: BatchOutcome<R>): void;
@@ -71,7 +65,7 @@ export interface BatcherOptions<R extends QueuedRequest> extends AdmissionOption
   readonly order: QueueOrder;
   readonly targets: readonly Target[];
   /**
-   * Whether a lane's rows run on one target alone, which `lane.partition` names.
+   * True if a lane's rows run only on the target `lane.partition`.
    *
    * @default false
    */
@@ -79,14 +73,12 @@ export interface BatcherOptions<R extends QueuedRequest> extends AdmissionOption
   readonly runs: BatchRuns<R>;
 }
 
-/** Partitions, and the ready rows that any of them may run. */
 interface Section<R extends QueuedRequest> {
   readonly admission: Admission;
   readonly ready: ReadyQueue<R>;
   readonly pool: Pool;
 }
 
-/** A batch and the partition that runs it. */
 interface Assignment<R extends QueuedRequest> {
   readonly section: Section<R>;
   readonly window: Window<R>;
@@ -99,23 +91,22 @@ interface Assignment<R extends QueuedRequest> {
  *
  *     rows -> windows by lane, size and time -> ready queue -> partitions -> dispatch
  *
- * A submitted row joins its lane's ready rows if these have room, otherwise its lane's open window.
- * When a window closes, its rows move to the ready queue; in a lane without a timeout, rows are
- * ready immediately. Batches leave the queue at the end of the event loop's turn, when a partition
- * is free. So one turn's rows share a batch, a partial batch grows while all partitions are busy,
- * and a batch function may call `submit`.
+ * A submitted row joins its lane's ready rows if they have room, otherwise its lane's open window.
+ * A closing window's rows become ready; without a timeout, rows are ready immediately. Batches
+ * start when the event loop's turn ends and a partition is free. So one turn's rows share a batch,
+ * a partial batch grows while all partitions are busy, and a batch function may call `submit`.
  */
 export class Batcher<R extends QueuedRequest> {
-  /** Emits each row's lane, when it takes a new place in an open window. */
+  /** A row's lane, when the row takes a new place in an open window. */
   private readonly rows$ = new Subject<Lane>();
   /** Emits when a batch may be able to start, except when a window closes. */
   private readonly changes$ = new Subject<void>();
   private readonly drained: Promise<unknown>;
   protected readonly windows = new Map<Lane, OpenWindow<R>>();
   private readonly room: QueueRoom;
-  /** One of all partitions, or one for each. */
+  /** One for all partitions, or one for each. */
   private readonly sections: readonly Section<R>[];
-  /** Running batches, with their partition's index. */
+  /** Running batches' partitions. */
   private readonly executing = new Map<Window<R>, number>();
   private turnEnds = false;
   private turnTime: number | undefined;
@@ -160,7 +151,7 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   /**
-   * Queues all the request's rows, or throws and queues none of them.
+   * Queues all the request's rows or none.
    *
    * @throws ServingClosedError when closed, and what {@link Admission.enter} throws
    */
@@ -188,13 +179,13 @@ export class Batcher<R extends QueuedRequest> {
     this.changed();
   }
 
-  /** While paused, no partition takes a batch; rows wait as for a busy one. */
+  /** While paused, rows wait as for a busy partition. */
   pause(isPaused: boolean): void {
     this.sections.forEach(({ pool }) => (pool.isPaused = isPaused));
     this.changed();
   }
 
-  /** Still takes rows, but no window waits for more of them. */
+  /** Still takes rows, but no window waits for more. */
   drain(): void {
     this.draining = true;
     this.closeWindows();
@@ -209,7 +200,6 @@ export class Batcher<R extends QueuedRequest> {
     await this.drained;
   }
 
-  /** Removes an ended request's rows; others get their room in the queue. */
   leave(request: R): void {
     const { entry, lane } = request;
     const { admission, ready } = this.sectionOf(lane);
@@ -230,8 +220,7 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   /**
-   * Like {@link abandon}, and fails the running batches, whose output is dropped. Returns whether
-   * there was anything to fail.
+   * Like {@link abandon}, but also fails the running batches. True if there was anything to fail.
    */
   end(error: Error): boolean {
     const hadCalls = this.depth > 0 || this.executing.size > 0;
@@ -246,7 +235,7 @@ export class Batcher<R extends QueuedRequest> {
     return this.sections[0]!.admission.targetOf(limits);
   }
 
-  /** Learns from a batch of the request's rows that ran outside the queue. */
+  /** Learns from a batch that ran outside the queue. */
   learn(request: Pick<QueuedRequest, 'lane' | 'size' | 'rowCosts'>, milliseconds: number): void {
     const { lane, size } = request;
     const { budget } = this.options;
@@ -256,7 +245,7 @@ export class Batcher<R extends QueuedRequest> {
     );
   }
 
-  /** Describes the running batches for a log. */
+  /** For a log. */
   unfinished(): readonly string[] {
     return [...this.executing].map(
       ([{ parts }, partition]) => `a batch of ${sizeOf(parts)} rows on partition ${partition}`,
@@ -267,12 +256,11 @@ export class Batcher<R extends QueuedRequest> {
     return this.sections[partition]!;
   }
 
-  /** Ready rows that idle partitions take at the end of the turn. */
   private leaving(): number {
     return this.sections.reduce((rows, { ready, pool }) => rows + ready.takenBy(pool.idle), 0);
   }
 
-  /** Adds rows from `offset` on to their lane's open window, and returns how many. */
+  /** Adds rows from `offset` on to the open window, and returns how many. */
   private addToWindow(request: R, offset: number): number {
     const { lane } = request;
     const { batchTimeout } = lane.limits;
@@ -334,7 +322,6 @@ export class Batcher<R extends QueuedRequest> {
     }
   }
 
-  /** Closes windows and batches with too little room for a request that must run whole. */
   private makeRoomFor(request: R): void {
     const { lane, size } = request;
     const window = this.windows.get(lane);
@@ -357,13 +344,11 @@ export class Batcher<R extends QueuedRequest> {
     return closedBy ?? 'timeout';
   }
 
-  /** A batch is full by its target, or by its limits. */
   private reasonFor({ lane: { limits }, size, reason }: Window<R>): CloseReason {
     const isTarget = reason === 'full' && limits.latencyTarget !== undefined;
     return isTarget && size < limits.batchSize ? 'target' : reason;
   }
 
-  /** The reason if a batch's rows wait for no others. */
   private reasonAtOnce({ isInline, limits }: Lane): CloseReason {
     if (isInline) {
       return 'inline';
@@ -374,7 +359,7 @@ export class Batcher<R extends QueuedRequest> {
     return this.draining ? 'drain' : 'idle';
   }
 
-  /** Read once in a turn of the event loop: reading the clock costs as much as queueing a row. */
+  /** Read once in a turn: reading the clock costs as much as queueing a row. */
   private now(): number {
     return this.turnEnds ? (this.turnTime ??= performance.now()) : performance.now();
   }
@@ -386,7 +371,7 @@ export class Batcher<R extends QueuedRequest> {
     }
   }
 
-  /** True if a batch may be able to start, or to move to an idle partition. */
+  /** True if a batch may start, or move to an idle partition. */
   private get hasWork(): boolean {
     for (const { ready, pool } of this.sections) {
       if (!ready.isEmpty || pool.isUneven) {
@@ -498,7 +483,7 @@ export class Batcher<R extends QueuedRequest> {
   }
 }
 
-/** Emits at the end of the event loop's turn, outside the async context of any caller. */
+/** Emits when the event loop's turn ends, outside any caller's async context. */
 const endOfTurn$ = new Observable<void>((subscriber) => {
   const immediate = outsideCallContext(() => setImmediate(() => subscriber.next()));
   return () => clearImmediate(immediate);

@@ -1,26 +1,24 @@
 import type { QueuedRequest } from './queued-request.js';
 
-/** The limit of a batch's cost, and how far rows are chosen by their cost. */
 export interface Budget {
-  /** The largest cost of a batch. */
+  /** A batch's largest cost. */
   readonly most: number;
-  /** A batch costs its number of rows times the largest of their costs, and not their sum. */
+  /** A batch costs its rows times their largest cost, not their sum. */
   readonly padded: boolean;
-  /** The number of batches that may pass a row in favour of rows of similar cost. */
+  /** Batches that may pass a row in favour of rows of similar cost. */
   readonly overtaking: number;
 }
 
-/** The budget of rows that cost 1 each. */
+/** For rows that cost 1 each. */
 export const UNLIMITED: Budget = { most: Infinity, padded: false, overtaking: 0 };
 
-/** Rows that are chosen together: their number, the sum of their costs, and the largest of them. */
+/** Rows, with the sum and maximum of their costs. */
 export interface Load {
   readonly count: number;
   readonly sum: number;
   readonly largest: number;
 }
 
-/** The load of consecutive rows of a request. */
 export function loadOf(
   { rowCosts }: Pick<QueuedRequest, 'rowCosts'>,
   offset: number,
@@ -38,17 +36,13 @@ export function loadOf(
   return { count, sum, largest };
 }
 
-/** What a batch costs. */
 export interface BatchCost {
-  /** The sum of its rows' costs. */
   readonly sum: number;
-  /** What counts against the budget: with `padded`, its rows times the largest of their costs. */
+  /** What counts against the budget: with `padded`, its rows times their largest cost. */
   readonly padded: number;
-  /** The budget. */
   readonly most: number;
 }
 
-/** A batch's cost; undefined if nothing limits it. */
 export function costOf(
   parts: readonly {
     readonly request: Pick<QueuedRequest, 'rowCosts'>;
@@ -73,18 +67,17 @@ export function costOf(
 /** A filling batch's or window's rows and cost. */
 export class Fill {
   rows = 0;
-  /** Rows did not fit for their cost. */
+  /** True if rows didn't fit for their cost. */
   isCut = false;
   private sum = 0;
   private largest = 0;
 
   constructor(
     private readonly budget: Budget,
-    /** The largest number of rows. */
     private readonly size: number,
   ) {}
 
-  /** Whether there is room for these rows. Anything fits into an empty batch. */
+  /** Anything fits into an empty batch. */
   fits({ count, sum, largest }: Load): boolean {
     const { rows, budget } = this;
     if (rows === 0) {
@@ -102,7 +95,7 @@ export class Fill {
     this.largest = Math.max(this.largest, largest);
   }
 
-  /** Removes rows. The largest cost stays, since the others' is unknown. */
+  /** The largest cost stays, since the others' is unknown. */
   remove({ count, sum }: Load): void {
     this.rows -= count;
     this.sum -= sum;
@@ -112,23 +105,22 @@ export class Fill {
     }
   }
 
-  /** How many more rows there are places for. */
   get room(): number {
     return this.size - this.rows;
   }
 
-  /** Whether no row of any cost fits. */
+  /** True if no row of any cost fits. */
   get isFull(): boolean {
     return this.rows >= this.size || this.isSpent;
   }
 
-  /** Whether its budget leaves no room for a row of any cost. */
+  /** True if the budget leaves no room for a row of any cost. */
   get isSpent(): boolean {
     const { rows, sum, largest, budget } = this;
     return sum >= budget.most || (budget.padded && (rows + 1) * largest > budget.most);
   }
 
-  /** The number of these rows of the request that fit, one after the other. */
+  /** How many of these rows fit, one after the other. */
   fitting(request: QueuedRequest, offset: number, count: number): number {
     if (this.budget === UNLIMITED) {
       return Math.min(count, this.room);

@@ -2,60 +2,54 @@ import { type Budget, loadOf } from './budget.js';
 import { paddedSize, type Limits, type QueuedRequest } from './queued-request.js';
 import { RunTimes } from './run-times.js';
 
-/** A batch may be this many times as large as any that has run. */
+/** A batch may be this many times as large as any before. */
 const MOST_GROWTH = 2;
 
 /** We measure a load over this many times the calls' time. A shorter window follows chance. */
 const PROMISES_MEASURED = 20;
 
-/** Batches between two that try a smaller size. */
 const BATCHES_BETWEEN_TRIALS = 16;
 
 /**
- * Batches between two that are larger than the most efficient size: we may have learned those times
- * while the machine was slow. They keep their promises, and cost efficiency.
+ * Batches between two that are larger than the most efficient size: we may have learned its times
+ * while the machine was slow.
  */
 const BATCHES_BETWEEN_LARGE_TRIALS = 32;
 
-/** A batch that has yet to run. */
 export interface PlannedBatch {
   rows: number;
-  /** Sum and maximum of its rows' costs, if rows have costs. */
   sum: number;
   largest: number;
   /** When all its rows are due. */
   due: number;
-  /** The most work that it may have to answer them by then. */
+  /** The most work with which it is in time. */
   most: number;
   /** Expected run time in milliseconds, once it takes no more rows. */
   time: number;
 }
 
-/** The work before a batch. */
 export interface WorkAhead {
-  /** Batches; a fraction if others' rows share them. */
+  /** A fraction if others' rows share the batches. */
   batches: number;
-  /** Sums of their expected milliseconds, and of the squares. */
+  /** Sums of expected milliseconds, and of their squares. */
   time: number;
   squares: number;
 }
 
 /**
- * The batches that queued rows will form, in the order of arrival, for lanes with the same limits.
+ * The batches that queued rows will form, in arrival order, for lanes with the same limits.
  *
  * Only this class decides how large a batch becomes. A call is admitted with a place in a planned
- * batch, which until it runs takes no more work (`most`) than all its calls can bear.
+ * batch, which takes no more work (`most`) than all its calls can bear.
  */
 export class PlannedBatches {
   readonly times: RunTimes;
-  /** Queued rows. */
   rows = 0;
   private readonly batches: PlannedBatch[] = [];
-  /** All planned batches but the last one, which may take more rows. */
+  /** All planned batches but the open one. */
   private readonly full: WorkAhead = { batches: 0, time: 0, squares: 0 };
-  /** Last result of {@link lastingWork}. */
   private last = { within: NaN, load: 0, batches: 0, work: 0 };
-  /** From these numbers of batches on we may try a smaller size, and a larger one again. */
+  /** Batch counts from which on we may try a smaller size, and a larger one. */
   private nextTrial = 0;
   private nextLargeTrial = 0;
   private readonly lasting = new ArrivalRate();
@@ -74,7 +68,6 @@ export class PlannedBatches {
     return this.batches.at(-1);
   }
 
-  /** The planned batches, with or without the open one. */
   ahead(withOpen: boolean): WorkAhead {
     const { open, full } = this;
     if (!withOpen || !open) {
@@ -88,7 +81,6 @@ export class PlannedBatches {
     return this.batches[0]?.most ?? Infinity;
   }
 
-  /** Adds the request's rows from `offset` on to the open batch. */
   extend(request: QueuedRequest, offset: number, count: number): void {
     const open = this.open!;
     open.rows += count;
@@ -99,7 +91,6 @@ export class PlannedBatches {
     }
   }
 
-  /** Plans a batch behind all others. */
   begin(due: number, most: number): void {
     const { open, full, times } = this;
     if (most > times.best) {
@@ -194,20 +185,17 @@ export class PlannedBatches {
     return this.budget.padded ? rows * largest : sum;
   }
 
-  /** The work of this many rows, of cost 1 if rows have costs. */
+  /** The work of rows that cost 1 each, if rows have costs. */
   workOfRows(rows: number): number {
     return this.workOf({ rows, sum: rows, largest: 1 });
   }
 
-  /** The most work that the limits allow. */
+  /** By the limits alone. */
   get mostWork(): number {
     return this.budget ? this.budget.most : this.limits.batchSize;
   }
 
-  /**
-   * The most work of a planned batch: twice as much as any before, and no more than the most
-   * efficient size, except for a trial once in a while.
-   */
+  /** The most work of a planned batch. Only rare trials exceed the most efficient size. */
   get limit(): number {
     const { largest, best, count } = this.times;
     const least = this.budget ? 0 : 1;
@@ -215,7 +203,7 @@ export class PlannedBatches {
     return count >= this.nextLargeTrial ? limit : Math.min(limit, best);
   }
 
-  /** An untried smaller size, once in a while, to find out if it is more efficient. */
+  /** Rarely an untried smaller size, which may be more efficient; otherwise Infinity. */
   trial(): number {
     const { untriedBelow = Infinity, count } = this.times;
     if (untriedBelow === Infinity || count < this.nextTrial) {
@@ -225,7 +213,7 @@ export class PlannedBatches {
     return untriedBelow;
   }
 
-  /** The largest work up to the limit that is in time. Run times don't decrease with the work. */
+  /** The largest work in time, up to the limit. Run times don't decrease with the work. */
   largestWithin(limit: number, isInTime: (work: number) => boolean): number {
     if (this.budget) {
       return isInTime(limit) ? limit : bisect(0, limit, limit / 64, isInTime);
@@ -234,7 +222,7 @@ export class PlannedBatches {
     return isRight(limit) ? limit : Math.floor(bisect(0, limit, 1, (n) => isRight(Math.floor(n))));
   }
 
-  /** Measures arriving work, even if it will be refused. */
+  /** Measures arriving work, even if we refuse it. */
   arrived(request: QueuedRequest, now: number, within: number): void {
     const work = this.budget ? loadOf(request, 0, request.size).sum : request.size;
     this.lasting.add(work, now, PROMISES_MEASURED * within);
@@ -259,13 +247,11 @@ export class PlannedBatches {
     return this.last.work;
   }
 
-  /** True if batches with this work carry the load. */
   carries(work: number, partitions: number): boolean {
     const load = Math.max(this.lasting.rate, this.recent.rate);
     return work * partitions >= load * this.times.hoped(work);
   }
 
-  /** The batch's work once the request's rows from `offset` on have joined it. */
   workWith(
     { rows, sum, largest }: Pick<PlannedBatch, 'rows' | 'sum' | 'largest'>,
     request: QueuedRequest,
@@ -283,14 +269,14 @@ export class PlannedBatches {
     });
   }
 
-  /** Expected milliseconds of a batch that runs before others. */
+  /** Expected milliseconds. */
   timeAhead(work: number): number {
     const { times } = this;
     return work > times.largest ? times.hoped(work) : (times.estimate(work) ?? 0);
   }
 }
 
-/** Arriving work per millisecond, refused or not: an average that forgets. */
+/** Arriving work per millisecond: an average that forgets. */
 class ArrivalRate {
   private work = 0;
   private time = 0;
@@ -316,7 +302,7 @@ class ArrivalRate {
   }
 }
 
-/** The largest value found that meets the condition. It holds for `low`. */
+/** The largest value found that meets the condition, which holds for `low`. */
 function bisect(
   low: number,
   high: number,

@@ -10,41 +10,34 @@ export interface Target {
    * @default 1
    */
   readonly places?: number | undefined;
-  /** Why it takes no batch now. It is expected back soon, and queued rows wait for it. */
+  /** Why it takes no batch now. Queued rows wait for it. */
   readonly unavailable?: Error | undefined;
-  /** Why it takes no batch, now or soon. When all partitions are lost, queued rows fail. */
+  /** Why it will take no batch soon. When all partitions are lost, queued rows fail. */
   readonly lost?: Error | undefined;
-  /** Revokes batches that it hasn't begun: they end as revoked. */
+  /** Batches that it hasn't begun end as revoked. */
   revoke?(): void;
-  /** Calls the listener whenever one of these has changed. */
   onChange?(listener: () => void): void;
 }
 
-/** A partition and its batches. */
 export interface TargetLoad {
   readonly partition: number;
   readonly target: Target;
-  /** Batches that it was handed. As many as it has places run, the oldest first. */
+  /** As many as it has places run, the oldest first; the others wait. */
   readonly batches: RunningBatch[];
-  /** When its first batch began. */
   startedAt: number;
 }
 
-/** A batch that a partition was handed. */
 export interface RunningBatch {
   /** Expected run time in milliseconds. */
   readonly expected: number;
   readonly handedAt: number;
 }
 
-/** Chooses the partition for the next batch. */
 export class Pool implements PoolLoad {
   private readonly loads: readonly TargetLoad[];
   /** Partitions with a free place, the longest idle first. */
   private readonly open: TargetLoad[];
-  /** Batches that partitions hold. */
   private batches = 0;
-  /** Its partitions take no further batch. */
   isPaused = false;
 
   /** @param first the first partition's index */
@@ -112,9 +105,7 @@ export class Pool implements PoolLoad {
     return handed;
   }
 
-  /**
-   * Removes a batch that has ended or was revoked. Returns when it began, or `now` if it didn't.
-   */
+  /** Removes an ended or revoked batch. Returns when it began, or `now` if it didn't. */
   end(load: TargetLoad, handed: RunningBatch, now: number): number {
     const { startedAt, batches, target } = load;
     const place = batches.indexOf(handed);
@@ -133,7 +124,6 @@ export class Pool implements PoolLoad {
     return startedAt;
   }
 
-  /** When we expect the partition to have run all its batches. */
   endOf({ batches, startedAt }: TargetLoad, now: number): number {
     const [first, ...others] = batches;
     return first
@@ -148,7 +138,6 @@ export class Pool implements PoolLoad {
     return this.loads.filter(isUp).length;
   }
 
-  /** Batches that would start immediately. */
   get idle(): number {
     let idle = 0;
     for (const load of this.isPaused ? [] : this.open) {
@@ -174,13 +163,12 @@ export class Pool implements PoolLoad {
     return this.loads[0]?.target.lost;
   }
 
-  /** True if no batch runs. */
   get isIdle(): boolean {
     return this.batches === 0;
   }
 }
 
-/** Batches that would start immediately; below 0, batches wait for a place. */
+/** Below 0, batches wait for a place. */
 function freePlaces({ target, batches }: TargetLoad): number {
   return (target.places ?? 1) - batches.length;
 }

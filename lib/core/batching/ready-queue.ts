@@ -14,11 +14,10 @@ import { type QueueOrder, RowQueue, turnOf } from './row-queue.js';
 export type CloseReason =
   'full' | 'cost' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline' | 'target' | 'join';
 
-/** Rows of one lane that run as one batch. */
 export interface Window<R extends QueuedRequest> {
   readonly lane: Lane;
   readonly parts: readonly Part<R>[];
-  /** It is full with this many rows. */
+  /** Rows of a full window. */
   readonly size: number;
   readonly reason: CloseReason;
   /** Earlier runs' retry state, if the rows run again. */
@@ -33,34 +32,30 @@ interface BatchSlot<R extends QueuedRequest> {
   room: number;
   reason: CloseReason;
   readonly priority: number;
-  /** When it became ready, less a head start by priority. The lowest value is next. */
+  /** When it became ready, less a head start by priority. The lowest is next. */
   readonly turn: number;
   readonly id: number;
   /** Created for its priority's rows; void once they have run. */
   readonly isExpress?: boolean;
-  /** The rows of a batch that runs again. */
   readonly again?: Pick<Window<R>, 'parts' | 'retryState'>;
 }
 
 interface LaneQueue<R extends QueuedRequest> {
   readonly lane: Lane;
   readonly rows: RowQueue<R>;
-  /** The lane has an open window, whose rows go before all that arrive later. */
+  /** Its lane has an open window, whose rows go before later ones. */
   isOpen: boolean;
-  /** Rows that its slots can take. */
   capacity: number;
-  /** The slots that are never void; at least one while there are rows. */
+  /** Slots that are never void; at least one while there are rows. */
   slots: number;
   newest: BatchSlot<R> | undefined;
-  /** Its newest slot with the highest priority, as far as we know. */
+  /** The newest slot with the highest priority, as far as we know. */
   first: BatchSlot<R> | undefined;
 }
 
-/** How large a batch may be now. */
 interface SizesNow {
-  /** The rows of a full batch, if its window opened with this size. */
+  /** Rows of a full batch, if its window opened with this size. */
   sizeOf(limits: Limits, opened: number): number;
-  /** The most that it may cost. */
   mostCostOf(limits: Limits): number;
 }
 
@@ -71,13 +66,13 @@ const LANES_REMEMBERED = 1024;
  * Rows that are ready for a partition, by lane, and their batches' order.
  *
  * A closed window becomes a slot in the queue, which gets its rows when a partition takes it. So a
- * batch with room keeps its place and grows, new rows take the places of rows that have left, and
- * urgent rows go first.
+ * batch with room keeps its place and grows, new rows replace rows that have left, and urgent rows
+ * go first.
  */
 export class ReadyQueue<R extends QueuedRequest> {
   private readonly slots = new Heap<BatchSlot<R>>((a, b) => a.turn - b.turn || a.id - b.id);
   private queues = new Map<Lane, LaneQueue<R>>();
-  /** Last result of {@link queueOf}: most calls ask for the same lane. */
+  /** Cached: most calls ask for the same lane. */
   private last: LaneQueue<R> | undefined;
   private lanes = LANES_REMEMBERED;
   private lastId = 0;
@@ -88,7 +83,6 @@ export class ReadyQueue<R extends QueuedRequest> {
     private readonly budget?: Budget,
   ) {}
 
-  /** Adds a closed window's rows. */
   addWindow({ lane, parts, size, reason }: Window<R>, now: number): void {
     const queue = this.queueOf(lane);
     queue.isOpen = false;
@@ -114,18 +108,16 @@ export class ReadyQueue<R extends QueuedRequest> {
     }
   }
 
-  /** Notes that the lane has an open window. */
   openWindow(lane: Lane): void {
     this.queueOf(lane).isOpen = true;
   }
 
-  /** Rows that still fit into the lane's slots. */
   roomIn(lane: Lane): number {
     const queue = this.queueOf(lane);
     return queue.isOpen ? 0 : Math.max(0, queue.capacity - queue.rows.size);
   }
 
-  /** How many of the request's rows, from `offset` on, still fit there. */
+  /** How many of the request's rows, from `offset` on, still fit into its lane's slots. */
   roomFor(request: R, offset: number): number {
     const { lane, size } = request;
     const count = Math.min(this.roomIn(lane), size - offset);
@@ -133,7 +125,6 @@ export class ReadyQueue<R extends QueuedRequest> {
     return count === 0 ? 0 : rows.fitting(request, offset, count, slots);
   }
 
-  /** Adds rows that fit. */
   extend(part: Part<R>, now: number): void {
     const { lane, priority } = part.request;
     const queue = this.queueOf(lane);
@@ -154,7 +145,6 @@ export class ReadyQueue<R extends QueuedRequest> {
     }
   }
 
-  /** The lane's slots grow no further. */
   closeWindow(lane: Lane): void {
     const queue = this.queues.get(lane);
     const room = this.roomIn(lane);
@@ -169,12 +159,11 @@ export class ReadyQueue<R extends QueuedRequest> {
     }
   }
 
-  /** Adds rows that run again, before all rows that arrived later. */
   retry(parts: readonly Part<R>[], retryState: unknown, size: number): void {
     const { lane, priority, entry } = parts[0]!.request;
     const turn = turnOf(this.order, entry.arrivedAt, priority);
     const again = { parts, retryState };
-    // They also go before rows that arrived at the same time.
+    // Also before rows that arrived at the same time.
     const id = this.lastId++ - Number.MAX_SAFE_INTEGER;
     this.admit({
       queue: this.queueOf(lane),
@@ -188,12 +177,11 @@ export class ReadyQueue<R extends QueuedRequest> {
     });
   }
 
-  /** Removes an ended request's rows. */
   leave(request: R): void {
     this.queues.get(request.lane)?.rows.leave(request);
   }
 
-  /** Returns if the next batch is full or may grow; undefined if no batch is ready. */
+  /** `full` or `growing` by the next batch; undefined if none is ready. */
   next(now: number): 'full' | 'growing' | undefined {
     for (let slot = this.slots.peek(); slot; slot = this.slots.peek()) {
       const rows = this.rowsFor(slot, now);
@@ -231,8 +219,8 @@ export class ReadyQueue<R extends QueuedRequest> {
     const until = endOf(lane, ...queue.rows.expected(size, most));
     const parts = queue.rows.take(size, now, until, most);
     if (queue.rows.size > 0 && queue.slots === 0) {
-      // A request that must run whole displaced rows, or they didn't fit into the batch's budget:
-      // they need a slot.
+      // These rows need a slot: a request that must run whole displaced them, or they didn't fit
+      // into the batch's budget.
       this.admit({
         queue,
         size: lane.limits.batchSize,
@@ -253,7 +241,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     };
   }
 
-  /** Empties the queue and returns every request in it. */
+  /** Empties the queue and returns its requests. */
   clear(): Set<R> {
     const requests = new Set<R>();
     for (let slot = this.slots.pop(); slot; slot = this.slots.pop()) {
@@ -274,7 +262,6 @@ export class ReadyQueue<R extends QueuedRequest> {
     return this.slots.length === 0;
   }
 
-  /** Ready rows that this many idle partitions take immediately. */
   takenBy(idle: number): number {
     const taken = new Map<LaneQueue<R>, number>();
     // An approximation: a heap's first slots don't always have the first turns.
@@ -322,7 +309,7 @@ export class ReadyQueue<R extends QueuedRequest> {
   }
 
   /**
-   * We keep lanes while there are few: a Map that changes with every window keeps its outgrown
+   * We keep lanes while they are few: a Map that changes with every window keeps its outgrown
    * tables, and what they refer to, alive.
    */
   private queueOf(lane: Lane): LaneQueue<R> {

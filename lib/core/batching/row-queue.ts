@@ -3,15 +3,14 @@ import { type Budget, Fill, type Load, loadOf, UNLIMITED } from './budget.js';
 import { type Linked, LinkedList, type Part, type QueuedRequest } from './queued-request.js';
 import { type ClassPlace, CostClasses, costClassOf, SimilarRows } from './similar-rows.js';
 
-/** How rows are ordered. */
 export interface QueueOrder {
   /** Milliseconds of waiting that outweigh one level of priority. */
   readonly ageing: number;
-  /** Weights of tenants, by name; 1 for all others. */
+  /** By tenant; 1 for all others. */
   readonly weights: ReadonlyMap<string, number>;
 }
 
-/** A time less a head start for each level of priority: the lowest is next. */
+/** The lowest is next: each level of priority is a head start. */
 export function turnOf({ ageing }: QueueOrder, since: number, priority: number): number {
   return since - priority * ageing;
 }
@@ -23,17 +22,14 @@ export function turnOf({ ageing }: QueueOrder, since: number, priority: number):
 interface Piece<R extends QueuedRequest> extends Load, Linked<Piece<R>> {
   readonly request: R;
   readonly tenant: Tenant<R>;
-  /** Index of its first row in the request. */
   offset: number;
   count: number;
   sum: number;
-  /** Grows with each arrival. */
   readonly arrival: number;
-  /** Its place among rows of similar cost. */
   place: ClassPlace<Piece<R>> | undefined;
-  /** False once a batch has taken it, or its caller has left. */
+  /** False once a batch has taken it or its caller has left. */
   isQueued: boolean;
-  /** The piece that its request queued before. */
+  /** The piece that its request queued before this one. */
   readonly older: Piece<R> | undefined;
 }
 
@@ -42,38 +38,37 @@ interface Tenant<R extends QueuedRequest> {
   readonly name: string;
   readonly weight: number;
   readonly level: Level<R>;
-  /** The cost of the rows that it has had, divided by its weight. The lowest is next. */
+  /** The cost of rows taken from it, divided by its weight. The lowest is next. */
   pass: number;
-  /** Breaks ties: the tenant that came first is next. */
+  /** Breaks ties: the tenant that joined first is next. */
   readonly turn: number;
   readonly pieces: LinkedList<Piece<R>>;
   readonly similar: SimilarRows<Piece<R>> | undefined;
 }
 
-/** True if a caller waits for the piece; removes it if not. */
+/** True if a caller waits for the piece; otherwise removes it. */
 type IsLive<R extends QueuedRequest> = (piece: Piece<R>) => boolean;
 
 /**
- * The ready rows of one lane: by priority and age, then fairly by tenant, then in arrival order.
+ * One lane's ready rows: by priority and age, then fairly by tenant, then in arrival order.
  *
- * A row that has waited `ageing` ms longer than another goes before it although its priority is one
- * level lower, so no row starves. With a budget, a batch takes as many rows as it may cost: rows
- * that don't fit stay in front of their tenant's rows, while other tenants' and lower priorities'
- * rows fill the batch. With `overtaking`, a batch's first row is the one that is next in this
- * order, and the others have a similar cost (see {@link SimilarRows}).
+ * `ageing` ms of waiting outweigh one level of priority, so no row starves. With a budget, a batch
+ * takes as many rows as it may cost: rows that don't fit stay in front of their tenant's rows,
+ * while rows of other tenants and lower priorities fill the batch. With `overtaking`, only a
+ * batch's first row is the next in this order, and the others have a similar cost (see
+ * {@link SimilarRows}).
  */
 export class RowQueue<R extends QueuedRequest> {
-  /** Why the last batch took no more rows, if not for lack of places or of rows. */
+  /** `cost` if the last batch was closed by cost. */
   closedBy: 'cost' | undefined;
   private readonly levels: Level<R>[] = [];
   private rows = 0;
   private cost = 0;
   private arrivals = 0;
-  /** No row has a deadline after this time. */
+  /** No deadline is later. */
   private latest = -Infinity;
   /** Rows with a deadline up to this time are late. */
   private lateUntil = 0;
-  /** Requests whose rows were found late. */
   private late: R[] = [];
   private readonly limit: Budget;
 
@@ -84,12 +79,11 @@ export class RowQueue<R extends QueuedRequest> {
     this.limit = budget ?? UNLIMITED;
   }
 
-  /** Rows that a caller waits for. */
   get size(): number {
     return this.rows;
   }
 
-  /** Adds rows. A request's rows arrive in order. */
+  /** A request's rows arrive in order. */
   add({ request, offset, count }: Part<R>): void {
     const tenant = this.levelOf(request.priority).tenantOf(request.tenant);
     if (this.budget && !request.whole) {
@@ -108,7 +102,6 @@ export class RowQueue<R extends QueuedRequest> {
     }
   }
 
-  /** True if there are rows of at least this priority. */
   reaches(priority: number, now: number): boolean {
     this.lateUntil = now;
     const reached = this.levels.some(
@@ -119,12 +112,11 @@ export class RowQueue<R extends QueuedRequest> {
   }
 
   /**
-   * Takes a batch of at most `size` rows that cost at most `most`. A request that must run whole is
-   * taken whole; if it is larger than a batch (it arrived when batches were larger), it is taken
-   * alone.
+   * Takes a batch of at most `size` rows that cost at most `most`. A request that must run whole
+   * and is larger than a batch (it arrived when batches were larger) is taken alone.
    *
-   * We expect the batch to have run at `until`. Rows with an earlier deadline fail instead if there
-   * are others: they would make the rows behind them late.
+   * The batch should have run at `until`. Rows due earlier fail if others are due later: they would
+   * make those late, too.
    */
   take(size: number, now: number, until = now, most = Infinity): Part<R>[] {
     this.lateUntil = this.hasRowsAfter(until) ? until : now;
@@ -155,7 +147,6 @@ export class RowQueue<R extends QueuedRequest> {
     return partsOf(this.budget ? wanted.toSorted((a, b) => a.arrival - b.arrival) : wanted);
   }
 
-  /** Removes an ended request's rows. */
   leave(request: R): void {
     for (let piece = newestOf(request); piece; piece = piece.older) {
       if (piece.isQueued) {
@@ -165,7 +156,7 @@ export class RowQueue<R extends QueuedRequest> {
     request.entry.ready = undefined;
   }
 
-  /** About how many rows the next batch of at most `size` rows has, and what they cost. */
+  /** Estimates the next batch of at most `size` rows. */
   expected(size: number, most = Infinity): [rows: number, cost: number | undefined] {
     if (this.rows === 0) {
       return [0, this.budget && 0];
@@ -175,12 +166,11 @@ export class RowQueue<R extends QueuedRequest> {
     return [rows, this.budget && Math.min(mean * rows, most)];
   }
 
-  /** True if its rows cost as much as a batch may. */
   get isFull(): boolean {
     return this.cost >= this.limit.most;
   }
 
-  /** How many of the request's rows this many batches can take besides the rows that are here. */
+  /** How many of the request's rows fit into this many batches with the rows that are here. */
   fitting(request: R, offset: number, count: number, batches: number): number {
     if (!this.budget) {
       return count;
@@ -238,7 +228,6 @@ export class RowQueue<R extends QueuedRequest> {
     this.cost = this.rows === 0 ? 0 : this.cost + cost;
   }
 
-  /** Takes the piece, or as many of its rows as there is room for if it may be split. */
   private takeFrom(piece: Piece<R>, room: number): Piece<R> {
     if (!isDivisible(piece) || piece.count <= room) {
       this.remove(piece);
@@ -263,9 +252,7 @@ export class RowQueue<R extends QueuedRequest> {
     return level;
   }
 
-  /**
-   * The level whose next row is first: the oldest, after a head start for each level of priority.
-   */
+  /** The level with the oldest next row, after a head start for each level of priority. */
   private next(): Level<R> | undefined {
     const [only] = this.levels;
     if (this.levels.length === 1) {
@@ -299,9 +286,7 @@ export class RowQueue<R extends QueuedRequest> {
     return false;
   }
 
-  /**
-   * Removes late rows in front. Their requests fail when we are done: their callers may call back.
-   */
+  /** Late rows' requests fail only when we are done, since their callers may call back. */
   private readonly isLive: IsLive<R> = (piece) => {
     const { request } = piece;
     if (request.deadline > this.lateUntil) {
@@ -312,7 +297,7 @@ export class RowQueue<R extends QueuedRequest> {
     return false;
   };
 
-  /** Fails the requests whose rows were found late; false if there are none. */
+  /** True if there were late requests. */
   private expireLate(): boolean {
     const { late } = this;
     if (late.length === 0) {
@@ -324,29 +309,27 @@ export class RowQueue<R extends QueuedRequest> {
   }
 }
 
-/** Tenants that a batch may ask in vain for a row that fits. */
+/** Tenants that a batch may try without finding a row that fits. */
 const MOST_PASSED_OVER = 64;
 /** Beyond this many tenants, we forget those without rows. */
 const TENANTS_REMEMBERED = 64;
 
 /**
- * Rows of one priority, shared between tenants by weight and cost, however many rows each of them
- * queues.
+ * Rows of one priority, shared between tenants by weight and cost, however many each one queues.
  *
- * Start-time fair queueing (Goyal, Vin and Cheng, 1996): a tenant that joins starts at the others'
- * current `pass`, so it gains nothing from the time when it queued no rows. Every operation
- * takes constant time per row, and time logarithmic in the number of tenants.
+ * Start-time fair queueing (Goyal, Vin and Cheng, 1996): a tenant joins at the others' current
+ * `pass`, so it gains nothing from the time when it queued no rows. Every operation takes constant
+ * time per row, and time logarithmic in the number of tenants.
  */
 class Level<R extends QueuedRequest> {
-  /** True if none of its rows fits into the batch that we form. */
+  /** True if none of its rows fits into the batch being formed. */
   isSpent = false;
   readonly classes: CostClasses | undefined;
   private tenants = new Map<string, Tenant<R>>();
   private readonly order = new Heap<Tenant<R>>((a, b) => a.pass - b.pass || a.turn - b.turn);
   private remembered = TENANTS_REMEMBERED;
-  /** Tenants without a row that fits into the batch that we form. */
+  /** Tenants without a row that fits into it. */
   private passedOver: Tenant<R>[] = [];
-  /** Tenants asked for rows of similar cost. */
   private readonly asked = new Set<Tenant<R>>();
   private pass = 0;
   private turn = 0;
@@ -365,12 +348,11 @@ class Level<R extends QueuedRequest> {
     return next?.name === name ? next : (this.tenants.get(name) ?? this.join(name));
   }
 
-  /** Its next piece. */
   head(isLive: IsLive<R>): Piece<R> | undefined {
     return this.next(isLive)?.pieces.first;
   }
 
-  /** The next piece with rows that fit, of the class `top` or lower if chosen for its cost. */
+  /** The next piece with rows that fit; if chosen for its cost, of class `top` or lower. */
   pick(fill: Fill, top: number, isLive: IsLive<R>): Piece<R> | undefined {
     for (let tenant = this.next(isLive); tenant; tenant = this.next(isLive)) {
       const { similar } = tenant;
@@ -395,12 +377,12 @@ class Level<R extends QueuedRequest> {
     return undefined;
   }
 
-  /** The highest cost class for a batch of at most `size` rows that begins with this piece. */
+  /** Highest cost class for a batch of at most `size` rows that begins with this piece. */
   topOf({ place, largest }: Piece<R>, size: number): number {
     return this.classes!.best(place!.costClass, largest, this.budget, size);
   }
 
-  /** Charges the tenant whose piece {@link pick} returned for rows that cost this much. */
+  /** Charges the tenant whose piece {@link pick} returned. */
   charge(piece: Piece<R>, cost: number): void {
     const { tenant } = piece;
     tenant.similar?.took(piece);
@@ -412,7 +394,6 @@ class Level<R extends QueuedRequest> {
     }
   }
 
-  /** Notes that the batch is formed. */
   endBatch(): void {
     this.isSpent = false;
     this.order.push(...this.passedOver);
@@ -451,7 +432,7 @@ class Level<R extends QueuedRequest> {
     return tenant;
   }
 
-  /** The tenant whose turn it is. We remove tenants without rows, except the last one. */
+  /** The tenant whose turn it is. Removes tenants without rows, except the last one. */
   private next(isLive: IsLive<R>): Tenant<R> | undefined {
     for (let tenant = this.order.peek(); tenant; tenant = this.order.peek()) {
       const { pieces } = tenant;
@@ -461,7 +442,7 @@ class Level<R extends QueuedRequest> {
       if (pieces.first) {
         return tenant;
       }
-      // Tenants that join, this one included, start from here.
+      // Tenants that join later, this one included, start from here.
       this.pass = tenant.pass;
       if (this.tenants.size === 1) {
         return undefined;
@@ -473,17 +454,17 @@ class Level<R extends QueuedRequest> {
   }
 }
 
-/** True if a batch may take a part of the piece: without a budget, where each row costs 1. */
+/** Without a budget each row costs 1, so a batch may take a part. */
 function isDivisible<R extends QueuedRequest>({ count, request }: Piece<R>): boolean {
   return count > 1 && !request.whole;
 }
 
-/** The piece that the request queued last. Only a RowQueue sets its entry's `ready`. */
+/** Only a RowQueue sets its entry's `ready`. */
 function newestOf<R extends QueuedRequest>({ entry }: R): Piece<R> | undefined {
   return entry.ready as Piece<R> | undefined;
 }
 
-/** The pieces as parts: neighbours of one request are one part. */
+/** Joins a request's adjacent pieces. */
 function partsOf<R extends QueuedRequest>(pieces: readonly Piece<R>[]): Part<R>[] {
   const parts: Part<R>[] = [];
   for (const { request, offset, count } of pieces) {

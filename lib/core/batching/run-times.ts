@@ -1,84 +1,81 @@
-/** No call is refused before we have learned from this many batches. */
+/** We refuse no call before this many batches have run. */
 export const BATCHES_TO_BELIEVE = 8;
 
-/** Least weight of the newest batch in its size class's mean. */
+/** Least weight of the newest batch in its class's mean. */
 const LEAST_WEIGHT = 0.1;
 
 /**
  * How far a batch moves all sizes' times towards its own: little, since runs differ by chance, and
- * more if the last few were all clearly slower or faster. Slowness breaks promises, so two runs
- * prove it; speed takes five. The gains are equal in both directions: otherwise chance alone would
- * make sizes that don't run slower and slower.
+ * more if the last few were all clearly slower or faster. Slowness breaks promises, so fewer runs
+ * prove it. The gains are equal both ways: otherwise chance alone would make sizes that don't run
+ * slower and slower.
  */
 const GAIN = 0.1;
 const CLEAR_GAIN = 0.3;
 const CLEARLY_SLOWER = { by: 1.15, runs: 2 };
 const CLEARLY_FASTER = { by: 0.9, runs: 5 };
 
-/** A run differs from its size's mean by at most this factor; beyond it, the speed has changed. */
+/** A run counts as at most this factor from its size's mean; beyond it, the speed has changed. */
 const MOST_CHANGE = 1.25;
 
 /**
- * Batches until a size that has run once counts as untried again, doubled by each further run: a
- * cold first run must not rule a size out.
+ * After this many batches, doubled by each of its runs, a size counts as untried again: a cold
+ * first run must not rule it out.
  */
 const BATCHES_UNTIL_RETRY = 64;
 
-/** After this many batches of other sizes a mean is old, and its next batch has this weight. */
+/** A mean is old after this many batches of other sizes. Its next batch then has this weight. */
 const BATCHES_UNTIL_OLD = 16;
 const WEIGHT_AGAIN = 0.5;
 
 /** A size predicts smaller ones after this many runs. */
 const RUNS_TO_TRUST = 3;
 
-/** A size is the best if larger ones carry less than this share of its work per millisecond. */
+/** The best size is the largest with at least this share of the highest work per millisecond. */
 const CLEARLY_LESS = 0.93;
 
 /**
- * Milliseconds of runs between two batches that we learn from. Learning takes a few microseconds,
- * which is a lot next to a function that takes no longer.
+ * We learn once in this many milliseconds of runs: learning takes microseconds, as long as a fast
+ * function.
  */
 const TIME_BETWEEN = 1;
 
-/** Shortest run in milliseconds. A clock may show 0, which has no ratio to other times. */
+/** In milliseconds: a clock may show 0, which has no ratio to other times. */
 const SHORTEST_RUN = 0.001;
 
 /** A 99th percentile of fewer runs is hardly more than their maximum. */
 const RUNS_REMEMBERED = 300;
 
-/** The spread before any run, and how many runs it counts as. */
+/** Assumed before any run, with the weight of this many runs. */
 const FIRST_SPREAD = 1.5;
 const FIRST_RUNS = 16;
 
-/** A longer run counts as this long: the machine paused, and a smaller batch would have, too. */
+/** Longer runs count as this long: the machine paused, and would have paused a smaller batch. */
 const LONGEST_OVERRUN = 3;
 
 const QUANTILE = 0.99;
 
-/** Batches whose work lies between two powers of two. */
 interface SizeClass {
   /** Its largest work is 2 to this power. */
   readonly level: number;
-  /** Means. */
   work: number;
   time: number;
   runs: number;
-  /** The largest work that has run. */
   most: number;
-  /** When it ran last, as a number of batches. */
+  /** The number of batches at its last run. */
   last: number;
 }
 
 /**
- * How far run times exceed what we expected: the 99th percentile of actual ÷ expected time. A
- * percentile of few runs is too low, so the spread starts at 1.5, with the weight of 16 runs.
+ * 99th percentile of actual ÷ expected run time. Few runs give too low a percentile, so the spread
+ * starts at 1.5.
  */
 export class RunTimeSpread {
-  /** The last runs, as they came and sorted. */
+  /** In order of arrival, and sorted. */
   private readonly ratios = new Float64Array(RUNS_REMEMBERED);
   private readonly sorted = new Float64Array(RUNS_REMEMBERED).fill(Infinity);
   private runs = 0;
-  /** A run may exceed its expected time by this factor; at least 1. */
+  /** At least 1. */
   value = FIRST_SPREAD;
 
   learn(ratio: number): void {
@@ -94,7 +91,7 @@ export class RunTimeSpread {
   }
 }
 
-/** Replaces one of the ascending values; those in between move by one place. */
+/** Keeps the values ascending, and moves only those in between. */
 function replaceIn(sorted: Float64Array, before: number, after: number): void {
   const from = firstAtLeast(sorted, before);
   const to = firstAtLeast(sorted, after);
@@ -123,11 +120,9 @@ function firstAtLeast(sorted: Float64Array, value: number): number {
 /**
  * Expected run times by a batch's work: its rows, or their cost.
  *
- * Each size class (powers of two) has a mean, so a size keeps what we learned while other sizes
- * run. When the machine becomes slower, all sizes do, also those that don't run. Times are
- * interpolated between the means and never decrease with the work (pool adjacent violators).
- *
- * A size that hasn't run isn't known to be slow: {@link hoped} takes the next smaller size's time.
+ * Each size class (powers of two) has a mean, so a size keeps what we learned while others run. If
+ * the machine becomes slower, all sizes do. Times are interpolated between the means and never
+ * decrease with the work (pool adjacent violators).
  */
 export class RunTimes {
   private readonly spread = new RunTimeSpread();
@@ -137,21 +132,22 @@ export class RunTimes {
   /** Batches that we learned from, and milliseconds of runs since the last one. */
   private batches = 0;
   private passed = 0;
-  /** Latest run times ÷ expected ones, to detect a change and to measure the spread. */
+  /** Latest actual ÷ expected times, to detect a change and to measure the spread. */
   private readonly latest: number[] = [];
   private readonly neighbours: number[] = [];
   private known: SizeClass[] = [];
   /** Batches with more work are less efficient. */
   best = Infinity;
 
-  /** The smallest batch's work, if known. */
+  /** `lowest` is the smallest batch's level, if known. */
   constructor(private readonly lowest = -Infinity) {}
 
   learn(work: number, measured: number): void {
     const milliseconds = Math.max(measured, SHORTEST_RUN);
     const level = levelOf(work);
     const known = this.classOf(level);
-    // This run's length decides whether the next one counts, not this one: pauses would count more.
+    // The run before decides whether this one counts. If its own length did, pauses would count
+    // more.
     const isSoon = this.passed < TIME_BETWEEN;
     this.passed = isSoon ? this.passed + milliseconds : milliseconds;
     if (isSoon && known && known.runs >= BATCHES_TO_BELIEVE) {
@@ -174,7 +170,7 @@ export class RunTimes {
     this.update();
   }
 
-  /** Expected milliseconds; undefined until enough batches have run. */
+  /** Milliseconds; undefined until enough batches have run. */
   expected(work: number): number | undefined {
     return this.isBelieved ? this.estimate(work) : undefined;
   }
@@ -184,7 +180,6 @@ export class RunTimes {
     return this.batches >= BATCHES_TO_BELIEVE;
   }
 
-  /** Runs may exceed their expected time by this factor. */
   get overrun(): number {
     return this.spread.value;
   }
@@ -233,7 +228,7 @@ export class RunTimes {
     return below ? Math.min(expected, this.estimate(below.work)!) : expected;
   }
 
-  /** Largest work of the class below the most efficient one, if that is untried. */
+  /** The most work of the class below the most efficient one, if that is untried. */
   get untriedBelow(): number | undefined {
     const top = this.best < Infinity ? levelOf(this.best) : this.known.at(-1)?.level;
     return top === undefined || top <= this.lowest || this.classOf(top - 1)
@@ -241,12 +236,10 @@ export class RunTimes {
       : 2 ** (top - 1);
   }
 
-  /** Batches that we learned from. */
   get count(): number {
     return this.batches;
   }
 
-  /** The size class, unless it is untried. */
   private classOf(level: number): SizeClass | undefined {
     for (const each of this.known) {
       if (each.level === level) {
@@ -256,10 +249,7 @@ export class RunTimes {
     return undefined;
   }
 
-  /**
-   * A run's ratio to the median of its neighbours, two before and two after it: a lasting change of
-   * speed isn't spread.
-   */
+  /** Compares a run with the median of five around it: a lasting change of speed isn't spread. */
   private comparedWithNeighbours(ratio: number): number {
     const { neighbours } = this;
     remember(neighbours, ratio, 5);
@@ -268,7 +258,7 @@ export class RunTimes {
 
   /**
    * Moves all sizes' times, and returns the factor. A single run may be a pause, so we take the
-   * median of three. Small batches say little.
+   * median of three. Small batches weigh little.
    */
   private adaptAll(ratio: number, expected: number): number {
     const { latest, neighbours } = this;
@@ -299,7 +289,6 @@ export class RunTimes {
     known.last = this.batches;
   }
 
-  /** True if it hasn't run for so long that it counts as untried. */
   private isForgotten(each: SizeClass): boolean {
     const { runs, last } = each;
     return runs < BATCHES_TO_BELIEVE && this.batches - last >= BATCHES_UNTIL_RETRY * 2 ** runs;
@@ -340,14 +329,13 @@ function levelOf(work: number): number {
   return Math.ceil(Math.log2(work));
 }
 
-/** Adds a value, and keeps the last `most`. */
 function remember(values: number[], value: number, most: number): void {
   if (values.push(value) > most) {
     values.shift();
   }
 }
 
-/** The median; of an even number, the higher one. */
+/** Of an even number, the higher one. */
 function medianOf(values: readonly number[]): number {
   return values.toSorted(ascending)[values.length >> 1]!;
 }

@@ -2,29 +2,26 @@ import { Heap } from 'heap-js';
 import type { Budget, Fill, Load } from './budget.js';
 import { type Linked, LinkedList } from './queued-request.js';
 
-/** Classes for each doubling of the cost: the costs of a class differ by 9 % at most. */
+/** Per doubling of the cost: costs in one class differ by at most 9 %. */
 const PER_DOUBLING = 8;
-/** The last class also holds rows that cost less. */
+/** The last class also holds all lower costs. */
 const COST_CLASSES = 128;
 
 /**
- * The cost of starting a batch, as a share of the budget. The higher it is, the more padding we
- * accept to fill a batch. In simulations of a text encoder on the CPU, 1/8 has up to 5 % less rows
- * a second.
+ * The cost of starting a batch, as a share of the budget. A higher value accepts more padding to
+ * fill a batch. In simulations of a text encoder on the CPU, 1/8 has up to 5 % less rows a second.
  */
 const START = 1 / 32;
 
-/** The class of a cost. Class 0 holds the highest costs, just below the budget. */
+/** Class 0 holds the highest costs, just below the budget. */
 export function costClassOf(cost: number, most: number): number {
   return Math.min(COST_CLASSES - 1, Math.max(0, Math.floor(PER_DOUBLING * Math.log2(most / cost))));
 }
 
-/** The highest cost of a class. */
 function highestOf(costClass: number, most: number): number {
   return most * 2 ** (-costClass / PER_DOUBLING);
 }
 
-/** Numbers and costs of waiting rows by cost class. */
 export class CostClasses {
   private readonly rows = new Float64Array(COST_CLASSES);
   private readonly costs = new Float64Array(COST_CLASSES);
@@ -56,7 +53,7 @@ export class CostClasses {
   private score(top: number, anchor: number, most: number, size: number): number {
     const width = highestOf(top, this.most);
     const room = Math.min(size, Math.floor(most / width));
-    // The anchor is in the batch; it is also counted in its class, which only rounds the score.
+    // The anchor is also counted in its class, which only rounds the score.
     let [rows, work] = [1, anchor];
     for (let costClass = top; costClass < COST_CLASSES && rows < room; costClass++) {
       const present = this.rows[costClass]!;
@@ -68,11 +65,8 @@ export class CostClasses {
   }
 }
 
-/** Rows that may be chosen for their cost. */
 interface ClassedRows extends Load {
-  /** Grows with each arrival. */
   readonly arrival: number;
-  /** Their place among the rows of their class. */
   place: ClassPlace<this> | undefined;
 }
 
@@ -85,16 +79,16 @@ export interface ClassPlace<Rows> extends Linked<ClassPlace<Rows>> {
  * One tenant's rows by cost class.
  *
  * Rows of similar cost may pass older ones, but at most `overtaking` batches may pass a row. We
- * keep the arrival of each such batch's youngest row: rows older than the `overtaking`-th latest of
- * these go first, in arrival order.
+ * keep each such batch's youngest arrival: rows older than the `overtaking`-th latest go first, in
+ * arrival order.
  */
 export class SimilarRows<Rows extends ClassedRows> {
   private readonly classes: (LinkedList<ClassPlace<Rows>> | undefined)[] = [];
-  /** Arrivals of the youngest rows of batches that passed rows: the latest of them. */
+  /** The latest arrivals of youngest rows in batches that passed rows. */
   private readonly passes = new Heap<number>();
-  /** Arrival of the youngest row in the batch that we form. */
+  /** Arrival of the youngest row in the batch being formed. */
   private youngest = -1;
-  /** No class above this one has a row for the batch that we form. */
+  /** No class above this one has a row for that batch. */
   private from = 0;
 
   constructor(private readonly overtaking: number) {}
@@ -109,12 +103,11 @@ export class SimilarRows<Rows extends ClassedRows> {
     this.classes[place!.costClass]!.remove(place!);
   }
 
-  /** True if a batch may pass these rows. */
   mayPass({ arrival }: Rows): boolean {
     return this.passes.length < this.overtaking || arrival >= this.passes.peek()!;
   }
 
-  /** The oldest rows of the class `top`, or of the highest lower one, that fit. */
+  /** The oldest rows that fit, of the class `top` or the highest lower one. */
   pick(fill: Fill, top: number, isLive: (rows: Rows) => boolean): Rows | undefined {
     for (this.from = Math.max(this.from, top); this.from < COST_CLASSES; this.from++) {
       const rows = this.firstOf(this.from, isLive);
@@ -125,12 +118,11 @@ export class SimilarRows<Rows extends ClassedRows> {
     return undefined;
   }
 
-  /** Notes that the batch takes these rows. */
   took({ arrival }: Rows): void {
     this.youngest = Math.max(this.youngest, arrival);
   }
 
-  /** Notes that the batch is formed: it has passed the older rows that are left. */
+  /** The batch has passed the older rows that are left. */
   endBatch(oldest: Rows | undefined): void {
     const { passes, overtaking } = this;
     if (oldest && this.youngest > oldest.arrival) {

@@ -19,31 +19,29 @@ import {
 } from './queued-request.js';
 
 interface WindowOptions<T, Key> {
-  /** Items share a window only with items of their own lane. */
+  /** Only items of one lane share a window. */
   readonly lane: (item: T) => Key;
-  /** The number of items that closes a window, read when the window opens. */
+  /** Items in a full window, read when it opens. */
   readonly size: (lane: Key) => number;
-  /** Milliseconds from its first item until a window closes, read when it opens. */
+  /** Milliseconds from a window's first item until it closes, read when it opens. */
   readonly timeout: (lane: Key) => number;
-  /** Closes the open window of the lane when it emits; called when the window opens. */
+  /** Closes the lane's window when it emits; called when the window opens. */
   readonly closed$?: (lane: Key) => Observable<unknown>;
 }
 
-/** A window that has closed. */
 export interface ClosedWindow<Key> {
   readonly lane: Key;
-  /** The number of items in it. */
   readonly items: number;
 }
 
 /**
- * Emits when a window closes; each lane has one window at a time. Counts the items and holds none,
- * so an item that is dropped while its window is open costs no memory here.
+ * Emits when a window closes; each lane has one window at a time. We only count items, so one that
+ * is dropped while its window is open costs no memory.
  *
  * A group lives as long as its window: from its first item until `bufferTime` has counted `size`
- * items or `timeout` ms. We use `bufferTime` only to close it, since the batcher refills places in
- * open windows, which a buffer of RxJS can't. A lane without items holds no timer, and the source's
- * end closes all windows. Lossless as long as `next` doesn't push into the source.
+ * items or `timeout` ms. `bufferTime` only closes it: the batcher refills places in open windows,
+ * and a buffer of RxJS can't. A lane without items holds no timer, and the source's end closes all
+ * windows. Lossless if `next` doesn't push into the source.
  */
 export function windowsBy<T, Key>({
   lane,
@@ -66,26 +64,25 @@ function withOneMore<Key>({ lane, items }: ClosedWindow<Key>): ClosedWindow<Key>
   return { lane, items: items + 1 };
 }
 
-/** The rows of a lane whose window is open. New rows take the places of rows that have left. */
+/** A lane's open window. New rows take the places of rows that have left. */
 export class OpenWindow<R extends QueuedRequest> {
-  /** Milliseconds from its first row until it closes. */
+  /** In milliseconds. */
   readonly timeout: number;
   private readonly closing = new Subject<void>();
-  /** Its rows in arrival order. */
+  /** In arrival order. */
   readonly parts = new LinkedList<OpenPart<R>>();
-  /** The rows that a caller waits for. */
+  /** Rows that a caller waits for. */
   private readonly fill: Fill;
   /** Places of rows that have left. */
   private free = 0;
   /**
-   * Why it closed before its timeout: `flush` to make room for a request that must run whole,
-   * `cost` since a row didn't fit into its budget.
+   * Why it closed before its timeout: `flush` makes room for a request that must run whole, `cost`
+   * means that a row didn't fit into its budget.
    */
   closedBy: 'flush' | 'cost' | undefined;
 
   constructor(
     readonly lane: Lane,
-    /** The rows of a full window, read when it opens. */
     readonly size: number,
     budget = UNLIMITED,
   ) {
@@ -93,7 +90,6 @@ export class OpenWindow<R extends QueuedRequest> {
     this.fill = new Fill(budget, size);
   }
 
-  /** Emits when the window closes before its timeout. */
   get close$(): Observable<void> {
     return this.closing;
   }
@@ -102,7 +98,6 @@ export class OpenWindow<R extends QueuedRequest> {
     return this.fill.rows;
   }
 
-  /** Takes its rows out, in arrival order. */
   takeParts(): readonly Part<R>[] {
     const parts = [...this.parts];
     parts.forEach(({ request }) => (request.entry.open = undefined));
@@ -122,12 +117,10 @@ export class OpenWindow<R extends QueuedRequest> {
     this.fill.add(loadOf(request, offset, count));
   }
 
-  /** True if the budget has room for the row. */
   fits(request: R, row: number): boolean {
     return this.fill.fits(loadOf(request, row, 1));
   }
 
-  /** True if the budget has no room for a further row. */
   get isSpent(): boolean {
     return this.fill.isSpent;
   }
@@ -138,21 +131,16 @@ export class OpenWindow<R extends QueuedRequest> {
     return count === 0 ? 0 : this.fill.fitting(request, offset, count);
   }
 
-  /** True if all of the request's rows fit. */
   hasRoomFor(request: R): boolean {
     return this.fill.fitting(request, 0, request.size) === request.size;
   }
 
-  /** Adds rows in free places. */
   refill(part: Part<R>): void {
     this.free -= part.count;
     this.add(part);
   }
 
-  /**
-   * Removes the rows of a request that is over. A window without rows closes, so that the next row
-   * starts a new timeout.
-   */
+  /** A window without rows closes, so the next row starts a new timeout. */
   leave(request: R): void {
     const part: OpenPart<R> = request.entry.open!;
     const { offset, count } = part;
@@ -165,7 +153,6 @@ export class OpenWindow<R extends QueuedRequest> {
     }
   }
 
-  /** Closes the window early. */
   close(closedBy?: 'flush' | 'cost'): void {
     this.closedBy = closedBy;
     this.closing.next();

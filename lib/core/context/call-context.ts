@@ -1,6 +1,6 @@
 import { AsyncLocalStorage, AsyncResource } from 'node:async_hooks';
 
-/** The part of an AbortSignal that a call uses. */
+/** The part of AbortSignal that calls use. */
 export interface AbortSignalLike {
   readonly aborted: boolean;
   readonly reason: unknown;
@@ -13,7 +13,7 @@ export interface AbortSignalLike {
   removeEventListener(type: 'abort', listener: () => void): void;
 }
 
-/** The options of a call. */
+/** A call's options. */
 export interface CallOptions {
   /**
    * Cancels the call: it rejects with the signal's reason, and rows that have not started do not
@@ -65,7 +65,7 @@ export interface CallOptions {
   readonly version?: string | undefined;
 }
 
-/** The options of a streamed call. */
+/** A streamed call's options. */
 export interface StreamOptions<Hook extends string = never> extends CallOptions {
   /** Hooks to include. All rows of the call then run in one batch, so they must fit into one. */
   readonly hooks?: readonly Hook[];
@@ -79,7 +79,6 @@ export interface StreamOptions<Hook extends string = never> extends CallOptions 
 
 /** A signal of this package: cheaper than AbortSignal listeners. */
 export interface OwnSignal extends AbortSignalLike {
-  /** Returns a function that removes the callback. */
   onAbort(callback: () => void): () => void;
 }
 
@@ -110,12 +109,11 @@ const onAbortOf = sharedListener<AbortSignalLike>((signal, callback) => {
   return () => signal.removeEventListener('abort', callback);
 });
 
-/** Returns a function that removes the callback. */
 export type Listen<Source> = (source: Source, callback: () => void) => () => void;
 
 /**
  * Shares one listener between all callbacks, which clients may multiply: a source searches its
- * listeners to add or remove one, and warns of a leak beyond ten.
+ * listeners on each change, and warns of a leak beyond ten.
  */
 export function sharedListener<Source extends object>(listen: Listen<Source>): Listen<Source> {
   const sources = new WeakMap<Source, Waiting>();
@@ -155,14 +153,12 @@ interface Waiting {
   readonly stop: () => void;
 }
 
-/** A request's context. */
 interface CallerContext {
   readonly origin: Origin;
   /** Aborts when the client leaves; undefined if the transport doesn't report it. */
   readonly signal: AbortSignal | undefined;
 }
 
-/** A handler's caller. */
 export class RequestCaller implements CallerContext {
   constructor(readonly origin: Origin) {}
 
@@ -174,19 +170,17 @@ export class RequestCaller implements CallerContext {
 
 const contexts = new AsyncLocalStorage<CallerContext>();
 
-/** Runs the work in the context. */
 export function inContext<T>(context: CallerContext, work: () => T): T {
   return contexts.run(context, work);
 }
 
-/** Undefined if no context was registered. */
 export function currentContext(): CallerContext | undefined {
   return contexts.getStore();
 }
 
 /**
  * With `requestContext`, the signal of the HTTP request that Nest is handling: it aborts when the
- * client closes the connection before the answer. `undefined` elsewhere.
+ * client disconnects before the answer. `undefined` elsewhere.
  */
 export function currentSignal(): AbortSignal | undefined {
   return currentContext()?.signal;
@@ -204,7 +198,6 @@ export function withOrigin<T>(origin: Origin, work: () => T): T {
   return inContext(context, work);
 }
 
-/** Runs the work with the lane's origin, if any. */
 export function inOriginOf<T>(
   { origin }: { readonly origin: Origin | undefined },
   work: () => T,
@@ -219,7 +212,7 @@ export function currentOrigin(): Origin {
 
 const outside = new AsyncResource('nestjs-serving');
 
-/** For work that callers share: it must not belong to the first one. */
+/** For work that callers share, which must not belong to the first one. */
 export function outsideCallContext<T>(work: () => T): T {
   return outside.runInAsyncScope(work);
 }
@@ -233,7 +226,7 @@ function inRequest<Options extends CallOptions>(options: Options): Options {
   return signal ? { ...options, signal } : options;
 }
 
-/** Resolved now, because the consumer may subscribe outside of the request, as with `@Sse()`. */
+/** Resolved now: the consumer may subscribe outside the request, as with `@Sse()`. */
 export function streamInRequest<Options extends CallOptions>(
   options: Options,
 ): Options & { readonly origin: Origin } {
@@ -242,7 +235,6 @@ export function streamInRequest<Options extends CallOptions>(
   return { ...inside, signal: inside.signal, origin: options.origin ?? currentOrigin() };
 }
 
-/** Adds the current request's signal to options without a signal. */
 export function callInRequest<Reply>(
   options: CallOptions,
   call: (options: CallOptions) => Promise<Reply>,
@@ -251,7 +243,7 @@ export function callInRequest<Reply>(
   return inside === options ? call(options) : markHandled(inside.signal, call(inside));
 }
 
-/** The reply may be awaited later; if the client leaves first, it must not be unhandled. */
+/** The reply may be awaited after the client has left; it must not count as unhandled. */
 function markHandled<Reply>(
   signal: AbortSignalLike | undefined,
   given: Promise<Reply>,

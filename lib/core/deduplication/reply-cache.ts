@@ -7,7 +7,7 @@ import { isTensor, type Tensor, tensorOf } from '../batch/tensor.js';
 import { deepCopy, copyLeaf } from '../batch/deep-copy.js';
 import { cacheKeyOf, type VersionIdentity } from './shared-calls.js';
 
-/** A store of replies: what we use of a cache manager. */
+/** What we use of a cache manager. */
 export interface ReplyStore {
   get(key: string): Promise<unknown>;
   set(key: string, value: string, ttl: number): Promise<unknown>;
@@ -17,8 +17,7 @@ export interface ReplyStore {
 const BETWEEN_WARNINGS = 60_000;
 
 /**
- * The replies of a serving in a store. A store that fails or does not answer costs a call time, and
- * nothing else.
+ * A serving's replies in a store. A failing or slow store only delays a call, and never fails it.
  */
 export class ReplyCache {
   private readonly lookups = new Set<Promise<unknown>>();
@@ -27,11 +26,10 @@ export class ReplyCache {
   constructor(
     private readonly store: ReplyStore,
     private readonly options: Required<ReplyCacheOptions>,
-    /** Others do not find its replies. */
+    /** Other versions don't find its replies. */
     private readonly version: VersionIdentity,
   ) {}
 
-  /** The stored reply for the identity, if there is one. */
   find(identity: string): Promise<{ readonly reply: unknown } | undefined> {
     const lookup = this.lookUp(identity);
     this.lookups.add(lookup);
@@ -39,7 +37,7 @@ export class ReplyCache {
     return lookup;
   }
 
-  /** Stores the reply for later calls; nothing waits for that. */
+  /** Nothing waits for this. */
   async keep(identity: string, reply: unknown): Promise<void> {
     try {
       await this.store.set(
@@ -52,7 +50,6 @@ export class ReplyCache {
     }
   }
 
-  /** Resolves when no lookup is under way. */
   async idle(): Promise<void> {
     while (this.lookups.size > 0) {
       await Promise.all(this.lookups);
@@ -98,7 +95,7 @@ async function within<T>(milliseconds: number, answer: Promise<T>): Promise<T> {
   }
 }
 
-/** A tensor's parts: V8 doesn't keep its class. */
+/** V8 doesn't keep a tensor's class. */
 type Parts = Pick<Tensor, 'type' | 'data' | 'dims'>;
 
 /**
@@ -120,7 +117,7 @@ export function encodeReply(reply: unknown): string {
   return serialize({ packed, tensors }).toString('base64');
 }
 
-/** The encoded reply, in storage of its own. */
+/** The reply gets its own storage. */
 export function decodeReply(text: string): unknown {
   const { packed, tensors } = deserialize(Buffer.from(text, 'base64')) as {
     packed: unknown;

@@ -9,8 +9,8 @@ import type { Origin } from '../context/call-context.js';
 import type { Sharing } from '../definition/resolved-serving.js';
 
 /**
- * The outcome of shared work: the run; a reply from the cache; or the refusal of the call that
- * started the work, with its input.
+ * The run; a reply from the cache; or the refusal of the call that started the work, with its
+ * input.
  */
 type SharedOutcome =
   | { readonly run: Run; isKept: boolean }
@@ -32,7 +32,7 @@ export class SharedCalls implements CallSharing {
   async answer(shared: SharedCall): Promise<SharedAnswer> {
     const { recorder, onStop, prepare, finish } = shared;
     const identity = this.identityOf(shared);
-    // The work runs a copy, made together with the identity: the caller may change its input later.
+    // A copy, made together with the identity: the caller may change its input later.
     let seat = this.join(identity, shared, () => copyInput(shared.input));
     const own = seat.joined ? prepare?.() : undefined;
     own?.catch(() => {});
@@ -41,7 +41,7 @@ export class SharedCalls implements CallSharing {
       if (!seat.joined) {
         throw landing.refusal;
       }
-      // Admission is each caller's own: the next caller tries with its own options.
+      // Each caller is admitted by its own options, so the next one tries.
       const { input } = landing;
       seat = this.join(identity, shared, () => input);
       landing = await seat.reply.finally(onStop(seat.leave));
@@ -60,9 +60,7 @@ export class SharedCalls implements CallSharing {
     return seat.joined ? { answer, answeredBy: 'single-flight' } : { answer };
   }
 
-  /**
-   * Resolves when no call waits for the cache. Calls that were not found there are on their way.
-   */
+  /** Resolves when no call waits for the cache. Calls not found there are on their way. */
   async idle(): Promise<void> {
     await this.cache?.idle();
   }
@@ -131,67 +129,56 @@ export interface VersionIdentity {
   readonly content: string | undefined;
 }
 
-/** What differs among calls of one version. */
 interface CallIdentity {
   /** Only in a serving that separates origins. */
   readonly origin: Origin | undefined;
-  /** The option `key` of the call. */
   readonly key: string | undefined;
-  /** The input's identity. */
   readonly input: string;
 }
 
 /**
- * A call's identity among its version's calls. Single flight and the reply cache both use it,
- * so that one never shares what the other keeps apart.
+ * Identifies a call of one version. Single flight and the reply cache both use it, so neither
+ * shares what the other keeps apart.
  */
 function identityOfCall({ origin, key, input }: CallIdentity): string {
   return textOf([origin, key, input]);
 }
 
-/** A reply's key in a store, from its call's identity. */
 export function cacheKeyOf({ serving, label, content }: VersionIdentity, call: string): string {
   return `nestjs-serving:${textOf([serving, label, content])},${call}`;
 }
 
 /**
- * Parts as one text, each with its length, and `-` for one that is not there. Every part is always
- * written, so two different lists never give the same text, whatever callers put into them.
+ * Parts as one text, each with its length, or `-` if it is missing. Every part is written, so two
+ * different lists never give the same text, whatever callers put into them.
  */
 function textOf(parts: readonly (string | undefined)[]): string {
   return parts.map((part) => (part === undefined ? '-' : `${part.length}:${part}`)).join(',');
 }
 
-/** One caller of a shared call. */
 export interface JoinedCall<T, First> {
-  /** The result or error of the work; or the reason why this caller has left before. */
+  /** Rejects with the reason if this caller left before. */
   readonly reply: Promise<T>;
   /** True if another caller started the work. */
   readonly joined: boolean;
-  /** The value that the first caller brought. */
+  /** The first caller's value. */
   readonly first: First;
-  /**
-   * Rejects this caller's reply with the reason. The work is aborted when the last caller has left.
-   */
+  /** Rejects this caller's reply. When the last caller has left, the work is aborted. */
   readonly leave: (reason: unknown) => void;
 }
 
 /**
- * Runs work once for all concurrent callers with the same identity, like `singleflight` of Go. A
+ * Runs work once for all concurrent callers with the same identity, like Go's `singleflight`. A
  * caller that arrives after the work has ended starts new work.
  */
 export class SingleFlight<T, First = undefined> {
   private readonly calls = new Map<string | symbol, InFlightCall<T, First>>();
 
-  /** Works under way. */
   get size(): number {
     return this.calls.size;
   }
 
-  /**
-   * Joins the work under way for the identity, or starts it. The signal for `start` aborts when no
-   * caller waits any more.
-   */
+  /** The signal for `start` aborts when no caller waits any more. */
   join(
     identity: string | symbol,
     first: First,
@@ -209,7 +196,6 @@ export class SingleFlight<T, First = undefined> {
   }
 }
 
-/** Settles the reply of one caller. */
 interface Waiter<T> {
   resolve(value: T): void;
   reject(error: unknown): void;

@@ -21,7 +21,7 @@ export interface SimilarRowsOptions {
   readonly overtaking: number;
 }
 
-/** The limit of a batch's cost. */
+/** Limits a batch's cost. */
 export interface BatchCostOptions {
   /**
    * The cost of a row: a finite number above 0, such as its tokens. Called once for
@@ -48,7 +48,7 @@ export interface BatchCostOptions {
   readonly similar?: SimilarRowsOptions;
 }
 
-/** How large a batch gets, by more than its rows. */
+/** A batch's size, by more than its rows. */
 export interface BatchSizeOptions {
   /**
    * The largest number of rows in a batch.
@@ -84,17 +84,15 @@ export interface AllowedSizesOptions {
   readonly latencyTarget?: number | undefined;
 }
 
-/** The largest number of rows, the allowed numbers of rows, or limits of more than rows. */
+/** Most rows, the allowed numbers of rows, or limits of more than rows. */
 export type BatchSize = number | readonly number[] | BatchSizeOptions | AllowedSizesOptions;
 
-/** The options of a batch's cost, with their defaults. */
 export interface ResolvedBatchCost extends Budget {
   readonly of: (row: unknown) => unknown;
 }
 
-/** The option `batchSize`, each decision apart. */
 export interface ResolvedBatchSize {
-  /** The largest number of rows, as given or the last of `sizes`. */
+  /** As given, or the last of `sizes`. */
   readonly rows: number | undefined;
   readonly sizes: readonly number[] | undefined;
   readonly cost: ResolvedBatchCost | undefined;
@@ -128,21 +126,19 @@ const group = {
   latencyTarget: milliseconds(1),
 };
 
-/** The option `batchSize` of a serving. */
 export const batchSizeRule: Rule = {
   check: (value) => group.rows.check(value) || isRecord(value),
   allowed: `${group.rows.allowed}, or an object of ${Object.keys(group).join(', ')}`,
   group,
 };
 
-/** The option `batchSize` of a batched method, whose rows are no tensors that could be padded. */
+/** For a batched method, whose rows are no tensors that could be padded. */
 export const batchSizeOfMethods: Rule = {
   check: (value) => aSize.check(value) || isRecord(value),
   allowed: `${aSize.allowed}, or an object of ${Object.keys(group).join(', ')}`,
   group: { ...group, rows: aSize },
 };
 
-/** The option, each decision apart. */
 export function batchSizeOf(given: BatchSize | undefined): ResolvedBatchSize {
   const limits: BatchSizeOptions | AllowedSizesOptions =
     typeof given === 'number' || isList(given)
@@ -185,7 +181,7 @@ export function checkMostRows(
   { mostRows = Infinity }: Pick<ModelSignature, 'mostRows'>,
 ): void {
   for (const [key, { runSize, allowedSizes = [] }] of keys) {
-    // Without a size of its own, a serving takes the server's.
+    // Without its own size, a serving takes the server's.
     const given = runSize === Infinity ? [] : [runSize];
     const largest = Math.max(0, ...given, ...allowedSizes);
     if (largest > mostRows) {

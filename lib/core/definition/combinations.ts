@@ -8,7 +8,7 @@ import { DEFAULT_QUEUE_ROWS, DEFAULT_VERSION, isRecord } from './option-rules.js
 import type { KeyOptions, ResolvedRecovery, ResolvedServing } from './resolved-serving.js';
 import type { RecoveryOptions, RunnerOptions, ServingOptions } from './serving-definition.js';
 
-/** A definition whose options are valid, each by itself, and what follows from them. */
+/** A definition with valid options, and what follows from them. */
 interface Facts {
   readonly definition: ServingOptions;
   readonly kind: ResolvedServing['runner'];
@@ -20,12 +20,11 @@ interface Facts {
   readonly signature: Pick<ResolvedServing, 'template' | 'cuts'>;
 }
 
-/** Returns why the options can't be combined, or nothing if they can. */
+/** Returns why the options can't be combined, if they can't. */
 type Rule<Of> = (of: Of) => string | false | undefined;
 
 const isOwnThread = ({ runner }: Facts) => runner.isolation === 'none';
 
-/** Refuses an option of a sequence that `valueOf` finds. */
 const noEffectOnSequence =
   (option: string, valueOf: (facts: Facts) => unknown, why: string): Rule<Facts> =>
   (facts) => {
@@ -36,7 +35,6 @@ const noEffectOnSequence =
     );
   };
 
-/** Refuses an option of `recovery` where no partition ends. */
 const noEffectInOwnThread =
   (names: readonly (keyof RecoveryOptions)[], applies: (facts: Facts) => boolean): Rule<Facts> =>
   (facts) => {
@@ -50,7 +48,6 @@ const noEffectInOwnThread =
     );
   };
 
-/** Every combination of options that a serving cannot have. */
 export const combinations: readonly Rule<Facts>[] = [
   ({ definition: { timeout } }) => {
     const { default: given = 0, most = Infinity } = typeof timeout === 'object' ? timeout : {};
@@ -181,14 +178,12 @@ export const combinations: readonly Rule<Facts>[] = [
   ),
 ];
 
-/** A key's options, and its serving's options that go with them. */
 export interface KeyFacts extends KeyOptions {
   /** The timeout of calls without their own. */
   readonly timeout?: number | undefined;
   readonly queueRows: number;
 }
 
-/** Every combination of options that a key cannot have. */
 export const combinationsOfKeys: readonly Rule<KeyFacts>[] = [
   ({ batchSize, allowedSizes: [...sizes] = [batchSize] }) =>
     sizes.at(-1)! < batchSize &&
@@ -219,7 +214,7 @@ export function checkTogether<Of>(owner: string, of: Of, rules: readonly Rule<Of
   }
 }
 
-/** Whether the model's file can be watched, and may change. */
+/** True if the model's file can be watched, and may change. */
 export function isWatchable({ file, sha256 }: RunnerOptions): boolean {
   return file !== undefined && !ArrayBuffer.isView(file) && !isRemote(file) && sha256 === undefined;
 }

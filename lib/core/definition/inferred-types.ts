@@ -10,7 +10,6 @@ import type {
 import type { AnySequenceModel, Last } from '../partitions/sequence/sequence-model.js';
 import type { Steps } from './reply.js';
 
-/** What a factory returns, or a class is. */
 export type AnyRun =
   ((rows: never, batch: BatchContext) => unknown) | AnySequenceModel | AnyHandler;
 
@@ -18,23 +17,22 @@ interface AnyHandler<Handled = unknown> {
   handleBatch(...args: never[]): Handled;
 }
 
-/** A factory of a batch function or a sequence model. */
 export type TypedFactory<Run> =
   | NoFactory<'useFactory returns the batch function: write useFactory: () => (rows) => results'>
   | ((site: BatchFunctionContext) => Run | Promise<Run>);
 
-/** A type that no value has. If a value is not a factory, the compiler's message shows the text. */
+/** If a value is not a factory, the compiler's message shows the text. */
 interface NoFactory<Text extends string> extends Mistake<Text> {
   (site: BatchFunctionContext): never;
 }
 
-/** The input of calls: what the callbacks take, or else a row of the runner. */
+/** What the callbacks take, or else a row of the runner. */
 export type InputOf<Input, Run> = unknown extends Input ? RowOf<TakenRows<Run>> : Input;
 
 /**
- * The runner's result for one call: `unknown` for models and files, and where only the input
- * decides whether it is one result or a list. `Sent` is the batch of `preprocess`. Of a generator
- * or a sequence each result is the {@link Steps} of its row.
+ * The runner's result for one call: `unknown` for models and files, and if only the input decides
+ * whether it is one result or a list. `Sent` is the batch of `preprocess`. Each result of a
+ * generator or a sequence is its row's {@link Steps}.
  */
 export type ReplyOf<Sent, Run> =
   ResultOf<Run> extends infer Result
@@ -86,7 +84,6 @@ type Unwrapped<Returned> =
 
 type AnyGenerator<Step> = Generator<Step, unknown> | AsyncGenerator<Step, unknown>;
 
-/** The results of rows whose steps have these lists. */
 type StepsOf<Lists> = Steps<ValueIn<Awaited<EntryIn<Lists>>>>[];
 
 type EntryIn<List> =
@@ -100,7 +97,7 @@ type EntryIn<List> =
 type ValueIn<Entry> =
   Entry extends Last<infer Value> ? Awaited<Value> : Exclude<Entry, Error | symbol>;
 
-/** A row of a list. Tensors come as they are sent; a list of tensors can be either. */
+/** Tensors come as they are sent; a list of tensors can be either. */
 type RowOf<Rows> = [Rows] extends [never]
   ? unknown
   : Rows extends readonly (infer Row)[]
@@ -109,7 +106,7 @@ type RowOf<Rows> = [Rows] extends [never]
       : Row
     : Rows;
 
-/** One entry for one plain value, a list for everything that has several rows. */
+/** One entry for one plain value, a list for several rows. */
 type EntriesOf<Sent, Rows, Entry> = unknown extends Sent
   ? unknown
   : Sent extends string | number | bigint | boolean | null | undefined | symbol

@@ -1,12 +1,10 @@
 import { InvalidServingError } from '../errors.js';
 import { closestName, formatValue } from '../format.js';
 
-/** The allowed values of an option. */
 export interface Rule {
   readonly check: (value: unknown) => boolean;
   readonly allowed: string;
   readonly isRequired?: boolean;
-  /** For a group of options: its options' rules. */
   readonly group?: Rules;
 }
 
@@ -37,7 +35,6 @@ export const flag: Rule = {
   check: (value) => typeof value === 'boolean',
   allowed: 'true or false',
 };
-/** A share of the calls. */
 export const share: Rule = {
   check: (value) => typeof value === 'number' && value >= 0 && value <= 1,
   allowed: 'a number from 0 to 1',
@@ -63,11 +60,7 @@ export function groupOf(group: Rules): Rule {
 
 export const shutdown = groupOf({ drain: flag, timeout: delay });
 
-/**
- * Checks options, and groups of options.
- *
- * @throws InvalidServingError naming the owner, the option, its value, and the allowed values
- */
+/** @throws InvalidServingError naming the owner, the option, its value, and the allowed values */
 export function checkOptions(owner: string, options: object, rules: Rules, group = ''): void {
   const required = Object.keys(rules).filter((name) => rules[name]!.isRequired);
   for (const name of new Set([...required, ...Object.keys(options)])) {

@@ -1,13 +1,12 @@
 /**
- * A stream's output: a batch function's result for consecutive rows of the call, or a step
- * of it.
+ * A stream's output: a batch function's result for consecutive rows of the call, or a step of it.
  */
 export interface OutputEvent<Output = unknown> {
   /** The call's rows: `rows` of them from `offset` on. */
   readonly batch: {
     /** Index of the first of these rows in the call. */
     readonly offset: number;
-    /** The number of these rows. */
+    /** Number of these rows. */
     readonly rows: number;
   };
   /** The output for these rows, or their values of one step. */
@@ -17,9 +16,9 @@ export interface OutputEvent<Output = unknown> {
 }
 
 /**
- * The reply for a row of a sequence, or of a batch function that is a generator: the list of the
- * values that its steps made. A stream emits each of them by itself, so for a serving of
- * `Steps<string>` the outputs of `stream` are strings.
+ * A row's reply from a sequence, or from a batch function that is a generator: the list of its
+ * steps' values. A stream emits each separately, so for a serving of `Steps<string>` the outputs of
+ * `stream` are strings.
  */
 export interface Steps<Value> extends Array<Value> {
   /** Never set: it marks the type. */
@@ -29,8 +28,9 @@ export interface Steps<Value> extends Array<Value> {
 declare const steps: unique symbol;
 
 /**
- * An output of a stream, of a serving whose reply is `Output`: the same, or of {@link Steps} one
- * value. Of several rows with steps it is a list, with `undefined` for rows that have ended.
+ * A stream's output, for a serving with the reply `Output`: the same, or one value of
+ * {@link Steps}. For several rows with steps it is a list, with `undefined` for rows that have
+ * ended.
  */
 export type StreamedOutput<Output> = Output extends readonly (infer Entry)[]
   ? HasSteps<Output> extends true
@@ -40,7 +40,7 @@ export type StreamedOutput<Output> = Output extends readonly (infer Entry)[]
       : Output
   : Output;
 
-/** Of `any` every symbol is a key. */
+/** Every symbol is a key of `any`. */
 type HasSteps<Value> = symbol extends keyof Value
   ? false
   : typeof steps extends keyof Value
@@ -55,24 +55,24 @@ export interface HookEvent<Hook extends string = string> {
   readonly value: unknown;
 }
 
-/** A stream's event: an output, or a hook's value if the call asked for the hook. */
+/** An output, or a hook's value if the call asked for the hook. */
 export type StreamEvent<Output = unknown, Hook extends string = never> =
   OutputEvent<Output> | ([Hook] extends [never] ? never : HookEvent<Hook>);
 
 /** A batch's metadata, and the call's rows in it. */
 export interface PartMetadata {
-  /** Index of the first of these rows in the call. */
+  /** Index of the first row in the call. */
   readonly offset: number;
-  /** The number of these rows. */
+  /** Number of rows. */
   readonly rows: number;
-  /** Their batch's metadata. */
+  /** The batch's metadata. */
   readonly metadata: unknown;
 }
 
 /** The metadata of the batches with a call's rows. */
 export type CallMetadata =
   | {
-      /** All rows of the call ran in one batch. */
+      /** The call's rows ran in one batch. */
       readonly isSplit: false;
       /** The batch's metadata. */
       readonly metadata: unknown;
@@ -80,6 +80,6 @@ export type CallMetadata =
   | {
       /** The call's rows ran in several batches. */
       readonly isSplit: true;
-      /** Each batch's metadata, in the order of its rows. */
+      /** Each batch's metadata, in row order. */
       readonly metadata: readonly PartMetadata[];
     };

@@ -186,7 +186,7 @@ const fetches: Rule = {
   allowed: 'a list of names of outputs',
 };
 
-/** Options of a model's inputs and outputs, wherever it runs. */
+/** For a model's inputs and outputs, wherever it runs. */
 export const portRules: Rules = { inputs: axes, outputs: axes, fetches };
 
 const aModel: Rule = {
@@ -195,7 +195,6 @@ const aModel: Rule = {
   isRequired: true,
 };
 
-/** A further version's options. */
 const ofVersion: Rules = { model: aModel, canary: share, shadow: share };
 
 const ofModel: Rules = {
@@ -229,7 +228,7 @@ const ofCode: Rules = {
   isolation: onlyOfWorkers,
 };
 
-/** A kind of runner: its name at run time, its options, and the serving's options that differ. */
+/** Its name at run time, its own options, and the serving's options that differ. */
 interface Kind {
   readonly runner: ResolvedServing['runner'];
   readonly own: Rules;
@@ -369,11 +368,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   });
 }
 
-/**
- * Checks what every step after this one relies on: that there is a definition, with a name.
- *
- * @throws InvalidServingError naming the caller
- */
+/** @throws InvalidServingError naming the caller, if there is no definition with a name */
 export function checkName(caller: string, definition: unknown): void {
   if (!isRecord(definition)) {
     throw new InvalidServingError(
@@ -389,7 +384,6 @@ export function checkName(caller: string, definition: unknown): void {
   }
 }
 
-/** The timeout of calls without their own. */
 export function timeoutOf(timeout: ServingOptions['timeout']): number | undefined {
   return typeof timeout === 'object' ? timeout.default : timeout;
 }
@@ -422,7 +416,7 @@ function sharingOf(options: DeduplicationOptions = {}): Sharing | undefined {
     : undefined;
 }
 
-/** The option `sessions`, which a model with `state` has by default. */
+/** A model with `state` has sessions by default. */
 export function sessionOptionsOf(definition: ServingDefinition): SessionsOptions | undefined {
   const { state, sessions } = runnerOf(definition);
   return sessions ?? (state ? {} : undefined);
@@ -454,7 +448,7 @@ function distributionOf(
   };
 }
 
-/** The declared rows' ports, and their outputs' axes that are cut back, by path. */
+/** The declared rows' ports, and the axes where outputs are cut back, by path. */
 function signatureOf({ template, outputs = {} }: SignatureOptions = {}): Pick<
   ResolvedServing,
   'template' | 'cuts'
@@ -502,7 +496,7 @@ function keyOptionsOf(owner: string, { timeout, queueRows, ...options }: KeyFact
   return options;
 }
 
-/** What runs the batches, as an object, which is empty for an external model. */
+/** Empty for an external model. */
 export function runnerOf({ model }: { readonly model?: unknown }): RunnerOptions {
   return isModelFile(model)
     ? { file: model }
@@ -518,7 +512,7 @@ export function isExternal(definition: {
   return isRecord(definition.model) && 'engineFor' in definition.model;
 }
 
-/** A model's options; its file alone may stand for them. */
+/** A model's file alone may stand for its options. */
 export function modelOptionsOf(version: Pick<VersionOptions, 'model'>): ModelOptions {
   return runnerOf(version) as ModelOptions;
 }
@@ -527,7 +521,6 @@ function isModelFile(model: unknown): model is ModelFile {
   return typeof model === 'string' || model instanceof URL || ArrayBuffer.isView(model);
 }
 
-/** The model's path, bytes or address. */
 export function modelOf(name: string, { file, sha256 }: ModelOptions): ModelPlace {
   const owner = `Serving "${name}"`;
   if (!ArrayBuffer.isView(file) && isRemote(file)) {
@@ -555,13 +548,12 @@ function checkVersions(
   }
 }
 
-/** The file that the definition has watched. */
 function watchedFile(definition: ServingDefinition): string | undefined {
   const { file } = runnerOf(definition);
   return definition.rollout?.watch ? existing(definition.name, file as string | URL) : undefined;
 }
 
-/** The file as a `file:` URL for `import`. */
+/** A `file:` URL for `import`. */
 export function moduleOf(name: string, file: string | URL): string {
   return pathToFileURL(existing(name, file)).href;
 }
@@ -598,7 +590,7 @@ function kindOf(definition: ServingDefinition): readonly [label: string, kind: K
   return [one === 'file' ? 'model' : one, kinds[one]!];
 }
 
-/** Undefined for what runs neither in threads nor in processes of its own. */
+/** Undefined if it runs neither in threads nor in processes of its own. */
 function isolationOf({ file, useFile, isolation = 'thread' }: RunnerOptions) {
   return (file ?? useFile) === undefined ? undefined : isolation;
 }
@@ -613,7 +605,7 @@ function partitionsOf(definition: ServingDefinition): PartitionOptions[] {
     return own;
   }
   // Divides all cores but one, which the event loop needs. In its own thread a run is too short to
-  // be divided.
+  // divide.
   const intraOpNumThreads =
     isolation === 'none' ? 1 : Math.max(1, Math.floor((availableParallelism() - 1) / own.length));
   return own.map((options) => ({ intraOpNumThreads, ...session, ...options }));

@@ -18,29 +18,26 @@ export interface KeyOptions {
   readonly batchTimeout: number;
   /** Rows of the pieces into which `run` cuts its input. */
   readonly runSize: number;
-  /** The sizes that batches are padded to, in ascending order. */
+  /** Batches are padded to these sizes, in ascending order. */
   readonly allowedSizes?: readonly number[] | undefined;
   readonly latencyTarget?: number | undefined;
   /**
-   * The number of rows of one run, for a model with a fixed batch size. A call of just as many rows
-   * is never split.
+   * Rows of one run, for a model with a fixed batch size. A call of just as many rows is never
+   * split.
    */
   readonly step?: number | undefined;
 }
 
-/** Which failed batches run again. */
 export interface RetryOptions {
   readonly idempotent: boolean;
   readonly isolateFailures: boolean;
   readonly retries: number;
 }
 
-/** The options of `recovery`, with their defaults. */
 export interface ResolvedRecovery extends RetryOptions, Supervision {
   readonly runTimeout: number | undefined;
 }
 
-/** The queue's limits, and the order of its rows. */
 export interface ResolvedQueue {
   readonly maxRows: number;
   readonly maxCost: number | undefined;
@@ -52,14 +49,12 @@ export interface ResolvedQueue {
   readonly preservesOrder: boolean;
 }
 
-/** Whether calls with the same input share answers, and how inputs are identified. */
 export interface Sharing {
   readonly singleFlight: boolean;
   readonly keyOf: (input: unknown) => unknown;
   readonly cache: Required<ReplyCacheOptions> | undefined;
 }
 
-/** A definition with every default filled in. */
 export interface ResolvedServing {
   readonly name: string;
   readonly version: string;
@@ -69,14 +64,13 @@ export interface ResolvedServing {
   readonly timeout: number | undefined;
   readonly queue: ResolvedQueue;
   readonly recovery: ResolvedRecovery;
-  /** Undefined where calls have no state. */
+  /** Undefined if calls have no state. */
   readonly sessions: Required<SessionsOptions> | undefined;
-  /** Undefined where calls share nothing. */
+  /** Undefined if calls share nothing. */
   readonly sharing: Sharing | undefined;
   readonly shutdown: Required<ShutdownOptions>;
   readonly distribution: ServingDistribution;
   readonly partitions: readonly PartitionOptions[];
-  /** Each declared key's options, and other keys' options. */
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
   readonly versions: Readonly<Record<string, VersionOptions>>;
@@ -91,21 +85,18 @@ export interface ResolvedServing {
   readonly cuts: Readonly<Record<string, number>>;
 }
 
-/** The options for calls from other nodes. */
+/** For calls from other nodes. */
 export interface ServingDistribution {
   readonly enabled: boolean;
   readonly weight: number;
   readonly idempotent: boolean;
-  /** The queued rows beyond which it is saturated: two batches for each partition. */
+  /** Saturated beyond this many queued rows: two batches for each partition. */
   readonly saturation: number;
   readonly preprocess: ((input: unknown) => unknown) | undefined;
   readonly postprocess: ((output: unknown) => unknown) | undefined;
 }
 
-/**
- * The callbacks that run on the caller's side: `preprocess` before the batch, `postprocess` after
- * it.
- */
+/** The callbacks on the caller's side, before and after the batch. */
 export type Callbacks = Pick<
   ServingOptions,
   'name' | 'preprocess' | 'postprocess' | 'postprocessStream' | 'queue' | 'timeout'

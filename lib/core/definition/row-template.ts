@@ -8,16 +8,16 @@ export interface TensorTemplate {
   /** Its elements' type. */
   readonly type: Tensor.Type;
   /**
-   * Its shape. The rows lie on the first axis. Of the others, a number is fixed, `null` may
-   * have any size, and axes of the same name have the same size within a call.
+   * The rows lie on the first axis. Of the others, a number is fixed, `null` is any size, and axes
+   * of the same name have the same size within a call.
    */
   readonly shape: readonly [rows: null, ...inner: (number | string | null)[]];
   /**
-   * The axis where rows may differ in length, and share a batch all the same: shorter rows are
-   * padded when the batch runs. All tensors with such an axis have the same length in a call.
+   * The axis where rows may differ in length and still share a batch: shorter rows are padded when
+   * it runs. All tensors with such an axis have the same length in a call.
    */
   readonly variableAxis?: number;
-  /** The element that shorter rows are padded with; 0, or the empty string, by default. */
+  /** Pads shorter rows; 0, or the empty string, by default. */
   readonly padWith?: Fill;
 }
 
@@ -30,12 +30,10 @@ export interface OutputAxis {
 /** The tensors that a batch function returns, by path; a bare tensor's path is empty. */
 export type OutputAxes = Readonly<Record<string, OutputAxis>>;
 
-/**
- * A row's tensor, or a container's tensors by their path, such as `mask` or `state.0`.
- */
+/** A row's tensor, or a container's tensors by their path, such as `mask` or `state.0`. */
 export type RowTemplate = TensorTemplate | Readonly<Record<string, TensorTemplate>>;
 
-/** A template's tensors as ports. A single tensor has no name. */
+/** A single tensor has no name. */
 export function portsOfTemplate(template: RowTemplate): readonly ModelPort[] {
   return isOne(template)
     ? [portOf('', template)]
@@ -53,7 +51,6 @@ export const rowTemplate: Rule = {
     'variableAxis is one of these that is no number, and padWith an element to pad it with',
 };
 
-/** The axes where outputs' rows are cut back. */
 export const outputAxes: Rule = {
   check: (value) =>
     isRecord(value) &&
@@ -98,7 +95,7 @@ function isTensorTemplate(value: unknown): boolean {
 
 const ofTensors = new Set(['type', 'shape', 'variableAxis', 'padWith']);
 
-/** Whether the shape has such an axis, whose length is open, behind the rows' axis. */
+/** True if the shape has such an axis, with an open length, behind the rows' axis. */
 function isVariable(shape: unknown, axis: unknown): boolean {
   return (
     axis === undefined ||

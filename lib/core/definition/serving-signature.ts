@@ -12,8 +12,8 @@ export interface TensorSignature {
   /** Its elements' type. */
   readonly type: Tensor.Type;
   /**
-   * The number of elements along each axis: a number is fixed, a text names a size that
-   * may vary, `null` any size.
+   * Elements along each axis: a number is fixed, a text names a size that may vary, `null` is any
+   * size.
    */
   readonly shape: readonly (number | string | null)[];
   /** The axis that counts rows; `null` for a tensor that a batch's rows share. */
@@ -21,8 +21,8 @@ export interface TensorSignature {
 }
 
 /**
- * The tensors that a serving's runner takes and returns: what `preprocess` gives and
- * `postprocess` gets, or, without them, what callers pass and receive.
+ * The tensors that a serving's runner takes and returns: what `preprocess` gives and `postprocess`
+ * gets, or, without them, what callers pass and receive.
  */
 export interface ServingSignature {
   /** All inputs, in the model's or template's order. */
@@ -58,9 +58,9 @@ export function describeTensors(tensors: readonly TensorSignature[]): string {
 }
 
 /**
- * The first tensor that calls would miss or find changed, in words; undefined where the new
- * signature takes the same calls: names, types, ranks, batch axes and fixed sizes are those of the
- * old one, and no size of an input is fixed that calls could choose.
+ * The first tensor that calls would miss or find changed, in words; undefined if the new signature
+ * takes the same calls: it has the old names, types, ranks, batch axes and fixed sizes, and fixes
+ * no size of an input that calls could choose.
  */
 export function differenceOf(
   before: ServingSignature,
@@ -104,7 +104,7 @@ function tensorDifference(
   return undefined;
 }
 
-/** Whether calls that had the size find another one that takes them, or that they can read. */
+/** True if calls with the old size can use the new one. */
 function fits(
   kind: 'input' | 'output',
   was: number | string | null,

@@ -2,7 +2,7 @@ import type { AbortSignalLike } from '../context/call-context.js';
 import type { AnsweredBy, CallMode, CallStage } from './serving-event.js';
 import type { EventHub } from './event-hub.js';
 
-/** Counts a call that failed before it came to a pipeline, and emits its start and end. */
+/** For a call that failed before it reached a pipeline. */
 export function countRefusal(
   events: EventHub,
   serving: string,
@@ -13,7 +13,6 @@ export function countRefusal(
   countEnd(events, CallRecorder.start(events, serving, mode, signal), { error }, signal);
 }
 
-/** Counts a call that failed or was answered, and emits its end if it is recorded. */
 export function countEnd(
   { counters }: EventHub,
   recorder: CallRecorder | undefined,
@@ -24,14 +23,13 @@ export function countEnd(
   recorder?.ended(failure);
 }
 
-/** Records when a call passes its stages, and emits its events. */
 export class CallRecorder {
   private readonly startedAt = performance.now();
   private queuedAt: number | undefined;
   private ranAt: number | undefined;
   private answeredAt: number | undefined;
   private rows = 0;
-  /** Calls that share the rows of this one. */
+  /** Calls that share the rows. */
   private others: CallRecorder[] | undefined;
 
   private constructor(
@@ -44,7 +42,7 @@ export class CallRecorder {
     events.emit({ type: 'call:start', serving, version: events.version, call, mode });
   }
 
-  /** A recorder for a new call, or undefined if nothing observes calls. */
+  /** Undefined if nothing observes calls. */
   static start(
     events: EventHub,
     serving: string,
@@ -67,7 +65,7 @@ export class CallRecorder {
     this.others?.forEach((other) => other.running());
   }
 
-  /** Passes the rows' stages on to another call, which has no rows of its own. */
+  /** Passes stages on to a call without its own rows. */
   joinedBy(other: CallRecorder): void {
     (this.others ??= []).push(other);
     if (this.queuedAt !== undefined) {
@@ -78,7 +76,6 @@ export class CallRecorder {
     }
   }
 
-  /** The calls that wait for the rows. */
   get calls(): readonly number[] {
     return this.others ? [this.call, ...this.others.map(({ call }) => call)] : [this.call];
   }
@@ -87,7 +84,6 @@ export class CallRecorder {
     this.answeredAt = performance.now();
   }
 
-  /** The answer; records its end. */
   async follow<T>(answer: Promise<T>): Promise<T> {
     try {
       const value = await answer;
@@ -103,7 +99,7 @@ export class CallRecorder {
     const { events, serving, call, mode, rows, startedAt, signal } = this;
     const isCancelled = 'error' in outcome && signal?.aborted && outcome.error === signal.reason;
     const endedAt = performance.now();
-    // A stage that was not reached took no time. The one before it took all the rest.
+    // Stages not reached took no time; the last one reached took the rest.
     const answeredAt = this.answeredAt ?? endedAt;
     const ranAt = this.ranAt ?? answeredAt;
     const queuedAt = this.queuedAt ?? ranAt;

@@ -4,13 +4,12 @@ import type { ServingEvent } from './serving-event.js';
 import { isServingError } from '../errors.js';
 import type { AbortSignalLike } from '../context/call-context.js';
 
-/** The event with this type. */
 export type EventOf<Type extends ServingEvent['type']> = Extract<
   ServingEvent,
   { readonly type: Type }
 >;
 
-/** The observers of one type of events. */
+/** Observers of one event type. */
 class EventChannel {
   readonly subject = new Subject<ServingEvent>();
   private readonly channel: Channel;
@@ -35,7 +34,7 @@ type Channels = Readonly<
 
 const silent = { subject: new Subject<ServingEvent>(), isObserved: false, emit: () => {} };
 
-/** Channels without observers, for calls that the serving doesn't count as its own. */
+/** Without observers, for calls that the serving doesn't count as its own. */
 const SILENT: Channels = {
   'call:start': silent,
   'call:end': silent,
@@ -46,25 +45,23 @@ const SILENT: Channels = {
 };
 
 /**
- * The events of a serving, for its observers and on the channels of `node:diagnostics_channel`,
- * such as `nestjs-serving:batch:end`. An event is created only if something observes its type.
+ * A serving's events, for observers and on `node:diagnostics_channel`, such as
+ * `nestjs-serving:batch:end`. Unobserved events are not created.
  */
 export class EventHub {
   private channels: Channels;
   readonly all$: Observable<ServingEvent>;
   private callStarts: Pick<EventChannel, 'isObserved'>;
   private callEnds: Pick<EventChannel, 'isObserved'>;
-  /** Always counted, observed or not; without its children's counts. */
+  /** Counted even if unobserved; without its children's counts. */
   counters = new Counters();
-  /** The hubs whose counts are part of the totals. */
   private readonly children = new Set<EventHub>();
   private calls = 0;
   private batches = 0;
 
-  /** A hub with a `parent` shares its observers and numbers, and has counters of its own. */
+  /** With a `parent`, it shares that one's observers and numbers, not its counters. */
   constructor(
     private readonly parent?: EventHub,
-    /** The version whose events it emits. */
     readonly version?: string,
   ) {
     this.channels = parent?.channels ?? {
@@ -84,12 +81,11 @@ export class EventHub {
     return this.channels[type].subject.asObservable() as Observable<never>;
   }
 
-  /** True if calls' starts or ends are observed; asked for every call. */
+  /** Read for every call. */
   get observesCalls(): boolean {
     return this.callStarts.isObserved || this.callEnds.isObserved;
   }
 
-  /** True if events of the type are observed. */
   isObserved(type: ServingEvent['type']): boolean {
     return this.channels[type].isObserved;
   }
@@ -106,28 +102,26 @@ export class EventHub {
     this.channels[event.type].emit(event);
   }
 
-  /** The counts of the hub and all its children, gone ones included. */
+  /** Gone children included. */
   get totals(): ServingCounters {
     const totals = new Counters();
     [this, ...this.children].forEach(({ counters }) => totals.add(counters));
     return totals.now;
   }
 
-  /** A hub of one version, whose counts are part of the totals here. */
   childOf(version: string): EventHub {
     const child = new EventHub(this, version);
     this.children.add(child);
     return child;
   }
 
-  /** A hub of one version that emits and counts nothing until it is shown. */
+  /** Emits and counts nothing until it is shown. */
   hiddenChildOf(version: string): EventHub {
     const child = new EventHub(this, version);
     child.observe(SILENT);
     return child;
   }
 
-  /** Emits and counts from now on. */
   show(): void {
     const { parent } = this;
     if (parent && !parent.children.has(this)) {
@@ -143,7 +137,7 @@ export class EventHub {
     this.callEnds = channels['call:end'];
   }
 
-  /** Its version has ended: later counts, of consumers that read on, go to the parent. */
+  /** Later counts, from consumers that still read, go to the parent. */
   leave(): void {
     const { parent, counters } = this;
     if (parent?.children.delete(this)) {
@@ -152,7 +146,7 @@ export class EventHub {
     }
   }
 
-  /** Completes the events. A hub with a parent completes with it. */
+  /** A hub with a parent completes with it. */
   complete(): void {
     if (this.parent) {
       return;
@@ -161,26 +155,25 @@ export class EventHub {
   }
 }
 
-/** The totals of a serving since the application started. */
+/** A serving's totals since the application started. */
 export interface ServingCounters {
-  /** Answered calls. A stream that its consumer left counts as answered. */
+  /** Answered calls, including streams that their consumer left. */
   readonly answered: number;
   /**
-   * Calls that were refused or failed, by their error's code, such as `SERVING_OVERLOADED`;
-   * `SERVING_CANCELLED` for calls that their signal ended, `OTHER` for errors of other packages.
+   * Refused or failed calls by error code, such as `SERVING_OVERLOADED`; `SERVING_CANCELLED` if
+   * their signal ended them, `OTHER` for other packages' errors.
    */
   readonly failed: Readonly<Record<string, number>>;
-  /** Batches that have run, including the pieces of `run`. */
+  /** Batches that have run, including pieces of `run`. */
   readonly batches: number;
   /** Batches that failed. */
   readonly failedBatches: number;
-  /** Rows in the batches that have run. Rows that ran again count again. */
+  /** Rows in batches that have run. Rows that ran again count again. */
   readonly rows: number;
-  /** Padding rows in the batches. */
+  /** Padding rows in batches. */
   readonly padding: number;
 }
 
-/** Counts the calls and batches of a serving. */
 export class Counters {
   answered = 0;
   private batches = 0;
@@ -189,7 +182,7 @@ export class Counters {
   private padding = 0;
   private readonly failures = new Map<string, number>();
 
-  /** Counts a call that has failed or was answered. `signal` is the call's. */
+  /** @param signal the call's */
   ended(
     failure: { readonly error: unknown } | undefined,
     signal: AbortSignalLike | undefined,
@@ -201,7 +194,6 @@ export class Counters {
     }
   }
 
-  /** Counts a batch that has run. */
   ran(rows: number, padding: number, hasFailed: boolean): void {
     this.batches++;
     this.rows += rows;
@@ -209,7 +201,6 @@ export class Counters {
     this.failedBatches += hasFailed ? 1 : 0;
   }
 
-  /** Begins again. */
   clear(): void {
     this.answered = this.batches = this.failedBatches = this.rows = this.padding = 0;
     this.failures.clear();

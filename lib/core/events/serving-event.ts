@@ -11,26 +11,26 @@ import type { Origin } from '../context/call-context.js';
 export type CallMode = 'batched' | 'inline' | 'stream';
 
 /**
- * The stage of a call: before its rows are queued, while they wait, while they run, and while the
- * answer is shaped.
+ * A call's stage: before its rows are queued, while they wait, while they run, and while the answer
+ * is shaped.
  */
 export type CallStage = 'preprocessing' | 'waiting' | 'running' | 'postprocessing';
 
 /**
- * The source of an answer without rows of its own: a `single-flight` call with the same input, or
- * the `cache`.
+ * The source of an answer without its own rows: a `single-flight` call with the same input, or the
+ * `cache`.
  */
 export type AnsweredBy = 'single-flight' | 'cache';
 
-/** A call has started. Emitted before anything else is done, in the async context of the caller. */
+/** A call has started. Emitted before anything else, in the caller's async context. */
 export interface CallStartEvent {
-  /** The type of the event. */
+  /** The event's type. */
   readonly type: 'call:start';
-  /** The name of the serving, or `Class.method` for a `@Batched()` method. */
+  /** The serving's name, or `Class.method` for a `@Batched()` method. */
   readonly serving: string;
-  /** The label of the version that runs it; undefined for a call to another node. */
+  /** The label of its version; undefined for a call to another node. */
   readonly version?: string | undefined;
-  /** The number of the call, from 1, among the observed calls of the serving. */
+  /** The call's number, from 1, among the serving's observed calls. */
   readonly call: number;
   /** How the call runs. */
   readonly mode: CallMode;
@@ -38,11 +38,11 @@ export interface CallStartEvent {
 
 /** A call has been answered or has failed. */
 export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
-  /** The type of the event. */
+  /** The event's type. */
   readonly type: 'call:end';
-  /** The number of its own rows, as far as they were queued; 0 where something else answered it. */
+  /** Its own rows, as far as they were queued; 0 if something else answered it. */
   readonly rows: number;
-  /** The time when it started, in milliseconds since 1970. */
+  /** Its start in milliseconds since 1970. */
   readonly startedAt: number;
   /** Milliseconds until its rows were queued: `preprocess` and validation. */
   readonly preprocessing: number;
@@ -53,19 +53,18 @@ export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
   /** Milliseconds until it was answered. */
   readonly postprocessing: number;
   /**
-   * The stage when it ended; later stages took no time. For a stream, postprocessing is part of
+   * Its stage at the end; later stages took no time. A stream's postprocessing is part of
    * `running`.
    */
   readonly stage: CallStage;
   /**
-   * The source of the answer, if it is not rows of its own. A call answered from the cache was only
-   * preprocessed.
+   * The answer's source, if not its own rows. A call answered from the cache was only preprocessed.
    */
   readonly answeredBy?: AnsweredBy;
   /** Why it failed. */
   readonly error?: unknown;
   /**
-   * Whether the error is the reason of its aborted `signal`: the caller has left, and nothing went
+   * True if the error is its aborted `signal`'s reason: the caller has left, and nothing went
    * wrong.
    */
   readonly cancelled?: true;
@@ -73,100 +72,97 @@ export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
 
 /** A partition was handed a batch. */
 export interface BatchStartEvent {
-  /** The type of the event. */
+  /** The event's type. */
   readonly type: 'batch:start';
-  /** The name of the serving, or `Class.method` for a `@Batched()` method. */
+  /** The serving's name, or `Class.method` for a `@Batched()` method. */
   readonly serving: string;
-  /** The label of the version that it belongs to. */
+  /** Its version's label. */
   readonly version?: string | undefined;
-  /** The batch's number, from 1, among the serving's batches. */
+  /** Its number, from 1, among the serving's batches. */
   readonly batch: number;
-  /** The key of its rows. */
+  /** Its rows' key. */
   readonly key: string;
-  /** The origin of its calls, in a serving with `queue.separateOrigins`. */
+  /** Its calls' origin, with `queue.separateOrigins`. */
   readonly origin?: Origin | undefined;
-  /** The index of the partition. */
+  /** Its partition's index. */
   readonly partition: number;
   /** The number of its rows. */
   readonly rows: number;
-  /** The number of rows that it had room for. */
+  /** Rows that it had room for. */
   readonly batchSize: number;
-  /**
-   * The share of its room that is taken: of `batchSize`, or of `batchSize.cost.most` if that is
-   * more.
-   */
+  /** The taken share of its room: of `batchSize`, or of `batchSize.cost.most` if that is more. */
   readonly fill: number;
-  /** The cost of the batch, in a serving with `batchSize.cost`. */
+  /** Its cost, with `batchSize.cost`. */
   readonly cost?: BatchCost | undefined;
   /**
-   * Why the batch closed. `full`: it had no more room. `cost`: no further row fitted into its
-   * `batchSize.cost`. `timeout`: its window timed out. `idle`: a
-   * partition was free and the serving has no timeout. `flush`: the next request did not fit and
-   * must not be split. `drain`: the serving was closing. `retry`: its rows run again after a
-   * failure. `inline`: it belongs to one call of `run`. `target`: more rows would miss the
-   * `latencyTarget`. `join`: it is a row of a sequence, which joins those that run.
+   * Why it closed. `full`: it had no more room. `cost`: no further row fitted its `batchSize.cost`.
+   * `timeout`: its window timed out. `idle`: a partition was free, and the serving has no timeout.
+   * `flush`: the next request did not fit and must not be split. `drain`: the serving was closing.
+   * `retry`: its rows run again after a failure. `inline`: it belongs to one `run` call. `target`:
+   * more rows would miss the `latencyTarget`. `join`: it is a sequence's row, which joins the
+   * running ones.
    */
   readonly reason: CloseReason | 'inline';
   /** Milliseconds from its oldest row's arrival until it ran. */
   readonly wait: number;
-  /** Expected milliseconds of its run, by its rows; undefined until enough batches have run. */
+  /** Milliseconds that its run was expected to take; undefined until enough batches have run. */
   readonly expected?: number | undefined;
-  /** The rows that were still queued. */
+  /** Rows that were still queued. */
   readonly queued: number;
-  /** The observed calls with rows in it, each once. */
+  /** Observed calls with rows in it, each once. */
   readonly calls: readonly number[];
 }
 
 /** A batch has run. */
 export interface BatchEndEvent extends Omit<BatchStartEvent, 'type'> {
-  /** The type of the event. */
+  /** The event's type. */
   readonly type: 'batch:end';
-  /** Milliseconds that it ran, including the transfer to the worker and back. */
+  /** Milliseconds that it ran, including transfer to the worker and back. */
   readonly runTime: number;
-  /** The number of padding rows. */
+  /** Padding rows. */
   readonly padding: number;
-  /** The number of steps, if the batch function is a generator. */
+  /** Steps, if the batch function is a generator. */
   readonly steps?: number;
   /** Why it failed. */
   readonly error?: unknown;
   /**
-   * Whether it was handed ahead to a busy partition and revoked before it began, since another
-   * partition was idle.
+   * True if it was sent ahead to a busy partition and revoked before it began, since another one
+   * was idle.
    */
   readonly revoked?: true;
-  /** The number of its rows that run again. */
+  /** Its rows that run again. */
   readonly retried?: number;
 }
 
-/** The status of a partition has changed. */
+/** A partition's status has changed. */
 export interface PartitionChangeEvent extends PartitionStatus {
-  /** The type of the event. */
+  /** The event's type. */
   readonly type: 'partition:change';
-  /** The name of the serving, or `Class.method` for a `@Batched()` method. */
+  /** The serving's name, or `Class.method` for a `@Batched()` method. */
   readonly serving: string;
-  /** The label of the version that it belongs to. */
+  /** Its version's label. */
   readonly version?: string | undefined;
-  /** Which calls it serves: of `batchedRun` (`batched`), or of `run` (`inline`). */
+  /** The calls that it serves: `batched` for `batchedRun`, `inline` for `run`. */
   readonly kind: ServingKind;
-  /** The index of the partition. */
+  /** The partition's index. */
   readonly partition: number;
 }
 
-/** A partition has run a step of sequences: the next value of each row that is present. */
+/** A partition has run a step of sequences: the next value of each present row. */
 export interface SequenceStepEvent extends SequenceStepRecord {
-  /** The type of the event. */
+  /** The event's type. */
   readonly type: 'sequence:step';
-  /** The name of the serving. */
+  /** The serving's name. */
   readonly serving: string;
-  /** The label of the version that it belongs to. */
+  /** Its version's label. */
   readonly version?: string | undefined;
-  /** The key of the rows. */
+  /** The rows' key. */
   readonly key: string;
-  /** The index of the partition. */
+  /** The partition's index. */
   readonly partition: number;
 }
 
-/** The events of a serving. */
+/** A serving's events. */
 export type ServingEvent =
   | CallStartEvent
   | CallEndEvent
@@ -175,7 +171,6 @@ export type ServingEvent =
   | SequenceStepEvent
   | PartitionChangeEvent;
 
-/** The labels of a batch that the batcher does not have. */
 export interface BatchLabels {
   readonly serving: string;
   readonly version: string | undefined;

@@ -45,11 +45,11 @@ import { sessionRows } from './session-turn.js';
 
 type Parts = readonly Part<BatchRequest>[];
 
-/** Runs a pipeline's batches on its partitions, counts them, and emits their events. */
+/** Runs a pipeline's batches, counts them, and emits their events. */
 export class BatchRunner implements BatchRuns<BatchRequest> {
   readonly outputs: OutputReader;
   readonly runsSequences: boolean;
-  /** The error that ends running generators, once {@link terminate} was called. */
+  /** Set by {@link terminate}. */
   cut: Error | undefined;
 
   constructor(
@@ -57,7 +57,6 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     readonly retryOptions: RetryOptions,
     private readonly opened: OpenedEngine,
     private readonly events: EventHub,
-    /** If rows differ in length. */
     readonly lengths?: RowLengths,
   ) {
     this.outputs = new OutputReader(axesOf(opened.signature?.outputs ?? []));
@@ -75,7 +74,7 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     }
   }
 
-  /** Runs a window's rows as one batch of at most the window's size, padding included. */
+  /** The batch has at most the window's size, padding included. */
   dispatch(
     { parts, size, retryState }: Window<BatchRequest>,
     index: number,
@@ -98,12 +97,10 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     }
   }
 
-  /** True if something observes the steps of sequences. */
   get observesSteps(): boolean {
     return this.events.isObserved('sequence:step');
   }
 
-  /** Emits the event of a sequence's step. */
   stepped(record: SequenceStepRecord, key: string, partition: number): void {
     const { events, name } = this;
     const { version } = events;
@@ -119,14 +116,13 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
   }
 
   /**
-   * Ends running generators at their next step. Batches that are lost with their partition fail
-   * with this error.
+   * Ends running generators at their next step. Batches lost with their partition fail with this
+   * error.
    */
   terminate(error: Error): void {
     this.cut = error;
   }
 
-  /** The error that a batch of this many rows fails with. */
   errorOf(cause: unknown, size: number): unknown {
     if (this.cut && isA(cause, PartitionLostError)) {
       return this.cut;
@@ -179,11 +175,7 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
   }
 }
 
-/**
- * One batch, from its rows to their requests' answers: it is formed, runs on a partition, and gives
- * each request its own rows of what the batch function returns and emits. The batcher decides when
- * it runs, and when its rows run again.
- */
+/** One batch, from its rows to their requests' answers. */
 export class BatchRun implements BatchListener {
   readonly batch: Batch;
   readonly hooks: readonly string[];
@@ -196,7 +188,7 @@ export class BatchRun implements BatchListener {
 
   constructor(
     private readonly parts: Parts,
-    /** The most rows it may have, padding included. */
+    /** Most rows, padding included. */
     largest: number,
     private readonly runner: BatchRunner,
   ) {
@@ -219,7 +211,6 @@ export class BatchRun implements BatchListener {
     }
   }
 
-  /** Runs on this partition. The outcome has the rows that run again. */
   async on(
     partition: Partition,
     index: number,
@@ -250,7 +241,7 @@ export class BatchRun implements BatchListener {
     };
   }
 
-  /** How a failed batch ends: its rows run again, or their requests fail. */
+  /** A failed batch's rows run again, or their requests fail. */
   private failure(
     cause: unknown,
     retryState: RetryState | undefined,
@@ -265,7 +256,7 @@ export class BatchRun implements BatchListener {
       return { revoked: true, retries: [{ parts, retryState }] };
     }
     const error = runner.errorOf(cause, this.batch.size);
-    // Callers have received output of a batch that has emitted.
+    // Callers have received output from a batch that has emitted.
     const hasEmitted = this.hooked || this.steps > 0;
     const retries =
       hasEmitted || runner.cut ? [] : retriesFor(error, parts, retryState, runner.retryOptions);
@@ -279,8 +270,8 @@ export class BatchRun implements BatchListener {
   }
 
   /**
-   * @throws RejectedRowsError if the memory of rows was transferred away while they waited, or
-   * their session's state is lost
+   * @throws RejectedRowsError if rows' memory was transferred while they waited, or their session's
+   * state is lost
    */
   private checkRows(partition: Partition): void {
     const faults = new Map<number, Error>();
@@ -304,7 +295,7 @@ export class BatchRun implements BatchListener {
     throw new RejectedRowsError(faults);
   }
 
-  /** Fails the requests whose rows were rejected, and returns the other requests' parts. */
+  /** Fails the rejected rows' requests, and returns the others' parts. */
   private without({ faults }: RejectedRowsError): Part<BatchRequest>[] {
     const rejected = new Set<BatchRequest>();
     this.forEachPart(({ request }, start, end) => {
@@ -392,8 +383,8 @@ export class BatchRun implements BatchListener {
   }
 
   /**
-   * Gives each request its rows of the output; a generator has emitted it. The output's memory may
-   * be gone by now: that fails its callers, and not the batcher.
+   * Gives each request its rows of the output, unless a generator has emitted them. The output's
+   * memory may be gone by now: that fails its callers, not the batcher.
    */
   private settle(output: RunOutput | undefined): void {
     try {
@@ -427,7 +418,6 @@ export class BatchRun implements BatchListener {
     }
   }
 
-  /** True if the request's rows are shorter than others of the batch. */
   private isShorter({ batch }: BatchRequest): boolean {
     const { lengths } = this.runner;
     return lengths !== undefined && lengths.lengthOf(batch) !== this.longest();
@@ -452,7 +442,6 @@ export class BatchRun implements BatchListener {
       : lengths!.cut(rows, length, cuts);
   }
 
-  /** Its rows are padded to this length. */
   private longest(): number | undefined {
     const { lengths } = this.runner;
     if (!lengths) {
@@ -507,15 +496,12 @@ function sessionsIn(parts: readonly Part<BatchRequest>[]): SessionRows | undefin
     : undefined;
 }
 
-/**
- * Reads outputs with rows on these axes. Remembers the last one's template: most often the next's.
- */
+/** Remembers the last output's template: most often the next one's. */
 class OutputReader {
   private last: Template | undefined;
 
   constructor(readonly axes: BatchAxes) {}
 
-  /** See {@link outputRows}. */
   read(output: unknown, input: Batch): Batch {
     const rows = outputRows(output, input, this.axes, this.last);
     this.last = rows.template;
@@ -584,7 +570,7 @@ function resultsIn(
   return rows.slice(0, input.size);
 }
 
-/** Advice for a model's outputs; nothing else has the option. */
+/** Only a model's outputs have the option. */
 function hintOf(path: string, axes: BatchAxes): string {
   return path !== '' && Object.hasOwn(axes, path)
     ? `. If its rows lie on another axis, declare it: outputs: { ${path}: { batchAxis: ... } }`

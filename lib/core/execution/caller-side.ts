@@ -17,9 +17,7 @@ import { type ReplyEnd, withoutErrors } from './request.js';
  * waits for neither longer than its options allow.
  */
 export class CallerSide {
-  /** Calls whose `preprocess` runs. */
   readonly preparing = new Waits();
-  /** Calls whose `postprocess` runs. */
   readonly finishing = new Waits();
   private readonly reader: RowReader;
 
@@ -30,7 +28,7 @@ export class CallerSide {
     this.reader = new RowReader(inputAxes);
   }
 
-  /** The input's rows. No promise if nothing is asynchronous: that would cost a microtask. */
+  /** No promise if nothing is asynchronous: it would cost a microtask. */
   prepare(input: unknown, resolved: ResolvedCallOptions): Call | Promise<Call> {
     const { callbacks } = this;
     const { key } = resolved;
@@ -41,19 +39,19 @@ export class CallerSide {
     const ready =
       key === undefined ? prepared : prepared.then((call) => withKey(callbacks, call, key));
     const call = this.preparing.for(ready, resolved);
-    // Nobody takes the rows of `preprocess` if the call was cancelled before.
+    // If the call was cancelled before, nobody takes the rows of `preprocess`.
     call.catch(() => prepared.then(dropCall, () => {}));
     return call;
   }
 
-  /** The `info` of a call's `preprocess`, without rows: the call shares another's. */
+  /** The call's own `info` without rows: it shares another's. */
   async prepareInfo(input: unknown, resolved: ResolvedCallOptions): Promise<Call> {
     const call = await this.prepare(input, resolved);
     dropCall(call);
     return call;
   }
 
-  /** The reply from the call's output; a promise if `postprocess` is asynchronous. */
+  /** A promise if `postprocess` is asynchronous. */
   finish(
     call: Call,
     output: BatchOutput,
@@ -64,7 +62,6 @@ export class CallerSide {
     return reply instanceof Promise ? this.finishing.for(reply, resolved) : reply;
   }
 
-  /** A stream's events as the callbacks shape them. */
   finishStream(
     call: Call,
     events: AsyncIterable<StreamEvent<unknown, string>>,
@@ -82,16 +79,11 @@ export interface Call {
   readonly rows: Batch | Source<Batch>;
   /** The input was one plain value, so the reply is its one result. */
   readonly single: boolean;
-  /** The sequence of batches may never end. */
   readonly isOpen: boolean;
   readonly info: unknown;
 }
 
-/**
- * Turns the input into rows.
- *
- * @throws InvalidInputError for an iterator that another call reads
- */
+/** @throws InvalidInputError for an iterator that another call reads */
 export function prepareCall(
   callbacks: Callbacks,
   input: unknown,
@@ -107,11 +99,7 @@ export function prepareCall(
     : callOf(input, undefined, reader);
 }
 
-/**
- * Gives the call the key from its options.
- *
- * @throws InvalidInputError if a batch has another key
- */
+/** @throws InvalidInputError if a batch has another key */
 export function withKey({ name }: Callbacks, call: Call, key: string): Call {
   const { rows } = call;
   if (rows instanceof Batch) {
@@ -144,7 +132,6 @@ export function dropCall({ rows }: Call): void {
   }
 }
 
-/** Shapes the reply from the call's output. */
 export function finishCall(
   callbacks: Callbacks,
   call: Call,
@@ -161,15 +148,11 @@ function contextOf({ info }: Call, said: CallMetadata): PostprocessContext {
     : { isSplit: false, metadata: said.metadata, info };
 }
 
-/**
- * Shapes a stream's events: all of them by `postprocessStream`, or else each output by
- * `postprocess`.
- */
 export async function* finishStream(
   callbacks: Callbacks,
   { info }: Call,
   events: AsyncIterable<StreamEvent<unknown, string>>,
-  /** Resolves with the result of user code, unless the call is cancelled first. */
+  /** Resolves with user code's result, unless the call is cancelled first. */
   waitFor: <T>(work: Promise<T>) => Promise<T> = (work) => work,
 ): AsyncGenerator<unknown, void> {
   if (callbacks.postprocessStream) {
@@ -187,7 +170,6 @@ export async function* finishStream(
   }
 }
 
-/** The one result if the call's input was one plain value, otherwise all results. */
 export function unwrap({ single }: { readonly single: boolean }, output: unknown): unknown {
   return single && Array.isArray(output) ? output[0] : output;
 }
@@ -275,13 +257,12 @@ function resultIn(result: unknown): IteratorResult<unknown> {
   return result as IteratorResult<unknown>;
 }
 
-/** Ends calls whose answer is the output itself. */
+/** Ends calls whose answer is the output. */
 export class AnswerEnd implements ReplyEnd<unknown> {
   constructor(
     private readonly counters: Counters,
-    /** Called when the call has ended. */
     private readonly ended: () => void,
-    /** The input was one plain value, so the answer is its one result. */
+    /** As in {@link Call}. */
     readonly single: boolean,
     readonly isLent = false,
   ) {}
@@ -299,7 +280,6 @@ export class AnswerEnd implements ReplyEnd<unknown> {
   }
 }
 
-/** A call's output, and its batches' metadata. */
 export interface CallOutput {
   readonly output: BatchOutput;
   readonly said: CallMetadata;

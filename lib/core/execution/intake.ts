@@ -27,20 +27,17 @@ import {
 import { formatValue, truncate } from '../format.js';
 import type { ResolvedBatchCost } from '../definition/batch-size.js';
 
-/** What the steps of one call share. */
 export interface CallContext {
   readonly options: StreamOptions<string> & InternalCallOptions;
   readonly resolved: ResolvedCallOptions;
   readonly recorder: CallRecorder | undefined;
-  /** Called when the call's rows were admitted. */
   readonly onAdmitted?: () => void;
 }
 
-/** Checks a call's rows and queues them: the caller's half hands them to the shared half here. */
+/** Checks a call's rows and queues them. */
 export class Intake {
-  /** The last rows' template, if they fitted: most often the next rows have the same. */
+  /** Template of the last rows that fitted: most often the next rows have the same. */
   private checked: Template | undefined;
-  /** True if the model has an input of strings. */
   private readonly takesStrings: boolean;
 
   constructor(
@@ -50,14 +47,13 @@ export class Intake {
     private readonly signature: ModelSignature | undefined,
     private readonly batcher: Batcher<BatchRequest>,
     private readonly isInline: boolean,
-    /** If rows differ in length. */
     private readonly lengths?: RowLengths,
   ) {
     const inputs = options.runner === 'model' ? (signature?.inputs ?? []) : [];
     this.takesStrings = inputs.some(({ type }) => type === 'string');
   }
 
-  /** Resolves with the reply to the rows, or what `end` makes of it; rejects on cancellation. */
+  /** Resolves with the reply, or what `end` makes of it; rejects on cancellation. */
   reply<Answer = Reply>(
     batch: Batch,
     context: CallContext,
@@ -73,7 +69,6 @@ export class Intake {
     return request.reply;
   }
 
-  /** Queues a piece of a call whose reply is collected. */
   replyPiece(batch: Batch, context: CallContext, cost: number): ReplyRequest {
     const request = this.replyRequest(batch, context, cost);
     // The pieces are awaited in order: until its turn, nothing handles a rejection.
@@ -81,7 +76,6 @@ export class Intake {
     return this.submit(request, context);
   }
 
-  /** Queues a piece of a call whose output is streamed. */
   streamPiece(batch: Batch, context: CallContext, cost: number): StreamRequest {
     const { options, resolved, recorder } = context;
     const { rows, lane } = this.admit(batch, context);
@@ -126,7 +120,7 @@ export class Intake {
     return { rows, lane };
   }
 
-  /** The call's origin, if the serving separates origins. */
+  /** Undefined unless the serving separates origins. */
   originOf({ origin }: StreamOptions<string>): Origin | undefined {
     return this.options.queue.separateOrigins ? (origin ?? currentOrigin()) : undefined;
   }
@@ -167,16 +161,14 @@ export class Intake {
   }
 }
 
-/** The hooks that a call asks for, or undefined. */
 export function requestedHooks({ hooks }: StreamOptions<string>): readonly string[] | undefined {
   return hooks?.length ? hooks : undefined;
 }
 
-/** The most hooks of one call. */
 const MOST_HOOKS = 1024;
 
 /**
- * Refuses a call, or a batch of a stream, that is larger than the serving allows, padding included.
+ * The size includes padding.
  *
  * @throws RequestTooLargeError
  */
@@ -209,7 +201,7 @@ function checkStep(serving: string, { size }: Batch): void {
 }
 
 /**
- * Refuses rows that could not run, so that they spoil no batch. Without `keys`, any key is allowed.
+ * Refuses rows that can't run, before they spoil a batch. Without `keys`, any key is allowed.
  *
  * @throws InvalidBatchError for a batch without rows
  * @throws UnknownKeyError for a key that the serving doesn't have
@@ -277,11 +269,7 @@ export function checkStrings(serving: string, batch: Batch): void {
   }
 }
 
-/**
- * Copies the options' list of hooks; empty if there is none.
- *
- * @throws InvalidInputError if it isn't a list of names
- */
+/** @throws InvalidInputError if it isn't a list of names */
 export function ownHooks(serving: string, hooks: readonly string[] = []): readonly string[] {
   const own = read(() =>
     Array.isArray(hooks) && hooks.length <= MOST_HOOKS ? [...(hooks as unknown[])] : undefined,
@@ -296,8 +284,7 @@ export function ownHooks(serving: string, hooks: readonly string[] = []): readon
 }
 
 /**
- * Refuses a call with hooks whose rows don't fit into one batch, or with hooks that the model
- * doesn't have.
+ * Refuses hooks that the model doesn't have, or rows that don't fit into one batch.
  *
  * @throws InvalidInputError
  */
@@ -402,7 +389,7 @@ function named({ name }: ModelPort): string {
   return name === '' ? 'the tensor' : `"${name}"`;
 }
 
-/** The rows' cost, with `queue.maxCost`. */
+/** Counted against `queue.maxCost`; 0 without it. */
 export function costOf({ name, queue }: Callbacks, batch: Batch): number {
   if (queue?.maxCost === undefined) {
     return 0;
@@ -417,7 +404,7 @@ export function costOf({ name, queue }: Callbacks, batch: Batch): number {
   return costs;
 }
 
-/** The bytes of tensors' rows: 1 for each string, none for plain values. */
+/** 1 for each string, none for plain values. */
 function bytesOf({ template, size }: Batch): number {
   const perRow = (template?.leaves ?? []).map(
     ({ type, dims, axis }) =>
@@ -426,15 +413,13 @@ function bytesOf({ template, size }: Batch): number {
   return size * perRow.reduce((sum, bytes) => sum + bytes, 0);
 }
 
-/** The elements of one row. The item whose shape we know may have no rows. */
+/** The item whose shape we know may have no rows. */
 function elementsOf(dims: readonly number[], axis: number | null): number {
   return dims.reduce((elements, dim, i) => (i === axis ? elements : elements * dim), 1);
 }
 
 /**
- * The cost of each of a call's rows.
- *
- * @throws InvalidInputError if one isn't a finite number above 0, or `of` throws
+ * @throws InvalidInputError if a cost isn't a finite number above 0, or `of` throws
  * @throws RequestTooLargeError if one is more than a batch may cost
  */
 export function rowCostsOf(
@@ -473,11 +458,7 @@ export function mostRowsLike(
     : size;
 }
 
-/**
- * Refuses a call that must run in one batch and costs more than one.
- *
- * @throws InvalidInputError
- */
+/** @throws InvalidInputError if a call that must run in one batch costs too much for it */
 function checkWholeCost(
   serving: string,
   { most, padded }: ResolvedBatchCost,

@@ -13,40 +13,34 @@ export interface ServingLane extends Lane {
   readonly limits: KeyOptions;
   readonly key: string;
   readonly origin: Origin | undefined;
-  /** The order of its replies, with `queue.order`. */
+  /** With `queue.order`. */
   readonly replies?: ReplyOrder | undefined;
 }
 
-/** Calls that share batches with each other alone. */
+/** Calls that share batches only with each other. */
 export interface CallGroup {
-  /** The only partition that runs them. */
   readonly partition?: number | undefined;
 }
 
 type Limits = { -readonly [Option in keyof KeyOptions]: KeyOptions[Option] };
 
-/**
- * Beyond the number of keys and this many more lanes, we forget all: later rows open new windows.
- */
+/** Beyond this many more lanes than keys, we forget all: later rows open new windows. */
 const MORE_LANES = 1024;
 const LONGEST_ORIGIN = 256;
 
 /** A serving's lanes, and each key's options, which may change while it runs. */
 export class Lanes {
-  /** The declared keys. */
   readonly keys: readonly string[];
   private readonly limits: ReadonlyMap<string, Limits>;
   private readonly lanes = new Map<string, ServingLane>();
-  /** The last result of {@link laneOf}: most calls ask for the same. */
+  /** Cached: most calls ask for the same. */
   private last: { readonly template: Template | undefined; readonly lane: ServingLane } | undefined;
-  /** Groups' lanes, for as long as a group lives. */
   private readonly grouped = new WeakMap<CallGroup, Map<string, ServingLane>>();
   /**
-   * Limits of calls that run alone, by their key's options. They change with these, and stay the
-   * same objects: a queue knows by them what it has learned.
+   * Limits of calls that run alone, by their key's options, with which they change. They stay the
+   * same objects, since queues learn by them.
    */
   private readonly alone = new Map<KeyOptions, { limits: Limits; mostRows: number }>();
-  /** Options of keys that aren't declared. */
   private readonly others: Limits;
   /** Rows of one run of the model, if its file fixes them. */
   private step = 1;
@@ -63,8 +57,8 @@ export class Lanes {
   }
 
   /**
-   * Adapts the batch sizes to the model: multiples of its fixed batch size, or one call per batch
-   * for a model without a batch axis, and at most as many rows as its server takes.
+   * Fits the batch sizes to the model: multiples of its fixed batch size, or one call per batch
+   * without a batch axis, and no more rows than its server takes.
    */
   fit({
     inputs,
@@ -80,12 +74,11 @@ export class Lanes {
     return this.limits.get(key) ?? this.others;
   }
 
-  /** Changes keys' options, from the next window on. */
+  /** Changes apply from the next window on. */
   change(keys: readonly string[], options: Partial<KeyOptions>): void {
     keys.forEach((key) => this.set(this.limits.get(key)!, options));
   }
 
-  /** A new lane for one call of at most this many rows, which shares its batches with no other. */
   inlineLaneOf({ key }: Batch, mostRows: number, origin?: Origin): ServingLane {
     checkOrigin(origin);
     const options = this.optionsOf(key);
@@ -97,9 +90,7 @@ export class Lanes {
     return { key, origin, limits: alone.limits, isInline: true };
   }
 
-  /**
-   * The rows' lane. Rows of a key that isn't declared share no batch, so they get a new lane each.
-   */
+  /** Rows of a key that isn't declared share no batch, so they get a new lane each. */
   laneOf(batch: Batch, origin?: Origin, group?: CallGroup): ServingLane {
     const { key, template } = batch;
     if (origin !== undefined || group !== undefined) {
@@ -110,7 +101,6 @@ export class Lanes {
       return last.lane;
     }
     const lane = this.findLane(batch);
-    // Keys that aren't declared have no lane to find again.
     if (this.limits.has(key)) {
       this.last = { template, lane };
     }
@@ -166,7 +156,6 @@ export class Lanes {
   }
 }
 
-/** The limits of a call that runs alone. */
 function aloneOf(options: KeyOptions, mostRows: number): Limits {
   return { ...options, batchSize: Math.min(options.runSize, mostRows), batchTimeout: 0 };
 }
@@ -180,14 +169,11 @@ function checkOrigin(origin: unknown): void {
   }
 }
 
-/** The most rows that run together: with other calls' rows, or inline. */
 export function largestBatch({ batchSize, runSize }: KeyOptions, inline = false): number {
   return inline ? runSize : batchSize;
 }
 
-/**
- * A batch's padding: up to the next allowed size, or what its callers asked for, if there is room.
- */
+/** Up to the next allowed size, or what its callers asked for, if there is room. */
 export function paddingOf(
   { size, padding }: Batch,
   { allowedSizes }: KeyOptions,

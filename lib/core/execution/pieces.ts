@@ -28,7 +28,6 @@ interface PiecesOptions {
 export class Pieces {
   constructor(private readonly options: PiecesOptions) {}
 
-  /** The replies to all of a lazy sequence's pieces, as one. */
   async reply(call: Call, source: Source<Batch>, context: CallContext): Promise<Reply> {
     const { intake, pulls, options } = this.options;
     const pieces = this.pull(call, context, source, (batch, cost) =>
@@ -42,7 +41,7 @@ export class Pieces {
     }
   }
 
-  /** A streamed call's pieces. `onDone` is called when only reading is left. */
+  /** `onDone` is called when only reading is left. */
   stream(call: Call, context: CallContext, onDone: () => void): PullAhead<Batch, StreamRequest> {
     const { intake } = this.options;
     const start = (batch: Batch, cost: number) => intake.streamPiece(batch, context, cost);
@@ -61,7 +60,7 @@ export class Pieces {
     return (requestedHooks(options) || rows.size === 0 ? [rows] : rows.chunksOf(size)).values();
   }
 
-  /** The key's rows that a partition runs together: as one batch, or in a place each. */
+  /** Rows that a partition runs together: as one batch, or in a place each. */
   private largestOf(key: string, isInline = false): number {
     const { lanes, partitions } = this.options;
     return partitions[0]?.places ?? largestBatch(lanes.optionsOf(key), isInline);
@@ -80,8 +79,8 @@ export class Pieces {
     const busy = 2 * partitions.length * largest;
     // Room for a batch stays free: admission refuses rows beyond it.
     const room = Math.max(1, mostRowsOf(resolved, maxRows) - largest + 1);
-    // We queue one batch more of rows that exist already: they keep their place until the first of
-    // them can have been read.
+    // We queue one batch more of existing rows: they keep their place until the first can have been
+    // read.
     const window = Math.min(isOpen ? busy : busy + largest, room);
     const cost = (batch: Batch): number => costOf(callbacks, batch);
     return pulls.begin({ source, start, window, isOpen, mostCost: maxCost, costOf: cost, onDone });

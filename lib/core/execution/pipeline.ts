@@ -34,13 +34,13 @@ import { Pulls } from '../streaming/pull-ahead.js';
 import type { Closable, Rung } from './shutdown.js';
 
 /**
- * The path of a call from its input to its reply:
+ * A call's path from its input to its reply:
  *
  *     caller.prepare -> | intake -> batcher -> runner -> partition | -> caller.finish
  *                       |          shared with other calls         |
  *
- * The calls of `batchedRun` share batches. Those of `run` have a pipeline of their own with one
- * partition, where each batch holds rows of one call alone; all else is the same for both.
+ * `batchedRun` calls share batches. `run` calls have a pipeline of their own with one partition,
+ * where each batch holds one call's rows; all else is the same.
  */
 export class Pipeline implements Closable {
   private readonly caller: CallerSide;
@@ -51,7 +51,6 @@ export class Pipeline implements Closable {
   private readonly runner: BatchRunner;
   /** Calls that have entered and not left. A stream leaves when only reading is left. */
   private calls = 0;
-  /** Called when the last call has left. */
   onIdle: (() => void) | undefined;
   private isClosed = false;
   private closing: Promise<void> | undefined;
@@ -64,7 +63,7 @@ export class Pipeline implements Closable {
     private readonly opened: OpenedEngine,
     private readonly events: EventHub,
     private readonly kind: ServingKind,
-    /** Joins calls with the same input, with `deduplication`. */
+    /** With `deduplication`. */
     private readonly shared?: CallSharing,
   ) {
     const { name, queue } = options;
@@ -72,7 +71,7 @@ export class Pipeline implements Closable {
     const lengths = rowLengthsOf(options, signature);
     const isInline = kind === 'inline';
     this.runner = new BatchRunner(name, options.recovery, opened, events, lengths);
-    // A call of `run` shares its batches with no other, so no target can size them.
+    // `run` calls share no batches, so no target can size them.
     const hasTargets =
       !isInline && [...options.keys.values()].some((key) => key.latencyTarget !== undefined);
     this.batcher = new Batcher({
@@ -96,7 +95,6 @@ export class Pipeline implements Closable {
     this.pieces = new Pieces({ options, callbacks, lanes, partitions, intake, pulls, isInline });
   }
 
-  /** Runs the input's rows; resolves with the reply. */
   run(input: unknown, options: CallContext['options']): Promise<unknown> {
     const recorder = this.recorderOf(options, this.mode);
     this.calls++;
@@ -128,7 +126,7 @@ export class Pipeline implements Closable {
     countRefusal(this.events, this.options.name, this.mode, error, signal);
   }
 
-  /** A call's steps that are asynchronous, observed, or in the caller's own code. */
+  /** A call's steps if they are asynchronous, observed, or in the caller's own code. */
   private async runInSteps(
     input: unknown,
     prepared: Call | Promise<Call> | undefined,
@@ -143,7 +141,7 @@ export class Pipeline implements Closable {
         recorder?.ended(source);
         return answer;
       }
-      // No await where nothing is asynchronous: each would cost every call a microtask.
+      // We await only what is asynchronous: each await would cost every call a microtask.
       const call = prepared instanceof Promise ? await prepared : prepared;
       const { output, said } = await this.outputOf(call, context);
       recorder?.answered();
@@ -160,7 +158,7 @@ export class Pipeline implements Closable {
     }
   }
 
-  /** Yields the output while it is computed. `left` aborts when the consumer has left. */
+  /** `left` aborts when the consumer has left. */
   async *stream(
     input: unknown,
     options: CallContext['options'],
@@ -192,7 +190,7 @@ export class Pipeline implements Closable {
       try {
         yield* caller.finishStream(call, eventsOf(call, pulls.readerOf(pieces, ended)), resolved);
       } finally {
-        // Also where `postprocessStream` has read none of the events.
+        // Also if `postprocessStream` has read no event.
         pulls.end(pieces);
       }
     } catch (error) {
@@ -205,7 +203,6 @@ export class Pipeline implements Closable {
     return undefined;
   }
 
-  /** Runs every allowed size and the examples once. */
   warmUp(inputs: readonly unknown[]): Promise<WarmedUp> {
     const { options, opened, lanes, runner, intake, caller, batcher } = this;
     return warmUp({ options, inputs, opened, lanes, runner, intake, caller, batcher });
@@ -250,12 +247,10 @@ export class Pipeline implements Closable {
     return this.batcher.unfinished();
   }
 
-  /** While it is paused, its partitions take no batch. */
   pause(isPaused: boolean): void {
     this.batcher.pause(isPaused);
   }
 
-  /** Frees a session's state on this partition. */
   endSession(id: number, partition: number): void {
     this.opened.partitions[partition]!.endSessions?.([id]);
   }
@@ -265,7 +260,6 @@ export class Pipeline implements Closable {
     return this.batcher.depth;
   }
 
-  /** Its keys' latency targets. */
   get targets(): readonly TargetStatus[] {
     return this.lanes.keys.flatMap((key) => {
       const target = this.batcher.targetOf(this.lanes.optionsOf(key));
@@ -296,7 +290,7 @@ export class Pipeline implements Closable {
     await Promise.all([caller.finishing.idle(), ...partitions]);
   }
 
-  /** The recorder of a call that waited for this pipeline, or a new one. */
+  /** Reuses the recorder of a call that waited for this pipeline. */
   private recorderOf(
     { recorder, signal }: CallContext['options'],
     mode: CallMode,
@@ -382,34 +376,31 @@ export class Pipeline implements Closable {
 
 /** A key's latency target, and the batches that it leads to. */
 export interface TargetStatus extends LatencyTarget {
-  /** The name of the key. */
+  /** The key's name. */
   readonly key: string;
 }
 
-/** The call and reply of a run. */
 export interface Run {
   readonly call: Call;
   readonly reply: Reply;
 }
 
-/** A call that may share its rows. */
 export interface SharedCall {
   readonly input: unknown;
   /** Only in a serving that separates origins. */
   readonly origin: Origin | undefined;
-  /** The key from the call options, if there is one. */
+  /** From the call options. */
   readonly key: string | undefined;
-  /** Calls back when the caller no longer waits. Returns a function that removes the callback. */
+  /** Calls back when the caller no longer waits. The result removes the callback. */
   readonly onStop: (leave: (reason: unknown) => void) => () => void;
   readonly recorder: CallRecorder | undefined;
   /**
-   * Runs the input's rows. The signal aborts when no caller waits for them; `onAdmitted` is
-   * called when they are admitted.
+   * `left` aborts when no caller waits for the rows; `onAdmitted` is called when they are admitted.
    */
   readonly run: (input: unknown, left: AbortSignal, onAdmitted: () => void) => Promise<Run>;
   /** Prepares the caller's own `info`, if `postprocess` reads one. */
   readonly prepare: (() => Promise<Call>) | undefined;
-  /** Makes the answer from output that belongs to this caller alone. */
+  /** The output belongs to this caller alone. */
   readonly finish: (call: Call, output: BatchOutput, said: CallMetadata) => unknown;
 }
 
@@ -419,7 +410,6 @@ export interface SharedAnswer {
   readonly answeredBy?: AnsweredBy;
 }
 
-/** Answers several calls by one run, or from a cache. */
 export interface CallSharing {
   answer(call: SharedCall): Promise<SharedAnswer>;
   /** Resolves when all calls that it has are on their way. */

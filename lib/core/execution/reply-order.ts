@@ -4,7 +4,7 @@ import { type Linked, LinkedList } from '../batching/queued-request.js';
 export interface ReplyTurn {
   /** Calls back when all calls before it have ended, or immediately if they have. */
   ready(answer: () => void): void;
-  /** The call has ended: the calls behind it no longer wait for it. */
+  /** Calls behind it no longer wait for it. */
   end(): void;
 }
 
@@ -14,8 +14,8 @@ interface Turn extends Linked<Turn> {
 }
 
 /**
- * Replies that leave in the order of their calls. A call that fails, is cancelled or
- * is late ends immediately, and releases its turn.
+ * Replies leave in their calls' order. A call that fails, is cancelled or is late ends immediately,
+ * and releases its turn.
  */
 export class ReplyOrder {
   private readonly turns = new LinkedList<Turn>();

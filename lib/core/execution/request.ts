@@ -24,18 +24,16 @@ export abstract class BatchRequest implements QueuedRequest {
   readonly deadline: number;
   readonly entry: QueueEntry<this> = new QueueEntry();
   isOver = false;
-  /** Each row's cost, with `batchSize.cost`. */
+  /** With `batchSize.cost`. */
   rowCosts: readonly number[] | undefined;
   /** Its place among its lane's replies, with `queue.order`. */
   replyTurn: ReplyTurn | undefined;
   /** The error of a batch that took too long; the caller gets it if no partition is left. */
   overrun: RunTimeoutError | undefined;
-  /** Its one row's session, in a serving with sessions. */
+  /** Its one row's session. */
   session: SessionTurn | undefined;
   private missing: number;
-  /** Stops waiting for the call to be cancelled. */
   private stopWaiting: (() => void) | undefined;
-  /** Called at its end. */
   private ended: (() => void) | undefined;
   /** Rows that a generator has ended with DONE. */
   private done: Set<number> | undefined;
@@ -44,7 +42,7 @@ export abstract class BatchRequest implements QueuedRequest {
     readonly batch: Batch,
     readonly lane: ServingLane,
     readonly watch?: CallRecorder,
-    /** Hooks that the caller asked for. With hooks, all rows run in one batch. */
+    /** With hooks, all rows run in one batch. */
     readonly hooks?: readonly string[],
     protected readonly terms = DEFAULT_CALL_OPTIONS,
     readonly cost = 0,
@@ -66,7 +64,7 @@ export abstract class BatchRequest implements QueuedRequest {
     this.answer(offset, isOwn ? part : part.copy(), metadata);
   }
 
-  /** Takes the output of the rows from `offset` on. The request is over with its last part. */
+  /** Takes output for the rows from `offset` on. The last part ends the request. */
   answer(offset: number, rows: Batch, metadata: unknown): void {
     if (!this.isOver) {
       this.takeOutput(offset, rows, metadata);
@@ -124,7 +122,6 @@ export abstract class BatchRequest implements QueuedRequest {
     this.ended?.();
   }
 
-  /** Calls back when it is over. */
   onEnd(callback: () => void): void {
     const { ended } = this;
     this.ended = ended
@@ -149,24 +146,19 @@ export abstract class BatchRequest implements QueuedRequest {
     }
   }
 
-  /** True if the row still needs an output. */
   isWaiting(row: number): boolean {
     return !this.isOver && !this.done?.has(row);
   }
 
-  /** Takes a part's whole output. */
   protected abstract takeOutput(offset: number, rows: Batch, metadata: unknown): void;
-  /**
-   * `values` has an entry for each of the part's rows; if `live` is false, the row has ended
-   * before.
-   */
+  /** `values` has an entry per row of the part; if `live` is false, the row has ended before. */
   protected abstract takeStep(
     offset: number,
     values: readonly unknown[],
     live: readonly boolean[],
     metadata: unknown,
   ): void;
-  /** Ends a part's steps; there may have been none. */
+  /** The part may have had no steps. */
   protected abstract endSteppedPart(offset: number, count: number): void;
   protected abstract finish(): void;
   protected abstract reject(error: unknown): void;
@@ -197,7 +189,7 @@ export abstract class BatchRequest implements QueuedRequest {
       return;
     }
     if (this.replyTurn) {
-      // It can be cancelled until its turn has come.
+      // The request can be cancelled until its turn has come.
       this.replyTurn.ready(() => this.complete());
     } else {
       this.complete();
@@ -210,18 +202,15 @@ export abstract class BatchRequest implements QueuedRequest {
   }
 }
 
-/** A batch's output. */
 export interface RunOutput {
   readonly rows: Batch;
-  /** True if nothing else refers to their memory. */
+  /** True if nothing else refers to the rows' memory. */
   readonly isOwn: boolean;
   readonly metadata: unknown;
 }
 
-/** A request's output rows, and their batches' metadata. */
 export type Reply = CallMetadata & { readonly rows: Batch };
 
-/** One batch's output for the request's rows from `offset` on. */
 interface PartAnswer {
   readonly isSplit: false;
   readonly rows: Batch;
@@ -229,17 +218,15 @@ interface PartAnswer {
   readonly offset: number;
 }
 
-/** Makes a call's answer from the reply to its request. */
 export interface ReplyEnd<Answer> {
   /** The caller copies the output immediately, so it may be views of the batch's output. */
   readonly isLent: boolean;
-  /** Makes the answer from the output, which belongs to the caller; may throw. */
+  /** The output belongs to the caller. May throw. */
   answer(output: BatchOutput, said: CallMetadata): Answer;
   /** Called before the request is rejected. */
   failed(error: unknown, terms: ResolvedCallOptions): void;
 }
 
-/** A request whose caller waits for the whole output. */
 export class ReplyRequest<Answer = Reply> extends BatchRequest {
   readonly reply: Promise<Answer>;
   /** Most requests have one answer and need no list. */
@@ -257,7 +244,7 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
     watch?: CallRecorder,
     terms?: ResolvedCallOptions,
     cost?: number,
-    /** Without it, the answer is the reply itself. */
+    /** Without it, the answer is the reply. */
     private readonly replyEnd?: ReplyEnd<Answer>,
   ) {
     super(batch, lane, watch, undefined, terms, cost);
@@ -330,7 +317,7 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
   }
 }
 
-/** Rows of the output, in memory of their own or as views if that suffices. */
+/** In memory of their own, or as views if that suffices. */
 function partOf(
   { rows, isOwn }: RunOutput,
   start: number,
@@ -344,7 +331,7 @@ function partOf(
   return isOwn ? (isLent ? part.view() : part.release()) : part.consume();
 }
 
-/** The output of all the request's batches, in the order of its rows. */
+/** All batches' output, in row order. */
 function joined(answers: PartAnswer[]): Reply {
   answers.sort((a, b) => a.offset - b.offset);
   const rows = asOutput(() => Batch.merge(answers.map((answer) => answer.rows)));
@@ -361,7 +348,7 @@ function emptyRows(count: number): unknown[][] {
 }
 
 /**
- * The rows in memory of their own, or as views if `isLent`: then the caller copies them
+ * The rows in memory of their own, or as views if `isLent`: the caller then copies them
  * immediately.
  *
  * @throws the Error that a batch function returned in place of a row's result

@@ -12,23 +12,21 @@ import type { CallRecorder } from '../events/call-recorder.js';
 import type { CallGroup } from './lanes.js';
 import type { SessionTurn } from './session-turn.js';
 
-/** A call's options with every default filled in. */
 export interface ResolvedCallOptions {
   readonly priority: number;
   readonly tenant: string;
-  /** The key from the call's options; undefined if the batch gives it. */
+  /** From the call's options; undefined if the batch gives the key. */
   readonly key: string | undefined;
-  /** The time until which the caller waits, in milliseconds of `performance.now()`. */
+  /** When the caller stops waiting, in milliseconds of `performance.now()`. */
   readonly deadline: number;
   readonly signal: AbortSignalLike | undefined;
-  /** The caller's error when the deadline has passed. */
   readonly deadlineError: () => Error;
 }
 
-/** A call's options if it gives none; one object for all such calls. */
+/** One object for all calls without options. */
 export const NO_OPTIONS: CallOptions = {};
 
-/** These options, resolved; one object for all such calls. */
+/** One object for all these calls. */
 export const DEFAULT_CALL_OPTIONS: ResolvedCallOptions = {
   priority: 0,
   tenant: '',
@@ -38,7 +36,7 @@ export const DEFAULT_CALL_OPTIONS: ResolvedCallOptions = {
   deadlineError: () => new DeadlineExceededError('The deadline of the call has passed'),
 };
 
-/** Options that callers may give, and whether only streams have them. */
+/** Options that callers may give, and if only streams have them. */
 const OPTIONS: ReadonlyMap<string, boolean> = new Map(
   Object.entries({
     signal: false,
@@ -53,7 +51,6 @@ const OPTIONS: ReadonlyMap<string, boolean> = new Map(
   } satisfies Record<keyof StreamOptions<string>, boolean>),
 );
 
-/** Options that only this package gives. */
 const INTERNAL_OPTIONS: ReadonlySet<string> = new Set([
   'zeroCopy',
   'group',
@@ -61,7 +58,7 @@ const INTERNAL_OPTIONS: ReadonlySet<string> = new Set([
 ] satisfies (keyof InternalCallOptions)[]);
 
 /**
- * Resolves a call's options; its timeout starts now.
+ * The call's timeout starts now.
  *
  * @throws InvalidInputError for an unknown option or an invalid value
  */
@@ -122,7 +119,7 @@ export function resolveCallOptions(
 
 /**
  * Calls back with the reason when the signal aborts or the deadline passes, or immediately if that
- * has happened. Returns a function that removes the callback.
+ * has happened. The result removes the callback.
  */
 export function onCancel(
   { signal, deadline, deadlineError }: ResolvedCallOptions,
@@ -144,12 +141,11 @@ export function onCancel(
   };
 }
 
-/** True if the call can be cancelled before its answer. */
 export function isCancellable({ signal, deadline }: ResolvedCallOptions): boolean {
   return signal !== undefined || deadline < Infinity;
 }
 
-/** Resolves with the work's result; rejects with the reason if the call is cancelled first. */
+/** Rejects with the reason if the call is cancelled first. */
 export function orCancelled<T>(terms: ResolvedCallOptions, work: Promise<T>): Promise<T> {
   if (!isCancellable(terms)) {
     return work;
@@ -191,7 +187,7 @@ function check(
 }
 
 /**
- * Checks a session's options, which hold for all its calls.
+ * A session's options hold for all its calls.
  *
  * @throws InvalidInputError for an unknown option or an invalid value
  */
@@ -207,43 +203,39 @@ export function checkSessionOptions(serving: string, options: CallOptions): void
   resolveCallOptions({ name: serving }, undefined, { tenant, key });
 }
 
-/** A call's options that only this package gives. */
+/** Options that only this package gives. */
 export interface InternalCallOptions extends CallOptions {
   /**
    * The output may be views of its batch's: the caller copies it in the same turn of the event
    * loop.
    */
   readonly zeroCopy?: boolean;
-  /** Calls share batches only with calls of the same group. */
   readonly group?: CallGroup | undefined;
-  /** The session whose step the call is. */
   readonly session?: SessionTurn;
   /** Resolved options of a call that began earlier: its deadline stays. */
   readonly resolved?: ResolvedCallOptions;
-  /** A recorder, if the call began earlier and is observed. */
+  /** If the call began earlier and is observed. */
   readonly recorder?: CallRecorder | undefined;
 }
 
-/** A result that a caller waits for. */
 interface Wait {
   readonly result: Promise<unknown>;
   readonly end: (reason: unknown) => void;
 }
 
 /**
- * Results that callers wait for and that can't be cancelled: of `preprocess`, `postprocess`, or a
- * session that loads. A caller waits at most until its call is cancelled or {@link end} is called.
+ * Results that can't be cancelled: of `preprocess`, `postprocess`, or a session that loads. A
+ * caller waits at most until its call is cancelled or {@link end} is called.
  */
 export class Waits {
   private readonly waits = new Set<Wait>();
   private ending: { readonly error: Error } | undefined;
 
-  /** Results that callers wait for. */
   get size(): number {
     return this.waits.size;
   }
 
-  /** Resolves with the work's result; rejects with the reason if the call ends first. */
+  /** Rejects with the reason if the call ends first. */
   for<T>(work: Promise<T>, terms: ResolvedCallOptions = DEFAULT_CALL_OPTIONS): Promise<T> {
     let end!: Wait['end'];
     let stop: (() => void) | undefined;
@@ -262,14 +254,13 @@ export class Waits {
     return result;
   }
 
-  /** Resolves when no caller waits. */
   async idle(): Promise<void> {
     while (this.waits.size > 0) {
       await Promise.allSettled([...this.waits].map(({ result }) => result));
     }
   }
 
-  /** Rejects all waits, and later ones immediately, with the error. */
+  /** Rejects all waits, and later ones immediately. */
   end(error: Error): void {
     this.ending = { error };
     this.waits.forEach(({ end }) => end(error));

@@ -18,16 +18,15 @@ import {
 import type { BatchRequest } from './request.js';
 import { type RetryOptions } from '../definition/resolved-serving.js';
 
-/** The history of rows that run again. */
 export interface RetryState {
   /** Partitions that were lost with the rows. */
   readonly losses: number;
-  /** Runs left to search for the failing row, shared by all batches of that search. */
+  /** Runs left to search for the failing row, shared by the search's batches. */
   readonly search: { runs: number };
 }
 
 /**
- * A failed batch's rows, in the batches that run them again; none if the failure is final.
+ * The batches that run a failed batch's rows again; none if the failure is final.
  *
  * - A batch that didn't begin runs elsewhere. If its arrival may have killed the partition, that
  *   counts as a loss.
@@ -38,8 +37,8 @@ export interface RetryState {
  * - A batch that a server had no room for runs again whole: fewer rows are as many requests.
  * - A batch lost with its partition runs again whole, and in halves after the second loss, which it
  *   may have caused.
- * - A batch that failed by itself runs in halves: a binary search for the failing row. The search
- *   ends after twice the runs that one failing row needs, since then the rows aren't the cause.
+ * - A batch that failed by itself runs in halves: a binary search for the failing row. It ends
+ *   after twice the runs that one failing row needs, since then the rows aren't the cause.
  */
 export function retriesFor(
   error: unknown,
@@ -81,12 +80,12 @@ export function retriesFor(
   return inHalves(parts, rows, known);
 }
 
-/** Out of memory: half of the rows may fit. */
+/** Half of the rows may fit. */
 function isOutOfMemory(error: unknown): boolean {
   return /out of memory|bad_alloc|failed to allocate/i.test(messageOf(error));
 }
 
-/** Two batches of the rows; none if the cut would separate rows that must run together. */
+/** None if the cut would separate rows that must run together. */
 function inHalves(
   parts: readonly Part<BatchRequest>[],
   rows: number,

@@ -10,16 +10,16 @@ import { uncutOutputs, variableAxesOf } from '../partitions/onnx/variable-axes.j
  * share a lane; on the way out we cut each back to its own length.
  */
 export class RowLengths {
-  /** Templates that we have seen, without and with variable axes. */
+  /** Variable templates by the templates that we have seen. */
   private readonly templates = new WeakMap<Template, Template>();
 
   constructor(
     private readonly serving: string,
-    /** Each input's axis, by path. */
+    /** By path. */
     private readonly inputs: VariableAxes,
-    /** Each output's axis, by path. */
+    /** By path. */
     private readonly outputs: Readonly<Record<string, number>>,
-    /** Outputs with the batch's length, which we don't cut back. */
+    /** These have the batch's length, and we don't cut them back. */
     private readonly uncut: ReadonlySet<string>,
   ) {}
 
@@ -42,7 +42,6 @@ export class RowLengths {
     return varied;
   }
 
-  /** The length of one call's rows. */
   lengthOf({ template }: Batch): number | undefined {
     return template && this.lengthsIn(template)[0]?.length;
   }
@@ -61,12 +60,11 @@ export class RowLengths {
     }
   }
 
-  /** A copy of the output rows, cut back to their call's length. */
+  /** Copies output rows, cut back to their call's length. */
   cut(rows: Batch, length: number, cuts = this.outputs): Batch {
     return rows.cut(cuts, length);
   }
 
-  /** The axis of a hook's output. */
   cutsOfHook(name: string): Readonly<Record<string, number>> {
     return Object.hasOwn(this.outputs, name) ? { '': this.outputs[name]! } : {};
   }

@@ -2,7 +2,7 @@ import { SessionEndedError } from '../errors.js';
 import type { SessionRows } from '../partitions/session-states.js';
 import { type Partition, statusOf } from '../partitions/partition.js';
 
-/** A session as its batches see it. It has at most one row at a time in them. */
+/** A session in its batches, with at most one row at a time. */
 export class SessionTurn {
   /** Steps whose caller got the reply. */
   steps = 0;
@@ -25,12 +25,10 @@ export class SessionTurn {
   }
 }
 
-/** The error of a session that ended for this reason. */
 export function endedBy(why: string, cause?: unknown): SessionEndedError {
   return new SessionEndedError(`The session has ended: ${why}; open another one`, { cause });
 }
 
-/** The sessions of a batch's rows. */
 export function sessionRows(turns: readonly SessionTurn[]): SessionRows {
   return { ids: turns.map(({ id }) => id), steps: turns.map(({ steps }) => steps) };
 }

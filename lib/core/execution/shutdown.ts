@@ -3,31 +3,29 @@ import { log } from '../log.js';
 import type { ShutdownOptions } from '../definition/serving-definition.js';
 
 /**
- * How calls are stopped, the softest way first. All of them refuse new calls. `abandon` fails the
- * calls that no partition has taken, `end` fails all calls, and `halt` also ends running work if
- * that is safe.
+ * Stops calls, the softest way first. All refuse new calls. `abandon` fails the calls that no
+ * partition has taken, `end` fails all calls, and `halt` also ends running work if that is safe.
  */
 export type Rung = 'abandon' | 'end' | 'halt';
 
-/** Takes calls, and ends when they have ended. */
 export interface Closable {
-  /** Takes calls as before, but lets none of them wait for others. */
+  /** Takes calls as before, but lets none wait for others. */
   drain(): void;
-  /** Stops calls, which fail with the error. True if there were any. */
+  /** Fails calls with the error. True if there were any. */
   stop(rung: Rung, error: Error): boolean;
   /** Takes no more calls; resolves when all calls are answered and everything has ended. */
   close(): Promise<void>;
-  /** The work that runs on although its callers were answered, described for a log. */
+  /** Work that continues although its callers were answered, for a log. */
   unfinished(): readonly string[];
 }
 
-/** Milliseconds that running work has to end at the limit, and once more after it was halted. */
+/** Milliseconds that running work has to end at the limit, and again after it was halted. */
 const GRACE = 200;
 
 /**
- * The order of shutdown. After {@link begin} no call waits for others, and with
- * `drain: false` queued calls fail as closed. After {@link complete} no call is taken. At
- * the limit all calls that are left fail as closed, and everything that can be ended is ended.
+ * The order of shutdown. After {@link begin} no call waits for others, and with `drain: false`
+ * queued calls fail as closed. After {@link complete} no call is taken. At the limit all remaining
+ * calls fail as closed, and everything that can be ended ends.
  */
 export class Shutdown {
   private limit: Promise<void> | undefined;
@@ -35,7 +33,7 @@ export class Shutdown {
   private completing: Promise<void> | undefined;
 
   constructor(
-    /** The owner as messages name it: `Serving "x"`. */
+    /** As messages name it: `Serving "x"`. */
     private readonly owner: string,
     private readonly options: Required<ShutdownOptions>,
     private readonly target: Closable,
@@ -45,7 +43,6 @@ export class Shutdown {
     return this.limit !== undefined;
   }
 
-  /** True if calls are refused. */
   get isCompleting(): boolean {
     return this.completing !== undefined;
   }
@@ -80,7 +77,6 @@ export class Shutdown {
     }
   }
 
-  /** Resolves when nothing is left to wait for. */
   private async enforce(shutdown: number): Promise<void> {
     const { owner, target } = this;
     await this.delay(shutdown);

@@ -6,13 +6,12 @@ import { type Call, unwrap } from './caller-side.js';
 import { asOutput } from '../batch/container.js';
 import type { PartMetadata, StreamEvent } from '../definition/reply.js';
 
-/** A request's events, in the order of its rows. */
 type RequestEvent =
   | { readonly offset: number; readonly rows: Batch; readonly metadata: unknown }
   | { readonly hook: string; readonly value: unknown };
 
 /**
- * Most steps and hooks that wait for their consumer, or for earlier rows' events. The batch runs on
+ * Most steps and hooks that wait for their consumer, or for earlier rows' events. The batch runs
  * for other callers, so it can't wait.
  */
 const EVENTS_AHEAD = 1024;
@@ -26,7 +25,6 @@ export class StreamRequest extends BatchRequest {
   /** Offset of the part whose events we pass on; we hold back later parts' events. */
   private turn = 0;
   private readonly held = new Map<number, { readonly events: RequestEvent[]; count: number }>();
-  /** Events that we hold back. */
   private ahead = 0;
   /** A sequence's rows end one by one, and none waits for the rows before it. */
   isInterleaved = false;
@@ -107,7 +105,6 @@ export class StreamRequest extends BatchRequest {
   }
 }
 
-/** A call's events, one piece after the other. */
 export async function* eventsOf(
   call: Call,
   pieces: AsyncIterator<StreamRequest, undefined>,
@@ -150,7 +147,7 @@ export async function replyOf(
   return { isSplit: true, rows, metadata: metadataOf(replies) };
 }
 
-/** All batches' metadata, by their rows' place in the call. */
+/** By their rows' place in the call. */
 function metadataOf(replies: readonly Reply[]): PartMetadata[] {
   let before = 0;
   return replies.flatMap((reply) => {

@@ -21,7 +21,7 @@ import { BATCHES_TO_BELIEVE } from '../batching/run-times.js';
 import type { Batcher } from '../batching/batcher.js';
 
 /**
- * One row for each of the warm-up's batches: from each example, and zeros for keys of a model with
+ * A row for each of the warm-up's batches: from each example, and zeros for keys of a model with
  * allowed sizes and no example.
  *
  * @throws InvalidServingError for an example without rows, for a model that needs an example, and
@@ -58,7 +58,7 @@ async function examplesOf(
 }
 
 /**
- * A row of zeros for a model whose inputs have fixed inner shapes.
+ * A row of zeros.
  *
  * @throws InvalidServingError naming an input with an open axis
  */
@@ -79,30 +79,26 @@ function zeroRow(serving: string, { inputs }: ModelSignature): Batch {
   return Batch.ofContainer(row, axesOf(inputs));
 }
 
-/** What a warm-up needs of a loaded serving. */
 interface WarmUp {
   readonly options: ResolvedServing;
-  /** The examples. */
   readonly inputs: readonly unknown[];
   readonly opened: OpenedEngine;
   readonly lanes: Lanes;
   readonly runner: BatchRunner;
   readonly intake: Intake;
   readonly caller: CallerSide;
-  /** Learns the run times. */
   readonly batcher: Pick<Batcher<BatchRequest>, 'learn'>;
 }
 
-/** What a warm-up has run. */
 export interface WarmedUp {
   /** Keys whose allowed sizes it can't run without an example. */
   readonly cold: readonly string[];
-  /** Batches on each partition. */
+  /** On each partition. */
   readonly batches: number;
 }
 
 /**
- * Runs every allowed size and the examples once on every partition, and again on one that restarts.
+ * Runs every allowed size and the examples on every partition, and again after a restart.
  *
  * @throws ServingLoadError if a batch fails
  */
@@ -163,7 +159,7 @@ export async function warmUp({
   return { cold, batches: batches.length };
 }
 
-/** Sizes of batches to run. Two are enough to know the time of any size between them. */
+/** Two sizes are enough to know the time of any size between them. */
 function sizesOf({ allowedSizes, batchSize }: KeyOptions, isTimed: boolean): readonly number[] {
   return allowedSizes ?? [...new Set([isTimed ? 1 : batchSize, batchSize])];
 }
@@ -181,7 +177,6 @@ function failed({ size, key }: Batch, cause: unknown): ServingLoadError {
   );
 }
 
-/** The row, repeated to a batch of each size. */
 function repeated(row: Batch, sizes: readonly number[]): Batch[] {
   return sizes.map((size) => Batch.merge(Array.from({ length: size }, () => row)));
 }

@@ -5,59 +5,57 @@ import type { SessionRows } from './session-states.js';
 /** An output with one result per row: a list, or tensors with the rows on their batch axis. */
 export type BatchOutput = Container | readonly unknown[];
 
-/** A batch's output, and the server's metadata. */
+/** A batch's output and the server's metadata. */
 export interface BatchResult<Output = BatchOutput> {
-  /** A result for each row. */
+  /** One result per row. */
   readonly output: Output;
   /** Passed to `postprocess` of every call with rows in the batch. */
   readonly metadata?: unknown;
 }
 
-/** Ends its row in a list that a generator yields; the other rows continue. */
+/** Ends its row in a generator's list; other rows continue. */
 export const DONE: unique symbol = Symbol.for('nestjs-serving:done') as never;
 
-/** Indices of rows that end with a step. */
 export function endedRowsOf(step: unknown): number[] {
   return Array.isArray(step) ? step.flatMap((entry, row) => (entry === DONE ? [row] : [])) : [];
 }
 
-/** The options of one partition: the serving's `session`, and the partition's own. */
+/** One partition's options: the serving's `session` and its own. */
 export type PartitionOptions = Readonly<Record<string, unknown>>;
 
-/** A batch's properties, without its rows. */
+/** A batch's properties without its rows. */
 export interface BatchInfo {
   /** Its rows' key. */
   readonly key: string;
-  /** Rows, padding not counted. */
+  /** Rows without padding. */
   readonly size: number;
   /** Padding rows. */
   readonly padding: number;
-  /** Index of the partition that runs it. */
+  /** Its partition's index. */
   readonly partition: number;
   /** Its calls' origin, with `queue.separateOrigins`. */
   readonly origin?: Origin | undefined;
-  /** The hooks that calls ask for; `emit` ignores all others. */
+  /** The hooks that calls ask for; `emit` ignores others. */
   readonly hooks: readonly string[];
-  /** Each row's session; only in a serving with sessions, and not in its warm-up. */
+  /** Each row's session; not in a warm-up, and only in a serving with sessions. */
   readonly sessions?: SessionRows | undefined;
 }
 
-/** The second parameter of a batch function: the batch, and messages to its calls. */
+/** A batch function's second parameter: the batch, and messages to its calls. */
 export interface BatchContext extends BatchInfo {
   /**
-   * Sends a value of the hook to the calls that ask for it, to each its own rows: a list with an
-   * entry per row, or tensors with the rows on axis 0. The value is copied, so the function can go
-   * on with it.
+   * Sends a hook's value to the calls that ask for it, to each its own rows: a list with an entry
+   * per row, or tensors with rows on axis 0. The value is copied, so the function may keep using
+   * it.
    *
    * @throws InvalidOutputError for a value without one entry per row
    */
   readonly emit: (hook: string, value: unknown) => void;
-  /** False once the row has been `DONE` or its caller has left: its results are dropped. */
+  /** False once the row is `DONE` or its caller has left: its results are dropped. */
   readonly isWaiting: (row: number) => boolean;
   /**
-   * In a serving with `sessions`, the state of each row's session: undefined in its first step. The
-   * function replaces the entries. They are kept where the step succeeds, so a state that the
-   * function was given must not be changed itself.
+   * With `sessions`, each row's session state: undefined in the first step. The function replaces
+   * entries, which are kept if the step succeeds; so it must not change a given state.
    */
   readonly states: unknown[];
 }
@@ -99,12 +97,10 @@ export function contextOf(
   return Object.assign(new ContextMethods(listener, states), info);
 }
 
-/** A function's result, or a generator's step. */
 type Result<Output> = Output | WithMetadata<Output>;
 
 /**
- * Runs one batch: `rows` is a list of plain values, or a container of tensors with the rows on axis
- * 0.
+ * Runs one batch: `rows` is a list of plain values, or a container of tensors with rows on axis 0.
  *
  * A generator yields a list per step, with an entry per row, which may be `DONE`.
  */
@@ -130,51 +126,47 @@ export interface BatchFunctionContext {
 /** Marks an output that comes with metadata; made by {@link withMetadata}. */
 export class WithMetadata<Output> implements BatchResult<Output> {
   constructor(
-    /** A result for each row. */
+    /** One result per row. */
     readonly output: Output,
     /** Passed to `postprocess` of every call with rows in the batch. */
     readonly metadata: unknown,
   ) {}
 }
 
-/** An output with metadata for `postprocess`, to be returned by a batch function. */
+/** A batch function's output with metadata for `postprocess`. */
 export function withMetadata<Output>(output: Output, metadata: unknown): WithMetadata<Output> {
   return new WithMetadata(output, metadata);
 }
 
-/** Receives the hooks and steps of a batch before it ends. */
 export interface BatchListener {
   /** The hooks that calls ask for. */
   readonly hooks: readonly string[];
   /**
-   * Receives a hook's value. It is copied, unless nothing else refers to its memory (`own`).
+   * Copies the value, unless nothing else refers to its memory (`own`).
    *
    * @throws InvalidOutputError for a value without one entry per row
    */
   hook(name: string, value: unknown, own?: boolean): void;
   /**
-   * Receives a step of a generator: one entry per row, padding included.
+   * Receives a generator's step: one entry per row, padding included.
    *
    * @throws InvalidOutputError for any other value
    */
   step(output: unknown, metadata: unknown): void;
-  /** True if a caller still waits for the row. */
+  /** True if a caller waits for the row. */
   isWaiting(row: number): boolean;
   /** Resolves once another step has room, or no caller waits; undefined without a limit. */
   room?(): Promise<void>;
-  /** Its callers' terms, computed when asked for. */
   terms?(): BatchTerms;
-  /** Calls back once no caller waits for a row; not at all in a warm-up, which has no callers. */
+  /** Calls back once no caller waits for a row; never in a warm-up. */
   onLeft?(callback: () => void): void;
 }
 
-/** What a batch's callers have asked for. */
 export interface BatchTerms {
-  /** The time until which a caller waits, in milliseconds of `performance.now()`. */
+  /** When the last caller stops waiting, in milliseconds of `performance.now()`. */
   readonly deadline: number;
-  /** The highest priority of a call. */
+  /** The calls' highest priority. */
   readonly priority: number;
 }
 
-/** The terms of a batch without callers. */
 export const NO_TERMS: BatchTerms = { deadline: Infinity, priority: 0 };

@@ -23,19 +23,17 @@ export interface OpenedEngine {
   readonly partitions: readonly Partition[];
   /** Only for a model. */
   readonly signature?: ModelSignature | undefined;
-  /** The execution providers of each partition; only for a model. */
+  /** Each partition's execution providers; only for a model. */
   readonly providers?: readonly (SessionProviders | undefined)[];
-  /** The hash of what runs: other content gives other results. Of a model, or of a module file. */
+  /** A hash of the model or module file. */
   readonly contentOf?: () => Promise<string>;
-  /**
-   * Callers get what a batch function throws itself, and not as a BatchFailedError's cause.
-   */
+  /** Callers get a batch function's own error, without a BatchFailedError around it. */
   readonly throwsAsIs?: boolean;
 }
 
 /**
- * Opens a serving's partitions: one per entry of options, ready for batches of these keys.
- * Batches of other keys are possible too; their functions are built on first use.
+ * Opens a serving's partitions, one per entry of options, for batches of these keys. Functions for
+ * other keys are built on first use.
  */
 export type Engine = (
   kind: ServingKind,
@@ -46,7 +44,7 @@ export type Engine = (
   surroundings: Surroundings,
 ) => Promise<OpenedEngine>;
 
-/** A model that another program runs. An extension makes one, for example `endpoint()`. */
+/** A model that another program runs; an extension makes one, for example `endpoint()`. */
 export interface ExternalModel {
   /** @throws InvalidServingError naming the serving */
   engineFor(serving: {
@@ -55,20 +53,18 @@ export interface ExternalModel {
   }): ExternalEngine;
 }
 
-/** An external model's engine, and its partitions. */
 interface ExternalEngine {
   readonly engine: Engine;
-  /** Each partition's options: one for each batch that the other program runs at a time. */
+  /** Options per partition; the other program runs as many batches at a time. */
   readonly partitions: readonly PartitionOptions[];
 }
 
-/** The serving around an engine. */
 export interface Surroundings extends Fetching {
   /** Logs a warning; the line continues "Serving ...". */
   readonly warn: (line: string) => void;
 }
 
-/** Batch functions in the application's own thread, or sequence models. */
+/** In the application's own thread. */
 export function functionEngine(factory: RunnerFactory, sequence?: SequenceLimits): Engine {
   return async (kind, options, keys) => ({
     partitions: await Promise.all(
@@ -79,7 +75,6 @@ export function functionEngine(factory: RunnerFactory, sequence?: SequenceLimits
   });
 }
 
-/** A handler of its own state. */
 export function handlerEngine(handlerOf: () => ServingHandler): Engine {
   const initialised = initialisedOnce(() => checked(handlerOf()));
   return async (kind, options, keys) => {
@@ -88,7 +83,7 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
   };
 }
 
-/** A sequence model that is a provider: one object, whose states belong to partitions and keys. */
+/** One object, whose states belong to partitions and keys. */
 export function sequenceEngine(handlerOf: () => SequenceHandler, limits: SequenceLimits): Engine {
   const initialised = initialisedOnce(handlerOf);
   return async (kind, options, keys) => {
@@ -99,7 +94,7 @@ export function sequenceEngine(handlerOf: () => SequenceHandler, limits: Sequenc
   };
 }
 
-/** The handler by key, after its `init`; for `run` that is called when the first batch comes. */
+/** The handler by key, after `init`, which `run` calls for its first batch. */
 type Initialised<Handler> = (
   kind: ServingKind,
   partitions: readonly PartitionOptions[],
@@ -133,7 +128,7 @@ function initialisedOnce<Handler extends Pick<SequenceHandler, 'init'>>(
   };
 }
 
-/** @throws InvalidServingError for a class or provider without a handler's methods */
+/** @throws InvalidServingError if methods are missing */
 function checked(handler: ServingHandler): ServingHandler {
   const given: Partial<ServingHandler> | null | undefined = handler;
   const missing = (['init', 'handleBatch'] as const).filter(
@@ -149,7 +144,7 @@ function checked(handler: ServingHandler): ServingHandler {
   return handler;
 }
 
-/** What a module file runs, each partition in a thread or process of its own. */
+/** Each partition has its own thread or process. */
 export function fileEngine(file: string, isolation: Isolation, limits?: SequenceLimits): Engine {
   return async (kind, options, keys, supervision, end) => {
     const sequence = limitsFor(kind, limits);
@@ -168,16 +163,11 @@ function limitsFor(kind: ServingKind, limits?: SequenceLimits): SequenceLimits |
   return limits && kind === 'inline' ? { ...limits, places: 1 } : limits;
 }
 
-/** Runs rows in batches, or step by step in a serving of sequences. */
 type Runner = BatchFunction | AnySequenceModel;
 
-/**
- * Builds the batch function or the sequence model of one partition and key; called once for each
- * when the serving starts.
- */
+/** Called once per partition and key when the serving starts. */
 export type RunnerFactory = (site: BatchFunctionContext) => Runner | Promise<Runner>;
 
-/** A partition in this thread, with what the factory builds for the declared keys. */
 export async function openFactory(
   factory: RunnerFactory,
   index: number,

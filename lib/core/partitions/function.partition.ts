@@ -22,7 +22,7 @@ import {
   WithMetadata,
 } from './batch-function.js';
 
-/** Batch functions, one for each key, built and called in the thread of this object. */
+/** One function per key, built and called in this thread. */
 export class FunctionPartition implements Partition {
   readonly prefetch = 0;
   private readonly functions = new PerKey((key) => this.build(key));
@@ -34,12 +34,10 @@ export class FunctionPartition implements Partition {
     private readonly options: PartitionOptions,
   ) {}
 
-  /** Builds the functions for the keys that the serving declares, one after the other. */
   declare(keys: readonly string[]): Promise<void> {
     return this.functions.declare(keys);
   }
 
-  /** The function for the key, built on first use. */
   get(key: string): Promise<BatchFunction<unknown>> {
     return this.functions.get(key);
   }
@@ -90,7 +88,7 @@ function hintOf(built: unknown): string {
     : '';
 }
 
-/** Loads what a batch needs and the start did not load; a failure is not one of the batch. */
+/** Loads what the start did not; a failure is not the batch's. */
 export async function loadForBatch<T>(load: () => Promise<T>): Promise<T> {
   try {
     return await load();
@@ -105,10 +103,7 @@ type Steps = AsyncGenerator | Generator;
 
 type Settled = PartitionResult | typeof STEPPED;
 
-/**
- * A batch function's result; a promise only if something is asynchronous. Runs a generator
- * until it ends or no caller waits for it.
- */
+/** Synchronous if possible. Runs a generator until it ends or no caller waits for it. */
 export function resultOf(
   returned: unknown,
   size: number,
@@ -130,7 +125,7 @@ async function runSteps(
   for await (const step of steps) {
     const { output, metadata } = splitMetadata(step);
     listener.step(await settledRows(output), metadata);
-    // Lets the messages of callers that leave arrive between two steps.
+    // Lets messages arrive from callers that leave.
     await nextTurn();
     await listener.room?.();
     if (!isAwaited(size, listener)) {
@@ -140,7 +135,6 @@ async function runSteps(
   return STEPPED;
 }
 
-/** The result with the values of its list's promises. */
 export function settleResult<Result extends BatchResult<unknown>>(
   result: Result,
 ): Result | Promise<Result> {
@@ -169,8 +163,8 @@ function splitMetadata(result: unknown): BatchResult<unknown> {
 }
 
 /**
- * A batch's output with the values of its list's promises. A rejected promise's reason becomes its
- * row's Error. Other outputs aren't changed.
+ * Awaits the promises in a list. A rejected one's reason becomes its row's Error. Other outputs
+ * aren't changed.
  */
 export function settledRows(output: unknown): unknown {
   return Array.isArray(output) && output.some(isThenable) ? settled(output) : output;
@@ -190,7 +184,7 @@ export function isThenable(value: unknown): value is PromiseLike<unknown> {
   try {
     return 'then' in value && typeof value.then === 'function';
   } catch {
-    // Only the caller of this row gets the error, when the row is read.
+    // Only this row's caller gets the error, when the row is read.
     return false;
   }
 }
@@ -203,19 +197,19 @@ function errorOf(reason: unknown): Error {
       });
 }
 
-/** Values for undeclared keys; beyond it the oldest is dropped, and built anew if used again. */
+/** Beyond this number, the oldest is dropped, and built anew if used again. */
 const MAX_UNDECLARED = 1024;
 
-/** What is built once for each key of a partition: for the declared ones at start. */
+/** What is built once per key of a partition: for declared keys at start. */
 export class PerKey<T> {
   private readonly declared = new Map<string, Promise<T>>();
   private readonly undeclared = new Map<string, Promise<T>>();
-  /** The values of declared keys, once they are built: a batch awaits nothing for them. */
+  /** Declared keys' values, which a batch need not await. */
   private readonly built = new Map<string, T>();
 
   constructor(private readonly build: (key: string) => Promise<T>) {}
 
-  /** Builds the declared keys' values, one after the other. */
+  /** Builds the values one after the other. */
   async declare(keys: readonly string[]): Promise<void> {
     for (const key of keys) {
       const built = this.build(key);
@@ -224,12 +218,10 @@ export class PerKey<T> {
     }
   }
 
-  /** A declared key's value, if it is built. */
   known(key: string): T | undefined {
     return this.built.get(key);
   }
 
-  /** The value for the key, built on first use. */
   get(key: string): Promise<T> {
     const { declared, undeclared } = this;
     const known = declared.get(key) ?? undeclared.get(key);

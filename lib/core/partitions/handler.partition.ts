@@ -16,7 +16,7 @@ import type {
 /** Which calls a partition serves: `inline` is `run()`, `batched` is `batchedRun()`. */
 export type ServingKind = 'inline' | 'batched';
 
-/** The options and keys of a partition that runs a class. */
+/** Options and keys of a partition that runs a class. */
 export type HandlerPartitionOptions = PartitionOptions & {
   /** Its batches' keys; for `run` the first batch's key, and others may follow. */
   readonly batchKeys: readonly string[];

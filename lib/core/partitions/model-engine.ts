@@ -11,7 +11,6 @@ import { feedsOf } from './onnx/model-ports.js';
 import type { OnnxModel } from './onnx/onnx-model.js';
 import type { Partition, PartitionResult, PartitionStatus } from './partition.js';
 
-/** Opens a model's sessions. */
 type OpenModel = (
   tasks: readonly ModelTask[],
   supervision: Supervision,
@@ -19,7 +18,7 @@ type OpenModel = (
   surroundings: Surroundings,
 ) => Promise<OpenedEngine>;
 
-/** Sessions of one model: its file is read once, for all sessions and restarts. */
+/** Reads a model's file once, for all sessions and restarts. */
 export function modelEngine(model: ModelPlace, ports: DeclaredPorts, open: OpenModel): Engine {
   const source = new ModelSource(model);
   let isOpen = false;
@@ -45,12 +44,11 @@ export function modelEngine(model: ModelPlace, ports: DeclaredPorts, open: OpenM
   };
 }
 
-/** Each session in a thread or process of its own. */
 export function inWorkers(isolation: Isolation): OpenModel {
   return (tasks, supervision, end) => openWorkers(tasks, isolation, supervision, end);
 }
 
-/** One session in the application's own thread, also for `run`: its runs can't overlap anyway. */
+/** One session in the application's own thread, also for `run`: runs can't overlap anyway. */
 export function onMainThread(blockingLimit: number): OpenModel {
   const shared = new SharedModel();
   return async ([task], _supervision, _end, { warn }) => {
@@ -65,7 +63,7 @@ export function onMainThread(blockingLimit: number): OpenModel {
   };
 }
 
-/** The whole process's models that are loading. */
+/** In the whole process. */
 const loading = new Set<Promise<OpenedEngine>>();
 
 function whileLoading(opening: Promise<OpenedEngine>): Promise<OpenedEngine> {
@@ -78,7 +76,6 @@ export async function modelsLoaded(): Promise<void> {
   await Promise.allSettled(loading);
 }
 
-/** An ONNX model in the application's own thread, whose event loop each run holds. */
 class ModelPartition implements Partition {
   readonly prefetch = 0;
 
@@ -112,10 +109,9 @@ class ModelPartition implements Partition {
   }
 }
 
-/** Consecutive slow runs before the warning. A single one may be a pause of the machine. */
+/** Consecutive slow runs before the warning: a single one may be a pause of the machine. */
 const SLOW_RUNS = 3;
 
-/** Warns once if runs in the application's own thread block its event loop for too long. */
 export class BlockingWatch {
   private slowRuns = 0;
   private hasWarned = false;

@@ -7,41 +7,37 @@ import {
 } from './batch-function.js';
 import { type PartitionResult, STEPPED } from './partition.js';
 
-/** The sessions of a batch's rows: each row is the next step of one session. */
+/** Each of a batch's rows is the next step of one session. */
 export interface SessionRows {
   readonly ids: readonly number[];
   /** Steps that each session has made before. */
   readonly steps: readonly number[];
 }
 
-/** The states of one session after its last two steps. */
 interface Kept<State> {
   steps: number;
   state: State | undefined;
-  /** The state before the last step, for a caller that did not get the reply and repeats it. */
+  /** For a caller that got no reply and repeats the last step. */
   previous: State | undefined;
 }
 
 /**
- * The states of sessions, where their batches run. A state is replaced when its step has
- * succeeded. A step whose reply was lost on its way (a deadline, an output that cannot be sent) is
- * made again from the state before it.
+ * Session states, where their batches run. A step replaces the state once it succeeds. If its reply
+ * is lost (a deadline, an output that can't be sent), it runs again from the state before.
  */
 export class SessionStates<State> {
   private readonly sessions = new Map<number, Kept<State>>();
 
-  /** Sessions with a state. */
   get size(): number {
     return this.sessions.size;
   }
 
-  /** Begins a step of each of these sessions. */
   begin({ ids, steps }: SessionRows): SessionStep<State> {
     const kept = ids.map((id, row) => this.keptAt(id, steps[row]!));
     return new SessionStep(kept, steps);
   }
 
-  /** Drops the states of sessions; a step that runs keeps no new ones for them. */
+  /** Drops the sessions' states; a running step keeps no new ones for them. */
   end(ids: readonly number[]): void {
     ids.forEach((id) => this.sessions.delete(id));
   }
@@ -57,7 +53,7 @@ export class SessionStates<State> {
 }
 
 export class SessionStep<State> {
-  /** Each session's state before the step; undefined before its first. */
+  /** Before the step; undefined before a session's first. */
   readonly states: readonly (State | undefined)[];
 
   constructor(
@@ -69,7 +65,6 @@ export class SessionStep<State> {
     );
   }
 
-  /** Keeps the states after the step, if it succeeded for their rows. */
   keep(states: readonly (State | undefined)[], succeeded: (row: number) => boolean): void {
     this.kept.forEach((kept, row) => {
       if (succeeded(row)) {
@@ -84,8 +79,8 @@ export class SessionStep<State> {
 type Result = PartitionResult | typeof STEPPED;
 
 /**
- * Runs a batch function with the states of its rows' sessions, where there are any, and keeps the
- * states that it leaves. A row whose result is an error keeps the state that it had.
+ * Runs a batch function with its rows' session states, if any. A row whose result is an error keeps
+ * its old state.
  *
  * @throws InvalidOutputError for a generator, whose rows have several results
  */

@@ -2,12 +2,12 @@ import { type FSWatcher, watch } from 'node:fs';
 import { dirname } from 'node:path';
 import { stat } from 'node:fs/promises';
 
-/** Milliseconds between looks without an event: network file systems emit none. */
+/** Milliseconds between polls: network file systems emit no events. */
 const LOOK_INTERVAL = 10_000;
 
 /**
- * Watches a file for new content. It watches the directory: a file that another is renamed to emits
- * no events of its own, and a mounted ConfigMap swaps a link in the file's folder.
+ * Watches a file for new content, by its directory: a file that another is renamed to emits no
+ * events, and a mounted ConfigMap swaps a link in the folder.
  */
 export class FileWatch {
   private readonly change: FileChange;
@@ -17,7 +17,6 @@ export class FileWatch {
   private isClosed = false;
 
   /**
-   * @param loaded the loaded file's stamp
    * @param changed called when the file has other content, and was written completely
    */
   constructor(
@@ -47,12 +46,12 @@ export class FileWatch {
       const watcher = watch(dirname(this.file), { persistent: false }, () => void this.look());
       watcher.on('error', () => {
         watcher.close();
-        // The next look of the interval watches again.
+        // The next poll watches again.
         this.watcher = undefined;
       });
       return watcher;
     } catch {
-      // The directory is not there now, or watches are used up: the interval looks all the same.
+      // The directory may be missing, or watches are used up; polling still works.
       return undefined;
     }
   }
@@ -77,9 +76,7 @@ export class FileWatch {
 /** A file that hasn't changed for this many milliseconds counts as written completely. */
 export const SETTLE_TIME = 500;
 
-/**
- * Identifies a file's content, as far as the file system does; undefined while there is no file.
- */
+/** Identifies a file's content, as far as the file system does; undefined without a file. */
 export async function stampOf(file: string): Promise<string | undefined> {
   try {
     const { ino, size, mtimeMs } = await stat(file);
@@ -89,7 +86,7 @@ export async function stampOf(file: string): Promise<string | undefined> {
   }
 }
 
-/** Says when a file that is looked at again and again has changed, and was written completely. */
+/** Detects that a polled file has changed and was written completely. */
 export class FileChange {
   private seen: string | undefined;
   private seenAt = 0;
@@ -100,8 +97,8 @@ export class FileChange {
   ) {}
 
   /**
-   * Takes the file's present stamp. `changed` once for each change, after two equal looks at that
-   * distance; `pending`: look again after that time.
+   * `changed` once for each change, when the stamp has stayed the same for the settle time;
+   * `pending`: look again after that time.
    */
   look(stamp: string | undefined, now: number): 'same' | 'pending' | 'changed' {
     if (stamp === undefined || stamp === this.loaded) {
@@ -116,7 +113,7 @@ export class FileChange {
     if (now - this.seenAt < SETTLE_TIME) {
       return 'pending';
     }
-    // We don't try one that can't be loaded again before it changes.
+    // If it can't be loaded, we wait for the next change.
     this.loaded = stamp;
     return 'changed';
   }

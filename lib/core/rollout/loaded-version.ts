@@ -21,23 +21,20 @@ import type { Closable, Rung } from '../execution/shutdown.js';
 import { VersionLoader, type VersionParts, type VersionPlan } from './version-loader.js';
 import { formatValue } from '../format.js';
 
-/** One version of a serving: its partitions, and the pipelines whose calls run on them. */
+/** One version of a serving: its partitions, and the pipelines that run on them. */
 export class LoadedVersion implements Closable {
   readonly label: string;
   role: VersionRole = 'loading';
-  /** The share of calls of a canary, or of copies of a shadow; of no meaning for other roles. */
+  /** A canary's share of calls, or a shadow's of copies; meaningless for other roles. */
   share = 0;
-  /** Runs copies of calls, while the version answers none. */
+  /** While it is a shadow. */
   shadow: Shadow | undefined;
   readonly lanes: Lanes;
-  /** The pipeline of `batchedRun` and sessions, once it is open. */
+  /** Of `batchedRun` and sessions, once it is open. */
   pipeline: Pipeline | undefined;
-  /** In a serving with sessions, once it is open. */
+  /** In a serving with sessions. */
   sessions: LocalSessions | undefined;
-  /**
-   * The pipeline of `run`, opened when first needed: a separate one, so that its calls wait for no
-   * batch.
-   */
+  /** Of `run`, opened when first needed: it is separate, so its calls wait for no batch. */
   inlinePipeline: Pipeline | undefined;
   /** The template's signature; once the model is loaded, the model's. */
   signature: ServingSignature | undefined;
@@ -51,7 +48,7 @@ export class LoadedVersion implements Closable {
   private inline: Promise<Pipeline> | undefined;
   /** Callers that wait for a pipeline to open. */
   private readonly waits = new Waits();
-  /** All open pipelines, including those that warm up. */
+  /** Open pipelines, including those that warm up. */
   private readonly pipelines = new Set<Pipeline>();
   private readonly loader: VersionLoader;
   /** Called when its calls or sessions may have ended. */
@@ -78,7 +75,6 @@ export class LoadedVersion implements Closable {
     return this.parts.events;
   }
 
-  /** {@link share}, if the version is a canary or a shadow. */
   get currentShare(): number | undefined {
     const { role, share } = this;
     return role === 'canary' || role === 'shadow' ? share : undefined;
@@ -88,7 +84,6 @@ export class LoadedVersion implements Closable {
     return this.parts.next;
   }
 
-  /** True if it takes calls of `batchedRun`, or sessions. */
   get isOpen(): boolean {
     return this.pipeline !== undefined;
   }
@@ -123,7 +118,6 @@ export class LoadedVersion implements Closable {
     };
   }
 
-  /** Loads every partition; resolves when the version can be called. */
   async open(): Promise<void> {
     this.refuseOnceClosed();
     const opening = (this.opening ??= this.openWarm());
@@ -144,7 +138,6 @@ export class LoadedVersion implements Closable {
     }
   }
 
-  /** Runs these examples, once it is open. */
   async warmUp(inputs: readonly unknown[]): Promise<void> {
     await this.open();
     await this.loader.warmUp(this.pipeline!, inputs).catch((cause: unknown) => {
@@ -152,7 +145,7 @@ export class LoadedVersion implements Closable {
     });
   }
 
-  /** The pipeline of `run`. The call waits for it no longer than its options allow. */
+  /** The call waits no longer than its options allow. */
   async openInline(resolved?: ResolvedCallOptions): Promise<Pipeline> {
     this.refuseOnceClosed();
     const { name, queue } = this.parts.options;
@@ -167,7 +160,6 @@ export class LoadedVersion implements Closable {
       this.inline = opening;
       opening.then(
         (pipeline) => (this.inlinePipeline = pipeline),
-        // A later call may succeed.
         () => (this.inline = this.inline === opening ? undefined : this.inline),
       );
     }
@@ -185,7 +177,6 @@ export class LoadedVersion implements Closable {
     }
   }
 
-  /** While it is paused, its partitions take no batch. */
   pause(isPaused: boolean): void {
     this.isPaused = isPaused;
     this.pipelines.forEach((pipeline) => pipeline.pause(isPaused));
@@ -207,15 +198,13 @@ export class LoadedVersion implements Closable {
     return isWaitedFor || hadCalls.includes(true);
   }
 
-  /**
-   * Closes the pipelines once their batches have run; one that is still opening, once it is open.
-   */
+  /** Pipelines close once their batches have run; one that is still opening, once it is open. */
   async close(): Promise<void> {
     this.isEnding = true;
     this.isClosed = true;
     this.notify();
     this.loader.stopFetching();
-    // Closes the open pipelines now, so that they take no more calls.
+    // Closes the open pipelines now, so they take no more calls.
     const closed = [...this.pipelines].map((pipeline) => pipeline.close());
     await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);
     await Promise.all([...closed, ...[...this.pipelines].map((pipeline) => pipeline.close())]);
@@ -269,17 +258,13 @@ export class LoadedVersion implements Closable {
   }
 }
 
-/** What is known of a serving that has started. */
 export interface Started {
   readonly signature: ServingSignature | undefined;
   readonly partitions: readonly PartitionStatus[];
-  /** Milliseconds until all partitions were loaded. */
   readonly loadTime: number;
-  /** Milliseconds of the warm-up; undefined where nothing was run. */
   readonly warmUpTime: number | undefined;
 }
 
-/** The one line of the log about a serving that has started. */
 export function bootLine(
   { name, runner, isolation }: ResolvedServing,
   { signature, partitions, loadTime, warmUpTime }: Started,

@@ -8,28 +8,27 @@ import type { ReloadOptions, ServingVersion } from './serving-version.js';
 import type { VersionPlan } from './version-loader.js';
 import type { Versions } from './versions.js';
 
-/** Loads versions of a serving at run time, one after the other. */
+/** Loads a serving's versions at run time, one after the other. */
 export class Reloads {
-  /** The largest label of a version that is a number. */
+  /** The largest label that is a number. */
   private lastLabel: number;
   private loading: { readonly label: string; readonly done: Promise<unknown> } | undefined;
   private watch: FileWatch | undefined;
-  /** Makes the version that was active before the present one. */
+  /** Plans the version that was active before the present one. */
   private before: (() => VersionPlan) | undefined;
-  /** True once the definition's versions are loaded. */
   private begun: Promise<void> | undefined;
 
   constructor(
     private readonly serving: string,
     private readonly versions: Versions,
-    /** Makes a version by its plan, not loaded, that is to run the active one's calls. */
+    /** Makes a version from its plan, without loading it. */
     private readonly versionOf: (plan: VersionPlan, isShadow: boolean) => LoadedVersion,
   ) {
     this.lastLabel = numberIn(versions.active.label) ?? 1;
   }
 
   /**
-   * Loads a version within `recovery.restartTimeout`, as a restart of a partition; calls go to it
+   * Loads a version within `recovery.restartTimeout`, like a partition's restart; it gets calls
    * when it is warm.
    */
   reload(options: ReloadOptions): Promise<ServingVersion> {
@@ -67,7 +66,6 @@ export class Reloads {
     return this.handleOf(version);
   }
 
-  /** The version as its owner changes it. */
   handleOf(version: LoadedVersion): ServingVersion {
     const { versions } = this;
     return {
@@ -83,7 +81,6 @@ export class Reloads {
     };
   }
 
-  /** Loads the definition's further versions, and watches its file. */
   begin(): Promise<void> {
     const begun = (this.begun ??= this.loadDefined());
     begun.catch(() => (this.begun = this.begun === begun ? undefined : this.begun));
@@ -103,7 +100,6 @@ export class Reloads {
     this.follow();
   }
 
-  /** Watches the active version's file, if its definition says so. */
   follow(): void {
     this.watch?.close();
     const { options, stamp } = this.versions.active;
@@ -210,7 +206,6 @@ export class Reloads {
   }
 }
 
-/** The reason why copies of calls could change what callers get, if they could. */
 function shadowObstacle({
   sessions,
   sequence,

@@ -2,7 +2,7 @@ import type { ModelFile, ModelOptions } from '../definition/serving-definition.j
 import type { ServingCounters } from '../events/event-hub.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 
-/** What a serving loads at run time, and which calls it gets. */
+/** What a serving loads at run time, and the new version's calls. */
 export interface ReloadOptions {
   /**
    * The model. Options that it does not name, such as `session`, are the active version's.
@@ -39,46 +39,45 @@ export interface ServingVersion {
   /** Its label. */
   readonly version: string;
   /**
-   * The share of calls of a canary, or of copies of a shadow, from 0 to 1; may be set. Tenants that
-   * a canary has keep it while its share grows. Undefined for other versions.
+   * A canary's share of calls, or a shadow's of copies, from 0 to 1; may be set. A canary keeps its
+   * tenants while its share grows. Undefined for other versions.
    *
    * @throws InvalidServingError when it is set on another version, or to another number
    */
   share: number | undefined;
   /**
-   * Makes it the active version: it gets all calls from now on. The one before is freed when its
+   * Makes it the active version, which gets all calls from now on. The one before is freed when its
    * calls have ended.
    *
    * @throws InvalidServingError when it has ended
    */
   promote(): Promise<void>;
   /**
-   * Gives it no more calls; it is freed when its calls have ended. Of the active version: loads the
-   * one before it again, from its file as it is now, and promotes that.
+   * Gives it no more calls; it is freed when its calls have ended. If it is the active version, the
+   * one before is loaded again, from its file as it is now, and promoted.
    *
-   * @throws InvalidServingError when it has ended, or is the active version and no other was active
-   * before
-   * @throws ServingLoadError when the version before cannot be loaded; the active one stays
+   * @throws InvalidServingError when it has ended, or is active and no version was active before
+   * @throws ServingLoadError when the version before can't be loaded; the active one stays
    */
   rollback(): Promise<void>;
 }
 
-/** Which calls a version gets: `active` and `canary` ones get some, the others none. */
+/** A version's calls: `active` and `canary` get some, the others none. */
 export type VersionRole = 'loading' | 'active' | 'canary' | 'shadow' | 'draining';
 
 /** A shadow's replies, compared with those that callers got. */
 export interface ShadowComparison {
-  /** The compared replies. */
+  /** Compared replies. */
   readonly compared: number;
-  /** Those of them that differ. */
+  /** Compared replies that differ. */
   readonly different: number;
-  /** The share of elements that differ, from 0 to 1, over all compared replies. */
+  /** Share of elements that differ, from 0 to 1, over all compared replies. */
   readonly differing: number;
-  /** The largest difference of two numbers. */
+  /** Largest difference of two numbers. */
   readonly largestDifference: number;
   /** Copies that failed on the shadow. */
   readonly failed: number;
-  /** Calls in the share that were not copied, since rows waited, or could not be compared. */
+  /** Calls in the share that weren't copied, since rows waited, or couldn't be compared. */
   readonly dropped: number;
 }
 
@@ -89,17 +88,17 @@ export interface VersionStatus {
   /**
    * `loading`: it warms up and gets no calls. `active`: it gets all calls that no other gets.
    * `canary`: it gets its share of them. `shadow`: it runs copies of a share, and answers none.
-   * `draining`: its last calls and sessions have not ended.
+   * `draining`: its last calls and sessions haven't ended.
    */
   readonly role: VersionRole;
-  /** The share of calls of a canary, or of copies of a shadow. */
+  /** A canary's share of calls, or a shadow's of copies. */
   readonly share?: number;
-  /** The totals of its calls and batches. */
+  /** Totals of its calls and batches. */
   readonly counters: ServingCounters;
   /** A shadow's replies, compared with the active version's. */
   readonly comparison?: ShadowComparison;
-  /** The number of queued rows. */
+  /** Queued rows. */
   readonly queued: number;
-  /** The status of its partitions. */
+  /** Status of each partition. */
   readonly partitions: readonly PartitionStatus[];
 }

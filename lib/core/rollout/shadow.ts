@@ -6,15 +6,14 @@ import { isDeepStrictEqual, types } from 'node:util';
 import { isPlainObject } from '../batch/container.js';
 import { isTensor, numberOfFloat16, type Tensor } from '../batch/tensor.js';
 
-/** The most copies that run at a time. */
+/** Copies that run at a time. */
 const MOST_COPIES = 32;
 
-/** The lowest priority of a call. */
 const LOWEST = -10;
 
 /**
- * Runs copies of calls on a version that answers none of them, and compares the replies. A copy
- * runs only while nothing waits, and its failure is counted.
+ * Runs copies of calls on a version that answers none, and compares the replies. A copy runs only
+ * while nothing waits, and its failure is counted.
  */
 export class Shadow {
   private readonly copies = new Set<Promise<void>>();
@@ -35,8 +34,8 @@ export class Shadow {
   }
 
   /**
-   * Copies a call's input, if it is in the share, before it runs on the active version. Returns a
-   * function for its reply.
+   * Copies a call's input, if it is in the share, before it runs on the active version. The result
+   * takes its reply.
    */
   sample(
     input: unknown,
@@ -64,7 +63,6 @@ export class Shadow {
     };
   }
 
-  /** Resolves when no copy runs. */
   async idle(): Promise<void> {
     await Promise.all(this.copies);
   }
@@ -76,7 +74,6 @@ export class Shadow {
     const { totals } = this;
     const [before, after] = await Promise.allSettled([kept, run]);
     if (before.status === 'rejected') {
-      // Without a reply there is nothing to compare with.
       totals.dropped++;
       return;
     }
@@ -104,12 +101,11 @@ export class Shadow {
 interface Difference {
   elements: number;
   differing: number;
-  /** The largest difference of two numbers. */
   largest: number;
 }
 
 /**
- * The most elements of a tensor that are compared, spread evenly: the event loop waits for them.
+ * We compare at most this many elements of a tensor, spread evenly: the event loop waits for them.
  */
 const MOST_ELEMENTS = 65_536;
 

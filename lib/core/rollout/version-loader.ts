@@ -30,31 +30,27 @@ import type { ReloadOptions } from './serving-version.js';
 import { type Partition, statusOf } from '../partitions/partition.js';
 import { TimedPartition } from '../partitions/worker/timed.partition.js';
 
-/** The version that another is to replace: its label, and its calls' tensors. */
 interface VersionCalls {
   readonly label: string;
   readonly signature: ServingSignature | undefined;
 }
 
-/** What a version of a serving loads, and what it shares with its serving. */
+/** What a version loads, and what it shares with its serving. */
 export interface VersionParts extends VersionPlan {
   readonly callbacks: Callbacks;
   readonly storeOf?: (() => ReplyStore) | undefined;
   readonly events: EventHub;
-  /** The version whose calls it is to run. */
   readonly replaces?: VersionCalls | undefined;
   /** True if its serving is paused while it loads. */
   readonly isPaused?: boolean | undefined;
 }
 
-/** The open pipeline of one kind of calls. */
 interface OpenedPipeline {
   readonly pipeline: Pipeline;
-  /** The model's signature, if there is a model. */
   readonly signature: ServingSignature | undefined;
 }
 
-/** Loads a version's partitions, checks them, and opens the pipeline that uses them. */
+/** Loads a version's partitions, checks them, and opens their pipeline. */
 export class VersionLoader {
   private readonly loading = new AbortController();
   private readonly fetching = new AbortController();
@@ -64,11 +60,7 @@ export class VersionLoader {
     private readonly lanes: Lanes,
   ) {}
 
-  /**
-   * Opens these calls' partitions and pipeline.
-   *
-   * @throws ServingLoadError, or another ServingError that names the serving
-   */
+  /** @throws ServingLoadError, or another ServingError that names the serving */
   async open(kind: ServingKind): Promise<OpenedPipeline> {
     const { options, callbacks, events } = this.parts;
     const { lanes } = this;
@@ -126,7 +118,6 @@ export class VersionLoader {
     );
   }
 
-  /** The error of a load or warm-up; it names the serving. */
   errorOf(cause: unknown): Error {
     const error = this.namedError(cause);
     shortenStacks(error);
@@ -196,7 +187,7 @@ export class VersionLoader {
     }
   }
 
-  /** The partition with its `runTimeout`; changes of its status are logged and emitted. */
+  /** The partition with its `runTimeout`; logs and emits its changes of status. */
   private watched(own: Partition, index: number, kind: ServingKind): Partition {
     const { name, recovery } = this.parts.options;
     const { runTimeout } = recovery;
@@ -226,7 +217,6 @@ export class VersionLoader {
     return options.sharing?.cache && storeOf?.();
   }
 
-  /** Joins calls with the same input, if the serving wants that. */
   private async sharedCalls(
     { contentOf }: OpenedEngine,
     store: ReplyStore | undefined,
@@ -241,7 +231,6 @@ export class VersionLoader {
   }
 }
 
-/** A version's definition and engine, and its successor's plan. */
 export interface VersionPlan {
   readonly options: ResolvedServing;
   readonly engine: Engine;
@@ -253,10 +242,8 @@ export interface VersionPlan {
   readonly next?: ((change: VersionChange) => VersionPlan) | undefined;
 }
 
-/** How a version differs from the one before. */
 type VersionChange = Pick<ReloadOptions, 'model'> & { readonly version: string };
 
-/** The definition with the model and label of another version. */
 export function changedDefinition(
   definition: ServingDefinition,
   { model, version }: VersionChange,

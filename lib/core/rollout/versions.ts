@@ -9,22 +9,19 @@ import { Shadow } from './shadow.js';
 import type { VersionStatus } from './serving-version.js';
 import type { Closable, Rung } from '../execution/shutdown.js';
 
-/** The loaded versions of a serving: which of them runs a call, and how one replaces another. */
+/** A serving's loaded versions: which of them runs a call, and how one replaces another. */
 export class Versions implements Closable {
-  /** Those that run calls, load, or drain. */
   private readonly all = new Set<LoadedVersion>();
-  /** Those that get a share of the calls. */
   private canaries: readonly LoadedVersion[] = [];
-  /** The version that runs copies of calls. */
   shadow: Shadow | undefined;
-  /** Runs every call that names no version; undefined if we refuse calls, or have to choose. */
+  /** Runs every call that names no version; undefined if we refuse calls or must choose. */
   only: LoadedVersion | undefined;
   private isRefusing = false;
   private isEnding = false;
 
   constructor(
     private readonly callbacks: Callbacks,
-    /** The version that runs all calls that no other runs. */
+    /** The default version: runs every call not routed to another. */
     public active: LoadedVersion,
   ) {
     this.all.add(active);
@@ -32,16 +29,12 @@ export class Versions implements Closable {
     this.only = active;
   }
 
-  /** Refuses new calls, or takes them again. */
   refuse(isRefusing: boolean): void {
     this.isRefusing = isRefusing;
     this.choose();
   }
 
-  /**
-   * The version that runs the call; undefined if none has the label that it asks for, or we refuse
-   * calls.
-   */
+  /** Undefined if no version has the label that the call names, or we refuse calls. */
   for(input: unknown, { version, tenant }: CallOptions): LoadedVersion | undefined {
     if (this.isRefusing) {
       return undefined;
@@ -53,12 +46,10 @@ export class Versions implements Closable {
     return this.canaries.find((canary) => this.takes(canary, owner)) ?? this.active;
   }
 
-  /** The labels that calls can ask for. */
   get labels(): readonly string[] {
     return this.callable.map(({ label }) => label);
   }
 
-  /** The version with the label that has not ended. */
   find(version: string): LoadedVersion | undefined {
     return [...this.all].find(({ label, role }) => label === version && role !== 'draining');
   }
@@ -77,11 +68,11 @@ export class Versions implements Closable {
   }
 
   /**
-   * Loads a version, which gets no calls yet.
+   * The loaded version gets no calls yet.
    *
    * @param limit milliseconds until it must be loaded and warm
    * @throws what its load throws; it has then been freed
-   * @throws ServingLoadError at the limit; it is then freed as soon as what loads has ended
+   * @throws ServingLoadError at the limit; it is then freed when what loads has ended
    */
   async load(version: LoadedVersion, limit = Infinity): Promise<void> {
     this.all.add(version);
@@ -111,7 +102,7 @@ export class Versions implements Closable {
       version.role = 'draining';
       const freed = version.close().then(() => this.remove(version));
       if (isLate) {
-        // A run in native code may not end, and must not hold a later reload.
+        // A run in native code may never end, and must not hold up a later reload.
         freed.catch(() => {});
       } else {
         await freed;
@@ -122,18 +113,13 @@ export class Versions implements Closable {
     }
   }
 
-  /** Gives the version a share of the active version's calls. */
   addCanary(version: LoadedVersion, share: number): void {
     version.role = 'canary';
     version.share = share;
     this.choose();
   }
 
-  /**
-   * Changes a canary's or shadow's share.
-   *
-   * @throws InvalidServingError for another version, or another number
-   */
+  /** @throws InvalidServingError unless it is a canary or shadow, and `value` a share */
   setShare(version: LoadedVersion, value: number | undefined): void {
     const { name } = this.callbacks;
     const owner = `Serving "${name}", version "${version.label}"`;
@@ -151,7 +137,6 @@ export class Versions implements Closable {
     this.choose();
   }
 
-  /** Has the version run a share of the calls as well. */
   addShadow(version: LoadedVersion, share: number): void {
     version.role = 'shadow';
     version.share = share;
@@ -160,8 +145,8 @@ export class Versions implements Closable {
   }
 
   /**
-   * Gives the version all calls from now on. The one before ends with its calls. A shadow ends its
-   * copies before.
+   * Gives the version all calls from now on. The one before ends with its calls. A shadow's copies
+   * end first.
    */
   async promote(version: LoadedVersion): Promise<void> {
     this.checkLoaded(version);
@@ -181,7 +166,6 @@ export class Versions implements Closable {
     this.retire(before);
   }
 
-  /** Gives the version no more calls. It ends with those that it has. */
   rollback(version: LoadedVersion): void {
     if (version === this.active) {
       throw new InvalidServingError(
@@ -227,9 +211,7 @@ export class Versions implements Closable {
     return [...this.all].filter(({ role }) => role === 'active' || role === 'canary');
   }
 
-  /**
-   * Calls of a tenant go to the same version, others at random. A canary that is down gets none.
-   */
+  /** A tenant's calls go to one version, others at random. A canary that is down gets none. */
   private takes(canary: LoadedVersion, tenant: string): boolean {
     const { name } = this.callbacks;
     const place = tenant === '' ? Math.random() : placeOf(name, canary.label, tenant);
@@ -240,12 +222,11 @@ export class Versions implements Closable {
     try {
       return this.callbacks.queue?.tenant?.(input) ?? '';
     } catch {
-      // The call fails with this error when we resolve its options, and is counted there.
+      // The call fails with this error, and is counted, when we resolve its options.
       return '';
     }
   }
 
-  /** Called when a version's role or share has changed, or we refuse calls. */
   private choose(): void {
     this.canaries = this.callable.filter(({ role, share }) => role === 'canary' && share > 0);
     const hasChoice = this.isRefusing || this.canaries.length > 0 || this.shadow !== undefined;
@@ -301,11 +282,11 @@ function closedWhileLoading(serving: string): ServingClosedError {
 }
 
 /**
- * A tenant's place from 0 to 1, evenly spread. Tenants below a canary's share go to the canary, so
- * a larger share keeps them. Places differ by version, so the same tenants don't get every canary
+ * A tenant's place from 0 to 1, evenly spread. A canary gets the tenants below its share, so a
+ * larger share keeps them. Places differ by version, so canaries don't all get the same tenants
  * first.
  *
- * FNV-1a, with the last steps of MurmurHash3, since its high bits alone are uneven for short names.
+ * FNV-1a, with MurmurHash3's last steps, since its high bits alone are uneven for short names.
  */
 export function placeOf(serving: string, version: string, tenant: string): number {
   let hash = 0x811c9dc5;

@@ -28,9 +28,9 @@ import type { ServingDefinition, ServingOptions } from '../definition/serving-de
  * Creates a serving from its definition, not started: `await serving.start()`, then call it, then
  * `await serving.close()`.
  *
- * Inside Nest the module does all this. `handlerOf` returns the handler of a class serving; by
- * default its class is constructed without arguments. `storeOf` returns the cache manager of a
- * serving with `deduplication.cache`.
+ * Inside Nest the module does all this. `handlerOf` returns a class serving's handler; by default
+ * its class is constructed without arguments. `storeOf` returns the cache manager for
+ * `deduplication.cache`.
  *
  * @throws InvalidServingError when the definition is invalid
  */
@@ -52,7 +52,7 @@ export function createServing<Input, Output, Result, Info>(
   return new LocalServing<Input, Output>(options, callbacks, engine, storeOf, undefined, next);
 }
 
-/** A version of the serving, and how later ones are made. Objects of the application stay. */
+/** A version's plan. Only files and external models have a `next` version. */
 function planOf(
   definition: ServingDefinition,
   options: ResolvedServing,
@@ -119,7 +119,7 @@ function engineOf(
   );
 }
 
-/** A handler of batches, or with the option `sequence` a sequence model. */
+/** With the option `sequence`, a sequence model. */
 type AnyHandler = ServingHandler | SequenceHandler;
 
 function classEngine(handlerOf: () => AnyHandler, sequence: SequenceLimits | undefined): Engine {

@@ -4,13 +4,12 @@ import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving
 import { InvalidServingError } from '../errors.js';
 import type { KeyStatus } from './serving.js';
 
-/** A serving's options by key, in all its versions. They may change while it runs. */
+/** Options by key, in all versions; they may change while the serving runs. */
 export class KeySettings {
   private options: ResolvedServing['keys'];
 
   constructor(
     private readonly serving: ResolvedServing,
-    /** Brings changed options to the versions that are loaded. */
     private readonly apply: (keys: readonly string[], options: Partial<KeyOptions>) => void,
   ) {
     this.options = serving.keys;
@@ -29,9 +28,9 @@ export class KeySettings {
   }
 
   /**
-   * Changes these options of a key; of all keys without one.
+   * Changes these options of one key, or of all keys.
    *
-   * @throws InvalidServingError for a value that isn't allowed, and an unknown key
+   * @throws InvalidServingError for an invalid value or an unknown key
    */
   set(changes: Partial<Pick<KeyOptions, 'batchSize' | 'batchTimeout'>>, key?: string): void {
     const keys = this.keysOf(key);

@@ -54,8 +54,8 @@ import type {
 } from '../definition/resolved-serving.js';
 
 /**
- * A serving with partitions of its own. This class is its handle and life cycle; `Versions` finds
- * the `LoadedVersion` that runs a call, and `Pipeline` is the call's path there.
+ * A serving with its own partitions: its handle and life cycle. `Versions` finds the
+ * `LoadedVersion` for a call, and `Pipeline` is the call's path there.
  */
 export class LocalServing<
   Input = unknown,
@@ -64,7 +64,6 @@ export class LocalServing<
 > extends Serving<Input, Output, Streamed> {
   readonly name: string;
   readonly events$: Observable<ServingEvent>;
-  /** The version that each call runs on. */
   private readonly loaded: Versions;
   private readonly reloads: Reloads;
   private readonly keySettings: KeySettings;
@@ -79,7 +78,7 @@ export class LocalServing<
     engine: Engine,
     private readonly storeOf?: () => ReplyStore,
     private readonly events = new EventHub(),
-    /** Plans a version that replaces the first one. */
+    /** Plans the first version's replacement. */
     next?: VersionPlan['next'],
   ) {
     super();
@@ -148,7 +147,6 @@ export class LocalServing<
     };
   }
 
-  /** A model's signature is known from its start on, a template's from the beginning. */
   override get signature(): ServingSignature | undefined {
     return this.loaded.active.signature;
   }
@@ -274,14 +272,14 @@ export class LocalServing<
     this.keySettings.set({ batchTimeout }, key);
   }
 
-  /** Loads every partition; resolves when the serving can be called. */
+  /** Loads all partitions; resolves when the serving can be called. */
   async start(): Promise<void> {
     this.refuseOnceClosed();
     await this.loaded.active.open();
     await this.reloads.begin();
   }
 
-  /** @internal Runs further examples, like `warmUp` before the serving can be called. */
+  /** @internal Runs further examples, like the option `warmUp`. */
   async warmUp(inputs: readonly Input[]): Promise<void> {
     await this.loaded.active.warmUp(inputs);
   }
@@ -301,12 +299,12 @@ export class LocalServing<
   }
 
   /**
-   * Starts the clock of shutdown: Nest waits next for the clients of its servers, and some
-   * wait for rows that are queued here.
+   * Starts the shutdown clock: Nest waits next for its servers' clients, and some wait for rows
+   * that are queued here.
    */
   beforeApplicationShutdown(): void {
     this.reloads.close();
-    // Rows that wait since a pause are answered, too.
+    // Paused rows are answered, too.
     this.apply(undefined);
     this.shutdown.begin();
   }
@@ -330,7 +328,6 @@ export class LocalServing<
     this.loaded.forEach((version) => version.pause(hold === 'paused'));
   }
 
-  /** The version that runs the call, if one does. */
   private chosenFor(input: unknown, options: CallOptions): LoadedVersion | undefined {
     const { only } = this.loaded;
     return only && options.version === undefined ? only : this.loaded.for(input, options);
@@ -342,7 +339,7 @@ export class LocalServing<
     isShadow = false,
   ): LoadedVersion {
     const { callbacks, storeOf, keySettings } = this;
-    // Not the version itself: each would keep all before it in memory.
+    // Not the version, which would keep all earlier ones in memory.
     const calls = replaces && { label: replaces.label, signature: replaces.signature };
     const events = isShadow
       ? this.events.hiddenChildOf(options.version)
@@ -367,7 +364,7 @@ export class LocalServing<
     ) as Promise<Output>;
   }
 
-  /** Calls once the pipeline of `run` is open. The call's timeout runs meanwhile. */
+  /** The call's timeout runs while the pipeline opens. */
   private async runOnceOpen(
     version: LoadedVersion,
     input: Input,
@@ -394,8 +391,8 @@ export class LocalServing<
   }
 
   /**
-   * The pipeline of `run`, and the options of the call there. The call waits for it no longer than
-   * its options allow, and is counted if it fails before.
+   * Waits no longer than the call's options allow, and counts a call that fails before it has a
+   * pipeline.
    */
   private async openFor(
     mode: 'inline' | 'stream',
@@ -437,14 +434,13 @@ export class LocalServing<
     }
   }
 
-  /** Why no version runs the call; it counts as a call that a full queue refuses. */
+  /** Counts the call as refused; returns why no version runs it. */
   private refused(mode: CallMode, options: CallOptions): Error {
     const error = this.notRunning(options);
     countRefusal(this.events, this.name, mode, error, options.signal);
     return error;
   }
 
-  /** The reason why no version runs the call. */
   private notRunning({ version }: CallOptions): Error {
     const { labels } = this.loaded;
     if (this.hold === 'drained') {

@@ -14,17 +14,17 @@ import type { ResolvedServing, ServingDistribution } from '../definition/resolve
 import type { TargetStatus } from '../execution/pipeline.js';
 import type { OrderedSession } from '../sessions/ordered-session.js';
 
-/** `ready` from the time when every partition is loaded and warm until shutdown begins. */
+/** `ready` once every partition is loaded and warm, until shutdown begins. */
 export type ServingState = 'stopped' | 'starting' | 'ready' | 'closing' | 'closed';
 
-/** How a serving is held by hand: `paused`, its rows wait; `drained`, its new calls are refused. */
+/** A hold by hand. `paused`: rows wait. `drained`: new calls are refused. */
 export type ServingHold = 'paused' | 'drained';
 
 /**
- * The handle of a named serving: type, injection token and contract in one.
+ * A named serving's handle: type, injection token and contract in one.
  *
- * `Input` is what a caller passes, `Output` is the reply, and `Streamed` an output of a stream,
- * which follows from the reply.
+ * `Input` is what a caller passes, `Output` the reply, and `Streamed` a stream's output, which
+ * follows from the reply.
  */
 // With the parameter a handle of any output is one of `unknown`, also for TypeScript 5.
 export abstract class Serving<
@@ -32,13 +32,13 @@ export abstract class Serving<
   Output = unknown,
   Streamed = StreamedOutput<Output>,
 > {
-  /** The name of the serving. */
+  /** The serving's name. */
   abstract readonly name: string;
 
-  /** The stage of its life cycle. */
+  /** Its life cycle's stage. */
   abstract readonly state: ServingState;
 
-  /** A description why it is not ready, where its state does not say it. */
+  /** Why it is not ready, if its state does not say it. */
   get reason(): string | undefined {
     return undefined;
   }
@@ -53,79 +53,74 @@ export abstract class Serving<
     return undefined;
   }
 
-  /**
-   * The events of the serving: calls and batches when they start and end, and partitions whose
-   * status changes. Hot.
-   */
+  /** Events when calls and batches start and end, and when a partition's status changes. Hot. */
   abstract readonly events$: Observable<ServingEvent>;
 
-  /**
-   * The events of one type. Cheaper than all events, since none is created that nothing observes.
-   */
+  /** One type's events. Cheaper than all events, since unobserved ones are not created. */
   abstract eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
 
-  /** The number of queued rows; 0 for a handle without a queue of its own. */
+  /** Queued rows; 0 for a handle without its own queue. */
   get queued(): number {
     return 0;
   }
 
-  /** The totals of the serving; undefined for a handle that counts nothing. */
+  /** The serving's totals; undefined for a handle that counts nothing. */
   counters(): ServingCounters | undefined {
     return undefined;
   }
 
-  /** The latency targets of its keys and the sizes that follow; empty without a latency target. */
+  /** Its keys' latency targets and the sizes that follow; empty without a latency target. */
   targets(): readonly TargetStatus[] {
     return [];
   }
 
-  /** The status of its partitions; empty for a handle without partitions of its own. */
+  /** Its partitions' status; empty for a handle without its own partitions. */
   partitions(): readonly PartitionStatus[] {
     return [];
   }
 
   /**
-   * The names, types and shapes of its inputs and outputs: of a model from its start on, of a
-   * `template` the inputs. `undefined` where nothing declares them, and for a handle of other nodes
-   * until one of them that has the serving is known.
+   * Names, types and shapes of inputs and outputs: a model's once it has started, a `template`'s
+   * inputs. `undefined` if nothing declares them, and for a handle of other nodes until one with
+   * the serving is known.
    */
   get signature(): ServingSignature | undefined {
     return undefined;
   }
 
-  /** Whether it answers calls, what of it does not work and why, and how many rows are queued. */
+  /** Its readiness, its faults and their reasons, and its queued rows. */
   health(): ServingHealth {
     return healthOf(this.name, this);
   }
 
   /**
-   * Runs the input alone and immediately, without other callers' rows.
+   * Runs the input alone and immediately.
    *
    * @throws ServingError for a failed batch function, or invalid input or output
    */
   abstract run(input: Input, options?: CallOptions): Promise<Output>;
 
   /**
-   * Runs the input's rows in batches with concurrent callers' rows; resolves with the
-   * output for these rows.
+   * Runs the input's rows in batches with other callers' rows; resolves with the output for the
+   * input's rows.
    *
-   * @throws OverloadedError when the queue has no room
+   * @throws OverloadedError when the queue is full
    * @throws ServingClosedError before the start and after the end
    * @throws InvalidInputError when the rows do not fit the serving
-   * @throws UnknownKeyError when the serving doesn't have the rows' key
-   * @throws BatchFailedError when the batch that held one of the rows failed
+   * @throws UnknownKeyError for an unknown key
+   * @throws BatchFailedError when a batch with one of the rows failed
    */
   abstract batchedRun(input: Input, options?: CallOptions): Promise<Output>;
 
   /**
-   * Like {@link batchedRun} (or {@link run}, with `inline`), but yields each batch's output,
-   * or of each step of a generator, while the call runs, in the order of its rows; of a sequence
-   * each value as it comes; with `hooks` also the values that the batch function emits.
+   * Like {@link batchedRun} (or {@link run}, with `inline`), but yields output while the call runs:
+   * each batch's, or each generator step's, in row order; a sequence's values as they come; with
+   * `hooks` also the values that the batch function emits.
    *
-   * Each subscription and each iteration makes a call of its own, which starts with it.
+   * Each subscription and each iteration makes its own call.
    *
-   * @throws SlowConsumerError when more than 1024 steps or hooks wait to be read; the errors of
-   * `batchedRun` go to the consumer, too
+   * @throws SlowConsumerError when more than 1024 steps or hooks wait to be read; the consumer gets
+   * `batchedRun`'s errors, too
    */
   abstract stream<Hook extends string = never>(
     input: Input,
@@ -136,7 +131,7 @@ export abstract class Serving<
    * Opens a session: its calls are steps, each from the state that the last one left. Only for a
    * serving with `sessions`, or a model with `state`.
    *
-   * @throws OverloadedError when as many as `sessions.max` are open
+   * @throws OverloadedError when `sessions.max` sessions are open
    * @throws ServingClosedError before the start and after the end
    * @throws InvalidServingError for a serving without sessions
    */
@@ -146,7 +141,7 @@ export abstract class Serving<
 
   /**
    * Loads another model at run time, or the same file again. Calls go to it once it is warm; the
-   * version before is freed when its calls and sessions have ended, and stays if the load fails.
+   * previous version is freed when its calls and sessions have ended, and stays if the load fails.
    * Only for `model` and `useFile`.
    *
    * @throws InvalidServingError for what cannot be loaded again, for a model with other inputs or
@@ -158,7 +153,7 @@ export abstract class Serving<
     throw new InvalidServingError(`Serving "${this.name}" has no versions that can be reloaded`);
   }
 
-  /** The versions that are loaded, the oldest first; empty for a handle without any of its own. */
+  /** The loaded versions, oldest first; empty for a handle without its own. */
   versions(): readonly VersionStatus[] {
     return [];
   }
@@ -166,18 +161,18 @@ export abstract class Serving<
   /**
    * The version with this label, to promote it or roll it back.
    *
-   * @throws UnknownVersionError when none has the label
-   * @throws InvalidServingError for a handle without versions of its own
+   * @throws UnknownVersionError for an unknown label
+   * @throws InvalidServingError for a handle without its own versions
    */
   version(_label: string): ServingVersion {
     throw new InvalidServingError(`Serving "${this.name}" has no versions of its own`);
   }
 
   /**
-   * Its partitions take no batch until {@link resume}. Calls are admitted and their rows wait; the
-   * limits of the queue, timeouts and deadlines hold. Batches that run end.
+   * Partitions take no batches until {@link resume}; running batches end. Calls are admitted and
+   * their rows wait; queue limits, timeouts and deadlines hold.
    *
-   * @throws InvalidServingError for a handle without partitions of its own
+   * @throws InvalidServingError for a handle without its own partitions
    * @throws ServingClosedError once shutdown has begun
    */
   pause(): void {
@@ -186,9 +181,9 @@ export abstract class Serving<
 
   /**
    * New calls fail with `ServingUnavailableError` until {@link resume}, and the serving is not
-   * ready. Queued and running rows finish; so do sessions that are open.
+   * ready. Queued rows, running rows and open sessions finish.
    *
-   * @throws InvalidServingError for a handle without partitions of its own
+   * @throws InvalidServingError for a handle without its own partitions
    * @throws ServingClosedError once shutdown has begun
    */
   drain(): void {
@@ -200,23 +195,21 @@ export abstract class Serving<
     throw this.notHeldHere();
   }
 
-  /**
-   * The batch size and batch timeout of its keys now; empty for a handle without keys of its own.
-   */
+  /** Its keys' current batch size and timeout; empty for a handle without its own keys. */
   keys(): readonly KeyStatus[] {
     return [];
   }
 
   /**
-   * Changes the batch size of one key, or of all keys, from the next window on.
+   * Changes one key's batch size, or all keys', from the next window on.
    *
    * @throws InvalidServingError for an invalid size
    */
   abstract setBatchSize(rows: number, key?: string): void;
 
   /**
-   * Changes the milliseconds that a window waits for more rows, of one key or of all keys, from the
-   * next window on.
+   * Changes the milliseconds that windows wait for more rows, for one key or all, from the next
+   * window on.
    *
    * @throws InvalidServingError for an invalid time
    */
@@ -230,14 +223,13 @@ export abstract class Serving<
   }
 }
 
-/** The error of `open` for a serving whose calls have no state. */
 export function withoutSessions(name: string): InvalidServingError {
   return new InvalidServingError(
     `Serving "${name}" has no sessions; give its model the option sessions or state`,
   );
 }
 
-/** The handle of a definition: `ServingOf<typeof embedder>`. */
+/** A definition's handle: `ServingOf<typeof embedder>`. */
 export type ServingOf<Definition> =
   Definition extends ServingOptions<infer Input, infer Output, infer _Result, infer _Info>
     ? Serving<Input, Output>
@@ -245,39 +237,39 @@ export type ServingOf<Definition> =
 
 /** How a key's rows form batches. */
 export interface KeyStatus {
-  /** The name of the key. */
+  /** The key's name. */
   readonly key: string;
-  /** A batch with this many rows is full. */
+  /** Rows of a full batch. */
   readonly batchSize: number;
   /** Milliseconds that a batch waits for more rows. */
   readonly batchTimeout: number;
 }
 
-/** The health of a serving, for probes and operators. */
+/** A serving's health, for probes and operators. */
 export interface ServingHealth {
-  /** The name of the serving. */
+  /** The serving's name. */
   readonly serving: string;
-  /** The stage of its life cycle. */
+  /** Its life cycle's stage. */
   readonly state: ServingState;
   /**
-   * Whether it answers calls: it is loaded and warm, is not drained or shutting down, and at least
-   * one of its partitions works.
+   * True if it answers calls: it is loaded and warm, not drained or shutting down, and a partition
+   * works.
    */
   readonly isReady: boolean;
   /**
-   * False when only a new process helps: every partition hangs in a batch or a load that cannot be
+   * False when only a new process helps: every partition hangs in a batch or load that cannot be
    * ended.
    */
   readonly isLive: boolean;
-  /** A description of what is wrong, also where other parts work. */
+  /** What is wrong, even if other parts work. */
   readonly reason?: string;
-  /** The number of queued rows. */
+  /** Queued rows. */
   readonly queued: number;
-  /** The status of its partitions. */
+  /** Its partitions' status. */
   readonly partitions: readonly PartitionStatus[];
 }
 
-/** The health of a serving. A handle that a test puts in its place may lack some of this. */
+/** A test's stand-in may lack members. */
 export function healthOf(name: string, serving: Partial<Serving>): ServingHealth {
   const { state = 'ready', reason: ownReason = `it is ${state}`, queued = 0, held } = serving;
   const partitions = serving.partitions?.() ?? [];
@@ -308,74 +300,65 @@ function reasonOf(
 /** Changes an input before it leaves for another node. */
 export type RemotePreprocess = (input: unknown) => unknown;
 
-/** The injection token of the one {@link ServingRouter} that an application may have. */
+/** The injection token of the {@link ServingRouter}. */
 export const SERVING_ROUTER = Symbol('serving router');
 
-/** The part of a cluster that the core calls; there is none without `ServingClusterModule`. */
+/** The cluster's part that the core calls; only with `ServingClusterModule`. */
 export interface ServingRouter {
   /**
-   * The handle of a serving that runs on other nodes.
+   * The handle of a serving on other nodes.
    *
    * @throws UnknownServingError for a name that is not a string
    */
   remote(name: string, preprocess?: RemotePreprocess): Serving;
-  /** The target of a call by name; `local` is the application's own serving of that name. */
+  /** A call's target by name; `local` is the application's own serving of that name. */
   route(name: string, local: Serving | undefined, preprocess?: RemotePreprocess): Serving;
   isRemote(serving: Serving | undefined): boolean;
-  /** The nodes of the cluster, this one included, as of their last heartbeats. */
+  /** The cluster's nodes, this one included, as of their last heartbeats. */
   nodes(): readonly ClusterNode[];
-  /** Resolves when the calls of other nodes are answered, or at the limit of shutdown. */
+  /** Resolves when other nodes' calls are answered, or at the shutdown limit. */
   answered(): Promise<void>;
 }
 
-/** The part of a serving that runs in this process, for the module, protocols and the cluster. */
+/** For the module, protocols and the cluster. */
 export interface LocalPart {
   readonly profile: ServingProfile;
-  /** The versions that calls may ask for; the last is the active version. */
+  /** Versions that calls may ask for; the last one is active. */
   readonly versionLabels: readonly string[];
   /** Milliseconds after which shutdown has answered every call. */
   readonly shutdownLimit: number;
-  /** The options for calls from other nodes. */
+  /** Options for calls from other nodes. */
   readonly distribution: ServingDistribution;
-  /** The version that would run the call now; undefined if none would. */
+  /** The version that would run the call now, if any. */
   versionFor(input: unknown, options: CallOptions): string | undefined;
-  /**
-   * Opens a session, and calls back when it ends. With `needsFirst` it ends if its first call
-   * fails.
-   */
+  /** Opens a session. With `needsFirst`, it ends if its first call fails. */
   openSession(
     options: SessionOptions,
     onEnd?: (reason: SessionEndedError) => void,
     needsFirst?: boolean,
   ): OrderedSession;
-  /** Starts the clock of shutdown. */
   beforeApplicationShutdown(): void;
 }
 
-/** The facts of a serving that a protocol states to its clients. */
+/** What protocols tell clients about a serving. */
 export interface ServingProfile {
   readonly runner: ResolvedServing['runner'];
-  /** The rows of a full batch. */
   readonly batchSize: number;
-  /** Milliseconds that a batch waits for more rows. */
   readonly batchTimeout: number;
-  /** The largest number of rows of a call. */
   readonly maxRowsPerCall: number;
-  /** Milliseconds after which a session ends; undefined without sessions. */
+  /** Milliseconds until an idle session ends; undefined without sessions. */
   readonly sessionIdle: number | undefined;
-  /** True if a batch holds calls of one origin only. */
+  /** True if batches don't mix origins. */
   readonly separatesOrigins: boolean;
-  /** Whether replies are kept for calls with the same input. */
   readonly hasCache: boolean;
-  /** Whether its rows run step by step. */
   readonly isSequence: boolean;
-  /** Whether `preprocess` makes the rows, so that callers pass something else. */
+  /** True if `preprocess` makes the rows from other input. */
   readonly shapesInput: boolean;
-  /** Whether `postprocess` makes the reply. */
+  /** True if `postprocess` makes the reply. */
   readonly shapesOutput: boolean;
 }
 
-/** A node or client of the cluster, as of its last heartbeat. */
+/** A cluster's node or client, as of its last heartbeat. */
 export interface ClusterNode {
   /** Its `nodeId`. */
   readonly id: string;
@@ -388,37 +371,32 @@ export interface ClusterNode {
    * heartbeat.
    */
   readonly state: 'up' | 'draining' | 'silent';
-  /** Whether it is this node. */
+  /** True for this node. */
   readonly isSelf: boolean;
-  /** Its servings, each with weight and load. */
+  /** Its servings with weight and load. */
   readonly servings: readonly ServingStatus[];
 }
 
-/** One serving of a node, as of the node's last heartbeat. */
+/** A node's serving, as of the node's last heartbeat. */
 export interface ServingStatus {
   readonly name: string;
   /** Its `distribution.weight`: 0 or more, also a fraction. */
   readonly weight: number;
-  /** The partitions that work. */
+  /** Working partitions. */
   readonly partitions: number;
-  /** The calls of other nodes that have no answer yet. */
+  /** Other nodes' unanswered calls. */
   readonly activeCalls: number;
-  /** The rows in its queue. */
+  /** Queued rows. */
   readonly queued: number;
-  /**
-   * Milliseconds that a batch runs, as a moving average, without the time in the queue; 0 before
-   * the first batch.
-   */
+  /** Milliseconds that a batch runs, as a moving average without queueing; 0 before the first. */
   readonly batchTime: number;
-  /** Whether a call may run again when its answer is lost. */
+  /** True if a call may run again when its answer is lost. */
   readonly idempotent: boolean;
-  /**
-   * Whether it answers calls: it is loaded and warm, is not closing, and has a working partition.
-   */
+  /** True if it answers calls: it is loaded and warm, not closing, and a partition works. */
   readonly isReady: boolean;
   /**
-   * Its inputs and outputs; `undefined` where nothing declares them, and where it does not fit
-   * into the 16 KB for all servings of a node.
+   * Its inputs and outputs; `undefined` if undeclared, or if the node's 16 KB for all servings have
+   * no room for them.
    */
   readonly signature?: ServingSignature | undefined;
 }

@@ -12,7 +12,7 @@ interface Place extends CallGroup {
   sessions: number;
 }
 
-/** The open sessions of a serving, spread evenly over its partitions. */
+/** A serving's open sessions, spread evenly over its partitions. */
 export class LocalSessions {
   private readonly open = new Map<OrderedSession, Place>();
   private readonly places: readonly Place[];
@@ -22,7 +22,6 @@ export class LocalSessions {
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
     private readonly pipeline: Pipeline,
-    /** Called when a session has ended. */
     private readonly onEnd: () => void,
   ) {
     this.places = pipeline.partitions.map((_, partition) => ({ partition, sessions: 0 }));
@@ -35,7 +34,6 @@ export class LocalSessions {
   /**
    * Opens a session on the partition with the fewest, of those that work.
    *
-   * @param onEnd called when it ends
    * @param needsFirst ends it if its first call fails
    * @throws OverloadedError when as many as `sessions.max` are open
    */
@@ -79,7 +77,6 @@ export class LocalSessions {
     return session;
   }
 
-  /** Ends all sessions, whose serving has closed. */
   close(): void {
     [...this.open.keys()].forEach((session) => void session.close());
   }
@@ -92,7 +89,6 @@ export class LocalSessions {
     this.onEnd();
   }
 
-  /** The place with the fewest sessions, of those whose partition works. */
   private emptiest(): Place {
     const isUp = this.pipeline.partitions.map(({ state }) => state === 'up');
     const working = this.places.filter(({ partition }) => isUp[partition]);

@@ -10,16 +10,14 @@ import { endedBy, SessionTurn } from '../execution/session-turn.js';
 import type { InternalCallOptions } from '../execution/resolved-call-options.js';
 import { type SessionCallOptions, type SessionOptions, ServingSession } from './serving-session.js';
 
-/** Where a session's state is. */
 export interface SessionHost {
-  /** Milliseconds from its last call after which the session ends; no limit by default. */
+  /** Milliseconds from its last call until the session ends; no limit by default. */
   readonly idle?: number;
   /** Its calls share batches with other sessions' in the same place. */
   readonly group?: CallGroup;
   /** The session ends if its first call fails: a client may have sent further steps already. */
   readonly needsFirst?: boolean | undefined;
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
-  /** Runs the input where the state is. */
   run(input: unknown, options: StepOptions): Promise<unknown>;
   /** Counts a call that ended before its turn, with its error. */
   refused?(error: unknown, options: CallOptions): void;
@@ -27,7 +25,6 @@ export interface SessionHost {
   ended(reason: SessionEndedError): void;
 }
 
-/** The options of one step, and its session. */
 export type StepOptions = InternalCallOptions & {
   readonly resolved: ResolvedCallOptions;
   readonly session: SessionTurn;
@@ -37,8 +34,8 @@ export type StepOptions = InternalCallOptions & {
  * A session whose calls take turns: each needs the state after the one before it.
  *
  * One place decides how a call ends, since a step that succeeds changes the state: until its turn
- * comes, {@link OrderedSession.turnOf}, and then the host alone. So a caller that gets an error
- * never moved the state on.
+ * comes, {@link OrderedSession.turnOf}, and then only the host. So a call that fails never changes
+ * the state.
  */
 export class OrderedSession extends ServingSession {
   private readonly turn: SessionTurn;
@@ -46,9 +43,8 @@ export class OrderedSession extends ServingSession {
   private isRunning = false;
   /** Begin the next call, or the end; the oldest first. */
   private readonly waiting = new Set<() => void>();
-  /** The reason why it takes no more calls. */
   private ended: SessionEndedError | undefined;
-  /** Calls that wait fail, too. */
+  /** Waiting calls fail, too. */
   private isOver = false;
   private readonly idle: NodeJS.Timeout | undefined;
 
@@ -94,7 +90,6 @@ export class OrderedSession extends ServingSession {
     this.end(this.ended);
   }
 
-  /** Ends the session now. */
   end(reason: SessionEndedError): SessionEndedError {
     this.ended = reason;
     this.isOver = true;
@@ -172,7 +167,6 @@ export class OrderedSession extends ServingSession {
     }
   }
 
-  /** Begins what waits, if anything does. */
   private next(): void {
     const [begin] = this.waiting;
     this.isRunning = begin !== undefined;

@@ -1,9 +1,9 @@
 import type { CallOptions } from '../context/call-context.js';
 
-/** The options of a session: they hold for all its calls. */
+/** A session's options: they hold for all its calls. */
 export type SessionOptions = Pick<CallOptions, 'tenant' | 'key' | 'version'>;
 
-/** The options of one call of a session. */
+/** The options of a session's call. */
 export type SessionCallOptions = Omit<CallOptions, keyof SessionOptions>;
 
 /**
@@ -14,15 +14,15 @@ export type SessionCallOptions = Omit<CallOptions, keyof SessionOptions>;
 // oxlint-disable-next-line typescript/no-unnecessary-type-parameters
 export abstract class ServingSession<Input = unknown, Output = unknown> implements AsyncDisposable {
   /**
-   * Makes the next step with the input, which is one row, after all earlier calls of the session;
-   * steps of different sessions share batches. A call that fails leaves the state as it was.
+   * Makes the next step with the input, one row, after all earlier calls of the session; steps of
+   * different sessions share batches. A call that fails leaves the state as it was.
    *
    * @throws SessionEndedError when the session has ended, or its state is lost
    * @throws the errors of `batchedRun`
    */
   abstract run(input: Input, options?: SessionCallOptions): Promise<Output>;
 
-  /** Ends the session after the calls that it was given; their state is freed. */
+  /** Ends the session after its calls, and frees its state. */
   abstract close(): Promise<void>;
 
   /** {@link close}, for `await using`. */

@@ -7,18 +7,17 @@ export interface Started {
   readonly cost: number;
   readonly isOver: boolean;
   fail(error: unknown): void;
-  /** Calls back when it is over. */
   onEnd(callback: () => void): void;
 }
 
 interface PullAheadOptions<Value, Piece extends Started> {
   readonly source: Source<Value>;
-  /** Once this much work is under way, no more is pulled. */
+  /** Nothing is pulled while this much work is under way. */
   readonly window: number;
   /** True if the source may never end. */
   readonly isOpen: boolean;
   readonly costOf: (value: Value) => number;
-  /** Most cost under way. A value that costs more runs alone. */
+  /** Most cost under way; a value that costs more runs alone. */
   readonly mostCost: number;
   readonly start: (value: Value, cost: number) => Piece;
   /** Called, perhaps more than once, when only reading is left. */
@@ -26,11 +25,11 @@ interface PullAheadOptions<Value, Piece extends Started> {
 }
 
 /**
- * Pulls values and starts their work while less than a window is under way. Returns the pieces of
- * work in order. The window moves when the reader requests the next piece, so a slow reader holds
- * back its source.
+ * Pulls values and starts their work while less than a window is under way; returns the pieces in
+ * order. The window moves when the reader requests the next piece, so a slow reader holds back its
+ * source.
  *
- * Values of a synchronous source start immediately, so that no other call comes between them.
+ * A synchronous source's values start immediately, so that no other call comes between them.
  */
 export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Piece, undefined> {
   private readonly pieces = new Queue<Piece>();
@@ -89,7 +88,7 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     this.endings.splice(0).forEach((ending) => ending());
   }
 
-  /** Work under way continues; later reads reject with the error. */
+  /** Work under way continues; later reads reject. */
   finish(error: unknown): void {
     this.pieces.fail(error);
     this.leave();
@@ -157,11 +156,9 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
 
 type Pulled = Pick<PullAhead<never, never>, 'stop' | 'finish' | 'isOpen' | 'isDone'>;
 
-/** A serving's pulls that are under way. */
 export class Pulls {
   private readonly going = new Set<Pulled>();
   private allEnded: (() => void) | undefined;
-  /** For readers that were garbage-collected. */
   private readonly dropped = new FinalizationRegistry<() => void>((end) => end());
 
   begin<Value, Piece extends Started>(
@@ -173,7 +170,7 @@ export class Pulls {
   }
 
   /**
-   * The reader may be dropped without `return()`. We keep no reference to it: when it is
+   * The reader may be dropped without `return()`, so we keep no reference to it: once it is
    * garbage-collected, the pull ends and `onDropped` is called.
    */
   readerOf<Value, Piece extends Started>(
@@ -189,7 +186,7 @@ export class Pulls {
     return reader;
   }
 
-  /** With an error, later reads reject with it. */
+  /** See {@link PullAhead.stop}. */
   end(pulled: Pulled, reason?: { readonly error: unknown }): void {
     // The error's stack can refer to the reader and keep it in memory.
     this.dropped.unregister(pulled);
@@ -200,12 +197,11 @@ export class Pulls {
     }
   }
 
-  /** Work under way continues; later reads reject with the error. */
+  /** See {@link PullAhead.finish}. */
   finishAll(error: unknown): void {
     this.going.forEach((pulled) => pulled.finish(error));
   }
 
-  /** Later reads reject with the error. */
   endAll(error: unknown): void {
     this.going.forEach((pulled) => pulled.stop({ error }));
   }
@@ -215,8 +211,8 @@ export class Pulls {
   }
 
   /**
-   * Stops sources that may never end, and waits for the others unless only reading is left, which
-   * can happen at any time.
+   * Stops sources that may never end, and waits for others, unless only reading is left, which may
+   * take any time.
    */
   async close(error: unknown): Promise<void> {
     for (const pulled of this.going) {

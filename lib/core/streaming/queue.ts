@@ -1,4 +1,4 @@
-/** A queue for one consumer, which waits while it is empty. */
+/** For one consumer, which waits while it is empty. */
 export class Queue<T> implements AsyncIterator<T, undefined> {
   private values: T[] = [];
   private first = 0;
@@ -29,7 +29,6 @@ export class Queue<T> implements AsyncIterator<T, undefined> {
     this.close({});
   }
 
-  /** Reads after the last value reject with the error. */
   fail(error: unknown): void {
     this.close({ error });
   }
@@ -53,7 +52,7 @@ export class Queue<T> implements AsyncIterator<T, undefined> {
   private take(): T {
     const value = this.values[this.first]!;
     this.values[this.first++] = undefined as T;
-    // Compacts when more than half is stale: amortised constant time.
+    // Amortised constant time.
     if (this.first * 2 > this.values.length) {
       this.values.splice(0, this.first);
       this.first = 0;

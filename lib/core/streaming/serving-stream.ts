@@ -5,7 +5,7 @@ import { leave } from './source.js';
 export type OpenStream<T> = (signal: AbortSignal) => AsyncIterator<T>;
 
 /**
- * A call's events, as an Observable and as an async iterable.
+ * A call's events, as an Observable and an async iterable.
  *
  * Each subscription or iteration starts its own call. Events are pulled one by one, so a slow
  * consumer holds back its own call. `unsubscribe` and `break` end the call and free its work.

@@ -6,15 +6,14 @@ import { InvalidBatchError, InvalidInputError, OverloadedError } from '../errors
 import { formatValue } from '../format.js';
 import { Queue } from './queue.js';
 
-/** Values are pulled one at a time. */
 export type Source<T> = AsyncIterator<T> | Iterator<T>;
 
-/** Most values of an Observable that wait. */
+/** Most waiting values. */
 const OBSERVED_AHEAD = 1024;
 
 /**
- * The iterator of an async iterable, an Observable, an iterator such as a generator's, or an array
- * of batches. `undefined` for other values.
+ * Accepts an async iterable, an Observable, an iterator such as a generator's, or an array of
+ * batches.
  */
 export function sourceOf(value: unknown): Source<unknown> | undefined {
   if (typeof value !== 'object' || value === null) {
@@ -35,8 +34,7 @@ export function sourceOf(value: unknown): Source<unknown> | undefined {
 const begun = new WeakSet<object>();
 
 /**
- * Marks an input that can be read only once: an iterator, such as a generator's, or a Node or web
- * stream.
+ * Marks an input that can be read only once, such as a generator or a stream.
  *
  * @throws InvalidInputError when another call or reader already reads it
  */
@@ -63,7 +61,7 @@ function isReadOnce(input: object): boolean {
 }
 
 function sequenceType(value: object): 'asked' | 'observed' | 'iterated' | undefined {
-  // A ServingStream is both. Pulled as an async iterable, it needs no buffer.
+  // A ServingStream is both; pulling needs no buffer.
   if (Symbol.asyncIterator in value) {
     return 'asked';
   }
@@ -99,14 +97,13 @@ function holdsBatches(list: readonly unknown[]): boolean {
   return i > 0 && i === list.length;
 }
 
-/** Awaits values that are promises, like `for await`. */
 async function* awaited(values: Iterable<unknown>): AsyncGenerator<unknown, void> {
   for (const value of values) {
     yield value;
   }
 }
 
-/** An Observable can't be paused, so a limited number of values wait here. */
+/** An Observable can't be paused, so a limited number of values wait. */
 function observed<T>(values$: Observable<T>): AsyncIterator<T> {
   const waiting = new Queue<T>();
   const room = (): void => {
@@ -117,7 +114,7 @@ function observed<T>(values$: Observable<T>): AsyncIterator<T> {
       );
     }
   };
-  // Thrown inside the pipe, the error also ends an Observable that is still subscribing.
+  // Thrown in the pipe, the error also ends an Observable that is still subscribing.
   const subscription = values$.pipe(tap(room)).subscribe({
     next: (value) => waiting.push(value),
     error: (error) => waiting.fail(error),
@@ -132,7 +129,7 @@ function observed<T>(values$: Observable<T>): AsyncIterator<T> {
   };
 }
 
-/** Doesn't wait for the source, which may be busy for long. */
+/** Doesn't wait for the source, which may be busy. */
 export function leave(source: Source<unknown>): void {
   void (async () => source.return?.())().catch(() => undefined);
 }

@@ -16,18 +16,15 @@ import { common, timeoutOf } from '../../core/definition/resolve-definition.js';
 import { batchSizeOf, batchSizeOfMethods } from '../../core/definition/batch-size.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
-/** The part of Nest's InstanceWrapper that is used. */
 type InstanceWrapper = ReturnType<DiscoveryService['getProviders']>[number];
 
-/** Metadata keys of Nest for the decorators of parameters; unchanged since its first release. */
+/** Nest's metadata keys for parameter decorators; unchanged since its first release. */
 const ROUTE_ARGUMENTS = '__routeArguments__';
 const PASSTHROUGH = '__responsePassthrough__';
 const SSE = '__sse__';
 const HTTP_METHOD = 'method';
 
-/**
- * Nest's numbers for parameters that are a whole object: body or payload, query, path parameters.
- */
+/** Nest's numbers for parameters that are a whole object. */
 const WHOLE_OBJECTS: Readonly<Record<string, string>> = {
   3: 'body',
   4: 'query',
@@ -36,7 +33,7 @@ const WHOLE_OBJECTS: Readonly<Record<string, string>> = {
 const RESPONSE = '1';
 const NEXT = '2';
 
-/** A handler's parameters that have decorators, by Nest's numbers. */
+/** A handler's decorated parameters, by Nest's numbers. */
 export function parametersOf(
   type: Function,
   key: string | symbol,
@@ -44,14 +41,14 @@ export function parametersOf(
   return (Reflect.getMetadata(ROUTE_ARGUMENTS, type, key) ?? {}) as ReturnType<typeof parametersOf>;
 }
 
-/** Refuses, at boot, a `@Batched()` method that could not answer its callers as Nest would. */
+/** Refuses, at boot, a `@Batched()` method that couldn't answer its callers as Nest would. */
 export function checkBatchedMethod(
   type: new (...args: never[]) => object,
   { key, original, options }: BatchedMethod,
 ): void {
   const method = `${type.name}.${String(key)}`;
   const handler = (type.prototype as Record<string | symbol, object | undefined>)[key] ?? original;
-  // GraphQL has numbers of its own for the parameters of resolvers.
+  // GraphQL has its own numbers for resolvers' parameters.
   const isRoute = Reflect.hasMetadata(HTTP_METHOD, handler);
   if (Reflect.hasMetadata(SSE, handler)) {
     throw new InvalidServingError(
@@ -81,9 +78,8 @@ export function checkBatchedMethod(
 }
 
 /**
- * Refuses a `@Batched()` method in a class with an instance per request: a batch runs on one
- * instance, which would belong to one of its callers. Request-scoped guards, pipes, interceptors
- * and filters are allowed: their controller's instances hold nothing of the request.
+ * Refuses request-scoped classes. Request-scoped guards, pipes, interceptors and filters are
+ * allowed: their controller's instances hold nothing of the request.
  */
 export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMethod[]): void {
   const dependencies = [
@@ -104,7 +100,6 @@ export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMe
   );
 }
 
-/** Refuses unknown or invalid options of the decorator. */
 export function checkBatchedOptions(method: string, options: BatchedOptions): void {
   const owner = `@Batched() on ${method}`;
   checkOptions(owner, options, ofMethods);

@@ -7,7 +7,6 @@ import type {
   QueueOptions,
 } from '../../core/definition/serving-definition.js';
 
-/** A function of the arguments that a caller passes. */
 export type OfArguments<Value> = (...args: never[]) => Value;
 
 /** A batched method's queue: its limits, and the order of its calls. */
@@ -113,10 +112,7 @@ export interface BatchedMethod {
 
 const KEY = 'serving:batched';
 
-/**
- * An instance's property that leads to its application's BatchedMethods, so that two
- * applications share nothing.
- */
+/** An instance's way to its application's BatchedMethods: two applications share nothing. */
 export const METHODS = Symbol('batched methods');
 
 export function addBatchedMethod(type: object, method: BatchedMethod): void {
@@ -124,7 +120,7 @@ export function addBatchedMethod(type: object, method: BatchedMethod): void {
   Reflect.defineMetadata(KEY, [...own, method], type);
 }
 
-/** The batched methods of a class and of its base classes. */
+/** Includes base classes' methods. */
 export function batchedMethodsOf(type: unknown): BatchedMethod[] {
   if (typeof type !== 'function') {
     return [];

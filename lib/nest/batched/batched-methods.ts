@@ -20,7 +20,6 @@ import { checkBatchedMethod, checkScope } from './batched-check.js';
 import { type BatchedMethod, batchedMethodsOf, METHODS } from './batched-method.js';
 import { MethodServing } from './method-serving.js';
 
-/** A method of a class and the serving that runs it. */
 interface RunningMethod {
   readonly serving: MethodServing;
   /** Resolves when the serving can be called; undefined afterwards. */
@@ -28,17 +27,16 @@ interface RunningMethod {
 }
 
 /**
- * The servings of one application's `@Batched()` methods. Every decorated instance has this
- * injected.
+ * The servings of one application's `@Batched()` methods, injected into every decorated instance.
  */
 @Injectable()
 export class BatchedMethods
   implements OnModuleInit, OnApplicationBootstrap, BeforeApplicationShutdown, OnApplicationShutdown
 {
   readonly events = new EventHub();
-  /** The methods' servings, by `Class.method`; of several with one name, the first. */
+  /** By `Class.method`; of several with one name, the first. */
   readonly servings = new Map<string, MethodServing>();
-  /** By class and method: classes that inherit a method have servings of their own. */
+  /** By class and method: classes that inherit a method have their own servings. */
   private readonly running = new Map<unknown, Map<BatchedMethod, RunningMethod>>();
   /** Methods of the same name share their counters. */
   private readonly hubs = new Map<string, EventHub>();
@@ -74,8 +72,7 @@ export class BatchedMethods
         // Nest injects only into instances that it has constructed.
         Object.assign(wrapper.instance as object, { [METHODS]: () => this });
       }
-      // A durable instance serves one tenant: its calls share no batch with another's
-      // instance.
+      // A durable instance serves one tenant: its calls share no batch with another's instance.
       if (
         methods.some(({ options }) => options) &&
         !wrapper.isDependencyTreeStatic() &&
@@ -116,29 +113,28 @@ export class BatchedMethods
     this.events.complete();
   }
 
-  /** Milliseconds after which shutdown has answered every call, for each method that was called. */
+  /** Milliseconds until shutdown has answered every call, for each method that was called. */
   get shutdownLimits(): readonly number[] {
     return this.all()
       .filter(({ serving }) => serving.wasCalled)
       .map(({ serving }) => serving.shutdownLimit);
   }
 
-  /** Fails the calls of `@Batched('name')` methods whose body still runs. */
+  /** Fails calls of `@Batched('name')` methods whose body still runs. */
   end(error: Error): void {
     this.waits.end(error);
   }
 
-  /** Each method's health. */
   health(): readonly ServingHealth[] {
     return this.all().map(({ serving }) => serving.health());
   }
 
-  /** The methods' totals, by `Class.method`. Methods of the same name are added up. */
+  /** By `Class.method`. Methods of the same name are added up. */
   counters(): ReadonlyMap<string, ServingCounters> {
     return new Map([...this.hubs].map(([name, { totals }]) => [name, totals]));
   }
 
-  /** Makes one call of a batched method of `instance`; as a handler for this caller. */
+  /** Calls a batched method of `instance`; as a handler for this caller. */
   call(
     method: BatchedMethod,
     instance: object,

@@ -1,7 +1,7 @@
 import type { Type } from '@nestjs/common';
 import type { Mistake } from '../../core/definition/inferred-types.js';
 
-/** A method of any type, whose parameters and result {@link BatchMistakes} checks. */
+/** {@link BatchMistakes} checks its parameters and result. */
 export type AnyMethod = (...columns: never[]) => unknown;
 
 /** Decorates a method that runs once per batch. `Types` are the option's `types`. */
@@ -25,7 +25,7 @@ type AreLists<Columns extends readonly unknown[]> = {
   [Index in keyof Columns]: IsList<Columns[Index]>;
 }[number];
 
-/** A parameter may be optional: it is given all the same. */
+/** A parameter may be optional. */
 type IsList<Value> = Exclude<Value, undefined> extends readonly unknown[] ? true : false;
 
 type WrongTypes<
@@ -45,7 +45,7 @@ type AreTypes<Columns extends readonly unknown[], Types extends readonly Type[]>
     : true;
 }[number];
 
-/** `Object` stands for values that pipes do not check. */
+/** `Object` stands for values that pipes don't check. */
 type IsType<Entry, Class> = Class extends ObjectConstructor
   ? true
   : [ValueOf<Class>] extends [Entry]

@@ -25,13 +25,13 @@ type PreparingDecorator = <Method extends AnyMethod>(
  * Batches a method's calls.
  *
  * With options: each caller passes single arguments; the method gets an array per parameter and
- * runs once per batch. An Error among its results fails that caller alone. Its class cannot be
+ * runs once per batch. An Error among its results fails that caller alone. Its class can't be
  * request-scoped.
  *
- * With the name of a serving: the method runs once per call, and its result is the input of that
- * serving; the reply is the serving's output.
+ * With a serving's name: the method runs once per call, and its result is the serving's input; the
+ * reply is the serving's output.
  *
- * @throws InvalidServingError when it decorates something that cannot be batched
+ * @throws InvalidServingError when it decorates something that can't be batched
  */
 export function Batched(serving: string): PreparingDecorator;
 export function Batched<const Types extends readonly Type[] | undefined = undefined>(
@@ -94,9 +94,7 @@ function methodOf(
   return value as (...args: unknown[]) => unknown;
 }
 
-/**
- * Gives pipes a parameter's type as its caller passes it, not the Array that the method gets.
- */
+/** Pipes need a parameter's type as its caller passes it, not the method's Array. */
 function exposeRowTypes(
   target: object,
   key: string | symbol,
@@ -114,8 +112,8 @@ function exposeRowTypes(
 }
 
 /**
- * Gives a handler one more parameter, its caller: so its calls end with their client, and other
- * routes pay nothing. A handler without decorated parameters gets what its transport passes.
+ * Adds a handler parameter for its caller, so calls end with their client, and other routes pay
+ * nothing. A handler without decorated parameters gets what its transport passes.
  */
 function passCaller(target: object, key: string | symbol): void {
   const places = Object.values(parametersOf(target.constructor, key)).map(({ index }) => index);
@@ -124,7 +122,6 @@ function passCaller(target: object, key: string | symbol): void {
   }
 }
 
-/** Copies the metadata of other decorators from the method to its replacement. */
 function copyMetadata<T extends object>(from: object, to: T): T {
   for (const metadataKey of Reflect.getMetadataKeys(from) as unknown[]) {
     Reflect.defineMetadata(metadataKey, Reflect.getMetadata(metadataKey, from), to);
@@ -143,12 +140,12 @@ type CallerOf<Method> = Method extends (
 
 type ElementOf<Results> = Results extends readonly (infer Result)[] ? Awaited<Result> : never;
 
-/** The type that an object with batched methods has for its callers. */
+/** An object with batched methods, as its callers see it. */
 export type Caller<T> = { readonly [Key in keyof T]: CallerOf<T[Key]> };
 
 /**
- * Returns the object itself, typed for its callers: a decorator cannot tell TypeScript that callers
- * of a `@Batched()` method pass single values. `await asCaller(scorer).score(dto)`.
+ * Returns the object, typed for its callers: a decorator can't tell TypeScript that a `@Batched()`
+ * method's callers pass single values. `await asCaller(scorer).score(dto)`.
  */
 export function asCaller<T extends object>(instance: T): Caller<T> {
   return instance as Caller<T>;
@@ -158,8 +155,8 @@ export function asCaller<T extends object>(instance: T): Caller<T> {
 const MODULE = Symbol('module of batched methods');
 
 /**
- * Lets each instance that Nest constructs find the batched methods of its application. Nest has a
- * ModuleRef in every module, so this runs at boot even in an application without ServingModule.
+ * Lets each instance that Nest constructs find its application's batched methods. Nest has a
+ * ModuleRef in every module, so this runs at boot even without ServingModule.
  */
 function requireModule(target: object, key: string | symbol): void {
   if (MODULE in target) {
@@ -190,7 +187,7 @@ function checkModule(module: ModuleRef, method: string): void {
 }
 
 function methodsOf(module: ModuleRef): BatchedMethods {
-  // Of any module, since a ServingModule need not be global.
+  // A ServingModule need not be global.
   return module.get(BatchedMethods, { strict: false });
 }
 
@@ -200,9 +197,9 @@ const RESPONSES = 'swagger/apiResponse';
 type Response = Readonly<Record<string, unknown>>;
 
 /**
- * Corrects the response that the plugin of `@nestjs/swagger` derives from the method's return type:
- * a client gets one entry of a batched method's list, and an unknown reply if the method only
- * prepares a serving's input. Decorators above `@Batched()` run later and prevail.
+ * Corrects the response that the `@nestjs/swagger` plugin derives from the return type: a client
+ * gets one entry of a batched method's list, and an unknown reply if the method only prepares a
+ * serving's input. Decorators above `@Batched()` run later and prevail.
  */
 function correctResponses(method: object, replies: 'entries' | 'of a serving'): void {
   const responses = Reflect.getMetadata(RESPONSES, method) as

@@ -22,7 +22,6 @@ import type {
   OfArguments,
 } from './batched-method.js';
 
-/** One call of a batched method: a row of its serving. */
 class MethodCall {
   constructor(
     readonly instance: object,
@@ -34,10 +33,10 @@ class MethodCall {
 
 /**
  * A batched method's serving: its batch function is the method's body. A call by its handle has the
- * list of the method's arguments as its input.
+ * list of arguments as its input.
  */
 export class MethodServing extends LocalServing {
-  /** The instance for calls by the handle; undefined for a class with several instances. */
+  /** For calls by the handle; undefined for a class with several instances. */
   instance: object | undefined;
   wasCalled = false;
   /** Names for instances of a class that has several, which no other process uses. */
@@ -46,7 +45,7 @@ export class MethodServing extends LocalServing {
   constructor(
     name: string,
     private readonly method: BatchedMethod,
-    /** The group of calls on the instance: a batch has calls of one group. */
+    /** A batch has calls of one group. */
     private readonly groupOf: (instance: object) => unknown,
     events: EventHub,
     storeOf?: () => ReplyStore,
@@ -58,13 +57,12 @@ export class MethodServing extends LocalServing {
     super(resolveDefinition(definition), definition, engine, storeOf, events);
   }
 
-  /** Runs the examples of `warmUp`. The instance must have been initialised. */
+  /** The instance must have been initialised. */
   async warmUpMethod(): Promise<void> {
     const { warmUp = [] } = this.method.options ?? {};
     await this.warmUp(warmUp.map((args) => new MethodCall(this.instance!, args)));
   }
 
-  /** Calls the method on the instance; as a handler for this caller. */
   call(instance: object, args: readonly unknown[], caller?: RequestCaller): Promise<unknown> {
     try {
       const call = this.callOn(instance, args);
@@ -171,7 +169,6 @@ function sizeOfCalls(batchSize: BatchedOptions['batchSize']): BatchSize | undefi
   return { ...batchSize, cost: { ...batchSize.cost, of: ofCall(batchSize.cost.of) } };
 }
 
-/** A function of a call's arguments as one of the call. */
 function ofCall<Value>(of: OfArguments<Value>): (call: unknown) => Value {
   return (call) => Reflect.apply(of, undefined, (call as MethodCall).args);
 }
@@ -194,7 +191,7 @@ function identityBy({
   };
 }
 
-/** Calls the method once for all calls of a batch, which belong to one instance. */
+/** Calls the method once for a batch's calls, which belong to one instance. */
 async function runMethod(
   name: string,
   method: BatchedMethod['original'],
@@ -211,7 +208,7 @@ async function runMethod(
   return results;
 }
 
-/** All calls' arguments, a column for each parameter. */
+/** A column for each parameter. */
 function columnsOf(calls: readonly MethodCall[], parameters: number): unknown[][] {
   const width = calls.reduce((widest, { args }) => Math.max(widest, args.length), parameters);
   return Array.from({ length: width }, (_, column) => calls.map(({ args }) => args[column]));

@@ -18,7 +18,7 @@ export function partitionPerDevice(session: PartitionOptions): PartitionOptions[
         executionProviders: [{ ...provider, deviceId }, ...fallbacks],
       }));
     default:
-      // Other providers offer one device, the system's default.
+      // Other providers offer one device: the system's default.
       return [{}];
   }
 }

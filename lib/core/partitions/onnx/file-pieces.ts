@@ -16,7 +16,6 @@ export async function digestOf(
   return hash.digest('base64');
 }
 
-/** True if the file has exactly these bytes. */
 export async function holds(path: string, bytes: Uint8Array): Promise<boolean> {
   let length = 0;
   for await (const [piece, at] of piecesOf(path)) {
@@ -33,7 +32,7 @@ export async function* piecesOf(path: string): AsyncGenerator<[piece: Buffer, at
   const file = await open(path);
   try {
     const piece = Buffer.alloc(PIECE);
-    // All arguments: the file handles of Yarn PnP read nothing without them.
+    // All arguments: Yarn PnP's file handles read nothing without them.
     for (let at = 0, count = 1; count > 0; at += count) {
       count = (await file.read(piece, 0, piece.length)).bytesRead;
       yield [piece.subarray(0, count), at];

@@ -5,24 +5,23 @@ import type { InferenceSession } from 'onnxruntime-common';
 import { ServingLoadError } from '../../errors.js';
 import { digestOf, holds, PIECE } from './file-pieces.js';
 
-/** The model that all sessions of a serving run, even if its file changes meanwhile. */
+/** A serving's model for all sessions, even if its file changes. */
 export interface ModelContent {
   readonly name: string;
-  /** SHA-256 by file path, the model first; empty for a model given as bytes. */
+  /** SHA-256 by path, the model first; empty for a model given as bytes. */
   readonly files: ReadonlyMap<string, string>;
-  /** True if it quantises at run time over the whole batch. */
   readonly isDynamicallyQuantised: boolean;
-  /** Path of a copy that can't change. Only this process can open it. */
+  /** Path of a copy that can't change; only this process can open it. */
   readonly copy?: string;
   /** In shared memory, if there is no copy. */
   readonly bytes?: Uint8Array;
 }
 
 /**
- * Opens the files if they have not changed, otherwise the copy or the bytes. Files come first
- * because providers cache compiled models by file path.
+ * Opens unchanged files, otherwise the copy or the bytes. Files come first because providers cache
+ * compiled models by path.
  *
- * @throws ServingLoadError when the files have changed and there is neither copy nor bytes
+ * @throws ServingLoadError when files have changed and there is neither copy nor bytes
  */
 export async function sessionOf<
   Opened extends { readonly session: Pick<InferenceSession, 'release'> },
@@ -51,7 +50,7 @@ export async function sessionOf<
   );
 }
 
-/** Leaves out the bytes if the process can read them from the file. */
+/** Leaves out bytes that the process can read from the file. */
 export async function contentForProcess(content: ModelContent): Promise<ModelContent> {
   const { name, files, isDynamicallyQuantised, copy } = content;
   if (files.size > 0 && (await changedFile(content)) === undefined) {
@@ -80,7 +79,7 @@ export async function hashOf({ files, bytes = new Uint8Array() }: ModelContent):
   const hash = createHash('sha256');
   for (let at = 0; at < bytes.length; at += PIECE) {
     hash.update(bytes.subarray(at, at + PIECE));
-    // Keeps the event loop free during a large model.
+    // Keeps the event loop free.
     await setImmediate();
   }
   return hash.digest('base64');

@@ -9,13 +9,12 @@ import { Tensor, zerosOf } from '../../batch/tensor.js';
 import { InvalidInputError } from '../../errors.js';
 import type { ModelPort, ModelSignature } from './model-signature.js';
 
-/** The rows' tensors in the inputs' order. */
 export function feedsOf(rows: FlatRows, inputs: readonly ModelPort[]): Tensor[] {
   const leaves = rows instanceof FlatContainer ? rows.leaves : undefined;
   return inputsAmong(leaves, inputs).map(({ tensor }) => tensor);
 }
 
-/** The leaves in the inputs' order. A single leaf is the only input, by any name. */
+/** In the inputs' order. A single leaf is the only input, whatever its name. */
 export function inputsAmong<T extends Pick<Leaf, 'path'>>(
   leaves: readonly T[] | undefined,
   inputs: readonly ModelPort[],
@@ -36,9 +35,9 @@ function leafNamed<T extends Pick<Leaf, 'path'>>(name: string, leaves: readonly 
   return leaf;
 }
 
-/** Builds replies. Their structure never changes, so it is made once. */
+/** The replies' structure never changes, so it is made once. */
 export class ModelReply {
-  /** As the reply's tensors are ordered. */
+  /** In the reply's order. */
   readonly ports: readonly ModelPort[];
   readonly names: readonly string[];
   private readonly example: FlatContainer;

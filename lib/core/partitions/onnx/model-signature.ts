@@ -35,52 +35,48 @@ export interface DeclaredInput extends DeclaredOutput {
 /** Axes by input or output name, instead of those in the file. */
 export type DeclaredAxes = Readonly<Record<string, DeclaredInput>>;
 
-/** A definition's options for its model's inputs and outputs. */
 export interface DeclaredPorts {
   readonly inputs: DeclaredAxes;
   readonly outputs: DeclaredAxes;
-  /** The outputs in the reply; by default all except states. */
+  /** Outputs in the reply; by default all except states. */
   readonly fetches?: readonly string[] | undefined;
-  /** Session states: for each input, the previous run's output. */
+  /** Session states: each input's output in the previous run. */
   readonly state?: Readonly<Record<string, string>> | undefined;
 }
 
-/** An input or output of a model. */
 export interface ModelPort {
   readonly name: string;
   readonly type: Tensor.Type;
   /** A number is fixed; a string is a dynamic axis's name, possibly empty. */
   readonly shape: readonly (number | string)[];
   /**
-   * The axis that counts rows. `null`: the batch shares the value; in a model without any batch
-   * axis the value belongs to one call.
+   * The axis that counts rows. `null`: the batch shares the value; in a model without batch axes,
+   * it belongs to one call.
    */
   readonly batchAxis: number | null;
   readonly variable?: VariableAxis | undefined;
 }
 
-/** Here, states are still among the inputs. */
+/** With states among its inputs. */
 export type FileSignature = Omit<ModelSignature, 'dynamicallyQuantised' | 'states' | 'mostRows'>;
 
-/** A session state: an input that receives an output of the previous run. */
+/** An input that receives an output of the previous run. */
 interface StatePort {
   readonly input: ModelPort;
   readonly output: string;
 }
 
-/** A model's inputs and outputs, and its properties that concern batches. */
 export interface ModelSignature {
   /** Without states. */
   readonly inputs: readonly ModelPort[];
   readonly outputs: readonly ModelPort[];
-  /** The outputs in the reply. */
   readonly fetches: readonly string[];
   readonly states: readonly StatePort[];
   /** Rows per run, if the file fixes them. */
   readonly fixedBatch?: number;
   /** Most rows per run, if the model's server limits them. */
   readonly mostRows?: number;
-  /** True if it quantises at run time over the whole batch: results depend on the other rows. */
+  /** True if it quantises at run time over the whole batch: results depend on other rows. */
   readonly dynamicallyQuantised: boolean;
 }
 
@@ -88,9 +84,9 @@ type Metadata = readonly InferenceSession.ValueMetadata[];
 type TensorMetadata = Pick<ModelPort, 'name' | 'type' | 'shape'>;
 
 /**
- * Reads the batch axes from the file's shapes; declared axes take precedence.
+ * Reads batch axes from the file's shapes; declared axes take precedence.
  *
- * @throws InvalidServingError when the file leaves an axis open and it is not declared
+ * @throws InvalidServingError for an open axis that is not declared
  */
 export function signatureOf(
   session: Pick<InferenceSession, 'inputMetadata' | 'outputMetadata'>,
@@ -128,7 +124,7 @@ export function signatureOf(
   return { inputs, outputs, fetches };
 }
 
-/** The outputs of several steps are joined, so each fetched one needs a known batch axis. */
+/** The steps' outputs are joined, so each fetched one needs a known batch axis. */
 function fixedSignature(
   inputs: readonly ModelPort[],
   files: readonly TensorMetadata[],
@@ -145,7 +141,7 @@ function fixedSignature(
     return { inputs, outputs, fetches, fixedBatch };
   }
   if (fixedBatch === 1) {
-    // Each call runs alone, because an output has no axis to tell the calls' rows apart.
+    // No axis of an output tells calls' rows apart, so calls run alone.
     return { inputs: inputs.map(withoutRows), outputs: outputs.map(withoutRows), fetches };
   }
   const name = propertyOf(uncut.name);
@@ -157,7 +153,7 @@ function fixedSignature(
   );
 }
 
-/** False if no input has a batch axis: each call runs alone. */
+/** False if calls run alone. */
 export function hasRows(inputs: readonly ModelPort[]): boolean {
   return inputs.some(({ batchAxis }) => batchAxis !== null);
 }
@@ -166,7 +162,6 @@ function withoutRows({ name, type, shape }: TensorMetadata): ModelPort {
   return { name, type, shape, batchAxis: null };
 }
 
-/** If no input has a batch axis, no output can have one. */
 function checkContradiction(outputs: readonly TensorMetadata[], declared: DeclaredAxes): void {
   const port = outputs.find(({ name }) => typeof declaredAxis(declared, name) === 'number');
   if (port) {
@@ -194,8 +189,8 @@ function fixedBatchOf(inputs: readonly ModelPort[]): number | undefined {
 }
 
 /**
- * Refuses an output with several unnamed axes if an input's rows are not on axis 0: a wrong guess
- * would mix rows up.
+ * Refuses an output with several unnamed axes if an input's rows aren't on axis 0: a wrong guess
+ * mixes up rows.
  */
 function checkOutputs(
   inputs: readonly ModelPort[],
@@ -232,13 +227,12 @@ function fetchesOf(
   return declared ?? names.filter((name) => !Object.values(state).includes(name));
 }
 
-/** Outputs that are states have their inputs' batch axes. */
+/** States have their inputs' batch axes. */
 function axesOfStates(inputs: readonly ModelPort[], { state = {} }: DeclaredPorts): DeclaredAxes {
   const axes = inputs.map(({ name, batchAxis }) => [state[name] ?? '', { batchAxis }] as const);
   return Object.fromEntries(axes.filter(([output]) => output !== ''));
 }
 
-/** `name: type[shape]`, for messages. */
 export function describePort({
   name,
   type,
@@ -248,7 +242,7 @@ export function describePort({
   return `${label}${type}[${shape.map((dim) => (dim === '' ? '?' : dim)).join(', ')}]`;
 }
 
-/** Batch axes by name. A single port's axis is also under '', for a bare tensor. */
+/** A single port's axis is also under '', for a bare tensor. */
 export function axesOf(ports: readonly ModelPort[]): Record<string, number | null> {
   const axes = Object.fromEntries(ports.map(({ name, batchAxis }) => [name, batchAxis]));
   return ports.length === 1 ? { ...axes, '': ports[0]!.batchAxis } : axes;
@@ -313,7 +307,7 @@ function declaredAxis(declared: DeclaredAxes, name: string): number | null | und
   return Object.hasOwn(declared, name) ? declared[name]!.batchAxis : undefined;
 }
 
-/** Warnings about a model; each continues "The model ...". */
+/** Each continues "The model ...". */
 export function warningsOf({
   inputs = [],
   fixedBatch,
@@ -342,22 +336,21 @@ export function warningsOf({
   return warnings;
 }
 
-/** A number is a fixed size; a string names a dynamic axis, and may be empty. */
+/** See {@link ModelPort.shape}. */
 type FileShape = readonly (number | string)[];
 
-/** The axis that counts rows; `null`: there is none, `open`: the file leaves it undecided. */
+/** `null`: no axis counts rows. `open`: the file leaves it undecided. */
 type FoundAxis = number | null | 'open';
 
-/** What a model's inputs show about rows. */
 interface RowMarks {
-  /** Names of the dynamic axes that count rows; several if the inputs disagree. */
+  /** Names of dynamic axes that count rows; several if the inputs disagree. */
   readonly names: ReadonlySet<string>;
   /** True if an axis that counts rows is dynamic. */
   readonly isLed: boolean;
   readonly isDynamic: boolean;
 }
 
-/** @param declared each input's declared axis, which counts its rows; by default the first */
+/** @param declared each input's axis that counts its rows; by default the first */
 export function rowMarksOf(
   shapes: readonly FileShape[],
   declared: readonly (number | null | undefined)[],
@@ -374,8 +367,8 @@ export function rowMarksOf(
 }
 
 /**
- * The batch axis of an input. Scalars have none, nor do fixed shapes in a model with dynamic axes
- * elsewhere. A first axis of length 1 counts one row: such a call runs alone, whatever it means.
+ * Scalars have no batch axis, nor do fixed shapes in a model with dynamic axes elsewhere. A first
+ * axis of length 1 counts one row: such a call runs alone, whatever it means.
  */
 export function axisOfInput(shape: FileShape, { names, isLed, isDynamic }: RowMarks): FoundAxis {
   if (shape.length === 0) {
@@ -395,7 +388,7 @@ export function axisOfInput(shape: FileShape, { names, isLed, isDynamic }: RowMa
 }
 
 /**
- * The batch axis of an output; each run checks its length. Scalars have none.
+ * Scalars have no batch axis. Each run checks the axis's length.
  *
  * @param isDynamic true if any output has a dynamic axis; otherwise the file may state one row for
  * any number

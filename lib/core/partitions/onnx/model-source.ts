@@ -9,21 +9,20 @@ import type { OnnxModel } from './onnx-model.js';
 import { constants } from 'node:fs';
 import { tmpdir } from 'node:os';
 
-/** A model of up to this many bytes is kept in memory, not on disk. */
+/** In bytes. Models of up to this size are kept in memory, not on disk. */
 const SMALL = 1 << 20;
 
-/** A file's path with the SHA-256 that it must have, a model's bytes, or its address. */
+/** A file with its required SHA-256, a model's bytes, or its address. */
 export type ModelPlace =
   { readonly file: string; readonly sha256?: string | undefined } | Uint8Array | RemoteModel;
 
-/** Reads a model once for all sessions of a serving. */
 export class ModelSource {
   private content: Promise<ModelContent> | undefined;
   private kept = new AbortController();
 
   constructor(private readonly model: ModelPlace) {}
 
-  /** Always the first read's content, until the serving closes. */
+  /** The first read's content, until the serving closes. */
   read(fetching: Fetching): Promise<ModelContent> {
     if (!this.content) {
       fetching.signal.addEventListener('abort', () => this.forget(), { once: true });
@@ -114,7 +113,6 @@ function isLargeFilePointer(piece: Uint8Array): boolean {
   return Buffer.from(piece.subarray(0, beginning.length)).toString('latin1') === beginning;
 }
 
-/** Closes the copy when the signal aborts. */
 function until(end: AbortSignal, copy: UnnamedCopy): string {
   const close = (): void => void copy.close();
   if (end.aborted) {
@@ -133,7 +131,7 @@ async function digestsOf(paths: readonly string[]): Promise<Map<string, string>>
   return digests;
 }
 
-/** A model that several users share: the first one opens it, the last one closes it. */
+/** The first user opens the model, the last one closes it. */
 export class SharedModel {
   private opened: Promise<OnnxModel> | undefined;
   private users = 0;
@@ -161,17 +159,17 @@ export class SharedModel {
 
 /** A file without a name: nothing can change it, and it ends with the process. */
 interface UnnamedCopy {
-  /** Only this process can open it, until the copy is closed. */
+  /** Only this process can open it, while the copy is open. */
   readonly path: string;
   close(): Promise<void>;
 }
 
-/** Copies a file into the folder; undefined if that is not possible. */
+/** Undefined if the copy fails. */
 export async function unnamedCopy(
   path: string,
   folder = tmpdir(),
 ): Promise<UnnamedCopy | undefined> {
-  // Only Linux can reopen a file without a name, by its descriptor's path.
+  // Only Linux can reopen a nameless file, by its descriptor's path.
   if (process.platform !== 'linux') {
     return undefined;
   }
@@ -179,7 +177,7 @@ export async function unnamedCopy(
     const own = await mkdtemp(join(folder, 'nestjs-serving-'));
     try {
       const copy = join(own, 'model');
-      // Shares blocks with the original if the file system can.
+      // Shares blocks if the file system can.
       await copyFile(path, copy, constants.COPYFILE_FICLONE);
       const file = await open(copy);
       return await reopenable(file);
@@ -187,7 +185,7 @@ export async function unnamedCopy(
       await rm(own, { recursive: true });
     }
   } catch {
-    // For example, the folder is read-only or full.
+    // For example, a full folder.
     return undefined;
   }
 }
@@ -202,30 +200,28 @@ async function reopenable(file: FileHandle): Promise<UnnamedCopy | undefined> {
       return { path, close: () => file.close() };
     }
   } catch {
-    // There is no such path, or it is not readable.
+    // The path is missing or unreadable.
   }
   await file.close();
   return undefined;
 }
 
-/** In protobuf, the file name of a tensor's external data follows these bytes. */
+/** In protobuf, an external data file's name follows these bytes. */
 const LOCATION = Buffer.from('\x0a\x08location\x12');
 
-/** A model compiled for a device; the compiled code may be in another file. */
+/** A model compiled for a device; its code may be in another file. */
 const COMPILED = 'EPContext';
 
 const QUANTISES = 'DynamicQuantizeLinear';
 
-/** Overlap of pieces in bytes, for a location with the longest possible path. */
+/** Overlap of pieces in bytes, for the longest possible path. */
 const LONGEST = 8192;
 
-/** Searches a model file for external files and operators, piece by piece. */
 class ModelScan {
   readonly externalFiles = new Set<string>();
   isCompiled = false;
-  /** True if it quantises at run time over the whole batch. */
   isDynamicallyQuantised = false;
-  /** The last piece's end, in case a match spans two, and the new piece. */
+  /** The last piece's end, since a match may span two, and the new piece. */
   private readonly window = Buffer.allocUnsafe(LONGEST + PIECE);
   private length = 0;
 
@@ -259,7 +255,6 @@ export function scanOf(bytes: Uint8Array): ModelScan {
   return scan.end();
 }
 
-/** The files that the model refers to. */
 export async function externalFilesIn(path: string): Promise<ReadonlySet<string>> {
   const scan = new ModelScan();
   for await (const [piece] of piecesOf(path)) {

@@ -14,16 +14,16 @@ import {
 
 type Named<T> = Readonly<Record<string, T>>;
 
-/** Session states of a model: some outputs of a run are inputs of the next. */
+/** A model's session states: some outputs are the next run's inputs. */
 export class ModelStates {
   readonly inputs: readonly ModelPort[];
   /** In the order of `inputs`. */
   readonly outputs: readonly string[];
   private readonly sessions = new SessionStates<Batch>();
   private readonly axes: BatchAxes;
-  /** The state before a session's first step: zeros. */
+  /** Before a session's first step: zeros. */
   private readonly first: Batch;
-  /** An input with rows, and their axis, to read a run's row count from. */
+  /** An input with rows, and their axis. */
   private readonly counted: { readonly index: number; readonly axis: number };
 
   constructor({ inputs, states }: Pick<ModelSignature, 'inputs' | 'states'>) {
@@ -72,19 +72,18 @@ export class ModelStates {
           `[${rows.signature}]; the model takes rows of [${first.signature}]`,
       );
     }
-    // Copied, because a view would keep the whole batch's states in memory.
+    // Copied: a view would keep the whole batch's states in memory.
     const own = step.states.map((_, row) => rows.slice(row, row + 1).copy());
     step.keep(own, () => true);
   }
 }
 
 interface ModelStep {
-  /** In the order of `inputs`. */
   readonly feeds: readonly Tensor[];
   keep(outputs: Named<Tensor>): void;
 }
 
-/** @throws InvalidServingError if an input and its output can't be the same state */
+/** @throws InvalidServingError if an input and its output can't share a state */
 export function withoutStates(
   file: FileSignature,
   { state = {} }: Pick<DeclaredPorts, 'state'>,

@@ -28,8 +28,8 @@ export class OnnxModel {
   }
 
   /**
-   * Takes tensors in the inputs' order and returns the reply's. Outputs for hooks go to
-   * `onHook`. With sessions, each row is a step of its session.
+   * Takes tensors in the inputs' order, returns the reply's, and passes hooks' outputs to `onHook`.
+   * With sessions, each row is a step of its session.
    */
   async run(
     feeds: readonly Tensor[],
@@ -53,10 +53,9 @@ export class OnnxModel {
   }
 }
 
-/** Receives a run's row count, and for how many milliseconds it blocked the thread. */
+/** `milliseconds` is how long the run blocked the thread. */
 type OnRun = (rows: number, milliseconds: number) => void;
 
-/** Loads an ONNX model. */
 export async function openModel(task: ModelTask, onRun?: OnRun): Promise<OnnxModel> {
   const runtime = await loadRuntime();
   const exclusively = exclusivelyFor(task);
@@ -111,7 +110,7 @@ function exclusivelyFor({ options, webgpuTurn }: ModelTask): Exclusively {
 
 async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
   try {
-    // Not part of an application's bundle.
+    // Not part of application bundles.
     return await import(/* webpackIgnore: true */ 'onnxruntime-node');
   } catch (cause) {
     throw new ServingLoadError(
@@ -138,8 +137,8 @@ function measured(run: RunSession, { inputs }: ModelSignature, onRun: OnRun): Ru
 }
 
 /**
- * Half floats as their bits: onnxruntime-node can't read a Float16Array, which holds them from
- * Node 24 on.
+ * Half floats as bits: onnxruntime-node can't read a Float16Array, which holds them from Node 24
+ * on.
  */
 export function feedOf(tensor: Tensor): Tensor {
   if (tensor.type !== 'float16') {
@@ -153,13 +152,13 @@ export function feedOf(tensor: Tensor): Tensor {
 
 type Named<T> = Record<string, T>;
 
-/** Runs tensors (inputs first, then states) and returns the named outputs. */
+/** Takes inputs, then states. */
 type RunSession = (feeds: readonly Tensor[], names: readonly string[]) => Promise<Named<Tensor>>;
 
-/** Runs `size` rows and returns the named outputs. */
+/** Runs as many rows as the file fixes. */
 export type RunStep = (rows: Batch, names: readonly string[]) => Promise<Named<Tensor>>;
 
-/** For a file with a fixed batch size: runs `size` rows at a time and pads the last step. */
+/** Runs `size` rows at a time, and pads the last step. */
 export function inSteps(
   run: RunStep,
   { inputs, outputs }: Pick<ModelSignature, 'inputs' | 'outputs'>,

@@ -21,7 +21,7 @@ interface OpenedSession {
 }
 
 /**
- * Opens a session on all given providers, or on those that work on this machine.
+ * Opens a session on all given providers, or on those that work here.
  *
  * @throws ProviderUnavailableError when no provider works
  * @throws ServingLoadError when the model or an option is at fault

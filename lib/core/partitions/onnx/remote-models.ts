@@ -5,15 +5,13 @@ export interface RemoteModel {
   /** Its address, without secrets. */
   readonly name: string;
   /**
-   * Fetches it, and the files that it refers to, unless they are here already.
+   * Fetches it and the files that it refers to, unless they are here already; returns its path.
    *
-   * @returns the model's path
    * @throws ServingLoadError
    */
   fetch(fetching: Fetching): Promise<string>;
 }
 
-/** The serving's log and signal. */
 export interface Fetching {
   /** The line continues "Serving ...". */
   readonly log: (line: string) => void;
@@ -22,8 +20,6 @@ export interface Fetching {
 }
 
 /**
- * Reads a model's address.
- *
  * @param owner the serving, for errors
  * @throws InvalidServingError
  */
@@ -40,13 +36,12 @@ export function readAddressesWith(read: ReadAddress): void {
   readAddress = read;
 }
 
-/** True for an address rather than a local file. */
 export function isRemote(file: string | URL): boolean {
   return /^(hf|https?):/i.test(String(file));
 }
 
 /**
- * The model at an address, if {@link isRemote} is true for that.
+ * Only if {@link isRemote} is true for the address.
  *
  * @throws InvalidServingError for an address that is no model's, and if no extension fetches models
  */

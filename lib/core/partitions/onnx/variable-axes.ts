@@ -9,7 +9,7 @@ import {
   type ModelSignature,
 } from './model-signature.js';
 
-/** @throws InvalidServingError for an axis that can't vary, or varies without a declaration */
+/** @throws InvalidServingError for an axis that can't vary, or varies undeclared */
 export function withVariableAxes<Signature extends Omit<ModelSignature, 'dynamicallyQuantised'>>(
   signature: Signature,
   declared: DeclaredPorts,
@@ -30,7 +30,7 @@ export function withVariableAxes<Signature extends Omit<ModelSignature, 'dynamic
   return { ...signature, inputs, outputs };
 }
 
-/** Variable axes by name. A single port's axis is also under '', for a bare tensor. */
+/** A single port's axis is also under '', for a bare tensor. */
 export function variableAxesOf(ports: readonly ModelPort[]): VariableAxes {
   const axes = Object.fromEntries(
     ports.flatMap(({ name, variable }) => (variable ? [[name, variable] as const] : [])),
@@ -79,7 +79,7 @@ function varying(kind: string, port: ModelPort, declared: DeclaredAxes): ModelPo
   return { ...port, variable: { axis, padWith } };
 }
 
-/** Axes with the same name have the same length, so they vary together. */
+/** Axes with the same name vary together. */
 function checkNames(kind: string, ports: readonly ModelPort[], names: ReadonlySet<string>): void {
   for (const port of ports) {
     const axis = undeclaredAxis(port, names);

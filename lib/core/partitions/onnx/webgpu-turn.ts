@@ -1,15 +1,13 @@
 import { threadId } from 'node:worker_threads';
 
 /**
- * The WebGPU lock of the process, for one session at a time. onnxruntime has one WebGPU device per
- * process, and crashes if two sessions use it concurrently:
- * https://github.com/microsoft/onnxruntime/issues/32561
+ * The process's WebGPU lock: onnxruntime crashes if two sessions use its only device concurrently,
+ * see https://github.com/microsoft/onnxruntime/issues/32561
  */
 export const webgpuTurn = new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT);
 
 const FREE = 0;
 
-/** Blocks the thread until it holds the lock. */
 export async function inTurn<T>(turn: Int32Array, work: () => Promise<T>): Promise<T> {
   acquire(turn);
   try {
@@ -20,19 +18,18 @@ export async function inTurn<T>(turn: Int32Array, work: () => Promise<T>): Promi
 }
 
 /**
- * Acquires the lock when the thread ends, because its sessions free the device then. The thread's
- * starter releases it with {@link releaseTurnOf}.
+ * Acquires the lock when the thread ends, since its sessions free the device then. The thread's
+ * starter calls {@link releaseTurnOf}.
  */
 export function endInTurn(turn: Int32Array): void {
   process.once('exit', () => acquire(turn));
 }
 
-/** Releases the lock if this thread held it when it ended. */
 export function releaseTurnOf(ended: number): void {
   release(new Int32Array(webgpuTurn), holderOf(ended));
 }
 
-/** Blocks the thread until it holds the lock; returns immediately if it already does. */
+/** Blocks the thread until it holds the lock, unless it already does. */
 function acquire(turn: Int32Array): void {
   const own = holderOf(threadId);
   const tryAcquire = (): number => Atomics.compareExchange(turn, 0, FREE, own);

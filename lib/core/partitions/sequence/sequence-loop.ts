@@ -15,23 +15,22 @@ import {
 type Model = SequenceModel<unknown, unknown, unknown>;
 
 /**
- * Runs models' rows step by step. Between two steps, ended and abandoned rows leave, and waiting
- * rows take their places: a new row waits for one step, and not for a batch's longest row. Models
- * that share a loop share its limits and step together.
+ * Runs models' rows step by step. Between steps, ended and abandoned rows leave and waiting rows
+ * join, so a new row never waits for a batch's longest one. Models that share a loop share its
+ * limits and step together.
  *
- * A paused row ends its state. Once it fits, it starts again with the values that it has emitted,
- * before all new rows. vLLM calls this preemption by recomputation.
+ * A paused row ends its state. Once it fits, it starts again from its emitted values, before all
+ * new rows (vLLM's preemption by recomputation).
  */
 export class SequenceLoop {
-  /** The rows that have a state, the oldest first. */
+  /** Rows with a state, oldest first. */
   private readonly present = new Set<SequenceMember>();
-  /** The rows that are to start again. */
   private readonly paused = new Set<SequenceMember>();
-  /** New rows in arrival order. */
+  /** In arrival order. */
   private readonly waiting = new Set<SequenceMember>();
   private readonly budget: SequenceBudget;
   private isRunning = false;
-  /** The models whose rows are others than in their last step. */
+  /** Models whose rows differ from their last step's. */
   private readonly changed = new Set<Model>();
   private arrivals = 0;
 
@@ -39,7 +38,7 @@ export class SequenceLoop {
     this.budget = new SequenceBudget(limits);
   }
 
-  /** Resolves when the row has ended, also when no caller waits for it any more. */
+  /** Resolves when the row has ended, even if no caller waits. */
   run(model: Model, row: SequenceRow): Promise<void> {
     return new Promise((resolve, reject) => {
       const member = new SequenceMember(model, row, this.arrivals++, resolve, reject);
@@ -70,7 +69,7 @@ export class SequenceLoop {
         await forEachModel([...this.present], (model, members) => this.step(model, members));
       }
     } catch (error) {
-      // What a model does is caught where it is called. A fault of the loop itself holds no row.
+      // Models' errors are caught at their calls. A fault in the loop must leave no row waiting.
       for (const members of [this.present, this.paused, this.waiting]) {
         members.forEach((member) => member.reject(error));
         members.clear();
@@ -80,7 +79,7 @@ export class SequenceLoop {
     }
   }
 
-  /** Readers with room for another value. */
+  /** Waits until all readers have room for another value. */
   private async awaitRoom(): Promise<void> {
     for (const member of this.present) {
       try {
@@ -91,7 +90,6 @@ export class SequenceLoop {
     }
   }
 
-  /** Ends the rows that no caller waits for, and those that have grown too large. */
   private async leave(): Promise<void> {
     for (const member of [...this.present, ...this.paused, ...this.waiting]) {
       const failure = member.started && this.budget.check(member);
@@ -103,7 +101,6 @@ export class SequenceLoop {
     }
   }
 
-  /** Pauses the youngest rows until the others have room for their next values. */
   private async pause(): Promise<boolean> {
     let hasPaused = false;
     for (let next = this.budget.pausing([...this.present]); next;) {
@@ -188,7 +185,6 @@ export class SequenceLoop {
     }
   }
 
-  /** Ends a row whose hook could not be sent. */
   private async endFaulty(member: SequenceMember): Promise<boolean> {
     const { fault } = member;
     if (fault) {
@@ -197,7 +193,7 @@ export class SequenceLoop {
     return fault !== undefined;
   }
 
-  /** Hands the value to the caller. A value that can't be handed out fails its own row. */
+  /** An error fails only its row. */
   private async emit(member: SequenceMember, value: unknown): Promise<boolean> {
     try {
       member.row.emit(value);
@@ -218,7 +214,6 @@ export class SequenceLoop {
     }
   }
 
-  /** Ends the row, and its state if it has one. */
   private async end(member: SequenceMember, reason: SequenceEnd, failure?: Failure): Promise<void> {
     this.dequeue(member);
     const fault = await this.endState(member, reason);
@@ -234,7 +229,7 @@ export class SequenceLoop {
     this.waiting.delete(member);
   }
 
-  /** Ends a row's state, if it has one. Returns the error of `end`, if it throws. */
+  /** Returns the error of `end`, if it throws. */
   private async endState(
     member: SequenceMember,
     reason: SequenceEnd,
@@ -255,7 +250,6 @@ export class SequenceLoop {
   }
 }
 
-/** Sends a hook's values to the rows whose callers ask for it. */
 function emitTo(members: readonly SequenceMember[]): SequenceHooks['emit'] {
   return (hook, values) => {
     if (!Array.isArray(values) || values.length !== members.length) {
@@ -270,7 +264,7 @@ function emitTo(members: readonly SequenceMember[]): SequenceHooks['emit'] {
         try {
           row.hook(hook, values[i]);
         } catch (error) {
-          // Fails its own row, like a value that can't be sent.
+          // Fails only its own row.
           member.fault ??= { error };
         }
       }
@@ -288,7 +282,7 @@ function checked(method: string, result: unknown, expected: number): readonly un
   return result;
 }
 
-/** Calls with each model's rows, and waits for all of them. */
+/** Visits all models concurrently. */
 async function forEachModel(
   members: readonly SequenceMember[],
   visit: (model: Model, members: readonly SequenceMember[]) => Promise<void>,
@@ -305,15 +299,13 @@ async function forEachModel(
   await Promise.all([...byModel].map(([model, own]) => visit(model, own)));
 }
 
-/** A step's result for one row. */
 interface Result {
   readonly value: unknown;
   readonly isLast: boolean;
 }
 
 /**
- * The results of a step with the values of the promises among them, also of those in `last`. The
- * reason of a rejected promise becomes the Error of its row.
+ * Awaits promises among the results, also in `last`. A rejection's reason becomes its row's Error.
  */
 function settledResults(list: readonly unknown[]): readonly Result[] | Promise<readonly Result[]> {
   const results = list.map(resultOf);
@@ -322,7 +314,7 @@ function settledResults(list: readonly unknown[]): readonly Result[] | Promise<r
     : results;
 }
 
-/** Reading a result may throw, for example of a revoked Proxy: that one is no `Last`. */
+/** Reading may throw, for example from a revoked Proxy: such a result is no `Last`. */
 function resultOf(result: unknown): Result {
   try {
     return result instanceof Last
@@ -344,11 +336,11 @@ async function settledResult({ value, isLast }: Result): Promise<Result> {
 }
 
 /**
- * Decides which rows of a loop join and which pause, so that together they cost at most `maxCost`.
+ * Chooses rows to join and pause, so that together they cost at most `maxCost`.
  *
- * The youngest row pauses first. The oldest never pauses: it fits by itself. A row that has paused
- * often enough starts again as soon as it is the oldest, and then runs to its end; younger rows may
- * pass it until then. So the oldest row always advances.
+ * The youngest row pauses first. The oldest fits alone and never pauses. After {@link MOST_PAUSES}
+ * pauses, a row starts again only as the oldest, and then runs to its end; younger rows may pass
+ * it. So the oldest row always advances.
  */
 class SequenceBudget {
   private readonly isLimited: boolean;
@@ -357,7 +349,7 @@ class SequenceBudget {
     this.isLimited = limits.maxCost < Infinity || limits.joinCost < Infinity;
   }
 
-  /** Asks the model for the row's cost. Returns why the row can't run, if it can't. */
+  /** Updates the cost; returns why the row can't run. */
   check(member: SequenceMember): Failure | undefined {
     if (!this.isLimited) {
       return undefined;
@@ -379,7 +371,7 @@ class SequenceBudget {
     return { error };
   }
 
-  /** The row to pause, if the present rows have no room for their next values. */
+  /** The row to pause if the next values don't fit. */
   pausing(present: readonly SequenceMember[]): SequenceMember | undefined {
     return present.length > 1 && totalOf(present) > this.limits.maxCost
       ? present.reduce((youngest, member) => (member.age > youngest.age ? member : youngest))
@@ -413,7 +405,7 @@ class SequenceBudget {
   }
 }
 
-/** The row's cost after so many more values. */
+/** The row's cost after `more` values. */
 function costOf({ model, row, count }: SequenceMember, more: number): number {
   const cost: unknown = model.cost!(row.input, count + more);
   if (typeof cost !== 'number' || !(cost >= 0)) {
@@ -425,59 +417,51 @@ function costOf({ model, row, count }: SequenceMember, more: number): number {
   return cost;
 }
 
-/** The rows' cost with their next values. */
 function totalOf(members: readonly SequenceMember[]): number {
   return members.reduce((sum, { costAfter }) => sum + costAfter, 0);
 }
 
-/** A row of one caller. */
 export interface SequenceRow {
   readonly input: unknown;
-  /** True if a caller still waits for it. */
   isWaiting(): boolean;
-  /** Receives a value, or the Error that the row ends with. */
   emit(value: unknown): void;
-  /** The hooks that its caller asks for. */
+  /** Those that its caller asks for. */
   readonly hooks: readonly string[];
   hook(name: string, value: unknown): void;
-  /** Resolves once the reader has room for another value; undefined without a limit. */
+  /** Resolves when the reader has room; undefined without a limit. */
   room?(): Promise<void> | undefined;
 }
 
-/** Why a row ends without its last value. */
 interface Failure {
   readonly error: unknown;
 }
 
-/** A row that was paused this often is not paused again: it starts when it is the oldest. */
 const MOST_PAUSES = 4;
 
-/** A row in a sequence's loop. */
 class SequenceMember {
-  /** Its state, while it is present. */
+  /** Set while it is present. */
   started: { readonly state: unknown } | undefined;
-  /** Its values so far. */
   count = 0;
-  /** The values, kept where the row may be paused. */
+  /** Kept only if the row may be paused. */
   readonly values: unknown[] = [];
   pauses = 0;
-  /** Its cost, and its cost with the next value. */
+  /** Now, and with the next value. */
   cost = 0;
   costAfter = 0;
 
-  /** Why it fails after the step that runs: a hook that could not be sent. */
+  /** Why it fails after the running step: a hook couldn't be sent. */
   fault: Failure | undefined;
 
   constructor(
     readonly model: SequenceModel<unknown, unknown, unknown>,
     readonly row: SequenceRow,
-    /** Rows that arrived before. */
+    /** Arrival number: the oldest row has the lowest. */
     readonly age: number,
     readonly resolve: () => void,
     readonly reject: (error: unknown) => void,
   ) {}
 
-  /** True if it isn't paused any more. */
+  /** True if it won't be paused again. */
   get isProtected(): boolean {
     return this.pauses >= MOST_PAUSES;
   }

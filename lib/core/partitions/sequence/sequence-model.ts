@@ -1,37 +1,37 @@
 import type { DONE } from '../batch-function.js';
 
 /**
- * A model whose rows run step by step, each for as long as it needs: rows join and leave between
- * two steps. Its states stay where it runs. After Orca (Yu et al., OSDI 2022).
+ * A model whose rows run step by step, each as long as it needs: rows join and leave between steps.
+ * States stay where it runs. After Orca (Yu et al., OSDI 2022).
  */
 export interface SequenceModel<Input, Value, State> {
   /**
-   * Makes the states of rows that join, such as a prompt's cache. An `Error` in the list fails
-   * its own caller. If it throws, all rows that were to join fail.
+   * Makes joining rows' states, such as a prompt's cache. An `Error` in the list fails its own
+   * caller. If it throws, all joining rows fail.
    */
   start(
     inputs: readonly Input[],
     context: SequenceStart<Value>,
   ): readonly (State | Error)[] | Promise<readonly (State | Error)[]>;
   /**
-   * Makes the next value of each row that is present, the oldest first: a value, or
-   * `last(value)`, `DONE`, or an `Error` that fails its own caller. If it throws, all of these rows
-   * fail, and new rows make the next step.
+   * Makes the next value of each present row, oldest first: a value, `last(value)`, `DONE`, or an
+   * `Error` that fails its own caller. If it throws, all these rows fail, and new rows make the
+   * next step.
    */
   step(
     states: readonly State[],
     context: SequenceStep,
   ): readonly SequenceResult<Value>[] | Promise<readonly SequenceResult<Value>[]>;
-  /** Frees a state; called once for each that `start` has made. */
+  /** Frees a state; called once for each. */
   end?(state: State, reason: SequenceEnd): void | Promise<void>;
   /**
-   * The cost of a row that has emitted this many values, such as the tokens in its cache; for
-   * `sequence.maxCost` and `sequence.joins.cost`. A number of 0 or more.
+   * A row's cost after this many emitted values, such as its cached tokens: 0 or more. For
+   * `sequence.maxCost` and `sequence.joins.cost`.
    */
   cost?(input: Input, values: number): number;
 }
 
-/** A sequence model of any types: of rows like these, and with these results of a step. */
+/** A sequence model of any types, with these inputs and step results. */
 export interface AnySequenceModel<Inputs = never, Results = unknown> {
   /** See {@link SequenceModel}. */
   start(inputs: Inputs, context: SequenceStart<never>): unknown;
@@ -43,10 +43,10 @@ export interface AnySequenceModel<Inputs = never, Results = unknown> {
   cost?(input: never, values: number): number;
 }
 
-/** Further values, for callers that ask for them. */
+/** More values, for callers that ask for them. */
 export interface SequenceHooks {
   /**
-   * Sends the values of a hook, an entry for each row of the call, to the callers that ask for it.
+   * Sends a hook's values, one per row of the call, to the callers that ask for it.
    *
    * @throws InvalidOutputError for another number of entries
    */
@@ -56,39 +56,39 @@ export interface SequenceHooks {
 /** The second parameter of {@link SequenceModel.start}. */
 export interface SequenceStart<Value = unknown> extends SequenceHooks {
   /**
-   * For each row the values that it has emitted: none, unless it was paused and starts again. Its
-   * next value is the one after them.
+   * Each row's emitted values: none, unless it was paused and starts again. Its next value follows
+   * them.
    */
   readonly emitted: readonly (readonly Value[])[];
 }
 
 /** The second parameter of {@link SequenceModel.step}. */
 export interface SequenceStep extends SequenceHooks {
-  /** Whether other rows are present than in the step before. */
+  /** True if the rows differ from the previous step's. */
   readonly changed: boolean;
 }
 
-/** The result of a step for one row. */
+/** A step's result for one row. */
 export type SequenceResult<Value> = Value | Last<Value> | typeof DONE | Error;
 
 /**
  * Why a state ended. `ended`: the row had its last value. `cancelled`: no caller waits for it.
- * `failed`: an error. `paused`: all rows together cost more than `maxCost`; the row starts again.
+ * `failed`: an error. `paused`: the rows cost more than `maxCost`; this one starts again.
  */
 export type SequenceEnd = 'ended' | 'cancelled' | 'failed' | 'paused';
 
-/** Marks the last value of a row; made by {@link last}. */
+/** Marks a row's last value; made by {@link last}. */
 export class Last<Value> {
   /** An output with a property `value` is no such mark for the compiler. */
   declare private readonly isLast: true;
 
   constructor(
-    /** The last value of the row. */
+    /** The row's last value. */
     readonly value: Value,
   ) {}
 }
 
-/** The last value of a row: it ends with this step, and not with a `DONE` one step later. */
+/** A row's last value: ends the row in this step, without a later `DONE`. */
 export function last<Value>(value: Value): Last<Value> {
   return new Last(value);
 }
@@ -97,23 +97,22 @@ export function last<Value>(value: Value): Last<Value> {
 export interface SequenceStepRecord {
   /** The rows that were present. */
   readonly rows: number;
-  /** The partition's rows that waited: to join, or to start again after a pause. */
+  /** The partition's rows that waited to join, or to start again after a pause. */
   readonly waiting: number;
   /** Milliseconds that the model's `step` took. */
   readonly runTime: number;
 }
 
-/** The hook by which a loop reports its steps. No caller gets its values. */
+/** The hook that reports a loop's steps. Callers don't get it. */
 export const STEPS = '\0steps';
 
-/** The places of a partition, and what may join them. */
 export interface SequenceLimits {
-  /** Rows that a partition runs at the same time. */
+  /** Rows that run at the same time. */
   readonly places: number;
-  /** The most rows that join before one step. */
+  /** Most rows that join before one step. */
   readonly joinRows: number;
-  /** The most that rows may cost that join before one step; the first of them may cost more. */
+  /** Most cost of rows that join before one step; the first may cost more. */
   readonly joinCost: number;
-  /** The most that a model's rows may cost together. */
+  /** Most cost of a partition's rows together. */
   readonly maxCost: number;
 }

@@ -13,16 +13,15 @@ import { type Partition, STEPPED } from '../partition.js';
 import { SequenceLoop } from './sequence-loop.js';
 import type { SequenceLimits, SequenceModel } from './sequence-model.js';
 
-/** A sequence model, and the loop that runs its rows. */
 interface Runner {
   readonly model: SequenceModel<unknown, unknown, unknown>;
   readonly loop: SequenceLoop;
 }
 
 /**
- * Sequence models, one per key, in this object's thread. Each batch is one row, which joins the
- * running rows if one of the places is free. Each key steps by itself, unless `maxCost` limits the
- * rows of all keys: then they share a loop.
+ * Sequence models, one per key, in this thread. Each batch is one row, which joins the running rows
+ * if a place is free. Each key steps by itself, unless `maxCost` limits all keys' rows: then they
+ * share a loop.
  */
 export class SequencePartition implements Partition {
   readonly prefetch = 0;
@@ -41,7 +40,6 @@ export class SequencePartition implements Partition {
     this.runners = new PerKey((key) => this.build(key));
   }
 
-  /** Builds the models for the keys that the serving declares, one after the other. */
   declare(keys: readonly string[]): Promise<void> {
     return this.runners.declare(keys);
   }
@@ -68,7 +66,7 @@ export class SequencePartition implements Partition {
     return STEPPED;
   }
 
-  /** No caller waits for a warm-up's rows. Each runs for one step all the same. */
+  /** No caller waits for a warm-up's rows, yet each runs for one step. */
   async warmUp(warm: (runner: Partition) => Promise<void>): Promise<void> {
     await warm({
       prefetch: 0,
@@ -100,7 +98,7 @@ function needsCost({ maxCost, joinCost }: SequenceLimits): boolean {
   return maxCost < Infinity || joinCost < Infinity;
 }
 
-/** A listener that waits for the first step, and no longer. */
+/** Waits for the first step only. */
 class FirstStep implements BatchListener {
   private hasStepped = false;
 

@@ -1,16 +1,15 @@
 import { Deserializer, Serializer } from 'node:v8';
 
-/** A message between processes. */
 export interface Packet {
   readonly head: Uint8Array;
-  /** Typed arrays, kept apart so that their buffers are not sent as a whole. */
+  /** Kept apart, so that their buffers are not sent as a whole. */
   readonly views: readonly ArrayBufferView[];
 }
 
 /** Node reads a message's length as a signed 32-bit number. */
 export const MAX_BYTES = 2 ** 31 - 1;
 
-/** Most bytes that Node adds to a message and to each typed array. */
+/** Most bytes that Node adds to a message and to each array. */
 const OVERHEAD = 64;
 
 /** Most bytes in transit. */
@@ -21,7 +20,7 @@ export function lengthOf({ head, views }: Packet): number {
   );
 }
 
-/** @throws if a value in the message can't be cloned */
+/** @throws if a value can't be cloned */
 export function encode(message: unknown): Packet {
   const writer = new Writer();
   writer.writeHeader();
@@ -29,19 +28,19 @@ export function encode(message: unknown): Packet {
   return { head: writer.releaseBuffer(), views: writer.views };
 }
 
-/** @throws when objects are nested too deeply to read */
+/** @throws when objects are nested too deeply */
 export function decode({ head, views }: Packet): unknown {
   const reader = new Reader(head, views);
   reader.readHeader();
   return reader.readValue();
 }
 
-/** Node returns views of a buffer that holds other packets too, so we copy. */
+/** Copies: Node returns views of a buffer that holds other packets too. */
 export function owned({ head, views }: Packet): Packet {
   return { head: new Uint8Array(head), views: views.map(copyOf) };
 }
 
-/** Documented methods that are missing in Node's types. */
+/** Documented, but missing in Node's types. */
 interface HostObjects {
   _setTreatArrayBufferViewsAsHostObjects(treat: boolean): void;
   _writeHostObject(view: unknown): void;

@@ -4,9 +4,8 @@ import { ServingLoadError } from '../../errors.js';
 import type { Isolation } from './worker.partition.js';
 
 /**
- * The script of a thread or process; a separate module so that test runners can map it. Both builds
- * start the ES module script. For a bundled application, it is a separate bundle next to the
- * application's.
+ * A separate module, which test runners can map. Both builds start the ES module script; a bundled
+ * application has a separate bundle next to its own.
  *
  * @throws ServingLoadError when both are missing
  */

@@ -19,7 +19,7 @@ import { entryScript } from './entry-script.js';
 import { contentForProcess } from '../onnx/model-content.js';
 import { TooLargeToSendError } from '../partition.js';
 
-/** A child process can be killed at any time. Messages are copied. */
+/** A child can be killed at any time. Messages are copied. */
 export async function openProcess(task: WorkerTask): Promise<Channel> {
   const opening = encode(
     'model' in task ? { ...task, model: await contentForProcess(task.model) } : task,
@@ -35,7 +35,7 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
     serialization: 'advanced',
     stdio: ['ignore', 'inherit', 'inherit', 'ipc', 'pipe'],
   });
-  // Rejects with the reason if there is no child.
+  // Rejects if there is no child.
   await once(child, 'spawn');
   const marks = child.stdio[MARKS] as Socket;
   let onMessage: OnMessage | undefined;
@@ -56,7 +56,7 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
       onMessage?.(message);
     }
   });
-  // Ignores send errors after the child's exit, which `exited` reports.
+  // Ignores errors after the exit, which `exited` reports.
   const send = (packet: Packet | RevokeRequest): boolean => child.send(packet, () => {});
   send(opening);
   return {
@@ -107,7 +107,6 @@ function readable(
 const PARENT_ONLY =
   /^(?:--(?:input-type|eval|print|check|interactive|test|watch|inspect|debug|env-file)|-[epci])/;
 
-/** Node options of the parent that also apply to a child. */
 export function optionsForChild(options: readonly string[]): string[] {
   const [, kept] = options.reduce<[boolean, string[]]>(
     ([wasDropped, others], option) => {
@@ -117,6 +116,6 @@ export function optionsForChild(options: readonly string[]): string[] {
     },
     [false, []],
   );
-  // The parent may already use an inspector's default port.
+  // The parent may already use the default port.
   return [...kept, '--inspect-port=0'];
 }

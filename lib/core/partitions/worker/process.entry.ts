@@ -14,9 +14,8 @@ import {
 import { WorkerHost } from './worker-host.js';
 
 /**
- * The second thread runs the session. The first one exchanges messages with the parent even while
- * native code blocks the second: during a run it receives the next batch and sends the last output,
- * and it ends the process when the parent dies.
+ * The second thread runs the session. Even while native code blocks it, the first one receives the
+ * next batch, sends the last output, and ends the process when the parent dies.
  */
 if (isMainThread) {
   relay();
@@ -51,7 +50,7 @@ function relay(): void {
     });
     worker.on('message', (reply: Packet) => process.send!(reply, undefined, undefined, () => {}));
     worker.on('error', (error) => (failure = toWire(error)));
-    // The last message; the process exits when it has been sent.
+    // The last message; once sent, the process exits.
     worker.on('exit', (code) =>
       process.send!(encode({ failure } satisfies ExitMessage), undefined, undefined, () =>
         process.exit(code),
@@ -97,7 +96,7 @@ async function host(): Promise<void> {
     },
     begin: (batch) => {
       const begins = claims.tryBegin(batch);
-      // Also for a revoked batch, since the parent counts the marks.
+      // Also for a revoked batch: the parent counts marks.
       writeSync(MARKS, '.');
       return begins;
     },

@@ -13,20 +13,18 @@ import type { BatchInfo, BatchListener } from '../batch-function.js';
 import type { ModelSignature } from '../onnx/model-signature.js';
 import { type Isolation, WorkerPartition } from './worker.partition.js';
 
-/** A partition that can end unexpectedly. */
 export interface Worker extends Partition {
   /** Resolves when it ends without being closed, before its batches reject. */
   readonly ended: Promise<Error>;
   readonly loaded?: Loaded;
 }
 
-/** When and how often a worker restarts. */
 export interface Supervision {
   /** Longest first delay in milliseconds; doubles with each failure in a row. */
   readonly restartDelay: number;
   /** Restarts in a row, without a finished batch, until the circuit opens. */
   readonly maxRestarts: number;
-  /** Milliseconds for a restarted worker to load and warm up. */
+  /** Milliseconds to load and warm up after a restart. */
   readonly restartTimeout: number;
 }
 
@@ -34,14 +32,13 @@ export interface Supervision {
 const PROBE_INTERVAL = 30_000;
 
 /**
- * Restarts its worker with a longer delay after each failure in a row. After too many the circuit
+ * Restarts its worker, with a longer delay after each failure in a row. After too many, the circuit
  * opens: the partition is lost, and a restart every {@link PROBE_INTERVAL} probes it. A finished
  * batch resets the failures. A restart that takes too long fails if the worker can be killed;
  * otherwise the partition is hung until the restart ends.
  */
 export class SupervisedPartition extends PartitionDecorator {
   lost: Error | undefined;
-  /** Why it has no worker now. */
   private down: Error | undefined;
   protected inner: Worker | undefined;
   private warm: ((runner: Partition) => Promise<void>) | undefined;
@@ -56,7 +53,7 @@ export class SupervisedPartition extends PartitionDecorator {
   constructor(
     private readonly index: number,
     first: Worker,
-    /** If that is safe, the worker is killed when the signal aborts. */
+    /** Kills the worker when the signal aborts, if that is safe. */
     private readonly open: (end: AbortSignal) => Promise<Worker>,
     private readonly supervision: Supervision,
     private readonly random: () => number = Math.random,
@@ -97,7 +94,7 @@ export class SupervisedPartition extends PartitionDecorator {
 
   async warmUp(warm: (runner: Partition) => Promise<void>): Promise<void> {
     this.warm = warm;
-    // An ended worker is warmed up when it restarts.
+    // An ended worker warms up at its restart.
     if (this.inner) {
       await warm(this);
     }
@@ -145,7 +142,7 @@ export class SupervisedPartition extends PartitionDecorator {
     const { restartDelay, maxRestarts } = this.supervision;
     if (this.failures > maxRestarts) {
       this.lost = this.circuitError(cause);
-      // No call waits for the probe, so it must not keep the process alive.
+      // The probe must not keep the process alive.
       this.restartIn(PROBE_INTERVAL).unref();
     } else {
       this.down = new NotStartedError(
@@ -226,22 +223,21 @@ export class SupervisedPartition extends PartitionDecorator {
 export const LONGEST_BACKOFF = 30_000;
 
 /**
- * Milliseconds before a restart: a random part of `first`, which doubles with each failure in a
- * row. So partitions that failed together do not restart together ("full jitter" in
+ * Milliseconds before a restart: a random part of `first`, doubled for each failure in a row, so
+ * that partitions don't restart together ("full jitter" in
  * https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
  */
 export function backoff(first: number, failures: number, random: () => number): number {
   return random() * Math.min(LONGEST_BACKOFF, first * 2 ** (failures - 1));
 }
 
-/** A serving's workers, and what they have loaded. */
 interface OpenedWorkers {
   readonly partitions: readonly SupervisedPartition[];
   readonly signature: ModelSignature | undefined;
   readonly providers: readonly (SessionProviders | undefined)[];
 }
 
-/** Opens all workers in parallel; if one fails to load, the others end too. */
+/** If one fails to load, the others end. */
 export async function openWorkers(
   tasks: readonly WorkerTask[],
   isolation: Isolation,

@@ -10,8 +10,8 @@ import { entryScript } from './entry-script.js';
 import { releaseTurnOf, webgpuTurn } from '../onnx/webgpu-turn.js';
 
 /**
- * Starts a thread. Buffers move there without a copy. It cannot be killed: ending it during a
- * native run aborts the whole process.
+ * Buffers move without a copy. A thread can't be killed: ending it during a native run aborts the
+ * process.
  */
 export function openThread(task: WorkerTask): Channel {
   const claims = new BatchClaims();
@@ -24,7 +24,7 @@ export function openThread(task: WorkerTask): Channel {
   });
   let onMessage: OnMessage | undefined;
   let cause: unknown;
-  // Read now: an ended thread has no number.
+  // An ended thread has no number.
   const { threadId } = worker;
   worker.once('exit', () => releaseTurnOf(threadId));
   worker.on('error', (error) => (cause = error));
@@ -45,8 +45,8 @@ export function openThread(task: WorkerTask): Channel {
 }
 
 /**
- * Decides whether a batch begins: a revoked batch never does, and a batch that has begun is never
- * revoked. Sender and worker share the number of batches that have begun or were revoked.
+ * Decides whether a batch begins or is revoked, never both. Sender and worker share the number of
+ * begun or revoked batches.
  */
 export class BatchClaims {
   private readonly begun: Int32Array;
@@ -55,13 +55,13 @@ export class BatchClaims {
     this.begun = new Int32Array(memory);
   }
 
-  /** Called by the worker for each batch in order, from 0. */
+  /** Called by the worker, in order from 0. */
   tryBegin(batch: number): boolean {
     // The count has 32 bits and overflows.
     return Atomics.compareExchange(this.begun, 0, batch, batch + 1) === (batch | 0);
   }
 
-  /** Called by the sender; returns how many of the sent batches were revoked. */
+  /** Called by the sender; returns how many batches were revoked. */
   revoke(sent: number): number {
     return (sent - Atomics.exchange(this.begun, 0, sent)) | 0;
   }

@@ -15,16 +15,16 @@ async function host(): Promise<void> {
   const claims = new BatchClaims(memory);
 
   await new WorkerHost(task, {
-    // Only rows can hold values that are unreadable here.
+    // Only rows can hold unreadable values.
     listen: (onRequest) =>
       void port
         .on('message', onRequest)
         .on('messageerror', (unreadable) => onRequest({ unreadable })),
     post: (message, transfer) => port.postMessage(message, transfer),
     begin: (batch) => claims.tryBegin(batch),
-    // No native run is in progress: this runs in a turn of the event loop.
+    // In a turn of the event loop, so not during a native run.
     exit: () => process.exit(),
   }).run();
-  // The module may have left a timer or connection open. No native run is in progress here.
+  // The module may have left a timer or connection open. No native run is in progress.
   process.exit();
 }

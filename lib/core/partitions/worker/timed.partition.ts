@@ -15,19 +15,19 @@ import {
   NO_TERMS,
 } from '../batch-function.js';
 
-/** A timer that is this many milliseconds late shows that its thread was busy. */
+/** A timer this many milliseconds late shows that its thread was busy. */
 const LATE = 5;
 
 /**
- * Limits each batch's time. Beyond it, the batch's callers fail immediately. A process is then
- * killed and restarts. Any other partition is `hung` until the batch returns: it gets no other
- * batch, and the late result is dropped.
+ * Limits each batch's time; beyond it, the callers fail immediately. A process is then killed and
+ * restarts. Any other partition is `hung` until the batch returns: it gets no other batch, and the
+ * late result is dropped.
  *
  * For a sequence it limits each step: the time until a row has a value or ends.
  *
- * Time during which the application's own thread was busy does not count, since a result may have
- * arrived unread. In a turn of the event loop, timers run before input. So a late timer runs again
- * for as long as it was late, and the batch expires only after its turn's input.
+ * Time when the application's own thread was busy doesn't count: a turn of the event loop runs
+ * timers before it reads results. So a late timer runs again for as long as it was late, and the
+ * batch expires only after its turn's input.
  */
 export class TimedPartition extends PartitionDecorator {
   /** The running batch, then those sent ahead. */
@@ -104,7 +104,7 @@ export class TimedPartition extends PartitionDecorator {
   private runEnded(run: TimedRun): void {
     const place = this.runs.indexOf(run);
     this.runs.splice(place, 1);
-    // After a hang, all rows of the step end together, except those already revoked.
+    // After a hang, a step's rows end together, except those already revoked.
     const goesOn = this.places === undefined ? place > 0 : this.hung && this.runs.length > 0;
     if (goesOn) {
       return;
@@ -132,7 +132,7 @@ export class TimedPartition extends PartitionDecorator {
     clearImmediate(this.lastLook);
   }
 
-  /** A batch that was sent ahead begins when the previous one ends. */
+  /** A batch sent ahead begins when the previous one ends. */
   private startClock(): void {
     const [run] = this.runs;
     if (run) {
@@ -179,7 +179,7 @@ export class TimedPartition extends PartitionDecorator {
   }
 }
 
-/** Its listener receives nothing after it has expired. */
+/** Its listener receives nothing once it has expired. */
 class TimedRun implements BatchListener {
   readonly hooks: readonly string[];
   readonly expired: Promise<never>;

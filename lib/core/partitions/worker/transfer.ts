@@ -39,20 +39,19 @@ interface WireContainer {
 
 type WireLeaf = Pick<Leaf, 'path' | 'label'> & Pick<Tensor, 'type' | 'dims' | 'data'>;
 
-/** Rows in transit to a worker, or results in transit back. */
+/** Rows to a worker, or results from it. */
 export type WireRows =
   WireContainer | { readonly list: readonly unknown[]; readonly packed: readonly PackedRow[] };
 
-/** A row that differs from its wire form. */
 type PackedRow = readonly [index: number, form: PackedForm];
 
 /** A list names the properties that hold containers. */
 type PackedForm = 'container' | 'error' | 'done' | readonly string[];
 
-/** An output in transit: results, or any other value. */
+/** Results, or any other value. */
 export type WireOutput = WireRows | { readonly other: unknown };
 
-/** Returns the wire form, and the buffers that move with it instead of being copied. */
+/** Returns the wire form, and the buffers to move instead of copy. */
 export function packRows(rows: FlatRows): [WireRows, ArrayBuffer[]] {
   const transfer = new Set<ArrayBuffer>();
   const wire =
@@ -61,8 +60,8 @@ export function packRows(rows: FlatRows): [WireRows, ArrayBuffer[]] {
 }
 
 /**
- * Sends the batch's rows. A value that is other when it is read again, and so fails a send, is
- * copied alone and sent again: it spoils no other row.
+ * Sends the batch's rows. If a value reads differently the second time and so fails the send,
+ * copies each row alone and sends again, so that it spoils no other row.
  *
  * @throws RejectedRowsError for plain values that can't be sent, such as functions
  */
@@ -82,7 +81,7 @@ export function sendRows(
     try {
       send(copies, []);
     } catch (again) {
-      // A row may be so deep that it can be copied alone, and only just not be sent.
+      // A row can be too deep to send, but not to copy alone.
       const deep = [...copies.list.entries()].filter(([, row]) => isTooDeep(row));
       rejectRows(new Map(deep.map(([index]) => [index, again])));
       throw again;
@@ -93,7 +92,7 @@ export function sendRows(
 /**
  * Copies each row alone, which is too slow before each send.
  *
- * @throws RejectedRowsError for those that can't be copied
+ * @throws RejectedRowsError for rows that can't be copied
  */
 function copiesOf(rows: readonly unknown[]): WireRows & { readonly list: readonly unknown[] } {
   const list: unknown[] = [];
@@ -229,8 +228,8 @@ function unpackContainer({ structure, leaves }: WireContainer): FlatContainer {
 }
 
 /**
- * Errors replace results that are nested too deeply: a worker has more stack than the main thread,
- * which could not read the message at all.
+ * Replaces results that are nested too deeply by errors: a worker has more stack than the main
+ * thread, which couldn't read the message.
  *
  * @throws InvalidOutputError for tensors that we can't use
  */
@@ -255,7 +254,7 @@ function isTooDeep(row: unknown): boolean {
   return isDeeper(row, MAX_DEPTH, new Set());
 }
 
-/** Each object counts only once, as in the message. */
+/** Counts each object once, as the message does. */
 function isDeeper(value: unknown, levels: number, met: Set<unknown>): boolean {
   if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value) || met.has(value)) {
     return false;
@@ -274,13 +273,13 @@ function isDeeper(value: unknown, levels: number, met: Set<unknown>): boolean {
   return false;
 }
 
-/** Tensors of a model. Both ends have their names and types, in this order. */
+/** Both ends have the names and types, in this order. */
 export interface WireTensors {
   readonly data: readonly TensorData[];
   readonly dims: readonly (readonly number[])[];
 }
 
-/** Returns the wire form, and the buffers that move with it instead of being copied. */
+/** See {@link packRows}. */
 export function packTensors(tensors: readonly Tensor[]): [WireTensors, ArrayBuffer[]] {
   const transfer = new Set<ArrayBuffer>();
   const data = tensors.map((tensor) => movable(tensor.data, transfer));
@@ -291,7 +290,7 @@ export function unpackTensors({ data, dims }: WireTensors, ports: readonly Model
   return ports.map(({ type }, i) => tensorOf({ type, data: data[i]!, dims: dims[i]! }));
 }
 
-/** Data in its own buffer, which is added to `transfer`; strings stay as they are. */
+/** In its own buffer, added to `transfer`; strings stay as they are. */
 function movable(data: TensorData, transfer: Set<ArrayBuffer>): TensorData {
   if (!ArrayBuffer.isView(data)) {
     return data;
@@ -301,7 +300,7 @@ function movable(data: TensorData, transfer: Set<ArrayBuffer>): TensorData {
   return own;
 }
 
-/** False for a view of a part: its whole buffer would move or be copied. */
+/** False for a view of a part, whose whole buffer would move. */
 function isWhole(data: TypedData): data is TypedData & { readonly buffer: ArrayBuffer } {
   return data.byteLength === data.buffer.byteLength && !(data.buffer instanceof SharedArrayBuffer);
 }

@@ -32,12 +32,11 @@ type BatchRequest = RowsRequest | FeedsRequest | { readonly unreadable: unknown 
 
 type QueuedRequest = BatchRequest | SessionsEnd;
 
-/** A worker's channel to and from the application. */
 export interface Port {
   listen(onRequest: (request: WorkerRequest) => void): void;
   /** @throws if the message can't be cloned */
   post(message: LoadResult | WorkerReply, transfer: readonly ArrayBuffer[]): void;
-  /** Reports that the batch begins; false if it was revoked and must not run. */
+  /** Reports that the batch begins; false if it was revoked. */
   begin(batch: number): boolean;
   exit(): void;
 }
@@ -50,7 +49,6 @@ interface RunningBatch {
   resume(): void;
 }
 
-/** Runs a session's batches one after the other, or concurrently if the session allows it. */
 export class WorkerHost {
   private readonly requests = new Queue<QueuedRequest>();
   private batches = 0;
@@ -62,14 +60,13 @@ export class WorkerHost {
   ) {}
 
   async run(): Promise<void> {
-    // Before the first await, so that no batch is missed.
+    // Before the first await, to miss no batch.
     this.port.listen((request) => this.receive(request));
     const session = await this.open();
     if (!session) {
       return;
     }
     let ended = Promise.resolve();
-    // Batches that were sent ahead wait in the queue.
     for await (const request of this.requests) {
       if ('endedSessions' in request) {
         session.endSessions(request.endedSessions);
@@ -168,7 +165,7 @@ export class WorkerHost {
       },
       isWaiting: (row) => !endedRows.has(row),
       room: async () => {
-        // Not in a loop: the message may report that the last row, and so the generator, ended.
+        // Not in a loop: the message may report that the last row ended, and so the generator.
         if (running.unacknowledged >= STEPS_AHEAD) {
           await new Promise<void>((resolve) => (running.resume = resolve));
         }
@@ -186,7 +183,6 @@ export class WorkerHost {
   }
 }
 
-/** An ONNX model in a worker. */
 class ModelSession implements WorkerSession {
   private constructor(private readonly model: OnnxModel) {}
 
@@ -214,7 +210,6 @@ class ModelSession implements WorkerSession {
   }
 }
 
-/** Batch functions of a module file, in a worker. */
 class FileSession implements WorkerSession {
   readonly loaded: Loaded = {};
   readonly isConcurrent: boolean;
@@ -248,7 +243,7 @@ class FileSession implements WorkerSession {
 
 async function importFactory(file: string): Promise<RunnerFactory> {
   const exports = (await import(/* webpackIgnore: true */ file)) as { default?: unknown };
-  // In a file that TypeScript compiled to CommonJS, the default export is one level deeper.
+  // TypeScript that was compiled to CommonJS nests the default export one level deeper.
   const factory = isTranspiled(exports.default) ? exports.default.default : exports.default;
   if (typeof factory !== 'function') {
     throw new InvalidServingError(

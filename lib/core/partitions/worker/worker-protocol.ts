@@ -12,23 +12,19 @@ interface Task {
   readonly options: PartitionOptions;
 }
 
-/** A worker's task with a model. */
 export interface ModelTask extends Task, DeclaredPorts {
   readonly model: ModelContent;
   readonly webgpuTurn?: SharedArrayBuffer;
 }
 
-/** A worker's task with a module file. */
 export interface FileTask extends Task {
   readonly file: string;
-  /** Only if the file returns a sequence model. */
+  /** For a sequence model. */
   readonly sequence?: SequenceLimits | undefined;
 }
 
-/** The task that a worker receives at its start. */
 export type WorkerTask = ModelTask | FileTask;
 
-/** A batch for a module file. */
 export interface RowsRequest {
   readonly rows: WireRows;
   readonly info: BatchInfo;
@@ -41,7 +37,7 @@ export interface FeedsRequest {
   readonly sessions?: SessionRows | undefined;
 }
 
-/** Ended sessions, queued behind earlier batches. */
+/** Queued behind earlier batches. */
 export interface SessionsEnd {
   readonly endedSessions: readonly number[];
 }
@@ -50,17 +46,16 @@ export type WorkerRequest =
   | RowsRequest
   | FeedsRequest
   | SessionsEnd
-  /** No caller waits any longer for these rows. */
+  /** No caller waits for these rows. */
   | { readonly batch: number; readonly endedRows: readonly number[] }
-  /** Acknowledges this many steps. */
   | { readonly batch: number; readonly acknowledged: number }
   /** No more batches will come. */
   | { readonly end: true }
   | { readonly halt: true }
-  /** Replaces rows that the worker can't read. */
+  /** Replaces unreadable rows. */
   | { readonly unreadable: unknown };
 
-/** To a process: revoke the batches that have not begun. */
+/** To a process: revoke batches that have not begun. */
 export interface RevokeRequest {
   /** Batches sent so far. */
   readonly revoke: number;
@@ -71,19 +66,18 @@ export interface RevokeReply {
   readonly revoked: number;
 }
 
-/** The first provider in use, and those that fail with the reason. */
+/** The first provider in use, and failing ones with reasons. */
 export interface SessionProviders {
   readonly inUse: string;
   readonly missing: readonly string[];
 }
 
-/** A loaded model's properties; empty for a module file. */
+/** Empty for a module file. */
 export interface Loaded {
   readonly signature?: ModelSignature;
   readonly providers?: SessionProviders;
 }
 
-/** A worker's first message: it is loaded, or the reason why not. */
 export type LoadResult = Loaded | { readonly error: WireError };
 
 /** Batches count from 0 in the order of their requests. */
@@ -108,19 +102,17 @@ export interface ExitMessage {
 }
 
 /**
- * The file descriptor where a process writes a byte for each batch that begins. Unlike a message,
- * the byte is not lost when the process dies.
+ * The file descriptor where a process writes a byte for each begun batch. Unlike a message, the
+ * byte isn't lost when the process dies.
  */
 export const MARKS = 4;
 
-/** A worker exits with a code, or by a signal. */
 export interface WorkerExit {
   readonly code: number | null;
   readonly signal?: NodeJS.Signals | null;
   readonly cause?: unknown;
 }
 
-/** `unreadable` says why a message can't be read here. */
 export type OnMessage = (
   message: LoadResult | WorkerReply | { readonly unreadable: unknown },
 ) => void;
@@ -139,26 +131,23 @@ export interface Channel {
    * @throws if the message can't be cloned
    */
   post(request: WorkerRequest, transfer: readonly ArrayBuffer[]): void;
-  /** Revokes all sent batches that have not begun, and calls back with their number. */
+  /** Revokes sent batches that have not begun, and calls back with their number. */
   revoke(sent: number, onRevoked: (count: number) => void): void;
   /** Keeps the application's process alive. */
   ref(): void;
   unref(): void;
-  /** Works even during a run; undefined if that is not safe. */
+  /** Works even during a run; undefined if unsafe. */
   kill?(): void;
   /** Ends a process immediately, a thread on its next turn. */
   halt(): void;
 }
 
-/** Creates a batch's listener, which sends messages to the application. */
 export type Listen = (hooks: readonly string[], plainRows: boolean) => BatchListener;
 
-/** A loaded model or module file. */
 export interface WorkerSession {
   readonly loaded: Loaded;
-  /** True if it runs several batches concurrently. */
   readonly isConcurrent?: boolean;
-  /** Returns a batch's end, and the buffers that move with it. */
+  /** Also returns the buffers that move. */
   run(batch: RowsRequest | FeedsRequest, listen: Listen): Promise<[BatchEnd, ArrayBuffer[]?]>;
   endSessions(ids: readonly number[]): void;
 }

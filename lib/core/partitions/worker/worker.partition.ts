@@ -33,14 +33,14 @@ import type { BatchInfo, BatchListener } from '../batch-function.js';
 import { feedsOf, ModelReply } from '../onnx/model-ports.js';
 import type { ModelSignature } from '../onnx/model-signature.js';
 
-/** Where a session runs: in a thread, or in a separate process. */
+/** Where a session runs: in a thread or a separate process. */
 export type Isolation = 'thread' | 'process';
 
-/** Often enough that generators do not wait, without a message per step. */
+/** Often enough to keep generators running, without a message per step. */
 const STEPS_PER_ACKNOWLEDGEMENT = STEPS_AHEAD / 4;
 
 interface Pending {
-  /** Identifies the batch in messages; counts from 0. */
+  /** Counts from 0. */
   readonly batch: number;
   readonly info: BatchInfo;
   readonly listener: BatchListener;
@@ -52,8 +52,8 @@ interface Pending {
 }
 
 /**
- * Runs a session in a worker, so that the application's event loop stays free. A closed worker ends
- * after its last batch. An idle worker doesn't keep the application alive.
+ * Runs a session in a worker, off the application's event loop. A closed worker ends after its last
+ * batch; an idle one doesn't keep the application alive.
  */
 export class WorkerPartition implements Worker {
   readonly prefetch: number;
@@ -62,13 +62,13 @@ export class WorkerPartition implements Worker {
   readonly ended: Promise<Error>;
   readonly kill?: () => void;
   private readonly transfer: BatchTransfer;
-  /** In the order of sending. The first one runs; with places, all of them do. */
+  /** In sending order. The first runs; with places, all do. */
   private readonly pending = new Map<number, Pending>();
   private sent = 0;
   private readonly exited: Promise<void>;
   private reportEnd!: (reason: Error) => void;
   private isClosing = false;
-  /** True while a batch hangs; it doesn't keep the application alive. */
+  /** True while a batch hangs, which doesn't keep the application alive. */
   private isAbandoned = false;
 
   private constructor(
@@ -88,7 +88,6 @@ export class WorkerPartition implements Worker {
     }
   }
 
-  /** Resolves when the worker is loaded. */
   static async open(
     task: WorkerTask,
     isolation: Isolation = 'thread',
@@ -179,7 +178,7 @@ export class WorkerPartition implements Worker {
     if ('unreadable' in message) {
       const error = toWire(unreadableError(message.unreadable));
       for (const running of this.running()) {
-        // Perhaps not the batch's last message, so the worker must end the batch.
+        // Perhaps not the last message, so the worker must end the batch.
         this.sendEndedRows(running, rowsOf(running));
         this.settle(running, { error });
       }
@@ -196,7 +195,7 @@ export class WorkerPartition implements Worker {
     }
   }
 
-  /** Batches that a message without a batch number can belong to. */
+  /** Those that a message without a batch number can belong to. */
   private running(): readonly Pending[] {
     const pending = [...this.pending.values()];
     return this.places === undefined ? pending.slice(0, 1) : pending;
@@ -258,13 +257,13 @@ export class WorkerPartition implements Worker {
     const { cause } = exit;
     const lost = new PartitionLostError(message, { cause });
     this.lost = lost;
-    // First, so that the partition counts as lost when its batches fail.
+    // First: the partition must count as lost when its batches fail.
     if (!this.isClosing) {
       this.reportEnd(lost);
     }
     const pending = [...this.pending.values()];
     this.pending.clear();
-    // Without a count, the first unanswered batch may have begun; with places, all of them may.
+    // Without a count, the first unanswered batch may have begun; with places, all may.
     const waiting = places === undefined ? Math.max(0, pending.length - 1) : 0;
     const newest = (channel.begun ?? this.sent - waiting) - 1;
     pending.forEach(({ batch, reject }, i) => {
@@ -307,13 +306,12 @@ function unreadableError(cause: unknown): Error {
   );
 }
 
-/** Sends batches to a worker and reads the results. */
 class BatchTransfer {
   private readonly reply: ModelReply | undefined;
 
   constructor(
     private readonly partition: number,
-    /** Only for a model: both ends then have its tensors' names and types. */
+    /** Only for a model. */
     private readonly signature?: ModelSignature,
   ) {
     this.reply = signature && new ModelReply(signature);

@@ -11,12 +11,11 @@ import { ModuleGuards } from '../../internal.js';
 import { ServingBoard } from './serving-board.js';
 
 /**
- * Browsers send this header to another site only with its permission, so foreign pages cannot use
- * a viewer's login.
+ * Browsers send this header to another site only with its permission, so foreign pages can't use a
+ * login.
  */
 export const CHANGE_HEADER = 'x-serving-board';
 
-/** Runs the board's guards. */
 @Injectable()
 export class BoardGuards implements CanActivate, OnModuleInit {
   private readonly guards: ModuleGuards;
@@ -28,7 +27,7 @@ export class BoardGuards implements CanActivate, OnModuleInit {
     this.guards = new ModuleGuards(moduleRef);
   }
 
-  /** @internal Called by Nest: guards that cannot be made fail the boot. */
+  /** @internal Called by Nest: guards that can't be made fail the boot. */
   onModuleInit(): Promise<void> {
     const { guards, changes = [] } = this.board.options;
     return this.guards.make([...guards, ...changes]);
@@ -50,7 +49,7 @@ export class BoardGuards implements CanActivate, OnModuleInit {
   }
 }
 
-/** Runs the guards of changes, after the board's guards. */
+/** Runs after the board's guards. */
 @Injectable()
 export class ChangeGuards implements CanActivate {
   constructor(private readonly guards: BoardGuards) {}

@@ -23,7 +23,7 @@ import { BoardGuards, ChangeGuards } from './board-guards.js';
 import type { PageFile } from './page-files.js';
 import { ServingBoard } from './serving-board.js';
 
-/** Leaves the controller out of `@nestjs/swagger`: a page is not an API. */
+/** Excluded from `@nestjs/swagger`: a page is not an API. */
 const EXCLUDED_FROM_OPENAPI = 'swagger/apiExcludeController';
 
 const JSON_TYPE = 'application/json; charset=utf-8';
@@ -40,7 +40,6 @@ interface BoardRequest {
   readonly headers: { readonly 'if-none-match'?: string };
 }
 
-/** The board's controller. */
 export function boardController(path: string): Type<unknown> {
   @Controller({ path, version: VERSION_NEUTRAL })
   @UseGuards(BoardGuards)
@@ -77,7 +76,7 @@ export function boardController(path: string): Type<unknown> {
       this.send(response, HttpStatus.OK, { text: '{"changed":true}', type: JSON_TYPE });
     }
 
-    // Nest removes one trailing slash from a path, but to Fastify a URL with a slash is different.
+    // Nest removes a path's trailing slash, but to Fastify a URL with a slash is different.
     @Get(['', '//'])
     page(@Req() request: BoardRequest, @Res() response: unknown): void {
       const { httpAdapter } = this.host;
@@ -131,7 +130,7 @@ function wholeOf(text: unknown): number {
   return typeof text === 'string' && /^\d{1,15}$/.test(text) ? Number(text) : -1;
 }
 
-/** Board users run the application, so they may read the error's text. */
+/** Board users run the application: they may read the error's text. */
 function refusalOf(error: unknown): unknown {
   if (!isServingError(error)) {
     return error;

@@ -1,4 +1,3 @@
-/** A serving's figures in one second. */
 export interface SecondFigures {
   readonly answered: number;
   /** Includes refused calls. */
@@ -31,10 +30,10 @@ const NAMES = [
   'runP99',
 ] as const satisfies readonly (keyof SecondFigures)[];
 
-/** A number per second, or null if nothing was recorded. */
+/** Null if nothing was recorded. */
 export type Columns = Readonly<Record<keyof SecondFigures, readonly (number | null)[]>>;
 
-/** A serving's last seconds, in memory of fixed size. */
+/** The last seconds, in memory of fixed size. */
 export class History {
   private readonly columns: Readonly<Record<keyof SecondFigures, Float32Array>>;
   /** One after the last second. */
@@ -78,7 +77,7 @@ function byName<Value>(
   return Object.fromEntries(NAMES.map((name) => [name, make(name)])) as never;
 }
 
-/** JSON has no NaN, and three decimals are enough for a chart. */
+/** JSON has no NaN; three decimals are enough for a chart. */
 function numberOf(value: number | undefined): number | null {
   return value === undefined || Number.isNaN(value) ? null : Math.round(value * 1000) / 1000;
 }

@@ -1,5 +1,5 @@
 /**
- * `ServingBoardModule`: a page of the servings of an application, and of what they do.
+ * `ServingBoardModule`: a page about an application's servings.
  *
  * @module board
  */

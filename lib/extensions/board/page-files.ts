@@ -4,7 +4,6 @@ import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
 import { InvalidServingError } from '../../index.js';
 
-/** A file of the page. */
 export interface PageFile {
   readonly text: string;
   readonly type: string;
@@ -31,7 +30,6 @@ const OWN_FILES = {
 /** For a URL that ends with a slash. */
 const BASE = '<base href="./" />';
 
-/** The page's files in memory. */
 export class PageFiles {
   private constructor(
     private readonly files: ReadonlyMap<string, PageFile>,
@@ -41,7 +39,7 @@ export class PageFiles {
 
   /**
    * @param folder the last name in the board's path
-   * @throws InvalidServingError when uPlot is not installed or the files are missing
+   * @throws InvalidServingError without uPlot or the page's files
    */
   static async read(folder: string): Promise<PageFiles> {
     const html = await own('index.html');
@@ -56,10 +54,7 @@ export class PageFiles {
     return new PageFiles(files, fileOf(html, HTML), fileOf(withFolder, HTML));
   }
 
-  /**
-   * Addresses in the page are relative, so that it works behind any prefix and proxy. Their base
-   * depends on the URL's slash at the end.
-   */
+  /** Relative addresses work behind any prefix and proxy; their base depends on the final slash. */
   page(url: string): PageFile {
     return url.split('?', 1)[0]!.endsWith('/') ? this.index : this.indexWithoutSlash;
   }

@@ -11,9 +11,9 @@ import { createHistogram, type RecordableHistogram } from 'node:perf_hooks';
 import { isError } from '../../internal.js';
 
 const SECOND = 1000;
-/** How long batches are still observed after the last request. */
+/** How long we observe batches after the last request. */
 const SECONDS_OF_WATCH = 10;
-/** An event costs microseconds, and a second's first batches are enough for quantiles. */
+/** A second's first batches are enough for quantiles. */
 const MOST_BATCHES = 500;
 const NOT_OBSERVED = {
   fill: NaN,
@@ -57,8 +57,8 @@ class Recorded {
 }
 
 /**
- * Records all servings' counters once a second. Batch events cost time, so batches are observed
- * only while the board is open; all viewers share the records.
+ * Records all counters once a second. Batch events cost time, so batches are observed only while
+ * the board is open; viewers share the records.
  */
 export class Recorder {
   second = 0;
@@ -99,7 +99,7 @@ export class Recorder {
     return this.recorded.get(serving)?.history;
   }
 
-  /** The oldest first. */
+  /** Oldest first. */
   batchesOf(serving: string, number: number): readonly BatchLine[] {
     return this.observed.get(serving)?.since(number) ?? [];
   }
@@ -118,7 +118,7 @@ export class Recorder {
     }
   }
 
-  /** Servings of methods appear with their first call. */
+  /** Methods' servings appear with their first call. */
   private addNew(): void {
     for (const [name, serving] of this.servings()) {
       if (!this.recorded.has(name)) {
@@ -129,7 +129,7 @@ export class Recorder {
 
   private observe(event: BatchEndEvent): void {
     const { serving } = event;
-    // Events only name servings of the application, so the map is bounded.
+    // Bounded: events name only the application's servings.
     const observed = this.observed.get(serving) ?? new ObservedBatches();
     this.observed.set(serving, observed);
     observed.observe(event, ++this.batches);
@@ -160,7 +160,6 @@ function failures({ failed }: ServingCounters): number {
   return Object.values(failed).reduce((sum, count) => sum + count, 0);
 }
 
-/** A batch in the board's list. */
 export interface BatchLine {
   /** Increases with each batch of any serving. */
   readonly number: number;
@@ -188,14 +187,12 @@ export interface BatchLine {
 const LINES = 40;
 /** Users choose keys and origins, of any length. */
 const LONGEST_NAME = 200;
-/** One hour in microseconds; longer times are clamped. */
+/** One hour in microseconds. */
 const LONGEST = 3_600_000_000;
 
-/** A serving's latest batches, and quantiles per second. */
 export class ObservedBatches {
   private readonly waits = histogram();
   private readonly runs = histogram();
-  /** The sum of this second's fills. */
   private fill = 0;
   private filled = 0;
   private count = 0;
@@ -230,7 +227,7 @@ export class ObservedBatches {
     return figures;
   }
 
-  /** The oldest first. */
+  /** Oldest first. */
   since(number: number): readonly BatchLine[] {
     const oldest = this.count % LINES;
     const all = [...this.lines.slice(oldest), ...this.lines.slice(0, oldest)];

@@ -32,7 +32,6 @@ import { View, type ViewQuery } from './view.js';
 export const BOARD_OPTIONS = Symbol('options of the serving board');
 export const BOARD_PATH = Symbol('path of the serving board');
 
-/** The board's views and actions, for Express and Fastify. */
 @Injectable()
 export class ServingBoard implements OnModuleInit, OnApplicationBootstrap, OnApplicationShutdown {
   readonly options: ResolvedBoard;
@@ -77,7 +76,7 @@ export class ServingBoard implements OnModuleInit, OnApplicationBootstrap, OnApp
     return this.view.json(query);
   }
 
-  /** @throws ServingError when the change cannot be made */
+  /** @throws ServingError if the change can't be made */
   async change(body: unknown): Promise<void> {
     try {
       this.logger.log(await makeChange(body, this.servings()()));
@@ -107,7 +106,7 @@ export class ServingBoard implements OnModuleInit, OnApplicationBootstrap, OnApp
 
   private provided<Provider>(type: abstract new (...args: never[]) => Provider): Provider {
     try {
-      // Not strict, because ServingModule need not be global.
+      // ServingModule need not be global.
       return this.moduleRef.get(type, { strict: false });
     } catch (cause) {
       throw new InvalidServingError(
@@ -124,7 +123,7 @@ interface Change {
   readonly change: keyof typeof changes;
   /** All keys by default. */
   readonly key?: string;
-  /** The new batch size or batch timeout. */
+  /** A batch size or timeout. */
   readonly value?: number;
   /** For `reload`, the new version's label. */
   readonly version?: string;
@@ -164,9 +163,9 @@ const rules: Rules = {
 };
 
 /**
- * Returns a description of the change, for the log.
+ * Describes the change, for the log.
  *
- * @throws InvalidInputError for an invalid body, UnknownServingError, and errors of the serving
+ * @throws InvalidInputError for an invalid body, UnknownServingError, and the serving's errors
  */
 export async function makeChange(
   body: unknown,

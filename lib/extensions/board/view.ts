@@ -5,12 +5,11 @@ import type { Recorder } from './recorder.js';
 /** Seconds over which the list's figures are means. */
 const RECENT = 5;
 
-/** A serving in the list. */
 export interface ListedServing extends Omit<ServingHealth, 'serving' | 'partitions'> {
   readonly name: string;
   readonly held?: Serving['held'];
   readonly partitions: { readonly up: number; readonly all: number };
-  /** Calls that ended per second, and how many failed. */
+  /** Calls that ended per second, and failed ones. */
   readonly calls: number;
   readonly failed: number;
   readonly rows: number;
@@ -19,7 +18,6 @@ export interface ListedServing extends Omit<ServingHealth, 'serving' | 'partitio
 
 type ListedNode = Pick<ClusterNode, 'id' | 'state' | 'isSelf'> & Omit<ServingStatus, 'signature'>;
 
-/** The query of a poll. */
 export interface ViewQuery {
   /** Shown in detail. */
   readonly serving: string | undefined;
@@ -32,14 +30,12 @@ export interface ViewQuery {
 export interface ViewOptions {
   readonly recorder: Recorder;
   readonly servings: () => Iterable<readonly [string, Serving]>;
-  /** Undefined without a cluster. */
   readonly nodes: () => readonly ClusterNode[] | undefined;
   readonly allowsChanges: boolean;
-  /** Seconds of history. */
   readonly seconds: number;
 }
 
-/** Viewers share the list, which is made once a second. */
+/** Viewers share the list, made once a second. */
 export class View {
   private list: { readonly second: number; readonly text: string } | undefined;
 
@@ -116,7 +112,6 @@ export class View {
   }
 }
 
-/** Empty if the node does not have that serving. */
 function listedNode({ id, state, isSelf, servings }: ClusterNode, name: string): ListedNode[] {
   const status = servings.find((each) => each.name === name);
   if (!status) {

@@ -32,7 +32,7 @@ export class CliOutput {
   }
 }
 
-/** Columns of numbers are right-aligned. */
+/** Right-aligns columns of numbers. */
 export function tableOf(header: readonly string[], rows: readonly (readonly string[])[]): string {
   const widths = header.map((name, column) =>
     Math.max(name.length, ...rows.map((row) => row[column]?.length ?? 0)),
@@ -55,11 +55,11 @@ export function shortNumber(value: number): string {
   return value >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
 }
 
-/** One line of a terminal; writes nothing elsewhere. */
+/** Writes nothing outside a terminal. */
 export class ProgressBar {
   private done = 0;
 
-  /** @param stream standard error, so that results can be piped */
+  /** @param stream standard error, since results may be piped */
   constructor(
     private readonly total: number,
     private readonly isShown: boolean,

@@ -9,7 +9,7 @@ import type { TuneOptions } from './tune/tune.command.js';
 const FAILED = 1;
 const MISUSED = 2;
 
-/** Takes arguments without node and script; resolves with the exit code. */
+/** Resolves with the exit code. */
 export async function runProgram(args: readonly string[], out: CliOutput): Promise<number> {
   try {
     await programFor(out).parseAsync(args, { from: 'user' });
@@ -138,7 +138,6 @@ export function parseWholes(text: string): readonly number[] {
   return numbers;
 }
 
-/** A positive whole number. */
 export function parseWhole(text: string): number {
   const [number, ...others] = parseWholes(text);
   if (others.length > 0) {

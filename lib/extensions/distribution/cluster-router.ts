@@ -20,7 +20,6 @@ export interface ClusterRouterOptions extends RemoteCallOptions {
   readonly nodes: () => readonly ClusterNode[];
 }
 
-/** Routes calls by name to servings on this or other nodes. */
 export class ClusterRouter implements ServingRouter {
   private readonly handles = new Map<string, RemoteServing>();
 
@@ -55,7 +54,7 @@ export class ClusterRouter implements ServingRouter {
     return serving instanceof RemoteServing;
   }
 
-  /** The local serving, or other nodes if its queue is too long. */
+  /** Chooses other nodes if the local queue is too long. */
   route(name: string, local: Serving | undefined, preprocess?: RemotePreprocess): Serving {
     if (!local) {
       return this.remote(name, preprocess);
@@ -77,7 +76,7 @@ export class ClusterRouter implements ServingRouter {
     this.handles.forEach((handle) => handle.end());
   }
 
-  /** True if the queue is too long and another node can take the call. */
+  /** True if the queue is too long and another node has the serving. */
   private isSaturated({ name, queued, local }: Serving): boolean {
     const { localFirst, selector, self } = this.options;
     return (

@@ -33,7 +33,7 @@ export class ClusterShutdown {
     return Math.max(0, this.endsAt - performance.now());
   }
 
-  /** Refuses new inbound calls; resolves when the accepted ones are answered. */
+  /** Refuses new inbound calls; resolves when accepted ones are answered. */
   drain(): Promise<void> {
     if (!this.drained) {
       this.drained = this.options.inbound.drain();
@@ -42,7 +42,7 @@ export class ClusterShutdown {
     return this.drained;
   }
 
-  /** Starts the time limit. Servings no longer let rows wait for a fuller batch. */
+  /** Starts the time limit. Servings no longer wait for fuller batches. */
   begin(): void {
     if (this.limitReached) {
       return;
@@ -61,7 +61,7 @@ export class ClusterShutdown {
       }, milliseconds);
     });
     void this.drain();
-    // Nest may call their hooks later than this node's.
+    // Nest may call their hooks later than ours.
     local.forEach((serving) => serving.beforeApplicationShutdown());
   }
 
@@ -78,7 +78,6 @@ export class ClusterShutdown {
     clearTimeout(this.timer);
   }
 
-  /** Fails remaining and new calls. */
   closeCalls(): void {
     const { inbound, outbound, selector } = this.options;
     inbound.close(new ServingClosedError('This node shut down before the call had ended'));

@@ -6,18 +6,17 @@ import {
 } from './transport.js';
 import { checkSize } from './transports/names.js';
 
-/** The options of a {@link MemoryNetwork}. */
+/** Options of a {@link MemoryNetwork}. */
 export interface MemoryNetworkOptions {
   /**
-   * True if nodes are connected and notice when a connection opens or breaks. Otherwise the network
-   * is like a broker: packets to an address without a node are lost, and only a probe shows that a
-   * node has left.
+   * True if nodes are connected and notice when a connection opens or breaks. Otherwise, as with a
+   * broker, packets to a missing node are lost, and only a probe shows that a node has left.
    *
    * @default true
    */
   readonly connections?: boolean;
   /**
-   * The largest packet in bytes.
+   * Largest packet in bytes.
    *
    * @default 262144
    */
@@ -25,11 +24,11 @@ export interface MemoryNetworkOptions {
 }
 
 /**
- * A network within this process. Packets arrive in a later turn of the event loop. Tests can cut
+ * A network within this process, delivering in a later turn of the event loop. Tests can cut
  * connections, and hang or kill nodes.
  */
 export class MemoryNetwork {
-  /** The largest packet in bytes. */
+  /** Largest packet in bytes. */
   readonly maxPacket: number;
   private readonly connections: boolean;
   private readonly members = new Map<Address, MemoryTransport>();
@@ -53,7 +52,7 @@ export class MemoryNetwork {
     return member;
   }
 
-  /** Loses packets between the two; neither notices. */
+  /** Loses packets between two nodes; neither notices. */
   cut(a: Address, b: Address): void {
     this.cuts.add(pair(a, b));
   }
@@ -213,7 +212,7 @@ export class MemoryNetwork {
   }
 }
 
-/** The transport of one node or client. */
+/** One node's or client's transport. */
 export class MemoryTransport implements ServingTransport {
   probe?: (address: Address) => Promise<boolean>;
   private started: TransportContext | undefined;

@@ -4,7 +4,7 @@ import { formatValue } from '../../internal.js';
 import type { DistributionOptions } from './options.js';
 import type { ServingTransport } from './transport.js';
 
-/** Creates the transport, not started. Loads only its own packages. */
+/** Loads only the transport's packages; doesn't start it. */
 export async function openTransport(given: DistributionOptions): Promise<ServingTransport> {
   const { transport, secret } = given;
   switch (given.transport) {
@@ -61,7 +61,6 @@ function isTransport(value: unknown): value is ServingTransport {
 interface TransportOptions {
   readonly transport: string;
   readonly options: readonly string[];
-  /** True without a broker. */
   readonly isBrokerless: boolean;
 }
 

@@ -92,11 +92,7 @@ const limitRules: Rules = Object.fromEntries(
   [...Object.keys(defaultWireLimits), 'calls', 'nodes'].map((each) => [each, count]),
 );
 
-/**
- * Checks options and adds defaults.
- *
- * @throws InvalidServingError naming the option, its value, and what is allowed
- */
+/** @throws InvalidServingError naming the option, its value, and what is allowed */
 export function resolveDistribution(given: DistributionOptions): ResolvedDistribution {
   checkOptions(OWNER, given, rules);
   checkOptions(`${OWNER}, "window"`, given.window ?? {}, windowRules);

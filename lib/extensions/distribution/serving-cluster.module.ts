@@ -20,7 +20,6 @@ import { resolveDistribution } from './resolve-options.js';
 import { ServingCluster } from './serving-cluster.js';
 import type { ServingTransport } from './transport.js';
 
-/** Options for the module itself. */
 export interface ServingClusterModuleExtras {
   /**
    * True if modules can inject `ServingCluster` and `remotes` without importing this module.
@@ -76,7 +75,7 @@ function clusterProvider(remotes: readonly string[]): Provider {
     inject: [MODULE_OPTIONS_TOKEN, ModuleRef],
     useFactory: async (options: DistributionOptions, moduleRef: ModuleRef) => {
       checkNames(remotes, remoteNamesIn(options));
-      // Fails early; looked up again on use, because its instance may not exist yet.
+      // Fails early; we look again on use, as the instance may not exist yet.
       registryOf(moduleRef);
       let registry: ServingRegistry | undefined;
       const exported = new ExportedServings(() => (registry ??= registryOf(moduleRef)).all);
@@ -103,7 +102,7 @@ function remoteProvider(name: string): Provider {
 
 function registryOf(moduleRef: ModuleRef): ServingRegistry {
   try {
-    // Not injected, because ServingModule need not be global.
+    // Not injected: ServingModule need not be global.
     return moduleRef.get(ServingRegistry, { strict: false });
   } catch (cause) {
     throw new InvalidServingError(

@@ -30,7 +30,7 @@ import { namespaceSecret } from './wire/signature.js';
 
 /** Milliseconds for the last packets, within the shutdown limit. */
 const FLUSH = 5_000;
-/** Milliseconds beyond that limit, once for the goodbye and once for the connections. */
+/** Milliseconds beyond that limit, for the goodbye and the connections each. */
 const GRACE = 400;
 
 /** This application as a node of its cluster. */
@@ -174,7 +174,7 @@ export class ServingCluster
 
   private async end(): Promise<void> {
     const { heartbeats, inbound, messenger, probes, router, shutdown, transport } = this;
-    // Heartbeats continue until then: nodes with our calls must not count this one as gone.
+    // Heartbeats continue until then: nodes with our calls must not count us as lost.
     await shutdown.complete();
     heartbeats.end();
     probes.end();
@@ -200,7 +200,7 @@ export class ServingCluster
     return { role, servings: role === 'client' ? [] : servings };
   }
 
-  /** JSON clients can't sign, so a node with a `secret` refuses them. */
+  /** JSON clients can't sign, so a `secret` excludes them. */
   private jsonHandlers(): ReadonlyMap<string, JsonHandler> {
     const { exported, inbound, options } = this;
     const { limits, secret } = options;
@@ -235,7 +235,6 @@ interface ClusterReceiverOptions {
   readonly outbound: OutboundCalls;
 }
 
-/** Dispatches the transport's packets and events. */
 export class ClusterReceiver implements Receiver {
   constructor(private readonly options: ClusterReceiverOptions) {}
 
@@ -259,7 +258,7 @@ export class ClusterReceiver implements Receiver {
     if (isOnline) {
       heartbeats.resume();
     } else {
-      // The broker may have lost some answers.
+      // The broker may have lost answers.
       heartbeats.countOutage();
       [...outbound.nodes].forEach((node) => outbound.lose(node, 'unknown'));
       inbound.loseAll();
@@ -282,7 +281,7 @@ export class ClusterReceiver implements Receiver {
       heartbeats.replyTo(from);
     } else if (kind === Kind.goodbye) {
       if (header['drained'] === true) {
-        // It answered every call it received, so it never received the others.
+        // It answered every call it received, so the others never arrived.
         outbound.lose(from, 'no');
       }
       this.nodeDisconnected(from);

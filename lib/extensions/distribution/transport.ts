@@ -1,15 +1,15 @@
 import type { Observable } from 'rxjs';
 
-/** Identifies one start of a node. Consists of letters, digits, `_` and `-`. */
+/** Identifies one start of a node: letters, digits, `_` and `-`. */
 export type Address = string;
 
 /** Receives a transport's packets and events. */
 export interface Receiver {
   /** A packet was received; it names its sender. */
   receive(packet: Uint8Array): void;
-  /** A node connected. Only transports with connections between nodes call this. */
+  /** A node connected; only for transports with connections between nodes. */
   nodeConnected(address: Address): void;
-  /** The connection to a node ended. Packets to it may be lost. */
+  /** The connection to a node ended; packets to it may be lost. */
   nodeDisconnected(address: Address): void;
   /** False when the broker is lost, true when it is back. Starts online. */
   online(isOnline: boolean): void;
@@ -18,7 +18,7 @@ export interface Receiver {
 /** Answers a JSON client's message. */
 export type JsonHandler = (data: unknown) => Promise<unknown> | Observable<unknown>;
 
-/** Describes the node that starts a transport. */
+/** The node that starts a transport. */
 export interface TransportContext {
   /** The cluster's namespace. */
   readonly namespace: string;
@@ -26,7 +26,7 @@ export interface TransportContext {
   readonly address: Address;
   /** No node connects to a client. */
   readonly role: 'node' | 'client';
-  /** Receives the transport's packets and events. */
+  /** For the transport's packets and events. */
   readonly receiver: Receiver;
   /** Handlers for JSON messages, by serving name. */
   readonly jsonHandlers: ReadonlyMap<string, JsonHandler>;
@@ -38,12 +38,12 @@ export interface TransportContext {
  */
 export interface ServingTransport {
   /**
-   * Maximum packet size in bytes; set once started. Larger frames are split, even on connections,
-   * so that one place limits the memory of half-received frames.
+   * Largest packet in bytes; set once started. Larger frames are split, even on connections: one
+   * place limits the memory of half-received frames.
    */
   readonly maxPacket: number;
   /**
-   * Maximum unconfirmed bytes to one node. The sender queues the rest.
+   * Most unconfirmed bytes to one node. The sender queues the rest.
    *
    * @default 8388608
    */
@@ -54,17 +54,17 @@ export interface ServingTransport {
    * Sends to one node, possibly later: the packet doesn't change until passed to `free`. Without
    * `free`, its memory is not reused.
    *
-   * @throws NodeGoneError, synchronously or by rejecting, if the node is known to be gone
+   * @throws NodeGoneError, synchronously or by rejecting, if the node is gone
    */
   send(to: Address, packet: Uint8Array, free?: (packet: Uint8Array) => void): void | Promise<void>;
   /** Sends to all reachable nodes and clients. */
   broadcast(packet: Uint8Array): void | Promise<void>;
   /**
-   * Bytes received from the node, including unfinished packets. While it grows, the node is alive.
-   * For transports with connections between nodes.
+   * Bytes received from the node, including unfinished packets: while they grow, it is alive. For
+   * transports with connections between nodes.
    */
   received?(address: Address): number | undefined;
-  /** Ends the connection to a silent node, so that a new one can replace it. */
+  /** Ends a silent node's connection, to make room for a new one. */
   drop?(address: Address): void;
   /**
    * True if the node is connected; rejects if unknown. For transports that don't call
@@ -81,7 +81,7 @@ export interface ServingTransport {
 
 /** The node is known to be gone: the packet was not delivered. */
 export class NodeGoneError extends Error {
-  /** The name of the class. */
+  /** The class's name. */
   override readonly name = 'NodeGoneError';
 
   constructor(

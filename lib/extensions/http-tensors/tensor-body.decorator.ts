@@ -7,7 +7,7 @@ import { type JsonLimits, ReadContext, readJson } from '../../encoding/json.js';
  * Injects the body, or a property of it.
  * `{ "$tensor": { "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3] } }` becomes a `Tensor`
  * wherever it is, and `{ "$bigint": "123" }` a bigint. An invalid tensor is answered with status
- * 400 and its path in the body.
+ * 400 and its path.
  *
  * The application's pipes, such as a global ValidationPipe, run first and see the JSON.
  */
@@ -27,7 +27,7 @@ function hideTensorClass(target: object, key: string | symbol, index: number): v
   }
 }
 
-/** The body parser has bounded the bytes, and so all counts. */
+/** The body parser has bounded the bytes. */
 const limits: JsonLimits = {
   bytes: Infinity,
   tensors: Infinity,

@@ -11,7 +11,7 @@ import { formatValue, InvalidServingError } from '../../internal.js';
 import type { TensorForm } from '../../encoding/json-tensor.js';
 import { writeTensors } from '../../encoding/json.js';
 
-/** The options of {@link TensorJsonInterceptor}. */
+/** Options of {@link TensorJsonInterceptor}. */
 export interface TensorJsonOptions {
   /**
    * How to write elements: as a list of numbers, which every client reads, or as base64 of their
@@ -59,7 +59,7 @@ export class TensorJsonInterceptor implements NestInterceptor {
   }
 }
 
-/** True for async iterables that aren't byte streams: Nest sends them as lines of JSON. */
+/** Nest sends async iterables that aren't byte streams as lines of JSON. */
 function isStreamedReply(reply: unknown): reply is AsyncIterable<unknown> {
   return (
     typeof reply === 'object' &&
@@ -70,7 +70,7 @@ function isStreamedReply(reply: unknown): reply is AsyncIterable<unknown> {
   );
 }
 
-/** Maps the reply's items. Ending the result ends the original. */
+/** Ending the result ends the original. */
 function mapStreamedReply(
   reply: AsyncIterable<unknown>,
   change: (item: unknown) => unknown,

@@ -14,7 +14,7 @@ import { createHash } from 'node:crypto';
 import { save, sha256Of, sizeOf } from './save.js';
 
 /**
- * Fetches the model and the files that it refers to, unless the cache has them.
+ * Fetches the model and the files that it refers to, unless cached.
  *
  * @returns the model's path
  * @throws ServingLoadError
@@ -77,11 +77,10 @@ function checked(beside: string | undefined, location: string): string {
   return beside;
 }
 
-/** Work that concurrent callers share by key. It is aborted when the last of them leaves. */
+/** Callers share work by key; it is aborted when the last one leaves. */
 export class SharedWork<T> {
   private readonly running = new Map<string, Running<T>>();
 
-  /** The caller leaves when its signal aborts. */
   join(key: string, signal: AbortSignal, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     signal.throwIfAborted();
     const running = this.running.get(key) ?? this.start(key, work);
@@ -92,7 +91,7 @@ export class SharedWork<T> {
         if (running.callers > 0) {
           reject(signal.reason as Error);
         } else {
-          // Settles only when the work ends, because it may have files to delete.
+          // Settles only when the work ends, since it may have files to delete.
           this.forget(key, running);
           running.controller.abort(signal.reason);
         }
@@ -120,7 +119,6 @@ export class SharedWork<T> {
   }
 }
 
-/** Servings of one process fetch the same model once. */
 const downloads = new SharedWork<string>();
 
 interface Running<T> {
@@ -129,21 +127,20 @@ interface Running<T> {
   callers: number;
 }
 
-/** The cache folder for models from web servers other than the Hub. */
 function webCacheFolder(): string {
   return join(cacheHome(), 'nestjs-serving', 'models');
 }
 
-/** By content hash if there is one, otherwise by address. */
+/** By content hash if known, otherwise by address. */
 function webPathOf({ url, file, sha256 }: WebModel): string {
   const key = sha256 ?? `url-${createHash('sha256').update(url).digest('hex')}`;
   return join(webCacheFolder(), key, file);
 }
 
 /**
- * Fetches the file unless the cache has it.
+ * Does nothing if the cache has the file.
  *
- * @throws TransientError when the server cannot be reached
+ * @throws TransientError if the server can't be reached
  * @throws ServingLoadError
  */
 async function fetchFromWeb(

@@ -14,7 +14,6 @@ import { basename, dirname, join, relative } from 'node:path';
 import { isError, messageOf, ServingLoadError } from '../../internal.js';
 import { sha256Of } from './save.js';
 
-/** An undamaged file in the cache. */
 export interface CachedFile {
   readonly path: string;
   readonly commit: string;
@@ -24,25 +23,24 @@ export interface CachedFile {
 /** For errors. */
 export const HUB_CACHE_ADVICE = 'HF_HUB_CACHE or HF_HOME';
 
-/** The user's cache folder. */
 export function cacheHome(): string {
   return process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache');
 }
 
-/** The cache folder that the Hub's own tools use. */
+/** Where the Hub's own tools cache files. */
 export function hubCacheFolder(): string {
   const { HF_HUB_CACHE, HF_HOME } = process.env;
   return HF_HUB_CACHE || join(HF_HOME || join(cacheHome(), 'huggingface'), 'hub');
 }
 
 /**
- * Files of one repository, in the layout of the Hub's own tools, which can share them:
- * `blobs/<etag>`, `snapshots/<commit>/<path>` as links to blobs, and `refs/<branch>` with a commit.
+ * One repository's files, shared with the Hub's own tools: `blobs/<etag>`,
+ * `snapshots/<commit>/<path>` as links to blobs, and `refs/<branch>` with a commit.
  */
 export class HubCache {
   constructor(readonly folder: string) {}
 
-  /** Deletes the file and returns undefined if it has changed since it was saved. */
+  /** Deletes a file that changed since it was saved, and returns undefined. */
   async find(
     revision: string,
     path: string,
@@ -104,7 +102,7 @@ export class HubCache {
     return join(this.folder, 'snapshots', commit, ...path.split('/'));
   }
 
-  /** Replaces a file atomically for other processes. */
+  /** Atomic for other processes. */
   private async replace(path: string, make: (temporary: string) => Promise<void>): Promise<void> {
     const temporary = `${path}.${randomUUID()}`;
     try {

@@ -15,9 +15,9 @@ import { save, sha256Of, sizeOf } from './save.js';
 type HubFile = Pick<CachedFile, 'path' | 'commit'>;
 
 /**
- * Fetches the file unless the Hub's cache on this machine has it.
+ * Fetches the file unless this machine's Hub cache has it.
  *
- * @throws TransientError when the Hub cannot be reached
+ * @throws TransientError if the Hub can't be reached
  * @throws ServingLoadError
  */
 export async function fetchFromHub(file: HubModel, fetching: Fetching): Promise<HubFile> {
@@ -32,7 +32,7 @@ async function findOrFetch(file: HubModel, cache: HubCache, fetching: Fetching):
   const { log, signal } = fetching;
   const cached = await cache.find(revision, path, log);
   const isRight = cached !== undefined && (sha256 === undefined || cached.sha256 === sha256);
-  // Only a branch or tag without a hash may point to another file by now.
+  // Only a branch or tag without a hash may now point to another file.
   if (isRight && (sha256 !== undefined || isCommit(revision) || isOffline())) {
     return cached;
   }
@@ -103,17 +103,16 @@ function offline({ path }: HubModel, cached: CachedFile | undefined): ServingLoa
   );
 }
 
-/** The Hub's answer about a file. */
 interface HubEntry {
   readonly commit: string;
   readonly etag: string;
-  /** Only for files in large file storage, such as models. */
+  /** Only for large files, such as models. */
   readonly sha256: string | undefined;
   readonly size: number | undefined;
 }
 
 /**
- * Trimmed, because files with secrets often end with a line break.
+ * Trimmed: files with secrets often end with a line break.
  *
  * @throws ServingLoadError without the text, which `fetch` would quote
  */
@@ -154,7 +153,7 @@ async function getFile(
   return response;
 }
 
-/** Does not follow the redirect to the file store, which lacks these headers. */
+/** Doesn't follow the redirect to the file store, which lacks these headers. */
 async function entryOf(file: HubModel, signal: AbortSignal): Promise<HubEntry> {
   const response = await send(
     {

@@ -1,6 +1,5 @@
 import { InvalidServingError, formatValue } from '../../internal.js';
 
-/** A file on the Hugging Face Hub. */
 export interface HubModel {
   readonly name: string;
   /** `org/repo` */
@@ -12,17 +11,15 @@ export interface HubModel {
   readonly sha256?: string | undefined;
 }
 
-/** A file on any web server. */
 export interface WebModel {
   /** Without the query, which may hold a signature. */
   readonly name: string;
   readonly url: string;
   readonly file: string;
-  /** Lower-case hexadecimal digits; undefined: any content is accepted. */
+  /** Lower-case hexadecimal digits; undefined accepts any content. */
   readonly sha256: string | undefined;
 }
 
-/** The address of a model. */
 export type ModelAddress = HubModel | WebModel;
 
 /**
@@ -106,7 +103,7 @@ function decoded(part: string): string {
   }
 }
 
-/** False for parts that leave the folder or that not every file system allows. */
+/** False if the part leaves the folder or some file system doesn't allow it. */
 function isName(part: string): boolean {
   // oxlint-disable-next-line no-control-regex
   return part !== '' && part !== '.' && part !== '..' && !/[\\:\u0000-\u001f]/.test(part);
@@ -116,12 +113,11 @@ function isIdentifier(part: string): boolean {
   return /^[\w.-]+$/.test(part);
 }
 
-/** Encodes a relative path for an address. */
 export function encodePath(path: string): string {
   return path.split('/').map(encodeURIComponent).join('/');
 }
 
-/** Resolves a path against the model's folder; undefined if it leaves that folder. */
+/** Undefined if the path leaves the model's folder. */
 export function pathBeside(model: string, location: string): string | undefined {
   const folder = model.split('/').slice(0, -1);
   const parts = location.split('/').filter((part) => part !== '.');

@@ -1,18 +1,16 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { messageOf, ServingLoadError } from '../../internal.js';
 
-/** A failure that may be temporary. */
 export class TransientError extends Error {
   override readonly name = 'TransientError';
 }
 
-/** A download's request. */
 export interface FetchRequest {
   readonly url: string;
   readonly method: 'GET' | 'HEAD';
   /** Sent only to the origin of `url`. */
   readonly token?: string | undefined;
-  /** True to follow redirects from https to http: safe if a hash is checked. */
+  /** Follows redirects from https to http: safe if a hash is checked. */
   readonly allowsHttp: boolean;
   readonly signal: AbortSignal;
 }
@@ -23,9 +21,9 @@ const MAX_REDIRECTS = 10;
 export const STALLED = 30_000;
 
 /**
- * Sends the request and follows redirects, unless `isFinal` returns true.
+ * Follows redirects unless `isFinal` returns true.
  *
- * @throws TransientError when the server cannot be reached or is overloaded
+ * @throws TransientError if the server can't be reached or is overloaded
  */
 export async function send(
   { url, method, token, allowsHttp, signal }: FetchRequest,

@@ -7,14 +7,13 @@ import { pipeline } from 'node:stream/promises';
 import { formatBytes, isError, messageOf, ServingLoadError } from '../../internal.js';
 import { reasonOf, STALLED, TransientError } from './request.js';
 
-/** Where to save a response, and what it must contain. */
 export interface SaveOptions {
   readonly name: string;
   readonly path: string;
-  /** How to choose the cache folder, for errors. */
+  /** For errors. */
   readonly cacheAdvice: string;
   readonly sha256?: string | undefined;
-  /** Where `sha256` comes from, for errors. */
+  /** For errors. */
   readonly expectedBy?: string;
   readonly size?: number | undefined;
   readonly log: (line: string) => void;
@@ -22,10 +21,10 @@ export interface SaveOptions {
 }
 
 /**
- * Saves the response under the path only if it is complete and has the right hash.
+ * Saves the response only if it is complete and has the right hash.
  *
- * @throws TransientError when the connection breaks
- * @throws ServingLoadError when the hash differs or the file cannot be written
+ * @throws TransientError if the connection breaks
+ * @throws ServingLoadError if the hash differs or the file can't be written
  */
 export async function save(response: Response, options: SaveOptions): Promise<void> {
   const { name, path, size, log, signal } = options;
@@ -61,7 +60,7 @@ export async function save(response: Response, options: SaveOptions): Promise<vo
     check(hash.digest('hex'), received, options);
     await rename(temporary, path);
   } catch (error) {
-    // A second error here would hide the first one.
+    // A second error would hide the first one.
     await rm(temporary, { force: true }).catch(() => undefined);
     if (!response.bodyUsed) {
       await response.body?.cancel();
@@ -73,7 +72,7 @@ export async function save(response: Response, options: SaveOptions): Promise<vo
   }
 }
 
-/** In bytes; undefined if the body is compressed or the server does not state its size. */
+/** In bytes; undefined if compressed or unknown. */
 export function sizeOf({ headers }: Response): number | undefined {
   const length = headers.get('content-length');
   return length === null || headers.has('content-encoding') ? undefined : Number(length);
@@ -101,7 +100,7 @@ function failureOf(
   if (error instanceof ServingLoadError || error instanceof TransientError) {
     return error;
   }
-  // File system errors, unlike errors of `fetch`, name their system call.
+  // Unlike errors of `fetch`, file system errors name their system call.
   if (isError(error) && 'syscall' in error) {
     const needed = size === undefined ? '' : ` (${size} bytes)`;
     return new ServingLoadError(
@@ -119,7 +118,7 @@ function failureOf(
 /** Milliseconds without a write: a killed process has left the file. */
 const ABANDONED = 3_600_000;
 
-/** Also deletes downloads that killed processes left. */
+/** Also deletes killed processes' downloads. */
 async function makeFolder(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true });
   for (const file of await readdir(folder)) {
@@ -132,7 +131,7 @@ async function makeFolder(folder: string): Promise<void> {
   }
 }
 
-/** In hexadecimal digits; undefined if there is no such file. */
+/** In hexadecimal digits; undefined without a file. */
 export async function sha256Of(path: string): Promise<string | undefined> {
   const hash = createHash('sha256');
   try {
@@ -155,10 +154,8 @@ export async function sha256Of(path: string): Promise<string | undefined> {
   return hash.digest('hex');
 }
 
-/** Milliseconds between lines of a slow download. */
 const INTERVAL = 10_000;
 
-/** Milliseconds between lines of a fast one. */
 const LEAST_INTERVAL = 1000;
 
 /** Logs a line per 10 %, at most one per second and at least one per 10 s. */

@@ -9,7 +9,6 @@ import {
 } from '../../index.js';
 import { DEFAULT_VERSION, isError } from '../../internal.js';
 
-/** The instrumentation scope. */
 export const SCOPE = 'nestjs-serving';
 
 export const methodOf: Readonly<Record<CallMode, string>> = {
@@ -18,7 +17,6 @@ export const methodOf: Readonly<Record<CallMode, string>> = {
   stream: 'stream',
 };
 
-/** In order, with their span names. */
 export const stages: readonly (readonly [stage: CallStage, name: string])[] = [
   ['preprocessing', 'preprocess'],
   ['waiting', 'queue'],
@@ -31,7 +29,7 @@ export function answeredBy({ answeredBy: other }: CallEndEvent): Attributes {
   return other === undefined ? {} : { 'serving.call.answered_by': other };
 }
 
-/** Omitted for the default version, since it would start new series for all users. */
+/** Omitted for the default version: it would start new series for all users. */
 export function versionOf({
   version = DEFAULT_VERSION,
 }: Pick<CallEndEvent, 'version'>): Attributes {
@@ -74,8 +72,8 @@ export function hasFailed(event: CallEndEvent | BatchEndEvent): boolean {
 }
 
 /**
- * A failure's `error.type`: the code of an error of this package, or any other error's name. If
- * the caller has left, the call is marked as cancelled. Empty for a success.
+ * `error.type` is this package's error code, or any other error's name. If the caller has left, the
+ * call is marked as cancelled.
  */
 export function outcomeOf(event: CallEndEvent | BatchEndEvent): Attributes {
   if (hasLeft(event)) {

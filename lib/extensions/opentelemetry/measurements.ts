@@ -10,14 +10,14 @@ import {
 } from '../../index.js';
 import { answeredBy, hasFailed, outcomeOf, versionOf } from './attributes.js';
 
-/** Small models run in half a millisecond; the default boundaries of SDKs are for HTTP requests. */
+/** Small models run in half a millisecond; SDKs' defaults are for HTTP requests. */
 const seconds = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10];
 const rows = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const tenths = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1];
 
 const states: readonly PartitionStatus['state'][] = ['up', 'restarting', 'hung', 'lost'];
 
-/** Metrics of calls and batches. Queues and partitions are read at each collection. */
+/** Reads queues and partitions at each collection. */
 export class Measurements {
   private readonly callDuration: Histogram;
   private readonly rejections: Counter;
@@ -130,7 +130,7 @@ export class Measurements {
         }
         const attributes = { 'serving.name': serving };
         result.observe(depth, sumOf(parts.map(({ queued }) => queued)), attributes);
-        // Reports states without partitions too: a gauge without a report keeps its last value.
+        // Without a report, a gauge keeps its last value.
         for (const state of states) {
           const count = statuses.filter((status) => status.state === state).length;
           result.observe(partitions, count, { ...attributes, 'serving.partition.state': state });
@@ -212,7 +212,7 @@ function sumOf(numbers: readonly number[]): number {
   return numbers.reduce((sum, number) => sum + number, 0);
 }
 
-/** Methods of two classes with the same name share a serving name. */
+/** Two classes' methods may share a serving name. */
 function byName(all: readonly ServingHealth[]): ReadonlyMap<string, readonly ServingHealth[]> {
   const parts = new Map<string, ServingHealth[]>();
   for (const health of all) {

@@ -29,7 +29,7 @@ class ServingObserver implements OnModuleInit {
   ) {}
 
   onModuleInit(): void {
-    // Not strict, because ServingModule need not be global.
+    // ServingModule need not be global.
     observeWithOpenTelemetry(this.moduleRef.get(ServingService, { strict: false }), this.options);
   }
 }

@@ -38,8 +38,8 @@ interface OpenCall {
 }
 
 /**
- * A span per call under its caller's span, with a child per stage, and a span per batch. A batch
- * has many callers, so it has no parent but links to its calls' spans; their execution links back.
+ * A call's span has a child per stage. A batch has many callers, so instead of a parent its span
+ * has links to its calls' spans; their execution links back.
  */
 export class Spans {
   private readonly calls = new Map<string, OpenCall>();
@@ -174,12 +174,12 @@ function callId(serving: string, call: number): string {
   return `${serving}\0${call}`;
 }
 
-/** With the first call, since batches of equally named methods may have equal numbers. */
+/** With the first call: batches of equally named methods may have equal numbers. */
 function batchId({ serving, batch, calls: [first] }: BatchStartEvent | BatchEndEvent): string {
   return `${serving}\0${batch}\0${first}`;
 }
 
-/** An SDK could take a single number for a `performance.now()`; a Date has no microseconds. */
+/** An SDK could take a number for a `performance.now()`; a Date has no microseconds. */
 function hrTime(milliseconds: number): HrTime {
   const seconds = Math.floor(milliseconds / 1000);
   return [seconds, Math.floor((milliseconds - seconds * 1000) * 1e6)];

@@ -24,7 +24,7 @@ import { modelStandIn } from './stand-in.js';
 /**
  * Replaces a serving's partitions: holds each batch until the test ends it.
  *
- * `Row` is the type of a row, `Result` the type of its reply.
+ * `Row` is a row's type, `Result` its reply's.
  */
 export class BatchScript<Row = unknown, Result = unknown> {
   private readonly held = new Set<HeldBatch<Row, Result>>();
@@ -32,12 +32,12 @@ export class BatchScript<Row = unknown, Result = unknown> {
   private readonly takers: ((batch: HeldBatch<Row, Result>) => void)[] = [];
   private released: ((rows: RowsOf<Row>) => ResultsOf<Result>) | undefined;
 
-  /** Only takes the types from the serving. */
+  /** Takes only the types from the serving. */
   static of<Row, Result>(_serving: ServingOptions<Row, Result>): BatchScript<Row, Result> {
     return new BatchScript();
   }
 
-  /** Running batches in the order of their start. */
+  /** Running batches, in starting order. */
   get batches(): readonly HeldBatch<Row, Result>[] {
     return [...this.held];
   }
@@ -47,7 +47,7 @@ export class BatchScript<Row = unknown, Result = unknown> {
     return this.batches.map(({ rows }) => rows);
   }
 
-  /** Resolves with the oldest batch that `next` has not returned yet. */
+  /** Resolves with the oldest batch that `next` hasn't returned yet. */
   async next(): Promise<HeldBatch<Row, Result>> {
     const batch = this.batches.find((held) => !this.taken.has(held));
     if (!batch) {
@@ -57,23 +57,23 @@ export class BatchScript<Row = unknown, Result = unknown> {
     return batch;
   }
 
-  /** Ends all held batches, and later ones immediately, with the function's results. */
+  /** Ends all held and later batches with the function's results. */
   release(run: (rows: RowsOf<Row>) => ResultsOf<Result>): void {
     this.released = run;
     this.batches.forEach((batch) => batch.finish(run));
   }
 
   /**
-   * Creates a serving, not started, whose batches the script holds. It has all the definition's
-   * options except the runner.
+   * Creates a serving, not started, whose batches the script holds, with the definition's options
+   * except the runner.
    *
-   * @throws InvalidServingError when an option is invalid
+   * @throws InvalidServingError for an invalid option
    */
   createServing<Input = Row | Batch, Output = Result>(
     options: ServingOptions<Input, Output> & { readonly model?: Runner },
   ): LocalServing<Input, Output> {
     const standIn = modelStandIn(options);
-    // A definition needs a runner, but has no option for a held one.
+    // A definition needs a runner.
     const resolved = resolveDefinition(standIn);
     return new LocalServing<Input, Output>(resolved, standIn, scriptedEngine(this.hold));
   }
@@ -101,10 +101,10 @@ export class BatchScript<Row = unknown, Result = unknown> {
   }
 }
 
-/** `lose` ends the partition permanently. */
+/** `lose` ends the partition. */
 type Hold = (rows: unknown, context: BatchContext, lose: (error: Error) => void) => unknown;
 
-/** Partitions that can be lost like a thread. */
+/** Its partitions can be lost like a thread. */
 function scriptedEngine(hold: Hold): Engine {
   return async (_kind, options) => ({ partitions: options.map(() => new ScriptedPartition(hold)) });
 }

@@ -9,7 +9,6 @@ import {
 } from '../../index.js';
 import { Queue, type BatchOutput } from '../../internal.js';
 
-/** How a held batch ends. */
 export interface BatchEnding {
   readonly resolve: (result: unknown) => void;
   readonly reject: (error: unknown) => void;
@@ -24,13 +23,13 @@ export class HeldBatch<Row = unknown, Result = unknown> {
   private isHeld = true;
 
   constructor(
-    /** Plain values, or tensors with the rows on their batch axis, padding included. */
+    /** Plain values, or tensors with the rows on their batch axis, with padding. */
     readonly rows: RowsOf<Row>,
     private readonly context: BatchContext,
     private readonly ending: BatchEnding,
   ) {}
 
-  /** The key of the batch's rows. */
+  /** Its rows' key. */
   get key(): string {
     return this.context.key;
   }
@@ -45,7 +44,7 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     return this.context.padding;
   }
 
-  /** The index of its partition. */
+  /** Its partition's index. */
   get partition(): number {
     return this.context.partition;
   }
@@ -66,8 +65,8 @@ export class HeldBatch<Row = unknown, Result = unknown> {
   }
 
   /**
-   * Ends the batch with results, or with a function's results for its rows. Unless there is one per
-   * row, its calls fail.
+   * Ends the batch with results, or a function's results for its rows. Without one per row, its
+   * calls fail.
    */
   finish(
     output: ResultsOf<Result> | ((rows: RowsOf<Row>) => ResultsOf<Result>),
@@ -93,8 +92,7 @@ export class HeldBatch<Row = unknown, Result = unknown> {
 
   /**
    * Ends the batch like a dying thread: its calls fail with a PartitionLostError, unless the
-   * serving is `idempotent` and runs it again. Without `restarts`, its partition then runs nothing
-   * more.
+   * serving is `idempotent` and runs it again. Without `restarts`, its partition runs nothing more.
    */
   crash({ restarts = false }: { readonly restarts?: boolean } = {}): void {
     this.check();
@@ -114,8 +112,7 @@ export class HeldBatch<Row = unknown, Result = unknown> {
   }
 
   /**
-   * Yields a list with an entry per row; `DONE` ends that row. The batch ends when no caller waits
-   * any longer.
+   * Yields a list with an entry per row; `DONE` ends that row. The batch ends when no caller waits.
    */
   step(values: readonly unknown[], metadata?: unknown): void {
     this.check();

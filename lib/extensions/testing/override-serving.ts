@@ -18,8 +18,8 @@ import { modelStandIn, type Replaced, servingStandIn } from './stand-in.js';
  * Replaces a serving of the application under test, wherever it is registered. Its model, file or
  * class is neither loaded nor created.
  *
- * A definition provides types and options (batch size, timeout, keys). With only a name, the
- * replacement has the default options. The application does not start if it has no such serving.
+ * A definition provides types and options (batch size, timeout, keys); a name alone, default
+ * options. Without such a serving, the application does not start.
  */
 export function overrideServing<
   Builder extends TestingBuilder,
@@ -46,10 +46,10 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
   ) {}
 
   /**
-   * Keeps the definition's `preprocess`, `postprocess` and `postprocessStream`. The replacement
-   * then gets the model's rows and returns the model's output.
+   * Keeps the definition's `preprocess`, `postprocess` and `postprocessStream`: the replacement
+   * gets the model's rows and returns its output.
    *
-   * @throws InvalidServingError when the serving is given by name
+   * @throws InvalidServingError for a serving given by name
    */
   keepCallbacks(): ServingOverride<Builder, unknown, Result, Result> {
     const { withCallbacks } = this;
@@ -63,8 +63,8 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
   }
 
   /**
-   * Runs each batch with the function: it receives a list of the callers' inputs and returns a list
-   * of their replies. A reply may be an Error.
+   * Runs each batch with the function, from a list of the callers' inputs to a list of their
+   * replies. A reply may be an Error.
    */
   // Without a definition, the function itself types the rows.
   // oxlint-disable-next-line typescript/no-unnecessary-type-parameters
@@ -106,7 +106,7 @@ export interface TestingBuilder {
 
 const expected = new WeakMap<TestingBuilder, Set<string>>();
 
-/** Without this, a typo in the name would silently replace nothing. */
+/** A typo in the name must not silently replace nothing. */
 function expectServing(builder: TestingBuilder, name: string): void {
   const names = expected.get(builder) ?? new Set();
   expected.set(builder, names.add(name));

@@ -1,17 +1,17 @@
 import type { AllowedSizesOptions, RecoveryOptions, Runner, ServingOptions } from '../../index.js';
 import { type FunctionServingDefinition, sessionOptionsOf } from '../../internal.js';
 
-/** A serving whose runner may be missing, since a test replaces it. */
+/** The runner may be missing: a test replaces it. */
 export type Replaced<Input = unknown, Output = unknown, Result = unknown> = ServingOptions<
   Input,
   Output,
   Result
 > & { readonly model?: Runner };
 
-/** The definition with a function in place of its runner; keeps the callbacks. */
+/** Replaces the runner with a function; keeps the callbacks. */
 export function modelStandIn(definition: Replaced): FunctionServingDefinition {
   const { model, rollout, partitions, deduplication, recovery, ...kept } = definition;
-  // Leaves out devices of other machines, warm-up, and replies from earlier runs.
+  // Leaves out other machines' devices, warm-up, and earlier runs' replies.
   return {
     ...kept,
     model: {
@@ -38,7 +38,7 @@ function recoveryStandIn({
     : { idempotent, runTimeout };
 }
 
-/** Options to replace the whole serving: callers' inputs may not be tensors, and have no cost. */
+/** Replaces the whole serving: callers' inputs may not be tensors, and have no cost. */
 export function servingStandIn(definition: Replaced): FunctionServingDefinition {
   const { batchSize, ...shared } = modelStandIn(definition);
   return {

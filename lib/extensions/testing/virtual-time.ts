@@ -6,8 +6,8 @@ import { messageOf } from '../../internal.js';
 /**
  * Timers, `Date` and `performance` that only the test advances. Needs `@sinonjs/fake-timers`.
  *
- * Turns of the event loop stay real, because batches start at the end of one. A test runner's fake
- * timers also work if they leave `setImmediate`, `nextTick` and `queueMicrotask` real.
+ * The event loop's turns stay real: batches start at the end of one. A test runner's fake timers
+ * also work if they leave `setImmediate`, `nextTick` and `queueMicrotask` real.
  */
 export class VirtualTime {
   private constructor(private readonly clock: Clock) {}
@@ -15,7 +15,7 @@ export class VirtualTime {
   /**
    * Call this before creating servings.
    *
-   * @throws ServingError when `@sinonjs/fake-timers` is not installed
+   * @throws ServingError without `@sinonjs/fake-timers`
    */
   static async install(): Promise<VirtualTime> {
     const { install } = await fakeTimers();
@@ -34,7 +34,7 @@ export class VirtualTime {
     await settle();
   }
 
-  /** Advances to the next timer and fires all timers due then. */
+  /** Advances to the next timer and fires all due then. */
   async advanceToNext(): Promise<void> {
     await settle();
     this.ringNext();
@@ -60,7 +60,7 @@ export class VirtualTime {
 
   private ringNext(): void {
     this.clock.next();
-    // Timers due at the same time fire together.
+    // Fires timers due at the same time together.
     this.clock.tick(0);
   }
 }
@@ -88,8 +88,8 @@ async function fakeTimers(): Promise<typeof import('@sinonjs/fake-timers')> {
 /**
  * Waits for everything that needs no time to pass: calls queue, due batches start, replies arrive.
  *
- * It takes a turn of the event loop each for a batch to start, for its callers to get replies, and
- * for the next batch to start. If something crosses a network, await the reply instead.
+ * Starting a batch, replying and starting the next batch take a turn of the event loop each. Across
+ * a network, await the reply instead.
  */
 export async function settle(turns = 3): Promise<void> {
   for (let turn = 0; turn < turns; turn++) {

@@ -14,14 +14,14 @@ import { type GivenShapes, type SampledInput, sampleRows } from '../load/sample-
 import { type CliOutput, shortNumber, tableOf, ProgressBar } from '../output.js';
 import { ProtocolClient } from './protocol-client.js';
 
-/** The options of `bench`; times are in milliseconds. */
+/** Times are in milliseconds. */
 export interface BenchOptions {
   readonly model: string;
   readonly modelVersion?: string;
   readonly rates?: readonly number[];
   readonly duration: number;
   readonly rows: number;
-  /** A text, or JSON. */
+  /** Text or JSON. */
   readonly input?: string;
   readonly connections: number;
   readonly shape?: GivenShapes;
@@ -29,10 +29,10 @@ export interface BenchOptions {
   readonly json?: boolean;
 }
 
-/** Rates as shares of the most answers per second. */
+/** Of the most answers per second. */
 const SHARES = [0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.2];
 
-/** `nestjs-serving bench http://localhost:3000 --model digits`: latency by rate. */
+/** `nestjs-serving bench http://localhost:3000 --model digits` */
 export async function bench(url: string, options: BenchOptions, out: CliOutput): Promise<void> {
   const { model, rows, input, connections, shape = {}, header = {}, json = false } = options;
   const version = options.modelVersion;

@@ -16,7 +16,6 @@ class AnswerError extends Error {
   }
 }
 
-/** A model at a server, and how to call it. */
 export interface ModelAddress {
   /** Including the route prefix. */
   readonly url: string;
@@ -34,7 +33,7 @@ interface Metadata {
   }[];
 }
 
-/** Sends binary tensors over HTTP. Connections stay open. */
+/** Sends binary tensors over HTTP; connections stay open. */
 export class ProtocolClient {
   private readonly agent: Agent;
   private readonly path: string;
@@ -70,7 +69,6 @@ export class ProtocolClient {
     }
   }
 
-  /** Encodes the tensors once for all calls. */
   call(tensors: Readonly<Record<string, Tensor>>): () => Promise<unknown> {
     const raw = Object.values(tensors).map((tensor) => bytesOf(tensor));
     const inputs = Object.entries(tensors).map(([name, { type, dims }], i) => ({
@@ -150,7 +148,7 @@ function urlOf(text: string): URL {
   throw new ServingError(`${text} is no address; give one such as http://localhost:3000`);
 }
 
-/** A tensor's elements as the protocol sends them: little-endian, strings after their lengths. */
+/** Little-endian, strings after their lengths. */
 function bytesOf({ data }: Tensor): Buffer {
   if (!Array.isArray(data)) {
     const { buffer, BYTES_PER_ELEMENT } = data.slice();

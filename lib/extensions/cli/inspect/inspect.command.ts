@@ -3,7 +3,7 @@ import type { CliOutput } from '../output.js';
 import { type InspectedPort, type Inspection, inspectModel } from './inspection.js';
 import { suggestedDefinition, suggestedTypes } from './suggestion.js';
 
-/** `nestjs-serving inspect model.onnx`: describes a model without loading it. */
+/** `nestjs-serving inspect model.onnx` */
 export function inspect(path: string, { json = false }: { json?: boolean }, out: CliOutput): void {
   const inspection = inspectModel(path);
   out.print(
@@ -11,7 +11,7 @@ export function inspect(path: string, { json = false }: { json?: boolean }, out:
   );
 }
 
-/** Names in a model may hold what terminals obey or reorder: control and direction marks. */
+/** Names may hold control and direction marks, which terminals obey. */
 function escaped(text: string): string {
   return text.replaceAll(
     // oxlint-disable-next-line no-control-regex

@@ -16,13 +16,11 @@ import {
 } from '../../../internal.js';
 import { InvalidOnnxError, type OnnxFile, type OnnxPort, readOnnxFile } from './onnx-file.js';
 
-/** An input or output with its batch axis. */
 export interface InspectedPort extends OnnxPort {
   /** `null`: no axis counts rows; undefined: the file leaves it open. */
   readonly batchAxis: number | null | undefined;
 }
 
-/** A model's description. */
 export interface Inspection {
   readonly path: string;
   readonly file: OnnxFile;
@@ -30,9 +28,9 @@ export interface Inspection {
   readonly outputs: readonly InspectedPort[];
   /** Sentences. */
   readonly warnings: readonly string[];
-  /** For its serving, from the file name. */
+  /** From the file name. */
   readonly name: string;
-  /** Axes to declare because the file leaves them open. */
+  /** Axes that the file leaves open. */
   readonly declared: { readonly inputs: DeclaredAxes; readonly outputs: DeclaredAxes };
 }
 
@@ -80,7 +78,7 @@ const KNOWN_DOMAINS = new Set([
   'com.ms.internal.nhwc',
 ]);
 
-/** @throws ServingLoadError when the file cannot be read or is not ONNX */
+/** @throws ServingLoadError for a file that can't be read or isn't ONNX */
 export function inspectModel(path: string): Inspection {
   const file = readFile(path);
   const { declared, signature, problem } = axesOf(file);
@@ -129,10 +127,7 @@ function axesOf(file: OnnxFile): FoundAxes {
   return { declared: candidates[0]!, problem: [first!] };
 }
 
-/**
- * Each port's likely batch axis, as in an input of the same rank, otherwise the first dynamic axis,
- * otherwise the first axis.
- */
+/** As in an input of the same rank, otherwise the first dynamic axis, otherwise the first axis. */
 function likelyAxes(
   ports: readonly OnnxPort[],
   inputs: readonly InspectedPort[] = [],

@@ -2,17 +2,16 @@ import { readFileSync } from 'node:fs';
 import protobuf from 'protobufjs';
 import { messageOf } from '../../../internal.js';
 
-/** An input or output in an ONNX file. */
 export interface OnnxPort {
   readonly name: string;
-  /** The element type; `unknown` for a number that ONNX does not define. */
+  /** `unknown` for a number that ONNX does not define. */
   readonly type: string;
   readonly isTensor: boolean;
   /** A number is fixed; a text names a dynamic axis and may be empty. */
   readonly shape: readonly (number | string)[];
 }
 
-/** A model's constants, in its file or next to it. */
+/** In the model's file or next to it. */
 export interface OnnxWeights {
   readonly count: number;
   readonly bytes: number;
@@ -21,7 +20,6 @@ export interface OnnxWeights {
   readonly externalFiles: ReadonlySet<string>;
 }
 
-/** A model's description, without its weights. */
 export interface OnnxFile {
   readonly bytes: number;
   readonly irVersion: number;
@@ -31,19 +29,18 @@ export interface OnnxFile {
   /** Without those that have a value in the file. */
   readonly inputs: readonly OnnxPort[];
   readonly outputs: readonly OnnxPort[];
-  /** Counts, inner graphs included: `Conv`, `com.microsoft.Gelu`. */
+  /** Inner graphs included: `Conv`, `com.microsoft.Gelu`. */
   readonly operators: ReadonlyMap<string, number>;
   readonly weights: OnnxWeights;
 }
 
-/** The file is not ONNX, or is truncated. */
+/** Not ONNX, or truncated. */
 export class InvalidOnnxError extends Error {
   override readonly name = 'InvalidOnnxError';
 }
 
 /**
- * The part of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto without weights; readers skip
- * unknown fields.
+ * A part of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto; readers skip unknown fields.
  */
 const SCHEMA = `
   syntax = "proto3";
@@ -134,7 +131,7 @@ interface Tensor {
 interface Port {
   readonly name: string;
   readonly type: {
-    /** The name of the field that is set. */
+    /** The set field's name. */
     readonly value?: string;
     readonly tensorType?: { readonly elemType: number; readonly shape: { dim: Axis[] } | null };
   } | null;
@@ -169,11 +166,7 @@ const elementTypes = new Map<number, readonly [type: string, bits: number]>([
   [23, ['float4e2m1', 4]],
 ]);
 
-/**
- * Reads the whole file into memory.
- *
- * @throws InvalidOnnxError when it is not ONNX, or is truncated
- */
+/** @throws InvalidOnnxError if it isn't ONNX or is truncated */
 export function readOnnxFile(path: string): OnnxFile {
   const bytes = readFileSync(path);
   const { irVersion, producerName, producerVersion, graph, opsetImport, functions } =
@@ -189,7 +182,6 @@ export function readOnnxFile(path: string): OnnxFile {
     operators.set(name, (operators.get(name) ?? 0) + 1);
     for (const { t, tensors, g, graphs: inner } of attribute) {
       tensorLists.push(t ? [t, ...tensors] : tensors);
-      // Inner graphs of `If`, `Loop` and `Scan`.
       (g ? [g, ...inner] : inner).forEach((each) => graphs.push(each));
     }
   };

@@ -1,7 +1,6 @@
 import { literalOf, propertyOf, describePort, type DeclaredAxes } from '../../../internal.js';
 import type { InspectedPort, Inspection } from './inspection.js';
 
-/** TypeScript of a serving definition. */
 export function suggestedDefinition({ name, path, declared }: Inspection): string {
   const axes = axesText(declared.inputs, declared.outputs);
   const model =
@@ -18,7 +17,6 @@ export function suggestedDefinition({ name, path, declared }: Inspection): strin
   ].join('\n');
 }
 
-/** TypeScript interfaces of a call's input and output. */
 export function suggestedTypes({ name, inputs, outputs }: Inspection): string {
   const prefix = capital(identifier(name));
   return [

@@ -1,14 +1,13 @@
 import { createHistogram, type RecordableHistogram } from 'node:perf_hooks';
 import { setImmediate as turn, setTimeout as delay } from 'node:timers/promises';
 
-/** Calls at random times, which do not wait for earlier answers. */
 export interface OpenLoop {
   /** Average calls per second. */
   readonly rate: number;
   /** Seconds. */
   readonly duration: number;
   readonly call: () => Promise<unknown>;
-  /** Most calls that may wait for answers; others are not sent. */
+  /** Most unanswered calls; others are not sent. */
   readonly mostOutstanding: number;
   /** From 0 to 1. */
   readonly random?: () => number;
@@ -16,27 +15,25 @@ export interface OpenLoop {
 
 /** Times are in microseconds from when a call was due. */
 export interface LoadResult {
-  /** Calls that were due per second. */
+  /** Calls due per second. */
   readonly rate: number;
   readonly answered: number;
   /** Rejected, or too late to answer. */
   readonly refused: number;
   readonly failed: number;
-  /** Due but not sent, because too many waited. */
+  /** Due, but too many waited. */
   readonly unsent: number;
   /** Seconds from the first call to the last answer. */
   readonly seconds: number;
   readonly latency: RecordableHistogram;
-  /** How late calls were sent. */
   readonly lateness: RecordableHistogram;
-  /** Of the first failed call. */
   readonly error?: unknown;
 }
 
 /**
- * Sends calls as independent clients do (a Poisson process). Latency counts from when a call was
- * due, even if it was sent late: a closed loop would leave out the waiting that a slow server
- * causes (coordinated omission; G. Tene, https://github.com/giltene/wrk2).
+ * Sends calls like independent clients (a Poisson process). Latency counts from when a call was
+ * due: a closed loop would hide waiting for a slow server (coordinated omission; G. Tene,
+ * https://github.com/giltene/wrk2).
  */
 export async function openLoop(load: OpenLoop): Promise<LoadResult> {
   const { rate, duration, call, mostOutstanding, random = Math.random } = load;
@@ -83,7 +80,7 @@ export async function openLoop(load: OpenLoop): Promise<LoadResult> {
   return { rate, ...counts, seconds, latency, lateness, error };
 }
 
-/** Timers count milliseconds, so shorter waits take turns of the event loop. */
+/** Timers count milliseconds; shorter waits take turns of the event loop. */
 function untilDue(due: number): Promise<unknown> {
   const wait = due - performance.now();
   return wait > 2 ? delay(wait - 1) : turn();
@@ -109,21 +106,16 @@ export function percentile({ latency }: LoadResult, share: number): number {
   return latency.percentile(share) / 1000;
 }
 
-/** Answers per second. */
 export function answeredPerSecond({ answered, seconds }: LoadResult): number {
   return answered / seconds;
 }
 
-/**
- * True if calls were sent so late that the latency is not the serving's: by over 2 ms and over a
- * tenth of the latency, at the 99th percentile.
- */
+/** True if calls were too late to measure the serving. */
 export function isGeneratorLate({ latency, lateness }: LoadResult): boolean {
   const late = lateness.percentile(99);
   return late > 2000 && late > latency.percentile(99) / 10;
 }
 
-/** Explains `(late)` next to a result. */
 export const LATE =
   '(late): calls were sent later than they were due, since this process or machine was busy; such ' +
   'a figure is a lower bound.';
@@ -147,7 +139,7 @@ export function loadAsJson(load: LoadResult): object {
   };
 }
 
-/** Each caller waits for its answer; returns the answers per second. */
+/** Each caller waits for its answer. Returns answers per second. */
 export async function closedLoop(
   call: () => Promise<unknown>,
   callers: number,

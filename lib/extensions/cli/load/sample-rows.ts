@@ -1,7 +1,6 @@
 import { Tensor, InvalidInputError } from '../../../index.js';
 import { zerosOf } from '../../../internal.js';
 
-/** An input to make up rows for. */
 export interface SampledInput {
   readonly name: string;
   readonly type: Tensor.Type;
@@ -14,7 +13,7 @@ export interface SampledInput {
 export type GivenShapes = Readonly<Record<string, readonly number[]>>;
 
 /**
- * Makes up rows, since measurements depend on their size, not their meaning.
+ * Measurements depend on the rows' size, not their meaning.
  *
  * @throws InvalidInputError for an open axis without a given shape
  */

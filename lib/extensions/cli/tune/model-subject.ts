@@ -5,7 +5,6 @@ import { type GivenShapes, sampleRows } from '../load/sample-rows.js';
 import type { Subject } from './search.js';
 import type { Setting } from './settings.js';
 
-/** How to measure each setting. */
 export interface Measuring {
   /** Per call. */
   readonly rows: number;
@@ -14,7 +13,6 @@ export interface Measuring {
   readonly shapes: GivenShapes;
 }
 
-/** A serving definition with that setting. */
 export function definitionOf({ path, name, declared }: Inspection, setting: Setting) {
   const { partitions, threads, batchSize } = setting;
   const session = { intraOpNumThreads: threads, interOpNumThreads: 1 };
@@ -22,7 +20,6 @@ export function definitionOf({ path, name, declared }: Inspection, setting: Sett
   return { name, model: { file: path, session, inputs, outputs }, partitions, batchSize };
 }
 
-/** Starts a serving of the model with that setting. */
 export async function openModelSubject(
   inspection: Inspection,
   setting: Setting,
@@ -33,7 +30,7 @@ export async function openModelSubject(
   const ports = serving.signature!.inputs;
   const input = sampleRows(ports, rows, shapes);
   const call = (): Promise<unknown> => serving.batchedRun(input);
-  // Enough for full batches on all partitions, and as many again that wait.
+  // Full batches on all partitions, and as many again that wait.
   const callers = Math.ceil((2 * setting.batchSize * setting.partitions) / rows) + 1;
   return {
     async capacity() {

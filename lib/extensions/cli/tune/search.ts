@@ -1,7 +1,6 @@
 import { answeredPerSecond, type LoadResult, percentile } from '../load/open-loop.js';
 import type { Branch, Setting } from './settings.js';
 
-/** A serving under measurement. */
 export interface Subject {
   /** Answers per second with full batches. */
   capacity(): Promise<number>;
@@ -9,32 +8,31 @@ export interface Subject {
   close(): Promise<void>;
 }
 
-/** The measurements of a setting. */
 export interface Trial {
   readonly setting: Setting;
   readonly capacity: number;
   /** Ascending by rate. */
   readonly loads: readonly LoadResult[];
-  /** Keeps the target at the highest rate; undefined if no load does. */
+  /** Keeps the target at the highest rate, if any does. */
   readonly best: LoadResult | undefined;
 }
 
 /** Each halves the interval that contains the highest rate. */
 const LOADS = 4;
 
-/** A branch ends after this many settings in a row below its best. */
+/** Settings in a row below its best that end a branch. */
 const WORSE = 2;
 
-/** How much slower than the best one a smaller setting may be. */
+/** How much slower than the best a smaller setting may be. */
 const TOLERANCE = 0.05;
 
-/** True if all calls were answered, 99 % of them within `target` milliseconds. */
+/** True if all calls were answered, 99 % within `target` milliseconds. */
 export function keepsTarget(result: LoadResult, target: number): boolean {
   const { answered, refused, failed, unsent } = result;
   return answered > 0 && refused + failed + unsent === 0 && percentile(result, 99) <= target;
 }
 
-/** Tries a branch's settings until larger batches gain nothing. */
+/** Stops when larger batches gain nothing. */
 export async function searchBranch(
   branch: Branch,
   open: (setting: Setting) => Promise<Subject>,
@@ -95,7 +93,7 @@ export function rateOf({ best }: Trial): number {
   return best ? answeredPerSecond(best) : 0;
 }
 
-/** The smallest setting that is nearly as fast as the best: by threads, then by batch size. */
+/** The smallest setting nearly as fast as the best: by threads, then batch size. */
 export function recommended(trials: readonly Trial[]): Trial | undefined {
   const most = Math.max(0, ...trials.map(rateOf));
   const [smallest] = trials

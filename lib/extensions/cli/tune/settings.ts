@@ -1,4 +1,3 @@
-/** Serving options that `tune` tries. */
 export interface Setting {
   readonly partitions: number;
   /** `intraOpNumThreads` */
@@ -6,13 +5,10 @@ export interface Setting {
   readonly batchSize: number;
 }
 
-/** In ascending order of batch size. */
+/** Ascending by batch size. */
 export type Branch = readonly Setting[];
 
-/**
- * By default from one session on all cores to one session per core, by powers of two; partitions ×
- * threads are at most the cores.
- */
+/** By default from one session on all cores to one per core, by powers of two. */
 export function branchesFor(
   cores: number,
   sizes: readonly number[],

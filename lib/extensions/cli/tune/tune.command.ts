@@ -17,7 +17,7 @@ import { branchesFor, describeSetting, type Setting } from './settings.js';
 import { definitionOf, openModelSubject } from './model-subject.js';
 import { keepsTarget, rateOf, recommended, searchBranch, type Trial } from './search.js';
 
-/** The options of `tune`; times are in milliseconds. */
+/** Times are in milliseconds. */
 export interface TuneOptions {
   readonly target: number;
   readonly duration: number;
@@ -31,7 +31,7 @@ export interface TuneOptions {
 
 const REPEATS = 3;
 
-/** `nestjs-serving tune model.onnx --target 50ms`: finds the options for the most calls in time. */
+/** `nestjs-serving tune model.onnx --target 50ms` */
 export async function tune(path: string, options: TuneOptions, out: CliOutput): Promise<void> {
   const { target, rows, shape = {}, json = false } = options;
   const inspection = inspectModel(path);
@@ -64,7 +64,7 @@ export async function tune(path: string, options: TuneOptions, out: CliOutput): 
   }
 }
 
-/** Writes each warning once; all settings have the same. */
+/** All settings have the same warnings. */
 class OnceLog implements LoggerService {
   private readonly written = new Set<string>();
 
@@ -180,7 +180,6 @@ function asJson(
   };
 }
 
-/** TypeScript of the tuned definition. */
 function tunedDefinition({
   name,
   model: { file, session, inputs, outputs },

@@ -17,12 +17,12 @@ import { FrameError } from '../wire/prelude.js';
 import { isWireError, wireError } from '../wire/values.js';
 
 /**
- * `no`: the failed call's rows have not run, so another node may run them; `unknown`: another node
- * may run them only if the serving is idempotent; `yes`: no other node may.
+ * `no`: the rows have not run, so another node may run them; `unknown`: another node may if the
+ * serving is idempotent; `yes`: no other node may.
  */
 export type MayHaveRun = 'no' | 'unknown' | 'yes';
 
-/** Characters of a message: an error and its causes must fit into a header. */
+/** Characters per message: an error with its causes must fit into a header. */
 const LONGEST_MESSAGE = 1000;
 
 export class AttemptError extends Error {
@@ -53,7 +53,7 @@ export function nodeLostError(
   );
 }
 
-/** Packets were lost while both nodes are alive. */
+/** Both nodes are still alive. */
 export function packetsLostError(serving: string, address: Address): AttemptError {
   return new AttemptError(
     new NodeLostError(
@@ -87,7 +87,6 @@ export function invalidAnswerError(address: Address, cause: FrameError): Attempt
   );
 }
 
-/** Encodes an error for a frame's header. */
 export function errorHeader(
   error: unknown,
   mayHaveRun: MayHaveRun = mayHaveRunAfter(error),
@@ -95,7 +94,7 @@ export function errorHeader(
   return { error: truncateError(wireError(error)), mayHaveRun };
 }
 
-/** The answer to a caller that we counted as lost. */
+/** For a caller that we counted as lost. */
 export function lostCallerHeader(): object {
   const error = new NodeLostError(
     'The node of the call counted its caller as lost; its rows may have run',
@@ -103,11 +102,7 @@ export function lostCallerHeader(): object {
   return { ...errorHeader(error), isUnreachable: true };
 }
 
-/**
- * Reads the error in a header.
- *
- * @throws FrameError if there is no error
- */
+/** @throws FrameError if there is no error */
 export function errorIn({ error, mayHaveRun, isUnreachable }: Header): AttemptError {
   if (!isWireError(error)) {
     throw new FrameError('The header of an error frame has no error');
@@ -119,7 +114,7 @@ export function errorIn({ error, mayHaveRun, isUnreachable }: Header): AttemptEr
   );
 }
 
-/** Refused rows have not run; rows of a lost partition may have. */
+/** Refused rows have not run; a lost partition's may have. */
 function mayHaveRunAfter(error: unknown): MayHaveRun {
   if (!isServingError(error)) {
     return 'yes';

@@ -21,43 +21,42 @@ import { type Address, NodeGoneError } from '../transport.js';
 import { FrameError, Kind } from '../wire/prelude.js';
 import type { EncodedValue } from '../wire/values.js';
 
-/** A call's request, the same for every node. */
+/** The same for every node. */
 export interface RemoteRequest {
   readonly serving: string;
   readonly method: Method;
   readonly header: SentHeader;
-  /** In `performance.now()` milliseconds. */
+  /** By `performance.now()`. */
   readonly deadline: number;
   readonly input: EncodedValue | undefined;
-  /** A lazy input, sent one element at a time. */
+  /** Sent one element at a time. */
   readonly more?:
     | { readonly source: Source<unknown>; readonly encode: (element: unknown) => EncodedValue }
     | undefined;
 }
 
-/** One request to one node. */
 export class Attempt {
   /**
-   * The output; of a stream undefined, once its first event or its end has come. Rejects with an
+   * The output; for a stream undefined, once it begins or ends. Rejects with an
    * {@link AttemptError}, or the caller's reason for cancelling.
    */
   readonly answer: Promise<unknown>;
   /** For streams only. */
   readonly events: ReceiveWindow<unknown> | undefined;
   isOver = false;
-  /** True once part of the request was sent. */
+  /** True once partly sent. */
   hasLeft = false;
   private window: SendWindow | undefined;
   private resolve!: (value: unknown) => void;
   private reject!: (error: unknown) => void;
-  /** True once the whole request was sent. */
+  /** True once wholly sent. */
   private isThere = false;
   /** `isThere` at the last check. */
   private wasThere = false;
   private hasEndedInput = false;
   private leaving: Promise<unknown> | undefined;
   private removeCancel = (): void => {};
-  /** A lazy input can't be read again for another node. */
+  /** A lazy input can't be read again. */
   private hasReadInput = false;
 
   constructor(
@@ -79,7 +78,7 @@ export class Attempt {
     }
   }
 
-  /** Sends the request. Cancelling the call ends the attempt. */
+  /** Cancelling the call ends the attempt. */
   send(terms: ResolvedCallOptions): void {
     const { node, request, messenger, call } = this;
     this.removeCancel = onCancel(terms, (reason) => this.fail(reason));
@@ -105,7 +104,7 @@ export class Attempt {
     }
   }
 
-  /** Ends the attempt and cancels the call on the node. */
+  /** Cancels the call on the node, except for an {@link AttemptError}. */
   fail(error: unknown): void {
     if (this.isOver) {
       return;
@@ -135,7 +134,7 @@ export class Attempt {
     }
   }
 
-  /** Undefined until the request has been sent for a whole check interval. */
+  /** Undefined until sent for a whole check interval. */
   state(): CallState | undefined {
     const { call, events, window, wasThere, hasEndedInput } = this;
     this.wasThere = this.isThere;
@@ -145,7 +144,7 @@ export class Attempt {
       : undefined;
   }
 
-  /** Fails the attempt if the node's state shows lost packets. */
+  /** Fails the attempt if packets were lost. */
   compare([, sent, inputs]: CallState): void {
     const { events, window, request, node } = this;
     const isInputLost = inputs >= 0 && request.more !== undefined && !this.hasReadInput;
@@ -207,7 +206,7 @@ export class Attempt {
     this.ended(this);
   }
 
-  /** The first credit requests the lazy input; a credit without a number ends it. */
+  /** The first credit requests the lazy input; one without a number ends it. */
   private receiveInputCredit(header: Header): void {
     const { more } = this.request;
     if (header['taken'] === undefined) {
@@ -221,7 +220,7 @@ export class Attempt {
     }
   }
 
-  /** Sends the lazy input at the speed of the node's credits. */
+  /** As fast as the node's credits allow. */
   private async sendInput(
     { source, encode }: NonNullable<RemoteRequest['more']>,
     window: SendWindow,
@@ -254,7 +253,7 @@ export class Attempt {
     return this.hasReadInput ? new AttemptError(error, 'yes', isUnreachable) : failure;
   }
 
-  /** After the request, which may still be leaving. */
+  /** Waits until the request has left. */
   private sendFrame(kind: Kind, header?: SentHeader): void {
     const send = (): unknown =>
       this.messenger.trySend(this.node, { kind, call: this.call, header });

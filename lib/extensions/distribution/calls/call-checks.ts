@@ -3,14 +3,13 @@ import { FrameError } from '../wire/prelude.js';
 import { defaultWireLimits } from '../wire/limits.js';
 
 /**
- * One end's view of a call. Packets can get lost while both nodes are alive, and nothing reveals
- * the loss of the last one. So the caller regularly sends a `check` with its calls; the owner
- * answers with their `status`, which it also sends unprompted. Both arrive after all sent before
- * them.
+ * One end's view of a call. Nothing else reveals that the last packet was lost, so the caller
+ * regularly sends a `check` of its calls. The owner answers with a `status`, which it also sends
+ * unprompted. Both arrive after everything sent before.
  *
- * In a check: the call's number; the acknowledged events; the sent elements of a lazy input, or -1
- * minus these after its end. In a status: the number; the sent events, or -1 for an unknown call;
- * the acknowledged elements, or -1 before the input was requested.
+ * In a check: the call's number; the acknowledged events; a lazy input's sent elements, or -1 minus
+ * these after its end. In a status: the number; the sent events, or -1 for an unknown call; the
+ * acknowledged elements, or -1 before the input was requested.
  */
 export type CallState = readonly [call: number, events: number, inputs: number];
 

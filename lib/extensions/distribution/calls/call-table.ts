@@ -2,13 +2,12 @@
 const FEWEST = 64;
 
 /**
- * Maps numbers to calls. A Map abandons its table every few calls, and the abandoned one refers to
- * its calls and the next table. Once one reaches the old generation, minor collections can't free
- * those after it.
+ * Not a Map: that replaces its table every few calls, and each old table refers to the next. Once
+ * one reaches the old generation, minor collections can't free those after it.
  */
 export class CallTable<Call extends { readonly call: number }> {
   private slots: (Call | undefined)[] = emptySlots(FEWEST);
-  /** Calls whose slot is taken by another call. */
+  /** Calls whose slot is taken. */
   private readonly others = new Map<number, Call>();
   private count = 0;
 
@@ -29,7 +28,7 @@ export class CallTable<Call extends { readonly call: number }> {
     return found?.call === call ? found : this.others.get(call);
   }
 
-  /** Adds a call, replacing one with the same number. */
+  /** Replaces a call with the same number. */
   add(added: Call): void {
     this.delete(added.call);
     if (++this.count > this.slots.length / 2) {
@@ -48,7 +47,7 @@ export class CallTable<Call extends { readonly call: number }> {
     }
   }
 
-  /** A snapshot, so that callers may add and delete calls. */
+  /** A snapshot, so callers may change the table. */
   all(): Call[] {
     return [...this.slots.filter((call) => call !== undefined), ...this.others.values()];
   }
@@ -69,7 +68,7 @@ export class CallTable<Call extends { readonly call: number }> {
     }
   }
 
-  /** Modulo, because numbers may exceed 32 bits. */
+  /** Modulo: numbers may exceed 32 bits. */
   private slotOf(call: number): number {
     return call % this.slots.length;
   }

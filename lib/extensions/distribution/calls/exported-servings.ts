@@ -12,10 +12,9 @@ import { RemoteServing } from './remote-serving.js';
 /** Weight of the newest batch in the moving average. */
 const NEWEST = 0.1;
 
-/** Characters of all signatures in a heartbeat, whose frame has its own limit. */
+/** Characters of signatures in a heartbeat, whose frame is limited. */
 const SIGNATURE_ROOM = 16_384;
 
-/** This node's servings that other nodes may call. */
 export class ExportedServings {
   private readonly sizes = new WeakMap<ServingSignature, number>();
   /** Moving average in milliseconds. */
@@ -55,7 +54,6 @@ export class ExportedServings {
     return serving && distributionOf(serving).preprocess;
   }
 
-  /** Starts measuring how long batches run. */
   watch(): void {
     for (const name of this.names()) {
       this.servings()
@@ -68,7 +66,7 @@ export class ExportedServings {
     }
   }
 
-  /** The servings' status. `activeCalls` counts calls from other nodes. */
+  /** `activeCalls` counts calls from other nodes. */
   all(activeCalls: (name: string) => number): readonly ServingStatus[] {
     let room = SIGNATURE_ROOM;
     return this.names().map((name) => {
@@ -107,16 +105,13 @@ function isExported(serving: Serving): boolean {
   return serving.local?.distribution.enabled ?? !(serving instanceof RemoteServing);
 }
 
-/** A serving and its postprocessing for other nodes. */
 export interface ExportedServing {
   readonly serving: Serving;
   readonly postprocess: ((output: unknown) => unknown) | undefined;
 }
 
-/** Methods that other nodes may call. */
 export type Method = 'batchedRun' | 'run' | 'stream';
 
-/** A call's output, postprocessed for other nodes. */
 export function outputOf(
   { serving, postprocess }: ExportedServing,
   method: Exclude<Method, 'stream'>,
@@ -128,7 +123,6 @@ export function outputOf(
   return postprocess ? output.then(postprocess) : output;
 }
 
-/** A stream's events, postprocessed for other nodes. */
 export async function* eventsOf(
   { serving, postprocess }: ExportedServing,
   input: unknown,

@@ -15,19 +15,18 @@ export interface FailoverOptions {
   readonly selector: NodeSelector;
   /** Milliseconds to wait for a node with the serving. */
   readonly discoveryTimeout: number;
-  /** Maximum nodes that may run one call's rows. */
+  /** Most nodes that may run one call's rows. */
   readonly attempts: number;
   readonly namespace: string;
   readonly remotes: ReadonlyMap<string, unknown>;
 }
 
-/** Milliseconds between two searches while the transport is offline. */
+/** Milliseconds between searches while offline. */
 const OFFLINE_INTERVAL = 1000;
 
-/** Picks nodes for a call until one answers. */
 export class Failover {
   private readonly excluded = new Set<Address>();
-  /** Excluded nodes that we retry when members change. */
+  /** To retry when members change. */
   private readonly unreachable = new Set<Address>();
   private runs = 0;
   private lastError: AttemptError | undefined;
@@ -36,7 +35,7 @@ export class Failover {
     private readonly serving: string,
     private readonly terms: ResolvedCallOptions,
     private readonly options: FailoverOptions,
-    /** This node, if its queue is too long. */
+    /** This node, if saturated. */
     private readonly avoided?: Address,
   ) {
     if (avoided !== undefined) {
@@ -53,12 +52,12 @@ export class Failover {
   }
 
   /**
-   * Waits for a node. A serving that no node has ever had fails immediately if the transport has
-   * been online for `discoveryTimeout`.
+   * Waits for a node; for an unknown serving, only until the transport has been online for
+   * `discoveryTimeout`.
    *
-   * @throws the error of the last attempt, if there was one
-   * @throws UnknownServingError for a serving that no node has had
-   * @throws ServingUnavailableError if no node takes calls within `discoveryTimeout`
+   * @throws the last attempt's error, if any
+   * @throws UnknownServingError if no node has had the serving
+   * @throws ServingUnavailableError if no node takes calls
    */
   async next(): Promise<Candidate> {
     const { terms, excluded, unreachable } = this;
@@ -77,7 +76,7 @@ export class Failover {
       await orCancelled(terms, selector.nextChange(isOnline ? left : OFFLINE_INTERVAL));
       unreachable.forEach((address) => excluded.delete(address));
       unreachable.clear();
-      // While the transport is offline, only the call's own deadline limits the wait.
+      // Offline, only the call's own deadline limits the wait.
       left -= isOnline ? performance.now() - before : 0;
     }
   }

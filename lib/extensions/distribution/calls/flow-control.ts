@@ -35,18 +35,15 @@ export function grantedWindow(header: Header, own: FlowControlOptions): FlowCont
   };
 }
 
-/** True if a sender must wait. A single message may exceed the window. */
 export function isFull(messages: number, bytes: number, window: FlowControlOptions): boolean {
   return messages >= window.messages || (messages > 0 && bytes >= window.bytes);
 }
 
-/** Delays messages until the receiver has room. */
 export class SendWindow {
-  /** Bytes of each message, oldest first. */
+  /** Bytes per message, oldest first. */
   private readonly inFlight: number[] = [];
   private bytes = 0;
   private taken = 0;
-  /** Messages that the receiver acknowledged. */
   private credited = 0;
   private isClosed = false;
   private wake = (): void => {};
@@ -57,7 +54,7 @@ export class SendWindow {
     return this.taken + this.inFlight.length;
   }
 
-  /** Resolves with true when there is room, or with false after {@link close}. */
+  /** Resolves with true if there is room, with false after {@link close}. */
   async room(): Promise<boolean> {
     while (!this.isClosed && isFull(this.inFlight.length, this.bytes, this.limits)) {
       await new Promise<void>((resolve) => (this.wake = resolve));
@@ -71,9 +68,9 @@ export class SendWindow {
     this.release();
   }
 
-  /** @param count the total number of acknowledged messages */
+  /** @param count all acknowledged messages */
   acknowledge(count: number): void {
-    // If sending is slow, a message's credit can arrive before `add`.
+    // With slow sending, a message's credit can arrive before `add`.
     this.credited = Math.min(count, this.sent + 1);
     this.release();
     this.wake();
@@ -95,9 +92,7 @@ export class SendWindow {
 /** A receiver acknowledges after this many messages or bytes. */
 const ACKNOWLEDGE_AFTER = { messages: 16, bytes: 1 << 18 };
 
-/**
- * Refuses messages that are out of order or exceed the window, and acknowledges messages when read.
- */
+/** Refuses messages out of order or beyond the window; acknowledges them when read. */
 export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
   private readonly queue = new Queue<{ readonly value: T; readonly bytes: number }>();
   received = 0;
@@ -108,16 +103,16 @@ export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
   private bytes = 0;
   private unacknowledged = 0;
 
-  /** `acknowledge` gets the total number of read messages. */
+  /** `acknowledge` gets the total of read messages. */
   constructor(
     private readonly window: FlowControlOptions,
     private readonly acknowledge: (taken: number) => void,
   ) {}
 
   /**
-   * Decodes `value` only if it accepts the message.
+   * Decodes only accepted messages.
    *
-   * @throws FrameError for a message that is out of order or exceeds the window
+   * @throws FrameError for a message out of order or beyond the window
    */
   push(index: number, value: () => T, bytes: number): void {
     this.expect(index);
@@ -151,7 +146,7 @@ export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
     const { value, bytes } = next.value;
     this.taken++;
     this.bytes += bytes;
-    // If the queue is empty, the sender may wait for this.
+    // The sender may wait for this.
     if (
       this.queue.size === 0 ||
       this.taken - this.acknowledged >= ACKNOWLEDGE_AFTER.messages ||

@@ -28,7 +28,6 @@ import type { WireLimits } from '../wire/limits.js';
 import { encodeValue } from '../wire/values.js';
 import { outcomesOf } from './remote-steps.js';
 
-/** One call from another node, until it is answered. */
 export class InboundCall {
   /** The caller's number. */
   readonly call: number;
@@ -55,12 +54,11 @@ export class InboundCall {
         : undefined;
   }
 
-  /** True once the caller cancelled or left. */
   get isOver(): boolean {
     return this.signal.aborted;
   }
 
-  /** Resolves when the answer was sent. Never rejects. */
+  /** Resolves when the answer was sent; never rejects. */
   async run(exported: ExportedServing): Promise<void> {
     const { inputs, request } = this;
     try {
@@ -89,8 +87,9 @@ export class InboundCall {
   }
 
   /**
-   * @throws FrameError for a message that is malformed or exceeds the window; also ends the call
-   * with this error
+   * Also ends the call.
+   *
+   * @throws FrameError for a malformed message or one beyond the window
    */
   receive(message: Message): void {
     if (this.signal.aborted) {
@@ -113,7 +112,7 @@ export class InboundCall {
     this.cancel();
   }
 
-  /** Unprompted, the first report is skipped: most calls end before the second. */
+  /** Skips the first unprompted report: most calls end before the second. */
   state(isAsked: boolean): CallState | undefined {
     const { call, window, inputs, isOld, isInputOpen } = this;
     this.isOld = true;
@@ -122,7 +121,7 @@ export class InboundCall {
       : undefined;
   }
 
-  /** Fails the call if the caller's state shows lost packets. */
+  /** Fails the call if packets were lost. */
   compare([, acknowledged, sent]: CallState): void {
     const { inputs, request } = this;
     this.window?.acknowledge(acknowledged);
@@ -138,14 +137,14 @@ export class InboundCall {
     this.inputs?.fail(this.signal.reason);
   }
 
-  /** Ends a session after its running step; other calls end by themselves. */
+  /** Ends a session after its running step; other calls end anyway. */
   drain(): void {
     if (this.request.header['session'] === true) {
       this.inputs?.fail(new ServingClosedError('The node is shutting down, and ends its sessions'));
     }
   }
 
-  /** Still sends an error, in case the caller was only silent or cut off for a moment. */
+  /** Sends an error: the caller may only have been silent for a moment. */
   lose(): void {
     void this.send(Kind.error, lostCallerHeader());
     this.cancel();
@@ -166,7 +165,6 @@ export class InboundCall {
     }
   }
 
-  /** The caller sends the input as fast as we read it. */
   private openInput(inputs: ReceiveWindow<unknown>): AsyncIterable<unknown> {
     const sendCredit = (header: object): void => void this.send(Kind.inputCredit, header);
     return {
@@ -184,7 +182,7 @@ export class InboundCall {
     };
   }
 
-  /** Sends events at the speed of the caller's credits. */
+  /** As fast as the caller's credits allow. */
   private async stream(exported: ExportedServing, input: unknown): Promise<void> {
     const { header } = this.request;
     const window = new SendWindow(grantedWindow(header, this.windowLimits));
@@ -209,7 +207,7 @@ export class InboundCall {
   /**
    * Returns the bytes sent.
    *
-   * @throws InvalidOutputError for an output that cannot be sent
+   * @throws InvalidOutputError for an output that can't be sent
    */
   private sendOutput(
     kind: Kind,
@@ -264,7 +262,7 @@ function optionsIn(
   zeroCopy: boolean,
 ): InternalCallOptions {
   return {
-    // Otherwise the serving's own timeout applies.
+    // By default the serving's own timeout applies.
     timeout: timeout === Infinity ? undefined : timeout,
     priority: header['priority'] as number | undefined,
     tenant: optionalStringIn(header, 'tenant'),
@@ -276,7 +274,7 @@ function optionsIn(
   };
 }
 
-/** Cheaper than a real AbortSignal, which costs more than reading the call's frame. */
+/** A real AbortSignal costs more than reading the call's frame. */
 class CallerSignal implements AbortSignalLike {
   aborted = false;
   reason: unknown;

@@ -21,7 +21,6 @@ interface InboundCallsOptions {
   readonly messenger: Messenger;
   readonly limits: WireLimits;
   readonly window: FlowControlOptions;
-  /** Maximum concurrent calls. */
   readonly maxCalls: number;
   readonly find: (serving: string) => ExportedServing | undefined;
 }
@@ -29,11 +28,10 @@ interface InboundCallsOptions {
 /** Idle callers to remember. */
 const MOST_IDLE = 256;
 
-/** Unanswered calls from other nodes and JSON clients. */
+/** From other nodes and JSON clients. */
 export class InboundCalls {
   private readonly calls = new Map<Address, CallTable<InboundCall>>();
   private readonly counts = new Map<string, number>();
-  /** Unanswered calls. */
   private running = 0;
   private notifyIdle: (() => void) | undefined;
   private readonly jsonCalls = new Waits();
@@ -49,7 +47,7 @@ export class InboundCalls {
     return this.isDraining && this.running === 0;
   }
 
-  /** Refuses new calls and ends sessions; resolves when the rest are answered. */
+  /** Refuses new calls and ends sessions; resolves when others are answered. */
   async drain(): Promise<void> {
     this.isDraining = true;
     this.calls.forEach((ofCaller) => ofCaller.all().forEach((call) => call.drain()));
@@ -70,7 +68,7 @@ export class InboundCalls {
     }
   }
 
-  /** Sends each caller the status of its long-running calls. */
+  /** Sends callers the status of long-running calls. */
   report(): void {
     for (const [caller, calls] of this.calls) {
       const states = calls.all().map((call) => call.state(false));
@@ -81,7 +79,7 @@ export class InboundCalls {
     }
   }
 
-  /** Another node may accept a request that we can't read. */
+  /** Another node may accept the request. */
   refuse({ kind, from, call }: MessageHead, error: FrameError): void {
     if (kind === Kind.request) {
       this.refuseRequest(
@@ -112,7 +110,7 @@ export class InboundCalls {
   }
 
   /**
-   * Runs a JSON client's call.
+   * For a JSON client.
    *
    * @throws the refusal or the call's error
    */

@@ -8,7 +8,6 @@ import type { Address } from '../transport.js';
 import { type FrameError, Kind } from '../wire/prelude.js';
 import type { FlowControlOptions } from './flow-control.js';
 
-/** Unanswered calls to other nodes. */
 export class OutboundCalls {
   private readonly attempts = new CallTable<Attempt>();
   /** Attempts per node; may be 0. */
@@ -26,7 +25,6 @@ export class OutboundCalls {
     private readonly maxCalls: number,
   ) {}
 
-  /** Nodes with unanswered calls. */
   get nodes(): readonly Address[] {
     return [...this.counts].filter(([, count]) => count > 0).map(([node]) => node);
   }
@@ -62,7 +60,7 @@ export class OutboundCalls {
     }
   }
 
-  /** Fails all calls, also later ones, with the error. */
+  /** Fails all calls, also later ones. */
   close(error: Error): void {
     this.closed ??= error;
     this.preparing.end(error);
@@ -70,7 +68,7 @@ export class OutboundCalls {
   }
 
   /**
-   * Creates an attempt, unsent.
+   * Creates an unsent attempt.
    *
    * @throws OverloadedError at the limit of calls
    * @throws the error of {@link close}
@@ -100,7 +98,7 @@ export class OutboundCalls {
     return attempt;
   }
 
-  /** Sends checks for long-running calls. */
+  /** Checks long-running calls. */
   check(self: Address): void {
     const byNode = new Map<Address, CallState[]>();
     for (const attempt of this.attempts.all()) {

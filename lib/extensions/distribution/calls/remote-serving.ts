@@ -51,13 +51,11 @@ export interface RemoteCallOptions extends FailoverOptions {
   readonly window: FlowControlOptions;
 }
 
-/** A stream may carry a session's steps. */
 type RemoteStreamOptions = StreamOptions<string> & { readonly isSession?: true };
 
-/** Origins whose headers we cache. */
 const MOST_ORIGINS = 16;
 
-/** A serving on other nodes. Calls go there unbatched. */
+/** Calls go to other nodes unbatched. */
 export class RemoteServing<Input = unknown, Output = unknown> extends Serving<Input, Output> {
   private readonly events = new EventHub();
   /** Headers of calls without options, by origin. */
@@ -76,7 +74,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     super();
   }
 
-  /** `ready` while a node takes calls to the serving. */
+  /** `ready` while a node takes calls. */
   get state(): ServingState {
     return this.options.selector.candidates(this.name).length > 0 ? 'ready' : 'starting';
   }
@@ -113,7 +111,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     );
   }
 
-  /** The session stays with its first call's node and ends if that node is lost. */
+  /** The session stays with its first call's node and ends if that is lost. */
   override open(options: SessionOptions = {}): ServingSession<Input, Output> {
     const { name } = this;
     const { outbound, requestTimeout } = this.options;
@@ -133,21 +131,21 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     return new OrderedSession(0, options, host) as ServingSession<Input, Output>;
   }
 
-  /** @throws InvalidServingError always: each node loads its own versions */
+  /** @throws InvalidServingError: each node loads its own versions */
   override async reload(): Promise<never> {
     throw new InvalidServingError(
       `Serving "${this.name}" runs on other nodes; reload it on the node that has it`,
     );
   }
 
-  /** @throws InvalidServingError always: other nodes set the size */
+  /** @throws InvalidServingError: other nodes set the size */
   override setBatchSize(): never {
     throw new InvalidServingError(
       `Serving "${this.name}" runs on other nodes; set its batch size there`,
     );
   }
 
-  /** @throws InvalidServingError always: other nodes set the timeout */
+  /** @throws InvalidServingError: other nodes set the timeout */
   override setBatchTimeout(): never {
     throw new InvalidServingError(
       `Serving "${this.name}" runs on other nodes; set its batch timeout there`,
@@ -184,10 +182,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     }
   }
 
-  /**
-   * Sends the request to one node after another, until one begins to answer: from then on, no other
-   * node can run it.
-   */
+  /** Tries nodes until one begins to answer: then no other can run the request. */
   private async send(request: RemoteRequest, terms: ResolvedCallOptions): Promise<Attempt> {
     const failover = new Failover(this.name, terms, this.options, this.avoided);
     for (;;) {
@@ -231,7 +226,6 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     }
   }
 
-  /** The events of a stream that another node runs. */
   private async *eventsFrom(
     prepared: unknown,
     options: RemoteStreamOptions,
@@ -262,7 +256,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     return this.options.outbound.preparing.for((async () => preprocess?.(input))(), terms);
   }
 
-  /** Call `release` when no further node will get the request. */
+  /** Call `release` when no other node will get the request. */
   private requestOf(
     method: Method,
     input: unknown,
@@ -276,7 +270,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     if (!this.preprocess && !options.isSession) {
       readOnce(input);
     }
-    // An array is sent whole, so that we can resend it.
+    // Arrays are sent whole, so we can resend them.
     const source = Array.isArray(input) ? undefined : sourceOf(input);
     const encoded = source ? undefined : encode(input);
     const header = this.headerOf(method, terms, options, source !== undefined);

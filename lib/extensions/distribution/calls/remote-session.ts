@@ -8,11 +8,9 @@ import {
 } from '../../../internal.js';
 import { lostWith, outcomeIn, type StepMessage } from './remote-steps.js';
 
-/** A remote serving, as its sessions use it. */
 interface RemoteSessionOptions {
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
   preprocess(input: unknown, terms: ResolvedCallOptions): unknown;
-  /** Sends steps to one node and yields their outcomes. */
   connect(steps: AsyncIterable<StepMessage>): AsyncIterable<unknown>;
   /** Counts a step until the returned function is called. */
   enter(): () => void;
@@ -23,13 +21,10 @@ interface Waiting {
   readonly reject: (error: unknown) => void;
 }
 
-/**
- * A session on another node. One streamed call carries steps there and outcomes back, so the
- * session ends with it.
- */
+/** One streamed call carries steps out and outcomes back; the session ends with it. */
 export class RemoteSessionHost implements SessionHost {
   private steps: Queue<StepMessage> | undefined;
-  /** Unfinished steps, in order; some callers may have stopped waiting. */
+  /** In order, even if their callers stopped waiting. */
   private waiting: Waiting[] = [];
   /** Fails further steps. */
   private lost: SessionEndedError | undefined;
@@ -98,7 +93,7 @@ export class RemoteSessionHost implements SessionHost {
     }
   }
 
-  /** Without a reply there is no state to lose: the next call may try another node. */
+  /** Without a reply no state is lost: the next call may try another node. */
   private disconnected(error: unknown, hadState: boolean): void {
     const reason = hadState ? lostWith(error) : error;
     this.steps = undefined;

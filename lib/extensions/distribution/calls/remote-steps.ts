@@ -7,10 +7,9 @@ import {
 import { isError, messageOf, formatValue, endedBy } from '../../../internal.js';
 import type { ExportedServing } from './exported-servings.js';
 
-/** A step, sent to the node with the state. */
 export interface StepMessage {
   readonly input: unknown;
-  /** Steps whose replies the caller has received. */
+  /** Replies that the caller has received. */
   readonly steps: number;
   /** In milliseconds. */
   readonly timeout?: number | undefined;
@@ -20,7 +19,7 @@ export interface StepMessage {
 type StepOutcome = { readonly output: unknown } | { readonly error: unknown };
 
 /**
- * Runs a remote session's steps and yields their outcomes. The session ends with the messages.
+ * Runs a remote session's steps and yields their outcomes, until the messages end.
  *
  * @param onEnd called if the session ends by itself
  */
@@ -67,7 +66,6 @@ export function outcomeIn(event: unknown): StepOutcome {
   return isError(error) ? { error } : { output };
 }
 
-/** The error for a session whose node lost its state. */
 export function lostWith(cause: unknown): SessionEndedError {
   return cause instanceof SessionEndedError
     ? cause

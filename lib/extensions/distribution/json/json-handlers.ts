@@ -37,7 +37,7 @@ interface JsonHandlersOptions {
   readonly limits: WireLimits;
 }
 
-/** Handlers for JSON clients: Nest's own and those in other languages. */
+/** For JSON clients: Nest's and other languages'. */
 export function jsonHandlersOf(
   servings: ExportedServings,
   { calls, limits }: JsonHandlersOptions,
@@ -56,7 +56,6 @@ export function jsonHandlersOf(
           () => subscriber.complete(),
           (error: unknown) => subscriber.error(error),
         );
-        // Unsubscribing cancels the call.
         return () => unsubscribed.abort();
       });
   return new Map(servings.names().map((name) => [name, handlerOf(name)]));
@@ -81,10 +80,7 @@ async function* answersOf(
 
 const logger = new Logger('ServingTransport');
 
-/**
- * Adapts a handler for Nest's servers. They send an Observable's error as JSON, where an Error
- * is `{}`, so we send plain objects.
- */
+/** Nest's servers send errors as JSON. An Error would be `{}`, so we send plain objects. */
 export function jsonAnswer(handler: JsonHandler): (data: unknown) => Promise<Observable<unknown>> {
   return async (data) =>
     defer(() => handler(data)).pipe(
@@ -110,8 +106,8 @@ interface JsonCall {
 }
 
 /**
- * Reads a call: `{ input, method, timeout, priority, tenant, key, version, hooks, tensors }`. Only
- * `input` is required.
+ * Reads `{ input, method, timeout, priority, tenant, key, version, hooks, tensors }`. Only `input`
+ * is required.
  *
  * @throws InvalidInputError naming the invalid field
  */
@@ -203,7 +199,7 @@ function isStrings(value: unknown): value is readonly string[] {
  * Writes JSON for {@link readJson}. A Date becomes a string; undefined is omitted, or null in a
  * list. An Error keeps what clients may see.
  *
- * @throws InvalidOutputError for batches, and for values that cannot be sent to other nodes
+ * @throws InvalidOutputError for values that can't be sent
  */
 export function writeJson(value: unknown, form: TensorForm, limits: WireLimits): Json {
   try {
@@ -274,7 +270,6 @@ function isList(node: Json): node is readonly Json[] {
   return Array.isArray(node);
 }
 
-/** An error as clients see it. */
 function jsonErrorOf(error: unknown): ReturnType<ServingError['toJSON']> {
   return isServingError(error)
     ? clientErrorOf(error)

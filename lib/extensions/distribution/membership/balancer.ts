@@ -25,7 +25,6 @@ export interface BalanceContext {
   readonly activeCalls: (address: Address) => number;
 }
 
-/** Picks a node that is not excluded, or undefined. */
 export type Balancer = (
   candidates: Candidates,
   excluded: ReadonlySet<Address>,
@@ -56,11 +55,11 @@ export function pickWeighted(
 const CLEARLY = 1.25;
 
 /**
- * Picks two candidates by share and returns the second if its load is clearly lower. After
+ * Picks two candidates by share, and returns the second if its load is clearly lower. After
  * Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing".
  *
- * The load is this process's active calls × batch time, per partition. We ignore the queue lengths
- * in heartbeats: all callers see the same old number and would turn to the same node.
+ * The load is this process's active calls × batch time, per partition. We ignore the old queue
+ * lengths in heartbeats: by them, all callers would choose the same node.
  */
 export function leastLoaded(
   candidates: Candidates,
@@ -104,7 +103,7 @@ function pickBy(
 /** Draws before we filter out excluded candidates. */
 const BLIND_DRAWS = 4;
 
-/** Redrawing keeps the proportions of the candidates that aren't excluded. */
+/** Redrawing keeps the other candidates' proportions. */
 function draw(
   candidates: Candidates,
   isExcluded: (candidate: Candidate) => boolean,
@@ -131,7 +130,7 @@ export interface Candidate {
   readonly status: ServingStatus;
 }
 
-/** The candidates for a serving's calls; immutable. */
+/** Immutable. */
 export class Candidates {
   private readonly ends: Float64Array;
   private readonly total: number;
@@ -143,12 +142,12 @@ export class Candidates {
     this.total = total;
   }
 
-  /** Maps a point in [0, 1) of all shares to its candidate. */
+  /** Maps a point in [0, 1) to a candidate by its share. */
   at(point: number): Candidate | undefined {
     const { ends } = this;
     const place = point * this.total;
     let from = 0;
-    // Rounding may reach the very end, which belongs to the last candidate.
+    // Rounding may reach the last candidate's end.
     let to = ends.length - 1;
     while (from < to) {
       const middle = (from + to) >>> 1;
@@ -215,7 +214,7 @@ export class NodeSelector {
     return this.balancer(members.candidates(serving), excluded, { serving, activeCalls });
   }
 
-  /** Resolves when the candidates change, or after `milliseconds`. */
+  /** Resolves after a change, or `milliseconds`. */
   async nextChange(milliseconds: number): Promise<void> {
     await firstValueFrom(merge(this.changes, timer(milliseconds)));
   }
@@ -224,7 +223,7 @@ export class NodeSelector {
     this.changes.next();
   }
 
-  /** Rejects every `nextChange` with the error from now on. */
+  /** Every `nextChange` rejects from now on. */
   close(error: Error): void {
     this.changes.error(error);
   }

@@ -22,7 +22,7 @@ export interface HeartbeatsOptions {
   readonly onBeat: () => void;
 }
 
-/** Sends this node's heartbeats and drops connections to silent nodes. */
+/** Also drops connections to silent nodes. */
 export class Heartbeats {
   private readonly epoch = Date.now();
   private state: NodeInfo['state'] = 'up';
@@ -40,7 +40,7 @@ export class Heartbeats {
 
   async begin(): Promise<void> {
     const { heartbeat, messenger } = this.options;
-    // This process may have been busy, so we first read what has arrived.
+    // If this process was busy, it first reads what has arrived.
     const check = () => setImmediate(() => this.dropSilentNodes()).unref();
     this.checks = setInterval(check, heartbeat / 4).unref();
     await messenger.broadcast({ kind: Kind.hello });
@@ -72,8 +72,7 @@ export class Heartbeats {
   }
 
   /**
-   * Replies to a `hello` or a new node. Without a `secret` senders can be forged, so only known
-   * nodes get replies, at a limited rate.
+   * Senders can be forged without a `secret`, so only known nodes get replies, at a limited rate.
    */
   replyTo(address: Address): void {
     const { heartbeat, maxNodes, members } = this.options;
@@ -92,7 +91,7 @@ export class Heartbeats {
     this.send();
   }
 
-  /** Announces an outage with the next heartbeat: calls before it may be lost. */
+  /** The next heartbeat announces it: calls may be lost. */
   countOutage(): void {
     this.outages++;
   }
@@ -115,9 +114,7 @@ export class Heartbeats {
     return { id, epoch, address, outages, seq: ++this.seq, state, ...describe() };
   }
 
-  /**
-   * We skip a late check, but never two in a row: this process was busy and may have unread input.
-   */
+  /** Skips a late check, but never two in a row: input may be unread. */
   private isLate(): boolean {
     const now = performance.now();
     const isLate = !this.wasLate && now - this.checkedAt > this.options.heartbeat;
@@ -147,7 +144,7 @@ function heartbeatOf(info: NodeInfo): MessageToSend {
   return { kind: Kind.heartbeat, header: new SentHeader({ info }) };
 }
 
-/** Probes nodes with unanswered calls, over transports that don't notice lost nodes. */
+/** Probes nodes with unanswered calls, if the transport doesn't notice lost nodes. */
 export class LivenessProbes {
   private timer: NodeJS.Timeout | undefined;
   private readonly probed = new Set<Address>();
@@ -185,7 +182,7 @@ export class LivenessProbes {
         this.onGone(node);
       }
     } catch {
-      // Only heartbeats can now show that the node is alive.
+      // Only heartbeats can show that the node is alive.
     } finally {
       this.probed.delete(node);
     }

@@ -6,18 +6,17 @@ import type { Address } from '../transport.js';
 /** One incarnation of a node, as of its last heartbeat. */
 export class Member {
   /**
-   * True if it has been silent too long, or has sent no heartbeat since the transport was offline.
-   * It gets no calls.
+   * True after too long a silence, or without a heartbeat since the transport was offline. It gets
+   * no calls.
    */
   isSuspect = false;
   /** True if suspect only because of silence. */
   isSilent = false;
   /** Since the last check. */
   wasHeard = false;
-  /** Bytes received from it by the last check. */
+  /** In bytes, by the last check. */
   received: number | undefined;
   hasDuplicate = false;
-  /** Our last heartbeat in reply. */
   repliedAt = -Infinity;
   private servings: readonly MemberServing[];
 
@@ -61,7 +60,7 @@ export class Member {
   }
 }
 
-/** A node's serving. Each heartbeat updates its status. */
+/** Each heartbeat updates the status. */
 class MemberServing implements Candidate {
   readonly id: string;
   readonly address: string;

@@ -7,15 +7,15 @@ import { type Candidate, Candidates } from './balancer.js';
 import type { Address } from '../transport.js';
 
 export interface MembersOptions {
-  /** Milliseconds of silence after which a node gets no calls. */
+  /** Milliseconds of silence before a node gets no calls. */
   readonly suspectAfter: number;
-  /** Milliseconds of silence after which a node counts as gone. */
+  /** Milliseconds of silence before a node counts as gone. */
   readonly downAfter: number;
   /** We ignore further nodes. */
   readonly maxNodes: number;
 }
 
-/** `changed`: other servings take calls, or with other shares. */
+/** `changed`: it has other servings, or other shares. */
 export interface MemberChange {
   readonly type: 'joined' | 'changed' | 'left';
   readonly address: Address;
@@ -28,8 +28,8 @@ const none = new Candidates([]);
 const MOST_NAMES = 10_000;
 
 /**
- * The cluster's nodes, in milliseconds of one clock. If `checkSilence` wasn't called for
- * `suspectAfter`, this process stalled, so every node's silence starts anew.
+ * Times are milliseconds of one clock. After a stall of this process, every node's silence starts
+ * anew.
  */
 export class Members {
   readonly changes$: Observable<MemberChange>;
@@ -73,8 +73,8 @@ export class Members {
   }
 
   /**
-   * Applies a heartbeat, unless outdated. A later epoch replaces the incarnation. After an outage
-   * the node leaves and rejoins, because its calls may be lost.
+   * Ignores outdated heartbeats. A later epoch replaces the incarnation. After an outage the node
+   * leaves and rejoins: its calls may be lost.
    */
   receive(info: NodeInfo, now: number): void {
     const known = this.byId.get(info.id);
@@ -95,7 +95,7 @@ export class Members {
     }
   }
 
-  /** Anything received shows that the node is alive. */
+  /** Any packet shows that the node is alive. */
   hear(address: Address): void {
     const member = this.byAddress.get(address);
     if (member) {
@@ -111,7 +111,7 @@ export class Members {
     }
   }
 
-  /** Removes nodes that were silent for `downAfter` and returns their addresses. */
+  /** Removes and returns nodes that were silent for `downAfter`. */
   checkSilence(now: number): readonly Address[] {
     const { suspectAfter, downAfter } = this.options;
     const hasPaused = this.checkedAt !== undefined && now - this.checkedAt > suspectAfter;
@@ -140,8 +140,8 @@ export class Members {
   }
 
   /**
-   * Silence does not count while the transport is offline. Afterwards a node needs a new heartbeat
-   * to get calls: it may not have reconnected to the broker.
+   * Offline, silence doesn't count. Afterwards a node needs a new heartbeat to get calls: it may
+   * not have reconnected.
    */
   freeze(isFrozen: boolean, now: number): void {
     if (this.isFrozen && !isFrozen) {
@@ -182,7 +182,7 @@ export class Members {
     this.notify('changed', member);
   }
 
-  /** Both incarnations' heartbeats may arrive for a short time after a restart. */
+  /** After a restart, both incarnations' heartbeats may arrive. */
   private checkForDuplicate(member: Member, other: NodeInfo, now: number): void {
     if (
       other.state === 'up' &&
@@ -214,7 +214,7 @@ export class Members {
     }
   }
 
-  /** Suspect since an outage, a node must first send a heartbeat. */
+  /** After an outage, a node must first send a heartbeat. */
   private sawAlive(member: Member, now: number): void {
     member.wasHeard = false;
     member.lastSeenAt = now;
@@ -285,7 +285,7 @@ export class Members {
   }
 }
 
-/** True if the node restarted or is back from an outage. */
+/** True after a restart or an outage. */
 function isNewIncarnation({ epoch, address, outages }: NodeInfo, known: NodeInfo): boolean {
   return (
     epoch > known.epoch ||

@@ -4,7 +4,6 @@ import type { MemberChange } from './members.js';
 import type { NodeInfo } from './node-info.js';
 import type { Address } from '../transport.js';
 
-/** Logs which nodes join and leave. */
 export class MembershipLog {
   private readonly joined = new Set<Address>();
 
@@ -42,7 +41,7 @@ function servingsOf({ role, servings }: NodeInfo): string {
 /** In milliseconds. */
 const PAUSE = 10_000;
 
-/** Limits the rate of warnings about other nodes' messages, which tend to repeat. */
+/** Warnings about other nodes' messages tend to repeat. */
 export class RateLimitedLogger {
   private loggedAt = -Infinity;
   private suppressed = 0;

@@ -7,18 +7,18 @@ import type { ServingSignature, TensorSignature } from '../../../index.js';
 
 /** A node's heartbeat. */
 export interface NodeInfo {
-  /** If configured, survives a restart. */
+  /** Survives a restart if configured. */
   readonly id: string;
-  /** Grows with each start of the node. */
+  /** Grows with each start. */
   readonly epoch: number;
   readonly address: Address;
-  /** How often its transport went offline, which may have lost calls from and to the node. */
+  /** How often its transport went offline, which may have lost calls. */
   readonly outages: number;
   /** Grows with each heartbeat of the epoch. */
   readonly seq: number;
   /** Clients have no servings. */
   readonly role: ClusterNode['role'];
-  /** `draining`: finishes its calls and takes no more. */
+  /** `draining`: takes no more calls. */
   readonly state: 'up' | 'draining';
   readonly servings: readonly ServingStatus[];
 }
@@ -28,7 +28,7 @@ export const LONGEST_NAME = 256;
 const MOST_SERVINGS = 1024;
 const MOST_PARTITIONS = 2 ** 16;
 
-/** Keeps the sum of weight × partitions over all nodes precise. */
+/** Keeps sums of weight × partitions precise. */
 const LARGEST_WEIGHT = 1e6;
 
 const NAME = new RegExp(`^[^]{1,${LONGEST_NAME}}$`);

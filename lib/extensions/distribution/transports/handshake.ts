@@ -15,26 +15,23 @@ interface Introduction {
   readonly proof?: string | undefined;
 }
 
-/** Sends a request to the other end. */
 export type Ask = (pattern: string, data: object) => Promise<unknown>;
 
-/** The dialled node's address, and the connection if one was made. */
+/** Without a `link`, no connection was made. */
 export interface HandshakeResult<L extends PeerConnection = PeerConnection> {
   readonly address: Address;
   readonly link?: L | undefined;
 }
 
 /**
- * Turns a network connection into a connection between two nodes. The dialling node asks for the
- * other's address, then proposes the connection. Each proves its secret, if any, by an HMAC over
- * both nonces.
+ * The dialling node asks for the other's address, then proposes a connection. Each proves its
+ * secret, if any, by an HMAC over both nonces.
  */
 export class Handshake<Connection extends EventEmitter, L extends PeerConnection> {
-  /** Handlers for dialling nodes, by pattern. */
+  /** For dialling nodes, by pattern. */
   readonly answers: ReadonlyMap<string, (data: unknown, connection: Connection) => unknown>;
   private readonly whoPattern: string;
   private readonly linkPattern: string;
-  /** Both ends' nonces during a handshake. */
   private readonly nonces = new WeakMap<Connection, readonly [theirs: string, ours: string]>();
 
   constructor(
@@ -144,7 +141,7 @@ function partsOf(data: unknown): Readonly<Record<string, unknown>> {
   return typeof data === 'object' && data !== null ? { ...data } : {};
 }
 
-/** The words' HMAC; undefined without a secret. */
+/** Undefined without a secret. */
 export function hmacOf(
   secret: string | undefined,
   ...words: readonly string[]
@@ -154,7 +151,7 @@ export function hmacOf(
     : createHmac('sha256', secret).update(JSON.stringify(words)).digest('base64');
 }
 
-/** True if the proof is the words' HMAC; without a secret, if there is no proof. */
+/** Without a secret, true if there is no proof. */
 export function isValidHmac(
   proof: unknown,
   secret: string | undefined,
@@ -171,13 +168,10 @@ export function isValidHmac(
 /** Limit in bytes of a handshake's text. */
 export const HANDSHAKE_BYTES = 16 * 1024;
 
-/**
- * Milliseconds for a handshake. A dialling node gives up earlier, so only strangers and hung nodes
- * reach this limit.
- */
+/** Milliseconds. Dialling nodes give up earlier: only strangers and hung nodes reach it. */
 export const HANDSHAKE_TIMEOUT = 10_000;
 
-/** Closes a connection that doesn't finish its handshake in time. */
+/** Closes a connection whose handshake takes too long. */
 export function closeUnlessLinked(socket: Socket, isLinked: () => boolean): void {
   const timer = setTimeout(() => isLinked() || socket.destroy(), HANDSHAKE_TIMEOUT).unref();
   socket.once('close', () => clearTimeout(timer));

@@ -1,7 +1,4 @@
-/**
- * Escapes a name for use in a pattern or subject: each UTF-8 byte except letters, digits, `_` and
- * `-` becomes `=XX`.
- */
+/** Each UTF-8 byte except letters, digits, `_` and `-` becomes `=XX`. */
 export function escapeName(name: string): string {
   return name === ''
     ? '='
@@ -14,17 +11,16 @@ function escapeByte(byte: number): string {
   return `=${byte.toString(16).toUpperCase().padStart(2, '0')}`;
 }
 
-/** True if the value is a valid node address. */
 export function isAddress(value: unknown): value is string {
   return typeof value === 'string' && /^[\w-]{1,128}$/.test(value);
 }
 
-/** The pattern for calls from clients that aren't nodes. */
+/** For calls from clients that aren't nodes. */
 export function servingPattern(namespace: string, serving: string): string {
   return `sv.${escapeName(namespace)}.s.${escapeName(serving)}`;
 }
 
-/** @throws RangeError if the packet exceeds the transport's limit: the sender must split it */
+/** @throws RangeError if the packet is too large: the sender must split it */
 export function checkSize(packet: Uint8Array, most: number): void {
   if (packet.byteLength > most) {
     throw new RangeError(`A packet of ${packet.byteLength} bytes, where ${most} are the most`);

@@ -1,27 +1,25 @@
 import type { EventEmitter } from 'node:events';
 import type { Address, Receiver } from '../transport.js';
 
-/** Limit in bytes of packets that arrive before the answer to a proposal. */
+/** Most bytes before the answer to a proposal. */
 const MOST_EARLY = 4 * 2 ** 20;
 
-/** A connection to another node, for packets in both directions. */
 export interface PeerConnection {
   readonly address: Address;
   readonly closed: Promise<void>;
-  /** Grows as long as bytes arrive. */
+  /** Grows while bytes arrive. */
   readonly received: number;
-  /** Resolves when there's room for more, if the connection reports it. */
+  /** Resolves when there's room, if the connection reports it. */
   send(packet: Uint8Array): void | Promise<void>;
   /** Ends the connection and receives nothing more. */
   destroy(): void;
 }
 
 /**
- * A node's connections, one to each other node, so that packets keep their order even when two
- * nodes dial each other.
+ * One connection per node keeps packets in order, even if both dial.
  *
- * Of two nodes, the one with the lesser address chooses their connection: the first one, until it
- * closes. The other accepts it. A connection emits packets as `packet`.
+ * The node with the lesser address chooses the connection: the first one, until it closes. The
+ * other accepts it. A connection emits packets as `packet`.
  */
 export class PeerConnections<Connection extends EventEmitter, L extends PeerConnection> {
   private readonly links = new Map<Address, L>();
@@ -52,7 +50,6 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
     return this.used.has(connection);
   }
 
-  /** Accepts or refuses a connection that the other node proposes. */
   accept(address: Address, connection: Connection): boolean {
     if (this.isClosing || (this.own < address && this.isTaken(address))) {
       return false;
@@ -62,7 +59,7 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
   }
 
   /**
-   * Uses the connection if it's the first and the other node accepts it.
+   * Uses the connection if it's the first and accepted.
    *
    * @param ask proposes it to the other node
    */
@@ -74,7 +71,7 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
     if (this.isTaken(address)) {
       return undefined;
     }
-    // The other node may send before we have handled its answer.
+    // The other node may send before we handle the answer.
     const early: Uint8Array[] = [];
     let bytes = 0;
     const keep = (packet: Uint8Array): void => {
@@ -103,7 +100,7 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
     return link;
   }
 
-  /** Opens no more connections, reports no more ends, and returns the open ones to close. */
+  /** Opens no more, reports no more ends, and returns the open ones. */
   close(): readonly L[] {
     const open = [...this.links.values()];
     this.isClosing = true;

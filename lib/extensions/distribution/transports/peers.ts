@@ -42,25 +42,21 @@ export type Peer =
  */
 export type Peers = readonly Peer[] | (() => readonly Peer[] | Promise<readonly Peer[]>);
 
-/** Host and port of a node. */
 export interface NetworkEndpoint {
   readonly host: string;
   readonly port: number;
 }
 
-/** A node's Unix socket. */
 export interface SocketEndpoint {
   readonly path: string;
 }
 
 export type Endpoint = NetworkEndpoint | SocketEndpoint;
 
-/** The endpoint's path or `host:port`. */
 export function endpointName(endpoint: Endpoint): string {
   return 'path' in endpoint ? endpoint.path : `${endpoint.host}:${endpoint.port}`;
 }
 
-/** Resolves a name to all its addresses. */
 export type Lookup = (name: string) => Promise<readonly string[]>;
 
 const REFRESH = 10_000;
@@ -68,8 +64,7 @@ const REFRESH = 10_000;
 const logger = new Logger('ServingTransport');
 
 /**
- * Emits the peers' endpoints after each lookup, or once if there's nothing to look up. A failed
- * lookup changes nothing.
+ * Emits after each lookup, or once if none is needed. A failed lookup changes nothing.
  *
  * @throws InvalidServingError if a list has an invalid peer
  */
@@ -91,7 +86,7 @@ export function endpointsOf(
       );
 }
 
-/** Repeats the lookup; logs only the first of consecutive failures. */
+/** Logs only the first of consecutive failures. */
 function again<T>(ask: () => Promise<T>, pause: number): Observable<T> {
   let hasFailed = false;
   return defer(ask).pipe(
@@ -160,7 +155,7 @@ function parsePeer(text: string): Endpoint {
   return text.startsWith('/') ? { path: text } : parseEndpoint(text);
 }
 
-/** Parses `host:port`, with IPv6 in brackets; the port is NaN if invalid. */
+/** IPv6 is in brackets; the port is NaN if invalid. */
 export function parseEndpoint(text: string): NetworkEndpoint {
   const [, v6, host = v6 ?? '', port] = /^(?:\[(.+)\]|([^:]+)):(\d+)$/.exec(text) ?? [];
   return { host, port: Number(port) };
@@ -170,14 +165,14 @@ async function allAddresses(name: string): Promise<readonly string[]> {
   return (await lookup(name, { all: true })).map(({ address }) => address);
 }
 
-/** Options of transports whose nodes dial each other. */
 export interface PeerSettings {
   /** The nodes to connect to. @default [] */
   readonly peers?: Peers | undefined;
-  /** The secret of all nodes and clients. */
+  /** Shared by all nodes and clients. */
   readonly secret?: string | undefined;
   /**
-   * True if a node may listen beyond this machine without a secret or certificates of both sides.
+   * Allows listening beyond this machine without a secret or certificates of both sides.
+   *
    * @default false
    */
   readonly insecure?: boolean | undefined;
@@ -185,13 +180,14 @@ export interface PeerSettings {
 
 export interface TlsSettings {
   /**
-   * Node's `tls` options for both directions, such as certificates, authorities and `requestCert`.
+   * Node's `tls` options for both directions.
+   *
    * @default no encryption
    */
   readonly tlsOptions?: TlsOptions & ConnectionOptions;
 }
 
-/** The port a node listens on; undefined for a Unix socket. */
+/** Undefined for a Unix socket. */
 export function portOf(
   listener: { address(): AddressInfo | string | null } | undefined,
 ): number | undefined {
@@ -200,9 +196,9 @@ export function portOf(
 }
 
 /**
- * Anyone who reaches an unprotected port can call its servings and impersonate a node.
+ * Anyone who reaches an unprotected port can call servings and impersonate a node.
  *
- * @throws InvalidServingError if a node would listen beyond this machine without protection
+ * @throws InvalidServingError for a host beyond this machine without protection
  */
 export function assertNotPublic(
   host: string,

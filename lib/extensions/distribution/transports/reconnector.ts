@@ -23,29 +23,28 @@ import type { Address } from '../transport.js';
 import type { HandshakeResult } from './handshake.js';
 import { type Endpoint, endpointName } from './peers.js';
 
-/** An attempt to connect to an endpoint. */
 export interface ConnectAttempt {
   readonly opened: Promise<HandshakeResult>;
-  /** A connection error that `opened` doesn't report, or that keeps it from settling. */
+  /** An error that `opened` doesn't report, or that keeps it from settling. */
   readonly failure: unknown;
   /** Ends the connection unless the handshake succeeded. */
   end(): void;
 }
 
-/** Milliseconds for a handshake before we dial again. */
+/** Milliseconds for a handshake. */
 const OPENING = 5_000;
 /**
- * Limit of the random pause between attempts, in milliseconds. It doubles with each failure, but
- * stays short: calls wait for a node at most 2 s by default.
+ * Limit of the random pause, in milliseconds. It doubles with each failure, but stays short: by
+ * default calls wait 2 s for a node.
  */
 const FIRST_PAUSE = 100;
 const LONGEST_PAUSE = 1_500;
 
-/** Milliseconds without a warning about absent peers: nodes start together. */
+/** Milliseconds without warnings: nodes start together. */
 const STARTING = 10_000;
 const NOT_THERE = /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH/;
 
-/** Keeps a connection to every listed endpoint. It stays open when its endpoint leaves the list. */
+/** Keeps a connection to every listed endpoint, even after the endpoint leaves the list. */
 export class Reconnector {
   private readonly logger = new Logger('ServingTransport');
   private readonly kept = new Map<string, Subscription>();
@@ -80,7 +79,7 @@ export class Reconnector {
     }
   }
 
-  /** Dials again after the connection ended or failed, unless the endpoint is this node. */
+  /** Dials again after each end or failure, unless the endpoint is this node. */
   private keep(name: string, endpoint: Endpoint): Observable<Address> {
     let failures = 0;
     let hasWarned = false;
@@ -115,7 +114,7 @@ export class Reconnector {
     );
   }
 
-  /** Dials and emits the node's address. It's connected then, unless it refused. */
+  /** Emits the node's address when it is connected, or refused. */
   private reach(endpoint: Endpoint): Observable<Address> {
     return defer(() => {
       const dialling = this.dial(endpoint);
@@ -142,5 +141,5 @@ export class Reconnector {
   }
 }
 
-/** The other end has another connection, not open here yet or closed without it noticing. */
+/** The other end has another connection, not open here yet or closed unnoticed. */
 class UnwantedError extends Error {}

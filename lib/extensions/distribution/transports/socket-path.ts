@@ -22,10 +22,10 @@ export function checkSocketPath(owner: string, path: unknown): asserts path is s
 }
 
 /**
- * Deletes a killed process's socket: the file keeps others from listening. Windows pipes leave no
+ * Deletes a killed process's socket, which keeps others from listening. Windows pipes leave no
  * file.
  *
- * @throws InvalidServingError if a process listens at the path, or the file isn't a socket
+ * @throws InvalidServingError if a process listens, or the file isn't a socket
  */
 export async function removeStaleSocket(path: string): Promise<void> {
   const file = await lstat(path).catch(() => undefined);

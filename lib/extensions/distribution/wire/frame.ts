@@ -28,7 +28,6 @@ import {
   swapOnBigEndian,
 } from '../../../encoding/element-types.js';
 
-/** A frame to send. */
 export interface FrameToSend {
   readonly kind: Kind;
   readonly call?: number | undefined;
@@ -39,37 +38,35 @@ export interface FrameToSend {
   readonly value?: EncodedValue | undefined;
 }
 
-/** Bytes left free at a frame's end for a signature. */
+/** Bytes left free for a signature. */
 export type Spare = 0 | typeof TRAILER;
 
-/** A received frame. */
 export interface Frame {
   readonly kind: Kind;
   readonly call: number;
   readonly timeout: number;
   readonly header: Header;
   /**
-   * Decodes the value, if any. Nothing is decoded before, so refusing a frame by its header is
-   * cheap. Tensors and typed arrays are views of the frame if aligned.
+   * Decodes the value, if any. Nothing is decoded before, so refusals are cheap. Aligned tensors
+   * and typed arrays are views of the frame.
    *
    * @throws FrameError
    */
   readonly value: () => unknown;
 }
 
-/** The content of a frame's prelude and header. */
 export type Head = Pick<Frame, 'kind' | 'call' | 'timeout' | 'header'>;
 
 /**
- * Encodes a frame. Its parts are:
+ * Encodes a frame:
  *
  * - the prelude
  * - the header as JSON
  * - a table with an entry per block: u8 type, u8 rank, u16 0, u32 bytes, and a u32 per axis
- * - the blocks, if there is a value; the first is its tree as JSON
+ * - the value's blocks; the first is its tree as JSON
  *
  * JSON is UTF-8, numbers are little-endian. The header, the table and each block are padded to 8
- * bytes. `spare` bytes stay free at the end for a signature.
+ * bytes.
  *
  * @throws InvalidInputError if a tensor's memory was transferred after its value was encoded
  */
@@ -84,8 +81,7 @@ export function encodeFrame(frame: FrameToSend, spare: Spare = 0): Uint8Array {
 /**
  * Like {@link encodeFrame}, with an encoded header.
  *
- * @param allocate may return uninitialised memory: we write every byte, and the signature the
- *   spare ones
+ * @param allocate may return uninitialised memory: we and the signer write every byte
  */
 export function frameOf(
   { kind, call = 0, timeout = Infinity, value }: Omit<FrameToSend, 'header'>,
@@ -120,7 +116,7 @@ function sectionsOf({ text, blocks }: EncodedValue): Section[] {
 }
 
 /**
- * Decodes a frame, and checks its blocks as far as possible without reading them.
+ * Decodes a frame and checks its blocks without reading them.
  *
  * @throws FrameError
  */
@@ -151,11 +147,7 @@ export function decodeFrame(
   });
 }
 
-/**
- * Reads a frame's prelude and header from its first bytes.
- *
- * @throws FrameError
- */
+/** @throws FrameError */
 export function headOf(beginning: Uint8Array, headers: HeaderReader): Head {
   const kind = beginning[4]!;
   const flags = beginning[5]!;
@@ -176,7 +168,6 @@ function isKind(kind: number): kind is Kind {
   return kinds.has(kind);
 }
 
-/** The same memory as a Buffer. */
 function bufferOf(bytes: Uint8Array): Buffer {
   return Buffer.isBuffer(bytes)
     ? bytes
@@ -190,17 +181,15 @@ function valueIn(frame: Buffer, places: readonly Place[], limits: WireLimits): u
   return decodeValue(parseJson(frame.subarray(at, at + length), limits), blocks, limits);
 }
 
-/** A block to write. */
 export interface Section {
   readonly code: number;
   readonly dims: readonly number[];
-  /** Text, or the memory of elements of `size` bytes, read only when written. */
+  /** Text, or elements of `size` bytes, read only when written. */
   readonly data: string | Uint8Array;
   readonly size: number;
   readonly length: number;
 }
 
-/** A block's position in a frame. */
 export interface Place {
   readonly element: Element;
   readonly dims: readonly number[];
@@ -210,13 +199,11 @@ export interface Place {
 
 const JSON_CODE = elementByType.get('json')!.code;
 
-/** A section of JSON text. */
 function textSection(text: string): Section {
   const length = Buffer.byteLength(text);
   return { code: JSON_CODE, dims: [length], data: text, size: 1, length };
 }
 
-/** A section of elements. */
 export function blockSection({ type, dims, data }: Block): Section {
   const { code, size } = elementByType.get(type)!;
   const { buffer, byteOffset, byteLength: length } = data;
@@ -229,7 +216,7 @@ export function blockSection({ type, dims, data }: Block): Section {
   return { code, dims, data: new Uint8Array(buffer, byteOffset, length), size, length };
 }
 
-/** Size in bytes of the sections and their table. */
+/** In bytes, including their table. */
 export function lengthOf(sections: readonly Section[]): number {
   let sum = tableLength(sections);
   for (const { length } of sections) {
@@ -238,7 +225,6 @@ export function lengthOf(sections: readonly Section[]): number {
   return sum;
 }
 
-/** Writes the table and the sections. */
 export function writeSections(frame: Buffer, start: number, sections: readonly Section[]): void {
   let entry = start;
   let at = start + tableLength(sections);
@@ -249,7 +235,6 @@ export function writeSections(frame: Buffer, start: number, sections: readonly S
   pad(frame, entry);
 }
 
-/** Returns the next section's offset. */
 function writeSection(frame: Buffer, at: number, { data, size, length }: Section): number {
   if (typeof data === 'string') {
     frame.write(data, at);
@@ -274,7 +259,7 @@ function writeEntry(frame: Buffer, at: number, { code, dims, length }: Section):
   return end;
 }
 
-/** Writes zeros up to the next part's start, and returns it. */
+/** Pads with zeros; returns the next part's start. */
 export function pad(frame: Buffer, end: number): number {
   const next = padded(end);
   for (let at = end; at < next; at++) {
@@ -284,8 +269,7 @@ export function pad(frame: Buffer, end: number): number {
 }
 
 /**
- * Reads the table at `start`. Only the first block is text, and the blocks must fill the frame up
- * to `end`.
+ * Only the first block is text; the blocks must end at `end`.
  *
  * @throws FrameError
  */
@@ -322,7 +306,7 @@ export function placesOf(
   return places;
 }
 
-/** Reads a block: a view if its address is aligned, otherwise a copy. */
+/** A view if aligned, otherwise a copy. */
 export function blockAt(
   { buffer, byteOffset }: Uint8Array,
   { element, dims, at, length }: Place,
@@ -337,7 +321,7 @@ export function blockAt(
   return { type, dims, data: new storage(copy.buffer, 0, length / size) };
 }
 
-/** Leaves `at` to the caller: it follows from the blocks before. */
+/** Leaves `at` to the caller. */
 function entryAt(frame: Buffer, at: number, rank: number, isFirst: boolean): Place {
   const code = frame[at]!;
   const element = elementByCode.get(code);
@@ -360,7 +344,6 @@ function entryAt(frame: Buffer, at: number, rank: number, isFirst: boolean): Pla
   return { element, dims, at: 0, length };
 }
 
-/** Size of a table entry: u8 type, u8 rank, u16 0, u32 bytes, and a u32 per axis. */
 function entryLength(rank: number): number {
   return 8 + 4 * rank;
 }

@@ -7,16 +7,13 @@ import { FrameError, PRELUDE } from './prelude.js';
 /** Receivers to keep encoded headers for. */
 const MOST_RECEIVERS = 1024;
 
-/**
- * A header to send, with both nodes' addresses. It's encoded once per receiver, so reuse the object
- * for equal headers.
- */
+/** Encoded once per receiver: reuse the object for equal headers. */
 export class SentHeader {
   private readonly encoded = new Map<Address | undefined, Uint8Array>();
 
   constructor(private readonly fields: object) {}
 
-  /** Without a receiver, the header is for all nodes. */
+  /** Without a receiver, for all nodes. */
   bytes(from: Address, to?: Address): Uint8Array {
     const known = this.encoded.get(to);
     if (known) {
@@ -39,13 +36,13 @@ export function headerBytes(header: object): Uint8Array {
 const MOST_KNOWN = 256;
 const MOST_BYTES = 512;
 
-/** Reads frames' headers; parses a repeated header once. */
+/** Parses a repeated header once. */
 export class HeaderReader {
   private readonly known = new Map<string, Header>();
 
   constructor(private readonly limits: WireLimits) {}
 
-  /** @throws FrameError if the header exceeds the limits, or isn't a plain object */
+  /** @throws FrameError if the header exceeds the limits or isn't a plain object */
   read(frame: Buffer, length: number): Header {
     if (length > this.limits.headerBytes) {
       throw new FrameError(
@@ -84,10 +81,10 @@ function holdsProto(value: unknown): boolean {
   return Object.hasOwn(value, '__proto__') || Object.values(value).some(holdsProto);
 }
 
-/** Fields sent by another node: a frame's header, or a record in it. */
+/** A received header, or a record in it. */
 export type Header = Readonly<Record<string, unknown>>;
 
-/** @throws FrameError unless the value is an object and not a list */
+/** @throws FrameError for a list or a plain value */
 export function recordOf(value: unknown, what: string): Header {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
     throw new FrameError(`${what} is ${formatValue(value)}, not an object`);
@@ -95,7 +92,7 @@ export function recordOf(value: unknown, what: string): Header {
   return value as Header;
 }
 
-/** @throws FrameError unless the field is a list of at most `most` elements */
+/** @throws FrameError for other fields and longer lists */
 export function listIn(record: Header, name: string, most: number): readonly unknown[] {
   const value = record[name];
   return Array.isArray(value) && value.length <= most
@@ -103,7 +100,7 @@ export function listIn(record: Header, name: string, most: number): readonly unk
     : malformed(name, value, `a list of at most ${most}`);
 }
 
-/** @throws FrameError unless the field is a whole number from 0 to `most` */
+/** @throws FrameError unless the number is from 0 to `most` */
 export function wholeIn(record: Header, name: string, most = Number.MAX_SAFE_INTEGER): number {
   const value = record[name];
   return Number.isInteger(value) && (value as number) >= 0 && (value as number) <= most
@@ -111,7 +108,7 @@ export function wholeIn(record: Header, name: string, most = Number.MAX_SAFE_INT
     : malformed(name, value, `a whole number ${upTo(most)}`);
 }
 
-/** @throws FrameError unless the field is a number from 0 to `most` */
+/** @throws FrameError unless the number is from 0 to `most` */
 export function numberIn(record: Header, name: string, most = Number.MAX_SAFE_INTEGER): number {
   const value = record[name];
   return typeof value === 'number' && value >= 0 && value <= most
@@ -119,13 +116,13 @@ export function numberIn(record: Header, name: string, most = Number.MAX_SAFE_IN
     : malformed(name, value, `a number ${upTo(most)}`);
 }
 
-/** @throws FrameError unless the field is true or false */
+/** @throws FrameError for other fields */
 export function flagIn(record: Header, name: string): boolean {
   const value = record[name];
   return typeof value === 'boolean' ? value : malformed(name, value, 'true or false');
 }
 
-/** @throws FrameError unless the field is a string that matches the pattern */
+/** @throws FrameError unless the string matches */
 export function stringIn(record: Header, name: string, pattern: RegExp): string {
   const value = record[name];
   return typeof value === 'string' && pattern.test(value)
@@ -133,7 +130,7 @@ export function stringIn(record: Header, name: string, pattern: RegExp): string 
     : malformed(name, value, `a string that matches ${String(pattern)}`);
 }
 
-/** @throws FrameError unless the field is missing or a string */
+/** @throws FrameError for other fields */
 export function optionalStringIn(record: Header, name: string): string | undefined {
   const value = record[name];
   return value === undefined || typeof value === 'string'
@@ -141,7 +138,7 @@ export function optionalStringIn(record: Header, name: string): string | undefin
     : malformed(name, value, 'a string');
 }
 
-/** @throws FrameError unless the field is missing or a list of strings */
+/** @throws FrameError for other fields */
 export function optionalStringsIn(record: Header, name: string): readonly string[] | undefined {
   const value = record[name];
   return value === undefined ||
@@ -150,7 +147,7 @@ export function optionalStringsIn(record: Header, name: string): readonly string
     : malformed(name, value, 'a list of strings');
 }
 
-/** @throws FrameError unless the field is one of these strings */
+/** @throws FrameError for other fields */
 export function oneOfIn<Value extends string>(
   record: Header,
   name: string,

@@ -3,7 +3,7 @@ import type { WireLimits } from './limits.js';
 import { FrameError } from './prelude.js';
 
 /**
- * Parses UTF-8 JSON. Checks the limits before it creates anything.
+ * Parses UTF-8 JSON, after checking the limits.
  *
  * @throws FrameError beyond the limits or for invalid JSON, without quoting it
  */
@@ -25,7 +25,7 @@ const BACKSLASH = 0x5c;
 const [OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT] = [0x5b, 0x5d, 0x7b, 0x7d];
 
 function checkParts(bytes: Uint8Array, limits: Pick<WireLimits, 'depth' | 'nodes'>): void {
-  // Each level and each part takes a byte: a short text can't exceed the limits.
+  // Each level and part takes a byte, so a short text can't exceed the limits.
   if (bytes.length <= limits.depth && bytes.length <= limits.nodes) {
     return;
   }
@@ -60,7 +60,6 @@ function checkParts(bytes: Uint8Array, limits: Pick<WireLimits, 'depth' | 'nodes
   }
 }
 
-/** Index of the closing quote. */
 function endOfString(bytes: Uint8Array, start: number): number {
   for (let from = start; ;) {
     const quote = bytes.indexOf(QUOTE, from);

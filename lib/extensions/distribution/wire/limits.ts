@@ -1,4 +1,4 @@
-/** A frame's limits. The sender checks them as well, before it sends anything. */
+/** A frame's limits. Senders check them, too. */
 export interface WireLimits {
   /**
    * Bytes of a whole frame.

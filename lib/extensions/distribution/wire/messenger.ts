@@ -11,18 +11,13 @@ import { type MessageToSend, SendLane } from './send-lane.js';
 /** Default of `ServingTransport.window`. */
 const WINDOW = 8 * 2 ** 20;
 
-/** A received frame without its value. */
 export interface MessageHead extends Head {
   readonly from: Address;
 }
 
 export interface Message extends MessageHead {
   readonly bytes: number;
-  /**
-   * Decodes the value.
-   *
-   * @throws FrameError if it's invalid
-   */
+  /** @throws FrameError if the value is invalid */
   readonly value: () => unknown;
 }
 
@@ -37,11 +32,10 @@ export interface MessengerOptions {
   readonly onTooLarge: (message: MessageHead, error: FrameError) => void;
   /** Called for each fragment: its sender is alive. */
   readonly onFragment?: (from: Address) => void;
-  /** Called for invalid bytes, and for messages too large. */
+  /** Also called for messages too large. */
   readonly onInvalidFrame: (error: FrameError) => void;
 }
 
-/** Sends frames as packets, and assembles frames from received packets. */
 export class Messenger {
   private readonly unpacker: Unpacker;
   private readonly headers: HeaderReader;
@@ -57,8 +51,7 @@ export class Messenger {
   }
 
   /**
-   * Returns the bytes sent; a promise if sending takes time. Messages that keep calls and nodes
-   * alive don't wait for others.
+   * Returns the bytes sent. Messages that keep calls and nodes alive don't wait for others.
    *
    * @throws NodeGoneError if the receiver is known to be gone
    */
@@ -68,7 +61,7 @@ export class Messenger {
       : (this.lanes.get(to) ?? this.openLane(to)).send(message);
   }
 
-  /** Ignores errors: the membership notices that the node is gone. */
+  /** Ignores errors: the membership notices lost nodes. */
   trySend(to: Address, message: MessageToSend): void | Promise<void> {
     try {
       const sent = this.send(to, message);
@@ -106,7 +99,6 @@ export class Messenger {
     }
   }
 
-  /** Drops the node's waiting messages and unfinished frames. */
   drop(address: Address): void {
     this.unpacker.dropFrom(address);
     this.lanes.get(address)?.close();
@@ -121,7 +113,7 @@ export class Messenger {
     this.lanes.get(from)?.returned(call);
   }
 
-  /** Resends marks that seem lost, and drops unknown nodes that are stalled or idle. */
+  /** Resends marks that seem lost; drops unknown nodes that are stalled or idle. */
   remind(isKnown: (address: Address) => boolean): void {
     for (const [address, lane] of this.lanes) {
       const hasMoved = lane.remind();
@@ -131,7 +123,6 @@ export class Messenger {
     }
   }
 
-  /** Passes on the header, so that we can answer the sender. */
   private reportTooLarge(error: FrameTooLargeError): void {
     const { onTooLarge, onInvalidFrame } = this.options;
     try {
@@ -165,7 +156,6 @@ export class Messenger {
     return lane;
   }
 
-  /** Sends ahead of all waiting messages. */
   private sendPast(to: Address, message: MessageToSend): number | Promise<number> {
     const frame = this.frame(message, to);
     const { byteLength } = frame;
@@ -196,7 +186,7 @@ export class Messenger {
 
   private readonly free = (packet: Uint8Array): void => this.memory.give(packet);
 
-  /** `maxPacket` is set when the transport starts, and may change when a broker restarts. */
+  /** A broker's restart may change `maxPacket`. */
   private get packer(): Packer {
     const { transport, limits, secret, address } = this.options;
     const { maxPacket } = transport;
@@ -215,7 +205,7 @@ export class Messenger {
     this.receive(packet);
   }
 
-  /** A message signed for one node must not be replayed to another. Heartbeats go to all. */
+  /** A signed message must not be replayed to another node. Heartbeats go to all. */
   private checkReceiver({ kind, header }: Head): void {
     const { to } = header;
     if (to !== this.options.address && (to !== undefined || kind < Kind.heartbeat)) {
@@ -243,7 +233,6 @@ const past: ReadonlySet<Kind> = new Set([
   Kind.status,
 ]);
 
-/** True if messages of this kind don't wait for others. */
 function goesPast(kind: Kind): boolean {
   return kind >= Kind.heartbeat || past.has(kind);
 }
@@ -255,25 +244,24 @@ function senderOf({ from }: Head['header']): Address {
   return from;
 }
 
-/** Bytes of a slab, and of the largest frame in one. */
+/** Bytes of a slab, and of its largest frame. */
 const SLAB = 64 * 1024;
 const SMALL = 16 * 1024;
 /** Bytes of the largest frame whose memory is reused. */
 const LARGE = 1024 * 1024;
-/** Block sizes are multiples of this many bytes, so that similar frames share blocks. */
+/** Block sizes are its multiples, so similar frames share blocks. */
 const STEP = 64 * 1024;
-/** Limit in bytes of free blocks. */
+/** Most bytes of free blocks. */
 const MOST_KEPT = 8 * 1024 * 1024;
 
 /**
- * Memory for frames to send. Small frames share slabs, since an allocation costs more than writing
- * one. Large frames reuse blocks: the more memory we allocate outside the heap, the more often the
- * garbage collector runs over all of it.
+ * Small frames share slabs: an allocation costs more than writing one. Large frames reuse blocks:
+ * each allocation outside the heap makes the garbage collector run sooner.
  */
 export class FrameMemory {
   private slab = Buffer.alloc(0);
   private used = 0;
-  /** Free blocks, by size. */
+  /** By size. */
   private readonly blocks = new Map<number, ArrayBufferLike[]>();
   private kept = 0;
 
@@ -292,7 +280,7 @@ export class FrameMemory {
     return this.slab.subarray(this.used, (this.used += length));
   };
 
-  /** Takes back a frame's memory, which nothing reads any more. */
+  /** Nothing may read the memory any more. */
   give({ buffer, byteLength }: Uint8Array): void {
     const size = buffer.byteLength;
     if (byteLength > SMALL && byteLength <= LARGE && this.kept + size <= MOST_KEPT) {

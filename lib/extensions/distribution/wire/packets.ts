@@ -19,15 +19,14 @@ export interface PackerOptions {
   readonly from: Address;
   readonly maxPacket: number;
   readonly limits?: WireLimits | undefined;
-  /** If given, every packet is signed. */
+  /** Signs every packet. */
   readonly secret?: Secret | undefined;
   /** Milliseconds since 1970. */
   readonly now?: (() => number) | undefined;
 }
 
-/** Makes packets from frames. A frame larger than a packet becomes fragments. */
+/** Larger frames become fragments. */
 export class Packer {
-  /** Bytes to leave free at a frame's end. */
   readonly spare: Spare;
   /** Frame bytes per fragment. */
   private readonly room: number;
@@ -49,9 +48,9 @@ export class Packer {
   }
 
   /**
-   * Packets use the frame's memory, so encode a frame again to pack it again.
+   * Packs a frame once: packets use its memory.
    *
-   * @throws RequestTooLargeError if the frame exceeds the limits
+   * @throws RequestTooLargeError beyond the limits
    */
   pack(frame: Uint8Array): readonly Uint8Array[] {
     if (frame.byteLength <= this.options.maxPacket) {
@@ -66,9 +65,9 @@ export class Packer {
   }
 
   /**
-   * Signs a frame that fits into one packet, and returns it.
+   * Signs a frame that fits into one packet.
    *
-   * @throws RequestTooLargeError if the frame exceeds the limits
+   * @throws RequestTooLargeError beyond the limits
    */
   seal(frame: Uint8Array): Uint8Array {
     this.checkSize(frame);
@@ -77,9 +76,9 @@ export class Packer {
   }
 
   /**
-   * Splits a frame into packets, each made on demand.
+   * Makes each packet on demand.
    *
-   * @throws RequestTooLargeError if the frame exceeds the limits
+   * @throws RequestTooLargeError beyond the limits
    */
   fragmentsOf(frame: Uint8Array): Fragments {
     this.checkSize(frame);
@@ -129,7 +128,7 @@ export class Packer {
 
 export interface UnpackerOptions {
   readonly limits?: WireLimits | undefined;
-  /** If given, every packet must be signed. */
+  /** Every packet must be signed with it. */
   readonly secret?: Secret | undefined;
   /** Milliseconds since 1970. */
   readonly now?: (() => number) | undefined;
@@ -138,7 +137,6 @@ export interface UnpackerOptions {
   readonly onFragment?: ((from: Address) => void) | undefined;
 }
 
-/** Assembles frames from packets. */
 export class Unpacker {
   private readonly limits: WireLimits;
   private readonly verifier: Verifier | undefined;
@@ -159,7 +157,7 @@ export class Unpacker {
   }
 
   /**
-   * Returns the frame that this packet completes, if any.
+   * Returns the frame if this packet completes it.
    *
    * @throws FrameError for an invalid packet, a wrong signature, or a fragment out of order
    */
@@ -205,32 +203,28 @@ const fragmentLimits: WireLimits = {
 
 interface Unfinished {
   readonly bytes: Uint8Array;
-  /** Number and bytes of the received fragments. */
+  /** Received fragments, and their bytes. */
   fragments: number;
   length: number;
   receivedAt: number;
 }
 
-/** One sender's frames, by number, and their cost in bytes. */
 interface Sender {
   readonly frames: Map<number, Unfinished>;
   cost: number;
 }
 
-/** Limits per sender and in total, as multiples of the largest frame. */
+/** Limits per sender and in total, in largest frames. */
 const FRAMES_OF_ONE = 4;
 const FRAMES_OF_ALL = 16;
 
 /** Overhead of a frame in bytes. */
 const COST = 1024;
 
-/** Milliseconds without a fragment after which a frame makes room for others. */
+/** Milliseconds before an idle frame gives way. */
 const IDLE_AFTER = 60_000;
 
-/**
- * Assembles frames from fragments. A frame's fragments arrive in order; other packets may come
- * between them.
- */
+/** Fragments arrive in order, perhaps between other packets. */
 export class UnfinishedFrames {
   private readonly senders = new Map<Address, Sender>();
   private total = 0;
@@ -246,7 +240,7 @@ export class UnfinishedFrames {
   }
 
   /**
-   * Returns the frame if this fragment completes it.
+   * Returns the frame if complete.
    *
    * @throws FrameError if the fragment is out of order, which drops its frame, or there's no room
    */
@@ -262,7 +256,7 @@ export class UnfinishedFrames {
       throw new FrameError('A fragment that does not name its frame, or has no bytes');
     }
     if (total === 0) {
-      // The sender abandons the frame: its call is over.
+      // The sender abandons the frame.
       this.drop(from, id);
       return undefined;
     }

@@ -1,13 +1,12 @@
 import { messageOf, truncate } from '../../../internal.js';
 
 /**
- * Bytes of the prelude that begins every packet, little-endian: 0x00, "SV", version, kind, flags,
- * u16 blocks, u32 header length, u32 body length, f64 call number, f64 timeout. The last two aren't
- * in the header, so that most headers are equal and parsed once.
+ * Bytes of each packet's prelude, little-endian: 0x00, "SV", version, kind, flags, u16 blocks, u32
+ * header length, u32 body length, f64 call number, f64 timeout. The last two aren't in the header,
+ * so most headers are equal and parsed once.
  */
 export const PRELUDE = 32;
 
-/** The frame version that we write and read. */
 export const VERSION = 3;
 
 /**
@@ -15,21 +14,21 @@ export const VERSION = 3;
  * of packets.
  */
 export const Kind = {
-  /** A call: its options in the header, its input as the value. */
+  /** A call: options in the header, input as the value. */
   request: 1,
-  /** The next element of a lazy input. */
+  /** A lazy input's next element. */
   input: 2,
-  /** The end of a lazy input, or its error. */
+  /** A lazy input's end or error. */
   inputEnd: 3,
   /** The caller has room for more chunks. */
   credit: 4,
-  /** The caller no longer waits. */
+  /** The caller has left. */
   cancel: 5,
-  /** The caller's open calls, with what it has received of each. */
+  /** The caller's open calls, and what it has received. */
   check: 6,
-  /** A call's output, which ends the call. */
+  /** A call's output, which ends it. */
   reply: 16,
-  /** The next event of a stream. */
+  /** A stream's next event. */
   chunk: 17,
   /** A stream's end, with the number of chunks. */
   end: 18,
@@ -45,23 +44,23 @@ export const Kind = {
   hello: 33,
   /** A node leaves the cluster. */
   goodbye: 34,
-  /** A numbered mark, sent after some data. */
+  /** Numbered; sent after some data. */
   mark: 35,
-  /** A returned mark: everything before it was received or lost. */
+  /** Everything before the mark was received or lost. */
   marked: 36,
-  /** A part of a frame that doesn't fit into a packet. */
+  /** A part of a large frame. */
   fragment: 48,
 } as const;
 
 export type Kind = (typeof Kind)[keyof typeof Kind];
 
-/** Bits of the flags byte; unused bits are 0. */
+/** Unused bits are 0. */
 export const Flag = {
-  /** The last {@link TRAILER} bytes of the body are a signature, see signature.ts. */
+  /** The body's last {@link TRAILER} bytes are a signature, see signature.ts. */
   signed: 1,
 } as const;
 
-/** Bytes of a signature: u64 time in ms, u64 sender, u64 counter, and the HMAC-SHA256 of it all. */
+/** Bytes of a signature: u64 time in ms, u64 sender, u64 counter, HMAC-SHA256. */
 export const TRAILER = 56;
 
 /** Invalid bytes, or a frame that isn't allowed. */
@@ -81,7 +80,7 @@ export class FrameTooLargeError extends FrameError {
 }
 
 /**
- * The whole packet's length in bytes, read from its prelude.
+ * In bytes.
  *
  * @throws FrameError if the bytes don't begin a packet of this version
  */
@@ -97,17 +96,16 @@ export function packetLength(bytes: Uint8Array): number {
   return PRELUDE + padded(headLength(bytes)) + wholeAt(bytes, 12);
 }
 
-/** The header's length in bytes. */
+/** In bytes. */
 export function headLength(bytes: Uint8Array): number {
   return wholeAt(bytes, 8);
 }
 
-/** Reads a u32 without a DataView: we'd create three per packet. */
+/** Without a DataView: we'd create three per packet. */
 function wholeAt(bytes: Uint8Array, at: number): number {
   return bytes[at]! + bytes[at + 1]! * 2 ** 8 + bytes[at + 2]! * 2 ** 16 + bytes[at + 3]! * 2 ** 24;
 }
 
-/** A prelude's numbers. */
 export interface Prelude {
   readonly kind: Kind;
   readonly flags: number;
@@ -116,13 +114,13 @@ export interface Prelude {
   readonly head: number;
   /** Bytes after the header. */
   readonly body: number;
-  /** The caller's number for the call; 0 without a call. */
+  /** 0 without a call. */
   readonly call: number;
-  /** Milliseconds left for a request; Infinity without a limit. */
+  /** A request's milliseconds left, or Infinity. */
   readonly timeout: number;
 }
 
-/** Writes the first {@link PRELUDE} bytes of a packet. */
+/** Writes the first {@link PRELUDE} bytes. */
 export function writePrelude(
   packet: Buffer,
   { kind, flags, blocks, head, body, call, timeout }: Prelude,
@@ -150,7 +148,7 @@ export function callIn(packet: Buffer): Pick<Prelude, 'call' | 'timeout'> {
   return { call, timeout };
 }
 
-/** Reads received bytes. Any error becomes a FrameError. */
+/** Turns any error into a FrameError. */
 export function reading<T>(read: () => T): T {
   try {
     return read();
@@ -161,7 +159,7 @@ export function reading<T>(read: () => T): T {
   }
 }
 
-/** Rounds up to a multiple of 8, where a frame's parts begin. */
+/** A frame's parts begin at multiples of 8 bytes. */
 export function padded(length: number): number {
   return length + (-length & 7);
 }

@@ -3,17 +3,15 @@ import type { FrameToSend } from './frame.js';
 import type { SentHeader } from './header.js';
 import type { EncodedValue } from './values.js';
 
-/** A message's call, at this end. */
 export interface SendingCall {
-  /** True if the message needn't be sent any more. */
+  /** True if the message is no longer needed. */
   readonly isOver: boolean;
-  /** Set when its message's first packet is sent. */
+  /** Set with the message's first packet. */
   hasLeft?: boolean;
 }
 
-/** A message to send. */
 export interface MessageToSend extends Pick<FrameToSend, 'kind' | 'call'> {
-  /** Without it, the frame's header has only both nodes' addresses. */
+  /** By default only both nodes' addresses. */
   readonly header?: SentHeader | undefined;
   /** When a request's caller stops waiting, by `performance.now()`. */
   readonly deadline?: number;
@@ -21,10 +19,9 @@ export interface MessageToSend extends Pick<FrameToSend, 'kind' | 'call'> {
   readonly of?: SendingCall;
 }
 
-/** The packets of a frame that is too large for one. */
 export interface Fragments {
   next(): Uint8Array | undefined;
-  /** A packet that makes the receiver drop the unfinished frame. */
+  /** Makes the receiver drop the frame. */
   abandon(): Uint8Array;
 }
 
@@ -37,11 +34,11 @@ export interface LaneOptions {
   readonly seal: (frame: Uint8Array) => Uint8Array;
   readonly fragments: (frame: Uint8Array) => Fragments;
   readonly write: (packet: Uint8Array, isFrame: boolean) => void | Promise<void>;
-  /** Sends a mark ahead of all waiting messages; returns its number. */
+  /** Sends ahead of all waiting messages; returns the number. */
   readonly mark: (number?: number) => number;
 }
 
-/** Most messages in flight; a burst of small ones must leave time for other work. */
+/** Most messages in flight: small ones must leave time for other work. */
 const MOST_MESSAGES = 1024;
 /** Data between two marks; at most half the window. */
 const MARK = { messages: 128, bytes: 512 * 1024 };
@@ -68,22 +65,19 @@ interface Leaving extends Waiting {
 }
 
 /**
- * Sends calls' messages to one node and limits how much is in flight, so that heartbeats, which
- * bypass the lane, arrive soon and a broker buffers little. The rest waits here, not yet encoded;
- * messages of ended calls are dropped.
+ * Limits how much is in flight to one node: heartbeats, which bypass the lane, arrive soon, and a
+ * broker buffers little. Messages wait unencoded, and are dropped if their call ends.
  *
- * Marks, sent in order with the messages, show how much has arrived: the receiver returns each.
- * Everything before a returned mark was received or lost.
+ * The receiver returns each mark: everything sent before it was received or lost.
  */
 export class SendLane {
   private readonly small: Waiting[] = [];
   private readonly large: Waiting[] = [];
   private current: Leaving | undefined;
-  /** Bytes sent since the last fragment. */
   private sinceFragment = 0;
   private readonly unread: Amount = { messages: 0, bytes: 0 };
   private unmarked: Amount = { messages: 0, bytes: 0 };
-  /** Marks not yet returned, oldest first. */
+  /** Not yet returned, oldest first. */
   private readonly marks: Mark[] = [];
   private hasMoved = true;
 
@@ -97,10 +91,7 @@ export class SendLane {
     return this.small.length + this.large.length + (this.current ? 1 : 0);
   }
 
-  /**
-   * Returns the bytes sent, or 0 if the call ended first; a promise if the lane or the transport
-   * takes time.
-   */
+  /** Returns the bytes sent, or 0 if the call ended first. */
   send(message: MessageToSend): number | Promise<number> {
     const { maxPacket, encode, seal } = this.options;
     const isLarge = message.value !== undefined && leastSize(message.value) > maxPacket();
@@ -128,8 +119,8 @@ export class SendLane {
   }
 
   /**
-   * Returns true if a mark was returned since the previous call, or the lane is empty. Otherwise
-   * resends the last mark, which may be lost.
+   * Without progress since the previous call, returns false and resends the last mark, which may be
+   * lost.
    */
   remind(): boolean {
     const last = this.marks.at(-1);
@@ -158,7 +149,7 @@ export class SendLane {
     const { small } = this;
     while (!this.isFull) {
       this.current ??= this.begin();
-      // Small messages and fragments alternate, so that neither starves.
+      // Neither small messages nor fragments may starve.
       const isTurnOfSmall = !this.current || this.sinceFragment < this.options.maxPacket();
       const waiting = isTurnOfSmall ? small.shift() : undefined;
       if (waiting) {
@@ -171,7 +162,6 @@ export class SendLane {
     }
   }
 
-  /** Skips messages whose call is over. */
   private begin(): Leaving | undefined {
     for (let next = this.large.shift(); next; next = this.large.shift()) {
       const waiting = next;
@@ -272,7 +262,7 @@ export class SendLane {
   }
 }
 
-/** A lower bound of the frame's bytes. */
+/** A lower bound in bytes. */
 function leastSize({ text, blocks }: EncodedValue): number {
   let size = text.length;
   for (const { data } of blocks) {

@@ -7,26 +7,26 @@ import {
 } from 'node:crypto';
 import { Flag, FrameError, PRELUDE, TRAILER } from './prelude.js';
 
-/** The secret of all nodes and clients. */
+/** Shared by all nodes and clients. */
 export type Secret = string | Uint8Array;
 
-/** Derives a secret that makes other namespaces' packets invalid. */
+/** Makes other namespaces' packets invalid. */
 export function namespaceSecret(secret: Secret, namespace: string): Secret {
   return createHmac('sha256', secret).update(`packets of namespace ${namespace}`).digest();
 }
 
-/** Packets signed more than this many milliseconds ago, or ahead, are refused. */
+/** Most milliseconds between a packet's time and ours. */
 const WINDOW = 60_000;
 
 const MAC = 32;
 
 /**
- * Writes signatures: time, sender, counter, and the HMAC-SHA256 of everything before. A sender uses
- * no counter twice.
+ * Signs with the time, sender, counter, and the HMAC-SHA256 of everything before. A sender uses no
+ * counter twice.
  */
 export class Signer {
   private readonly key: KeyObject;
-  /** Random; new with each start. */
+  /** Random, new with each start. */
   private readonly sender = randomBytes(8);
   private counter = 0n;
 
@@ -37,7 +37,6 @@ export class Signer {
     this.key = keyOf(secret);
   }
 
-  /** Writes the signature into the packet's spare bytes. */
   sign(packet: Uint8Array): void {
     if (!isSigned(packet)) {
       throw new FrameError(
@@ -53,7 +52,6 @@ export class Signer {
   }
 }
 
-/** Checks signatures and refuses replayed packets. */
 export class Verifier {
   private readonly key: KeyObject;
   private readonly received = new ReplayWindow();
@@ -71,7 +69,7 @@ export class Verifier {
     this.key = keyOf(secret);
   }
 
-  /** @throws FrameError for a missing, wrong or old signature, or a packet received before */
+  /** @throws FrameError for a missing, wrong or old signature, or a replay */
   verify(packet: Uint8Array): void {
     if (packet.byteLength < PRELUDE + TRAILER || !isSigned(packet)) {
       throw new FrameError('A packet without a signature');
@@ -119,7 +117,6 @@ function macOf(key: KeyObject, signed: Uint8Array): Buffer {
   return createHmac('sha256', key).update(signed).digest();
 }
 
-/** Splits a packet into its signed part and the MAC. */
 function partsOf({ buffer, byteOffset, byteLength }: Uint8Array): { signed: Buffer; mac: Buffer } {
   const packet = Buffer.from(buffer, byteOffset, byteLength);
   return { signed: packet.subarray(0, -MAC), mac: packet.subarray(-MAC) };
@@ -127,7 +124,7 @@ function partsOf({ buffer, byteOffset, byteLength }: Uint8Array): { signed: Buff
 
 const PAGE = 4096;
 
-/** Senders to keep. A sender is one start of a node with the secret. */
+/** Senders to keep. Each start of a node is one. */
 const MOST_SENDERS = 2 ** 16;
 
 interface Page {
@@ -136,17 +133,16 @@ interface Page {
   receivedAt: number;
 }
 
-/** One sender's received counters. */
 interface Sender {
   readonly pages: Map<number, Page>;
-  /** Counters below this one are refused: their pages were dropped. */
+  /** Lower counters are refused: their pages were dropped. */
   floor: number;
 }
 
 /**
- * Keeps each sender's received counters, against replay. Senders count up, so the last minutes fit
- * into a few pages of bits. Follows https://www.rfc-editor.org/rfc/rfc4303#section-3.4.3, except
- * that any number of packets may overtake another while its page is kept.
+ * Keeps each sender's received counters. Senders count up, so the last minutes fit into a few pages
+ * of bits. Follows https://www.rfc-editor.org/rfc/rfc4303#section-3.4.3, except that any number of
+ * packets may overtake another while its page is kept.
  *
  * Times are monotonic and don't decide if a counter is new: a dropped page leaves its largest
  * counter.
@@ -158,7 +154,7 @@ export class ReplayWindow {
     return [...this.senders.values()].reduce((sum, { pages }) => sum + pages.size, 0);
   }
 
-  /** Returns false if the counter was added before, or may have been. */
+  /** Returns false if the counter was, or may have been, added before. */
   add(sender: string, counter: number, now: number): boolean {
     const { pages, floor } = this.senderOf(sender);
     if (counter < floor) {
@@ -175,7 +171,7 @@ export class ReplayWindow {
     return true;
   }
 
-  /** Drops pages without a packet since then. */
+  /** Drops pages without a later packet. */
   dropBefore(time: number): void {
     for (const sender of this.senders.values()) {
       for (const [number, { receivedAt, largest }] of sender.pages) {
@@ -197,7 +193,6 @@ export class ReplayWindow {
     return sender;
   }
 
-  /** Drops the oldest sender without pages, if there are too many. */
   private makeRoom(): void {
     if (this.senders.size < MOST_SENDERS) {
       return;

@@ -26,7 +26,7 @@ import type { WireLimits } from './limits.js';
 import { FrameError, reading } from './prelude.js';
 import { types } from 'node:util';
 
-/** An encoded value: its tree as text, and its typed arrays, not yet copied. */
+/** A value's tree as text, and its typed arrays, uncopied. */
 export interface EncodedValue {
   readonly text: string;
   readonly blocks: readonly Block[];
@@ -85,7 +85,6 @@ export function decodeValue(tree: unknown, blocks: readonly Block[], limits: Wir
   });
 }
 
-/** Makes a value from its tree and blocks. */
 class ValueReader {
   private readonly taken: boolean[] = [];
   private used = 0;
@@ -141,7 +140,7 @@ class ValueReader {
     return parts;
   }
 
-  /** A block is used once. Otherwise a short frame could use one until memory runs out. */
+  /** Otherwise a short frame could use one block until memory runs out. */
   private take(index: unknown): Block {
     const block = typeof index === 'number' ? this.blocks[index] : undefined;
     if (!block || this.taken[index as number]) {
@@ -164,20 +163,18 @@ function isObject(value: unknown): value is object {
   return typeof value === 'object' && value !== null;
 }
 
-/** True if a name in a tree is a tag. */
 export function isTag(name: string): boolean {
   return name.startsWith('$') && !name.startsWith('$$');
 }
 
-/** The block count has 16 bits, and one block is the tree. */
+/** The block count has 16 bits; one is the tree. */
 const MOST_BLOCKS = 2 ** 16 - 2;
 
-/** Makes a value's tree and collects its blocks. */
 class ValueWriter implements BlockWriter {
   readonly blocks: Block[] = [];
   private readonly path: (string | number)[] = [];
   private nodes = 0;
-  /** A lower bound of the bytes written. */
+  /** A lower bound. */
   private bytes = 0;
 
   constructor(private readonly limits: WireLimits) {}
@@ -314,31 +311,26 @@ class ValueWriter implements BlockWriter {
   }
 }
 
-/** A value without a JSON form: its tag, and JSON to make it from. */
 type TaggedValue = readonly [tag: string, content: unknown];
 
-/** Collects tagged values' blocks. */
 interface BlockWriter {
-  /** Adds a block and returns its number. */
   add(block: Block): number;
   /** @throws InvalidInputError if a tensor of this shape can't be sent */
   checkShape(dims: readonly number[]): void;
 }
 
-/** Tags a number that JSON would change. */
 function tagNumber(value: number): TaggedValue | undefined {
   const word = wordOfNumber(value);
   return word === undefined ? undefined : ['$n', word];
 }
 
-/** Tags a bigint in hexadecimal, which parses in linear time. */
+/** Hexadecimal parses in linear time. */
 function tagBigInt(value: bigint): TaggedValue {
   return ['$i', value.toString(16)];
 }
 
 const tagUndefined: TaggedValue = ['$u', 0];
 
-/** Tags an object; undefined for kinds of objects without a tag. */
 function tagObject(value: object, sink: BlockWriter): TaggedValue | undefined {
   if (isTensor(value) && (elementByType.has(value.type) || value.type === 'string')) {
     return tagTensor(value, sink);
@@ -365,13 +357,13 @@ function tagObject(value: object, sink: BlockWriter): TaggedValue | undefined {
   return isError(value) ? ['$e', wireError(value)] : undefined;
 }
 
-/** Ignores subclasses: a Buffer becomes a Uint8Array. */
+/** A Buffer becomes a Uint8Array. */
 function blockOfArray(type: ElementType, { buffer, byteOffset, length }: Block['data']): Block {
   const { storage } = elementByType.get(type)!;
   return { type, dims: [length], data: new storage(buffer, byteOffset, length) };
 }
 
-/** Makes a tag's value. `take` returns each block once, by its number. */
+/** `take` returns each block once. */
 export function valueOf(
   [tag, content]: TaggedValue,
   take: (index: unknown) => Block,
@@ -450,13 +442,13 @@ export function bigIntOf(digits: string): bigint {
   return digits.startsWith('-') ? -BigInt(`0x${digits.slice(1)}`) : BigInt(`0x${digits}`);
 }
 
-/** A batch in a frame. Without rows it has only its key and padding. */
+/** Without rows it has only a key and padding. */
 interface BatchParts {
   readonly key: string;
   readonly padding: number;
   readonly values?: readonly unknown[];
   readonly tensors?: unknown;
-  /** The batch axis of each leaf of `tensors`, in their order. */
+  /** Batch axes of the leaves of `tensors`, in order. */
   readonly axes?: readonly (number | null)[];
 }
 
@@ -485,7 +477,7 @@ function batchOf(parts: unknown, { bytes }: WireLimits): Batch {
     return fail('a batch');
   }
   const batch = rowsOf(values, tensors, axes).withKey(key);
-  // Padding rows aren't in the frame but take memory here.
+  // Padding rows aren't in the frame but take memory.
   if (padding * Math.max(1, batch.bytes / Math.max(1, batch.size)) > bytes) {
     throw new FrameError(
       `Invalid batch in the value: ${padding} rows of padding take more than ${bytes} bytes`,
@@ -513,7 +505,7 @@ function isAxis(value: unknown): value is number | null {
   return value === null || isSize(value);
 }
 
-/** An error for other machines: without stacks, which would reveal internals. */
+/** Without stacks, which would reveal internals. */
 export function wireError(error: unknown): WireError {
   return withoutStacks(toWire(error));
 }

@@ -6,20 +6,18 @@ import type { EndpointMetadata, RemoteModel, ResolvedEndpoint } from './endpoint
 
 type Grpc = typeof import('@grpc/grpc-js');
 
-/** The gRPC package and the protocol's service. */
 export interface GrpcService {
   readonly grpc: Grpc;
   readonly service: ServiceClientConstructor;
 }
 
-/** Loads gRPC; @throws InvalidServingError when it is not installed */
+/** @throws InvalidServingError if gRPC isn't installed */
 export async function loadService(): Promise<GrpcService> {
   const user = 'A serving with an endpoint';
   const service = await loadInferenceService(user);
   return { grpc: loadGrpc(user).grpc, service };
 }
 
-/** A call's deadline and signal. */
 export interface EndpointCall {
   readonly deadline?: Date | undefined;
   readonly signal?: AbortSignalLike | undefined;
@@ -37,7 +35,7 @@ const UNAVAILABLE = 14;
 const CHANNEL_OPTIONS = {
   // The serving's retry policy decides which batches run again.
   'grpc.enable_retries': 0,
-  // A new connection must not wait for the previous one's backoff.
+  // A new connection must not wait for the previous backoff.
   'grpc.use_local_subchannel_pool': 1,
   'grpc.initial_reconnect_backoff_ms': 100,
   'grpc.max_reconnect_backoff_ms': 5_000,
@@ -48,7 +46,7 @@ const CHANNEL_OPTIONS = {
   'grpc.keepalive_timeout_ms': 20_000,
 };
 
-/** The channel that an endpoint's partitions share. It closes after the last one. */
+/** Shared by an endpoint's partitions; closes after the last one. */
 export class EndpointConnection {
   readonly ended: Promise<Error>;
   lost: Error | undefined;
@@ -107,7 +105,7 @@ export class EndpointConnection {
   }
 
   /**
-   * Reads the bytes until the reply arrives; after a failure, possibly longer.
+   * Reads the bytes until the reply; after a failure, possibly longer.
    *
    * @throws EndpointFailure
    */
@@ -134,11 +132,11 @@ export class EndpointConnection {
         },
       );
       const placeOf = ({ metadata: answered }: ServiceError): StatusPlace => {
-        // If no connection took the call, its peer is the channel's target.
+        // Without a connection, the peer is the channel's target.
         if (call.getPeer() === client.getChannel().getTarget()) {
           return 'here';
         }
-        // A server's answer has headers; a status from grpc-js has no headers.
+        // Only a server's answer has headers.
         return Object.keys(answered.getMap()).length > 0 ? 'server' : 'connection';
       };
       const cancel = (): void => call.cancel();
@@ -150,8 +148,7 @@ export class EndpointConnection {
   }
 
   /**
-   * Values may be secrets, so no error quotes them, nor the errors of grpc-js or of the `metadata`
-   * function.
+   * No error quotes values, which may be secrets, nor errors of grpc-js or the `metadata` function.
    */
   private async metadata(call: EndpointCall): Promise<InstanceType<Grpc['Metadata']>> {
     const metadata = new this.loaded.grpc.Metadata();

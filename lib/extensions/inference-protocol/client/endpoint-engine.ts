@@ -14,10 +14,7 @@ import { loadService } from './endpoint-connection.js';
 import { isDown } from './endpoint-errors.js';
 import { placesOf, type RemoteModel, type ResolvedEndpoint } from './endpoint-options.js';
 
-/**
- * Forms batches here and runs them on Open Inference Protocol servers. A server has one partition
- * per concurrent batch; for `run`, just one.
- */
+/** Runs batches on servers. Each has a partition per concurrent batch; for `run`, just one. */
 export function endpointEngine(endpoints: readonly ResolvedEndpoint[], model: RemoteModel): Engine {
   return async (kind, _options, _keys, supervision, end, { warn }) => {
     // Each opening partition adds a listener.
@@ -43,7 +40,7 @@ interface Place {
   readonly endpoint: Endpoint;
 }
 
-/** A server that is down is retried if another one is up; any other failure closes all. */
+/** Retries a server that is down if another one is up; other failures close all. */
 async function openAll(
   places: readonly Place[],
   supervision: Supervision,
@@ -53,7 +50,7 @@ async function openAll(
   const workers = openings.flatMap((opening) =>
     opening.status === 'fulfilled' ? [opening.value] : [],
   );
-  /** By address, which several places share. */
+  /** By address. */
   const failures = new Map(
     openings.flatMap((opening, index) =>
       opening.status === 'rejected'

@@ -14,7 +14,6 @@ import {
  */
 export type StatusPlace = 'here' | 'connection' | 'server';
 
-/** A failed call to an endpoint. */
 export class EndpointFailure extends Error {
   override readonly name = 'EndpointFailure';
 
@@ -28,7 +27,6 @@ export class EndpointFailure extends Error {
   }
 }
 
-/** The server answers, but is not ready. */
 export class ModelNotReadyError extends Error {
   override readonly name = 'ModelNotReadyError';
 
@@ -38,25 +36,25 @@ export class ModelNotReadyError extends Error {
 }
 
 /**
- * What a status proves about the batch's rows and the server:
+ * What a status proves about the rows and the server:
  * - `unsent`: nothing has run; the server cannot be reached;
  * - `tooLarge`: nothing has run; the server read only the message's length;
- * - `unsendable`: everything has run; the reply is too large for the server to send;
+ * - `unsendable`: everything has run; the reply is too large to send;
  * - `unreadable`: everything has run; the reply violates the protocol;
- * - `busy`: rows may have run; the server is up, but has no room or no time;
- * - `gone`: rows may have run; the connection is lost, or the server no longer has the model, so it
- *   must report ready again;
+ * - `busy`: rows may have run; the server has no room or no time;
+ * - `gone`: rows may have run; the connection or the model is lost, so the server must report ready
+ *   again;
  * - `failed`: the model failed on the rows.
  */
 type Verdict = 'unsent' | 'tooLarge' | 'unsendable' | 'unreadable' | 'busy' | 'gone' | 'failed';
 
 /**
- * gRPC status codes by number, with what each proves if it comes from a broken connection and if it
- * comes from the server. https://grpc.github.io/grpc/core/md_doc_statuscodes.html
+ * gRPC status codes by number, with what each proves from a broken connection and from the server.
+ * https://grpc.github.io/grpc/core/md_doc_statuscodes.html
  */
 const STATUSES: readonly (readonly [name: string, connection: Verdict, server: Verdict])[] = [
   ['OK', 'gone', 'failed'],
-  // A server that is forced to shut down answers CANCELLED.
+  // A server forced to shut down answers CANCELLED.
   ['CANCELLED', 'gone', 'gone'],
   ['UNKNOWN', 'failed', 'failed'],
   ['INVALID_ARGUMENT', 'failed', 'failed'],
@@ -82,7 +80,7 @@ const TEXTS: readonly {
   readonly details: RegExp;
   readonly verdict: Verdict;
 }[] = [
-  // gRPC in C++, Python, Go and JavaScript, for a request that is too large.
+  // The request is too large, in gRPC for C++, Python, Go and JavaScript.
   {
     code: 'RESOURCE_EXHAUSTED',
     place: 'server',
@@ -91,7 +89,7 @@ const TEXTS: readonly {
   },
   // For a reply, so the rows have run.
   { code: 'RESOURCE_EXHAUSTED', details: /message larger than/i, verdict: 'unsendable' },
-  // HTTP/2 guarantees that the server did not process a refused stream.
+  // The server did not process a refused stream.
   {
     code: 'UNAVAILABLE',
     place: 'connection',
@@ -102,7 +100,6 @@ const TEXTS: readonly {
   { code: 'INTERNAL', place: 'connection', details: /^Received RST_STREAM/, verdict: 'gone' },
 ];
 
-/** What a failed call proves. */
 export function verdictOf({
   code,
   details,
@@ -123,10 +120,9 @@ export function verdictOf({
 }
 
 /**
- * If the result is not a ServingError, the model failed: the batch fails, and may be searched for
- * the rows that cause it.
+ * Unless it is a ServingError, the batch may be searched for the rows at fault.
  *
- * @param hasRun true if an earlier call for rows of the same batch succeeded
+ * @param hasRun true if an earlier call for the batch succeeded
  */
 export function batchErrorOf(
   failure: EndpointFailure,
@@ -157,12 +153,11 @@ export function batchErrorOf(
   }
 }
 
-/** True if the endpoint lacks the call. */
 export function isUnimplemented(error: unknown): boolean {
   return error instanceof EndpointFailure && nameOf(error.code) === 'UNIMPLEMENTED';
 }
 
-/** True if the server is temporarily unreachable or not ready. */
+/** Temporarily unreachable or not ready. */
 export function isDown(error: unknown): boolean {
   return (
     error instanceof ModelNotReadyError ||

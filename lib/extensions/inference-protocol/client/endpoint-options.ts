@@ -1,6 +1,6 @@
 import type { DeclaredAxes } from '../../../internal.js';
 
-/** The certificates of a TLS connection, in PEM format. */
+/** A TLS connection's certificates, in PEM format. */
 export interface EndpointTls {
   /**
    * Certificate authorities for servers.
@@ -81,14 +81,12 @@ export interface EndpointModel {
   readonly fetches?: readonly string[];
 }
 
-/** An endpoint's model. */
 export interface RemoteModel extends EndpointModel {
   readonly name: string;
   /** For '', the server chooses one. */
   readonly version: string;
 }
 
-/** An endpoint with all defaults filled in. */
 export interface ResolvedEndpoint extends Omit<EndpointOptions, 'metadata'> {
   /** Host and port. */
   readonly target: string;
@@ -97,7 +95,7 @@ export interface ResolvedEndpoint extends Omit<EndpointOptions, 'metadata'> {
   readonly metadata: () => EndpointMetadata | Promise<EndpointMetadata>;
 }
 
-/** One place per concurrent batch. Endpoints alternate, so that idle ones take turns. */
+/** One place per concurrent batch. Endpoints alternate, so idle ones take turns. */
 export function placesOf(endpoints: readonly ResolvedEndpoint[]): readonly ResolvedEndpoint[] {
   const rounds = Math.max(...endpoints.map(({ concurrency }) => concurrency));
   return Array.from({ length: rounds }, (_, round) =>

@@ -17,7 +17,7 @@ import {
 } from './endpoint-options.js';
 import { endpointEngine } from './endpoint-engine.js';
 
-/** Batches on the way to an endpoint and in it: one is sent while the other runs. */
+/** One batch is sent while the other runs. */
 const DEFAULT_CONCURRENCY = 2;
 
 const pem: Rule = {
@@ -25,7 +25,6 @@ const pem: Rule = {
   allowed: 'certificates or a key in the PEM format, as a string or bytes',
 };
 
-/** The options of one endpoint. */
 const ofOne: Rules = {
   url: {
     check: (value) => typeof value === 'string' && targetOf(value) !== undefined,
@@ -46,11 +45,11 @@ const ofOne: Rules = {
 export type Endpoints = string | EndpointOptions | readonly (string | EndpointOptions)[];
 
 /**
- * A model on one or several servers of the Open Inference Protocol, as the `model` of a serving.
+ * A model on one or several Open Inference Protocol servers, as a serving's `model`.
  *
- * @param servers the address of a server, `grpc://host:port` or with TLS `grpcs://host:port`, or
- * its options; or a list of servers that run the same model
- * @param model the model's name on the server, or its options; by default its name is the serving's
+ * @param servers a server's address, `grpc://host:port` or with TLS `grpcs://host:port`, or its
+ * options; or a list of servers with the same model
+ * @param model its name on the server, or its options; by default the serving's name
  */
 export function endpoint(servers: Endpoints, model: string | EndpointModel = {}): ExternalModel {
   return {
@@ -67,11 +66,7 @@ export function endpoint(servers: Endpoints, model: string | EndpointModel = {})
   };
 }
 
-/**
- * Fills in the defaults of endpoints.
- *
- * @throws InvalidServingError naming the endpoint and the option
- */
+/** @throws InvalidServingError naming the endpoint and the option */
 function resolveEndpoints(owner: string, endpoints: Endpoints): readonly ResolvedEndpoint[] {
   const given = isList(endpoints) ? endpoints : [endpoints];
   const resolved = given.map((one) => resolveEndpoint(owner, one));
@@ -85,14 +80,13 @@ function resolveEndpoints(owner: string, endpoints: Endpoints): readonly Resolve
   return resolved;
 }
 
-/** The options of an endpoint's model. */
 const ofModel: Rules = {
   name: { check: (value) => typeof value === 'string' && value !== '', allowed: 'a name' },
   ...portRules,
 };
 
 /**
- * The options of an endpoint's model, which may be given by its name alone.
+ * The name alone is enough.
  *
  * @throws InvalidServingError naming the option
  */
@@ -145,7 +139,7 @@ function resolveEndpoint(owner: string, given: string | EndpointOptions): Resolv
   };
 }
 
-/** The host and port of an address; undefined for any other text. */
+/** Host and port; undefined for an invalid address. */
 function targetOf(url: string): string | undefined {
   const [, target] = /^grpcs?:\/\/((?:\[[\da-f:.]+\]|[\w.-]+):\d{1,5})\/?$/i.exec(url) ?? [];
   const port = Number(target?.slice(target.lastIndexOf(':') + 1));

@@ -33,15 +33,15 @@ import { type EndpointConnection, READY_TIMEOUT } from './endpoint-connection.js
 import { batchErrorOf, EndpointFailure } from './endpoint-errors.js';
 import type { RemoteModel } from './endpoint-options.js';
 
-/** Milliseconds after the callers' deadline, whose own timers cancel the call first. */
+/** Milliseconds after the deadline: callers' own timers cancel first. */
 const GRACE = 100;
 
-/** Longest pause in milliseconds. */
+/** In milliseconds. */
 const LONGEST_PAUSE = 1_000;
 
 /**
- * Sends one batch at a time. After a busy answer it pauses, longer with each one in a row, and
- * continues when the server reports ready. Otherwise the connection counts as lost.
+ * Sends one batch at a time. After a busy answer it pauses, longer with each in a row, until the
+ * server reports ready; otherwise the connection is lost.
  */
 export class EndpointPartition implements Worker {
   readonly prefetch = 0;
@@ -84,7 +84,7 @@ export class EndpointPartition implements Worker {
     const end = this.send(batch, names, listener.terms?.() ?? NO_TERMS, call.signal);
     const running = (this.running = { call, end });
     let isOver = false;
-    // Callers also leave with their rows; an abort would then only cost an error.
+    // Callers also leave when answered; an abort would then only cost an error.
     listener.onLeft?.(() => isOver || call.abort());
     try {
       const outputs = await end;
@@ -150,7 +150,7 @@ export class EndpointPartition implements Worker {
     names: readonly string[],
     terms: BatchTerms,
     signal: AbortSignal,
-    /** True if a step of the same batch has run. */
+    /** True if a step of the batch has run. */
     hasRun: boolean,
   ): Promise<Record<string, Tensor>> {
     const { connection, model, signature, url } = this;
@@ -166,7 +166,7 @@ export class EndpointPartition implements Worker {
         deadline,
         signal,
       });
-      // gRPC copied the message before sending; a failed call may not have got that far.
+      // gRPC copied the message before sending; a failed call may not have.
       this.memory.give(request);
       return outputsOf(answer, names, signature, url);
     } catch (cause) {
@@ -213,7 +213,7 @@ export class EndpointPartition implements Worker {
   }
 }
 
-/** Replaces a server that is down. It has already ended, so its supervisor retries. */
+/** Replaces a server that is down. It has ended, so its supervisor retries. */
 export class AbsentWorker implements Worker {
   readonly prefetch = 0;
   readonly ended: Promise<Error>;

@@ -20,21 +20,20 @@ import type { EndpointModel, RemoteModel, ResolvedEndpoint } from './endpoint-op
 import { EndpointPartition } from './endpoint.partition.js';
 import type { InferenceSession } from 'onnxruntime-common';
 
-/** A server. Its partitions share a connection. */
 export class Endpoint {
   private connection: EndpointConnection | undefined;
-  /** A server that later has a different model is not used. */
+  /** A server with a different model is not used. */
   private known: ModelSignature | undefined;
 
   constructor(
     private readonly loaded: GrpcService,
     private readonly options: ResolvedEndpoint,
     private readonly model: RemoteModel,
-    /** Longest first pause, in milliseconds, while the server is busy. */
+    /** Longest first pause, in milliseconds. */
     private readonly pause: number,
   ) {}
 
-  /** @throws ServingLoadError when the server does not report that the model is ready */
+  /** @throws ServingLoadError unless the model is ready */
   async open(end: AbortSignal): Promise<EndpointPartition> {
     const { options, model } = this;
     const connection = this.connect();
@@ -55,7 +54,6 @@ export class Endpoint {
     }
   }
 
-  /** From now on, a server with a different model is not used. */
   expect(signature: ModelSignature): void {
     this.known = signature;
   }
@@ -78,7 +76,6 @@ export class Endpoint {
   }
 }
 
-/** True if the signatures are equal. */
 export function isSameModel(one: ModelSignature, other: ModelSignature): boolean {
   return JSON.stringify(one) === JSON.stringify(other);
 }
@@ -110,23 +107,21 @@ async function configOf(ask: <Reply>(method: string) => Promise<Reply>): Promise
   }
 }
 
-/** An input or output; a size of -1 is dynamic. */
+/** A size of -1 is dynamic. */
 interface EndpointPort {
   readonly name: string;
   readonly datatype: string;
   readonly shape: readonly string[];
 }
 
-/** The `ModelMetadata` reply. */
 interface EndpointMetadataReply {
   readonly inputs: readonly EndpointPort[];
   readonly outputs: readonly EndpointPort[];
 }
 
-/** The part of `ModelConfig` that concerns batches; undefined if the server has no such call. */
 type BatchConfig = { readonly max_batch_size: number } | undefined;
 
-/** @throws InvalidServingError when the server's description is missing or contradicts ours */
+/** @throws InvalidServingError if the server's description is missing or contradicts ours */
 function signatureOfEndpoint(
   { inputs, outputs }: EndpointMetadataReply,
   config: BatchConfig,
@@ -160,8 +155,8 @@ function signatureOfEndpoint(
 }
 
 /**
- * In a configuration, a largest batch size means that every first axis counts rows; without one, no
- * axis does. Declared axes take precedence.
+ * If a configuration has a largest batch size, every first axis counts rows; without one, no axis
+ * does. Declared axes take precedence.
  */
 function withBatchAxes(
   ports: readonly EndpointPort[],
@@ -182,7 +177,7 @@ function metadataOf(
   kind: string,
   { name, datatype, shape }: EndpointPort,
 ): InferenceSession.ValueMetadata {
-  // BF16 outputs are read as float32; onnxruntime has no BF16 tensor to send.
+  // BF16 outputs are read as float32; onnxruntime can't send BF16.
   const type = typeOfDatatype(kind === 'output' && datatype === 'BF16' ? 'FP32' : datatype);
   if (!type) {
     throw new InvalidServingError(

@@ -17,10 +17,10 @@ import type { RemoteModel } from './endpoint-options.js';
 /** The level for priority 0; level 1 is the highest. */
 const MIDDLE_LEVEL = 3;
 
-/** The answer is already in memory; a tensor has at most as many axes as a batch may have. */
+/** The answer is already in memory; a tensor has at most a batch's axes. */
 const LIMITS = { bytes: Infinity, tensors: 1024, rank: 32, depth: Infinity, nodes: Infinity };
 
-/** A request without elements, for tensors in the order of the inputs. */
+/** Without elements, in the inputs' order. */
 export function requestHead(
   { name, version }: RemoteModel,
   inputs: readonly ModelPort[],
@@ -41,7 +41,7 @@ export function requestHead(
   };
 }
 
-/** Time in microseconds, and priority. Defaults are omitted; the server applies its own. */
+/** Time in microseconds, and priority; the server applies its own defaults. */
 export function parametersOf({ deadline, priority }: BatchTerms): GrpcParameters {
   const left = Math.max(1, Math.ceil((deadline - performance.now()) * 1000));
   return {
@@ -52,7 +52,7 @@ export function parametersOf({ deadline, priority }: BatchTerms): GrpcParameters
   };
 }
 
-/** @throws InvalidOutputError naming the endpoint, the output and what is wrong with it */
+/** @throws InvalidOutputError naming the endpoint and the output */
 export function outputsOf(
   { outputs, raw_output_contents: raw }: GrpcInferResponse,
   names: readonly string[],
@@ -104,12 +104,12 @@ export function isOwnMemory(tensors: readonly Tensor[]): boolean {
 /** Largest gRPC message in bytes: its length has 4 bytes. */
 const LARGEST = 2 ** 32 - 1;
 
-/** Largest message in bytes whose memory is kept. */
+/** In bytes; we don't keep larger messages' memory. */
 const LARGEST_KEPT = 16 * 2 ** 20;
 
 /**
- * Reuses messages' memory. Allocating costs more than the copy into it: Node collects its whole
- * heap for about every 30 MB of buffers.
+ * Allocating costs more than the copy: Node collects its whole heap for about every 30 MB of
+ * buffers.
  */
 export class MessageMemory {
   private spare: Buffer | undefined;
@@ -129,7 +129,7 @@ export class MessageMemory {
       : Buffer.allocUnsafeSlow(length);
   }
 
-  /** Call this when nothing reads the message any more. */
+  /** Nothing may read the message any more. */
   give(message: Buffer): void {
     if (message.buffer.byteLength <= LARGEST_KEPT) {
       this.spare = Buffer.from(message.buffer);

@@ -8,12 +8,12 @@ import type { InferenceRequest } from './inference-request.js';
 import { checkNesting } from './json-nesting.js';
 import { describePorts, type ModelInputs } from './offered-model.js';
 
-/** A call's input: tensors that hold its rows, or a list of rows. */
+/** Tensors that hold a call's rows, or a list of rows. */
 export type CallInput =
   | { readonly tensors: Container; readonly rows?: undefined }
   | { readonly rows: readonly unknown[] };
 
-/** Limits for a request's JSON rows; the body limit bounds their bytes. */
+/** For JSON rows; the body limit bounds their bytes. */
 export const jsonLimits: JsonLimits = {
   bytes: Infinity,
   tensors: 4096,
@@ -23,10 +23,9 @@ export const jsonLimits: JsonLimits = {
 };
 
 /**
- * Turns a request's tensors, uncopied, into a call's input.
+ * Doesn't copy tensors.
  *
- * @throws InvalidInputError naming the tensor that is missing, unknown, or of the wrong type or
- * shape
+ * @throws InvalidInputError naming the missing, unknown or invalid tensor
  */
 export function callInputOf(inputs: ModelInputs, request: InferenceRequest): CallInput {
   const { ports } = inputs;
@@ -128,7 +127,7 @@ function jsonRows(
   );
 }
 
-/** True if the elements are plain text; the input's own parameter comes first. */
+/** The input's own parameter comes first. */
 export function isText(
   name: string,
   { parameters, inputParameters }: Pick<InferenceRequest, 'parameters' | 'inputParameters'>,
@@ -137,7 +136,7 @@ export function isText(
   return (own ?? parameters.get('content_type')) === 'str';
 }
 
-/** A row is one element, or with several inputs an object of them. */
+/** A row is one element, or an object of several inputs' elements. */
 function columnRows(ports: readonly Port[], tensors: readonly Tensor[]): readonly unknown[] {
   const columns = tensors.map(elementsOf);
   return ports.length === 1

@@ -9,19 +9,15 @@ export interface Port {
   readonly type: Tensor.Type;
   /** Includes the row axis; -1 for any size. */
   readonly shape: readonly number[];
-  /** The row axis; `null` for a tensor that a request's rows share. */
+  /** `null` for a tensor that a request's rows share. */
   readonly batchAxis: number | null;
-  /** True if the rows are a bare tensor, not an object of named ones. */
+  /** True unless the rows are an object of named tensors. */
   readonly isBare?: boolean;
 }
 
 const DECLARED = /^([A-Z0-9]+)(?:\[((?:-1|\d+)(?:, *(?:-1|\d+))*)\])?$/;
 
-/**
- * Parses a declared tensor.
- *
- * @throws InvalidServingError for invalid text
- */
+/** @throws InvalidServingError for invalid text */
 export function parsePort(name: string, declared: unknown, owner: string): Port {
   const match = typeof declared === 'string' ? DECLARED.exec(declared) : null;
   const type = typeOfDatatype(match?.[1]);
@@ -35,7 +31,7 @@ export function parsePort(name: string, declared: unknown, owner: string): Port 
   return { name, type, shape: [-1, ...row], batchAxis: 0 };
 }
 
-/** True if the tensor has one element per row. */
+/** True for one element per row. */
 export function isColumn({ shape }: Port): boolean {
   return shape.length === 1;
 }

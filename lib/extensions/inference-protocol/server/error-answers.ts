@@ -2,7 +2,6 @@ import { STATUS_CODES } from 'node:http';
 import { HttpException } from '@nestjs/common';
 import { isServingError } from '../../../index.js';
 
-/** The answer to a failed request, for HTTP and gRPC. */
 export interface ErrorAnswer {
   readonly status: number;
   readonly grpc: number;
@@ -26,7 +25,7 @@ const INTERNAL = 13;
 const UNAVAILABLE = 14;
 const UNAUTHENTICATED = 16;
 
-/** HTTP and gRPC status by error code. */
+/** By error code. */
 export const answersByCode: Readonly<Record<string, readonly [status: number, grpc: number]>> = {
   SERVING_INVALID_INPUT: [400, INVALID_ARGUMENT],
   SERVING_INVALID_BATCH: [400, INVALID_ARGUMENT],
@@ -47,7 +46,7 @@ export const answersByCode: Readonly<Record<string, readonly [status: number, gr
   SERVING_RUN_TIMEOUT: [504, DEADLINE_EXCEEDED],
 };
 
-/** gRPC status by the HTTP status of a Nest exception. */
+/** By a Nest exception's HTTP status. */
 const grpcByStatus: Readonly<Record<number, number>> = {
   400: INVALID_ARGUMENT,
   401: UNAUTHENTICATED,
@@ -62,10 +61,7 @@ const grpcByStatus: Readonly<Record<number, number>> = {
   504: DEADLINE_EXCEEDED,
 };
 
-/**
- * Maps an error to its answer. Only client faults and Nest exceptions show their message; others
- * may reveal details of the application.
- */
+/** Only client faults and Nest exceptions show their message: others may reveal details. */
 export function errorAnswer(error: unknown): ErrorAnswer {
   if (isServingError(error)) {
     const { code, message, retryAfter } = error;

@@ -60,7 +60,7 @@ export class InferenceProtocolModule extends ConfigurableModuleClass {
   }
 }
 
-/** Nest's `RouterModule` stores the path in this metadata. */
+/** Nest's `RouterModule` stores the path here. */
 function modulePathIn({ applicationId }: ModulesContainer): string {
   return Reflect.getMetadata(`__module_path__${applicationId}`, InferenceProtocolModule) ?? '';
 }

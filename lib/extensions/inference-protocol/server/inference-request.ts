@@ -2,35 +2,32 @@ import type { Tensor } from 'onnxruntime-common';
 import type { Origin } from '../../../index.js';
 import type { AbortSignalLike } from '../../../internal.js';
 
-/** A parameter; 64-bit integers may be bigints. */
+/** 64-bit integers may be bigints. */
 export type ParameterValue = string | number | boolean | bigint;
 
 export type Parameters = ReadonlyMap<string, ParameterValue>;
 
-/** An inference request, over HTTP or gRPC. */
 export interface InferenceRequest {
   readonly model: string;
-  /** If undefined or empty, the server chooses. */
+  /** If empty, the server chooses. */
   readonly version?: string | undefined;
   readonly id?: string | undefined;
   readonly parameters: Parameters;
   /** BYTES elements that aren't UTF-8 are Uint8Arrays in a string tensor. */
   readonly inputs: ReadonlyMap<string, Tensor>;
   readonly inputParameters?: ReadonlyMap<string, Parameters>;
-  /** Requested outputs and their parameters; undefined for all. */
+  /** Requested outputs; undefined for all. */
   readonly outputs?: ReadonlyMap<string, Parameters> | undefined;
 }
 
-/** The client of a request. */
 export interface InferenceCaller {
   readonly signal?: AbortSignalLike | undefined;
-  /** Deadline in milliseconds since 1970. */
+  /** Milliseconds since 1970. */
   readonly deadline?: number | undefined;
   readonly tenant?: string | undefined;
   readonly origin?: Origin | undefined;
 }
 
-/** One reply to a request. */
 export interface InferenceReply {
   readonly model: string;
   readonly version: string;
@@ -40,7 +37,6 @@ export interface InferenceReply {
   readonly outputs: ReadonlyMap<string, Tensor>;
 }
 
-/** A reply in a stream. */
 export interface StreamedReply extends InferenceReply {
   /** A decoupled model's last reply has no outputs. */
   readonly isFinal: boolean;

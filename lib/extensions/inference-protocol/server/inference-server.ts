@@ -22,14 +22,13 @@ import { OfferedModels } from './offered-models.js';
 import type { ResolvedProtocol } from './options.js';
 import { type ModelStatistics, StatisticsOfModel } from './statistics.js';
 
-/** Server metadata, with the protocol's names. */
+/** With the protocol's names. */
 export interface ServerMetadata {
   readonly name: string;
   readonly version: string;
   readonly extensions: readonly string[];
 }
 
-/** An entry in the model index. */
 export interface IndexEntry {
   readonly name: string;
   readonly version: string;
@@ -48,7 +47,6 @@ const EXTENSIONS = [
 ];
 const REPOSITORY = ['model_repository', 'model_repository(unload_dependents)'];
 
-/** Answers the protocol's calls for every transport. */
 export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplicationShutdown {
   isClosing = false;
   private models!: OfferedModels;
@@ -90,17 +88,15 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     return { name: 'nestjs-serving', version: this.version, extensions };
   }
 
-  /** True if every loaded model answers calls. */
   get isReady(): boolean {
     return this.models.loaded.every(({ isReady }) => isReady);
   }
 
-  /** Milliseconds that shutdown may take to answer all calls. */
   get shutdownLimit(): number {
     return Math.max(0, ...this.models.all.map(({ shutdownLimit }) => shutdownLimit));
   }
 
-  /** @throws UnknownServingError for a model or version that isn't offered */
+  /** @throws UnknownServingError for a model or version not offered */
   isModelReady(name: string, version?: string): boolean {
     return this.models.find(name, version).isReady;
   }
@@ -109,7 +105,6 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     return this.models.find(name, version).isDecoupled;
   }
 
-  /** For a request that does not describe its inputs. */
   inputsOf(name: string, version?: string): readonly Port[] {
     return this.models.toRun(name, version).inputs.ports;
   }
@@ -122,7 +117,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     return configOf(this.models.toRun(name, version));
   }
 
-  /** Of one model, or of all loaded ones if `name` is empty. */
+  /** Of one model, or all loaded ones. */
   statistics(name = '', version?: string): readonly ModelStatistics[] {
     const models = name === '' ? this.models.loaded : [this.models.toRun(name, version)];
     return models.flatMap((model) => this.counts.get(model)!.of(model, version));
@@ -136,7 +131,6 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     return this.inference.stream(request, caller);
   }
 
-  /** Lists models; `onlyReady` keeps those that answer calls. */
   index(onlyReady = false): readonly IndexEntry[] {
     return this.models.all.flatMap((model) => {
       const { name, versions, isReady, reason } = model;
@@ -148,9 +142,9 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
   }
 
   /**
-   * Offers a model again and reloads its file. If that fails, the present model continues.
+   * If reloading fails, the present model continues.
    *
-   * @param parameters the names of the parameters that the client sent
+   * @param parameters the client's parameter names
    */
   async load(name: string, parameters: Iterable<string> = []): Promise<void> {
     this.checkRepository();
@@ -171,7 +165,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     }
   }
 
-  /** Not injected, because ServingModule need not be global. */
+  /** Not injected: ServingModule need not be global. */
   private provided<T>(type: new (...args: never[]) => T): T {
     try {
       return this.moduleRef.get<T>(type, { strict: false });

@@ -30,7 +30,7 @@ export class Inference {
 
   constructor(private readonly models: OfferedModels) {}
 
-  /** Answers with a single reply. The rows form one call. */
+  /** The rows form one call. */
   async infer(request: InferenceRequest, caller: InferenceCaller): Promise<InferenceReply> {
     const model = this.models.toRun(request.model, request.version);
     if (model.isDecoupled) {
@@ -45,9 +45,7 @@ export class Inference {
     return replyTo(model, { ...request, version }, reply);
   }
 
-  /**
-   * Yields replies. A decoupled model's final reply has no outputs; other models send one reply.
-   */
+  /** A decoupled model's final reply has no outputs; others reply once. */
   async *stream(
     request: InferenceRequest,
     caller: InferenceCaller,
@@ -90,7 +88,7 @@ export class Inference {
       const { value, version } = await this.step(model, step, input, options);
       return { value: isList ? [value] : value, isList, version };
     }
-    // The reply names one version, so one version runs all rows.
+    // The reply names one version for all rows.
     const routed = routedBy(model, input.rows ? input.rows[0] : input.tensors, options);
     const value =
       isList && isShaped(model)
@@ -140,7 +138,7 @@ function asInput({ tensors, rows }: CallInput & { readonly tensors?: unknown }):
   return rows ? Batch.ofValues(rows) : tensors;
 }
 
-/** Calls each row separately. If one fails, we cancel the others. */
+/** One failure cancels the other rows. */
 async function eachRow(
   { name, serving, profile }: OfferedModel,
   rows: readonly unknown[],

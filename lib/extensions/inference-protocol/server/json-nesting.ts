@@ -9,8 +9,7 @@ const OPENING = 0x7b;
 const CLOSING = 0x7d;
 
 /**
- * Refuses large or deep nesting before parsing, because a parser turns two bytes into about a
- * hundred.
+ * Refuses large or deep nesting before parsing: a parser turns two bytes into about a hundred.
  *
  * @throws InvalidInputError
  */
@@ -43,7 +42,6 @@ export function checkNesting(
   }
 }
 
-/** Index of the closing quote, or the end. */
 function endOfText(bytes: Buffer, start: number): number {
   for (let i = start + 1; i < bytes.length; i++) {
     const byte = bytes[i]!;

@@ -2,14 +2,13 @@ import { datatypeOf } from '../../../encoding/json-tensor.js';
 import type { Port } from './declared-port.js';
 import type { OfferedModel } from './offered-model.js';
 
-/** A tensor in a model's metadata. */
 export interface TensorMetadata {
   readonly name: string;
   readonly datatype: string;
   readonly shape: readonly number[];
 }
 
-/** Model metadata, with the protocol's names. */
+/** With the protocol's names. */
 export interface ModelMetadata {
   readonly name: string;
   readonly versions: readonly string[];
@@ -33,7 +32,6 @@ function tensorMetadata({ name, type, shape }: Port): TensorMetadata {
   return { name, datatype: datatypeOf(type), shape };
 }
 
-/** A tensor in a model's configuration. */
 export interface TensorConfig {
   readonly name: string;
   readonly data_type: string;
@@ -41,7 +39,7 @@ export interface TensorConfig {
   readonly dims: readonly number[];
 }
 
-/** The part of Triton's ModelConfig that clients read. */
+/** What clients read of Triton's ModelConfig. */
 export interface ModelConfig {
   readonly name: string;
   readonly platform: string;

@@ -5,8 +5,8 @@ import { isColumn, parsePort, type Port } from './declared-port.js';
 import type { DeclaredTensors, Offer } from './options.js';
 
 /**
- * How tensors become a call's input: as they are (`tensors`), a row from one element of each
- * (`columns`), or a row from each JSON element (`json`).
+ * How tensors become an input: unchanged (`tensors`), a row from one element of each (`columns`),
+ * or a row per JSON element (`json`).
  */
 export interface ModelInputs {
   readonly form: 'tensors' | 'columns' | 'json';
@@ -14,8 +14,8 @@ export interface ModelInputs {
 }
 
 /**
- * How a reply becomes tensors: by signature (`tensors`), row results as declared (`columns`),
- * results as JSON (`json`), or any tensors it has (`found`).
+ * How a reply becomes tensors: by signature (`tensors`), as declared (`columns`), as JSON (`json`),
+ * or any tensors (`found`).
  */
 export interface ModelOutputs {
   readonly form: 'tensors' | 'columns' | 'json' | 'found';
@@ -29,7 +29,6 @@ const aRowOfJson = (name: string): { readonly form: 'json'; readonly ports: read
 const JSON_INPUT = aRowOfJson('input');
 const JSON_OUTPUT = aRowOfJson('output');
 
-/** A serving offered as a model. */
 export class OfferedModel {
   readonly name: string;
   isUnloaded = false;
@@ -48,7 +47,7 @@ export class OfferedModel {
 
   constructor(
     private readonly offer: Offer,
-    /** Runs calls; in a cluster, perhaps on other nodes. */
+    /** In a cluster, calls may run on other nodes. */
     readonly serving: Serving,
     /** The application's handle. */
     readonly own: Serving = serving,
@@ -68,10 +67,7 @@ export class OfferedModel {
     return this.versions.at(-1)!;
   }
 
-  /**
-   * The version that will run a call, if there are several. Undefined in a cluster, where another
-   * node may run it.
-   */
+  /** Undefined for a single version, and in a cluster, where another node may run the call. */
   versionFor(input: unknown, options: CallOptions): string | undefined {
     return this.own === this.serving && this.versions.length > 1
       ? this.own.local?.versionFor(input, options)
@@ -83,7 +79,7 @@ export class OfferedModel {
     return this.own.local?.profile;
   }
 
-  /** Milliseconds that the serving's shutdown may take to answer all calls. */
+  /** Milliseconds for shutdown to answer all calls. */
   get shutdownLimit(): number {
     return this.own.local?.shutdownLimit ?? 0;
   }
@@ -92,7 +88,7 @@ export class OfferedModel {
     return !this.isUnloaded && healthOf(this.name, this.own).isReady;
   }
 
-  /** Why it isn't ready, or empty. Clients see it: no application details. */
+  /** Why it isn't ready. Clients see it: no application details. */
   get reason(): string {
     const { isReady, state } = healthOf(this.name, this.own);
     if (this.isUnloaded) {
@@ -105,10 +101,7 @@ export class OfferedModel {
     return this.offer.decoupled ?? this.profile?.isSequence ?? false;
   }
 
-  /**
-   * Reloads the active version's file, if it runs one. A running load may have read an older file,
-   * so we load again after it; waiting callers share that load.
-   */
+  /** A running load may have read an older file, so waiting callers share another one after it. */
   reload(): Promise<void> {
     this.nextLoad ??= this.loading.then(() => {
       this.nextLoad = undefined;
@@ -181,13 +174,13 @@ function portOf({ name, type, shape, batchAxis }: TensorSignature, otherwise: st
     name: name === '' ? otherwise : name,
     isBare: name === '',
     type,
-    // A fixed-size batch runs in steps, so a request may have any number of rows.
+    // A fixed-size batch runs in steps: requests may have any number of rows.
     shape: shape.map((size, axis) => (typeof size === 'number' && axis !== batchAxis ? size : -1)),
     batchAxis,
   };
 }
 
-/** Formats ports for errors: `image: FP32[-1, 784]`. */
+/** For errors: `image: FP32[-1, 784]`. */
 export function describePorts(ports: readonly Port[]): string {
   return ports
     .map(({ name, type, shape }) => `${name}: ${datatypeOf(type)}[${shape.join(', ')}]`)

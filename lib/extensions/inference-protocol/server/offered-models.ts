@@ -15,15 +15,13 @@ import { type ResolvedProtocol, withName } from './options.js';
 
 const OWNER = 'InferenceProtocolModule';
 
-/** The models that clients may call. */
 export class OfferedModels {
   private readonly byName: ReadonlyMap<string, OfferedModel>;
 
-  /** @throws InvalidServingError if an offered serving does not exist */
+  /** @throws InvalidServingError for an unknown serving */
   constructor(
     { offers }: Pick<ResolvedProtocol, 'offers'>,
     all: ReadonlyMap<string, Serving>,
-    /** Returns the handle for calls. */
     handleOf: (name: string) => Serving,
   ) {
     const names = [...all.keys()];
@@ -52,7 +50,7 @@ export class OfferedModels {
     return this.all.filter(({ isUnloaded }) => !isUnloaded);
   }
 
-  /** @throws UnknownServingError for a name or version that isn't offered */
+  /** @throws UnknownServingError for a name or version not offered */
   find(name: string, version = ''): OfferedModel {
     const model = this.byName.get(name);
     if (!model) {
@@ -85,10 +83,9 @@ export class OfferedModels {
   }
 
   /**
-   * Reloads the model's file and offers the model again. Refuses configuration from the client.
+   * Reloads the model's file and offers the model again.
    *
-   * @throws BadRequestException with the reason for a failed load, which clients who may load may
-   * see
+   * @throws BadRequestException with the reason for a failed load, which these clients may see
    */
   async load(name: string, parameters: Iterable<string>): Promise<void> {
     const model = this.find(name);

@@ -11,7 +11,6 @@ import type {
 const MIDDLE_PRIORITY = 3;
 const HIGHEST = 10;
 
-/** Builds a call's options. */
 export function callOptionsOf(
   { parameters, version }: Pick<InferenceRequest, 'parameters' | 'version'>,
   caller: InferenceCaller,
@@ -49,7 +48,6 @@ function wholeIn(parameters: Parameters, name: string): number {
     : refuse(name, value, 'a whole number of 0 or more');
 }
 
-/** A step in a sequence. */
 export interface SequenceStep {
   /** A number and the string of its digits differ. */
   readonly key: string;
@@ -58,7 +56,7 @@ export interface SequenceStep {
   readonly isLast: boolean;
 }
 
-/** Reads a sequence step; undefined without a sequence. */
+/** Undefined without a sequence. */
 export function sequenceStepOf(parameters: Parameters): SequenceStep | undefined {
   const id = parameters.get('sequence_id') ?? '';
   const isFirst = flagIn(parameters, 'sequence_start');

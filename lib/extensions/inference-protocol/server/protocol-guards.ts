@@ -9,7 +9,6 @@ import { ModuleGuards } from '../../../internal.js';
 import { InferenceServer } from './inference-server.js';
 import type { ProtocolGuard } from './options.js';
 
-/** Runs the module's guards, for HTTP and gRPC. */
 @Injectable()
 export class ProtocolGuards implements CanActivate, OnModuleInit {
   private readonly guards: ModuleGuards;
@@ -21,7 +20,7 @@ export class ProtocolGuards implements CanActivate, OnModuleInit {
     this.guards = new ModuleGuards(moduleRef);
   }
 
-  /** @internal Called by Nest: guards that cannot be made fail the boot. */
+  /** @internal Called by Nest: guards that can't be made fail the boot. */
   onModuleInit(): Promise<void> {
     const { guards, repository } = this.server.options;
     return this.guards.make([...guards, ...(repository?.guards ?? [])]);
@@ -37,7 +36,7 @@ export class ProtocolGuards implements CanActivate, OnModuleInit {
   }
 }
 
-/** Runs the guards of load and unload. */
+/** For load and unload. */
 @Injectable()
 export class RepositoryGuards implements CanActivate {
   constructor(

@@ -18,17 +18,16 @@ import type { ModelOutputs } from './offered-model.js';
 
 type Tensors = ReadonlyMap<string, TensorType>;
 
-/** A call's reply: tensors, or a list of row results. */
+/** Tensors, or a list of results. */
 export interface CallReply {
   readonly value: unknown;
-  /** True if `value` lists row results. */
   readonly isList: boolean;
-  /** Sends strings as they are instead of as JSON. */
+  /** Sends strings as they are, not as JSON. */
   readonly isText: boolean;
 }
 
 /**
- * Converts a reply to tensors in the model's order.
+ * In the model's order.
  *
  * @throws InvalidOutputError for a reply that doesn't match the model
  */
@@ -77,7 +76,7 @@ function jsonColumn(results: readonly unknown[], isText: boolean): TensorType {
   return new Tensor('string', texts, [texts.length]);
 }
 
-/** Collects the named part of each result; a single output takes all of it. */
+/** A single output takes the whole result. */
 function columnOf(port: Port, ports: readonly Port[], reply: CallReply): TensorType {
   const { value } = reply;
   const results = Array.isArray(value) ? (value as readonly unknown[]) : [value];
@@ -122,14 +121,14 @@ function elementsOf(value: unknown, { type }: Port): ArrayLike<unknown> {
   return Array.isArray(value) ? (value.flat(Infinity) as unknown[]) : [value];
 }
 
-/** The row's shape; the number of elements determines its one open size. */
+/** The element count determines the one open size. */
 function rowShape({ shape }: Port, elements: number): readonly number[] {
   const row = shape.slice(1);
   const fixed = row.filter((size) => size !== -1).reduce((product, size) => product * size, 1);
   return row.map((size) => (size === -1 ? Math.trunc(elements / fixed) || 0 : size));
 }
 
-/** Joins typed arrays of the tensor's own class; undefined for others. */
+/** Undefined unless all are typed arrays of the tensor's class. */
 function joinedArrays(
   { type }: Port,
   rows: readonly ArrayLike<unknown>[],
@@ -163,7 +162,7 @@ function refuse(what: string): never {
 }
 
 /**
- * Picks the requested outputs, in order; by default all.
+ * In the requested order; by default all.
  *
  * @throws InvalidInputError for an output that the model lacks
  */

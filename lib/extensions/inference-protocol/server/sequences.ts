@@ -6,7 +6,6 @@ import type { SequenceStep } from './parameters.js';
 /** Tenant and version apply to the whole sequence. */
 type StepOptions = SessionCallOptions & { readonly tenant?: string; readonly version?: string };
 
-/** A step's result, and the version that ran it. */
 export interface StepReply {
   readonly value: unknown;
   readonly version: string | undefined;
@@ -17,15 +16,11 @@ interface Sequence {
   readonly version: string | undefined;
 }
 
-/**
- * Clients' sequences. Each is a session of its serving, which limits their number and idle time.
- */
+/** Each is a session of its serving, which limits their number and idle time. */
 export class Sequences {
   private readonly open = new Map<string, Sequence>();
 
   /**
-   * Runs a row as a step.
-   *
    * @throws InvalidInputError if the sequence was not started or another version runs it
    * @throws SessionEndedError for a step after a failed first step
    */

@@ -3,7 +3,6 @@ import type { BatchEndEvent, CallEndEvent } from '../../../index.js';
 import { DEFAULT_VERSION } from '../../../internal.js';
 import type { OfferedModel } from './offered-model.js';
 
-/** A count and its total nanoseconds. */
 export interface Duration {
   count: number;
   ns: number;
@@ -20,7 +19,7 @@ const STAGES = [
   'cache_miss',
 ] as const;
 
-/** A model's statistics. Clients expect every field. */
+/** Clients expect every field. */
 export interface ModelStatistics {
   readonly name: string;
   readonly version: string;
@@ -35,7 +34,6 @@ export interface ModelStatistics {
   readonly memory_usage: readonly never[];
 }
 
-/** Statistics for batches of one size. */
 export interface BatchStatistics {
   readonly batch_size: number;
   readonly compute_input: Duration;
@@ -44,7 +42,7 @@ export interface BatchStatistics {
 }
 
 /**
- * Counts a serving's calls and batches by version, including the application's own. Follows Triton:
+ * Includes the application's own calls. Follows
  * https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md
  */
 export class StatisticsOfModel {
@@ -63,7 +61,7 @@ export class StatisticsOfModel {
     return subscription;
   }
 
-  /** Of one version, or of all current ones. */
+  /** Of one version, or all current ones. */
   of({ name, versions }: OfferedModel, version = ''): readonly ModelStatistics[] {
     for (const label of this.byVersion.keys()) {
       if (!versions.includes(label)) {

@@ -1,6 +1,6 @@
 /**
- * The messages of `inference.proto` in proto-loader's form. 64-bit integers are strings, to keep
- * all digits; received `bytes` are views at any offset.
+ * `inference.proto` in proto-loader's form. 64-bit integers are strings, to keep all digits;
+ * received `bytes` are views at any offset.
  */
 
 /** One field is set. */

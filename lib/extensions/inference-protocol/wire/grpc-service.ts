@@ -3,14 +3,13 @@ import { fileURLToPath } from 'node:url';
 import type { ServiceClientConstructor } from '@grpc/grpc-js';
 import { InvalidServingError } from '../../../index.js';
 
-/** The gRPC packages. */
 export interface GrpcPackages {
   readonly grpc: typeof import('@grpc/grpc-js');
   readonly loader: typeof import('@grpc/proto-loader');
 }
 
 /**
- * Loads the packages at run time, because bundlers would look for them in every application.
+ * Loads at run time: bundlers would look for the packages in every application.
  *
  * @param user the feature named in the error
  * @throws InvalidServingError if they are not installed
@@ -31,11 +30,10 @@ export function loadGrpc(user: string): GrpcPackages {
 }
 
 /**
- * Loads the client class of `inference.GRPCInferenceService`; its `service` is the server's
- * definition.
+ * Loads the client class; its `service` is the server's definition.
  *
  * @param user the feature named in the error
- * @throws InvalidServingError if the gRPC packages are not installed
+ * @throws InvalidServingError without gRPC
  */
 export async function loadInferenceService(user: string): Promise<ServiceClientConstructor> {
   const { grpc, loader } = loadGrpc(user);

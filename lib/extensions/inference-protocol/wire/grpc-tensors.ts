@@ -5,13 +5,12 @@ import type { ReadContext } from '../../../encoding/json.js';
 import type { GrpcContents, GrpcTensor } from './grpc-messages.js';
 import { bytesOfTensor, datatypeOfTensor, tensorOfBytes, elementOf } from './tensor-bytes.js';
 
-/** Descriptions and, in the same order, elements. */
+/** Elements are in the tensors' order. */
 export interface GrpcTensors {
   readonly tensors: readonly GrpcTensor[];
   readonly raw: readonly Buffer[];
 }
 
-/** Encodes tensors with raw elements. */
 export function toGrpcTensors(tensors: ReadonlyMap<string, Tensor>): GrpcTensors {
   return {
     tensors: Array.from(tensors, ([name, tensor]) => ({
@@ -24,9 +23,9 @@ export function toGrpcTensors(tensors: ReadonlyMap<string, Tensor>): GrpcTensors
 }
 
 /**
- * Decodes tensors whose elements are all in `raw` or all in `contents`.
+ * Elements are all in `raw` or all in `contents`.
  *
- * @throws InvalidInputError naming the tensor and what is wrong
+ * @throws InvalidInputError naming the tensor
  */
 export function fromGrpcTensors(
   { tensors, raw }: GrpcTensors,

@@ -14,11 +14,11 @@ interface Content {
 }
 
 /**
- * Encodes a `ModelInferRequest`. Copies rows only once, from the callers' memory.
+ * Copies rows only once.
  *
  * @param head the message without `raw_input_contents`, its last field
- * @param inputs the tensors, in the head's order
- * @param allocate returns memory for a message of that length
+ * @param inputs in the head's order
+ * @param allocate returns memory of that length
  */
 export function requestBytes(
   head: Uint8Array,

@@ -5,12 +5,11 @@ import { BIG_ENDIAN, countOf, swapOnBigEndian } from '../../../encoding/element-
 import { datatypeOf, typeOfDatatype } from '../../../encoding/json-tensor.js';
 import type { ReadContext } from '../../../encoding/json.js';
 
-/** A length precedes each element of a BYTES tensor. */
 const LENGTH_BYTES = 4;
 
 /**
- * Encodes elements for the Open Inference Protocol: little-endian, row by row; a string as its
- * length in 4 bytes, then UTF-8. Numbers are a view of the tensor.
+ * Little-endian, row by row; a string as its length in 4 bytes, then UTF-8. Numbers are a view of
+ * the tensor.
  */
 export function bytesOfTensor({ type, data }: Tensor): Buffer {
   if (type === 'string' || Array.isArray(data)) {
@@ -23,10 +22,10 @@ export function bytesOfTensor({ type, data }: Tensor): Buffer {
 }
 
 /**
- * Decodes such bytes as a view, or as a copy if unaligned. BF16, which onnxruntime's tensors lack,
- * becomes float32.
+ * Decodes such bytes as a view, or a copy if unaligned. BF16, which onnxruntime lacks, becomes
+ * float32.
  *
- * @throws InvalidInputError if datatype, shape and bytes do not match
+ * @throws InvalidInputError if datatype, shape and bytes don't match
  */
 export function tensorOfBytes(
   datatype: string,
@@ -57,7 +56,6 @@ export function tensorOfBytes(
   return new Tensor(type, new storage(buffer, byteOffset, count), shape);
 }
 
-/** The tensor's datatype in the protocol. */
 export function datatypeOfTensor({ type }: Tensor): string {
   return datatypeOf(type);
 }
@@ -76,7 +74,7 @@ function swapped(bytes: Uint8Array, size: number): Uint8Array {
   return bytes;
 }
 
-/** Returns the number of elements. */
+/** Returns the element count. */
 function checkSize(
   datatype: string,
   size: number,
@@ -115,7 +113,7 @@ function stringsOf(bytes: Uint8Array, shape: readonly number[], context: ReadCon
   if (count === Infinity) {
     context.fail(`has ${bytes.byteLength} bytes, too few for BYTES[${shape.join(', ')}]`);
   }
-  // An empty string takes many times its four bytes in memory.
+  // An empty string takes many times its bytes in memory.
   context.countNodes(count);
   const { buffer, byteOffset, byteLength } = bytes;
   const source = Buffer.from(buffer, byteOffset, byteLength);
@@ -137,8 +135,8 @@ function stringsOf(bytes: Uint8Array, shape: readonly number[], context: ReadCon
 }
 
 /**
- * Decodes text, or if the context allows it, other bytes as a Uint8Array with its own memory. Typed
- * as string because onnxruntime's tensors hold only text.
+ * Text, or if the context allows it, other bytes as a Uint8Array with its own memory. Typed as
+ * string: onnxruntime's tensors hold only text.
  */
 export function elementOf(bytes: Buffer, index: number, context: ReadContext): string {
   if (isUtf8(bytes)) {

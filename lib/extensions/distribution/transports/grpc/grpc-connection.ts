@@ -12,29 +12,26 @@ import type { Address } from '../../transport.js';
 import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
 import { fileURLToPath } from 'node:url';
 
-/** A message of `Link`, with exactly one field set. */
+/** Exactly one field is set. */
 export interface GrpcMessage {
   readonly frame?: Uint8Array;
   readonly text?: string;
 }
 
-/** A call of `Link`, on either side. */
+/** On either side. */
 export interface GrpcCall extends Duplex {
   /** Only the client side can cancel. */
   cancel?(): void;
 }
 
-/** Codes for an intended end and for a violation: https://grpc.io/docs/guides/status-codes/ */
+/** For an intended end and for a violation: https://grpc.io/docs/guides/status-codes/ */
 export const CANCELLED = 1;
 export const INVALID_ARGUMENT = 3;
 
-/** After this many packets we pause until the event loop's next turn. */
+/** Packets before we pause for a turn of the event loop. */
 const PAUSE_AFTER = 64;
 
-/**
- * A call of `Link` as a connection between two nodes. Emits `packet` and `text`. A packet without a
- * listener ends the connection.
- */
+/** Emits `packet` and `text`; a packet without a listener ends the connection. */
 export class GrpcConnection extends EventEmitter {
   readonly closed: Promise<void>;
   /** Why it ended, if known. */
@@ -48,7 +45,7 @@ export class GrpcConnection extends EventEmitter {
   private text = 0;
   private room: Promise<void> | undefined;
 
-  /** @param socket the connection below the call, known only on the server side */
+  /** @param socket known only on the server side */
   constructor(
     private readonly call: GrpcCall,
     private readonly socket?: Socket,
@@ -62,7 +59,7 @@ export class GrpcConnection extends EventEmitter {
     });
   }
 
-  /** Grows with each packet and, if the socket is known, with each part of it. */
+  /** Grows with each packet or, if the socket is known, a part of one. */
   get received(): number {
     return this.packets + (this.socket?.bytesRead ?? 0);
   }
@@ -95,7 +92,7 @@ export class GrpcConnection extends EventEmitter {
     }
   }
 
-  /** Sends everything, then ends; resolves when closed. */
+  /** Resolves when everything is sent and closed. */
   async end(): Promise<void> {
     this.call.end();
     await this.closed;
@@ -131,7 +128,7 @@ export class GrpcConnection extends EventEmitter {
     }
     this.packets += frame?.byteLength ?? 0;
     if (++this.sincePause === PAUSE_AFTER) {
-      // A burst must leave time for timers and for sending.
+      // Leaves time for timers and for sending.
       this.call.pause();
       setImmediate(() => {
         this.sincePause = 0;
@@ -149,7 +146,6 @@ export class GrpcConnection extends EventEmitter {
   }
 }
 
-/** Dials with Nest's gRPC client. */
 export class GrpcDialler {
   private readonly options: ConstructorParameters<typeof ClientGrpcProxy>[0];
 
@@ -163,7 +159,7 @@ export class GrpcDialler {
       ...side,
       ...service,
       channelOptions: {
-        // Attempts at different peers must not wait for each other's DNS results.
+        // Peers must not wait for each other's DNS results.
         'grpc.use_local_subchannel_pool': 1,
         ...(tlsOptions?.servername !== undefined && {
           'grpc.ssl_target_name_override': tlsOptions.servername,
@@ -197,7 +193,6 @@ export class GrpcDialler {
   }
 }
 
-/** A connection between two nodes over a gRPC call. */
 export class GrpcLink implements PeerConnection {
   readonly closed: Promise<void>;
 
@@ -231,7 +226,6 @@ export class GrpcLink implements PeerConnection {
   }
 }
 
-/** Turns Node's `tls` options into gRPC client credentials. */
 function channelCredentials(options: TlsOptions & ConnectionOptions): ChannelCredentials {
   const { checkServerIdentity, rejectUnauthorized } = options;
   return ChannelCredentials.createFromSecureContext(createSecureContext(options), {
@@ -240,17 +234,16 @@ function channelCredentials(options: TlsOptions & ConnectionOptions): ChannelCre
   });
 }
 
-/** The service definition for both sides. */
+/** For both sides. */
 export const service = {
   package: 'nestjs_serving',
   protoPath: fileURLToPath(new URL('./link.proto', import.meta.url)),
   loader: {},
 } satisfies Partial<GrpcOptions['options']>;
 
-/** The channel option for the bytes that a connection receives unread. */
+/** Channel option: bytes that a connection receives unread. */
 export const WINDOW = 'grpc-node.flow_control_window';
 
-/** Options for both sides, apart from the service. */
 export interface GrpcSide {
   readonly channelOptions: ChannelOptions & { readonly [WINDOW]: number };
   readonly keepalive?: GrpcOptions['options']['keepalive'];

@@ -42,7 +42,7 @@ import { Server, ServerCredentials, ServerInterceptingCall } from '@grpc/grpc-js
 import { GrpcMethodStreamingType, ServerGrpc } from '@nestjs/microservices';
 
 export interface GrpcTransportSettings extends PeerSettings {
-  /** By default a node listens at localhost:5000, like Nest's servers. Port 0 is any free port. */
+  /** By default localhost:5000. Port 0 is any free port. */
   readonly options?: GrpcTransportOptions | undefined;
 }
 
@@ -56,12 +56,12 @@ function assertNetworkPeer(peer: Peer): asserts peer is Exclude<Peer, SocketEndp
   }
 }
 
-/** Milliseconds that `stop` waits for peers to read. */
+/** Milliseconds that `stop` waits. */
 const FLUSH = 5_000;
 /** Most bytes that a message adds to a packet. */
 const AROUND = 4 * 1024;
 
-/** Connects nodes over Nest's gRPC transport. Each connection is a bidirectional stream. */
+/** Each connection is a bidirectional stream. */
 export class GrpcTransport implements ServingTransport {
   readonly maxPacket = 2 ** 20;
   private readonly endpoints: Observable<readonly Endpoint[]>;
@@ -92,15 +92,11 @@ export class GrpcTransport implements ServingTransport {
     this.endpoints = endpointsOf(peers);
   }
 
-  /** The port the node listens on. */
   get port(): number | undefined {
     return this.server?.port;
   }
 
-  /**
-   * @throws InvalidServingError if the node would be open to strangers; a system error if the port
-   * can't be used
-   */
+  /** @throws InvalidServingError if open to strangers; a system error if the port is unusable */
   async start({ namespace, address, role, receiver }: TransportContext): Promise<void> {
     const { secret, options: { tlsOptions } = {} } = this.settings;
     const links = new PeerConnections<GrpcConnection, GrpcLink>(
@@ -127,7 +123,7 @@ export class GrpcTransport implements ServingTransport {
     );
   }
 
-  /** Resolves when there's room for more, or at the connection's end. */
+  /** Resolves when there's room for more, or at the end. */
   send(to: Address, packet: Uint8Array): void | Promise<void> {
     checkSize(packet, this.maxPacket);
     const link = this.links?.get(to);
@@ -137,7 +133,7 @@ export class GrpcTransport implements ServingTransport {
     return link.send(packet);
   }
 
-  /** Doesn't wait: a slow node must not delay the others. */
+  /** A slow node must not delay the others. */
   broadcast(packet: Uint8Array): void {
     checkSize(packet, this.maxPacket);
     for (const link of this.links?.all ?? []) {
@@ -223,8 +219,8 @@ interface IncomingCall extends GrpcCall {
 }
 
 /**
- * Runs Nest's server on Node's sockets: gRPC itself would neither report the chosen port nor
- * disconnect a client that doesn't read.
+ * Runs Nest's server on Node's sockets: gRPC neither reports the chosen port nor disconnects a
+ * client that doesn't read.
  */
 class GrpcServer extends ServerGrpc {
   private readonly listener: Listener;
@@ -267,7 +263,7 @@ class GrpcServer extends ServerGrpc {
     return portOf(this.listener);
   }
 
-  /** Rejects with a system error if the port can't be used. */
+  /** Rejects if the port is unusable. */
   async open(endpoint: NetworkEndpoint): Promise<void> {
     await new Promise<void>((resolve, reject) => {
       void this.listen((error) => (error ? reject(error) : resolve()));
@@ -276,13 +272,13 @@ class GrpcServer extends ServerGrpc {
     this.listener.on('error', (error) => this.handleError(error.message));
   }
 
-  /** Ends every connection, and a call's once its data is sent; until then `destroy` ends it. */
+  /** Ends every connection, a call's once its data is sent; `destroy` ends it earlier. */
   override async close(): Promise<void> {
     if (this.listener.listening) {
       const closed = once(this.listener, 'close');
       this.listener.close();
       await Promise.all(
-        // A session that a peer has begun to close calls back no more, and still has its event.
+        // A session that a peer closes no longer calls back, but emits `close`.
         [...this.sessions].map(async (session) => {
           session.close();
           await new Promise((sent) => session.once('close', sent));
@@ -302,7 +298,7 @@ class GrpcServer extends ServerGrpc {
     const server = new Server({
       ...this.side.channelOptions,
       ...this.getKeepaliveOptions(),
-      // A node needs one call. A stranger could store a message in each call.
+      // A node needs one call; a stranger could store a message in each.
       'grpc.max_concurrent_streams': 1,
       interceptors: [
         (_method, call) => {
@@ -332,9 +328,8 @@ class GrpcServer extends ServerGrpc {
 }
 
 /**
- * Sets the receive window of a connection and its streams, in bytes. gRPC's client reads it from
- * the same option; its server doesn't yet (grpc/grpc-node#3058), and has no public way to the
- * stream.
+ * Sets the receive windows of a connection and its streams, in bytes. gRPC's server doesn't read
+ * the option yet (grpc/grpc-node#3058), and hides the stream.
  */
 function widen(session: Http2Session, window: number): void {
   session.settings({ initialWindowSize: window });

@@ -28,14 +28,11 @@ import { SendBuffer } from '../send-buffer.js';
 import { InvalidOutputError } from '../../../../index.js';
 
 export interface NatsTransportSettings {
-  /**
-   * Defaults retry a lost server forever, every 200 ms:
-   * `maxReconnectAttempts: -1, reconnectTimeWait: 200`.
-   */
+  /** By default we retry a lost server forever, every 200 ms. */
   readonly options?: NatsTransportOptions | undefined;
 }
 
-/** A connection, as far as we use it and all client packages that Nest can load agree. */
+/** What all client packages that Nest can load share. */
 interface Connection {
   /** Undefined while the server is unreachable. */
   readonly info?: { readonly max_payload: number } | undefined;
@@ -57,16 +54,15 @@ interface Outgoing {
   readonly packet: Uint8Array;
 }
 
-/** Packet limit, and the part of the server's limit left for the envelope, in bytes. */
+/** Packet limit, and room for the envelope, in bytes. */
 const LARGEST = 512 * 1024;
 const AROUND = 4 * 1024;
-/** Probe timeout in milliseconds; a silent node may still be alive. */
+/** Milliseconds; a silent node may be alive. */
 const PROBE = 2_000;
 /** Bytes between two flushes. */
 const ASK = 1024 * 1024;
-/** Size of the subject cache, which is cleared when full. */
 const MOST_SUBJECTS = 1024;
-/** Milliseconds that `stop` waits for the server. */
+/** Milliseconds that `stop` waits. */
 const FLUSH = 5_000;
 
 /**
@@ -84,7 +80,6 @@ export class NatsTransport implements ServingTransport {
   private watch: Subscription | undefined;
   private mostBytes = LARGEST + AROUND;
   private isOnline = false;
-  /** Emits when the client's connection is closed for good. */
   private readonly closed$ = new Subject<void>();
   private readonly logger = new Logger('ServingTransport');
   private readonly unread = new SendBuffer('NATS');
@@ -110,7 +105,7 @@ export class NatsTransport implements ServingTransport {
     return Math.min(LARGEST, this.mostBytes - AROUND);
   }
 
-  /** Rejects with the NATS client's error if there's no server. */
+  /** Without a server, rejects with the NATS client's error. */
   async start(context: TransportContext): Promise<void> {
     const { namespace, address, receiver, jsonHandlers } = context;
     this.own = { namespace, address };
@@ -131,7 +126,7 @@ export class NatsTransport implements ServingTransport {
   /**
    * Drops packets while the server is unreachable.
    *
-   * @throws Error if the server stops reading and the send buffer is full
+   * @throws Error if the send buffer is full
    */
   send(to: Address, packet: Uint8Array): void {
     this.publish(this.nodeSubject(to), packet);
@@ -141,7 +136,7 @@ export class NatsTransport implements ServingTransport {
     this.publish(this.broadcastSubject, packet);
   }
 
-  /** NATS reports immediately if a subject has no subscribers. */
+  /** NATS immediately reports a subject without subscribers. */
   async probe(address: Address): Promise<boolean> {
     try {
       await firstValueFrom(this.client.send(this.probeSubject(address), {}).pipe(timeout(PROBE)));
@@ -197,16 +192,13 @@ export class NatsTransport implements ServingTransport {
     }
   }
 
-  /**
-   * Resolves when the server has our subscriptions. Reads its limit again: after a reconnect it may
-   * be another server.
-   */
+  /** Rereads the limit: a reconnect may find another server. */
   private async settle(): Promise<void> {
     await this.server.unwrap<Connection>().flush();
     this.mostBytes = this.client.unwrap<Connection>().info?.max_payload ?? this.mostBytes;
   }
 
-  /** True when both connections and subscriptions are back, false after a loss. */
+  /** False while a connection or its subscriptions are lost. */
   private onlineChanges(): Observable<boolean> {
     const isConnected$ = combineLatest([this.server.status, this.client.status]).pipe(
       map((statuses) => statuses.every((status: string) => status === 'connected')),
@@ -223,12 +215,12 @@ export class NatsTransport implements ServingTransport {
   private settled(): Observable<boolean> {
     return from(this.settle()).pipe(
       map(() => true),
-      // Lost again; the status reports it.
+      // The status reports the loss.
       catchError(() => EMPTY),
     );
   }
 
-  /** Sends one turn's packets together: the client would write each to its socket. */
+  /** Sends one turn's packets together; the client would write each. */
   private publish(subject: string, packet: Uint8Array): void {
     checkSize(packet, this.maxPacket);
     if (!this.isOnline) {
@@ -257,8 +249,8 @@ export class NatsTransport implements ServingTransport {
   }
 
   /**
-   * The client buffers without limit and doesn't report how much. But the server answers a flush
-   * only after reading everything before it.
+   * The client buffers without limit or report, but the server answers a flush after reading
+   * everything before it.
    */
   private async ask(): Promise<void> {
     const { unasked } = this;
@@ -297,7 +289,7 @@ export class NatsTransport implements ServingTransport {
   }
 }
 
-/** Resolves when the server has read everything, or the connection is lost. */
+/** Also resolves if the connection is lost. */
 async function flushed(end: ClientNats | ServerNats): Promise<void> {
   try {
     await end.unwrap<Connection>().flush();
@@ -311,16 +303,12 @@ function isNobodyThere(error: unknown): boolean {
   return error instanceof Error && error.message.startsWith('Empty response.');
 }
 
-/** Nest's message context, as far as we use it. */
 interface Circumstances {
   readonly channel?: string;
   readonly replyTo?: string;
 }
 
-/**
- * Reads messages from Nest and from other clients. Another client's message is all data, and is
- * answered if it has a reply subject.
- */
+/** Another client's message is all data, and is answered if it has a reply subject. */
 export class AnyMessage implements Deserializer {
   deserialize(value: unknown, { channel, replyTo }: Circumstances = {}): unknown {
     const message: unknown = JSON.parse(Buffer.from(bytesOf(value)).toString());
@@ -347,8 +335,8 @@ function bytesOf(value: unknown): Uint8Array {
 }
 
 /**
- * Writes replies like Nest, but an error if the reply is too large for NATS: Nest would only log it
- * and the client would wait forever.
+ * Replaces a reply too large for NATS by an error: Nest would only log it, and the client would
+ * wait forever.
  */
 export class BoundedReplies implements Serializer {
   constructor(private readonly mostBytes: () => number) {}

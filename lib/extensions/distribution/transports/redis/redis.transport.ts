@@ -24,14 +24,10 @@ import type { RedisTransportOptions } from '../transport-options.js';
 import { SendBuffer } from '../send-buffer.js';
 
 export interface RedisTransportSettings {
-  /**
-   * Defaults retry a lost server forever, every 200 ms:
-   * `retryAttempts: Infinity, retryDelay: 200`.
-   */
+  /** By default we retry a lost server forever, every 200 ms. */
   readonly options?: RedisTransportOptions | undefined;
 }
 
-/** What we use of an ioredis connection. */
 interface Connection extends EventEmitter {
   readonly status: string;
   /** Resolves with the number of subscribers. */
@@ -40,23 +36,23 @@ interface Connection extends EventEmitter {
   disconnect(): void;
 }
 
-/** Milliseconds that `stop` waits for the server. */
+/** Milliseconds that `stop` waits. */
 const FLUSH = 5_000;
 const NOTHING = Buffer.alloc(0);
 
 /**
  * Connects nodes through a Redis server. Packets for one node are published on
- * `sv.<namespace>.n.<address>`; packets for all, prefixed with the sender's address, on
+ * `sv.<namespace>.n.<address>`; packets for all, after the sender's address, on
  * `sv.<namespace>.all`.
  *
- * We use Nest's connections but not its messages: they are JSON, and every application that listens
- * to a pattern runs the request. So Nest's clients can't call servings here.
+ * We don't use Nest's messages: every application that listens to a pattern would run the request.
+ * So Nest's clients can't call servings here.
  */
 export class RedisTransport implements ServingTransport {
   readonly maxPacket = 256 * 1024;
   /**
-   * Redis disconnects a node with 32 MB unread, from all senders together. See
-   * `client-output-buffer-limit` at https://redis.io/docs/latest/develop/reference/clients/
+   * Redis disconnects a node with 32 MB unread, from all senders together:
+   * https://redis.io/docs/latest/develop/reference/clients/ (`client-output-buffer-limit`)
    */
   readonly window = 4 * 2 ** 20;
   private readonly server: PacketServer;
@@ -71,13 +67,13 @@ export class RedisTransport implements ServingTransport {
       retryAttempts: Infinity,
       retryDelay: 200,
       ...options,
-      // Don't repeat an interrupted publish: it may have arrived.
+      // An interrupted publish may have arrived, so don't repeat it.
       maxRetriesPerRequest: 0,
       autoResendUnfulfilledCommands: false,
     });
   }
 
-  /** Rejects with the ioredis error if there's no server, or if it refuses this node. */
+  /** Rejects with the ioredis error if there's no server, or it refuses this node. */
   async start({ namespace, address, receiver }: TransportContext): Promise<void> {
     this.own = { namespace, address };
     const [publisher, subscriber] = await this.connect();
@@ -122,10 +118,7 @@ export class RedisTransport implements ServingTransport {
       });
   }
 
-  /**
-   * Drops packets while the server is unreachable. Rejects if the server stops reading and the
-   * send buffer is full.
-   */
+  /** Drops packets while the server is unreachable. Rejects if the send buffer is full. */
   async send(to: Address, packet: Uint8Array): Promise<void> {
     checkSize(packet, this.maxPacket);
     if ((await this.publish(this.nodeChannel(to), bufferOf(packet))) === 0) {
@@ -138,7 +131,7 @@ export class RedisTransport implements ServingTransport {
     await this.publish(this.channel('all'), Buffer.concat([Buffer.from(this.own.address), packet]));
   }
 
-  /** Redis returns the number of receivers of the empty message. */
+  /** Redis returns the number of receivers. */
   async probe(address: Address): Promise<boolean> {
     const listeners = await this.publish(this.nodeChannel(address), NOTHING);
     if (listeners === undefined) {
@@ -151,7 +144,7 @@ export class RedisTransport implements ServingTransport {
     this.watch?.unsubscribe();
     this.isOnline = false;
     const timer = setTimeout(() => this.server.disconnect(), patience);
-    // Waits for the answer to QUIT: everything published before was sent then.
+    // When QUIT is answered, everything before it was sent.
     await this.server.close().catch(() => {});
     clearTimeout(timer);
   }
@@ -165,13 +158,12 @@ export class RedisTransport implements ServingTransport {
       });
     } catch (error) {
       await this.stop();
-      // ioredis rejects commands with "closed" only; the `error` event has the reason.
+      // ioredis rejects commands with "closed"; the `error` event has the reason.
       throw failure ?? error;
     }
     return this.server.unwrap<[Connection, Connection]>();
   }
 
-  /** Returns the number of receivers; undefined without a connection. */
   private async publish(channel: string, message: Buffer): Promise<number | undefined> {
     if (!this.isOnline || !this.publisher) {
       return undefined;
@@ -190,8 +182,8 @@ export class RedisTransport implements ServingTransport {
   }
 
   /**
-   * Removes the sender's address, which ends at the packet's first byte, a zero. Empty for our own
-   * packets and invalid ones.
+   * Removes the sender's address, up to the packet's first byte, a zero. Empty for our own and
+   * invalid packets.
    */
   private ofAnother(message: Buffer): Uint8Array {
     const end = message.indexOf(0);
@@ -209,16 +201,16 @@ export class RedisTransport implements ServingTransport {
   }
 }
 
-/** Opens Nest's connections and ignores Nest's messages. */
+/** Opens Nest's connections but ignores its messages. */
 class PacketServer extends ServerRedis {
   override bindEvents(): void {}
 
-  /** If the first connection fails, the node doesn't start, so don't retry. */
+  /** The node doesn't start if the first connection fails. */
   override createRetryStrategy(times: number): number | void {
     return this.wasInitialConnectionSuccessful ? super.createRetryStrategy(times) : undefined;
   }
 
-  /** Logs one error per outage. If the first attempt fails, `start` rejects instead. */
+  /** Logs one error per outage; `start` rejects if the first attempt fails. */
   override registerErrorListener(connection: Connection): void {
     let hasFailed = false;
     connection.on('ready', () => (hasFailed = false));
@@ -241,12 +233,12 @@ class PacketServer extends ServerRedis {
   }
 }
 
-/** The same bytes as a Buffer: ioredis would send any other array as text. */
+/** ioredis would send any other array as text. */
 function bufferOf({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
   return Buffer.from(buffer, byteOffset, byteLength);
 }
 
-/** True if the server refused the command, for example without permission. */
+/** True if the server refused the command. */
 function isRefusal(error: unknown): boolean {
   return error instanceof Error && error.name === 'ReplyError';
 }

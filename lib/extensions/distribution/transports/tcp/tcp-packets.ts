@@ -5,12 +5,12 @@ import { messageOf } from '../../../../internal.js';
 import { FrameError, packetLength, PRELUDE } from '../../wire/prelude.js';
 
 /**
- * Makes a socket class for Nest's TCP servers and clients that also accepts packets. It emits them
- * as `packet` on the net socket; a packet without a listener closes the connection.
+ * Nest's TCP socket, which also emits packets, as `packet` on the net socket. A packet without a
+ * listener closes the connection.
  *
  * @param limit largest packet in bytes
- * @param mostText limit in bytes of all Nest messages together
- * @param path Unix socket to connect to, instead of a host and port
+ * @param mostText most bytes of all Nest messages together
+ * @param path Unix socket, instead of a host and port
  */
 export function packetSocket(
   limit: number,
@@ -69,39 +69,35 @@ export function packetSocket(
   };
 }
 
-/** Reads large packets directly into their own memory. */
+/** Reads large packets into their own memory. */
 export interface DirectReads {
-  /** Memory for the next bytes, if a large packet has begun. */
+  /** For the next bytes, if a large packet has begun. */
   readonly room: Buffer | undefined;
-  /** Reports how many bytes were read into `room`. */
+  /** Reports bytes read into `room`. */
   wrote(bytes: number): void;
-  /** Takes the next bytes; the caller will reuse their memory. */
+  /** The caller will reuse the bytes' memory. */
   lend(bytes: Buffer): void;
 }
 
-/** Receives the pieces of a byte stream. */
 export interface Pieces {
   text(bytes: Buffer): void;
   packet(bytes: Uint8Array): void;
-  /** Largest packet accepted now, in bytes. */
+  /** In bytes; may change. */
   limit(): number;
-  /** Limit in bytes of all Nest messages together. */
+  /** Bytes of all Nest messages together. */
   readonly mostText: number;
 }
 
-/** Least missing bytes for a direct read: for fewer, the shared buffer takes fewer reads. */
+/** With fewer missing bytes, the shared buffer takes fewer reads. */
 const LEAST_ROOM = 64 * 1024;
 
-/**
- * Separates packets from Nest messages on a connection: a packet begins with 0x00, a message with
- * its length in digits.
- */
+/** Packets begin with 0x00, Nest messages with their length in digits. */
 export class PacketSplitter implements DirectReads {
   private readonly message = new TextMessage();
-  /** An unfinished packet or prelude, with `filled` bytes received. */
+  /** An unfinished packet or prelude. */
   private partial: Buffer | undefined;
   private filled = 0;
-  /** Bytes of Nest messages so far. */
+  /** Bytes of Nest messages. */
   private text = 0;
 
   constructor(private readonly pieces: Pieces) {}
@@ -124,11 +120,11 @@ export class PacketSplitter implements DirectReads {
     while (this.partial && rest.byteLength > 0) {
       rest = rest.subarray(this.fill(this.partial, rest));
     }
-    // `push` copies an unfinished packet. It makes views of whole packets, and text may be kept.
+    // `push` copies an unfinished packet, but not whole ones or text.
     this.push(this.isBegun(rest) ? rest : Buffer.from(rest));
   }
 
-  /** @throws FrameError if the stream can't be read any further */
+  /** @throws FrameError for an unreadable stream */
   push(bytes: Buffer): void {
     for (let rest = bytes; rest.byteLength > 0;) {
       rest = rest.subarray(this.take(rest));
@@ -158,7 +154,7 @@ export class PacketSplitter implements DirectReads {
     return length;
   }
 
-  /** True if the bytes are a packet without its end. */
+  /** True for a packet without its end. */
   private isBegun(bytes: Buffer): boolean {
     return (
       !this.message.isOpen &&
@@ -207,13 +203,9 @@ export class PacketSplitter implements DirectReads {
 }
 
 const HASH = 0x23;
-/** Most digits of a message's length. */
 const MOST_DIGITS = 16;
 
-/**
- * Finds the end of a Nest message: `length#text`. The length counts UTF-16 units; the text is
- * UTF-8.
- */
+/** `length#text`: a length in UTF-16 units, and UTF-8 text. */
 class TextMessage {
   private digits = '';
   /** Missing UTF-16 units, once known. */
@@ -225,7 +217,6 @@ class TextMessage {
     return this.units !== undefined || this.digits !== '';
   }
 
-  /** Returns how many bytes belong to the message. */
   take(bytes: Buffer): number {
     let at = this.units === undefined ? this.takeLength(bytes) : 0;
     if (this.units === undefined) {

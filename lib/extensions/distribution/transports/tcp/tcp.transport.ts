@@ -37,30 +37,24 @@ import { type DirectReads, packetSocket } from './tcp-packets.js';
 import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
 
 export interface TcpTransportSettings extends PeerSettings {
-  /**
-   * By default a node listens on any free port of 127.0.0.1. Set a fixed port if other nodes dial
-   * it.
-   */
+  /** By default any free port of 127.0.0.1. */
   readonly options?: TcpTransportOptions | undefined;
 }
 
 const LOCALHOST = '127.0.0.1';
 
-/** Milliseconds that `stop` waits for peers to read. */
+/** Milliseconds that `stop` waits. */
 const FLUSH = 5_000;
 
-/**
- * Connects nodes over Nest's TCP transport. Without a secret, the same port also serves Nest's
- * clients.
- */
+/** Without a secret, the same port also serves Nest's clients. */
 export class TcpTransport implements ServingTransport {
   readonly maxPacket = 2 ** 20;
   private readonly options: TcpTransportOptions;
   private readonly endpoints: Observable<readonly Endpoint[]>;
   private readonly sockets = new Set<Socket>();
-  /** Below TLS, including sockets in the TLS handshake. */
+  /** Including sockets in the TLS handshake. */
   private readonly rawSockets = new Set<Socket>();
-  /** Connections that must become links in time. */
+  /** Must become links in time. */
   private readonly expected = new WeakSet<Socket>();
   private links: PeerConnections<Socket, TcpLink> | undefined;
   private readonly logger = new Logger('ServingTransport');
@@ -74,15 +68,12 @@ export class TcpTransport implements ServingTransport {
     this.endpoints = endpointsOf(settings.peers ?? []);
   }
 
-  /** The port the node listens on; undefined for a Unix socket. */
+  /** Undefined for a Unix socket. */
   get port(): number | undefined {
     return portOf(this.server?.unwrap<Server>());
   }
 
-  /**
-   * @throws InvalidServingError if the node would be open to strangers; a system error if the port
-   * can't be used
-   */
+  /** @throws InvalidServingError if open to strangers; a system error if the port is unusable */
   async start({
     namespace,
     address,
@@ -166,7 +157,6 @@ export class TcpTransport implements ServingTransport {
     }
   }
 
-  /** @throws InvalidServingError if the node would be open to strangers */
   private safeHost(): string {
     const { host = LOCALHOST, tlsOptions } = this.options;
     const { secret, insecure = false } = this.settings;
@@ -186,7 +176,7 @@ export class TcpTransport implements ServingTransport {
     };
   }
 
-  /** With a secret only nodes may connect, and the handshake is their only text. */
+  /** With a secret, the handshake is a connection's only text. */
   private createServer(host: string): PlainServer {
     const { port = 0, tlsOptions } = this.options;
     const mostText = this.settings.secret === undefined ? Infinity : HANDSHAKE_BYTES;
@@ -208,13 +198,13 @@ export class TcpTransport implements ServingTransport {
         this.expectLink(socket);
       }
     });
-    // Node leaves the connection open if the TLS handshake times out.
+    // Node leaves the connection open after a timeout.
     net.on('tlsClientError', (_: Error, socket: Socket) => socket.destroy());
     const { path } = this.options;
     if (path !== undefined) {
       await removeStaleSocket(path);
     }
-    // Nest passes only two kinds of errors to its callback.
+    // Nest's callback gets only two kinds of errors.
     const listening = once(net, 'listening');
     if (path === undefined) {
       server.listen(() => {});
@@ -232,7 +222,7 @@ export class TcpTransport implements ServingTransport {
   }
 }
 
-/** Logs a broken connection without a stack. */
+/** Logs broken connections without a stack. */
 class PlainServer extends ServerTCP {
   private readonly warnings = new RateLimitedLogger(new Logger('ServingTransport'));
 
@@ -241,7 +231,7 @@ class PlainServer extends ServerTCP {
   }
 }
 
-/** @throws InvalidServingError for an invalid path, or a path together with network options */
+/** @throws InvalidServingError for an invalid path, or network options next to a path */
 function checkPath({ path, ...options }: TcpTransportOptions): void {
   if (path === undefined) {
     return;
@@ -263,7 +253,7 @@ function keep(socket: Socket, sockets: Set<Socket>): void {
   socket.once('close', () => sockets.delete(socket));
 }
 
-/** Flushes and closes; destroys the socket after `patience` ms. */
+/** Destroys the socket after `patience` ms. */
 async function endOf(socket: Socket, patience: number): Promise<void> {
   if (socket.destroyed) {
     return;
@@ -275,12 +265,10 @@ async function endOf(socket: Socket, patience: number): Promise<void> {
   clearTimeout(timer);
 }
 
-/** Nest's client options, with a socket that accepts packets. */
 type DialOptions = NonNullable<TcpClientOptions['options']> & {
   readonly socketClass: Type<TcpSocket & DirectReads>;
 };
 
-/** Dials with Nest's TCP client. */
 function dialByTcp(
   options: DialOptions,
   opening: Handshake<Socket, TcpLink>,
@@ -300,12 +288,11 @@ function dialByTcp(
   };
 }
 
-/** Bytes of the shared read buffer. */
 const READ = 64 * 1024;
 
 /** Logs no errors: the caller does. */
 class QuietClient extends ClientTCP {
-  /** The error that ended the connection; Nest reports only the end. */
+  /** Nest reports only the end. */
   failure: unknown;
 
   constructor(private readonly options: DialOptions) {
@@ -349,7 +336,6 @@ class QuietClient extends ClientTCP {
   }
 }
 
-/** A connection between two nodes over a socket. */
 export class TcpLink implements PeerConnection {
   readonly closed: Promise<void>;
   private isCorked = false;

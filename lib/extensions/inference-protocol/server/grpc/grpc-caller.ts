@@ -4,7 +4,7 @@ import type { InferenceCaller } from '../inference-request.js';
 import { InferenceServer } from '../inference-server.js';
 import type { AnyCall } from './grpc-types.js';
 
-/** The call's deadline, and a signal that aborts when its client disconnects. */
+/** The signal aborts when the client disconnects. */
 export function grpcCaller(call: AnyCall, tenant: string | undefined): InferenceCaller {
   const left = new AbortController();
   const abort = (): void =>
@@ -22,10 +22,10 @@ export function grpcCaller(call: AnyCall, tenant: string | undefined): Inference
   };
 }
 
-/** Nest makes one instance for `@UseGuards` and another for injection; both need these. */
+/** Nest makes one instance for `@UseGuards` and one for injection; both need these. */
 const tenants = new WeakMap<AnyCall, string | undefined>();
 
-/** Stores each call's tenant, as a guard because only guards get the context. */
+/** A guard, because only guards get the context. */
 @Injectable()
 export class GrpcTenants implements CanActivate {
   constructor(private readonly server: InferenceServer) {}

@@ -31,17 +31,17 @@ type Name = Exclude<keyof ProtocolCalls, 'stop'>;
 type Run = (request: unknown, metadata: Metadata, call: UnaryCall | StreamCall) => Promise<unknown>;
 
 /**
- * Milliseconds until an idle connection closes; clients reconnect. Connections of vanished or
- * broken clients would otherwise use up file descriptors.
+ * Milliseconds until an idle connection closes. Clients reconnect; vanished ones would use up file
+ * descriptors.
  *
- * No keepalive: its pings fail on a draining connection and end the calls on it.
+ * No keepalive: its pings fail on a draining connection and end its calls.
  */
 const MOST_IDLE = 20_000;
 
 /** Milliseconds for the last replies to leave. */
 const GRACE = 1000;
 
-/** The gRPC server, if the option `grpc` is set. */
+/** Serves gRPC if the option `grpc` is set. */
 @Injectable()
 export class GrpcDoor
   implements OnApplicationBootstrap, BeforeApplicationShutdown, OnApplicationShutdown
@@ -81,15 +81,13 @@ export class GrpcDoor
     this.logger.log(`The Open Inference Protocol is served by gRPC at ${host}:${this.port}`);
   }
 
-  /**
-   * @internal Called by Nest. Refuses new calls; running calls continue, and then idle streams end.
-   */
+  /** @internal Called by Nest. Refuses new calls; idle streams end after running calls. */
   beforeApplicationShutdown(): void {
     const { server } = this;
     if (server) {
       this.closed = new Promise((resolve) => server.tryShutdown(() => resolve()));
       this.calls.stop.abort();
-      // Servings have answered by then; only clients that don't read are left.
+      // By then, only clients that don't read are left.
       this.shutdownTimer = setTimeout(
         () => server.forceShutdown(),
         this.inference.shutdownLimit + GRACE,

@@ -2,7 +2,7 @@ import type { Metadata, StatusObject } from '@grpc/grpc-js';
 import { Catch, type ExceptionFilter, Logger } from '@nestjs/common';
 import { type ErrorAnswer, errorAnswer } from '../error-answers.js';
 
-/** Turns an error into an answer, which the door sends as a status. */
+/** The door sends the answer as a status. */
 @Catch()
 export class GrpcExceptionFilter implements ExceptionFilter {
   private readonly logger = new Logger('InferenceProtocol');
@@ -16,7 +16,6 @@ export class GrpcExceptionFilter implements ExceptionFilter {
   }
 }
 
-/** Returned by the filter in place of a reply. */
 export class FailedCall {
   constructor(readonly answer: ErrorAnswer) {}
 }
@@ -27,7 +26,7 @@ export class FailedCall {
  */
 const PUSHBACK = 'grpc-retry-pushback-ms';
 
-/** Builds the gRPC status; `metadata` must be empty. */
+/** `metadata` must be empty. */
 export function statusOf(
   { grpc, message, retryAfter }: ErrorAnswer,
   metadata: Metadata,

@@ -8,14 +8,14 @@ import type { StreamCall, StreamMessage } from './grpc-types.js';
 import { readInferRequest } from './read-infer-request.js';
 import { writeInferReply } from './write-infer-reply.js';
 
-/** Concurrent requests per stream; we pause reading beyond it. */
+/** Concurrent requests per stream, before we pause reading. */
 const MOST_OPEN = 64;
 
 /**
- * Answers a stream's requests until `stop` aborts. Single replies leave in request order, replies
- * of decoupled models as they come. A slow reader delays its own requests.
+ * Single replies leave in request order, decoupled models' replies as they come. A slow reader
+ * delays its own requests.
  *
- * @throws the first error of a request if `endsOnError`
+ * @throws a request's first error if `endsOnError`
  */
 export async function answerStream(
   server: InferenceServer,
@@ -57,7 +57,6 @@ export async function answerStream(
   }
 }
 
-/** Resolves when no more requests come. */
 async function read(
   call: StreamCall,
   stop: AbortSignal,
@@ -96,7 +95,7 @@ async function answer(
   }
 }
 
-/** An unknown model counts as not decoupled; its answer reports the error. */
+/** An unknown model's answer reports the error. */
 function isDecoupled(server: InferenceServer, { model_name, model_version }: GrpcInferRequest) {
   try {
     return server.isDecoupled(model_name, model_version);
@@ -123,7 +122,6 @@ function errorMessage({ id, model_name, model_version }: GrpcInferRequest, error
   };
 }
 
-/** Writes to the stream at the client's reading speed. */
 class StreamWriter {
   private room: Promise<void> | undefined;
   private goOn: (() => void) | undefined;
@@ -137,7 +135,7 @@ class StreamWriter {
     return this.call.cancelled || this.call.destroyed;
   }
 
-  /** Resolves when there is room for another message or the client has left. */
+  /** Resolves when there's room, or the client has left. */
   async write(message: StreamMessage): Promise<void> {
     while (this.room && !this.hasEnded) {
       await this.room;

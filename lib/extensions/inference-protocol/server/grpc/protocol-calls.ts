@@ -22,13 +22,13 @@ interface OfRepository {
 }
 
 /**
- * The protocol's gRPC calls, by name. Guards, interceptors and filters run as for microservice
+ * The protocol's gRPC calls, by name, with guards, interceptors and filters as for microservice
  * handlers.
  */
 @Injectable()
 @UseFilters(GrpcExceptionFilter)
 export class ProtocolCalls {
-  /** Stops reading requests of streams. */
+  /** Stops reading streams' requests. */
   readonly stop = new AbortController();
 
   constructor(
@@ -100,7 +100,7 @@ export class ProtocolCalls {
     return writeInferReply(await server.infer(request, caller));
   }
 
-  /** Writes its replies itself, then resolves. */
+  /** Writes its own replies, then resolves. */
   @UseGuards(ProtocolGuards, GrpcTenants)
   async ModelStreamInfer(
     _messages: StreamCall,

@@ -4,13 +4,13 @@ import { fromGrpcTensors } from '../../wire/grpc-tensors.js';
 import { refuseExtensions } from '../inference.js';
 import type { InferenceRequest, Parameters, ParameterValue } from '../inference-request.js';
 
-/** Limits in addition to the body limit. */
+/** In addition to the body limit. */
 const LIMITS = { tensors: 1024, rank: 16, depth: 64, nodes: Infinity };
 
 /**
- * Decodes a request. Aligned tensors are views of the message.
+ * Aligned tensors are views of the message.
  *
- * @throws InvalidInputError naming the tensor and what is wrong with it
+ * @throws InvalidInputError naming the tensor
  */
 export function readInferRequest(message: GrpcInferRequest, bodyLimit: number): InferenceRequest {
   const { model_name, model_version, id, parameters, inputs, outputs = [] } = message;
@@ -22,7 +22,7 @@ export function readInferRequest(message: GrpcInferRequest, bodyLimit: number): 
     allowsBytes: true,
   });
   const inputParameters = new Map(inputs.map((each) => [each.name, parametersOf(each.parameters)]));
-  // Before reading: a tensor in shared memory has no elements.
+  // A tensor in shared memory has no elements to read.
   inputParameters.forEach(refuseExtensions);
   const raw = message.raw_input_contents;
   return {

@@ -2,7 +2,7 @@ import type { GrpcInferResponse, GrpcParameters } from '../../wire/grpc-messages
 import { toGrpcTensors } from '../../wire/grpc-tensors.js';
 import type { InferenceReply } from '../inference-request.js';
 
-/** Encodes a reply. Its elements are always raw: Triton's clients read nothing else. */
+/** Elements are always raw: Triton's clients read nothing else. */
 export function writeInferReply(
   { model, version, id = '', outputs }: InferenceReply,
   parameters: GrpcParameters = {},

@@ -23,9 +23,8 @@ interface ModelPath {
   readonly version?: string;
 }
 
-// `@Res()` keeps Nest from replying in the application's own format.
+// `@Res()` bypasses the application's own format.
 
-/** A model's calls over HTTP. */
 @ProtocolController('')
 @UseGuards(ProtocolGuards)
 export class InferenceController {

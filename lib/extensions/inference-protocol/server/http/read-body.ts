@@ -16,7 +16,7 @@ import type { Port } from '../declared-port.js';
 import type { InferenceRequest } from '../inference-request.js';
 import { elementOf, tensorOfBytes } from '../../wire/tensor-bytes.js';
 
-/** Largest element size; tensors can be views of a body aligned to it. */
+/** Largest element size: an aligned body can be viewed as tensors. */
 const ALIGNMENT = 8;
 
 interface BodyOptions {
@@ -27,9 +27,9 @@ interface BodyOptions {
 }
 
 /**
- * Reads and decompresses the whole body.
+ * Also decompresses the body.
  *
- * @throws RequestTooLargeError beyond the limit; we discard the rest, so that the client gets the
+ * @throws RequestTooLargeError beyond the limit; the rest is discarded, so the client gets the
  * answer
  * @throws CallCancelledError if the client disconnects before the end
  */
@@ -82,7 +82,7 @@ function readChunks(request: IncomingMessage, limit: number): Promise<readonly B
     };
     source.on('data', take);
     source.once('end', () => resolve(chunks));
-    // Stays, because a stream may fail again.
+    // Stays: a stream may fail again.
     decompressor?.on('error', (cause) =>
       fail(
         new InvalidInputError(`The body cannot be decompressed: ${messageOf(cause)}`, { cause }),
@@ -133,10 +133,9 @@ interface RawTarget {
 }
 
 /**
- * Reads a body without JSON as one row of the model's only input: its elements, or a single BYTES
- * element's text.
+ * Without JSON, a body is one row of the only input: its elements, or a BYTES element's text.
  *
- * @throws InvalidInputError for a model with several inputs, or with several open sizes in a row
+ * @throws InvalidInputError for several inputs, or several open sizes in a row
  */
 export function rawRequest(body: Buffer, { model, version, inputs }: RawTarget): InferenceRequest {
   const [port, ...others] = inputs;

@@ -13,19 +13,18 @@ import { rawRequest, readBody } from './read-body.js';
 import type { Port } from '../declared-port.js';
 import { tensorOfBytes } from '../../wire/tensor-bytes.js';
 
-/** A request's model and limits. */
 export interface RequestTarget {
   readonly model: string;
   readonly version: string | undefined;
   readonly bodyLimit: number;
   readonly jsonLimit: number;
-  /** For a body that does not describe them. */
+  /** For a body that doesn't describe them. */
   readonly inputs: readonly Port[];
 }
 
 const HEADER_LENGTH = 'inference-header-content-length';
 
-/** Reads JSON with optional binary tensors, or raw data without JSON. */
+/** JSON with optional binary tensors, or raw data. */
 export async function readRequest(
   request: IncomingMessage,
   target: RequestTarget,
@@ -45,7 +44,7 @@ export async function readRequest(
   return requestOf(parse(body.subarray(0, length), jsonLimit), body.subarray(length), target);
 }
 
-/** Reads a JSON object; an empty body means `{}`. */
+/** An empty body means `{}`. */
 export async function readJsonBody(
   request: IncomingMessage,
   { jsonLimit: limit }: Pick<RequestTarget, 'jsonLimit'>,
@@ -150,7 +149,7 @@ function readOutputs(
       }),
     );
   }
-  // Clients send an empty list for all outputs.
+  // An empty list means all outputs.
   return outputs.size === 0 ? undefined : outputs;
 }
 
@@ -199,7 +198,7 @@ function isParameter(value: unknown): value is Exclude<ParameterValue, bigint> {
   return typeof value === 'string' || typeof value === 'number' || typeof value === 'boolean';
 }
 
-/** The binary data after the JSON, in input order. */
+/** After the JSON, in input order. */
 class BinaryParts {
   private at = 0;
 

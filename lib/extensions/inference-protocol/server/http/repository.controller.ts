@@ -9,7 +9,6 @@ import { answer, answerWith, type PlatformResponse, requestOf } from './send-rep
 
 const EMPTY = { headers: {}, chunks: [] };
 
-/** The model index, and the calls that load and unload models. */
 @ProtocolController('/repository')
 @UseGuards(ProtocolGuards)
 export class RepositoryController {

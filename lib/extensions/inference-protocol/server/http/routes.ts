@@ -17,7 +17,7 @@ import { jsonReply } from './write-reply.js';
 /** Excluded from `@nestjs/swagger`: the protocol has its own OpenAPI document. */
 const EXCLUDED_FROM_OPENAPI = 'swagger/apiExcludeController';
 
-/** A controller of the protocol, outside the application's versioning. */
+/** Outside the application's versioning. */
 export function ProtocolController(path: string): ClassDecorator {
   return applyDecorators(
     Controller({ path: `v2${path}`, version: VERSION_NEUTRAL }),
@@ -26,7 +26,6 @@ export function ProtocolController(path: string): ClassDecorator {
   );
 }
 
-/** A call's paths, with and without a version. */
 export function ofModel(call: string): string[] {
   return ['models/:model', 'models/:model/versions/:version'].map((path) => path + call);
 }
@@ -39,11 +38,10 @@ export function callsBehind(prefixes: readonly string[]): RegExp {
   return new RegExp(`^${behind(prefixes)}${CALL}/?(?:\\?|$)`, 'i');
 }
 
-/** All paths of the protocol, without a trailing slash. */
+/** Without a trailing slash. */
 const ROUTE =
   '/v2(?:/(?:health|models|repository|systemsharedmemory|cudasharedmemory)/(?:[^?]*[^/?])?)?';
 
-/** Matches the protocol's paths. */
 export function routesBehind(prefixes: readonly string[]): RegExp {
   return new RegExp(`^${behind(prefixes)}${ROUTE}$`);
 }
@@ -61,7 +59,7 @@ function literal(text: string): string {
   return text.replaceAll(/[^\w~-]/g, String.raw`\$&`);
 }
 
-/** Answers errors in the protocol's format: `{ "error": "..." }`. */
+/** Answers errors as `{ "error": "..." }`. */
 @Catch()
 class ProtocolExceptionFilter implements ExceptionFilter {
   private readonly logger = new Logger('InferenceProtocol');

@@ -14,7 +14,7 @@ export type PlatformResponse =
       getHeaders(): Readonly<Record<string, string | number | string[] | undefined>>;
     };
 
-/** In bytes; smaller bodies gain nothing from compression. */
+/** In bytes; compressing less gains nothing. */
 const LEAST_COMPRESSED = 1024;
 const FASTEST = { level: 1 };
 
@@ -23,14 +23,13 @@ interface Closing {
   readonly isClosing: boolean;
 }
 
-/** Answers with JSON. */
 export function answer(response: PlatformResponse, value: unknown, server: Closing): Promise<void> {
   return answerWith(response, HttpStatus.OK, jsonReply(value), server);
 }
 
 /**
- * Answers directly, because the application's interceptors and serialisers would change the format.
- * Keeps headers already set.
+ * Bypasses the application's interceptors and serialisers, which would change the format. Keeps
+ * headers already set.
  */
 export async function answerWith(
   response: PlatformResponse,
@@ -56,13 +55,12 @@ export async function answerWith(
     return;
   }
   raw.writeHead(status, { ...headers, 'content-length': String(size) });
-  // Corked: the chunks leave together, uncopied.
+  // The chunks leave together, uncopied.
   raw.cork();
   chunks.forEach((chunk) => raw.write(chunk));
   raw.end();
 }
 
-/** Node's request. */
 export function requestOf(response: PlatformResponse): IncomingMessage {
   return (response.raw ?? response).req;
 }

@@ -7,7 +7,6 @@ const pathsOf = (...calls: readonly string[]): string[] =>
     calls.map((call) => `${memory}/${call}`),
   );
 
-/** Refuses calls of the unsupported shared memory extension. */
 @ProtocolController('')
 @UseGuards(ProtocolGuards)
 export class SharedMemoryController {

@@ -30,10 +30,9 @@ interface FastifyRoute {
 
 /**
  * Hides bodies from the application's parsers, which would refuse large ones and those without a
- * content type. On Fastify, paths may then end with a slash. Call it before the application is
- * initialised.
+ * content type. Call it before initialisation.
  *
- * @param prefixes returns the routes' prefixes, read with the first request
+ * @param prefixes the routes' prefixes, read with the first request
  */
 export function leaveBodiesUnparsed(adapter: HttpServer, prefixes: () => readonly string[]): void {
   let calls: RegExp | undefined;

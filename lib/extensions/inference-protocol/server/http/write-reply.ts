@@ -5,7 +5,6 @@ import { tensorToJson, writeStrings } from '../../../../encoding/json-tensor.js'
 import type { InferenceReply, InferenceRequest } from '../inference-request.js';
 import { bytesOfTensor, datatypeOfTensor } from '../../wire/tensor-bytes.js';
 
-/** A body and its headers. */
 export interface HttpReply {
   readonly headers: Readonly<Record<string, string>>;
   readonly chunks: readonly Uint8Array[];
@@ -14,14 +13,14 @@ export interface HttpReply {
 }
 
 export function jsonReply(value: unknown): HttpReply {
-  // Exactly this type, because clients compare it.
+  // Exactly this type: clients compare it.
   return {
     headers: { 'content-type': 'application/json' },
     chunks: [Buffer.from(JSON.stringify(value))],
   };
 }
 
-/** Encodes a reply as JSON, followed by views of the binary outputs. */
+/** JSON, followed by views of the binary outputs. */
 export function writeReply(reply: InferenceReply, request: InferenceRequest): HttpReply {
   const { model, version, id, outputs } = reply;
   const binary: Uint8Array[] = [];
@@ -63,7 +62,7 @@ function isBinary(name: string, { outputs, parameters }: InferenceRequest): bool
   return (own ?? parameters.get('binary_data_output')) === true;
 }
 
-/** @throws InvalidInputError for bytes that aren't UTF-8, which JSON cannot hold */
+/** @throws InvalidInputError for bytes that aren't UTF-8 */
 function tensorAsJson(name: string, tensor: Tensor): object {
   if (tensor.type !== 'string') {
     return tensorToJson(tensor, 'list') as object;

@@ -66,6 +66,7 @@ export type {
 export type { ExternalModel } from './core/partitions/engine.js';
 export type { PartitionStatus } from './core/partitions/partition.js';
 export type { CloseReason } from './core/batching/ready-queue.js';
+export type { Fetching, RemoteModel } from './core/partitions/onnx/remote-models.js';
 export type { Isolation } from './core/partitions/worker/worker.partition.js';
 export {
   TensorJsonInterceptor,
@@ -124,6 +125,7 @@ export {
   type ModelOptions,
   type ModelRunner,
   type PostprocessContext,
+  type PreprocessContext,
   type PreprocessResult,
   type QueueOptions,
   type RecoveryOptions,

@@ -19,6 +19,7 @@ export {
   checkOptions,
   DEFAULT_VERSION,
   delay,
+  flag,
   groupOf,
   isRecord,
   LONGEST_DELAY,
@@ -33,6 +34,7 @@ export {
   sessionOptionsOf,
 } from './core/definition/resolve-definition.js';
 export type { FunctionServingDefinition } from './core/definition/serving-definition.js';
+export { asTask, type TaskKind, taskOf } from './core/definition/task-kind.js';
 export {
   fromWire,
   InvalidServingError,
@@ -90,7 +92,12 @@ export {
   signatureOf,
   warningsOf,
 } from './core/partitions/onnx/model-signature.js';
-export { type Fetching, readAddressesWith } from './core/partitions/onnx/remote-models.js';
+export {
+  type Fetching,
+  readAddressesWith,
+  type RemoteRepository,
+  remoteRepositoryOf,
+} from './core/partitions/onnx/remote-models.js';
 export { withVariableAxes } from './core/partitions/onnx/variable-axes.js';
 export {
   NotStartedError,

@@ -3,7 +3,7 @@ import { formatValue } from '../format.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
 import { providersOf } from '../partitions/onnx/onnx-session.js';
 import type { ResolvedBatchSize } from './batch-size.js';
-import { isRemote } from '../partitions/onnx/remote-models.js';
+import { isPath, isRemote } from '../partitions/onnx/remote-models.js';
 import { DEFAULT_QUEUE_ROWS, DEFAULT_VERSION, isRecord } from './option-rules.js';
 import type { KeyOptions, ResolvedRecovery, ResolvedServing } from './resolved-serving.js';
 import type { RecoveryOptions, RunnerOptions, ServingOptions } from './serving-definition.js';
@@ -216,5 +216,5 @@ export function checkTogether<Of>(owner: string, of: Of, rules: readonly Rule<Of
 
 /** True if the model's file can be watched, and may change. */
 export function isWatchable({ file, sha256 }: RunnerOptions): boolean {
-  return file !== undefined && !ArrayBuffer.isView(file) && !isRemote(file) && sha256 === undefined;
+  return file !== undefined && isPath(file) && !isRemote(file) && sha256 === undefined;
 }

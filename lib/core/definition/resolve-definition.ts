@@ -6,7 +6,12 @@ import { DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidServingError } from '../errors.js';
 import { LONGEST_BACKOFF } from '../partitions/worker/supervised.partition.js';
 import { partitionPerDevice } from '../partitions/onnx/devices.js';
-import { isRemote, remoteModelOf } from '../partitions/onnx/remote-models.js';
+import {
+  isPath,
+  isRemote,
+  isRemoteModel,
+  remoteModelOf,
+} from '../partitions/onnx/remote-models.js';
 import type { ModelPlace } from '../partitions/onnx/model-source.js';
 import { formatValue } from '../format.js';
 import {
@@ -178,7 +183,7 @@ const onlyOfWorkers: Rule = {
 
 const modelFile = pathOr(
   'a path, a file: or https: URL, an hf: address, or the bytes of an ONNX file',
-  (value) => ArrayBuffer.isView(value),
+  (value) => ArrayBuffer.isView(value) || isRemoteModel(value),
 );
 
 const fetches: Rule = {
@@ -518,24 +523,22 @@ export function modelOptionsOf(version: Pick<VersionOptions, 'model'>): ModelOpt
 }
 
 function isModelFile(model: unknown): model is ModelFile {
-  return typeof model === 'string' || model instanceof URL || ArrayBuffer.isView(model);
+  return isPath(model) || ArrayBuffer.isView(model) || isRemoteModel(model);
 }
 
 export function modelOf(name: string, { file, sha256 }: ModelOptions): ModelPlace {
   const owner = `Serving "${name}"`;
-  if (!ArrayBuffer.isView(file) && isRemote(file)) {
+  if (isRemote(file)) {
     return remoteModelOf(owner, String(file), sha256);
   }
-  if (sha256 === false || (sha256 !== undefined && ArrayBuffer.isView(file))) {
+  if (sha256 === false || (sha256 !== undefined && !isPath(file))) {
     throw new InvalidServingError(
       `${owner}: model.sha256 ${formatValue(sha256)} has no effect on ` +
-        `${ArrayBuffer.isView(file) ? 'the bytes of a model' : 'a file of this machine'}; leave ` +
+        `${isPath(file) ? 'a file of this machine' : 'the bytes of a model, or on a model that code fetches'}; leave ` +
         'it out',
     );
   }
-  return ArrayBuffer.isView(file)
-    ? file
-    : { file: existing(name, file), sha256: sha256?.toLowerCase() };
+  return isPath(file) ? { file: existing(name, file), sha256: sha256?.toLowerCase() } : file;
 }
 
 function checkVersions(

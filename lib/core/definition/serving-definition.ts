@@ -6,6 +6,8 @@ import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Observable } from 'rxjs';
 import type { CallMetadata, StreamedOutput, StreamEvent } from './reply.js';
 import type { OutputAxes, RowTemplate } from './row-template.js';
+import type { RemoteModel } from '../partitions/onnx/remote-models.js';
+import type { ServingSignature } from './serving-signature.js';
 import type { BatchSize } from './batch-size.js';
 import type { BatchFunction, PartitionOptions } from '../partitions/batch-function.js';
 import type { AnySequenceModel } from '../partitions/sequence/sequence-model.js';
@@ -20,6 +22,12 @@ export interface PreprocessResult<Info = unknown> {
   readonly batch: unknown;
   /** Passed to `postprocess` of the same call, and of calls that share its rows. */
   readonly info?: Info;
+}
+
+/** The second argument of `preprocess`. */
+export interface PreprocessContext {
+  /** The serving's tensors, as its handle states them: of a model always known. */
+  readonly signature: ServingSignature | undefined;
 }
 
 /** The second argument of `postprocess`. */
@@ -389,7 +397,10 @@ export interface OptionsOfCalls<
    *
    * @default the input is the rows
    */
-  preprocess?(input: Input): PreprocessResult<Info> | Promise<PreprocessResult<Info>>;
+  preprocess?(
+    input: Input,
+    context: PreprocessContext,
+  ): PreprocessResult<Info> | Promise<PreprocessResult<Info>>;
   /**
    * Shapes the reply from the output of the call's own rows: once per call, in the application that
    * has the serving; for a stream, each output.
@@ -424,9 +435,10 @@ export interface ServingOptions<
 /**
  * The path, the bytes or the address of an ONNX file. A relative path is resolved from the working
  * directory. A file at an `https:` address, or on the Hugging Face Hub
- * (`hf:org/repo/path/to/model.onnx@revision`), is fetched to a cache when the serving starts.
+ * (`hf:org/repo/path/to/model.onnx@revision`), is fetched to a cache when the serving starts. For
+ * other places, give an object that fetches it.
  */
-export type ModelFile = string | URL | Uint8Array;
+export type ModelFile = string | URL | Uint8Array | RemoteModel;
 
 /** An ONNX file and how it runs. */
 export interface ModelOptions {
@@ -708,7 +720,7 @@ export function defineServing(definition: object): object {
 /** The callbacks again, with the types that a batch function gives them. */
 interface TypedCallbacks<Input, Output, Info, Sent, Reply> {
   readonly distribution?: ServingDistributionOptions<Input, AnyOutput<Output>>;
-  preprocess?(input: Input): Sending<Sent> | Promise<Sending<Sent>>;
+  preprocess?(input: Input, context: PreprocessContext): Sending<Sent> | Promise<Sending<Sent>>;
   postprocess?(output: AnyOutput<Reply>, context: PostprocessContext<Info>): unknown;
   postprocessStream?(
     events: AsyncIterable<StreamEvent<StreamedOutput<Reply>, string>>,

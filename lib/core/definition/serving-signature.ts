@@ -31,6 +31,14 @@ export interface ServingSignature {
   readonly outputs: readonly TensorSignature[] | undefined;
 }
 
+/** The signature of what runs: a model's, or else that of the template, if there is one. */
+export function signatureFor(
+  { template }: { readonly template?: readonly ModelPort[] | undefined },
+  model: ModelSignature | undefined,
+): ServingSignature | undefined {
+  return model ? signatureOfModel(model) : template && signatureOfTemplate(template);
+}
+
 export function signatureOfModel({ inputs, outputs, fetches }: ModelSignature): ServingSignature {
   const replied = outputs.filter(({ name }) => fetches.includes(name));
   return { inputs: inputs.map(tensorOf), outputs: replied.map(tensorOf) };

@@ -5,10 +5,15 @@ import type { BatchOutput } from '../partitions/batch-function.js';
 import { type ResolvedCallOptions, Waits } from './resolved-call-options.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
 import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
+import type { ServingSignature } from '../definition/serving-signature.js';
 import { formatValue } from '../format.js';
 import { isThenable } from '../partitions/function.partition.js';
 import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
-import type { PostprocessContext, PreprocessResult } from '../definition/serving-definition.js';
+import type {
+  PostprocessContext,
+  PreprocessContext,
+  PreprocessResult,
+} from '../definition/serving-definition.js';
 import type { Counters } from '../events/event-hub.js';
 import { type ReplyEnd, withoutErrors } from './request.js';
 
@@ -20,19 +25,22 @@ export class CallerSide {
   readonly preparing = new Waits();
   readonly finishing = new Waits();
   private readonly reader: RowReader;
+  private readonly context: PreprocessContext;
 
   constructor(
     private readonly callbacks: Callbacks,
     inputAxes: BatchAxes,
+    signature?: ServingSignature,
   ) {
     this.reader = new RowReader(inputAxes);
+    this.context = { signature };
   }
 
   /** No promise if nothing is asynchronous: it would cost a microtask. */
   prepare(input: unknown, resolved: ResolvedCallOptions): Call | Promise<Call> {
     const { callbacks } = this;
     const { key } = resolved;
-    const prepared = prepareCall(callbacks, input, this.reader);
+    const prepared = prepareCall(callbacks, input, this.reader, this.context);
     if (!(prepared instanceof Promise)) {
       return key === undefined ? prepared : withKey(callbacks, prepared, key);
     }
@@ -88,6 +96,7 @@ export function prepareCall(
   callbacks: Callbacks,
   input: unknown,
   reader = new RowReader(),
+  context: PreprocessContext = { signature: undefined },
 ): Call | Promise<Call> {
   const batch = callbacks.preprocess ? undefined : reader.readLikeLast(input);
   if (batch) {
@@ -95,7 +104,7 @@ export function prepareCall(
   }
   readOnce(input);
   return callbacks.preprocess
-    ? preprocess(callbacks, input, reader)
+    ? preprocess(callbacks, input, reader, context)
     : callOf(input, undefined, reader);
 }
 
@@ -196,8 +205,13 @@ async function* elementsOf(
   }
 }
 
-function preprocess(callbacks: Callbacks, input: unknown, reader: RowReader): Call | Promise<Call> {
-  const prepared = callbacks.preprocess!(input);
+function preprocess(
+  callbacks: Callbacks,
+  input: unknown,
+  reader: RowReader,
+  context: PreprocessContext,
+): Call | Promise<Call> {
+  const prepared = callbacks.preprocess!(input, context);
   return isThenable(prepared)
     ? Promise.resolve(prepared).then((own) => preprocessed(callbacks, own, reader))
     : preprocessed(callbacks, prepared, reader);

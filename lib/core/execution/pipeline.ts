@@ -4,6 +4,7 @@ import { Batcher } from '../batching/batcher.js';
 import { onAbort, type Origin } from '../context/call-context.js';
 import type { CallMetadata } from '../definition/reply.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
+import { signatureFor } from '../definition/serving-signature.js';
 import { CallRecorder, countEnd, countRefusal } from '../events/call-recorder.js';
 import type { EventHub } from '../events/event-hub.js';
 import type { AnsweredBy, CallMode } from '../events/serving-event.js';
@@ -84,7 +85,8 @@ export class Pipeline implements Closable {
       runs: this.runner,
     });
     this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline, lengths);
-    this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []));
+    const axes = axesOf(signature?.inputs ?? []);
+    this.caller = new CallerSide(callbacks, axes, signatureFor(options, signature));
     const { counters } = events;
     this.ends = {
       single: new AnswerEnd(counters, this.leave, true),

@@ -41,7 +41,7 @@ export type Engine = (
   keys: readonly string[],
   supervision: Supervision,
   end: AbortSignal,
-  surroundings: Surroundings,
+  surroundings: Fetching,
 ) => Promise<OpenedEngine>;
 
 /** A model that another program runs; an extension makes one, for example `endpoint()`. */
@@ -57,11 +57,6 @@ interface ExternalEngine {
   readonly engine: Engine;
   /** Options per partition; the other program runs as many batches at a time. */
   readonly partitions: readonly PartitionOptions[];
-}
-
-export interface Surroundings extends Fetching {
-  /** Logs a warning; the line continues "Serving ...". */
-  readonly warn: (line: string) => void;
 }
 
 /** In the application's own thread. */

@@ -1,4 +1,5 @@
-import type { Engine, OpenedEngine, Surroundings } from './engine.js';
+import type { Engine, OpenedEngine } from './engine.js';
+import type { Fetching } from './onnx/remote-models.js';
 import type { DeclaredPorts } from './onnx/model-signature.js';
 import { hashOf } from './onnx/model-content.js';
 import { type ModelPlace, ModelSource, SharedModel } from './onnx/model-source.js';
@@ -15,7 +16,7 @@ type OpenModel = (
   tasks: readonly ModelTask[],
   supervision: Supervision,
   end: AbortSignal,
-  surroundings: Surroundings,
+  surroundings: Fetching,
 ) => Promise<OpenedEngine>;
 
 /** Reads a model's file once, for all sessions and restarts. */

@@ -1,11 +1,18 @@
 import { dirname, join } from 'node:path';
-import { externalFilesIn, type Fetching, messageOf, ServingLoadError } from '../../internal.js';
+import {
+  externalFilesIn,
+  type Fetching,
+  messageOf,
+  type RemoteRepository,
+  ServingLoadError,
+} from '../../internal.js';
 import { cacheHome, hubCacheFolder } from './hub-cache.js';
-import { fetchFromHub } from './hub-file.js';
+import { fetchFromHub, type HubFile, MissingFileError } from './hub-file.js';
 import {
   encodePath,
   type HubModel,
   type ModelAddress,
+  type RepositoryAddress,
   pathBeside,
   type WebModel,
 } from './remote-model.js';
@@ -19,11 +26,11 @@ import { save, sha256Of, sizeOf } from './save.js';
  * @returns the model's path
  * @throws ServingLoadError
  */
-export function fetchModel(model: ModelAddress, { log, signal }: Fetching): Promise<string> {
+export function fetchModel(model: ModelAddress, { signal, ...logs }: Fetching): Promise<string> {
   const folder = 'url' in model ? webCacheFolder() : hubCacheFolder();
   const key = JSON.stringify([model, folder, process.env['HF_ENDPOINT']]);
   return downloads.join(key, signal, async (shared) => {
-    const fetching = { log, signal: shared };
+    const fetching = { ...logs, signal: shared };
     try {
       return await ('url' in model ? fromWeb(model, fetching) : fromHub(model, fetching));
     } catch (cause) {
@@ -42,13 +49,56 @@ const UNREACHABLE =
   'NODE_USE_ENV_PROXY=1, from version 24 on), or put the model into the cache before the start';
 
 async function fromHub(model: HubModel, fetching: Fetching): Promise<string> {
-  const { path, commit } = await fetchFromHub(model, fetching);
-  for (const location of await externalFilesIn(path)) {
-    const beside = checked(pathBeside(model.path, location), location);
-    const name = `hf:${model.repo}/${beside}@${commit}`;
-    await fetchFromHub({ name, repo: model.repo, revision: commit, path: beside }, fetching);
-  }
+  const { path } = await fetchWhole(model, fetching);
   return path;
+}
+
+/** Fetches a file, and the files with its weights. */
+async function fetchWhole(model: HubModel, fetching: Fetching): Promise<HubFile> {
+  const file = await fetchFromHub(model, fetching);
+  const locations = model.path.endsWith('.onnx') ? await externalFilesIn(file.path) : [];
+  for (const location of locations) {
+    const beside = checked(pathBeside(model.path, location), location);
+    const name = `hf:${model.repo}/${beside}@${file.commit}`;
+    const revision = file.commit;
+    await fetchFromHub({ name, repo: model.repo, revision, path: beside }, fetching);
+  }
+  return file;
+}
+
+/** A repository of the Hub. */
+export class HubRepository implements RemoteRepository {
+  /** The commit of all its files, once one is here. */
+  private commit: string | undefined;
+
+  constructor(private readonly address: RepositoryAddress) {}
+
+  get name(): string {
+    return this.address.name;
+  }
+
+  async fetch(path: string, { signal, ...logs }: Fetching): Promise<string | undefined> {
+    const { name, repo, revision } = this.address;
+    const model = { name: `hf:${repo}/${path}`, repo, revision: this.commit ?? revision, path };
+    const key = JSON.stringify([model, hubCacheFolder(), process.env['HF_ENDPOINT']]);
+    try {
+      const file = await files.join(key, signal, (shared) =>
+        fetchWhole(model, { ...logs, signal: shared }),
+      );
+      this.commit ??= file.commit;
+      return file.path;
+    } catch (cause) {
+      signal.throwIfAborted();
+      if (cause instanceof MissingFileError) {
+        return undefined;
+      }
+      throw new ServingLoadError(
+        `Cannot fetch ${path} of ${name} to ${hubCacheFolder()}: ${messageOf(cause)}` +
+          (cause instanceof TransientError ? UNREACHABLE : ''),
+        { cause },
+      );
+    }
+  }
 }
 
 async function fromWeb(model: WebModel, fetching: Fetching): Promise<string> {
@@ -120,6 +170,7 @@ export class SharedWork<T> {
 }
 
 const downloads = new SharedWork<string>();
+const files = new SharedWork<HubFile>();
 
 interface Running<T> {
   readonly controller: AbortController;

@@ -9,6 +9,7 @@ import {
   symlink,
   writeFile,
 } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { basename, dirname, join, relative } from 'node:path';
 import { isError, messageOf, ServingLoadError } from '../../internal.js';
@@ -34,8 +35,9 @@ export function hubCacheFolder(): string {
 }
 
 /**
- * One repository's files, shared with the Hub's own tools: `blobs/<etag>`,
- * `snapshots/<commit>/<path>` as links to blobs, and `refs/<branch>` with a commit.
+ * Files of one repository, in the layout of the Hub's own tools, which can share them:
+ * `blobs/<etag>`, `snapshots/<commit>/<path>` as links to blobs, `refs/<branch>` with a commit, and
+ * `.no_exist/<commit>/<path>` for files that a commit doesn't have.
  */
 export class HubCache {
   constructor(readonly folder: string) {}
@@ -87,6 +89,21 @@ export class HubCache {
     if (!isCommit(revision) && (await this.commitOf(revision)) !== commit) {
       await this.replace(this.refOf(revision), (temporary) => writeFile(temporary, commit));
     }
+  }
+
+  /** Notes that a commit has no such file, so that a start without a network knows it. */
+  async saveMissing(commit: string, path: string): Promise<void> {
+    await this.replace(this.markOf(commit, path), (temporary) => writeFile(temporary, ''));
+  }
+
+  /** True if the commit is known to have no such file. */
+  async isMissing(revision: string, path: string): Promise<boolean> {
+    const commit = isCommit(revision) ? revision : await this.commitOf(revision);
+    return commit !== undefined && existsSync(this.markOf(commit, path));
+  }
+
+  private markOf(commit: string, path: string): string {
+    return join(this.folder, '.no_exist', commit, ...path.split('/'));
   }
 
   private async commitOf(revision: string): Promise<string | undefined> {

@@ -12,13 +12,16 @@ import { encodePath, type HubModel } from './remote-model.js';
 import { ATTEMPTS, retrying, send, TransientError } from './request.js';
 import { save, sha256Of, sizeOf } from './save.js';
 
-type HubFile = Pick<CachedFile, 'path' | 'commit'>;
+export type HubFile = Pick<CachedFile, 'path' | 'commit'>;
+
+/** The repository has no such file. */
+export class MissingFileError extends ServingLoadError {}
 
 /**
  * Fetches the file unless this machine's Hub cache has it.
  *
  * @throws TransientError if the Hub can't be reached
- * @throws ServingLoadError
+ * @throws MissingFileError, or another ServingLoadError
  */
 export async function fetchFromHub(file: HubModel, fetching: Fetching): Promise<HubFile> {
   const folder = join(hubCacheFolder(), `models--${file.repo.replace('/', '--')}`);
@@ -37,7 +40,7 @@ async function findOrFetch(file: HubModel, cache: HubCache, fetching: Fetching):
     return cached;
   }
   if (isOffline()) {
-    throw offline(file, cached);
+    throw (await cache.isMissing(revision, path)) ? missing(file) : offline(file, cached);
   }
   let entry: HubEntry;
   try {
@@ -46,6 +49,9 @@ async function findOrFetch(file: HubModel, cache: HubCache, fetching: Fetching):
     if (isRight && error instanceof TransientError) {
       log(`uses ${name} as it was fetched before, since ${error.message}`);
       return cached;
+    }
+    if (error instanceof MissingFileError && isCommit(revision)) {
+      await cache.saveMissing(revision, path);
     }
     throw error;
   }
@@ -194,13 +200,24 @@ async function checkStatus(response: Response, file: HubModel): Promise<void> {
     return;
   }
   await response.body?.cancel();
+  const code = headers.get('x-error-code');
+  if (status === 404 && code !== 'RevisionNotFound' && code !== 'RepoNotFound') {
+    throw missing(file);
+  }
   throw new ServingLoadError(
     `${endpoint()} answered ${status} to the request for ${file.name}: ` +
-      remedyOf(status, headers.get('x-error-code'), file),
+      remedyOf(status, code, file),
   );
 }
 
-function remedyOf(status: number, code: string | null, { repo, path, revision }: HubModel): string {
+function missing({ name, repo, path, revision }: HubModel): MissingFileError {
+  return new MissingFileError(
+    `${endpoint()} answered 404 to the request for ${name}: the repository ${repo} has no file ` +
+      `"${path}" at "${revision}"; its files are listed at ${endpoint()}/${repo}/tree/${revision}`,
+  );
+}
+
+function remedyOf(status: number, code: string | null, { repo, revision }: HubModel): string {
   const hasToken = token() !== undefined;
   if (status === 401) {
     return (
@@ -222,8 +239,5 @@ function remedyOf(status: number, code: string | null, { repo, path, revision }:
   if (status === 404 && code === 'RepoNotFound') {
     return `there is no repository ${repo}, or it is private, which needs HF_TOKEN`;
   }
-  return status === 404
-    ? `the repository ${repo} has no file "${path}" at "${revision}"; its files are listed at ` +
-        `${endpoint()}/${repo}/tree/${revision}`
-    : 'the request was refused';
+  return 'the request was refused';
 }

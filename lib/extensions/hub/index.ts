@@ -1,13 +1,28 @@
-import { readAddressesWith } from '../../internal.js';
-import { parseAddress } from './remote-model.js';
+import { type Fetching, readAddressesWith } from '../../internal.js';
+import { parseAddress, parseRepository } from './remote-model.js';
 
-readAddressesWith((owner, address, sha256) => {
-  const model = parseAddress(owner, address, sha256);
-  return {
-    name: model.name,
-    fetch: async (fetching) => {
-      const { fetchModel } = await import('./fetch-model.js');
-      return fetchModel(model, fetching);
-    },
-  };
+readAddressesWith({
+  model(owner, address, sha256) {
+    const model = parseAddress(owner, address, sha256);
+    return {
+      name: model.name,
+      fetch: async (fetching) => {
+        const { fetchModel } = await import('./fetch-model.js');
+        return fetchModel(model, fetching);
+      },
+    };
+  },
+  repository(owner, address) {
+    const repository = parseRepository(owner, address);
+    const opening = async () => {
+      const { HubRepository } = await import('./fetch-model.js');
+      return new HubRepository(repository);
+    };
+    let opened: ReturnType<typeof opening> | undefined;
+    return {
+      name: repository.name,
+      fetch: async (path: string, fetching: Fetching) =>
+        (await (opened ??= opening())).fetch(path, fetching),
+    };
+  },
 });

@@ -11,6 +11,15 @@ export interface HubModel {
   readonly sha256?: string | undefined;
 }
 
+/** A repository on the Hugging Face Hub. */
+export interface RepositoryAddress {
+  readonly name: string;
+  /** `org/repo` */
+  readonly repo: string;
+  /** A branch, a tag or a commit. */
+  readonly revision: string;
+}
+
 export interface WebModel {
   /** Without the query, which may hold a signature. */
   readonly name: string;
@@ -63,6 +72,23 @@ function hubModelOf(owner: string, name: string, sha256: string | false | undefi
     path: path.join('/'),
     sha256: sha256?.toLowerCase(),
   };
+}
+
+/**
+ * Parses `hf:org/repo` or `hf:org/repo@revision`.
+ *
+ * @param owner the serving, for errors
+ * @throws InvalidServingError
+ */
+export function parseRepository(owner: string, name: string): RepositoryAddress {
+  const [, repo, revision = 'main'] = /^hf:([\w.-]+\/[\w.-]+)(?:@([^@]+))?$/i.exec(name) ?? [];
+  if (repo === undefined || ![...repo.split('/'), ...revision.split('/')].every(isName)) {
+    throw new InvalidServingError(
+      `${owner}: ${formatValue(name)} is no repository of the Hub; give hf:org/repo or ` +
+        'hf:org/repo@revision',
+    );
+  }
+  return { name, repo, revision };
 }
 
 function webModelOf(owner: string, address: string, sha256: string | false | undefined): WebModel {

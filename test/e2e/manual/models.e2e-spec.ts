@@ -24,6 +24,27 @@ export const reader = defineServing({
 });
 // #endregion
 
+const readObject = (bucket: string, key: string, _options: { signal: AbortSignal }) =>
+  readFile(`sample/01-${key.replace('.onnx', '')}/model/${key}`).then((bytes) => {
+    expect(bucket).toBe('models');
+    return bytes;
+  });
+
+// #region fetch
+export const stored = defineServing({
+  name: 'digits',
+  model: {
+    file: {
+      name: 's3://models/digits.onnx', // In logs and errors.
+      fetch: async ({ log, signal }) => {
+        log('fetches s3://models/digits.onnx');
+        return readObject('models', 'digits.onnx', { signal }); // Its bytes, or the path of a file.
+      },
+    },
+  },
+});
+// #endregion
+
 describe('The manual on models', () => {
   useModelCache();
   const create = useModelApps();
@@ -47,6 +68,14 @@ describe('The manual on models', () => {
     await app.init();
 
     expect(await probabilities()).toMatchObject({ dims: [1, 10] });
+  });
+
+  it("[1.11] The manual's model that code fetches answers", async () => {
+    const { app, probabilities, lines } = await create(modelOf(stored));
+    await app.init();
+
+    expect(await probabilities()).toMatchObject({ dims: [1, 10] });
+    expect(lines).toContain('Serving "digits" fetches s3://models/digits.onnx');
   });
 
   it("[1.10] The manual's model of a web server answers", async () => {

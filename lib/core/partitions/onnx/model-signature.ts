@@ -32,7 +32,11 @@ export interface DeclaredInput extends DeclaredOutput {
   readonly padWith?: Fill;
 }
 
-/** Axes by input or output name, instead of those in the file. */
+/**
+ * Axes by input or output name, instead of those in the file. A `variableAxis` of the name `*` is
+ * that of all other inputs where the axis is dynamic, and of all other outputs where it has the name
+ * of an input's variable axis.
+ */
 export type DeclaredAxes = Readonly<Record<string, DeclaredInput>>;
 
 export interface DeclaredPorts {
@@ -250,7 +254,7 @@ export function axesOf(ports: readonly ModelPort[]): Record<string, number | nul
 
 function tensorsOf(kind: string, metadata: Metadata, declared: DeclaredAxes): TensorMetadata[] {
   const names = metadata.map(({ name }) => name);
-  const unknown = Object.keys(declared).find((name) => !names.includes(name));
+  const unknown = Object.keys(declared).find((name) => name !== '*' && !names.includes(name));
   if (unknown !== undefined) {
     throw new InvalidServingError(
       `The model has no ${kind} "${unknown}"; it has ${names.join(', ')}`,

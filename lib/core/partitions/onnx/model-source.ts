@@ -47,8 +47,10 @@ async function contentOf(
     return contentOfBytes(model);
   }
   if ('fetch' in model) {
-    const path = await model.fetch(fetching);
-    return contentOfFile(path, `${model.name} (${path})`, kept);
+    const found = await model.fetch(fetching);
+    return typeof found === 'string'
+      ? contentOfFile(found, `${model.name} (${found})`, kept)
+      : contentOfBytes(found);
   }
   const content = await contentOfFile(model.file, model.file, kept);
   checkHash(content, model);

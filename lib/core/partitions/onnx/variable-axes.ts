@@ -14,9 +14,11 @@ export function withVariableAxes<Signature extends Omit<ModelSignature, 'dynamic
   signature: Signature,
   declared: DeclaredPorts,
 ): Signature {
-  const inputs = signature.inputs.map((port) => varying('input', port, declared.inputs));
-  const outputs = signature.outputs.map((port) => varying('output', port, declared.outputs));
+  const inputs = signature.inputs.map((port) => varying('input', port, declared.inputs, isDynamic));
   const names = variableNames(inputs);
+  const outputs = signature.outputs.map((port) =>
+    varying('output', port, declared.outputs, ({ shape }, axis) => names.has(shape[axis])),
+  );
   const output = outputs.find(({ variable }) => variable);
   if (output && inputs.every(({ variable }) => !variable)) {
     throw new InvalidServingError(
@@ -39,9 +41,17 @@ export function variableAxesOf(ports: readonly ModelPort[]): VariableAxes {
   return only?.variable && others.length === 0 ? { ...axes, '': only.variable } : axes;
 }
 
-function varying(kind: string, port: ModelPort, declared: DeclaredAxes): ModelPort {
+/** `may` says whether the axis declared for all others, with the name `*`, is this port's. */
+function varying(
+  kind: string,
+  port: ModelPort,
+  declared: DeclaredAxes,
+  may: (port: ModelPort, axis: number) => boolean,
+): ModelPort {
   const { name, type, shape, batchAxis } = port;
-  const { variableAxis: axis, padWith } = Object.hasOwn(declared, name) ? declared[name]! : {};
+  const ofOthers = declared['*']?.variableAxis;
+  const others = ofOthers !== undefined && may(port, ofOthers) ? declared['*']! : {};
+  const { variableAxis: axis, padWith } = Object.hasOwn(declared, name) ? declared[name]! : others;
   const owner = `The ${kind} ${describePort(port)}`;
   if (kind === 'output' && padWith !== undefined) {
     throw new InvalidServingError(
@@ -79,8 +89,12 @@ function varying(kind: string, port: ModelPort, declared: DeclaredAxes): ModelPo
   return { ...port, variable: { axis, padWith } };
 }
 
+function isDynamic({ shape, batchAxis }: ModelPort, axis: number): boolean {
+  return batchAxis !== null && axis !== batchAxis && typeof shape[axis] === 'string';
+}
+
 /** Axes with the same name vary together. */
-function checkNames(kind: string, ports: readonly ModelPort[], names: ReadonlySet<string>): void {
+function checkNames(kind: string, ports: readonly ModelPort[], names: ReadonlySet<unknown>): void {
   for (const port of ports) {
     const axis = undeclaredAxis(port, names);
     if (axis >= 0) {
@@ -101,13 +115,13 @@ export function uncutOutputs({ inputs, outputs }: Pick<ModelSignature, 'inputs' 
   return new Set(uncut.map(({ name }) => name));
 }
 
-function undeclaredAxis({ shape, variable }: ModelPort, names: ReadonlySet<string>): number {
+function undeclaredAxis({ shape, variable }: ModelPort, names: ReadonlySet<unknown>): number {
   return shape.findIndex(
     (dim, axis) => typeof dim === 'string' && names.has(dim) && axis !== variable?.axis,
   );
 }
 
-function variableNames(inputs: readonly ModelPort[]): ReadonlySet<string> {
+function variableNames(inputs: readonly ModelPort[]): ReadonlySet<unknown> {
   return new Set(inputs.flatMap((port) => variableNameOf(port) ?? []));
 }
 

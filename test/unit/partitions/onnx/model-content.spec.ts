@@ -21,7 +21,7 @@ import {
   weightsApartModel,
 } from '../../../fixtures/models/models.js';
 
-const local: Fetching = { log: () => {}, signal: new AbortController().signal };
+const local: Fetching = { log: () => {}, warn: () => {}, signal: new AbortController().signal };
 const model = echoModel({ x: value('float32', 'batch', 2) });
 const other = echoModel({ x: value('float32', 'batch', 3) });
 

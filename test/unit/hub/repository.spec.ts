@@ -1,0 +1,101 @@
+import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import { existsSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { HubRepository } from '../../../lib/extensions/hub/fetch-model.js';
+import { parseRepository } from '../../../lib/extensions/hub/remote-model.js';
+import { InvalidServingError, ServingLoadError } from '../../../lib/index.js';
+import { HubServer, ModelServer } from '../../fixtures/http/model-server.js';
+import { useModelCache } from '../../fixtures/http/use-model-cache.js';
+import { weightsApartModel } from '../../fixtures/models/models.js';
+
+const [first, second] = ['a'.repeat(40), 'b'.repeat(40)];
+const fetching = { log: () => {}, warn: () => {}, signal: new AbortController().signal };
+
+describe('A repository of the Hub', () => {
+  useModelCache();
+  let store: ModelServer;
+  let hub: HubServer;
+
+  beforeEach(async () => {
+    store = await new ModelServer().listen();
+    hub = await new HubServer(store).listen();
+    commit('config.json', 'one', first);
+    commit('tokenizer.json', 'one', first);
+    process.env['HF_ENDPOINT'] = hub.origin;
+  });
+
+  afterEach(() => Promise.all([hub.close(), store.close()]));
+
+  function commit(path: string, text: string, to: string): void {
+    hub.commit('org/texts', 'main', path, Buffer.from(text), to);
+  }
+
+  function repository(address = 'hf:org/texts'): HubRepository {
+    return new HubRepository(parseRepository('Serving "net"', address));
+  }
+
+  async function text(own: HubRepository, path: string): Promise<string> {
+    return readFile((await own.fetch(path, fetching))!, 'utf8');
+  }
+
+  it('[1.11] All files are of the commit of the first one, though the branch moves on', async () => {
+    const own = repository();
+    expect(await text(own, 'config.json')).toBe('one');
+    commit('tokenizer.json', 'two', second);
+    commit('config.json', 'two', second);
+
+    expect(await text(own, 'tokenizer.json')).toBe('one');
+    expect(await text(repository(), 'tokenizer.json')).toBe('two');
+    expect(await text(repository(`hf:org/texts@${first}`), 'config.json')).toBe('one');
+  });
+
+  it('[1.11] A file that the repository lacks is undefined, also later without a network', async () => {
+    const own = repository();
+    await own.fetch('config.json', fetching);
+    expect(await own.fetch('modules.json', fetching)).toBeUndefined();
+
+    process.env['HF_HUB_OFFLINE'] = '1';
+    try {
+      const offline = repository();
+      expect(await text(offline, 'config.json')).toBe('one');
+      expect(await offline.fetch('modules.json', fetching)).toBeUndefined();
+      await expect(offline.fetch('tokenizer.json', fetching)).rejects.toThrow(
+        'Cannot fetch tokenizer.json of hf:org/texts to',
+      );
+    } finally {
+      delete process.env['HF_HUB_OFFLINE'];
+    }
+  });
+
+  it('[1.11] The weights of a model in a file of their own are fetched with it', async () => {
+    const model = weightsApartModel('weights.bin');
+    hub.commit('org/texts', 'main', 'onnx/model.onnx', model, first);
+    hub.commit('org/texts', 'main', 'onnx/weights.bin', new Uint8Array(8), first);
+    const path = await repository().fetch('onnx/model.onnx', fetching);
+    expect(existsSync(join(dirname(path!), 'weights.bin'))).toBe(true);
+  });
+
+  it('[1.11] Servings that start together fetch a file once', async () => {
+    await Promise.all([1, 2, 3].map(() => repository().fetch('config.json', fetching)));
+    expect(store.requests).toHaveLength(1);
+  });
+
+  it('[1.11] A Hub that fails is an error with the address and the folder', async () => {
+    await hub.close();
+    const fetch = repository().fetch('config.json', fetching);
+    await expect(fetch).rejects.toThrow(ServingLoadError);
+    await expect(fetch).rejects.toThrow('Check the address and the network of this machine');
+  });
+
+  it.each([
+    'hf:org',
+    'hf:org/texts/model.onnx',
+    'hf:org/texts@',
+    'hf:org/..',
+    'hf:org/te xts@main',
+  ])('[1.11] The address %s is refused', (address) => {
+    expect(() => repository(address)).toThrow(InvalidServingError);
+    expect(() => repository(address)).toThrow('is no repository of the Hub; give hf:org/repo or');
+  });
+});

@@ -62,7 +62,7 @@ export type {
   SequenceHandler,
   ServingHandler,
   ServingKind,
-} from './core/partitions/handler.partition.js';
+} from './core/partitions/engine.js';
 export type { ExternalModel } from './core/partitions/engine.js';
 export type { PartitionStatus } from './core/partitions/partition.js';
 export type { CloseReason } from './core/batching/ready-queue.js';
@@ -71,8 +71,8 @@ export type { Isolation } from './core/partitions/worker/worker.partition.js';
 export {
   TensorJsonInterceptor,
   type TensorJsonOptions,
-} from './extensions/http-tensors/tensor-json.interceptor.js';
-export { TensorBody } from './extensions/http-tensors/tensor-body.decorator.js';
+} from './extensions/http-tensors/tensor-json.js';
+export { TensorBody } from './extensions/http-tensors/tensor-json.js';
 export { ServingExceptionFilter } from './nest/serving-exception.filter.js';
 export { ServingRpcExceptionFilter } from './nest/serving-exception.filter.js';
 export { getServingToken, InjectServing } from './nest/serving.decorator.js';
@@ -169,7 +169,7 @@ export {
   type SessionCallOptions,
   type SessionOptions,
   ServingSession,
-} from './core/sessions/serving-session.js';
+} from './core/sessions/ordered-session.js';
 export { ServingStream } from './core/streaming/serving-stream.js';
 export type { Origin } from './core/context/call-context.js';
 export type { ServingOf } from './core/serving/serving.js';

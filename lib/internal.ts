@@ -58,7 +58,7 @@ export {
   type ResolvedCallOptions,
   Waits,
 } from './core/execution/resolved-call-options.js';
-export { endedBy } from './core/execution/session-turn.js';
+export { endedBy } from './core/execution/request.js';
 export {
   closestName,
   formatBytes,
@@ -81,7 +81,7 @@ export { resultOf } from './core/partitions/function.partition.js';
 export { axisOfInput, dynamicAxes, rowMarksOf } from './core/partitions/onnx/model-signature.js';
 export { externalFilesIn } from './core/partitions/onnx/model-source.js';
 export { inSteps, type RunStep } from './core/partitions/onnx/onnx-model.js';
-export { feedsOf, inputsAmong, ModelReply } from './core/partitions/onnx/model-ports.js';
+export { feedsOf, inputsAmong, ModelReply } from './core/partitions/onnx/model-io.js';
 export {
   type DeclaredAxes,
   type DeclaredPorts,
@@ -133,7 +133,7 @@ export { Queue } from './core/streaming/queue.js';
 export { leave, readOnce, type Source, sourceOf } from './core/streaming/source.js';
 export { BatchedMethods } from './nest/batched/batched-methods.js';
 export { versionOf } from './nest/copies.js';
-export { guardList, ModuleGuards } from './nest/module-guards.js';
+export { guardList, ModuleGuards } from './nest/access-guards.js';
 export { callerOf, optionsOf } from './nest/request-context.js';
 export { clientErrorOf } from './nest/serving-exception.filter.js';
 export { DEFAULT_EXTRAS, withExtras } from './nest/serving.module-definition.js';

@@ -1,7 +1,7 @@
 import type { Provider } from '@nestjs/common';
 import { ModuleRef } from '@nestjs/core';
 import { InvalidServingError } from '../core/errors.js';
-import type { ServingHandler } from '../core/partitions/handler.partition.js';
+import type { ServingHandler } from '../core/partitions/engine.js';
 import { getServingToken } from './serving.decorator.js';
 import {
   moduleRules,

@@ -5,7 +5,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import { DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidServingError } from '../errors.js';
 import { LONGEST_BACKOFF } from '../partitions/worker/supervised.partition.js';
-import { partitionPerDevice } from '../partitions/onnx/devices.js';
+import { partitionPerDevice } from '../partitions/onnx/onnx-session.js';
 import {
   isPath,
   isRemote,

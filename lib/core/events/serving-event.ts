@@ -2,7 +2,7 @@ import type { BatchOutcome, BatchRecord } from '../batching/batcher.js';
 import type { BatchCost } from '../batching/budget.js';
 import { type QueuedRequest, sizeOf } from '../batching/queued-request.js';
 import type { CloseReason } from '../batching/ready-queue.js';
-import type { ServingKind } from '../partitions/handler.partition.js';
+import type { ServingKind } from '../partitions/engine.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import type { SequenceStepRecord } from '../partitions/sequence/sequence-model.js';
 import type { Origin } from '../context/call-context.js';

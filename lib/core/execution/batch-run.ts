@@ -38,10 +38,9 @@ import {
 import { type SequenceStepRecord, STEPS } from '../partitions/sequence/sequence-model.js';
 import type { SessionRows } from '../partitions/session-states.js';
 import { paddingOf } from './lanes.js';
-import type { BatchRequest, RunOutput } from './request.js';
+import { type BatchRequest, type RunOutput, sessionRows } from './request.js';
 import { type RetryState, retriesFor } from './retry-policy.js';
 import type { RowLengths } from './row-lengths.js';
-import { sessionRows } from './session-turn.js';
 
 type Parts = readonly Part<BatchRequest>[];
 

@@ -1,12 +1,11 @@
 import type { Batch } from '../batch/batch.js';
 import type { Template } from '../batch/template.js';
-import type { Lane } from '../batching/queued-request.js';
+import { type Lane, type Linked, LinkedList } from '../batching/queued-request.js';
 import { InvalidInputError } from '../errors.js';
 import { hasRows, type ModelSignature } from '../partitions/onnx/model-signature.js';
 import { formatValue } from '../format.js';
 import type { Origin } from '../context/call-context.js';
-import { type KeyOptions } from '../definition/resolved-serving.js';
-import { ReplyOrder } from './reply-order.js';
+import type { KeyOptions } from '../definition/resolved-serving.js';
 
 /** Rows of one key, template and origin. */
 export interface ServingLane extends Lane {
@@ -183,4 +182,57 @@ export function paddingOf(
     return (allowedSizes.find((allowed) => allowed >= size) ?? size) - size;
   }
   return Math.min(padding, Math.max(0, largest - size));
+}
+
+/** A call's place among its lane's calls. */
+export interface ReplyTurn {
+  /** Calls back when all calls before it have ended, or immediately if they have. */
+  ready(answer: () => void): void;
+  /** Calls behind it no longer wait for it. */
+  end(): void;
+}
+
+interface Turn extends Linked<Turn> {
+  answer: (() => void) | undefined;
+  hasEnded: boolean;
+}
+
+/**
+ * Replies leave in their calls' order. A call that fails, is cancelled or is late ends immediately,
+ * and releases its turn.
+ */
+export class ReplyOrder {
+  private readonly turns = new LinkedList<Turn>();
+
+  join(): ReplyTurn {
+    const turn: Turn = { answer: undefined, hasEnded: false, before: undefined, after: undefined };
+    this.turns.push(turn);
+    return {
+      ready: (answer) => {
+        turn.answer = answer;
+        this.release();
+      },
+      end: () => {
+        turn.hasEnded = true;
+        // A call with an answer waits for others, or ends because it is answered.
+        if (!turn.answer) {
+          this.release();
+        }
+      },
+    };
+  }
+
+  private release(): void {
+    for (let { first } = this.turns; first; { first } = this.turns) {
+      const { hasEnded, answer } = first;
+      if (!hasEnded && !answer) {
+        return;
+      }
+      // Removed before it is answered, which ends it.
+      this.turns.remove(first);
+      if (!hasEnded) {
+        answer!();
+      }
+    }
+  }
 }

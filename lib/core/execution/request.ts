@@ -1,7 +1,13 @@
 import { Batch } from '../batch/batch.js';
 import { type QueuedRequest, QueueEntry } from '../batching/queued-request.js';
-import { isA, isError, type RunTimeoutError, ServingUnavailableError } from '../errors.js';
-import type { ReplyTurn } from './reply-order.js';
+import {
+  isA,
+  isError,
+  type RunTimeoutError,
+  ServingUnavailableError,
+  SessionEndedError,
+} from '../errors.js';
+import type { ReplyTurn, ServingLane } from './lanes.js';
 import {
   DEFAULT_CALL_OPTIONS,
   isCancellable,
@@ -9,12 +15,12 @@ import {
   type ResolvedCallOptions,
 } from './resolved-call-options.js';
 import type { CallRecorder } from '../events/call-recorder.js';
-import type { ServingLane } from './lanes.js';
 import { type BatchOutput, DONE } from '../partitions/batch-function.js';
-import type { SessionTurn } from './session-turn.js';
 import { asOutput } from '../batch/container.js';
 import { deepCopy } from '../batch/deep-copy.js';
 import type { CallMetadata } from '../definition/reply.js';
+import type { SessionRows } from '../partitions/session-states.js';
+import { type Partition, statusOf } from '../partitions/partition.js';
 
 /** A call's rows in the batcher. They may run in several batches, and end in any order. */
 export abstract class BatchRequest implements QueuedRequest {
@@ -373,4 +379,35 @@ export function copyOutput(rows: Batch): BatchOutput {
   }
   const output = releaseOutput(rows);
   return Array.isArray(output) ? output.map((row) => deepCopy(row)) : output;
+}
+
+/** A session in its batches, with at most one row at a time. */
+export class SessionTurn {
+  /** Steps whose caller got the reply. */
+  steps = 0;
+  /** Its partition's restarts at its first step: its state is in that worker. */
+  private restarts = 0;
+
+  constructor(readonly id: number) {}
+
+  /** The error if its state was lost with its partition's worker. */
+  lossOn(partition: Partition): SessionEndedError | undefined {
+    const { restarts } = statusOf(partition);
+    if (this.steps === 0) {
+      this.restarts = restarts;
+    }
+    return this.restarts === restarts
+      ? undefined
+      : endedBy(
+          'its state is lost, since the thread or process of its partition was started again',
+        );
+  }
+}
+
+export function endedBy(why: string, cause?: unknown): SessionEndedError {
+  return new SessionEndedError(`The session has ended: ${why}; open another one`, { cause });
+}
+
+export function sessionRows(turns: readonly SessionTurn[]): SessionRows {
+  return { ids: turns.map(({ id }) => id), steps: turns.map(({ steps }) => steps) };
 }

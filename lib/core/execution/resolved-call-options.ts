@@ -10,7 +10,7 @@ import { LONGEST_DELAY } from '../definition/option-rules.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
 import type { CallRecorder } from '../events/call-recorder.js';
 import type { CallGroup } from './lanes.js';
-import type { SessionTurn } from './session-turn.js';
+import type { SessionTurn } from './request.js';
 
 export interface ResolvedCallOptions {
   readonly priority: number;

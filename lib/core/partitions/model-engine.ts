@@ -8,7 +8,7 @@ import type { Isolation } from './worker/worker.partition.js';
 import type { ModelTask } from './worker/worker-protocol.js';
 import type { Batch } from '../batch/batch.js';
 import type { BatchInfo, BatchListener } from './batch-function.js';
-import { feedsOf } from './onnx/model-ports.js';
+import { feedsOf } from './onnx/model-io.js';
 import type { OnnxModel } from './onnx/onnx-model.js';
 import type { Partition, PartitionResult, PartitionStatus } from './partition.js';
 

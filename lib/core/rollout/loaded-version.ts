@@ -10,7 +10,7 @@ import type { EventHub } from '../events/event-hub.js';
 import { closedError, OverloadedError } from '../errors.js';
 import { Lanes } from '../execution/lanes.js';
 import { type ResolvedCallOptions, Waits } from '../execution/resolved-call-options.js';
-import type { ServingKind } from '../partitions/handler.partition.js';
+import type { ServingKind } from '../partitions/engine.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import { stampOf } from './file-watch.js';
 import { LocalSessions } from '../sessions/local-sessions.js';

@@ -19,8 +19,7 @@ import {
 import { log } from '../log.js';
 import type { EventHub } from '../events/event-hub.js';
 import type { Lanes } from '../execution/lanes.js';
-import type { Engine, OpenedEngine } from '../partitions/engine.js';
-import type { ServingKind } from '../partitions/handler.partition.js';
+import type { Engine, OpenedEngine, ServingKind } from '../partitions/engine.js';
 import { modelsLoaded } from '../partitions/model-engine.js';
 import { warningsOf } from '../partitions/onnx/model-signature.js';
 import { Pipeline } from '../execution/pipeline.js';

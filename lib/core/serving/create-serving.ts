@@ -5,9 +5,10 @@ import {
   functionEngine,
   handlerEngine,
   sequenceEngine,
+  type SequenceHandler,
+  type ServingHandler,
 } from '../partitions/engine.js';
 import { inWorkers, modelEngine, onMainThread } from '../partitions/model-engine.js';
-import type { SequenceHandler, ServingHandler } from '../partitions/handler.partition.js';
 import { LocalServing } from './local-serving.js';
 import type { ReplyStore } from '../deduplication/reply-cache.js';
 import { DEFAULT_BLOCKING_LIMIT } from '../definition/option-rules.js';

@@ -7,6 +7,7 @@ import {
 } from '../context/call-context.js';
 import {
   closedError,
+  InvalidServingError,
   ServingClosedError,
   ServingUnavailableError,
   type SessionEndedError,
@@ -23,9 +24,8 @@ import {
   resolveCallOptions,
 } from '../execution/resolved-call-options.js';
 import { CallRecorder, countEnd, countRefusal } from '../events/call-recorder.js';
-import { type ServingCounters, type EventOf, EventHub } from '../events/event-hub.js';
+import { EventHub, type EventOf, type ServingCounters } from '../events/event-hub.js';
 import type { ReplyStore } from '../deduplication/reply-cache.js';
-import { KeySettings } from './key-settings.js';
 import { Shutdown } from '../execution/shutdown.js';
 import { bootLine, LoadedVersion } from '../rollout/loaded-version.js';
 import { Reloads } from '../rollout/reloads.js';
@@ -33,25 +33,31 @@ import type { ReloadOptions, ServingVersion, VersionStatus } from '../rollout/se
 import type { VersionPlan } from '../rollout/version-loader.js';
 import { Versions } from '../rollout/versions.js';
 import { outsideSession, type Pipeline, type TargetStatus } from '../execution/pipeline.js';
-import type { OrderedSession } from '../sessions/ordered-session.js';
-import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
+import type {
+  OrderedSession,
+  ServingSession,
+  SessionOptions,
+} from '../sessions/ordered-session.js';
 import {
   type KeyStatus,
   type LocalPart,
   Serving,
   type ServingHold,
+  type ServingProfile,
   type ServingState,
   withoutSessions,
-  type ServingProfile,
 } from './serving.js';
 import type { ServingSignature } from '../definition/serving-signature.js';
 import type { CallMode, ServingEvent } from '../events/serving-event.js';
 import type { StreamedOutput, StreamEvent } from '../definition/reply.js';
 import type {
+  Callbacks,
+  KeyOptions,
   ResolvedServing,
   ServingDistribution,
-  Callbacks,
 } from '../definition/resolved-serving.js';
+import { checkTogether, combinationsOfKeys } from '../definition/combinations.js';
+import { checkOptions, perKey } from '../definition/option-rules.js';
 
 /**
  * A serving with its own partitions: its handle and life cycle. `Versions` finds the
@@ -464,5 +470,68 @@ export class LocalServing<
       `Serving "${this.name}" has no version ${formatValue(version)}; it has ` +
         labels.map((label) => formatValue(label)).join(', '),
     );
+  }
+}
+
+/** Options by key, in all versions; they may change while the serving runs. */
+export class KeySettings {
+  private options: ResolvedServing['keys'];
+
+  constructor(
+    private readonly serving: ResolvedServing,
+    private readonly apply: (keys: readonly string[], options: Partial<KeyOptions>) => void,
+  ) {
+    this.options = serving.keys;
+  }
+
+  get current(): ResolvedServing['keys'] {
+    return this.options;
+  }
+
+  get status(): readonly KeyStatus[] {
+    return [...this.options].map(([key, { batchSize, batchTimeout }]) => ({
+      key,
+      batchSize,
+      batchTimeout,
+    }));
+  }
+
+  /**
+   * Changes these options of one key, or of all keys.
+   *
+   * @throws InvalidServingError for an invalid value or an unknown key
+   */
+  set(changes: Partial<Pick<KeyOptions, 'batchSize' | 'batchTimeout'>>, key?: string): void {
+    const keys = this.keysOf(key);
+    checkOptions(this.owner, changes, perKey);
+    // Allowed sizes and targets are the same for all keys.
+    const [any] = this.options.values();
+    const facts = { ...any!, ...changes, queueRows: this.serving.queue.maxRows };
+    checkTogether(this.owner, facts, combinationsOfKeys);
+    const { batchSize } = changes;
+    const options = batchSize === undefined ? changes : { ...changes, runSize: batchSize };
+    const changed = keys.map((each) => [each, { ...this.options.get(each)!, ...options }] as const);
+    this.options = new Map([...this.options, ...changed]);
+    this.apply(keys, options);
+  }
+
+  private get owner(): string {
+    return `Serving "${this.serving.name}"`;
+  }
+
+  private keysOf(key: string | undefined): readonly string[] {
+    const keys = [...this.options.keys()];
+    if (this.serving.sequence) {
+      throw new InvalidServingError(
+        `${this.owner} runs sequences: the number of its places is fixed when it starts, ` +
+          'and its rows wait for no others; set batchSize in its definition',
+      );
+    }
+    if (key !== undefined && !keys.includes(key)) {
+      throw new InvalidServingError(
+        `${this.owner} has no key "${key}"; its keys are ${keys.toSorted().join(', ')}`,
+      );
+    }
+    return key === undefined ? keys : [key];
   }
 }

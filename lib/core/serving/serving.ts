@@ -1,6 +1,10 @@
 import type { Observable } from 'rxjs';
 import { InvalidServingError, type SessionEndedError } from '../errors.js';
-import type { ServingSession, SessionOptions } from '../sessions/serving-session.js';
+import type {
+  OrderedSession,
+  ServingSession,
+  SessionOptions,
+} from '../sessions/ordered-session.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import type { ServingStream } from '../streaming/serving-stream.js';
 import type { CallOptions, StreamOptions } from '../context/call-context.js';
@@ -12,7 +16,6 @@ import type { ReloadOptions, ServingVersion, VersionStatus } from '../rollout/se
 import type { ServingOptions } from '../definition/serving-definition.js';
 import type { ResolvedServing, ServingDistribution } from '../definition/resolved-serving.js';
 import type { TargetStatus } from '../execution/pipeline.js';
-import type { OrderedSession } from '../sessions/ordered-session.js';
 
 /** `ready` once every partition is loaded and warm, until shutdown begins. */
 export type ServingState = 'stopped' | 'starting' | 'ready' | 'closing' | 'closed';

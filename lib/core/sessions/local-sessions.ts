@@ -2,8 +2,7 @@ import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.
 import { OverloadedError, type SessionEndedError, withoutStack } from '../errors.js';
 import { checkSessionOptions, resolveCallOptions } from '../execution/resolved-call-options.js';
 import type { CallGroup } from '../execution/lanes.js';
-import { OrderedSession } from './ordered-session.js';
-import type { SessionOptions } from './serving-session.js';
+import { OrderedSession, type SessionOptions } from './ordered-session.js';
 import type { Pipeline } from '../execution/pipeline.js';
 
 /** A partition with its sessions' states. No other can run their steps. */

@@ -1,6 +1,5 @@
 import { ConfigurableModuleBuilder, Module } from '@nestjs/common';
-import { boardController } from './board.controller.js';
-import { BoardGuards, ChangeGuards } from './board-guards.js';
+import { boardController, BoardGuards, ChangeGuards } from './board.controller.js';
 import { resolvePath, type ServingBoardOptions } from './options.js';
 import { BOARD_OPTIONS, BOARD_PATH, ServingBoard } from './serving-board.js';
 

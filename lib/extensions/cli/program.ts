@@ -3,8 +3,7 @@ import { Command, CommanderError, InvalidArgumentError } from 'commander';
 import { messageOf } from '../../internal.js';
 import type { BenchOptions } from './bench/bench.command.js';
 import type { CliOutput } from './output.js';
-import { powersOfTwo } from './tune/settings.js';
-import type { TuneOptions } from './tune/tune.command.js';
+import { powersOfTwo, type TuneOptions } from './tune/tune.command.js';
 
 const FAILED = 1;
 const MISUSED = 2;

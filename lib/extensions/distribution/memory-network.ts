@@ -4,7 +4,7 @@ import {
   type ServingTransport,
   type TransportContext,
 } from './transport.js';
-import { checkSize } from './transports/names.js';
+import { checkSize } from './transports/handshake.js';
 
 /** Options of a {@link MemoryNetwork}. */
 export interface MemoryNetworkOptions {

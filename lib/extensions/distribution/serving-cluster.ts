@@ -3,12 +3,13 @@ import { setTimeout as delay } from 'node:timers/promises';
 import {
   type BeforeApplicationShutdown,
   Logger,
+  type LoggerService,
   type OnApplicationBootstrap,
   type OnApplicationShutdown,
   type OnModuleDestroy,
   type OnModuleInit,
 } from '@nestjs/common';
-import { type ClusterNode, formatValue } from '../../internal.js';
+import { type ClusterNode, formatValue, truncate } from '../../internal.js';
 import type { ExportedServings } from './calls/exported-servings.js';
 import { InboundCalls } from './calls/inbound-calls.js';
 import { OutboundCalls } from './calls/outbound-calls.js';
@@ -17,8 +18,7 @@ import { ClusterShutdown } from './cluster-shutdown.js';
 import { jsonHandlersOf } from './json/json-handlers.js';
 import { Heartbeats, LivenessProbes } from './membership/heartbeats.js';
 import { clusterNodeOf } from './membership/member.js';
-import { Members } from './membership/members.js';
-import { MembershipLog, RateLimitedLogger } from './membership/membership-log.js';
+import { type MemberChange, Members } from './membership/members.js';
 import { type NodeInfo, readNodeInfo } from './membership/node-info.js';
 import { NodeSelector } from './membership/balancer.js';
 import type { ResolvedDistribution } from './resolve-options.js';
@@ -308,5 +308,65 @@ export class ClusterReceiver implements Receiver {
     outbound.lose(address, 'unknown');
     inbound.lose(address);
     messenger.drop(address);
+  }
+}
+
+export class MembershipLog {
+  private readonly joined = new Set<Address>();
+
+  constructor(
+    private readonly self: Address,
+    private readonly logger: Pick<LoggerService, 'log' | 'warn'>,
+  ) {}
+
+  /** `isKnown`: still a member, as after an outage. */
+  log({ type, address, info }: MemberChange, isKnown: boolean): void {
+    if (type === 'joined' && address !== this.self && !this.joined.has(address)) {
+      this.joined.add(address);
+      this.logger.log(`${nameOf(info)} has joined${servingsOf(info)}`);
+    } else if (type === 'left' && !isKnown && this.joined.delete(address)) {
+      if (info.state === 'draining') {
+        this.logger.log(`${nameOf(info)} has left`);
+      } else {
+        this.logger.warn(
+          `${nameOf(info)} is lost: it cannot be reached any more and was not shutting down`,
+        );
+      }
+    }
+  }
+}
+
+function nameOf({ role, id }: NodeInfo): string {
+  return `${role === 'client' ? 'Client' : 'Node'} ${formatValue(id)}`;
+}
+
+function servingsOf({ role, servings }: NodeInfo): string {
+  const names = servings.map(({ name }) => formatValue(name)).join(', ');
+  return role === 'client' ? '' : ` and serves ${truncate(names) || 'nothing'}`;
+}
+
+/** In milliseconds. */
+const PAUSE = 10_000;
+
+/** Warnings about other nodes' messages tend to repeat. */
+export class RateLimitedLogger {
+  private loggedAt = -Infinity;
+  private suppressed = 0;
+
+  constructor(private readonly logger: Pick<LoggerService, 'warn'>) {}
+
+  warn(message: string): void {
+    const now = performance.now();
+    if (now - this.loggedAt < PAUSE) {
+      this.suppressed++;
+      return;
+    }
+    this.logger.warn(
+      this.suppressed === 0
+        ? message
+        : `${message} (and ${this.suppressed} more since the last warning)`,
+    );
+    this.loggedAt = now;
+    this.suppressed = 0;
   }
 }

@@ -16,9 +16,8 @@ import {
   pathBeside,
   type WebModel,
 } from './remote-model.js';
-import { ATTEMPTS, retrying, send, TransientError } from './request.js';
+import { ATTEMPTS, retrying, save, send, sha256Of, sizeOf, TransientError } from './download.js';
 import { createHash } from 'node:crypto';
-import { save, sha256Of, sizeOf } from './save.js';
 
 /**
  * Fetches the model and the files that it refers to, unless cached.

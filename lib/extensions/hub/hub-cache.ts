@@ -13,7 +13,7 @@ import { existsSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { basename, dirname, join, relative } from 'node:path';
 import { isError, messageOf, ServingLoadError } from '../../internal.js';
-import { sha256Of } from './save.js';
+import { sha256Of } from './download.js';
 
 export interface CachedFile {
   readonly path: string;

@@ -9,8 +9,7 @@ import {
   isSha256,
 } from './hub-cache.js';
 import { encodePath, type HubModel } from './remote-model.js';
-import { ATTEMPTS, retrying, send, TransientError } from './request.js';
-import { save, sha256Of, sizeOf } from './save.js';
+import { ATTEMPTS, retrying, save, send, sha256Of, sizeOf, TransientError } from './download.js';
 
 export type HubFile = Pick<CachedFile, 'path' | 'commit'>;
 

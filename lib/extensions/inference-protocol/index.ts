@@ -10,7 +10,7 @@ export type {
   EndpointModel,
   EndpointOptions,
   EndpointTls,
-} from './client/endpoint-options.js';
+} from './client/endpoint-rules.js';
 export { endpoint, type Endpoints } from './client/endpoint-rules.js';
 export { InferenceProtocolModule } from './server/inference-protocol.module.js';
 export type {

@@ -9,4 +9,4 @@ export {
   observeWithOpenTelemetry,
   type ServingOpenTelemetryOptions,
 } from './observe-with-opentelemetry.js';
-export { ServingOpenTelemetryModule } from './serving-opentelemetry.module.js';
+export { ServingOpenTelemetryModule } from './observe-with-opentelemetry.js';

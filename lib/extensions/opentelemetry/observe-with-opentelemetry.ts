@@ -1,10 +1,19 @@
 import { diag, type MeterProvider, metrics, trace, type TracerProvider } from '@opentelemetry/api';
 import { finalize, merge, type Observable, type Subscription } from 'rxjs';
-import type { ServingHealth, ServingEvent } from '../../index.js';
+import { type ServingEvent, type ServingHealth, ServingService } from '../../index.js';
 import type { EventOf } from '../../internal.js';
 import { SCOPE } from './attributes.js';
 import { Measurements } from './measurements.js';
 import { Spans } from './spans.js';
+import {
+  ConfigurableModuleBuilder,
+  Inject,
+  Injectable,
+  Module,
+  type OnModuleInit,
+  Optional,
+} from '@nestjs/common';
+import { ModuleRef } from '@nestjs/core';
 
 /** A `Serving`, or the `ServingService` for all servings of an application. */
 export interface ObservedServings {
@@ -63,3 +72,31 @@ function guarded(work: () => void): void {
     diag.error(`${SCOPE}: an event could not be recorded`, error);
   }
 }
+
+const { ConfigurableModuleClass, MODULE_OPTIONS_TOKEN: SERVING_OPENTELEMETRY_OPTIONS } =
+  new ConfigurableModuleBuilder<ServingOpenTelemetryOptions>({ moduleName: 'ServingOpenTelemetry' })
+    .setClassMethodName('forRoot')
+    .build();
+
+/** Observes until the last batch at shutdown. */
+@Injectable()
+class ServingObserver implements OnModuleInit {
+  constructor(
+    private readonly moduleRef: ModuleRef,
+    @Optional()
+    @Inject(SERVING_OPENTELEMETRY_OPTIONS)
+    private readonly options?: ServingOpenTelemetryOptions,
+  ) {}
+
+  onModuleInit(): void {
+    // ServingModule need not be global.
+    observeWithOpenTelemetry(this.moduleRef.get(ServingService, { strict: false }), this.options);
+  }
+}
+
+/**
+ * Spans and metrics of all servings and `@Batched()` methods. Import it once, directly or with
+ * `forRoot`.
+ */
+@Module({ providers: [ServingObserver] })
+export class ServingOpenTelemetryModule extends ConfigurableModuleClass {}

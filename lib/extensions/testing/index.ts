@@ -5,7 +5,7 @@
  */
 
 export { BatchScript } from './batch-script.js';
-export type { HeldBatch } from './held-batch.js';
+export type { HeldBatch } from './batch-script.js';
 export { overrideServing, type ServingOverride } from './override-serving.js';
 export { recordBatches } from './batch-script.js';
 export { settle } from './virtual-time.js';

@@ -10,8 +10,7 @@ import {
   type FunctionServingDefinition,
   ServingRegistry,
 } from '../../internal.js';
-import type { BatchScript } from './batch-script.js';
-import type { RowsOf, TypedBatchFunction } from './held-batch.js';
+import type { BatchScript, RowsOf, TypedBatchFunction } from './batch-script.js';
 import { modelStandIn, type Replaced, servingStandIn } from './stand-in.js';
 
 /**

@@ -15,7 +15,7 @@ import {
   type ServingHandler,
   ServingModule,
 } from 'nestjs-serving';
-import type { ServingKind } from '../../../lib/core/partitions/handler.partition.js';
+import type { ServingKind } from '../../../lib/core/partitions/engine.js';
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 
 @Injectable()

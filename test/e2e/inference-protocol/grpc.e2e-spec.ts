@@ -34,13 +34,15 @@ import {
   type InferenceProtocolOptions,
 } from 'nestjs-serving/inference-protocol';
 import { GrpcDoor } from '../../../lib/extensions/inference-protocol/server/grpc/grpc-door.js';
-import { ProtocolCalls } from '../../../lib/extensions/inference-protocol/server/grpc/protocol-calls.js';
-import type { StreamMessage } from '../../../lib/extensions/inference-protocol/server/grpc/grpc-types.js';
-import type {
-  GrpcInferRequest,
-  GrpcInferResponse,
-} from '../../../lib/extensions/inference-protocol/wire/grpc-messages.js';
-import { loadInferenceService } from '../../../lib/extensions/inference-protocol/wire/grpc-service.js';
+import {
+  ProtocolCalls,
+  type StreamMessage,
+} from '../../../lib/extensions/inference-protocol/server/grpc/protocol-calls.js';
+import {
+  type GrpcInferRequest,
+  type GrpcInferResponse,
+  loadInferenceService,
+} from '../../../lib/extensions/inference-protocol/wire/grpc-service.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { until } from '../../fixtures/async/awaited.js';

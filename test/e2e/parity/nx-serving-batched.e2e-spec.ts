@@ -7,7 +7,7 @@ import {
   Tensor,
 } from 'nestjs-serving';
 import type { BatchResult } from '../../../lib/core/partitions/batch-function.js';
-import type { HandlerResult } from '../../../lib/core/partitions/handler.partition.js';
+import type { HandlerResult } from '../../../lib/core/partitions/engine.js';
 import { recordBatches } from 'nestjs-serving/testing';
 import { doubled, doublingClass, goOn } from '../../fixtures/batching/doubling.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';

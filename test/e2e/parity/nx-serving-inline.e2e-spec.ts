@@ -8,7 +8,7 @@ import {
   withMetadata,
   Tensor,
 } from 'nestjs-serving';
-import type { HandlerResult } from '../../../lib/core/partitions/handler.partition.js';
+import type { HandlerResult } from '../../../lib/core/partitions/engine.js';
 import { doubled, doublingClass } from '../../fixtures/batching/doubling.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { floats } from '../../fixtures/values/tensors.js';

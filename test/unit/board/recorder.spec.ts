@@ -1,9 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { type BatchEndEvent, createServing, type LocalServing } from 'nestjs-serving';
 import { Observable, Subject } from 'rxjs';
-import { ObservedBatches, Recorder } from '../../../lib/extensions/board/recorder.js';
-import { History } from '../../../lib/extensions/board/history.js';
-import { View } from '../../../lib/extensions/board/view.js';
+import { History, ObservedBatches, Recorder } from '../../../lib/extensions/board/recorder.js';
+import { View } from '../../../lib/extensions/board/serving-board.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 

@@ -7,13 +7,13 @@ import { join } from 'node:path';
 import { ServingLoadError } from '../../../lib/index.js';
 import { inspectModel } from '../../../lib/extensions/cli/inspect/inspection.js';
 import { InvalidOnnxError, readOnnxFile } from '../../../lib/extensions/cli/inspect/onnx-file.js';
-import { inspect } from '../../../lib/extensions/cli/inspect/inspect.command.js';
-import { CliOutput } from '../../../lib/extensions/cli/output.js';
 import {
   identifier,
+  inspect,
   suggestedDefinition,
   suggestedTypes,
-} from '../../../lib/extensions/cli/inspect/suggestion.js';
+} from '../../../lib/extensions/cli/inspect/inspect.command.js';
+import { CliOutput } from '../../../lib/extensions/cli/output.js';
 import {
   echoModel,
   linearModel,

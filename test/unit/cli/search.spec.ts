@@ -8,7 +8,7 @@ import {
   searchBranch,
   type Subject,
 } from '../../../lib/extensions/cli/tune/search.js';
-import { branchesFor, type Setting } from '../../../lib/extensions/cli/tune/settings.js';
+import { branchesFor, type Setting } from '../../../lib/extensions/cli/tune/tune.command.js';
 
 /** A serving with so many milliseconds without load, whose latency grows as that of a queue (M/M/1). */
 function queueOf(capacity: number, idle: number, opened: Setting[] = []) {

@@ -3,7 +3,7 @@ import { StreamableFile } from '@nestjs/common';
 import { ExecutionContextHost } from '@nestjs/core/helpers/execution-context-host.js';
 import { firstValueFrom, of } from 'rxjs';
 import { Readable } from 'node:stream';
-import { TensorJsonInterceptor } from '../../../lib/extensions/http-tensors/tensor-json.interceptor.js';
+import { TensorJsonInterceptor } from '../../../lib/extensions/http-tensors/tensor-json.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const written = { $tensor: { shape: [1], datatype: 'FP32', data: [1] } };

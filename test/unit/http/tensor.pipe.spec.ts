@@ -1,6 +1,6 @@
 import { expect, it } from '@jest/globals';
 import { Tensor } from 'nestjs-serving';
-import { TensorPipe } from '../../../lib/extensions/http-tensors/tensor-body.decorator.js';
+import { TensorPipe } from '../../../lib/extensions/http-tensors/tensor-json.js';
 
 const pipe = new TensorPipe();
 const json = { $tensor: { shape: [1], datatype: 'FP32', data: [1] } };

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, it, jest } from '@jest/globals';
 import { formatBytes } from '../../../lib/core/format.js';
-import { Progress } from '../../../lib/extensions/hub/save.js';
+import { Progress } from '../../../lib/extensions/hub/download.js';
 
 beforeEach(() => {
   jest.useFakeTimers();

@@ -3,8 +3,7 @@ import { readdirSync, statSync } from 'node:fs';
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { send } from '../../../lib/extensions/hub/request.js';
-import { save } from '../../../lib/extensions/hub/save.js';
+import { save, send } from '../../../lib/extensions/hub/download.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { ModelServer } from '../../fixtures/http/model-server.js';
 

@@ -4,7 +4,7 @@ import type { InferenceReply } from '../../../lib/extensions/inference-protocol/
 import {
   configOf,
   metadataOf,
-} from '../../../lib/extensions/inference-protocol/server/metadata.js';
+} from '../../../lib/extensions/inference-protocol/server/inference-server.js';
 import { collect } from '../../fixtures/async/collect.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { inferenceOf, modelsOf, requestOf } from '../../fixtures/serving/inference-core.js';

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { checkNesting } from '../../../lib/extensions/inference-protocol/server/json-nesting.js';
+import { checkNesting } from '../../../lib/extensions/inference-protocol/server/call-input.js';
 
 const limits = { depth: 3, nodes: 5 };
 

@@ -1,9 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
-import type { ParameterValue } from '../../../lib/extensions/inference-protocol/server/inference-request.js';
 import {
   callOptionsOf,
+  type ParameterValue,
   sequenceStepOf,
-} from '../../../lib/extensions/inference-protocol/server/parameters.js';
+} from '../../../lib/extensions/inference-protocol/server/inference-request.js';
 import { useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 const parameters = (entries: Readonly<Record<string, ParameterValue>>) =>

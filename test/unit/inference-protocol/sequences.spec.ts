@@ -5,7 +5,7 @@ import type {
   ParameterValue,
 } from '../../../lib/extensions/inference-protocol/server/inference-request.js';
 import type { Inference } from '../../../lib/extensions/inference-protocol/server/inference.js';
-import { configOf } from '../../../lib/extensions/inference-protocol/server/metadata.js';
+import { configOf } from '../../../lib/extensions/inference-protocol/server/inference-server.js';
 import { later, passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { inferenceOf, modelsOf, requestOf } from '../../fixtures/serving/inference-core.js';
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor, UnknownServingError } from 'nestjs-serving';
 import { Inference } from '../../../lib/extensions/inference-protocol/server/inference.js';
-import { metadataOf } from '../../../lib/extensions/inference-protocol/server/metadata.js';
+import { metadataOf } from '../../../lib/extensions/inference-protocol/server/inference-server.js';
 import { StatisticsOfModel } from '../../../lib/extensions/inference-protocol/server/statistics.js';
 import { useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { modelsOf, requestOf } from '../../fixtures/serving/inference-core.js';

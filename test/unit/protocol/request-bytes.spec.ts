@@ -4,9 +4,11 @@ import { Batch, Tensor } from 'nestjs-serving';
 import { storageClasses } from '../../../lib/core/batch/tensor.js';
 import type { VariableAxis } from '../../../lib/core/batch/template.js';
 import { datatypeOf } from '../../../lib/encoding/json-tensor.js';
-import type { GrpcInferRequest } from '../../../lib/extensions/inference-protocol/wire/grpc-messages.js';
-import { loadInferenceService } from '../../../lib/extensions/inference-protocol/wire/grpc-service.js';
-import { requestBytes } from '../../../lib/extensions/inference-protocol/wire/request-bytes.js';
+import {
+  type GrpcInferRequest,
+  loadInferenceService,
+} from '../../../lib/extensions/inference-protocol/wire/grpc-service.js';
+import { requestBytes } from '../../../lib/extensions/inference-protocol/client/infer-messages.js';
 import { bytesOfTensor } from '../../../lib/extensions/inference-protocol/wire/tensor-bytes.js';
 
 const types = [...storageClasses.keys(), 'string'] as Tensor.Type[];

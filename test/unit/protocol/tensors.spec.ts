@@ -4,11 +4,11 @@ import { InvalidInputError, Tensor } from '../../../lib/index.js';
 import { storageClasses } from '../../../lib/core/batch/tensor.js';
 import { datatypeOf } from '../../../lib/encoding/json-tensor.js';
 import { type JsonLimits, ReadContext } from '../../../lib/encoding/json.js';
-import { loadInferenceService } from '../../../lib/extensions/inference-protocol/wire/grpc-service.js';
-import type {
-  GrpcContents,
-  GrpcInferRequest,
-} from '../../../lib/extensions/inference-protocol/wire/grpc-messages.js';
+import {
+  type GrpcContents,
+  type GrpcInferRequest,
+  loadInferenceService,
+} from '../../../lib/extensions/inference-protocol/wire/grpc-service.js';
 import {
   fromGrpcTensors,
   toGrpcTensors,

@@ -1,9 +1,8 @@
 import { createHash } from 'node:crypto';
-import { readFile, stat } from 'node:fs/promises';
+import { open, readFile, stat } from 'node:fs/promises';
 import { setImmediate } from 'node:timers/promises';
 import type { InferenceSession } from 'onnxruntime-common';
 import { ServingLoadError } from '../../errors.js';
-import { digestOf, holds, PIECE } from './file-pieces.js';
 
 /** A serving's model for all sessions, even if its file changes. */
 export interface ModelContent {
@@ -93,4 +92,45 @@ async function stampOf(files: ModelContent['files']): Promise<string> {
       each.status === 'fulfilled' ? `${each.value.ino} ${each.value.ctimeMs}` : 'none',
     )
     .join();
+}
+
+/** Bytes per read. */
+export const PIECE = 1 << 20;
+
+export async function digestOf(
+  path: string,
+  visit?: (piece: Uint8Array, at: number) => void,
+): Promise<string> {
+  const hash = createHash('sha256');
+  for await (const [piece, at] of piecesOf(path)) {
+    hash.update(piece);
+    visit?.(piece, at);
+  }
+  return hash.digest('base64');
+}
+
+export async function holds(path: string, bytes: Uint8Array): Promise<boolean> {
+  let length = 0;
+  for await (const [piece, at] of piecesOf(path)) {
+    length = at + piece.length;
+    if (!piece.equals(bytes.subarray(at, length))) {
+      return false;
+    }
+  }
+  return length === bytes.length;
+}
+
+/** Each piece overwrites the previous one. */
+export async function* piecesOf(path: string): AsyncGenerator<[piece: Buffer, at: number], void> {
+  const file = await open(path);
+  try {
+    const piece = Buffer.alloc(PIECE);
+    // All arguments: Yarn PnP's file handles read nothing without them.
+    for (let at = 0, count = 1; count > 0; at += count) {
+      count = (await file.read(piece, 0, piece.length)).bytesRead;
+      yield [piece.subarray(0, count), at];
+    }
+  } finally {
+    await file.close();
+  }
 }

@@ -2,6 +2,8 @@ import type { InferenceSession } from 'onnxruntime-common';
 import { ProviderUnavailableError, ServingLoadError } from '../../errors.js';
 import type { SessionProviders } from '../worker/worker-protocol.js';
 import type { PartitionOptions } from '../batch-function.js';
+import { readdirSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 
 type Runtime = typeof import('onnxruntime-node');
 
@@ -134,4 +136,35 @@ function asError(reason: unknown): Error {
 
 function messageOf(error: Error | undefined): string {
   return error?.message.trim().replace(/\.$/, '') ?? '';
+}
+
+/** For `partitions: true`: one partition per device of the first execution provider. */
+export function partitionPerDevice(session: PartitionOptions): PartitionOptions[] {
+  const [provider] = providersOf(session);
+  const [, ...fallbacks] = (session['executionProviders'] ?? []) as readonly unknown[];
+  switch (provider!.name) {
+    case 'cpu':
+      return Array.from({ length: Math.max(1, availableParallelism() - 1) }, () => ({}));
+    case 'cuda':
+    case 'tensorrt':
+      return Array.from({ length: Math.max(1, countNvidiaDevices()) }, (_, deviceId) => ({
+        executionProviders: [{ ...provider, deviceId }, ...fallbacks],
+      }));
+    default:
+      // Other providers offer one device: the system's default.
+      return [{}];
+  }
+}
+
+/** 0 without a driver, which the session reports when it opens. */
+function countNvidiaDevices(): number {
+  const visible = process.env['CUDA_VISIBLE_DEVICES'];
+  if (visible !== undefined) {
+    return visible.split(',').filter(Boolean).length;
+  }
+  try {
+    return readdirSync('/proc/driver/nvidia/gpus').length;
+  } catch {
+    return 0;
+  }
 }

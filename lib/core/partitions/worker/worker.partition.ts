@@ -30,7 +30,7 @@ import type { Worker } from './supervised.partition.js';
 import { openThread } from './thread-channel.js';
 import { packTensors, sendRows, unpackOutput, unpackTensors } from './transfer.js';
 import type { BatchInfo, BatchListener } from '../batch-function.js';
-import { feedsOf, ModelReply } from '../onnx/model-ports.js';
+import { feedsOf, ModelReply } from '../onnx/model-io.js';
 import type { ModelSignature } from '../onnx/model-signature.js';
 
 /** Where a session runs: in a thread or a separate process. */

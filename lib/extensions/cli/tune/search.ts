@@ -1,5 +1,5 @@
 import { answeredPerSecond, type LoadResult, percentile } from '../load/open-loop.js';
-import type { Branch, Setting } from './settings.js';
+import type { Branch, Setting } from './tune.command.js';
 
 export interface Subject {
   /** Answers per second with full batches. */

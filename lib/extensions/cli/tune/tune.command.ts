@@ -1,21 +1,28 @@
 import { availableParallelism } from 'node:os';
 import { Logger, type LoggerService } from '@nestjs/common';
-import { ServingError } from '../../../index.js';
+import { createServing, ServingError } from '../../../index.js';
 import { literalOf } from '../../../internal.js';
-import { inspectModel } from '../inspect/inspection.js';
-import { axesText, identifier } from '../inspect/suggestion.js';
+import { type Inspection, inspectModel } from '../inspect/inspection.js';
+import { axesText, identifier } from '../inspect/inspect.command.js';
 import {
+  closedLoop,
   isGeneratorLate,
   LATE,
   loadAsJson,
   type LoadResult,
+  openLoop,
   percentile,
 } from '../load/open-loop.js';
-import type { GivenShapes } from '../load/sample-rows.js';
-import { type CliOutput, shortNumber, tableOf, ProgressBar } from '../output.js';
-import { branchesFor, describeSetting, type Setting } from './settings.js';
-import { definitionOf, openModelSubject } from './model-subject.js';
-import { keepsTarget, rateOf, recommended, searchBranch, type Trial } from './search.js';
+import { type GivenShapes, sampleRows } from '../load/sample-rows.js';
+import { type CliOutput, ProgressBar, shortNumber, tableOf } from '../output.js';
+import {
+  keepsTarget,
+  rateOf,
+  recommended,
+  searchBranch,
+  type Subject,
+  type Trial,
+} from './search.js';
 
 /** Times are in milliseconds. */
 export interface TuneOptions {
@@ -198,4 +205,79 @@ function tunedDefinition({
     `  batchSize: ${batchSize},`,
     '});',
   ].join('\n');
+}
+
+export interface Setting {
+  readonly partitions: number;
+  /** `intraOpNumThreads` */
+  readonly threads: number;
+  readonly batchSize: number;
+}
+
+/** Ascending by batch size. */
+export type Branch = readonly Setting[];
+
+/** By default from one session on all cores to one per core, by powers of two. */
+export function branchesFor(
+  cores: number,
+  sizes: readonly number[],
+  only: { readonly partitions?: readonly number[]; readonly threads?: readonly number[] } = {},
+): readonly Branch[] {
+  const partitionCounts = only.partitions ?? powersOfTwo(cores);
+  return partitionCounts.flatMap((partitions) =>
+    (only.threads ?? [Math.max(1, Math.floor(cores / partitions))]).map((threads) =>
+      sizes.toSorted((a, b) => a - b).map((batchSize) => ({ partitions, threads, batchSize })),
+    ),
+  );
+}
+
+/** 1, 2, 4 and so on, and `most`. */
+export function powersOfTwo(most: number): number[] {
+  const powers: number[] = [];
+  for (let power = 1; power < most; power *= 2) {
+    powers.push(power);
+  }
+  return [...powers, most];
+}
+
+export function describeSetting({ partitions, threads, batchSize }: Setting): string {
+  return `${partitions} × ${threads} threads, batches of ${batchSize}`;
+}
+
+export interface Measuring {
+  /** Per call. */
+  readonly rows: number;
+  /** Seconds per load. */
+  readonly duration: number;
+  readonly shapes: GivenShapes;
+}
+
+export function definitionOf({ path, name, declared }: Inspection, setting: Setting) {
+  const { partitions, threads, batchSize } = setting;
+  const session = { intraOpNumThreads: threads, interOpNumThreads: 1 };
+  const { inputs, outputs } = declared;
+  return { name, model: { file: path, session, inputs, outputs }, partitions, batchSize };
+}
+
+export async function openModelSubject(
+  inspection: Inspection,
+  setting: Setting,
+  { rows, duration, shapes }: Measuring,
+): Promise<Subject> {
+  const serving = createServing(definitionOf(inspection, setting));
+  await serving.start();
+  const ports = serving.signature!.inputs;
+  const input = sampleRows(ports, rows, shapes);
+  const call = (): Promise<unknown> => serving.batchedRun(input);
+  // Full batches on all partitions, and as many again that wait.
+  const callers = Math.ceil((2 * setting.batchSize * setting.partitions) / rows) + 1;
+  return {
+    async capacity() {
+      // Warms up.
+      await closedLoop(call, callers, duration / 4);
+      return closedLoop(call, callers, duration / 2);
+    },
+    load: (rate) => openLoop({ rate, duration, call, mostOutstanding: 10_000 }),
+    close: () => serving.close(),
+  };
 }

@@ -1,4 +1,4 @@
-import type { CallState } from './call-checks.js';
+import type { CallState } from './call-table.js';
 import { isA, onCancel, type ResolvedCallOptions, leave, type Source } from '../../../internal.js';
 import {
   AttemptError,

@@ -1,4 +1,4 @@
-import type { CallState } from './call-checks.js';
+import type { CallState } from './call-table.js';
 import {
   InvalidInputError,
   InvalidOutputError,
@@ -26,7 +26,7 @@ import type { Message, Messenger } from '../wire/messenger.js';
 import { FrameError, Kind } from '../wire/prelude.js';
 import type { WireLimits } from '../wire/limits.js';
 import { encodeValue } from '../wire/values.js';
-import { outcomesOf } from './remote-steps.js';
+import { outcomesOf } from './remote-session.js';
 
 export class InboundCall {
   /** The caller's number. */

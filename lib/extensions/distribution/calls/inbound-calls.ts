@@ -1,4 +1,4 @@
-import { type CallState, encodeStates, statesIn } from './call-checks.js';
+import { type CallState, CallTable, encodeStates, statesIn } from './call-table.js';
 import {
   OverloadedError,
   RequestTooLargeError,
@@ -8,7 +8,6 @@ import {
 import { formatValue, Waits } from '../../../internal.js';
 import { type MayHaveRun, errorHeader } from './attempt-error.js';
 import { optionalStringIn, SentHeader } from '../wire/header.js';
-import { CallTable } from './call-table.js';
 import type { ExportedServing } from './exported-servings.js';
 import type { Message, MessageHead, Messenger } from '../wire/messenger.js';
 import { InboundCall } from './inbound-call.js';

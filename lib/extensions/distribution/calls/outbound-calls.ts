@@ -1,8 +1,7 @@
-import { type CallState, encodeStates, statesIn } from './call-checks.js';
+import { type CallState, CallTable, encodeStates, statesIn } from './call-table.js';
 import { OverloadedError } from '../../../index.js';
 import { Waits } from '../../../internal.js';
 import { Attempt, type RemoteRequest } from './attempt.js';
-import { CallTable } from './call-table.js';
 import type { Message, MessageHead, Messenger } from '../wire/messenger.js';
 import type { Address } from '../transport.js';
 import { type FrameError, Kind } from '../wire/prelude.js';

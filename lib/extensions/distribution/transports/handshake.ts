@@ -1,12 +1,11 @@
-import { randomUUID, createHmac, timingSafeEqual } from 'node:crypto';
+import { createHmac, randomUUID, timingSafeEqual } from 'node:crypto';
 import type { EventEmitter } from 'node:events';
 import type { Socket } from 'node:net';
 import { InvalidInputError } from '../../../index.js';
-import { messageOf, formatValue } from '../../../internal.js';
+import { formatValue, messageOf } from '../../../internal.js';
 import type { Address } from '../transport.js';
 import { VERSION } from '../wire/prelude.js';
 import type { PeerConnection, PeerConnections } from './peer-connections.js';
-import { escapeName, isAddress } from './names.js';
 
 interface Introduction {
   readonly address: Address;
@@ -175,4 +174,56 @@ export const HANDSHAKE_TIMEOUT = 10_000;
 export function closeUnlessLinked(socket: Socket, isLinked: () => boolean): void {
   const timer = setTimeout(() => isLinked() || socket.destroy(), HANDSHAKE_TIMEOUT).unref();
   socket.once('close', () => clearTimeout(timer));
+}
+
+/** Send buffer limit in bytes. Beyond it the peer counts as stalled. */
+export const SEND_BUFFER_LIMIT = 128 * 1024 * 1024;
+
+/** Bytes in this process that a server may not have read. */
+export class SendBuffer {
+  private bytes = 0;
+
+  constructor(private readonly server: string) {}
+
+  /** @throws Error beyond the limit; don't send then */
+  add(bytes: number): void {
+    if (this.bytes + bytes > SEND_BUFFER_LIMIT) {
+      throw new Error(`The ${this.server} server does not read: ${this.bytes} bytes wait for it`);
+    }
+    this.bytes += bytes;
+  }
+
+  /** Call this when the server has read the bytes, or never will. */
+  remove(bytes: number): void {
+    this.bytes -= bytes;
+  }
+}
+
+/** Each UTF-8 byte except letters, digits, `_` and `-` becomes `=XX`. */
+export function escapeName(name: string): string {
+  return name === ''
+    ? '='
+    : name.replace(/[^\w-]+/g, (characters) =>
+        [...Buffer.from(characters)].map(escapeByte).join(''),
+      );
+}
+
+function escapeByte(byte: number): string {
+  return `=${byte.toString(16).toUpperCase().padStart(2, '0')}`;
+}
+
+export function isAddress(value: unknown): value is string {
+  return typeof value === 'string' && /^[\w-]{1,128}$/.test(value);
+}
+
+/** For calls from clients that aren't nodes. */
+export function servingPattern(namespace: string, serving: string): string {
+  return `sv.${escapeName(namespace)}.s.${escapeName(serving)}`;
+}
+
+/** @throws RangeError if the packet is too large: the sender must split it */
+export function checkSize(packet: Uint8Array, most: number): void {
+  if (packet.byteLength > most) {
+    throw new RangeError(`A packet of ${packet.byteLength} bytes, where ${most} are the most`);
+  }
 }

@@ -1,5 +1,4 @@
-import { type Header, headerBytes, HeaderReader } from './header.js';
-import { parseJson } from './json-text.js';
+import { type Header, headerBytes, HeaderReader, parseJson } from './header.js';
 import type { WireLimits } from './limits.js';
 import {
   callIn,

@@ -2,7 +2,7 @@ import type { Client, ServiceClientConstructor, ServiceError } from '@grpc/grpc-
 import { type AbortSignalLike, onAbort, kindOf, formatValue } from '../../../internal.js';
 import { loadGrpc, loadInferenceService } from '../wire/grpc-service.js';
 import { EndpointFailure, ModelNotReadyError, type StatusPlace } from './endpoint-errors.js';
-import type { EndpointMetadata, RemoteModel, ResolvedEndpoint } from './endpoint-options.js';
+import type { EndpointMetadata, RemoteModel, ResolvedEndpoint } from './endpoint-rules.js';
 
 type Grpc = typeof import('@grpc/grpc-js');
 

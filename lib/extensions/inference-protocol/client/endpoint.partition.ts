@@ -20,18 +20,18 @@ import {
   type Worker,
   type Loaded,
 } from '../../../internal.js';
-import type { GrpcInferResponse } from '../wire/grpc-messages.js';
-import { requestBytes } from '../wire/request-bytes.js';
+import type { GrpcInferResponse } from '../wire/grpc-service.js';
 import {
   isOwnMemory,
   MessageMemory,
   outputsOf,
   parametersOf,
+  requestBytes,
   requestHead,
 } from './infer-messages.js';
 import { type EndpointConnection, READY_TIMEOUT } from './endpoint-connection.js';
 import { batchErrorOf, EndpointFailure } from './endpoint-errors.js';
-import type { RemoteModel } from './endpoint-options.js';
+import type { RemoteModel } from './endpoint-rules.js';
 
 /** Milliseconds after the deadline: callers' own timers cancel first. */
 const GRACE = 100;

@@ -2,10 +2,15 @@ import { InvalidServingError, isServingError, ServingLoadError } from '../../../
 import {
   type DeclaredAxes,
   type DeclaredPorts,
+  type Engine,
   formatValue,
+  isA,
   messageOf,
   type ModelSignature,
+  type OpenedEngine,
   signatureOf,
+  SupervisedPartition,
+  type Supervision,
   withVariableAxes,
 } from '../../../internal.js';
 import { typeOfDatatype } from '../../../encoding/json-tensor.js';
@@ -13,12 +18,14 @@ import {
   type EndpointCall,
   EndpointConnection,
   type GrpcService,
+  loadService,
   READY_TIMEOUT,
 } from './endpoint-connection.js';
-import { isUnimplemented } from './endpoint-errors.js';
-import type { EndpointModel, RemoteModel, ResolvedEndpoint } from './endpoint-options.js';
-import { EndpointPartition } from './endpoint.partition.js';
+import { isDown, isUnimplemented } from './endpoint-errors.js';
+import type { EndpointModel, RemoteModel, ResolvedEndpoint } from './endpoint-rules.js';
+import { AbsentWorker, EndpointPartition } from './endpoint.partition.js';
 import type { InferenceSession } from 'onnxruntime-common';
+import { setMaxListeners } from 'node:events';
 
 export class Endpoint {
   private connection: EndpointConnection | undefined;
@@ -191,4 +198,96 @@ function metadataOf(
 function sizeOf(size: string): number | string {
   const number = Number(size);
   return number < 0 ? '' : number;
+}
+
+/** Runs batches on servers. Each has a partition per concurrent batch; for `run`, just one. */
+export function endpointEngine(endpoints: readonly ResolvedEndpoint[], model: RemoteModel): Engine {
+  return async (kind, _options, _keys, supervision, end, { warn }) => {
+    // Each opening partition adds a listener.
+    setMaxListeners(0, end);
+    const loaded = await loadService();
+    const opened = new Map(
+      endpoints.map((options) => [
+        options,
+        new Endpoint(loaded, options, model, supervision.restartDelay),
+      ]),
+    );
+    const places = kind === 'inline' ? endpoints : placesOf(endpoints);
+    return openAll(
+      places.map((options) => ({ url: options.url, endpoint: opened.get(options)! })),
+      supervision,
+      { end, warn },
+    );
+  };
+}
+
+interface Place {
+  readonly url: string;
+  readonly endpoint: Endpoint;
+}
+
+/** Retries a server that is down if another one is up; other failures close all. */
+async function openAll(
+  places: readonly Place[],
+  supervision: Supervision,
+  { end, warn }: { readonly end: AbortSignal; readonly warn: (line: string) => void },
+): Promise<OpenedEngine> {
+  const openings = await Promise.allSettled(places.map(({ endpoint }) => endpoint.open(end)));
+  const workers = openings.flatMap((opening) =>
+    opening.status === 'fulfilled' ? [opening.value] : [],
+  );
+  /** By address. */
+  const failures = new Map(
+    openings.flatMap((opening, index) =>
+      opening.status === 'rejected'
+        ? [[places[index]!.url, opening.reason as unknown] as const]
+        : [],
+    ),
+  );
+  const reasons = [...failures.values()];
+  const fatal =
+    workers.length === 0 ? reasons[0] : reasons.find((reason) => !isDownAtStart(reason));
+  const [first] = workers;
+  const signature = first?.loaded.signature;
+  const other = workers.find(({ loaded }) => !isSameModel(signature!, loaded.signature!));
+  if (fatal || other) {
+    await Promise.all(workers.map((worker) => worker.close()));
+    throw fatal ?? differentModels(first!.url, other!.url);
+  }
+  for (const [url, reason] of failures) {
+    warn(`does not use the endpoint ${url} yet, and tries it again: ${messageOf(reason)}`);
+  }
+  places.forEach(({ endpoint }) => endpoint.expect(signature!));
+  return {
+    partitions: openings.map(
+      (opening, index) =>
+        new SupervisedPartition(
+          index,
+          opening.status === 'fulfilled' ? opening.value : new AbsentWorker(opening.reason),
+          (signal) => places[index]!.endpoint.open(signal),
+          supervision,
+        ),
+    ),
+    signature,
+    providers: workers.map(({ loaded }) => loaded.providers),
+  };
+}
+
+function isDownAtStart(error: unknown): boolean {
+  return isA(error, ServingLoadError) && isDown(error.cause);
+}
+
+function differentModels(one: string, other: string): InvalidServingError {
+  return new InvalidServingError(
+    `The endpoints ${one} and ${other} have models with different inputs or outputs; ` +
+      'all endpoints of a serving run the same model',
+  );
+}
+
+/** One place per concurrent batch. Endpoints alternate, so idle ones take turns. */
+export function placesOf(endpoints: readonly ResolvedEndpoint[]): readonly ResolvedEndpoint[] {
+  const rounds = Math.max(...endpoints.map(({ concurrency }) => concurrency));
+  return Array.from({ length: rounds }, (_, round) =>
+    endpoints.filter(({ concurrency }) => round < concurrency),
+  ).flat();
 }

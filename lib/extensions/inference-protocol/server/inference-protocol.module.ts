@@ -1,13 +1,10 @@
 import { ConfigurableModuleBuilder, Module, type Provider } from '@nestjs/common';
 import { ApplicationConfig, HttpAdapterHost, ModuleRef, ModulesContainer } from '@nestjs/core';
 import { GrpcDoor } from './grpc/grpc-door.js';
-import { GrpcTenants } from './grpc/grpc-caller.js';
-import { ProtocolCalls } from './grpc/protocol-calls.js';
-import { HealthController } from './http/health.controller.js';
-import { InferenceController } from './http/inference.controller.js';
-import { RepositoryController } from './http/repository.controller.js';
-import { SharedMemoryController } from './http/shared-memory.controller.js';
-import { leaveBodiesUnparsed } from './http/unparsed-bodies.js';
+import { GrpcTenants, ProtocolCalls } from './grpc/protocol-calls.js';
+import { HealthController, InferenceController } from './http/inference.controller.js';
+import { RepositoryController, SharedMemoryController } from './http/repository.controller.js';
+import { leaveBodiesUnparsed } from './http/routes.js';
 import { InferenceServer } from './inference-server.js';
 import { type InferenceProtocolOptions, resolveProtocol } from './options.js';
 import { ProtocolGuards, RepositoryGuards } from './protocol-guards.js';

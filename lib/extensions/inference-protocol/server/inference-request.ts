@@ -1,6 +1,6 @@
 import type { Tensor } from 'onnxruntime-common';
-import type { Origin } from '../../../index.js';
-import type { AbortSignalLike } from '../../../internal.js';
+import { InvalidInputError, type Origin } from '../../../index.js';
+import { type AbortSignalLike, formatValue, LONGEST_DELAY } from '../../../internal.js';
 
 /** 64-bit integers may be bigints. */
 export type ParameterValue = string | number | boolean | bigint;
@@ -40,4 +40,79 @@ export interface InferenceReply {
 export interface StreamedReply extends InferenceReply {
   /** A decoupled model's last reply has no outputs. */
   readonly isFinal: boolean;
+}
+
+/** Maps to a serving's default priority, 0. */
+const MIDDLE_PRIORITY = 3;
+const HIGHEST = 10;
+
+export function callOptionsOf(
+  { parameters, version }: Pick<InferenceRequest, 'parameters' | 'version'>,
+  caller: InferenceCaller,
+) {
+  const { signal, tenant, origin } = caller;
+  return {
+    ...(version && { version }),
+    priority: priorityOf(parameters),
+    timeout: timeoutOf(parameters, caller),
+    ...(signal && { signal }),
+    ...(tenant !== undefined && { tenant }),
+    ...(origin !== undefined && { origin }),
+  };
+}
+
+/** In the protocol, 1 is the highest and 0 the default. */
+function priorityOf(parameters: Parameters): number | undefined {
+  const priority = wholeIn(parameters, 'priority');
+  return priority === 0 ? undefined : Math.max(MIDDLE_PRIORITY - priority, -HIGHEST);
+}
+
+/** The deadline or the `timeout` in microseconds, whichever is earlier. In milliseconds. */
+function timeoutOf(parameters: Parameters, { deadline }: InferenceCaller): number | undefined {
+  const timeout = wholeIn(parameters, 'timeout') / 1000 || Infinity;
+  const left = deadline === undefined ? Infinity : Math.max(deadline - Date.now(), 0);
+  const least = Math.min(timeout, left);
+  return least > LONGEST_DELAY ? undefined : least;
+}
+
+function wholeIn(parameters: Parameters, name: string): number {
+  const value = parameters.get(name) ?? 0;
+  const number = typeof value === 'bigint' ? Number(value) : value;
+  return typeof number === 'number' && Number.isInteger(number) && number >= 0
+    ? number
+    : refuse(name, value, 'a whole number of 0 or more');
+}
+
+export interface SequenceStep {
+  /** A number and the string of its digits differ. */
+  readonly key: string;
+  readonly id: string | number | bigint;
+  readonly isFirst: boolean;
+  readonly isLast: boolean;
+}
+
+/** Undefined without a sequence. */
+export function sequenceStepOf(parameters: Parameters): SequenceStep | undefined {
+  const id = parameters.get('sequence_id') ?? '';
+  const isFirst = flagIn(parameters, 'sequence_start');
+  const isLast = flagIn(parameters, 'sequence_end');
+  if (typeof id === 'boolean' || !(typeof id !== 'number' || Number.isSafeInteger(id))) {
+    return refuse('sequence_id', id, 'a string, or a whole number; beyond 2 ** 53 as a string');
+  }
+  if (id === '' || id === 0 || id === 0n) {
+    return undefined;
+  }
+  const key = typeof id === 'string' ? `s${id}` : `n${id}`;
+  return { key, id, isFirst, isLast };
+}
+
+function flagIn(parameters: Parameters, name: string): boolean {
+  const value = parameters.get(name) ?? false;
+  return typeof value === 'boolean' ? value : refuse(name, value, 'true or false');
+}
+
+function refuse(name: string, value: ParameterValue, allowed: string): never {
+  throw new InvalidInputError(
+    `The parameter "${name}" is ${formatValue(value)}; allowed is ${allowed}`,
+  );
 }

@@ -7,16 +7,16 @@ import {
 } from '../../../index.js';
 import { onAbort } from '../../../internal.js';
 import { type CallInput, callInputOf, isText } from './call-input.js';
-import type {
-  InferenceCaller,
-  InferenceReply,
-  InferenceRequest,
-  Parameters,
-  StreamedReply,
+import {
+  callOptionsOf,
+  type InferenceCaller,
+  type InferenceReply,
+  type InferenceRequest,
+  type Parameters,
+  sequenceStepOf,
+  type StreamedReply,
 } from './inference-request.js';
-import type { OfferedModel } from './offered-model.js';
-import type { OfferedModels } from './offered-models.js';
-import { callOptionsOf, sequenceStepOf } from './parameters.js';
+import type { OfferedModel, OfferedModels } from './offered-models.js';
 import { type CallReply, chosenOutputs, replyTensors, unknownOutput } from './reply-tensors.js';
 import { Sequences, type StepReply } from './sequences.js';
 

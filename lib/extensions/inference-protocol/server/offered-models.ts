@@ -1,17 +1,217 @@
 import {
+  type CallOptions,
+  InvalidServingError,
+  isServingError,
+  type Serving,
+  type ServingSignature,
+  type TensorSignature,
+  UnknownServingError,
+} from '../../../index.js';
+import {
+  closestName,
+  DEFAULT_VERSION,
+  formatValue,
+  healthOf,
+  type ServingProfile,
+} from '../../../internal.js';
+import { datatypeOf } from '../../../encoding/json-tensor.js';
+import {
+  type DeclaredTensors,
+  type Offer,
+  isColumn,
+  parsePort,
+  type Port,
+  type ResolvedProtocol,
+  withName,
+} from './options.js';
+import {
   BadRequestException,
   NotImplementedException,
   ServiceUnavailableException,
 } from '@nestjs/common';
-import {
-  InvalidServingError,
-  isServingError,
-  UnknownServingError,
-  type Serving,
-} from '../../../index.js';
-import { closestName, formatValue } from '../../../internal.js';
-import { OfferedModel } from './offered-model.js';
-import { type ResolvedProtocol, withName } from './options.js';
+
+/**
+ * How tensors become an input: unchanged (`tensors`), a row from one element of each (`columns`),
+ * or a row per JSON element (`json`).
+ */
+export interface ModelInputs {
+  readonly form: 'tensors' | 'columns' | 'json';
+  readonly ports: readonly Port[];
+}
+
+/**
+ * How a reply becomes tensors: by signature (`tensors`), as declared (`columns`), as JSON (`json`),
+ * or any tensors (`found`).
+ */
+export interface ModelOutputs {
+  readonly form: 'tensors' | 'columns' | 'json' | 'found';
+  readonly ports: readonly Port[];
+}
+
+const aRowOfJson = (name: string): { readonly form: 'json'; readonly ports: readonly Port[] } => ({
+  form: 'json',
+  ports: [{ name, type: 'string', shape: [-1], batchAxis: 0 }],
+});
+const JSON_INPUT = aRowOfJson('input');
+const JSON_OUTPUT = aRowOfJson('output');
+
+export class OfferedModel {
+  readonly name: string;
+  isUnloaded = false;
+  /** The running load; never rejects. */
+  private loading: Promise<void> = Promise.resolve();
+  private nextLoad: Promise<void> | undefined;
+  private readonly declaredInputs: readonly Port[] | undefined;
+  private readonly declaredOutputs: readonly Port[] | undefined;
+  private known:
+    | {
+        readonly signature: ServingSignature | undefined;
+        readonly inputs: ModelInputs;
+        readonly outputs: ModelOutputs;
+      }
+    | undefined;
+
+  constructor(
+    private readonly offer: Offer,
+    /** In a cluster, calls may run on other nodes. */
+    readonly serving: Serving,
+    /** The application's handle. */
+    readonly own: Serving = serving,
+  ) {
+    this.name = offer.model;
+    this.declaredInputs = portsOf(offer.inputs);
+    this.declaredOutputs = portsOf(offer.outputs);
+  }
+
+  /** The last one is the default. */
+  get versions(): readonly string[] {
+    return this.own.local?.versionLabels ?? [DEFAULT_VERSION];
+  }
+
+  /** Answers requests without a version, except a canary's share. */
+  get activeVersion(): string {
+    return this.versions.at(-1)!;
+  }
+
+  /** Undefined for a single version, and in a cluster, where another node may run the call. */
+  versionFor(input: unknown, options: CallOptions): string | undefined {
+    return this.own === this.serving && this.versions.length > 1
+      ? this.own.local?.versionFor(input, options)
+      : undefined;
+  }
+
+  /** Undefined without own partitions. */
+  get profile(): ServingProfile | undefined {
+    return this.own.local?.profile;
+  }
+
+  /** Milliseconds for shutdown to answer all calls. */
+  get shutdownLimit(): number {
+    return this.own.local?.shutdownLimit ?? 0;
+  }
+
+  get isReady(): boolean {
+    return !this.isUnloaded && healthOf(this.name, this.own).isReady;
+  }
+
+  /** Why it isn't ready. Clients see it: no application details. */
+  get reason(): string {
+    const { isReady, state } = healthOf(this.name, this.own);
+    if (this.isUnloaded) {
+      return 'unloaded';
+    }
+    return isReady ? '' : state === 'ready' ? 'no partition works' : state;
+  }
+
+  get isDecoupled(): boolean {
+    return this.offer.decoupled ?? this.profile?.isSequence ?? false;
+  }
+
+  /** A running load may have read an older file, so waiting callers share another one after it. */
+  reload(): Promise<void> {
+    this.nextLoad ??= this.loading.then(() => {
+      this.nextLoad = undefined;
+      const load = this.reloadFile();
+      this.loading = load.catch(() => {});
+      return load;
+    });
+    return this.nextLoad;
+  }
+
+  private async reloadFile(): Promise<void> {
+    const runner = this.profile?.runner;
+    if (runner === 'model' || runner === 'file') {
+      await this.own.reload({ version: this.activeVersion });
+    }
+  }
+
+  get hasSequences(): boolean {
+    return this.profile?.sessionIdle !== undefined;
+  }
+
+  get inputs(): ModelInputs {
+    return this.shapes.inputs;
+  }
+
+  get outputs(): ModelOutputs {
+    return this.shapes.outputs;
+  }
+
+  /** For the current signature, which a started model has. */
+  private get shapes() {
+    const { signature } = this.own;
+    if (!this.known || this.known.signature !== signature) {
+      const inputs = this.inputsOf(signature);
+      this.known = { signature, inputs, outputs: this.outputsOf(signature, inputs) };
+    }
+    return this.known;
+  }
+
+  private inputsOf(signature: ServingSignature | undefined): ModelInputs {
+    const { declaredInputs: declared } = this;
+    if (declared) {
+      return { form: declared.every(isColumn) ? 'columns' : 'tensors', ports: declared };
+    }
+    return signature && !this.profile?.shapesInput
+      ? { form: 'tensors', ports: signature.inputs.map((port) => portOf(port, 'input')) }
+      : JSON_INPUT;
+  }
+
+  private outputsOf(signature: ServingSignature | undefined, inputs: ModelInputs): ModelOutputs {
+    if (this.declaredOutputs) {
+      return { form: 'columns', ports: this.declaredOutputs };
+    }
+    if (this.profile?.shapesOutput || inputs.form !== 'tensors') {
+      return JSON_OUTPUT;
+    }
+    return signature?.outputs
+      ? { form: 'tensors', ports: signature.outputs.map((port) => portOf(port, 'output')) }
+      : { form: 'found', ports: [] };
+  }
+}
+
+function portsOf(declared: DeclaredTensors | undefined): readonly Port[] | undefined {
+  return declared && Object.entries(declared).map(([name, each]) => parsePort(name, each, name));
+}
+
+/** `otherwise` names a bare tensor. */
+function portOf({ name, type, shape, batchAxis }: TensorSignature, otherwise: string): Port {
+  return {
+    name: name === '' ? otherwise : name,
+    isBare: name === '',
+    type,
+    // A fixed-size batch runs in steps: requests may have any number of rows.
+    shape: shape.map((size, axis) => (typeof size === 'number' && axis !== batchAxis ? size : -1)),
+    batchAxis,
+  };
+}
+
+/** For errors: `image: FP32[-1, 784]`. */
+export function describePorts(ports: readonly Port[]): string {
+  return ports
+    .map(({ name, type, shape }) => `${name}: ${datatypeOf(type)}[${shape.join(', ')}]`)
+    .join(', ');
+}
 
 const OWNER = 'InferenceProtocolModule';
 

@@ -10,7 +10,8 @@ import {
   formatValue,
   guardList,
 } from '../../../internal.js';
-import { parsePort } from './declared-port.js';
+import { typeOfDatatype } from '../../../encoding/json-tensor.js';
+import type { Tensor } from 'onnxruntime-common';
 
 /** A guard, as in Nest's `@UseGuards`. */
 export type ProtocolGuard = Type<CanActivate> | CanActivate;
@@ -266,4 +267,37 @@ export function withName(offer: OfferedServing, owner: string): Offer {
 
 function isEmpty(value: unknown): boolean {
   return Array.isArray(value) && value.length === 0;
+}
+
+/** A model's input or output, as clients see it. */
+export interface Port {
+  readonly name: string;
+  readonly type: Tensor.Type;
+  /** Includes the row axis; -1 for any size. */
+  readonly shape: readonly number[];
+  /** `null` for a tensor that a request's rows share. */
+  readonly batchAxis: number | null;
+  /** True unless the rows are an object of named tensors. */
+  readonly isBare?: boolean;
+}
+
+const DECLARED = /^([A-Z0-9]+)(?:\[((?:-1|\d+)(?:, *(?:-1|\d+))*)\])?$/;
+
+/** @throws InvalidServingError for invalid text */
+export function parsePort(name: string, declared: unknown, owner: string): Port {
+  const match = typeof declared === 'string' ? DECLARED.exec(declared) : null;
+  const type = typeOfDatatype(match?.[1]);
+  if (!match || !type) {
+    throw new InvalidServingError(
+      `${owner}: "${name}" is ${formatValue(declared)}; give a datatype of the protocol and the ` +
+        "shape of a row, such as 'FP32[3, 224]', or 'BYTES' for one element per row",
+    );
+  }
+  const row = match[2]?.split(',').map(Number) ?? [];
+  return { name, type, shape: [-1, ...row], batchAxis: 0 };
+}
+
+/** True for one element per row. */
+export function isColumn({ shape }: Port): boolean {
+  return shape.length === 1;
 }

@@ -12,9 +12,9 @@ import {
 import { wordOfNumber } from '../../../encoding/element-types.js';
 import { datatypeOf, readTensor } from '../../../encoding/json-tensor.js';
 import { ReadContext, writeTensors } from '../../../encoding/json.js';
-import type { Port } from './declared-port.js';
+import { type ModelOutputs } from './offered-models.js';
+import { type Port } from './options.js';
 import type { Parameters } from './inference-request.js';
-import type { ModelOutputs } from './offered-model.js';
 
 type Tensors = ReadonlyMap<string, TensorType>;
 

@@ -1,7 +1,7 @@
 import { InvalidInputError, type ServingSession, type SessionCallOptions } from '../../../index.js';
 import { formatValue } from '../../../internal.js';
-import type { OfferedModel } from './offered-model.js';
-import type { SequenceStep } from './parameters.js';
+import type { OfferedModel } from './offered-models.js';
+import type { SequenceStep } from './inference-request.js';
 
 /** Tenant and version apply to the whole sequence. */
 type StepOptions = SessionCallOptions & { readonly tenant?: string; readonly version?: string };

@@ -1,7 +1,7 @@
 import type { Subscription } from 'rxjs';
 import type { BatchEndEvent, CallEndEvent } from '../../../index.js';
 import { DEFAULT_VERSION } from '../../../internal.js';
-import type { OfferedModel } from './offered-model.js';
+import type { OfferedModel } from './offered-models.js';
 
 export interface Duration {
   count: number;

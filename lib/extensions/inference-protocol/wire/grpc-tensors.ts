@@ -2,7 +2,7 @@ import type { Tensor } from 'onnxruntime-common';
 import { wordOfNumber } from '../../../encoding/element-types.js';
 import { readTensor, typeOfDatatype } from '../../../encoding/json-tensor.js';
 import type { ReadContext } from '../../../encoding/json.js';
-import type { GrpcContents, GrpcTensor } from './grpc-messages.js';
+import type { GrpcContents, GrpcTensor } from './grpc-service.js';
 import { bytesOfTensor, datatypeOfTensor, tensorOfBytes, elementOf } from './tensor-bytes.js';
 
 /** Elements are in the tensors' order. */

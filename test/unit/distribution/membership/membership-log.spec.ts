@@ -1,6 +1,6 @@
 import { expect, it } from '@jest/globals';
 import { VirtualTime } from 'nestjs-serving/testing';
-import { RateLimitedLogger } from '../../../../lib/extensions/distribution/membership/membership-log.js';
+import { RateLimitedLogger } from '../../../../lib/extensions/distribution/serving-cluster.js';
 
 it('[11] A repeated warning is logged every ten seconds with the number of repetitions', async () => {
   const time = await VirtualTime.install();

@@ -4,7 +4,7 @@ import {
   escapeName,
   isAddress,
   servingPattern,
-} from '../../../../lib/extensions/distribution/transports/names.js';
+} from '../../../../lib/extensions/distribution/transports/handshake.js';
 
 it.each([
   ['digits', 'digits'],

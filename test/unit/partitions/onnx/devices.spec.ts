@@ -1,6 +1,6 @@
 import { availableParallelism } from 'node:os';
 import { afterEach, describe, expect, it } from '@jest/globals';
-import { partitionPerDevice } from '../../../../lib/core/partitions/onnx/devices.js';
+import { partitionPerDevice } from '../../../../lib/core/partitions/onnx/onnx-session.js';
 
 const allButOneCore = Array.from({ length: Math.max(1, availableParallelism() - 1) }, () => ({}));
 

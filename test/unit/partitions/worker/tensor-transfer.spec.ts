@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'nestjs-serving';
 import { FlatContainer } from '../../../../lib/core/batch/container.js';
-import { feedsOf, ModelReply } from '../../../../lib/core/partitions/onnx/model-ports.js';
+import { feedsOf, ModelReply } from '../../../../lib/core/partitions/onnx/model-io.js';
 import type { ModelPort } from '../../../../lib/core/partitions/onnx/model-signature.js';
 import { packTensors, unpackTensors } from '../../../../lib/core/partitions/worker/transfer.js';
 import { Batch } from '../../../../lib/core/batch/batch.js';

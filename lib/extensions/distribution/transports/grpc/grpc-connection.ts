@@ -4,12 +4,11 @@ import type { Duplex } from 'node:stream';
 import { type ConnectionOptions, type TlsOptions, createSecureContext } from 'node:tls';
 import { ClientGrpcProxy, type GrpcOptions } from '@nestjs/microservices';
 import { ChannelCredentials, type ChannelOptions } from '@grpc/grpc-js';
-import { HANDSHAKE_BYTES, type Handshake } from '../handshake.js';
+import { type Handshake, HANDSHAKE_BYTES, SEND_BUFFER_LIMIT } from '../handshake.js';
 import type { ConnectAttempt } from '../reconnector.js';
 import type { PeerConnections, PeerConnection } from '../peer-connections.js';
 import type { NetworkEndpoint } from '../peers.js';
 import type { Address } from '../../transport.js';
-import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
 import { fileURLToPath } from 'node:url';
 
 /** Exactly one field is set. */

@@ -32,8 +32,7 @@ import {
 } from './grpc-connection.js';
 import { PeerConnections } from '../peer-connections.js';
 import type { GrpcTransportOptions } from '../transport-options.js';
-import { closeUnlessLinked, Handshake } from '../handshake.js';
-import { checkSize } from '../names.js';
+import { checkSize, closeUnlessLinked, Handshake } from '../handshake.js';
 import { once } from 'node:events';
 import type { Http2Session, ServerHttp2Stream } from 'node:http2';
 import { createServer, type Server as Listener, type Socket } from 'node:net';

@@ -21,10 +21,9 @@ import {
 } from 'rxjs';
 import { messageOf } from '../../../../internal.js';
 import type { Address, Receiver, ServingTransport, TransportContext } from '../../transport.js';
-import { checkSize, escapeName, servingPattern } from '../names.js';
+import { checkSize, escapeName, SendBuffer, servingPattern } from '../handshake.js';
 import type { NatsTransportOptions } from '../transport-options.js';
 import { jsonAnswer } from '../../json/json-handlers.js';
-import { SendBuffer } from '../send-buffer.js';
 import { InvalidOutputError } from '../../../../index.js';
 
 export interface NatsTransportSettings {

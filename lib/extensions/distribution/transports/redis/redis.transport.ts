@@ -19,9 +19,8 @@ import {
   type ServingTransport,
   type TransportContext,
 } from '../../transport.js';
-import { escapeName, checkSize } from '../names.js';
+import { checkSize, escapeName, SendBuffer } from '../handshake.js';
 import type { RedisTransportOptions } from '../transport-options.js';
-import { SendBuffer } from '../send-buffer.js';
 
 export interface RedisTransportSettings {
   /** By default we retry a lost server forever, every 200 ms. */

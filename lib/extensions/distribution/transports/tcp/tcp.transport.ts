@@ -26,15 +26,21 @@ import {
   portOf,
 } from '../peers.js';
 import { type ConnectAttempt, Reconnector } from '../reconnector.js';
-import { closeUnlessLinked, Handshake, HANDSHAKE_BYTES, HANDSHAKE_TIMEOUT } from '../handshake.js';
+import {
+  checkSize,
+  closeUnlessLinked,
+  Handshake,
+  HANDSHAKE_BYTES,
+  HANDSHAKE_TIMEOUT,
+  SEND_BUFFER_LIMIT,
+  servingPattern,
+} from '../handshake.js';
 import { type PeerConnection, PeerConnections } from '../peer-connections.js';
-import { checkSize, servingPattern } from '../names.js';
 import type { TcpTransportOptions } from '../transport-options.js';
-import { RateLimitedLogger } from '../../membership/membership-log.js';
+import { RateLimitedLogger } from '../../serving-cluster.js';
 import { jsonAnswer } from '../../json/json-handlers.js';
 import { checkSocketPath, removeStaleSocket } from '../socket-path.js';
 import { type DirectReads, packetSocket } from './tcp-packets.js';
-import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
 
 export interface TcpTransportSettings extends PeerSettings {
   /** By default any free port of 127.0.0.1. */

@@ -19,12 +19,10 @@ import type {
 import { InvalidServingError } from '../../../../index.js';
 import { messageOf } from '../../../../internal.js';
 import { type GrpcPackages, loadGrpc, loadInferenceService } from '../../wire/grpc-service.js';
-import { errorAnswer } from '../error-answers.js';
+import { errorAnswer, FailedCall, statusOf } from '../error-answers.js';
 import { InferenceServer } from '../inference-server.js';
 import type { GrpcDoorOptions } from '../options.js';
-import { FailedCall, statusOf } from './grpc-exception.filter.js';
-import type { StreamCall, UnaryCall } from './grpc-types.js';
-import { ProtocolCalls } from './protocol-calls.js';
+import { ProtocolCalls, type StreamCall, type UnaryCall } from './protocol-calls.js';
 
 type Grpc = GrpcPackages['grpc'];
 type Name = Exclude<keyof ProtocolCalls, 'stop'>;

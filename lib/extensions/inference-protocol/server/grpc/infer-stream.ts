@@ -1,12 +1,11 @@
 import { Logger } from '@nestjs/common';
 import { onAbort } from '../../../../internal.js';
-import type { GrpcInferRequest } from '../../wire/grpc-messages.js';
+import type { GrpcInferRequest } from '../../wire/grpc-service.js';
 import { errorAnswer } from '../error-answers.js';
 import type { InferenceCaller, StreamedReply } from '../inference-request.js';
 import type { InferenceServer } from '../inference-server.js';
-import type { StreamCall, StreamMessage } from './grpc-types.js';
-import { readInferRequest } from './read-infer-request.js';
-import { writeInferReply } from './write-infer-reply.js';
+import type { StreamCall, StreamMessage } from './protocol-calls.js';
+import { readInferRequest, writeInferReply } from './messages.js';
 
 /** Concurrent requests per stream, before we pause reading. */
 const MOST_OPEN = 64;

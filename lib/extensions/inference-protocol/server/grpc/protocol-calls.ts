@@ -1,15 +1,41 @@
 import { setMaxListeners } from 'node:events';
-import { Injectable, UseFilters, UseGuards } from '@nestjs/common';
-import type { Metadata } from '@grpc/grpc-js';
-import type { GrpcInferRequest, GrpcInferResponse } from '../../wire/grpc-messages.js';
+import {
+  type CanActivate,
+  type ExecutionContext,
+  Injectable,
+  UseFilters,
+  UseGuards,
+} from '@nestjs/common';
+import type { Metadata, ServerDuplexStream, ServerUnaryCall } from '@grpc/grpc-js';
+import type { GrpcInferRequest, GrpcInferResponse } from '../../wire/grpc-service.js';
 import { InferenceServer } from '../inference-server.js';
 import { ProtocolGuards, RepositoryGuards } from '../protocol-guards.js';
-import { grpcCaller, GrpcTenants } from './grpc-caller.js';
-import { GrpcExceptionFilter } from './grpc-exception.filter.js';
-import type { StreamCall, UnaryCall } from './grpc-types.js';
+import { GrpcExceptionFilter } from '../error-answers.js';
 import { answerStream } from './infer-stream.js';
-import { readInferRequest } from './read-infer-request.js';
-import { writeInferReply } from './write-infer-reply.js';
+import { readInferRequest, writeInferReply } from './messages.js';
+import { CallCancelledError } from '../../../../index.js';
+import type { InferenceCaller } from '../inference-request.js';
+
+/** Nest makes one instance for `@UseGuards` and one for injection; both need these. */
+const tenantsOfCalls = new WeakMap<AnyCall, string | undefined>();
+
+/** A guard, because only guards get the context. */
+@Injectable()
+export class GrpcTenants implements CanActivate {
+  constructor(private readonly server: InferenceServer) {}
+
+  canActivate(context: ExecutionContext): boolean {
+    const { tenant } = this.server.options;
+    if (tenant) {
+      tenantsOfCalls.set(context.getArgByIndex<AnyCall>(2), tenant(context));
+    }
+    return true;
+  }
+
+  of(call: AnyCall): string | undefined {
+    return tenantsOfCalls.get(call);
+  }
+}
 
 interface OfModel {
   readonly name: string;
@@ -113,3 +139,35 @@ export class ProtocolCalls {
     return {};
   }
 }
+
+/** The signal aborts when the client disconnects. */
+export function grpcCaller(call: AnyCall, tenant: string | undefined): InferenceCaller {
+  const left = new AbortController();
+  const abort = (): void =>
+    left.abort(new CallCancelledError('The client has left before it was answered'));
+  call.once('cancelled', abort);
+  if (call.cancelled) {
+    abort();
+  }
+  const deadline = Number(call.getDeadline());
+  return {
+    signal: left.signal,
+    deadline: deadline < Infinity ? deadline : undefined,
+    tenant,
+    origin: 'rpc',
+  };
+}
+
+export type UnaryCall = ServerUnaryCall<unknown, unknown>;
+
+export interface StreamMessage {
+  readonly error_message: string;
+  readonly infer_response: Partial<GrpcInferResponse>;
+}
+
+export type StreamCall = ServerDuplexStream<GrpcInferRequest, StreamMessage>;
+
+export type AnyCall = UnaryCall | StreamCall;
+
+/** In the order of Nest's own gRPC handlers. */
+export type HandlerArguments<Request, Call> = readonly [Request, Metadata, Call];

@@ -13,8 +13,14 @@ import { InferenceServer } from '../inference-server.js';
 import { ProtocolGuards } from '../protocol-guards.js';
 import { readRequest } from './read-request.js';
 import { ofModel, ProtocolController } from './routes.js';
-import { answer, answerWith, type PlatformResponse, requestOf } from './send-reply.js';
-import { jsonReply, writeReply } from './write-reply.js';
+import {
+  answer,
+  answerWith,
+  jsonReply,
+  type PlatformResponse,
+  requestOf,
+  writeReply,
+} from './send-reply.js';
 
 const Context = createParamDecorator((_: unknown, context: ExecutionContext) => context);
 
@@ -90,5 +96,23 @@ export class InferenceController {
     const request = await readRequest(requestOf(response), target);
     const reply = await server.infer(request, caller);
     return answerWith(response, HttpStatus.OK, writeReply(reply, request), server);
+  }
+}
+
+/** Health probes, which skip the module's guards. */
+@ProtocolController('/health')
+export class HealthController {
+  constructor(private readonly server: InferenceServer) {}
+
+  @Get('live')
+  live(@Res() response: PlatformResponse): Promise<void> {
+    return answer(response, { live: true }, this.server);
+  }
+
+  @Get('ready')
+  ready(@Res() response: PlatformResponse): Promise<void> {
+    const ready = this.server.isReady;
+    const status = ready ? HttpStatus.OK : HttpStatus.SERVICE_UNAVAILABLE;
+    return answerWith(response, status, jsonReply({ ready, live: true }), this.server);
   }
 }

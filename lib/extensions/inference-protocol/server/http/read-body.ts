@@ -12,7 +12,7 @@ import { formatValue, messageOf, storageClasses } from '../../../../internal.js'
 import { datatypeOf } from '../../../../encoding/json-tensor.js';
 import { ReadContext } from '../../../../encoding/json.js';
 import { jsonLimits } from '../call-input.js';
-import type { Port } from '../declared-port.js';
+import { type Port } from '../options.js';
 import type { InferenceRequest } from '../inference-request.js';
 import { elementOf, tensorOfBytes } from '../../wire/tensor-bytes.js';
 

@@ -5,12 +5,11 @@ import { InvalidInputError, RequestTooLargeError } from '../../../../index.js';
 import { messageOf, formatValue } from '../../../../internal.js';
 import { readShape, readTensor } from '../../../../encoding/json-tensor.js';
 import { ReadContext } from '../../../../encoding/json.js';
-import { jsonLimits } from '../call-input.js';
+import { checkNesting, jsonLimits } from '../call-input.js';
 import { refuseExtensions } from '../inference.js';
 import type { InferenceRequest, Parameters, ParameterValue } from '../inference-request.js';
-import { checkNesting } from '../json-nesting.js';
 import { rawRequest, readBody } from './read-body.js';
-import type { Port } from '../declared-port.js';
+import { type Port } from '../options.js';
 import { tensorOfBytes } from '../../wire/tensor-bytes.js';
 
 export interface RequestTarget {

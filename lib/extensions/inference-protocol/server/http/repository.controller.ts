@@ -1,4 +1,12 @@
-import { HttpStatus, Param, Post, Res, UseGuards } from '@nestjs/common';
+import {
+  Get,
+  HttpStatus,
+  NotImplementedException,
+  Param,
+  Post,
+  Res,
+  UseGuards,
+} from '@nestjs/common';
 import { InvalidInputError } from '../../../../index.js';
 import { formatValue } from '../../../../internal.js';
 import { InferenceServer } from '../inference-server.js';
@@ -42,4 +50,27 @@ export class RepositoryController {
   private body(response: PlatformResponse): Promise<Readonly<Record<string, unknown>>> {
     return readJsonBody(requestOf(response), this.server.options);
   }
+}
+
+const pathsOf = (...calls: readonly string[]): string[] =>
+  ['systemsharedmemory', 'cudasharedmemory'].flatMap((memory) =>
+    calls.map((call) => `${memory}/${call}`),
+  );
+
+@ProtocolController('')
+@UseGuards(ProtocolGuards)
+export class SharedMemoryController {
+  @Get(pathsOf('status', 'region/:region/status'))
+  status(): never {
+    throw unsupported();
+  }
+
+  @Post(pathsOf('region/:region/register', 'region/:region/unregister', 'unregister'))
+  change(): never {
+    throw unsupported();
+  }
+}
+
+function unsupported(): Error {
+  return new NotImplementedException('Shared memory is not supported; send the tensors themselves');
 }

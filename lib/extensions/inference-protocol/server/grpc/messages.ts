@@ -1,8 +1,18 @@
 import { ReadContext } from '../../../../encoding/json.js';
-import type { GrpcInferRequest, GrpcParameter, GrpcParameters } from '../../wire/grpc-messages.js';
-import { fromGrpcTensors } from '../../wire/grpc-tensors.js';
+import type {
+  GrpcInferRequest,
+  GrpcInferResponse,
+  GrpcParameter,
+  GrpcParameters,
+} from '../../wire/grpc-service.js';
+import { fromGrpcTensors, toGrpcTensors } from '../../wire/grpc-tensors.js';
 import { refuseExtensions } from '../inference.js';
-import type { InferenceRequest, Parameters, ParameterValue } from '../inference-request.js';
+import type {
+  InferenceReply,
+  InferenceRequest,
+  Parameters,
+  ParameterValue,
+} from '../inference-request.js';
 
 /** In addition to the body limit. */
 const LIMITS = { tensors: 1024, rank: 16, depth: 64, nodes: Infinity };
@@ -60,4 +70,20 @@ function valueOf({
     return Number.isSafeInteger(Number(whole)) ? Number(whole) : BigInt(whole);
   }
   return bool_param ?? string_param ?? double_param;
+}
+
+/** Elements are always raw: Triton's clients read nothing else. */
+export function writeInferReply(
+  { model, version, id = '', outputs }: InferenceReply,
+  parameters: GrpcParameters = {},
+): GrpcInferResponse {
+  const { tensors, raw } = toGrpcTensors(outputs);
+  return {
+    model_name: model,
+    model_version: version,
+    id,
+    parameters,
+    outputs: tensors,
+    raw_output_contents: raw,
+  };
 }

@@ -204,6 +204,7 @@ describe('The packed package', () => {
       '/distribution',
       '/inference-protocol',
       '/opentelemetry',
+      '/tasks',
       '/terminus',
       '/testing',
     ];

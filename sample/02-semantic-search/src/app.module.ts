@@ -11,7 +11,7 @@ import { StatsService } from './stats.service.js';
   imports: [
     ServingModule.forRootAsync({
       names: ['embedder'],
-      useFactory: async () => ({ servings: [await createEmbedder(await fetchModel())] }),
+      useFactory: async () => ({ servings: [createEmbedder(await fetchModel())] }),
     }),
   ],
   controllers: [SearchController],

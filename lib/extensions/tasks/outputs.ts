@@ -1,0 +1,48 @@
+import { InvalidOutputError, type Tensor } from '../../index.js';
+import { numberOfFloat16 } from '../../internal.js';
+
+/** A model's outputs by name. */
+export type Outputs = Readonly<Record<string, Tensor>>;
+
+/**
+ * The first of the named outputs that the model has, or else its only one.
+ *
+ * @throws InvalidOutputError if it has several others
+ */
+export function outputOf(owner: string, outputs: Outputs, ...names: readonly string[]): Tensor {
+  const found = names.find((name) => Object.hasOwn(outputs, name));
+  const [only, ...others] = Object.keys(outputs);
+  const name = found ?? (others.length === 0 ? only : undefined);
+  if (name === undefined) {
+    throw new InvalidOutputError(
+      `${owner} reads the output ${names.join(' or ')}, and its model has ` +
+        `${Object.keys(outputs).join(', ')}; use a model of this task`,
+    );
+  }
+  return outputs[name]!;
+}
+
+/** Numbers of any float type. A Float32Array is not copied. */
+export function floatsOf({ type, data }: Tensor): Float32Array {
+  if (data instanceof Float32Array) {
+    return data;
+  }
+  if (type === 'float16') {
+    const { buffer, byteOffset, length } = data as Uint16Array;
+    return Float32Array.from(new Uint16Array(buffer, byteOffset, length), numberOfFloat16);
+  }
+  return Float32Array.from(data as Float64Array);
+}
+
+/** Each number as a probability by itself. */
+export function sigmoid(value: number): number {
+  return 1 / (1 + Math.exp(-value));
+}
+
+/** The numbers as probabilities that sum up to 1. */
+export function softmax(values: readonly number[]): number[] {
+  const largest = Math.max(...values);
+  const powers = values.map((value) => Math.exp(value - largest));
+  const sum = powers.reduce((total, power) => total + power, 0);
+  return powers.map((power) => power / sum);
+}

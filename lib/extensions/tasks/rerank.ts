@@ -1,0 +1,107 @@
+import { Batch, InvalidInputError, type ServingDefinition } from '../../index.js';
+import { asTask, formatValue, type Rules } from '../../internal.js';
+import { floatsOf, outputOf, type Outputs, sigmoid } from './outputs.js';
+import { isText, TextModel, type TextTaskOptions } from './text-model.js';
+
+/** A query, and the documents to order by it. */
+export interface DocumentsToRank {
+  /** What the documents are to answer; not empty. */
+  readonly query: string;
+  /** At least one text, none of them empty. */
+  readonly documents: readonly string[];
+  /**
+   * How many of the best documents the reply has.
+   *
+   * @default all
+   */
+  readonly top?: number;
+}
+
+/** A document's place among the documents of a call. */
+export interface RankedDocument {
+  /** Its place in the call's list, from 0 on. */
+  readonly index: number;
+  /** How well it answers the query. */
+  readonly score: number;
+}
+
+/** The options of {@link rerank}, beside those of any serving. */
+export interface RerankOptions extends TextTaskOptions<DocumentsToRank, readonly RankedDocument[]> {
+  /**
+   * Whether scores lie between 0 and 1, or are the model's own numbers. The order is the same.
+   *
+   * @default 'sigmoid'
+   */
+  readonly scores?: 'sigmoid' | 'raw';
+}
+
+const rules: Rules = {
+  scores: {
+    check: (value) => value === 'sigmoid' || value === 'raw',
+    allowed: "'sigmoid' or 'raw'",
+  },
+};
+
+/**
+ * A serving that orders documents by how well they answer a query, with a cross-encoder. A call has
+ * one list of documents of any lengths; each is a row, and those of similar length share a batch
+ * with documents of other calls.
+ *
+ * Needs `@huggingface/tokenizers`.
+ *
+ * @throws InvalidServingError for an invalid option
+ */
+export function rerank(
+  options: RerankOptions,
+): ServingDefinition<DocumentsToRank, readonly RankedDocument[]> {
+  const { scores } = options;
+  const own = new TextModel('rerank', options, rules, async () => undefined);
+  return asTask<Definition>('rerank', {
+    warmUp: [{ query: 'a query to warm up', documents: ['a document'] }],
+    ...own.definition,
+    preprocess(input, { signature }) {
+      const { query, documents, top } = asked(own.owner, input);
+      const batches = documents.map((document) =>
+        Batch.concatenate([own.encode(query, document, signature!)]),
+      );
+      // A list runs as several batches, since its rows differ in length.
+      return { batch: batches.length === 1 ? batches[0] : batches, info: { top } };
+    },
+    postprocess(outputs, { info: { top } }) {
+      const logits = floatsOf(outputOf(own.owner, outputs, 'logits'));
+      return Array.from(logits, (logit, index) => ({
+        index,
+        score: scores === 'raw' ? logit : sigmoid(logit),
+      }))
+        .toSorted((one, other) => other.score - one.score)
+        .slice(0, top);
+    },
+  });
+}
+
+type Definition = ServingDefinition<DocumentsToRank, readonly RankedDocument[], Outputs, Info>;
+
+/** What `postprocess` needs of a call. */
+interface Info {
+  readonly top: number | undefined;
+}
+
+function asked(owner: string, input: DocumentsToRank): DocumentsToRank {
+  const given: Partial<DocumentsToRank> | null = input;
+  const { query, documents, top } = given ?? {};
+  const isTop = top === undefined || (Number.isInteger(top) && top > 0);
+  if (!isText(query) || !Array.isArray(documents) || documents.length === 0 || !isTop) {
+    throw new InvalidInputError(
+      `${owner} takes { query, documents, top? } with a text, a list of at least one text and a ` +
+        `whole number from 1 on, and was given ${formatValue(input)}`,
+    );
+  }
+  const wrong = documents.findIndex((document) => !isText(document));
+  if (wrong >= 0) {
+    throw new InvalidInputError(
+      `${owner} was given ${formatValue(documents[wrong])} as document ${wrong}; give texts that ` +
+        'are not empty',
+    );
+  }
+  return { query, documents: documents as readonly string[], top };
+}

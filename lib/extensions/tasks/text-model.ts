@@ -1,0 +1,363 @@
+import {
+  InvalidServingError,
+  type ModelRunner,
+  type RemoteModel,
+  ServingLoadError,
+  type ServingOptions,
+  type ServingSignature,
+  Tensor,
+  type TensorSignature,
+} from '../../index.js';
+import {
+  checkOptions,
+  type Fetching,
+  formatValue,
+  isRecord,
+  type Rule,
+  type Rules,
+  whole,
+} from '../../internal.js';
+import {
+  type ModelFiles,
+  needConfig,
+  readConfig,
+  type Repository,
+  repositoryOf,
+} from './repository.js';
+import { loadTokenizer, TextTokenizer, type Tokens, type TooLong } from './text-tokenizer.js';
+
+/** A model with its tokenizer, and where it runs. */
+export interface TaskModelOptions extends Pick<
+  ModelRunner,
+  'session' | 'isolation' | 'blockingLimit'
+> {
+  /**
+   * The model's files in the layout of the Hugging Face Hub: a folder, a repository of the Hub
+   * (`hf:org/repo` or `hf:org/repo@revision`, all files at one commit), or the files themselves.
+   */
+  readonly from: string | URL | ModelFiles;
+  /**
+   * The ONNX file in it.
+   *
+   * @default 'onnx/model.onnx', or else 'model.onnx'
+   */
+  readonly file?: string;
+}
+
+/** A folder, a repository of the Hub, or these with options. */
+export type TaskModel = string | URL | TaskModelOptions;
+
+/** How large a batch of texts gets. */
+export interface TextBatchSize {
+  /**
+   * The largest number of texts in a batch.
+   *
+   * @default 64
+   */
+  readonly rows?: number;
+  /**
+   * The largest number of tokens in a batch, padding included. A longer text runs alone.
+   *
+   * @default 512 on a CPU, otherwise 16384
+   */
+  readonly tokens?: number;
+  /**
+   * Milliseconds until 99 of 100 calls are to be answered, as in the `batchSize` of any serving.
+   *
+   * @default no target
+   * @experimental
+   */
+  readonly latencyTarget?: number;
+}
+
+/** The options that a task sets itself. */
+type OwnOptions = 'preprocess' | 'postprocess' | 'postprocessStream' | 'batchSize';
+
+/** The options of a task on texts, beside those of any serving. */
+export interface TextTaskOptions<Input, Output> extends Omit<
+  ServingOptions<Input, Output>,
+  OwnOptions
+> {
+  /** The model and its tokenizer. */
+  readonly model: TaskModel;
+  /**
+   * How large a batch gets: its most texts, or an object. Texts of similar length share a batch.
+   *
+   * @default {}
+   */
+  readonly batchSize?: number | TextBatchSize;
+  /**
+   * The most tokens of a text, special tokens and the second text of a pair included.
+   *
+   * @default the smallest limit in the model's files
+   */
+  readonly maxTokens?: number;
+  /**
+   * Whether a text with more tokens is refused with a RequestTooLargeError, or cut.
+   *
+   * @default 'refuse'
+   */
+  readonly tooLong?: TooLong;
+  /**
+   * Whether a text with one of the tokenizer's special tokens, such as `[SEP]`, is refused with an
+   * InvalidInputError, or the model reads it as that token.
+   *
+   * @default 'refuse'
+   */
+  readonly specialTokens?: 'refuse' | 'accept';
+}
+
+const oneOf = (...values: readonly unknown[]): Rule => ({
+  check: (value) => values.includes(value),
+  allowed: values.map(formatValue).join(' or '),
+});
+
+const rules: Rules = {
+  maxTokens: whole(1, 2 ** 20),
+  tooLong: oneOf('refuse', 'cut'),
+  specialTokens: oneOf('refuse', 'accept'),
+};
+
+const ofModel: Rules = {
+  from: {
+    check: (value) => (typeof value === 'string' && value !== '') || isRecord(value),
+    allowed: 'a folder, hf:org/repo, or an object of files',
+    isRequired: true,
+  },
+  file: { check: (value) => typeof value === 'string' && value !== '', allowed: 'a path' },
+  session: { check: isRecord, allowed: 'an object' },
+  isolation: oneOf('thread', 'process', 'none'),
+  blockingLimit: { check: (value) => typeof value === 'number', allowed: 'milliseconds' },
+};
+
+const ofBatchSize: Rules = {
+  rows: whole(1, 2 ** 20),
+  tokens: whole(1, 2 ** 30),
+  latencyTarget: { check: (value) => typeof value === 'number', allowed: 'milliseconds' },
+};
+
+/** True for a text that isn't empty. */
+export function isText(value: unknown): value is string {
+  return typeof value === 'string' && value !== '';
+}
+
+/** What a model's files say, as far as they have it. */
+export interface LoadedFiles {
+  readonly repository: Repository;
+  readonly config: Record<string, unknown>;
+  /** Of sentence-transformers. */
+  readonly sentences: Record<string, unknown> | undefined;
+  readonly fetching: Fetching;
+}
+
+/** A text model that a serving fetches with its tokenizer when it starts. */
+export class TextModel<Input, Output, Facts> implements RemoteModel {
+  readonly name: string;
+  private loaded: { readonly tokenizer: TextTokenizer; readonly facts: Facts } | undefined;
+  private readonly place: TaskModelOptions;
+  private readonly others: Omit<ServingOptions<Input, Output>, OwnOptions>;
+  /** The signature whose inputs we have checked. */
+  private checked: ServingSignature | undefined;
+
+  constructor(
+    private readonly task: string,
+    private readonly options: TextTaskOptions<Input, Output>,
+    /** Rules of the task's own options. */
+    own: Rules,
+    private readonly factsOf: (files: LoadedFiles) => Promise<Facts>,
+  ) {
+    const { model } = options;
+    this.place = typeof model === 'string' || model instanceof URL ? { from: model } : model;
+    const all = { ...rules, ...own };
+    const isOwn = ([name]: readonly [string, unknown]): boolean => Object.hasOwn(all, name);
+    const given = Object.entries(options);
+    checkOptions(this.owner, Object.fromEntries(given.filter(isOwn)), all);
+    const others = given.filter((entry) => !isOwn(entry));
+    this.others = Object.fromEntries(others) as unknown as Omit<
+      ServingOptions<Input, Output>,
+      OwnOptions
+    >;
+    checkOptions(this.owner, this.place, ofModel, 'model.');
+    this.name = repositoryOf(this.owner, this.place.from).name;
+  }
+
+  get owner(): string {
+    return `Serving ${formatValue(this.options.name)} with ${this.task}`;
+  }
+
+  /** What the task has read in the model's files. */
+  get facts(): Facts {
+    return this.ready.facts;
+  }
+
+  /** Fetches the ONNX file and reads what the task needs beside it. */
+  async fetch(fetching: Fetching): Promise<string | Uint8Array> {
+    // A later start may find other files.
+    const repository = repositoryOf(this.owner, this.place.from);
+    const config = await needConfig(repository, 'config.json', fetching);
+    const sentences = await readConfig(repository, 'sentence_bert_config.json', fetching);
+    const files = { repository, config, sentences, fetching };
+    const tokenizer = await loadTokenizer(repository, fetching);
+    const { name, tooLong = 'refuse', specialTokens } = this.options;
+    this.loaded = {
+      tokenizer: new TextTokenizer(tokenizer, {
+        serving: name,
+        maxTokens: await this.maxTokensOf(files),
+        tooLong,
+        allowsSpecialTokens: specialTokens === 'accept',
+      }),
+      facts: await this.factsOf(files),
+    };
+    return this.modelIn(repository, fetching);
+  }
+
+  /** The definition's options that the task takes as they are, and how it runs the model. */
+  get definition() {
+    const { session, isolation, blockingLimit } = this.place;
+    const model: ModelRunner = {
+      file: this,
+      ...(session && { session }),
+      ...(isolation && { isolation }),
+      ...(blockingLimit !== undefined && { blockingLimit }),
+      inputs: { '*': { variableAxis: 1 } },
+      outputs: { '*': { variableAxis: 1 } },
+    };
+    return { ...this.others, batchSize: this.batchSizeOf(this.options.batchSize), model };
+  }
+
+  private batchSizeOf(size: number | TextBatchSize = {}): NonNullable<ServingOptions['batchSize']> {
+    const { rows = 64, tokens, latencyTarget } = typeof size === 'number' ? { rows: size } : size;
+    checkOptions(this.owner, { rows, tokens, latencyTarget }, ofBatchSize, 'batchSize.');
+    const most = tokens ?? (this.isOnCpu ? 512 : 16_384);
+    const of = (row: unknown): number => Math.min(most, (row as Encoded).input_ids.dims[1]!);
+    return {
+      rows,
+      cost: { of, most, padded: true, similar: SIMILAR },
+      latencyTarget,
+    };
+  }
+
+  /**
+   * The model's inputs for a text or a pair, as one row.
+   *
+   * @throws InvalidInputError or RequestTooLargeError for a text that the model can't read
+   * @throws InvalidServingError if the model has inputs that no text fills
+   */
+  encode(text: string, pair: string | undefined, signature: ServingSignature): Encoded {
+    this.check(signature);
+    return tensorsOf(this.ready.tokenizer.encode(text, pair), signature.inputs);
+  }
+
+  private get ready() {
+    if (!this.loaded) {
+      throw new InvalidServingError(`${this.owner} has not loaded its tokenizer`);
+    }
+    return this.loaded;
+  }
+
+  private get isOnCpu(): boolean {
+    const providers = this.place.session?.executionProviders ?? [];
+    return providers.every((each) => (typeof each === 'string' ? each : each.name) === 'cpu');
+  }
+
+  private check(signature: ServingSignature): void {
+    if (signature === this.checked) {
+      return;
+    }
+    const unknown = signature.inputs.find(({ name }) => !Object.hasOwn(FILLERS, name));
+    if (unknown || !signature.inputs.some(({ name }) => name === 'input_ids')) {
+      const names = signature.inputs.map(({ name }) => name).join(', ');
+      throw new InvalidServingError(
+        `${this.owner} fills the inputs ${Object.keys(FILLERS).join(', ')}, and its model has ` +
+          `${names}; use a model of this task, or write its preprocess by hand with defineServing`,
+      );
+    }
+    this.checked = signature;
+  }
+
+  private async modelIn(repository: Repository, fetching: Fetching): Promise<string | Uint8Array> {
+    const candidates = this.place.file === undefined ? MODEL_FILES : [this.place.file];
+    for (const path of candidates) {
+      const found = await repository.find(path, fetching);
+      if (found !== undefined) {
+        return found;
+      }
+    }
+    throw new ServingLoadError(
+      `${repository.name} has no ${candidates.join(' and no ')}; name its ONNX file: model: ` +
+        `{ from: ..., file: 'path/to/model.onnx' }`,
+    );
+  }
+
+  /** The limit of the option, or of the model's files: never that of tokenizer.json, often wrong. */
+  private async maxTokensOf({
+    repository,
+    config,
+    sentences,
+    fetching,
+  }: LoadedFiles): Promise<number> {
+    const own = this.options.maxTokens;
+    const tokenizer = (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {};
+    const positions = positionsOf(config);
+    if (own !== undefined && positions !== undefined && own > positions) {
+      throw new InvalidServingError(
+        `${this.owner}: maxTokens is ${own}, and the model of ${repository.name} reads at most ` +
+          `${positions} tokens`,
+      );
+    }
+    const stated = [sentences?.['max_seq_length'], tokenizer['model_max_length'], positions].find(
+      // Tokenizers without a limit state about 1e30.
+      (limit) => typeof limit === 'number' && limit > 0 && limit <= MOST_TOKENS,
+    ) as number | undefined;
+    const most = own ?? Math.min(stated ?? Infinity, positions ?? Infinity);
+    if (most === Infinity) {
+      throw new ServingLoadError(
+        `The files of ${repository.name} don't state how many tokens the model reads; give the ` +
+          'option maxTokens',
+      );
+    }
+    return most;
+  }
+}
+
+const MOST_TOKENS = 10_000_000;
+const MODEL_FILES = ['onnx/model.onnx', 'model.onnx'];
+
+/** Batches that may pass a text in favour of others of similar length. */
+const SIMILAR = { overtaking: 16 };
+
+/** These number positions from behind the padding token's id. */
+const OFFSET_POSITIONS = new Set(['roberta', 'xlm-roberta', 'camembert', 'mpnet', 'longformer']);
+
+function positionsOf(config: Record<string, unknown>): number | undefined {
+  const { max_position_embeddings: most, model_type: type, pad_token_id: pad } = config;
+  if (typeof most !== 'number' || most <= 0) {
+    return undefined;
+  }
+  return OFFSET_POSITIONS.has(String(type)) ? most - (typeof pad === 'number' ? pad : 1) - 1 : most;
+}
+
+/** A row of a text model, by the names of its inputs. */
+type Encoded = Readonly<Record<string, Tensor>> & { readonly input_ids: Tensor };
+
+/** The numbers of each input that a text fills. */
+const FILLERS: Readonly<Record<string, (tokens: Tokens, at: number) => number>> = {
+  input_ids: ({ ids }, at) => ids[at]!,
+  attention_mask: () => 1,
+  token_type_ids: ({ types }, at) => types[at]!,
+  position_ids: (_, at) => at,
+};
+
+function tensorsOf(tokens: Tokens, inputs: readonly TensorSignature[]): Encoded {
+  const { length } = tokens.ids;
+  const tensors = inputs.map(({ name, type }) => {
+    const fill = FILLERS[name]!;
+    const numbers = Array.from({ length }, (_, at) => fill(tokens, at));
+    const tensor =
+      type === 'int32'
+        ? new Tensor('int32', Int32Array.from(numbers), [1, length])
+        : new Tensor('int64', BigInt64Array.from(numbers, BigInt), [1, length]);
+    return [name, tensor] as const;
+  });
+  return Object.fromEntries(tensors) as Encoded;
+}

@@ -31,7 +31,7 @@ async function pathOf({ name, model }: ServingDefinition): Promise<string> {
   // A task fetches its model, and reads its tokenizer.
   const found =
     'fetch' in file && !ArrayBuffer.isView(file)
-      ? await (file as Extract<ModelRunner['file'], { fetch: unknown }>).fetch({
+      ? await file.fetch({
           log: () => {},
           warn: () => {},
           signal: new AbortController().signal,
@@ -43,8 +43,10 @@ async function pathOf({ name, model }: ServingDefinition): Promise<string> {
   return found;
 }
 
+function tensorsOf(ports: readonly InferenceSession.ValueMetadata[]) {
+  return ports.flatMap((port) => (port.isTensor ? [{ ...port, batchAxis: 0 }] : []));
+}
+
 function signatureOf({ inputMetadata, outputMetadata }: InferenceSession): ServingSignature {
-  const tensorsOf = (ports: readonly InferenceSession.ValueMetadata[]) =>
-    ports.flatMap((port) => (port.isTensor ? [{ ...port, batchAxis: 0 }] : []));
   return { inputs: tensorsOf(inputMetadata), outputs: tensorsOf(outputMetadata) };
 }

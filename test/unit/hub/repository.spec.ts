@@ -12,6 +12,14 @@ import { weightsApartModel } from '../../fixtures/models/models.js';
 const [first, second] = ['a'.repeat(40), 'b'.repeat(40)];
 const fetching = { log: () => {}, warn: () => {}, signal: new AbortController().signal };
 
+function repository(address = 'hf:org/texts'): HubRepository {
+  return new HubRepository(parseRepository('Serving "net"', address));
+}
+
+async function textOf(own: HubRepository, path: string): Promise<string> {
+  return readFile((await own.fetch(path, fetching))!, 'utf8');
+}
+
 describe('A repository of the Hub', () => {
   useModelCache();
   let store: ModelServer;
@@ -31,23 +39,15 @@ describe('A repository of the Hub', () => {
     hub.commit('org/texts', 'main', path, Buffer.from(text), to);
   }
 
-  function repository(address = 'hf:org/texts'): HubRepository {
-    return new HubRepository(parseRepository('Serving "net"', address));
-  }
-
-  async function text(own: HubRepository, path: string): Promise<string> {
-    return readFile((await own.fetch(path, fetching))!, 'utf8');
-  }
-
   it('[1.11] All files are of the commit of the first one, though the branch moves on', async () => {
     const own = repository();
-    expect(await text(own, 'config.json')).toBe('one');
+    expect(await textOf(own, 'config.json')).toBe('one');
     commit('tokenizer.json', 'two', second);
     commit('config.json', 'two', second);
 
-    expect(await text(own, 'tokenizer.json')).toBe('one');
-    expect(await text(repository(), 'tokenizer.json')).toBe('two');
-    expect(await text(repository(`hf:org/texts@${first}`), 'config.json')).toBe('one');
+    expect(await textOf(own, 'tokenizer.json')).toBe('one');
+    expect(await textOf(repository(), 'tokenizer.json')).toBe('two');
+    expect(await textOf(repository(`hf:org/texts@${first}`), 'config.json')).toBe('one');
   });
 
   it('[1.11] A file that the repository lacks is undefined, also later without a network', async () => {
@@ -58,7 +58,7 @@ describe('A repository of the Hub', () => {
     process.env['HF_HUB_OFFLINE'] = '1';
     try {
       const offline = repository();
-      expect(await text(offline, 'config.json')).toBe('one');
+      expect(await textOf(offline, 'config.json')).toBe('one');
       expect(await offline.fetch('modules.json', fetching)).toBeUndefined();
       await expect(offline.fetch('tokenizer.json', fetching)).rejects.toThrow(
         'Cannot fetch tokenizer.json of hf:org/texts to',

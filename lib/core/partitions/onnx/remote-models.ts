@@ -53,7 +53,7 @@ export function readAddressesWith(own: AddressReader): void {
 }
 
 /** True for an address rather than a local file. */
-export function isRemote(file: unknown): boolean {
+export function isRemote(file: unknown): file is string | URL {
   return isPath(file) && /^(hf|https?):/i.test(String(file));
 }
 

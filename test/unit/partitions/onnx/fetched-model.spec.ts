@@ -1,5 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
-import { defineServing, InvalidServingError, ServingLoadError, Tensor } from 'nestjs-serving';
+import {
+  defineServing,
+  type Fetching,
+  InvalidServingError,
+  ServingLoadError,
+  Tensor,
+} from 'nestjs-serving';
 import { echoModel, value } from '../../../fixtures/models/models.js';
 import { useServings } from '../../../fixtures/serving/use-servings.js';
 import { floats } from '../../../fixtures/values/tensors.js';
@@ -7,6 +13,14 @@ import { floats } from '../../../fixtures/values/tensors.js';
 const x = value('float32', 'batch', 'length');
 const model = echoModel({ x, mask: x, rate: value('float32', 'batch', 2) });
 const isolation = 'none';
+
+function rowOf(length: number) {
+  const values = floats(
+    [1, length],
+    Array.from({ length }, (_, i) => i),
+  );
+  return { x: values, mask: values, rate: floats([1, 2], [1, 2]) };
+}
 
 describe('A model', () => {
   const startServing = useServings();
@@ -16,7 +30,7 @@ describe('A model', () => {
     let fetches = 0;
     const file = {
       name: 'the store',
-      fetch: async ({ log, signal }: { log(line: string): void; signal: AbortSignal }) => {
+      fetch: async ({ log, signal }: Fetching) => {
         log('fetches it');
         lines.push(String(signal.aborted));
         fetches++;
@@ -70,17 +84,10 @@ describe('A model', () => {
         outputs: { '*': { variableAxis: 1 } },
       },
     });
-    const row = (length: number) => {
-      const values = floats(
-        [1, length],
-        Array.from({ length }, (_, i) => i),
-      );
-      return { x: values, mask: values, rate: floats([1, 2], [1, 2]) };
-    };
-    const replies = await Promise.all([2, 4, 1].map((length) => serving.batchedRun(row(length))));
+    const replies = await Promise.all([2, 4, 1].map((length) => serving.batchedRun(rowOf(length))));
     expect(replies).toEqual(
       [2, 4, 1].map((length) => {
-        const { x: same_x, mask: same_mask, rate: same_rate } = row(length);
+        const { x: same_x, mask: same_mask, rate: same_rate } = rowOf(length);
         return { same_x, same_mask, same_rate };
       }),
     );

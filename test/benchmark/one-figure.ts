@@ -1,5 +1,6 @@
 import { board } from './figures/board.js';
 import { batchGain } from './figures/batch-gain.js';
+import { embeddings } from './figures/embeddings.js';
 import { endpoint } from './figures/endpoint.js';
 import { engine } from './figures/engine.js';
 import { isolation } from './figures/isolation.js';
@@ -47,6 +48,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P21: targets,
   P22: modelServer,
   P23: board,
+  P24: embeddings,
 };
 
 // A process of its own: memory and compiled code of other figures would count in this one.

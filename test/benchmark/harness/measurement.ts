@@ -36,7 +36,8 @@ export type Figure =
   | 'P20'
   | 'P21'
   | 'P22'
-  | 'P23';
+  | 'P23'
+  | 'P24';
 
 export type Aim = { readonly atLeast: number } | { readonly atMost: number };
 

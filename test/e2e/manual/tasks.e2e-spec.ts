@@ -4,7 +4,6 @@ import { InjectServing, ServingModule, type ServingOf } from 'nestjs-serving';
 import { rerank, textClassification, textEmbedding } from 'nestjs-serving/tasks';
 // #endregion
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
-import { readdirSync, readFileSync } from 'node:fs';
 import type { INestApplication } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { getServingToken } from 'nestjs-serving';
@@ -14,7 +13,7 @@ import { useModelCache } from '../../fixtures/http/use-model-cache.js';
 // #region embedder
 export const embedder = textEmbedding({
   name: 'embedder',
-  model: 'hf:Xenova/all-MiniLM-L6-v2',
+  model: 'hf:sentence-transformers/all-MiniLM-L6-v2',
 });
 
 @Injectable()
@@ -34,7 +33,7 @@ export class SearchModule {}
 // #region prompts
 export const passages = textEmbedding({
   name: 'passages',
-  model: 'hf:intfloat/e5-small-v2',
+  model: 'hf:Xenova/e5-small-v2',
   pooling: 'mean',
   prompts: { query: 'query: ', document: 'passage: ' },
   defaultPrompt: 'document',
@@ -87,17 +86,6 @@ export async function isPositive(serving: ServingOf<typeof mood>, text: string):
 }
 // #endregion
 
-/** Offers a tiny model in place of a real one. */
-function commit(hub: HubServer, repo: string, model: string): void {
-  const folder = new URL(`../../fixtures/tasks/${model}/`, import.meta.url);
-  for (const file of readdirSync(folder, { recursive: true, encoding: 'utf8' })) {
-    const path = new URL(file, folder);
-    if (/\.\w+$/.test(file)) {
-      hub.commit(repo, 'main', file, readFileSync(path), 'a'.repeat(40));
-    }
-  }
-}
-
 describe('The manual on tasks', () => {
   useModelCache();
   let store: ModelServer;
@@ -107,10 +95,13 @@ describe('The manual on tasks', () => {
   beforeAll(async () => {
     store = await new ModelServer().listen();
     hub = await new HubServer(store).listen();
-    commit(hub, 'Xenova/all-MiniLM-L6-v2', 'embedder');
-    commit(hub, 'intfloat/e5-small-v2', 'embedder');
-    commit(hub, 'cross-encoder/ms-marco-MiniLM-L6-v2', 'reranker');
-    commit(hub, 'Xenova/distilbert-base-uncased-finetuned-sst-2-english', 'classifier');
+    hub.commitFolder('sentence-transformers/all-MiniLM-L6-v2', 'test/fixtures/tasks/embedder');
+    hub.commitFolder('Xenova/e5-small-v2', 'test/fixtures/tasks/embedder');
+    hub.commitFolder('cross-encoder/ms-marco-MiniLM-L6-v2', 'test/fixtures/tasks/reranker');
+    hub.commitFolder(
+      'Xenova/distilbert-base-uncased-finetuned-sst-2-english',
+      'test/fixtures/tasks/classifier',
+    );
   });
 
   afterAll(async () => {

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from '@jest/globals';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { missing as missingProgram } from '../../fixtures/http/server-process.js';
+import { HubServer, ModelServer } from '../../fixtures/http/model-server.js';
 import { registryMissing } from '../../fixtures/registry.js';
 import { blocksOf, Starter } from './starter.js';
 
@@ -27,6 +28,33 @@ async function tryOut(starter: Starter, main: string, cwd?: string): Promise<voi
   } finally {
     // Nest raises the signal again after its shutdown hooks.
     await expect(running.stop()).resolves.toBe('SIGTERM');
+  }
+}
+
+/** Runs the endpoint of "Getting started", with a tiny model in place of the Hub's. */
+async function tryEmbeddings(starter: Starter): Promise<void> {
+  const [install] = blocksOf('docs/getting-started.md', 'sh', '@huggingface/tokenizers') as [
+    string,
+  ];
+  await starter.install(...install.trim().split(' ').slice(-1));
+  await starter.copy('app/embeddings.ts', 'src/embeddings.ts');
+  await starter.run('npm', 'run', 'build');
+  const store = await new ModelServer().listen();
+  const hub = await new HubServer(store).listen();
+  hub.commitFolder('sentence-transformers/all-MiniLM-L6-v2', 'test/fixtures/tasks/embedder');
+  process.env['HF_ENDPOINT'] = hub.origin;
+  process.env['HF_HOME'] = join(starter.path, '../hub');
+  try {
+    const running = await starter.start('dist/embeddings.js');
+    const [ask] = blocksOf('docs/getting-started.md', 'sh', 'localhost:3000/embed') as [string];
+    const { status, body } = await running.curl(ask);
+    expect(status).toBe(201);
+    expect(Math.hypot(...(body as { vector: number[] }).vector)).toBeCloseTo(1, 5);
+    await running.stop();
+  } finally {
+    delete process.env['HF_ENDPOINT'];
+    delete process.env['HF_HOME'];
+    await Promise.all([hub.close(), store.close()]);
   }
 }
 
@@ -97,6 +125,8 @@ describeUnless(missing, 'A new application of Nest 11 (CommonJS, Jest)', () => {
   it('[N9] runs the application of the README, installed as the README does', () =>
     tryOut(starter, 'dist/main.js'));
 
+  it("[N17] runs the endpoint of the manual from a model's name", () => tryEmbeddings(starter));
+
   it.each(compilers)(
     '[N2] compiles exported definitions of every runner with TypeScript %s',
     (version) => compileExports(starter, version),
@@ -154,6 +184,8 @@ describeUnless(missing, 'A new application of Nest 12 (ES modules, Vitest)', () 
 
   it('[N9] runs the application of the README, installed as the README does', () =>
     tryOut(starter, 'dist/main.js'));
+
+  it("[N17] runs the endpoint of the manual from a model's name", () => tryEmbeddings(starter));
 
   it.each(compilers)(
     '[N2] compiles exported definitions of every runner with TypeScript %s',

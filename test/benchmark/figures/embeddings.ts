@@ -1,0 +1,220 @@
+import { join } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { Tokenizer } from '@huggingface/tokenizers';
+import { createServing, Tensor } from 'nestjs-serving';
+import { textEmbedding } from 'nestjs-serving/tasks';
+import { InferenceSession } from 'onnxruntime-node';
+import { readFileSync } from 'node:fs';
+import { compare, type Measurement } from '../harness/measurement.js';
+import type { Plan } from '../harness/plan.js';
+import { interleave } from '../harness/rounds.js';
+
+const callers = 128;
+const maxTokens = 256;
+/** Tokens of a batch, padding included, as the task has them by default. */
+const tokensOfBatch = 512;
+
+/** What a side has done in a round. */
+interface Load {
+  /** Milliseconds of CPU of the whole process for a text. */
+  readonly cpu: number;
+  /** Texts a second. */
+  readonly rate: number;
+}
+
+type Side = readonly [name: string, loads: readonly Load[]];
+
+/** The tokens of a text. */
+type Row = readonly number[];
+
+/**
+ * P24: the CPU time and the rate of text embeddings, of texts of mixed length. Needs the model of
+ * the semantic search sample; left out where it can't be fetched.
+ */
+export async function embeddings(plan: Plan): Promise<Measurement[]> {
+  const folder = await modelFolder();
+  if (folder === undefined) {
+    return [];
+  }
+  const texts = Array.from({ length: Math.ceil(plan.seconds * 400) }, (_, i) => textOf(i));
+  const serving = createServing(
+    textEmbedding({ name: 'texts', model: folder, pooling: 'mean', maxTokens, tooLong: 'cut' }),
+  );
+  await serving.start();
+  const model = await Model.open(folder);
+
+  const sides = {
+    [`task, ${callers} callers`]: () =>
+      measured(texts, (all) => byCallers(all, (text) => serving.batchedRun(text))),
+    'bare session, one by one': () =>
+      measured(texts, (all) => model.run(all.map((text) => [text]))),
+    'task, all at once': () =>
+      measured(texts, (all) => Promise.all(all.map((text) => serving.batchedRun(text)))),
+    'bare session, sorted and full': () => measured(texts, (all) => model.run(sorted(all, model))),
+    'bare session, as they come': () => measured(texts, (all) => model.run(chunks(all, 32))),
+  };
+  const loads = await interleave(Math.ceil(plan.rounds / 3), sides);
+  await serving.close();
+  await model.close();
+
+  const [task, one, bulk, best, naive] = Object.entries<Load[]>(loads);
+  const of = (value: keyof Load, ...chosen: readonly (Side | undefined)[]) =>
+    Object.fromEntries(
+      chosen.map((side) => side!).map(([name, each]) => [name, each.map((load) => load[value])]),
+    );
+  const title = 'texts of mixed length';
+  return [
+    compare({
+      figure: 'P24',
+      title: `CPU of an embedding, ${title}`,
+      aim: { atMost: 0.9 },
+      by: 'ratio',
+      sides: of('cpu', task, one, naive),
+      sideUnit: 'ms',
+    }),
+    compare({
+      figure: 'P24',
+      title: `embeddings/s of a list, ${title}`,
+      aim: { atLeast: 0.95 },
+      by: 'ratio',
+      sides: of('rate', bulk, best),
+      sideUnit: 'texts/s',
+    }),
+  ];
+}
+
+async function modelFolder(): Promise<string | undefined> {
+  const built = fileURLToPath(
+    new URL('../../../../sample/02-semantic-search/dist/fetch-model.js', import.meta.url),
+  );
+  try {
+    const { fetchModel } = (await import(pathToFileURL(built).href)) as {
+      fetchModel(): Promise<string>;
+    };
+    return await fetchModel();
+  } catch (error) {
+    console.error(`P24 needs the model of the semantic search sample: ${String(error)}`);
+    return undefined;
+  }
+}
+
+async function measured(
+  texts: readonly string[],
+  run: (texts: readonly string[]) => Promise<unknown>,
+): Promise<Load> {
+  const [start, cpu] = [performance.now(), process.cpuUsage()];
+  await run(texts);
+  const { user, system } = process.cpuUsage(cpu);
+  const seconds = (performance.now() - start) / 1000;
+  return { cpu: (user + system) / 1000 / texts.length, rate: texts.length / seconds };
+}
+
+/** Each caller sends the next text as soon as it has its reply. */
+async function byCallers(
+  texts: readonly string[],
+  call: (text: string) => Promise<unknown>,
+): Promise<void> {
+  const waiting = texts.values();
+  await Promise.all(
+    Array.from({ length: callers }, async () => {
+      for (let next = waiting.next(); !next.done; next = waiting.next()) {
+        await call(next.value);
+      }
+    }),
+  );
+}
+
+/** What one writes by hand: the session and the tokenizer, with one thread as the task has on 2 cores. */
+class Model {
+  private constructor(
+    private readonly session: InferenceSession,
+    private readonly tokenizer: Tokenizer,
+  ) {}
+
+  static async open(folder: string): Promise<Model> {
+    const read = (name: string): object =>
+      JSON.parse(readFileSync(join(folder, name), 'utf8')) as object;
+    const session = await InferenceSession.create(join(folder, 'model.onnx'), {
+      intraOpNumThreads: 1,
+    });
+    return new Model(session, new Tokenizer(read('tokenizer.json'), read('tokenizer_config.json')));
+  }
+
+  tokensOf(text: string): Row {
+    const { ids } = this.tokenizer.encode(text);
+    return ids.length > maxTokens ? [...ids.slice(0, maxTokens - 1), ids.at(-1)!] : ids;
+  }
+
+  /** Runs one batch after another, and pools each text. */
+  async run(batches: readonly (readonly string[])[]): Promise<void> {
+    for (const texts of batches) {
+      const rows = texts.map((text) => this.tokensOf(text));
+      const length = Math.max(...rows.map((row) => row.length));
+      const tensorOf = (value: (row: Row, at: number) => number) =>
+        new Tensor(
+          'int64',
+          BigInt64Array.from(
+            rows.flatMap((row) => Array.from({ length }, (_, at) => value(row, at))),
+            BigInt,
+          ),
+          [rows.length, length],
+        );
+      const { last_hidden_state: hidden } = await this.session.run({
+        input_ids: tensorOf((row, at) => row[at] ?? 0),
+        attention_mask: tensorOf((row, at) => Number(at < row.length)),
+        token_type_ids: tensorOf(() => 0),
+      });
+      const values = hidden!.data as Float32Array;
+      const width = hidden!.dims[2]!;
+      rows.forEach((row, i) => meanOf(values.subarray(i * length * width), row.length, width));
+    }
+  }
+
+  close(): Promise<void> {
+    return this.session.release();
+  }
+}
+
+function meanOf(values: Float32Array, tokens: number, width: number): Float32Array {
+  const mean = new Float32Array(width);
+  for (let at = 0; at < tokens * width; at++) {
+    mean[at % width]! += values[at]! / tokens;
+  }
+  return mean;
+}
+
+/** Batches of texts of similar length, as full as the tokens of a batch allow. */
+function sorted(texts: readonly string[], model: Model): string[][] {
+  const rows = texts
+    .map((text) => ({ text, length: model.tokensOf(text).length }))
+    .toSorted((one, other) => one.length - other.length);
+  const batches: string[][] = [];
+  for (const { text, length } of rows) {
+    const last = batches.at(-1);
+    if (last && (last.length + 1) * length <= tokensOfBatch) {
+      last.push(text);
+    } else {
+      batches.push([text]);
+    }
+  }
+  return batches;
+}
+
+function chunks(texts: readonly string[], size: number): string[][] {
+  return Array.from({ length: Math.ceil(texts.length / size) }, (_, i) =>
+    texts.slice(i * size, (i + 1) * size),
+  );
+}
+
+const WORDS =
+  'the model reads texts of any length and gives each caller the vector of its own text while others wait for a batch that holds rows like theirs'.split(
+    ' ',
+  );
+
+/** 14 of 20 texts are questions, 5 paragraphs, and 1 is longer. */
+function textOf(i: number): string {
+  const kind = i % 20;
+  const [least, most] = kind < 14 ? [5, 16] : kind < 19 ? [30, 90] : [120, 170];
+  const length = least + ((i * 7919) % (most - least + 1));
+  return Array.from({ length }, (_, at) => WORDS[(i * 31 + at * 17) % WORDS.length]).join(' ');
+}

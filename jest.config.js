@@ -18,6 +18,7 @@ export default {
     '^nestjs-serving/distribution$': '<rootDir>/lib/extensions/distribution/index.ts',
     '^nestjs-serving/inference-protocol$': '<rootDir>/lib/extensions/inference-protocol/index.ts',
     '^nestjs-serving/opentelemetry$': '<rootDir>/lib/extensions/opentelemetry/index.ts',
+    '^nestjs-serving/openai$': '<rootDir>/lib/extensions/openai/index.ts',
     '^nestjs-serving/tasks$': '<rootDir>/lib/extensions/tasks/index.ts',
     '^nestjs-serving/terminus$': '<rootDir>/lib/extensions/terminus/index.ts',
     '^nestjs-serving/testing$': '<rootDir>/lib/extensions/testing/index.ts',

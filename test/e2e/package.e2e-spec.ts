@@ -203,6 +203,7 @@ describe('The packed package', () => {
       '',
       '/distribution',
       '/inference-protocol',
+      '/openai',
       '/opentelemetry',
       '/tasks',
       '/terminus',

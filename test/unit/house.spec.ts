@@ -10,26 +10,42 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 281,
-  'thousand characters of code in lib': 1028.5,
-  'files of the core and its Nest module': 123,
-  'thousand characters of code in the core and its Nest module': 527.7,
-  'thousand words of comments': 48,
-  'names of internal.ts that are not public': 122,
+  'files of lib': 240,
+  'thousand characters of code in lib': 1026.9,
+  'files of the core and its Nest module': 115,
+  'thousand characters of code in the core and its Nest module': 528.2,
+  'thousand words of comments': 37.6,
+  'names of internal.ts that are not public': 127,
   'options of a definition': 17,
   'rules that refuse combinations of options': 27,
   'type parameters of defineServing': 6,
   'files of a warm call of a model': 31,
   'functions of a warm call of a model': 269,
-  'files of a warm call over TCP, both ends': 60,
-  '"the X of the Y" in 1,000 words': 5.9,
-  '"of which" in 1,000 words': 0.2,
-  '"that of" in 1,000 words': 0.2,
-  '"beside", "at once", "goes on", ", else" in 1,000 words': 0.2,
+  'files of a warm call over TCP, both ends': 59,
+  '"the X of the Y" in 1,000 words': 3,
+  '"of which" in 1,000 words': 0.3,
+  '"that of" in 1,000 words': 0.3,
+  '"beside", "at once", "goes on", ", else" in 1,000 words': 0.3,
 } as const;
 
+/**
+ * Extensions that came after the ceilings of the whole. They don't count there: each has a ceiling
+ * of its own, in thousand characters of code.
+ */
+const EXTENSIONS = { openai: 24, tasks: 33 } as const;
+
 describe('The house', () => {
-  const measured = measure();
+  const all = sourceFiles();
+  const measured = measure(all.filter(({ path }) => newExtensionOf(path) === undefined));
+
+  it.each(namesOf(EXTENSIONS).map((name) => [EXTENSIONS[name], name] as const))(
+    'has at most %d thousand characters of code in the extension %s',
+    (ceiling, name) => {
+      const files = all.filter(({ path }) => newExtensionOf(path) === name);
+      expect(files).not.toHaveLength(0);
+      expect(charactersOf(files) / 1000).toBeLessThanOrEqual(ceiling);
+    },
+  );
 
   it.each(namesOf(CEILINGS).map((what) => [CEILINGS[what], what] as const))(
     'has at most %d %s',
@@ -43,8 +59,11 @@ function namesOf<T extends object>(record: T): readonly (keyof T)[] {
   return Object.keys(record) as (keyof T)[];
 }
 
-function measure(): Record<keyof typeof CEILINGS, number> {
-  const files = sourceFiles();
+function newExtensionOf(path: string): keyof typeof EXTENSIONS | undefined {
+  return namesOf(EXTENSIONS).find((name) => path.startsWith(`extensions/${name}/`));
+}
+
+function measure(files: readonly SourceFile[]): Record<keyof typeof CEILINGS, number> {
   const core = files.filter(({ path }) => /^(core|nest)\//.test(path));
   const call = warmCalls();
   const comments = files.map((file) => file.comments).join('\n');

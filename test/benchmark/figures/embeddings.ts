@@ -89,7 +89,7 @@ async function modelFolder(): Promise<string | undefined> {
   );
   try {
     const { fetchModel } = (await import(pathToFileURL(built).href)) as {
-      fetchModel(): Promise<string>;
+      readonly fetchModel: () => Promise<string>;
     };
     return await fetchModel();
   } catch (error) {

@@ -1,0 +1,203 @@
+import { randomUUID } from 'node:crypto';
+import { endianness } from 'node:os';
+import { setImmediate } from 'node:timers/promises';
+import type { CallOptions, Serving } from '../../index.js';
+import { formatValue, isRecord, onAbort } from '../../internal.js';
+import { type Body, RequestError } from './http.js';
+import type { OfferedModels } from './models.js';
+
+/** The reply of a serving with the task 'text-embedding'. */
+interface Embedding {
+  readonly vector: Float32Array;
+  readonly tokens: number;
+}
+
+/** An entry of the reply of a serving with the task 'rerank'. */
+interface RankedDocument {
+  readonly index: number;
+  readonly score: number;
+}
+
+/**
+ * Answers https://platform.openai.com/docs/api-reference/embeddings/create, with `input_type` as
+ * other APIs have it: the name of the serving's prompt for these texts.
+ *
+ * Each text is a call of its own, so texts of several requests share batches. We ignore fields that
+ * don't change vectors, such as `user`, `metadata`, `store` and `service_tier`, and fields that we
+ * don't know, which clients of other servers send.
+ */
+export async function createEmbeddings(
+  models: OfferedModels,
+  body: Body,
+  options: CallOptions,
+): Promise<object> {
+  const { id, serving, inputs } = models.find(body['model'], 'text-embedding');
+  const texts = inputsIn(body['input'], inputs);
+  const encoding = fieldIn(body, 'encoding_format', "'float' or 'base64'", isEncoding) ?? 'float';
+  const dimensions = fieldIn(body, 'dimensions', 'a whole number from 1 on', isCount);
+  const prompt = fieldIn(body, 'input_type', "the name of one of the model's prompts", isString);
+  const calls = texts.map((text) => ({
+    text,
+    ...(prompt !== undefined && { prompt }),
+    ...(dimensions !== undefined && { dimensions }),
+  }));
+  const embeddings = (await runEach(serving, calls, options)) as readonly Embedding[];
+  const tokens = embeddings.reduce((sum, each) => sum + each.tokens, 0);
+  const write = encoding === 'base64' ? base64Of : (vector: Float32Array) => Array.from(vector);
+  return {
+    object: 'list',
+    data: embeddings.map(({ vector }, index) => ({
+      object: 'embedding',
+      index,
+      embedding: write(vector),
+    })),
+    model: id,
+    usage: { prompt_tokens: tokens, total_tokens: tokens },
+  };
+}
+
+/**
+ * Answers https://docs.cohere.com/v2/reference/rerank and https://docs.cohere.com/v1/reference/rerank,
+ * which clients of Jina, vLLM and LiteLLM call, too.
+ */
+export async function rankDocuments(
+  models: OfferedModels,
+  body: Body,
+  options: CallOptions,
+  version: string,
+): Promise<object> {
+  const { id, serving, inputs } = models.find(body['model'], 'rerank');
+  const query = fieldIn(body, 'query', 'a text that is not empty', isText);
+  if (query === undefined) {
+    throw new RequestError('"query" is missing; give a text', 'query');
+  }
+  const documents = listIn('documents', body['documents'], inputs).map(documentOf);
+  const top = fieldIn(body, 'top_n', 'a whole number from 1 on', isCount);
+  const returns = fieldIn(body, 'return_documents', 'true or false', isFlag) ?? false;
+  const ranked = (await serving.batchedRun(
+    { query, documents, ...(top !== undefined && { top }) },
+    options,
+  )) as readonly RankedDocument[];
+  return {
+    id: randomUUID(),
+    model: id,
+    results: ranked.map(({ index, score }) => ({
+      index,
+      relevance_score: score,
+      ...(returns && { document: { text: documents[index] } }),
+    })),
+    meta: { api_version: { version } },
+  };
+}
+
+/** Little-endian float32, as OpenAI's clients read it. */
+export function base64Of(vector: Float32Array): string {
+  const bytes = Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength);
+  return (endianness() === 'LE' ? bytes : Buffer.from(bytes).swap32()).toString('base64');
+}
+
+/** Milliseconds after which other work of the event loop gets a turn. */
+const TURN = 10;
+
+/**
+ * Makes a call for each input, all by the same version. The first failure cancels the others.
+ *
+ * Calls tokenize when they start, so thousands of texts take seconds of the event loop; between them,
+ * other requests get their turn.
+ */
+async function runEach(
+  serving: Serving,
+  inputs: readonly object[],
+  options: CallOptions,
+): Promise<readonly unknown[]> {
+  const others = new AbortController();
+  const { signal } = others;
+  const stop = onAbort(options.signal, (reason) => others.abort(reason));
+  const version = serving.local?.versionFor(inputs[0], options);
+  const replies: Promise<unknown>[] = [];
+  let begin = performance.now();
+  try {
+    for (const input of inputs) {
+      if (performance.now() - begin > TURN) {
+        await setImmediate();
+        begin = performance.now();
+      }
+      signal.throwIfAborted();
+      const reply = serving.batchedRun(input, { ...options, version, signal });
+      reply.catch((error: unknown) => others.abort(error));
+      replies.push(reply);
+    }
+    return await Promise.all(replies);
+  } finally {
+    stop();
+  }
+}
+
+const isString = (value: unknown): value is string => typeof value === 'string';
+const isText = (value: unknown): value is string => isString(value) && value !== '';
+const isFlag = (value: unknown): value is boolean => typeof value === 'boolean';
+const isCount = (value: unknown): value is number => Number.isInteger(value) && Number(value) > 0;
+const isEncoding = (value: unknown): value is 'float' | 'base64' =>
+  value === 'float' || value === 'base64';
+
+/**
+ * A field that clients may leave out, or set to null.
+ *
+ * @throws RequestError
+ */
+function fieldIn<T>(
+  body: Body,
+  name: string,
+  allowed: string,
+  check: (value: unknown) => value is T,
+): T | undefined {
+  const value = body[name] ?? undefined;
+  if (value !== undefined && !check(value)) {
+    throw new RequestError(`"${name}" is ${formatValue(value)}; allowed is ${allowed}`, name);
+  }
+  return value;
+}
+
+function listIn(name: string, value: unknown, most: number): readonly unknown[] {
+  if (!Array.isArray(value) || value.length === 0) {
+    throw new RequestError(
+      `"${name}" is ${formatValue(value)}; give a list of at least one text`,
+      name,
+    );
+  }
+  if (value.length > most) {
+    throw new RequestError(
+      `"${name}" has ${value.length} entries, and this model takes at most ${most} in a request`,
+      name,
+    );
+  }
+  return value;
+}
+
+function inputsIn(input: unknown, most: number): readonly string[] {
+  const list = isString(input) ? [input] : listIn('input', input, most);
+  return list.map((text, i) => {
+    if (isText(text)) {
+      return text;
+    }
+    const param = isString(input) ? 'input' : `input[${i}]`;
+    throw new RequestError(
+      typeof text === 'number' || Array.isArray(text)
+        ? `"${param}" is a token id or a list of them, of another model's tokenizer than this one's; ` +
+            'send texts (in LangChain for Python: check_embedding_ctx_length=False)'
+        : `"${param}" is ${formatValue(text)}; give a text that is not empty`,
+      param,
+    );
+  });
+}
+
+function documentOf(document: unknown, index: number): string {
+  const text = isRecord(document) ? document['text'] : document;
+  if (!isText(text)) {
+    throw new RequestError(
+      `"documents[${index}]" is ${formatValue(document)}; give a text that is not empty, or { text }`,
+      `documents[${index}]`,
+    );
+  }
+  return text;
+}

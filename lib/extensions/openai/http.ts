@@ -1,0 +1,280 @@
+import { type IncomingMessage, STATUS_CODES } from 'node:http';
+import { HttpException, HttpStatus, type HttpServer } from '@nestjs/common';
+import { CallCancelledError, isServingError } from '../../index.js';
+import { formatValue, isRecord, messageOf } from '../../internal.js';
+
+/** A body of a request: a JSON object. */
+export type Body = Readonly<Record<string, unknown>>;
+
+/** A refused request, in OpenAI's terms. */
+export class RequestError extends Error {
+  override readonly name = 'RequestError';
+
+  constructor(
+    message: string,
+    /** The field at fault. */
+    readonly param: string | null = null,
+    readonly status: HttpStatus = HttpStatus.BAD_REQUEST,
+    readonly code: string | null = null,
+  ) {
+    super(message);
+  }
+}
+
+/** The answer to a failed request. */
+export interface ErrorAnswer {
+  readonly status: number;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly error: {
+    readonly message: string;
+    readonly type: string;
+    readonly param: string | null;
+    readonly code: string | null;
+  };
+  /** True if the application is at fault; we then log the error. */
+  readonly isFault: boolean;
+}
+
+/** Where OpenAI's API has another status than the error. Its clients try 429 again, and not 400. */
+const STATUSES: Readonly<Record<string, number>> = {
+  SERVING_TOO_LARGE: HttpStatus.BAD_REQUEST,
+  SERVING_OVERLOADED: HttpStatus.TOO_MANY_REQUESTS,
+  SERVING_DEADLINE_TOO_SHORT: HttpStatus.TOO_MANY_REQUESTS,
+};
+
+/** The codes that OpenAI's clients look for. */
+const CODES: Readonly<Record<string, string>> = {
+  SERVING_INVALID_INPUT: 'invalid_value',
+  SERVING_TOO_LARGE: 'context_length_exceeded',
+  SERVING_OVERLOADED: 'rate_limit_exceeded',
+  SERVING_DEADLINE_TOO_SHORT: 'rate_limit_exceeded',
+};
+
+/**
+ * Maps an error to its answer, as in
+ * https://platform.openai.com/docs/guides/error-codes. Only client faults and Nest exceptions show
+ * their message; others may reveal details of the application.
+ */
+export function errorAnswer(error: unknown): ErrorAnswer {
+  const cause = error instanceof HttpException ? error.cause : error;
+  const retryAfter = isServingError(cause) ? cause.retryAfter : undefined;
+  const { status, message, param = null, code = null } = partsOf(error);
+  return {
+    status,
+    headers: {
+      ...(retryAfter !== undefined && { 'retry-after': String(retryAfter) }),
+      // The clients would repeat a call that is late, and be late again.
+      ...(status === 504 && { 'x-should-retry': 'false' }),
+    },
+    error: { message, type: typeOf(status), param, code },
+    isFault: status === 500 && !(error instanceof HttpException),
+  };
+}
+
+type Parts = Pick<ErrorAnswer, 'status'> &
+  Pick<ErrorAnswer['error'], 'message'> &
+  Partial<ErrorAnswer['error']>;
+
+function partsOf(error: unknown): Parts {
+  if (error instanceof RequestError) {
+    const { status, message, param, code } = error;
+    return { status, message, param, code };
+  }
+  if (isServingError(error)) {
+    const { code, expose } = error;
+    const status = STATUSES[code] ?? error.statusCode;
+    const message = expose ? error.message : `${STATUS_CODES[status]} (${code})`;
+    return { status, message, code: CODES[code] ?? code };
+  }
+  if (error instanceof HttpException) {
+    const status = error.getStatus();
+    const code = status === 401 ? 'invalid_api_key' : status === 429 ? 'rate_limit_exceeded' : null;
+    return { status, message: error.message, code };
+  }
+  return { status: 500, message: STATUS_CODES[500]! };
+}
+
+function typeOf(status: number): string {
+  if (status === 429) {
+    return 'rate_limit_exceeded';
+  }
+  return status < 500 ? 'invalid_request_error' : 'server_error';
+}
+
+/** A content type without a body parser. */
+const PRIVATE_TYPE = 'application/x-openai-request';
+
+interface FastifyInstance {
+  addHook(
+    name: 'onRequest',
+    hook: (request: { readonly raw: IncomingMessage }, reply: unknown, done: () => void) => void,
+  ): void;
+  addContentTypeParser(
+    type: string,
+    parser: (request: unknown, payload: unknown, done: (error: null) => void) => void,
+  ): void;
+}
+
+/**
+ * Hides bodies from the application's parsers, which read before guards run, refuse large bodies,
+ * and answer errors in another form. Call it before the application is initialised.
+ *
+ * @param paths returns the paths with such bodies, read with the first request
+ */
+export function leaveBodiesUnparsed(adapter: HttpServer, paths: () => ReadonlySet<string>): void {
+  let known: ReadonlySet<string> | undefined;
+  const hideType = ({ method, url = '', headers }: IncomingMessage): void => {
+    known ??= paths();
+    if (method === 'POST' && known.has(pathOf(url))) {
+      headers['content-type'] = PRIVATE_TYPE;
+    }
+  };
+  if (adapter.getType() === 'fastify') {
+    const fastify = adapter.getInstance() as FastifyInstance;
+    fastify.addHook('onRequest', ({ raw }, _reply, done) => {
+      hideType(raw);
+      done();
+    });
+    fastify.addContentTypeParser(PRIVATE_TYPE, (_request, _payload, done) => done(null));
+  } else {
+    adapter.use((request: IncomingMessage, _response: unknown, next: () => void) => {
+      hideType(request);
+      next();
+    });
+  }
+}
+
+/** As platforms compare it: without its query, and on Express without case and slash at its end. */
+export function pathOf(url: string): string {
+  return url.split('?', 1)[0]!.toLowerCase().replace(/\/$/, '');
+}
+
+/** A platform's request: Node's own, or Fastify's around it. */
+export type PlatformRequest = IncomingMessage & {
+  readonly raw?: IncomingMessage;
+  readonly body?: unknown;
+};
+
+/**
+ * Reads a JSON object. If a parser of the application was first, takes what it has read.
+ *
+ * @throws RequestError for other bodies, and beyond the limit; we discard the rest, so that the
+ * client gets the answer
+ * @throws CallCancelledError if the client disconnects before the end
+ */
+export async function readBody(request: PlatformRequest, limit: number): Promise<Body> {
+  const { raw = request, body } = request;
+  const json = raw.readableEnded ? body : parsed(await readText(raw, limit));
+  if (!isRecord(json)) {
+    throw new RequestError(
+      `The body of the request is ${formatValue(json)}, and must be an object`,
+    );
+  }
+  return json;
+}
+
+function readText(request: IncomingMessage, limit: number): Promise<string> {
+  const encoding = request.headers['content-encoding'] ?? 'identity';
+  const isTooLarge = Number(request.headers['content-length'] ?? 0) > limit;
+  if (isTooLarge || encoding !== 'identity') {
+    request.resume();
+    throw isTooLarge
+      ? tooLarge(limit)
+      : new RequestError(
+          'The body of the request is compressed; send it without a content encoding',
+          null,
+          HttpStatus.UNSUPPORTED_MEDIA_TYPE,
+        );
+  }
+  return new Promise((resolve, reject) => {
+    const chunks: Buffer[] = [];
+    let size = 0;
+    const take = (chunk: Buffer): void => {
+      size += chunk.length;
+      chunks.push(chunk);
+      if (size > limit) {
+        request.removeListener('data', take).resume();
+        reject(tooLarge(limit));
+      }
+    };
+    request.on('data', take);
+    request.once('end', () => resolve(Buffer.concat(chunks).toString()));
+    request.on('error', (cause) => reject(request.complete ? cause : left(cause)));
+    request.once('close', () => reject(left()));
+  });
+}
+
+function tooLarge(limit: number): RequestError {
+  return new RequestError(
+    `The body of the request has more than ${limit} bytes, the limit of this server (bodyLimit)`,
+    null,
+    HttpStatus.PAYLOAD_TOO_LARGE,
+  );
+}
+
+function left(cause?: Error): CallCancelledError {
+  return new CallCancelledError('The client has closed its connection inside its request', {
+    cause,
+  });
+}
+
+function parsed(text: string): unknown {
+  checkNesting(text);
+  try {
+    return JSON.parse(text) as unknown;
+  } catch (error) {
+    throw new RequestError(`The body of the request is not JSON: ${messageOf(error)}`);
+  }
+}
+
+/** Most lists and objects in a body. A text needs none, and a document at most one. */
+const MOST_LISTS = 2 ** 17;
+const DEEPEST = 32;
+
+const QUOTE = 0x22;
+const BACKSLASH = 0x5c;
+/** `[` and `{` differ only in this bit, as do `]` and `}`. */
+const CURLY = 0x20;
+const OPENING = 0x7b;
+const CLOSING = 0x7d;
+
+/**
+ * Refuses large or deep nesting before parsing: a parser takes seconds for 16 MiB of brackets.
+ *
+ * @throws RequestError
+ */
+function checkNesting(json: string): void {
+  let lists = 0;
+  let depth = 0;
+  for (let at = 0; at < json.length; at++) {
+    const letter = json.charCodeAt(at);
+    if (letter === QUOTE) {
+      at = endOfText(json, at);
+    } else if ((letter | CURLY) === OPENING) {
+      lists++;
+      depth++;
+      if (lists > MOST_LISTS || depth > DEEPEST) {
+        throw new RequestError(
+          `The body of the request has more than ${MOST_LISTS} lists and objects, or more than ` +
+            `${DEEPEST} inside each other`,
+        );
+      }
+    } else if ((letter | CURLY) === CLOSING) {
+      depth--;
+    }
+  }
+}
+
+/** Index of the closing quote, or the end. */
+function endOfText(json: string, start: number): number {
+  for (let end = json.indexOf('"', start + 1); end >= 0; end = json.indexOf('"', end + 1)) {
+    let escapes = 0;
+    while (json.charCodeAt(end - 1 - escapes) === BACKSLASH) {
+      escapes++;
+    }
+    if (escapes % 2 === 0) {
+      return end;
+    }
+  }
+  return json.length;
+}

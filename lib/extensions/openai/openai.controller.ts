@@ -1,0 +1,197 @@
+import {
+  type ArgumentsHost,
+  type CanActivate,
+  Catch,
+  Controller,
+  createParamDecorator,
+  type ExceptionFilter,
+  type ExecutionContext,
+  Get,
+  HttpStatus,
+  Inject,
+  Injectable,
+  Logger,
+  NotFoundException,
+  type OnModuleInit,
+  Param,
+  Post,
+  Res,
+  SetMetadata,
+  type Type,
+  UseFilters,
+  UseGuards,
+  VERSION_NEUTRAL,
+} from '@nestjs/common';
+import { BaseExceptionFilter, HttpAdapterHost, ModuleRef } from '@nestjs/core';
+import type { CallOptions } from '../../index.js';
+import { callerOf, formatValue, ModuleGuards, optionsOf } from '../../internal.js';
+import { createEmbeddings, rankDocuments } from './calls.js';
+import {
+  type Body,
+  errorAnswer,
+  pathOf,
+  type PlatformRequest,
+  readBody,
+  RequestError,
+} from './http.js';
+import { OfferedModels } from './models.js';
+
+/** Excluded from `@nestjs/swagger`: OpenAI has its own document. */
+const EXCLUDED_FROM_OPENAPI = 'swagger/apiExcludeController';
+
+const Context = createParamDecorator((_: unknown, context: ExecutionContext) => context);
+
+/** Runs the module's guards. */
+@Injectable()
+export class OpenAIGuards implements CanActivate, OnModuleInit {
+  private readonly guards: ModuleGuards;
+
+  constructor(
+    private readonly models: OfferedModels,
+    moduleRef: ModuleRef,
+  ) {
+    this.guards = new ModuleGuards(moduleRef);
+  }
+
+  /** @internal Called by Nest: guards that cannot be made fail the boot. */
+  onModuleInit(): Promise<void> {
+    return this.guards.make(this.models.guards);
+  }
+
+  canActivate(context: ExecutionContext): Promise<boolean> {
+    return this.guards.pass(this.models.guards, context);
+  }
+}
+
+/** Answers directly, because the application's interceptors may change the format. */
+@Injectable()
+export class Replies {
+  private readonly logger = new Logger('OpenAI');
+
+  constructor(private readonly host: HttpAdapterHost) {}
+
+  send(response: unknown, value: object, status: number = HttpStatus.OK): void {
+    const { httpAdapter } = this.host;
+    if (!httpAdapter.isHeadersSent(response)) {
+      httpAdapter.setHeader(response, 'content-type', 'application/json; charset=utf-8');
+      httpAdapter.reply(response, JSON.stringify(value), status);
+    }
+  }
+
+  fail(response: unknown, thrown: unknown): void {
+    const { status, headers, error, isFault } = errorAnswer(thrown);
+    if (isFault) {
+      this.logger.error(thrown);
+    }
+    const { httpAdapter } = this.host;
+    if (!httpAdapter.isHeadersSent(response)) {
+      for (const [name, value] of Object.entries(headers)) {
+        httpAdapter.setHeader(response, name, value);
+      }
+      this.send(response, { error }, status);
+    }
+  }
+}
+
+/** Answers errors in OpenAI's form, since clients show no other messages. */
+@Catch()
+@Injectable()
+export class OpenAIExceptionFilter implements ExceptionFilter {
+  constructor(private readonly replies: Replies) {}
+
+  catch(error: unknown, host: ArgumentsHost): void {
+    this.replies.fail(host.switchToHttp().getResponse(), error);
+  }
+}
+
+/**
+ * Answers unknown paths of the API in OpenAI's form. A NotFoundException of the application's own
+ * routes is answered as Nest does.
+ */
+@Catch(NotFoundException)
+export class UnknownPathFilter implements ExceptionFilter<NotFoundException> {
+  constructor(
+    private readonly replies: Replies,
+    private readonly host: HttpAdapterHost,
+    private readonly isOurs: (path: string) => boolean,
+  ) {}
+
+  catch(error: NotFoundException, context: ArgumentsHost): void {
+    if (context.getType() !== 'http') {
+      // If a filter returns nothing, Nest answers other transports.
+      return;
+    }
+    const http = context.switchToHttp();
+    const { httpAdapter } = this.host;
+    const request = http.getRequest<unknown>();
+    const url = httpAdapter.getRequestUrl(request);
+    const route = `${httpAdapter.getRequestMethod(request)} ${url}`;
+    if (this.isOurs(pathOf(url)) && error.message === `Cannot ${route}`) {
+      const message = `This server does not have ${formatValue(route)}`;
+      const code = 'unknown_url';
+      this.replies.fail(
+        http.getResponse(),
+        new RequestError(message, null, HttpStatus.NOT_FOUND, code),
+      );
+    } else {
+      // oxlint-disable-next-line promise/no-promise-in-callback -- It is the method of a filter.
+      new BaseExceptionFilter(httpAdapter).catch(error, context);
+    }
+  }
+}
+
+type Answers = (models: OfferedModels, body: Body, options: CallOptions) => Promise<object>;
+
+// `@Res()` keeps Nest from replying in the application's own format.
+
+/** The controller of the API, behind the path. */
+export function openAIController(path: string): Type<unknown> {
+  @Controller({ path, version: VERSION_NEUTRAL })
+  @UseGuards(OpenAIGuards)
+  @UseFilters(OpenAIExceptionFilter)
+  @SetMetadata(EXCLUDED_FROM_OPENAPI, [true])
+  class OpenAIController {
+    constructor(
+      @Inject(OfferedModels) private readonly models: OfferedModels,
+      @Inject(Replies) private readonly replies: Replies,
+    ) {}
+
+    @Get('v1/models')
+    list(@Res() response: unknown): void {
+      this.replies.send(response, { object: 'list', data: this.models.list() });
+    }
+
+    @Get('v1/models/:id')
+    describe(@Param('id') id: string, @Res() response: unknown): void {
+      this.replies.send(response, this.models.describe(id));
+    }
+
+    @Post('v1/embeddings')
+    embeddings(@Context() context: ExecutionContext, @Res() response: unknown): Promise<void> {
+      return this.answer(context, response, createEmbeddings);
+    }
+
+    @Post('v1/rerank')
+    rerank(@Context() context: ExecutionContext, @Res() response: unknown): Promise<void> {
+      return this.answer(context, response, (...request) => rankDocuments(...request, '1'));
+    }
+
+    @Post('v2/rerank')
+    rerankAsV2(@Context() context: ExecutionContext, @Res() response: unknown): Promise<void> {
+      return this.answer(context, response, (...request) => rankDocuments(...request, '2'));
+    }
+
+    private async answer(
+      context: ExecutionContext,
+      response: unknown,
+      answers: Answers,
+    ): Promise<void> {
+      const { models } = this;
+      const caller = optionsOf(callerOf(context));
+      const request = context.switchToHttp().getRequest<PlatformRequest>();
+      const body = await readBody(request, models.bodyLimit);
+      this.replies.send(response, await answers(models, body, caller));
+    }
+  }
+  return OpenAIController;
+}

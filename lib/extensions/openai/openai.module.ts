@@ -1,0 +1,83 @@
+import { ConfigurableModuleBuilder, Inject, Module } from '@nestjs/common';
+import { ApplicationConfig, HttpAdapterHost } from '@nestjs/core';
+import { InvalidServingError } from '../../index.js';
+import { formatValue } from '../../internal.js';
+import { leaveBodiesUnparsed } from './http.js';
+import { OfferedModels, OPENAI_OPTIONS, type OpenAIOptions } from './models.js';
+import {
+  openAIController,
+  OpenAIExceptionFilter,
+  OpenAIGuards,
+  Replies,
+  UnknownPathFilter,
+} from './openai.controller.js';
+
+/** The injection token of the module's path. */
+const OPENAI_PATH = Symbol('OpenAI path');
+
+const { ConfigurableModuleClass } = new ConfigurableModuleBuilder<OpenAIOptions>({
+  moduleName: 'OpenAI',
+  optionsInjectionToken: OPENAI_OPTIONS,
+})
+  .setClassMethodName('forRoot')
+  .setExtras({ path: '' }, (definition, extras) => {
+    const path = resolvePath(extras.path);
+    return {
+      ...definition,
+      controllers: [openAIController(path)],
+      providers: [...(definition.providers ?? []), { provide: OPENAI_PATH, useValue: path }],
+    };
+  })
+  .build();
+
+/**
+ * Answers clients of OpenAI's API, and of Cohere's for reranking, with the servings of tasks. Import
+ * it once, next to `ServingModule`. The routes are `/v1/...` and `/v2/rerank`; with the option
+ * `path: 'openai'`, which stands next to the others, they are `/openai/v1/...`.
+ */
+@Module({ providers: [OfferedModels, OpenAIGuards, OpenAIExceptionFilter, Replies] })
+export class OpenAIModule extends ConfigurableModuleClass {
+  constructor(
+    host: HttpAdapterHost,
+    application: ApplicationConfig,
+    replies: Replies,
+    @Inject(OPENAI_PATH) path: string,
+  ) {
+    super();
+    // The application may leave its global prefix out.
+    const bases = (): readonly string[] =>
+      ['', application.getGlobalPrefix()].map((prefix) =>
+        [prefix, path]
+          .flatMap((part) => part.split('/').filter(Boolean))
+          .map((part) => `/${part.toLowerCase()}`)
+          .join(''),
+      );
+    application.addGlobalFilter(
+      new UnknownPathFilter(replies, host, (url) =>
+        bases().some((base) => url.startsWith(`${base}/v1/`)),
+      ),
+    );
+    const bodies = (): ReadonlySet<string> =>
+      new Set(bases().flatMap((base) => CALLS.map((call) => `${base}/${call}`)));
+    // Before the application initialises its body parsers.
+    if (host.httpAdapter) {
+      leaveBodiesUnparsed(host.httpAdapter, bodies);
+    } else if ('init$' in host) {
+      // A testing module gets its adapter later, an application context never.
+      host.init$.subscribe(() => host.httpAdapter && leaveBodiesUnparsed(host.httpAdapter, bodies));
+    }
+  }
+}
+
+const CALLS = ['v1/embeddings', 'v1/rerank', 'v2/rerank'];
+
+/** Without the leading slash. */
+function resolvePath(path: unknown): string {
+  if (typeof path !== 'string' || !/^(\/?[\w.~-]+(\/[\w.~-]+)*)?$/.test(path)) {
+    throw new InvalidServingError(
+      `OpenAIModule: option "path" is ${formatValue(path)}; allowed are names of letters, digits and ` +
+        "-._~ with slashes between them, such as 'openai'",
+    );
+  }
+  return path.replace(/^\//, '');
+}

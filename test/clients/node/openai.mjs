@@ -1,0 +1,57 @@
+// The client of OpenAI for Node. Arguments: what to do, and the address of the server.
+import OpenAI from 'openai';
+
+const [, , what, url] = process.argv;
+const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'secret' });
+
+const shown = async (call) => {
+  try {
+    return await call;
+  } catch (error) {
+    const { status, code, type, param, message } = error;
+    return { error: error.constructor.name, status, code, type, param, message };
+  }
+};
+const embed = (options, more) => client.embeddings.create({ model: 'embedder', ...options }, more);
+const once = { maxRetries: 0 };
+
+const steps = {
+  async calls() {
+    const models = await client.models.list();
+    return {
+      models: models.data.map(({ id }) => id),
+      model: (await client.models.retrieve('my-org/embedder')).id,
+      one: (await embed({ input: 'rows' })).data[0].embedding,
+      float: (await embed({ input: 'rows', encoding_format: 'float' })).data[0].embedding,
+      list: (await embed({ input: ['A batch holds rows.', 'rows', 'x'] })).data.map(
+        ({ index, embedding }) => [index, embedding.length],
+      ),
+      short: (await embed({ input: 'rows', dimensions: 8 })).data[0].embedding.length,
+      usage: (await embed({ input: ['rows', 'x'] })).usage,
+      errors: [
+        await shown(embed({ model: 'nix', input: 'a' })),
+        await shown(embed({ input: [1, 2, 3] })),
+        await shown(embed({ model: 'strict', input: 'a word '.repeat(100) })),
+        await shown(client.responses.create({ model: 'embedder', input: 'hi' })),
+        await shown(client.withOptions({ apiKey: 'wrong' }).embeddings.create({ input: 'a' })),
+      ],
+    };
+  },
+
+  retry: async () => (await embed({ model: 'busy', input: 'a' })).data.length,
+
+  once: () => shown(embed({ model: 'busy', input: 'a' }, once)),
+
+  async abort() {
+    const leaving = new AbortController();
+    const call = embed(
+      { model: 'busy', input: ['a', 'b', 'c'] },
+      { ...once, signal: leaving.signal },
+    );
+    await fetch(`${url}/queued`);
+    leaving.abort();
+    return (await shown(call)).error;
+  },
+};
+
+console.log(JSON.stringify(await steps[what]()));

@@ -1,0 +1,64 @@
+"""The client of OpenAI for Python. Arguments: what to do, and the address of the server."""
+
+import asyncio
+import json
+import sys
+import urllib.request
+
+import openai
+from openai import AsyncOpenAI, OpenAI
+
+what, url = sys.argv[1:]
+client = OpenAI(base_url=f"{url}/v1", api_key="secret")
+
+
+def embed(**options):
+    return client.embeddings.create(**{"model": "embedder", **options})
+
+
+def shown(call):
+    try:
+        return call()
+    except openai.APIStatusError as error:
+        return [type(error).__name__, error.status_code, error.code, error.param, error.message]
+
+
+def calls():
+    models = client.models.list()
+    return {
+        "models": [model.id for model in models],
+        "one": embed(input="rows").data[0].embedding,
+        "float": embed(input="rows", encoding_format="float").data[0].embedding,
+        "list": [
+            [each.index, len(each.embedding)] for each in embed(input=["A batch", "rows", "x"]).data
+        ],
+        "short": len(embed(input="rows", dimensions=8).data[0].embedding),
+        "usage": embed(input=["rows", "x"]).usage.prompt_tokens,
+        "errors": [
+            shown(lambda: embed(model="nix", input="a")),
+            shown(lambda: embed(input=[[1, 2], [3]])),
+            shown(lambda: client.with_options(api_key="wrong").models.list()),
+        ],
+    }
+
+
+def retry():
+    return len(embed(model="busy", input="a").data)
+
+
+async def leave():
+    leaving = AsyncOpenAI(base_url=f"{url}/v1", api_key="secret", max_retries=0)
+    call = asyncio.create_task(leaving.embeddings.create(model="busy", input=["a", "b", "c"]))
+    await asyncio.to_thread(lambda: urllib.request.urlopen(f"{url}/queued").read())
+    call.cancel()
+    try:
+        await call
+    except asyncio.CancelledError:
+        return "CancelledError"
+
+
+def abort():
+    return asyncio.run(leave())
+
+
+print(json.dumps({"calls": calls, "retry": retry, "abort": abort}[what]()))

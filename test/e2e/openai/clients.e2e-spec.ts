@@ -1,0 +1,284 @@
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { expect, it } from '@jest/globals';
+import { type CanActivate, Controller, Get, Inject } from '@nestjs/common';
+import {
+  ApiKeyGuard,
+  defineServing,
+  type Serving,
+  type ServingDefinition,
+  ServingModule,
+  ServingService,
+} from 'nestjs-serving';
+import { OpenAIModule } from 'nestjs-serving/openai';
+import { rerank, textEmbedding } from 'nestjs-serving/tasks';
+import { until } from '../../fixtures/async/streams.js';
+import { describeUnless } from '../../fixtures/describe-unless.js';
+import {
+  nodeClientPrints,
+  openAIClientsMissing,
+  pythonClientPrints,
+} from '../../fixtures/http/openai-clients.js';
+import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
+
+const folder = new URL('../../fixtures/tasks/', import.meta.url);
+const place = (name: string) => ({
+  from: fileURLToPath(new URL(name, folder)),
+  isolation: 'none' as const,
+});
+const { embeddings, documents } = JSON.parse(
+  readFileSync(new URL('answers.json', folder), 'utf8'),
+) as {
+  readonly embeddings: Readonly<Record<string, readonly (readonly number[])[]>>;
+  readonly documents: readonly string[];
+};
+
+const embedder = textEmbedding({
+  name: 'embedder',
+  model: place('embedder'),
+  tooLong: 'cut',
+  dimensions: [8],
+});
+const strict = textEmbedding({ name: 'strict', model: place('embedder') });
+const reranker = rerank({ name: 'reranker', model: place('reranker'), tooLong: 'cut' });
+
+/** Its queue has three places, and the tests pause it. */
+const busy = (name: string, reply: (row: unknown) => unknown): ServingDefinition =>
+  defineServing({
+    name,
+    model: { useFactory: () => (rows: unknown[]) => rows.map(reply) },
+    batchSize: 1,
+    queue: { maxRows: 3 },
+  });
+const busyEmbedder = busy('busy', () => ({ vector: Float32Array.of(1, 2), tokens: 1 }));
+const busyReranker = busy('busy-reranker', () => [{ index: 0, score: 1 }]);
+
+/** Counts requests. Before the second one the serving goes on, if a test has paused it. */
+class Requests implements CanActivate {
+  count = 0;
+  paused: Serving | undefined;
+
+  async canActivate(): Promise<true> {
+    this.count++;
+    const { paused } = this;
+    if (this.count === 2 && paused) {
+      paused.resume();
+      await until(() => paused.queued === 0);
+    }
+    return true;
+  }
+}
+
+@Controller()
+class QueueController {
+  constructor(@Inject(ServingService) private readonly servings: ServingService) {}
+
+  /** Answers when calls wait. */
+  @Get('queued')
+  async queued(): Promise<void> {
+    const both = ['busy', 'busy-reranker'].map((name) => this.servings.get(name));
+    await until(() => both.some(({ queued }) => queued > 0));
+  }
+}
+
+const numbers = (length: number): unknown => Array<unknown>(length).fill(expect.any(Number));
+const unknownModel = expect.stringContaining('There is no model "nix"');
+
+type Prints = (what: string, url: string) => Promise<unknown>;
+const ofNode =
+  (script: string): Prints =>
+  (...args) =>
+    nodeClientPrints(script, ...args);
+const python: Prints = (...args) => pythonClientPrints('openai_client.py', ...args);
+
+describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
+  describeOnPlatforms('An application', (listen) => {
+    const start = async () => {
+      const requests = new Requests();
+      const { app } = await listen({
+        imports: [
+          ServingModule.forRoot({
+            servings: [embedder, strict, reranker, busyEmbedder, busyReranker],
+          }),
+          OpenAIModule.forRoot({
+            models: {
+              embedder,
+              'my-org/embedder': embedder,
+              strict,
+              reranker,
+              busy: { serving: busyEmbedder, task: 'text-embedding' },
+              'busy-reranker': { serving: busyReranker, task: 'rerank' },
+            },
+            guards: [new ApiKeyGuard('secret'), requests],
+          }),
+        ],
+        controllers: [QueueController],
+      });
+      const servings = app.get(ServingService);
+      return { url: await app.getUrl(), requests, get: (name: string) => servings.get(name) };
+    };
+
+    it('[23.1] The client of OpenAI for Node works with it', async () => {
+      const { url } = await start();
+      const seen = (await nodeClientPrints('openai.mjs', 'calls', url)) as {
+        readonly one: readonly number[];
+      };
+
+      expect(seen).toEqual({
+        models: ['embedder', 'my-org/embedder', 'strict', 'reranker', 'busy', 'busy-reranker'],
+        model: 'my-org/embedder',
+        one: numbers(32),
+        float: seen.one,
+        list: [
+          [0, 32],
+          [1, 32],
+          [2, 32],
+        ],
+        short: 8,
+        usage: { prompt_tokens: expect.any(Number), total_tokens: expect.any(Number) },
+        errors: [
+          {
+            error: 'NotFoundError',
+            status: 404,
+            code: 'model_not_found',
+            type: 'invalid_request_error',
+            param: 'model',
+            message: unknownModel,
+          },
+          expect.objectContaining({
+            error: 'BadRequestError',
+            param: 'input[0]',
+            message: expect.stringContaining('send texts'),
+          }),
+          expect.objectContaining({ status: 400, code: 'context_length_exceeded' }),
+          expect.objectContaining({
+            status: 404,
+            message: expect.stringContaining('does not have "POST /v1/responses"'),
+          }),
+          expect.objectContaining({ error: 'AuthenticationError', code: 'invalid_api_key' }),
+        ],
+      });
+      const expected = embeddings['mean unit']![0]!;
+      expect(Math.hypot(...seen.one)).toBeCloseTo(Math.hypot(...expected), 5);
+    });
+
+    it('[23.1] The client of OpenAI for Python works with it', async () => {
+      const { url } = await start();
+      const seen = (await python('calls', url)) as { readonly one: readonly number[] };
+
+      expect(seen).toEqual({
+        models: expect.arrayContaining(['embedder', 'reranker']),
+        one: numbers(32),
+        float: seen.one,
+        list: [
+          [0, 32],
+          [1, 32],
+          [2, 32],
+        ],
+        short: 8,
+        usage: expect.any(Number),
+        errors: [
+          ['NotFoundError', 404, 'model_not_found', 'model', unknownModel],
+          ['BadRequestError', 400, null, 'input[0]', expect.stringContaining('send texts')],
+          ['AuthenticationError', 401, 'invalid_api_key', null, expect.stringContaining('key')],
+        ],
+      });
+    });
+
+    it('[23.1] LangChain works with it', async () => {
+      const { url, requests } = await start();
+
+      expect(await nodeClientPrints('langchain.mjs', 'calls', url)).toEqual({
+        one: numbers(32),
+        many: Array(600).fill(32),
+        short: 8,
+        error: { status: 404, message: unknownModel },
+      });
+      expect(requests.count).toBe(5); // Two for 600 texts.
+    });
+
+    it('[23.1] The AI SDK works with it', async () => {
+      const { url } = await start();
+
+      expect(await nodeClientPrints('ai-sdk.mjs', 'calls', url)).toEqual({
+        one: numbers(32),
+        usage: { tokens: expect.any(Number) },
+        many: [32, 32, 32],
+        short: 8,
+        error: { name: 'AI_APICallError', statusCode: 404, message: unknownModel },
+      });
+    });
+
+    it('[23.1] Both clients of Cohere work with it', async () => {
+      const { url } = await start();
+      const result = { index: expect.any(Number), relevanceScore: expect.any(Number) };
+      const document = { text: expect.any(String) };
+
+      expect(documents.length).toBeGreaterThan(3);
+      expect(await nodeClientPrints('cohere.mjs', 'calls', url)).toMatchObject({
+        v1: {
+          results: [
+            { ...result, document },
+            { ...result, document },
+          ],
+        },
+        v2: { id: expect.any(String), results: [result, result, result] },
+        top: 1,
+        error: {
+          name: 'NotFoundError',
+          statusCode: 404,
+          body: { error: { message: unknownModel } },
+        },
+      });
+    });
+
+    it.each<[string, string, Prints]>([
+      ['OpenAI for Node', 'busy', ofNode('openai.mjs')],
+      ['OpenAI for Python', 'busy', python],
+      ['LangChain', 'busy', ofNode('langchain.mjs')],
+      ['the AI SDK', 'busy', ofNode('ai-sdk.mjs')],
+      ['Cohere', 'busy-reranker', ofNode('cohere.mjs')],
+    ])('The client of %s tries again after a full queue', async (_, name, prints) => {
+      const { url, requests, get } = await start();
+      const serving = get(name);
+      serving.pause();
+      const before = [1, 2, 3].map(() => serving.batchedRun('a call of the application'));
+      requests.paused = serving;
+
+      expect(await prints('retry', url)).toBeGreaterThan(0);
+      expect(requests.count).toBe(2);
+      expect(serving.counters()!.failed['SERVING_OVERLOADED']).toBe(1);
+      await Promise.all(before);
+    });
+
+    it('[23.3] A refusal has its status and its text in the client of OpenAI', async () => {
+      const { url, get } = await start();
+      const serving = get('busy');
+      serving.drain();
+
+      expect(await nodeClientPrints('openai.mjs', 'once', url)).toMatchObject({
+        error: 'InternalServerError',
+        status: 503,
+        message: expect.stringContaining('Service Unavailable (SERVING_UNAVAILABLE)'),
+      });
+    });
+
+    it.each<[string, string, Prints, number, string]>([
+      ['OpenAI for Node', 'busy', ofNode('openai.mjs'), 3, 'APIUserAbortError'],
+      ['OpenAI for Python', 'busy', python, 3, 'CancelledError'],
+      ['the AI SDK', 'busy', ofNode('ai-sdk.mjs'), 3, 'AbortError'],
+      ['Cohere', 'busy-reranker', ofNode('cohere.mjs'), 1, 'The user aborted a request'],
+    ])(
+      'The client of %s frees its places when it aborts',
+      async (_, name, prints, calls, error) => {
+        const { url, get } = await start();
+        const serving = get(name);
+        serving.pause();
+
+        expect(await prints('abort', url)).toBe(error);
+        await until(() => serving.queued === 0);
+        expect(serving.counters()).toMatchObject({ failed: { SERVING_CANCELLED: calls } });
+      },
+    );
+  });
+});

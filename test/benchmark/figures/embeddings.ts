@@ -1,3 +1,4 @@
+import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { Tokenizer } from '@huggingface/tokenizers';
@@ -124,7 +125,7 @@ async function byCallers(
   );
 }
 
-/** What one writes by hand: the session and the tokenizer, with one thread as the task has on 2 cores. */
+/** What one writes by hand: the session and the tokenizer, with as many threads as the task's. */
 class Model {
   private constructor(
     private readonly session: InferenceSession,
@@ -135,7 +136,7 @@ class Model {
     const read = (name: string): object =>
       JSON.parse(readFileSync(join(folder, name), 'utf8')) as object;
     const session = await InferenceSession.create(join(folder, 'model.onnx'), {
-      intraOpNumThreads: 1,
+      intraOpNumThreads: Math.max(Math.min(availableParallelism(), 2), availableParallelism() - 1),
     });
     return new Model(session, new Tokenizer(read('tokenizer.json'), read('tokenizer_config.json')));
   }

@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import {
@@ -7,6 +8,7 @@ import {
   InvalidInputError,
   InvalidServingError,
   type LocalServing,
+  type ModelRunner,
   RequestTooLargeError,
   type ServingDefinition,
 } from 'nestjs-serving';
@@ -86,6 +88,12 @@ async function vectorsOf(
   );
   const replies = await Promise.all(inputs.map((input) => serving.batchedRun(input)));
   return replies.map(({ vector }) => [...vector]);
+}
+
+function threadsOf(options: Partial<TextEmbeddingOptions> = {}): number | undefined {
+  const model = fileURLToPath(new URL('embedder', folder));
+  const definition = textEmbedding({ name: 'net', model, ...options });
+  return (definition.model as ModelRunner).session?.intraOpNumThreads;
 }
 
 describe('textEmbedding', () => {
@@ -269,6 +277,15 @@ describe('textEmbedding', () => {
     const create = () => textEmbedding({ name: 'net', model: folderOf('embedder'), ...options });
     expect(create).toThrow(InvalidServingError);
     expect(create).toThrow(message);
+  });
+
+  it('[22.5] gives a single partition all cores but one, or both of two', () => {
+    const cores = availableParallelism();
+    expect(threadsOf()).toBe(cores <= 2 ? cores : cores - 1);
+    expect(threadsOf({ partitions: 2 })).toBeUndefined();
+    expect(threadsOf({ model: folderOf('embedder') })).toBeUndefined();
+    const session = { intraOpNumThreads: 7 };
+    expect(threadsOf({ model: { from: folderOf('embedder').from, session } })).toBe(7);
   });
 
   it('[22.5] leaves the other options to the serving', () => {

@@ -86,7 +86,7 @@ export async function embeddings(plan: Plan): Promise<Measurement[]> {
 
 async function modelFolder(): Promise<string | undefined> {
   const built = fileURLToPath(
-    new URL('../../../../sample/02-semantic-search/dist/fetch-model.js', import.meta.url),
+    new URL('../../../../../sample/02-semantic-search/dist/fetch-model.js', import.meta.url),
   );
   try {
     const { fetchModel } = (await import(pathToFileURL(built).href)) as {

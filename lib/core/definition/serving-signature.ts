@@ -44,7 +44,7 @@ export function signatureOfModel({ inputs, outputs, fetches }: ModelSignature): 
   return { inputs: inputs.map(tensorOf), outputs: replied.map(tensorOf) };
 }
 
-export function signatureOfTemplate(ports: readonly ModelPort[]): ServingSignature {
+function signatureOfTemplate(ports: readonly ModelPort[]): ServingSignature {
   return { inputs: ports.map(tensorOf), outputs: undefined };
 }
 

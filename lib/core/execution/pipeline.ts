@@ -4,7 +4,7 @@ import { Batcher } from '../batching/batcher.js';
 import { onAbort, type Origin } from '../context/call-context.js';
 import type { CallMetadata } from '../definition/reply.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
-import { signatureFor } from '../definition/serving-signature.js';
+import { type ServingSignature, signatureFor } from '../definition/serving-signature.js';
 import { CallRecorder, countEnd, countRefusal } from '../events/call-recorder.js';
 import type { EventHub } from '../events/event-hub.js';
 import type { AnsweredBy, CallMode } from '../events/serving-event.js';
@@ -43,6 +43,8 @@ import type { Closable, Rung } from './shutdown.js';
  * where each batch holds one call's rows; all else is the same.
  */
 export class Pipeline implements Closable {
+  /** The tensors of its calls' rows, if known. */
+  readonly signature: ServingSignature | undefined;
   private readonly caller: CallerSide;
   private readonly intake: Intake;
   private readonly pieces: Pieces;
@@ -84,8 +86,8 @@ export class Pipeline implements Closable {
       runs: this.runner,
     });
     this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline, lengths);
-    const axes = axesOf(signature?.inputs ?? []);
-    this.caller = new CallerSide(callbacks, axes, signatureFor(options, signature));
+    this.signature = signatureFor(options, signature);
+    this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []), this.signature);
     const { counters } = events;
     this.ends = {
       single: new AnswerEnd(counters, this.leave, true),

@@ -4,7 +4,7 @@ import type { ResolvedServing } from '../definition/resolved-serving.js';
 import {
   describeTensors,
   type ServingSignature,
-  signatureOfTemplate,
+  signatureFor,
 } from '../definition/serving-signature.js';
 import type { EventHub } from '../events/event-hub.js';
 import { closedError, OverloadedError } from '../errors.js';
@@ -59,10 +59,10 @@ export class LoadedVersion implements Closable {
   private isClosed = false;
 
   constructor(private readonly parts: VersionParts) {
-    const { version, keys, otherKeys, queue, template } = parts.options;
+    const { version, keys, otherKeys, queue } = parts.options;
     this.label = version;
     this.isPaused = parts.isPaused ?? false;
-    this.signature = template && signatureOfTemplate(template);
+    this.signature = signatureFor(parts.options, undefined);
     this.lanes = new Lanes(keys, otherKeys, queue.preservesOrder);
     this.loader = new VersionLoader(parts, this.lanes);
   }
@@ -240,8 +240,8 @@ export class LoadedVersion implements Closable {
       // A change while it loads is a change after it.
       this.stamp = await stampOf(watch);
     }
-    const { pipeline, signature = this.signature } = await this.loader.open(kind);
-    this.signature = signature;
+    const pipeline = await this.loader.open(kind);
+    this.signature = pipeline.signature;
     this.loadTime = kind === 'batched' ? performance.now() - begin : this.loadTime;
     this.pipelines.add(pipeline);
     pipeline.pause(this.isPaused);

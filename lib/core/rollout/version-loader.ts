@@ -44,11 +44,6 @@ export interface VersionParts extends VersionPlan {
   readonly isPaused?: boolean | undefined;
 }
 
-interface OpenedPipeline {
-  readonly pipeline: Pipeline;
-  readonly signature: ServingSignature | undefined;
-}
-
 /** Loads a version's partitions, checks them, and opens their pipeline. */
 export class VersionLoader {
   private readonly loading = new AbortController();
@@ -60,7 +55,7 @@ export class VersionLoader {
   ) {}
 
   /** @throws ServingLoadError, or another ServingError that names the serving */
-  async open(kind: ServingKind): Promise<OpenedPipeline> {
+  async open(kind: ServingKind): Promise<Pipeline> {
     const { options, callbacks, events } = this.parts;
     const { lanes } = this;
     const isShared = kind === 'batched';
@@ -77,8 +72,7 @@ export class VersionLoader {
       const shared = isShared ? await this.sharedCalls(opened, store) : undefined;
       const partitions = opened.partitions.map((each, index) => this.watched(each, index, kind));
       const all = { ...opened, partitions };
-      const pipeline = new Pipeline(options, callbacks, lanes, all, events, kind, shared);
-      return { pipeline, signature: opened.signature && signatureOfModel(opened.signature) };
+      return new Pipeline(options, callbacks, lanes, all, events, kind, shared);
     } catch (cause) {
       // The caller is likely to end the process when it gets this error.
       await modelsLoaded();

@@ -22,9 +22,7 @@ export interface Repository {
   /** For logs and errors. */
   readonly name: string;
   /** The file's bytes, or its path if only its reader needs them; undefined without the file. */
-  find(path: string, fetching: Fetching): Promise<Uint8Array | string | undefined>;
-  /** The file's text; undefined without the file. */
-  text(path: string, fetching: Fetching): Promise<string | undefined>;
+  fetch(path: string, fetching: Fetching): Promise<Uint8Array | string | undefined>;
 }
 
 /**
@@ -35,30 +33,12 @@ export interface Repository {
  */
 export function repositoryOf(owner: string, place: string | URL | ModelFiles): Repository {
   if (typeof place === 'string' && /^hf:/i.test(place)) {
-    return new FetchedRepository(owner, place);
+    return remoteRepositoryOf(owner, place);
   }
   if (typeof place === 'string' || place instanceof URL) {
     return new Folder(owner, place);
   }
   return new GivenFiles(place);
-}
-
-/** All files are of one commit, which the first one fixes. */
-class FetchedRepository implements Repository {
-  constructor(
-    owner: string,
-    readonly name: string,
-    private readonly remote = remoteRepositoryOf(owner, name),
-  ) {}
-
-  find(path: string, fetching: Fetching): Promise<string | undefined> {
-    return this.remote.fetch(path, fetching);
-  }
-
-  async text(path: string, fetching: Fetching): Promise<string | undefined> {
-    const found = await this.find(path, fetching);
-    return found === undefined ? undefined : readFile(found, 'utf8');
-  }
 }
 
 class Folder implements Repository {
@@ -76,14 +56,9 @@ class Folder implements Repository {
     }
   }
 
-  async find(path: string): Promise<string | undefined> {
+  async fetch(path: string): Promise<string | undefined> {
     const found = join(this.name, path);
     return (await stat(found).catch(() => undefined))?.isFile() ? found : undefined;
-  }
-
-  async text(path: string): Promise<string | undefined> {
-    const found = await this.find(path);
-    return found === undefined ? undefined : readFile(found, 'utf8');
   }
 }
 
@@ -92,14 +67,33 @@ class GivenFiles implements Repository {
 
   constructor(private readonly files: ModelFiles) {}
 
-  async find(path: string): Promise<Uint8Array | undefined> {
+  async fetch(path: string): Promise<Uint8Array | undefined> {
     const file = Object.hasOwn(this.files, path) ? this.files[path] : undefined;
     return typeof file === 'string' ? Buffer.from(file) : file;
   }
+}
 
-  async text(path: string): Promise<string | undefined> {
-    const file = await this.find(path);
-    return file && Buffer.from(file.buffer, file.byteOffset, file.byteLength).toString('utf8');
+/**
+ * Reads a JSON file; undefined if the repository doesn't have it.
+ *
+ * @throws ServingLoadError for text that is no JSON
+ */
+export async function readJsonFile(
+  repository: Repository,
+  path: string,
+  fetching: Fetching,
+): Promise<unknown> {
+  const found = await repository.fetch(path, fetching);
+  if (found === undefined) {
+    return undefined;
+  }
+  const text =
+    typeof found === 'string' ? await readFile(found, 'utf8') : Buffer.from(found).toString();
+  try {
+    return JSON.parse(text) as unknown;
+  } catch (cause) {
+    const name = `${path} of ${repository.name}`;
+    throw new ServingLoadError(`${name} is no JSON: ${messageOf(cause)}`, { cause });
   }
 }
 
@@ -113,12 +107,8 @@ export async function readConfig(
   path: string,
   fetching: Fetching,
 ): Promise<Record<string, unknown> | undefined> {
-  const text = await repository.text(path, fetching);
-  if (text === undefined) {
-    return undefined;
-  }
-  const content = parsed(text, `${path} of ${repository.name}`);
-  if (!isRecord(content)) {
+  const content = await readJsonFile(repository, path, fetching);
+  if (content !== undefined && !isRecord(content)) {
     throw new ServingLoadError(
       `${path} of ${repository.name} holds ${formatValue(content)}, no object`,
     );
@@ -144,27 +134,4 @@ export async function needConfig(
     );
   }
   return content;
-}
-
-/**
- * Reads a JSON file of any content; undefined if the repository doesn't have it.
- *
- * @throws ServingLoadError for text that is no JSON
- */
-export async function readList(
-  repository: Repository,
-  path: string,
-  fetching: Fetching,
-): Promise<readonly unknown[] | undefined> {
-  const text = await repository.text(path, fetching);
-  const content = text === undefined ? [] : parsed(text, `${path} of ${repository.name}`);
-  return text === undefined || !Array.isArray(content) ? undefined : content;
-}
-
-function parsed(text: string, name: string): unknown {
-  try {
-    return JSON.parse(text) as unknown;
-  } catch (cause) {
-    throw new ServingLoadError(`${name} is no JSON: ${messageOf(cause)}`, { cause });
-  }
 }

@@ -1,7 +1,7 @@
 import { Batch, InvalidInputError, type ServingDefinition } from '../../index.js';
 import { asTask, formatValue, type Rules } from '../../internal.js';
 import { floatsOf, outputOf, type Outputs, sigmoid } from './outputs.js';
-import { isText, TextModel, type TextTaskOptions } from './text-model.js';
+import { isText, oneOf, TextModel, type TextTaskOptions } from './text-model.js';
 
 /** A query, and the documents to order by it. */
 export interface DocumentsToRank {
@@ -36,10 +36,7 @@ export interface RerankOptions extends TextTaskOptions<DocumentsToRank, readonly
 }
 
 const rules: Rules = {
-  scores: {
-    check: (value) => value === 'sigmoid' || value === 'raw',
-    allowed: "'sigmoid' or 'raw'",
-  },
+  scores: oneOf('sigmoid', 'raw'),
 };
 
 /**
@@ -61,9 +58,9 @@ export function rerank(
     ...own.definition,
     preprocess(input, { signature }) {
       const { query, documents, top } = asked(own.owner, input);
-      const batches = documents.map((document) =>
-        Batch.concatenate([own.encode(query, document, signature!)]),
-      );
+      const batches = own
+        .encodePairs(query, documents, signature!)
+        .map((row) => Batch.concatenate([row]));
       // A list runs as several batches, since its rows differ in length.
       return { batch: batches.length === 1 ? batches[0] : batches, info: { top } };
     },

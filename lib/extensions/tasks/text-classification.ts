@@ -65,7 +65,11 @@ export function textClassification(
     ...own.definition,
     preprocess(input, { signature }) {
       const { text, pair } = asked(own.owner, input);
-      return { batch: own.encode(text, pair, signature!) };
+      const [batch] =
+        pair === undefined
+          ? [own.encode(text, signature!)]
+          : own.encodePairs(text, [pair], signature!);
+      return { batch };
     },
     postprocess(outputs) {
       const { labels, multiLabel: stated } = own.facts;

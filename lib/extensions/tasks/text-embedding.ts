@@ -6,8 +6,8 @@ import {
 } from '../../index.js';
 import { asTask, flag, formatValue, isRecord, type Rules } from '../../internal.js';
 import { floatsOf, outputOf, type Outputs } from './outputs.js';
-import { readConfig, readList } from './repository.js';
-import { isText, type LoadedFiles, TextModel, type TextTaskOptions } from './text-model.js';
+import { readConfig, readJsonFile } from './repository.js';
+import { isText, type LoadedFiles, oneOf, TextModel, type TextTaskOptions } from './text-model.js';
 
 /** A text, with what holds for it alone. */
 export interface TextToEmbed {
@@ -85,7 +85,7 @@ const POOLINGS: readonly Pooling[] = ['mean', 'cls', 'last', 'max'];
 
 const rules: Rules = {
   pooling: {
-    check: (value) => POOLINGS.includes(value as Pooling),
+    ...oneOf(...POOLINGS),
     allowed: POOLINGS.map(formatValue).join(', '),
   },
   normalize: flag,
@@ -132,7 +132,7 @@ export function textEmbedding(
         own,
         signature!.outputs!.map(({ name }) => name),
       );
-      const batch = own.encode(promptOf(own, prompt) + text, undefined, signature!);
+      const batch = own.encode(promptOf(own, prompt) + text, signature!);
       return { batch, info: { tokens: batch.input_ids.dims[1]!, size } };
     },
     postprocess(outputs, { info: { tokens, size } }) {
@@ -200,9 +200,11 @@ function checkPooling({ owner, facts, name }: EmbeddingModel, outputs: readonly 
 /** Reads the files of sentence-transformers. Options take precedence. */
 function factsIn(options: TextEmbeddingOptions) {
   return async ({ repository, fetching }: LoadedFiles): Promise<Facts> => {
-    const modules = await readList(repository, 'modules.json', fetching);
-    const types = modules?.map((each) => (isRecord(each) ? String(each['type']) : '')) ?? [];
-    const other = types.find((type) => !/\.(Transformer|Pooling|Normalize)$/.test(type));
+    const modules = await readJsonFile(repository, 'modules.json', fetching);
+    const types = Array.isArray(modules)
+      ? modules.map((each: unknown) => (isRecord(each) ? String(each['type']) : ''))
+      : undefined;
+    const other = types?.find((type) => !/\.(Transformer|Pooling|Normalize)$/.test(type));
     if (other !== undefined) {
       throw new ServingLoadError(
         `${repository.name} has a step that the ONNX file lacks, ${other}; use another export`,
@@ -214,7 +216,7 @@ function factsIn(options: TextEmbeddingOptions) {
     return {
       pooling: options.pooling ?? poolingIn(await readConfig(repository, POOLING, fetching)),
       normalizes:
-        options.normalize ?? (!modules || types.some((type) => type.endsWith('.Normalize'))),
+        options.normalize ?? (!types || types.some((type) => type.endsWith('.Normalize'))),
       prompts: options.prompts ?? (isRecord(stated) ? (stated as Record<string, string>) : {}),
       defaultPrompt: options.defaultPrompt ?? (isString(byDefault) ? byDefault : undefined),
     };

@@ -111,7 +111,8 @@ export interface TextTaskOptions<Input, Output> extends Omit<
   readonly specialTokens?: 'refuse' | 'accept';
 }
 
-const oneOf = (...values: readonly unknown[]): Rule => ({
+/** One of these values. */
+export const oneOf = (...values: readonly unknown[]): Rule => ({
   check: (value) => values.includes(value),
   allowed: values.map(formatValue).join(' or '),
 });
@@ -149,8 +150,6 @@ export function isText(value: unknown): value is string {
 export interface LoadedFiles {
   readonly repository: Repository;
   readonly config: Record<string, unknown>;
-  /** Of sentence-transformers. */
-  readonly sentences: Record<string, unknown> | undefined;
   readonly fetching: Fetching;
 }
 
@@ -199,14 +198,14 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
     // A later start may find other files.
     const repository = repositoryOf(this.owner, this.place.from);
     const config = await needConfig(repository, 'config.json', fetching);
-    const sentences = await readConfig(repository, 'sentence_bert_config.json', fetching);
-    const files = { repository, config, sentences, fetching };
-    const tokenizer = await loadTokenizer(repository, fetching);
+    const ofTokenizer = (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {};
+    const files = { repository, config, fetching };
+    const tokenizer = await loadTokenizer(repository, ofTokenizer, fetching);
     const { name, tooLong = 'refuse', specialTokens } = this.options;
     this.loaded = {
       tokenizer: new TextTokenizer(tokenizer, {
         serving: name,
-        maxTokens: await this.maxTokensOf(files),
+        maxTokens: await this.maxTokensOf(files, ofTokenizer['model_max_length']),
         tooLong,
         allowsSpecialTokens: specialTokens === 'accept',
       }),
@@ -253,14 +252,25 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
   }
 
   /**
-   * The model's inputs for a text or a pair, as one row.
+   * The model's inputs for a text, as one row.
    *
    * @throws InvalidInputError or RequestTooLargeError for a text that the model can't read
    * @throws InvalidServingError if the model has inputs that no text fills
    */
-  encode(text: string, pair: string | undefined, signature: ServingSignature): Encoded {
+  encode(text: string, signature: ServingSignature): Encoded {
     this.check(signature);
-    return tensorsOf(this.ready.tokenizer.encode(text, pair), signature.inputs);
+    return tensorsOf(this.ready.tokenizer.encode(text), signature.inputs);
+  }
+
+  /**
+   * The model's inputs for the text with each of the others, a row for each pair.
+   *
+   * @throws as `encode`
+   */
+  encodePairs(text: string, others: readonly string[], signature: ServingSignature): Encoded[] {
+    this.check(signature);
+    const pairs = this.ready.tokenizer.encodePairs(text, others);
+    return pairs.map((tokens) => tensorsOf(tokens, signature.inputs));
   }
 
   private get ready() {
@@ -293,7 +303,7 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
   private async modelIn(repository: Repository, fetching: Fetching): Promise<string | Uint8Array> {
     const candidates = this.place.file === undefined ? MODEL_FILES : [this.place.file];
     for (const path of candidates) {
-      const found = await repository.find(path, fetching);
+      const found = await repository.fetch(path, fetching);
       if (found !== undefined) {
         return found;
       }
@@ -305,14 +315,12 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
   }
 
   /** The limit of the option, or of the model's files: never that of tokenizer.json, often wrong. */
-  private async maxTokensOf({
-    repository,
-    config,
-    sentences,
-    fetching,
-  }: LoadedFiles): Promise<number> {
+  private async maxTokensOf(
+    { repository, config, fetching }: LoadedFiles,
+    ofTokenizer: unknown,
+  ): Promise<number> {
     const own = this.options.maxTokens;
-    const tokenizer = (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {};
+    const sentences = await readConfig(repository, 'sentence_bert_config.json', fetching);
     const positions = positionsOf(config);
     if (own !== undefined && positions !== undefined && own > positions) {
       throw new InvalidServingError(
@@ -320,7 +328,7 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
           `${positions} tokens`,
       );
     }
-    const stated = [sentences?.['max_seq_length'], tokenizer['model_max_length'], positions].find(
+    const stated = [sentences?.['max_seq_length'], ofTokenizer, positions].find(
       // Tokenizers without a limit state about 1e30.
       (limit) => typeof limit === 'number' && limit > 0 && limit <= MOST_TOKENS,
     ) as number | undefined;

@@ -1,6 +1,6 @@
 import { InvalidInputError, RequestTooLargeError, ServingLoadError } from '../../index.js';
 import { type Fetching, formatValue, isRecord, messageOf } from '../../internal.js';
-import { needConfig, readConfig, type Repository } from './repository.js';
+import { needConfig, type Repository } from './repository.js';
 
 /** What happens to a text of more tokens than the model reads. */
 export type TooLong = 'refuse' | 'cut';
@@ -101,10 +101,22 @@ export class TextTokenizer {
    * @throws InvalidInputError for special tokens in the text
    * @throws RequestTooLargeError if it has too many tokens, and is not to be cut
    */
-  encode(text: string, pair?: string): Tokens {
-    const { maxTokens, tooLong } = this.options;
+  encode(text: string): Tokens {
+    return this.cut(this.tokensOf(text));
+  }
+
+  /**
+   * Encodes the text with each of the others, as pairs.
+   *
+   * @throws as `encode`
+   */
+  encodePairs(text: string, others: readonly string[]): Tokens[] {
     const one = this.tokensOf(text);
-    const other = pair === undefined ? undefined : this.tokensOf(pair);
+    return others.map((other) => this.cut(one, this.tokensOf(other)));
+  }
+
+  private cut(one: string[], other?: string[]): Tokens {
+    const { maxTokens, tooLong } = this.options;
     const room = maxTokens - (other ? this.around.pair : this.around.single);
     const count = one.length + (other?.length ?? 0);
     if (count > room && tooLong === 'refuse') {
@@ -199,11 +211,12 @@ function longestFirst(one: number, other: number, room: number): readonly [numbe
  */
 export async function loadTokenizer(
   repository: Repository,
+  /** Of tokenizer_config.json. */
+  config: Record<string, unknown>,
   fetching: Fetching,
 ): Promise<Tokenizer> {
   const library = await loadLibrary();
   const content = await needConfig(repository, 'tokenizer.json', fetching);
-  const config = (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {};
   const begin = performance.now();
   try {
     const tokenizer = new library.Tokenizer(content, config);

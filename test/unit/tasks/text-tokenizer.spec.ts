@@ -1,7 +1,11 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from '@jest/globals';
 import { repositoryOf } from '../../../lib/extensions/tasks/repository.js';
-import { loadTokenizer, TextTokenizer } from '../../../lib/extensions/tasks/text-tokenizer.js';
+import {
+  loadTokenizer,
+  TextTokenizer,
+  type Tokens,
+} from '../../../lib/extensions/tasks/text-tokenizer.js';
 
 const folder = new URL('../../fixtures/tasks/', import.meta.url);
 const { texts, pairs } = read('texts.json') as {
@@ -16,7 +20,7 @@ function read(path: string): unknown {
 
 async function tokenizer(family: string, options: { maxTokens?: number; tooLong?: 'cut' } = {}) {
   const file = readFileSync(new URL(`tokenizers/${family}.json`, folder), 'utf8');
-  const loaded = await loadTokenizer(repositoryOf('it', { 'tokenizer.json': file }), fetching);
+  const loaded = await loadTokenizer(repositoryOf('it', { 'tokenizer.json': file }), {}, fetching);
   return new TextTokenizer(loaded, {
     serving: 'net',
     maxTokens: 10_000,
@@ -41,7 +45,7 @@ describe.each(['bert', 'bert-cased', 'roberta', 'qwen', 'llama'])('The tokenizer
 
   it('[22.8] gives the ids and types of Python for pairs of texts', async () => {
     const own = await tokenizer(family);
-    const both = pairs.map(([one, other]) => own.encode(one, other));
+    const both = pairs.flatMap(([one, other]) => own.encodePairs(one, [other]));
     expect(
       differing(
         both.map(({ ids, types }) => [ids, types]),
@@ -54,7 +58,7 @@ describe.each(['bert', 'bert-cased', 'roberta', 'qwen', 'llama'])('The tokenizer
     const cut = await Promise.all(
       pairs.map(async ([one, other, maxTokens]) => {
         const own = await tokenizer(family, { maxTokens, tooLong: 'cut' });
-        const { ids, types } = own.encode(one, other);
+        const [{ ids, types }] = own.encodePairs(one, [other]) as [Tokens];
         return [ids, types, own.encode(one).ids];
       }),
     );

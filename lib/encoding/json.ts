@@ -331,3 +331,51 @@ function copyOf(value: Record<string, unknown>): object {
     Object.fromEntries(parts) as PropertyDescriptorMap,
   ) as object;
 }
+
+const QUOTE = 0x22;
+const BACKSLASH = 0x5c;
+/** `[` and `{` differ only in this bit, as do `]` and `}`. */
+const CURLY = 0x20;
+const OPENING = 0x7b;
+const CLOSING = 0x7d;
+
+/**
+ * The limit that a text of JSON exceeds, if it does. Ask before parsing: a parser turns two bytes
+ * into about a hundred, and takes seconds for 16 MiB of brackets.
+ */
+export function nestingBeyond(
+  json: Buffer,
+  { depth, nodes }: Pick<JsonLimits, 'depth' | 'nodes'>,
+): 'depth' | 'nodes' | undefined {
+  let open = 0;
+  let count = 0;
+  for (let at = 0; at < json.length; at++) {
+    const byte = json[at]!;
+    if (byte === QUOTE) {
+      at = endOfText(json, at);
+    } else if ((byte | CURLY) === OPENING) {
+      open++;
+      count++;
+      if (open > depth || count > nodes) {
+        return open > depth ? 'depth' : 'nodes';
+      }
+    } else if ((byte | CURLY) === CLOSING) {
+      open--;
+    }
+  }
+  return undefined;
+}
+
+/** Index of the closing quote, or the end. */
+function endOfText(json: Buffer, start: number): number {
+  for (let end = json.indexOf(QUOTE, start + 1); end >= 0; end = json.indexOf(QUOTE, end + 1)) {
+    let escapes = 0;
+    while (json[end - 1 - escapes] === BACKSLASH) {
+      escapes++;
+    }
+    if (escapes % 2 === 0) {
+      return end;
+    }
+  }
+  return json.length;
+}

@@ -1,16 +1,5 @@
 import { InvalidServingError, formatValue } from '../../internal.js';
 
-export interface HubModel {
-  readonly name: string;
-  /** `org/repo` */
-  readonly repo: string;
-  /** A branch, a tag or a commit. */
-  readonly revision: string;
-  readonly path: string;
-  /** Lower-case hexadecimal digits. */
-  readonly sha256?: string | undefined;
-}
-
 /** A repository on the Hugging Face Hub. */
 export interface RepositoryAddress {
   readonly name: string;
@@ -18,6 +7,12 @@ export interface RepositoryAddress {
   readonly repo: string;
   /** A branch, a tag or a commit. */
   readonly revision: string;
+}
+
+export interface HubModel extends RepositoryAddress {
+  readonly path: string;
+  /** Lower-case hexadecimal digits. */
+  readonly sha256?: string | undefined;
 }
 
 export interface WebModel {

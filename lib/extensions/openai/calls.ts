@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
-import { endianness } from 'node:os';
 import { setImmediate } from 'node:timers/promises';
 import type { CallOptions, Serving } from '../../index.js';
+import { BIG_ENDIAN } from '../../encoding/element-types.js';
 import { formatValue, isRecord, onAbort } from '../../internal.js';
 import { type Body, RequestError } from './http.js';
 import type { OfferedModels } from './models.js';
@@ -93,7 +93,7 @@ export async function rankDocuments(
 /** Little-endian float32, as OpenAI's clients read it. */
 export function base64Of(vector: Float32Array): string {
   const bytes = Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength);
-  return (endianness() === 'LE' ? bytes : Buffer.from(bytes).swap32()).toString('base64');
+  return (BIG_ENDIAN ? Buffer.from(bytes).swap32() : bytes).toString('base64');
 }
 
 /** Milliseconds after which other work of the event loop gets a turn. */

@@ -48,11 +48,13 @@ export async function embeddings(plan: Plan): Promise<Measurement[]> {
     [`task, ${callers} callers`]: () =>
       measured(texts, (all) => byCallers(all, (text) => serving.batchedRun(text))),
     'bare session, one by one': () =>
-      measured(texts, (all) => model.run(all.map((text) => [text]))),
+      measured(texts, (all) => model.run(rowsOf(all, model).map((row) => [row]))),
     'task, all at once': () =>
       measured(texts, (all) => Promise.all(all.map((text) => serving.batchedRun(text)))),
-    'bare session, sorted and full': () => measured(texts, (all) => model.run(sorted(all, model))),
-    'bare session, as they come': () => measured(texts, (all) => model.run(chunks(all, 32))),
+    'bare session, sorted and full': () =>
+      measured(texts, (all) => model.run(sorted(rowsOf(all, model)))),
+    'bare session, as they come': () =>
+      measured(texts, (all) => model.run(chunks(rowsOf(all, model), 32))),
   };
   const loads = await interleave(Math.ceil(plan.rounds / 3), sides);
   await serving.close();
@@ -147,9 +149,8 @@ class Model {
   }
 
   /** Runs one batch after another, and pools each text. */
-  async run(batches: readonly (readonly string[])[]): Promise<void> {
-    for (const texts of batches) {
-      const rows = texts.map((text) => this.tokensOf(text));
+  async run(batches: readonly (readonly Row[])[]): Promise<void> {
+    for (const rows of batches) {
       const length = Math.max(...rows.map((row) => row.length));
       const tensorOf = (value: (row: Row, at: number) => number) =>
         new Tensor(
@@ -185,26 +186,27 @@ function meanOf(values: Float32Array, tokens: number, width: number): Float32Arr
 }
 
 /** Batches of texts of similar length, as full as the tokens of a batch allow. */
-function sorted(texts: readonly string[], model: Model): string[][] {
-  const rows = texts
-    .map((text) => ({ text, length: model.tokensOf(text).length }))
-    .toSorted((one, other) => one.length - other.length);
-  const batches: string[][] = [];
-  for (const { text, length } of rows) {
+function sorted(rows: readonly Row[]): Row[][] {
+  const batches: Row[][] = [];
+  for (const row of rows.toSorted((one, other) => one.length - other.length)) {
     const last = batches.at(-1);
-    if (last && (last.length + 1) * length <= tokensOfBatch) {
-      last.push(text);
+    if (last && (last.length + 1) * row.length <= tokensOfBatch) {
+      last.push(row);
     } else {
-      batches.push([text]);
+      batches.push([row]);
     }
   }
   return batches;
 }
 
-function chunks(texts: readonly string[], size: number): string[][] {
-  return Array.from({ length: Math.ceil(texts.length / size) }, (_, i) =>
-    texts.slice(i * size, (i + 1) * size),
+function chunks(rows: readonly Row[], size: number): (readonly Row[])[] {
+  return Array.from({ length: Math.ceil(rows.length / size) }, (_, i) =>
+    rows.slice(i * size, (i + 1) * size),
   );
+}
+
+function rowsOf(texts: readonly string[], model: Model): Row[] {
+  return texts.map((text) => model.tokensOf(text));
 }
 
 const WORDS =

@@ -1,5 +1,3 @@
-import { readFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { expect, it } from '@jest/globals';
 import { type CanActivate, Controller, Get, Inject } from '@nestjs/common';
 import {
@@ -11,7 +9,6 @@ import {
   ServingService,
 } from 'nestjs-serving';
 import { OpenAIModule } from 'nestjs-serving/openai';
-import { rerank, textEmbedding } from 'nestjs-serving/tasks';
 import { until } from '../../fixtures/async/streams.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import {
@@ -20,27 +17,9 @@ import {
   pythonClientPrints,
 } from '../../fixtures/http/openai-clients.js';
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
+import { answers, embedder, reranker, strict } from '../../fixtures/tasks/tiny-models.js';
 
-const folder = new URL('../../fixtures/tasks/', import.meta.url);
-const place = (name: string) => ({
-  from: fileURLToPath(new URL(name, folder)),
-  isolation: 'none' as const,
-});
-const { embeddings, documents } = JSON.parse(
-  readFileSync(new URL('answers.json', folder), 'utf8'),
-) as {
-  readonly embeddings: Readonly<Record<string, readonly (readonly number[])[]>>;
-  readonly documents: readonly string[];
-};
-
-const embedder = textEmbedding({
-  name: 'embedder',
-  model: place('embedder'),
-  tooLong: 'cut',
-  dimensions: [8],
-});
-const strict = textEmbedding({ name: 'strict', model: place('embedder') });
-const reranker = rerank({ name: 'reranker', model: place('reranker'), tooLong: 'cut' });
+const { embeddings, documents } = answers;
 
 /** Its queue has three places, and the tests pause it. */
 const busy = (name: string, reply: (row: unknown) => unknown): ServingDefinition =>

@@ -1,7 +1,5 @@
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
 import { request as httpRequest } from 'node:http';
-import { fileURLToPath } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import { describe, expect, it } from '@jest/globals';
 import {
@@ -23,33 +21,10 @@ import {
   ServingService,
 } from 'nestjs-serving';
 import { OpenAIModule, type OpenAIOptions } from 'nestjs-serving/openai';
-import { rerank, textEmbedding } from 'nestjs-serving/tasks';
 import { until } from '../../fixtures/async/streams.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
-
-const folder = new URL('../../fixtures/tasks/', import.meta.url);
-const answers = JSON.parse(readFileSync(new URL('answers.json', folder), 'utf8')) as {
-  readonly sentences: readonly string[];
-  readonly query: string;
-  readonly documents: readonly string[];
-  readonly embeddings: Readonly<Record<string, readonly (readonly number[])[]>>;
-  readonly scores: readonly number[];
-};
-
-const place = (name: string) => ({
-  from: fileURLToPath(new URL(name, folder)),
-  isolation: 'none' as const,
-});
-
-const embedder = textEmbedding({
-  name: 'embedder',
-  model: place('embedder'),
-  tooLong: 'cut',
-  dimensions: [8],
-});
-const strict = textEmbedding({ name: 'strict', model: place('embedder') });
-const reranker = rerank({ name: 'reranker', model: place('reranker'), tooLong: 'cut' });
+import { answers, embedder, reranker, strict } from '../../fixtures/tasks/tiny-models.js';
 
 const models = { 'my-org/embedder': embedder, strict, reranker };
 

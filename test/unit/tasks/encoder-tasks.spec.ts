@@ -1,6 +1,4 @@
-import { readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
-import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import {
   type BatchEndEvent,
@@ -20,17 +18,8 @@ import {
   type TextEmbeddingOptions,
 } from '../../../lib/extensions/tasks/index.js';
 import { silenceLog } from '../../fixtures/silent-log.js';
+import { answers, readTiny, tinyModel } from '../../fixtures/tasks/tiny-models.js';
 
-const folder = new URL('../../fixtures/tasks/', import.meta.url);
-const answers = JSON.parse(read('answers.json').toString()) as {
-  readonly sentences: readonly string[];
-  readonly query: string;
-  readonly documents: readonly string[];
-  readonly embeddings: Readonly<Record<string, readonly (readonly number[])[]>>;
-  readonly scores: readonly number[];
-  readonly softmax: readonly (readonly number[])[];
-  readonly sigmoid: readonly (readonly number[])[];
-};
 const { sentences, query, documents } = answers;
 
 const started: { close(): Promise<void> }[] = [];
@@ -48,19 +37,11 @@ async function start<Input, Output, Result, Info>(
   return serving;
 }
 
-function read(path: string): Buffer {
-  return readFileSync(new URL(path, folder));
-}
-
-function folderOf(name: string) {
-  return { from: fileURLToPath(new URL(name, folder)), isolation: 'none' as const };
-}
-
 /** The files of a model, with others in their place; undefined for none. */
-function filesOf(name: string, others: Record<string, object | undefined> = {}) {
+function filesOf(name: 'embedder' | 'classifier', others: Record<string, object | undefined> = {}) {
   const files: Record<string, Uint8Array | string> = {};
   const own = ['config.json', 'tokenizer.json', 'tokenizer_config.json', 'onnx/model.onnx'];
-  own.forEach((path) => (files[path] = read(`${name}/${path}`)));
+  own.forEach((path) => (files[path] = readTiny(`${name}/${path}`)));
   for (const [path, content] of Object.entries(others)) {
     if (content) {
       files[path] = JSON.stringify(content);
@@ -84,14 +65,14 @@ async function vectorsOf(
   >[0][] = sentences,
 ): Promise<number[][]> {
   const serving = await start(
-    textEmbedding({ name: 'net', model: folderOf('embedder'), tooLong: 'cut', ...options }),
+    textEmbedding({ name: 'net', model: tinyModel('embedder'), tooLong: 'cut', ...options }),
   );
   const replies = await Promise.all(inputs.map((input) => serving.batchedRun(input)));
   return replies.map(({ vector }) => [...vector]);
 }
 
 function threadsOf(options: Partial<TextEmbeddingOptions> = {}): number | undefined {
-  const model = fileURLToPath(new URL('embedder', folder));
+  const model = tinyModel('embedder').from;
   const definition = textEmbedding({ name: 'net', model, ...options });
   return (definition.model as ModelRunner).session?.intraOpNumThreads;
 }
@@ -119,7 +100,7 @@ describe('textEmbedding', () => {
 
   it('[22.2] gives a text the same vector in a batch and alone, and counts its tokens', async () => {
     const serving = await start(
-      textEmbedding({ name: 'net', model: folderOf('embedder'), tooLong: 'cut' }),
+      textEmbedding({ name: 'net', model: tinyModel('embedder'), tooLong: 'cut' }),
     );
     const ends: BatchEndEvent[] = [];
     serving.eventsOf('batch:end').subscribe((event) => ends.push(event));
@@ -136,7 +117,7 @@ describe('textEmbedding', () => {
     const serving = await start(
       textEmbedding({
         name: 'net',
-        model: folderOf('embedder'),
+        model: tinyModel('embedder'),
         tooLong: 'cut',
         batchSize: { tokens: 20 },
       }),
@@ -203,7 +184,7 @@ describe('textEmbedding', () => {
   it.each([[''], [7], [null], [{ text: '' }], [{ text: 7 }], [['a']]])(
     '[22.4] refuses %j, and no other call',
     async (input) => {
-      const serving = await start(textEmbedding({ name: 'net', model: folderOf('embedder') }));
+      const serving = await start(textEmbedding({ name: 'net', model: tinyModel('embedder') }));
       const other = serving.batchedRun('x');
       await expect(serving.batchedRun(input as never)).rejects.toThrow(InvalidInputError);
       expect((await other).tokens).toBe(3);
@@ -259,9 +240,9 @@ describe('textEmbedding', () => {
   });
 
   it('[22.5] does not start with more tokens than the model reads', async () => {
-    const definition = textEmbedding({ name: 'net', model: folderOf('embedder'), maxTokens: 65 });
+    const definition = textEmbedding({ name: 'net', model: tinyModel('embedder'), maxTokens: 65 });
     await expect(start(definition)).rejects.toThrow(
-      `maxTokens is 65, and the model of ${folderOf('embedder').from} reads at most 64 tokens`,
+      `maxTokens is 65, and the model of ${tinyModel('embedder').from} reads at most 64 tokens`,
     );
   });
 
@@ -274,7 +255,7 @@ describe('textEmbedding', () => {
     [{ model: '/no/such/folder' }, 'there is no folder /no/such/folder'],
     [{ model: 'hf:one' }, '"hf:one" is no repository of the Hub'],
   ])('[22.5] refuses the options %j', (options, message) => {
-    const create = () => textEmbedding({ name: 'net', model: folderOf('embedder'), ...options });
+    const create = () => textEmbedding({ name: 'net', model: tinyModel('embedder'), ...options });
     expect(create).toThrow(InvalidServingError);
     expect(create).toThrow(message);
   });
@@ -283,15 +264,15 @@ describe('textEmbedding', () => {
     const cores = availableParallelism();
     expect(threadsOf()).toBe(cores <= 2 ? cores : cores - 1);
     expect(threadsOf({ partitions: 2 })).toBeUndefined();
-    expect(threadsOf({ model: folderOf('embedder') })).toBeUndefined();
+    expect(threadsOf({ model: tinyModel('embedder') })).toBeUndefined();
     const session = { intraOpNumThreads: 7 };
-    expect(threadsOf({ model: { from: folderOf('embedder').from, session } })).toBe(7);
+    expect(threadsOf({ model: { from: tinyModel('embedder').from, session } })).toBe(7);
   });
 
   it('[22.5] leaves the other options to the serving', () => {
     const definition = textEmbedding({
       name: 'net',
-      model: folderOf('embedder'),
+      model: tinyModel('embedder'),
       timeout: 500,
       poling: 'mean',
     } as never);
@@ -301,7 +282,7 @@ describe('textEmbedding', () => {
 });
 
 describe('rerank', () => {
-  const options = { name: 'net', model: folderOf('reranker'), tooLong: 'cut' } as const;
+  const options = { name: 'net', model: tinyModel('reranker'), tooLong: 'cut' } as const;
 
   it("[22.6] orders documents by Python's scores", async () => {
     const serving = await start(rerank({ ...options, scores: 'raw' }));
@@ -365,7 +346,7 @@ describe('rerank', () => {
 });
 
 describe('textClassification', () => {
-  const options = { name: 'net', model: folderOf('classifier'), tooLong: 'cut' } as const;
+  const options = { name: 'net', model: tinyModel('classifier'), tooLong: 'cut' } as const;
   const labels = ['good', 'bad', 'so-so'];
 
   async function scoresOf(definition: ReturnType<typeof textClassification>) {
@@ -387,7 +368,7 @@ describe('textClassification', () => {
   it('[22.7] gives scores that stand by themselves for several labels', async () => {
     const multiLabel = textClassification({ ...options, multiLabel: true });
     expectClose(await scoresOf(multiLabel), answers.sigmoid);
-    const config = JSON.parse(read('classifier/config.json').toString()) as object;
+    const config = JSON.parse(readTiny('classifier/config.json').toString()) as object;
     const stated = filesOf('classifier', {
       'config.json': { ...config, problem_type: 'multi_label_classification' },
     });

@@ -55,7 +55,7 @@ export class Attempt {
   private wasThere = false;
   private hasEndedInput = false;
   private leaving: Promise<unknown> | undefined;
-  private removeCancel = (): void => {};
+  private removeCancel: (() => void) | undefined;
   /** A lazy input can't be read again. */
   private hasReadInput = false;
 
@@ -83,7 +83,7 @@ export class Attempt {
     const { node, request, messenger, call } = this;
     this.removeCancel = onCancel(terms, (reason) => this.fail(reason));
     if (this.isOver) {
-      this.removeCancel();
+      this.removeCancel?.();
       return;
     }
     const { header, deadline, input: value } = request;
@@ -201,7 +201,7 @@ export class Attempt {
 
   private end(): void {
     this.isOver = true;
-    this.removeCancel();
+    this.removeCancel?.();
     this.window?.close();
     this.ended(this);
   }

@@ -300,6 +300,12 @@ class CallerSignal implements AbortSignalLike {
     }
   }
 
+  /** Like an OwnSignal's: most calls have one listener. */
+  onAbort(listener: () => void): () => void {
+    this.addEventListener('abort', listener);
+    return () => this.removeEventListener('abort', listener);
+  }
+
   addEventListener(_: 'abort', listener: () => void): void {
     (this.listeners ??= new Set()).add(listener);
   }

@@ -49,6 +49,7 @@ export {
 export {
   type Last,
   last,
+  PENDING,
   type SequenceEnd,
   type SequenceModel,
   type SequenceResult,

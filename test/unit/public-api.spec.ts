@@ -23,6 +23,7 @@ it('The package exports exactly the documented names', () => {
      "LoginGuard",
      "NodeLostError",
      "OverloadedError",
+     "PENDING",
      "PartitionLostError",
      "ProviderUnavailableError",
      "RequestSignal",

@@ -289,6 +289,7 @@ const kinds: Readonly<Record<string, Kind>> = {
     own: {
       ...ofCode,
       isolation: ownPlace,
+      prepare: aFunction,
       useFile: pathOr('an absolute path or file: URL of a module', () => false),
     },
   },

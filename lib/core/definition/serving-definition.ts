@@ -6,7 +6,7 @@ import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Observable } from 'rxjs';
 import type { CallMetadata, StreamedOutput, StreamEvent } from './reply.js';
 import type { OutputAxes, RowTemplate } from './row-template.js';
-import type { RemoteModel } from '../partitions/onnx/remote-models.js';
+import type { Fetching, RemoteModel } from '../partitions/onnx/remote-models.js';
 import type { ServingSignature } from './serving-signature.js';
 import type { BatchSize } from './batch-size.js';
 import type { BatchFunction, PartitionOptions } from '../partitions/batch-function.js';
@@ -619,6 +619,14 @@ export interface FileRunner extends CodeOptions {
    * process once per key, like `useFactory`, and returns the batch function.
    */
   readonly useFile: string | URL;
+  /**
+   * Called in the application before partitions start: with the serving, and with its first
+   * `run()`; for example to fetch files. The options that it returns are added to those of each
+   * partition, and are copied to its thread or process.
+   *
+   * @default nothing is added
+   */
+  readonly prepare?: (fetching: Fetching) => PartitionOptions | Promise<PartitionOptions>;
   /**
    * Whether each partition is a thread or a process, as of a model.
    *

@@ -144,11 +144,23 @@ function checked(handler: ServingHandler): ServingHandler {
 }
 
 /** Each partition has its own thread or process. */
-export function fileEngine(file: string, isolation: Isolation, limits?: SequenceLimits): Engine {
-  return async (kind, options, keys, supervision, end) => {
+export function fileEngine(
+  file: string,
+  isolation: Isolation,
+  limits?: SequenceLimits,
+  prepare?: (fetching: Fetching) => PartitionOptions | Promise<PartitionOptions>,
+): Engine {
+  return async (kind, options, keys, supervision, end, surroundings) => {
     const sequence = limitsFor(kind, limits);
+    const prepared = await prepare?.(surroundings);
     const opened = await openWorkers(
-      options.map((own, partition) => ({ partition, keys, options: own, file, sequence })),
+      options.map((own, partition) => ({
+        partition,
+        keys,
+        options: { ...own, ...prepared },
+        file,
+        sequence,
+      })),
       isolation,
       supervision,
       end,

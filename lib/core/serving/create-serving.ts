@@ -104,7 +104,7 @@ function engineOf(
     );
   }
   if (useFile !== undefined) {
-    return fileEngine(moduleOf(name, useFile), isolation as Isolation, sequence);
+    return fileEngine(moduleOf(name, useFile), isolation as Isolation, sequence, model.prepare);
   }
   if (useFactory) {
     return functionEngine(useFactory, sequence);

@@ -7,6 +7,7 @@ import {
   InvalidInputError,
   InvalidOutputError,
   InvalidServingError,
+  type PartitionOptions,
   ServingLoadError,
 } from 'nestjs-serving';
 import { floats } from '../../fixtures/values/tensors.js';
@@ -55,6 +56,65 @@ describe.each(['thread', 'process'] as const)(
           ['a', 'b'].map((key) => ({ key, partition, options })),
         ),
       );
+    });
+
+    it('[9.5] The options that prepare returns reach the worker of every partition, beside its own', async () => {
+      const partitions = [{ device: 'left' }, { device: 'right', name: 'own' }];
+      const prepared = { weights: Float32Array.of(1, 2), name: 'prepared' };
+      const threads: string[] = [];
+      const serving = await serve<Site>({
+        name: 'site',
+        model: {
+          useFile: site,
+          isolation,
+          async prepare({ signal, log, warn }) {
+            threads.push(mainThread);
+            expect([signal.aborted, typeof log, typeof warn]).toEqual([
+              false,
+              'function',
+              'function',
+            ]);
+            return prepared;
+          },
+        },
+        batchSize: 1,
+        partitions,
+      });
+
+      const replies = await Promise.all(['a', 'b'].map((row) => serving.batchedRun(row)));
+      expect(threads).toEqual([mainThread]);
+
+      const builds = replies.map((reply) => reply.builds[0]!);
+      expect(builds.toSorted((one, other) => one.partition - other.partition)).toEqual(
+        partitions.map((own, partition) => ({
+          key: 'default',
+          partition,
+          options: { ...own, ...prepared },
+        })),
+      );
+      const inline = await serving.run('c');
+      expect(inline.builds[0]!.options).toMatchObject(prepared);
+    });
+
+    it('[9.5] [9.1] A prepare that fails, or returns what cannot be sent, fails the start with the reason', async () => {
+      const failures: readonly [() => PartitionOptions | Promise<PartitionOptions>, string][] = [
+        [
+          () => Promise.reject(new ServingLoadError('no weights here')),
+          'Serving "site": no weights here',
+        ],
+        [() => Promise.reject(new Error('no disk')), 'no disk'],
+        [
+          () => {
+            throw new RangeError('thrown at once');
+          },
+          'thrown at once',
+        ],
+        [() => ({ of: () => 1 }), 'could not be cloned'],
+      ];
+      for (const [prepare, message] of failures) {
+        const starting = serve({ name: 'site', model: { useFile: site, isolation, prepare } });
+        await expect(starting).rejects.toThrow(message);
+      }
     });
 
     it('[1.6] The metadata of a module reaches postprocess for every caller in the batch', async () => {

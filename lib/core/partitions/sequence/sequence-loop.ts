@@ -5,6 +5,7 @@ import { DONE } from '../batch-function.js';
 import { isThenable, settledRows } from '../function.partition.js';
 import {
   Last,
+  PENDING,
   type SequenceEnd,
   type SequenceHooks,
   type SequenceLimits,
@@ -175,7 +176,7 @@ export class SequenceLoop {
   }
 
   private async take(member: SequenceMember, { value, isLast }: Result): Promise<void> {
-    if (value !== DONE && !(await this.emit(member, value))) {
+    if (value !== DONE && value !== PENDING && !(await this.emit(member, value))) {
       return;
     }
     if (isError(value)) {

@@ -14,9 +14,9 @@ export interface SequenceModel<Input, Value, State> {
     context: SequenceStart<Value>,
   ): readonly (State | Error)[] | Promise<readonly (State | Error)[]>;
   /**
-   * Makes the next value of each present row, oldest first: a value, `last(value)`, `DONE`, or an
-   * `Error` that fails its own caller. If it throws, all these rows fail, and new rows make the
-   * next step.
+   * Makes the next value of each present row, oldest first: a value, `last(value)`, `DONE`,
+   * `PENDING`, or an `Error` that fails its own caller. If it throws, all these rows fail, and new
+   * rows make the next step.
    */
   step(
     states: readonly State[],
@@ -69,13 +69,16 @@ export interface SequenceStep extends SequenceHooks {
 }
 
 /** A step's result for one row. */
-export type SequenceResult<Value> = Value | Last<Value> | typeof DONE | Error;
+export type SequenceResult<Value> = Value | Last<Value> | typeof DONE | typeof PENDING | Error;
 
 /**
  * Why a state ended. `ended`: the row had its last value. `cancelled`: no caller waits for it.
  * `failed`: an error. `paused`: the rows cost more than `maxCost`; this one starts again.
  */
 export type SequenceEnd = 'ended' | 'cancelled' | 'failed' | 'paused';
+
+/** A step's result for a row that stays and has no value yet, such as a prompt that is half read. */
+export const PENDING: unique symbol = Symbol.for('nestjs-serving:pending') as never;
 
 /** Marks a row's last value; made by {@link last}. */
 export class Last<Value> {

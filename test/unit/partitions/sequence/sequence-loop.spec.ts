@@ -4,6 +4,7 @@ import {
   DONE,
   InvalidOutputError,
   last,
+  PENDING,
   RequestTooLargeError,
   type SequenceEnd,
   type SequenceModel,
@@ -147,6 +148,86 @@ describe('A sequence loop', () => {
     await run(loop, { name: 'a', steps: 2 });
 
     expect(got).toEqual(['later', new RangeError('never')]);
+  });
+
+  /** Makes a row PENDING in its first `size` steps, and then goes on as it does. */
+  class SlowModel extends CountingModel {
+    private readonly steps = new Map<string, number>();
+
+    override step(...[states, context]: Parameters<CountingModel['step']>) {
+      const ready = states.filter(({ row: { name, size = 0 } }) => {
+        const steps = (this.steps.get(name) ?? 0) + 1;
+        this.steps.set(name, steps);
+        return steps > size;
+      });
+      const results = super.step(ready, context);
+      return states.map((state) =>
+        ready.includes(state) ? results[ready.indexOf(state)]! : (PENDING as never),
+      );
+    }
+
+    override cost(_: CountedRow, values: number): number {
+      return values;
+    }
+  }
+
+  it('[8.6] A row that is PENDING stays without a value, and gives its values later', async () => {
+    model = new SlowModel();
+    const loop = loopOf();
+    await Promise.all([
+      run(loop, { name: 'a', steps: 2, marked: true, size: 3 }),
+      run(loop, { name: 'b', steps: 5, marked: true }),
+      run(loop, { name: 'c', steps: 0, size: 2 }),
+    ]);
+
+    expect(got).toEqual(['b0', 'b1', 'b2', 'a0', 'b3', 'a1', 'b4']);
+    expect(model.log.filter((line) => !line.startsWith('step'))).toEqual([
+      'start a b c',
+      'end c ended',
+      'end a ended',
+      'end b ended',
+    ]);
+  });
+
+  it('[8.6] A promise of PENDING is as PENDING', async () => {
+    const results = [() => Promise.resolve(PENDING), () => 'later', () => DONE];
+    const step = () => [results.shift()!()];
+    await run(loopOf({}, { start: () => ['state'], step }), { name: 'a', steps: 1 });
+
+    expect(got).toEqual(['later']);
+  });
+
+  it('[8.6] A PENDING row leaves with its caller, and fails with its step', async () => {
+    model = new SlowModel();
+    const loop = loopOf();
+    const row = run(loop, { name: 'a', steps: 1, size: 1000 });
+    await run(loop, { name: 'b', steps: 2 });
+    left.add('a');
+    await row;
+    expect(model.log).toContain('end a cancelled');
+
+    left.clear();
+    const failing = failureOf(run(loop, { name: 'c', steps: 1, size: 1000 }));
+    await run(loop, { name: 'd', steps: 1 });
+    const fault = new Error('no memory');
+    model.fail({ step: fault });
+    expect(await failing).toBe(fault);
+    expect(model.counts).toEqual({ started: 4, ended: 4 });
+  });
+
+  it('[8.6] [13.6] PENDING costs nothing, and is no value of a row that is paused', async () => {
+    model = new SlowModel();
+    const loop = loopOf({ maxCost: 5 });
+    await Promise.all([
+      run(loop, { name: 'a', steps: 4, marked: true, size: 2 }),
+      run(loop, { name: 'b', steps: 4, marked: true }),
+    ]);
+
+    expect(got).toEqual(['b0', 'b1', 'a0', 'b2', 'a1', 'a2', 'a3', 'b3']);
+    expect(model.log.filter((line) => line.startsWith('start'))).toEqual([
+      'start a b',
+      'start b+++',
+    ]);
   });
 
   it('[13.3] A row that no caller waits for leaves before the next step, and its state ends', async () => {

@@ -11,10 +11,10 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 240,
-  'thousand characters of code in lib': 1026.9,
+  'thousand characters of code in lib': 1027.5,
   'files of the core and its Nest module': 115,
-  'thousand characters of code in the core and its Nest module': 528.2,
-  'thousand words of comments': 37.6,
+  'thousand characters of code in the core and its Nest module': 528.4,
+  'thousand words of comments': 37.7,
   'names of internal.ts that are not public': 127,
   'options of a definition': 17,
   'rules that refuse combinations of options': 27,
@@ -32,7 +32,7 @@ const CEILINGS = {
  * Extensions that came after the ceilings of the whole. They don't count there: each has a ceiling
  * of its own, in thousand characters of code.
  */
-const EXTENSIONS = { openai: 24, tasks: 33 } as const;
+const EXTENSIONS = { openai: 30, tasks: 65 } as const;
 
 describe('The house', () => {
   const all = sourceFiles();

@@ -15,3 +15,13 @@ export {
 } from './text-embedding.js';
 export type { TaskModel, TaskModelOptions, TextBatchSize, TextTaskOptions } from './text-model.js';
 export type { TooLong } from './text-tokenizer.js';
+export type { GeneratedText, GenerationUsage, TokenLogprob } from './generator.js';
+export {
+  type ChatMessage,
+  type ChatToAnswer,
+  type GenerationOptions,
+  type GeneratorModel,
+  textGeneration,
+  type TextGenerationOptions,
+  type TextToContinue,
+} from './text-generation.js';

@@ -146,10 +146,19 @@ export function isText(value: unknown): value is string {
   return typeof value === 'string' && value !== '';
 }
 
+/** What differs for the texts of some tasks. */
+interface TokenLimits {
+  /** Most tokens by default, if the model reads more. */
+  readonly usual?: number;
+  readonly isNeverCut?: boolean;
+}
+
 /** What a model's files say, as far as they have it. */
 export interface LoadedFiles {
   readonly repository: Repository;
   readonly config: Record<string, unknown>;
+  /** Of tokenizer_config.json. */
+  readonly ofTokenizer: Record<string, unknown>;
   readonly fetching: Fetching;
 }
 
@@ -157,8 +166,9 @@ export interface LoadedFiles {
 export class TextModel<Input, Output, Facts> implements RemoteModel {
   readonly name: string;
   private loaded: { readonly tokenizer: TextTokenizer; readonly facts: Facts } | undefined;
-  private readonly place: TaskModelOptions;
-  private readonly others: Omit<ServingOptions<Input, Output>, OwnOptions>;
+  readonly place: TaskModelOptions;
+  /** The options of any serving. */
+  readonly others: Omit<ServingOptions<Input, Output>, OwnOptions>;
   /** The signature whose inputs we have checked. */
   private checked: ServingSignature | undefined;
 
@@ -168,6 +178,7 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
     /** Rules of the task's own options. */
     own: Rules,
     private readonly factsOf: (files: LoadedFiles) => Promise<Facts>,
+    private readonly limits: TokenLimits = {},
   ) {
     const { model } = options;
     this.place = typeof model === 'string' || model instanceof URL ? { from: model } : model;
@@ -193,13 +204,17 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
     return this.ready.facts;
   }
 
+  get tokenizer(): TextTokenizer {
+    return this.ready.tokenizer;
+  }
+
   /** Fetches the ONNX file and reads what the task needs beside it. */
   async fetch(fetching: Fetching): Promise<string | Uint8Array> {
     // A later start may find other files.
     const repository = repositoryOf(this.owner, this.place.from);
     const config = await needConfig(repository, 'config.json', fetching);
     const ofTokenizer = (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {};
-    const files = { repository, config, fetching };
+    const files = { repository, config, ofTokenizer, fetching };
     const tokenizer = await loadTokenizer(repository, ofTokenizer, fetching);
     const { name, tooLong = 'refuse', specialTokens } = this.options;
     this.loaded = {
@@ -207,6 +222,7 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
         serving: name,
         maxTokens: await this.maxTokensOf(files, ofTokenizer['model_max_length']),
         tooLong,
+        canBeCut: !this.limits.isNeverCut,
         allowsSpecialTokens: specialTokens === 'accept',
       }),
       facts: await this.factsOf(files),
@@ -232,7 +248,7 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
    * A lone partition gets both cores of a small machine: the event loop needs little of one beside
    * such a model, and a text alone is answered 1.7 times as fast.
    */
-  private get threads(): { readonly intraOpNumThreads?: number } {
+  get threads(): { readonly intraOpNumThreads?: number } {
     const { partitions = 1 } = this.others;
     const isAlone = partitions === 1 && this.place.isolation !== 'none';
     const cores = availableParallelism();
@@ -280,7 +296,7 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
     return this.loaded;
   }
 
-  private get isOnCpu(): boolean {
+  get isOnCpu(): boolean {
     const providers = this.place.session?.executionProviders ?? [];
     return providers.every((each) => (typeof each === 'string' ? each : each.name) === 'cpu');
   }
@@ -332,7 +348,8 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
       // Tokenizers without a limit state about 1e30.
       (limit) => typeof limit === 'number' && limit > 0 && limit <= MOST_TOKENS,
     ) as number | undefined;
-    const most = own ?? Math.min(stated ?? Infinity, positions ?? Infinity);
+    const { usual = Infinity } = this.limits;
+    const most = own ?? Math.min(stated ?? Infinity, positions ?? Infinity, usual);
     if (most === Infinity) {
       throw new ServingLoadError(
         `The files of ${repository.name} don't state how many tokens the model reads; give the ` +

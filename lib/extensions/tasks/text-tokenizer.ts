@@ -17,6 +17,8 @@ interface TokenizerOptions {
   /** Most tokens of a text or pair, special tokens included. */
   readonly maxTokens: number;
   readonly tooLong: TooLong;
+  /** True if the serving has the option `tooLong`. */
+  readonly canBeCut?: boolean;
   /** True if special tokens in a caller's text are read as such. */
   readonly allowsSpecialTokens: boolean;
 }
@@ -42,6 +44,14 @@ export interface Tokenizer {
   tokenize(text: string): string[];
   token_to_id(token: string): number | undefined;
   get_added_tokens_decoder(): ReadonlyMap<number, AddedToken>;
+  encode(text: string, options: { readonly add_special_tokens: false }): { readonly ids: number[] };
+  decode(
+    ids: number[],
+    options: {
+      readonly skip_special_tokens: boolean;
+      readonly clean_up_tokenization_spaces: boolean;
+    },
+  ): string;
 }
 
 interface AddedToken {
@@ -97,6 +107,10 @@ export class TextTokenizer {
     };
   }
 
+  get maxTokens(): number {
+    return this.options.maxTokens;
+  }
+
   /**
    * @throws InvalidInputError for special tokens in the text
    * @throws RequestTooLargeError if it has too many tokens, and is not to be cut
@@ -127,15 +141,37 @@ export class TextTokenizer {
     return { ids: tokens.map((token) => this.idOf(token)), types };
   }
 
-  private tokensOf(text: string): string[] {
-    const { serving, maxTokens, tooLong } = this.options;
+  /**
+   * Encodes a text that a template has written, special tokens included.
+   *
+   * @throws RequestTooLargeError if it has too many tokens
+   */
+  encodeWritten(text: string): readonly number[] {
+    const { maxTokens } = this.options;
+    if (text.length > MOST_CHARACTERS * maxTokens) {
+      throw this.tooLongError(`has ${text.length} characters`);
+    }
+    const { ids } = this.tokenizer.encode(text, { add_special_tokens: false });
+    if (ids.length > maxTokens) {
+      throw this.tooLongError(`has ${ids.length} tokens`);
+    }
+    return ids;
+  }
+
+  /** @throws InvalidInputError for special tokens in a caller's text */
+  refuseSpecialTokens(text: string): void {
     const found = this.special?.exec(text)?.[0];
     if (found !== undefined) {
       throw new InvalidInputError(
-        `Serving "${serving}" was given a text with ${formatValue(found)}, a special token of its ` +
-          "model; take it out, or allow such texts with specialTokens: 'accept'",
+        `Serving "${this.options.serving}" was given a text with ${formatValue(found)}, a special ` +
+          "token of its model; take it out, or allow such texts with specialTokens: 'accept'",
       );
     }
+  }
+
+  private tokensOf(text: string): string[] {
+    const { maxTokens, tooLong } = this.options;
+    this.refuseSpecialTokens(text);
     const most = MOST_CHARACTERS * maxTokens;
     if (text.length > most && tooLong === 'refuse') {
       throw this.tooLongError(`has ${text.length} characters`);
@@ -144,10 +180,10 @@ export class TextTokenizer {
   }
 
   private tooLongError(size: string): RequestTooLargeError {
-    const { serving, maxTokens } = this.options;
+    const { serving, maxTokens, canBeCut = true } = this.options;
     return new RequestTooLargeError(
       `Serving "${serving}" reads texts of at most ${maxTokens} tokens, and one ${size}; ` +
-        "shorten it, or let the serving cut it with tooLong: 'cut'",
+        `shorten it${canBeCut ? ", or let the serving cut it with tooLong: 'cut'" : ''}`,
     );
   }
 
@@ -242,7 +278,8 @@ function elapsed(begin: number): number {
   return Math.round(performance.now() - begin);
 }
 
-async function loadLibrary(): Promise<Library> {
+/** @throws ServingLoadError if the library isn't installed */
+export async function loadLibrary(): Promise<Library> {
   try {
     return (await import('@huggingface/tokenizers')) as unknown as Library;
   } catch (cause) {

@@ -1,12 +1,25 @@
 // #region imports
-import { Controller, Injectable, Module, Post, Body } from '@nestjs/common';
+import {
+  Body,
+  Controller,
+  Injectable,
+  type MessageEvent,
+  Module,
+  Post,
+  Query,
+  Sse,
+} from '@nestjs/common';
 import { InjectServing, ServingModule, type ServingOf } from 'nestjs-serving';
-import { rerank, textClassification, textEmbedding } from 'nestjs-serving/tasks';
+import { rerank, textClassification, textEmbedding, textGeneration } from 'nestjs-serving/tasks';
+import { map, type Observable } from 'rxjs';
 // #endregion
+import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 import type { INestApplication } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { getServingToken } from 'nestjs-serving';
+import type { GeneratedText } from 'nestjs-serving/tasks';
+import { firstValueFrom, toArray } from 'rxjs';
 import { HubServer, ModelServer } from '../../fixtures/http/model-server.js';
 import { useModelCache } from '../../fixtures/http/use-model-cache.js';
 
@@ -86,6 +99,27 @@ export async function isPositive(serving: ServingOf<typeof mood>, text: string):
 }
 // #endregion
 
+// #region writer
+export const writer = textGeneration({
+  name: 'writer',
+  model: { from: 'hf:my-org/my-chat-model', file: 'model.onnx' },
+  batchSize: 16,
+});
+
+@Controller()
+export class WriterController {
+  constructor(@InjectServing(writer) private readonly serving: ServingOf<typeof writer>) {}
+
+  @Sse('write')
+  write(@Query('question') question: string): Observable<MessageEvent> {
+    const messages = [{ role: 'user', content: question }];
+    return this.serving
+      .stream({ messages, maxTokens: 200, temperature: 0.7, topP: 0.9 })
+      .pipe(map(({ output }) => ({ data: output }))); // { text, tokens }, at last finishReason and usage
+  }
+}
+// #endregion
+
 describe('The manual on tasks', () => {
   useModelCache();
   let store: ModelServer;
@@ -102,6 +136,9 @@ describe('The manual on tasks', () => {
       'Xenova/distilbert-base-uncased-finetuned-sst-2-english',
       'test/fixtures/tasks/classifier',
     );
+    hub.commitFolder('my-org/my-chat-model', 'test/fixtures/tasks/generator');
+    const model = readFileSync('test/fixtures/tasks/generator/onnx/model_gqa.onnx');
+    hub.commit('my-org/my-chat-model', 'main', 'model.onnx', model, 'a'.repeat(40));
   });
 
   afterAll(async () => {
@@ -148,5 +185,16 @@ describe('The manual on tasks', () => {
     const app = await start({ imports: [ServingModule.forRoot({ servings: [mood] })] });
     const serving = app.get<ServingOf<typeof mood>>(getServingToken('mood'));
     expect(await isPositive(serving, 'rows')).toBe(false);
+  });
+
+  it("[22.10] The manual's writer streams an answer in pieces", async () => {
+    const app = await start({
+      imports: [ServingModule.forRoot({ servings: [writer] })],
+      controllers: [WriterController],
+    });
+    const events$ = app.get(WriterController).write('What is a batch?').pipe(toArray());
+    const pieces = (await firstValueFrom(events$)).map(({ data }) => data as GeneratedText);
+    expect(pieces.at(-1)!.usage!.completionTokens).toBeGreaterThan(1);
+    expect(pieces.map(({ text }) => text).join('')).not.toBe('');
   });
 });

@@ -1,0 +1,76 @@
+/** Decodes tokens, without special ones; of no tokens the empty text. */
+export type Decode = (ids: readonly number[]) => string;
+
+/** A character that isn't complete yet. */
+const INCOMPLETE = '\ufffd';
+
+/**
+ * The text of tokens that come one by one. A character may need several tokens, and some tokenizers
+ * write a token differently behind others. So we decode the last tokens with and without the new
+ * one, and the difference is new text, unless it ends within a character: as text-generation-inference
+ * and vLLM do.
+ */
+export class AnswerText {
+  private readonly ids: number[] = [];
+  /** The tokens between these were text before. */
+  private start = 0;
+  private read = 0;
+  /** Text that may be the beginning of a stop string. */
+  private held = '';
+  hasStopped = false;
+
+  constructor(
+    private readonly decode: Decode,
+    private readonly stops: readonly string[],
+  ) {}
+
+  /** Returns the text that is certain now. */
+  push(id: number): string {
+    const { ids } = this;
+    ids.push(id);
+    const before = this.decode(ids.slice(this.start, this.read));
+    const now = this.decode(ids.slice(this.start));
+    if (now.length <= before.length || now.endsWith(INCOMPLETE)) {
+      return '';
+    }
+    this.start = this.read;
+    this.read = ids.length;
+    return this.release(now.slice(before.length));
+  }
+
+  /** The rest of the text: a replacement character for an incomplete one. */
+  end(): string {
+    if (this.hasStopped) {
+      return '';
+    }
+    const before = this.decode(this.ids.slice(this.start, this.read));
+    const text = this.release(this.decode(this.ids.slice(this.start)).slice(before.length));
+    return this.hasStopped ? text : text + this.held;
+  }
+
+  private release(more: string): string {
+    const { stops } = this;
+    if (stops.length === 0) {
+      return more;
+    }
+    const text = this.held + more;
+    const places = stops.map((stop) => text.indexOf(stop)).filter((place) => place >= 0);
+    if (places.length > 0) {
+      this.hasStopped = true;
+      this.held = '';
+      return text.slice(0, Math.min(...places));
+    }
+    const kept = Math.max(...stops.map((stop) => beginningOf(stop, text)));
+    this.held = text.slice(text.length - kept);
+    return text.slice(0, text.length - kept);
+  }
+}
+
+/** The length of the longest end of the text with which the stop string begins. */
+function beginningOf(stop: string, text: string): number {
+  let length = Math.min(stop.length - 1, text.length);
+  while (length > 0 && !stop.startsWith(text.slice(text.length - length))) {
+    length--;
+  }
+  return length;
+}

@@ -1,0 +1,447 @@
+import { readFile } from 'node:fs/promises';
+import {
+  InvalidInputError,
+  InvalidServingError,
+  type ServingDefinition,
+  type ServingOptions,
+  ServingLoadError,
+  type Steps,
+} from '../../index.js';
+import {
+  asTask,
+  type Fetching,
+  formatValue,
+  isRecord,
+  messageOf,
+  type Rules,
+  whole,
+} from '../../internal.js';
+import { generatorScript } from './entry-script.js';
+import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
+import { needConfig, readConfig, type Repository } from './repository.js';
+import { isText, type LoadedFiles, type TaskModelOptions, TextModel } from './text-model.js';
+
+/** How the answer to one call is written. */
+export interface GenerationOptions {
+  /**
+   * The most tokens of the answer.
+   *
+   * @default what the prompt leaves of the serving's `maxTokens`
+   */
+  readonly maxTokens?: number;
+  /**
+   * 0 takes the likeliest token each time, and 1 draws by the model's own probabilities. Up to 2.
+   *
+   * @default 0
+   */
+  readonly temperature?: number;
+  /**
+   * Draws among so many of the likeliest tokens.
+   *
+   * @default all; 64 with `topP`
+   */
+  readonly topK?: number;
+  /**
+   * Draws among the fewest tokens, of those of `topK`, whose probabilities together reach this share:
+   * above 0, up to 1.
+   *
+   * @default 1
+   */
+  readonly topP?: number;
+  /**
+   * Makes tokens of the prompt and the answer less likely: above 1, up to 10.
+   *
+   * @default 1: it doesn't
+   */
+  readonly repetitionPenalty?: number;
+  /**
+   * The same whole number draws the same tokens.
+   *
+   * @default a random one
+   */
+  readonly seed?: number;
+  /**
+   * The answer ends before the first of these strings.
+   *
+   * @default none
+   */
+  readonly stop?: string | readonly string[];
+  /**
+   * Whether pieces have the log-probability of each token.
+   *
+   * @default false
+   */
+  readonly logprobs?: boolean;
+}
+
+/** A message of a conversation. */
+export interface ChatMessage {
+  /** Such as `system`, `user` or `assistant`, as the model's chat template knows them. */
+  readonly role: string;
+  /** A text, which may be empty. */
+  readonly content: string;
+}
+
+/** A text that the model continues. */
+export interface TextToContinue extends GenerationOptions {
+  /** Not empty. */
+  readonly prompt: string;
+}
+
+/** A conversation that the model answers, laid out by its chat template. */
+export interface ChatToAnswer extends GenerationOptions {
+  /** At least one, the oldest first. */
+  readonly messages: readonly ChatMessage[];
+}
+
+/** The model of {@link textGeneration}, as of other tasks. It runs in a thread or a process. */
+export type GeneratorModel =
+  | string
+  | URL
+  | (Omit<TaskModelOptions, 'blockingLimit' | 'isolation'> & {
+      /** @default 'thread' */
+      readonly isolation?: 'thread' | 'process';
+    });
+
+/** The options of {@link textGeneration}, beside those of any serving. */
+export interface TextGenerationOptions extends Omit<
+  ServingOptions<string | TextToContinue | ChatToAnswer, GeneratedText>,
+  'preprocess' | 'postprocess' | 'postprocessStream' | 'batchSize' | 'batchTimeout'
+> {
+  /** A decoder with its cache, and its tokenizer. */
+  readonly model: GeneratorModel;
+  /**
+   * The most answers that a partition writes at the same time.
+   *
+   * @default 8
+   */
+  readonly batchSize?: number;
+  /**
+   * The most tokens of a prompt and its answer together.
+   *
+   * @default the limit in the model's files, and at most 4096
+   */
+  readonly maxTokens?: number;
+  /**
+   * The most tokens of new prompts that the model reads before it continues the answers. Fewer make
+   * new answers begin later, and disturb the others less.
+   *
+   * @default 64
+   */
+  readonly prefill?: number;
+  /**
+   * The Jinja template of conversations.
+   *
+   * @default the model's `chat_template`
+   */
+  readonly chatTemplate?: string;
+  /**
+   * Whether a text with one of the tokenizer's special tokens is refused with an InvalidInputError,
+   * or the model reads it as that token. Refusing keeps users from writing for the system.
+   *
+   * @default 'refuse'
+   */
+  readonly specialTokens?: 'refuse' | 'accept';
+}
+
+const MOST_USUAL = 4096;
+
+const rules: Rules = {
+  batchSize: whole(1, 1024),
+  prefill: whole(1, 2 ** 20),
+  chatTemplate: { check: isText, allowed: 'a Jinja template' },
+  tooLong: { check: () => false, allowed: 'nothing here: a prompt is never cut' },
+};
+
+/** What the model's files say about the beginning and end of texts. */
+interface Facts {
+  readonly endTokens: readonly number[];
+  readonly template: ChatTemplate | undefined;
+  readonly tokenizer: object;
+  readonly tokenizerConfig: object;
+}
+
+interface ChatTemplate {
+  render(values: object): string;
+}
+
+/**
+ * A serving that continues texts and answers conversations, by a decoder on a CPU. Answers are
+ * written together, a token each at a time; each begins as soon as a place is free, and is the one
+ * that its prompt would get alone. A stream gives it in pieces, a call as a whole.
+ *
+ * For small models. For large ones, and for a GPU, use a server made for that, such as vLLM.
+ *
+ * Needs `@huggingface/tokenizers`, and for conversations `@huggingface/jinja`.
+ *
+ * @throws InvalidServingError for an invalid option
+ * @experimental
+ */
+export function textGeneration(
+  options: TextGenerationOptions,
+): ServingDefinition<string | TextToContinue | ChatToAnswer, GeneratedText> {
+  const { batchSize = 8, prefill = 64, chatTemplate } = options;
+  const own = new TextModel<string | TextToContinue | ChatToAnswer, GeneratedText, Facts>(
+    'textGeneration',
+    options,
+    rules,
+    (files) => factsIn(files, chatTemplate),
+    { usual: MOST_USUAL, isNeverCut: true },
+  );
+  const { isolation, blockingLimit } = own.place;
+  if (isolation === 'none' || blockingLimit !== undefined) {
+    throw new InvalidServingError(
+      `${own.owner} runs its model in a thread or a process; leave out ` +
+        (isolation === 'none' ? "isolation: 'none'" : 'blockingLimit'),
+    );
+  }
+  if (!own.isOnCpu) {
+    throw new InvalidServingError(
+      `${own.owner} runs on a CPU alone: elsewhere the runtime would copy its cache between two ` +
+        'tokens; use a server made for that, such as vLLM',
+    );
+  }
+  const prepare = async (fetching: Fetching): Promise<{ generation: GeneratorFiles }> => {
+    const model = await own.fetch(fetching);
+    const { endTokens, tokenizer, tokenizerConfig } = own.facts;
+    return {
+      generation: {
+        name: own.name,
+        model,
+        tokenizer,
+        tokenizerConfig,
+        endTokens,
+        session: { ...own.threads, ...own.place.session },
+        places: batchSize,
+        context: own.tokenizer.maxTokens,
+        prefill,
+      },
+    };
+  };
+  const definition: ServingDefinition<
+    string | TextToContinue | ChatToAnswer,
+    GeneratedText,
+    GeneratedText | Steps<GeneratedText>
+  > = {
+    warmUp: [{ prompt: 'a text to warm up', maxTokens: 2 }],
+    ...own.others,
+    batchSize,
+    model: { useFile: generatorScript(), isolation, prepare, sequence: {} },
+    async preprocess(input) {
+      const asked = readInput(own.owner, input);
+      const ids = await idsOf(own, asked);
+      return { batch: rowOf(own.owner, ids, asked, own.tokenizer.maxTokens) };
+    },
+    postprocess: (output) => (Array.isArray(output) ? joined(output) : output),
+  };
+  return asTask('text-generation', definition);
+}
+
+/** All of an answer's pieces as one. */
+function joined(pieces: readonly GeneratedText[]): GeneratedText {
+  const logprobs = pieces.flatMap((piece) => piece.logprobs ?? []);
+  return {
+    ...pieces.at(-1)!,
+    text: pieces.map(({ text }) => text).join(''),
+    tokens: pieces.flatMap(({ tokens }) => tokens),
+    ...(pieces.at(-1)!.logprobs && { logprobs }),
+  };
+}
+
+type Asked = GenerationOptions & Partial<TextToContinue & ChatToAnswer>;
+
+const RANGES: readonly (readonly [keyof GenerationOptions, number, number, string])[] = [
+  ['maxTokens', 1, Infinity, 'a whole number of 1 or more'],
+  ['temperature', 0, 2, 'a number from 0 to 2'],
+  ['topK', 1, Infinity, 'a whole number of 1 or more'],
+  ['topP', Number.MIN_VALUE, 1, 'a number above 0 and up to 1'],
+  ['repetitionPenalty', Number.MIN_VALUE, 10, 'a number above 0 and up to 10'],
+  ['seed', -Infinity, Infinity, 'a whole number'],
+];
+
+const WHOLE = new Set(['maxTokens', 'topK', 'seed']);
+
+const NAMES = new Set([...RANGES.map(([name]) => name), 'prompt', 'messages', 'stop', 'logprobs']);
+
+/** @throws InvalidInputError for an input that isn't one, or an option that isn't allowed */
+function readInput(owner: string, input: unknown): Asked {
+  const asked: unknown = typeof input === 'string' ? { prompt: input } : input;
+  const refuse = (what: string): InvalidInputError => new InvalidInputError(`${owner} ${what}`);
+  if (
+    !isRecord(asked) ||
+    !(asked['prompt'] === undefined
+      ? isChat(asked['messages'])
+      : isText(asked['prompt']) && asked['messages'] === undefined)
+  ) {
+    throw refuse(
+      'takes a text that is not empty, { prompt }, or { messages: [{ role, content }] }, and was ' +
+        `given ${formatValue(input)}`,
+    );
+  }
+  const unknown = Object.keys(asked).find((name) => !NAMES.has(name as never));
+  if (unknown !== undefined) {
+    throw refuse(
+      `was given the unknown option ${formatValue(unknown)}; known are ${[...NAMES].join(', ')}`,
+    );
+  }
+  for (const [name, least, most, allowed] of RANGES) {
+    const value = asked[name];
+    const isAllowed =
+      typeof value === 'number' &&
+      value >= least &&
+      value <= most &&
+      (!WHOLE.has(name) || Number.isInteger(value));
+    if (value !== undefined && !isAllowed) {
+      throw refuse(`was given ${name} ${formatValue(value)}; allowed is ${allowed}`);
+    }
+  }
+  const { stop, logprobs = false } = asked;
+  if (!(stop === undefined || isStop(stop) || (Array.isArray(stop) && stop.every(isStop)))) {
+    throw refuse(`was given stop ${formatValue(stop)}; allowed are strings that are not empty`);
+  }
+  if (typeof logprobs !== 'boolean') {
+    throw refuse(`was given logprobs ${formatValue(logprobs)}; allowed is true or false`);
+  }
+  return asked;
+}
+
+/** Half of a character would cut a text within it. */
+function isStop(value: unknown): value is string {
+  return isText(value) && !/\p{Surrogate}/u.test(value);
+}
+
+function isChat(messages: unknown): messages is readonly ChatMessage[] {
+  return (
+    Array.isArray(messages) &&
+    messages.length > 0 &&
+    messages.every(
+      (message) =>
+        isRecord(message) && isText(message['role']) && typeof message['content'] === 'string',
+    )
+  );
+}
+
+type Generation = TextModel<string | TextToContinue | ChatToAnswer, GeneratedText, Facts>;
+
+async function idsOf(own: Generation, { prompt, messages }: Asked): Promise<readonly number[]> {
+  if (prompt !== undefined) {
+    return own.tokenizer.encode(prompt).ids;
+  }
+  const { template, tokenizerConfig } = own.facts;
+  if (!template) {
+    throw new InvalidInputError(
+      `${own.owner} cannot answer messages: its model has no chat template; give the option ` +
+        'chatTemplate, or call it with { prompt }',
+    );
+  }
+  messages!.forEach(({ role, content }) => {
+    own.tokenizer.refuseSpecialTokens(role);
+    own.tokenizer.refuseSpecialTokens(content);
+  });
+  let text: string;
+  try {
+    text = template.render({
+      ...namedTokens(tokenizerConfig as Record<string, unknown>),
+      // Other properties of a message are a caller's own, and not checked.
+      messages: messages!.map(({ role, content }) => ({ role, content })),
+      add_generation_prompt: true,
+    });
+  } catch (cause) {
+    throw new InvalidInputError(
+      `${own.owner}: the chat template of its model refuses these messages: ${messageOf(cause)}`,
+      { cause },
+    );
+  }
+  return own.tokenizer.encodeWritten(text);
+}
+
+function rowOf(owner: string, ids: readonly number[], asked: Asked, context: number): PromptRow {
+  const { temperature = 0, topP = 1, stop = [], logprobs = false } = asked;
+  if (ids.length === 0) {
+    throw new InvalidInputError(`${owner}: the prompt has no tokens; give another one`);
+  }
+  const left = context - ids.length;
+  if (left < 1) {
+    throw new InvalidInputError(
+      `${owner}: the prompt has ${ids.length} tokens, and leaves no room for an answer: both ` +
+        `together may have ${context}; shorten it`,
+    );
+  }
+  return {
+    ids,
+    maxTokens: Math.min(asked.maxTokens ?? left, left),
+    sampling: {
+      temperature,
+      topP,
+      topK: asked.topK ?? (topP < 1 ? 64 : 2 ** 31),
+      repetitionPenalty: asked.repetitionPenalty ?? 1,
+      seed: asked.seed ?? Math.floor(Math.random() * 2 ** 31),
+    },
+    stops: typeof stop === 'string' ? [stop] : stop,
+    logprobs,
+  };
+}
+
+async function factsIn(files: LoadedFiles, chatTemplate: string | undefined): Promise<Facts> {
+  const { repository, config, ofTokenizer, fetching } = files;
+  const generation = (await readConfig(repository, 'generation_config.json', fetching)) ?? {};
+  const tokenizer = await needConfig(repository, 'tokenizer.json', fetching);
+  const ends = generation['eos_token_id'] ?? config['eos_token_id'];
+  const endTokens = (Array.isArray(ends) ? ends : [ends]).filter((id) => typeof id === 'number');
+  if (endTokens.length === 0) {
+    throw new ServingLoadError(
+      `The files of ${repository.name} don't state which token ends an answer (eos_token_id in ` +
+        'generation_config.json or config.json); add it',
+    );
+  }
+  const text = chatTemplate ?? (await templateIn(repository, ofTokenizer, fetching));
+  const template = text === undefined ? undefined : await compiled(repository.name, text);
+  return { endTokens, template, tokenizer, tokenizerConfig: ofTokenizer };
+}
+
+/** In a file of its own, or in tokenizer_config.json as text or a list of named ones. */
+async function templateIn(
+  repository: Repository,
+  { chat_template: given }: Record<string, unknown>,
+  fetching: Fetching,
+): Promise<string | undefined> {
+  const file = await repository.fetch('chat_template.jinja', fetching);
+  if (file !== undefined) {
+    return typeof file === 'string' ? readFile(file, 'utf8') : Buffer.from(file).toString();
+  }
+  if (Array.isArray(given)) {
+    const usual: unknown = given.find((each) => isRecord(each) && each['name'] === 'default');
+    return isRecord(usual) ? String(usual['template']) : undefined;
+  }
+  return typeof given === 'string' ? given : undefined;
+}
+
+async function compiled(name: string, text: string): Promise<ChatTemplate> {
+  let Template: new (text: string) => ChatTemplate;
+  try {
+    ({ Template } = (await import('@huggingface/jinja')) as {
+      Template: new (text: string) => ChatTemplate;
+    });
+  } catch (cause) {
+    throw new ServingLoadError(
+      'The chat template of textGeneration needs @huggingface/jinja, which cannot be loaded; ' +
+        'install it: npm install @huggingface/jinja',
+      { cause },
+    );
+  }
+  try {
+    return new Template(text);
+  } catch (cause) {
+    throw new ServingLoadError(`The chat template of ${name} is invalid: ${messageOf(cause)}`, {
+      cause,
+    });
+  }
+}
+
+/** Such as `bos_token`: a text, or an object with its content. */
+function namedTokens(config: Record<string, unknown>): Record<string, unknown> {
+  const tokens = Object.entries(config).filter(([name]) => name.endsWith('_token'));
+  return Object.fromEntries(
+    tokens.map(([name, token]) => [name, isRecord(token) ? token['content'] : token]),
+  );
+}

@@ -8,7 +8,7 @@ import urllib.request
 import openai
 from openai import AsyncOpenAI, OpenAI
 
-what, url = sys.argv[1:]
+what, url, *given = sys.argv[1:]
 client = OpenAI(base_url=f"{url}/v1", api_key="secret")
 
 
@@ -42,6 +42,26 @@ def calls():
     }
 
 
+def chat():
+    options = {"model": "writer", "messages": json.loads(given[0]), "temperature": 0, "max_tokens": 12}
+    whole = client.chat.completions.create(**options)
+    stream = client.chat.completions.create(
+        **options, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    return {
+        "text": whole.choices[0].message.content,
+        "reason": whole.choices[0].finish_reason,
+        "usage": whole.usage.completion_tokens,
+        "streamed": "".join(c.choices[0].delta.content or "" for c in chunks if c.choices),
+        "streamedUsage": chunks[-1].usage.completion_tokens,
+        "errors": [
+            shown(lambda: client.chat.completions.create(**options, n=2)),
+            shown(lambda: client.chat.completions.create(**options, tools=[{"type": "x"}])),
+        ],
+    }
+
+
 def retry():
     return len(embed(model="busy", input="a").data)
 
@@ -61,4 +81,4 @@ def abort():
     return asyncio.run(leave())
 
 
-print(json.dumps({"calls": calls, "retry": retry, "abort": abort}[what]()))
+print(json.dumps({"calls": calls, "chat": chat, "retry": retry, "abort": abort}[what]()))

@@ -3,6 +3,7 @@ import { setImmediate } from 'node:timers/promises';
 import type { CallOptions, Serving } from '../../index.js';
 import { BIG_ENDIAN } from '../../encoding/element-types.js';
 import { formatValue, isRecord, onAbort } from '../../internal.js';
+import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
 import { type Body, RequestError } from './http.js';
 import type { OfferedModels } from './models.js';
 
@@ -133,30 +134,8 @@ async function runEach(
   }
 }
 
-const isString = (value: unknown): value is string => typeof value === 'string';
-const isText = (value: unknown): value is string => isString(value) && value !== '';
-const isFlag = (value: unknown): value is boolean => typeof value === 'boolean';
-const isCount = (value: unknown): value is number => Number.isInteger(value) && Number(value) > 0;
 const isEncoding = (value: unknown): value is 'float' | 'base64' =>
   value === 'float' || value === 'base64';
-
-/**
- * A field that clients may leave out, or set to null.
- *
- * @throws RequestError
- */
-function fieldIn<T>(
-  body: Body,
-  name: string,
-  allowed: string,
-  check: (value: unknown) => value is T,
-): T | undefined {
-  const value = body[name] ?? undefined;
-  if (value !== undefined && !check(value)) {
-    throw new RequestError(`"${name}" is ${formatValue(value)}; allowed is ${allowed}`, name);
-  }
-  return value;
-}
 
 function listIn(name: string, value: unknown, most: number): readonly unknown[] {
   if (!Array.isArray(value) || value.length === 0) {

@@ -1,4 +1,4 @@
-import { type IncomingMessage, STATUS_CODES } from 'node:http';
+import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http';
 import { HttpException, HttpStatus, type HttpServer } from '@nestjs/common';
 import { CallCancelledError, isServingError } from '../../index.js';
 import { nestingBeyond } from '../../encoding/json.js';
@@ -155,6 +155,29 @@ export type PlatformRequest = IncomingMessage & {
   readonly raw?: IncomingMessage;
   readonly body?: unknown;
 };
+
+/** An Express response, or a Fastify reply around it. */
+export type PlatformResponse =
+  | (ServerResponse & { readonly raw?: undefined })
+  | {
+      readonly raw: ServerResponse;
+      hijack(): unknown;
+      getHeaders(): Readonly<Record<string, string | number | string[] | undefined>>;
+    };
+
+/** Node's own response, for events that we write ourselves. Keeps headers already set, as for CORS. */
+export function rawOf(response: PlatformResponse): ServerResponse {
+  if (response.raw === undefined) {
+    return response;
+  }
+  response.hijack();
+  for (const [name, value] of Object.entries(response.getHeaders())) {
+    if (value !== undefined) {
+      response.raw.setHeader(name, value);
+    }
+  }
+  return response.raw;
+}
 
 /**
  * Reads a JSON object. If a parser of the application was first, takes what it has read.

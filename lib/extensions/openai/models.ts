@@ -35,8 +35,9 @@ export interface OfferedTask {
   /** The serving, by name or by its definition. */
   readonly serving: string | ServingDefinition;
   /**
-   * What its calls take and give: `{ text, prompt?, dimensions? }` and `{ vector, tokens }`, or
-   * `{ query, documents, top? }` and a list of `{ index, score }`.
+   * What its calls take and give: `{ text, prompt?, dimensions? }` and `{ vector, tokens }`;
+   * `{ query, documents, top? }` and a list of `{ index, score }`; or `{ messages, ... }` and
+   * `{ text, ... }` as `textGeneration` does.
    */
   readonly task: TaskKind;
 }
@@ -71,6 +72,7 @@ const OWNER = 'OpenAIModule';
 const PATHS: Readonly<Record<TaskKind, string>> = {
   'text-embedding': '/v1/embeddings',
   rerank: '/v1/rerank',
+  'text-generation': '/v1/chat/completions',
 };
 
 const isKind = (value: unknown): value is TaskKind =>
@@ -203,8 +205,8 @@ export class OfferedModels implements OnModuleInit {
       );
     }
     const { inputs = 2048 } = this.options;
-    // Each text is a row of its own; rows of documents are counted by the serving.
-    const room = task === 'rerank' ? undefined : own?.local?.profile.maxRowsPerCall;
+    // Each text to embed is a row of its own; the serving counts the rows of documents.
+    const room = task === 'text-embedding' ? own?.local?.profile.maxRowsPerCall : undefined;
     const handle = this.provided(ServingService).get(serving);
     return { id, task, serving: handle, inputs: Math.min(inputs, room ?? inputs) };
   }

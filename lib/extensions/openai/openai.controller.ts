@@ -1,3 +1,5 @@
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
 import {
   type ArgumentsHost,
   type CanActivate,
@@ -26,11 +28,14 @@ import { BaseExceptionFilter, HttpAdapterHost, ModuleRef } from '@nestjs/core';
 import type { CallOptions } from '../../index.js';
 import { callerOf, formatValue, ModuleGuards, optionsOf } from '../../internal.js';
 import { createEmbeddings, rankDocuments } from './calls.js';
+import { readChat } from './chat.js';
 import {
   type Body,
   errorAnswer,
   pathOf,
   type PlatformRequest,
+  type PlatformResponse,
+  rawOf,
   readBody,
   RequestError,
 } from './http.js';
@@ -76,6 +81,18 @@ export class Replies {
       httpAdapter.setHeader(response, 'content-type', 'application/json; charset=utf-8');
       httpAdapter.reply(response, JSON.stringify(value), status);
     }
+  }
+
+  /** Sends server-sent events. If the client leaves, their source is closed. */
+  async stream(response: PlatformResponse, events: AsyncIterable<string>): Promise<void> {
+    const raw = rawOf(response);
+    raw.writeHead(HttpStatus.OK, {
+      'content-type': 'text/event-stream; charset=utf-8',
+      'cache-control': 'no-cache',
+      // Proxies would hold events back.
+      'x-accel-buffering': 'no',
+    });
+    await pipeline(Readable.from(events), raw).catch(() => undefined);
   }
 
   fail(response: unknown, thrown: unknown): void {
@@ -179,6 +196,22 @@ export function openAIController(path: string): Type<unknown> {
     @Post('v2/rerank')
     rerankAsV2(@Context() context: ExecutionContext, @Res() response: unknown): Promise<void> {
       return this.answer(context, response, (...request) => rankDocuments(...request, '2'));
+    }
+
+    @Post('v1/chat/completions')
+    async chat(
+      @Context() context: ExecutionContext,
+      @Res() response: PlatformResponse,
+    ): Promise<void> {
+      const { models, replies } = this;
+      const caller = optionsOf(callerOf(context));
+      const request = context.switchToHttp().getRequest<PlatformRequest>();
+      const chat = readChat(models, await readBody(request, models.bodyLimit));
+      if (chat.isStream) {
+        await replies.stream(response, await chat.events(caller));
+      } else {
+        replies.send(response, await chat.answer(caller));
+      }
     }
 
     private async answer(

@@ -69,7 +69,7 @@ export class OpenAIModule extends ConfigurableModuleClass {
   }
 }
 
-const CALLS = ['v1/embeddings', 'v1/rerank', 'v2/rerank'];
+const CALLS = ['v1/embeddings', 'v1/rerank', 'v2/rerank', 'v1/chat/completions'];
 
 /** Without the leading slash. */
 function resolvePath(path: unknown): string {

@@ -1,8 +1,8 @@
 // The AI SDK. Arguments: what to do, and the address of the server.
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
-import { embed, embedMany } from 'ai';
+import { embed, embedMany, generateText, streamText } from 'ai';
 
-const [, , what, url] = process.argv;
+const [, , what, url, given] = process.argv;
 const provider = createOpenAICompatible({
   name: 'serving',
   baseURL: `${url}/v1`,
@@ -30,6 +30,23 @@ const steps = {
     };
   },
 
+  async chat(messages) {
+    const options = {
+      model: provider.chatModel('writer'),
+      messages,
+      // The conversations of the test have system messages.
+      allowSystemInMessages: true,
+      temperature: 0,
+      maxOutputTokens: 12,
+    };
+    const { text, finishReason, usage } = await generateText(options);
+    const pieces = [];
+    for await (const piece of streamText(options).textStream) {
+      pieces.push(piece);
+    }
+    return { text, finishReason, usage: usage.outputTokens, streamed: pieces.join('') };
+  },
+
   retry: async () => (await embed({ model: model('busy'), value: 'a' })).embedding.length,
 
   async abort() {
@@ -43,4 +60,4 @@ const steps = {
   },
 };
 
-console.log(JSON.stringify(await steps[what]()));
+console.log(JSON.stringify(await steps[what](given && JSON.parse(given))));

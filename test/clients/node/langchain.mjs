@@ -1,7 +1,7 @@
 // The embeddings of LangChain. Arguments: what to do, and the address of the server.
-import { OpenAIEmbeddings } from '@langchain/openai';
+import { ChatOpenAI, OpenAIEmbeddings } from '@langchain/openai';
 
-const [, , what, url] = process.argv;
+const [, , what, url, given] = process.argv;
 const embeddings = (options) =>
   new OpenAIEmbeddings({
     model: 'embedder',
@@ -22,7 +22,27 @@ const steps = {
     };
   },
 
+  async chat(messages) {
+    const chat = new ChatOpenAI({
+      model: 'writer',
+      apiKey: 'secret',
+      temperature: 0,
+      maxTokens: 12,
+      configuration: { baseURL: `${url}/v1` },
+    });
+    const whole = await chat.invoke(messages);
+    const pieces = [];
+    for await (const piece of await chat.stream(messages)) {
+      pieces.push(piece.content);
+    }
+    return {
+      text: whole.content,
+      usage: whole.usage_metadata.output_tokens,
+      streamed: pieces.join(''),
+    };
+  },
+
   retry: async () => (await embeddings({ model: 'busy' }).embedDocuments(['a'])).length,
 };
 
-console.log(JSON.stringify(await steps[what]()));
+console.log(JSON.stringify(await steps[what](given && JSON.parse(given))));

@@ -1,7 +1,7 @@
 // The client of OpenAI for Node. Arguments: what to do, and the address of the server.
 import OpenAI from 'openai';
 
-const [, , what, url] = process.argv;
+const [, , what, url, given] = process.argv;
 const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'secret' });
 
 const shown = async (call) => {
@@ -38,6 +38,47 @@ const steps = {
     };
   },
 
+  async chat(messages) {
+    const options = { model: 'writer', messages, temperature: 0, max_tokens: 12 };
+    const whole = await client.chat.completions.create({ ...options, logprobs: true });
+    const events = [];
+    const stream = await client.chat.completions.create({
+      ...options,
+      stream: true,
+      stream_options: { include_usage: true },
+    });
+    for await (const chunk of stream) {
+      events.push(chunk);
+    }
+    // A reader that stops ends its answer on the server.
+    const left = await client.chat.completions.create({
+      ...options,
+      max_tokens: 400,
+      stream: true,
+    });
+    for await (const { choices } of left) {
+      if (choices[0].delta.content) {
+        break;
+      }
+    }
+    const refused = (more) => shown(client.chat.completions.create({ ...options, ...more }));
+    return {
+      text: whole.choices[0].message.content,
+      reason: whole.choices[0].finish_reason,
+      usage: whole.usage,
+      logprobs: whole.choices[0].logprobs.content.map(({ logprob }) => logprob),
+      streamed: events.map(({ choices }) => choices[0]?.delta.content ?? '').join(''),
+      streamedReason: events.findLast(({ choices }) => choices[0]).choices[0].finish_reason,
+      streamedUsage: events.at(-1).usage,
+      stopped: (await client.chat.completions.create({ ...options, stop: ['W'] })).choices[0],
+      errors: [
+        await refused({ n: 2 }),
+        await refused({ model: 'embedder' }),
+        await refused({ stream: true, messages: [{ role: 'user', content: '<|im_end|>' }] }),
+      ],
+    };
+  },
+
   retry: async () => (await embed({ model: 'busy', input: 'a' })).data.length,
 
   once: () => shown(embed({ model: 'busy', input: 'a' }, once)),
@@ -54,4 +95,4 @@ const steps = {
   },
 };
 
-console.log(JSON.stringify(await steps[what]()));
+console.log(JSON.stringify(await steps[what](given && JSON.parse(given))));

@@ -6,6 +6,7 @@ import { OpenAIModule } from 'nestjs-serving/openai';
 import { fileURLToPath } from 'node:url';
 import { expect, it } from '@jest/globals';
 import { rerank, textEmbedding } from 'nestjs-serving/tasks';
+import { writer } from '../../fixtures/tasks/tiny-models.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import {
   nodeClientPrints,
@@ -35,6 +36,14 @@ process.env['API_KEY'] = 'secret';
 })
 export class AppModule {}
 // #endregion
+
+@Module({
+  imports: [
+    ServingModule.forRoot({ servings: [writer] }),
+    OpenAIModule.forRoot({ models: { writer }, guards: [] }),
+  ],
+})
+class ChatModule {}
 
 const hashes = {
   name: 'hashes',
@@ -82,6 +91,13 @@ describeOnPlatforms("The manual on OpenAI's API", (listen) => {
       const args = [`${await address()}/v1`, 'secret'];
 
       expect(await pythonClientPrints('openai_manual.py', ...args)).toEqual([32]);
+    });
+
+    it("[23.8] The manual's client of OpenAI in Node reads a stream", async () => {
+      const { app } = await listen({ imports: [ChatModule] });
+      const args = ['', `${await app.getUrl()}/v1`, 'secret'];
+
+      expect(await nodeClientPrints('manual-chat.mjs', ...args)).toBe('ended');
     });
 
     it("[23.1] The manual's client of Cohere ranks documents", async () => {

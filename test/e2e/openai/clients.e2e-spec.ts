@@ -17,9 +17,21 @@ import {
   pythonClientPrints,
 } from '../../fixtures/http/openai-clients.js';
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
-import { answers, embedder, reranker, strict } from '../../fixtures/tasks/tiny-models.js';
+import {
+  answers,
+  embedder,
+  reranker,
+  strict,
+  writer,
+  written,
+} from '../../fixtures/tasks/tiny-models.js';
 
 const { embeddings, documents } = answers;
+
+const [chat] = written.chats;
+const { messages, decoded } = chat!;
+/** The text of its answer's first 12 tokens, which are no end tokens. */
+const chatText = decoded.slice(0, decoded.indexOf(' sha'));
 
 /** Its queue has three places, and the tests pause it. */
 const busy = (name: string, reply: (row: unknown) => unknown): ServingDefinition =>
@@ -63,12 +75,13 @@ class QueueController {
 const numbers = (length: number): unknown => Array<unknown>(length).fill(expect.any(Number));
 const unknownModel = expect.stringContaining('There is no model "nix"');
 
-type Prints = (what: string, url: string) => Promise<unknown>;
+type Prints = (what: string, url: string, given?: string) => Promise<unknown>;
 const ofNode =
   (script: string): Prints =>
-  (...args) =>
-    nodeClientPrints(script, ...args);
-const python: Prints = (...args) => pythonClientPrints('openai_client.py', ...args);
+  (what, url, ...given) =>
+    nodeClientPrints(script, what, url, ...(given as string[]));
+const python: Prints = (what, url, ...given) =>
+  pythonClientPrints('openai_client.py', what, url, ...(given as string[]));
 
 describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
   describeOnPlatforms('An application', (listen) => {
@@ -77,7 +90,7 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
       const { app } = await listen({
         imports: [
           ServingModule.forRoot({
-            servings: [embedder, strict, reranker, busyEmbedder, busyReranker],
+            servings: [embedder, strict, reranker, writer, busyEmbedder, busyReranker],
           }),
           OpenAIModule.forRoot({
             models: {
@@ -85,6 +98,7 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
               'my-org/embedder': embedder,
               strict,
               reranker,
+              writer,
               busy: { serving: busyEmbedder, task: 'text-embedding' },
               'busy-reranker': { serving: busyReranker, task: 'rerank' },
             },
@@ -104,7 +118,15 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
       };
 
       expect(seen).toEqual({
-        models: ['embedder', 'my-org/embedder', 'strict', 'reranker', 'busy', 'busy-reranker'],
+        models: [
+          'embedder',
+          'my-org/embedder',
+          'strict',
+          'reranker',
+          'writer',
+          'busy',
+          'busy-reranker',
+        ],
         model: 'my-org/embedder',
         one: numbers(32),
         float: seen.one,
@@ -208,6 +230,68 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
           statusCode: 404,
           body: { error: { message: unknownModel } },
         },
+      });
+    });
+
+    it('[23.8] The client of OpenAI for Node gets answers whole and in pieces', async () => {
+      const { url } = await start();
+      const seen = await nodeClientPrints('openai.mjs', 'chat', url, JSON.stringify(messages));
+
+      const usage = {
+        prompt_tokens: chat!.ids.length,
+        completion_tokens: 12,
+        total_tokens: chat!.ids.length + 12,
+      };
+      expect(seen).toEqual({
+        text: chatText,
+        reason: 'length',
+        usage,
+        logprobs: numbers(12),
+        streamed: chatText,
+        streamedReason: 'length',
+        streamedUsage: usage,
+        stopped: expect.objectContaining({
+          finish_reason: 'stop',
+          message: expect.objectContaining({ content: 'in' }),
+        }),
+        errors: [
+          expect.objectContaining({ status: 400, param: 'n' }),
+          expect.objectContaining({ status: 400, param: 'model' }),
+          expect.objectContaining({ status: 400, code: 'invalid_value' }),
+        ],
+      });
+    });
+
+    it('[23.8] The client of OpenAI for Python gets answers whole and in pieces', async () => {
+      const { url } = await start();
+
+      expect(await python('chat', url, JSON.stringify(messages))).toEqual({
+        text: chatText,
+        reason: 'length',
+        usage: 12,
+        streamed: chatText,
+        streamedUsage: 12,
+        errors: [
+          ['BadRequestError', 400, null, 'n', expect.any(String)],
+          ['BadRequestError', 400, null, 'tools', expect.any(String)],
+        ],
+      });
+    });
+
+    it('[23.8] LangChain and the AI SDK get answers whole and in pieces', async () => {
+      const { url } = await start();
+      const given = JSON.stringify(messages);
+
+      expect(await nodeClientPrints('langchain.mjs', 'chat', url, given)).toEqual({
+        text: chatText,
+        usage: 12,
+        streamed: chatText,
+      });
+      expect(await nodeClientPrints('ai-sdk.mjs', 'chat', url, given)).toEqual({
+        text: chatText,
+        finishReason: 'length',
+        usage: 12,
+        streamed: chatText,
       });
     });
 

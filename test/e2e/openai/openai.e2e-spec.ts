@@ -336,11 +336,11 @@ describeOnPlatforms("OpenAI's API", (listen) => {
   it('[23.3] Unknown paths are answered in the form of its errors, and other routes as before', async () => {
     const site = await start();
 
-    expect(await site.post('/v1/chat/completions', {})).toMatchObject({
+    expect(await site.post('/v1/completions', {})).toMatchObject({
       status: 404,
       body: {
         error: {
-          message: 'This server does not have "POST /v1/chat/completions"',
+          message: 'This server does not have "POST /v1/completions"',
           type: 'invalid_request_error',
           code: 'unknown_url',
         },

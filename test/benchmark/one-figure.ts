@@ -3,6 +3,7 @@ import { batchGain } from './figures/batch-gain.js';
 import { embeddings } from './figures/embeddings.js';
 import { endpoint } from './figures/endpoint.js';
 import { engine } from './figures/engine.js';
+import { generation } from './figures/generation.js';
 import { isolation } from './figures/isolation.js';
 import { loneCall } from './figures/lone-call.js';
 import { overload } from './figures/overload.js';
@@ -49,6 +50,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P22: modelServer,
   P23: board,
   P24: embeddings,
+  P25: generation,
 };
 
 // A process of its own: memory and compiled code of other figures would count in this one.

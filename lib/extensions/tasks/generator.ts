@@ -59,6 +59,9 @@ export interface GenerationUsage {
 
 /** What the thread needs of a model's files, and its options. */
 export interface GeneratorFiles {
+  /** The serving, for warnings. */
+  readonly owner: string;
+  /** The model, for errors. */
   readonly name: string;
   readonly model: string | Uint8Array;
   readonly tokenizer: object;
@@ -110,7 +113,7 @@ export default async function ({
   );
   const { kind, cache } = await cacheFor(decoder, generation);
   if (kind !== 'in place') {
-    process.emitWarning(`${name} ${SLOW_CACHES[kind]}`);
+    process.emitWarning(`${generation.owner} ${SLOW_CACHES[kind]}`);
   }
   const words = new Tokenizer(tokenizer, tokenizerConfig);
   const decode = (ids: readonly number[]): string =>

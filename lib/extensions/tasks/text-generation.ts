@@ -1,4 +1,5 @@
 import { readFile } from 'node:fs/promises';
+import { availableParallelism } from 'node:os';
 import {
   InvalidInputError,
   InvalidServingError,
@@ -206,12 +207,13 @@ export function textGeneration(
     const { endTokens, tokenizer, tokenizerConfig } = own.facts;
     return {
       generation: {
+        owner: own.owner,
         name: own.name,
         model,
         tokenizer,
         tokenizerConfig,
         endTokens,
-        session: { ...own.threads, ...own.place.session },
+        session: { intraOpNumThreads: threadsFor(own.others.partitions), ...own.place.session },
         places: batchSize,
         context: own.tokenizer.maxTokens,
         prefill,
@@ -235,6 +237,12 @@ export function textGeneration(
     postprocess: (output) => (Array.isArray(output) ? joined(output) : output),
   };
   return asTask('text-generation', definition);
+}
+
+/** All cores but one, which the event loop needs: answers take theirs all the time. */
+function threadsFor(partitions: ServingOptions['partitions'] = 1): number {
+  const count = Array.isArray(partitions) ? partitions.length : Number(partitions);
+  return Math.max(1, Math.floor((availableParallelism() - 1) / count));
 }
 
 /** All of an answer's pieces as one. */

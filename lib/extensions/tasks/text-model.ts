@@ -248,7 +248,7 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
    * A lone partition gets both cores of a small machine: the event loop needs little of one beside
    * such a model, and a text alone is answered 1.7 times as fast.
    */
-  get threads(): { readonly intraOpNumThreads?: number } {
+  private get threads(): { readonly intraOpNumThreads?: number } {
     const { partitions = 1 } = this.others;
     const isAlone = partitions === 1 && this.place.isolation !== 'none';
     const cores = availableParallelism();

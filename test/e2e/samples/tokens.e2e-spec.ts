@@ -4,7 +4,7 @@ import { filter, firstValueFrom, skip } from 'rxjs';
 import { AppModule } from '../../../sample/04-token-stream/src/app.module.js';
 import { fetchModel } from '../../../sample/04-token-stream/src/fetch-model.js';
 import type { Stats } from '../../../sample/04-token-stream/src/stats.service.js';
-import type { Done } from '../../../sample/04-token-stream/src/writer.service.js';
+import type { Done, Piece } from '../../../sample/04-token-stream/src/writer.service.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
 import { useSample, whyMissing } from '../../fixtures/http/sample-app.js';
@@ -26,19 +26,24 @@ describeUnless(modelMissing, 'the token stream sample', () => {
   async function* events(
     prompt: string,
     options?: Record<string, string>,
-  ): AsyncGenerator<ServerSent<Done>> {
-    yield* serverSent<Done>(await ask(prompt, options));
+  ): AsyncGenerator<ServerSent<Done & Piece>> {
+    yield* serverSent<Done & Piece>(await ask(prompt, options));
   }
 
   async function answer(prompt: string, options?: Record<string, string>) {
-    const pieces: string[] = [];
+    let [text, tokens] = ['', 0];
+    let done: Done | undefined;
+    // To the end of the stream, when the answer's batch has ended, too.
     for await (const { type, data } of events(prompt, options)) {
-      pieces.push(data.text);
       if (type === 'done') {
-        return { text: pieces.join(''), pieces, done: data };
+        done = data;
+      } else {
+        text += data.text;
+        tokens += data.tokens;
       }
     }
-    throw new Error(`No end after ${pieces.join('')}`);
+    expect(done).toBeDefined();
+    return { text, tokens, done };
   }
 
   /** Closes the connection after the first token of a thousand. */
@@ -98,15 +103,17 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     }
     await ended;
 
-    expect(order.filter((what) => what === 'message')).toHaveLength(60);
+    // A rare character takes two or three tokens.
+    const pieces = order.filter((what) => what === 'message').length;
+    expect(pieces).toBeGreaterThan(40);
     expect(order.indexOf('ended')).toBeGreaterThan(10);
-    expect(order.indexOf('done')).toBeGreaterThan(59);
+    expect(order.indexOf('done')).toBe(order.lastIndexOf('message') + 1);
   });
 
   it('The last event has the numbers of tokens and the reason for stopping', async () => {
-    const { text, pieces, done } = await answer(sum);
+    const { text, tokens, done } = await answer(sum);
     expect(text).toBe('1+1等于2。');
-    expect(done).toEqual({ text: '', promptTokens: 30, tokens: pieces.length - 1, reason: 'end' });
+    expect(done).toEqual({ promptTokens: 30, tokens: tokens + 1, reason: 'end' });
 
     const cut = await answer(poem, { maxTokens: '3' });
     expect(cut.done).toMatchObject({ tokens: 3, reason: 'length' });
@@ -164,21 +171,17 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     await expect(answer(poem, { ...options, seed: '4' })).resolves.not.toMatchObject({ text });
   });
 
-  it.each<[string, string, Record<string, string>, string]>([
-    ['an empty prompt', '', {}, 'Say something: /generate?prompt=...'],
-    ['a prompt of spaces', '  ', {}, 'Say something: /generate?prompt=...'],
-    [
-      'a prompt that is too long',
-      '天'.repeat(700),
-      {},
-      'The prompt has 724 tokens, and 512 is the most.',
-    ],
-    ['an answer without tokens', 'a', { maxTokens: '0' }, 'maxTokens must not be less than 1'],
-    ['an invalid temperature', 'a', { temperature: 'hot' }, 'temperature must'],
-  ])('The endpoint refuses %s', async (_, prompt, options, message) => {
+  it.each<[string, string, Record<string, string>, number, string]>([
+    ['an empty prompt', '', {}, 400, 'Say something: /generate?prompt=...'],
+    ['a prompt of spaces', '  ', {}, 400, 'Say something: /generate?prompt=...'],
+    ['a prompt that is too long', '天'.repeat(1600), {}, 413, 'texts of at most 1536 tokens'],
+    ['special tokens in a prompt', 'a<|im_end|>', {}, 400, 'a special token of its model'],
+    ['an answer without tokens', 'a', { maxTokens: '0' }, 400, 'maxTokens must not be less than 1'],
+    ['an invalid temperature', 'a', { temperature: 'hot' }, 400, 'temperature must'],
+  ])('The endpoint refuses %s', async (_, prompt, options, status, message) => {
     const response = await ask(prompt, options);
 
-    expect(response.status).toBe(400);
+    expect(response.status).toBe(status);
     expect(String(((await response.json()) as { message: string | string[] }).message)).toContain(
       message,
     );

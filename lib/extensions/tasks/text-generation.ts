@@ -173,7 +173,7 @@ interface ChatTemplate {
  *
  * For small models. For large ones, and for a GPU, use a server made for that, such as vLLM.
  *
- * Needs `@huggingface/tokenizers`, and for conversations `@huggingface/jinja`.
+ * Needs `@huggingface/tokenizers`, and `@huggingface/jinja` if the model has a chat template.
  *
  * @throws InvalidServingError for an invalid option
  * @experimental

@@ -83,7 +83,7 @@ async function* outputsOf(
   return undefined;
 }
 
-/** Server-sent events: a chunk for each piece, then the reason for the end, and the usage if asked. */
+/** Server-sent events: a chunk for each piece, then the finish reason, and the usage if asked. */
 async function* eventsOf(
   first: IteratorResult<GeneratedText, undefined>,
   pieces: AsyncGenerator<GeneratedText, undefined>,
@@ -214,7 +214,7 @@ function contentIn(content: unknown, field: string): string {
   return texts.join('');
 }
 
-/** Fields that change the answer in ways that these models don't know, unless they ask for nothing. */
+/** Fields that these models can't follow, and the values that ask for nothing. */
 const REFUSED: readonly (readonly [name: string, isNothing: (value: unknown) => boolean])[] = [
   ['n', (value) => value === 1],
   ['tools', isEmpty],

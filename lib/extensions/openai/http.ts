@@ -165,7 +165,7 @@ export type PlatformResponse =
       getHeaders(): Readonly<Record<string, string | number | string[] | undefined>>;
     };
 
-/** Node's own response, for events that we write ourselves. Keeps headers already set, as for CORS. */
+/** Node's own response, for events that we write ourselves. Keeps headers set before, as by CORS. */
 export function rawOf(response: PlatformResponse): ServerResponse {
   if (response.raw === undefined) {
     return response;

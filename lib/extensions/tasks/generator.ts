@@ -43,7 +43,7 @@ export interface GeneratedText {
 
 /** How likely the model found a token. */
 export interface TokenLogprob {
-  /** The text that was certain with it: none if it is a part of a character, or may begin a stop string. */
+  /** The text that was certain with it: none within a character, or what may be a stop string. */
   readonly text: string;
   /** The natural logarithm of its probability, before the sampling. */
   readonly logprob: number;
@@ -57,7 +57,7 @@ export interface GenerationUsage {
   readonly completionTokens: number;
 }
 
-/** What the thread needs of a model's files, and its options. */
+/** The model's files and the options that the thread needs. */
 export interface GeneratorFiles {
   /** The serving, for warnings. */
   readonly owner: string;
@@ -208,7 +208,7 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
     answer.tokens.push(token);
     let more = text.push(token);
     const isLast = answer.count === row.maxTokens;
-    if (isLast && !text.hasStopped) {
+    if (isLast) {
       more += text.end();
     }
     if (row.logprobs) {

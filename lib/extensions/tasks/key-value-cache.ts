@@ -10,7 +10,7 @@ export interface CachedText {
 }
 
 /**
- * What a decoder remembers of the texts that it reads. Texts may have any lengths, and each result
+ * The keys and values of the texts that a decoder reads. Texts may have any lengths, and each result
  * is the one that its text would have alone.
  */
 export interface KeyValueCache<Text extends CachedText = CachedText> {
@@ -80,16 +80,47 @@ export class Decoder {
     }
   }
 
-  /** Most tokens of a run of one text: a model returns numbers for the whole vocabulary for each. */
+  /** Most tokens of a run of one text: for each, the model returns the whole vocabulary's logits. */
   get mostAtOnce(): number {
     const logits = this.session.outputMetadata.find(({ name }) => name === 'logits');
     const vocabulary = logits?.isTensor ? logits.shape.at(-1) : undefined;
     return typeof vocabulary === 'number' ? Math.ceil(MOST_LOGITS / vocabulary) : Infinity;
   }
 
-  /** The inputs that the model has of these. */
-  feedsOf(given: Readonly<Record<string, () => Tensor>>): Record<string, Tensor> {
-    const own = Object.entries(given).filter(([name]) => this.inputs.has(name));
+  /**
+   * The inputs that the model has, for a run that reads equally many tokens of each text.
+   *
+   * @param total the length of the longest row, padding included
+   * @param isToken whether there is a token, not padding, at a place of a row with this many tokens
+   */
+  feedsOf(
+    texts: readonly CachedText[],
+    ids: readonly number[],
+    total: number,
+    isToken: (at: number, length: number) => boolean,
+  ): Record<string, Tensor> {
+    const rows = texts.length;
+    const count = ids.length / rows;
+    const lengths = texts.map(({ length }) => length + count);
+    const inputs = {
+      input_ids: () => integers(ids, [rows, count]),
+      attention_mask: () => {
+        const mask = lengths.flatMap((length) => range(total, (at) => Number(isToken(at, length))));
+        return integers(mask, [rows, total]);
+      },
+      position_ids: () => {
+        const positions = texts.flatMap(({ length }) => range(count, (at) => length + at));
+        return integers(positions, [rows, count]);
+      },
+      seqlens_k: () =>
+        new Tensor(
+          'int32',
+          Int32Array.from(lengths, (length) => length - 1),
+          [rows],
+        ),
+      total_sequence_length: () => new Tensor('int32', Int32Array.of(total), []),
+    };
+    const own = Object.entries(inputs).filter(([name]) => this.inputs.has(name));
     return Object.fromEntries(own.map(([name, tensor]) => [name, tensor()]));
   }
 
@@ -222,7 +253,7 @@ export class SharedCache implements KeyValueCache<PlacedText> {
   }
 
   async extend(text: PlacedText, ids: readonly number[]): Promise<Float32Array> {
-    const [logits] = await this.run([text], text.place, ids.length, ids);
+    const [logits] = await this.run([text], text.place, ids);
     return logits!;
   }
 
@@ -234,7 +265,6 @@ export class SharedCache implements KeyValueCache<PlacedText> {
     const read = await this.run(
       inOrder.map(({ text }) => text),
       0,
-      1,
       inOrder.map(({ id }) => id),
     );
     const logits: Float32Array[] = [];
@@ -254,34 +284,13 @@ export class SharedCache implements KeyValueCache<PlacedText> {
   private async run(
     texts: readonly PlacedText[],
     from: number,
-    count: number,
     ids: readonly number[],
   ): Promise<Float32Array[]> {
     const { decoder } = this;
-    const lengths = texts.map(({ length }) => length + count);
-    const total = Math.max(...lengths);
+    const total = Math.max(...texts.map(({ length }) => length)) + ids.length / texts.length;
     this.reserve(total);
     const tensors = this.tensors(from, texts.length);
-    const feeds = decoder.feedsOf({
-      input_ids: () => integers(ids, [texts.length, count]),
-      attention_mask: () =>
-        integers(
-          lengths.flatMap((length) => range(total, (at) => (at < length ? 1 : 0))),
-          [texts.length, total],
-        ),
-      position_ids: () =>
-        integers(
-          texts.flatMap(({ length }) => range(count, (at) => length + at)),
-          [texts.length, count],
-        ),
-      seqlens_k: () =>
-        new Tensor(
-          'int32',
-          Int32Array.from(lengths, (length) => length - 1),
-          [texts.length],
-        ),
-      total_sequence_length: () => new Tensor('int32', Int32Array.of(total), []),
-    });
+    const feeds = decoder.feedsOf(texts, ids, total, (at, length) => at < length);
     const fetches: Record<string, Tensor | null> = { logits: null };
     decoder.ports.forEach(({ past, present }, i) => {
       feeds[past] = tensors[i]!;
@@ -293,7 +302,7 @@ export class SharedCache implements KeyValueCache<PlacedText> {
         (tensors[i]!.data as Float32Array).set(results[present]!.data as Float32Array),
       );
     }
-    texts.forEach((text, i) => (text.length = lengths[i]!));
+    texts.forEach((text) => (text.length += ids.length / texts.length));
     return lastOfEach(results['logits'] as Tensor);
   }
 
@@ -391,40 +400,20 @@ export class GrowingCache implements KeyValueCache<GatheredText> {
   }
 
   async extend(text: GatheredText, ids: readonly number[]): Promise<Float32Array> {
-    const [logits] = await this.run(this.grouped([text]), ids.length, ids);
+    const [logits] = await this.run(this.grouped([text]), ids);
     return logits!;
   }
 
   step(texts: readonly GatheredText[], ids: readonly number[]): Promise<Float32Array[]> {
-    return this.run(this.grouped(texts), 1, ids);
+    return this.run(this.grouped(texts), ids);
   }
 
-  private async run(group: Group, count: number, ids: readonly number[]): Promise<Float32Array[]> {
+  private async run(group: Group, ids: readonly number[]): Promise<Float32Array[]> {
     const { decoder } = this;
     const { texts } = group;
-    const past = group.tensors[0]!.dims[2]!;
-    const total = past + count;
-    const paddings = texts.map(({ length }) => past - length);
-    const feeds = decoder.feedsOf({
-      input_ids: () => integers(ids, [texts.length, count]),
-      attention_mask: () =>
-        integers(
-          paddings.flatMap((padding) => range(total, (at) => (at < padding ? 0 : 1))),
-          [texts.length, total],
-        ),
-      position_ids: () =>
-        integers(
-          texts.flatMap(({ length }) => range(count, (at) => length + at)),
-          [texts.length, count],
-        ),
-      seqlens_k: () =>
-        new Tensor(
-          'int32',
-          Int32Array.from(texts, ({ length }) => length + count - 1),
-          [texts.length],
-        ),
-      total_sequence_length: () => new Tensor('int32', Int32Array.of(total), []),
-    });
+    const count = ids.length / texts.length;
+    const total = group.tensors[0]!.dims[2]! + count;
+    const feeds = decoder.feedsOf(texts, ids, total, (at, length) => at >= total - length);
     decoder.ports.forEach(({ past: name }, i) => (feeds[name] = group.tensors[i]!));
     const results = await decoder.session.run(feeds, this.runOptions);
     group.tensors = decoder.ports.map(({ present }) => results[present] as Tensor);

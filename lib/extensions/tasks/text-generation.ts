@@ -19,7 +19,7 @@ import {
 } from '../../internal.js';
 import { generatorScript } from './entry-script.js';
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
-import { needConfig, readConfig, type Repository } from './repository.js';
+import { readConfig, type Repository } from './repository.js';
 import { isText, type LoadedFiles, type TaskModelOptions, TextModel } from './text-model.js';
 
 /** How the answer to one call is written. */
@@ -37,7 +37,7 @@ export interface GenerationOptions {
    */
   readonly temperature?: number;
   /**
-   * Draws among so many of the likeliest tokens.
+   * The number of the likeliest tokens to draw from.
    *
    * @default all; 64 with `topP`
    */
@@ -154,7 +154,7 @@ const rules: Rules = {
   tooLong: { check: () => false, allowed: 'nothing here: a prompt is never cut' },
 };
 
-/** What the model's files say about the beginning and end of texts. */
+/** End tokens, chat template and tokenizer, from the model's files. */
 interface Facts {
   readonly endTokens: readonly number[];
   readonly template: ChatTemplate | undefined;
@@ -229,9 +229,9 @@ export function textGeneration(
     ...own.others,
     batchSize,
     model: { useFile: generatorScript(), isolation, prepare, sequence: {} },
-    async preprocess(input) {
+    preprocess(input) {
       const asked = readInput(own.owner, input);
-      const ids = await idsOf(own, asked);
+      const ids = idsOf(own, asked);
       return { batch: rowOf(own.owner, ids, asked, own.tokenizer.maxTokens) };
     },
     postprocess: (output) => (Array.isArray(output) ? joined(output) : output),
@@ -331,7 +331,7 @@ function isChat(messages: unknown): messages is readonly ChatMessage[] {
 
 type Generation = TextModel<string | TextToContinue | ChatToAnswer, GeneratedText, Facts>;
 
-async function idsOf(own: Generation, { prompt, messages }: Asked): Promise<readonly number[]> {
+function idsOf(own: Generation, { prompt, messages }: Asked): readonly number[] {
   if (prompt !== undefined) {
     return own.tokenizer.encode(prompt).ids;
   }
@@ -391,9 +391,8 @@ function rowOf(owner: string, ids: readonly number[], asked: Asked, context: num
 }
 
 async function factsIn(files: LoadedFiles, chatTemplate: string | undefined): Promise<Facts> {
-  const { repository, config, ofTokenizer, fetching } = files;
+  const { repository, config, tokenizerJson, ofTokenizer, fetching } = files;
   const generation = (await readConfig(repository, 'generation_config.json', fetching)) ?? {};
-  const tokenizer = await needConfig(repository, 'tokenizer.json', fetching);
   const ends = generation['eos_token_id'] ?? config['eos_token_id'];
   const endTokens = (Array.isArray(ends) ? ends : [ends]).filter((id) => typeof id === 'number');
   if (endTokens.length === 0) {
@@ -404,7 +403,7 @@ async function factsIn(files: LoadedFiles, chatTemplate: string | undefined): Pr
   }
   const text = chatTemplate ?? (await templateIn(repository, ofTokenizer, fetching));
   const template = text === undefined ? undefined : await compiled(repository.name, text);
-  return { endTokens, template, tokenizer, tokenizerConfig: ofTokenizer };
+  return { endTokens, template, tokenizer: tokenizerJson, tokenizerConfig: ofTokenizer };
 }
 
 /** In a file of its own, or in tokenizer_config.json as text or a list of named ones. */

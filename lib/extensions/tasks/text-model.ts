@@ -146,7 +146,7 @@ export function isText(value: unknown): value is string {
   return typeof value === 'string' && value !== '';
 }
 
-/** What differs for the texts of some tasks. */
+/** Limits that differ between tasks. */
 interface TokenLimits {
   /** Most tokens by default, if the model reads more. */
   readonly usual?: number;
@@ -157,6 +157,7 @@ interface TokenLimits {
 export interface LoadedFiles {
   readonly repository: Repository;
   readonly config: Record<string, unknown>;
+  readonly tokenizerJson: Record<string, unknown>;
   /** Of tokenizer_config.json. */
   readonly ofTokenizer: Record<string, unknown>;
   readonly fetching: Fetching;
@@ -214,8 +215,9 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
     const repository = repositoryOf(this.owner, this.place.from);
     const config = await needConfig(repository, 'config.json', fetching);
     const ofTokenizer = (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {};
-    const files = { repository, config, ofTokenizer, fetching };
-    const tokenizer = await loadTokenizer(repository, ofTokenizer, fetching);
+    const tokenizerJson = await needConfig(repository, 'tokenizer.json', fetching);
+    const files = { repository, config, tokenizerJson, ofTokenizer, fetching };
+    const tokenizer = await loadTokenizer(repository.name, tokenizerJson, ofTokenizer, fetching);
     const { name, tooLong = 'refuse', specialTokens } = this.options;
     this.loaded = {
       tokenizer: new TextTokenizer(tokenizer, {

@@ -1,6 +1,5 @@
 import { InvalidInputError, RequestTooLargeError, ServingLoadError } from '../../index.js';
 import { type Fetching, formatValue, isRecord, messageOf } from '../../internal.js';
-import { needConfig, type Repository } from './repository.js';
 
 /** What happens to a text of more tokens than the model reads. */
 export type TooLong = 'refuse' | 'cut';
@@ -241,18 +240,20 @@ function longestFirst(one: number, other: number, room: number): readonly [numbe
 }
 
 /**
- * Loads a repository's tokenizer.
+ * Makes a repository's tokenizer.
  *
- * @throws ServingLoadError without a tokenizer, or with one whose tokens differ from Python's
+ * @param name the repository's
+ * @param content of tokenizer.json
+ * @param config of tokenizer_config.json
+ * @throws ServingLoadError if it cannot be used, or without the library
  */
 export async function loadTokenizer(
-  repository: Repository,
-  /** Of tokenizer_config.json. */
+  name: string,
+  content: Record<string, unknown>,
   config: Record<string, unknown>,
   fetching: Fetching,
 ): Promise<Tokenizer> {
   const library = await loadLibrary();
-  const content = await needConfig(repository, 'tokenizer.json', fetching);
   const begin = performance.now();
   try {
     const tokenizer = new library.Tokenizer(content, config);
@@ -264,13 +265,12 @@ export async function loadTokenizer(
           'joiners, and words whose splits are equally likely',
       );
     }
-    fetching.log(`has the tokenizer of ${repository.name}, after ${elapsed(begin)} ms`);
+    fetching.log(`has the tokenizer of ${name}, after ${elapsed(begin)} ms`);
     return tokenizer;
   } catch (cause) {
-    throw new ServingLoadError(
-      `The tokenizer of ${repository.name} cannot be used: ${messageOf(cause)}`,
-      { cause },
-    );
+    throw new ServingLoadError(`The tokenizer of ${name} cannot be used: ${messageOf(cause)}`, {
+      cause,
+    });
   }
 }
 

@@ -1,6 +1,5 @@
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath, pathToFileURL } from 'node:url';
 import { Tokenizer } from '@huggingface/tokenizers';
 import { createServing, Tensor } from 'nestjs-serving';
 import { textEmbedding } from 'nestjs-serving/tasks';
@@ -9,6 +8,7 @@ import { readFileSync } from 'node:fs';
 import { compare, type Measurement } from '../harness/measurement.js';
 import type { Plan } from '../harness/plan.js';
 import { interleave } from '../harness/rounds.js';
+import { modelOfSample } from '../harness/sample-model.js';
 
 const callers = 128;
 const maxTokens = 256;
@@ -33,7 +33,7 @@ type Row = readonly number[];
  * the semantic search sample; left out where it can't be fetched.
  */
 export async function embeddings(plan: Plan): Promise<Measurement[]> {
-  const folder = await modelFolder();
+  const folder = await modelOfSample<string>('P24', '02-semantic-search', 'fetchModel');
   if (folder === undefined) {
     return [];
   }
@@ -84,21 +84,6 @@ export async function embeddings(plan: Plan): Promise<Measurement[]> {
       sideUnit: 'texts/s',
     }),
   ];
-}
-
-async function modelFolder(): Promise<string | undefined> {
-  const built = fileURLToPath(
-    new URL('../../../../../sample/02-semantic-search/dist/fetch-model.js', import.meta.url),
-  );
-  try {
-    const { fetchModel } = (await import(pathToFileURL(built).href)) as {
-      readonly fetchModel: () => Promise<string>;
-    };
-    return await fetchModel();
-  } catch (error) {
-    console.error(`P24 needs the model of the semantic search sample: ${String(error)}`);
-    return undefined;
-  }
 }
 
 async function measured(

@@ -1,9 +1,9 @@
-import { fileURLToPath, pathToFileURL } from 'node:url';
 import { createServing } from 'nestjs-serving';
 import { type ModelFiles, textGeneration } from 'nestjs-serving/tasks';
 import { compare, type Measurement } from '../harness/measurement.js';
 import type { Plan } from '../harness/plan.js';
 import { interleave } from '../harness/rounds.js';
+import { modelOfSample } from '../harness/sample-model.js';
 
 const places = 8;
 const prompts = [
@@ -20,7 +20,7 @@ const longPrompt = '春天来了，'.repeat(390);
  * the model of the token stream sample; left out where it can't be fetched.
  */
 export async function generation(plan: Plan): Promise<Measurement[]> {
-  const files = await modelFiles();
+  const files = await modelOfSample<ModelFiles>('P25', '04-token-stream', 'readModel');
   if (files === undefined) {
     return [];
   }
@@ -98,19 +98,4 @@ async function cpuPerToken(write: () => Promise<readonly number[]>): Promise<num
   const tokens = await write();
   const { user, system } = process.cpuUsage(before);
   return (user + system) / 1000 / tokens.reduce((sum, each) => sum + each, 0);
-}
-
-async function modelFiles(): Promise<ModelFiles | undefined> {
-  const built = fileURLToPath(
-    new URL('../../../../../sample/04-token-stream/dist/fetch-model.js', import.meta.url),
-  );
-  try {
-    const { readModel } = (await import(pathToFileURL(built).href)) as {
-      readonly readModel: () => Promise<ModelFiles>;
-    };
-    return await readModel();
-  } catch (error) {
-    console.error(`P25 needs the model of the token stream sample: ${String(error)}`);
-    return undefined;
-  }
 }

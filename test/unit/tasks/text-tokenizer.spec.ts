@@ -1,6 +1,5 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from '@jest/globals';
-import { repositoryOf } from '../../../lib/extensions/tasks/repository.js';
 import {
   loadTokenizer,
   TextTokenizer,
@@ -19,8 +18,8 @@ function read(path: string): unknown {
 }
 
 async function tokenizer(family: string, options: { maxTokens?: number; tooLong?: 'cut' } = {}) {
-  const file = readFileSync(new URL(`tokenizers/${family}.json`, folder), 'utf8');
-  const loaded = await loadTokenizer(repositoryOf('it', { 'tokenizer.json': file }), {}, fetching);
+  const content = read(`tokenizers/${family}.json`) as Record<string, unknown>;
+  const loaded = await loadTokenizer('it', content, {}, fetching);
   return new TextTokenizer(loaded, {
     serving: 'net',
     maxTokens: 10_000,

@@ -77,7 +77,7 @@ export type SequenceResult<Value> = Value | Last<Value> | typeof DONE | typeof P
  */
 export type SequenceEnd = 'ended' | 'cancelled' | 'failed' | 'paused';
 
-/** A step's result for a row that stays and has no value yet, such as a prompt that is half read. */
+/** A step's result for a row that stays and has no value yet, such as a prompt half read. */
 export const PENDING: unique symbol = Symbol.for('nestjs-serving:pending') as never;
 
 /** Marks a row's last value; made by {@link last}. */

@@ -300,7 +300,7 @@ class CallerSignal implements AbortSignalLike {
     }
   }
 
-  /** Like an OwnSignal's: most calls have one listener. */
+  /** Cheaper than a listener, for the core's `onAbort`. */
   onAbort(listener: () => void): () => void {
     this.addEventListener('abort', listener);
     return () => this.removeEventListener('abort', listener);

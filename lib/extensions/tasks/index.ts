@@ -13,7 +13,8 @@ export {
   type TextEmbeddingOptions,
   type TextToEmbed,
 } from './text-embedding.js';
-export type { TaskModel, TaskModelOptions, TextBatchSize, TextTaskOptions } from './text-model.js';
+export type { TaskModel, TaskModelOptions, TaskOptions } from './task-model.js';
+export type { TextBatchSize, TextTaskOptions } from './text-model.js';
 export type { TooLong } from './text-tokenizer.js';
 export type { GeneratedText, GenerationUsage, TokenLogprob } from './generator.js';
 export {

@@ -1,7 +1,8 @@
 import { Batch, InvalidInputError, type ServingDefinition } from '../../index.js';
 import { asTask, formatValue, type Rules } from '../../internal.js';
 import { floatsOf, outputOf, type Outputs, sigmoid } from './outputs.js';
-import { isText, oneOf, TextModel, type TextTaskOptions } from './text-model.js';
+import { oneOf } from './task-model.js';
+import { isText, TextModel, type TextTaskOptions } from './text-model.js';
 
 /** A query, and the documents to order by it. */
 export interface DocumentsToRank {

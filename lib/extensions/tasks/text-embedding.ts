@@ -7,7 +7,8 @@ import {
 import { asTask, flag, formatValue, isRecord, type Rules } from '../../internal.js';
 import { floatsOf, outputOf, type Outputs } from './outputs.js';
 import { readConfig, readJsonFile } from './repository.js';
-import { isText, type LoadedFiles, oneOf, TextModel, type TextTaskOptions } from './text-model.js';
+import { oneOf } from './task-model.js';
+import { isText, type LoadedFiles, TextModel, type TextTaskOptions } from './text-model.js';
 
 /** A text, with what holds for it alone. */
 export interface TextToEmbed {

@@ -20,7 +20,8 @@ import {
 import { generatorScript } from './entry-script.js';
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
 import { readConfig, type Repository } from './repository.js';
-import { isText, type LoadedFiles, type TaskModelOptions, TextModel } from './text-model.js';
+import type { TaskModelOptions } from './task-model.js';
+import { isText, type LoadedFiles, TextModel } from './text-model.js';
 
 /** How the answer to one call is written. */
 export interface GenerationOptions {

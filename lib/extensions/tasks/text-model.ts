@@ -1,55 +1,16 @@
-import { availableParallelism } from 'node:os';
 import {
   InvalidServingError,
   type ModelRunner,
-  type RemoteModel,
   ServingLoadError,
   type ServingOptions,
   type ServingSignature,
   Tensor,
   type TensorSignature,
 } from '../../index.js';
-import {
-  checkOptions,
-  type Fetching,
-  formatValue,
-  isRecord,
-  type Rule,
-  type Rules,
-  whole,
-} from '../../internal.js';
-import {
-  type ModelFiles,
-  needConfig,
-  readConfig,
-  type Repository,
-  repositoryOf,
-} from './repository.js';
+import { checkOptions, type Rules, whole } from '../../internal.js';
+import { needConfig, readConfig } from './repository.js';
+import { FetchedModel, type LoadingFiles, oneOf, type TaskOptions } from './task-model.js';
 import { loadTokenizer, TextTokenizer, type Tokens, type TooLong } from './text-tokenizer.js';
-
-/**
- * A model with its tokenizer, and where it runs. Without `intraOpNumThreads` the session of a single
- * partition uses all cores but one, and both of two.
- */
-export interface TaskModelOptions extends Pick<
-  ModelRunner,
-  'session' | 'isolation' | 'blockingLimit'
-> {
-  /**
-   * The model's files in the layout of the Hugging Face Hub: a folder, a repository of the Hub
-   * (`hf:org/repo` or `hf:org/repo@revision`, all files at one commit), or the files themselves.
-   */
-  readonly from: string | URL | ModelFiles;
-  /**
-   * The ONNX file in it.
-   *
-   * @default 'onnx/model.onnx', or else 'model.onnx'
-   */
-  readonly file?: string;
-}
-
-/** A folder, a repository of the Hub, or these with options. */
-export type TaskModel = string | URL | TaskModelOptions;
 
 /** How large a batch of texts gets. */
 export interface TextBatchSize {
@@ -74,16 +35,11 @@ export interface TextBatchSize {
   readonly latencyTarget?: number;
 }
 
-/** The options that a task sets itself. */
-type OwnOptions = 'preprocess' | 'postprocess' | 'postprocessStream' | 'batchSize';
-
 /** The options of a task on texts, beside those of any serving. */
 export interface TextTaskOptions<Input, Output> extends Omit<
-  ServingOptions<Input, Output>,
-  OwnOptions
+  TaskOptions<Input, Output>,
+  'batchSize'
 > {
-  /** The model and its tokenizer. */
-  readonly model: TaskModel;
   /**
    * How large a batch gets: its most texts, or an object. Texts of similar length share a batch.
    *
@@ -111,28 +67,10 @@ export interface TextTaskOptions<Input, Output> extends Omit<
   readonly specialTokens?: 'refuse' | 'accept';
 }
 
-/** One of these values. */
-export const oneOf = (...values: readonly unknown[]): Rule => ({
-  check: (value) => values.includes(value),
-  allowed: values.map(formatValue).join(' or '),
-});
-
 const rules: Rules = {
   maxTokens: whole(1, 2 ** 20),
   tooLong: oneOf('refuse', 'cut'),
   specialTokens: oneOf('refuse', 'accept'),
-};
-
-const ofModel: Rules = {
-  from: {
-    check: (value) => (typeof value === 'string' && value !== '') || isRecord(value),
-    allowed: 'a folder, hf:org/repo, or an object of files',
-    isRequired: true,
-  },
-  file: { check: (value) => typeof value === 'string' && value !== '', allowed: 'a path' },
-  session: { check: isRecord, allowed: 'an object' },
-  isolation: oneOf('thread', 'process', 'none'),
-  blockingLimit: { check: (value) => typeof value === 'number', allowed: 'milliseconds' },
 };
 
 const ofBatchSize: Rules = {
@@ -153,51 +91,30 @@ interface TokenLimits {
   readonly isNeverCut?: boolean;
 }
 
-/** What a model's files say, as far as they have it. */
-export interface LoadedFiles {
-  readonly repository: Repository;
-  readonly config: Record<string, unknown>;
+/** What a text model's files say, as far as they have it. */
+export interface LoadedFiles extends LoadingFiles {
   readonly tokenizerJson: Record<string, unknown>;
   /** Of tokenizer_config.json. */
   readonly ofTokenizer: Record<string, unknown>;
-  readonly fetching: Fetching;
 }
 
 /** A text model that a serving fetches with its tokenizer when it starts. */
-export class TextModel<Input, Output, Facts> implements RemoteModel {
-  readonly name: string;
-  private loaded: { readonly tokenizer: TextTokenizer; readonly facts: Facts } | undefined;
-  readonly place: TaskModelOptions;
-  /** The options of any serving. */
-  readonly others: Omit<ServingOptions<Input, Output>, OwnOptions>;
+export class TextModel<Input, Output, Facts> extends FetchedModel<
+  Input,
+  Output,
+  { readonly tokenizer: TextTokenizer; readonly facts: Facts }
+> {
   /** The signature whose inputs we have checked. */
   private checked: ServingSignature | undefined;
 
   constructor(
-    private readonly task: string,
+    task: string,
     private readonly options: TextTaskOptions<Input, Output>,
-    /** Rules of the task's own options. */
     own: Rules,
     private readonly factsOf: (files: LoadedFiles) => Promise<Facts>,
     private readonly limits: TokenLimits = {},
   ) {
-    const { model } = options;
-    this.place = typeof model === 'string' || model instanceof URL ? { from: model } : model;
-    const all = { ...rules, ...own };
-    const isOwn = ([name]: readonly [string, unknown]): boolean => Object.hasOwn(all, name);
-    const given = Object.entries(options);
-    checkOptions(this.owner, Object.fromEntries(given.filter(isOwn)), all);
-    const others = given.filter((entry) => !isOwn(entry));
-    this.others = Object.fromEntries(others) as unknown as Omit<
-      ServingOptions<Input, Output>,
-      OwnOptions
-    >;
-    checkOptions(this.owner, this.place, ofModel, 'model.');
-    this.name = repositoryOf(this.owner, this.place.from).name;
-  }
-
-  get owner(): string {
-    return `Serving ${formatValue(this.options.name)} with ${this.task}`;
+    super(task, options as TaskOptions<Input, Output>, { ...rules, ...own });
   }
 
   /** What the task has read in the model's files. */
@@ -209,17 +126,13 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
     return this.ready.tokenizer;
   }
 
-  /** Fetches the ONNX file and reads what the task needs beside it. */
-  async fetch(fetching: Fetching): Promise<string | Uint8Array> {
-    // A later start may find other files.
-    const repository = repositoryOf(this.owner, this.place.from);
-    const config = await needConfig(repository, 'config.json', fetching);
+  protected async read({ repository, config, fetching }: LoadingFiles) {
     const ofTokenizer = (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {};
     const tokenizerJson = await needConfig(repository, 'tokenizer.json', fetching);
     const files = { repository, config, tokenizerJson, ofTokenizer, fetching };
     const tokenizer = await loadTokenizer(repository.name, tokenizerJson, ofTokenizer, fetching);
     const { name, tooLong = 'refuse', specialTokens } = this.options;
-    this.loaded = {
+    return {
       tokenizer: new TextTokenizer(tokenizer, {
         serving: name,
         maxTokens: await this.maxTokensOf(files, ofTokenizer['model_max_length']),
@@ -229,32 +142,16 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
       }),
       facts: await this.factsOf(files),
     };
-    return this.modelIn(repository, fetching);
   }
 
   /** The definition's options that the task takes as they are, and how it runs the model. */
   get definition() {
-    const { isolation, blockingLimit } = this.place;
     const model: ModelRunner = {
-      file: this,
-      session: { ...this.threads, ...this.place.session },
-      ...(isolation && { isolation }),
-      ...(blockingLimit !== undefined && { blockingLimit }),
+      ...this.runner,
       inputs: { '*': { variableAxis: 1 } },
       outputs: { '*': { variableAxis: 1 } },
     };
     return { ...this.others, batchSize: this.batchSizeOf(this.options.batchSize), model };
-  }
-
-  /**
-   * A lone partition gets both cores of a small machine: the event loop needs little of one beside
-   * such a model, and a text alone is answered 1.7 times as fast.
-   */
-  private get threads(): { readonly intraOpNumThreads?: number } {
-    const { partitions = 1 } = this.others;
-    const isAlone = partitions === 1 && this.place.isolation !== 'none';
-    const cores = availableParallelism();
-    return isAlone ? { intraOpNumThreads: Math.max(Math.min(cores, 2), cores - 1) } : {};
   }
 
   private batchSizeOf(size: number | TextBatchSize = {}): NonNullable<ServingOptions['batchSize']> {
@@ -277,7 +174,7 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
    */
   encode(text: string, signature: ServingSignature): Encoded {
     this.check(signature);
-    return tensorsOf(this.ready.tokenizer.encode(text), signature.inputs);
+    return tensorsOf(this.tokenizer.encode(text), signature.inputs);
   }
 
   /**
@@ -287,20 +184,8 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
    */
   encodePairs(text: string, others: readonly string[], signature: ServingSignature): Encoded[] {
     this.check(signature);
-    const pairs = this.ready.tokenizer.encodePairs(text, others);
+    const pairs = this.tokenizer.encodePairs(text, others);
     return pairs.map((tokens) => tensorsOf(tokens, signature.inputs));
-  }
-
-  private get ready() {
-    if (!this.loaded) {
-      throw new InvalidServingError(`${this.owner} has not loaded its tokenizer`);
-    }
-    return this.loaded;
-  }
-
-  get isOnCpu(): boolean {
-    const providers = this.place.session?.executionProviders ?? [];
-    return providers.every((each) => (typeof each === 'string' ? each : each.name) === 'cpu');
   }
 
   private check(signature: ServingSignature): void {
@@ -316,20 +201,6 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
       );
     }
     this.checked = signature;
-  }
-
-  private async modelIn(repository: Repository, fetching: Fetching): Promise<string | Uint8Array> {
-    const candidates = this.place.file === undefined ? MODEL_FILES : [this.place.file];
-    for (const path of candidates) {
-      const found = await repository.fetch(path, fetching);
-      if (found !== undefined) {
-        return found;
-      }
-    }
-    throw new ServingLoadError(
-      `${repository.name} has no ${candidates.join(' and no ')}; name its ONNX file: model: ` +
-        `{ from: ..., file: 'path/to/model.onnx' }`,
-    );
   }
 
   /** The limit of the option, or of the model's files: never that of tokenizer.json, often wrong. */
@@ -363,7 +234,6 @@ export class TextModel<Input, Output, Facts> implements RemoteModel {
 }
 
 const MOST_TOKENS = 10_000_000;
-const MODEL_FILES = ['onnx/model.onnx', 'model.onnx'];
 
 /** Batches that may pass a text in favour of others of similar length. */
 const SIMILAR = { overtaking: 16 };

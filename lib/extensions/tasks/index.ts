@@ -15,6 +15,12 @@ export {
 } from './text-embedding.js';
 export type { TaskModel, TaskModelOptions, TaskOptions } from './task-model.js';
 export type { TextBatchSize, TextTaskOptions } from './text-model.js';
+export {
+  type EntityAggregation,
+  type TextEntity,
+  tokenClassification,
+  type TokenClassificationOptions,
+} from './token-classification.js';
 export type { TooLong } from './text-tokenizer.js';
 export type { GeneratedText, GenerationUsage, TokenLogprob } from './generator.js';
 export {

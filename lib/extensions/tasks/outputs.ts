@@ -1,5 +1,5 @@
 import { InvalidOutputError, type Tensor } from '../../index.js';
-import { numberOfFloat16 } from '../../internal.js';
+import { isRecord, numberOfFloat16 } from '../../internal.js';
 
 /** A model's outputs by name. */
 export type Outputs = Readonly<Record<string, Tensor>>;
@@ -45,4 +45,18 @@ export function softmax(values: readonly number[]): number[] {
   const powers = values.map((value) => Math.exp(value - largest));
   const sum = powers.reduce((total, power) => total + power, 0);
   return powers.map((power) => power / sum);
+}
+
+/** The names of a model's labels by their numbers. */
+export type Labels = Readonly<Record<string, unknown>>;
+
+/** Those of config.json. */
+export function labelsIn({ id2label: labels }: Record<string, unknown>): Labels {
+  return isRecord(labels) ? labels : {};
+}
+
+/** The name of a label, or `LABEL_2` without one. */
+export function labelOf(labels: Labels, place: number): string {
+  const label = labels[place];
+  return typeof label === 'string' ? label : `LABEL_${place}`;
 }

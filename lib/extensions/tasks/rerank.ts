@@ -3,6 +3,7 @@ import { asTask, formatValue, type Rules } from '../../internal.js';
 import { floatsOf, outputOf, type Outputs, sigmoid } from './outputs.js';
 import { oneOf } from './task-model.js';
 import { isText, TextModel, type TextTaskOptions } from './text-model.js';
+import { textTokenizer } from './text-tokenizer.js';
 
 /** A query, and the documents to order by it. */
 export interface DocumentsToRank {
@@ -53,15 +54,18 @@ export function rerank(
   options: RerankOptions,
 ): ServingDefinition<DocumentsToRank, readonly RankedDocument[]> {
   const { scores } = options;
-  const own = new TextModel('rerank', options, rules, async () => undefined);
+  const own = new TextModel('rerank', options, rules, {
+    tokenizer: textTokenizer,
+    facts: async () => undefined,
+  });
   return asTask<Definition>('rerank', {
     warmUp: [{ query: 'a query to warm up', documents: ['a document'] }],
     ...own.definition,
     preprocess(input, { signature }) {
       const { query, documents, top } = asked(own.owner, input);
-      const batches = own
-        .encodePairs(query, documents, signature!)
-        .map((row) => Batch.concatenate([row]));
+      const batches = own.tokenizer
+        .encodePairs(query, documents)
+        .map((tokens) => Batch.concatenate([own.rowOf(tokens, signature!)]));
       // A list runs as several batches, since its rows differ in length.
       return { batch: batches.length === 1 ? batches[0] : batches, info: { top } };
     },

@@ -1,7 +1,17 @@
 import { InvalidInputError, type ServingDefinition } from '../../index.js';
-import { flag, formatValue, isRecord, type Rules, whole } from '../../internal.js';
-import { floatsOf, outputOf, type Outputs, sigmoid, softmax } from './outputs.js';
-import { isText, type LoadedFiles, TextModel, type TextTaskOptions } from './text-model.js';
+import { flag, formatValue, type Rules, whole } from '../../internal.js';
+import {
+  floatsOf,
+  labelOf,
+  type Labels,
+  labelsIn,
+  outputOf,
+  type Outputs,
+  sigmoid,
+  softmax,
+} from './outputs.js';
+import { isText, TextModel, type TextTaskOptions } from './text-model.js';
+import { type TextFiles, textTokenizer } from './text-tokenizer.js';
 
 /** A text, or a pair of texts for a model that compares them. */
 export interface TextToClassify {
@@ -41,7 +51,7 @@ export interface TextClassificationOptions extends TextTaskOptions<
 
 /** What the model's files say about its labels. */
 interface Facts {
-  readonly labels: Readonly<Record<string, unknown>>;
+  readonly labels: Labels;
   readonly multiLabel: boolean | undefined;
 }
 
@@ -59,17 +69,19 @@ export function textClassification(
   options: TextClassificationOptions,
 ): ServingDefinition<string | TextToClassify, readonly LabelScore[]> {
   const { top, multiLabel } = options;
-  const own = new TextModel('textClassification', options, rules, factsIn);
+  const own = new TextModel('textClassification', options, rules, {
+    tokenizer: textTokenizer,
+    facts: factsIn,
+  });
   const definition: ServingDefinition<string | TextToClassify, readonly LabelScore[], Outputs> = {
     warmUp: ['a text to warm up'],
     ...own.definition,
     preprocess(input, { signature }) {
       const { text, pair } = asked(own.owner, input);
-      const [batch] =
-        pair === undefined
-          ? [own.encode(text, signature!)]
-          : own.encodePairs(text, [pair], signature!);
-      return { batch };
+      const { tokenizer } = own;
+      const [tokens] =
+        pair === undefined ? [tokenizer.encode(text)] : tokenizer.encodePairs(text, [pair]);
+      return { batch: own.rowOf(tokens!, signature!) };
     },
     postprocess(outputs) {
       const { labels, multiLabel: stated } = own.facts;
@@ -96,15 +108,10 @@ function asked(owner: string, input: string | TextToClassify): TextToClassify {
   return { ...given, text: given.text };
 }
 
-function labelOf(labels: Facts['labels'], place: number): string {
-  const label = labels[place];
-  return typeof label === 'string' ? label : `LABEL_${place}`;
-}
-
-async function factsIn({ config }: LoadedFiles): Promise<Facts> {
-  const { id2label, problem_type: type } = config;
+async function factsIn({ config }: TextFiles): Promise<Facts> {
+  const { problem_type: type } = config;
   return {
-    labels: isRecord(id2label) ? id2label : {},
+    labels: labelsIn(config),
     multiLabel: typeof type === 'string' ? type === 'multi_label_classification' : undefined,
   };
 }

@@ -8,7 +8,8 @@ import { asTask, flag, formatValue, isRecord, type Rules } from '../../internal.
 import { floatsOf, outputOf, type Outputs } from './outputs.js';
 import { readConfig, readJsonFile } from './repository.js';
 import { oneOf } from './task-model.js';
-import { isText, type LoadedFiles, TextModel, type TextTaskOptions } from './text-model.js';
+import { isText, TextModel, type TextTaskOptions } from './text-model.js';
+import { type TextFiles, textTokenizer } from './text-tokenizer.js';
 
 /** A text, with what holds for it alone. */
 export interface TextToEmbed {
@@ -116,7 +117,10 @@ export function textEmbedding(
   options: TextEmbeddingOptions,
 ): ServingDefinition<string | TextToEmbed, Embedding> {
   const { dimensions } = options;
-  const own = new TextModel('textEmbedding', options, rules, factsIn(options));
+  const own = new TextModel('textEmbedding', options, rules, {
+    tokenizer: textTokenizer,
+    facts: factsIn(options),
+  });
   return asTask<Definition>('text-embedding', {
     warmUp: ['a text to warm up'],
     ...own.definition,
@@ -133,7 +137,8 @@ export function textEmbedding(
         own,
         signature!.outputs!.map(({ name }) => name),
       );
-      const batch = own.encode(promptOf(own, prompt) + text, signature!);
+      const tokens = own.tokenizer.encode(promptOf(own, prompt) + text);
+      const batch = own.rowOf(tokens, signature!);
       return { batch, info: { tokens: batch.input_ids.dims[1]!, size } };
     },
     postprocess(outputs, { info: { tokens, size } }) {
@@ -200,7 +205,7 @@ function checkPooling({ owner, facts, name }: EmbeddingModel, outputs: readonly 
 
 /** Reads the files of sentence-transformers. Options take precedence. */
 function factsIn(options: TextEmbeddingOptions) {
-  return async ({ repository, fetching }: LoadedFiles): Promise<Facts> => {
+  return async ({ repository, fetching }: TextFiles): Promise<Facts> => {
     const modules = await readJsonFile(repository, 'modules.json', fetching);
     const types = Array.isArray(modules)
       ? modules.map((each: unknown) => (isRecord(each) ? String(each['type']) : ''))

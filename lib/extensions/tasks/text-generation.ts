@@ -21,7 +21,8 @@ import { generatorScript } from './entry-script.js';
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
 import { readConfig, type Repository } from './repository.js';
 import type { TaskModelOptions } from './task-model.js';
-import { isText, type LoadedFiles, TextModel } from './text-model.js';
+import { isText, TextModel } from './text-model.js';
+import { type TextFiles, textTokenizer } from './text-tokenizer.js';
 
 /** How the answer to one call is written. */
 export interface GenerationOptions {
@@ -187,8 +188,12 @@ export function textGeneration(
     'textGeneration',
     options,
     rules,
-    (files) => factsIn(files, chatTemplate),
-    { usual: MOST_USUAL, isNeverCut: true },
+    {
+      tokenizer: textTokenizer,
+      facts: (files) => factsIn(files, chatTemplate),
+      usual: MOST_USUAL,
+      isNeverCut: true,
+    },
   );
   const { isolation, blockingLimit } = own.place;
   if (isolation === 'none' || blockingLimit !== undefined) {
@@ -216,7 +221,7 @@ export function textGeneration(
         endTokens,
         session: { intraOpNumThreads: threadsFor(own.others.partitions), ...own.place.session },
         places: batchSize,
-        context: own.tokenizer.maxTokens,
+        context: own.tokenizer.limits.maxTokens,
         prefill,
       },
     };
@@ -233,7 +238,7 @@ export function textGeneration(
     preprocess(input) {
       const asked = readInput(own.owner, input);
       const ids = idsOf(own, asked);
-      return { batch: rowOf(own.owner, ids, asked, own.tokenizer.maxTokens) };
+      return { batch: rowOf(own.owner, ids, asked, own.tokenizer.limits.maxTokens) };
     },
     postprocess: (output) => (Array.isArray(output) ? joined(output) : output),
   };
@@ -343,9 +348,10 @@ function idsOf(own: Generation, { prompt, messages }: Asked): readonly number[] 
         'chatTemplate, or call it with { prompt }',
     );
   }
+  const { limits } = own.tokenizer;
   messages!.forEach(({ role, content }) => {
-    own.tokenizer.refuseSpecialTokens(role);
-    own.tokenizer.refuseSpecialTokens(content);
+    limits.refuseSpecialTokens(role);
+    limits.refuseSpecialTokens(content);
   });
   let text: string;
   try {
@@ -391,7 +397,7 @@ function rowOf(owner: string, ids: readonly number[], asked: Asked, context: num
   };
 }
 
-async function factsIn(files: LoadedFiles, chatTemplate: string | undefined): Promise<Facts> {
+async function factsIn(files: TextFiles, chatTemplate: string | undefined): Promise<Facts> {
   const { repository, config, tokenizerJson, ofTokenizer, fetching } = files;
   const generation = (await readConfig(repository, 'generation_config.json', fetching)) ?? {};
   const ends = generation['eos_token_id'] ?? config['eos_token_id'];

@@ -7,10 +7,16 @@ import {
   Tensor,
   type TensorSignature,
 } from '../../index.js';
-import { checkOptions, type Rules, whole } from '../../internal.js';
+import { checkOptions, isRecord, type Rules, whole } from '../../internal.js';
 import { needConfig, readConfig } from './repository.js';
 import { FetchedModel, type LoadingFiles, oneOf, type TaskOptions } from './task-model.js';
-import { loadTokenizer, TextTokenizer, type Tokens, type TooLong } from './text-tokenizer.js';
+import {
+  type TextFiles,
+  TextLimits,
+  type TextTokenizer,
+  type Tokens,
+  type TooLong,
+} from './text-tokenizer.js';
 
 /** How large a batch of texts gets. */
 export interface TextBatchSize {
@@ -84,25 +90,22 @@ export function isText(value: unknown): value is string {
   return typeof value === 'string' && value !== '';
 }
 
-/** Limits that differ between tasks. */
-interface TokenLimits {
+/** What differs between tasks. */
+interface Parts<Facts, Words> {
+  /** Makes the tokenizer. */
+  readonly tokenizer: (files: TextFiles, limits: TextLimits) => Promise<Words>;
+  /** Reads what the task needs besides. */
+  readonly facts: (files: TextFiles) => Promise<Facts>;
   /** Most tokens by default, if the model reads more. */
   readonly usual?: number;
   readonly isNeverCut?: boolean;
 }
 
-/** What a text model's files say, as far as they have it. */
-export interface LoadedFiles extends LoadingFiles {
-  readonly tokenizerJson: Record<string, unknown>;
-  /** Of tokenizer_config.json. */
-  readonly ofTokenizer: Record<string, unknown>;
-}
-
 /** A text model that a serving fetches with its tokenizer when it starts. */
-export class TextModel<Input, Output, Facts> extends FetchedModel<
+export class TextModel<Input, Output, Facts, Words = TextTokenizer> extends FetchedModel<
   Input,
   Output,
-  { readonly tokenizer: TextTokenizer; readonly facts: Facts }
+  { readonly tokenizer: Words; readonly facts: Facts }
 > {
   /** The signature whose inputs we have checked. */
   private checked: ServingSignature | undefined;
@@ -111,10 +114,9 @@ export class TextModel<Input, Output, Facts> extends FetchedModel<
     task: string,
     private readonly options: TextTaskOptions<Input, Output>,
     own: Rules,
-    private readonly factsOf: (files: LoadedFiles) => Promise<Facts>,
-    private readonly limits: TokenLimits = {},
+    private readonly parts: Parts<Facts, Words>,
   ) {
-    super(task, options as TaskOptions<Input, Output>, { ...rules, ...own });
+    super(task, options, { ...rules, ...own });
   }
 
   /** What the task has read in the model's files. */
@@ -122,7 +124,7 @@ export class TextModel<Input, Output, Facts> extends FetchedModel<
     return this.ready.facts;
   }
 
-  get tokenizer(): TextTokenizer {
+  get tokenizer(): Words {
     return this.ready.tokenizer;
   }
 
@@ -130,17 +132,17 @@ export class TextModel<Input, Output, Facts> extends FetchedModel<
     const ofTokenizer = (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {};
     const tokenizerJson = await needConfig(repository, 'tokenizer.json', fetching);
     const files = { repository, config, tokenizerJson, ofTokenizer, fetching };
-    const tokenizer = await loadTokenizer(repository.name, tokenizerJson, ofTokenizer, fetching);
     const { name, tooLong = 'refuse', specialTokens } = this.options;
+    const limits = new TextLimits({
+      serving: name,
+      maxTokens: await this.maxTokensOf(files, ofTokenizer['model_max_length']),
+      tooLong,
+      canBeCut: !this.parts.isNeverCut,
+      specialTokens: specialTokens === 'accept' ? [] : specialTokensIn(tokenizerJson),
+    });
     return {
-      tokenizer: new TextTokenizer(tokenizer, {
-        serving: name,
-        maxTokens: await this.maxTokensOf(files, ofTokenizer['model_max_length']),
-        tooLong,
-        canBeCut: !this.limits.isNeverCut,
-        allowsSpecialTokens: specialTokens === 'accept',
-      }),
-      facts: await this.factsOf(files),
+      tokenizer: await this.parts.tokenizer(files, limits),
+      facts: await this.parts.facts(files),
     };
   }
 
@@ -167,25 +169,13 @@ export class TextModel<Input, Output, Facts> extends FetchedModel<
   }
 
   /**
-   * The model's inputs for a text, as one row.
+   * The model's inputs for a text's tokens, as one row.
    *
-   * @throws InvalidInputError or RequestTooLargeError for a text that the model can't read
    * @throws InvalidServingError if the model has inputs that no text fills
    */
-  encode(text: string, signature: ServingSignature): Encoded {
+  rowOf(tokens: Tokens, signature: ServingSignature): Encoded {
     this.check(signature);
-    return tensorsOf(this.tokenizer.encode(text), signature.inputs);
-  }
-
-  /**
-   * The model's inputs for the text with each of the others, a row for each pair.
-   *
-   * @throws as `encode`
-   */
-  encodePairs(text: string, others: readonly string[], signature: ServingSignature): Encoded[] {
-    this.check(signature);
-    const pairs = this.tokenizer.encodePairs(text, others);
-    return pairs.map((tokens) => tensorsOf(tokens, signature.inputs));
+    return tensorsOf(tokens, signature.inputs);
   }
 
   private check(signature: ServingSignature): void {
@@ -205,7 +195,7 @@ export class TextModel<Input, Output, Facts> extends FetchedModel<
 
   /** The limit of the option, or of the model's files: never that of tokenizer.json, often wrong. */
   private async maxTokensOf(
-    { repository, config, fetching }: LoadedFiles,
+    { repository, config, fetching }: TextFiles,
     ofTokenizer: unknown,
   ): Promise<number> {
     const own = this.options.maxTokens;
@@ -221,7 +211,7 @@ export class TextModel<Input, Output, Facts> extends FetchedModel<
       // Tokenizers without a limit state about 1e30.
       (limit) => typeof limit === 'number' && limit > 0 && limit <= MOST_TOKENS,
     ) as number | undefined;
-    const { usual = Infinity } = this.limits;
+    const { usual = Infinity } = this.parts;
     const most = own ?? Math.min(stated ?? Infinity, positions ?? Infinity, usual);
     if (most === Infinity) {
       throw new ServingLoadError(
@@ -247,6 +237,12 @@ function positionsOf(config: Record<string, unknown>): number | undefined {
     return undefined;
   }
   return OFFSET_POSITIONS.has(String(type)) ? most - (typeof pad === 'number' ? pad : 1) - 1 : most;
+}
+
+/** Those of a tokenizer.json. */
+function specialTokensIn({ added_tokens: added }: Record<string, unknown>): readonly string[] {
+  const tokens = Array.isArray(added) ? added.filter((token) => isRecord(token)) : [];
+  return tokens.filter(({ special }) => special === true).map(({ content }) => String(content));
 }
 
 /** A row of a text model, by the names of its inputs. */

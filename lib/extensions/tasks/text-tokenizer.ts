@@ -1,5 +1,6 @@
 import { InvalidInputError, RequestTooLargeError, ServingLoadError } from '../../index.js';
-import { type Fetching, formatValue, isRecord, messageOf } from '../../internal.js';
+import { formatValue, isRecord, messageOf } from '../../internal.js';
+import type { LoadingFiles } from './task-model.js';
 
 /** What happens to a text of more tokens than the model reads. */
 export type TooLong = 'refuse' | 'cut';
@@ -10,16 +11,24 @@ export interface Tokens {
   readonly types: readonly number[];
 }
 
-interface TokenizerOptions {
+/** What a text model's files say, as far as they have it. */
+export interface TextFiles extends LoadingFiles {
+  readonly tokenizerJson: Record<string, unknown>;
+  /** Of tokenizer_config.json. */
+  readonly ofTokenizer: Record<string, unknown>;
+}
+
+/** What a serving's options say about its texts. */
+interface Limits {
   /** The serving, for errors. */
   readonly serving: string;
   /** Most tokens of a text or pair, special tokens included. */
   readonly maxTokens: number;
   readonly tooLong: TooLong;
   /** True if the serving has the option `tooLong`. */
-  readonly canBeCut?: boolean;
-  /** True if special tokens in a caller's text are read as such. */
-  readonly allowsSpecialTokens: boolean;
+  readonly canBeCut: boolean;
+  /** Those that a caller's text must not have. */
+  readonly specialTokens: readonly string[];
 }
 
 /**
@@ -27,6 +36,74 @@ interface TokenizerOptions {
  * takes time on the event loop. No family that we know has longer tokens in ordinary text.
  */
 const MOST_CHARACTERS = 250;
+
+/** Refuses the texts that a model can't read. */
+export class TextLimits {
+  private readonly special: RegExp | undefined;
+
+  constructor(private readonly limits: Limits) {
+    const { specialTokens } = limits;
+    this.special =
+      specialTokens.length > 0 ? new RegExp(specialTokens.map(escaped).join('|')) : undefined;
+  }
+
+  get serving(): string {
+    return this.limits.serving;
+  }
+
+  get maxTokens(): number {
+    return this.limits.maxTokens;
+  }
+
+  get isCut(): boolean {
+    return this.limits.tooLong === 'cut';
+  }
+
+  /** @throws InvalidInputError for special tokens in a caller's text */
+  refuseSpecialTokens(text: string): void {
+    const found = this.special?.exec(text)?.[0];
+    if (found !== undefined) {
+      throw new InvalidInputError(
+        `Serving "${this.serving}" was given a text with ${formatValue(found)}, a special ` +
+          "token of its model; take it out, or allow such texts with specialTokens: 'accept'",
+      );
+    }
+  }
+
+  /**
+   * The text, or as much of it as can have the most tokens.
+   *
+   * @throws InvalidInputError for special tokens in the text
+   * @throws RequestTooLargeError if it has too many characters, and is not to be cut
+   */
+  readable(text: string): string {
+    this.refuseSpecialTokens(text);
+    this.checkCharacters(text);
+    return text.slice(0, MOST_CHARACTERS * this.maxTokens);
+  }
+
+  /** @throws RequestTooLargeError for a text of too many characters, if it is not to be cut */
+  checkCharacters({ length }: string): void {
+    if (length > MOST_CHARACTERS * this.maxTokens && !this.isCut) {
+      throw this.tooLong(length, 'characters');
+    }
+  }
+
+  /** @throws RequestTooLargeError if a text has too many tokens, and is not to be cut */
+  checkTokens(count: number): void {
+    if (count > this.maxTokens && !this.isCut) {
+      throw this.tooLong(count, 'tokens');
+    }
+  }
+
+  private tooLong(count: number, unit: 'tokens' | 'characters'): RequestTooLargeError {
+    return new RequestTooLargeError(
+      `Serving "${this.serving}" reads texts of at most ${this.maxTokens} tokens, and one has ` +
+        `${count} ${unit}; shorten it` +
+        (this.limits.canBeCut ? ", or let the serving cut it with tooLong: 'cut'" : ''),
+    );
+  }
+}
 
 /** What we use of `@huggingface/tokenizers`, whose own types don't resolve under `nodenext`. */
 interface Library {
@@ -42,7 +119,6 @@ export interface Tokenizer {
   /** Without special tokens. */
   tokenize(text: string): string[];
   token_to_id(token: string): number | undefined;
-  get_added_tokens_decoder(): ReadonlyMap<number, AddedToken>;
   encode(text: string, options: { readonly add_special_tokens: false }): { readonly ids: number[] };
   decode(
     ids: number[],
@@ -51,11 +127,6 @@ export interface Tokenizer {
       readonly clean_up_tokenization_spaces: boolean;
     },
   ): string;
-}
-
-interface AddedToken {
-  readonly content: string;
-  readonly special: boolean;
 }
 
 interface PostProcessor {
@@ -86,28 +157,17 @@ interface BertNormalizer {
  * a pair, and with the mended normalizer of BERT.
  */
 export class TextTokenizer {
-  private readonly special: RegExp | undefined;
   /** Special tokens around one text, and around a pair. */
   private readonly around: { readonly single: number; readonly pair: number };
 
   constructor(
     private readonly tokenizer: Tokenizer,
-    private readonly options: TokenizerOptions,
+    readonly limits: TextLimits,
   ) {
-    const added = [...tokenizer.get_added_tokens_decoder().values()];
-    const special = added.filter((token) => token.special).map(({ content }) => content);
-    this.special =
-      special.length > 0 && !options.allowsSpecialTokens
-        ? new RegExp(special.map(escaped).join('|'))
-        : undefined;
     this.around = {
       single: this.framed([]).tokens.length,
       pair: this.framed([], []).tokens.length,
     };
-  }
-
-  get maxTokens(): number {
-    return this.options.maxTokens;
   }
 
   /**
@@ -129,15 +189,16 @@ export class TextTokenizer {
   }
 
   private cut(one: string[], other?: string[]): Tokens {
-    const { maxTokens, tooLong } = this.options;
-    const room = maxTokens - (other ? this.around.pair : this.around.single);
-    const count = one.length + (other?.length ?? 0);
-    if (count > room && tooLong === 'refuse') {
-      throw this.tooLongError(`has ${count + maxTokens - room} tokens`);
-    }
-    const [keptOne, keptOther] = longestFirst(one.length, other?.length ?? 0, Math.max(0, room));
+    const around = other ? this.around.pair : this.around.single;
+    this.limits.checkTokens(one.length + (other?.length ?? 0) + around);
+    const room = Math.max(0, this.limits.maxTokens - around);
+    const [keptOne, keptOther] = longestFirst(one.length, other?.length ?? 0, room);
     const { tokens, types } = this.framed(one.slice(0, keptOne), other?.slice(0, keptOther));
     return { ids: tokens.map((token) => this.idOf(token)), types };
+  }
+
+  private tokensOf(text: string): string[] {
+    return this.tokenizer.tokenize(this.limits.readable(text));
   }
 
   /**
@@ -146,44 +207,10 @@ export class TextTokenizer {
    * @throws RequestTooLargeError if it has too many tokens
    */
   encodeWritten(text: string): readonly number[] {
-    const { maxTokens } = this.options;
-    if (text.length > MOST_CHARACTERS * maxTokens) {
-      throw this.tooLongError(`has ${text.length} characters`);
-    }
+    this.limits.checkCharacters(text);
     const { ids } = this.tokenizer.encode(text, { add_special_tokens: false });
-    if (ids.length > maxTokens) {
-      throw this.tooLongError(`has ${ids.length} tokens`);
-    }
+    this.limits.checkTokens(ids.length);
     return ids;
-  }
-
-  /** @throws InvalidInputError for special tokens in a caller's text */
-  refuseSpecialTokens(text: string): void {
-    const found = this.special?.exec(text)?.[0];
-    if (found !== undefined) {
-      throw new InvalidInputError(
-        `Serving "${this.options.serving}" was given a text with ${formatValue(found)}, a special ` +
-          "token of its model; take it out, or allow such texts with specialTokens: 'accept'",
-      );
-    }
-  }
-
-  private tokensOf(text: string): string[] {
-    const { maxTokens, tooLong } = this.options;
-    this.refuseSpecialTokens(text);
-    const most = MOST_CHARACTERS * maxTokens;
-    if (text.length > most && tooLong === 'refuse') {
-      throw this.tooLongError(`has ${text.length} characters`);
-    }
-    return this.tokenizer.tokenize(text.length > most ? text.slice(0, most) : text);
-  }
-
-  private tooLongError(size: string): RequestTooLargeError {
-    const { serving, maxTokens, canBeCut = true } = this.options;
-    return new RequestTooLargeError(
-      `Serving "${serving}" reads texts of at most ${maxTokens} tokens, and one ${size}; ` +
-        `shorten it${canBeCut ? ", or let the serving cut it with tooLong: 'cut'" : ''}`,
-    );
   }
 
   /** The tokens between the special tokens of their model. */
@@ -207,7 +234,7 @@ export class TextTokenizer {
     const id = tokenizer.token_to_id(token) ?? tokenizer.model?.unk_token_id;
     if (id === undefined) {
       throw new InvalidInputError(
-        `Serving "${this.options.serving}": its tokenizer has no token for ${formatValue(token)}`,
+        `Serving "${this.limits.serving}": its tokenizer has no token for ${formatValue(token)}`,
       );
     }
     return id;
@@ -240,25 +267,20 @@ function longestFirst(one: number, other: number, room: number): readonly [numbe
 }
 
 /**
- * Makes a repository's tokenizer.
+ * Makes the tokenizer of a model's files.
  *
- * @param name the repository's
- * @param content of tokenizer.json
- * @param config of tokenizer_config.json
  * @throws ServingLoadError if it cannot be used, or without the library
  */
-export async function loadTokenizer(
-  name: string,
-  content: Record<string, unknown>,
-  config: Record<string, unknown>,
-  fetching: Fetching,
-): Promise<Tokenizer> {
+export async function textTokenizer(
+  { repository: { name }, tokenizerJson, ofTokenizer, fetching }: TextFiles,
+  limits: TextLimits,
+): Promise<TextTokenizer> {
   const library = await loadLibrary();
   const begin = performance.now();
   try {
-    const tokenizer = new library.Tokenizer(content, config);
+    const tokenizer = new library.Tokenizer(tokenizerJson, ofTokenizer);
     mendNormalizer(tokenizer.normalizer, library);
-    const kind = isRecord(content['model']) ? content['model']['type'] : undefined;
+    const kind = isRecord(tokenizerJson['model']) ? tokenizerJson['model']['type'] : undefined;
     if (kind === 'Unigram') {
       fetching.warn(
         'has a tokenizer of the kind Unigram, which differs from Python for a few texts: zero-width ' +
@@ -266,7 +288,7 @@ export async function loadTokenizer(
       );
     }
     fetching.log(`has the tokenizer of ${name}, after ${elapsed(begin)} ms`);
-    return tokenizer;
+    return new TextTokenizer(tokenizer, limits);
   } catch (cause) {
     throw new ServingLoadError(`The tokenizer of ${name} cannot be used: ${messageOf(cause)}`, {
       cause,

@@ -1,8 +1,9 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from '@jest/globals';
 import {
-  loadTokenizer,
-  TextTokenizer,
+  TextLimits,
+  type TextTokenizer,
+  textTokenizer,
   type Tokens,
 } from '../../../lib/extensions/tasks/text-tokenizer.js';
 
@@ -17,16 +18,19 @@ function read(path: string): unknown {
   return JSON.parse(readFileSync(new URL(path, folder), 'utf8'));
 }
 
-async function tokenizer(family: string, options: { maxTokens?: number; tooLong?: 'cut' } = {}) {
-  const content = read(`tokenizers/${family}.json`) as Record<string, unknown>;
-  const loaded = await loadTokenizer('it', content, {}, fetching);
-  return new TextTokenizer(loaded, {
-    serving: 'net',
-    maxTokens: 10_000,
-    tooLong: 'refuse',
-    allowsSpecialTokens: true,
-    ...options,
-  });
+async function tokenizer(
+  family: string,
+  options: { maxTokens?: number; tooLong?: 'cut' } = {},
+): Promise<TextTokenizer> {
+  const files = {
+    repository: { name: 'it', fetch: async () => undefined },
+    config: {},
+    tokenizerJson: read(`tokenizers/${family}.json`) as Record<string, unknown>,
+    ofTokenizer: {},
+    fetching,
+  };
+  const limits = { serving: 'net', maxTokens: 10_000, tooLong: 'refuse' as const, canBeCut: true };
+  return textTokenizer(files, new TextLimits({ ...limits, specialTokens: [], ...options }));
 }
 
 describe.each(['bert', 'bert-cased', 'roberta', 'qwen', 'llama'])('The tokenizer %s', (family) => {

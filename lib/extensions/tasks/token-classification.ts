@@ -1,0 +1,346 @@
+import { InvalidInputError, type ServingDefinition, ServingLoadError } from '../../index.js';
+import { formatValue, isRecord, messageOf, type Rules } from '../../internal.js';
+import {
+  floatsOf,
+  labelOf,
+  type Labels,
+  labelsIn,
+  outputOf,
+  type Outputs,
+  softmax,
+} from './outputs.js';
+import { oneOf } from './task-model.js';
+import { isText, TextModel, type TextTaskOptions } from './text-model.js';
+import type { TextFiles, TextLimits, Tokens } from './text-tokenizer.js';
+
+/** A part of a text, and what it is. */
+export interface TextEntity {
+  /** As config.json names it, without `B-` or `I-` if tokens are joined. */
+  readonly label: string;
+  /** From 0 to 1: the mean of its tokens or words. */
+  readonly score: number;
+  /** The part itself. */
+  readonly text: string;
+  /** Where it begins, in UTF-16 units: `text.slice(start, end)`. */
+  readonly start: number;
+  /** Where it ends. */
+  readonly end: number;
+}
+
+/**
+ * How tokens become entities, by the names of Python's pipeline. `none`: each token is one. `simple`:
+ * neighbours with the same label are one. The others give all tokens of a word one label first: that
+ * of its `first` token, of the `average` scores, or of the token with the highest score (`max`).
+ */
+export type EntityAggregation = 'none' | 'simple' | 'first' | 'average' | 'max';
+
+/** The options of {@link tokenClassification}, beside those of any serving. */
+export interface TokenClassificationOptions extends TextTaskOptions<string, readonly TextEntity[]> {
+  /**
+   * How tokens become entities. Words need a tokenizer with a prefix for tokens within a word, such
+   * as BERT's `##`; for others, a word ends at a space.
+   *
+   * @default 'simple'
+   */
+  readonly aggregation?: EntityAggregation;
+  /**
+   * Labels that the reply leaves out.
+   *
+   * @default ['O']
+   */
+  readonly ignoredLabels?: readonly string[];
+}
+
+const AGGREGATIONS: readonly EntityAggregation[] = ['none', 'simple', 'first', 'average', 'max'];
+
+const rules: Rules = {
+  aggregation: {
+    ...oneOf(...AGGREGATIONS),
+    allowed: AGGREGATIONS.map(formatValue).join(', '),
+  },
+  ignoredLabels: {
+    check: (value) => Array.isArray(value) && value.every((each) => typeof each === 'string'),
+    allowed: 'a list of labels',
+  },
+};
+
+/**
+ * A serving that finds the entities of texts, such as names, by a model for token classification.
+ *
+ * Needs `tokenizers`, which tells where each token is in its text.
+ *
+ * @throws InvalidServingError for an invalid option
+ */
+export function tokenClassification(
+  options: TokenClassificationOptions,
+): ServingDefinition<string, readonly TextEntity[]> {
+  const { aggregation = 'simple', ignoredLabels = ['O'] } = options;
+  const own = new TextModel('tokenClassification', options, rules, {
+    tokenizer: locatingTokenizer,
+    facts: async ({ config }) => labelsIn(config),
+  });
+  const definition: ServingDefinition<string, readonly TextEntity[], Outputs, LocatedTokens> = {
+    warmUp: ['a text to warm up'],
+    ...own.definition,
+    async preprocess(text, { signature }) {
+      if (!isText(text)) {
+        throw new InvalidInputError(
+          `${own.owner} takes a text that is not empty, and was given ${formatValue(text)}`,
+        );
+      }
+      const tokens = await own.tokenizer.encode(text);
+      return { batch: own.rowOf(tokens, signature!), info: tokens };
+    },
+    postprocess(outputs, { info }) {
+      const logits = floatsOf(outputOf(own.owner, outputs, 'logits'));
+      const tokens = scoredTokens(logits, info);
+      return entitiesOf(tokens, own.facts, aggregation)
+        .filter(({ label }) => !ignoredLabels.includes(label))
+        .map(({ label, score, start, end }) => {
+          const [from, to] = [info.unitOf(start), info.unitOf(end)];
+          return { label, score, text: info.text.slice(from, to), start: from, end: to };
+        });
+    },
+  };
+  return definition;
+}
+
+/** Tokens, and where each is in its text, in code points. */
+interface LocatedTokens extends Tokens {
+  readonly text: string;
+  readonly places: readonly (readonly [start: number, end: number])[];
+  /** True for each token that a tokenizer adds, such as `[CLS]`. */
+  readonly isAdded: readonly boolean[];
+  /** True for each token that continues the word of the one before it. */
+  readonly isWithin: readonly boolean[];
+  /** The UTF-16 unit at which a code point of the text begins. */
+  readonly unitOf: (codePoint: number) => number;
+}
+
+/** What we use of the package `tokenizers`. */
+interface Library {
+  readonly Tokenizer: { fromString(json: string): NativeTokenizer };
+}
+
+interface NativeTokenizer {
+  encode(text: string): Promise<NativeEncoding>;
+  setTruncation(maxTokens: number): void;
+  disableTruncation(): void;
+  disablePadding(): void;
+}
+
+interface NativeEncoding {
+  getIds(): number[];
+  getTypeIds(): number[];
+  getTokens(): string[];
+  getOffsets(): [start: number, end: number][];
+  getSpecialTokensMask(): number[];
+}
+
+/** Tokenizes as Python does, and tells where each token is. It works in threads of its own. */
+class LocatingTokenizer {
+  constructor(
+    private readonly tokenizer: NativeTokenizer,
+    private readonly limits: TextLimits,
+    /** Before tokens within a word; empty if the tokenizer has none. */
+    private readonly prefix: string,
+    private readonly unknownToken: string | undefined,
+  ) {
+    tokenizer.disablePadding();
+    tokenizer.disableTruncation();
+    if (limits.isCut) {
+      tokenizer.setTruncation(limits.maxTokens);
+    }
+  }
+
+  /**
+   * @throws InvalidInputError for special tokens in the text
+   * @throws RequestTooLargeError if it has too many tokens, and is not to be cut
+   */
+  async encode(given: string): Promise<LocatedTokens> {
+    const text = this.limits.readable(given);
+    const encoding = await this.tokenizer.encode(text);
+    const ids = encoding.getIds();
+    this.limits.checkTokens(ids.length);
+    const places = encoding.getOffsets();
+    const unitOf = unitsOf(text);
+    return {
+      ids,
+      types: encoding.getTypeIds(),
+      text,
+      places,
+      isAdded: encoding.getSpecialTokensMask().map((mask) => mask === 1),
+      isWithin: encoding
+        .getTokens()
+        .map((token, i) => this.isWithin(token, places[i]!, text, unitOf)),
+      unitOf,
+    };
+  }
+
+  /** As Python's pipeline decides it. */
+  private isWithin(
+    token: string,
+    [start, end]: readonly [start: number, end: number],
+    text: string,
+    unitOf: LocatedTokens['unitOf'],
+  ): boolean {
+    if (token === this.unknownToken) {
+      return false;
+    }
+    return this.prefix === ''
+      ? start > 0 && !text.slice(unitOf(start - 1), unitOf(start + 1)).includes(' ')
+      : Array.from(token).length !== end - start;
+  }
+}
+
+async function locatingTokenizer(
+  { repository: { name }, tokenizerJson, ofTokenizer }: TextFiles,
+  limits: TextLimits,
+): Promise<LocatingTokenizer> {
+  const { Tokenizer } = await loadLibrary();
+  const { model } = tokenizerJson;
+  const { continuing_subword_prefix: prefix, unk_token: unknown } = isRecord(model) ? model : {};
+  const named = ofTokenizer['unk_token'] ?? unknown;
+  try {
+    return new LocatingTokenizer(
+      Tokenizer.fromString(JSON.stringify(tokenizerJson)),
+      limits,
+      typeof prefix === 'string' ? prefix : '',
+      String(isRecord(named) ? named['content'] : named),
+    );
+  } catch (cause) {
+    throw new ServingLoadError(`The tokenizer of ${name} cannot be used: ${messageOf(cause)}`, {
+      cause,
+    });
+  }
+}
+
+async function loadLibrary(): Promise<Library> {
+  try {
+    const library = (await import('tokenizers')) as unknown as Library & { default?: Library };
+    return library.default ?? library;
+  } catch (cause) {
+    throw new ServingLoadError(
+      'tokenClassification needs the package tokenizers, which cannot be loaded; install it: npm ' +
+        'install tokenizers',
+      { cause },
+    );
+  }
+}
+
+/** The tokenizer counts code points, of which those above U+FFFF are two units in JavaScript. */
+function unitsOf(text: string): (codePoint: number) => number {
+  if (!/[\ud800-\udfff]/.test(text)) {
+    return (codePoint) => codePoint;
+  }
+  const units = [0];
+  for (const each of text) {
+    units.push(units.at(-1)! + each.length);
+  }
+  return (codePoint) => units[codePoint]!;
+}
+
+/** A token of the text itself, with the probability of each label. */
+interface ScoredToken {
+  readonly scores: readonly number[];
+  readonly start: number;
+  readonly end: number;
+  readonly isWithin: boolean;
+}
+
+/** A labelled part of a text; places in code points. */
+interface Entity {
+  readonly label: string;
+  readonly score: number;
+  readonly start: number;
+  readonly end: number;
+}
+
+function scoredTokens(logits: Float32Array, tokens: LocatedTokens): ScoredToken[] {
+  const { places, isAdded, isWithin } = tokens;
+  const labels = logits.length / places.length;
+  const scored = places.map(([start, end], i) => ({
+    scores: softmax(Array.from(logits.subarray(i * labels, (i + 1) * labels))),
+    start,
+    end,
+    isWithin: isWithin[i]!,
+  }));
+  return scored.filter((_, i) => !isAdded[i]);
+}
+
+/**
+ * As the token classification of Python's transformers:
+ * https://github.com/huggingface/transformers/blob/main/src/transformers/pipelines/token_classification.py
+ */
+function entitiesOf(
+  tokens: readonly ScoredToken[],
+  labels: Labels,
+  aggregation: EntityAggregation,
+): readonly Entity[] {
+  const labelled = ({ scores, start, end }: ScoredToken): Entity => {
+    const score = Math.max(...scores);
+    return { label: labelOf(labels, scores.indexOf(score)), score, start, end };
+  };
+  if (aggregation === 'none') {
+    return tokens.map(labelled);
+  }
+  const parts =
+    aggregation === 'simple' ? tokens : wordsIn(tokens).map((word) => merged(word, aggregation));
+  return joined(parts.map(labelled));
+}
+
+function wordsIn(tokens: readonly ScoredToken[]): ScoredToken[][] {
+  const words: ScoredToken[][] = [];
+  for (const token of tokens) {
+    if (token.isWithin && words.length > 0) {
+      words.at(-1)!.push(token);
+    } else {
+      words.push([token]);
+    }
+  }
+  return words;
+}
+
+/** A word as one token. */
+function merged(
+  word: readonly ScoredToken[],
+  aggregation: 'first' | 'average' | 'max',
+): ScoredToken {
+  const [first] = word;
+  const { end } = word.at(-1)!;
+  if (aggregation === 'average') {
+    const sums = first!.scores.map((_, i) => word.reduce((sum, { scores }) => sum + scores[i]!, 0));
+    return { ...first!, end, scores: sums.map((sum) => sum / word.length) };
+  }
+  const best = word.reduce((one, other) =>
+    Math.max(...other.scores) > Math.max(...one.scores) ? other : one,
+  );
+  return { ...first!, end, scores: (aggregation === 'first' ? first! : best).scores };
+}
+
+/** Neighbours of one kind as one entity; `B-` begins another. */
+function joined(parts: readonly Entity[]): Entity[] {
+  const groups: Entity[][] = [];
+  for (const part of parts) {
+    const previous = groups.at(-1);
+    if (
+      previous &&
+      !part.label.startsWith('B-') &&
+      kindOf(part.label) === kindOf(previous.at(-1)!.label)
+    ) {
+      previous.push(part);
+    } else {
+      groups.push([part]);
+    }
+  }
+  return groups.map((group) => ({
+    label: kindOf(group[0]!.label),
+    score: group.reduce((sum, { score }) => sum + score, 0) / group.length,
+    start: group[0]!.start,
+    end: group.at(-1)!.end,
+  }));
+}
+
+function kindOf(label: string): string {
+  return label.replace(/^[BI]-/, '');
+}

@@ -10,7 +10,7 @@ const root = fileURLToPath(new URL('../..', import.meta.url));
 
 /** Text of every page of the manual by its path in the repository. */
 const pages = new Map(
-  ['README.md', ...readdirSync(`${root}/docs`).map((file) => `docs/${file}`)]
+  ['README.md', ...readdirSync(`${root}/docs`, { recursive: true }).map((file) => `docs/${file}`)]
     .filter((path) => path.endsWith('.md'))
     .map((path) => [path, readFileSync(`${root}/${path}`, 'utf8')]),
 );

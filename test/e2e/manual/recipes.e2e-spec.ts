@@ -28,12 +28,10 @@ import { Logger, LoggerModule } from 'nestjs-pino';
 import { map, type Observable } from 'rxjs';
 import { WebSocket } from 'ws';
 
-// #region words
 const words = defineServing({
   name: 'words',
   model: { useFactory: () => (texts: string[]) => texts.map((text) => text.split(' ').length) },
 });
-// #endregion
 
 // #region graphql
 @ObjectType()
@@ -71,7 +69,6 @@ export class WordsGateway {
 }
 // #endregion
 
-// #region sse
 @Controller('texts')
 export class TextsController {
   constructor(private readonly servings: ServingService) {}
@@ -84,7 +81,6 @@ export class TextsController {
       .pipe(map(({ output }) => ({ data: { words: output } })));
   }
 }
-// #endregion
 
 // #region config
 @Module({

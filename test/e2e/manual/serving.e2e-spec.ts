@@ -216,7 +216,6 @@ export const primes = defineServing({
 });
 // #endregion
 
-// #region async
 @Module({
   imports: [
     ServingModule.forRootAsync({
@@ -228,7 +227,6 @@ export const primes = defineServing({
   ],
 })
 export class ConfiguredModule {}
-// #endregion
 
 interface Comment {
   readonly author: string;

@@ -31,13 +31,15 @@ async function tryOut(starter: Starter, main: string, cwd?: string): Promise<voi
   }
 }
 
-/** Runs the endpoint of "Getting started", with a tiny model in place of the Hub's. */
+/** Runs the endpoints of the manual from a model's name, with a tiny model in place of the Hub's. */
 async function tryEmbeddings(starter: Starter): Promise<void> {
   const [install] = blocksOf('docs/getting-started.md', 'sh', '@huggingface/tokenizers') as [
     string,
   ];
   await starter.install(...install.trim().split(' ').slice(-1));
-  await starter.copy('app/embeddings.ts', 'src/embeddings.ts');
+  for (const file of ['embeddings.ts', 'embedding-endpoint.ts']) {
+    await starter.copy(`app/${file}`, `src/${file}`);
+  }
   await starter.run('npm', 'run', 'build');
   const store = await new ModelServer().listen();
   const hub = await new HubServer(store).listen();
@@ -45,17 +47,44 @@ async function tryEmbeddings(starter: Starter): Promise<void> {
   process.env['HF_ENDPOINT'] = hub.origin;
   process.env['HF_HOME'] = join(starter.path, '../hub');
   try {
-    const running = await starter.start('dist/embeddings.js');
-    const [ask] = blocksOf('docs/getting-started.md', 'sh', 'localhost:3000/embed') as [string];
-    const { status, body } = await running.curl(ask);
-    expect(status).toBe(201);
-    expect(Math.hypot(...(body as { vector: number[] }).vector)).toBeCloseTo(1, 5);
-    await running.stop();
+    const injected = await answerOf(
+      starter,
+      'dist/embeddings.js',
+      blocksOf('docs/getting-started.md', 'sh', 'localhost:3000/embed')[0]!,
+    );
+    expect(injected.status).toBe(201);
+    expect(lengthOf((injected.body as { vector: number[] }).vector)).toBeCloseTo(1, 5);
+
+    const ofOpenAI = await answerOf(
+      starter,
+      'dist/embedding-endpoint.js',
+      blocksOf('docs/guides/embeddings.md', 'sh', 'localhost:3000/v1/embeddings')[0]!,
+    );
+    expect(ofOpenAI.status).toBe(200);
+    const { data } = ofOpenAI.body as { data: { embedding: number[] }[] };
+    expect(data.map(({ embedding }) => lengthOf(embedding))).toEqual([
+      expect.closeTo(1, 5),
+      expect.closeTo(1, 5),
+    ]);
   } finally {
     delete process.env['HF_ENDPOINT'];
     delete process.env['HF_HOME'];
     await Promise.all([hub.close(), store.close()]);
   }
+}
+
+/** Starts the built application, runs a curl command of the manual, and ends the application. */
+async function answerOf(starter: Starter, main: string, curlCommand: string) {
+  const running = await starter.start(main);
+  try {
+    return await running.curl(curlCommand);
+  } finally {
+    await running.stop();
+  }
+}
+
+function lengthOf(vector: readonly number[]): number {
+  return Math.hypot(...vector);
 }
 
 /** Definitions that a file exports compile, and their declarations name no file of the package. */

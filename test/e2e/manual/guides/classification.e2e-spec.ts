@@ -1,0 +1,40 @@
+// #region imports
+import { Body, Controller, Module, Post } from '@nestjs/common';
+import { InjectServing, ServingModule, type ServingOf } from 'nestjs-serving';
+import { textClassification } from 'nestjs-serving/tasks';
+// #endregion
+import { expect, it } from '@jest/globals';
+import { useTaskModels } from '../../../fixtures/tasks/use-task-models.js';
+
+// #region classifier
+export const mood = textClassification({
+  name: 'mood',
+  model: 'hf:Xenova/distilbert-base-uncased-finetuned-sst-2-english',
+});
+
+@Controller('mood')
+export class MoodController {
+  constructor(@InjectServing(mood) private readonly serving: ServingOf<typeof mood>) {}
+
+  @Post()
+  async read(@Body('text') text: string) {
+    const [best, ...others] = await this.serving.batchedRun(text); // Labels, the best first.
+    return { best, others }; // { best: { label: 'POSITIVE', score: 0.99 }, others: [...] }
+  }
+}
+
+@Module({
+  imports: [ServingModule.forRoot({ servings: [mood] })],
+  controllers: [MoodController],
+})
+export class MoodModule {}
+// #endregion
+
+const start = useTaskModels();
+
+it("[22.7] The manual's classifier has its model's labels", async () => {
+  const app = await start({ imports: [MoodModule] });
+  const { best, others } = await app.get(MoodController).read('rows');
+  expect(best!.label).not.toBe('POSITIVE');
+  expect(best!.score + others.reduce((sum, { score }) => sum + score, 0)).toBeCloseTo(1, 5);
+});

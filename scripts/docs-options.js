@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import ts from 'typescript';
 
 const PAGE = 'docs/options.md';
+const HEAD = '| option | default | meaning |\n| --- | --- | --- |';
 /** Groups with a table of their own, and forms of others. */
 const LISTED_ONCE = new Set(['ModelOptions', 'AllowedSizesOptions']);
 
@@ -62,16 +63,35 @@ function sectionsOf(text) {
   return headings;
 }
 
-/** `own A` leaves out what `A` extends, and the options of groups in it, too. */
+/**
+ * `own A` leaves out what `A` extends, and the options of groups in it, too. `start x y` has only
+ * these options of a serving, each with the beginning of its comment.
+ */
 function tableOf(names) {
+  if (names[0] === 'start') {
+    return startingTable(names.slice(1));
+  }
   const isOwn = names[0] === 'own';
   const rows = (isOwn ? names.slice(1) : names).flatMap((name) => rowsOf(name, '', isOwn));
   const byOption = new Map(rows);
-  return `${['| option | default | meaning |', '| --- | --- | --- |', ...byOption.values()].join('\n')}\n`;
+  return `${[HEAD, ...byOption.values()].join('\n')}\n`;
 }
 
-/** The rows of an interface, each followed by those of its group of options. */
-function rowsOf(name, prefix, isOwn) {
+/** The options that a new reader needs, in their order on the page. */
+function startingTable(options) {
+  const rows = new Map([
+    ...rowsOf('ServingDefinition', '', false, 2),
+    ...rowsOf('ModelRunner', 'model.', false, 2),
+  ]);
+  const missing = options.find((option) => !rows.has(option));
+  if (missing) {
+    throw new Error(`${PAGE}: a serving has no option ${missing}`);
+  }
+  return `${[HEAD, ...options.map((option) => rows.get(option))].join('\n')}\n`;
+}
+
+/** The rows of an interface, each followed by those of its group; `sentences` of each comment. */
+function rowsOf(name, prefix, isOwn, sentences = Infinity) {
   return [...membersOf(name, isOwn)].flatMap(([option, member]) => {
     const text = member.type?.getText() ?? '';
     const groups = [
@@ -82,8 +102,8 @@ function rowsOf(name, prefix, isOwn) {
       .map(([group]) => group)
       .filter((group) => interfaces.has(group) && !LISTED_ONCE.has(group));
     return [
-      [prefix + option, rowOf(prefix + option, member, groups.length > 0)],
-      ...groups.flatMap((group) => rowsOf(group, `${prefix}${option}.`, isOwn)),
+      [prefix + option, rowOf(prefix + option, member, groups.length > 0, sentences)],
+      ...groups.flatMap((group) => rowsOf(group, `${prefix}${option}.`, isOwn, sentences)),
     ];
   });
 }
@@ -116,11 +136,11 @@ function extendedMembers({ expression, typeArguments = [] }) {
   return membersOf(from.typeName.text).filter(([key]) => named.has(key) === (name === 'Pick'));
 }
 
-function rowOf(name, member, isGroup) {
+function rowOf(name, member, isGroup, sentences) {
   const tags = ts.getJSDocTags(member);
   const initial = tags.find(({ tagName }) => tagName.text === 'default');
   const comment = ts.getJSDocCommentsAndTags(member).find(ts.isJSDoc);
-  const text = wordsOf(comment?.comment);
+  const text = beginningOf(wordsOf(comment?.comment), sentences);
   if (text === '') {
     throw new Error(`${PAGE}: option ${name} has no comment in lib`);
   }
@@ -142,6 +162,14 @@ function wordsOf(comment) {
     .replaceAll(/\{@link (\w+)\}/g, '`$1`')
     .replaceAll(/\s+/g, ' ')
     .trim();
+}
+
+/** The first sentences of a comment. */
+function beginningOf(text, sentences) {
+  return text
+    .split(/(?<=\.) (?=[A-Z`])/)
+    .slice(0, sentences)
+    .join(' ');
 }
 
 /** A value as code, a description as text. */

@@ -10,7 +10,12 @@ const root = fileURLToPath(new URL('../..', import.meta.url));
 
 /** Text of every page of the manual by its path in the repository. */
 const pages = new Map(
-  ['README.md', ...readdirSync(`${root}/docs`, { recursive: true }).map((file) => `docs/${file}`)]
+  [
+    'README.md',
+    ...readdirSync(`${root}/docs`, { recursive: true, encoding: 'utf8' }).map(
+      (file) => `docs/${file}`,
+    ),
+  ]
     .filter((path) => path.endsWith('.md'))
     .map((path) => [path, readFileSync(`${root}/${path}`, 'utf8')]),
 );
@@ -68,6 +73,17 @@ describe.each([...pages.keys()])('%s', (page) => {
       .map(([link]) => link);
     expect(broken).toEqual([]);
   });
+});
+
+it('The index of the manual has a line for each page', () => {
+  const index = pages.get('docs/README.md')!;
+  const links = [...index.matchAll(/^\| \[[^\]]+\]\(([^)#]+\.md)\) \|/gm)].map(
+    ([, path]) => `docs/${path}`,
+  );
+  const others = [...pages.keys()].filter(
+    (page) => page !== 'README.md' && page !== 'docs/README.md',
+  );
+  expect(others.filter((page) => !links.includes(page))).toEqual([]);
 });
 
 it('The tables of the page on options equal the types and comments of the source', () => {

@@ -1,5 +1,5 @@
 /** What a task's calls take and give. Protocols offer a task's serving accordingly. */
-export type TaskKind = 'text-embedding' | 'rerank' | 'text-generation';
+export type TaskKind = 'text-embedding' | 'rerank' | 'text-generation' | 'speech-to-text';
 
 /** Two copies of this module, as in Jest's realms, share a registered symbol. */
 const TASK = Symbol.for('nestjs-serving:task');

@@ -73,6 +73,7 @@ const PATHS: Readonly<Record<TaskKind, string>> = {
   'text-embedding': '/v1/embeddings',
   rerank: '/v1/rerank',
   'text-generation': '/v1/chat/completions',
+  'speech-to-text': '/v1/audio/transcriptions',
 };
 
 const isKind = (value: unknown): value is TaskKind =>

@@ -1,6 +1,5 @@
 import { readFile } from 'node:fs/promises';
 import type { InferenceSession } from 'onnxruntime-common';
-import * as runtime from 'onnxruntime-node';
 import {
   last,
   PENDING,
@@ -11,6 +10,7 @@ import {
 import { messageOf } from '../../internal.js';
 import { AnswerText } from './answer-text.js';
 import { cacheFor, type CachedText, Decoder, type KeyValueCache } from './key-value-cache.js';
+import { sessionOf } from './onnx-session.js';
 import { logProbabilityOf, Sampler, type Sampling } from './sampling.js';
 import { loadLibrary } from './text-tokenizer.js';
 
@@ -236,18 +236,6 @@ function pieceOf(answer: Answer, text: string): GeneratedText {
   answer.tokens = [];
   answer.logprobs = [];
   return { text, tokens, ...(row.logprobs && { logprobs }) };
-}
-
-async function sessionOf(
-  name: string,
-  model: string | Uint8Array,
-  options: InferenceSession.SessionOptions,
-): Promise<InferenceSession> {
-  try {
-    return await runtime.InferenceSession.create(model as string, options);
-  } catch (cause) {
-    throw new ServingLoadError(`Cannot load the model of ${name}: ${messageOf(cause)}`, { cause });
-  }
 }
 
 const QUANTISES = 'DynamicQuantizeLinear';

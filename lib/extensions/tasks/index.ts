@@ -16,6 +16,13 @@ export {
 export type { TaskModel, TaskModelOptions, TaskOptions } from './task-model.js';
 export type { TextBatchSize, TextTaskOptions } from './text-model.js';
 export {
+  type SpeechModelPlace,
+  type SpeechToTextOptions,
+  type SpeechToWrite,
+  speechToText,
+} from './speech-to-text.js';
+export type { Transcript, TranscriptSegment } from './transcriber.js';
+export {
   type EntityAggregation,
   type TextEntity,
   tokenClassification,

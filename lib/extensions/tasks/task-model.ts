@@ -87,8 +87,16 @@ export abstract class FetchedModel<Input, Output, Loaded> implements RemoteModel
   readonly others: Omit<ServingOptions<Input, Output>, OwnOptions>;
   private loaded: Loaded | undefined;
 
-  /** @param own rules of the task's own options */
-  constructor(task: string, options: TaskOptions<Input, Output>, own: Rules) {
+  /**
+   * @param own rules of the task's own options
+   * @param ownOfModel the same for those of its model
+   */
+  constructor(
+    task: string,
+    options: TaskOptions<Input, Output>,
+    own: Rules,
+    ownOfModel: Rules = {},
+  ) {
     const { name, model } = options;
     this.owner = `Serving ${formatValue(name)} with ${task}`;
     this.place = typeof model === 'string' || model instanceof URL ? { from: model } : model;
@@ -96,7 +104,7 @@ export abstract class FetchedModel<Input, Output, Loaded> implements RemoteModel
     const given = Object.entries(options);
     checkOptions(this.owner, Object.fromEntries(given.filter(isOwn)), own);
     this.others = Object.fromEntries(given.filter((entry) => !isOwn(entry))) as never;
-    checkOptions(this.owner, this.place, ofModel, 'model.');
+    checkOptions(this.owner, this.place, { ...ofModel, ...ownOfModel }, 'model.');
     this.name = repositoryOf(this.owner, this.place.from).name;
   }
 
@@ -109,7 +117,7 @@ export abstract class FetchedModel<Input, Output, Loaded> implements RemoteModel
     const repository = repositoryOf(this.owner, this.place.from);
     const config = await needConfig(repository, 'config.json', fetching);
     this.loaded = await this.read({ repository, config, fetching });
-    return this.modelIn(repository, fetching);
+    return this.fetchOne(repository, this.candidates, fetching);
   }
 
   /** How the serving runs the model. */
@@ -146,8 +154,17 @@ export abstract class FetchedModel<Input, Output, Loaded> implements RemoteModel
     return this.loaded;
   }
 
-  private async modelIn(repository: Repository, fetching: Fetching): Promise<string | Uint8Array> {
-    const candidates = this.place.file === undefined ? MODEL_FILES : [this.place.file];
+  /** The paths at which the ONNX file may be. */
+  protected get candidates(): readonly string[] {
+    return this.place.file === undefined ? MODEL_FILES : [this.place.file];
+  }
+
+  /** @throws ServingLoadError if the repository has none of these files */
+  protected async fetchOne(
+    repository: Repository,
+    candidates: readonly string[],
+    fetching: Fetching,
+  ): Promise<string | Uint8Array> {
     for (const path of candidates) {
       const found = await repository.fetch(path, fetching);
       if (found !== undefined) {

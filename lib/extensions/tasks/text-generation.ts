@@ -17,7 +17,7 @@ import {
   type Rules,
   whole,
 } from '../../internal.js';
-import { generatorScript } from './entry-script.js';
+import { taskScript } from './entry-script.js';
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
 import { readConfig, type Repository } from './repository.js';
 import type { TaskModelOptions } from './task-model.js';
@@ -234,7 +234,7 @@ export function textGeneration(
     warmUp: [{ prompt: 'a text to warm up', maxTokens: 2 }],
     ...own.others,
     batchSize,
-    model: { useFile: generatorScript(), isolation, prepare, sequence: {} },
+    model: { useFile: taskScript('generator'), isolation, prepare, sequence: {} },
     preprocess(input) {
       const asked = readInput(own.owner, input);
       const ids = idsOf(own, asked);

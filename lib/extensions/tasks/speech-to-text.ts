@@ -1,0 +1,347 @@
+import { availableParallelism } from 'node:os';
+import {
+  InvalidInputError,
+  InvalidServingError,
+  type ServingDefinition,
+  ServingLoadError,
+  type ServingOptions,
+  type Steps,
+} from '../../index.js';
+import { asTask, type Fetching, formatValue, isRecord, type Rules, whole } from '../../internal.js';
+import { AudioReader } from './audio.js';
+import { taskScript } from './entry-script.js';
+import type { MelOptions } from './log-mel.js';
+import { needConfig, readConfig, type Repository } from './repository.js';
+import {
+  FetchedModel,
+  type LoadingFiles,
+  oneOf,
+  type TaskModelOptions,
+  type TaskOptions,
+} from './task-model.js';
+import type { SpeechRow, SpeechTokens, TranscriberFiles, Transcript } from './transcriber.js';
+
+/** Speech, with what holds for it alone. */
+export interface SpeechToWrite {
+  /**
+   * The bytes of a file of audio or video, or samples from -1 to 1 of one channel at 16,000 a second.
+   */
+  readonly audio: Uint8Array | Float32Array;
+  /**
+   * The code of the language that is spoken, such as `en`.
+   *
+   * @default the serving's; without it, the model recognises the language of the first 30 seconds
+   */
+  readonly language?: string;
+  /**
+   * Whether the text has the language of the speech, or is its translation to English.
+   *
+   * @default 'transcribe'
+   */
+  readonly task?: 'transcribe' | 'translate';
+}
+
+/** The model of {@link speechToText}, as of other tasks. It runs in a thread or a process. */
+export type SpeechModelPlace =
+  | string
+  | URL
+  | (Omit<TaskModelOptions, 'file' | 'blockingLimit' | 'isolation'> & {
+      /** @default 'thread' */
+      readonly isolation?: 'thread' | 'process';
+      /**
+       * The ONNX file of the encoder.
+       *
+       * @default 'onnx/encoder_model.onnx'
+       */
+      readonly encoder?: string;
+      /**
+       * The ONNX file of the decoder, merged with the one that has a cache.
+       *
+       * @default 'onnx/decoder_model_merged.onnx'
+       */
+      readonly decoder?: string;
+    });
+
+/** The options of {@link speechToText}, beside those of any serving. */
+export interface SpeechToTextOptions extends Omit<
+  ServingOptions<Uint8Array | Float32Array | SpeechToWrite, Transcript>,
+  'preprocess' | 'postprocess' | 'postprocessStream' | 'batchSize' | 'batchTimeout'
+> {
+  /** An encoder and a decoder, and their tokenizer. */
+  readonly model: SpeechModelPlace;
+  /**
+   * The most audios that a partition writes down at the same time, a token each in turn.
+   *
+   * @default 4
+   */
+  readonly batchSize?: number;
+  /**
+   * The code of the language of calls that name none.
+   *
+   * @default the one that the model recognises
+   */
+  readonly language?: string;
+  /**
+   * The most bytes of a file.
+   *
+   * @default 26214400
+   */
+  readonly maxBytes?: number;
+  /**
+   * The most seconds of audio.
+   *
+   * @default 1800
+   */
+  readonly maxSeconds?: number;
+}
+
+const isPath = (value: unknown): boolean => typeof value === 'string' && value !== '';
+
+const rules: Rules = {
+  batchSize: whole(1, 1024),
+  language: { check: isPath, allowed: "a language's code" },
+  maxBytes: whole(1, 2 ** 31),
+  maxSeconds: whole(1, 86_400),
+};
+
+const ofModel: Rules = {
+  encoder: { check: isPath, allowed: 'a path' },
+  decoder: { check: isPath, allowed: 'a path' },
+  file: { check: () => false, allowed: 'nothing here: give encoder and decoder' },
+  isolation: oneOf('thread', 'process'),
+};
+
+/**
+ * A serving that writes down speech, by a model of the Whisper family on a CPU: text with times, as a
+ * whole, or as a stream while the rest is still to be heard. Audio of any length is heard in windows
+ * of 30 seconds.
+ *
+ * Needs `@huggingface/tokenizers`, and the program `ffmpeg` for files.
+ *
+ * @throws InvalidServingError for an invalid option
+ * @experimental
+ */
+export function speechToText(
+  options: SpeechToTextOptions,
+): ServingDefinition<Uint8Array | Float32Array | SpeechToWrite, Transcript> {
+  const { batchSize = 4, maxBytes = 25 * 2 ** 20, maxSeconds = 1800 } = options;
+  const own = new SpeechModelFiles(options);
+  const reader = new AudioReader({ owner: own.owner, bytes: maxBytes, seconds: maxSeconds });
+  const prepare = async (fetching: Fetching): Promise<{ transcription: TranscriberFiles }> => {
+    const decoder = await own.fetch(fetching);
+    const session = { intraOpNumThreads: own.threadsForSteps, ...own.place.session };
+    return { transcription: { ...own.facts, name: own.name, decoder, session } };
+  };
+  const definition: ServingDefinition<
+    Uint8Array | Float32Array | SpeechToWrite,
+    Transcript,
+    Transcript | Steps<Transcript>
+  > = {
+    ...own.others,
+    batchSize,
+    model: {
+      useFile: taskScript('transcriber'),
+      isolation: own.isolation,
+      prepare,
+      sequence: {},
+    },
+    async preprocess(input) {
+      const { audio, language, task } = readInput(own.owner, input);
+      const { tokens, tasks, mel } = own.facts;
+      const code = language ?? options.language;
+      const row = {
+        language: languageOf(own.owner, code, tokens),
+        task: taskOf(own.owner, task, tasks),
+      };
+      if (audio instanceof Float32Array) {
+        reader.checkLength(audio.length, mel.sampleRate);
+      }
+      const samples =
+        audio instanceof Float32Array ? audio : await reader.read(audio, mel.sampleRate);
+      return { batch: { ...row, samples } satisfies SpeechRow };
+    },
+    postprocess: (output) => (Array.isArray(output) ? joined(output) : output),
+  };
+  return asTask('speech-to-text', definition);
+}
+
+/** All of a transcript's pieces as one. */
+function joined(pieces: readonly Transcript[]): Transcript {
+  return {
+    ...pieces.at(-1)!,
+    text: pieces
+      .map(({ text }) => text)
+      .join('')
+      .trim(),
+    segments: pieces.flatMap(({ segments }) => segments),
+  };
+}
+
+/** @throws InvalidInputError for an input that isn't one */
+function readInput(owner: string, input: unknown): SpeechToWrite {
+  const asked =
+    input instanceof Uint8Array || input instanceof Float32Array ? { audio: input } : input;
+  const { audio, language, task } = isRecord(asked) ? (asked as Partial<SpeechToWrite>) : {};
+  const isAudio = audio instanceof Uint8Array || audio instanceof Float32Array;
+  if (!isAudio || audio.length === 0) {
+    throw new InvalidInputError(
+      `${owner} takes the bytes of a file, samples, or { audio, language?, task? } with them, and ` +
+        `was given ${formatValue(input)}`,
+    );
+  }
+  return { audio, language, task };
+}
+
+function languageOf(
+  owner: string,
+  language: unknown,
+  { languages }: SpeechTokens,
+): number | undefined {
+  const known = Object.entries(languages);
+  if (language === undefined) {
+    return undefined;
+  }
+  const token = known.find(([, code]) => code === language)?.[0];
+  if (token === undefined) {
+    const codes = known.map(([, code]) => code).join(', ');
+    throw new InvalidInputError(
+      `${owner} was given the language ${formatValue(language)}, and its model has ` +
+        (codes === '' ? 'one language alone' : codes),
+    );
+  }
+  return Number(token);
+}
+
+function taskOf(owner: string, task: unknown = 'transcribe', tasks: Tasks): readonly number[] {
+  if (task !== 'transcribe' && task !== 'translate') {
+    throw new InvalidInputError(
+      `${owner} was given the task ${formatValue(task)}; allowed is "transcribe" or "translate"`,
+    );
+  }
+  const token = tasks[task];
+  if (token === undefined && task === 'translate') {
+    throw new InvalidInputError(`${owner}: its model cannot translate`);
+  }
+  return token === undefined ? [] : [token];
+}
+
+/** The tokens of `transcribe` and `translate`; none for a model with one language. */
+type Tasks = Readonly<Partial<Record<'transcribe' | 'translate', number>>>;
+
+interface Facts extends Pick<
+  TranscriberFiles,
+  'encoder' | 'tokenizer' | 'tokenizerConfig' | 'mel' | 'tokens'
+> {
+  readonly tasks: Tasks;
+}
+
+class SpeechModelFiles extends FetchedModel<
+  Uint8Array | Float32Array | SpeechToWrite,
+  Transcript,
+  Facts
+> {
+  /** The options of the model. */
+  private readonly own: Exclude<SpeechModelPlace, string | URL> | undefined;
+
+  constructor(private readonly options: SpeechToTextOptions) {
+    super('speechToText', options as TaskOptions<never, never>, rules, ofModel);
+    const { model } = options;
+    this.own = typeof model === 'string' || model instanceof URL ? undefined : model;
+    if (!this.isOnCpu) {
+      throw new InvalidServingError(
+        `${this.owner} runs on a CPU alone: elsewhere the runtime would copy its cache between two ` +
+          'tokens',
+      );
+    }
+  }
+
+  get facts(): Facts {
+    return this.ready;
+  }
+
+  get isolation(): 'thread' | 'process' | undefined {
+    return this.own?.isolation;
+  }
+
+  protected override get candidates(): readonly string[] {
+    return [this.own?.decoder ?? 'onnx/decoder_model_merged.onnx'];
+  }
+
+  protected async read({ repository, config, fetching }: LoadingFiles): Promise<Facts> {
+    const generation = await needConfig(repository, 'generation_config.json', fetching);
+    const preprocessor = await needConfig(repository, 'preprocessor_config.json', fetching);
+    const tokens = this.tokensIn({ ...config, ...generation }, repository);
+    if (this.options.language !== undefined) {
+      languageOf(this.owner, this.options.language, tokens);
+    }
+    return {
+      encoder: await this.fetchOne(
+        repository,
+        [this.own?.encoder ?? 'onnx/encoder_model.onnx'],
+        fetching,
+      ),
+      tokenizer: await needConfig(repository, 'tokenizer.json', fetching),
+      tokenizerConfig: (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {},
+      mel: melOf(preprocessor),
+      tokens,
+      tasks: tasksIn(generation),
+    };
+  }
+
+  private tokensIn(config: Record<string, unknown>, { name }: Repository): SpeechTokens {
+    const number = (key: string): number => {
+      const value = config[key];
+      if (typeof value !== 'number') {
+        throw new ServingLoadError(
+          `The files of ${name} don't state ${key} (generation_config.json); use a model of the ` +
+            'Whisper family with its files of transformers 4.31 or later',
+        );
+      }
+      return value;
+    };
+    const languages = isRecord(config['lang_to_id']) ? Object.entries(config['lang_to_id']) : [];
+    const latest = config['max_initial_timestamp_index'];
+    return {
+      start: number('decoder_start_token_id'),
+      end: number('eos_token_id'),
+      silence: number('no_timestamps_token_id') - 1,
+      firstTime: number('no_timestamps_token_id') + 1,
+      latestBegin: typeof latest === 'number' ? latest : undefined,
+      suppressed: numbersIn(config['suppress_tokens']),
+      suppressedFirst: numbersIn(config['begin_suppress_tokens']),
+      languages: Object.fromEntries(
+        languages.map(([token, id]) => [Number(id), token.replaceAll(/[<|>]/g, '')]),
+      ),
+      most: number('max_length'),
+    };
+  }
+
+  /** All cores but one, which the event loop needs, for the steps of a partition. */
+  get threadsForSteps(): number {
+    const { partitions = 1 } = this.others;
+    const count = Array.isArray(partitions) ? partitions.length : Number(partitions);
+    return Math.max(1, Math.floor((availableParallelism() - 1) / count));
+  }
+}
+
+function numbersIn(value: unknown): readonly number[] {
+  return Array.isArray(value) ? value.filter((each) => typeof each === 'number' && each >= 0) : [];
+}
+
+function tasksIn({ task_to_id: tasks }: Record<string, unknown>): Tasks {
+  return isRecord(tasks) ? (tasks as Tasks) : {};
+}
+
+/** Whisper's numbers, unless preprocessor_config.json has others. */
+function melOf(config: Record<string, unknown>): MelOptions {
+  const number = (key: string, usual: number): number =>
+    typeof config[key] === 'number' ? config[key] : usual;
+  const sampleRate = number('sampling_rate', 16_000);
+  return {
+    bands: number('feature_size', 80),
+    sampleRate,
+    frame: number('n_fft', 400),
+    hop: number('hop_length', 160),
+    window: number('chunk_length', 30) * sampleRate,
+  };
+}

@@ -1,0 +1,431 @@
+import type { InferenceSession } from 'onnxruntime-common';
+import {
+  last,
+  PENDING,
+  type SequenceModel,
+  type SequenceResult,
+  ServingLoadError,
+  Tensor,
+} from '../../index.js';
+import { blankOf, messageOf } from '../../internal.js';
+import { LogMel, type MelOptions } from './log-mel.js';
+import { sessionOf } from './onnx-session.js';
+import { floatsOf } from './outputs.js';
+import { logProbabilityOf } from './sampling.js';
+import { loadLibrary } from './text-tokenizer.js';
+
+/** Speech as it is sent to the model's thread. */
+export interface SpeechRow {
+  /** Of one channel, at the model's sample rate. */
+  readonly samples: Float32Array;
+  /** The token of the language, or undefined to recognise it. */
+  readonly language: number | undefined;
+  /** The tokens between the language and the text. */
+  readonly task: readonly number[];
+}
+
+/** What was said, or a piece of it. */
+export interface Transcript {
+  /** In a stream: what was said since the last piece. */
+  readonly text: string;
+  /** The text in parts, with their times. */
+  readonly segments: readonly TranscriptSegment[];
+  /** Such as `en`. Undefined for a model with one language. */
+  readonly language?: string;
+  /** Of the audio, in seconds. */
+  readonly duration: number;
+}
+
+/** A part of what was said. */
+export interface TranscriptSegment {
+  /** Without spaces around it. */
+  readonly text: string;
+  /** Seconds from the beginning of the audio. */
+  readonly start: number;
+  /** Seconds from the beginning of the audio. */
+  readonly end: number;
+}
+
+/** The special tokens of a model, and what it must not write. */
+export interface SpeechTokens {
+  /** Begins a text. */
+  readonly start: number;
+  /** The window has no speech. */
+  readonly silence: number;
+  /** Ends a text. Larger tokens are special. */
+  readonly end: number;
+  /** The time 0. Larger tokens are later, by 20 ms each. */
+  readonly firstTime: number;
+  /** The latest time at which a window's text may begin, in tokens; undefined for any. */
+  readonly latestBegin: number | undefined;
+  /** Never written. */
+  readonly suppressed: readonly number[];
+  /** Never written first. */
+  readonly suppressedFirst: readonly number[];
+  /** By the token. Empty for a model with one language. */
+  readonly languages: Readonly<Record<number, string>>;
+  /** The most tokens of a window, with those before its text. */
+  readonly most: number;
+}
+
+/** The model's files and the options that the thread needs. */
+export interface TranscriberFiles {
+  /** The model, for errors. */
+  readonly name: string;
+  readonly encoder: string | Uint8Array;
+  readonly decoder: string | Uint8Array;
+  readonly tokenizer: object;
+  readonly tokenizerConfig: object;
+  readonly mel: MelOptions;
+  readonly tokens: SpeechTokens;
+  readonly session: InferenceSession.SessionOptions;
+}
+
+/** Runs in a thread of its own: writes what is said, one token of each audio at a time. */
+export default async function ({
+  options,
+}: {
+  options: Readonly<Record<string, unknown>>;
+}): Promise<Transcriber> {
+  const { transcription, ...own } = options as { transcription: TranscriberFiles };
+  const { name, encoder, decoder, tokenizer, tokenizerConfig, mel, tokens } = transcription;
+  const session = { ...transcription.session, ...own };
+  const [reader, writer, { Tokenizer }] = await Promise.all([
+    sessionOf(name, encoder, session),
+    sessionOf(name, decoder, session),
+    loadLibrary(),
+  ]);
+  const words = new Tokenizer(tokenizer, tokenizerConfig);
+  const decode = (ids: readonly number[]): string =>
+    ids.length === 0
+      ? ''
+      : words.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false });
+  return new Transcriber(new SpeechModel(reader, writer, name), new LogMel(mel), decode, {
+    tokens,
+    mel,
+  });
+}
+
+/** Audio that is being written down. */
+interface Hearing {
+  readonly row: SpeechRow;
+  /** Where its window begins, in frames. */
+  frame: number;
+  language: number | undefined;
+  /** The window, once it has been encoded. */
+  window: SpeechWindow | undefined;
+  /** The text of the window. */
+  tokens: number[];
+  /** How likely the model found its tokens: the sum of the logarithms, if the window may be silent. */
+  certainty: number | undefined;
+}
+
+/** A window is silent if the model thinks so, and is unsure of its own text. OpenAI's numbers. */
+const SILENCE = { probability: 0.6, certainty: -1 };
+
+/** Seconds of a token of time. */
+const TIME_STEP = 0.02;
+
+/**
+ * Writes down speech by Whisper's models, window by window: each begins at the last time that the
+ * model is sure of. After https://github.com/openai/whisper/blob/main/whisper/transcribe.py, with the
+ * likeliest token each time.
+ */
+export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing> {
+  constructor(
+    private readonly model: SpeechModel,
+    private readonly mel: LogMel,
+    private readonly decode: (ids: readonly number[]) => string,
+    private readonly options: Pick<TranscriberFiles, 'tokens' | 'mel'>,
+  ) {}
+
+  start(rows: readonly SpeechRow[]): Hearing[] {
+    return rows.map((row) => ({
+      row,
+      frame: 0,
+      language: row.language,
+      window: undefined,
+      tokens: [],
+      certainty: undefined,
+    }));
+  }
+
+  /** Encodes the window of one audio, and writes a token of every other one. */
+  async step(hearings: readonly Hearing[]): Promise<SequenceResult<Transcript>[]> {
+    const results: SequenceResult<Transcript>[] = [];
+    let hasEncoded = false;
+    for (const hearing of hearings) {
+      const isNew = !hearing.window;
+      if (isNew && hasEncoded) {
+        results.push(PENDING);
+        continue;
+      }
+      hasEncoded ||= isNew;
+      try {
+        results.push(this.take(hearing, await (isNew ? this.begin(hearing) : this.next(hearing))));
+      } catch (cause) {
+        results.push(new Error(messageOf(cause), { cause }));
+      }
+    }
+    return results;
+  }
+
+  /** Encodes the next window, and returns the logits of its first token. */
+  private async begin(hearing: Hearing): Promise<Float32Array> {
+    const { row, frame } = hearing;
+    const { window, hop } = this.options.mel;
+    const { start, languages, silence } = this.options.tokens;
+    const samples = row.samples.subarray(frame * hop, frame * hop + window);
+    const encoded = await this.model.encode(this.mel.spectrogram(samples), window / hop);
+    hearing.tokens = [];
+    const tokens = Object.keys(languages).map(Number);
+    if (tokens.length > 0 && hearing.language === undefined) {
+      const { next: logits } = await this.model.begin(encoded, [start]);
+      hearing.language = tokens.reduce((best, each) =>
+        logits[each]! > logits[best]! ? each : best,
+      );
+    }
+    hearing.window = encoded;
+    const before = hearing.language === undefined ? [start] : [start, hearing.language];
+    const { first, next } = await this.model.begin(encoded, [...before, ...row.task]);
+    const isSilent = Math.exp(logProbabilityOf(first, silence)) > SILENCE.probability;
+    hearing.certainty = isSilent ? 0 : undefined;
+    return next;
+  }
+
+  private next({ window, tokens }: Hearing): Promise<Float32Array> {
+    return this.model.next(window!, tokens.at(-1)!);
+  }
+
+  /** Takes the likeliest token that may follow. */
+  private take(hearing: Hearing, logits: Float32Array): SequenceResult<Transcript> {
+    const { tokens } = this.options;
+    const token = likeliest(logits, hearing.tokens, tokens);
+    if (hearing.certainty !== undefined) {
+      hearing.certainty += logProbabilityOf(logits, token);
+    }
+    if (token !== tokens.end) {
+      hearing.tokens.push(token);
+      if (hearing.window!.length < tokens.most) {
+        return PENDING;
+      }
+    }
+    return this.ended(hearing);
+  }
+
+  private ended(hearing: Hearing): SequenceResult<Transcript> {
+    const { row, frame, tokens, language, certainty = 0 } = hearing;
+    const { mel } = this.options;
+    const step = mel.hop / mel.sampleRate;
+    const left = Math.min(Math.ceil(row.samples.length / mel.hop) - frame, mel.window / mel.hop);
+    const { parts, heard } = partsOf(tokens, left, step, this.options.tokens.firstTime);
+    const isSilent = certainty / (tokens.length + 1) < SILENCE.certainty;
+    const spoken = (isSilent ? [] : parts).map((part) => ({
+      ...part,
+      text: this.decode(part.tokens.filter((token) => token < this.options.tokens.end)),
+    }));
+    hearing.window = undefined;
+    // A window whose times stand still would be heard for ever.
+    hearing.frame += heard > 0 && !isSilent ? heard : left;
+    const code = language === undefined ? undefined : this.options.tokens.languages[language];
+    const piece: Transcript = {
+      text: spoken.map(({ text }) => text).join(''),
+      segments: spoken
+        .map(({ text, start, end }) => ({
+          text: text.trim(),
+          start: rounded(frame * step + start),
+          end: rounded(frame * step + end),
+        }))
+        .filter(({ text }) => text !== ''),
+      ...(code !== undefined && { language: code }),
+      duration: row.samples.length / mel.sampleRate,
+    };
+    if (hearing.frame * mel.hop >= row.samples.length) {
+      return last(piece);
+    }
+    return piece.text === '' ? PENDING : piece;
+  }
+}
+
+function rounded(seconds: number): number {
+  return Math.round(seconds * 1000) / 1000;
+}
+
+/** Tokens of a window, with their times in seconds from its beginning. */
+interface Part {
+  readonly tokens: readonly number[];
+  readonly start: number;
+  readonly end: number;
+}
+
+/**
+ * A window's text in parts, which end with two times, and how many frames of it need no more
+ * hearing. After `_retrieve_segment` of Python's transformers.
+ *
+ * @param left frames of the window that have audio
+ * @param step seconds of a frame
+ */
+export function partsOf(
+  tokens: readonly number[],
+  left: number,
+  step: number,
+  firstTime: number,
+): { readonly parts: readonly Part[]; readonly heard: number } {
+  const isTime = (token: number | undefined): boolean => token !== undefined && token >= firstTime;
+  const secondsOf = (token: number): number => (token - firstTime) * TIME_STEP;
+  const endsWithOneTime = isTime(tokens.at(-1)) && !isTime(tokens.at(-2)) && tokens.length > 1;
+  const ends = tokens.flatMap((token, i) =>
+    i > 0 && isTime(token) && isTime(tokens[i - 1]) ? [i] : [],
+  );
+  if (ends.length === 0) {
+    const time = tokens.findLast(isTime);
+    const end = time === undefined || time === firstTime ? left * step : secondsOf(time);
+    return { parts: [{ tokens, start: 0, end }], heard: left };
+  }
+  if (endsWithOneTime) {
+    ends.push(tokens.length);
+  }
+  const parts = ends.map((end, i) => {
+    const own = tokens.slice(ends[i - 1] ?? 0, end);
+    return { tokens: own, start: secondsOf(own[0]!), end: secondsOf(own.at(-1)!) };
+  });
+  // Silence follows a single time at the end. Otherwise the last part was cut off, and is heard again.
+  const heard = endsWithOneTime ? left : Math.round(parts.at(-1)!.end / step);
+  return { parts, heard };
+}
+
+/**
+ * The likeliest token that may follow, as Whisper's rules say: times come in pairs and never go back.
+ * After `WhisperTimeStampLogitsProcessor` of Python's transformers.
+ */
+export function likeliest(
+  given: Float32Array,
+  tokens: readonly number[],
+  { end, firstTime, latestBegin, suppressed, suppressedFirst }: SpeechTokens,
+): number {
+  const logits = given.slice();
+  const exclude = (from: number, to: number): void => void logits.fill(-Infinity, from, to);
+  [...suppressed, ...(tokens.length === 0 ? suppressedFirst : [])].forEach((token) =>
+    exclude(token, token + 1),
+  );
+  exclude(firstTime - 1, firstTime);
+  const isAfterTime = tokens.length > 0 && tokens.at(-1)! >= firstTime;
+  const isAfterTwo = isAfterTime && (tokens.length === 1 || tokens.at(-2)! >= firstTime);
+  if (isAfterTwo) {
+    exclude(firstTime, logits.length);
+  } else if (isAfterTime) {
+    exclude(0, end);
+  }
+  const latest = tokens.findLast((token) => token >= firstTime);
+  if (latest !== undefined) {
+    exclude(firstTime, isAfterTime && !isAfterTwo ? latest : latest + 1);
+  }
+  if (tokens.length === 0) {
+    exclude(0, firstTime);
+    exclude(firstTime + (latestBegin ?? logits.length) + 1, logits.length);
+  }
+  const [text, time] = [mostOf(logits, 0, firstTime), mostOf(logits, firstTime, logits.length)];
+  const times = logits
+    .subarray(firstTime)
+    .reduce((sum, each) => sum + Math.exp(each - logits[time]!), 0);
+  return logits[time]! + Math.log(times) > logits[text]! ? time : text;
+}
+
+function mostOf(logits: Float32Array, from: number, to: number): number {
+  let best = from;
+  for (let at = from + 1; at < to; at++) {
+    best = logits[at]! > logits[best]! ? at : best;
+  }
+  return best;
+}
+
+/** An encoded window of audio, with the decoder's cache. */
+interface SpeechWindow {
+  readonly hidden: Tensor;
+  /** Of the decoder's own tokens, and of the audio. */
+  cache: Record<string, Tensor>;
+  /** Tokens that the decoder has read. */
+  length: number;
+}
+
+/** An encoder and a decoder with its cache, as optimum exports them, merged into one file. */
+class SpeechModel {
+  private readonly caches: readonly { readonly past: string; readonly present: string }[];
+
+  /** @throws ServingLoadError for other models */
+  constructor(
+    private readonly encoder: InferenceSession,
+    private readonly decoder: InferenceSession,
+    name: string,
+  ) {
+    const pasts = decoder.inputNames.filter((input) => input.startsWith(PAST));
+    this.caches = pasts.map((past) => ({ past, present: past.replace(PAST, 'present.') }));
+    const needed = ['input_ids', 'encoder_hidden_states', 'use_cache_branch'];
+    const missing = needed.filter((input) => !decoder.inputNames.includes(input));
+    if (missing.length > 0 || pasts.length === 0) {
+      throw new ServingLoadError(
+        `The decoder of ${name} has no input ${missing.join(', ') || `${PAST}*`}; use an export of ` +
+          "Whisper's encoder and merged decoder, as optimum makes them: encoder_model.onnx and " +
+          'decoder_model_merged.onnx',
+      );
+    }
+  }
+
+  async encode(features: Float32Array, frames: number): Promise<SpeechWindow> {
+    const input = new Tensor('float32', features, [1, features.length / frames, frames]);
+    // Some exports return attentions of 54 MB each as well.
+    const { last_hidden_state: hidden } = await this.encoder.run({ input_features: input }, [
+      'last_hidden_state',
+    ]);
+    return { hidden: hidden as Tensor, cache: {}, length: 0 };
+  }
+
+  /**
+   * Reads the tokens before the text; returns the logits of the token after the first of them, and
+   * those of the text's first token.
+   */
+  async begin(
+    window: SpeechWindow,
+    ids: readonly number[],
+  ): Promise<{ readonly first: Float32Array; readonly next: Float32Array }> {
+    const empty = this.decoder.inputMetadata.flatMap((input) => {
+      if (!input.isTensor || !input.name.startsWith(PAST)) {
+        return [];
+      }
+      const [, heads, , width] = input.shape;
+      return [[input.name, blankOf(input.type, [1, Number(heads), 0, Number(width)])] as const];
+    });
+    window.cache = Object.fromEntries(empty) as Record<string, Tensor>;
+    window.length = 0;
+    const logits = await this.run(window, ids, this.caches);
+    const size = logits.length / ids.length;
+    return { first: logits.subarray(0, size), next: logits.subarray(-size) };
+  }
+
+  /** Reads a token; returns the logits of the next one. */
+  next(window: SpeechWindow, id: number): Promise<Float32Array> {
+    const ofText = this.caches.filter(({ past }) => past.includes('.decoder.'));
+    return this.run(window, [id], ofText);
+  }
+
+  /** Returns the logits after each of the tokens. */
+  private async run(
+    window: SpeechWindow,
+    ids: readonly number[],
+    caches: SpeechModel['caches'],
+  ): Promise<Float32Array> {
+    const feeds = {
+      ...window.cache,
+      input_ids: new Tensor('int64', BigInt64Array.from(ids, BigInt), [1, ids.length]),
+      encoder_hidden_states: window.hidden,
+      use_cache_branch: new Tensor('bool', Uint8Array.of(Number(window.length > 0)), [1]),
+    };
+    const fetches = ['logits', ...caches.map(({ present }) => present)];
+    const results = await this.decoder.run(feeds, fetches);
+    caches.forEach(({ past, present }) => (window.cache[past] = results[present] as Tensor));
+    window.length += ids.length;
+    return floatsOf(results['logits'] as Tensor);
+  }
+}
+
+const PAST = 'past_key_values.';

@@ -1,0 +1,334 @@
+import { execFileSync } from 'node:child_process';
+import { readdirSync, readFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { fileURLToPath } from 'node:url';
+import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import {
+  createServing,
+  InvalidInputError,
+  InvalidServingError,
+  type LocalServing,
+  RequestTooLargeError,
+} from 'nestjs-serving';
+import {
+  type SpeechToTextOptions,
+  type SpeechToWrite,
+  speechToText,
+  type Transcript,
+} from 'nestjs-serving/tasks';
+import { LogMel } from '../../../lib/extensions/tasks/log-mel.js';
+import { likeliest, partsOf } from '../../../lib/extensions/tasks/transcriber.js';
+import { describeUnless } from '../../fixtures/describe-unless.js';
+import { missing } from '../../fixtures/http/server-process.js';
+import { silenceLog } from '../../fixtures/silent-log.js';
+import { readTiny } from '../../fixtures/tasks/tiny-models.js';
+
+const { cases, mel } = JSON.parse(readTiny('speech/answers.json').toString()) as {
+  readonly cases: readonly {
+    readonly from: number;
+    readonly to: number;
+    readonly asked: string | null;
+    readonly task: 'transcribe' | 'translate';
+    readonly language: string;
+    readonly segments: readonly (readonly [text: string, start: number, end: number])[];
+  }[];
+  readonly mel: readonly number[];
+};
+
+const folder = fileURLToPath(new URL('../../fixtures/tasks/speech', import.meta.url));
+const clip = readFileSync('sample/03-audio-streams/clip/speech.wav');
+const samples = Float32Array.from(
+  new Int16Array(clip.buffer.slice(clip.byteOffset + 44, clip.byteOffset + clip.length)),
+  (value) => value / 32_768,
+);
+
+type Speech = Uint8Array | Float32Array | SpeechToWrite;
+
+const started: { close(): Promise<void> }[] = [];
+beforeEach(() => silenceLog());
+afterEach(async () => {
+  await Promise.all(started.splice(0).map((serving) => serving.close()));
+});
+
+async function launch(
+  options: Partial<SpeechToTextOptions> = {},
+): Promise<LocalServing<Speech, Transcript>> {
+  const serving = createServing(speechToText({ name: 'ear', model: folder, ...options }));
+  started.push(serving);
+  await serving.start();
+  return serving;
+}
+
+function filesWith(
+  others: Record<string, object | undefined>,
+): Record<string, Uint8Array | string> {
+  const paths = [
+    'config.json',
+    'generation_config.json',
+    'preprocessor_config.json',
+    'tokenizer.json',
+  ];
+  const onnx = ['onnx/encoder_model.onnx', 'onnx/decoder_model_merged.onnx'];
+  const files: Record<string, Uint8Array | string> = {};
+  [...paths, ...onnx].forEach((path) => (files[path] = readTiny(`speech/${path}`)));
+  for (const [path, content] of Object.entries(others)) {
+    if (content) {
+      files[path] = JSON.stringify(content);
+    } else {
+      delete files[path];
+    }
+  }
+  return files;
+}
+
+function inputOf({ from, to, asked, task }: (typeof cases)[number]): SpeechToWrite {
+  return { audio: samples.slice(from, to), task, ...(asked !== null && { language: asked }) };
+}
+
+/** Python's segments as ours: without spaces around their texts, and without empty ones. */
+function segmentsOf({ segments }: (typeof cases)[number]): Transcript['segments'] {
+  return segments
+    .map(([text, start, end]) => ({ text: text.trim(), start, end }))
+    .filter(({ text }) => text !== '');
+}
+
+describe('speechToText', () => {
+  it("[22.16] hears Python's text, times and language, alone and beside others", async () => {
+    const serving = await launch();
+    const together = await Promise.all(cases.map((each) => serving.batchedRun(inputOf(each))));
+    expect(together.map(({ segments }) => segments)).toEqual(cases.map(segmentsOf));
+    expect(together.map(({ language }) => language)).toEqual(cases.map(({ language }) => language));
+    const alone: Transcript[] = [];
+    for (const each of cases) {
+      alone.push(await serving.batchedRun(inputOf(each)));
+    }
+    expect(alone).toEqual(together);
+  });
+
+  it('[22.16] streams what each window says, before the rest is heard', async () => {
+    const serving = await launch({ language: 'en' });
+    const pieces: Transcript[] = [];
+    for await (const { output } of serving.stream(samples)) {
+      pieces.push(output as Transcript);
+    }
+    const whole = await serving.batchedRun(samples);
+    expect(pieces.length).toBeGreaterThan(1);
+    expect(pieces.flatMap(({ segments }) => segments)).toEqual(whole.segments);
+    expect(
+      pieces
+        .map(({ text }) => text)
+        .join('')
+        .trim(),
+    ).toBe(whole.text);
+    expect(whole.duration).toBeCloseTo(samples.length / 16_000, 6);
+  });
+
+  it('[22.16] makes the spectrogram of Python', () => {
+    const options = { bands: 80, sampleRate: 16_000, frame: 400, hop: 160, window: 64_000 };
+    const ours = new LogMel(options).spectrogram(samples.subarray(0, 64_000));
+    const apart = mel.map((value, i) => Math.abs(value - ours[i * 37]!));
+    expect(mel.length).toBeGreaterThan(800);
+    expect(Math.max(...apart)).toBeLessThan(1e-4);
+  });
+
+  it('[22.17] refuses what is no speech, for its caller alone', async () => {
+    const serving = await launch({ maxSeconds: 5, maxBytes: 100_000 });
+    const audio = samples.slice(0, 16_000);
+    const refused: readonly (readonly [unknown, new () => Error, RegExp])[] = [
+      [new Uint8Array(0), InvalidInputError, /takes the bytes of a file, samples, or/],
+      ['speech.wav', InvalidInputError, /was given "speech.wav"/],
+      [null, InvalidInputError, /was given null/],
+      [{ audio: [1, 2] }, InvalidInputError, /takes the bytes of a file/],
+      [{ audio, language: 'xx' }, InvalidInputError, /language "xx", and its model has en, de, fr/],
+      [{ audio, task: 'sing' }, InvalidInputError, /task "sing"; allowed is "transcribe"/],
+      [new Float32Array(16_000 * 5 + 1), RequestTooLargeError, /at most 5 seconds of audio/],
+      [new Uint8Array(100_001), RequestTooLargeError, /at most 100000 bytes, and was given 100001/],
+    ];
+    const good = serving.batchedRun(audio);
+    for (const [input, type, message] of refused) {
+      const call = serving.batchedRun(input as Speech);
+      await expect(call).rejects.toThrow(message);
+      await expect(call).rejects.toBeInstanceOf(type);
+    }
+    await expect(good).resolves.toMatchObject({ language: 'fr' });
+  });
+
+  it('[22.17] says what is missing if ffmpeg is not on the PATH', () => {
+    const script = `(async () => {
+      const { createServing } = await import('nestjs-serving');
+      const { speechToText } = await import('nestjs-serving/tasks');
+      const serving = createServing(speechToText({ name: 'ear', model: ${JSON.stringify(folder)} }));
+      await serving.start();
+      const error = await serving.batchedRun(new Uint8Array(8)).catch((thrown) => thrown);
+      console.log(error.code, error.message);
+      await serving.close();
+    })()`;
+    const said = execFileSync(process.execPath, ['-e', script], {
+      env: { PATH: tmpdir() },
+    }).toString();
+    expect(said).toMatch(
+      /SERVING_UNAVAILABLE .* by the program ffmpeg, which is not on the PATH; install it, or send/,
+    );
+  });
+
+  it.each([
+    [{ batchSize: 0 }, /option "batchSize" is 0/],
+    [{ maxSeconds: 0 }, /option "maxSeconds" is 0/],
+    [{ model: { from: folder, file: 'x' } }, /"model.file" is "x"; allowed is nothing here/],
+    [{ model: { from: folder, isolation: 'none' } }, /"model.isolation" is "none"/],
+    [{ model: { from: folder, session: { executionProviders: ['cuda'] } } }, /runs on a CPU alone/],
+  ])('[22.17] refuses the options %j', (options, message) => {
+    const make = () => speechToText({ name: 'ear', model: folder, ...(options as object) });
+    expect(make).toThrow(InvalidServingError);
+    expect(make).toThrow(message);
+  });
+
+  it.each([
+    [{ 'generation_config.json': undefined }, /has no generation_config.json/],
+    [{ 'generation_config.json': {} }, /don't state no_timestamps_token_id/],
+    [{ 'onnx/encoder_model.onnx': undefined }, /has no onnx\/encoder_model.onnx/],
+    [{ 'onnx/decoder_model_merged.onnx': undefined }, /has no onnx\/decoder_model_merged.onnx/],
+  ])('[22.17] fails the start with the remedy for the files %j', async (others, message) => {
+    const starting = launch({ model: { from: filesWith(others) } });
+    await expect(starting).rejects.toThrow(message);
+  });
+
+  it('[22.17] refuses a decoder without a cache at the start', async () => {
+    const files = { ...filesWith({}) };
+    files['onnx/decoder_model_merged.onnx'] = files['onnx/encoder_model.onnx']!;
+    const starting = launch({ model: { from: files } });
+    await expect(starting).rejects.toThrow(/has no input input_ids.*decoder_model_merged.onnx/);
+  });
+
+  it('[22.17] refuses a language of the options that the model lacks', async () => {
+    await expect(launch({ language: 'xx' })).rejects.toThrow(/language "xx"/);
+  });
+
+  it('[22.17] frees the place of a caller that leaves', async () => {
+    const serving = await launch({ batchSize: 1 });
+    const long = new Float32Array(16_000 * 60);
+    for (let at = 0; at < long.length; at += samples.length) {
+      long.set(samples.subarray(0, Math.min(samples.length, long.length - at)), at);
+    }
+    const controller = new AbortController();
+    const left = serving.batchedRun(long, { signal: controller.signal });
+    const other = serving.batchedRun(samples.slice(0, 16_000));
+    controller.abort();
+    await expect(left).rejects.toThrow();
+    await expect(other).resolves.toMatchObject({ language: 'fr' });
+  });
+});
+
+describeUnless(missing('ffmpeg'), 'speechToText with files', () => {
+  it('[22.16] hears a file as its samples, also one that was compressed or has two channels', async () => {
+    const serving = await launch();
+    const expected = await serving.batchedRun(samples);
+    await expect(serving.batchedRun(clip)).resolves.toEqual(expected);
+    const formats = [
+      ['-f', 'flac'],
+      ['-ac', '2', '-f', 'wav'],
+      ['-c:a', 'pcm_s24le', '-f', 'matroska'],
+    ];
+    for (const format of formats) {
+      const args = ['-loglevel', 'error', '-i', 'pipe:0', ...format, 'pipe:1'];
+      const file = execFileSync('ffmpeg', args, { input: clip });
+      const heard = await serving.batchedRun(file);
+      expect(heard.segments.map(({ text }) => text)).toEqual(
+        expected.segments.map(({ text }) => text),
+      );
+    }
+  });
+
+  it('[22.17] refuses bytes without audio, and files that are too long', async () => {
+    const serving = await launch({ maxSeconds: 3 });
+    for (const bytes of [
+      Buffer.from('no audio at all'),
+      clip.subarray(0, 44),
+      clip.subarray(0, 20),
+    ]) {
+      const call = serving.batchedRun(bytes);
+      await expect(call).rejects.toThrow(/bytes that ffmpeg cannot read as audio: \w+/);
+      await expect(call).rejects.toBeInstanceOf(InvalidInputError);
+    }
+    await expect(serving.batchedRun(clip)).rejects.toBeInstanceOf(RequestTooLargeError);
+  });
+
+  it('[22.17] reads no other file that a playlist names, and leaves none behind', async () => {
+    const serving = await launch();
+    const path = fileURLToPath(
+      new URL('../../../sample/03-audio-streams/clip/speech.wav', import.meta.url),
+    );
+    const playlists = [
+      `ffconcat version 1.0\nfile '${path}'\n`,
+      `#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:6,\nfile://${path}\n#EXT-X-ENDLIST\n`,
+    ];
+    for (const playlist of playlists) {
+      await expect(serving.batchedRun(Buffer.from(playlist))).rejects.toBeInstanceOf(
+        InvalidInputError,
+      );
+    }
+    const left = readdirSync(tmpdir()).filter((name) => name.startsWith('nestjs-serving-audio-'));
+    expect(left).toEqual([]);
+  });
+});
+
+describe("Whisper's rules", () => {
+  const tokens = {
+    start: 0,
+    silence: 8,
+    end: 7,
+    firstTime: 10,
+    latestBegin: 3,
+    suppressed: [1],
+    suppressedFirst: [2],
+    languages: {},
+    most: 20,
+  };
+
+  function after(before: readonly number[], likely: Readonly<Record<number, number>>): number {
+    const logits = new Float32Array(20).fill(-5);
+    Object.entries(likely).forEach(([token, logit]) => (logits[Number(token)] = logit));
+    return likeliest(logits, before, tokens);
+  }
+
+  it.each([
+    ['begins with a time', [], { 3: 9, 12: 1 }, 12],
+    ['begins no later than allowed', [], { 18: 9, 13: 1 }, 13],
+    ['writes no suppressed token', [10], { 1: 9, 3: 1 }, 3],
+    ['writes a word after the first time', [10], { 12: 9, 3: 1 }, 3],
+    [
+      'writes a second time, or the end, after a time behind words',
+      [10, 3, 12],
+      { 3: 9, 13: 1 },
+      13,
+    ],
+    ['ends after a time behind words', [10, 3, 12], { 7: 9, 13: 1 }, 7],
+    ['goes back to no earlier time', [10, 3, 14], { 12: 9, 14: 1 }, 14],
+    [
+      'takes a time if times are likelier together',
+      [10, 3],
+      { 4: 1, 12: 0.6, 13: 0.6, 14: 0.6 },
+      12,
+    ],
+  ] as const)('[22.16] %s', (_, before, likely, expected) => {
+    expect(after(before, likely)).toBe(expected);
+  });
+
+  it.each([
+    ['a text without times', [3, 4], [[0, 4]], 200],
+    [
+      'a text that ends with one time',
+      [10, 3, 60, 60, 4, 110],
+      [
+        [0, 1],
+        [1, 2],
+      ],
+      200,
+    ],
+    ['a text that was cut off', [10, 3, 60, 60, 4], [[0, 1]], 50],
+  ] as const)('[22.16] cuts %s into parts', (_, written, times, heard) => {
+    const result = partsOf(written, 200, 0.02, 10);
+    expect(result.parts.map(({ start, end }) => [start, end])).toEqual(times);
+    expect(result.heard).toBe(heard);
+  });
+});

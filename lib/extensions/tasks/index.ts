@@ -1,14 +1,14 @@
+export type { Pooling } from './outputs.js';
 export type { ModelFiles } from './repository.js';
 export { type DocumentsToRank, type RankedDocument, rerank, type RerankOptions } from './rerank.js';
+export type { LabelOptions, LabelScore } from './labels.js';
 export {
-  type LabelScore,
   textClassification,
   type TextClassificationOptions,
   type TextToClassify,
 } from './text-classification.js';
 export {
   type Embedding,
-  type Pooling,
   textEmbedding,
   type TextEmbeddingOptions,
   type TextToEmbed,

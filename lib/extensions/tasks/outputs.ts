@@ -60,3 +60,34 @@ export function labelOf(labels: Labels, place: number): string {
   const label = labels[place];
   return typeof label === 'string' ? label : `LABEL_${place}`;
 }
+
+/** Names of the output with a vector for each token. */
+export const HIDDEN = ['last_hidden_state', 'token_embeddings'];
+
+/**
+ * How the vectors of tokens become one: their mean, the first one's, the last one's, or
+ * the largest number of each place.
+ */
+export type Pooling = 'mean' | 'cls' | 'last' | 'max';
+
+/** One vector of the `tokens` vectors that follow each other in `values`. */
+export function pool(values: Float32Array, tokens: number, mode: Pooling): Float32Array {
+  const width = values.length / tokens;
+  if (mode === 'cls' || mode === 'last') {
+    const start = mode === 'cls' ? 0 : (tokens - 1) * width;
+    return values.slice(start, start + width);
+  }
+  const vector = values.slice(0, width);
+  for (let at = width; at < values.length; at++) {
+    const place = at % width;
+    vector[place] =
+      mode === 'max' ? Math.max(vector[place]!, values[at]!) : vector[place]! + values[at]!;
+  }
+  return mode === 'max' ? vector : vector.map((sum) => sum / tokens);
+}
+
+/** The vector with the length 1 (L2). */
+export function normalized(vector: Float32Array): Float32Array {
+  const length = Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0));
+  return length === 0 ? vector : vector.map((value) => value / length);
+}

@@ -1,17 +1,15 @@
 import { InvalidInputError, type ServingDefinition } from '../../index.js';
-import { flag, formatValue, type Rules, whole } from '../../internal.js';
+import { formatValue } from '../../internal.js';
 import {
-  floatsOf,
-  labelOf,
-  type Labels,
-  labelsIn,
-  outputOf,
-  type Outputs,
-  sigmoid,
-  softmax,
-} from './outputs.js';
+  bestLabels,
+  labelFactsIn,
+  type LabelOptions,
+  labelRules,
+  type LabelScore,
+} from './labels.js';
+import type { Outputs } from './outputs.js';
 import { isText, TextModel, type TextTaskOptions } from './text-model.js';
-import { type TextFiles, textTokenizer } from './text-tokenizer.js';
+import { textTokenizer } from './text-tokenizer.js';
 
 /** A text, or a pair of texts for a model that compares them. */
 export interface TextToClassify {
@@ -21,41 +19,9 @@ export interface TextToClassify {
   readonly pair?: string;
 }
 
-/** A label of a text. */
-export interface LabelScore {
-  /** As config.json names it. */
-  readonly label: string;
-  /** From 0 to 1. */
-  readonly score: number;
-}
-
 /** The options of {@link textClassification}, beside those of any serving. */
-export interface TextClassificationOptions extends TextTaskOptions<
-  string | TextToClassify,
-  readonly LabelScore[]
-> {
-  /**
-   * How many of the best labels the reply has.
-   *
-   * @default all
-   */
-  readonly top?: number;
-  /**
-   * Whether a text may have several labels: then each score stands by itself, and otherwise they
-   * sum up to 1.
-   *
-   * @default as config.json says; true for a model with one label
-   */
-  readonly multiLabel?: boolean;
-}
-
-/** What the model's files say about its labels. */
-interface Facts {
-  readonly labels: Labels;
-  readonly multiLabel: boolean | undefined;
-}
-
-const rules: Rules = { top: whole(1, 2 ** 20), multiLabel: flag };
+export interface TextClassificationOptions
+  extends TextTaskOptions<string | TextToClassify, readonly LabelScore[]>, LabelOptions {}
 
 /**
  * A serving that gives texts labels with scores, the best first, by a model for sequence
@@ -68,10 +34,9 @@ const rules: Rules = { top: whole(1, 2 ** 20), multiLabel: flag };
 export function textClassification(
   options: TextClassificationOptions,
 ): ServingDefinition<string | TextToClassify, readonly LabelScore[]> {
-  const { top, multiLabel } = options;
-  const own = new TextModel('textClassification', options, rules, {
+  const own = new TextModel('textClassification', options, labelRules, {
     tokenizer: textTokenizer,
-    facts: factsIn,
+    facts: labelFactsIn,
   });
   const definition: ServingDefinition<string | TextToClassify, readonly LabelScore[], Outputs> = {
     warmUp: ['a text to warm up'],
@@ -83,16 +48,7 @@ export function textClassification(
         pair === undefined ? [tokenizer.encode(text)] : tokenizer.encodePairs(text, [pair]);
       return { batch: own.rowOf(tokens!, signature!) };
     },
-    postprocess(outputs) {
-      const { labels, multiLabel: stated } = own.facts;
-      const logits = Array.from(floatsOf(outputOf(own.owner, outputs, 'logits')));
-      const isApart = multiLabel ?? stated ?? logits.length === 1;
-      const scores = isApart ? logits.map(sigmoid) : softmax(logits);
-      return scores
-        .map((score, i) => ({ label: labelOf(labels, i), score }))
-        .toSorted((one, other) => other.score - one.score)
-        .slice(0, top);
-    },
+    postprocess: (outputs) => bestLabels(own.owner, outputs, own.facts, options),
   };
   return definition;
 }
@@ -106,12 +62,4 @@ function asked(owner: string, input: string | TextToClassify): TextToClassify {
     );
   }
   return { ...given, text: given.text };
-}
-
-async function factsIn({ config }: TextFiles): Promise<Facts> {
-  const { problem_type: type } = config;
-  return {
-    labels: labelsIn(config),
-    multiLabel: typeof type === 'string' ? type === 'multi_label_classification' : undefined,
-  };
 }

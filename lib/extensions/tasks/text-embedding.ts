@@ -5,7 +5,15 @@ import {
   ServingLoadError,
 } from '../../index.js';
 import { asTask, flag, formatValue, isRecord, type Rules } from '../../internal.js';
-import { floatsOf, outputOf, type Outputs } from './outputs.js';
+import {
+  floatsOf,
+  HIDDEN,
+  normalized,
+  outputOf,
+  type Outputs,
+  pool,
+  type Pooling,
+} from './outputs.js';
 import { readConfig, readJsonFile } from './repository.js';
 import { oneOf } from './task-model.js';
 import { isText, TextModel, type TextTaskOptions } from './text-model.js';
@@ -28,12 +36,6 @@ export interface Embedding {
   /** The tokens that the model read, special tokens included. */
   readonly tokens: number;
 }
-
-/**
- * How the vectors of a text's tokens become one: their mean, the first one's, the last one's, or
- * the largest number of each place.
- */
-export type Pooling = 'mean' | 'cls' | 'last' | 'max';
 
 /** The options of {@link textEmbedding}, beside those of any serving. */
 export interface TextEmbeddingOptions extends TextTaskOptions<string | TextToEmbed, Embedding> {
@@ -160,9 +162,8 @@ interface Info {
   readonly size: number | undefined;
 }
 
-/** The output of a model that pools by itself, and names of the output of tokens' vectors. */
+/** The output of a model that pools by itself. */
 const POOLED = 'sentence_embedding';
-const HIDDEN = ['last_hidden_state', 'token_embeddings'];
 
 function isString(value: unknown): value is string {
   return typeof value === 'string';
@@ -258,25 +259,4 @@ function poolingIn(config: Record<string, unknown> | undefined): Pooling | undef
   );
   const [mode, ...others] = modes.map(([name]) => MODES[name]);
   return others.length === 0 ? mode : undefined;
-}
-
-/** One vector of a text's `tokens` vectors, which follow each other in `values`. */
-function pool(values: Float32Array, tokens: number, mode: Pooling): Float32Array {
-  const width = values.length / tokens;
-  if (mode === 'cls' || mode === 'last') {
-    const start = mode === 'cls' ? 0 : (tokens - 1) * width;
-    return values.slice(start, start + width);
-  }
-  const vector = values.slice(0, width);
-  for (let at = width; at < values.length; at++) {
-    const place = at % width;
-    vector[place] =
-      mode === 'max' ? Math.max(vector[place]!, values[at]!) : vector[place]! + values[at]!;
-  }
-  return mode === 'max' ? vector : vector.map((sum) => sum / tokens);
-}
-
-function normalized(vector: Float32Array): Float32Array {
-  const length = Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0));
-  return length === 0 ? vector : vector.map((value) => value / length);
 }

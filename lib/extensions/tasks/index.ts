@@ -1,3 +1,10 @@
+export { imageClassification, type ImageClassificationOptions } from './image-classification.js';
+export {
+  imageEmbedding,
+  type ImageEmbedding,
+  type ImageEmbeddingOptions,
+} from './image-embedding.js';
+export type { ImageFile, ImageInput, ImageTaskOptions } from './image-model.js';
 export type { Pooling } from './outputs.js';
 export type { ModelFiles } from './repository.js';
 export { type DocumentsToRank, type RankedDocument, rerank, type RerankOptions } from './rerank.js';

@@ -1,0 +1,36 @@
+import type { ServingDefinition } from '../../index.js';
+import { type ImageInput, ImageModel, type ImageTaskOptions } from './image-model.js';
+import {
+  bestLabels,
+  type LabelOptions,
+  labelRules,
+  type LabelScore,
+  labelFactsIn,
+} from './labels.js';
+import type { Outputs } from './outputs.js';
+
+/** The options of {@link imageClassification}, beside those of any serving. */
+export interface ImageClassificationOptions
+  extends ImageTaskOptions<readonly LabelScore[]>, LabelOptions {}
+
+/**
+ * A serving that gives images labels with scores, the best first, by a model for image
+ * classification. Images are prepared as preprocessor_config.json says, in threads of libuv.
+ *
+ * Needs `sharp`. Refuses to start if the model's images are prepared in a way that it doesn't have.
+ *
+ * @throws InvalidServingError for an invalid option
+ */
+export function imageClassification(
+  options: ImageClassificationOptions,
+): ServingDefinition<ImageInput, readonly LabelScore[]> {
+  const own = new ImageModel('imageClassification', options, labelRules, labelFactsIn);
+  const definition: ServingDefinition<ImageInput, readonly LabelScore[], Outputs> = {
+    ...own.definition,
+    async preprocess(input, { signature }) {
+      return { batch: await own.encode(input, signature!) };
+    },
+    postprocess: (outputs) => bestLabels(own.owner, outputs, own.facts, options),
+  };
+  return definition;
+}

@@ -1,0 +1,94 @@
+import { InvalidServingError, type ServingDefinition, type TensorSignature } from '../../index.js';
+import { flag, type Rules } from '../../internal.js';
+import { type ImageInput, ImageModel, type ImageTaskOptions } from './image-model.js';
+import {
+  floatsOf,
+  HIDDEN,
+  normalized,
+  outputOf,
+  type Outputs,
+  pool,
+  type Pooling,
+} from './outputs.js';
+import { oneOf } from './task-model.js';
+
+/** What an image shows, as a vector. */
+export interface ImageEmbedding {
+  /** Of length 1 (L2), unless the serving doesn't normalise. */
+  readonly vector: Float32Array;
+}
+
+/** The options of {@link imageEmbedding}, beside those of any serving. */
+export interface ImageEmbeddingOptions extends ImageTaskOptions<ImageEmbedding> {
+  /**
+   * How the vectors of `last_hidden_state` become one: the first one, or the mean of all.
+   *
+   * @default the model's own vector: its output `image_embeds`, or else `pooler_output`
+   */
+  readonly pooling?: Extract<Pooling, 'cls' | 'mean'>;
+  /**
+   * Whether vectors get the length 1 (L2).
+   *
+   * @default true
+   */
+  readonly normalize?: boolean;
+}
+
+const rules: Rules = { pooling: oneOf('cls', 'mean'), normalize: flag };
+
+/** The outputs of models that pool by themselves. The first is for comparison with texts. */
+const POOLED = ['image_embeds', 'pooler_output'];
+
+/**
+ * A serving that turns images into vectors of what they show, such as by the image half of CLIP.
+ * Images are prepared as preprocessor_config.json says, in threads of libuv.
+ *
+ * Needs `sharp`. Refuses to start if neither the model nor `pooling` makes one vector.
+ *
+ * @throws InvalidServingError for an invalid option
+ */
+export function imageEmbedding(
+  options: ImageEmbeddingOptions,
+): ServingDefinition<ImageInput, ImageEmbedding> {
+  const { pooling, normalize = true } = options;
+  const own = new ImageModel('imageEmbedding', options, rules, async () => {});
+  const definition: ServingDefinition<ImageInput, ImageEmbedding, Outputs> = {
+    ...own.definition,
+    async preprocess(input, { signature }) {
+      checkPooling(own.owner, pooling, signature!.outputs!);
+      return { batch: await own.encode(input, signature!) };
+    },
+    postprocess(outputs) {
+      const name = POOLED.find((each) => Object.hasOwn(outputs, each));
+      const hidden = pooling && outputOf(own.owner, outputs, ...HIDDEN);
+      const vector = hidden
+        ? pool(floatsOf(hidden), hidden.dims[1]!, pooling)
+        : Float32Array.from(floatsOf(outputs[name!]!));
+      return { vector: normalize ? normalized(vector) : vector };
+    },
+  };
+  return definition;
+}
+
+/** @throws InvalidServingError if nothing makes one vector of an image */
+function checkPooling(
+  owner: string,
+  pooling: Pooling | undefined,
+  outputs: readonly TensorSignature[],
+): void {
+  const usable = outputs.filter(({ name, shape }) =>
+    pooling ? HIDDEN.includes(name) && shape.length === 3 : POOLED.includes(name),
+  );
+  if (usable.length === 0) {
+    const found = outputs.map(({ name, shape }) => `${name} [${shape.join()}]`).join(', ');
+    const needed = pooling
+      ? `${HIDDEN.join(' or ')} of the shape [batch, tokens, size]`
+      : POOLED.join(' or ');
+    const remedy = pooling
+      ? 'leave out the option pooling, or use another model'
+      : "look at the model card, and give the option pooling: 'cls' or 'mean'";
+    throw new InvalidServingError(
+      `${owner} reads the output ${needed}, and its model has ${found}; ${remedy}`,
+    );
+  }
+}

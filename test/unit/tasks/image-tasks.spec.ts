@@ -1,4 +1,6 @@
+import { mkdtemp, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import {
@@ -184,6 +186,20 @@ describe('An image', () => {
     expect(dims).toEqual([1, 3, height, width]);
   });
 
+  it('[22.20] keeps its sides for a ConvNeXT from 384 pixels on', async () => {
+    const background = { r: 0, g: 0, b: 0 };
+    const dark = sharp({ create: { width: 90, height: 20, channels: 3, background } });
+    const bytes = await dark.extend({ left: 10, background: '#fff' }).png().toBuffer();
+    const firsts = [383, 384].map(async (size) => {
+      const file = { image_processor_type: 'ConvNextImageProcessor', size, do_normalize: false };
+      const model = flattening({ x: value('float32', 'batch', 3, size, size) }, 'logits');
+      const others = { 'preprocessor_config.json': file };
+      const definition = imageClassification({ name: 'net', model: filesOf('vit', others, model) });
+      return Number((await inputFor(definition, bytes)).data[0]);
+    });
+    expect(await Promise.all(firsts)).toEqual([0, 1]);
+  });
+
   it('[22.20] has the levels 0 to 255 without rescaling, and halves for a model of float16', async () => {
     const file = { ...vitFile, do_rescale: false, do_normalize: false };
     const { data } = await inputFor(
@@ -205,6 +221,17 @@ describe('An image', () => {
     const [first, second] = new Uint16Array(buffer, byteOffset, 2);
     expect(numberOfFloat16(first!)).toBe(-1);
     expect(numberOfFloat16(second!)).toBeCloseTo(8 / 127.5 - 1, 3);
+  });
+
+  it('[22.20] keeps its levels whatever its colour profile is, as with Pillow', async () => {
+    const bytes = await sharp(image('gradient.png')).withIccProfile('p3').png().toBuffer();
+    const at = bytes.indexOf('iCCP') - 4;
+    const plain = Buffer.concat([
+      bytes.subarray(0, at),
+      bytes.subarray(at + 12 + bytes.readUInt32BE(at)),
+    ]);
+    const definition = imageClassification({ name: 'net', model: tinyModel('vit') });
+    expect(await inputFor(definition, bytes)).toEqual(await inputFor(definition, plain));
   });
 
   it('[22.20] is prepared by processor_config.json if there is no other file', async () => {
@@ -342,13 +369,21 @@ describe('A serving of images', () => {
     expect(serving.counters().batches - batches).toBe(1);
   });
 
-  it('[22.23] refuses an image with damaged colours, and reads one with bytes behind its end', async () => {
+  it('[22.23] refuses an image with damaged colours, and reads one with bytes that do not belong to it', async () => {
     const serving = await start(imageClassification(options));
     const damaged = Buffer.from(image('wide.png'));
     damaged.fill(0, 3000, 3200);
     await expect(serving.batchedRun(damaged)).rejects.toThrow(InvalidInputError);
-    const longer = Buffer.concat([image('photo.jpg'), Buffer.from('behind')]);
-    expect(await serving.batchedRun(longer)).toEqual(await serving.batchedRun(image('photo.jpg')));
+    const photo = image('photo.jpg');
+    const scores = await serving.batchedRun(photo);
+    const table = photo.indexOf(Buffer.from([0xff, 0xdb]));
+    const faulty = Buffer.concat([
+      photo.subarray(0, table),
+      Buffer.alloc(2),
+      photo.subarray(table),
+    ]);
+    expect(await serving.batchedRun(faulty)).toEqual(scores);
+    expect(await serving.batchedRun(Buffer.concat([photo, Buffer.from('x')]))).toEqual(scores);
   });
 
   it('[22.23] refuses too many bytes, of a file as well, and takes as many as allowed', async () => {
@@ -361,6 +396,20 @@ describe('A serving of images', () => {
     }
     const enough = await start(imageClassification({ ...options, maxBytes: length }));
     expect(await enough.batchedRun(image('grey.png'))).toHaveLength(3);
+  });
+
+  it('[22.23] does not read a file that is too large', async () => {
+    const folder = await mkdtemp(join(tmpdir(), 'images-'));
+    try {
+      const file = join(folder, 'large.png');
+      await writeFile(file, '');
+      // Without the check, Node would refuse to read a file of this size.
+      await truncate(file, 3 * 2 ** 30);
+      const serving = await start(imageClassification(options));
+      await expect(serving.batchedRun({ file })).rejects.toThrow(RequestTooLargeError);
+    } finally {
+      await rm(folder, { recursive: true });
+    }
   });
 
   it('[22.23] refuses too many pixels before it decodes them', async () => {

@@ -340,10 +340,12 @@ function tensorOf(
     const values = isHalf ? ofChannel.map(float16Of) : ofChannel;
     // The level of a border.
     data.fill(values[0]!, channel * area, (channel + 1) * area);
-    for (let at = channel, place = 0; at < pixels.length; at += 3, place++) {
-      const row = down.border + Math.floor(place / columns);
-      const column = across.border + (place % columns);
-      data[channel * area + row * width + column] = values[pixels[at]!]!;
+    const start = channel * area + down.border * width + across.border;
+    for (let row = 0, at = channel; at < pixels.length; row++) {
+      const first = start + row * width;
+      for (let place = first; place < first + columns; place++, at += 3) {
+        data[place] = values[pixels[at]!]!;
+      }
     }
   });
   const dims = [1, 3, height, width];

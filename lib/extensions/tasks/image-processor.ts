@@ -270,6 +270,7 @@ function tapOf(center: number, source: number, { support, weight }: Kernel): Tap
 }
 
 const PRECISION = 22;
+const ROUNDING = 2 ** (PRECISION - 1);
 
 /** Makes RGB pixels larger: first across, then down, as PIL does. */
 export function grown(pixels: Uint8Array, across: Side, down: Side): Uint8Array {
@@ -292,7 +293,7 @@ function grownAlong(
     for (const { from, weights } of taps) {
       const start = (line * length + from) * group;
       for (let place = start; place < start + group; place++) {
-        let sum = 2 ** (PRECISION - 1);
+        let sum = ROUNDING;
         for (let i = 0; i < weights.length; i++) {
           sum += weights[i]! * pixels[place + i * group]!;
         }

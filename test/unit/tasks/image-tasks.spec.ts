@@ -132,7 +132,7 @@ describe('An image', () => {
     ['convnext', 'photo.webp', 'is a WebP'],
     ['clip', 'small.png', 'grows, and gets a border'],
     ['clip', 'wide.png', 'grows, and gets a border on two sides'],
-  ])('[22.20] becomes the numbers of Python for %s: %s %s', async (tiny, name) => {
+  ])('[22.18] becomes the numbers of Python for %s: %s %s', async (tiny, name) => {
     expect(await apart(tiny, name)).toEqual({ mean: 0, most: 0 });
     const { data, dims } = await tinyInput(tiny, name);
     const [, , height, width] = dims as [number, number, number, number];
@@ -155,7 +155,7 @@ describe('An image', () => {
       [tiny, 'photo.avif', 2, 12],
     ]),
   )(
-    '[22.20] that shrinks becomes nearly the levels of Python for %s: %s, by less than %d on average and %d at most',
+    '[22.18] that shrinks becomes nearly the levels of Python for %s: %s, by less than %d on average and %d at most',
     async (tiny, name, mean, most) => {
       const found = await apart(tiny, name);
       expect(found.mean).toBeLessThan(mean);
@@ -172,7 +172,7 @@ describe('An image', () => {
     ],
     ['a large ConvNeXT', { image_processor_type: 'ConvNextImageProcessor', size: 384 }, [384, 384]],
     ['no resizing', { do_resize: false, do_center_crop: true, crop_size: 5 }, [5, 5]],
-  ])('[22.20] is prepared by the defaults of its processor: %s', async (_, file, size) => {
+  ])('[22.18] is prepared by the defaults of its processor: %s', async (_, file, size) => {
     const [height, width] = size as [number, number];
     const model = flattening({ x: value('float32', 'batch', 3, height, width) }, 'logits');
     const others = {
@@ -186,7 +186,7 @@ describe('An image', () => {
     expect(dims).toEqual([1, 3, height, width]);
   });
 
-  it('[22.20] keeps its sides for a ConvNeXT from 384 pixels on', async () => {
+  it('[22.18] keeps its sides for a ConvNeXT from 384 pixels on', async () => {
     const background = { r: 0, g: 0, b: 0 };
     const dark = sharp({ create: { width: 90, height: 20, channels: 3, background } });
     const bytes = await dark.extend({ left: 10, background: '#fff' }).png().toBuffer();
@@ -200,7 +200,7 @@ describe('An image', () => {
     expect(await Promise.all(firsts)).toEqual([0, 1]);
   });
 
-  it('[22.20] has the levels 0 to 255 without rescaling, and halves for a model of float16', async () => {
+  it('[22.18] has the levels 0 to 255 without rescaling, and halves for a model of float16', async () => {
     const file = { ...vitFile, do_rescale: false, do_normalize: false };
     const { data } = await inputFor(
       imageClassification({
@@ -223,7 +223,7 @@ describe('An image', () => {
     expect(numberOfFloat16(second!)).toBeCloseTo(8 / 127.5 - 1, 3);
   });
 
-  it('[22.20] keeps its levels whatever its colour profile is, as with Pillow', async () => {
+  it('[22.18] keeps its levels whatever its colour profile is, as with Pillow', async () => {
     const bytes = await sharp(image('gradient.png')).withIccProfile('p3').png().toBuffer();
     const at = bytes.indexOf('iCCP') - 4;
     const plain = Buffer.concat([
@@ -234,7 +234,7 @@ describe('An image', () => {
     expect(await inputFor(definition, bytes)).toEqual(await inputFor(definition, plain));
   });
 
-  it('[22.20] is prepared by processor_config.json if there is no other file', async () => {
+  it('[22.18] is prepared by processor_config.json if there is no other file', async () => {
     const others = {
       'preprocessor_config.json': undefined,
       'processor_config.json': { image_processor: vitFile },
@@ -252,7 +252,7 @@ describe('imageClassification', () => {
     ['convnext', 1e-5, (name) => /^(small|wide|deep|moving|page)/.test(name)],
     ['vit', 0.02, (name) => name !== 'print.jpg'],
     ['convnext', 0.02, (name) => name !== 'print.jpg'],
-  ])("[22.21] gives Python's labels and scores for %s, within %d", async (tiny, bound, isMeant) => {
+  ])("[22.19] gives Python's labels and scores for %s, within %d", async (tiny, bound, isMeant) => {
     const serving = await start(imageClassification({ name: 'net', model: tinyModel(tiny) }));
     const names = Object.keys(imageAnswers[tiny]).filter(isMeant);
     expect(names.length).toBeGreaterThan(1);
@@ -269,7 +269,7 @@ describe('imageClassification', () => {
     });
   });
 
-  it('[22.21] gives an image the same scores in a batch and alone', async () => {
+  it('[22.19] gives an image the same scores in a batch and alone', async () => {
     const serving = await start(imageClassification({ name: 'net', model: tinyModel('vit') }));
     const names = Object.keys(imageAnswers.vit);
     const { batches } = serving.counters();
@@ -280,7 +280,7 @@ describe('imageClassification', () => {
     }
   });
 
-  it('[22.21] gives the best labels only, and scores that stand by themselves for several', async () => {
+  it('[22.19] gives the best labels only, and scores that stand by themselves for several', async () => {
     const options = { name: 'net', model: tinyModel('vit') };
     const best = await start(imageClassification({ ...options, top: 1 }));
     expect(await best.batchedRun(image('grey.png'))).toHaveLength(1);
@@ -299,7 +299,7 @@ describe('imageEmbedding', () => {
     [{ normalize: false, pooling: 'cls' }, 'cls'],
     [{ normalize: false, pooling: 'mean' }, 'mean'],
     [{}, 'image_embeds'],
-  ] as const)("[22.22] gives Python's vectors with %j, from %s", async (options, output) => {
+  ] as const)("[22.20] gives Python's vectors with %j, from %s", async (options, output) => {
     const serving = await start(
       imageEmbedding({ name: 'net', model: tinyModel('clip'), ...options }),
     );
@@ -315,7 +315,7 @@ describe('imageEmbedding', () => {
     });
   });
 
-  it('[22.22] takes the vector of a model that pools by itself', async () => {
+  it('[22.20] takes the vector of a model that pools by itself', async () => {
     const model = flattening({ x: value('float32', 'batch', 3, 32, 32) }, 'pooler_output', 'other');
     const serving = await start(imageEmbedding({ name: 'net', model: filesOf('vit', {}, model) }));
     const { vector } = await serving.batchedRun(image('gradient.png'));
@@ -327,7 +327,7 @@ describe('imageEmbedding', () => {
     [{}, ['last_hidden_state'], "give the option pooling: 'cls' or 'mean'"],
     [{ pooling: 'mean' }, ['pooler_output'], 'leave out the option pooling'],
     [{ pooling: 'mean' }, ['last_hidden_state'], 'of the shape [batch, tokens, size]'],
-  ])('[22.24] does not start with %j and the outputs %j', async (options, outputs, message) => {
+  ])('[22.22] does not start with %j and the outputs %j', async (options, outputs, message) => {
     const model = flattening({ x: value('float32', 'batch', 3, 32, 32) }, ...outputs);
     const definition = imageEmbedding({
       name: 'net',
@@ -358,7 +358,7 @@ describe('A serving of images', () => {
     ['a folder', { file: tmpdir() }, 'it is no file'],
     ['a web address', { file: new URL('https://host.test/a.png') }, 'cannot read "https:'],
     ['a number as file', { file: 7 }, 'or { file }, and was given'],
-  ])('[22.23] refuses %s before the queue, and no other call', async (_, input, message) => {
+  ])('[22.21] refuses %s before the queue, and no other call', async (_, input, message) => {
     const serving = await start(imageClassification(options));
     const { batches } = serving.counters();
     const other = serving.batchedRun(image('grey.png'));
@@ -369,7 +369,7 @@ describe('A serving of images', () => {
     expect(serving.counters().batches - batches).toBe(1);
   });
 
-  it('[22.23] refuses an image with damaged colours, and reads one with bytes that do not belong to it', async () => {
+  it('[22.21] refuses an image with damaged colours, and reads one with bytes that do not belong to it', async () => {
     const serving = await start(imageClassification(options));
     const damaged = Buffer.from(image('wide.png'));
     damaged.fill(0, 3000, 3200);
@@ -386,7 +386,7 @@ describe('A serving of images', () => {
     expect(await serving.batchedRun(Buffer.concat([photo, Buffer.from('x')]))).toEqual(scores);
   });
 
-  it('[22.23] refuses too many bytes, of a file as well, and takes as many as allowed', async () => {
+  it('[22.21] refuses too many bytes, of a file as well, and takes as many as allowed', async () => {
     const { length } = image('grey.png');
     const tight = await start(imageClassification({ ...options, maxBytes: length - 1 }));
     for (const input of [image('grey.png'), { file: pathOf('grey.png') }]) {
@@ -398,7 +398,7 @@ describe('A serving of images', () => {
     expect(await enough.batchedRun(image('grey.png'))).toHaveLength(3);
   });
 
-  it('[22.23] does not read a file that is too large', async () => {
+  it('[22.21] does not read a file that is too large', async () => {
     const folder = await mkdtemp(join(tmpdir(), 'images-'));
     try {
       const file = join(folder, 'large.png');
@@ -412,7 +412,7 @@ describe('A serving of images', () => {
     }
   });
 
-  it('[22.23] refuses too many pixels before it decodes them', async () => {
+  it('[22.21] refuses too many pixels before it decodes them', async () => {
     const tight = await start(imageClassification({ ...options, maxPixels: 70 * 50 - 1 }));
     await expect(tight.batchedRun(image('grey.png'))).rejects.toThrow(RequestTooLargeError);
     const enough = await start(imageClassification({ ...options, maxPixels: 70 * 50 }));
@@ -426,7 +426,7 @@ describe('A serving of images', () => {
     await expect(call).rejects.toThrow('one has 50000 x 50000');
   });
 
-  it('[22.23] reads a very long image in the middle only', async () => {
+  it('[22.21] reads a very long image in the middle only', async () => {
     const long = await sharp({
       create: { width: 2, height: 200_000, channels: 3, background: 'red' },
     })
@@ -436,7 +436,7 @@ describe('A serving of images', () => {
     expect((await serving.batchedRun(long)).vector).toHaveLength(16);
   });
 
-  it('[22.25] reads a file by its path or URL, and bytes that are a part of others', async () => {
+  it('[22.23] reads a file by its path or URL, and bytes that are a part of others', async () => {
     const serving = await start(imageClassification(options));
     const scores = await serving.batchedRun(image('photo.jpg'));
     expect(await serving.batchedRun({ file: pathOf('photo.jpg') })).toEqual(scores);
@@ -446,7 +446,7 @@ describe('A serving of images', () => {
     expect(await serving.batchedRun(around.subarray(2, -1))).toEqual(scores);
   });
 
-  it('[22.25] ends a call that is cancelled while its image is decoded', async () => {
+  it('[22.23] ends a call that is cancelled while its image is decoded', async () => {
     const serving = await start(imageClassification(options));
     const { batches } = serving.counters();
     const stop = new AbortController();
@@ -458,7 +458,7 @@ describe('A serving of images', () => {
     expect(serving.counters().batches - batches).toBe(1);
   });
 
-  it('[22.25] reads many transparent images, one after a damaged one', async () => {
+  it('[22.23] reads many transparent images, one after a damaged one', async () => {
     const serving = await start(imageClassification(options));
     const scores = await serving.batchedRun(image('transparent.png'));
     const damaged = image('transparent.png').subarray(0, 6000);
@@ -501,7 +501,7 @@ describe('A serving of images', () => {
       { 'preprocessor_config.json': { ...vitFile, do_center_crop: true } },
       'has crop_size: ',
     ],
-  ])('[22.24] does not start unless the model %s', async (_, others, message) => {
+  ])('[22.22] does not start unless the model %s', async (_, others, message) => {
     const definition = imageClassification({ name: 'net', model: filesOf('vit', others) });
     await expect(start(definition)).rejects.toThrow(message);
     await expect(start(definition)).rejects.toThrow('Serving "net"');
@@ -512,13 +512,13 @@ describe('A serving of images', () => {
     ['bytes', { x: value('uint8', 'batch', 3, 32, 32) }],
     ['one channel', { x: value('float32', 'batch', 1, 32, 32) }],
     ['vectors', { x: value('float32', 'batch', 3072) }],
-  ])('[22.24] does not start with a model of %s', async (_, input) => {
+  ])('[22.22] does not start with a model of %s', async (_, input) => {
     const model = filesOf('vit', {}, flattening(input, 'logits'));
     const begun = start(imageClassification({ name: 'net', model }));
     await expect(begun).rejects.toThrow('fills one input, floats of the shape [batch, 3, height');
   });
 
-  it('[22.24] does not start with a model that reads texts, too', async () => {
+  it('[22.22] does not start with a model that reads texts, too', async () => {
     const model = onnxModel({
       inputs: { x: value('float32', 'batch', 3, 32, 32), y: value('float32', 'batch', 4) },
       outputs: { logits: value('float32', 'batch', 3072), z: value('float32', 'batch', 4) },
@@ -533,7 +533,7 @@ describe('A serving of images', () => {
     [{ maxPixels: 1.5 }, 'option "maxPixels" is 1.5'],
     [{ top: 0 }, 'option "top" is 0'],
     [{ multiLabel: 'yes' }, 'option "multiLabel" is "yes"'],
-  ])('[22.24] refuses the options %j', (given, message) => {
+  ])('[22.22] refuses the options %j', (given, message) => {
     const create = () => imageClassification({ ...options, ...given });
     expect(create).toThrow(InvalidServingError);
     expect(create).toThrow(message);
@@ -542,7 +542,7 @@ describe('A serving of images', () => {
     );
   });
 
-  it('[22.24] runs batches of 8 images, or as many as the option says', () => {
+  it('[22.22] runs batches of 8 images, or as many as the option says', () => {
     expect(imageClassification(options).batchSize).toBe(8);
     expect(imageEmbedding({ ...options, batchSize: { rows: 3 } }).batchSize).toEqual({ rows: 3 });
   });

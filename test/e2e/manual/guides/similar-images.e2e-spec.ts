@@ -29,8 +29,8 @@ import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 import type { INestApplication } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { HubServer, ModelServer } from '../../fixtures/http/model-server.js';
-import { useModelCache } from '../../fixtures/http/use-model-cache.js';
+import { HubServer, ModelServer } from '../../../fixtures/http/model-server.js';
+import { useModelCache } from '../../../fixtures/http/use-model-cache.js';
 
 const images = 'test/fixtures/tasks/images';
 const CLIP = 'Xenova/clip-vit-base-patch32';
@@ -57,7 +57,7 @@ describe('The manual on similar images', () => {
     await Promise.all([hub.close(), store.close()]);
   });
 
-  it("[22.22] The manual's pictures are most similar to themselves", async () => {
+  it("[22.20] The manual's pictures are most similar to themselves", async () => {
     const photo = readFileSync(`${images}/photo.jpg`);
     const same = await app.get(Pictures).similarity(photo, { file: `${images}/photo.jpg` });
     expect(same).toBeCloseTo(1, 5);

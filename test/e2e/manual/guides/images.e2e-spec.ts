@@ -41,8 +41,8 @@ import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 import type { INestApplication } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { HubServer, ModelServer } from '../../fixtures/http/model-server.js';
-import { useModelCache } from '../../fixtures/http/use-model-cache.js';
+import { HubServer, ModelServer } from '../../../fixtures/http/model-server.js';
+import { useModelCache } from '../../../fixtures/http/use-model-cache.js';
 
 const images = 'test/fixtures/tasks/images';
 
@@ -76,7 +76,7 @@ describe('The manual on images', () => {
     return fetch(`http://127.0.0.1:${port}/animal`, { method: 'POST', body });
   }
 
-  it("[22.23] The manual's controller labels an uploaded image, and refuses what is none", async () => {
+  it("[22.21] The manual's controller labels an uploaded image, and refuses what is none", async () => {
     const labelled = await upload(readFileSync(`${images}/photo.jpg`));
     expect(labelled.status).toBe(201);
     const labels = (await labelled.json()) as readonly LabelScore[];

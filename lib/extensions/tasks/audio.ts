@@ -4,7 +4,7 @@ import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { mergeMap, Subject } from 'rxjs';
 import { InvalidInputError, RequestTooLargeError, ServingUnavailableError } from '../../index.js';
-import { isRecord, messageOf } from '../../internal.js';
+import { messageOf } from '../../internal.js';
 
 interface AudioLimits {
   /** The serving, for errors. */
@@ -88,16 +88,25 @@ export class AudioReader {
     const program = spawn(
       'ffmpeg',
       ['-hide_banner', '-nostdin', '-loglevel', 'error', ...input, ...most, ...output],
-      { stdio: ['ignore', 'pipe', 'pipe'], timeout: LONGEST_DECODING, killSignal: 'SIGKILL' },
+      {
+        stdio: ['ignore', 'pipe', 'pipe'],
+        // The option timeout would keep a process alive in which the program is missing.
+        signal: AbortSignal.timeout(LONGEST_DECODING),
+        killSignal: 'SIGKILL',
+      },
     );
     return new Promise((resolve, reject) => {
       const chunks: Buffer[] = [];
       let problem = '';
       program.stdout.on('data', (chunk: Buffer) => chunks.push(chunk));
       program.stderr.on('data', (chunk: Buffer) => (problem ||= chunk.toString().slice(0, 200)));
-      program.on('error', (cause) => {
-        const isMissing = isRecord(cause) && cause['code'] === 'ENOENT';
-        const why = isMissing ? 'which is not on the PATH; install it' : messageOf(cause);
+      program.on('error', (cause: NodeJS.ErrnoException) => {
+        if (cause.name === 'AbortError') {
+          reject(this.unreadable('it takes too long'));
+          return;
+        }
+        const why =
+          cause.code === 'ENOENT' ? 'which is not on the PATH; install it' : messageOf(cause);
         reject(
           new ServingUnavailableError(
             `${owner} decodes files by the program ffmpeg, ${why}, or send samples`,
@@ -109,9 +118,7 @@ export class AudioReader {
         if (code === 0) {
           resolve(Buffer.concat(chunks));
         } else {
-          reject(
-            this.unreadable(problem.replaceAll(path, 'the file').trim() || 'it takes too long'),
-          );
+          reject(this.unreadable(problem.replaceAll(path, 'the file').trim() || `code ${code}`));
         }
       });
     });

@@ -8,12 +8,13 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, it } from '@jest/globals';
 import { describeUnless } from '../../fixtures/describe-unless.js';
+import { RedisServer, redisMissing } from '../../fixtures/cluster/redis-server.js';
 import { missing } from '../../fixtures/http/server-process.js';
 import { registryMissing } from '../../fixtures/registry.js';
 import { blocksOf } from '../starters/starter.js';
 
 const root = fileURLToPath(new URL('../../..', import.meta.url));
-const names = (await readdir(join(root, 'sample'))).filter((name) => /^0[1-6]-/.test(name));
+const names = (await readdir(join(root, 'sample'))).filter((name) => /^0[1-68]-/.test(name));
 
 interface Manifest {
   readonly dependencies: Readonly<Record<string, string>>;
@@ -83,6 +84,26 @@ describeUnless(
       },
     );
 
+    describeUnless(redisMissing, 'with Redis', () => {
+      it('The copy of 08-corpus-index starts with npm start and answers the question of its README', async () => {
+        const redis = await RedisServer.start();
+        const port = await freePort();
+        const running = start(join(folder, '08-corpus-index'), port, {
+          REDIS_URL: `redis://127.0.0.1:${redis.port}`,
+          BOARD_PASSWORD: 'a-password',
+        });
+        try {
+          await running.started;
+          const [commands] = blocksOf('sample/08-corpus-index/README.md', 'sh', 'curl') as [string];
+          const own = commands.replaceAll('localhost:3000', `localhost:${port}`);
+          await expect(run('bash', ['-ec', own], folder)).resolves.toMatch(/^{"lines":4000,/);
+        } finally {
+          await running.stop();
+          await redis.end();
+        }
+      });
+    });
+
     it('The copy of 06-cluster starts with npm start, and no call fails', async () => {
       const output = await run('npm', ['start'], join(folder, '06-cluster'));
 
@@ -91,10 +112,10 @@ describeUnless(
   },
 );
 
-function start(cwd: string, port: number) {
+function start(cwd: string, port: number, settings: Record<string, string> = {}) {
   const child = spawn('npm', ['start'], {
     cwd,
-    env: { ...process.env, PORT: String(port) },
+    env: { ...process.env, ...settings, PORT: String(port) },
     stdio: ['ignore', 'pipe', 'pipe'],
     // A process group of its own, since npm starts others.
     detached: true,

@@ -42,6 +42,27 @@ def calls():
     }
 
 
+def speech():
+    def hear(**options):
+        with open(given[0], "rb") as file:
+            return client.audio.transcriptions.create(**{"file": file, "model": "ear", **options})
+
+    verbose = hear(response_format="verbose_json")
+    with open(given[0], "rb") as file:
+        events = list(client.audio.transcriptions.create(file=file, model="ear", stream=True))
+    return {
+        "text": hear().text,
+        "plain": hear(response_format="text"),
+        "segments": [[each.text, each.start, each.end] for each in verbose.segments],
+        "language": verbose.language,
+        "events": [event.type for event in events],
+        "errors": [
+            shown(lambda: hear(model="nix")),
+            shown(lambda: hear(file=b"no audio")),
+        ],
+    }
+
+
 def chat():
     options = {"model": "writer", "messages": json.loads(given[0]), "temperature": 0, "max_tokens": 12}
     whole = client.chat.completions.create(**options)
@@ -81,4 +102,4 @@ def abort():
     return asyncio.run(leave())
 
 
-print(json.dumps({"calls": calls, "chat": chat, "retry": retry, "abort": abort}[what]()))
+print(json.dumps({"calls": calls, "chat": chat, "speech": speech, "retry": retry, "abort": abort}[what]()))

@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
-import type { CallOptions, Serving } from '../../index.js';
+import type { CallOptions } from '../../index.js';
 import { formatValue, isRecord } from '../../internal.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
-import { type Body, errorAnswer, RequestError } from './http.js';
+import { type Body, errorAnswer, eventOf, outputsOf, RequestError } from './http.js';
 import type { OfferedModels } from './models.js';
 
 /** A piece or the whole of the reply of a serving with the task 'text-generation'. */
@@ -60,7 +60,7 @@ export function readChat(models: OfferedModels, body: Body): ChatRequest {
       };
     },
     async events(options) {
-      const pieces = outputsOf(serving, input, options);
+      const pieces = outputsOf<GeneratedText>(serving, input, options);
       const first = await pieces.next();
       return eventsOf(
         first,
@@ -70,17 +70,6 @@ export function readChat(models: OfferedModels, body: Body): ChatRequest {
       );
     },
   };
-}
-
-async function* outputsOf(
-  serving: Serving,
-  input: object,
-  options: CallOptions,
-): AsyncGenerator<GeneratedText, undefined> {
-  for await (const event of serving.stream(input, options)) {
-    yield (event as { readonly output: GeneratedText }).output;
-  }
-  return undefined;
 }
 
 /** Server-sent events: a chunk for each piece, then the finish reason, and the usage if asked. */
@@ -123,10 +112,6 @@ async function* eventsOf(
   } finally {
     await pieces.return(undefined);
   }
-}
-
-function eventOf(value: object): string {
-  return `data: ${JSON.stringify(value)}\n\n`;
 }
 
 function usageOf({ usage }: GeneratedText): object {

@@ -1,6 +1,6 @@
 import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http';
 import { HttpException, HttpStatus, type HttpServer } from '@nestjs/common';
-import { CallCancelledError, isServingError } from '../../index.js';
+import { CallCancelledError, type CallOptions, isServingError, type Serving } from '../../index.js';
 import { nestingBeyond } from '../../encoding/json.js';
 import { formatValue, isRecord, messageOf } from '../../internal.js';
 
@@ -102,6 +102,9 @@ function typeOf(status: number): string {
   return status < 500 ? 'invalid_request_error' : 'server_error';
 }
 
+/** What clients stated in place of the private type. */
+const hiddenTypes = new WeakMap<IncomingMessage, string | undefined>();
+
 /** A content type without a body parser. */
 const PRIVATE_TYPE = 'application/x-openai-request';
 
@@ -124,9 +127,11 @@ interface FastifyInstance {
  */
 export function leaveBodiesUnparsed(adapter: HttpServer, paths: () => ReadonlySet<string>): void {
   let known: ReadonlySet<string> | undefined;
-  const hideType = ({ method, url = '', headers }: IncomingMessage): void => {
+  const hideType = (request: IncomingMessage): void => {
+    const { method, url = '', headers } = request;
     known ??= paths();
     if (method === 'POST' && known.has(pathOf(url))) {
+      hiddenTypes.set(request, headers['content-type']);
       headers['content-type'] = PRIVATE_TYPE;
     }
   };
@@ -143,6 +148,23 @@ export function leaveBodiesUnparsed(adapter: HttpServer, paths: () => ReadonlySe
       next();
     });
   }
+}
+
+/** A server-sent event. */
+export function eventOf(value: object): string {
+  return `data: ${JSON.stringify(value)}\n\n`;
+}
+
+/** The outputs of a stream's events. */
+export async function* outputsOf<Output>(
+  serving: Serving,
+  input: object,
+  options: CallOptions,
+): AsyncGenerator<Output, undefined> {
+  for await (const event of serving.stream(input, options)) {
+    yield (event as { readonly output: Output }).output;
+  }
+  return undefined;
 }
 
 /** As platforms compare it: without its query, and on Express without case and slash at its end. */
@@ -195,6 +217,24 @@ export async function readBody(request: PlatformRequest, limit: number): Promise
     );
   }
   return json;
+}
+
+/**
+ * Reads a form with files.
+ *
+ * @throws as `readBody`
+ */
+export async function readForm(request: PlatformRequest, limit: number): Promise<FormData> {
+  const { raw = request } = request;
+  const type = hiddenTypes.get(raw) ?? '';
+  const bytes = await readBytes(raw, limit);
+  try {
+    return await new Response(bytes, { headers: { 'content-type': type } }).formData();
+  } catch {
+    throw new RequestError(
+      `The body of the request is no form (multipart/form-data), but ${type || 'has no type'}`,
+    );
+  }
 }
 
 function readBytes(request: IncomingMessage, limit: number): Promise<Buffer> {

@@ -37,7 +37,8 @@ export interface OfferedTask {
   /**
    * What its calls take and give: `{ text, prompt?, dimensions? }` and `{ vector, tokens }`;
    * `{ query, documents, top? }` and a list of `{ index, score }`; or `{ messages, ... }` and
-   * `{ text, ... }` as `textGeneration` does.
+   * `{ text, ... }` as `textGeneration` does, or
+   * `{ audio, language?, task? }` and `{ text, segments, ... }` as `speechToText` does.
    */
   readonly task: TaskKind;
 }

@@ -37,9 +37,11 @@ import {
   type PlatformResponse,
   rawOf,
   readBody,
+  readForm,
   RequestError,
 } from './http.js';
 import { OfferedModels } from './models.js';
+import { answerSpeech } from './speech.js';
 
 /** Excluded from `@nestjs/swagger`: OpenAI has its own document. */
 const EXCLUDED_FROM_OPENAPI = 'swagger/apiExcludeController';
@@ -76,10 +78,14 @@ export class Replies {
   constructor(private readonly host: HttpAdapterHost) {}
 
   send(response: unknown, value: object, status: number = HttpStatus.OK): void {
+    this.sendText(response, JSON.stringify(value), 'application/json', status);
+  }
+
+  sendText(response: unknown, text: string, type: string, status: number = HttpStatus.OK): void {
     const { httpAdapter } = this.host;
     if (!httpAdapter.isHeadersSent(response)) {
-      httpAdapter.setHeader(response, 'content-type', 'application/json; charset=utf-8');
-      httpAdapter.reply(response, JSON.stringify(value), status);
+      httpAdapter.setHeader(response, 'content-type', `${type}; charset=utf-8`);
+      httpAdapter.reply(response, text, status);
     }
   }
 
@@ -211,6 +217,41 @@ export function openAIController(path: string): Type<unknown> {
         await replies.stream(response, await chat.events(caller));
       } else {
         replies.send(response, await chat.answer(caller));
+      }
+    }
+
+    @Post('v1/audio/transcriptions')
+    transcribe(
+      @Context() context: ExecutionContext,
+      @Res() response: PlatformResponse,
+    ): Promise<void> {
+      return this.hear(context, response, 'transcribe');
+    }
+
+    @Post('v1/audio/translations')
+    translate(
+      @Context() context: ExecutionContext,
+      @Res() response: PlatformResponse,
+    ): Promise<void> {
+      return this.hear(context, response, 'translate');
+    }
+
+    private async hear(
+      context: ExecutionContext,
+      response: PlatformResponse,
+      task: 'transcribe' | 'translate',
+    ): Promise<void> {
+      const { models, replies } = this;
+      const caller = optionsOf(callerOf(context));
+      const request = context.switchToHttp().getRequest<PlatformRequest>();
+      const form = await readForm(request, models.bodyLimit);
+      const answer = await answerSpeech(models, form, task, caller);
+      if ('events' in answer) {
+        await replies.stream(response, answer.events);
+      } else if ('json' in answer) {
+        replies.send(response, answer.json);
+      } else {
+        replies.sendText(response, answer.text, answer.type);
       }
     }
 

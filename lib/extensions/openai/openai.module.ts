@@ -69,7 +69,14 @@ export class OpenAIModule extends ConfigurableModuleClass {
   }
 }
 
-const CALLS = ['v1/embeddings', 'v1/rerank', 'v2/rerank', 'v1/chat/completions'];
+const CALLS = [
+  'v1/embeddings',
+  'v1/rerank',
+  'v2/rerank',
+  'v1/chat/completions',
+  'v1/audio/transcriptions',
+  'v1/audio/translations',
+];
 
 /** Without the leading slash. */
 function resolvePath(path: unknown): string {

@@ -12,13 +12,7 @@ import { AudioReader } from './audio.js';
 import { taskScript } from './entry-script.js';
 import type { MelOptions } from './log-mel.js';
 import { needConfig, readConfig, type Repository } from './repository.js';
-import {
-  FetchedModel,
-  type LoadingFiles,
-  oneOf,
-  type TaskModelOptions,
-  type TaskOptions,
-} from './task-model.js';
+import { FetchedModel, type LoadingFiles, oneOf, type TaskModelOptions } from './task-model.js';
 import type { SpeechRow, SpeechTokens, TranscriberFiles, Transcript } from './transcriber.js';
 
 /** Speech, with what holds for it alone. */
@@ -244,7 +238,7 @@ class SpeechModelFiles extends FetchedModel<
   private readonly own: Exclude<SpeechModelPlace, string | URL> | undefined;
 
   constructor(private readonly options: SpeechToTextOptions) {
-    super('speechToText', options as TaskOptions<never, never>, rules, ofModel);
+    super('speechToText', options, rules, ofModel);
     const { model } = options;
     this.own = typeof model === 'string' || model instanceof URL ? undefined : model;
     if (!this.isOnCpu) {
@@ -329,7 +323,7 @@ function numbersIn(value: unknown): readonly number[] {
 }
 
 function tasksIn({ task_to_id: tasks }: Record<string, unknown>): Tasks {
-  return isRecord(tasks) ? (tasks as Tasks) : {};
+  return isRecord(tasks) ? tasks : {};
 }
 
 /** Whisper's numbers, unless preprocessor_config.json has others. */

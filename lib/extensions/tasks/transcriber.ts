@@ -395,7 +395,7 @@ class SpeechModel {
       const [, heads, , width] = input.shape;
       return [[input.name, blankOf(input.type, [1, Number(heads), 0, Number(width)])] as const];
     });
-    window.cache = Object.fromEntries(empty) as Record<string, Tensor>;
+    window.cache = Object.fromEntries(empty);
     window.length = 0;
     const logits = await this.run(window, ids, this.caches);
     const size = logits.length / ids.length;

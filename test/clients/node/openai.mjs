@@ -38,6 +38,29 @@ const steps = {
     };
   },
 
+  async speech(path) {
+    const { createReadStream } = await import('node:fs');
+    const hear = (more) =>
+      client.audio.transcriptions.create({ file: createReadStream(path), model: 'ear', ...more });
+    const events = [];
+    for await (const event of await hear({ stream: true })) {
+      events.push(event);
+    }
+    const file = createReadStream(path);
+    return {
+      json: await hear({}),
+      verbose: await hear({ response_format: 'verbose_json', language: 'fr' }),
+      srt: await hear({ response_format: 'srt' }),
+      english: (await client.audio.translations.create({ file, model: 'ear' })).text,
+      events,
+      errors: [
+        await shown(hear({ model: 'nix' })),
+        await shown(hear({ prompt: 'names' })),
+        await shown(hear({ file: new File(['no audio'], 'a.wav') })),
+      ],
+    };
+  },
+
   async chat(messages) {
     const options = { model: 'writer', messages, temperature: 0, max_tokens: 12 };
     const whole = await client.chat.completions.create({ ...options, logprobs: true });

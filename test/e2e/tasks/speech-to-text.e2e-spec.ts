@@ -109,7 +109,7 @@ describe('speechToText', () => {
     const serving = await launch({ language: 'en' });
     const pieces: Transcript[] = [];
     for await (const { output } of serving.stream(samples)) {
-      pieces.push(output as Transcript);
+      pieces.push(output);
     }
     const whole = await serving.batchedRun(samples);
     expect(pieces.length).toBeGreaterThan(1);

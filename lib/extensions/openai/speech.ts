@@ -1,0 +1,149 @@
+import type { CallOptions } from '../../index.js';
+import { formatValue } from '../../internal.js';
+import { errorAnswer, eventOf, outputsOf, RequestError } from './http.js';
+import type { OfferedModels } from './models.js';
+
+/** A piece or the whole of the reply of a serving with the task 'speech-to-text'. */
+interface Transcript {
+  readonly text: string;
+  readonly segments: readonly TranscriptSegment[];
+  readonly language?: string;
+  readonly duration: number;
+}
+
+interface TranscriptSegment {
+  readonly text: string;
+  readonly start: number;
+  readonly end: number;
+}
+
+/** An answer: JSON, a text, or events. */
+export type SpeechAnswer =
+  | { readonly json: object }
+  | { readonly text: string; readonly type: string }
+  | { readonly events: AsyncIterable<string> };
+
+type Task = 'transcribe' | 'translate';
+
+/** The formats of answers. */
+const FORMATS = {
+  json: ({ text }: Transcript): SpeechAnswer => ({ json: { text } }),
+  text: ({ text }: Transcript): SpeechAnswer => ({ text: `${text}\n`, type: 'text/plain' }),
+  verbose_json: ({ text, segments, language, duration }: Transcript, task: Task): SpeechAnswer => ({
+    json: {
+      task,
+      language: language ?? null,
+      duration,
+      text,
+      segments: segments.map((segment, id) => ({ id, ...segment })),
+    },
+  }),
+  srt: ({ segments }: Transcript): SpeechAnswer => ({
+    text: segments
+      .map(({ text, start, end }, i) => {
+        return `${i + 1}\n${timeOf(start, ',')} --> ${timeOf(end, ',')}\n${text}\n\n`;
+      })
+      .join(''),
+    type: 'application/x-subrip',
+  }),
+  vtt: ({ segments }: Transcript): SpeechAnswer => ({
+    text: segments.reduce(
+      (all, { text, start, end }) =>
+        `${all}${timeOf(start, '.')} --> ${timeOf(end, '.')}\n${text}\n\n`,
+      'WEBVTT\n\n',
+    ),
+    type: 'text/vtt',
+  }),
+};
+
+/** Fields that these models can't follow, with the values that ask for nothing. */
+const REFUSED: Readonly<Record<string, readonly string[]>> = {
+  prompt: [''],
+  temperature: ['0', '0.0'],
+  'timestamp_granularities[]': ['segment'],
+  'include[]': [],
+};
+
+/**
+ * Answers https://platform.openai.com/docs/api-reference/audio/createTranscription and, in English,
+ * `createTranslation`.
+ *
+ * @throws RequestError for a form that the model can't follow
+ */
+export async function answerSpeech(
+  models: OfferedModels,
+  form: FormData,
+  task: Task,
+  options: CallOptions,
+): Promise<SpeechAnswer> {
+  const { serving } = models.find(textIn(form, 'model'), 'speech-to-text');
+  for (const [name, nothing] of Object.entries(REFUSED)) {
+    const value = form
+      .getAll(name)
+      .find((each) => typeof each !== 'string' || !nothing.includes(each));
+    if (value !== undefined) {
+      throw new RequestError(
+        `"${name}" is ${formatValue(value)}, which this model cannot do; leave it out`,
+        name,
+      );
+    }
+  }
+  const format = textIn(form, 'response_format') ?? 'json';
+  if (!isFormat(format)) {
+    const known = Object.keys(FORMATS).map(formatValue).join(', ');
+    throw new RequestError(
+      `"response_format" is ${formatValue(format)}; allowed is ${known}`,
+      'response_format',
+    );
+  }
+  const file = form.get('file');
+  if (!(file instanceof Blob)) {
+    throw new RequestError('"file" is missing; send the bytes of an audio file', 'file');
+  }
+  const language = textIn(form, 'language');
+  const audio = new Uint8Array(await file.arrayBuffer());
+  const input = { audio, task, ...(language !== undefined && { language }) };
+  if (textIn(form, 'stream') === 'true') {
+    const pieces = outputsOf<Transcript>(serving, input, options);
+    // Until it has begun, a stream fails as a call does.
+    return { events: eventsOf(await pieces.next(), pieces) };
+  }
+  return FORMATS[format]((await serving.batchedRun(input, options)) as Transcript, task);
+}
+
+function isFormat(value: string): value is keyof typeof FORMATS {
+  return Object.hasOwn(FORMATS, value);
+}
+
+/** Undefined without the field, and for an empty one. */
+function textIn(form: FormData, name: string): string | undefined {
+  const value = form.get(name);
+  return typeof value === 'string' && value !== '' ? value : undefined;
+}
+
+/** As `01:02:03,004`. */
+function timeOf(seconds: number, separator: ',' | '.'): string {
+  const time = new Date(Math.round(seconds * 1000)).toISOString().slice(11, 23);
+  return time.replace('.', separator);
+}
+
+async function* eventsOf(
+  first: IteratorResult<Transcript, undefined>,
+  pieces: AsyncGenerator<Transcript, undefined>,
+): AsyncGenerator<string> {
+  try {
+    let text = '';
+    for (let next = first; !next.done; next = await pieces.next()) {
+      const { text: delta } = next.value;
+      text += delta;
+      if (delta !== '') {
+        yield eventOf({ type: 'transcript.text.delta', delta });
+      }
+    }
+    yield eventOf({ type: 'transcript.text.done', text: text.trim() });
+  } catch (error) {
+    yield eventOf({ error: errorAnswer(error).error });
+  } finally {
+    await pieces.return(undefined);
+  }
+}

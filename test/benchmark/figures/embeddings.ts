@@ -9,6 +9,7 @@ import { compare, type Measurement } from '../harness/measurement.js';
 import type { Plan } from '../harness/plan.js';
 import { interleave } from '../harness/rounds.js';
 import { modelOfSample } from '../harness/sample-model.js';
+import { textOf } from '../models/texts.js';
 
 const callers = 128;
 const maxTokens = 256;
@@ -192,17 +193,4 @@ function chunks(rows: readonly Row[], size: number): (readonly Row[])[] {
 
 function rowsOf(texts: readonly string[], model: Model): Row[] {
   return texts.map((text) => model.tokensOf(text));
-}
-
-const WORDS =
-  'the model reads texts of any length and gives each caller the vector of its own text while others wait for a batch that holds rows like theirs'.split(
-    ' ',
-  );
-
-/** 14 of 20 texts are questions, 5 paragraphs, and 1 is longer. */
-function textOf(i: number): string {
-  const kind = i % 20;
-  const [least, most] = kind < 14 ? [5, 16] : kind < 19 ? [30, 90] : [120, 170];
-  const length = least + ((i * 7919) % (most - least + 1));
-  return Array.from({ length }, (_, at) => WORDS[(i * 31 + at * 17) % WORDS.length]).join(' ');
 }

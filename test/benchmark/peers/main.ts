@@ -4,38 +4,72 @@ import { parseArgs } from 'node:util';
 import { numberText } from '../harness/report.js';
 import { digits } from '../models/digits.js';
 import { mlp } from '../models/mlp.js';
-import type { BenchmarkModel } from '../models/model.js';
-import { folder, type Peer, peers } from './peers.js';
-import { questionsOf } from './questions.js';
+import { embedders, folder, miniLm, type Peer, peers } from './peers.js';
+import { type Questions, rowQuestions } from './questions.js';
 import { Server } from './server.js';
+import { textQuestions } from './texts.js';
 import { wrk } from './wrk.js';
 
 const { values: options } = parseArgs({
   options: {
     only: { type: 'string', default: '' },
-    models: { type: 'string', default: 'mlp,digits' },
+    models: { type: 'string', default: 'mlp,digits,embeddings' },
     connections: { type: 'string', default: '1,32,128' },
-    seconds: { type: 'string', default: '6' },
+    seconds: { type: 'string' },
+    quick: { type: 'boolean', default: false },
   },
 });
-const seconds = Number(options.seconds);
 const connections = options.connections.split(',').map(Number);
-const chosen = peers.filter(({ name }) =>
-  options.only.split(',').some((part) => name.toLowerCase().includes(part.toLowerCase())),
-);
 
-const columns = ['req/s', 'p50 ms', 'p99 ms', 'CPU µs/req'];
+/** What the servers of a table are asked, and for how long. */
+interface Workload {
+  readonly name: string;
+  readonly model: string;
+  readonly peers: readonly Peer[];
+  readonly seconds: number;
+  /** Of the CPU time of a request: its name, and how many microseconds it has. */
+  readonly unit: readonly [name: string, microseconds: number];
+  questionsOf(peer: Peer): Promise<Questions>;
+}
+
+const workloads: readonly Workload[] = [
+  ...[mlp, digits].map((model): Workload => ({
+    name: model.name,
+    model: model.path,
+    peers,
+    seconds: 6,
+    unit: ['µs', 1],
+    questionsOf: (peer) => rowQuestions(model, peer),
+  })),
+  {
+    name: 'embeddings of texts',
+    model: miniLm,
+    peers: embedders,
+    // With 128 connections a request takes seconds.
+    seconds: 20,
+    unit: ['ms', 1000],
+    questionsOf: () => textQuestions(miniLm),
+  },
+];
+
 const lines: string[] = [];
 let nextPort = 18_200;
-for (const model of [mlp, digits].filter(({ name }) =>
+for (const workload of workloads.filter(({ name }) =>
   options.models.includes(name.split(' ')[0]!),
 )) {
+  const chosen = workload.peers.filter(isChosen);
+  if (chosen.length === 0) {
+    continue;
+  }
+  const columns = ['req/s', 'p50 ms', 'p99 ms', `CPU ${workload.unit[0]}/req`];
   const loads = connections.flatMap((count) => columns.map((column) => `${count}: ${column}`));
-  lines.push('', `**${model.name}**`, '');
+  lines.push('', `**${workload.name}**`, '');
   lines.push(`| server | ${loads.join(' | ')} | PSS MB | failed | wrong |`);
   lines.push(`| --- |${' ---: |'.repeat(loads.length + 3)}`);
   for (const peer of chosen) {
-    const cells = await measure(peer, model, nextPort++).catch(({ message }: Error) => [message]);
+    const cells = await measure(peer, workload, nextPort++).catch(({ message }: Error) => [
+      message,
+    ]);
     lines.push(`| ${[peer.name, ...cells].join(' | ')} |`);
     console.error(lines.at(-1));
   }
@@ -44,27 +78,29 @@ const table = `${lines.join('\n').trim()}\n`;
 writeFileSync(join(folder, 'peers.md'), table);
 console.log(`\n${table}\n${join(folder, 'peers.md')}`);
 
-async function measure(peer: Peer, model: BenchmarkModel, port: number): Promise<string[]> {
-  const questions = await questionsOf(model, peer);
-  const server = new Server(peer, model.path, port);
+function isChosen({ name }: Peer): boolean {
+  return options.only.split(',').some((part) => name.toLowerCase().includes(part.toLowerCase()));
+}
+
+async function measure(peer: Peer, workload: Workload, port: number): Promise<string[]> {
+  const seconds = options.quick ? 1 : Number(options.seconds ?? workload.seconds);
+  const questions = await workload.questionsOf(peer);
+  const server = new Server(peer, workload.model, port);
   try {
     await server.answers(questions);
     let wrong = await server.wrong(questions);
     let failures = 0;
     const cells: string[] = [];
     for (const count of connections) {
-      await wrk(port, questions.file, count, Math.ceil(seconds / 2));
+      await wrk(port, questions, count, Math.ceil(seconds / 2));
+      // A server may still run what the connections of the warm-up have asked for.
+      await server.answers(questions);
       const before = server.cpu();
-      const { answers, failed, p50, p99, ...load } = await wrk(
-        port,
-        questions.file,
-        count,
-        seconds,
-      );
-      const cpu = (server.cpu() - before) / answers;
+      const { answers, failed, p50, p99, ...load } = await wrk(port, questions, count, seconds);
+      const cpu = (server.cpu() - before) / answers / workload.unit[1];
       cells.push(...[answers / load.seconds, p50, p99].map(numberText));
-      // Less than nothing where a process has ended meanwhile.
-      cells.push(cpu < 0 ? '-' : numberText(cpu));
+      // Negative if a process has ended meanwhile, infinite without an answer.
+      cells.push(cpu < 0 || answers === 0 ? '-' : numberText(cpu));
       failures += failed;
     }
     const memory = server.memory();

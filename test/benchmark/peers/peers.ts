@@ -4,7 +4,10 @@ import { fileURLToPath } from 'node:url';
 
 export const folder = process.env['PEERS_DIR'] ?? join(tmpdir(), 'peers');
 
-/** A server that answers `POST /predict`. */
+/** The model of the servers of embeddings, as the Hugging Face Hub has it. */
+export const miniLm = join(folder, 'all-MiniLM-L6-v2');
+
+/** A server that answers `POST /predict` or `POST /v1/embeddings`. */
 export interface Peer {
   readonly name: string;
   readonly command: readonly string[];
@@ -17,6 +20,7 @@ export interface Peer {
 
 const nodeScripts = fileURLToPath(new URL('./node/', import.meta.url));
 const pythonScripts = 'test/benchmark/peers/python';
+const offline = { HF_HUB_OFFLINE: '1' };
 
 function node(name: string, script: string, rest: Partial<Peer> = {}): Peer {
   return { name, command: [process.execPath, join(nodeScripts, script)], ...rest };
@@ -24,9 +28,10 @@ function node(name: string, script: string, rest: Partial<Peer> = {}): Peer {
 
 function python(name: string, environment: string, script = `${environment}_server.py`): Peer {
   const command = [join(folder, environment, 'bin/python'), join(pythonScripts, script)];
-  return { name, command, env: { PYTHONPATH: pythonScripts } };
+  return { name, command, env: { PYTHONPATH: pythonScripts, ...offline } };
 }
 
+/** The servers of rows of numbers. */
 export const peers: readonly Peer[] = [
   node('Nest, no model', 'bare.js', { isBare: true }),
   node('Nest + nestjs-serving', 'serving.js'),
@@ -53,5 +58,36 @@ export const peers: readonly Peer[] = [
     name: 'actix-web + batched-fn (Rust)',
     command: [join(folder, 'rust/release/batched-fn-server')],
     env: { ORT_DYLIB_PATH: join(folder, 'libonnxruntime.so') },
+  },
+];
+
+/** The servers of embeddings. Where one has no batch of its own, each request is a run. */
+export const embedders: readonly Peer[] = [
+  node('Nest + nestjs-serving', 'embeddings.js'),
+  node('Nest + nestjs-serving, `partitions: 2`', 'embeddings.js', { env: { PARTITIONS: '2' } }),
+  node('Fastify + transformers.js', 'transformers.js'),
+  python(
+    'FastAPI + sentence-transformers (ONNX)',
+    'sentence-transformers',
+    'sentence_transformers_server.py',
+  ),
+  {
+    name: 'Infinity (optimum)',
+    command: [
+      join(folder, 'infinity/bin/infinity_emb'),
+      'v2',
+      `--model-id=${miniLm}`,
+      '--served-model-name=embedder',
+      '--engine=optimum',
+      '--device=cpu',
+      '--pooling-method=mean',
+      // The same texts come again and again.
+      '--no-vector-disk-cache',
+      '--url-prefix=/v1',
+      '--host=127.0.0.1',
+      '--port={port}',
+      '--log-level=warning',
+    ],
+    env: { ...offline, INFINITY_ANONYMOUS_USAGE_STATS: '0' },
   },
 ];

@@ -5,22 +5,34 @@ import type { BenchmarkModel } from '../models/model.js';
 import { randomFloats } from '../models/weights.js';
 import { folder, type Peer } from './peers.js';
 
-/** Requests that differ, and what a session answers to each row alone. */
+/** Requests that differ. */
 export interface Questions {
+  /** Of the route. */
+  readonly path: string;
   /** A body a line. */
   readonly file: string;
   readonly bodies: readonly string[];
-  readonly answers: readonly number[];
+  /** True if the reply to a body is that of a session for this body alone. */
+  isRight(reply: unknown, body: number): boolean;
+}
+
+export function questionsWith(
+  path: string,
+  bodies: readonly string[],
+  isRight: Questions['isRight'],
+): Questions {
+  const file = join(folder, 'requests.jsonl');
+  writeFileSync(file, `${bodies.join('\n')}\n`);
+  return { path, file, bodies, isRight };
 }
 
 const count = 64;
 
-export async function questionsOf(model: BenchmarkModel, peer: Peer): Promise<Questions> {
+/** Rows of numbers. The answer is the place of the model's largest output. */
+export async function rowQuestions(model: BenchmarkModel, peer: Peer): Promise<Questions> {
   const size = model.rowShape[0]!;
   const rows = model.path.endsWith('digits.onnx') ? drawings(size) : randomRows(size);
   const bodies = rows.map((row) => JSON.stringify({ input: peer.takesLists ? [row] : row }));
-  const file = join(folder, 'requests.jsonl');
-  writeFileSync(file, `${bodies.join('\n')}\n`);
   const session = await InferenceSession.create(model.path, { intraOpNumThreads: 1 });
   const answers: number[] = [];
   for (const row of rows) {
@@ -30,7 +42,13 @@ export async function questionsOf(model: BenchmarkModel, peer: Peer): Promise<Qu
     answers.push(peer.isBare ? size : values.indexOf(Math.max(...values)));
   }
   await session.release();
-  return { file, bodies, answers };
+  return questionsWith('/predict', bodies, (reply, body) => placeIn(reply) === answers[body]);
+}
+
+function placeIn(reply: unknown): number | undefined {
+  return Array.isArray(reply)
+    ? (reply[0] as number)
+    : (reply as { readonly index?: number } | null)?.index;
 }
 
 /** Some of the drawings that the digits sample is tested with: a label, and the pixels. */

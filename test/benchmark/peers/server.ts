@@ -8,7 +8,7 @@ import { proportionalSetSize } from '../harness/memory-of.js';
 import { folder, type Peer } from './peers.js';
 import type { Questions } from './questions.js';
 
-const [bootSeconds, answerSeconds, stopSeconds] = [60, 10, 20];
+const [bootSeconds, answerSeconds, stopSeconds] = [60, 30, 20];
 
 /** A running server with all of its processes, which carry a mark in their environment. */
 export class Server {
@@ -32,23 +32,26 @@ export class Server {
     closeSync(log);
   }
 
-  async answers({ bodies }: Questions): Promise<void> {
+  /** Resolves when the server has answered. */
+  async answers(questions: Questions): Promise<void> {
     for (const end = Date.now() + bootSeconds * 1000; Date.now() < end; await setTimeout(100)) {
       if (this.child.exitCode !== null || this.child.pid === undefined) {
         break;
       }
-      if ((await this.ask(bodies[0]!).catch(() => undefined)) !== undefined) {
+      if ((await this.ask(questions, 0).catch(() => undefined)) !== undefined) {
         return;
       }
     }
-    throw new Error('did not start');
+    throw new Error('does not answer');
   }
 
   /** How many of the answers are wrong when all are asked for at once. */
-  async wrong({ bodies, answers }: Questions): Promise<number> {
-    const replies = await Promise.allSettled(bodies.map((body) => this.ask(body)));
+  async wrong(questions: Questions): Promise<number> {
+    const replies = await Promise.allSettled(
+      questions.bodies.map((_, body) => this.ask(questions, body)),
+    );
     return replies.filter(
-      (reply, index) => reply.status === 'rejected' || reply.value !== answers[index],
+      (reply, body) => reply.status === 'rejected' || !questions.isRight(reply.value, body),
     ).length;
   }
 
@@ -70,15 +73,16 @@ export class Server {
     this.pids().forEach((pid) => process.kill(pid, 'SIGKILL'));
   }
 
-  private async ask(body: string): Promise<number | undefined> {
-    const response = await fetch(`http://127.0.0.1:${this.port}/predict`, {
+  /** Undefined if the server refuses. */
+  private async ask({ path, bodies }: Questions, body: number): Promise<unknown> {
+    const response = await fetch(`http://127.0.0.1:${this.port}${path}`, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
-      body,
+      body: bodies[body]!,
       signal: AbortSignal.timeout(answerSeconds * 1000),
     });
-    const reply = (await response.json()) as { index?: number } | number[];
-    return response.ok ? (Array.isArray(reply) ? reply[0] : reply.index) : undefined;
+    const reply: unknown = await response.json();
+    return response.ok ? reply : undefined;
   }
 
   private sum(value: (pid: number) => number): number {

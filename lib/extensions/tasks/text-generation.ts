@@ -1,5 +1,4 @@
 import { readFile } from 'node:fs/promises';
-import { availableParallelism } from 'node:os';
 import {
   InvalidInputError,
   InvalidServingError,
@@ -219,7 +218,7 @@ export function textGeneration(
         tokenizer,
         tokenizerConfig,
         endTokens,
-        session: { intraOpNumThreads: threadsFor(own.others.partitions), ...own.place.session },
+        session: { intraOpNumThreads: own.threadsOfSteps, ...own.place.session },
         places: batchSize,
         context: own.tokenizer.limits.maxTokens,
         prefill,
@@ -243,12 +242,6 @@ export function textGeneration(
     postprocess: (output) => (Array.isArray(output) ? joined(output) : output),
   };
   return asTask('text-generation', definition);
-}
-
-/** All cores but one, which the event loop needs: answers take theirs all the time. */
-function threadsFor(partitions: ServingOptions['partitions'] = 1): number {
-  const count = Array.isArray(partitions) ? partitions.length : Number(partitions);
-  return Math.max(1, Math.floor((availableParallelism() - 1) / count));
 }
 
 /** All of an answer's pieces as one. */

@@ -27,7 +27,7 @@ import { TicketsController } from './tickets.controller.js';
       names: ['embedder'],
       inject: [settings.KEY],
       useFactory: async (config: Settings) => ({
-        servings: [await createEmbedder(await fetchModel(), config)],
+        servings: [createEmbedder(await fetchModel(), config)],
       }),
     }),
     // #region protocol
@@ -38,7 +38,7 @@ import { TicketsController } from './tickets.controller.js';
           {
             serving: 'embedder',
             inputs: { text: 'BYTES' },
-            outputs: { embedding: 'FP32[384]' },
+            outputs: { vector: 'FP32[384]' },
           },
         ],
         guards: [ApiKeyGuard],

@@ -1,5 +1,6 @@
 import { Injectable, type OnModuleInit } from '@nestjs/common';
 import { type CallOptions, InjectServing, type Serving } from 'nestjs-serving';
+import type { Embedding } from 'nestjs-serving/tasks';
 import { readFile } from 'node:fs/promises';
 import { type Classification, type Example, nearestTopic } from './nearest-topic.js';
 
@@ -13,9 +14,7 @@ export interface Ticket {
 export class ClassifierService implements OnModuleInit {
   private examples: readonly Example[] = [];
 
-  constructor(
-    @InjectServing('embedder') private readonly embedder: Serving<string, Float32Array>,
-  ) {}
+  constructor(@InjectServing('embedder') private readonly embedder: Serving<string, Embedding>) {}
 
   async onModuleInit(): Promise<void> {
     const file = await readFile(new URL('../topics.json', import.meta.url), 'utf8');
@@ -25,13 +24,13 @@ export class ClassifierService implements OnModuleInit {
         .flatMap(([topic, texts]) => texts.map((text) => ({ topic, text })))
         .map(async (example) => ({
           ...example,
-          vector: await this.embedder.batchedRun(example.text, { timeout: 60_000 }),
+          vector: (await this.embedder.batchedRun(example.text, { timeout: 60_000 })).vector,
         })),
     );
   }
 
   async classify({ subject, text }: Ticket, options: CallOptions): Promise<Classification> {
-    const vector = await this.embedder.batchedRun(`${subject}\n${text}`, options);
+    const { vector } = await this.embedder.batchedRun(`${subject}\n${text}`, options);
     return nearestTopic(vector, this.examples);
   }
 

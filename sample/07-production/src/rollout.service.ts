@@ -5,6 +5,7 @@ import {
   type ServingVersion,
   type VersionStatus,
 } from 'nestjs-serving';
+import type { Embedding } from 'nestjs-serving/tasks';
 import { modelFile } from './model-file.js';
 import { type Canary, type Settings, settings } from './settings.js';
 
@@ -14,7 +15,7 @@ export class RolloutService implements OnApplicationBootstrap {
   private readonly canaries = new Map<string, ServingVersion>();
 
   constructor(
-    @InjectServing('embedder') private readonly embedder: Serving<string, Float32Array>,
+    @InjectServing('embedder') private readonly embedder: Serving<string, Embedding>,
     @Inject(settings.KEY) private readonly config: Settings,
   ) {}
 

@@ -298,7 +298,7 @@ describeUnless(
 
         const tensors = {
           inputs: [{ name: 'text', datatype: 'BYTES' }],
-          outputs: [{ name: 'embedding', datatype: 'FP32' }],
+          outputs: [{ name: 'vector', datatype: 'FP32' }],
         };
         await expect(response.json()).resolves.toMatchObject(tensors);
         expect(byGrpc).toMatchObject(tensors);

@@ -186,8 +186,14 @@ describe('speechToText', () => {
   it.each([
     [{ 'generation_config.json': undefined }, /has no generation_config.json/],
     [{ 'generation_config.json': {} }, /don't state no_timestamps_token_id/],
-    [{ 'onnx/encoder_model.onnx': undefined }, /has no onnx\/encoder_model.onnx/],
-    [{ 'onnx/decoder_model_merged.onnx': undefined }, /has no onnx\/decoder_model_merged.onnx/],
+    [
+      { 'onnx/encoder_model.onnx': undefined },
+      /has no onnx\/encoder_model.onnx; name its ONNX file: model: { from: ..., encoder: /,
+    ],
+    [
+      { 'onnx/decoder_model_merged.onnx': undefined },
+      /has no onnx\/decoder_model_merged.onnx;.*, decoder: /,
+    ],
   ])('[22.17] fails the start with the remedy for the files %j', async (others, message) => {
     const starting = launch({ model: { from: filesWith(others) } });
     await expect(starting).rejects.toThrow(message);

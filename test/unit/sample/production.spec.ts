@@ -1,6 +1,4 @@
 import { describe, expect, it } from '@jest/globals';
-import { Tensor } from 'nestjs-serving';
-import { meanVector } from '../../../sample/07-production/src/embedder.serving.js';
 import { nearestTopic } from '../../../sample/07-production/src/nearest-topic.js';
 import { canaryOf, digestOf, tenantsOf } from '../../../sample/07-production/src/settings.js';
 
@@ -35,17 +33,6 @@ describe('nearestTopic', () => {
     const same = [example('a', 'one', 1, 0), example('b', 'other', 1, 0)];
 
     expect(nearestTopic(Float32Array.of(1, 0), same).confidence).toBe(0.5);
-  });
-});
-
-describe('meanVector', () => {
-  it('The mean of the tokens has length 1 and leaves out the padding', () => {
-    const hidden = new Tensor('float32', [2, 4, 4, 4, 100, 100], [1, 3, 2]);
-
-    // The mean of [2, 4] and [4, 4] is [3, 4], of length 5.
-    const [first, second] = meanVector(hidden, 2);
-    expect(first).toBeCloseTo(0.6, 6);
-    expect(second).toBeCloseTo(0.8, 6);
   });
 });
 

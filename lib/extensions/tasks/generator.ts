@@ -12,7 +12,7 @@ import { AnswerText } from './answer-text.js';
 import { cacheFor, type CachedText, Decoder, type KeyValueCache } from './key-value-cache.js';
 import { sessionOf } from './onnx-session.js';
 import { logProbabilityOf, Sampler, type Sampling } from './sampling.js';
-import { loadLibrary } from './text-tokenizer.js';
+import { textDecoder } from './text-tokenizer.js';
 
 /** A prompt as it is sent to the model's thread. */
 export interface PromptRow {
@@ -106,7 +106,7 @@ export default async function ({
   const { generation, ...own } = options as { generation: GeneratorFiles };
   const { name, model, tokenizer, tokenizerConfig } = generation;
   await refuseDynamicQuantisation(name, model);
-  const { Tokenizer } = await loadLibrary();
+  const decode = await textDecoder(tokenizer, tokenizerConfig);
   const decoder = new Decoder(
     await sessionOf(name, model, { ...generation.session, ...own }),
     name,
@@ -115,11 +115,6 @@ export default async function ({
   if (kind !== 'in place') {
     process.emitWarning(`${generation.owner} ${SLOW_CACHES[kind]}`);
   }
-  const words = new Tokenizer(tokenizer, tokenizerConfig);
-  const decode = (ids: readonly number[]): string =>
-    ids.length === 0
-      ? ''
-      : words.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false });
   const prefill = Math.min(generation.prefill, decoder.mostAtOnce);
   return new Generator(cache, decode, { ...generation, prefill });
 }

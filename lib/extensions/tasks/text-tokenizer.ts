@@ -300,6 +300,25 @@ function elapsed(begin: number): number {
   return Math.round(performance.now() - begin);
 }
 
+/**
+ * Turns tokens into their text, in a thread that gets the tokenizer's files as objects.
+ *
+ * @param tokenizer the content of tokenizer.json
+ * @param config the content of tokenizer_config.json
+ * @throws ServingLoadError without the library
+ */
+export async function textDecoder(
+  tokenizer: object,
+  config: object,
+): Promise<(ids: readonly number[]) => string> {
+  const { Tokenizer } = await loadLibrary();
+  const words = new Tokenizer(tokenizer, config);
+  return (ids) =>
+    ids.length === 0
+      ? ''
+      : words.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false });
+}
+
 /** @throws ServingLoadError if the library isn't installed */
 export async function loadLibrary(): Promise<Library> {
   try {

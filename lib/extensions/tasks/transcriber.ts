@@ -12,7 +12,7 @@ import { LogMel, type MelOptions } from './log-mel.js';
 import { sessionOf } from './onnx-session.js';
 import { floatsOf } from './outputs.js';
 import { logProbabilityOf } from './sampling.js';
-import { loadLibrary } from './text-tokenizer.js';
+import { textDecoder } from './text-tokenizer.js';
 
 /** Speech as it is sent to the model's thread. */
 export interface SpeechRow {
@@ -90,16 +90,11 @@ export default async function ({
   const { transcription, ...own } = options as { transcription: TranscriberFiles };
   const { name, encoder, decoder, tokenizer, tokenizerConfig, mel, tokens } = transcription;
   const session = { ...transcription.session, ...own };
-  const [reader, writer, { Tokenizer }] = await Promise.all([
+  const [reader, writer, decode] = await Promise.all([
     sessionOf(name, encoder, session),
     sessionOf(name, decoder, session),
-    loadLibrary(),
+    textDecoder(tokenizer, tokenizerConfig),
   ]);
-  const words = new Tokenizer(tokenizer, tokenizerConfig);
-  const decode = (ids: readonly number[]): string =>
-    ids.length === 0
-      ? ''
-      : words.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false });
   return new Transcriber(new SpeechModel(reader, writer, name), new LogMel(mel), decode, {
     tokens,
     mel,

@@ -1,7 +1,13 @@
 import { Heap } from 'heap-js';
 import { type Budget, Fill, type Load, loadOf, UNLIMITED } from './budget.js';
 import { type Linked, LinkedList, type Part, type QueuedRequest } from './queued-request.js';
-import { type ClassPlace, CostClasses, costClassOf, SimilarRows } from './similar-rows.js';
+import {
+  type ClassPlace,
+  type ClassRange,
+  CostClasses,
+  costClassOf,
+  SimilarRows,
+} from './similar-rows.js';
 
 export interface QueueOrder {
   /** Milliseconds of waiting that outweigh one level of priority. */
@@ -123,16 +129,14 @@ export class RowQueue<R extends QueuedRequest> {
     const { limit } = this;
     const fill = new Fill(most < limit.most ? { ...limit, most } : limit, size);
     const taken: Piece<R>[] = [];
-    let top = 0;
+    let range: ClassRange | undefined;
     for (let level = this.next(); level && !fill.isFull; level = this.next()) {
-      const piece = level.pick(fill, top, this.isLive);
+      const piece = level.pick(fill, range, this.isLive);
       if (!piece) {
         level.isSpent = true;
         continue;
       }
-      if (limit.overtaking > 0 && fill.rows === 0) {
-        top = level.topOf(piece, size);
-      }
+      range ??= level.classes?.best(piece, size);
       const part = this.takeFrom(piece, fill.room);
       fill.add(part);
       level.charge(piece, part.sum);
@@ -223,7 +227,7 @@ export class RowQueue<R extends QueuedRequest> {
   }
 
   private count({ tenant, place }: Piece<R>, rows: number, cost: number): void {
-    tenant.level.classes?.add(place!.costClass, rows, cost);
+    tenant.level.classes?.add(place!.costClass, rows);
     this.rows += rows;
     this.cost = this.rows === 0 ? 0 : this.cost + cost;
   }
@@ -352,8 +356,8 @@ class Level<R extends QueuedRequest> {
     return this.next(isLive)?.pieces.first;
   }
 
-  /** The next piece with rows that fit; if chosen for its cost, of class `top` or lower. */
-  pick(fill: Fill, top: number, isLive: IsLive<R>): Piece<R> | undefined {
+  /** The next piece with rows that fit; if chosen for its cost, of a class in the range. */
+  pick(fill: Fill, range: ClassRange | undefined, isLive: IsLive<R>): Piece<R> | undefined {
     for (let tenant = this.next(isLive); tenant; tenant = this.next(isLive)) {
       const { similar } = tenant;
       const head = tenant.pieces.first!;
@@ -361,7 +365,7 @@ class Level<R extends QueuedRequest> {
         this.asked.add(tenant);
       }
       if (fill.rows > 0 && similar?.mayPass(head)) {
-        const piece = similar.pick(fill, top, isLive);
+        const piece = similar.pick(fill, range!, isLive);
         if (piece) {
           return piece;
         }
@@ -375,11 +379,6 @@ class Level<R extends QueuedRequest> {
       }
     }
     return undefined;
-  }
-
-  /** Highest cost class for a batch of at most `size` rows that begins with this piece. */
-  topOf({ place, largest }: Piece<R>, size: number): number {
-    return this.classes!.best(place!.costClass, largest, this.budget, size);
   }
 
   /** Charges the tenant whose piece {@link pick} returned. */

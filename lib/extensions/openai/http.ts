@@ -264,7 +264,7 @@ function readBytes(request: IncomingMessage, limit: number): Promise<Buffer> {
     request.on('data', take);
     request.once('end', () => resolve(Buffer.concat(chunks)));
     request.on('error', (cause) => reject(request.complete ? cause : left(cause)));
-    request.once('close', () => reject(left()));
+    request.once('close', () => request.readableEnded || reject(left()));
   });
 }
 

@@ -226,7 +226,7 @@ export class TextModel<Input, Output, Facts, Words = TextTokenizer> extends Fetc
 const MOST_TOKENS = 10_000_000;
 
 /** Batches that may pass a text in favour of others of similar length. */
-const SIMILAR = { overtaking: 16 };
+const SIMILAR = { overtaking: 32 };
 
 /** These number positions from behind the padding token's id. */
 const OFFSET_POSITIONS = new Set(['roberta', 'xlm-roberta', 'camembert', 'mpnet', 'longformer']);

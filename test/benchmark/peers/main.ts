@@ -2,8 +2,10 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { numberText } from '../harness/report.js';
+import { summarize } from '../harness/statistics.js';
 import { digits } from '../models/digits.js';
 import { mlp } from '../models/mlp.js';
+import { generationTable } from './generation.js';
 import { embedders, folder, miniLm, type Peer, peers } from './peers.js';
 import { type Questions, rowQuestions } from './questions.js';
 import { Server } from './server.js';
@@ -13,9 +15,10 @@ import { wrk } from './wrk.js';
 const { values: options } = parseArgs({
   options: {
     only: { type: 'string', default: '' },
-    models: { type: 'string', default: 'mlp,digits,embeddings' },
+    models: { type: 'string', default: 'mlp,digits,embeddings,generation' },
     connections: { type: 'string', default: '1,32,128' },
     seconds: { type: 'string' },
+    rounds: { type: 'string', default: '1' },
     quick: { type: 'boolean', default: false },
   },
 });
@@ -66,23 +69,49 @@ for (const workload of workloads.filter(({ name }) =>
   lines.push('', `**${workload.name}**`, '');
   lines.push(`| server | ${loads.join(' | ')} | PSS MB | failed | wrong |`);
   lines.push(`| --- |${' ---: |'.repeat(loads.length + 3)}`);
-  for (const peer of chosen) {
-    const cells = await measure(peer, workload, nextPort++).catch(({ message }: Error) => [
-      message,
-    ]);
-    lines.push(`| ${[peer.name, ...cells].join(' | ')} |`);
-    console.error(lines.at(-1));
+  const rounds = chosen.map((): number[][] => []);
+  for (let round = 0; round < Number(options.rounds); round++) {
+    for (const [at, peer] of chosen.entries()) {
+      const row = await measure(peer, workload, nextPort++).catch(({ message }: Error) => {
+        console.error(`${peer.name}: ${message}`);
+      });
+      rounds[at]!.push(...(row ? [row] : []));
+    }
   }
+  for (const [at, { name }] of chosen.entries()) {
+    lines.push(`| ${[name, ...cellsOf(rounds[at]!)].join(' | ')} |`);
+  }
+}
+if (options.models.includes('generation')) {
+  const rows = await generationTable(isChosen, options.quick ? 1 : 3);
+  lines.push('', '**generation of answers**', '', ...rows);
 }
 const table = `${lines.join('\n').trim()}\n`;
 writeFileSync(join(folder, 'peers.md'), table);
 console.log(`\n${table}\n${join(folder, 'peers.md')}`);
 
-function isChosen({ name }: Peer): boolean {
+function isChosen({ name }: Pick<Peer, 'name'>): boolean {
   return options.only.split(',').some((part) => name.toLowerCase().includes(part.toLowerCase()));
 }
 
-async function measure(peer: Peer, workload: Workload, port: number): Promise<string[]> {
+/** The medians of the rounds, but all requests that failed or had a wrong answer. */
+function cellsOf(rounds: readonly (readonly number[])[]): string[] {
+  const [first] = rounds;
+  if (!first) {
+    return ['does not answer'];
+  }
+  return first.map((_, column) => {
+    const numbers = rounds.map((row) => row[column]!);
+    if (column >= first.length - 2) {
+      return `${numbers.reduce((sum, each) => sum + each, 0)}`;
+    }
+    const { median } = summarize(numbers);
+    return Number.isNaN(median) ? '-' : numberText(median);
+  });
+}
+
+/** The numbers of a row of the table. */
+async function measure(peer: Peer, workload: Workload, port: number): Promise<number[]> {
   const seconds = options.quick ? 1 : Number(options.seconds ?? workload.seconds);
   const questions = await workload.questionsOf(peer);
   const server = new Server(peer, workload.model, port);
@@ -90,7 +119,7 @@ async function measure(peer: Peer, workload: Workload, port: number): Promise<st
     await server.answers(questions);
     let wrong = await server.wrong(questions);
     let failures = 0;
-    const cells: string[] = [];
+    const numbers: number[] = [];
     for (const count of connections) {
       await wrk(port, questions, count, Math.ceil(seconds / 2));
       // A server may still run what the connections of the warm-up have asked for.
@@ -98,14 +127,14 @@ async function measure(peer: Peer, workload: Workload, port: number): Promise<st
       const before = server.cpu();
       const { answers, failed, p50, p99, ...load } = await wrk(port, questions, count, seconds);
       const cpu = (server.cpu() - before) / answers / workload.unit[1];
-      cells.push(...[answers / load.seconds, p50, p99].map(numberText));
       // Negative if a process has ended meanwhile, infinite without an answer.
-      cells.push(cpu < 0 || answers === 0 ? '-' : numberText(cpu));
+      numbers.push(answers / load.seconds, p50, p99, cpu < 0 || answers === 0 ? NaN : cpu);
       failures += failed;
     }
     const memory = server.memory();
     wrong += await server.wrong(questions);
-    return [...cells, numberText(memory), `${failures}`, `${wrong}`];
+    console.error(peer.name, ...numbers.map(numberText));
+    return [...numbers, memory, failures, wrong];
   } finally {
     await server.stop();
   }

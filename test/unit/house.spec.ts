@@ -11,9 +11,9 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 240,
-  'thousand characters of code in lib': 1027.5,
+  'thousand characters of code in lib': 1027.8,
   'files of the core and its Nest module': 115,
-  'thousand characters of code in the core and its Nest module': 528.4,
+  'thousand characters of code in the core and its Nest module': 528.7,
   'thousand words of comments': 37.7,
   'names of internal.ts that are not public': 127,
   'options of a definition': 17,

@@ -165,8 +165,11 @@ export class RowQueue<R extends QueuedRequest> {
     if (this.rows === 0) {
       return [0, this.budget && 0];
     }
-    const mean = this.cost / this.rows;
-    const rows = Math.min(size, this.rows, Math.max(1, Math.ceil(this.limit.most / mean)));
+    const [first] = this.limit.overtaking > 0 ? this : [];
+    const range = first?.tenant.level.classes!.best(first, size);
+    const mean = range ? range.cost / range.rows : this.cost / this.rows;
+    const fitting = range?.rows ?? Math.max(1, Math.ceil(this.limit.most / mean));
+    const rows = Math.min(size, this.rows, fitting);
     return [rows, this.budget && Math.min(mean * rows, most)];
   }
 
@@ -189,7 +192,7 @@ export class RowQueue<R extends QueuedRequest> {
     return count;
   }
 
-  *[Symbol.iterator](): Generator<Part<R>> {
+  *[Symbol.iterator](): Generator<Piece<R>> {
     for (const level of this.levels) {
       yield* level;
     }

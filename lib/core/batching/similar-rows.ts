@@ -67,7 +67,8 @@ export class CostClasses {
       work += taken * cost;
       bottom = each;
     }
-    return { top, bottom, score: work / (START * most + rows * width) };
+    const cost = rows * width;
+    return { top, bottom, rows, cost, score: work / (START * most + cost) };
   }
 }
 
@@ -75,6 +76,9 @@ export class CostClasses {
 export interface ClassRange {
   readonly top: number;
   readonly bottom: number;
+  readonly rows: number;
+  /** With padding. */
+  readonly cost: number;
   /** Work in a unit of time. */
   readonly score: number;
 }

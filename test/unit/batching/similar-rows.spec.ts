@@ -40,6 +40,26 @@ describe('Batcher: similar rows', () => {
     expect(await runAll(batcher)).toEqual(['a0 a2', 'a1 a3']);
   });
 
+  it('[14.3] The time of a batch is estimated from the rows that it will have', () => {
+    const queue = new NamedQueue(1000, undefined, budgetOf(5));
+    queue.lane('texts', 8);
+    for (const cost of [30, 5, 29, 5]) {
+      queue.addClosed('texts', [queue.part('texts', 't', { costs: [cost] })]);
+    }
+    const expected: number[][] = [];
+    const endOf = (_: unknown, rows: number, cost?: number): number => (
+      expected.push([rows, Math.round(cost! / 10)]),
+      0
+    );
+
+    expect(queue.take(0, endOf).parts).toHaveLength(2);
+    expect(queue.take(0, endOf).parts).toHaveLength(2);
+    expect(expected).toEqual([
+      [2, 6],
+      [2, 1],
+    ]);
+  });
+
   it('[14.3] Rows that are chosen from one call keep their places in it', async () => {
     const batcher = await busy(5);
     const call = batcher.ask('a', { costs: [10, 90, 10, 90, 10] });

@@ -95,7 +95,7 @@ export interface BatchStartEvent {
   /** Its cost, with `batchSize.cost`. */
   readonly cost?: BatchCost | undefined;
   /**
-   * Why it closed. `full`: it had no more room. `cost`: no further row fitted its `batchSize.cost`.
+   * Why it closed. `full`: it had no more room. `cost`: no further row suited its `batchSize.cost`.
    * `timeout`: its window timed out. `idle`: a partition was free, and the serving has no timeout.
    * `flush`: the next request did not fit and must not be split. `drain`: the serving was closing.
    * `retry`: its rows run again after a failure. `inline`: it belongs to one `run` call. `target`:

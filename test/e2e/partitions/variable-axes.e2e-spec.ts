@@ -6,6 +6,7 @@ import {
   type ServingOptions,
   Tensor,
 } from 'nestjs-serving';
+import type { BatchCost } from '../../../lib/core/batching/budget.js';
 import type { DeclaredAxes } from '../../../lib/core/partitions/onnx/model-signature.js';
 import { collect } from '../../fixtures/async/collect.js';
 import { value } from '../../fixtures/models/models.js';
@@ -214,7 +215,8 @@ describe('The variable axis of a model', () => {
       },
       batchTimeout: 0,
     });
-    const sizes = sizesOf(serving);
+    const costs: BatchCost[] = [];
+    serving.eventsOf('batch:start').subscribe(({ cost }) => costs.push(cost!));
     const replies = (await Promise.all(
       lengths.map((length) =>
         serving.batchedRun(texts(Array.from({ length }, (_, index) => index + length))),
@@ -225,9 +227,11 @@ describe('The variable axis of a model', () => {
       const length = lengths[index]!;
       expect(hidden).toEqual(hiddenOf(Array.from({ length }, (_, token) => token + length)));
     });
-    expect(sizes.reduce((sum, size) => sum + size)).toBe(120);
-    // In the order of arrival, a batch of 100 would have two or three rows.
-    expect(sizes.length).toBeLessThan(45);
+    const tokens = lengths.reduce((sum, length) => sum + length);
+    expect(costs.reduce((all, { sum }) => all + sum, 0)).toBe(tokens);
+    // In the order of arrival, it would be 1.38 times as much.
+    expect(costs.reduce((all, { padded }) => all + padded, 0)).toBeLessThan(1.25 * tokens);
+    expect(Math.max(...costs.map(({ padded }) => padded))).toBeLessThanOrEqual(100);
   });
 
   it('[14.4] A hook is cut back, and one that cannot be is refused', async () => {

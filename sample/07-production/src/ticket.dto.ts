@@ -17,7 +17,7 @@ export class TicketDto {
   @MaxLength(200)
   readonly subject!: string;
 
-  @ApiProperty({ maxLength: 5000, example: 'I ordered two weeks ago and nothing has come.' })
+  @ApiProperty({ maxLength: 5000, example: 'I ordered two weeks ago and nothing has arrived.' })
   @IsString()
   @MaxLength(5000)
   readonly text!: string;

@@ -49,7 +49,10 @@ interface Answer {
   readonly example: string;
 }
 
-const ticket = { subject: 'Still waiting', text: 'I ordered two weeks ago and nothing has come.' };
+const ticket = {
+  subject: 'Still waiting',
+  text: 'I ordered two weeks ago and nothing has arrived.',
+};
 const longTickets = (count: number) =>
   Array.from({ length: count }, (_, i) => ({ subject: `${i}`, text: 'where is it? '.repeat(300) }));
 

@@ -21,7 +21,7 @@ interface Report {
   readonly cpu: number;
 }
 
-/** A table of the medians of so many rounds, in which the writers take turns. */
+/** Runs the chosen writers in turn, in each round once, and returns a table of their medians. */
 export async function generationTable(
   isChosen: (writer: { readonly name: string }) => boolean,
   rounds: number,

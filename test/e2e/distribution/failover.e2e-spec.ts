@@ -1,4 +1,4 @@
-import { describe, expect, it, jest } from '@jest/globals';
+import { afterEach, describe, expect, it, jest } from '@jest/globals';
 import { Batch, NodeLostError, OverloadedError, ServingClosedError } from 'nestjs-serving';
 import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
@@ -222,6 +222,10 @@ describe('A call whose caller counts as lost by mistake', () => {
 describe('While the broker is offline', () => {
   const cluster = useCluster();
 
+  afterEach(() => {
+    jest.restoreAllMocks();
+  });
+
   it('[11] Calls wait, those in progress run again, and no node is lost', async () => {
     const network = cluster.network({ connections: false });
     const m = held('m', { recovery: { idempotent: true } });
@@ -238,7 +242,7 @@ describe('While the broker is offline', () => {
     await turn();
     // Longer than the discovery timeout, which must not run while the broker is offline.
     const now = performance.now.bind(performance);
-    const clock = jest.spyOn(performance, 'now').mockImplementation(() => now() + 20_000);
+    jest.spyOn(performance, 'now').mockImplementation(() => now() + 20_000);
     for (let i = 0; i < 20; i++) {
       await turn();
     }
@@ -250,7 +254,6 @@ describe('While the broker is offline', () => {
     }
 
     expect(await Promise.all([underWay, later])).toEqual(['under way by m', 'later by m']);
-    clock.mockRestore();
   });
 
   it('[11] Calls at a node that alone lost the broker run again when it returns', async () => {

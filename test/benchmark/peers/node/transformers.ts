@@ -1,11 +1,9 @@
-import { createRequire } from 'node:module';
-import { basename, dirname, join } from 'node:path';
+import { basename, dirname } from 'node:path';
 import Fastify from 'fastify';
-import { folder, miniLm } from '../peers.js';
+import { miniLm } from '../peers.js';
+import { loadTransformers } from './transformers-js.js';
 
-/** What we use of `@huggingface/transformers`, which is not installed in this repository. */
 interface Transformers {
-  readonly env: { allowRemoteModels: boolean; localModelPath: string };
   readonly pipeline: (task: string, model: string, options: object) => Promise<Pipeline>;
 }
 type Pipeline = (text: string, options: object) => Promise<{ readonly data: Float32Array }>;
@@ -16,10 +14,7 @@ interface Request {
 }
 
 /** A call of the pipeline per request. */
-const require = createRequire(join(folder, 'transformers.js', 'package.json'));
-const { env, pipeline } = require('@huggingface/transformers') as Transformers;
-env.allowRemoteModels = false;
-env.localModelPath = dirname(miniLm);
+const { pipeline } = loadTransformers(dirname(miniLm)) as Transformers;
 const extract = await pipeline('feature-extraction', basename(miniLm), { dtype: 'fp32' });
 
 const app = Fastify();

@@ -1,5 +1,4 @@
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Tokenizer } from '@huggingface/tokenizers';
@@ -7,6 +6,7 @@ import { createServing } from 'nestjs-serving';
 import { type ModelFiles, textGeneration } from 'nestjs-serving/tasks';
 import { modelOfSample } from '../../harness/sample-model.js';
 import { folder, miniMind } from '../peers.js';
+import { loadTransformers } from './transformers-js.js';
 
 /** Most tokens of an answer. */
 const most = 60;
@@ -91,10 +91,7 @@ const writers: Record<string, () => Promise<Writer>> = {
       mkdirSync(join(miniMind, 'onnx'), { recursive: true });
       writeFileSync(file, files!['model.onnx'] as Uint8Array);
     }
-    const require = createRequire(join(folder, 'transformers.js', 'package.json'));
-    const { env, pipeline, TextStreamer } = require('@huggingface/transformers') as Transformers;
-    env.allowRemoteModels = false;
-    env.localModelPath = join(miniMind, '..');
+    const { pipeline, TextStreamer } = loadTransformers(join(miniMind, '..')) as Transformers;
     const generate = await pipeline('text-generation', 'minimind2-small', {
       dtype: 'fp32',
       session_options: { intraOpNumThreads: 1, logSeverityLevel: 3 },
@@ -144,7 +141,7 @@ function sum(numbers: readonly number[]): number {
   return numbers.reduce((all, each) => all + each, 0);
 }
 
-/** What we use of `node-llama-cpp`, which is not installed in this repository. */
+/** This script calls these functions of `node-llama-cpp`, which it finds in the folder of peers. */
 interface Llama {
   readonly getLlama: (options: object) => Promise<{
     loadModel(options: object): Promise<{
@@ -159,9 +156,7 @@ interface Llama {
   }>;
 }
 
-/** The same of `@huggingface/transformers`. */
 interface Transformers {
-  readonly env: { allowRemoteModels: boolean; localModelPath: string };
   readonly pipeline: (task: string, model: string, options: object) => Promise<Generator>;
   readonly TextStreamer: new (tokenizer: unknown, options: object) => object;
 }

@@ -11,9 +11,9 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 240,
-  'thousand characters of code in lib': 1027.8,
+  'thousand characters of code in lib': 1028.1,
   'files of the core and its Nest module': 115,
-  'thousand characters of code in the core and its Nest module': 528.7,
+  'thousand characters of code in the core and its Nest module': 528.9,
   'thousand words of comments': 37.7,
   'names of internal.ts that are not public': 127,
   'options of a definition': 17,
@@ -32,7 +32,7 @@ const CEILINGS = {
  * Extensions that came after the ceilings of the whole. They don't count there: each has a ceiling
  * of its own, in thousand characters of code.
  */
-const EXTENSIONS = { openai: 37, tasks: 121 } as const;
+const EXTENSIONS = { openai: 37, tasks: 121.5 } as const;
 
 describe('The house', () => {
   const all = sourceFiles();

@@ -454,7 +454,8 @@ export interface ModelOptions {
   /**
    * Session options of onnxruntime, passed through. Those of a partition override them. Without
    * `intraOpNumThreads` the sessions use all cores but one, which the event loop needs; with
-   * `isolation: 'none'` one.
+   * `isolation: 'none'` one. Unless `extra.session.intra_op` says otherwise, the threads give their
+   * cores back 20 µs after a run.
    */
   readonly session?: InferenceSession.SessionOptions;
   /**

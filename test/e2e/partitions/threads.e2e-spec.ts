@@ -1,6 +1,7 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from 'nestjs-serving';
@@ -78,6 +79,23 @@ describe('The threads of a serving', () => {
 
     // On the main thread the whole run would take one turn.
     expect(turns).toBeGreaterThan(20);
+  });
+
+  it('[5.9] The threads of a session leave the cores to others between runs', async () => {
+    const model = { file: slowModel(1), session: { intraOpNumThreads: 2 } };
+    const serving = await serve({ name: 'short', model });
+    const call = () => serving.batchedRun(floats([64, 512], Array(64 * 512).fill(1)));
+    await call();
+
+    const [begin, before] = [performance.now(), process.cpuUsage()];
+    for (let i = 0; i < 10; i++) {
+      await delay(50);
+      await call();
+    }
+    const { user, system } = process.cpuUsage(before);
+
+    // By default onnxruntime's threads would take all the time of a core.
+    expect((user + system) / 1000).toBeLessThan(0.6 * (performance.now() - begin));
   });
 
   it('[5.2] Timers and replies of others stay free while a thread is blocked', async () => {

@@ -17,6 +17,21 @@ export function providersOf(options: PartitionOptions): readonly Provider[] {
     : providers.map((provider) => (typeof provider === 'string' ? { name: provider } : provider));
 }
 
+/**
+ * A session's threads busy-wait for its next operation, by default for tens of milliseconds after a
+ * run. 20 µs outlast the gaps within one.
+ */
+export function withShortSpin(options: PartitionOptions): InferenceSession.SessionOptions {
+  const { session, ...others } = { ...(options['extra'] as Extra) };
+  const intra_op = { spin_duration_us: '20' };
+  // Ours first: a name with dots overrides it.
+  return { ...options, extra: { session: { intra_op, ...session }, ...others } };
+}
+
+interface Extra {
+  readonly session?: object;
+}
+
 interface OpenedSession {
   readonly session: InferenceSession;
   readonly providers: SessionProviders;
@@ -34,11 +49,9 @@ export async function createSession(
   name: string,
   options: PartitionOptions,
 ): Promise<OpenedSession> {
+  const shared = withShortSpin(options);
   const create = (executionProviders: readonly Provider[]): Promise<InferenceSession> =>
-    InferenceSession.create(
-      model as string,
-      { ...options, executionProviders } as InferenceSession.SessionOptions,
-    );
+    InferenceSession.create(model as string, { ...shared, executionProviders });
   const createOn = async (
     usable: readonly Provider[],
     reasons: ReadonlyMap<Provider, Error>,

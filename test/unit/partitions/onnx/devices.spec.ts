@@ -1,6 +1,9 @@
 import { availableParallelism } from 'node:os';
 import { afterEach, describe, expect, it } from '@jest/globals';
-import { partitionPerDevice } from '../../../../lib/core/partitions/onnx/onnx-session.js';
+import {
+  partitionPerDevice,
+  withShortSpin,
+} from '../../../../lib/core/partitions/onnx/onnx-session.js';
 
 const allButOneCore = Array.from({ length: Math.max(1, availableParallelism() - 1) }, () => ({}));
 
@@ -45,5 +48,32 @@ describe('partitionPerDevice', () => {
     expect(partitionPerDevice({ executionProviders: ['cuda'] })).toEqual([
       { executionProviders: [{ name: 'cuda', deviceId: 0 }] },
     ]);
+  });
+});
+
+describe('withShortSpin', () => {
+  const short = { intra_op: { spin_duration_us: '20' } };
+
+  it.each<[string, object, object]>([
+    ['for a session without settings', {}, { session: short }],
+    [
+      'beside other settings',
+      { session: { set_denormal_as_zero: '1' }, ep: { name: 'value' } },
+      { session: { ...short, set_denormal_as_zero: '1' }, ep: { name: 'value' } },
+    ],
+    [
+      'but not if the session has its own',
+      { session: { intra_op: { allow_spinning: '0' } } },
+      { session: { intra_op: { allow_spinning: '0' } } },
+    ],
+  ])('[5.9] Threads wait for a short time only %s', (_, extra, expected) => {
+    const options = { intraOpNumThreads: 2, extra };
+    expect(withShortSpin(options)).toEqual({ ...options, extra: expected });
+  });
+
+  it('[5.9] A name with dots overrides the time that threads wait', () => {
+    const { extra } = withShortSpin({ extra: { 'session.intra_op.spin_duration_us': '5' } });
+    // The runtime takes the last one.
+    expect(Object.keys(extra!)).toEqual(['session', 'session.intra_op.spin_duration_us']);
   });
 });

@@ -1,6 +1,7 @@
 import type { InferenceSession } from 'onnxruntime-common';
 import { ServingLoadError, Tensor } from '../../index.js';
 import { blankOf, storageClasses } from '../../internal.js';
+import { free } from './onnx-session.js';
 import { floatsOf } from './outputs.js';
 
 /** The keys and values of one text's tokens so far. Belongs to one {@link KeyValueCache}. */
@@ -302,6 +303,11 @@ export class SharedCache implements KeyValueCache<PlacedText> {
         (tensors[i]!.data as Float32Array).set(results[present]!.data as Float32Array),
       );
     }
+    // Also in place, the runtime returns copies.
+    const returned = decoder.ports.map(({ present }) => results[present] as Tensor);
+    free(
+      returned.filter(({ data }, i) => (data as Float32Array).buffer !== this.buffers[i]!.buffer),
+    );
     texts.forEach((text) => (text.length += ids.length / texts.length));
     return lastOfEach(results['logits'] as Tensor);
   }
@@ -416,6 +422,7 @@ export class GrowingCache implements KeyValueCache<GatheredText> {
     const feeds = decoder.feedsOf(texts, ids, total, (at, length) => at >= total - length);
     decoder.ports.forEach(({ past: name }, i) => (feeds[name] = group.tensors[i]!));
     const results = await decoder.session.run(feeds, this.runOptions);
+    free(group.tensors);
     group.tensors = decoder.ports.map(({ present }) => results[present] as Tensor);
     texts.forEach((text) => (text.length += count));
     return lastOfEach(results['logits'] as Tensor);

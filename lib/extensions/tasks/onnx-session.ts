@@ -1,4 +1,5 @@
-import type { InferenceSession } from 'onnxruntime-common';
+import { MessageChannel } from 'node:worker_threads';
+import type { InferenceSession, Tensor } from 'onnxruntime-common';
 import * as runtime from 'onnxruntime-node';
 import { ServingLoadError } from '../../index.js';
 import { messageOf } from '../../internal.js';
@@ -19,4 +20,20 @@ export async function sessionOf(
   } catch (cause) {
     throw new ServingLoadError(`Cannot load the model of ${name}: ${messageOf(cause)}`, { cause });
   }
+}
+
+/** A closed port: what is transferred to it is freed. */
+const { port1: closed, port2: other } = new MessageChannel();
+other.close();
+
+/**
+ * Frees the memory of tensors of numbers, which nothing refers to any more. A decoder leaves
+ * megabytes behind with each token: as garbage, they would make the collector run all the time.
+ */
+export function free(tensors: readonly Tensor[]): void {
+  const buffers = tensors.map(({ data }) => (data as Float32Array<ArrayBuffer>).buffer);
+  closed.postMessage(
+    null,
+    buffers.filter(({ byteLength }) => byteLength > 0),
+  );
 }

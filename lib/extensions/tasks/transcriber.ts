@@ -9,7 +9,7 @@ import {
 } from '../../index.js';
 import { blankOf, messageOf } from '../../internal.js';
 import { LogMel, type MelOptions } from './log-mel.js';
-import { sessionOf } from './onnx-session.js';
+import { free, sessionOf } from './onnx-session.js';
 import { floatsOf } from './outputs.js';
 import { logProbabilityOf } from './sampling.js';
 import { textDecoder } from './text-tokenizer.js';
@@ -417,6 +417,7 @@ class SpeechModel {
     };
     const fetches = ['logits', ...caches.map(({ present }) => present)];
     const results = await this.decoder.run(feeds, fetches);
+    free(caches.map(({ past }) => window.cache[past]!));
     caches.forEach(({ past, present }) => (window.cache[past] = results[present] as Tensor));
     window.length += ids.length;
     return floatsOf(results['logits'] as Tensor);

@@ -1,6 +1,6 @@
 import { beforeAll, beforeEach, describe, expect, it } from '@jest/globals';
 import { last, PENDING, ServingLoadError } from 'nestjs-serving';
-import { InferenceSession } from 'onnxruntime-node';
+import { InferenceSession, type Tensor } from 'onnxruntime-node';
 import { AnswerText, type Decode } from '../../../lib/extensions/tasks/answer-text.js';
 import {
   type GeneratedText,
@@ -624,6 +624,28 @@ describe('The cache of a decoder', () => {
     expect(Math.max(...expected.map((value, i) => Math.abs(value - logits![i]!)))).toBeLessThan(
       1e-4,
     );
+  });
+
+  it.each<[string, string, (decoder: Decoder) => KeyValueCache]>([
+    ['in place', 'model_gqa.onnx', (decoder) => new SharedCache(decoder, options, true)],
+    ['copied', 'model_gqa.onnx', (decoder) => new SharedCache(decoder, options, false)],
+    ['growing', 'model.onnx', (decoder) => new GrowingCache(decoder)],
+  ])('[22.9] frees what a run leaves behind: %s', async (_, file, cacheOf) => {
+    const { session } = await decoderOf(file);
+    const left: Tensor[] = [];
+    const run = async (...asked: Parameters<InferenceSession['run']>) => {
+      const { logits, ...others } = await session.run(...asked);
+      left.push(...(Object.values(others) as Tensor[]));
+      return { logits, ...others };
+    };
+    const own = Object.create(session, { run: { value: run } }) as InferenceSession;
+    const cache = cacheOf(new Decoder(own, 'net'));
+    const text = cache.open();
+    await cache.extend(text, [5, 6, 7]);
+    const ofFirst = [...left];
+    expect(ofFirst.length).toBeGreaterThan(0);
+    await cache.step([text], [8]);
+    expect(ofFirst.map(({ data }) => data.length)).toEqual(ofFirst.map(() => 0));
   });
 
   it('[22.13] gives a place back before any text was read', async () => {

@@ -8,9 +8,7 @@ import { modelOfSample } from '../../harness/sample-model.js';
 import { folder, miniMind } from '../peers.js';
 import { loadTransformers } from './transformers-js.js';
 
-/** Most tokens of an answer. */
-const most = 60;
-const prompts = [
+const questions = [
   '中国的首都是哪里？',
   '讲一个关于猫的故事',
   '为什么天空是蓝色的？',
@@ -22,8 +20,20 @@ const prompts = [
 ];
 const system = 'You are a helpful assistant';
 
-/** Writes the answers to these prompts; returns their tokens. */
-type Writer = (prompts: readonly string[]) => Promise<number>;
+interface Question {
+  readonly prompt: string;
+  /** Most tokens of its answer. */
+  readonly most: number;
+}
+
+/** Their answers have up to 20 to 200 tokens. */
+const all: readonly Question[] = Array.from({ length: 32 }, (_, i) => ({
+  prompt: questions[i % questions.length]!,
+  most: 20 + ((i * 67) % 181),
+}));
+
+/** Answers all of them, `count` at a time; returns the answers' tokens. */
+type Writer = (asked: readonly Question[]) => Promise<number>;
 
 /** Each with one thread. */
 const writers: Record<string, () => Promise<Writer>> = {
@@ -31,6 +41,7 @@ const writers: Record<string, () => Promise<Writer>> = {
     const serving = createServing(
       textGeneration({
         name: 'writer',
+        batchSize: count,
         model: {
           from: miniMind,
           file: `gqa-${weights}.onnx`,
@@ -41,7 +52,7 @@ const writers: Record<string, () => Promise<Writer>> = {
     await serving.start();
     return async (asked) => {
       const replies = await Promise.all(
-        asked.map((prompt) =>
+        asked.map(({ prompt, most }) =>
           serving.batchedRun({ messages: messagesOf(prompt), maxTokens: most }),
         ),
       );
@@ -65,7 +76,7 @@ const writers: Record<string, () => Promise<Writer>> = {
     });
     const tokenizer = new Tokenizer(read('tokenizer.json'), read('tokenizer_config.json'));
     const sequences = Array.from({ length: count }, () => context.getSequence());
-    const write = async (prompt: string, at: number): Promise<number> => {
+    const write = async ({ prompt, most }: Question, at: number): Promise<number> => {
       const sequence = sequences[at]!;
       const turns = messagesOf(prompt).map(
         ({ role, content }) => `<|im_start|>${role}\n${content}<|im_end|>\n`,
@@ -81,7 +92,17 @@ const writers: Record<string, () => Promise<Writer>> = {
       await sequence.clearHistory();
       return tokens;
     };
-    return async (asked) => sum(await Promise.all(asked.map(write)));
+    return async (asked) => {
+      const waiting = asked.values();
+      const inTurn = async (_: unknown, at: number): Promise<number> => {
+        let tokens = 0;
+        for (const question of waiting) {
+          tokens += await write(question, at);
+        }
+        return tokens;
+      };
+      return sum(await Promise.all(sequences.map(inTurn)));
+    };
   },
 
   transformers: async () => {
@@ -98,7 +119,7 @@ const writers: Record<string, () => Promise<Writer>> = {
     });
     return async (asked) => {
       let tokens = 0;
-      for (const prompt of asked) {
+      for (const { prompt, most } of asked) {
         const streamer = new TextStreamer(generate.tokenizer, {
           skip_prompt: true,
           token_callback_function: () => tokens++,
@@ -114,13 +135,9 @@ const writers: Record<string, () => Promise<Writer>> = {
 const [, , name = '', weights = '', places = ''] = process.argv;
 const count = Number(places);
 const write = await writers[name]!();
-await write(prompts.slice(0, count));
+await write(all.slice(0, count));
 const [begin, cpu] = [performance.now(), process.cpuUsage()];
-let tokens = 0;
-for (let next = 0; next < 2 * prompts.length; next += count) {
-  const at = next % prompts.length;
-  tokens += await write(prompts.slice(at, at + count));
-}
+const tokens = await write(all);
 const seconds = (performance.now() - begin) / 1000;
 const { user, system: kernel } = process.cpuUsage(cpu);
 console.log(JSON.stringify({ tokens, seconds, cpu: (user + kernel) / 1e6 }));
@@ -138,7 +155,7 @@ function messagesOf(prompt: string) {
 }
 
 function sum(numbers: readonly number[]): number {
-  return numbers.reduce((all, each) => all + each, 0);
+  return numbers.reduce((total, each) => total + each, 0);
 }
 
 /** This script calls these functions of `node-llama-cpp`, which it finds in the folder of peers. */

@@ -38,27 +38,30 @@ export async function embeddings(plan: Plan): Promise<Measurement[]> {
   if (folder === undefined) {
     return [];
   }
-  const texts = Array.from({ length: Math.ceil(plan.seconds * 400) }, (_, i) => textOf(i));
-  const serving = createServing(
-    textEmbedding({ name: 'texts', model: folder, pooling: 'mean', maxTokens, tooLong: 'cut' }),
-  );
+  const all = Array.from({ length: Math.ceil(plan.seconds * 2000) }, (_, i) => textOf(i));
+  const texts = all.slice(0, all.length / 5);
+  const options = { model: folder, pooling: 'mean', maxTokens, tooLong: 'cut' } as const;
+  const serving = createServing(textEmbedding({ name: 'texts', ...options }));
+  const ofLists = createServing(textEmbedding({ name: 'lists', ...options, partitions: 2 }));
   await serving.start();
+  await ofLists.start();
   const model = await Model.open(folder);
 
   const sides = {
     [`task, ${callers} callers`]: () =>
-      measured(texts, (all) => byCallers(all, (text) => serving.batchedRun(text))),
+      measured(texts, (own) => byCallers(own, (text) => serving.batchedRun(text))),
     'bare session, one by one': () =>
-      measured(texts, (all) => model.run(rowsOf(all, model).map((row) => [row]))),
-    'task, all at once': () =>
-      measured(texts, (all) => Promise.all(all.map((text) => serving.batchedRun(text)))),
+      measured(texts, (own) => model.run(rowsOf(own, model).map((row) => [row]))),
+    'task, two partitions': () =>
+      measured(all, (own) => Promise.all(own.map((text) => ofLists.batchedRun(text)))),
     'bare session, sorted and full': () =>
-      measured(texts, (all) => model.run(sorted(rowsOf(all, model)))),
+      measured(all, (own) => model.run(sorted(rowsOf(own, model)))),
     'bare session, as they come': () =>
-      measured(texts, (all) => model.run(chunks(rowsOf(all, model), 32))),
+      measured(texts, (own) => model.run(chunks(rowsOf(own, model), 32))),
   };
   const loads = await interleave(Math.ceil(plan.rounds / 3), sides);
   await serving.close();
+  await ofLists.close();
   await model.close();
 
   const [task, one, bulk, best, naive] = Object.entries<Load[]>(loads);

@@ -211,12 +211,12 @@ export function validateBatch(
   serving: string,
   batch: Batch,
   { allowedSizes }: KeyOptions,
-  keys?: readonly string[],
+  keys?: ReadonlySet<string>,
 ): void {
   if (batch.size === 0) {
     throw new InvalidBatchError(`Serving "${serving}" was given a batch without rows`);
   }
-  if (keys && !keys.includes(batch.key)) {
+  if (keys && !keys.has(batch.key)) {
     const hint = batch.key === DEFAULT_KEY ? '; name one: batch.withKey(key)' : '';
     throw new UnknownKeyError(
       `Serving "${serving}" has no key ${formatValue(batch.key)}; its keys are ` +

@@ -29,7 +29,7 @@ const LONGEST_ORIGIN = 256;
 
 /** A serving's lanes, and each key's options, which may change while it runs. */
 export class Lanes {
-  readonly keys: readonly string[];
+  readonly keys: ReadonlySet<string>;
   private readonly limits: ReadonlyMap<string, Limits>;
   private readonly lanes = new Map<string, ServingLane>();
   /** Cached: most calls ask for the same. */
@@ -50,7 +50,7 @@ export class Lanes {
     others: KeyOptions,
     private readonly preservesOrder = false,
   ) {
-    this.keys = [...keys.keys()];
+    this.keys = new Set(keys.keys());
     this.limits = new Map([...keys].map(([key, options]) => [key, { ...options }]));
     this.others = { ...others };
   }

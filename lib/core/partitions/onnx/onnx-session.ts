@@ -22,14 +22,10 @@ export function providersOf(options: PartitionOptions): readonly Provider[] {
  * run. 20 µs outlast the gaps within one.
  */
 export function withShortSpin(options: PartitionOptions): InferenceSession.SessionOptions {
-  const { session, ...others } = { ...(options['extra'] as Extra) };
+  const { session, ...others } = { ...(options['extra'] as { session?: object }) };
   const intra_op = { spin_duration_us: '20' };
   // Ours first: a name with dots overrides it.
   return { ...options, extra: { session: { intra_op, ...session }, ...others } };
-}
-
-interface Extra {
-  readonly session?: object;
 }
 
 interface OpenedSession {

@@ -15,6 +15,7 @@ import { callCost } from './figures/call-cost.js';
 import { memory } from './figures/memory.js';
 import { modelServer } from './figures/model-server.js';
 import { neighbours } from './figures/neighbours.js';
+import { queueScale } from './figures/queue-scale.js';
 import { refusals } from './figures/refusals.js';
 import { route } from './figures/route.js';
 import { sessions } from './figures/sessions.js';
@@ -51,6 +52,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P23: board,
   P24: embeddings,
   P25: generation,
+  P26: queueScale,
 };
 
 // A process of its own: memory and compiled code of other figures would count in this one.

@@ -30,6 +30,20 @@ export async function mainThreadTimePerRow(
   return cpu / callers.rows;
 }
 
+/** Microseconds a row, when `waiting` calls are always under way, each of so many rows. */
+export async function costPerRow(
+  rows: number,
+  waiting: number,
+  call: (index: number) => Promise<unknown>,
+  rowsPerCall = 1,
+): Promise<number> {
+  const start = performance.now();
+  for (let done = 0; done < rows; done += waiting * rowsPerCall) {
+    await Promise.all(Array.from({ length: waiting }, (_, index) => call(index)));
+  }
+  return ((performance.now() - start) / rows) * 1000;
+}
+
 /** From the first row on the clock to the last: milliseconds, and microseconds of this thread. */
 async function timesOf(
   { callers, rowsPerCall, rows, warmup }: Callers,

@@ -33,7 +33,13 @@ function panelOf({ figure, title, reached, unit, aim, sides, sideUnit }: Measure
   const result = `${rangeText(reached)} ${unit}${aim ? `, aim ${aimText(aim)}` : ''}`;
   const longest = Math.max(...Object.values(sides).map((side) => side.high));
   const bars = Object.entries(sides).map(([name, side], index) => {
-    const bar = barOf(name, side, sideUnit, (barsTo - barsFrom) / longest, palette[index]);
+    const bar = barOf(
+      name,
+      side,
+      sideUnit,
+      (barsTo - barsFrom) / longest,
+      palette[Math.min(index, palette.length - 1)],
+    );
     return `<g transform="translate(0 ${(index + 1) * line})">${bar}</g>`;
   });
   return [

@@ -38,7 +38,8 @@ export type Figure =
   | 'P22'
   | 'P23'
   | 'P24'
-  | 'P25';
+  | 'P25'
+  | 'P26';
 
 export type Aim = { readonly atLeast: number } | { readonly atMost: number };
 

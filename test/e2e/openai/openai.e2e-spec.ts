@@ -448,10 +448,13 @@ describeOnPlatforms("OpenAI's API", (listen) => {
 
   it('[23.5] A client that leaves frees the places of all its texts', async () => {
     const { site, held, serving } = await startHeld();
+    serving.pause();
     const { port } = new URL(await site.app.getUrl());
     const request = httpRequest({ port, method: 'POST', path: '/v1/embeddings' });
     request.on('error', () => {});
     request.end(JSON.stringify({ model: 'held', input: ['a', 'b', 'c', 'd', 'e'] }));
+    await until(() => serving.queued === 5);
+    serving.resume();
     await until(() => serving.queued === 3);
     request.destroy();
 
@@ -463,7 +466,10 @@ describeOnPlatforms("OpenAI's API", (listen) => {
 
   it('[23.5] The first text that fails cancels those that wait', async () => {
     const { site, held, serving } = await startHeld();
+    serving.pause();
     const reply = site.post('/v1/embeddings', { model: 'held', input: ['a', 'b', 'c', 'd', 'e'] });
+    await until(() => serving.queued === 5);
+    serving.resume();
     await until(() => serving.queued === 3);
     held.next().finish([anEmbedding, new Error('The second text fails')]);
 

@@ -96,7 +96,7 @@ export class Intake {
     if (options.session) {
       checkStep(name, batch);
     }
-    const keys = isInline ? undefined : lanes.keys;
+    const keys = isInline || lanes.limits.has(batch.key) ? undefined : lanes.keys;
     validateBatch(name, batch, lanes.optionsOf(batch.key), keys);
     if (!batch.template || batch.template !== this.checked) {
       checkTemplate(name, batch, signature, template);
@@ -211,12 +211,12 @@ export function validateBatch(
   serving: string,
   batch: Batch,
   { allowedSizes }: KeyOptions,
-  keys?: ReadonlySet<string>,
+  keys?: readonly string[],
 ): void {
   if (batch.size === 0) {
     throw new InvalidBatchError(`Serving "${serving}" was given a batch without rows`);
   }
-  if (keys && !keys.has(batch.key)) {
+  if (keys && !keys.includes(batch.key)) {
     const hint = batch.key === DEFAULT_KEY ? '; name one: batch.withKey(key)' : '';
     throw new UnknownKeyError(
       `Serving "${serving}" has no key ${formatValue(batch.key)}; its keys are ` +

@@ -29,8 +29,9 @@ const LONGEST_ORIGIN = 256;
 
 /** A serving's lanes, and each key's options, which may change while it runs. */
 export class Lanes {
-  readonly keys: ReadonlySet<string>;
-  private readonly limits: ReadonlyMap<string, Limits>;
+  readonly keys: readonly string[];
+  /** By declared key. */
+  readonly limits: ReadonlyMap<string, Limits>;
   private readonly lanes = new Map<string, ServingLane>();
   /** Cached: most calls ask for the same. */
   private last: { readonly template: Template | undefined; readonly lane: ServingLane } | undefined;
@@ -50,7 +51,7 @@ export class Lanes {
     others: KeyOptions,
     private readonly preservesOrder = false,
   ) {
-    this.keys = new Set(keys.keys());
+    this.keys = [...keys.keys()];
     this.limits = new Map([...keys].map(([key, options]) => [key, { ...options }]));
     this.others = { ...others };
   }

@@ -75,7 +75,7 @@ export class Pieces {
   ): PullAhead<Batch, Request> {
     const { lanes, partitions, callbacks, pulls } = this.options;
     const { maxRows, maxCost = Infinity } = this.options.options.queue;
-    const largest = Math.max(...[...lanes.keys].map((key) => this.largestOf(key)));
+    const largest = Math.max(...lanes.keys.map((key) => this.largestOf(key)));
     const busy = 2 * partitions.length * largest;
     // Room for a batch stays free: admission refuses rows beyond it.
     const room = Math.max(1, mostRowsOf(resolved, maxRows) - largest + 1);

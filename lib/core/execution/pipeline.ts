@@ -264,7 +264,7 @@ export class Pipeline implements Closable {
   }
 
   get targets(): readonly TargetStatus[] {
-    return [...this.lanes.keys].flatMap((key) => {
+    return this.lanes.keys.flatMap((key) => {
       const target = this.batcher.targetOf(this.lanes.optionsOf(key));
       return target ? { key, ...target } : [];
     });

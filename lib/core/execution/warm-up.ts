@@ -155,7 +155,7 @@ export async function warmUp({
     }),
   );
   const warm = new Set(rows.map(({ key }) => key));
-  const cold = [...lanes.keys].filter((key) => lanes.optionsOf(key).allowedSizes && !warm.has(key));
+  const cold = lanes.keys.filter((key) => lanes.optionsOf(key).allowedSizes && !warm.has(key));
   return { cold, batches: batches.length };
 }
 

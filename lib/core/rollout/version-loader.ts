@@ -136,7 +136,7 @@ export class VersionLoader {
     return engine(
       kind,
       isShared ? options.partitions : options.partitions.slice(0, 1),
-      isShared ? [...this.lanes.keys] : [],
+      isShared ? this.lanes.keys : [],
       options.recovery,
       this.loading.signal,
       {

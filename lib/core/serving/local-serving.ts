@@ -137,7 +137,7 @@ export class LocalServing<
   get profile(): ServingProfile {
     const { options, callbacks } = this;
     const { lanes } = this.loaded.active;
-    const { batchSize, batchTimeout } = lanes.optionsOf([...lanes.keys][0]!);
+    const { batchSize, batchTimeout } = lanes.optionsOf(lanes.keys[0]!);
     return {
       runner: options.runner,
       batchSize,

@@ -152,7 +152,7 @@ describe('validateBatch', () => {
   });
 
   it('[4.7] An unknown key is refused with the sorted list of known keys', () => {
-    const keys = new Set(['en', 'de']);
+    const keys = ['en', 'de'];
 
     expect(() =>
       validateBatch('model', Batch.stack(['a']).withKey('en'), options, keys),
@@ -165,13 +165,14 @@ describe('validateBatch', () => {
         'Serving "model" has no key "default"; its keys are de, en; name one: batch.withKey(key)',
       ),
     );
+    expect(keys).toEqual(['en', 'de']);
   });
 
   it.each([
     ['at all', Batch.empty()],
     ['in its tensors', Batch.concatenate([floats([0, 2], [])])],
   ])('[2.3] A batch without rows %s is refused', (_, batch) => {
-    expect(() => validateBatch('model', batch, options, new Set(['default']))).toThrow(
+    expect(() => validateBatch('model', batch, options, ['default'])).toThrow(
       new InvalidBatchError('Serving "model" was given a batch without rows'),
     );
   });

@@ -454,8 +454,8 @@ export interface ModelOptions {
   /**
    * Session options of onnxruntime, passed through. Those of a partition override them. Without
    * `intraOpNumThreads` the sessions use all cores but one, which the event loop needs; with
-   * `isolation: 'none'` one. Unless `extra.session.intra_op` says otherwise, the threads give their
-   * cores back 20 µs after a run.
+   * `isolation: 'none'` one. The threads give their cores back 20 µs after a run, or as
+   * `extra.session.intra_op` sets.
    */
   readonly session?: InferenceSession.SessionOptions;
   /**

@@ -298,13 +298,13 @@ export class SharedCache implements KeyValueCache<PlacedText> {
       fetches[present] = this.isInPlace ? tensors[i]! : null;
     });
     const results = await decoder.session.run(feeds, fetches, this.runOptions);
+    const returned = decoder.ports.map(({ present }) => results[present] as Tensor);
     if (!this.isInPlace) {
-      decoder.ports.forEach(({ present }, i) =>
-        (tensors[i]!.data as Float32Array).set(results[present]!.data as Float32Array),
+      returned.forEach(({ data }, i) =>
+        (tensors[i]!.data as Float32Array).set(data as Float32Array),
       );
     }
     // Also in place, the runtime returns copies.
-    const returned = decoder.ports.map(({ present }) => results[present] as Tensor);
     free(
       returned.filter(({ data }, i) => (data as Float32Array).buffer !== this.buffers[i]!.buffer),
     );

@@ -30,7 +30,7 @@ export async function mainThreadTimePerRow(
   return cpu / callers.rows;
 }
 
-/** Microseconds a row, when `waiting` calls are always under way, each of so many rows. */
+/** Microseconds a row: makes `waiting` calls together, and the next ones when all are answered. */
 export async function costPerRow(
   rows: number,
   waiting: number,

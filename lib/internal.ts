@@ -76,11 +76,12 @@ export {
   contextOf,
   NO_TERMS,
 } from './core/partitions/batch-function.js';
-export type { Engine, OpenedEngine } from './core/partitions/engine.js';
+export type { Engine } from './core/partitions/engine.js';
 export { resultOf } from './core/partitions/function.partition.js';
 export { axisOfInput, dynamicAxes, rowMarksOf } from './core/partitions/onnx/model-signature.js';
 export { externalFilesIn } from './core/partitions/onnx/model-source.js';
 export { inSteps, type RunStep } from './core/partitions/onnx/onnx-model.js';
+export { withShortSpin } from './core/partitions/onnx/onnx-session.js';
 export { feedsOf, inputsAmong, ModelReply } from './core/partitions/onnx/model-io.js';
 export {
   type DeclaredAxes,

@@ -1,8 +1,8 @@
 import { MessageChannel } from 'node:worker_threads';
 import type { InferenceSession, Tensor } from 'onnxruntime-common';
 import * as runtime from 'onnxruntime-node';
-import { ServingLoadError } from '../../index.js';
-import { messageOf } from '../../internal.js';
+import { type PartitionOptions, ServingLoadError } from '../../index.js';
+import { messageOf, withShortSpin } from '../../internal.js';
 
 /**
  * A session in the thread that imports this module.
@@ -13,10 +13,10 @@ import { messageOf } from '../../internal.js';
 export async function sessionOf(
   name: string,
   model: string | Uint8Array,
-  options: InferenceSession.SessionOptions,
+  options: PartitionOptions,
 ): Promise<InferenceSession> {
   try {
-    return await runtime.InferenceSession.create(model as string, options);
+    return await runtime.InferenceSession.create(model as string, withShortSpin(options));
   } catch (cause) {
     throw new ServingLoadError(`Cannot load the model of ${name}: ${messageOf(cause)}`, { cause });
   }

@@ -5,6 +5,8 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from 'nestjs-serving';
+import { Tensor } from 'onnxruntime-node';
+import { sessionOf } from '../../../lib/extensions/tasks/onnx-session.js';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';
 import { useGates } from '../../fixtures/batching/gate.js';
 import { slowModel } from '../../fixtures/models/models.js';
@@ -81,10 +83,25 @@ describe('The threads of a serving', () => {
     expect(turns).toBeGreaterThan(20);
   });
 
-  it('[5.9] The threads of a session leave the cores to others between runs', async () => {
-    const model = { file: slowModel(1), session: { intraOpNumThreads: 2 } };
-    const serving = await serve({ name: 'short', model });
-    const call = () => serving.batchedRun(floats([64, 512], Array(64 * 512).fill(1)));
+  it.each<[string, () => Promise<() => Promise<unknown>>]>([
+    [
+      'a serving',
+      async () => {
+        const model = { file: slowModel(1), session: { intraOpNumThreads: 2 } };
+        const serving = await serve({ name: 'short', model });
+        return () => serving.batchedRun(floats([64, 512], Array(64 * 512).fill(1)));
+      },
+    ],
+    [
+      'a task of steps',
+      async () => {
+        const session = await sessionOf('short', slowModel(1), { intraOpNumThreads: 2 });
+        const x = new Tensor('float32', new Float32Array(64 * 512).fill(1), [64, 512]);
+        return () => session.run({ [session.inputNames[0]!]: x });
+      },
+    ],
+  ])('[5.9] The threads of %s leave the cores to others between runs', async (_, opened) => {
+    const call = await opened();
     await call();
 
     const [begin, before] = [performance.now(), process.cpuUsage()];

@@ -7,7 +7,6 @@ import {
   isA,
   messageOf,
   type ModelSignature,
-  type OpenedEngine,
   signatureOf,
   SupervisedPartition,
   type Supervision,
@@ -231,7 +230,7 @@ async function openAll(
   places: readonly Place[],
   supervision: Supervision,
   { end, warn }: { readonly end: AbortSignal; readonly warn: (line: string) => void },
-): Promise<OpenedEngine> {
+): ReturnType<Engine> {
   const openings = await Promise.allSettled(places.map(({ endpoint }) => endpoint.open(end)));
   const workers = openings.flatMap((opening) =>
     opening.status === 'fulfilled' ? [opening.value] : [],

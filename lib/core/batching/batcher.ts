@@ -160,12 +160,12 @@ export class Batcher<R extends QueuedRequest> {
     if (this.closed) {
       throw closedError(this.options.name);
     }
-    const { size, entry, lane } = request;
+    const { size, lane } = request;
     const { admission, ready, pool } = this.sectionOf(lane);
     admission.enter(request, now, pool);
-    entry.queue = this;
-    entry.waiting = size;
-    entry.arrivedAt = now;
+    request.queue = this;
+    request.waiting = size;
+    request.arrivedAt = now;
     if (request.whole) {
       this.makeRoomFor(request);
     }
@@ -201,11 +201,11 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   leave(request: R): void {
-    const { entry, lane } = request;
+    const { lane, waiting, open } = request;
     const { admission, ready } = this.sectionOf(lane);
-    admission.leave(request, entry.waiting);
-    entry.waiting = 0;
-    if (entry.open) {
+    admission.leave(request, waiting);
+    request.waiting = 0;
+    if (open) {
       this.windows.get(lane)!.leave(request);
     }
     ready.leave(request);
@@ -429,8 +429,8 @@ export class Batcher<R extends QueuedRequest> {
     const handedAt = performance.now();
     let arrivedAt = Infinity;
     for (const { request, count } of parts) {
-      arrivedAt = Math.min(arrivedAt, request.entry.arrivedAt);
-      request.entry.waiting -= count;
+      arrivedAt = Math.min(arrivedAt, request.arrivedAt);
+      request.waiting -= count;
       admission.leave(request, count);
     }
     const cost = budget && costOf(parts, budget);
@@ -474,7 +474,7 @@ export class Batcher<R extends QueuedRequest> {
   ): void {
     const live = parts.filter(({ request }) => !request.isOver);
     for (const { request, count } of live) {
-      request.entry.waiting += count;
+      request.waiting += count;
       admission.count(request, count);
     }
     if (live.length > 0) {

@@ -21,44 +21,41 @@ export interface Limits {
   readonly latencyTarget?: number | undefined;
 }
 
-export interface QueuedRequest {
-  readonly lane: Lane;
+/** Only its batcher writes the fields that aren't abstract. */
+export abstract class QueuedRequest {
+  abstract readonly lane: Lane;
   /** In rows. */
-  readonly size: number;
+  abstract readonly size: number;
   /** True if all its rows must run in one batch; they fit into one. */
-  readonly whole: boolean;
+  abstract readonly whole: boolean;
   /** Higher priorities run first, corrected by age. */
-  readonly priority: number;
-  readonly tenant: string;
+  abstract readonly priority: number;
+  abstract readonly tenant: string;
   /** In milliseconds of `performance.now()`. */
-  readonly deadline: number;
+  abstract readonly deadline: number;
   /** All its rows' cost, counted against `queue.maxCost`. */
-  readonly cost: number;
+  abstract readonly cost: number;
   /** Each row's cost, counted against a batch's; in servings with `batchSize.cost`. */
-  readonly rowCosts?: ArrayLike<number> | undefined;
+  abstract readonly rowCosts?: ArrayLike<number> | undefined;
   /** True if the caller no longer waits, so its rows needn't run. */
-  readonly isOver: boolean;
-  readonly entry: QueueEntry<this>;
-  fail(error: unknown): void;
-  /** Like `fail`, when its deadline has passed. */
-  expire(): void;
-}
-
-export interface OpenPart<R extends QueuedRequest> extends Part<R>, Linked<OpenPart<R>> {
-  count: number;
-}
-
-/** A batcher's record of a request's rows. */
-export class QueueEntry<R extends QueuedRequest> {
+  abstract readonly isOver: boolean;
   /** The batcher that has admitted the request. */
   queue: { leave(request: QueuedRequest): void } | undefined;
   /** In milliseconds of `performance.now()`. */
   arrivedAt = 0;
   /** Rows that no partition has taken yet. */
   waiting = 0;
-  open: OpenPart<R> | undefined;
+  open: OpenPart<this> | undefined;
   /** Its ready rows. Only the row queue reads and writes them. */
   ready: object | undefined;
+
+  abstract fail(error: unknown): void;
+  /** Like `fail`, when its deadline has passed. */
+  abstract expire(): void;
+}
+
+export interface OpenPart<R extends QueuedRequest> extends Part<R>, Linked<OpenPart<R>> {
+  count: number;
 }
 
 /** Consecutive rows of one request. */

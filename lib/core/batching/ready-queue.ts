@@ -160,8 +160,8 @@ export class ReadyQueue<R extends QueuedRequest> {
   }
 
   retry(parts: readonly Part<R>[], retryState: unknown, size: number): void {
-    const { lane, priority, entry } = parts[0]!.request;
-    const turn = turnOf(this.order, entry.arrivedAt, priority);
+    const { lane, priority, arrivedAt } = parts[0]!.request;
+    const turn = turnOf(this.order, arrivedAt, priority);
     const again = { parts, retryState };
     // Also before rows that arrived at the same time.
     const id = this.lastId++ - Number.MAX_SAFE_INTEGER;
@@ -249,7 +249,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     }
     for (const { rows } of this.queues.values()) {
       for (const { request } of rows) {
-        request.entry.ready = undefined;
+        request.ready = undefined;
         requests.add(request);
       }
     }

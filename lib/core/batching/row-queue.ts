@@ -157,7 +157,7 @@ export class RowQueue<R extends QueuedRequest> {
         this.remove(piece);
       }
     }
-    request.entry.ready = undefined;
+    request.ready = undefined;
   }
 
   /** Estimates the next batch of at most `size` rows. */
@@ -214,7 +214,7 @@ export class RowQueue<R extends QueuedRequest> {
       before: undefined,
       after: undefined,
     };
-    request.entry.ready = piece;
+    request.ready = piece;
     this.latest = Math.max(this.latest, request.deadline);
     tenant.pieces.push(piece);
     tenant.similar?.add(piece, costClassOf(largest, this.limit.most));
@@ -269,7 +269,7 @@ export class RowQueue<R extends QueuedRequest> {
     let first = Infinity;
     for (const level of this.levels) {
       const head = level.isSpent ? undefined : level.head(this.isLive);
-      const turn = head && turnOf(this.order, head.request.entry.arrivedAt, level.priority);
+      const turn = head && turnOf(this.order, head.request.arrivedAt, level.priority);
       if (turn !== undefined && turn < first) {
         first = turn;
         next = level;
@@ -461,9 +461,9 @@ function isDivisible<R extends QueuedRequest>({ count, request }: Piece<R>): boo
   return count > 1 && !request.whole;
 }
 
-/** Only a RowQueue sets its entry's `ready`. */
-function newestOf<R extends QueuedRequest>({ entry }: R): Piece<R> | undefined {
-  return entry.ready as Piece<R> | undefined;
+/** Only a RowQueue sets a request's `ready`. */
+function newestOf<R extends QueuedRequest>({ ready }: R): Piece<R> | undefined {
+  return ready as Piece<R> | undefined;
 }
 
 /** Joins a request's adjacent pieces. */

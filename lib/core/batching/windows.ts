@@ -100,18 +100,17 @@ export class OpenWindow<R extends QueuedRequest> {
 
   takeParts(): readonly Part<R>[] {
     const parts = [...this.parts];
-    parts.forEach(({ request }) => (request.entry.open = undefined));
+    parts.forEach(({ request }) => (request.open = undefined));
     return parts;
   }
 
   add(part: Part<R>): void {
     const { request, offset, count } = part;
-    const { entry } = request;
-    if (entry.open) {
-      entry.open.count += count;
+    if (request.open) {
+      request.open.count += count;
     } else {
       const open = { request, offset, count, before: undefined, after: undefined };
-      entry.open = open;
+      request.open = open;
       this.parts.push(open);
     }
     this.fill.add(loadOf(request, offset, count));
@@ -142,9 +141,9 @@ export class OpenWindow<R extends QueuedRequest> {
 
   /** A window without rows closes, so the next row starts a new timeout. */
   leave(request: R): void {
-    const part: OpenPart<R> = request.entry.open!;
+    const part: OpenPart<R> = request.open!;
     const { offset, count } = part;
-    request.entry.open = undefined;
+    request.open = undefined;
     this.parts.remove(part);
     this.fill.remove(loadOf(request, offset, count));
     this.free += count;

@@ -1,5 +1,5 @@
 import { Batch } from '../batch/batch.js';
-import { type QueuedRequest, QueueEntry } from '../batching/queued-request.js';
+import { QueuedRequest } from '../batching/queued-request.js';
 import {
   isA,
   isError,
@@ -23,12 +23,11 @@ import type { SessionRows } from '../partitions/session-states.js';
 import { type Partition, statusOf } from '../partitions/partition.js';
 
 /** A call's rows in the batcher. They may run in several batches, and end in any order. */
-export abstract class BatchRequest implements QueuedRequest {
+export abstract class BatchRequest extends QueuedRequest {
   readonly size: number;
   readonly priority: number;
   readonly tenant: string;
   readonly deadline: number;
-  readonly entry: QueueEntry<this> = new QueueEntry();
   isOver = false;
   /** With `batchSize.cost`. */
   rowCosts: readonly number[] | undefined;
@@ -53,6 +52,7 @@ export abstract class BatchRequest implements QueuedRequest {
     protected readonly terms = DEFAULT_CALL_OPTIONS,
     readonly cost = 0,
   ) {
+    super();
     this.size = batch.size;
     this.missing = this.size;
     this.priority = terms.priority;
@@ -104,7 +104,7 @@ export abstract class BatchRequest implements QueuedRequest {
   fail(error: unknown): void {
     if (!this.isOver) {
       this.end();
-      this.entry.queue?.leave(this);
+      this.queue?.leave(this);
       this.reject(isA(error, ServingUnavailableError) ? (this.overrun ?? error) : error);
     }
   }
@@ -267,9 +267,13 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
       return;
     }
     const part = partOf(output, start, end, replyEnd);
-    this.end();
     const { metadata } = output;
-    this.resolveWith(() => replyEnd.answer(part, { isSplit: false, metadata }));
+    this.end();
+    try {
+      this.resolve(replyEnd.answer(part, { isSplit: false, metadata }));
+    } catch (error) {
+      this.reject(error);
+    }
   }
 
   hook(): void {}
@@ -303,23 +307,17 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
 
   protected finish(): void {
     const { first, others, replyEnd } = this;
-    this.resolveWith(() => {
+    try {
       const reply = others ? joined([first!, ...others]) : first!;
-      return replyEnd ? replyEnd.answer(reply.rows.release(), reply) : (reply as Answer);
-    });
+      this.resolve(replyEnd ? replyEnd.answer(reply.rows.release(), reply) : (reply as Answer));
+    } catch (error) {
+      this.reject(error);
+    }
   }
 
   protected reject(error: unknown): void {
     this.replyEnd?.failed(error, this.terms);
     this.refuse(error);
-  }
-
-  private resolveWith(answer: () => Answer): void {
-    try {
-      this.resolve(answer());
-    } catch (error) {
-      this.reject(error);
-    }
   }
 }
 

@@ -34,8 +34,8 @@ describe.each(KINDS)('Batcher: the order of $rows', ({ budget }) => {
         fc.integer({ min: 1, max: 4 }),
         async (asks, batchSize) => {
           const ageing = 10;
-          const turnOf = ({ entry, priority }: NamedRequest): number =>
-            entry.arrivedAt - priority * ageing;
+          const turnOf = ({ arrivedAt, priority }: NamedRequest): number =>
+            arrivedAt - priority * ageing;
           const asked: NamedRequest[] = [];
           const passed: string[] = [];
           const batcher = await busy({
@@ -47,7 +47,7 @@ describe.each(KINDS)('Batcher: the order of $rows', ({ budget }) => {
             const { parts } = batcher.started.at(-1)!;
             const latest = Math.max(...parts.map(({ request }) => turnOf(request)));
             const before = asked.filter(
-              (request) => request.entry.waiting > 0 && turnOf(request) < latest,
+              (request) => request.waiting > 0 && turnOf(request) < latest,
             );
             passed.push(...before.map(({ name }) => name));
           };

@@ -143,7 +143,7 @@ function simulate(budget?: Budget): { rate: number; p99: number; padding: number
     rows += costs.length;
     padded += size;
     tokens += costs.reduce((sum, cost) => sum + cost, 0);
-    requests.forEach(({ entry }) => latencies.push(now - entry.arrivedAt));
+    requests.forEach(({ arrivedAt }) => latencies.push(now - arrivedAt));
     requests.forEach(add);
   }
   latencies.sort((a, b) => a - b);

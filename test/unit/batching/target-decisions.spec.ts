@@ -317,7 +317,7 @@ describe('The decisions of a latency target', () => {
             const error = refusalOf(() => {
               const request = batcher.ask(name, { size: rows, whole });
               if (leaves) {
-                request.entry.queue = batcher;
+                request.queue = batcher;
                 request.leave();
               } else {
                 expected.push(...Array.from({ length: rows }, (_, row) => `${name}${row}`));

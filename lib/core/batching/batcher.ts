@@ -245,7 +245,6 @@ export class Batcher<R extends QueuedRequest> {
     );
   }
 
-  /** For a log. */
   unfinished(): readonly string[] {
     return [...this.executing].map(
       ([{ parts }, partition]) => `a batch of ${sizeOf(parts)} rows on partition ${partition}`,

@@ -241,7 +241,6 @@ export class ReadyQueue<R extends QueuedRequest> {
     };
   }
 
-  /** Empties the queue and returns its requests. */
   clear(): Set<R> {
     const requests = new Set<R>();
     for (let slot = this.slots.pop(); slot; slot = this.slots.pop()) {

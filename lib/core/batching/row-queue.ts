@@ -304,7 +304,6 @@ export class RowQueue<R extends QueuedRequest> {
     return false;
   };
 
-  /** True if there were late requests. */
   private expireLate(): boolean {
     const { late } = this;
     if (late.length === 0) {

@@ -29,7 +29,6 @@ export abstract class BatchRequest extends QueuedRequest {
   readonly tenant: string;
   readonly deadline: number;
   isOver = false;
-  /** With `batchSize.cost`. */
   rowCosts: readonly number[] | undefined;
   /** Its place among its lane's replies, with `queue.order`. */
   replyTurn: ReplyTurn | undefined;
@@ -321,7 +320,6 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
   }
 }
 
-/** In memory of their own, or as views if that suffices. */
 function partOf(
   { rows, isOwn }: RunOutput,
   start: number,
@@ -335,7 +333,6 @@ function partOf(
   return isOwn ? (isLent ? part.view() : part.release()) : part.consume();
 }
 
-/** All batches' output, in row order. */
 function joined(answers: PartAnswer[]): Reply {
   answers.sort((a, b) => a.offset - b.offset);
   const rows = asOutput(() => Batch.merge(answers.map((answer) => answer.rows)));

@@ -64,7 +64,6 @@ export function onMainThread(blockingLimit: number): OpenModel {
   };
 }
 
-/** In the whole process. */
 const loading = new Set<Promise<OpenedEngine>>();
 
 function whileLoading(opening: Promise<OpenedEngine>): Promise<OpenedEngine> {

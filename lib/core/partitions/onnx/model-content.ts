@@ -9,6 +9,8 @@ export interface ModelContent {
   readonly name: string;
   /** SHA-256 by path, the model first; empty for a model given as bytes. */
   readonly files: ReadonlyMap<string, string>;
+  /** While the files have it, they are unchanged. */
+  readonly stamp?: string | undefined;
   readonly isDynamicallyQuantised: boolean;
   /** Path of a copy that can't change; only this process can open it. */
   readonly copy?: string;
@@ -25,12 +27,13 @@ export interface ModelContent {
 export async function sessionOf<
   Opened extends { readonly session: Pick<InferenceSession, 'release'> },
 >(content: ModelContent, create: (model: string | Uint8Array) => Promise<Opened>): Promise<Opened> {
-  const { files, bytes, copy } = content;
+  const { files, stamp, bytes, copy } = content;
   const [path] = files.keys();
-  const before = await stampOf(files);
-  if (path !== undefined && (await changedFile(content)) === undefined) {
+  const before = await stampOf(files.keys());
+  const isSame = before === stamp || (await changedFile(content)) === undefined;
+  if (path !== undefined && isSame) {
     const opened = await create(path);
-    if ((await stampOf(files)) === before) {
+    if ((await stampOf(files.keys())) === before) {
       return opened;
     }
     await opened.session.release();
@@ -51,13 +54,11 @@ export async function sessionOf<
 
 /** Leaves out bytes that the process can read from the file. */
 export async function contentForProcess(content: ModelContent): Promise<ModelContent> {
-  const { name, files, isDynamicallyQuantised, copy } = content;
-  if (files.size > 0 && (await changedFile(content)) === undefined) {
-    return { name, files, isDynamicallyQuantised };
+  const { copy, bytes: _, ...pinned } = content;
+  if (content.files.size > 0 && (await changedFile(content)) === undefined) {
+    return pinned;
   }
-  return copy === undefined
-    ? content
-    : { name, files, isDynamicallyQuantised, bytes: await readFile(copy) };
+  return copy === undefined ? content : { ...pinned, bytes: await readFile(copy) };
 }
 
 async function changedFile({ files, bytes }: ModelContent): Promise<string | undefined> {
@@ -84,14 +85,23 @@ export async function hashOf({ files, bytes = new Uint8Array() }: ModelContent):
   return hash.digest('base64');
 }
 
-/** Detects writes during a read. */
-async function stampOf(files: ModelContent['files']): Promise<string> {
-  const stats = await Promise.allSettled([...files.keys()].map((path) => stat(path)));
+/** Detects writes, unless two fall into one tick of the clock. */
+async function stampOf(paths: Iterable<string>): Promise<string> {
+  const stats = await Promise.allSettled([...paths].map((path) => stat(path)));
   return stats
     .map((each) =>
       each.status === 'fulfilled' ? `${each.value.ino} ${each.value.ctimeMs}` : 'none',
     )
     .join();
+}
+
+/** Only for files older than the process: all later writes change it. */
+export async function lastingStampOf(paths: readonly string[]): Promise<string | undefined> {
+  const stamp = await stampOf(paths);
+  const isOld = stamp
+    .split(',')
+    .every((each) => Number(each.split(' ')[1]) < performance.timeOrigin);
+  return isOld ? stamp : undefined;
 }
 
 /** Bytes per read. */

@@ -3,7 +3,7 @@ import { dirname, join, resolve } from 'node:path';
 import { messageOf, ServingLoadError } from '../../errors.js';
 import { MAX_BYTES } from '../worker/codec.js';
 import type { Fetching, RemoteModel } from './remote-models.js';
-import { digestOf, type ModelContent, PIECE, piecesOf } from './model-content.js';
+import { digestOf, lastingStampOf, type ModelContent, PIECE, piecesOf } from './model-content.js';
 import type { OnnxModel } from './onnx-model.js';
 import { constants } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -76,7 +76,47 @@ async function contentOfBytes(model: Uint8Array): Promise<ModelContent> {
   return { name: `of ${model.byteLength} bytes`, files: new Map(), isDynamicallyQuantised, bytes };
 }
 
+interface SharedFile {
+  readonly content: ReturnType<typeof readFile>;
+  readonly unused: AbortController;
+  users: number;
+}
+
+/** Files that all servings read and copy once. */
+const sharedFiles = new Map<string, SharedFile>();
+
 async function contentOfFile(path: string, name: string, kept: AbortSignal): Promise<ModelContent> {
+  const stamp = await lastingStampOf([path]);
+  const id = `${path} ${stamp}`;
+  let file = sharedFiles.get(id);
+  if (!file) {
+    const unused = new AbortController();
+    file = { content: readFile(path, stamp, unused.signal), unused, users: 0 };
+    if (stamp !== undefined) {
+      sharedFiles.set(id, file);
+    }
+  }
+  const { content, unused } = file;
+  file.users++;
+  whenAborted(kept, () => {
+    if (--file.users === 0) {
+      sharedFiles.delete(id);
+      unused.abort();
+    }
+  });
+  const found = await content;
+  if (found.files.size > 1) {
+    // The other files may change without this one.
+    sharedFiles.delete(id);
+  }
+  return { ...found, name };
+}
+
+async function readFile(
+  path: string,
+  stamp: string | undefined,
+  unused: AbortSignal,
+): Promise<Omit<ModelContent, 'name'>> {
   let copy: UnnamedCopy | undefined;
   try {
     const { size } = await stat(path);
@@ -96,12 +136,16 @@ async function contentOfFile(path: string, name: string, kept: AbortSignal): Pro
     const { externalFiles, isCompiled, isDynamicallyQuantised } = scan.end();
     if (isCompiled || externalFiles.size > 0) {
       const others = [...externalFiles].map((other) => resolve(dirname(path), other));
-      const files = await digestsOf([path, ...others]);
+      const paths = [path, ...others];
+      const lasting = await lastingStampOf(paths);
+      const files = await digestsOf(paths);
       await copy?.close();
-      return { name, files, isDynamicallyQuantised };
+      return { files, stamp: lasting, isDynamicallyQuantised };
     }
-    const content = { name, files: new Map([[path, digest]]), isDynamicallyQuantised };
-    return copy ? { ...content, copy: until(kept, copy) } : { ...content, ...(bytes && { bytes }) };
+    const content = { files: new Map([[path, digest]]), stamp, isDynamicallyQuantised };
+    return copy
+      ? { ...content, copy: until(unused, copy) }
+      : { ...content, ...(bytes && { bytes }) };
   } catch (cause) {
     await copy?.close();
     throw new ServingLoadError(`Cannot read the model ${path}: ${messageOf(cause)}`, { cause });
@@ -115,13 +159,16 @@ function isLargeFilePointer(piece: Uint8Array): boolean {
 }
 
 function until(end: AbortSignal, copy: UnnamedCopy): string {
-  const close = (): void => void copy.close();
-  if (end.aborted) {
-    close();
-  } else {
-    end.addEventListener('abort', close, { once: true });
-  }
+  whenAborted(end, () => void copy.close());
   return copy.path;
+}
+
+function whenAborted(signal: AbortSignal, callback: () => void): void {
+  if (signal.aborted) {
+    callback();
+  } else {
+    signal.addEventListener('abort', callback, { once: true });
+  }
 }
 
 async function digestsOf(paths: readonly string[]): Promise<Map<string, string>> {

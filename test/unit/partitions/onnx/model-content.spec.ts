@@ -3,6 +3,7 @@ import { existsSync } from 'node:fs';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as later } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { ServingLoadError } from '../../../../lib/core/errors.js';
 import {
@@ -80,6 +81,71 @@ describe('The content of a model', () => {
     expect(await madeOf(content, () => writeFile(path, other))).toEqual({
       made: model,
       released: [path],
+    });
+  });
+
+  describe('of a file older than the process', () => {
+    beforeEach(() => {
+      Object.defineProperty(performance, 'timeOrigin', {
+        value: Date.now() + 60_000,
+        configurable: true,
+      });
+    });
+
+    afterEach(() => {
+      Reflect.deleteProperty(performance, 'timeOrigin');
+    });
+
+    it('[W8] A session is made without reading the file again', async () => {
+      const content = await new ModelSource({ file: path }).read(local);
+      const unlike = { ...content, bytes: other };
+
+      expect(await madeOf(unlike)).toBe(path);
+      expect(await madeOf({ ...unlike, stamp: undefined })).toEqual(other);
+    });
+
+    it('[W8] The file is read again once it has been written', async () => {
+      const content = await new ModelSource({ file: path }).read(local);
+      await later(20);
+      await writeFile(path, other);
+      expect(await madeOf(content)).toEqual(model);
+    });
+
+    itOnLinux(
+      'it opens files by their descriptors',
+      '[W8] Servings share its copy until the last one closes',
+      async () => {
+        await writeFile(path, quantisedModel('i'.repeat(3 << 20)));
+        const sources = [new ModelSource({ file: path }), new ModelSource({ file: path })];
+        const [first, second] = await Promise.all(sources.map((source) => source.read(local)));
+
+        expect(first!.copy).toBe(second!.copy);
+        sources[0]!.forget();
+        await later(20);
+        expect(existsSync(second!.copy!)).toBe(true);
+        sources[1]!.forget();
+        await until(() => !existsSync(second!.copy!));
+      },
+    );
+
+    it('[W8] Servings do not share it if it has been written between their reads', async () => {
+      const first = await new ModelSource({ file: path }).read(local);
+      await later(20);
+      await writeFile(path, other);
+      const second = await new ModelSource({ file: path }).read(local);
+
+      expect([first, second].map(({ bytes }) => Buffer.from(bytes!))).toEqual([model, other]);
+    });
+
+    it('[W8] Servings do not share external weights, which may change alone', async () => {
+      const weights = join(folder, 'w.data');
+      await writeFile(path, weightsApartModel('w.data'));
+      await writeFile(weights, 'weights');
+      const first = await new ModelSource({ file: path }).read(local);
+      await writeFile(weights, 'WEIGHTS');
+      const second = await new ModelSource({ file: path }).read(local);
+
+      expect(second.files.get(weights)).not.toBe(first.files.get(weights));
     });
   });
 

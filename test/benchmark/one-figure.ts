@@ -21,6 +21,7 @@ import { route } from './figures/route.js';
 import { sessions } from './figures/sessions.js';
 import { mixedLengths } from './figures/mixed-lengths.js';
 import { saturation } from './figures/saturation.js';
+import { start } from './figures/start.js';
 import { targets } from './figures/targets.js';
 import { sequences } from './figures/sequences.js';
 import type { Figure, Measurement } from './harness/measurement.js';
@@ -53,6 +54,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P24: embeddings,
   P25: generation,
   P26: queueScale,
+  P27: start,
 };
 
 // A process of its own: memory and compiled code of other figures would count in this one.

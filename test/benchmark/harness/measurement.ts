@@ -39,7 +39,8 @@ export type Figure =
   | 'P23'
   | 'P24'
   | 'P25'
-  | 'P26';
+  | 'P26'
+  | 'P27';
 
 export type Aim = { readonly atLeast: number } | { readonly atMost: number };
 

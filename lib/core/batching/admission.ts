@@ -197,7 +197,8 @@ export class QueueRoom {
  * 2019) makes room for two runs in it, and Clockwork (OSDI 2020) refuses what would be late.
  */
 export class Admission {
-  private rows = 0;
+  /** Rows in its queue. */
+  queued = 0;
   private readonly priorities = new Map<number, QueuedAhead>();
   private readonly planned = new Map<Limits, PlannedBatches>();
   /** Cached: most calls ask for the same. */
@@ -273,6 +274,18 @@ export class Admission {
     return times.isBelieved ? times.hoped(work ?? planned.workOfRows(rows)) : 0;
   }
 
+  /** Milliseconds that one batch saves, if we know them for sure. */
+  gainOf(limits: Limits, first: number, others: number, cost?: number): number {
+    const planned = this.plannedOf(limits);
+    const { times } = planned;
+    const workOf = (rows: number): number => (cost ? rows * cost : planned.workOfRows(rows));
+    return times.isBelieved
+      ? times.least(workOf(first)) +
+          times.least(workOf(others)) -
+          times.hoped(workOf(first + others))
+      : 0;
+  }
+
   targetOf(limits: Limits): LatencyTarget | undefined {
     const latencyTarget = this.options.hasTargets ? limits.latencyTarget : undefined;
     if (latencyTarget === undefined) {
@@ -338,12 +351,12 @@ export class Admission {
       return undefined;
     }
     const rowsAhead = this.rowsAhead(request);
-    const isLast = rowsAhead === this.rows && !lane.isInline;
+    const isLast = rowsAhead === this.queued && !lane.isInline;
     const ahead = this.workAhead(rowsAhead, isLast ? planned : undefined);
     if (!ahead) {
       return undefined;
     }
-    const isFirst = work.idle > 0 && this.rows === 0;
+    const isFirst = work.idle > 0 && this.queued === 0;
     const due = now + within;
     const places: Place[] = [];
     let open = isLast ? planned.open : undefined;
@@ -396,7 +409,7 @@ export class Admission {
    */
   private workAhead(rowsAhead: number, last: PlannedBatches | undefined): WorkAhead | undefined {
     const ahead = { batches: 0, time: 0, squares: 0 };
-    const share = this.rows === 0 ? 0 : rowsAhead / this.rows;
+    const share = this.queued === 0 ? 0 : rowsAhead / this.queued;
     for (const planned of share > 0 ? this.planned.values() : []) {
       if (planned.rows > 0 && !planned.times.isBelieved) {
         return undefined;
@@ -436,7 +449,7 @@ export class Admission {
 
   private countRows(request: QueuedRequest, rows: number): void {
     const { lane, priority, tenant } = request;
-    this.rows += rows;
+    this.queued += rows;
     this.room.count(request, rows);
     this.plannedOf(lane.limits).rows += rows;
     const waiting = this.waitingOf(priority);

@@ -9,7 +9,7 @@ import {
 } from './admission.js';
 import { type BatchCost, costOf, Fill, UNLIMITED } from './budget.js';
 import type { QueueOrder } from './row-queue.js';
-import { type TargetLoad, Pool, type Target } from './pool.js';
+import { Pool, ReturningRows, type Target, type TargetLoad } from './pool.js';
 import { type Lane, type Limits, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
 import { OpenWindow, windowsBy } from './windows.js';
 import { outsideCallContext } from '../context/call-context.js';
@@ -77,6 +77,8 @@ interface Section<R extends QueuedRequest> {
   readonly admission: Admission;
   readonly ready: ReadyQueue<R>;
   readonly pool: Pool;
+  /** Only for one partition. */
+  readonly returning: ReturningRows | undefined;
 }
 
 interface Assignment<R extends QueuedRequest> {
@@ -121,7 +123,11 @@ export class Batcher<R extends QueuedRequest> {
     const sectionOf = (some: readonly Target[], first: number): Section<R> => {
       const admission = new Admission({ ...options, budget: costed }, room);
       const ready = new ReadyQueue<R>(order, admission, budget);
-      return { admission, ready, pool: new Pool(some, first) };
+      const returning =
+        some.length === 1 && some[0]!.places === undefined
+          ? new ReturningRows(() => this.changed())
+          : undefined;
+      return { admission, ready, pool: new Pool(some, first), returning };
     };
     this.room = room;
     this.sections = isDivided
@@ -161,7 +167,9 @@ export class Batcher<R extends QueuedRequest> {
       throw closedError(this.options.name);
     }
     const { size, lane } = request;
-    const { admission, ready, pool } = this.sectionOf(lane);
+    const { admission, ready, pool, returning } = this.sectionOf(lane);
+    // Also rows that are refused: those admitted come at a batch's end, when there is room again.
+    returning?.arrive(size, now);
     admission.enter(request, now, pool);
     request.queue = this;
     request.waiting = size;
@@ -394,14 +402,14 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   private *nextBatchesOf(section: Section<R>, now: number): Generator<Assignment<R>, void> {
-    const { admission, ready, pool } = section;
+    const { admission, ready, pool, returning } = section;
     const hopeless = this.abandoned ?? pool.lost;
     if (hopeless) {
       this.expire(section, hopeless);
     }
     for (let next = ready.next(now); next; next = ready.next(now)) {
       const load = pool.next(next, now);
-      if (!load) {
+      if (!load || (next === 'growing' && returning?.areAwaited)) {
         break;
       }
       const window = ready.take(
@@ -418,7 +426,8 @@ export class Batcher<R extends QueuedRequest> {
     }
   }
 
-  private async run({ section, window, load }: Assignment<R>): Promise<void> {
+  private async run(assignment: Assignment<R>): Promise<void> {
+    const { section, window, load } = assignment;
     const { runs, budget } = this.options;
     const { admission, pool } = section;
     const { parts, lane, size: batchSize } = window;
@@ -462,8 +471,33 @@ export class Batcher<R extends QueuedRequest> {
     outcome.retries?.forEach((retry) => this.runAgain(section, retry, batchSize));
     record.wait = startedAt - arrivedAt;
     runs.batchEnded(record, endedAt - startedAt, outcome);
+    section.returning?.end(endedAt);
+    if (outcome.error === undefined) {
+      this.awaitRows(assignment, cost);
+    }
     outcome.settle?.();
     this.changed();
+  }
+
+  /** Rows of a window with a timeout wait anyway. */
+  private awaitRows(
+    { section, window: { parts, lane } }: Assignment<R>,
+    cost: BatchCost | undefined,
+  ): void {
+    const { admission, ready, pool, returning } = section;
+    const { batchSize, batchTimeout, latencyTarget } = lane.limits;
+    const waiting = ready.sizeOf(lane);
+    const mayShare = pool.isIdle && !lane.isInline && waiting === admission.queued;
+    if (mayShare && batchTimeout === 0 && latencyTarget === undefined && !this.draining) {
+      const rows = sizeOf(parts);
+      const work = cost && cost.padded / rows;
+      returning?.waitAfter({
+        rows,
+        waiting,
+        batchSize: work ? Math.min(batchSize, cost.most / work) : batchSize,
+        gainOf: (first, others) => admission.gainOf(lane.limits, first, others, work),
+      });
+    }
   }
 
   private runAgain(

@@ -181,3 +181,107 @@ function isAhead(load: TargetLoad): boolean {
 function isUp({ target }: TargetLoad): boolean {
   return !target.unavailable && !target.lost;
 }
+
+/** Weight of the newest interval in their mean. */
+const NEWEST = 0.1;
+/** A percentile of the delay, and how far an arrival moves it, of an interval. */
+const MOST_ROWS = 0.8;
+const STEP = 0.04;
+/** We wait for this many times the delay. */
+const PATIENCE = 2;
+/** Milliseconds, since timers are no finer, and a multiple of what the wait takes. */
+const LEAST_GAIN = { time: 1, ratio: 1.3 };
+/**
+ * Batches without a wait after one in vain. They become more if over a quarter of the waits are in
+ * vain: these calls don't all come back.
+ */
+const PAUSES = { least: 2, growth: 2, most: 1024, decay: 0.8 };
+
+interface LoneBatch {
+  /** That it answered. */
+  readonly rows: number;
+  readonly waiting: number;
+  readonly batchSize: number;
+  /** Milliseconds that one batch saves. */
+  readonly gainOf: (first: number, others: number) => number;
+}
+
+/**
+ * Lets a lone partition wait for the rows that it has just answered to come back.
+ *
+ * Callers who call again after each answer split into two groups, whose batches take turns, where
+ * one batch of all is often hardly slower than each. So we learn how soon after a batch's end most
+ * rows arrive: if before half of the interval between two ends, the partition waits for as many
+ * rows as it answered, provided that this saves more time than it takes. Arrivals that don't depend
+ * on ends come at any time, so it never waits for them.
+ */
+export class ReturningRows {
+  private endedAt: number | undefined;
+  private interval = 0;
+  private delay = 0;
+  /** Rows that we wait for. */
+  private missing = 0;
+  private timer: NodeJS.Timeout | undefined;
+  private pause = 0;
+  private nextPause = PAUSES.least;
+
+  constructor(private readonly onGivenUp: () => void) {}
+
+  get areAwaited(): boolean {
+    return this.missing > 0;
+  }
+
+  arrive(rows: number, now: number): void {
+    const { interval, delay, endedAt } = this;
+    if (interval > 0) {
+      // At the percentile, the steps up and down cancel out.
+      const step = now - endedAt! > delay ? MOST_ROWS : MOST_ROWS - 1;
+      this.delay = Math.min(interval, Math.max(0, delay + step * STEP * interval));
+    }
+    if (this.missing > 0) {
+      this.missing -= rows;
+      if (this.missing <= 0) {
+        clearTimeout(this.timer);
+        this.nextPause = Math.max(PAUSES.least, this.nextPause * PAUSES.decay);
+      }
+    }
+  }
+
+  end(now: number): void {
+    if (this.endedAt === undefined) {
+      this.endedAt = now;
+      return;
+    }
+    const passed = now - this.endedAt;
+    if (this.interval === 0) {
+      this.interval = this.delay = passed;
+    }
+    this.interval += NEWEST * (passed - this.interval);
+    this.endedAt = now;
+    this.pause = Math.max(0, this.pause - 1);
+  }
+
+  /** Called at a batch's end. */
+  waitAfter({ rows, waiting, batchSize, gainOf }: LoneBatch): void {
+    const { interval, delay } = this;
+    const all = waiting + rows;
+    if (all > batchSize || delay > interval / 2 || this.pause > 0) {
+      return;
+    }
+    // Otherwise the first row that comes back begins a batch.
+    const first = Math.max(waiting, 1);
+    const least = Math.max(LEAST_GAIN.time, (LEAST_GAIN.ratio * delay * all) / rows);
+    if (gainOf(first, all - first) > least) {
+      this.missing = rows;
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.giveUp(), PATIENCE * delay);
+    }
+  }
+
+  private giveUp(): void {
+    this.missing = 0;
+    this.pause = this.nextPause;
+    this.nextPause = Math.min(PAUSES.most, this.nextPause * PAUSES.growth);
+    this.onGivenUp();
+  }
+}

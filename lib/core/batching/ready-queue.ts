@@ -112,6 +112,10 @@ export class ReadyQueue<R extends QueuedRequest> {
     this.queueOf(lane).isOpen = true;
   }
 
+  sizeOf(lane: Lane): number {
+    return this.queues.get(lane)?.rows.size ?? 0;
+  }
+
   roomIn(lane: Lane): number {
     const queue = this.queueOf(lane);
     return queue.isOpen ? 0 : Math.max(0, queue.capacity - queue.rows.size);

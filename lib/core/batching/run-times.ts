@@ -228,6 +228,12 @@ export class RunTimes {
     return below ? Math.min(expected, this.estimate(below.work)!) : expected;
   }
 
+  /** Smaller batches than have run may be as much faster as they are smaller. */
+  least(work: number): number {
+    const [first] = this.points;
+    return first ? this.estimate(work)! * Math.min(1, work / first.work) : 0;
+  }
+
   /** The most work of the class below the most efficient one, if that is untried. */
   get untriedBelow(): number | undefined {
     const top = this.best < Infinity ? levelOf(this.best) : this.known.at(-1)?.level;

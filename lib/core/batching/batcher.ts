@@ -169,7 +169,7 @@ export class Batcher<R extends QueuedRequest> {
     const { size, lane } = request;
     const { admission, ready, pool, returning } = this.sectionOf(lane);
     // Also rows that are refused: those admitted come at a batch's end, when there is room again.
-    returning?.arrive(size, now);
+    returning?.arrive(request, now);
     admission.enter(request, now, pool);
     request.queue = this;
     request.waiting = size;

@@ -1,4 +1,5 @@
 import type { BusyUntil, PoolLoad } from './admission.js';
+import type { QueuedRequest } from './queued-request.js';
 
 /** A partition as the batcher sees it. */
 export interface Target {
@@ -196,6 +197,8 @@ const LEAST_GAIN = { time: 1, ratio: 1.3 };
  * vain: these calls don't all come back.
  */
 const PAUSES = { least: 2, growth: 2, most: 1024, decay: 0.8 };
+/** Calls with less time than this many intervals don't wait. */
+const INTERVALS_OF_PATIENT = 8;
 
 interface LoneBatch {
   /** That it answered. */
@@ -224,6 +227,7 @@ export class ReturningRows {
   private timer: NodeJS.Timeout | undefined;
   private pause = 0;
   private nextPause = PAUSES.least;
+  private hurriedAt = -Infinity;
 
   constructor(private readonly onGivenUp: () => void) {}
 
@@ -231,15 +235,19 @@ export class ReturningRows {
     return this.missing > 0;
   }
 
-  arrive(rows: number, now: number): void {
+  arrive({ size, deadline }: QueuedRequest, now: number): void {
     const { interval, delay, endedAt } = this;
     if (interval > 0) {
       // At the percentile, the steps up and down cancel out.
       const step = now - endedAt! > delay ? MOST_ROWS : MOST_ROWS - 1;
       this.delay = Math.min(interval, Math.max(0, delay + step * STEP * interval));
     }
+    const isHurried = deadline - now < INTERVALS_OF_PATIENT * interval;
+    if (isHurried) {
+      this.hurriedAt = now;
+    }
     if (this.missing > 0) {
-      this.missing -= rows;
+      this.missing = isHurried ? 0 : this.missing - size;
       if (this.missing <= 0) {
         clearTimeout(this.timer);
         this.nextPause = Math.max(PAUSES.least, this.nextPause * PAUSES.decay);
@@ -263,9 +271,10 @@ export class ReturningRows {
 
   /** Called at a batch's end. */
   waitAfter({ rows, waiting, batchSize, gainOf }: LoneBatch): void {
-    const { interval, delay } = this;
+    const { interval, delay, endedAt, hurriedAt } = this;
     const all = waiting + rows;
-    if (all > batchSize || delay > interval / 2 || this.pause > 0) {
+    const isHurried = endedAt! - hurriedAt < INTERVALS_OF_PATIENT * interval;
+    if (all > batchSize || delay > interval / 2 || isHurried || this.pause > 0) {
       return;
     }
     // Otherwise the first row that comes back begins a batch.

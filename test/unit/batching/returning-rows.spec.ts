@@ -11,6 +11,8 @@ interface Loop extends HeldBatcherOptions {
   /** Milliseconds from an answer to its caller's next call. */
   readonly back?: number | ((call: number) => number);
   readonly lanes?: number;
+  /** Milliseconds in which a call is to be answered. */
+  readonly timeout?: number;
 }
 
 afterEach(() => {
@@ -24,9 +26,18 @@ class ClosedLoop {
   readonly batches: string[] = [];
   readonly batcher: HeldBatcher;
   callers: number;
+  private readonly timeout: number;
 
-  constructor({ callers, timeOf = mostlyFixed, back = 1, lanes = 1, ...options }: Loop) {
+  constructor({
+    callers,
+    timeOf = mostlyFixed,
+    back = 1,
+    lanes = 1,
+    timeout = Infinity,
+    ...options
+  }: Loop) {
     this.callers = callers;
+    this.timeout = timeout;
     this.batcher = new HeldBatcher({
       batchSize: 8,
       ...options,
@@ -51,7 +62,8 @@ class ClosedLoop {
 
   call(caller: number, call: number, lane: number): void {
     if (caller < this.callers) {
-      this.batcher.call(`${caller}.${call}.`, 1, lane);
+      const deadline = performance.now() + this.timeout;
+      this.batcher.ask(`${caller}.${call}.`, { deadline }, lane);
     }
   }
 
@@ -84,10 +96,15 @@ function watchedWaits(): boolean[] {
 describe('A lone partition', () => {
   useVirtualTime();
 
-  it.each([2, 5, 8])(
-    '[4.13] waits for the rows that it has just answered, so that %d callers share each batch',
-    async (callers) => {
-      const loop = new ClosedLoop({ callers });
+  it.each([
+    [2, Infinity],
+    [5, Infinity],
+    [8, Infinity],
+    [8, 1000],
+  ])(
+    '[4.13] waits for the rows that it has just answered, so that %d callers with %d ms share each batch',
+    async (callers, timeout) => {
+      const loop = new ClosedLoop({ callers, timeout });
       const untaught = await loop.during(100);
       await later(10_000);
 
@@ -101,6 +118,7 @@ describe('A lone partition', () => {
     ['a batch of all rows would be larger than a batch', { callers: 16 }],
     ['one batch takes as long as two', { callers: 4, timeOf: (rows) => 5 * rows }],
     ['the rows come back at any time', { callers: 4, back: (call) => (call * 7919) % 30 }],
+    ['calls have little time', { callers: 4, timeout: 60 }],
     ['a window gives them time anyway', { callers: 4, batchTimeout: 2 }],
     ['rows of another lane wait', { callers: 4, lanes: 2 }],
     ['another partition would run them', { callers: 4, partitions: 2 }],

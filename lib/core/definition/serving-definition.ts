@@ -341,9 +341,9 @@ export interface OptionsOfCalls<
   readonly batchSize?: BatchSize;
   /**
    * Milliseconds that a batch that isn't full waits for more rows, from its first one on. With 0 a
-   * row runs immediately on an idle partition, and rows collect while all partitions are busy. A
-   * longer time helps only if rows arrive more slowly than the model runs, and each run is
-   * expensive.
+   * row runs immediately on an idle partition, and rows collect while all partitions are busy; a lone
+   * partition may wait for answered rows that come back soon. A longer time helps only if rows arrive
+   * more slowly than the model runs, and each run is expensive.
    *
    * @default 0
    */

@@ -1,11 +1,15 @@
-import type { InferenceSession } from 'onnxruntime-common';
+import type { InferenceSession, InferenceSessionFactory } from 'onnxruntime-common';
 import { ProviderUnavailableError, ServingLoadError } from '../../errors.js';
 import type { SessionProviders } from '../worker/worker-protocol.js';
 import type { PartitionOptions } from '../batch-function.js';
 import { readdirSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 
-type Runtime = typeof import('onnxruntime-node');
+/** Of onnxruntime-node, which need not be there for the types. */
+interface Runtime {
+  readonly InferenceSession: InferenceSessionFactory;
+  readonly listSupportedBackends: () => readonly Provider[];
+}
 
 type Provider = { readonly name: string };
 

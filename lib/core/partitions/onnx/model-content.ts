@@ -27,11 +27,10 @@ export interface ModelContent {
 export async function sessionOf<
   Opened extends { readonly session: Pick<InferenceSession, 'release'> },
 >(content: ModelContent, create: (model: string | Uint8Array) => Promise<Opened>): Promise<Opened> {
-  const { files, stamp, bytes, copy } = content;
+  const { files, bytes, copy } = content;
   const [path] = files.keys();
   const before = await stampOf(files.keys());
-  const isSame = before === stamp || (await changedFile(content)) === undefined;
-  if (path !== undefined && isSame) {
+  if (path !== undefined && (await changedFile(content)) === undefined) {
     const opened = await create(path);
     if ((await stampOf(files.keys())) === before) {
       return opened;
@@ -61,7 +60,10 @@ export async function contentForProcess(content: ModelContent): Promise<ModelCon
   return copy === undefined ? content : { ...pinned, bytes: await readFile(copy) };
 }
 
-async function changedFile({ files, bytes }: ModelContent): Promise<string | undefined> {
+async function changedFile({ files, stamp, bytes }: ModelContent): Promise<string | undefined> {
+  if ((await stampOf(files.keys())) === stamp) {
+    return undefined;
+  }
   for (const [path, digest] of files) {
     const isSame = bytes ? holds(path, bytes) : digestOf(path).then((now) => now === digest);
     if (!(await isSame.catch(() => false))) {

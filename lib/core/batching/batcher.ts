@@ -426,8 +426,7 @@ export class Batcher<R extends QueuedRequest> {
     }
   }
 
-  private async run(assignment: Assignment<R>): Promise<void> {
-    const { section, window, load } = assignment;
+  private async run({ section, window, load }: Assignment<R>): Promise<void> {
     const { runs, budget } = this.options;
     const { admission, pool } = section;
     const { parts, lane, size: batchSize } = window;
@@ -473,7 +472,7 @@ export class Batcher<R extends QueuedRequest> {
     runs.batchEnded(record, endedAt - startedAt, outcome);
     section.returning?.end(endedAt);
     if (outcome.error === undefined) {
-      this.awaitRows(assignment, cost);
+      this.awaitRows(section, lane, rows, cost);
     }
     outcome.settle?.();
     this.changed();
@@ -481,15 +480,15 @@ export class Batcher<R extends QueuedRequest> {
 
   /** Rows of a window with a timeout wait anyway. */
   private awaitRows(
-    { section, window: { parts, lane } }: Assignment<R>,
+    { admission, ready, pool, returning }: Section<R>,
+    lane: Lane,
+    rows: number,
     cost: BatchCost | undefined,
   ): void {
-    const { admission, ready, pool, returning } = section;
     const { batchSize, batchTimeout, latencyTarget } = lane.limits;
     const waiting = ready.sizeOf(lane);
     const mayShare = pool.isIdle && !lane.isInline && waiting === admission.queued;
     if (mayShare && batchTimeout === 0 && latencyTarget === undefined && !this.draining) {
-      const rows = sizeOf(parts);
       const work = cost && cost.padded / rows;
       returning?.waitAfter({
         rows,

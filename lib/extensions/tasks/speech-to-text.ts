@@ -1,6 +1,5 @@
 import {
   InvalidInputError,
-  InvalidServingError,
   type ServingDefinition,
   ServingLoadError,
   type ServingOptions,
@@ -11,7 +10,7 @@ import { AudioReader } from './audio.js';
 import { taskScript } from './entry-script.js';
 import type { MelOptions } from './log-mel.js';
 import { needConfig, readConfig, type Repository } from './repository.js';
-import { FetchedModel, type LoadingFiles, oneOf, type TaskModelOptions } from './task-model.js';
+import { FetchedModel, type LoadingFiles, ofSteps, type TaskModelOptions } from './task-model.js';
 import type { SpeechRow, SpeechTokens, TranscriberFiles, Transcript } from './transcriber.js';
 
 /** Speech, with what holds for it alone. */
@@ -101,7 +100,7 @@ const ofModel: Rules = {
   encoder: { check: isPath, allowed: 'a path' },
   decoder: { check: isPath, allowed: 'a path' },
   file: { check: () => false, allowed: 'nothing here: give encoder and decoder' },
-  isolation: oneOf('thread', 'process'),
+  ...ofSteps,
 };
 
 /**
@@ -134,7 +133,7 @@ export function speechToText(
     batchSize,
     model: {
       useFile: taskScript('transcriber'),
-      isolation: own.isolation,
+      isolation: own.isolationOfSteps,
       prepare,
       sequence: {},
     },
@@ -240,20 +239,10 @@ class SpeechModelFiles extends FetchedModel<
     super('speechToText', options, rules, ofModel);
     const { model } = options;
     this.own = typeof model === 'string' || model instanceof URL ? undefined : model;
-    if (!this.isOnCpu) {
-      throw new InvalidServingError(
-        `${this.owner} runs on a CPU alone: elsewhere the runtime would copy its cache between two ` +
-          'tokens',
-      );
-    }
   }
 
   get facts(): Facts {
     return this.ready;
-  }
-
-  get isolation(): 'thread' | 'process' | undefined {
-    return this.own?.isolation;
   }
 
   protected override readonly fileOption = 'decoder';

@@ -70,6 +70,27 @@ const ofModel: Rules = {
   blockingLimit: { check: (value) => typeof value === 'number', allowed: 'milliseconds' },
 };
 
+type SessionOptions = ModelRunner['session'];
+
+function isOnCpu({ executionProviders = [] }: SessionOptions = {}): boolean {
+  // A wrong type is refused later.
+  return [executionProviders]
+    .flat()
+    .every((each) => (typeof each === 'string' ? each : each.name) === 'cpu');
+}
+
+/** For models whose steps hand on a cache. They have a thread or a process to themselves. */
+export const ofSteps: Rules = {
+  isolation: oneOf('thread', 'process'),
+  blockingLimit: { check: () => false, allowed: 'nothing here' },
+  session: {
+    check: (value) => isRecord(value) && isOnCpu(value),
+    allowed:
+      'an object with no provider but the CPU: elsewhere the runtime would copy the cache ' +
+      'between two tokens; use a server made for that, such as vLLM',
+  },
+};
+
 /** The files of a model that is being fetched. */
 export interface LoadingFiles {
   readonly repository: Repository;
@@ -149,9 +170,13 @@ export abstract class FetchedModel<Input, Output, Loaded> implements RemoteModel
     return Math.max(1, Math.floor((availableParallelism() - 1) / count));
   }
 
+  /** Of a model with the rules `ofSteps`. */
+  get isolationOfSteps(): 'thread' | 'process' | undefined {
+    return this.place.isolation as 'thread' | 'process' | undefined;
+  }
+
   get isOnCpu(): boolean {
-    const providers = this.place.session?.executionProviders ?? [];
-    return providers.every((each) => (typeof each === 'string' ? each : each.name) === 'cpu');
+    return isOnCpu(this.place.session);
   }
 
   protected get ready(): Loaded {

@@ -1,7 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import {
   InvalidInputError,
-  InvalidServingError,
   type ServingDefinition,
   type ServingOptions,
   ServingLoadError,
@@ -19,7 +18,7 @@ import {
 import { taskScript } from './entry-script.js';
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
 import { readConfig, type Repository } from './repository.js';
-import type { TaskModelOptions } from './task-model.js';
+import { ofSteps, type TaskModelOptions } from './task-model.js';
 import { isText, TextModel } from './text-model.js';
 import { type TextFiles, textTokenizer } from './text-tokenizer.js';
 
@@ -192,21 +191,9 @@ export function textGeneration(
       facts: (files) => factsIn(files, chatTemplate),
       usual: MOST_USUAL,
       isNeverCut: true,
+      ofModel: ofSteps,
     },
   );
-  const { isolation, blockingLimit } = own.place;
-  if (isolation === 'none' || blockingLimit !== undefined) {
-    throw new InvalidServingError(
-      `${own.owner} runs its model in a thread or a process; leave out ` +
-        (isolation === 'none' ? "isolation: 'none'" : 'blockingLimit'),
-    );
-  }
-  if (!own.isOnCpu) {
-    throw new InvalidServingError(
-      `${own.owner} runs on a CPU alone: elsewhere the runtime would copy its cache between two ` +
-        'tokens; use a server made for that, such as vLLM',
-    );
-  }
   const prepare = async (fetching: Fetching): Promise<{ generation: GeneratorFiles }> => {
     const model = await own.fetch(fetching);
     const { endTokens, tokenizer, tokenizerConfig } = own.facts;
@@ -233,7 +220,12 @@ export function textGeneration(
     warmUp: [{ prompt: 'a text to warm up', maxTokens: 2 }],
     ...own.others,
     batchSize,
-    model: { useFile: taskScript('generator'), isolation, prepare, sequence: {} },
+    model: {
+      useFile: taskScript('generator'),
+      isolation: own.isolationOfSteps,
+      prepare,
+      sequence: {},
+    },
     preprocess(input) {
       const asked = readInput(own.owner, input);
       const ids = idsOf(own, asked);

@@ -99,6 +99,8 @@ interface Parts<Facts, Words> {
   /** Most tokens by default, if the model reads more. */
   readonly usual?: number;
   readonly isNeverCut?: boolean;
+  /** Rules of the task's own options of the model. */
+  readonly ofModel?: Rules;
 }
 
 /** A text model that a serving fetches with its tokenizer when it starts. */
@@ -116,7 +118,7 @@ export class TextModel<Input, Output, Facts, Words = TextTokenizer> extends Fetc
     own: Rules,
     private readonly parts: Parts<Facts, Words>,
   ) {
-    super(task, options, { ...rules, ...own });
+    super(task, options, { ...rules, ...own }, parts.ofModel);
   }
 
   /** What the task has read in the model's files. */

@@ -176,7 +176,11 @@ describe('speechToText', () => {
     [{ maxSeconds: 0 }, /option "maxSeconds" is 0/],
     [{ model: { from: folder, file: 'x' } }, /"model.file" is "x"; allowed is nothing here/],
     [{ model: { from: folder, isolation: 'none' } }, /"model.isolation" is "none"/],
-    [{ model: { from: folder, session: { executionProviders: ['cuda'] } } }, /runs on a CPU alone/],
+    [
+      { model: { from: folder, session: { executionProviders: ['cuda'] } } },
+      /no provider but the CPU/,
+    ],
+    [{ model: { from: folder, blockingLimit: 5 } }, /"model.blockingLimit" is 5/],
   ])('[22.17] refuses the options %j', (options, message) => {
     const make = () => speechToText({ name: 'ear', model: folder, ...(options as object) });
     expect(make).toThrow(InvalidServingError);

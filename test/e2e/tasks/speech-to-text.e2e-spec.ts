@@ -21,7 +21,7 @@ import { likeliest, partsOf } from '../../../lib/extensions/tasks/transcriber.js
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { missing } from '../../fixtures/http/server-process.js';
 import { silenceLog } from '../../fixtures/silent-log.js';
-import { readTiny } from '../../fixtures/tasks/tiny-models.js';
+import { readTiny, tinyFiles } from '../../fixtures/tasks/tiny-models.js';
 
 const { cases, mel } = JSON.parse(readTiny('speech/answers.json').toString()) as {
   readonly cases: readonly {
@@ -69,16 +69,7 @@ function filesWith(
     'tokenizer.json',
   ];
   const onnx = ['onnx/encoder_model.onnx', 'onnx/decoder_model_merged.onnx'];
-  const files: Record<string, Uint8Array | string> = {};
-  [...paths, ...onnx].forEach((path) => (files[path] = readTiny(`speech/${path}`)));
-  for (const [path, content] of Object.entries(others)) {
-    if (content) {
-      files[path] = JSON.stringify(content);
-    } else {
-      delete files[path];
-    }
-  }
-  return files;
+  return tinyFiles('speech', [...paths, ...onnx], others);
 }
 
 function inputOf({ from, to, asked, task }: (typeof cases)[number]): SpeechToWrite {

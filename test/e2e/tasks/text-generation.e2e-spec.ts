@@ -18,7 +18,7 @@ import {
 import { type ModelFiles } from '../../../lib/extensions/tasks/index.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { silenceLog } from '../../fixtures/silent-log.js';
-import { readTiny, written } from '../../fixtures/tasks/tiny-models.js';
+import { readTiny, tinyFiles, written } from '../../fixtures/tasks/tiny-models.js';
 
 type Input = string | TextToContinue | ChatToAnswer;
 type Writer = LocalServing<Input, GeneratedText>;
@@ -34,22 +34,13 @@ const definitionOf = (options: Partial<TextGenerationOptions> = {}) =>
 
 /** The files of the model, with others in their place; undefined for none. */
 function filesOf(others: Record<string, object | string | undefined>) {
-  const files: Record<string, Uint8Array | string> = {
-    'onnx/model.onnx': readTiny('generator/onnx/model_gqa.onnx'),
-  };
-  ['config', 'generation_config', 'tokenizer', 'tokenizer_config'].forEach(
-    (name) => (files[`${name}.json`] = readTiny(`generator/${name}.json`)),
+  const names = ['config', 'generation_config', 'tokenizer', 'tokenizer_config'];
+  const model = readTiny('generator/onnx/model_gqa.onnx');
+  const files = tinyFiles(
+    'generator',
+    names.map((name) => `${name}.json`),
+    { 'onnx/model.onnx': model, ...others },
   );
-  for (const [path, content] of Object.entries(others)) {
-    if (content === undefined) {
-      delete files[path];
-    } else {
-      files[path] =
-        typeof content === 'string' || content instanceof Uint8Array
-          ? content
-          : JSON.stringify(content);
-    }
-  }
   return { from: files as ModelFiles };
 }
 
@@ -617,8 +608,11 @@ describe('textGeneration', () => {
     [{ chatTemplate: '' }, 'option "chatTemplate" is ""; allowed is a Jinja template'],
     [{ specialTokens: 'allow' }, 'option "specialTokens" is "allow"'],
     [{ model: '/no/such/folder' }, 'there is no folder /no/such/folder'],
-    [{ model: { from, isolation: 'none' } }, "leave out isolation: 'none'"],
-    [{ model: { from, blockingLimit: 5 } }, 'leave out blockingLimit'],
+    [
+      { model: { from, isolation: 'none' } },
+      '"model.isolation" is "none"; allowed is "thread" or "process"',
+    ],
+    [{ model: { from, blockingLimit: 5 } }, '"model.blockingLimit" is 5; allowed is nothing here'],
   ])('[22.12] refuses the options %j', (options, message) => {
     const create = () => createServing(definitionOf(options));
     expect(create).toThrow(InvalidServingError);

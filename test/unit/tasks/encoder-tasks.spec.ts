@@ -18,7 +18,7 @@ import {
   type TextEmbeddingOptions,
 } from '../../../lib/extensions/tasks/index.js';
 import { silenceLog } from '../../fixtures/silent-log.js';
-import { answers, readTiny, tinyModel } from '../../fixtures/tasks/tiny-models.js';
+import { answers, readTiny, tinyFiles, tinyModel } from '../../fixtures/tasks/tiny-models.js';
 
 const { sentences, query, documents } = answers;
 
@@ -39,17 +39,8 @@ async function start<Input, Output, Result, Info>(
 
 /** The files of a model, with others in their place; undefined for none. */
 function filesOf(name: 'embedder' | 'classifier', others: Record<string, object | undefined> = {}) {
-  const files: Record<string, Uint8Array | string> = {};
   const own = ['config.json', 'tokenizer.json', 'tokenizer_config.json', 'onnx/model.onnx'];
-  own.forEach((path) => (files[path] = readTiny(`${name}/${path}`)));
-  for (const [path, content] of Object.entries(others)) {
-    if (content) {
-      files[path] = JSON.stringify(content);
-    } else {
-      delete files[path];
-    }
-  }
-  return { from: files as ModelFiles, isolation: 'none' as const };
+  return { from: tinyFiles(name, own, others) as ModelFiles, isolation: 'none' as const };
 }
 
 function expectClose(ours: readonly (readonly number[])[], theirs: readonly (readonly number[])[]) {

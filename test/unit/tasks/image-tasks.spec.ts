@@ -24,7 +24,7 @@ import { numberOfFloat16 } from '../../../lib/internal.js';
 import { value } from '../../fixtures/models/models.js';
 import { node, onnxModel, type OnnxValue } from '../../fixtures/models/onnx-writer.js';
 import { silenceLog } from '../../fixtures/silent-log.js';
-import { imageAnswers, readTiny, tinyModel } from '../../fixtures/tasks/tiny-models.js';
+import { imageAnswers, readTiny, tinyFiles, tinyModel } from '../../fixtures/tasks/tiny-models.js';
 
 const started: { close(): Promise<void> }[] = [];
 beforeEach(() => silenceLog());
@@ -95,16 +95,8 @@ function filesOf(
   others: Record<string, object | undefined> = {},
   model: Uint8Array = readTiny(`${name}/onnx/model.onnx`),
 ) {
-  const files: Record<string, Uint8Array | string> = { 'onnx/model.onnx': model };
   const own = ['config.json', 'preprocessor_config.json'];
-  own.forEach((path) => (files[path] = readTiny(`${name}/${path}`)));
-  for (const [path, content] of Object.entries(others)) {
-    if (content) {
-      files[path] = JSON.stringify(content);
-    } else {
-      delete files[path];
-    }
-  }
+  const files = tinyFiles(name, own, { 'onnx/model.onnx': model, ...others });
   return { from: files as ModelFiles, isolation: 'none' as const };
 }
 

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import type { CallOptions } from '../../index.js';
 import { formatValue, isRecord } from '../../internal.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
-import { type Body, errorAnswer, eventOf, outputsOf, RequestError } from './http.js';
+import { beginEvents, type Body, eventOf, RequestError } from './http.js';
 import type { OfferedModels } from './models.js';
 
 /** A piece or the whole of the reply of a serving with the task 'text-generation'. */
@@ -60,22 +60,17 @@ export function readChat(models: OfferedModels, body: Body): ChatRequest {
       };
     },
     async events(options) {
-      const pieces = outputsOf<GeneratedText>(serving, input, options);
-      const first = await pieces.next();
-      return eventsOf(
-        first,
-        pieces,
-        { ...head, object: 'chat.completion.chunk' },
-        wantsUsage === true,
+      const chunk = { ...head, object: 'chat.completion.chunk' };
+      return beginEvents<GeneratedText>(serving.stream(input, options), (pieces) =>
+        chunksOf(pieces, chunk, wantsUsage === true),
       );
     },
   };
 }
 
 /** Server-sent events: a chunk for each piece, then the finish reason, and the usage if asked. */
-async function* eventsOf(
-  first: IteratorResult<GeneratedText, undefined>,
-  pieces: AsyncGenerator<GeneratedText, undefined>,
+async function* chunksOf(
+  pieces: AsyncIterable<GeneratedText>,
   head: object,
   wantsUsage: boolean,
 ): AsyncGenerator<string> {
@@ -86,32 +81,20 @@ async function* eventsOf(
         { index: 0, delta, logprobs: piece ? logprobsOf(piece) : null, finish_reason: null },
       ],
     });
-  try {
-    yield choiceOf({ role: 'assistant', content: '' });
-    let last: GeneratedText | undefined;
-    for (let next = first; !next.done; next = await pieces.next()) {
-      last = next.value;
-      if (last.text !== '' || last.logprobs?.length) {
-        yield choiceOf({ content: last.text }, last);
-      }
+  yield choiceOf({ role: 'assistant', content: '' });
+  let last: GeneratedText | undefined;
+  for await (const piece of pieces) {
+    last = piece;
+    if (piece.text !== '' || piece.logprobs?.length) {
+      yield choiceOf({ content: piece.text }, piece);
     }
-    const finish = {
-      index: 0,
-      delta: {},
-      logprobs: null,
-      finish_reason: last?.finishReason ?? 'stop',
-    };
-    yield chunkOf({ choices: [finish] });
-    if (wantsUsage && last) {
-      yield chunkOf({ choices: [], usage: usageOf(last) });
-    }
-    yield 'data: [DONE]\n\n';
-  } catch (error) {
-    // The status has left: clients read an error in the stream.
-    yield eventOf({ error: errorAnswer(error).error });
-  } finally {
-    await pieces.return(undefined);
   }
+  const reason = last?.finishReason ?? 'stop';
+  yield chunkOf({ choices: [{ index: 0, delta: {}, logprobs: null, finish_reason: reason }] });
+  if (wantsUsage && last) {
+    yield chunkOf({ choices: [], usage: usageOf(last) });
+  }
+  yield 'data: [DONE]\n\n';
 }
 
 function usageOf({ usage }: GeneratedText): object {

@@ -1,6 +1,6 @@
 import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http';
 import { HttpException, HttpStatus, type HttpServer } from '@nestjs/common';
-import { CallCancelledError, type CallOptions, isServingError, type Serving } from '../../index.js';
+import { CallCancelledError, isServingError } from '../../index.js';
 import { nestingBeyond } from '../../encoding/json.js';
 import { formatValue, isRecord, messageOf } from '../../internal.js';
 
@@ -155,16 +155,31 @@ export function eventOf(value: object): string {
   return `data: ${JSON.stringify(value)}\n\n`;
 }
 
-/** The outputs of a stream's events. */
-export async function* outputsOf<Output>(
-  serving: Serving,
-  input: object,
-  options: CallOptions,
-): AsyncGenerator<Output, undefined> {
-  for await (const event of serving.stream(input, options)) {
-    yield (event as { readonly output: Output }).output;
+/**
+ * The events of a stream that has begun: until its first output it fails as a call does. Later,
+ * clients read an error in an event, because the status has left.
+ */
+export async function beginEvents<Output>(
+  stream: AsyncIterable<unknown>,
+  write: (outputs: AsyncIterable<Output>) => AsyncIterable<string>,
+): Promise<AsyncIterable<string>> {
+  const source = stream[Symbol.asyncIterator]();
+  const first = await source.next();
+  async function* outputs(): AsyncGenerator<Output> {
+    for (let next = first; next.done !== true; next = await source.next()) {
+      yield (next.value as { readonly output: Output }).output;
+    }
   }
-  return undefined;
+  async function* events(): AsyncGenerator<string> {
+    try {
+      yield* write(outputs());
+    } catch (error) {
+      yield eventOf({ error: errorAnswer(error).error });
+    } finally {
+      await source.return?.();
+    }
+  }
+  return events();
 }
 
 /** As platforms compare it: without its query, and on Express without case and slash at its end. */

@@ -210,9 +210,8 @@ export function openAIController(path: string): Type<unknown> {
       @Res() response: PlatformResponse,
     ): Promise<void> {
       const { models, replies } = this;
-      const caller = optionsOf(callerOf(context));
-      const request = context.switchToHttp().getRequest<PlatformRequest>();
-      const chat = readChat(models, await readBody(request, models.bodyLimit));
+      const [body, caller] = await this.read(context, readBody);
+      const chat = readChat(models, body);
       if (chat.isStream) {
         await replies.stream(response, await chat.events(caller));
       } else {
@@ -242,9 +241,7 @@ export function openAIController(path: string): Type<unknown> {
       task: 'transcribe' | 'translate',
     ): Promise<void> {
       const { models, replies } = this;
-      const caller = optionsOf(callerOf(context));
-      const request = context.switchToHttp().getRequest<PlatformRequest>();
-      const form = await readForm(request, models.bodyLimit);
+      const [form, caller] = await this.read(context, readForm);
       const answer = await answerSpeech(models, form, task, caller);
       if ('events' in answer) {
         await replies.stream(response, answer.events);
@@ -260,11 +257,17 @@ export function openAIController(path: string): Type<unknown> {
       response: unknown,
       answers: Answers,
     ): Promise<void> {
-      const { models } = this;
+      const [body, caller] = await this.read(context, readBody);
+      this.replies.send(response, await answers(this.models, body, caller));
+    }
+
+    private async read<Content>(
+      context: ExecutionContext,
+      read: (request: PlatformRequest, limit: number) => Promise<Content>,
+    ): Promise<readonly [Content, CallOptions]> {
       const caller = optionsOf(callerOf(context));
       const request = context.switchToHttp().getRequest<PlatformRequest>();
-      const body = await readBody(request, models.bodyLimit);
-      this.replies.send(response, await answers(models, body, caller));
+      return [await read(request, this.models.bodyLimit), caller];
     }
   }
   return OpenAIController;

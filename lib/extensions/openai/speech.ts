@@ -1,6 +1,6 @@
 import type { CallOptions } from '../../index.js';
 import { formatValue } from '../../internal.js';
-import { errorAnswer, eventOf, outputsOf, RequestError } from './http.js';
+import { beginEvents, eventOf, RequestError } from './http.js';
 import type { OfferedModels } from './models.js';
 
 /** A piece or the whole of the reply of a serving with the task 'speech-to-text'. */
@@ -104,9 +104,7 @@ export async function answerSpeech(
   const audio = new Uint8Array(await file.arrayBuffer());
   const input = { audio, task, ...(language !== undefined && { language }) };
   if (textIn(form, 'stream') === 'true') {
-    const pieces = outputsOf<Transcript>(serving, input, options);
-    // Until it has begun, a stream fails as a call does.
-    return { events: eventsOf(await pieces.next(), pieces) };
+    return { events: await beginEvents(serving.stream(input, options), partsOf) };
   }
   return FORMATS[format]((await serving.batchedRun(input, options)) as Transcript, task);
 }
@@ -127,23 +125,13 @@ function timeOf(seconds: number, separator: ',' | '.'): string {
   return time.replace('.', separator);
 }
 
-async function* eventsOf(
-  first: IteratorResult<Transcript, undefined>,
-  pieces: AsyncGenerator<Transcript, undefined>,
-): AsyncGenerator<string> {
-  try {
-    let text = '';
-    for (let next = first; !next.done; next = await pieces.next()) {
-      const { text: delta } = next.value;
-      text += delta;
-      if (delta !== '') {
-        yield eventOf({ type: 'transcript.text.delta', delta });
-      }
+async function* partsOf(pieces: AsyncIterable<Transcript>): AsyncGenerator<string> {
+  let text = '';
+  for await (const { text: delta } of pieces) {
+    text += delta;
+    if (delta !== '') {
+      yield eventOf({ type: 'transcript.text.delta', delta });
     }
-    yield eventOf({ type: 'transcript.text.done', text: text.trim() });
-  } catch (error) {
-    yield eventOf({ error: errorAnswer(error).error });
-  } finally {
-    await pieces.return(undefined);
   }
+  yield eventOf({ type: 'transcript.text.done', text: text.trim() });
 }

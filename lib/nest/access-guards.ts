@@ -4,6 +4,7 @@ import {
   type ExecutionContext,
   ForbiddenException,
   Injectable,
+  type OnModuleInit,
   type Type,
   UnauthorizedException,
 } from '@nestjs/common';
@@ -170,14 +171,23 @@ export const guardList: Rule = {
 };
 
 /** Guards that are options of a module, so no decorator can name them. */
-export class ModuleGuards {
+export abstract class ModuleGuards implements CanActivate, OnModuleInit {
   private readonly instances = new Map<ModuleGuard, Promise<CanActivate>>();
 
-  constructor(private readonly moduleRef: ModuleRef) {}
+  /** The others run when a guard calls {@link pass}. */
+  constructor(
+    private readonly moduleRef: ModuleRef,
+    private readonly guards: readonly ModuleGuard[],
+    private readonly others: readonly ModuleGuard[] = [],
+  ) {}
 
-  /** Guards that can't be made fail here. */
-  async make(guards: readonly ModuleGuard[]): Promise<void> {
-    await Promise.all(guards.map((each) => this.instanceOf(each)));
+  /** @internal Called by Nest: guards that can't be made fail the boot. */
+  async onModuleInit(): Promise<void> {
+    await Promise.all([...this.guards, ...this.others].map((each) => this.instanceOf(each)));
+  }
+
+  canActivate(context: ExecutionContext): Promise<boolean> {
+    return this.pass(this.guards, context);
   }
 
   /** @throws ForbiddenException if a guard refuses, as Nest does */

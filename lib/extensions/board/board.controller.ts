@@ -11,7 +11,6 @@ import {
   Injectable,
   MethodNotAllowedException,
   NotFoundException,
-  type OnModuleInit,
   Param,
   Post,
   Query,
@@ -156,24 +155,12 @@ function refusalOf(error: unknown): unknown {
 export const CHANGE_HEADER = 'x-serving-board';
 
 @Injectable()
-export class BoardGuards implements CanActivate, OnModuleInit {
-  private readonly guards: ModuleGuards;
-
+export class BoardGuards extends ModuleGuards {
   constructor(
     private readonly board: ServingBoard,
     moduleRef: ModuleRef,
   ) {
-    this.guards = new ModuleGuards(moduleRef);
-  }
-
-  /** @internal Called by Nest: guards that can't be made fail the boot. */
-  onModuleInit(): Promise<void> {
-    const { guards, changes = [] } = this.board.options;
-    return this.guards.make([...guards, ...changes]);
-  }
-
-  canActivate(context: ExecutionContext): Promise<boolean> {
-    return this.guards.pass(this.board.options.guards, context);
+    super(moduleRef, board.options.guards, board.options.changes);
   }
 
   /** @throws MethodNotAllowedException when the board allows no changes */
@@ -184,7 +171,7 @@ export class BoardGuards implements CanActivate, OnModuleInit {
         'This board only shows; the option "changes" of ServingBoardModule allows changes',
       );
     }
-    return this.guards.pass(changes, context);
+    return this.pass(changes, context);
   }
 }
 

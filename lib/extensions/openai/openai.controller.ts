@@ -2,7 +2,6 @@ import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import {
   type ArgumentsHost,
-  type CanActivate,
   Catch,
   Controller,
   createParamDecorator,
@@ -14,7 +13,6 @@ import {
   Injectable,
   Logger,
   NotFoundException,
-  type OnModuleInit,
   Param,
   Post,
   Res,
@@ -50,23 +48,9 @@ const Context = createParamDecorator((_: unknown, context: ExecutionContext) => 
 
 /** Runs the module's guards. */
 @Injectable()
-export class OpenAIGuards implements CanActivate, OnModuleInit {
-  private readonly guards: ModuleGuards;
-
-  constructor(
-    private readonly models: OfferedModels,
-    moduleRef: ModuleRef,
-  ) {
-    this.guards = new ModuleGuards(moduleRef);
-  }
-
-  /** @internal Called by Nest: guards that cannot be made fail the boot. */
-  onModuleInit(): Promise<void> {
-    return this.guards.make(this.models.guards);
-  }
-
-  canActivate(context: ExecutionContext): Promise<boolean> {
-    return this.guards.pass(this.models.guards, context);
+export class OpenAIGuards extends ModuleGuards {
+  constructor(models: OfferedModels, moduleRef: ModuleRef) {
+    super(moduleRef, models.guards);
   }
 }
 

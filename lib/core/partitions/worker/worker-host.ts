@@ -83,17 +83,12 @@ export class WorkerHost {
   }
 
   private receive(request: WorkerRequest): void {
-    if (
-      'feeds' in request ||
-      'rows' in request ||
-      'unreadable' in request ||
-      'endedSessions' in request
-    ) {
-      this.requests.push(request);
-    } else if ('end' in request) {
+    if ('end' in request) {
       this.requests.end();
     } else if ('halt' in request) {
       this.port.exit();
+    } else if (!('batch' in request)) {
+      this.requests.push(request);
     } else {
       const running = this.running.get(request.batch);
       if (!running) {
@@ -128,23 +123,17 @@ export class WorkerHost {
     const begins = this.port.begin(batch);
     let end: readonly [BatchEnd, ArrayBuffer[]?];
     try {
-      end = begins ? await this.answer(session, request, running) : [REVOKED];
+      if ('unreadable' in request) {
+        throw request.unreadable;
+      }
+      end = begins
+        ? await session.run(request, (...asked) => this.listener(running, ...asked))
+        : [REVOKED];
     } catch (error) {
       end = [{ error: toWire(error) }];
     }
     this.running.delete(batch);
     this.end(batch, ...end);
-  }
-
-  private answer(
-    session: WorkerSession,
-    request: BatchRequest,
-    running: RunningBatch,
-  ): Promise<[BatchEnd, ArrayBuffer[]?]> {
-    if ('unreadable' in request) {
-      throw request.unreadable;
-    }
-    return session.run(request, (hooks, plainRows) => this.listener(running, hooks, plainRows));
   }
 
   private listener(

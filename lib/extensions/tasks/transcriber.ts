@@ -1,3 +1,4 @@
+import { deflateSync } from 'node:zlib';
 import type { InferenceSession } from 'onnxruntime-common';
 import {
   last,
@@ -44,6 +45,22 @@ export interface TranscriptSegment {
   readonly start: number;
   /** Seconds from the beginning of the audio. */
   readonly end: number;
+  /** The model's tokens, with those of the times. */
+  readonly tokens: readonly number[];
+  /** Where it was heard, and how well. */
+  readonly window: TranscriptWindow;
+}
+
+/** A window of audio, which the model hears as a whole. */
+export interface TranscriptWindow {
+  /** Seconds from the beginning of the audio. */
+  readonly start: number;
+  /** The mean of its tokens' log-probabilities: below -1, the model was unsure of the text. */
+  readonly logprob: number;
+  /** How much shorter zlib makes the text: above 2.4, it probably repeats itself. */
+  readonly compressionRatio: number;
+  /** The probability that nobody speaks. */
+  readonly silence: number;
 }
 
 /** The special tokens of a model, and what it must not write. */
@@ -111,8 +128,10 @@ interface Hearing {
   window: SpeechWindow | undefined;
   /** The text of the window. */
   tokens: number[];
-  /** How likely the model found its tokens: the sum of the logarithms, if the window may be silent. */
-  certainty: number | undefined;
+  /** The sum of its tokens' log-probabilities. */
+  certainty: number;
+  /** The probability that nobody speaks. */
+  silence: number;
 }
 
 /** A window is silent if the model thinks so, and is unsure of its own text. OpenAI's numbers. */
@@ -141,7 +160,8 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
       language: row.language,
       window: undefined,
       tokens: [],
-      certainty: undefined,
+      certainty: 0,
+      silence: 0,
     }));
   }
 
@@ -183,8 +203,8 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
     hearing.window = encoded;
     const before = hearing.language === undefined ? [start] : [start, hearing.language];
     const { first, next } = await this.model.begin(encoded, [...before, ...row.task]);
-    const isSilent = Math.exp(logProbabilityOf(first, silence)) > SILENCE.probability;
-    hearing.certainty = isSilent ? 0 : undefined;
+    hearing.silence = Math.exp(logProbabilityOf(first, silence));
+    hearing.certainty = 0;
     return next;
   }
 
@@ -195,13 +215,12 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
   /** Takes the likeliest token that may follow. */
   private take(hearing: Hearing, logits: Float32Array): SequenceResult<Transcript> {
     const { tokens } = this.options;
-    const token = likeliest(logits, hearing.tokens, tokens);
-    if (hearing.certainty !== undefined) {
-      hearing.certainty += logProbabilityOf(logits, token);
-    }
+    const { token, logprob } = likeliest(logits, hearing.tokens, tokens);
+    hearing.certainty += logprob;
     if (token !== tokens.end) {
       hearing.tokens.push(token);
-      if (hearing.window!.length < tokens.most) {
+      // The decoder has not read it yet.
+      if (hearing.window!.length + 1 < tokens.most) {
         return PENDING;
       }
     }
@@ -209,41 +228,56 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
   }
 
   private ended(hearing: Hearing): SequenceResult<Transcript> {
-    const { row, frame, tokens, language, certainty = 0 } = hearing;
+    const { row, frame, tokens, language, silence } = hearing;
     const { mel } = this.options;
     const step = mel.hop / mel.sampleRate;
     const left = Math.min(Math.ceil(row.samples.length / mel.hop) - frame, mel.window / mel.hop);
     const { parts, heard } = partsOf(tokens, left, step, this.options.tokens.firstTime);
-    const isSilent = certainty / (tokens.length + 1) < SILENCE.certainty;
+    const logprob = hearing.certainty / (tokens.length + 1);
+    const isSilent = silence > SILENCE.probability && logprob < SILENCE.certainty;
     const spoken = (isSilent ? [] : parts).map((part) => ({
       ...part,
       text: this.decode(part.tokens.filter((token) => token < this.options.tokens.end)),
     }));
+    const text = spoken.map((part) => part.text).join('');
+    const window = {
+      start: rounded(frame * step),
+      logprob,
+      compressionRatio: compressionOf(text.trim()),
+      silence,
+    };
     hearing.window = undefined;
     // A window whose times stand still would be heard for ever.
     hearing.frame += heard > 0 && !isSilent ? heard : left;
     const code = language === undefined ? undefined : this.options.tokens.languages[language];
     const piece: Transcript = {
-      text: spoken.map(({ text }) => text).join(''),
+      text,
       segments: spoken
-        .map(({ text, start, end }) => ({
-          text: text.trim(),
-          start: rounded(frame * step + start),
-          end: rounded(frame * step + end),
+        .map((part) => ({
+          text: part.text.trim(),
+          start: rounded(frame * step + part.start),
+          end: rounded(frame * step + part.end),
+          tokens: part.tokens,
+          window,
         }))
-        .filter(({ text }) => text !== ''),
+        .filter((segment) => segment.text !== ''),
       ...(code !== undefined && { language: code }),
       duration: row.samples.length / mel.sampleRate,
     };
     if (hearing.frame * mel.hop >= row.samples.length) {
       return last(piece);
     }
-    return piece.text === '' ? PENDING : piece;
+    return text === '' ? PENDING : piece;
   }
 }
 
 function rounded(seconds: number): number {
   return Math.round(seconds * 1000) / 1000;
+}
+
+function compressionOf(text: string): number {
+  const bytes = Buffer.from(text);
+  return bytes.length / deflateSync(bytes).length;
 }
 
 /** Tokens of a window, with their times in seconds from its beginning. */
@@ -290,14 +324,15 @@ export function partsOf(
 }
 
 /**
- * The likeliest token that may follow, as Whisper's rules say: times come in pairs and never go back.
- * After `WhisperTimeStampLogitsProcessor` of Python's transformers.
+ * The likeliest token that may follow, and its log-probability among these, as Whisper's rules say:
+ * times come in pairs and never go back. After `WhisperTimeStampLogitsProcessor` of Python's
+ * transformers.
  */
 export function likeliest(
   given: Float32Array,
   tokens: readonly number[],
   { end, firstTime, latestBegin, suppressed, suppressedFirst }: SpeechTokens,
-): number {
+): { readonly token: number; readonly logprob: number } {
   const logits = given.slice();
   const exclude = (from: number, to: number): void => void logits.fill(-Infinity, from, to);
   [...suppressed, ...(tokens.length === 0 ? suppressedFirst : [])].forEach((token) =>
@@ -320,10 +355,12 @@ export function likeliest(
     exclude(firstTime + (latestBegin ?? logits.length) + 1, logits.length);
   }
   const [text, time] = [mostOf(logits, 0, firstTime), mostOf(logits, firstTime, logits.length)];
-  const times = logits
-    .subarray(firstTime)
-    .reduce((sum, each) => sum + Math.exp(each - logits[time]!), 0);
-  return logits[time]! + Math.log(times) > logits[text]! ? time : text;
+  // NaN if no time may follow.
+  const times = logits[time]! - logProbabilityOf(logits.subarray(firstTime), time - firstTime);
+  if (times > logits[text]!) {
+    return { token: time, logprob: logits[time]! - times };
+  }
+  return { token: text, logprob: logProbabilityOf(logits, text) };
 }
 
 function mostOf(logits: Float32Array, from: number, to: number): number {

@@ -31,6 +31,14 @@ const { cases, mel } = JSON.parse(readTiny('speech/answers.json').toString()) as
     readonly task: 'transcribe' | 'translate';
     readonly language: string;
     readonly segments: readonly (readonly [text: string, start: number, end: number])[];
+    /** The tokens of each window. */
+    readonly tokens: readonly (readonly number[])[];
+    readonly windows: readonly (readonly [
+      start: number,
+      logprob: number,
+      compressionRatio: number,
+      silence: number,
+    ])[];
   }[];
   readonly mel: readonly number[];
 };
@@ -77,7 +85,7 @@ function inputOf({ from, to, asked, task }: (typeof cases)[number]): SpeechToWri
 }
 
 /** Python's segments as ours: without spaces around their texts, and without empty ones. */
-function segmentsOf({ segments }: (typeof cases)[number]): Transcript['segments'] {
+function segmentsOf({ segments }: (typeof cases)[number]): object[] {
   return segments
     .map(([text, start, end]) => ({ text: text.trim(), start, end }))
     .filter(({ text }) => text !== '');
@@ -87,13 +95,37 @@ describe('speechToText', () => {
   it("[22.16] hears Python's text, times and language, alone and beside others", async () => {
     const serving = await launch();
     const together = await Promise.all(cases.map((each) => serving.batchedRun(inputOf(each))));
-    expect(together.map(({ segments }) => segments)).toEqual(cases.map(segmentsOf));
+    expect(
+      together.map(({ segments }) =>
+        segments.map(({ text, start, end }) => ({ text, start, end })),
+      ),
+    ).toEqual(cases.map(segmentsOf));
     expect(together.map(({ language }) => language)).toEqual(cases.map(({ language }) => language));
     const alone: Transcript[] = [];
     for (const each of cases) {
       alone.push(await serving.batchedRun(inputOf(each)));
     }
     expect(alone).toEqual(together);
+  });
+
+  it("[22.16] gives Python's tokens, and how well it heard each window", async () => {
+    const serving = await launch();
+    let seen = 0;
+    for (const each of cases) {
+      const { segments } = await serving.batchedRun(inputOf(each));
+      for (const { tokens, window } of segments) {
+        const at = each.windows.findIndex(([start]) => start === window.start);
+        const [, logprob, compressionRatio, silence] = each.windows[at]!;
+        expect(window.logprob).toBeCloseTo(logprob, 4);
+        // Node's zlib packs short texts less tightly.
+        expect(window.compressionRatio).toBeGreaterThan(0.8 * compressionRatio - 1e-9);
+        expect(window.compressionRatio).toBeLessThan(compressionRatio + 1e-9);
+        expect(window.silence / silence).toBeCloseTo(1, 3);
+        expect(` ${each.tokens[at]!.join(' ')} `).toContain(` ${tokens.join(' ')} `);
+        seen++;
+      }
+    }
+    expect(seen).toBeGreaterThan(20);
   });
 
   it('[22.16] streams what each window says, before the rest is heard', async () => {
@@ -289,7 +321,7 @@ describe("Whisper's rules", () => {
   function after(before: readonly number[], likely: Readonly<Record<number, number>>): number {
     const logits = new Float32Array(20).fill(-5);
     Object.entries(likely).forEach(([token, logit]) => (logits[Number(token)] = logit));
-    return likeliest(logits, before, tokens);
+    return likeliest(logits, before, tokens).token;
   }
 
   it.each([

@@ -15,6 +15,14 @@ interface TranscriptSegment {
   readonly text: string;
   readonly start: number;
   readonly end: number;
+  /** Missing in a serving that isn't a `speechToText`. */
+  readonly tokens?: readonly number[];
+  readonly window?: {
+    readonly start: number;
+    readonly logprob: number;
+    readonly compressionRatio: number;
+    readonly silence: number;
+  };
 }
 
 /** An answer: JSON, a text, or events. */
@@ -32,10 +40,10 @@ const FORMATS = {
   verbose_json: ({ text, segments, language, duration }: Transcript, task: Task): SpeechAnswer => ({
     json: {
       task,
-      language: language ?? null,
+      language: language === undefined ? null : nameOf(language),
       duration,
       text,
-      segments: segments.map((segment, id) => ({ id, ...segment })),
+      segments: segments.map(detailsOf),
     },
   }),
   srt: ({ segments }: Transcript): SpeechAnswer => ({
@@ -117,6 +125,41 @@ function isFormat(value: string): value is keyof typeof FORMATS {
 function textIn(form: FormData, name: string): string | undefined {
   const value = form.get(name);
   return typeof value === 'string' && value !== '' ? value : undefined;
+}
+
+/** A segment in OpenAI's terms. Its windows count in frames of 10 ms. */
+function detailsOf({ text, start, end, tokens, window }: TranscriptSegment, id: number): object {
+  return {
+    id,
+    text,
+    start,
+    end,
+    ...(tokens && { tokens }),
+    ...(window && {
+      temperature: 0,
+      seek: Math.round(window.start * 100),
+      avg_logprob: window.logprob,
+      compression_ratio: window.compressionRatio,
+      no_speech_prob: window.silence,
+    }),
+  };
+}
+
+const languages = new Intl.DisplayNames('en', { type: 'language' });
+
+/** Where OpenAI has another name than Unicode. */
+const OTHER_NAMES: Readonly<Record<string, string>> = {
+  bn: 'bengali',
+  mi: 'maori',
+  my: 'myanmar',
+  nn: 'nynorsk',
+  tl: 'tagalog',
+};
+
+/** OpenAI's answers name languages, as `french`. */
+function nameOf(language: string): string {
+  const isCode = /^[a-z]{2,3}$/.test(language);
+  return OTHER_NAMES[language] ?? (isCode ? languages.of(language)!.toLowerCase() : language);
 }
 
 /** As `01:02:03,004`. */

@@ -1,6 +1,8 @@
 // The AI SDK. Arguments: what to do, and the address of the server.
+import { readFile } from 'node:fs/promises';
+import { createOpenAI } from '@ai-sdk/openai';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
-import { embed, embedMany, generateText, streamText } from 'ai';
+import { embed, embedMany, experimental_transcribe, generateText, streamText } from 'ai';
 
 const [, , what, url, given] = process.argv;
 const provider = createOpenAICompatible({
@@ -45,6 +47,33 @@ const steps = {
       pieces.push(piece);
     }
     return { text, finishReason, usage: usage.outputTokens, streamed: pieces.join('') };
+  },
+
+  async speech(path) {
+    const openai = createOpenAI({ baseURL: `${url}/v1`, apiKey: 'secret' });
+    const audio = await readFile(path);
+    const hear = (id, providerOptions) =>
+      experimental_transcribe({
+        model: openai.transcription(id),
+        audio,
+        providerOptions,
+        maxRetries: 0,
+      });
+    const detailed = await hear('ear', { openai: {} });
+    return {
+      text: (await hear('ear')).text,
+      detailed: {
+        text: detailed.text,
+        language: detailed.language,
+        duration: detailed.durationInSeconds,
+        segment: detailed.segments[0],
+      },
+      error: await hear('nix').catch(({ name, statusCode, message }) => ({
+        name,
+        statusCode,
+        message,
+      })),
+    };
   },
 
   retry: async () => (await embed({ model: model('busy'), value: 'a' })).embedding.length,

@@ -96,7 +96,7 @@ describeOnPlatforms("OpenAI's transcriptions", (listen) => {
     expect(await post('text')).toEqual([200, 'text/plain; charset=utf-8', 'Good morning. Bye.\n']);
     expect((await post('verbose_json')).at(-1)).toEqual({
       task: 'transcribe',
-      language: 'en',
+      language: 'english',
       duration: 3725.5,
       text: 'Good morning. Bye.',
       segments: segments.map((segment, id) => ({ id, ...segment })),
@@ -218,7 +218,7 @@ describeUnless(missing('ffmpeg') ?? openAIClientsMissing, "OpenAI's clients with
       expect(text.length).toBeGreaterThan(2);
       expect(seen).toEqual({
         json: { text },
-        verbose: expect.objectContaining({ text, language: 'fr', duration: 6.155375 }),
+        verbose: expect.objectContaining({ text, language: 'french', duration: 6.155375 }),
         srt: expect.stringMatching(/^1\n00:00:00,\d+ --> 00:00:0\d,\d+\n/),
         english: expect.any(String),
         events: expect.arrayContaining([{ type: 'transcript.text.done', text }]),
@@ -231,6 +231,27 @@ describeUnless(missing('ffmpeg') ?? openAIClientsMissing, "OpenAI's clients with
           expect.objectContaining({ error: 'BadRequestError', param: 'prompt' }),
           expect.objectContaining({ status: 400, code: 'invalid_value', message: noAudio }),
         ],
+      });
+    });
+
+    it('[23.9] The AI SDK works with it', async () => {
+      const seen = (await nodeClientPrints(
+        'ai-sdk.mjs',
+        'speech',
+        await start(),
+        JSON.stringify(CLIP),
+      )) as { readonly text: string };
+      const { text } = seen;
+      expect(text.length).toBeGreaterThan(2);
+      expect(seen).toEqual({
+        text,
+        detailed: {
+          text,
+          language: 'fr',
+          duration: 6.155375,
+          segment: { text: expect.any(String), startSecond: 0.86, endSecond: expect.any(Number) },
+        },
+        error: { name: 'AI_APICallError', statusCode: 404, message: noModel },
       });
     });
 
@@ -249,7 +270,7 @@ describeUnless(missing('ffmpeg') ?? openAIClientsMissing, "OpenAI's clients with
         segments: expect.arrayContaining([
           [expect.any(String), expect.any(Number), expect.any(Number)],
         ]),
-        language: 'fr',
+        language: 'french',
         events: expect.arrayContaining(['transcript.text.delta', 'transcript.text.done']),
         errors: [
           ['NotFoundError', 404, 'model_not_found', 'model', noModel],

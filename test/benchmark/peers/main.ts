@@ -120,6 +120,8 @@ async function measure(peer: Peer, workload: Workload, port: number): Promise<nu
     let wrong = await server.wrong(questions);
     let failures = 0;
     const numbers: number[] = [];
+    // V8 compiles what has run thousands of times, for which one client takes a minute.
+    await wrk(port, questions, 32, seconds);
     for (const count of connections) {
       await wrk(port, questions, count, Math.ceil(seconds / 2));
       // A server may still run what the connections of the warm-up have asked for.

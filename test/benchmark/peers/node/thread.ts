@@ -1,3 +1,4 @@
+import { resolve } from 'node:path';
 import { Body, Controller, HttpCode, Module, Post } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { FastifyAdapter } from '@nestjs/platform-fastify';
@@ -10,7 +11,7 @@ import { file, indexOfLargest, port, type Reply, Row } from './model.js';
  * The least that a thread can cost: the same route, with the bare worker thread of the benchmark
  * behind it. It runs one row after the other.
  */
-const thread = await Thread.start([digits, mlp].find(({ path }) => path === file)!);
+const thread = await Thread.start([digits, mlp].find(({ path }) => resolve(path) === file)!);
 let last: Promise<unknown> = Promise.resolve();
 
 @Controller()

@@ -24,13 +24,34 @@ interface Heard {
   readonly language?: string;
 }
 
+const howWell = { logprob: -0.5, compressionRatio: 1.2, silence: 0.1 };
 const pieces: readonly Transcript[] = [
   {
     text: ' Good morning.',
-    segments: [{ text: 'Good morning.', start: 0, end: 1.25 }],
+    segments: [
+      {
+        text: 'Good morning.',
+        start: 0,
+        end: 1.25,
+        tokens: [50364, 2205, 2446, 50426],
+        window: { start: 0, ...howWell },
+      },
+    ],
     duration: 3725.5,
   },
-  { text: ' Bye.', segments: [{ text: 'Bye.', start: 3723.004, end: 3725.5 }], duration: 3725.5 },
+  {
+    text: ' Bye.',
+    segments: [
+      {
+        text: 'Bye.',
+        start: 3723.004,
+        end: 3725.5,
+        tokens: [50564, 4621, 50684],
+        window: { start: 3720, ...howWell },
+      },
+    ],
+    duration: 3725.5,
+  },
 ];
 
 /** Says which task and bytes it was given, and then two pieces. */
@@ -99,7 +120,15 @@ describeOnPlatforms("OpenAI's transcriptions", (listen) => {
       language: 'english',
       duration: 3725.5,
       text: 'Good morning. Bye.',
-      segments: segments.map((segment, id) => ({ id, ...segment })),
+      segments: segments.map(({ window, ...segment }, id) => ({
+        id,
+        ...segment,
+        temperature: 0,
+        seek: window.start === 0 ? 0 : 372_000,
+        avg_logprob: -0.5,
+        compression_ratio: 1.2,
+        no_speech_prob: 0.1,
+      })),
     });
     expect(await post('srt')).toEqual([
       200,

@@ -12,7 +12,7 @@ import { blankOf, messageOf } from '../../internal.js';
 import { LogMel, type MelOptions } from './log-mel.js';
 import { free, sessionOf } from './onnx-session.js';
 import { floatsOf } from './outputs.js';
-import { logProbabilityOf } from './sampling.js';
+import { likeliest as highestOf, logProbabilityOf } from './sampling.js';
 import { textDecoder } from './text-tokenizer.js';
 
 /** Speech as it is sent to the model's thread. */
@@ -47,7 +47,7 @@ export interface TranscriptSegment {
   readonly end: number;
   /** The model's tokens, with those of the times. */
   readonly tokens: readonly number[];
-  /** Where it was heard, and how well. */
+  /** The window of audio that has it. */
   readonly window: TranscriptWindow;
 }
 
@@ -59,7 +59,7 @@ export interface TranscriptWindow {
   readonly logprob: number;
   /** How much shorter zlib makes the text: above 2.4, it probably repeats itself. */
   readonly compressionRatio: number;
-  /** The probability that nobody speaks. */
+  /** The probability that the window has no speech. */
   readonly silence: number;
 }
 
@@ -130,7 +130,7 @@ interface Hearing {
   tokens: number[];
   /** The sum of its tokens' log-probabilities. */
   certainty: number;
-  /** The probability that nobody speaks. */
+  /** The probability that the window has no speech. */
   silence: number;
 }
 
@@ -354,21 +354,14 @@ export function likeliest(
     exclude(0, firstTime);
     exclude(firstTime + (latestBegin ?? logits.length) + 1, logits.length);
   }
-  const [text, time] = [mostOf(logits, 0, firstTime), mostOf(logits, firstTime, logits.length)];
+  const times = logits.subarray(firstTime);
+  const [text, time] = [highestOf(logits.subarray(0, firstTime)), highestOf(times)];
   // NaN if no time may follow.
-  const times = logits[time]! - logProbabilityOf(logits.subarray(firstTime), time - firstTime);
-  if (times > logits[text]!) {
-    return { token: time, logprob: logits[time]! - times };
-  }
-  return { token: text, logprob: logProbabilityOf(logits, text) };
-}
-
-function mostOf(logits: Float32Array, from: number, to: number): number {
-  let best = from;
-  for (let at = from + 1; at < to; at++) {
-    best = logits[at]! > logits[best]! ? at : best;
-  }
-  return best;
+  const logprob = logProbabilityOf(times, time);
+  // The logit of all times together is the larger one.
+  return times[time]! - logprob > logits[text]!
+    ? { token: firstTime + time, logprob }
+    : { token: text, logprob: logProbabilityOf(logits, text) };
 }
 
 /** An encoded window of audio, with the decoder's cache. */

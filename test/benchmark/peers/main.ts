@@ -120,7 +120,7 @@ async function measure(peer: Peer, workload: Workload, port: number): Promise<nu
     let wrong = await server.wrong(questions);
     let failures = 0;
     const numbers: number[] = [];
-    // V8 compiles what has run thousands of times, for which one client takes a minute.
+    // V8 compiles what has run thousands of times, which takes one client half a minute.
     await wrk(port, questions, 32, seconds);
     for (const count of connections) {
       await wrk(port, questions, count, Math.ceil(seconds / 2));

@@ -2,7 +2,7 @@ import { InvalidBatchError } from '../errors.js';
 import { truncate, formatList, formatValue } from '../format.js';
 import { type Container, FlatContainer, type FlatRows, flatten, unreadable } from './container.js';
 import { type LeafRows, ListRows, type Rows, TensorRows } from './tensor-rows.js';
-import { rowOf } from './tensor.js';
+import { type MemoryOf, rowOf } from './tensor.js';
 import type { BatchAxes, Template, VariableAxes } from './template.js';
 
 /** For rows without a key. */
@@ -274,8 +274,8 @@ export class Batch {
   }
 
   /** Like {@link consume}, for code that sends the rows on. */
-  gather(): FlatRows {
-    return this.filled().gather(this.padding);
+  gather(memoryOf?: MemoryOf): FlatRows {
+    return this.filled().gather(this.padding, memoryOf);
   }
 
   /**

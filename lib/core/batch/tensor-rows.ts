@@ -14,6 +14,7 @@ import {
   elementSize,
   filledTensor,
   isIntact,
+  type MemoryOf,
   resize,
   rowsOf,
 } from './tensor.js';
@@ -80,7 +81,7 @@ export interface Rows {
   /** Rows of the same signature; these are the first. */
   join(all: readonly Rows[]): Rows;
   /** All rows and `padding` zero rows, in their own storage. */
-  gather(padding: number): FlatRows;
+  gather(padding: number, memoryOf?: MemoryOf): FlatRows;
   /** Copies tensors and shares plain values. */
   copy(): Rows;
   /** Without a copy if they are one whole item. */
@@ -135,17 +136,19 @@ export class LeafRows {
     return this.template.type;
   }
 
-  gather(): Tensor {
+  gather(memoryOf?: MemoryOf): Tensor {
     const { chunks, dims, isFilled, leaf, type } = this;
     const { axis, variable } = this.template;
     const [first, ...others] = chunks;
     if (axis === null) {
       return copyOf(first!.leaves[leaf]!);
     }
-    if (isFilled && axis === 0 && others.length === 0) {
+    if (isFilled && axis === 0 && others.length === 0 && !memoryOf) {
       return copyOfRows(first!.leaves[leaf]!, first!.start, first!.count);
     }
-    const target = isFilled ? blankOf(type, dims) : filledTensor(type, dims, variable?.padWith);
+    const target = isFilled
+      ? blankOf(type, dims, memoryOf)
+      : filledTensor(type, dims, variable?.padWith);
     this.copyTo(target, (tensor) => tensor, axis);
     return target;
   }
@@ -311,8 +314,8 @@ export class TensorRows implements Rows {
     );
   }
 
-  gather(padding: number): FlatContainer {
-    return this.template.with(this.gatherLeaves(padding));
+  gather(padding: number, memoryOf?: MemoryOf): FlatContainer {
+    return this.template.with(this.gatherLeaves(padding, memoryOf));
   }
 
   copy(): TensorRows {
@@ -357,8 +360,8 @@ export class TensorRows implements Rows {
     return low;
   }
 
-  private gatherLeaves(padding: number): Tensor[] {
-    return this.leafRows(padding).map((rows) => rows.gather());
+  private gatherLeaves(padding: number, memoryOf?: MemoryOf): Tensor[] {
+    return this.leafRows(padding).map((rows) => rows.gather(memoryOf));
   }
 
   /** True if it is one item without a batch axis. */

@@ -124,8 +124,8 @@ function isStoredAs(data: TypedData, name: string): boolean {
 }
 
 /**
- * Takes parts from a thread or V8's deserialiser, whose typed arrays are of Node's own realm: the
- * tensor class of a `vm` context, such as Jest's, refuses those.
+ * For parts from a thread, whose typed arrays are of Node's own realm: the tensor class of a `vm`
+ * context, such as Jest's, refuses those.
  */
 export function tensorOf({ type, data, dims }: Pick<Tensor, 'type' | 'data' | 'dims'>): Tensor {
   return new Tensor(type, Array.isArray(data) ? data : inThisRealm(data), dims);
@@ -181,15 +181,19 @@ export function copyOfRows({ type, data, dims }: Tensor, start: number, count: n
   return new Tensor(type, data.slice(start * inner, (start + count) * inner), dims.with(0, count));
 }
 
+/** May give an old buffer of this length. */
+export type MemoryOf = (bytes: number) => ArrayBuffer | undefined;
+
 /** A tensor on old memory: write every element. */
-export function blankOf(type: Tensor.Type, dims: readonly number[]): Tensor {
+export function blankOf(type: Tensor.Type, dims: readonly number[], memoryOf?: MemoryOf): Tensor {
   const storage = storageClasses.get(type);
   if (!storage) {
     return zeroTensor(type, dims);
   }
   const length = product(dims, 0, dims.length);
+  const bytes = length * storage.BYTES_PER_ELEMENT;
   // Cleared memory would cost twice as much.
-  const { buffer } = Buffer.allocUnsafeSlow(length * storage.BYTES_PER_ELEMENT);
+  const buffer = memoryOf?.(bytes) ?? Buffer.allocUnsafeSlow(bytes).buffer;
   return new Tensor(type, new storage(buffer, 0, length), dims);
 }
 
@@ -205,10 +209,7 @@ export function zerosOf(type: Tensor.Type, dims: readonly number[]): TensorData 
     : new (storageClasses.get(type) ?? Float32Array)(length);
 }
 
-/**
- * Each element type's array class, as onnxruntime chooses it: before version 24, Node has none for
- * 16-bit floats.
- */
+/** Each element type's array class. Node has one for 16-bit floats from version 24 on. */
 export const storageClasses: ReadonlyMap<string, Storage> = new Map<string, Storage>([
   ['float32', Float32Array],
   ['float64', Float64Array],

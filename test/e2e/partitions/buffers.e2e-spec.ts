@@ -1,6 +1,6 @@
-import { describe, expect, it } from '@jest/globals';
+import { describe, expect, it, jest } from '@jest/globals';
 import { Batch, InvalidOutputError, type ServingDefinition, Tensor } from 'nestjs-serving';
-import { recurrentModel } from '../../fixtures/models/models.js';
+import { echoModel, recurrentModel, value } from '../../fixtures/models/models.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { worker } from '../../fixtures/partitions/worker.js';
@@ -72,6 +72,7 @@ describe('The memory of a tensor', () => {
     ['a view of a table', [0, 1], [2, 3]],
     ['a pooled Buffer', [0, 1], [2, 3]],
     ['shared memory', [0, 0], [2, 2]],
+    ['memory that may not move', [0, 1], [0, 1]],
     ['one tensor for all rows', [1, 2], [1, 2]],
   ])(
     '[5.4] A tensor belongs to its caller when a module returns %s',
@@ -91,6 +92,28 @@ describe('The memory of a tensor', () => {
       expect([...replies[1]!.data]).toEqual(second);
     },
   );
+
+  it('[5.4] Large batches use the memory of earlier ones, and no row changes by that', async () => {
+    const width = 40_000;
+    const row = (n: number): Tensor =>
+      new Tensor('float32', new Float32Array(width).fill(n), [1, width]);
+    const serving = await serve<Record<'same_x', Tensor>>({
+      name: 'echo',
+      model: echoModel({ x: value('float32', 'batch', width) }),
+      batchSize: 4,
+    });
+    const allocate = jest.spyOn(Buffer, 'allocUnsafeSlow');
+
+    const replies: Tensor[] = [];
+    for (let at = 0; at < 40; at += 8) {
+      const calls = Array.from({ length: 8 }, (_, i) => serving.batchedRun({ x: row(at + i) }));
+      replies.push(...(await Promise.all(calls)).map(({ same_x }) => same_x));
+    }
+
+    // One runs while the next is made.
+    expect(allocate.mock.calls.filter(([bytes]) => bytes >= width * 4).length).toBeLessThan(5);
+    replies.forEach(({ data }, n) => expect(data).toEqual(new Float32Array(width).fill(n)));
+  });
 
   it('[5.4] [6.3] A tensor that a module returns twice fails its second batch alone, with advice', async () => {
     const serving = await serve<Tensor>({ name: 'outputs', model: { useFile: worker('outputs') } });

@@ -44,10 +44,7 @@ export function openThread(task: WorkerTask): Channel {
   };
 }
 
-/**
- * Decides whether a batch begins or is revoked, never both. Sender and worker share the number of
- * begun or revoked batches.
- */
+/** A batch begins or is revoked, never both: sender and worker share how many did either. */
 export class BatchClaims {
   private readonly begun: Int32Array;
 

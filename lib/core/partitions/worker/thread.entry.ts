@@ -20,7 +20,10 @@ async function host(): Promise<void> {
       void port
         .on('message', onRequest)
         .on('messageerror', (unreadable) => onRequest({ unreadable })),
-    post: (message, transfer) => port.postMessage(message, transfer),
+    post: (message, transfer, spare = []) =>
+      spare.length > 0
+        ? port.postMessage({ ...message, spare }, [...transfer, ...spare])
+        : port.postMessage(message, transfer),
     begin: (batch) => claims.tryBegin(batch),
     // In a turn of the event loop, so not during a native run.
     exit: () => process.exit(),

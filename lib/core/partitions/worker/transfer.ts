@@ -1,3 +1,4 @@
+import * as threads from 'node:worker_threads';
 import type { Batch } from '../../batch/batch.js';
 import {
   asOutput,
@@ -14,6 +15,7 @@ import {
   type Tensor,
   tensorOf,
   copyOfData,
+  type MemoryOf,
   type TensorData,
   type TypedData,
 } from '../../batch/tensor.js';
@@ -60,8 +62,8 @@ export function packRows(rows: FlatRows): [WireRows, ArrayBuffer[]] {
 }
 
 /**
- * Sends the batch's rows. If a value reads differently the second time and so fails the send,
- * copies each row alone and sends again, so that it spoils no other row.
+ * Sends the batch's rows. If a value fails the send, copies each row alone and sends again, so that
+ * it spoils no other row.
  *
  * @throws RejectedRowsError for plain values that can't be sent, such as functions
  */
@@ -228,8 +230,7 @@ function unpackContainer({ structure, leaves }: WireContainer): FlatContainer {
 }
 
 /**
- * Replaces results that are nested too deeply by errors: a worker has more stack than the main
- * thread, which couldn't read the message.
+ * Replaces results that are nested too deeply by errors: the main thread has less stack to read them.
  *
  * @throws InvalidOutputError for tensors that we can't use
  */
@@ -273,7 +274,7 @@ function isDeeper(value: unknown, levels: number, met: Set<unknown>): boolean {
   return false;
 }
 
-/** Both ends have the names and types, in this order. */
+/** Both ends know names and types. */
 export interface WireTensors {
   readonly data: readonly TensorData[];
   readonly dims: readonly (readonly number[])[];
@@ -290,12 +291,55 @@ export function unpackTensors({ data, dims }: WireTensors, ports: readonly Model
   return ports.map(({ type }, i) => tensorOf({ type, data: data[i]!, dims: dims[i]! }));
 }
 
+/** From here on memory is new pages, which cost more than the copy into them. */
+const LARGE = 128 * 1024;
+
+/** For {@link SpareMemory}. */
+export function spareOf(tensors: readonly Tensor[]): ArrayBuffer[] {
+  const buffers: ArrayBuffer[] = [];
+  for (const { data } of tensors) {
+    if (ArrayBuffer.isView(data) && data.byteLength >= LARGE) {
+      buffers.push(data.buffer as ArrayBuffer);
+    }
+  }
+  return buffers;
+}
+
+/** Memory of batches that have run, for later ones. */
+export class SpareMemory {
+  /** Weak, so that an idle partition keeps none. */
+  private buffers: WeakRef<ArrayBuffer>[] = [];
+
+  readonly memoryOf: MemoryOf = (bytes) => {
+    for (let at = 0; at < this.buffers.length; at++) {
+      const buffer = this.buffers[at]!.deref();
+      if (buffer?.byteLength === bytes) {
+        this.buffers.splice(at, 1);
+        return buffer;
+      }
+    }
+    return undefined;
+  };
+
+  /** Of two batches: one runs while the next is made. */
+  keep(buffers: readonly ArrayBuffer[]): void {
+    const latest = buffers.map((buffer) => new WeakRef(buffer));
+    this.buffers = [...latest, ...this.buffers].slice(0, 2 * buffers.length);
+  }
+}
+
+/** Native code's memory can't move from Node 21 on; before, it is copied. */
+const { isMarkedAsUntransferable: isFixed } = threads as {
+  isMarkedAsUntransferable?: (buffer: ArrayBufferLike) => boolean;
+};
+
 /** In its own buffer, added to `transfer`; strings stay as they are. */
 function movable(data: TensorData, transfer: Set<ArrayBuffer>): TensorData {
   if (!ArrayBuffer.isView(data)) {
     return data;
   }
-  const own = isWhole(data) && !transfer.has(data.buffer) ? data : copyOfData(data);
+  const canMove = isWhole(data) && !transfer.has(data.buffer) && !isFixed?.(data.buffer);
+  const own = canMove ? data : copyOfData(data);
   transfer.add(own.buffer as ArrayBuffer);
   return own;
 }

@@ -2,7 +2,7 @@ import { InvalidServingError, toWire } from '../../errors.js';
 import { Queue } from '../../streaming/queue.js';
 import { type BatchListener, endedRowsOf } from '../batch-function.js';
 import { NotStartedError, STEPPED } from '../partition.js';
-import { packOutput, packTensors, unpackRows, unpackTensors } from './transfer.js';
+import { packOutput, packTensors, spareOf, unpackRows, unpackTensors } from './transfer.js';
 import {
   type BatchEnd,
   type BatchProgress,
@@ -13,6 +13,7 @@ import {
   type LoadResult,
   type ModelTask,
   type RowsRequest,
+  type SessionEnd,
   type SessionsEnd,
   STEPS_AHEAD,
   type WorkerReply,
@@ -35,14 +36,18 @@ type QueuedRequest = BatchRequest | SessionsEnd;
 export interface Port {
   listen(onRequest: (request: WorkerRequest) => void): void;
   /** @throws if the message can't be cloned */
-  post(message: LoadResult | WorkerReply, transfer: readonly ArrayBuffer[]): void;
+  post(
+    message: LoadResult | WorkerReply,
+    transfer: readonly ArrayBuffer[],
+    spare?: readonly ArrayBuffer[],
+  ): void;
   /** Reports that the batch begins; false if it was revoked. */
   begin(batch: number): boolean;
   exit(): void;
 }
 
 interface RunningBatch {
-  /** Counts from 0, as in the application. */
+  /** Counts from 0. */
   readonly batch: number;
   readonly endedRows: Set<number>;
   unacknowledged: number;
@@ -121,7 +126,7 @@ export class WorkerHost {
     const running = { batch, endedRows: new Set<number>(), unacknowledged: 0, resume: () => {} };
     this.running.set(batch, running);
     const begins = this.port.begin(batch);
-    let end: readonly [BatchEnd, ArrayBuffer[]?];
+    let end: SessionEnd;
     try {
       if ('unreadable' in request) {
         throw request.unreadable;
@@ -162,9 +167,9 @@ export class WorkerHost {
     };
   }
 
-  private end(batch: number, end: BatchEnd, transfer: ArrayBuffer[] = []): void {
+  private end(batch: number, ...[end, transfer = [], spare]: SessionEnd): void {
     try {
-      this.port.post({ batch, ...end }, transfer);
+      this.port.post({ batch, ...end }, transfer, spare);
     } catch (error) {
       // The end can't be cloned.
       this.port.post({ batch, error: toWire(error) }, []);
@@ -183,15 +188,12 @@ class ModelSession implements WorkerSession {
     return this.model.loaded;
   }
 
-  async run(
-    { feeds, hooks, sessions }: FeedsRequest,
-    listen: Listen,
-  ): Promise<[BatchEnd, ArrayBuffer[]]> {
+  async run({ feeds, hooks, sessions }: FeedsRequest, listen: Listen): Promise<SessionEnd> {
     const { model } = this;
     const tensors = unpackTensors(feeds, model.loaded.signature.inputs);
     const onHook = (name: string, value: unknown): void => listen(hooks, false).hook(name, value);
     const [reply, transfer] = packTensors(await model.run(tensors, hooks, onHook, sessions));
-    return [{ reply }, transfer];
+    return [{ reply }, transfer, spareOf(tensors)];
   }
 
   endSessions(ids: readonly number[]): void {
@@ -212,7 +214,7 @@ class FileSession implements WorkerSession {
     return new FileSession(await openFactory(factory, partition, options, keys, sequence));
   }
 
-  async run({ rows, info }: RowsRequest, listen: Listen): Promise<[BatchEnd, ArrayBuffer[]?]> {
+  async run({ rows, info }: RowsRequest, listen: Listen): Promise<SessionEnd> {
     const plainRows = 'list' in rows;
     const listener = listen(info.hooks, plainRows);
     const result = await this.functions.runRows(unpackRows(rows), info, listener);

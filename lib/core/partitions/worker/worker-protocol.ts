@@ -89,8 +89,8 @@ export type BatchProgress =
 
 export type BatchEnd =
   | { readonly output: WireOutput; readonly metadata: unknown }
-  /** In the order of a `ModelReply`. */
-  | { readonly reply: WireTensors }
+  /** In the order of a `ModelReply`; `spare` is the feeds' memory. */
+  | { readonly reply: WireTensors; readonly spare?: readonly ArrayBuffer[] }
   | { readonly stepped: true }
   | { readonly error: WireError };
 
@@ -101,10 +101,7 @@ export interface ExitMessage {
   readonly failure: WireError | undefined;
 }
 
-/**
- * The file descriptor where a process writes a byte for each begun batch. Unlike a message, the
- * byte isn't lost when the process dies.
- */
+/** Where a process writes a byte for each begun batch, which isn't lost when the process dies. */
 export const MARKS = 4;
 
 export interface WorkerExit {
@@ -142,12 +139,14 @@ export interface Channel {
   halt(): void;
 }
 
+/** `transfer` moves with the end; nobody needs `spare` any more. */
+export type SessionEnd = [end: BatchEnd, transfer?: ArrayBuffer[], spare?: ArrayBuffer[]];
+
 export type Listen = (hooks: readonly string[], plainRows: boolean) => BatchListener;
 
 export interface WorkerSession {
   readonly loaded: Loaded;
   readonly isConcurrent?: boolean;
-  /** Also returns the buffers that move. */
-  run(batch: RowsRequest | FeedsRequest, listen: Listen): Promise<[BatchEnd, ArrayBuffer[]?]>;
+  run(batch: RowsRequest | FeedsRequest, listen: Listen): Promise<SessionEnd>;
   endSessions(ids: readonly number[]): void;
 }

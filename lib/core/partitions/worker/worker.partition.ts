@@ -28,7 +28,7 @@ import {
 import { openProcess } from './process-channel.js';
 import type { Worker } from './supervised.partition.js';
 import { openThread } from './thread-channel.js';
-import { packTensors, sendRows, unpackOutput, unpackTensors } from './transfer.js';
+import { packTensors, sendRows, SpareMemory, unpackOutput, unpackTensors } from './transfer.js';
 import type { BatchInfo, BatchListener } from '../batch-function.js';
 import { feedsOf, ModelReply } from '../onnx/model-io.js';
 import type { ModelSignature } from '../onnx/model-signature.js';
@@ -36,7 +36,7 @@ import type { ModelSignature } from '../onnx/model-signature.js';
 /** Where a session runs: in a thread or a separate process. */
 export type Isolation = 'thread' | 'process';
 
-/** Often enough to keep generators running, without a message per step. */
+/** Keeps generators running, without a message per step. */
 const STEPS_PER_ACKNOWLEDGEMENT = STEPS_AHEAD / 4;
 
 interface Pending {
@@ -51,10 +51,7 @@ interface Pending {
   steps: number;
 }
 
-/**
- * Runs a session in a worker, off the application's event loop. A closed worker ends after its last
- * batch; an idle one doesn't keep the application alive.
- */
+/** A closed worker ends after its last batch; an idle one doesn't keep the application alive. */
 export class WorkerPartition implements Worker {
   readonly prefetch: number;
   readonly places: number | undefined;
@@ -308,6 +305,7 @@ function unreadableError(cause: unknown): Error {
 
 class BatchTransfer {
   private readonly reply: ModelReply | undefined;
+  private readonly memory = new SpareMemory();
 
   constructor(
     private readonly partition: number,
@@ -324,7 +322,8 @@ class BatchTransfer {
   send(batch: Batch, info: BatchInfo, channel: Channel): void {
     const { partition, signature } = this;
     if (signature) {
-      const [feeds, transfer] = packTensors(feedsOf(batch.gather(), signature.inputs));
+      const rows = batch.gather(this.memory.memoryOf);
+      const [feeds, transfer] = packTensors(feedsOf(rows, signature.inputs));
       const { hooks, sessions } = info;
       channel.post(sessions ? { feeds, hooks, sessions } : { feeds, hooks }, transfer);
     } else {
@@ -344,6 +343,9 @@ class BatchTransfer {
     }
     if ('output' in end) {
       return { output: unpackOutput(end.output), metadata: end.metadata, own: true };
+    }
+    if (end.spare) {
+      this.memory.keep(end.spare);
     }
     const reply = this.reply!;
     return { output: reply.of(unpackTensors(end.reply, reply.ports)), own: true };

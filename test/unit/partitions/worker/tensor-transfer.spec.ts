@@ -3,7 +3,12 @@ import { Tensor } from 'nestjs-serving';
 import { FlatContainer } from '../../../../lib/core/batch/container.js';
 import { feedsOf, ModelReply } from '../../../../lib/core/partitions/onnx/model-io.js';
 import type { ModelPort } from '../../../../lib/core/partitions/onnx/model-signature.js';
-import { packTensors, unpackTensors } from '../../../../lib/core/partitions/worker/transfer.js';
+import {
+  packTensors,
+  SpareMemory,
+  spareOf,
+  unpackTensors,
+} from '../../../../lib/core/partitions/worker/transfer.js';
 import { Batch } from '../../../../lib/core/batch/batch.js';
 import { floats, sixOfEachType } from '../../../fixtures/values/tensors.js';
 
@@ -41,6 +46,40 @@ describe('The tensors of a model on their way', () => {
       floats([2, 2], [1, 2, 3, 4]),
       floats([2, 2], [1, 2, 3, 4]),
     ]);
+  });
+});
+
+describe('SpareMemory', () => {
+  const large = 128 * 1024;
+
+  it('[5.4] It gives each buffer once, for a batch of exactly its length', () => {
+    const memory = new SpareMemory();
+    const [a, b] = [new ArrayBuffer(large), new ArrayBuffer(2 * large)];
+    memory.keep([a, b]);
+
+    expect(memory.memoryOf(large + 1)).toBeUndefined();
+    expect(memory.memoryOf(2 * large)).toBe(b);
+    expect(memory.memoryOf(2 * large)).toBeUndefined();
+    expect(memory.memoryOf(large)).toBe(a);
+  });
+
+  it('[5.4] It keeps the memory of the last two batches', () => {
+    const memory = new SpareMemory();
+    const buffers = [1, 2, 3].map((n) => new ArrayBuffer(n * large));
+    buffers.forEach((buffer) => memory.keep([buffer]));
+
+    const given = buffers.map(({ byteLength }) => memory.memoryOf(byteLength));
+
+    expect(given).toEqual([undefined, buffers[1], buffers[2]]);
+  });
+
+  it('[5.4] Only large buffers of numbers are spare', () => {
+    const [small, whole] = [large - 1, large].map(
+      (length) => new Tensor('uint8', new Uint8Array(length), [length]),
+    );
+    const text = new Tensor('string', ['a'], [1]);
+
+    expect(spareOf([small!, text, whole!])).toEqual([(whole!.data as Uint8Array).buffer]);
   });
 });
 

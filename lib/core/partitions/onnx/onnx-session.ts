@@ -148,7 +148,9 @@ function asError(reason: unknown): Error {
 }
 
 function messageOf(error: Error | undefined): string {
-  return error?.message.trim().replace(/\.$/, '') ?? '';
+  const message = error?.message.trim().replace(/\.$/, '') ?? '';
+  // Among the names of C++ functions and files.
+  return /\w+ failure \d+: .+?(?= ; GPU=)/s.exec(message)?.[0] ?? message;
 }
 
 /** For `partitions: true`: one partition per device of the first execution provider. */

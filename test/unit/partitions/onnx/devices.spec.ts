@@ -1,6 +1,8 @@
 import { availableParallelism } from 'node:os';
 import { afterEach, describe, expect, it } from '@jest/globals';
+import type { InferenceSession, InferenceSessionFactory } from 'onnxruntime-common';
 import {
+  createSession,
   partitionPerDevice,
   withShortSpin,
 } from '../../../../lib/core/partitions/onnx/onnx-session.js';
@@ -75,5 +77,42 @@ describe('withShortSpin', () => {
     const { extra } = withShortSpin({ extra: { 'session.intra_op.spin_duration_us': '5' } });
     // The runtime takes the last one.
     expect(Object.keys(extra!)).toEqual(['session', 'session.intra_op.spin_duration_us']);
+  });
+});
+
+describe('createSession', () => {
+  // As onnxruntime-node 1.30 said it on a machine with one GPU.
+  const failure =
+    '/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_call.cc:154 std::conditional_t<THRW, void, ' +
+    'onnxruntime::common::Status> onnxruntime::CudaCall(ERRTYPE, const char*, int) [with ERRTYPE = cudaError; ' +
+    'bool THRW = true] CUDA failure 101: invalid device ordinal ; GPU=0 ; hostname=vm ; ' +
+    'file=/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_execution_provider.cc ; line=352 ; ' +
+    'expr=cudaSetDevice(info_.device_id);';
+
+  /** Stands for a machine with a GPU, which opens sessions on the CPU alone. */
+  const runtime = {
+    InferenceSession: {
+      create: async (_: string, options: InferenceSession.SessionOptions = {}) => {
+        const [provider] = options.executionProviders ?? [];
+        if ((provider as { name: string } | undefined)?.name === 'cuda') {
+          throw new Error(failure);
+        }
+        return { release: async () => {} };
+      },
+    } as unknown as InferenceSessionFactory,
+    listSupportedBackends: () => [{ name: 'cpu' }, { name: 'cuda' }],
+  };
+
+  const open = (executionProviders: string[]) =>
+    createSession(runtime, 'a.onnx', 'a.onnx', { executionProviders });
+
+  it('[5.7] A failure of CUDA is told without the names of C++ functions and files', async () => {
+    await expect(open(['cuda'])).rejects.toThrow(
+      'Cannot run the model a.onnx on cuda (CUDA failure 101: invalid device ordinal). CUDA needs',
+    );
+    expect((await open(['cuda', 'cpu'])).providers).toEqual({
+      inUse: 'cpu',
+      missing: ['cuda (CUDA failure 101: invalid device ordinal)'],
+    });
   });
 });

@@ -1,4 +1,5 @@
 import { board } from './figures/board.js';
+import { cuda } from './figures/cuda.js';
 import { batchGain } from './figures/batch-gain.js';
 import { embeddings } from './figures/embeddings.js';
 import { endpoint } from './figures/endpoint.js';
@@ -55,6 +56,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P25: generation,
   P26: queueScale,
   P27: start,
+  P28: cuda,
 };
 
 // A process of its own: memory and compiled code of other figures would count in this one.

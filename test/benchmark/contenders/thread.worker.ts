@@ -1,12 +1,13 @@
 import { parentPort, workerData } from 'node:worker_threads';
 import { InferenceSession, Tensor } from 'onnxruntime-node';
-import { type BenchmarkModel, session as options } from '../models/model.js';
+import { type BenchmarkModel, sessionOf } from '../models/model.js';
 import { randomRows } from '../models/random.js';
 import { sizeOf } from '../models/weights.js';
 import type { ThreadRequest } from './thread.js';
 
-const { path, rowShape } = workerData as BenchmarkModel;
-const session = await InferenceSession.create(path, options);
+const model = workerData as BenchmarkModel;
+const { path, rowShape } = model;
+const session = await InferenceSession.create(path, sessionOf(model));
 const [input = '', output = ''] = [session.inputNames[0], session.outputNames[0]];
 
 parentPort?.on('message', (request: ThreadRequest) => void answer(request));

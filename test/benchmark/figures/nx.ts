@@ -1,5 +1,5 @@
 import { createServing, Tensor } from 'nestjs-serving';
-import { NxServing } from '../contenders/nx.js';
+import { AnsweringProcess } from '../contenders/answering-process.js';
 import { rowsPerSecond } from '../harness/callers.js';
 import { compare, type Measurement } from '../harness/measurement.js';
 import type { Plan } from '../harness/plan.js';
@@ -11,7 +11,10 @@ const [callers, size, batchTimeout] = [256, 784, 5];
 
 /** P15: the same serving in Elixir, from which this one has its form. */
 export async function besideNx({ rounds, seconds }: Plan): Promise<Measurement[]> {
-  const nx = await NxServing.start({ callers, size, batchSize, batchTimeout });
+  const nx = await AnsweringProcess.start('elixir', [
+    'test/benchmark/nx/serving.exs',
+    ...[callers, size, batchSize, batchTimeout].map(String),
+  ]);
   if (!nx) {
     console.warn(
       'P15 is left out: it needs Elixir, and once `mix local.hex --force && elixir test/benchmark/nx/serving.exs`',
@@ -35,7 +38,7 @@ export async function besideNx({ rounds, seconds }: Plan): Promise<Measurement[]
   const sides = await interleave(rounds, {
     serving: () =>
       rowsPerSecond(load, () => serving.batchedRun(new Tensor('float32', data, [1, size]))),
-    'Nx.Serving': () => nx.rowsPerSecond(seconds),
+    'Nx.Serving': () => nx.ask(seconds.toFixed(3)),
   });
   await Promise.all([serving.close(), nx.close()]);
   return [

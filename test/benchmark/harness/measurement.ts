@@ -40,7 +40,8 @@ export type Figure =
   | 'P24'
   | 'P25'
   | 'P26'
-  | 'P27';
+  | 'P27'
+  | 'P28';
 
 export type Aim = { readonly atLeast: number } | { readonly atMost: number };
 

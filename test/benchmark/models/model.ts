@@ -12,6 +12,8 @@ export interface BenchmarkModel {
   readonly path: string;
   /** Of the input, without the batch axis. */
   readonly rowShape: readonly number[];
+  /** The CPU by default. */
+  readonly executionProviders?: readonly string[];
 }
 
 export const batchSize = 32;
@@ -21,6 +23,13 @@ export const session = {
   intraOpNumThreads: 1,
   interOpNumThreads: 1,
 } satisfies InferenceSession.SessionOptions;
+
+/** The options of a session of the model. */
+export function sessionOf({
+  executionProviders = ['cpu'],
+}: BenchmarkModel): InferenceSession.SessionOptions {
+  return { ...session, executionProviders };
+}
 
 /** The path of a model that is written at its first use. */
 export function generated(name: string, build: () => OnnxModel): string {

@@ -32,8 +32,12 @@ other.close();
  */
 export function free(tensors: readonly Tensor[]): void {
   const buffers = tensors.map(({ data }) => (data as Float32Array<ArrayBuffer>).buffer);
-  closed.postMessage(
-    null,
-    buffers.filter(({ byteLength }) => byteLength > 0),
-  );
+  try {
+    closed.postMessage(
+      null,
+      buffers.filter(({ byteLength }) => byteLength > 0),
+    );
+  } catch {
+    // Native code's memory can't move from Node 21 on.
+  }
 }

@@ -1,3 +1,4 @@
+import { markAsUntransferable } from 'node:worker_threads';
 import { beforeAll, beforeEach, describe, expect, it } from '@jest/globals';
 import { last, PENDING, ServingLoadError } from 'nestjs-serving';
 import { InferenceSession, type Tensor } from 'onnxruntime-node';
@@ -646,6 +647,26 @@ describe('The cache of a decoder', () => {
     expect(ofFirst.length).toBeGreaterThan(0);
     await cache.step([text], [8]);
     expect(ofFirst.map(({ data }) => data.length)).toEqual(ofFirst.map(() => 0));
+  });
+
+  it('[22.9] steps on with a runtime whose outputs may not move', async () => {
+    const { session } = await decoderOf('model.onnx');
+    const run = async (...asked: Parameters<InferenceSession['run']>) => {
+      const outputs = await session.run(...asked);
+      Object.values(outputs).forEach(({ data }) =>
+        markAsUntransferable((data as Float32Array<ArrayBuffer>).buffer),
+      );
+      return outputs;
+    };
+    const own = Object.create(session, { run: { value: run } }) as InferenceSession;
+    const [cache, expected] = [own, session].map(
+      (each) => new GrowingCache(new Decoder(each, 'net')),
+    );
+    const [text, same] = [cache!.open(), expected!.open()];
+    await cache!.extend(text, [5, 6, 7]);
+    await expected!.extend(same, [5, 6, 7]);
+
+    expect(await cache!.step([text], [8])).toEqual(await expected!.step([same], [8]));
   });
 
   it('[22.13] gives a place back before any text was read', async () => {

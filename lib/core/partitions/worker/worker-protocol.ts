@@ -101,7 +101,7 @@ export interface ExitMessage {
   readonly failure: WireError | undefined;
 }
 
-/** Where a process writes a byte for each begun batch, which isn't lost when the process dies. */
+/** The file descriptor for a byte of each begun batch, which isn't lost when the process dies. */
 export const MARKS = 4;
 
 export interface WorkerExit {

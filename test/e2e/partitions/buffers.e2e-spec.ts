@@ -1,5 +1,6 @@
-import { describe, expect, it, jest } from '@jest/globals';
+import { afterEach, describe, expect, it, jest } from '@jest/globals';
 import { Batch, InvalidOutputError, type ServingDefinition, Tensor } from 'nestjs-serving';
+import { SpareMemory } from '../../../lib/core/partitions/worker/transfer.js';
 import { echoModel, recurrentModel, value } from '../../fixtures/models/models.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
@@ -25,6 +26,10 @@ const bytesOf = ({ data }: Tensor): number => (data as Uint8Array).buffer.byteLe
 
 describe('The memory of a tensor', () => {
   const serve = useServings();
+
+  afterEach(() => {
+    jest.restoreAllMocks();
+  });
 
   it.each<[string, ServingDefinition, (tensors: Tensors) => unknown]>([
     ['a model', net, (tensors) => tensors],
@@ -103,6 +108,8 @@ describe('The memory of a tensor', () => {
       batchSize: 4,
     });
     const allocate = jest.spyOn(Buffer, 'allocUnsafeSlow');
+    // The spy holds what it was given, which the collector could take otherwise.
+    jest.spyOn(SpareMemory.prototype, 'keep');
 
     const replies: Tensor[] = [];
     for (let at = 0; at < 40; at += 8) {

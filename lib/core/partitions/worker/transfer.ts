@@ -230,7 +230,7 @@ function unpackContainer({ structure, leaves }: WireContainer): FlatContainer {
 }
 
 /**
- * Replaces results that are nested too deeply by errors: the main thread has less stack to read them.
+ * Replaces results that are nested too deeply by errors: the main thread has less stack.
  *
  * @throws InvalidOutputError for tensors that we can't use
  */

@@ -139,7 +139,7 @@ export interface Channel {
   halt(): void;
 }
 
-/** `transfer` moves with the end; nobody needs `spare` any more. */
+/** `transfer` moves with the end; the session is done with `spare`. */
 export type SessionEnd = [end: BatchEnd, transfer?: ArrayBuffer[], spare?: ArrayBuffer[]];
 
 export type Listen = (hooks: readonly string[], plainRows: boolean) => BatchListener;

@@ -81,7 +81,7 @@ describe('withShortSpin', () => {
 });
 
 describe('createSession', () => {
-  // As onnxruntime-node 1.30 said it on a machine with one GPU.
+  // The message of onnxruntime-node 1.30 on a machine with one GPU.
   const failure =
     '/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_call.cc:154 std::conditional_t<THRW, void, ' +
     'onnxruntime::common::Status> onnxruntime::CudaCall(ERRTYPE, const char*, int) [with ERRTYPE = cudaError; ' +
@@ -106,7 +106,7 @@ describe('createSession', () => {
   const open = (executionProviders: string[]) =>
     createSession(runtime, 'a.onnx', 'a.onnx', { executionProviders });
 
-  it('[5.7] A failure of CUDA is told without the names of C++ functions and files', async () => {
+  it("[5.7] Errors give CUDA's reason without the names of C++ functions and files", async () => {
     await expect(open(['cuda'])).rejects.toThrow(
       'Cannot run the model a.onnx on cuda (CUDA failure 101: invalid device ordinal). CUDA needs',
     );

@@ -102,17 +102,19 @@ describe('The threads of a serving', () => {
     ],
   ])('[5.9] The threads of %s leave the cores to others between runs', async (_, opened) => {
     const call = await opened();
-    await call();
+    const shares: number[] = [];
 
-    const [begin, before] = [performance.now(), process.cpuUsage()];
-    for (let i = 0; i < 10; i++) {
-      await delay(50);
+    for (let i = 0; i < 20; i++) {
       await call();
+      const [begin, before] = [performance.now(), process.cpuUsage()];
+      await delay(50);
+      const { user, system } = process.cpuUsage(before);
+      shares.push((user + system) / 1000 / (performance.now() - begin));
     }
-    const { user, system } = process.cpuUsage(before);
 
-    // By default onnxruntime's threads would take all the time of a core.
-    expect((user + system) / 1000).toBeLessThan(0.6 * (performance.now() - begin));
+    // By default onnxruntime's threads would take all the time of a core after each run. The
+    // quietest pause tells: V8's own threads compile and collect in others.
+    expect(Math.min(...shares)).toBeLessThan(0.3);
   });
 
   it('[5.2] Timers and replies of others stay free while a thread is blocked', async () => {

@@ -112,8 +112,8 @@ describe('The threads of a serving', () => {
       shares.push((user + system) / 1000 / (performance.now() - begin));
     }
 
-    // By default onnxruntime's threads would take all the time of a core after each run. The
-    // quietest pause tells: V8's own threads compile and collect in others.
+    // By default onnxruntime's threads would take most of a core in each pause. We judge the
+    // quietest one, since V8's threads also compile and collect in some.
     expect(Math.min(...shares)).toBeLessThan(0.3);
   });
 

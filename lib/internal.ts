@@ -115,6 +115,7 @@ export {
   type Supervision,
   type Worker,
 } from './core/partitions/worker/supervised.partition.js';
+export { isFixed } from './core/partitions/worker/transfer.js';
 export type { Loaded } from './core/partitions/worker/worker-protocol.js';
 export type { ClusterNode, ServingStatus } from './core/serving/serving.js';
 export {

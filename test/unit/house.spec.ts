@@ -11,11 +11,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 240,
-  'thousand characters of code in lib': 1033.5,
+  'thousand characters of code in lib': 1033.6,
   'files of the core and its Nest module': 115,
   'thousand characters of code in the core and its Nest module': 535.1,
   'thousand words of comments': 38,
-  'names of internal.ts that are not public': 127,
+  'names of internal.ts that are not public': 128,
   'options of a definition': 17,
   'rules that refuse combinations of options': 27,
   'type parameters of defineServing': 6,

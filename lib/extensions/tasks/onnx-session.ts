@@ -2,7 +2,7 @@ import { MessageChannel } from 'node:worker_threads';
 import type { InferenceSession, Tensor } from 'onnxruntime-common';
 import * as runtime from 'onnxruntime-node';
 import { type PartitionOptions, ServingLoadError } from '../../index.js';
-import { messageOf, withShortSpin } from '../../internal.js';
+import { isFixed, messageOf, withShortSpin } from '../../internal.js';
 
 /**
  * A session in the thread that imports this module.
@@ -31,13 +31,8 @@ other.close();
  * megabytes behind with each token: as garbage, they would make the collector run all the time.
  */
 export function free(tensors: readonly Tensor[]): void {
-  const buffers = tensors.map(({ data }) => (data as Float32Array<ArrayBuffer>).buffer);
-  try {
-    closed.postMessage(
-      null,
-      buffers.filter(({ byteLength }) => byteLength > 0),
-    );
-  } catch {
-    // Native code's memory can't move from Node 21 on.
-  }
+  const buffers = tensors
+    .map(({ data }) => (data as Float32Array<ArrayBuffer>).buffer)
+    .filter((buffer) => buffer.byteLength > 0 && !isFixed?.(buffer));
+  closed.postMessage(null, buffers);
 }

@@ -329,7 +329,7 @@ export class SpareMemory {
 }
 
 /** Native code's memory can't move from Node 21 on; before, it is copied. */
-const { isMarkedAsUntransferable: isFixed } = threads as {
+export const { isMarkedAsUntransferable: isFixed } = threads as {
   isMarkedAsUntransferable?: (buffer: ArrayBufferLike) => boolean;
 };
 

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
-import { createServer } from 'node:net';
 import { setTimeout } from 'node:timers/promises';
 import type { ServingCounters } from 'nestjs-serving';
+import { freePort } from '../../fixtures/http/free-port.js';
 import { cpuOf } from '../harness/cpu-of.js';
 import { columns, numberText } from '../harness/report.js';
 import { summarize } from '../harness/statistics.js';
@@ -120,12 +120,4 @@ async function answering(port: number): Promise<void> {
     await setTimeout(100);
   }
   throw new Error(`no answer from port ${port}`);
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const address = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  return typeof address === 'object' ? address!.port : NaN;
 }

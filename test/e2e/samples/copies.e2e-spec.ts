@@ -1,7 +1,6 @@
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { cp, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -9,6 +8,7 @@ import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, it } from '@jest/globals';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { RedisServer, redisMissing } from '../../fixtures/cluster/redis-server.js';
+import { freePort } from '../../fixtures/http/free-port.js';
 import { missing } from '../../fixtures/http/server-process.js';
 import { registryMissing } from '../../fixtures/registry.js';
 import { blocksOf } from '../starters/starter.js';
@@ -148,13 +148,4 @@ function start(cwd: string, port: number, settings: Record<string, string> = {})
 async function run(command: string, args: readonly string[], cwd: string): Promise<string> {
   const { stdout } = await promisify(execFile)(command, args, { cwd });
   return stdout;
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0);
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, 'close');
-  return port;
 }

@@ -17,11 +17,16 @@ describeBrokers('Processes of a cluster whose broker restarts', (wiring) => {
   async function withoutBroker(idempotent: boolean) {
     const servings = [{ name: 'm', batchSize: 4, recovery: { idempotent } }];
     const nodes = await Promise.all([1, 2, 3].map(() => node({ servings, distribution })));
-    const web = await client(distribution);
+    // Chosen at random: by load, a node that was slow for a moment might get no call.
+    const web = await client({ ...distribution, balance: 'weighted' });
     await web.untilNodes('m', 3);
     const callers = new Callers(web.servings, 'm', 48);
     await callers.answered(300);
-    await Promise.all(nodes.map((each) => each.hold()));
+    nodes.forEach(({ process }) => process.send('hold'));
+    await Promise.all(nodes.map(({ process }) => process.messages('holds')));
+    // The first callers may all wait for nodes that held earlier than the last one.
+    callers.join(48);
+    await Promise.all(nodes.map(({ process }) => process.messages('held')));
 
     await wiring.broker().kill();
     await until(() => !web.cluster.selector.isOnline);

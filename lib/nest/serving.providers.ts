@@ -9,11 +9,10 @@ import {
   type ServingModuleOptions,
 } from './serving.module-definition.js';
 import { checkOptions } from '../core/definition/option-rules.js';
-import { checkName } from '../core/definition/resolve-definition.js';
+import { checkName, runnerOf } from '../core/definition/resolve-definition.js';
 import { createServing } from '../core/serving/create-serving.js';
 import type { LocalServing } from '../core/serving/local-serving.js';
 import type { ReplyStore } from '../core/deduplication/reply-cache.js';
-import { runnerOf } from '../core/definition/resolve-definition.js';
 import type { ServingDefinition } from '../core/definition/serving-definition.js';
 
 /**

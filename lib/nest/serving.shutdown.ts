@@ -31,6 +31,7 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
   private interval: NodeJS.Timeout | undefined;
   /** When the server was first seen not to listen. */
   private stoppedAt: number | undefined;
+  private endedAt: number | undefined;
 
   constructor(
     private readonly host: HttpAdapterHost,
@@ -56,6 +57,7 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
   private endConnections(end: number): void {
     const now = performance.now();
     if (now > end) {
+      this.endedAt ??= now;
       this.methods.end(
         new ServingClosedError('The application was closed before the call had ended'),
       );
@@ -67,7 +69,7 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
     }
     this.stoppedAt ??= now;
     server.maxRequestsPerSocket = 1;
-    if (now > end + TIME_TO_READ) {
+    if (now > (this.endedAt ?? now) + TIME_TO_READ) {
       server.closeAllConnections?.();
     } else if (now > this.stoppedAt + TIME_TO_LEAVE) {
       server.closeIdleConnections?.();

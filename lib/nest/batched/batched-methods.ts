@@ -7,8 +7,7 @@ import {
 } from '@nestjs/common';
 import { ApplicationConfig, DiscoveryService, ModuleRef } from '@nestjs/core';
 import type { RequestCaller } from '../../core/context/call-context.js';
-import { optionsOf } from '../request-context.js';
-import { requireOrigins } from '../request-context.js';
+import { optionsOf, requireOrigins } from '../request-context.js';
 import { InvalidServingError, UnknownServingError } from '../../core/errors.js';
 import { type ServingCounters, EventHub } from '../../core/events/event-hub.js';
 import { Waits } from '../../core/execution/resolved-call-options.js';

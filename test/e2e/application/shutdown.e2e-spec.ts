@@ -1,6 +1,7 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { PassThrough } from 'node:stream';
+import { setTimeout } from 'node:timers/promises';
 import { Controller, Get, type MessageEvent, Param, Sse, StreamableFile } from '@nestjs/common';
 import { expect, it } from '@jest/globals';
 import {
@@ -194,6 +195,23 @@ describeOnPlatforms('The limit of shutdown', (listen) => {
       expect(await close(site)).toBeLessThan(CLOSED);
 
       expect(await reply).toMatchObject({ status: 503 });
+    },
+  );
+
+  it.each(['running/function', 'method'])(
+    '[9.3] [H1] A client gets 503, too, if the event loop stood still when the limit passed: %s',
+    async (path) => {
+      const site = await start();
+      const began = firstValueFrom(running);
+      const reply = site.get(`/${path}`);
+      await began;
+
+      const closed = close(site);
+      await setTimeout(LIMIT / 2);
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 4 * LIMIT);
+
+      expect(await reply).toMatchObject({ status: 503 });
+      expect(await closed).toBeLessThan(CLOSED);
     },
   );
 

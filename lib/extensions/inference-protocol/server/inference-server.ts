@@ -9,7 +9,7 @@ import { Subscription } from 'rxjs';
 import { InvalidServingError, ServingService } from '../../../index.js';
 import { ServingRegistry, versionOf } from '../../../internal.js';
 import { type OfferedModel, OfferedModels } from './offered-models.js';
-import { type Port } from './options.js';
+import type { Port, ResolvedProtocol } from './options.js';
 import { Inference } from './inference.js';
 import type {
   InferenceCaller,
@@ -17,7 +17,6 @@ import type {
   InferenceRequest,
   StreamedReply,
 } from './inference-request.js';
-import type { ResolvedProtocol } from './options.js';
 import { type ModelStatistics, StatisticsOfModel } from './statistics.js';
 import { datatypeOf } from '../../../encoding/json-tensor.js';
 

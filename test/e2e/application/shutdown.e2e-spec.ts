@@ -177,6 +177,15 @@ describeOnPlatforms('The limit of shutdown', (listen) => {
     });
   };
 
+  /** An application with a call that never ends. */
+  async function startCall(path: string) {
+    const site = await start();
+    const began = firstValueFrom(running);
+    const reply = site.get(`/${path}`);
+    await began;
+    return { site, reply };
+  }
+
   it.each([
     'running/function',
     'running/preprocess',
@@ -187,10 +196,7 @@ describeOnPlatforms('The limit of shutdown', (listen) => {
   ])(
     '[9.3] [H1] [H2] [H4] A client whose call never ends gets 503, and the application closes: %s',
     async (path) => {
-      const site = await start();
-      const began = firstValueFrom(running);
-      const reply = site.get(`/${path}`);
-      await began;
+      const { site, reply } = await startCall(path);
 
       expect(await close(site)).toBeLessThan(CLOSED);
 
@@ -201,10 +207,7 @@ describeOnPlatforms('The limit of shutdown', (listen) => {
   it.each(['running/function', 'method'])(
     '[9.3] [H1] A client gets 503, too, if the event loop stood still when the limit passed: %s',
     async (path) => {
-      const site = await start();
-      const began = firstValueFrom(running);
-      const reply = site.get(`/${path}`);
-      await began;
+      const { site, reply } = await startCall(path);
 
       const closed = close(site);
       await setTimeout(LIMIT / 2);

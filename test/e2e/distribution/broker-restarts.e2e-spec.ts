@@ -22,11 +22,10 @@ describeBrokers('Processes of a cluster whose broker restarts', (wiring) => {
     await web.untilNodes('m', 3);
     const callers = new Callers(web.servings, 'm', 48);
     await callers.answered(300);
-    nodes.forEach(({ process }) => process.send('hold'));
-    await Promise.all(nodes.map(({ process }) => process.messages('holds')));
+    await Promise.all(nodes.map((each) => each.hold()));
     // The first callers may all wait for nodes that held earlier than the last one.
     callers.join(48);
-    await Promise.all(nodes.map(({ process }) => process.messages('held')));
+    await Promise.all(nodes.map((each) => each.untilHeld()));
 
     await wiring.broker().kill();
     await until(() => !web.cluster.selector.isOnline);

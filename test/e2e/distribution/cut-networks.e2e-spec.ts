@@ -50,6 +50,7 @@ describeHosts(4, 'A network of hosts', (hosts) => {
     const callers = new Callers(web, 'm');
     await callers.answered(200);
     await a.hold();
+    await a.untilHeld();
 
     hosts.cut(1);
     const { stranded } = a;

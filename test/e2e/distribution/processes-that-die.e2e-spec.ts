@@ -42,6 +42,7 @@ describeWirings('Processes of a cluster that fail', (wiring) => {
       byTransport,
     );
     await victim.hold();
+    await victim.untilHeld();
 
     victim.process.kill('SIGKILL');
     await victim.process.ended;
@@ -60,6 +61,7 @@ describeWirings('Processes of a cluster that fail', (wiring) => {
   it('[11] When a process is stopped under load others take over, and it serves again when continued', async () => {
     const { web, callers, victim } = await underLoad({ recovery: { idempotent: true } }, byBeats);
     await victim.hold();
+    await victim.untilHeld();
 
     victim.process.kill('SIGSTOP');
     const stranded = strandedAt(victim);
@@ -83,6 +85,7 @@ describeWirings('Processes of a cluster that fail', (wiring) => {
       { ...byTransport, attempts: 1 },
     );
     await victim.hold();
+    await victim.untilHeld();
 
     victim.process.kill('SIGKILL');
     await victim.process.ended;

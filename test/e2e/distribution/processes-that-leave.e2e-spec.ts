@@ -50,8 +50,7 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
       });
       const web = await client();
       await web.untilNodes('m', 1);
-      leaving.process.send('hold');
-      await leaving.process.messages('holds');
+      await leaving.hold();
       const rows = Array.from({ length: 20 }, (_, i) => ({ id: `${i}`, numbers: [i] }));
 
       const replies = rows.map((row) => web.servings.batchedRun('m', row));
@@ -75,11 +74,10 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
   it('[11] [9.3] A process that leaves answers over HTTP with what other nodes run for it', async () => {
     const model = await node({ servings: [{ name: 'm', batchSize: 1 }] });
     const front = await node({ kind: 'hybrid' });
-    model.process.send('hold');
-    await model.process.messages('holds');
+    await model.hold();
 
     const answer = front.get('any/m/123');
-    await model.process.messages('held');
+    await model.untilHeld();
     front.process.kill('SIGTERM');
     await front.process.messages('closing');
     model.process.send('open');

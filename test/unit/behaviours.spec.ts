@@ -6,8 +6,8 @@ import { expect, it } from '@jest/globals';
 const folder = fileURLToPath(new URL('..', import.meta.url));
 
 /** Numbers at the start of a string, as in `'[4.1] [W14] A window ...'`. */
-const CITATION = /(?<=['"`])(?:\[(?:[A-Z]\d+|\d+\.\d+|11)\] )+/g;
-const NUMBER = /[A-Z]?\d+(?:\.\d+)?/g;
+const CITATION = /(?<=['"`])(?:\[(?:[A-Z]+\d+|\d+\.\d+|11)\] )+/g;
+const NUMBER = /[A-Z]*\d+(?:\.\d+)?/g;
 
 /** The numbers that the names of tests and of their tables begin with. */
 function citedNumbers(): string[] {

@@ -58,6 +58,7 @@ export {
   type ResolvedCallOptions,
   Waits,
 } from './core/execution/resolved-call-options.js';
+export { logTo } from './core/log.js';
 export { endedBy } from './core/execution/request.js';
 export {
   closestName,

@@ -210,6 +210,7 @@ const ofModel: Rules = {
     allowed: '64 hexadecimal digits, or false',
   },
   session: anObject,
+  checkRows: flag,
   ...portRules,
   state: {
     check: (value) =>
@@ -370,6 +371,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     versions,
     batchCost: size.cost,
     warmUp: [...warmUp],
+    checkRows: options.checkRows ?? true,
     ...signature,
   });
 }

@@ -78,6 +78,8 @@ export interface ResolvedServing {
   readonly watch: string | undefined;
   readonly batchCost: ResolvedBatchCost | undefined;
   readonly warmUp: readonly unknown[];
+  /** True if the start compares rows of a model file alone and together. */
+  readonly checkRows: boolean;
   readonly sequence: SequenceLimits | undefined;
   /** The declared rows of a serving without a model. */
   readonly template?: readonly ModelPort[] | undefined;

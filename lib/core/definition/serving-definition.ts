@@ -480,6 +480,15 @@ export interface ModelOptions {
    */
   readonly fetches?: readonly string[];
   /**
+   * Whether the start checks that a row's answer is the same alone and in a batch: it runs two rows
+   * alone, and then together, and refuses a model whose answers depend on other rows or on padding.
+   * A model that can't run two rows runs one at a time. The rows come from `warmUp`, or are made up
+   * from the model's shapes.
+   *
+   * @default true
+   */
+  readonly checkRows?: boolean;
+  /**
    * The state of sessions, as `{ input: 'output' }`: one run's output is the input of the
    * session's next, and zeros come first. Callers neither give nor get it.
    *

@@ -38,7 +38,13 @@ import {
 import { type SequenceStepRecord, STEPS } from '../partitions/sequence/sequence-model.js';
 import type { SessionRows } from '../partitions/session-states.js';
 import { paddingOf } from './lanes.js';
-import { type BatchRequest, type RunOutput, sessionRows } from './request.js';
+import {
+  type BatchRequest,
+  type Reply,
+  type ReplyRequest,
+  type RunOutput,
+  sessionRows,
+} from './request.js';
 import { type RetryState, retriesFor } from './retry-policy.js';
 import type { RowLengths } from './row-lengths.js';
 
@@ -112,6 +118,24 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     const { size } = request;
     const { error } = await this.run([{ request, offset: 0, count: size }], size, partition, index);
     return error;
+  }
+
+  /**
+   * Runs the requests as one batch that no queue and no counter sees.
+   *
+   * @throws the batch's error
+   */
+  async runTogether(requests: readonly ReplyRequest[], index: number): Promise<readonly Reply[]> {
+    const parts = requests.map((request) => ({ request, offset: 0, count: request.size }));
+    const partition = this.opened.partitions[index]!;
+    const replies = Promise.all(requests.map(({ reply }) => reply));
+    replies.catch(() => {});
+    const { error, settle } = await this.run(parts, sizeOf(parts), partition, index);
+    if (error !== undefined) {
+      throw error;
+    }
+    settle?.();
+    return replies;
   }
 
   /**

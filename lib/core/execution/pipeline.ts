@@ -26,7 +26,8 @@ import { Pieces } from './pieces.js';
 import { rowLengthsOf } from './row-lengths.js';
 import { onCancel, resolveCallOptions } from './resolved-call-options.js';
 import { eventsOf } from './stream-request.js';
-import { type WarmedUp, warmUp } from './warm-up.js';
+import { RowCheck, type RowFindings } from './row-check.js';
+import { examplesOf, type WarmedUp, warmUp } from './warm-up.js';
 import type { OpenedEngine, ServingKind } from '../partitions/engine.js';
 import { axesOf } from '../partitions/onnx/model-signature.js';
 import { type PartitionStatus, statusOf } from '../partitions/partition.js';
@@ -206,9 +207,29 @@ export class Pipeline implements Closable {
     return undefined;
   }
 
-  warmUp(inputs: readonly unknown[]): Promise<WarmedUp> {
-    const { options, opened, lanes, runner, intake, caller, batcher } = this;
-    return warmUp({ options, inputs, opened, lanes, runner, intake, caller, batcher });
+  /** A row of each example input. */
+  examplesOf(inputs: readonly unknown[]): Promise<readonly Batch[]> {
+    return examplesOf(this.options.name, inputs, this.caller);
+  }
+
+  /** @throws InvalidServingError if a row's answer depends on other rows, or on padding */
+  async checkRows(examples: readonly Batch[]): Promise<RowFindings> {
+    const { options, opened, runner, intake, kind, lanes } = this;
+    const { signature } = opened;
+    if (options.runner !== 'model' || !signature) {
+      return {};
+    }
+    const check = new RowCheck(options, signature, runner, intake, kind === 'inline');
+    const findings = await check.run(examples);
+    if (findings.alone !== undefined) {
+      lanes.fit({ ...signature, mostRows: 1 });
+    }
+    return findings;
+  }
+
+  warmUp(examples: readonly Batch[]): Promise<WarmedUp> {
+    const { options, opened, lanes, runner, intake, batcher } = this;
+    return warmUp({ options, examples, opened, lanes, runner, intake, batcher });
   }
 
   /** True if the only calls left are streams whose output hasn't been read yet. */

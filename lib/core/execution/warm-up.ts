@@ -21,34 +21,45 @@ import { BATCHES_TO_BELIEVE } from '../batching/run-times.js';
 import type { Batcher } from '../batching/batcher.js';
 
 /**
- * A row for each of the warm-up's batches: from each example, and zeros for keys of a model with
- * allowed sizes and no example.
+ * A row of each example input.
  *
- * @throws InvalidServingError for an example without rows, for a model that needs an example, and
- * for allowed sizes of a model without a batch axis
+ * @throws InvalidServingError for an example without rows
  */
-async function examplesOf(
-  { name, keys }: ResolvedServing,
+export async function examplesOf(
+  serving: string,
   inputs: readonly unknown[],
-  signature: ModelSignature | undefined,
   caller: CallerSide,
 ): Promise<Batch[]> {
+  const examples: Batch[] = [];
+  for (const input of inputs) {
+    const { rows } = await caller.prepare(input, DEFAULT_CALL_OPTIONS);
+    if (!(rows instanceof Batch) || rows.size === 0) {
+      throw new InvalidServingError(
+        `Serving "${serving}": each input of warmUp must give a batch with rows`,
+      );
+    }
+    examples.push(rows.slice(0, 1).pad(0));
+  }
+  return examples;
+}
+
+/**
+ * The examples, and a row of zeros for each key of a model with allowed sizes and no example.
+ *
+ * @throws InvalidServingError for a model that needs an example, and for allowed sizes of a model
+ * without a batch axis
+ */
+function rowsFor(
+  { name, keys }: ResolvedServing,
+  examples: readonly Batch[],
+  signature: ModelSignature | undefined,
+): Batch[] {
   const [padded] = [...keys].find(([, { allowedSizes }]) => allowedSizes) ?? [];
   if (signature && !hasRows(signature.inputs) && padded !== undefined) {
     throw new InvalidServingError(
       `Serving "${name}" is to pad the batches of key "${padded}", and its model has no batch ` +
         'axis: each call is one run; give batchSize as a number',
     );
-  }
-  const examples: Batch[] = [];
-  for (const input of inputs) {
-    const { rows } = await caller.prepare(input, DEFAULT_CALL_OPTIONS);
-    if (!(rows instanceof Batch) || rows.size === 0) {
-      throw new InvalidServingError(
-        `Serving "${name}": each input of warmUp must give a batch with rows`,
-      );
-    }
-    examples.push(rows.slice(0, 1).pad(0));
   }
   const known = new Set(examples.map(({ key }) => key));
   const others = [...keys].filter(
@@ -81,12 +92,11 @@ function zeroRow(serving: string, { inputs }: ModelSignature): Batch {
 
 interface WarmUp {
   readonly options: ResolvedServing;
-  readonly inputs: readonly unknown[];
+  readonly examples: readonly Batch[];
   readonly opened: OpenedEngine;
   readonly lanes: Lanes;
   readonly runner: BatchRunner;
   readonly intake: Intake;
-  readonly caller: CallerSide;
   readonly batcher: Pick<Batcher<BatchRequest>, 'learn'>;
 }
 
@@ -104,16 +114,15 @@ export interface WarmedUp {
  */
 export async function warmUp({
   options,
-  inputs,
+  examples,
   opened,
   lanes,
   runner,
   intake,
-  caller,
   batcher,
 }: WarmUp): Promise<WarmedUp> {
   const { batchCost } = options;
-  const rows = await examplesOf(options, inputs, opened.signature, caller);
+  const rows = rowsFor(options, examples, opened.signature);
   const batches = rows.flatMap((example) => {
     const { rows: row, lane } = intake.admit(example, { options: {}, recorder: undefined });
     const most = batchCost

@@ -156,7 +156,7 @@ export class LoadedVersion implements Closable {
       );
     }
     if (!this.inline) {
-      const opening = outsideCallContext(() => this.openPipeline('inline'));
+      const opening = outsideCallContext(() => this.openInlinePipeline());
       this.inline = opening;
       opening.then(
         (pipeline) => (this.inlinePipeline = pipeline),
@@ -223,14 +223,27 @@ export class LoadedVersion implements Closable {
 
   private async openWarm(): Promise<Pipeline> {
     const pipeline = await this.openPipeline('batched');
-    try {
+    await this.tryOut(pipeline, async () => {
       this.warmUpTime = await this.loader.warmUp(pipeline);
+    });
+    return pipeline;
+  }
+
+  private async openInlinePipeline(): Promise<Pipeline> {
+    const pipeline = await this.openPipeline('inline');
+    await this.tryOut(pipeline, () => this.loader.checkRows(pipeline));
+    return pipeline;
+  }
+
+  /** Closes the pipeline if its first runs fail. */
+  private async tryOut(pipeline: Pipeline, runs: () => Promise<void>): Promise<void> {
+    try {
+      await runs();
     } catch (cause) {
       await pipeline.close();
       this.pipelines.delete(pipeline);
       throw this.loader.errorOf(cause);
     }
-    return pipeline;
   }
 
   private async openPipeline(kind: ServingKind): Promise<Pipeline> {

@@ -1,3 +1,4 @@
+import type { Batch } from '../batch/batch.js';
 import { checkFixedBatch, checkMostRows } from '../definition/batch-size.js';
 import { isWatchable } from '../definition/combinations.js';
 import type { Callbacks, ResolvedServing } from '../definition/resolved-serving.js';
@@ -48,6 +49,7 @@ export interface VersionParts extends VersionPlan {
 export class VersionLoader {
   private readonly loading = new AbortController();
   private readonly fetching = new AbortController();
+  private hasChecked = false;
 
   constructor(
     private readonly parts: VersionParts,
@@ -86,7 +88,9 @@ export class VersionLoader {
     inputs: readonly unknown[] = this.parts.options.warmUp,
   ): Promise<number | undefined> {
     const begin = performance.now();
-    const { cold, batches } = await pipeline.warmUp(inputs);
+    const examples = await pipeline.examplesOf(inputs);
+    await this.checkRows(pipeline, examples);
+    const { cold, batches } = await pipeline.warmUp(examples);
     if (cold.length > 0) {
       log.warn(
         `Serving "${this.parts.options.name}" cannot run its allowed sizes (of key ` +
@@ -96,6 +100,22 @@ export class VersionLoader {
       );
     }
     return batches > 0 ? performance.now() - begin : undefined;
+  }
+
+  /** Checks the first pipeline's model; its partitions, and other pipelines, run the same one. */
+  async checkRows(pipeline: Pipeline, examples?: readonly Batch[]): Promise<void> {
+    if (this.hasChecked) {
+      return;
+    }
+    const { warmUp, name } = this.parts.options;
+    const rows = examples ?? (await pipeline.examplesOf(warmUp));
+    const { alone, unchecked } = await pipeline.checkRows(rows);
+    this.hasChecked = true;
+    for (const finding of [alone, unchecked]) {
+      if (finding !== undefined) {
+        log.warn(`The model of serving "${name}" ${finding}`);
+      }
+    }
   }
 
   halt(error: Error): void {

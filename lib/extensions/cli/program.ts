@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs';
 import { Command, CommanderError, InvalidArgumentError } from 'commander';
 import { messageOf } from '../../internal.js';
 import type { BenchOptions } from './bench/bench.command.js';
+import type { InspectOptions } from './inspect/inspect.command.js';
 import type { CliOutput } from './output.js';
 import { powersOfTwo, type TuneOptions } from './tune/tune.command.js';
 
@@ -39,10 +40,11 @@ function programFor(out: CliOutput): Command {
       'Describes an ONNX model: inputs, outputs, batch axes, precision, and what to mind.',
     )
     .argument('<model>', 'the path of an ONNX file')
+    .option('--no-run', 'read the file only, and run no rows alone and together')
     .option('--json', 'print the description as JSON')
-    .action(async (model: string, options: { json?: boolean }) => {
+    .action(async (model: string, options: InspectOptions) => {
       const { inspect } = await import('./inspect/inspect.command.js');
-      inspect(model, options, out);
+      await inspect(model, options, out);
     });
   program
     .command('tune')

@@ -23,7 +23,7 @@ import {
   value,
   weightsApartModel,
 } from '../../fixtures/models/models.js';
-import { elementTypes } from '../../fixtures/models/onnx-writer.js';
+import { elementTypes, node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { mutated } from '../../fixtures/values/mutated-bytes.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'inspect-'));
@@ -211,7 +211,7 @@ export interface RecurrentOutput {
 }`);
 });
 
-it('[X4] No name in a model reaches the terminal as control characters, or forges a line', () => {
+it('[X4] No name in a model reaches the terminal as control characters, or forges a line', async () => {
   const hostile = '\u001b]0;owned\u0007\u001b[2J\u009b31m\u202e\nwarning    none';
   const path = saved(echoModel({ [hostile]: value('float32', `n${hostile}`, 2) }), 'hostile.onnx');
   for (const json of [false, true]) {
@@ -222,7 +222,7 @@ it('[X4] No name in a model reaches the terminal as control characters, or forge
         done();
       },
     }) as NodeJS.WriteStream;
-    inspect(path, { json }, new CliOutput(stream, stream));
+    await inspect(path, { json }, new CliOutput(stream, stream));
 
     expect(printed).toContain('owned');
     // oxlint-disable-next-line no-control-regex
@@ -241,3 +241,35 @@ it.each([
 ])('[X4] The suggested name for %s.onnx is one that TypeScript takes: %s', (name, expected) => {
   expect(identifier(name)).toBe(expected);
 });
+
+describe('[FR2] inspect runs rows alone and together, as a start does', () => {
+  const x = value('float32', 'batch', 3);
+  const cumulative = onnxModel({
+    inputs: { x },
+    outputs: { y: x },
+    nodes: [node('CumSum', ['x', 'axis'], ['y'])],
+    initializers: { axis: { type: 'int64', dims: [], data: BigInt64Array.of(0n) } },
+  });
+
+  it('and warns of answers that depend on other rows', async () => {
+    expect(await printed(linearModel('batch'))).toContain('rows       equal alone and together');
+    expect(await printed(cumulative)).toMatch(
+      /rows {7}see the warnings\n[^]*warning +A row of the model has another answer beside other rows/,
+    );
+  });
+
+  it('unless it only reads the file', async () => {
+    expect(await printed(cumulative, { run: false })).not.toMatch(/^rows|another answer/m);
+  });
+});
+
+async function printed(model: Uint8Array, options: { run?: boolean } = {}): Promise<string> {
+  let text = '';
+  const write = (chunk: Buffer, _: string, done: () => void): void => {
+    text += chunk.toString();
+    done();
+  };
+  const stream = new Writable({ write }) as NodeJS.WriteStream;
+  await inspect(saved(model, 'rows.onnx'), options, new CliOutput(stream, stream));
+  return text;
+}

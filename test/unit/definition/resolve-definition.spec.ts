@@ -72,6 +72,7 @@ describe('resolveDefinition', () => {
       keys: new Map([['default', limits]]),
       otherKeys: limits,
       warmUp: [],
+      checkRows: true,
       cuts: {},
       partitions: [{}],
       shutdown: { drain: true, timeout: 30_000 },
@@ -334,7 +335,7 @@ describe('resolveDefinition', () => {
     [{ name: 'a', model: { file: '' } }, 'option "model.file" is ""; allowed is a path'],
     [
       { name: 'a', model: { file: 'a.onnx', input: {} } },
-      'unknown option "model.input" ({}); did you mean "model.inputs"? known are blockingLimit, fetches, file, inputs, isolation, outputs, sequence, session',
+      'unknown option "model.input" ({}); did you mean "model.inputs"? known are blockingLimit, checkRows, fetches, file, inputs, isolation, outputs, sequence, session',
     ],
     [
       { ...model, model: { file: 'a.onnx', session: 'cuda' } },

@@ -59,6 +59,8 @@ export interface ModelPort {
    */
   readonly batchAxis: number | null;
   readonly variable?: VariableAxis | undefined;
+  /** True if nothing in the file connects the output's batch axis with the inputs' rows. */
+  readonly isGuessed?: boolean;
 }
 
 /** With states among its inputs. */
@@ -98,7 +100,7 @@ export function signatureOf(
 ): FileSignature {
   const files = {
     inputs: tensorsOf('input', session.inputMetadata, declared.inputs),
-    outputs: tensorsOf('output', session.outputMetadata, declared.outputs),
+    outputs: tensorsOf('output', usedOutputs(session.outputMetadata, declared), declared.outputs),
   };
   const fetches = fetchesOf(files.outputs, declared);
   const marks = rowMarksOf(
@@ -125,7 +127,19 @@ export function signatureOf(
     axisOfOutput(shape, marks, isDynamic),
   );
   checkOutputs(inputs, outputs, outputAxes);
-  return { inputs, outputs, fetches };
+  return { inputs, outputs: outputs.map(guessesMarked(marks, outputAxes)), fetches };
+}
+
+/** Marks outputs whose batch axis is neither declared nor named as the inputs' rows. */
+function guessesMarked({ names }: RowMarks, declared: DeclaredAxes) {
+  return (port: ModelPort): ModelPort => {
+    const { name, shape, batchAxis } = port;
+    const isKnown =
+      batchAxis === null ||
+      declaredAxis(declared, name) !== undefined ||
+      names.has(String(shape[batchAxis]));
+    return isKnown ? port : { ...port, isGuessed: true };
+  };
 }
 
 /** The steps' outputs are joined, so each fetched one needs a known batch axis. */
@@ -252,6 +266,12 @@ export function axesOf(ports: readonly ModelPort[]): Record<string, number | nul
   return ports.length === 1 ? { ...axes, '': ports[0]!.batchAxis } : axes;
 }
 
+/** Without those that are no tensors and that nothing fetches. */
+function usedOutputs(outputs: Metadata, { fetches, state = {} }: DeclaredPorts): Metadata {
+  const used = fetches && [...fetches, ...Object.values(state)];
+  return outputs.filter(({ name, isTensor }) => isTensor || !used || used.includes(name));
+}
+
 function tensorsOf(kind: string, metadata: Metadata, declared: DeclaredAxes): TensorMetadata[] {
   const names = metadata.map(({ name }) => name);
   const unknown = Object.keys(declared).find((name) => name !== '*' && !names.includes(name));
@@ -263,7 +283,8 @@ function tensorsOf(kind: string, metadata: Metadata, declared: DeclaredAxes): Te
   return metadata.map((port) => {
     if (!port.isTensor) {
       throw new InvalidServingError(
-        `The ${kind} "${port.name}" is no tensor; sequences and maps cannot be batched`,
+        `The ${kind} "${port.name}" is no tensor; sequences and maps cannot be batched` +
+          (kind === 'output' ? '. Name the outputs to return: fetches: [...]' : ''),
       );
     }
     const axis = declaredAxis(declared, port.name) ?? null;

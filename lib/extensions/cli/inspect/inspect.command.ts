@@ -6,11 +6,27 @@ import {
   propertyOf,
 } from '../../../internal.js';
 import type { CliOutput } from '../output.js';
-import { type InspectedPort, type Inspection, inspectModel } from './inspection.js';
+import {
+  type InspectedPort,
+  type Inspection,
+  inspectModel,
+  withComparedRows,
+} from './inspection.js';
+
+export interface InspectOptions {
+  readonly json?: boolean;
+  /** Whether to run rows alone and together, as a start does. */
+  readonly run?: boolean;
+}
 
 /** `nestjs-serving inspect model.onnx` */
-export function inspect(path: string, { json = false }: { json?: boolean }, out: CliOutput): void {
-  const inspection = inspectModel(path);
+export async function inspect(
+  path: string,
+  { json = false, run = true }: InspectOptions,
+  out: CliOutput,
+): Promise<void> {
+  const read = inspectModel(path);
+  const inspection = run ? await withComparedRows(read) : read;
   out.print(
     json ? escaped(JSON.stringify(asJson(inspection), undefined, 2)) : asText(inspection, out),
   );
@@ -42,6 +58,7 @@ function asText(inspection: Inspection, out: CliOutput): string {
     ['operators', [mostUsed(file.operators)]],
     ['inputs', inputs.map(portText)],
     ['outputs', outputs.map(portText)],
+    ...(inspection.rows === undefined ? [] : [['rows', [inspection.rows]] as [string, string[]]]),
   ];
   if (weights.externalFiles.size > 0) {
     rows.splice(4, 0, ['beside it', [...weights.externalFiles]]);
@@ -102,7 +119,7 @@ function mostUsed(operators: ReadonlyMap<string, number>): string {
 }
 
 function asJson(inspection: Inspection): object {
-  const { path, file, inputs, outputs, warnings } = inspection;
+  const { path, file, inputs, outputs, rows, warnings } = inspection;
   const { weights } = file;
   return {
     path,
@@ -119,6 +136,7 @@ function asJson(inspection: Inspection): object {
     },
     inputs,
     outputs,
+    rows,
     warnings,
     definition: suggestedDefinition(inspection),
     types: suggestedTypes(inspection),

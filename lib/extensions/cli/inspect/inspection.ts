@@ -1,8 +1,9 @@
 import { existsSync } from 'node:fs';
 import { basename, dirname, extname, join } from 'node:path';
 import { type InferenceSession, Tensor } from 'onnxruntime-common';
-import { InvalidServingError, ServingLoadError } from '../../../index.js';
+import { createServing, InvalidServingError, ServingLoadError } from '../../../index.js';
 import {
+  logTo,
   storageClasses,
   messageOf,
   axisOfInput,
@@ -26,6 +27,8 @@ export interface Inspection {
   readonly file: OnnxFile;
   readonly inputs: readonly InspectedPort[];
   readonly outputs: readonly InspectedPort[];
+  /** How answers of rows compare alone and together; undefined if the model did not run. */
+  readonly rows?: string;
   /** Sentences. */
   readonly warnings: readonly string[];
   /** From the file name. */
@@ -91,6 +94,26 @@ export function inspectModel(path: string): Inspection {
     name: basename(path, extname(path)),
     declared,
   };
+}
+
+/** Starts the model as a serving, whose start runs rows alone and together. */
+export async function withComparedRows(inspection: Inspection): Promise<Inspection> {
+  const { path, name, declared } = inspection;
+  const lines: string[] = [];
+  const add = (line: string): void => void lines.push(line);
+  logTo({ log: () => {}, warn: add, error: add });
+  const serving = createServing({ name, model: { file: path, ...declared } });
+  const failure = await serving.start().then(
+    () => undefined,
+    (error: unknown) => messageOf(error),
+  );
+  await serving.close();
+  const found = [...lines, ...(failure === undefined ? [] : [failure])].map((line) =>
+    line.replace(/^The model of serving "[^"]*"/, 'The model').replace(/^Serving "[^"]*": /, ''),
+  );
+  const warnings = found.filter((line) => !inspection.warnings.includes(line));
+  const rows = warnings.length === 0 ? 'equal alone and together' : 'see the warnings';
+  return { ...inspection, rows, warnings: [...inspection.warnings, ...warnings] };
 }
 
 interface FoundAxes extends Pick<Inspection, 'declared'> {

@@ -249,6 +249,18 @@ describe('signatureOf', () => {
   });
 });
 
+it('[FR6] An output that is no tensor is left out if nothing fetches it', () => {
+  const session = {
+    inputMetadata: metadataOf({ x: ['n'] }),
+    outputMetadata: [...metadataOf({ label: ['n'] }), { name: 'scores', isTensor: false as const }],
+  };
+  const of = (fetches: readonly string[]) =>
+    signatureOf(session, { inputs: {}, outputs: {}, fetches });
+
+  expect(of(['label']).outputs.map(({ name }) => name)).toEqual(['label']);
+  expect(() => of(['scores'])).toThrow('Name the outputs to return: fetches: [...]');
+});
+
 describe('axesOf', () => {
   it('[1.8] The batch axes are listed by name', () => {
     expect(axesOf(read({ x: ['n', 3], state: [2, 'n', 3], rate: [] }).inputs)).toEqual({

@@ -1,0 +1,443 @@
+import { Batch } from '../batch/batch.js';
+import { FlatContainer } from '../batch/container.js';
+import {
+  float16OfNumber,
+  numberOfFloat16,
+  storageClasses,
+  Tensor,
+  type TensorData,
+  zerosOf,
+} from '../batch/tensor.js';
+import { InvalidOutputError, InvalidServingError, isA, messageOf } from '../errors.js';
+import { formatValue, propertyOf } from '../format.js';
+import {
+  axesOf,
+  describePort,
+  hasRows,
+  isUnnamed,
+  type ModelPort,
+  type ModelSignature,
+} from '../partitions/onnx/model-signature.js';
+import { variableAxesOf } from '../partitions/onnx/variable-axes.js';
+import type { ResolvedServing } from '../definition/resolved-serving.js';
+import type { BatchRunner } from './batch-run.js';
+import type { Intake } from './intake.js';
+import { largestBatch } from './lanes.js';
+import { ReplyRequest } from './request.js';
+
+/** Each continues "The model of serving ...". */
+export interface RowFindings {
+  /** Reason why it runs one row at a time. */
+  readonly alone?: string;
+  /** What could not be checked. */
+  readonly unchecked?: string;
+}
+
+/**
+ * Checks that a model gives each row the same answer alone and in a batch: two rows run alone, and
+ * then together, the second one shorter if lengths vary. The rows come from the examples of
+ * `warmUp`, or we make them up.
+ *
+ * @throws InvalidServingError if a row's answer depends on other rows, or on padding
+ */
+export class RowCheck {
+  private readonly inputs: readonly ModelPort[];
+  private readonly guessed: ModelPort | undefined;
+
+  constructor(
+    private readonly options: ResolvedServing,
+    private readonly signature: ModelSignature,
+    private readonly runner: BatchRunner,
+    private readonly intake: Intake,
+    private readonly isInline: boolean,
+  ) {
+    this.inputs = signature.inputs;
+    this.guessed = signature.outputs.find(
+      ({ name, isGuessed }) => isGuessed && signature.fetches.includes(name),
+    );
+  }
+
+  async run(examples: readonly Batch[]): Promise<RowFindings> {
+    const { signature, options } = this;
+    if (!options.checkRows || !hasRows(this.inputs)) {
+      return this.without('the check is switched off (checkRows: false)', {});
+    }
+    const [example] = examples;
+    const row = example ?? madeRow(this.inputs, 1);
+    if (typeof row === 'string') {
+      return this.without(row, { unchecked: uncheckedFor(row) });
+    }
+    const other = (example ? reversed(example, this.inputs) : undefined) ?? this.made(2) ?? row;
+    const short = this.shortened(other) ?? other;
+    let alone: readonly Answer[];
+    try {
+      alone = [await this.answerOf(row), await this.answerOf(short)];
+      await this.tryFurther(example ? 0 : FURTHER_ROWS);
+    } catch (cause) {
+      if (isA(cause, InvalidOutputError)) {
+        throw new InvalidServingError(cause.message, { cause });
+      }
+      const reason = `a row ${example ? 'of warmUp' : 'that we made up'} fails: ${messageOf(cause)}`;
+      return this.without(reason, example ? {} : { unchecked: uncheckedFor(reason) });
+    }
+    if (this.mostRows(row) < 2 || signature.fixedBatch === 1) {
+      return {};
+    }
+    return this.compare({ row, other, short }, alone);
+  }
+
+  private async tryFurther(rows: number): Promise<void> {
+    for (let seed = 3; this.guessed && seed < 3 + rows; seed++) {
+      await this.answerOf(this.made(seed)!);
+    }
+  }
+
+  private async compare({ row, other, short }: Rows, alone: readonly Answer[]) {
+    let together: readonly Answer[];
+    try {
+      together = await this.answersOf(row, short);
+    } catch (cause) {
+      if (short !== other && (await this.canRun(row, other))) {
+        throw new InvalidServingError(
+          `Two rows of different lengths cannot share a run of the model: ${messageOf(cause)}`,
+          { cause },
+        );
+      }
+      return this.oneByOne(cause);
+    }
+    const found = differenceIn(alone, together);
+    if (!found || this.signature.dynamicallyQuantised) {
+      return {};
+    }
+    if (differenceIn([alone[0]!], [await this.answerOf(row)])) {
+      return {
+        unchecked:
+          'answers otherwise when the same row runs again, so we could not check whether its answers depend on other rows',
+      };
+    }
+    const equals =
+      short === other ? undefined : [await this.answerOf(row), await this.answerOf(other)];
+    if (equals && !differenceIn(equals, await this.answersOf(row, other))) {
+      throw new InvalidServingError(paddingMessage(found, this.inputs));
+    }
+    throw new InvalidServingError(mixingMessage(found, this.signature));
+  }
+
+  /** Findings without a check, unless an axis is only a guess. */
+  private without(reason: string, findings: RowFindings): RowFindings {
+    const { guessed } = this;
+    if (guessed && isNamedOtherwise(guessed, this.inputs)) {
+      throw new InvalidServingError(
+        `Axis ${guessed.batchAxis} of the output ${describePort(guessed)} is not named as the axis ` +
+          `that counts the inputs' rows, and ${reason}. Declare it: outputs: { ` +
+          `${propertyOf(guessed.name)}: { batchAxis: 0 } } if it counts rows, the number of another ` +
+          'axis if that does, or null if none does',
+      );
+    }
+    return findings;
+  }
+
+  private oneByOne(cause: unknown): RowFindings {
+    const { allowedSizes } = this.options.otherKeys;
+    const reason = `cannot run two rows together (${messageOf(cause)})`;
+    if (allowedSizes) {
+      throw new InvalidServingError(
+        `The model ${reason}, and batchSize allows ${allowedSizes.join(', ')} rows; give ` +
+          'batchSize: 1, or export the model with a dynamic batch axis',
+        { cause },
+      );
+    }
+    return {
+      alone:
+        `${reason}: it runs one row at a time, so batches gain nothing; export it with a dynamic ` +
+        'batch axis',
+    };
+  }
+
+  private async canRun(...rows: readonly Batch[]): Promise<boolean> {
+    return this.answersOf(...rows).then(
+      () => true,
+      () => false,
+    );
+  }
+
+  private mostRows(row: Batch): number {
+    return largestBatch(this.admitted(row).lane.limits, this.isInline);
+  }
+
+  private made(seed: number): Batch | undefined {
+    const row = madeRow(this.inputs, seed);
+    return typeof row === 'string' ? undefined : row;
+  }
+
+  /** Half as long on the axes where lengths vary; undefined if no axis does. */
+  private shortened(row: Batch): Batch | undefined {
+    const axes = Object.entries(variableAxesOf(this.inputs));
+    const leaf = row.template?.leaves.find(({ path }) => axes.some(([name]) => name === path));
+    const [, variable] = axes.find(([name]) => name === leaf?.path) ?? [];
+    const length = variable ? leaf!.dims[variable.axis]! : 0;
+    const cuts = Object.fromEntries(axes.map(([name, { axis }]) => [name, axis]));
+    return length < 2 ? undefined : row.cut(cuts, Math.ceil(length / 2));
+  }
+
+  private async answerOf(row: Batch): Promise<Answer> {
+    const [answer] = await this.answersOf(row);
+    return answer!;
+  }
+
+  private async answersOf(...rows: readonly Batch[]): Promise<readonly Answer[]> {
+    const requests = rows.map((row) => {
+      const { rows: own, lane } = this.admitted(row);
+      return new ReplyRequest(own, lane);
+    });
+    const replies = await this.runner.runTogether(requests, 0);
+    return replies.map((reply) => answerIn(reply.rows));
+  }
+
+  private admitted(row: Batch) {
+    return this.intake.admit(row, { options: {}, recorder: undefined });
+  }
+}
+
+interface Rows {
+  readonly row: Batch;
+  /** As long as `row`. */
+  readonly other: Batch;
+  /** The other row, cut to half of its length if lengths vary. */
+  readonly short: Batch;
+}
+
+/** Tensors by output. */
+type Answer = ReadonlyMap<string, Tensor>;
+
+/** More rows that run alone if an axis is only a guess: an output may have one finding by chance. */
+const FURTHER_ROWS = 4;
+
+/** Elements of an input that we make up, at most. */
+const MOST_ELEMENTS = 2 ** 25;
+
+/** Elements on an axis where lengths vary. */
+const MADE_LENGTH = 8;
+
+function uncheckedFor(reason: string): string {
+  return (
+    `was not checked for answers that depend on other rows of a batch, since ${reason}; give ` +
+    'example inputs: warmUp: [...], or switch the check off: checkRows: false'
+  );
+}
+
+/** True if the inputs' rows have another name: then the guess is more likely wrong than right. */
+function isNamedOtherwise(guessed: ModelPort, inputs: readonly ModelPort[]): boolean {
+  return [guessed, inputs.find(({ batchAxis }) => batchAxis !== null)!].every(
+    ({ shape, batchAxis }) =>
+      typeof shape[batchAxis!] === 'string' && !isUnnamed(shape[batchAxis!]),
+  );
+}
+
+/** A row of numbers that differ by the seed, or why there is none. */
+function madeRow(inputs: readonly ModelPort[], seed: number): Batch | string {
+  const tensors: Record<string, Tensor> = {};
+  for (const port of inputs) {
+    const { name, type, shape, batchAxis, variable } = port;
+    const dims = shape.map((dim, axis) =>
+      axis === batchAxis ? 1 : axis === variable?.axis ? MADE_LENGTH : dim,
+    );
+    const open = dims.findIndex((dim) => typeof dim !== 'number');
+    if (open >= 0) {
+      return `axis ${open} of the input ${describePort(port)} may have any size`;
+    }
+    const size = (dims as number[]).reduce((product, dim) => product * dim, 1);
+    if (size > MOST_ELEMENTS || (type !== 'string' && !storageClasses.has(type))) {
+      return `we cannot make up the input ${describePort(port)}`;
+    }
+    // Rows of a batch share what has no rows.
+    const data = madeData(port, dims as number[], batchAxis === null ? 1 : seed);
+    tensors[name] = new Tensor(type, data, dims as number[]);
+  }
+  return Batch.ofContainer(tensors, axesOf(inputs));
+}
+
+function madeData({ name, type }: ModelPort, dims: readonly number[], seed: number): TensorData {
+  const data = zerosOf(type, dims);
+  // The fourth row is zeros: a model that finds things in its input finds none there.
+  if (seed === 4 || data.length === 0) {
+    return data;
+  }
+  const random = randomFrom(seed);
+  const elementFor = elementsOf(type, /mask/i.test(name));
+  for (let at = 0; at < data.length; at++) {
+    data[at] = elementFor(random());
+  }
+  return data;
+}
+
+/** Makes an element from a number between 0 and 1. Whole numbers are 1 or 2: few models refuse them. */
+function elementsOf(type: Tensor.Type, isMask: boolean): (fraction: number) => never {
+  const element = (fraction: number): Element => {
+    const whole = isMask || fraction < 0.5 ? 1 : 2;
+    switch (type) {
+      case 'string':
+        return fraction < 0.5 ? 'a' : 'b';
+      case 'bool':
+        return isMask || fraction < 0.5 ? 1 : 0;
+      case 'float32':
+      case 'float64':
+        return isMask ? 1 : 2 * fraction - 1;
+      case 'float16':
+        return storageClasses.get(type) === Uint16Array
+          ? float16OfNumber(2 * fraction - 1)
+          : 2 * fraction - 1;
+      case 'int64':
+      case 'uint64':
+        return BigInt(whole);
+      default:
+        return whole;
+    }
+  };
+  return element as (fraction: number) => never;
+}
+
+/** A linear congruential generator with the constants of Numerical Recipes. */
+function randomFrom(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return state / 2 ** 32;
+  };
+}
+
+/** The row with the elements of each input in reverse; undefined if that changes nothing. */
+function reversed(row: Batch, inputs: readonly ModelPort[]): Batch | undefined {
+  const rows = row.gather();
+  if (!(rows instanceof FlatContainer)) {
+    return undefined;
+  }
+  const axes = axesOf(inputs);
+  let isChanged = false;
+  const tensors = rows.leaves.map(({ path, tensor }) => {
+    if (axes[path] === null) {
+      return tensor;
+    }
+    const data = tensor.data.toReversed() as TensorData;
+    isChanged ||= data.some((element, at) => element !== tensor.data[at]);
+    return new Tensor(tensor.type, data, tensor.dims);
+  });
+  return isChanged ? Batch.ofContainer(rows.with(tensors), axes).withKey(row.key) : undefined;
+}
+
+function answerIn(rows: Batch): Answer {
+  const output = rows.gather();
+  return new Map(
+    output instanceof FlatContainer ? output.leaves.map(({ path, tensor }) => [path, tensor]) : [],
+  );
+}
+
+interface Difference {
+  readonly output: string;
+  readonly alone: string;
+  readonly together: string;
+}
+
+function differenceIn(
+  alone: readonly Answer[],
+  together: readonly Answer[],
+): Difference | undefined {
+  for (const [row, answer] of alone.entries()) {
+    for (const [output, tensor] of answer) {
+      const other = together[row]!.get(output)!;
+      const found = differenceOf(tensor, other);
+      if (found) {
+        return { output, ...found };
+      }
+    }
+  }
+  return undefined;
+}
+
+/**
+ * Largest difference between a row's answers that rounding explains, by the largest number in the
+ * answer. Sums of another order differ by less, also with TensorFloat-32.
+ */
+const TOLERANCES: Readonly<Record<string, number>> = {
+  float32: 1e-2,
+  float64: 1e-2,
+  float16: 5e-2,
+};
+
+function differenceOf(a: Tensor, b: Tensor): Omit<Difference, 'output'> | undefined {
+  if (a.dims.join() !== b.dims.join()) {
+    return { alone: `the shape [${a.dims.join(', ')}]`, together: `[${b.dims.join(', ')}]` };
+  }
+  const tolerance = TOLERANCES[a.type];
+  const step = Math.ceil(a.size / MOST_COMPARED);
+  const largest = tolerance === undefined ? 0 : largestIn(a, step);
+  for (let at = 0; at < a.size; at += step) {
+    const [one, other] = [elementAt(a, at), elementAt(b, at)];
+    const isSame =
+      tolerance === undefined
+        ? one === other
+        : isClose(Number(one), Number(other), tolerance * largest);
+    if (!isSame) {
+      return { alone: formatValue(one), together: formatValue(other) };
+    }
+  }
+  return undefined;
+}
+
+/** Elements of an output that we compare, spread evenly. */
+const MOST_COMPARED = 2 ** 18;
+
+function elementAt({ type, data }: Tensor, at: number): Element {
+  const element: Element = data[at]!;
+  // Before Node 24, halves are bits.
+  return type === 'float16' && storageClasses.get(type) === Uint16Array
+    ? numberOfFloat16(Number(element))
+    : element;
+}
+
+type Element = number | bigint | string;
+
+/** The largest finite size of a number. */
+function largestIn(tensor: Tensor, step: number): number {
+  let largest = 0;
+  for (let at = 0; at < tensor.size; at += step) {
+    const size = Math.abs(Number(elementAt(tensor, at)));
+    largest = Number.isFinite(size) ? Math.max(largest, size) : largest;
+  }
+  return largest;
+}
+
+function isClose(a: number, b: number, distance: number): boolean {
+  return Object.is(a, b) || Math.abs(a - b) <= distance || (Number.isNaN(a) && Number.isNaN(b));
+}
+
+function mixingMessage({ output, alone, together }: Difference, signature: ModelSignature): string {
+  const port = signature.outputs.find(({ name }) => name === output);
+  const has =
+    port?.batchAxis === null
+      ? `The output "${output}" has no rows, and depends on all rows of its batch`
+      : 'A row of the model has another answer beside other rows';
+  const advice =
+    port?.batchAxis === null
+      ? 'leave it out with fetches, or'
+      : 'if the rows of a call belong together,';
+  const inputs = signature.inputs.map(({ name }) => `${propertyOf(name)}: { batchAxis: null }`);
+  return (
+    `${has}: alone it has ${alone} in "${output}", and ${together} in a batch of two. A caller's ` +
+    `answer would depend on others; ${advice} declare inputs: { ${inputs.join(', ')} }, and each ` +
+    'call is one run'
+  );
+}
+
+function paddingMessage(
+  { output, alone, together }: Difference,
+  inputs: readonly ModelPort[],
+): string {
+  const names = inputs.flatMap(({ name, variable }) => (variable ? [name] : []));
+  return (
+    `Padding changes the model's answers: a row has ${alone} in "${output}" alone, and ${together} ` +
+    `when it is padded to the length of another row. Pad ${names.join(', ')} with what the model ` +
+    'ignores (padWith), give it a mask of the padding, or declare no variableAxis: then rows share ' +
+    'batches with rows of their own length'
+  );
+}

@@ -1,10 +1,8 @@
-import type { ExecutionContext } from '@nestjs/common';
+import type { ArgumentsHost } from '@nestjs/common';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { EventEmitter } from 'node:stream';
 import { CallCancelledError } from '../core/errors.js';
 import { onAbort, type OwnSignal, RequestCaller } from '../core/context/call-context.js';
-
-type Wrapped<T> = T & { readonly raw?: T };
 
 /**
  * An HTTP request's client: a signal that aborts when the client leaves before the answer, cheaper
@@ -15,14 +13,13 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
   #controller: AbortController | undefined;
   #reason: Error | undefined;
   #callbacks: Set<() => void> | undefined;
-  readonly #connection: Connection;
+  readonly #connection: Connection | undefined;
   readonly #response: ServerResponse;
 
-  constructor(context: ExecutionContext) {
+  constructor({ request, response }: HttpExchange) {
     super('http');
-    const http = context.switchToHttp();
-    this.#response = unwrapped(http.getResponse<Wrapped<ServerResponse>>());
-    this.#connection = connectionOf(unwrapped(http.getRequest<Wrapped<IncomingMessage>>()));
+    this.#response = response;
+    this.#connection = connectionOf(request);
   }
 
   override get signal(): AbortSignal {
@@ -32,7 +29,7 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
 
   get aborted(): boolean {
     // A client that leaves after its answer does not affect later work.
-    return this.#reason !== undefined || (this.#connection.destroyed && !this.isAnswered);
+    return this.#reason !== undefined || (this.#connection?.destroyed === true && !this.isAnswered);
   }
 
   get reason(): Error | undefined {
@@ -83,7 +80,7 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
   }
 
   #watch(): Set<() => void> {
-    if (!this.#response.writableFinished) {
+    if (this.#connection && !this.#response.writableFinished) {
       callersOn(this.#connection).add(this);
     }
     return new Set();
@@ -114,20 +111,52 @@ function callersOn(connection: Connection): Set<HttpCaller> {
   return waiting;
 }
 
-export function hasClientLeft(request: unknown): boolean {
-  return connectionOf(unwrapped(request as Wrapped<IncomingMessage>)).destroyed;
+export function hasClientLeft({ request }: HttpExchange): boolean {
+  return connectionOf(request)?.destroyed === true;
 }
 
-function unwrapped<T>(given: Wrapped<T>): T {
-  return given.raw ?? given;
+/** A request and its response, as Node has them. */
+export interface HttpExchange {
+  readonly request: IncomingMessage & { readonly stream?: unknown };
+  readonly response: ServerResponse;
+}
+
+/**
+ * The context's request and response. Undefined for other contexts: libraries that run handlers
+ * through Nest's ExternalContextCreator often give none the type it has, and then it is `http`.
+ */
+export function httpExchangeOf(host: ArgumentsHost): HttpExchange | undefined {
+  if (host.getType() !== 'http') {
+    return undefined;
+  }
+  const [request, response] = host.getArgs<unknown[]>().map(unwrapped);
+  return isObject(request) &&
+    'headers' in request &&
+    isObject(response) &&
+    'writableEnded' in response
+    ? ({ request, response } as unknown as HttpExchange)
+    : undefined;
+}
+
+/** Fastify wraps what Node has. */
+function unwrapped(given: unknown): unknown {
+  return isObject(given) && isObject(given['raw']) ? given['raw'] : given;
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null;
 }
 
 /**
  * Emits `close` when the client leaves. For HTTP/1 it is the socket, since pipelined requests get
- * no event; for HTTP/2 the stream, since requests share a socket.
+ * no event; for HTTP/2 the stream, since requests share a socket. Undefined for a request that was
+ * made from an event, as on AWS Lambda and Azure Functions: its client can't be seen leaving.
  */
-function connectionOf(request: IncomingMessage & { readonly stream?: Connection }): Connection {
-  return request.stream ?? request.socket;
+function connectionOf({ stream, socket }: HttpExchange['request']): Connection | undefined {
+  const connection: unknown = stream ?? socket;
+  return isObject(connection) && typeof connection['prependListener'] === 'function'
+    ? (connection as unknown as Connection)
+    : undefined;
 }
 
 type Connection = EventEmitter & { readonly destroyed: boolean };

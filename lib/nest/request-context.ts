@@ -15,16 +15,65 @@ import {
 } from '../core/context/call-context.js';
 import { InvalidServingError } from '../core/errors.js';
 import type { Serving } from '../core/serving/serving.js';
-import { HttpCaller } from './http-caller.js';
+import { HttpCaller, httpExchangeOf } from './http-caller.js';
 
 export function callerOf(context: ExecutionContext): RequestCaller {
-  const origin = context.getType();
-  return origin === 'http' ? new HttpCaller(context) : new RequestCaller(origin);
+  const exchange = httpExchangeOf(context);
+  return exchange ? new HttpCaller(exchange) : new RequestCaller(context.getType());
 }
 
-export const HandlerCaller = createParamDecorator((_: unknown, context: ExecutionContext) =>
-  callerOf(context),
-);
+/** A parameter's value that stands for a handler's caller: pipes may copy it. */
+interface CallerTicket {
+  readonly servingCaller: number;
+  readonly origin: string;
+}
+
+/** HTTP callers whose handlers have not been called yet, by their tickets' numbers. */
+const expected = new Map<number, HttpCaller>();
+let tickets = 0;
+
+export const HandlerCaller = createParamDecorator((_: unknown, context: ExecutionContext) => {
+  const caller = callerOf(context);
+  const ticket: CallerTicket = { servingCaller: ++tickets, origin: caller.origin };
+  if (caller instanceof HttpCaller) {
+    forgetAnswered();
+    expected.set(ticket.servingCaller, caller);
+  }
+  return ticket;
+});
+
+/** Removes the caller's ticket from a handler's arguments. Undefined if code called the method. */
+export function takeCaller(args: unknown[]): RequestCaller | undefined {
+  const last = args.at(-1);
+  if (!isTicket(last)) {
+    return undefined;
+  }
+  args.pop();
+  const { servingCaller, origin } = last;
+  const caller = expected.get(servingCaller);
+  expected.delete(servingCaller);
+  return caller ?? new RequestCaller(origin);
+}
+
+function isTicket(value: unknown): value is CallerTicket {
+  return (
+    typeof value === 'object' &&
+    value !== null &&
+    'servingCaller' in value &&
+    typeof value.servingCaller === 'number'
+  );
+}
+
+/** Forgets callers that a pipe has refused: they were answered, and their handlers never called. */
+function forgetAnswered(): void {
+  for (const [ticket, caller] of expected) {
+    expected.delete(ticket);
+    if (!caller.isAnswered) {
+      expected.set(ticket, caller);
+      return;
+    }
+  }
+}
 
 export function optionsOf(caller: RequestCaller | undefined): CallOptions {
   return caller

@@ -9,7 +9,7 @@ import {
   type RpcExceptionFilter,
 } from '@nestjs/common';
 import { type AbstractHttpAdapter, BaseExceptionFilter } from '@nestjs/core';
-import { hasClientLeft } from './http-caller.js';
+import { hasClientLeft, httpExchangeOf } from './http-caller.js';
 import { CallCancelledError, isA, ServingError } from '../core/errors.js';
 import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
 import { type Observable, throwError } from 'rxjs';
@@ -59,14 +59,14 @@ export class ServingExceptionFilter extends BaseExceptionFilter<Error> {
 
   /** Answers the error, or an HttpException whose `cause` it is. */
   override catch(exception: Error, host: ArgumentsHost): void {
-    if (host.getType() !== 'http') {
+    const exchange = httpExchangeOf(host);
+    if (!exchange) {
       // If a filter returns nothing, Nest answers other transports.
       return;
     }
     const error = exception instanceof HttpException ? exception.cause : exception;
-    const http = host.switchToHttp();
-    this.setRetryAfter(http.getResponse(), error);
-    const isUnread = isA(error, CallCancelledError) && hasClientLeft(http.getRequest());
+    this.setRetryAfter(host.switchToHttp().getResponse(), error);
+    const isUnread = isA(error, CallCancelledError) && hasClientLeft(exchange);
     const isRefusal = isA(exception, ServingError) && RefusalLog.takes(exception);
     if (isRefusal && !isUnread && this.moduleOptions?.logRefusals !== false) {
       this.refusals.add(exception);

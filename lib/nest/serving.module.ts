@@ -29,7 +29,7 @@ import { asyncServingProviders, namesOf, servingProviders } from './serving.prov
 import { ServingExceptionFilter } from './serving-exception.filter.js';
 import { ServingRegistry } from './serving.registry.js';
 import { ServingService } from './serving.service.js';
-import { ServingShutdown } from './serving.shutdown.js';
+import { ServingEndModule, ServingShutdown } from './serving.shutdown.js';
 
 const EXPORTED = [ServingService, BatchedMethods];
 
@@ -121,7 +121,7 @@ function withCore(
   const ofOthers = providersOfOtherCopies();
   return {
     ...module,
-    imports: [...(module.imports ?? []), DiscoveryModule],
+    imports: [...(module.imports ?? []), DiscoveryModule, ServingEndModule],
     providers: [
       ...(module.providers ?? []),
       ...providers,

@@ -1,5 +1,5 @@
 import 'reflect-metadata';
-import { Injectable, type OnModuleInit } from '@nestjs/common';
+import { Injectable, type OnModuleInit, Scope } from '@nestjs/common';
 import { ApplicationConfig, DiscoveryService } from '@nestjs/core';
 import { requireOrigins } from './request-context.js';
 import { hintOfCopies } from './copies.js';
@@ -24,9 +24,12 @@ export class ServingRegistry implements OnModuleInit {
 
   onModuleInit(): void {
     this.checkRoots();
-    this.servings = this.discover();
+    this.servings = this.discover(checkProvided);
     for (const serving of this.servings.values()) {
       requireOrigins(this.application, serving);
+      if (serving.local) {
+        serving.local.closesLast = true;
+      }
     }
     this.routers = this.discoverRouters();
     if (this.routers.length > 1) {
@@ -89,7 +92,9 @@ export class ServingRegistry implements OnModuleInit {
     return wrappers.map(({ instance }) => instance as ServingRouter);
   }
 
-  private discover(): ReadonlyMap<string, Serving> {
+  private discover(
+    check: (name: string, wrapper: InstanceWrapper) => void = () => {},
+  ): ReadonlyMap<string, Serving> {
     const servings = new Map<string, Serving>();
     for (const wrapper of this.discovery.getProviders()) {
       const name = wrapper.isAlias ? undefined : servingNameOf(wrapper.token);
@@ -99,14 +104,63 @@ export class ServingRegistry implements OnModuleInit {
       if (servings.has(name)) {
         throw new InvalidServingError(
           `Serving "${name}" is registered more than once, the second time in ` +
-            `${wrapper.host?.name ?? 'a module'}; names are unique in an application`,
+            `${wrapper.host?.name ?? 'a module'}; names are unique in an application. Two modules can ` +
+            'inject one serving: register it in one of them',
         );
       }
+      check(name, wrapper);
       servings.set(name, wrapper.instance as Serving);
     }
     return servings;
   }
 }
+
+/** @throws InvalidServingError if the provider has no serving at the boot */
+function checkProvided(name: string, wrapper: InstanceWrapper): void {
+  const owner = `Serving ${formatValue(name)} of ${wrapper.host?.name ?? 'a module'}`;
+  const scoped = scopedDependencyOf(wrapper);
+  if (scoped !== undefined) {
+    throw new InvalidServingError(
+      `${owner} depends on ${scoped}, which is request-scoped: a serving exists once, and runs the ` +
+        'calls of many requests. Let its class, or the factory of forRootAsync, depend on ' +
+        'singletons only, and pass what belongs to a request in the input',
+    );
+  }
+  const { instance } = wrapper as { readonly instance: unknown };
+  if (typeof instance !== 'object' || instance === null) {
+    throw new InvalidServingError(
+      `${owner} is provided as ${formatValue(instance)}, which is no serving; its factory must return ` +
+        'what createServing() makes',
+    );
+  }
+}
+
+/** The name of the dependency that makes a provider request-scoped, however far away. */
+function scopedDependencyOf(
+  wrapper: InstanceWrapper,
+  seen = new Set<InstanceWrapper>(),
+): string | undefined {
+  if (seen.has(wrapper) || wrapper.isDependencyTreeStatic()) {
+    return undefined;
+  }
+  seen.add(wrapper);
+  if (wrapper.scope === Scope.REQUEST) {
+    return String(wrapper.name);
+  }
+  const dependencies = [
+    ...(wrapper.getCtorMetadata() ?? []),
+    ...(wrapper.getPropertiesMetadata() ?? []).map((property) => property.wrapper),
+  ];
+  for (const dependency of dependencies) {
+    const found = dependency && scopedDependencyOf(dependency, seen);
+    if (found !== undefined) {
+      return found;
+    }
+  }
+  return String(wrapper.name);
+}
+
+type InstanceWrapper = ReturnType<DiscoveryService['getProviders']>[number];
 
 const IMPORTS = 'imports';
 

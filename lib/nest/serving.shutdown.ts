@@ -1,9 +1,11 @@
 import {
   type BeforeApplicationShutdown,
+  Global,
   Injectable,
+  Module,
   type OnApplicationShutdown,
 } from '@nestjs/common';
-import { HttpAdapterHost } from '@nestjs/core';
+import { HttpAdapterHost, ModuleRef, ModulesContainer } from '@nestjs/core';
 import type { Server } from 'node:http';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { ServingClosedError } from '../core/errors.js';
@@ -74,5 +76,33 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
     } else if (now > this.stoppedAt + TIME_TO_LEAVE) {
       server.closeIdleConnections?.();
     }
+  }
+}
+
+/**
+ * Closes all servings, after every provider that may call them: queue workers, for example, finish
+ * their jobs in `onApplicationShutdown`. Nest ends its modules by their distance from the root, and
+ * global ones last; among these, this one is the last.
+ */
+@Global()
+@Module({})
+export class ServingEndModule implements OnApplicationShutdown {
+  constructor(
+    private readonly moduleRef: ModuleRef,
+    modules: ModulesContainer,
+  ) {
+    for (const module of modules.values()) {
+      if (module.metatype === ServingEndModule) {
+        module.distance = Infinity;
+      }
+    }
+  }
+
+  async onApplicationShutdown(): Promise<void> {
+    const { started } = this.moduleRef.get(ServingRegistry, { strict: false });
+    const methods = this.moduleRef.get(BatchedMethods, { strict: false });
+    // Their calls in progress may call servings.
+    await methods.close();
+    await Promise.all(started.flatMap(({ local }) => local?.close() ?? []));
   }
 }

@@ -1,3 +1,4 @@
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { Engine, OpenedEngine } from './engine.js';
 import type { Fetching } from './onnx/remote-models.js';
 import type { DeclaredPorts } from './onnx/model-signature.js';
@@ -64,16 +65,21 @@ export function onMainThread(blockingLimit: number): OpenModel {
   };
 }
 
-const loading = new Set<Promise<OpenedEngine>>();
+const loading = new Set<Promise<unknown>>();
 
-function whileLoading(opening: Promise<OpenedEngine>): Promise<OpenedEngine> {
-  loading.add(opening);
-  return opening.finally(() => loading.delete(opening));
+/** Marks a model's load or first runs. */
+export function whileLoading<T>(work: Promise<T>): Promise<T> {
+  loading.add(work);
+  return work.finally(() => loading.delete(work));
 }
 
-/** Resolves when no model is loading: an exit meanwhile aborts the process, without its code. */
+/** Resolves when no model loads or warms up: an exit meanwhile aborts the process, without its code. */
 export async function modelsLoaded(): Promise<void> {
-  await Promise.allSettled(loading);
+  while (loading.size > 0) {
+    await Promise.allSettled(loading);
+    // A loaded model begins its first runs in this turn.
+    await nextTurn();
+  }
 }
 
 class ModelPartition implements Partition {

@@ -11,6 +11,7 @@ import { closedError, OverloadedError } from '../errors.js';
 import { Lanes } from '../execution/lanes.js';
 import { type ResolvedCallOptions, Waits } from '../execution/resolved-call-options.js';
 import type { ServingKind } from '../partitions/engine.js';
+import { whileLoading } from '../partitions/model-engine.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import { stampOf } from './file-watch.js';
 import { LocalSessions } from '../sessions/local-sessions.js';
@@ -238,11 +239,11 @@ export class LoadedVersion implements Closable {
   /** Closes the pipeline if its first runs fail. */
   private async tryOut(pipeline: Pipeline, runs: () => Promise<void>): Promise<void> {
     try {
-      await runs();
+      await whileLoading(runs());
     } catch (cause) {
       await pipeline.close();
       this.pipelines.delete(pipeline);
-      throw this.loader.errorOf(cause);
+      throw await this.loader.failed(cause);
     }
   }
 

@@ -76,10 +76,14 @@ export class VersionLoader {
       const all = { ...opened, partitions };
       return new Pipeline(options, callbacks, lanes, all, events, kind, shared);
     } catch (cause) {
-      // The caller is likely to end the process when it gets this error.
-      await modelsLoaded();
-      throw this.errorOf(cause);
+      throw await this.failed(cause);
     }
+  }
+
+  /** The error of a failed start, whose caller is likely to end the process. */
+  async failed(cause: unknown): Promise<Error> {
+    await modelsLoaded();
+    return this.errorOf(cause);
   }
 
   /** Runs every allowed size and the examples; returns the milliseconds, if anything ran. */

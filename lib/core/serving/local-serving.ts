@@ -74,6 +74,8 @@ export class LocalServing<
   private readonly reloads: Reloads;
   private readonly keySettings: KeySettings;
   private readonly shutdown: Shutdown;
+  /** @internal True if ServingModule closes it, after all that may call it. */
+  closesLast = false;
   private hold: ServingHold | undefined;
   private closing: Promise<void> | undefined;
   private isClosed = false;
@@ -316,8 +318,10 @@ export class LocalServing<
   }
 
   /** @internal Called by Nest. */
-  onApplicationShutdown(): Promise<void> {
-    return this.close();
+  async onApplicationShutdown(): Promise<void> {
+    if (!this.closesLast) {
+      await this.close();
+    }
   }
 
   private holdAs(hold: ServingHold | undefined): void {

@@ -340,6 +340,9 @@ export interface LocalPart {
     onEnd?: (reason: SessionEndedError) => void,
     needsFirst?: boolean,
   ): OrderedSession;
+  /** True if ServingModule closes the serving, after all that may call it. */
+  closesLast: boolean;
+  close(): Promise<void>;
   beforeApplicationShutdown(): void;
 }
 

@@ -39,7 +39,8 @@ export class ServingBoard implements OnModuleInit, OnApplicationBootstrap, OnApp
   readonly options: ResolvedBoard;
   files!: PageFiles;
   private readonly logger = new Logger('ServingBoard');
-  private recorder!: Recorder;
+  /** Undefined if the application ends before it has begun. */
+  private recorder: Recorder | undefined;
   private view!: View;
 
   constructor(
@@ -65,16 +66,16 @@ export class ServingBoard implements OnModuleInit, OnApplicationBootstrap, OnApp
 
   /** @internal Called by Nest, when all servings are loaded. */
   onApplicationBootstrap(): void {
-    this.recorder.begin();
+    this.recorder?.begin();
   }
 
   /** @internal Called by Nest. */
   onApplicationShutdown(): void {
-    this.recorder.close();
+    this.recorder?.close();
   }
 
   poll(query: ViewQuery): string {
-    this.recorder.viewed();
+    this.recorder?.viewed();
     return this.view.json(query);
   }
 

@@ -23,6 +23,8 @@ const ROUTE_ARGUMENTS = '__routeArguments__';
 const PASSTHROUGH = '__responsePassthrough__';
 const SSE = '__sse__';
 const HTTP_METHOD = 'method';
+/** Of @MessagePattern() and @EventPattern(), and of @SubscribeMessage(). */
+const MESSAGE_MARKS = ['microservices:pattern', 'websockets:message_mapping'];
 
 /** Nest's numbers for parameters that are a whole object. */
 const WHOLE_OBJECTS: Readonly<Record<string, string>> = {
@@ -55,7 +57,12 @@ export function checkBatchedMethod(
       `${method} is @Sse() and @Batched(), and a batched method cannot answer with a stream`,
     );
   }
-  for (const [id, { index, data }] of Object.entries(parametersOf(type, key))) {
+  const parameters = Object.entries(parametersOf(type, key));
+  const isMessage = MESSAGE_MARKS.some((mark) => Reflect.hasMetadata(mark, handler));
+  if (options && !options.types && isMessage && parameters.length === 0) {
+    throw untyped(`The payload of ${method}, a handler without @Payload() or @MessageBody(),`);
+  }
+  for (const [id, { index, data }] of parameters) {
     const [kind = ''] = id.split(':');
     if (
       isRoute &&
@@ -67,14 +74,17 @@ export function checkBatchedMethod(
       );
     }
     if (options && !options.types && WHOLE_OBJECTS[kind] && data === undefined) {
-      throw new InvalidServingError(
-        `Parameter ${index} of ${method} is the whole ${WHOLE_OBJECTS[kind]}, and pipes could ` +
-          'not validate it: TypeScript erases the element type of an array. ' +
-          'Name the types as callers pass them: @Batched({ types: [ScoreDto] }), or Object for ' +
-          'what needs no validation',
-      );
+      throw untyped(`Parameter ${index} of ${method} is the whole ${WHOLE_OBJECTS[kind]}, and it`);
     }
   }
+}
+
+function untyped(payload: string): InvalidServingError {
+  return new InvalidServingError(
+    `${payload} could not be validated by pipes: TypeScript erases the element type of an array. ` +
+      'Name the types as callers pass them: @Batched({ types: [ScoreDto] }), or Object for what ' +
+      'needs no validation',
+  );
 }
 
 /**

@@ -2,7 +2,6 @@ import {
   type BeforeApplicationShutdown,
   Injectable,
   type OnApplicationBootstrap,
-  type OnApplicationShutdown,
   type OnModuleInit,
 } from '@nestjs/common';
 import { ApplicationConfig, DiscoveryService, ModuleRef } from '@nestjs/core';
@@ -30,7 +29,7 @@ interface RunningMethod {
  */
 @Injectable()
 export class BatchedMethods
-  implements OnModuleInit, OnApplicationBootstrap, BeforeApplicationShutdown, OnApplicationShutdown
+  implements OnModuleInit, OnApplicationBootstrap, BeforeApplicationShutdown
 {
   readonly events = new EventHub();
   /** By `Class.method`; of several with one name, the first. */
@@ -85,7 +84,7 @@ export class BatchedMethods
           const { serving } = this.runningFor(method, type as new () => object);
           requireOrigins(this.application, serving);
           const isSingle = wrapper.isDependencyTreeStatic() && !wrapper.isTransient;
-          serving.instance ??= isSingle ? (wrapper.instance as object) : undefined;
+          serving.addInstance(isSingle ? (wrapper.instance as object) : undefined);
           if (method.options.warmUp && !serving.instance) {
             throw severalInstances(serving.name);
           }
@@ -106,7 +105,7 @@ export class BatchedMethods
     this.all().forEach(({ serving }) => serving.beforeApplicationShutdown());
   }
 
-  async onApplicationShutdown(): Promise<void> {
+  async close(): Promise<void> {
     this.isClosing = this.isClosed = true;
     await Promise.all(this.all().map(({ serving }) => serving.close()));
     this.events.complete();
@@ -225,6 +224,6 @@ export class BatchedMethods
 function severalInstances(name: string): InvalidServingError {
   return new InvalidServingError(
     `${name} has warmUp and a class with several instances, and only that of a singleton exists at ` +
-      'the boot; leave warmUp out, or batch a method of a singleton',
+      'the boot; leave warmUp out, or batch a method of a singleton, which one module provides and exports',
   );
 }

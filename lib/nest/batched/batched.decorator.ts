@@ -1,10 +1,9 @@
 import 'reflect-metadata';
 import { Inject, type Type } from '@nestjs/common';
 import { ModuleRef } from '@nestjs/core';
-import { InvalidServingError } from '../../core/errors.js';
+import { InvalidServingError, ServingClosedError } from '../../core/errors.js';
 import { hintOfCopies } from '../copies.js';
-import { HandlerCaller } from '../request-context.js';
-import { RequestCaller } from '../../core/context/call-context.js';
+import { HandlerCaller, takeCaller } from '../request-context.js';
 import type { AnyMethod, BatchMethodDecorator } from './batched-types.js';
 import { checkBatchedOptions, parametersOf } from './batched-check.js';
 import { BatchedMethods } from './batched-methods.js';
@@ -57,6 +56,7 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
     descriptor.value = copyMetadata(
       original,
       function (this: { [METHODS]?: () => BatchedMethods }, ...args: unknown[]) {
+        const caller = takeCaller(args);
         const methods = this[METHODS]?.();
         if (!methods) {
           throw new InvalidServingError(
@@ -65,8 +65,6 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
               'from there',
           );
         }
-        const caller =
-          args.at(-1) instanceof RequestCaller ? (args.pop() as RequestCaller) : undefined;
         return methods.call(method, this, args, caller);
       },
     );
@@ -79,6 +77,13 @@ function methodOf(
   key: string | symbol,
   descriptor?: PropertyDescriptor,
 ): (...args: unknown[]) => unknown {
+  if (typeof key === 'object') {
+    throw new InvalidServingError(
+      `@Batched() was used as a standard decorator, on ${String((key as { name?: unknown }).name)}. Nest ` +
+        'needs the decorators of TypeScript: set experimentalDecorators and emitDecoratorMetadata ' +
+        'in tsconfig.json',
+    );
+  }
   if (typeof target === 'function') {
     throw new InvalidServingError(
       `@Batched() cannot decorate the static method ${target.name}.${String(key)}; batch a ` +
@@ -166,9 +171,20 @@ function requireModule(target: object, key: string | symbol): void {
   Object.defineProperty(target, MODULE, {
     set(this: object, module: ModuleRef) {
       let found: BatchedMethods | undefined;
-      checkModule(module, `${this.constructor.name}.${String(key)}`);
-      // Nest may replace the instance until the application has started.
-      Object.assign(this, { [METHODS]: () => (found ??= methodsOf(module)) });
+      const method = `${this.constructor.name}.${String(key)}`;
+      checkModule(module, method);
+      const find = (): BatchedMethods => {
+        const methods = methodsOf(module);
+        if (!isConstructed(methods)) {
+          throw new ServingClosedError(
+            `${method} is @Batched() and was called while Nest still builds the application; call ` +
+              'it from onModuleInit on, or later',
+          );
+        }
+        return methods;
+      };
+      // Looked up again until then, since Nest may replace the instance.
+      Object.assign(this, { [METHODS]: () => (found ??= find()) });
     },
   });
 }
@@ -184,6 +200,11 @@ function checkModule(module: ModuleRef, method: string): void {
       { cause },
     );
   }
+}
+
+/** False for the object without properties that stands for a provider until Nest constructs it. */
+function isConstructed(methods: BatchedMethods): boolean {
+  return Object.hasOwn(methods, 'servings');
 }
 
 function methodsOf(module: ModuleRef): BatchedMethods {

@@ -36,8 +36,7 @@ class MethodCall {
  * list of arguments as its input.
  */
 export class MethodServing extends LocalServing {
-  /** For calls by the handle; undefined for a class with several instances. */
-  instance: object | undefined;
+  private readonly instances = new Set<object | undefined>();
   wasCalled = false;
   /** Names for instances of a class that has several, which no other process uses. */
   private readonly owners = new WeakMap<object, string>();
@@ -55,6 +54,17 @@ export class MethodServing extends LocalServing {
     // Exception filters look for the class of the method's error.
     const engine: Engine = async (...site) => ({ ...(await functions(...site)), throwsAsIs: true });
     super(resolveDefinition(definition), definition, engine, storeOf, events);
+  }
+
+  /** For calls by the handle; undefined for a class with several instances. */
+  get instance(): object | undefined {
+    const [first, ...others] = this.instances;
+    return others.length === 0 ? first : undefined;
+  }
+
+  /** @param instance undefined for a class that has instances by request or by user */
+  addInstance(instance: object | undefined): void {
+    this.instances.add(instance);
   }
 
   /** The instance must have been initialised. */

@@ -252,18 +252,18 @@ describe('[FR2] inspect runs rows alone and together, as a start does', () => {
   });
 
   it('and warns of answers that depend on other rows', async () => {
-    expect(await printed(linearModel('batch'))).toContain('rows       equal alone and together');
-    expect(await printed(cumulative)).toMatch(
+    expect(await outputOf(linearModel('batch'))).toContain('rows       equal alone and together');
+    expect(await outputOf(cumulative)).toMatch(
       /rows {7}see the warnings\n[^]*warning +A row of the model has another answer beside other rows/,
     );
   });
 
   it('unless it only reads the file', async () => {
-    expect(await printed(cumulative, { run: false })).not.toMatch(/^rows|another answer/m);
+    expect(await outputOf(cumulative, { run: false })).not.toMatch(/^rows|another answer/m);
   });
 });
 
-async function printed(model: Uint8Array, options: { run?: boolean } = {}): Promise<string> {
+async function outputOf(model: Uint8Array, options: { run?: boolean } = {}): Promise<string> {
   let text = '';
   const write = (chunk: Buffer, _: string, done: () => void): void => {
     text += chunk.toString();

@@ -1,7 +1,6 @@
 import { EventEmitter } from 'node:events';
 import { describe, expect, it } from '@jest/globals';
-import type { ExecutionContext } from '@nestjs/common';
-import { HttpCaller } from '../../../lib/nest/http-caller.js';
+import { HttpCaller, type HttpExchange } from '../../../lib/nest/http-caller.js';
 
 interface Response {
   writableEnded: boolean;
@@ -13,8 +12,8 @@ const connect = (): EventEmitter & { destroyed: boolean } =>
 
 /** The caller of a request on the connection, with the members of a response that it uses. */
 function callerOn(connection: EventEmitter, response: Response): HttpCaller {
-  const http = { getResponse: () => response, getRequest: () => ({ socket: connection }) };
-  return new HttpCaller({ switchToHttp: () => http } as unknown as ExecutionContext);
+  const exchange = { request: { socket: connection }, response };
+  return new HttpCaller(exchange as unknown as HttpExchange);
 }
 
 const open = (): Response => ({ writableEnded: false, writableFinished: false });

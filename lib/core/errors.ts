@@ -291,8 +291,13 @@ export interface WireError {
   readonly stack?: string;
   readonly code?: string;
   readonly retryAfter?: number;
+  /** The other properties that are plain data, as JSON. */
+  readonly details?: string;
   readonly cause?: WireError;
 }
+
+/** In characters. */
+const LONGEST_DETAILS = 4096;
 
 const classes = new Map(
   [
@@ -337,17 +342,68 @@ function partsOf(error: Error, depth: number): WireError {
   const stack = error.stack === undefined ? {} : { stack: textOf(error.stack) };
   const cause =
     error.cause === undefined || depth === 0 ? {} : { cause: toWire(error.cause, depth - 1) };
+  const details = error instanceof ServingError ? undefined : detailsOf(error);
   return {
     name: textOf(error.name),
     message: messageOf(error),
     ...stack,
     ...code,
     ...retryAfter,
+    ...(details !== undefined && { details }),
     ...cause,
   };
 }
 
-export function fromWire({ name, message, stack, code, retryAfter, cause }: WireError): Error {
+/** Properties of the wire by themselves. */
+const KNOWN = new Set(['name', 'message', 'stack', 'code', 'cause']);
+
+function detailsOf(error: Error): string | undefined {
+  const parts: string[] = [];
+  let length = 0;
+  const entries: [string, unknown][] = [
+    ...Object.entries(error),
+    ...Object.entries(httpMarksOf(error)),
+  ];
+  for (const [name, value] of entries) {
+    // Undefined for a function, for example.
+    const text = KNOWN.has(name) ? undefined : readable(() => JSON.stringify(value), undefined);
+    if (text !== undefined && length + name.length + text.length < LONGEST_DETAILS) {
+      length += name.length + text.length;
+      parts.push(`${JSON.stringify(name)}:${text}`);
+    }
+  }
+  return parts.length === 0 ? undefined : `{${parts.join(',')}}`;
+}
+
+/**
+ * Marks an exception of Nest as the package http-errors does, so that Nest's filters give its status
+ * also where its class was lost.
+ */
+function httpMarksOf(error: Error & { readonly getStatus?: unknown }): object {
+  return typeof error.getStatus === 'function' && 'getResponse' in error
+    ? { statusCode: Reflect.apply(error.getStatus, error, []) as unknown, expose: true }
+    : {};
+}
+
+/** Adds the properties that the error doesn't have. */
+function addDetails(error: Error, details: string): void {
+  const values = readable(() => JSON.parse(details) as unknown, undefined);
+  for (const [name, value] of Object.entries(values ?? {})) {
+    if (!(name in error)) {
+      Object.defineProperty(error, name, { value, enumerable: true, configurable: true });
+    }
+  }
+}
+
+export function fromWire({
+  name,
+  message,
+  stack,
+  code,
+  retryAfter,
+  details,
+  cause,
+}: WireError): Error {
   const options = { retryAfter, ...(cause !== undefined && { cause: fromWire(cause) }) };
   const type = code === undefined ? undefined : classes.get(code);
   const error = type
@@ -358,6 +414,9 @@ export function fromWire({ name, message, stack, code, retryAfter, cause }: Wire
   }
   if (stack !== undefined) {
     error.stack = stack;
+  }
+  if (details !== undefined) {
+    addDetails(error, details);
   }
   return error;
 }

@@ -1,3 +1,4 @@
+import { NotFoundException } from '@nestjs/common';
 import { describe, expect, it } from '@jest/globals';
 import { runInNewContext } from 'node:vm';
 import {
@@ -147,6 +148,51 @@ describe('toWire and fromWire', () => {
     error.cause = new Error('second', { cause: error });
 
     expect(chainOf(fromWire(toWire(error))).slice(0, 2)).toEqual(['Error: first', 'Error: second']);
+  });
+});
+
+const crossed = (error: Error): object => fromWire(structuredClone(toWire(error)));
+const own = (error: object): object => {
+  const { stack: _stack, ...others } = Object.fromEntries(
+    Object.getOwnPropertyNames(error).map((name) => [name, Reflect.get(error, name) as unknown]),
+  );
+  return others;
+};
+
+describe('[FR5] The properties of an error that crosses', () => {
+  it('are kept if they are plain data', () => {
+    const data = { status: 'archived', tries: 3, last: { at: [1, null, true] } };
+    const error = Object.assign(new RangeError('no room'), data, {
+      retry: () => {},
+      size: 1n,
+      large: 'x'.repeat(5000),
+    });
+
+    expect(own(crossed(error))).toEqual({ name: 'RangeError', message: 'no room', ...data });
+  });
+
+  it('answer over HTTP as those of the exception of Nest that it was', () => {
+    const error = crossed(new NotFoundException('no such row'));
+
+    expect(error).toMatchObject({ status: 404, statusCode: 404, expose: true });
+    expect(crossed(Object.assign(new Error('of another server'), { status: 401 }))).toEqual(
+      expect.not.objectContaining({ statusCode: 401 }),
+    );
+  });
+
+  it('replace nothing of an error', () => {
+    const hostile = {
+      ...toWire(new Error('x')),
+      details: '{"__proto__":{"a":1},"toString":2,"message":"y","ok":3}',
+    };
+    const error = fromWire(hostile);
+
+    expect(own(error)).toEqual({ name: 'Error', message: 'x', ok: 3 });
+    expect(String(error)).toBe('Error: x');
+    expect(own(fromWire({ ...hostile, details: '{' }))).toEqual({ name: 'Error', message: 'x' });
+    expect(
+      fromWire({ ...toWire(new OverloadedError('full')), details: '{"statusCode":200}' }),
+    ).toMatchObject({ statusCode: 503 });
   });
 });
 

@@ -6,7 +6,9 @@ import {
   type Channel,
   type OnMessage,
   type ExitMessage,
+  marked,
   MARKS,
+  ownOnly,
   type RevokeRequest,
   type RevokeReply,
   type LoadResult,
@@ -32,6 +34,7 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
   }
   const child = fork(entryScript('process'), {
     execArgv: optionsForChild(process.execArgv),
+    env: environmentForChild(process.env),
     serialization: 'advanced',
     stdio: ['ignore', 'inherit', 'inherit', 'ipc', 'pipe'],
   });
@@ -44,7 +47,7 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
   marks.on('data', ({ length }) => (begun += length));
   child.on('error', (error) => (cause ??= error));
   const onRevoked: ((count: number) => void)[] = [];
-  child.on('message', (packet: Packet | RevokeReply) => {
+  const receive = (packet: Packet | RevokeReply): void => {
     if ('revoked' in packet) {
       onRevoked.shift()!(packet.revoked);
       return;
@@ -55,9 +58,10 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
     } else {
       onMessage?.(message);
     }
-  });
+  };
+  child.on('message', ownOnly(receive));
   // Ignores errors after the exit, which `exited` reports.
-  const send = (packet: Packet | RevokeRequest): boolean => child.send(packet, () => {});
+  const send = (packet: Packet | RevokeRequest): boolean => child.send(marked(packet), () => {});
   send(opening);
   return {
     name: 'process',
@@ -101,6 +105,14 @@ function readable(
   } catch (unreadable) {
     return { unreadable };
   }
+}
+
+/** Without the variable with which Node's watch mode has children report their imports. */
+function environmentForChild({
+  WATCH_REPORT_DEPENDENCIES: _watched,
+  ...environment
+}: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
+  return environment;
 }
 
 /** Options for the parent's script or its debugger. */

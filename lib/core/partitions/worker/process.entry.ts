@@ -5,7 +5,9 @@ import { decode, encode, lengthOf, MAX_BYTES, owned, type Packet } from './codec
 import { BatchClaims } from './thread-channel.js';
 import {
   type ExitMessage,
+  marked,
   MARKS,
+  ownOnly,
   type RevokeRequest,
   type RevokeReply,
   type WorkerRequest,
@@ -31,32 +33,42 @@ function relay(): void {
   }
   // Only a kill is safe during a native run.
   process.once('disconnect', () => process.kill(process.pid, 'SIGKILL'));
-  process.once('message', (task: Packet) => {
-    const first = owned(task);
-    const claims = new BatchClaims();
-    const worker = new Worker(process.argv[1]!, {
-      workerData: { task: first, claims: claims.memory } satisfies HostData,
-      transferList: buffersOf(first),
-    });
-    let failure: WireError | undefined;
-    process.on('message', (request: Packet | RevokeRequest) => {
-      if ('revoke' in request) {
-        const reply: RevokeReply = { revoked: claims.revoke(request.revoke) };
-        process.send!(reply, undefined, undefined, () => {});
-        return;
-      }
-      const packet = owned(request);
-      worker.postMessage(packet, buffersOf(packet));
-    });
-    worker.on('message', (reply: Packet) => process.send!(reply, undefined, undefined, () => {}));
-    worker.on('error', (error) => (failure = toWire(error)));
-    // The last message; once sent, the process exits.
-    worker.on('exit', (code) =>
-      process.send!(encode({ failure } satisfies ExitMessage), undefined, undefined, () =>
-        process.exit(code),
-      ),
-    );
+  const first: (message: unknown) => void = ownOnly((task: Packet) => {
+    process.off('message', first);
+    begin(owned(task));
   });
+  process.on('message', first);
+}
+
+function begin(task: Packet): void {
+  const claims = new BatchClaims();
+  const worker = new Worker(process.argv[1]!, {
+    workerData: { task, claims: claims.memory } satisfies HostData,
+    transferList: buffersOf(task),
+  });
+  let failure: WireError | undefined;
+  const receive = (request: Packet | RevokeRequest): void => {
+    if ('revoke' in request) {
+      send({ revoked: claims.revoke(request.revoke) });
+      return;
+    }
+    const packet = owned(request);
+    worker.postMessage(marked(packet), buffersOf(packet));
+  };
+  process.on('message', ownOnly(receive));
+  worker.on(
+    'message',
+    ownOnly((reply: Packet) => send(reply)),
+  );
+  worker.on('error', (error) => (failure = toWire(error)));
+  // The last message; once sent, the process exits.
+  worker.on('exit', (code) =>
+    send(encode({ failure } satisfies ExitMessage), () => process.exit(code)),
+  );
+}
+
+function send(message: Packet | RevokeReply, sent = (): void => {}): void {
+  process.send!(marked(message), undefined, undefined, sent);
 }
 
 interface HostData {
@@ -82,7 +94,10 @@ async function host(): Promise<void> {
   const claims = new BatchClaims(memory);
   await new WorkerHost(decode(task) as WorkerTask, {
     listen: (onRequest) =>
-      void port.on('message', (packet: Packet) => onRequest(requestIn(packet))),
+      void port.on(
+        'message',
+        ownOnly((packet: Packet) => onRequest(requestIn(packet))),
+      ),
     post: (message, transfer) => {
       const packet = encode(message);
       if (lengthOf(packet) > MAX_BYTES) {
@@ -92,7 +107,7 @@ async function host(): Promise<void> {
             "return less, lower batchSize, or use isolation: 'thread'",
         );
       }
-      port.postMessage(packet, transfer);
+      port.postMessage(marked(packet), transfer);
     },
     begin: (batch) => {
       const begins = claims.tryBegin(batch);

@@ -1,7 +1,9 @@
 import { Worker } from 'node:worker_threads';
 import {
   type Channel,
+  marked,
   type OnMessage,
+  ownOnly,
   type WorkerExit,
   type WorkerRequest,
   type WorkerTask,
@@ -28,7 +30,10 @@ export function openThread(task: WorkerTask): Channel {
   const { threadId } = worker;
   worker.once('exit', () => releaseTurnOf(threadId));
   worker.on('error', (error) => (cause = error));
-  worker.on('message', (message) => onMessage?.(message));
+  worker.on(
+    'message',
+    ownOnly((message: Parameters<OnMessage>[0]) => onMessage?.(message)),
+  );
   worker.on('messageerror', (unreadable) => onMessage?.({ unreadable }));
   return {
     name: 'thread',
@@ -36,9 +41,9 @@ export function openThread(task: WorkerTask): Channel {
       worker.once('exit', (code) => resolve({ code, cause })),
     ),
     listen: (listener) => (onMessage = listener),
-    post: (request, transfer) => worker.postMessage(request, transfer),
+    post: (request, transfer) => worker.postMessage(marked(request), transfer),
     revoke: (sent, onRevoked) => onRevoked(claims.revoke(sent)),
-    halt: () => worker.postMessage({ halt: true } satisfies WorkerRequest, []),
+    halt: () => worker.postMessage(marked({ halt: true } satisfies WorkerRequest), []),
     ref: () => worker.ref(),
     unref: () => worker.unref(),
   };

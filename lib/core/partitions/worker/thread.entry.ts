@@ -1,6 +1,6 @@
 import { parentPort, workerData } from 'node:worker_threads';
 import { BatchClaims } from './thread-channel.js';
-import type { WorkerTask } from './worker-protocol.js';
+import { marked, ownOnly, type WorkerTask } from './worker-protocol.js';
 import { WorkerHost } from './worker-host.js';
 
 // CommonJS bundles have no top-level await. A rejection ends the thread.
@@ -18,12 +18,12 @@ async function host(): Promise<void> {
     // Only rows can hold unreadable values.
     listen: (onRequest) =>
       void port
-        .on('message', onRequest)
+        .on('message', ownOnly(onRequest))
         .on('messageerror', (unreadable) => onRequest({ unreadable })),
     post: (message, transfer, spare = []) =>
       spare.length > 0
-        ? port.postMessage({ ...message, spare }, [...transfer, ...spare])
-        : port.postMessage(message, transfer),
+        ? port.postMessage(marked({ ...message, spare }), [...transfer, ...spare])
+        : port.postMessage(marked(message), transfer),
     begin: (batch) => claims.tryBegin(batch),
     // In a turn of the event loop, so not during a native run.
     exit: () => process.exit(),

@@ -55,6 +55,27 @@ export type WorkerRequest =
   /** Replaces unreadable rows. */
   | { readonly unreadable: unknown };
 
+/**
+ * A message of ours. Modules in a worker, their libraries, and Node's watch mode send others over
+ * the same channel.
+ */
+export interface Marked<Message> {
+  readonly servingMessage: Message;
+}
+
+export function marked<Message>(message: Message): Marked<Message> {
+  return { servingMessage: message };
+}
+
+/** Listens to our messages, and ignores all others. */
+export function ownOnly(listener: (message: never) => void): (value: unknown) => void {
+  return (value) => {
+    if (typeof value === 'object' && value !== null && 'servingMessage' in value) {
+      listener(value.servingMessage as never);
+    }
+  };
+}
+
 /** To a process: revoke batches that have not begun. */
 export interface RevokeRequest {
   /** Batches sent so far. */

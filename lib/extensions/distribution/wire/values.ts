@@ -46,7 +46,7 @@ export interface EncodedValue {
  * | `$s` | a tensor of strings | its shape and its strings, in a list |
  * | `$a` | a typed array | the number of its block |
  * | `$b` | an ArrayBuffer | the number of its block |
- * | `$e` | an Error | name, message, code, retryAfter, cause |
+ * | `$e` | an Error | name, message, code, retryAfter, other plain properties, cause |
  * | `$r` | a Batch | key, padding, and values or tensors with their axes |
  *
  * Names that begin with `$` get another `$`. An object in two places is copied twice. A hole in a
@@ -515,7 +515,7 @@ export function isWireError(value: unknown): value is WireError {
   if (!isPlainObject(value)) {
     return false;
   }
-  const { name, message, stack, code, retryAfter, cause } = value as Record<
+  const { name, message, stack, code, retryAfter, details, cause } = value as Record<
     keyof WireError,
     unknown
   >;
@@ -525,16 +525,18 @@ export function isWireError(value: unknown): value is WireError {
     stack === undefined &&
     (code === undefined || typeof code === 'string') &&
     (retryAfter === undefined || typeof retryAfter === 'number') &&
+    (details === undefined || typeof details === 'string') &&
     (cause === undefined || isWireError(cause))
   );
 }
 
-function withoutStacks({ name, message, code, retryAfter, cause }: WireError): WireError {
+function withoutStacks({ name, message, code, retryAfter, details, cause }: WireError): WireError {
   return {
     name,
     message,
     ...(code !== undefined && { code }),
     ...(retryAfter !== undefined && { retryAfter }),
+    ...(details !== undefined && { details }),
     ...(cause && { cause: withoutStacks(cause) }),
   };
 }

@@ -152,7 +152,7 @@ describe('toWire and fromWire', () => {
 });
 
 const crossed = (error: Error): object => fromWire(structuredClone(toWire(error)));
-const own = (error: object): object => {
+const propertiesOf = (error: object): object => {
   const { stack: _stack, ...others } = Object.fromEntries(
     Object.getOwnPropertyNames(error).map((name) => [name, Reflect.get(error, name) as unknown]),
   );
@@ -168,7 +168,11 @@ describe('[FR5] The properties of an error that crosses', () => {
       large: 'x'.repeat(5000),
     });
 
-    expect(own(crossed(error))).toEqual({ name: 'RangeError', message: 'no room', ...data });
+    expect(propertiesOf(crossed(error))).toEqual({
+      name: 'RangeError',
+      message: 'no room',
+      ...data,
+    });
   });
 
   it('answer over HTTP as those of the exception of Nest that it was', () => {
@@ -187,9 +191,12 @@ describe('[FR5] The properties of an error that crosses', () => {
     };
     const error = fromWire(hostile);
 
-    expect(own(error)).toEqual({ name: 'Error', message: 'x', ok: 3 });
+    expect(propertiesOf(error)).toEqual({ name: 'Error', message: 'x', ok: 3 });
     expect(String(error)).toBe('Error: x');
-    expect(own(fromWire({ ...hostile, details: '{' }))).toEqual({ name: 'Error', message: 'x' });
+    expect(propertiesOf(fromWire({ ...hostile, details: '{' }))).toEqual({
+      name: 'Error',
+      message: 'x',
+    });
     expect(
       fromWire({ ...toWire(new OverloadedError('full')), details: '{"statusCode":200}' }),
     ).toMatchObject({ statusCode: 503 });

@@ -19,6 +19,7 @@ import {
 import type { EventHub } from '../events/event-hub.js';
 import { batchEnd, type BatchLabels, batchStart } from '../events/serving-event.js';
 import { formatList } from '../format.js';
+import { log } from '../log.js';
 import {
   type BatchInfo,
   type BatchListener,
@@ -50,6 +51,8 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
   readonly runsSequences: boolean;
   /** Set by {@link terminate}. */
   cut: Error | undefined;
+  /** Why the queue takes no more rows, if it has failed. */
+  fault: Error | undefined;
 
   constructor(
     private readonly name: string,
@@ -94,6 +97,11 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     if (events.isObserved('batch:end')) {
       events.emit(batchEnd(record, this.labelsOf(record), runTime, outcome));
     }
+  }
+
+  queueFailed(error: Error): void {
+    this.fault = error;
+    log.error(error.message);
   }
 
   get observesSteps(): boolean {

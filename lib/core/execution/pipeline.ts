@@ -79,6 +79,7 @@ export class Pipeline implements Closable {
     this.batcher = new Batcher({
       name,
       ...queue,
+      costsAsWhole: callbacks.queue?.cost !== undefined,
       budget: options.batchCost,
       hasTargets,
       targets: partitions,
@@ -271,7 +272,11 @@ export class Pipeline implements Closable {
   }
 
   get partitions(): readonly PartitionStatus[] {
-    return this.opened.partitions.map(statusOf);
+    const { fault } = this.runner;
+    const statuses = this.opened.partitions.map(statusOf);
+    return fault
+      ? statuses.map((status) => ({ ...status, state: 'lost' as const, reason: fault.message }))
+      : statuses;
   }
 
   private readonly leave = (): void => {

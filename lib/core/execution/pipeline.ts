@@ -365,6 +365,7 @@ export class Pipeline implements Closable {
       input,
       origin: intake.originOf(options),
       key: resolved.key,
+      terms: `${resolved.priority} ${resolved.tenant}`,
       onStop: (leave) => onCancel(resolved, leave),
       recorder,
       prepare: preprocess && postprocess && (() => caller.prepareInfo(input, resolved)),
@@ -399,6 +400,8 @@ export interface SharedCall {
   readonly origin: Origin | undefined;
   /** From the call options. */
   readonly key: string | undefined;
+  /** What admission looks at. Calls with the same terms are refused together. */
+  readonly terms: string;
   /** Calls back when the caller no longer waits. The result removes the callback. */
   readonly onStop: (leave: (reason: unknown) => void) => () => void;
   readonly recorder: CallRecorder | undefined;

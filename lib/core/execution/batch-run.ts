@@ -161,7 +161,7 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
       run = new BatchRun(parts, largest, this);
     } catch (cause) {
       const error = this.failedBatch(cause, sizeOf(parts));
-      parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
+      failParts(parts, error);
       return Promise.resolve({ error });
     }
     return run.on(partition, index, retryState);
@@ -189,7 +189,8 @@ export class BatchRun implements BatchListener {
   private index = 0;
   private steps = 0;
   private longestRow: number | undefined;
-  private hooked = false;
+  /** Requests whose callers have received steps or hooks of this run. */
+  private received: Set<BatchRequest> | undefined;
   /** Each row's request and its index there, made when first needed. */
   private rows: readonly { readonly request: BatchRequest; readonly index: number }[] | undefined;
 
@@ -263,17 +264,22 @@ export class BatchRun implements BatchListener {
       return { revoked: true, retries: [{ parts, retryState }] };
     }
     const error = runner.errorOf(cause, this.batch.size);
-    // Callers have received output from a batch that has emitted.
-    const hasEmitted = this.hooked || this.steps > 0;
-    const retries =
-      hasEmitted || runner.cut ? [] : retriesFor(error, parts, retryState, runner.retryOptions);
+    const again = parts.filter(
+      ({ request, offset, count }) =>
+        !this.received?.has(request) && (request.isOver || request.isWaitingFor(offset, count)),
+    );
+    const retries = runner.cut
+      ? []
+      : retriesFor(error, again, retryState, runner.retryOptions, sizeOf(parts));
     if (retries.length === 0) {
-      return { error, settle: () => this.fail(error) };
+      return { error, settle: () => failParts(parts, error) };
     }
-    if (error instanceof RunTimeoutError) {
-      parts.forEach(({ request }) => (request.overrun = error));
+    for (const { request, offset, count } of again) {
+      request.restart(offset, count);
+      request.overrun = error instanceof RunTimeoutError ? error : request.overrun;
     }
-    return { error, retries };
+    const others = parts.filter((part) => !again.includes(part));
+    return { error, retries, ...(others.length > 0 && { settle: () => failParts(others, error) }) };
   }
 
   /**
@@ -325,9 +331,9 @@ export class BatchRun implements BatchListener {
     const cuts = this.runner.lengths?.cutsOfHook(name);
     const rows = this.hookRows(name, value);
     this.checkLengths(rows, cuts);
-    this.hooked = true;
     this.forEachPart(({ request }, start, end) => {
       if (request.hooks?.includes(name)) {
+        (this.received ??= new Set()).add(request);
         const part = this.cutBack(request, rows.slice(start, end), cuts);
         request.hook(name, own ? part.release() : part.consume());
       }
@@ -345,12 +351,15 @@ export class BatchRun implements BatchListener {
     }
     const { cut } = this.runner;
     if (cut) {
-      this.fail(cut);
+      failParts(this.parts, cut);
       return;
     }
-    this.forEachPart(({ request, offset }, start, end) =>
-      request.step(offset, output.slice(start, end), metadata),
-    );
+    this.forEachPart(({ request, offset }, start, end) => {
+      if (request.readsSteps) {
+        (this.received ??= new Set()).add(request);
+      }
+      request.step(offset, output.slice(start, end), metadata);
+    });
   }
 
   isWaiting(row: number): boolean {
@@ -405,7 +414,7 @@ export class BatchRun implements BatchListener {
         start += part.count;
       }
     } catch (cause) {
-      this.fail(this.runner.errorOf(cause, this.batch.size));
+      failParts(this.parts, this.runner.errorOf(cause, this.batch.size));
     }
   }
 
@@ -464,10 +473,6 @@ export class BatchRun implements BatchListener {
     return { padding: this.batch.padding, ...(this.steps > 0 && { steps: this.steps }) };
   }
 
-  private fail(error: unknown): void {
-    this.parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
-  }
-
   private checkSessions(partition: Partition, faults: Map<number, Error>): void {
     this.forEachPart(({ request }, start) => {
       const loss = request.session?.lossOn(partition);
@@ -495,6 +500,10 @@ export class BatchRun implements BatchListener {
       start += part.count;
     }
   }
+}
+
+function failParts(parts: Parts, error: unknown): void {
+  parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
 }
 
 function sessionsIn(parts: readonly Part<BatchRequest>[]): SessionRows | undefined {

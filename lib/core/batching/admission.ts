@@ -179,6 +179,12 @@ export class QueueRoom {
     return undefined;
   }
 
+  /** Like {@link lackFor}, for a row whose cost isn't known yet and is above 0. */
+  lackForPlace(place: Queued): Lack | undefined {
+    const { maxCost = Infinity } = this.options;
+    return this.lackFor({ ...place, cost: this.cost < maxCost ? 0 : maxCost });
+  }
+
   /** A call that costs as a whole does so until its last row leaves: no part's cost is known. */
   private costOf({ cost, size, waiting }: QueuedRequest): number {
     if (this.options.costsAsWhole) {
@@ -330,9 +336,9 @@ export class Admission {
     return Math.max(Number.MIN_VALUE, this.plannedOf(limits).mostOfNext);
   }
 
-  /** @throws OverloadedError unless there is a place for one row */
+  /** @throws OverloadedError unless there is a place for a row of unknown cost */
   checkPlace(place: Queued, work: PoolLoad): void {
-    const lack = this.room.lackFor(place);
+    const lack = this.room.lackForPlace(place);
     if (lack) {
       throw this.overloaded(lack, undefined, work);
     }

@@ -230,7 +230,7 @@ export class Batcher<R extends QueuedRequest> {
     const { room } = this;
     const [{ admission, pool }] = this.sections as [Section<R>];
     const place = { size: 1, cost: 0, priority, tenant };
-    if (room.lackFor(place)) {
+    if (room.lackForPlace(place)) {
       this.takeBatches(this.now());
       admission.checkPlace(place, pool);
     }

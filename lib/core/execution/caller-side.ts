@@ -25,7 +25,7 @@ export class CallerSide {
   readonly preparing = new Waits();
   readonly finishing = new Waits();
   private readonly reader: RowReader;
-  private readonly context: PreprocessContext;
+  private readonly context: Omit<PreprocessContext, 'signal'>;
 
   constructor(
     private readonly callbacks: Callbacks,
@@ -37,25 +37,22 @@ export class CallerSide {
   }
 
   /** No promise if nothing is asynchronous: it would cost a microtask. */
-  prepare(input: unknown, resolved: ResolvedCallOptions): Call | Promise<Call> {
+  prepare(input: unknown, resolved: ResolvedCallOptions, left?: AbortSignal): Call | Promise<Call> {
     const { callbacks } = this;
     const { key } = resolved;
-    const prepared = prepareCall(callbacks, input, this.reader, this.context);
+    const leaving = new Leaving();
+    const prepared = prepareCall(callbacks, input, this.reader, this.context, leaving);
     if (!(prepared instanceof Promise)) {
       return key === undefined ? prepared : withKey(callbacks, prepared, key);
     }
     const ready =
       key === undefined ? prepared : prepared.then((call) => withKey(callbacks, call, key));
-    const call = this.preparing.for(ready, resolved);
+    const call = this.preparing.for(ready, resolved, left);
     // If the call was cancelled before, nobody takes the rows of `preprocess`.
-    call.catch(() => prepared.then(dropCall, () => {}));
-    return call;
-  }
-
-  /** The call's own `info` without rows: it shares another's. */
-  async prepareInfo(input: unknown, resolved: ResolvedCallOptions): Promise<Call> {
-    const call = await this.prepare(input, resolved);
-    dropCall(call);
+    call.catch((reason: unknown) => {
+      leaving.end(reason);
+      prepared.then(dropCall, () => {});
+    });
     return call;
   }
 
@@ -79,6 +76,31 @@ export class CallerSide {
   }
 }
 
+/** A call's end while it is being prepared. Its signal is made when `preprocess` reads it. */
+class Leaving {
+  private controller: AbortController | undefined;
+  private ended: { readonly reason: unknown } | undefined;
+
+  get signal(): AbortSignal {
+    if (!this.controller) {
+      this.controller = new AbortController();
+      this.abort();
+    }
+    return this.controller.signal;
+  }
+
+  end(reason: unknown): void {
+    this.ended = { reason };
+    this.abort();
+  }
+
+  private abort(): void {
+    if (this.ended) {
+      this.controller?.abort(this.ended.reason);
+    }
+  }
+}
+
 /**
  * A call after `preprocess`: its rows, as one batch or a sequence of batches, and what
  * `postprocess` needs.
@@ -96,7 +118,8 @@ export function prepareCall(
   callbacks: Callbacks,
   input: unknown,
   reader = new RowReader(),
-  context: PreprocessContext = { signature: undefined },
+  context: Omit<PreprocessContext, 'signal'> = { signature: undefined },
+  leaving = new Leaving(),
 ): Call | Promise<Call> {
   const batch = callbacks.preprocess ? undefined : reader.readLikeLast(input);
   if (batch) {
@@ -104,7 +127,12 @@ export function prepareCall(
   }
   readOnce(input);
   return callbacks.preprocess
-    ? preprocess(callbacks, input, reader, context)
+    ? preprocess(callbacks, input, reader, {
+        ...context,
+        get signal() {
+          return leaving.signal;
+        },
+      })
     : callOf(input, undefined, reader);
 }
 

@@ -32,6 +32,8 @@ export interface CallContext {
   readonly resolved: ResolvedCallOptions;
   readonly recorder: CallRecorder | undefined;
   readonly onAdmitted?: () => void;
+  /** Frees the place in the queue that the call has while its rows are prepared. */
+  leavePlace?: (() => void) | undefined;
 }
 
 /** Checks a call's rows and queues them. */
@@ -137,12 +139,13 @@ export class Intake {
 
   private submit<Request extends BatchRequest>(
     request: Request,
-    { onAdmitted }: CallContext,
+    { onAdmitted, leavePlace }: CallContext,
   ): Request {
     try {
       if (this.options.batchCost) {
         this.setCosts(request, this.options.batchCost);
       }
+      leavePlace?.();
       this.batcher.submit(request);
     } catch (error) {
       request.end();

@@ -235,19 +235,23 @@ export class Waits {
     return this.waits.size;
   }
 
-  /** Rejects with the reason if the call ends first. */
-  for<T>(work: Promise<T>, terms: ResolvedCallOptions = DEFAULT_CALL_OPTIONS): Promise<T> {
+  /** Rejects with the reason if the call ends first, or `left` aborts. */
+  for<T>(
+    work: Promise<T>,
+    terms: ResolvedCallOptions = DEFAULT_CALL_OPTIONS,
+    left?: AbortSignal,
+  ): Promise<T> {
     let end!: Wait['end'];
-    let stop: (() => void) | undefined;
+    const stops: (() => void)[] = [];
     const result = Promise.race([work, new Promise<never>((_, reject) => (end = reject))]);
     const wait = { result, end };
     this.waits.add(wait);
     const forget = (): void => {
       this.waits.delete(wait);
-      stop?.();
+      stops.forEach((stop) => stop());
     };
     result.then(forget, forget);
-    stop = onCancel(terms, end);
+    stops.push(onCancel(terms, end), onAbort(left, end));
     if (this.ending) {
       end(this.ending.error);
     }

@@ -153,11 +153,13 @@ describe('Calls with single flight', () => {
   );
 
   it('[FR8] Equal calls that a full queue refuses are refused together, and calls of other terms try once for each terms', async () => {
-    const preprocess = jest.fn((input: unknown) => ({ batch: [input] }));
-    const [serving, batches] = await held({ batchSize: 1, queue: { maxRows: 4 }, preprocess });
+    // Called once for each attempt.
+    const cost = jest.fn(() => 1);
+    const queue = { maxRows: 4, maxCost: 100, cost };
+    const [serving, batches] = await held({ batchSize: 1, queue });
     const busy = [0, 1, 2, 3].map((row) => serving.batchedRun(row));
     await turn();
-    preprocess.mockClear();
+    cost.mockClear();
     const options = [{ priority: -1 }, { tenant: 'a' }, {}];
     const calls = Array.from({ length: 300 }, (_, i) =>
       serving.batchedRun('popular', options[Math.floor(i / 100)]),
@@ -166,7 +168,7 @@ describe('Calls with single flight', () => {
     await turn();
 
     // One place is free: not for a priority below 0, nor for a tenant.
-    expect(preprocess).toHaveBeenCalledTimes(3);
+    expect(cost).toHaveBeenCalledTimes(3);
     for (let i = 0; i < 5; i++) {
       batches.next().finish(['done']);
       await turn();

@@ -324,13 +324,13 @@ export class Pipeline implements Closable {
     mode?: 'stream',
   ): CallContext {
     this.refuseOnceClosed();
+    const timeout = mode ? undefined : this.options.timeout;
+    const resolved =
+      options.resolved ?? resolveCallOptions(this.callbacks, input, options, timeout, !!mode);
     options.signal?.throwIfAborted();
     if (this.options.sessions && !options.session) {
       throw outsideSession(this.options.name);
     }
-    const timeout = mode ? undefined : this.options.timeout;
-    const resolved =
-      options.resolved ?? resolveCallOptions(this.callbacks, input, options, timeout, !!mode);
     return { options, resolved, recorder };
   }
 

@@ -101,12 +101,7 @@ describe('Calls in an asynchronous preprocess', () => {
     reader.unsubscribe();
     await later(5);
 
-    expect(works.signals.map(({ aborted }) => aborted).toSorted()).toEqual([
-      false,
-      true,
-      true,
-      true,
-    ]);
+    expect(works.signals.map(({ aborted }) => aborted).filter(Boolean)).toHaveLength(3);
     expect(works.signals.map(({ reason }) => (reason as Error | undefined)?.constructor)).toEqual(
       expect.arrayContaining([CallCancelledError, DeadlineExceededError, undefined]),
     );

@@ -1,4 +1,5 @@
 import { RowReader, Batch, DEFAULT_KEY } from '../batch/batch.js';
+import { copyInput } from '../batch/deep-copy.js';
 import type { BatchAxes } from '../batch/template.js';
 import type { CallMetadata, StreamEvent } from '../definition/reply.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
@@ -8,7 +9,7 @@ import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../er
 import type { ServingSignature } from '../definition/serving-signature.js';
 import { formatValue } from '../format.js';
 import { isThenable } from '../partitions/function.partition.js';
-import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
+import { leave, ownsValuesOf, readOnce, type Source, sourceOf } from '../streaming/source.js';
 import type {
   PostprocessContext,
   PreprocessContext,
@@ -216,7 +217,7 @@ async function* elementsOf(
   sequence: unknown,
   waitFor: <T>(work: Promise<T>) => Promise<T>,
 ): AsyncGenerator<unknown, void> {
-  const source = sourceOf(sequence);
+  const source = sourceOf(sequence, (value) => value);
   if (!source) {
     throw new InvalidServingError(
       `Serving "${serving}": postprocessStream must return an async iterable or an Observable, ` +
@@ -267,7 +268,8 @@ function callOf(rows: unknown, info: unknown, reader: RowReader): Call {
     return { rows: batches, single: false, isOpen: false, info };
   }
   if (source) {
-    return { rows: batchesOf(source, reader), single: false, isOpen: true, info };
+    const own = ownsValuesOf(rows) ? (value: unknown) => value : copyInput;
+    return { rows: batchesOf(source, reader, own), single: false, isOpen: true, info };
   }
   const batch = reader.read(rows);
   return {
@@ -278,13 +280,20 @@ function callOf(rows: unknown, info: unknown, reader: RowReader): Call {
   };
 }
 
-function batchesOf(source: Source<unknown>, reader: RowReader): Source<Batch> {
+/** Copies what it pulls: the source may use its memory again before the rows run. */
+function batchesOf(
+  source: Source<unknown>,
+  reader: RowReader,
+  own: (value: unknown) => unknown,
+): Source<Batch> {
   return {
     async next() {
       const { done, value } = resultIn(await source.next());
-      return done
-        ? { done, value: undefined }
-        : { done: false, value: reader.read(value) ?? Batch.ofValue(value) };
+      if (done) {
+        return { done, value: undefined };
+      }
+      const copy = own(value);
+      return { done: false, value: reader.read(copy) ?? Batch.ofValue(copy) };
     },
     return: async () => (await source.return?.(undefined)) as IteratorReturnResult<undefined>,
   };

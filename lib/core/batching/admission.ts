@@ -1,3 +1,4 @@
+import { countOfRows } from '../format.js';
 import {
   DeadlineExceededError,
   DeadlineTooShortError,
@@ -138,7 +139,7 @@ export class QueueRoom {
     }
     const half = Math.floor(maxRows / 2);
     if (size > maxRows) {
-      throw this.tooLarge(`${maxRows} rows and never ${size}`, 'queue.maxRows');
+      throw this.tooLarge(`${countOfRows(maxRows)} and never ${size}`, 'queue.maxRows');
     }
     if (cost > maxCost) {
       throw this.tooLarge(`a cost of ${maxCost} and never ${cost}`, 'queue.maxCost');
@@ -163,7 +164,7 @@ export class QueueRoom {
     }
     if (priority < 0 && rows > half) {
       const why =
-        `has ${queued} rows in its queue, of which calls of priority ` +
+        `has ${countOfRows(queued)} in its queue, of which calls of priority ` +
         `${priority} leave half of ${maxRows} to others; call again later`;
       return { why, excess: rows - half };
     }

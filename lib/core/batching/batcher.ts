@@ -1,3 +1,4 @@
+import { countOfRows } from '../format.js';
 import { audit, catchError, lastValueFrom, merge, mergeMap, Observable, Subject, tap } from 'rxjs';
 import { closedError, messageOf, ServingUnavailableError } from '../errors.js';
 import {
@@ -312,7 +313,8 @@ export class Batcher<R extends QueuedRequest> {
 
   unfinished(): readonly string[] {
     return [...this.executing].map(
-      ([{ parts }, partition]) => `a batch of ${sizeOf(parts)} rows on partition ${partition}`,
+      ([{ parts }, partition]) =>
+        `a batch of ${countOfRows(sizeOf(parts))} on partition ${partition}`,
     );
   }
 

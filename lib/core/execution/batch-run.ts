@@ -18,7 +18,7 @@ import {
 } from '../errors.js';
 import type { EventHub } from '../events/event-hub.js';
 import { batchEnd, type BatchLabels, batchStart } from '../events/serving-event.js';
-import { formatList } from '../format.js';
+import { countOfRows, formatList } from '../format.js';
 import { log } from '../log.js';
 import {
   type BatchInfo,
@@ -169,7 +169,7 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
 
   private failedBatch(cause: unknown, size: number): BatchFailedError {
     return new BatchFailedError(
-      `Serving "${this.name}": a batch of ${size} rows failed: ${messageOf(cause)}`,
+      `Serving "${this.name}": a batch of ${countOfRows(size)} failed: ${messageOf(cause)}`,
       { cause },
     );
   }
@@ -554,14 +554,14 @@ function resultsIn(
   if (!results) {
     const got = output === null ? 'null' : typeof output;
     throw new InvalidOutputError(
-      `A batch of ${expected} rows needs a list of ${expected} results, or tensors with ` +
-        `${expected} rows; the batch function returned ${got}`,
+      `A batch of ${countOfRows(expected)} needs a list of ${expected} results, or tensors with ` +
+        `${countOfRows(expected)}; the batch function returned ${got}`,
     );
   }
   if (Array.isArray(results)) {
     if (results.length !== expected) {
       throw new InvalidOutputError(
-        `A batch of ${expected} rows needs ${expected} results; the batch function returned ` +
+        `A batch of ${countOfRows(expected)} needs ${expected} results; the batch function returned ` +
           `${results.length}`,
       );
     }
@@ -572,7 +572,7 @@ function resultsIn(
     if (axis !== null && tensor.dims[axis] !== expected) {
       throw new InvalidOutputError(
         `Output ${path === '' ? '' : `"${path}" `}has the shape [${tensor.dims.join(', ')}]; ` +
-          `axis ${axis} must have the ${expected} rows of the batch` +
+          `axis ${axis} must have the ${countOfRows(expected)} of the batch` +
           hintOf(path, axes),
       );
     }
@@ -580,7 +580,7 @@ function resultsIn(
   const rows = Batch.ofOutput(results, axes, known);
   if (rows.size !== expected) {
     throw new InvalidOutputError(
-      `Unusable output: no leaf of it carries the ${expected} rows of the batch`,
+      `Unusable output: no leaf of it carries the ${countOfRows(expected)} of the batch`,
     );
   }
   return rows.slice(0, input.size);

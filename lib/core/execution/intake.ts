@@ -24,7 +24,7 @@ import {
   RequestTooLargeError,
   UnknownKeyError,
 } from '../errors.js';
-import { formatValue, truncate } from '../format.js';
+import { countOfRows, formatValue, truncate } from '../format.js';
 import type { ResolvedBatchCost } from '../definition/batch-size.js';
 
 export interface CallContext {
@@ -180,7 +180,7 @@ export function checkSize({ name, queue }: ResolvedServing, batch: Batch): void 
   const rows = batch.size + batch.padding;
   if (rows > maxRowsPerCall) {
     throw new RequestTooLargeError(
-      `Serving "${name}" takes at most ${maxRowsPerCall} rows in one call and was given ${rows}; ` +
+      `Serving "${name}" takes at most ${countOfRows(maxRowsPerCall)} in one call and was given ${rows}; ` +
         'give fewer at a time, or raise queue.maxRowsPerCall',
     );
   }

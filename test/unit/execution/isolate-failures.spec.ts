@@ -56,7 +56,7 @@ describe('A batch that fails', () => {
     expect(replies[3]).toMatchObject({ reason: expect.any(BatchFailedError) });
     expect(replies[3]).toMatchObject({
       reason: {
-        message: 'Serving "picky": a batch of 1 rows failed: bad is no good',
+        message: 'Serving "picky": a batch of 1 row failed: bad is no good',
         cause: new Error('bad is no good'),
       },
     });

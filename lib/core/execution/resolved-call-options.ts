@@ -136,6 +136,8 @@ function checkSignal(serving: string, signal: AbortSignalLike | undefined): void
   }
 }
 
+const tried = (): void => {};
+
 function lackOf(signal: AbortSignalLike): string | undefined {
   try {
     if (typeof signal.aborted !== 'boolean') {
@@ -147,9 +149,8 @@ function lackOf(signal: AbortSignalLike): string | undefined {
       }
     }
     if (!('onAbort' in signal)) {
-      const listener = (): void => {};
-      signal.addEventListener('abort', listener, { once: true });
-      signal.removeEventListener('abort', listener);
+      signal.addEventListener('abort', tried, { once: true });
+      signal.removeEventListener('abort', tried);
     }
     return undefined;
   } catch (cause) {

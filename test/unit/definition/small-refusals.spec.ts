@@ -6,10 +6,10 @@ import { createServing, InvalidServingError, ServingLoadError } from 'nestjs-ser
 
 const useFactory = () => (rows: unknown[]) => rows;
 
+const define = (model: object) => () => createServing({ name: 's', model: model as never });
+
 describe('A definition with a fault', () => {
   it('[FR15] A misspelt runner is named, with the option that was meant', () => {
-    const define = (model: object) => () => createServing({ name: 's', model: model as never });
-
     expect(define({ useFactroy: useFactory })).toThrow(InvalidServingError);
     expect(define({ useFactroy: useFactory })).toThrow(
       'Serving "s" has nothing to run its batches and the unknown option "model.useFactroy"; did ' +

@@ -90,6 +90,11 @@ export function literalOf(text: string): string {
   return `'${inside.replaceAll("'", String.raw`\'`)}'`;
 }
 
+/** `1 row`, `2 rows`. */
+export function countOfRows(count: number): string {
+  return count === 1 ? '1 row' : `${count} rows`;
+}
+
 /** A property name in TypeScript, as a literal if necessary. */
 export function propertyOf(name: string): string {
   return /^[A-Za-z_$][\w$]*$/.test(name) ? name : literalOf(name);

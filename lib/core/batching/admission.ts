@@ -1,3 +1,4 @@
+import { countOfRows } from '../format.js';
 import {
   DeadlineExceededError,
   DeadlineTooShortError,
@@ -13,6 +14,12 @@ export interface RoomOptions {
   readonly name: string;
   readonly maxRows: number;
   readonly maxCost?: number | undefined;
+  /**
+   * True if a call's cost doesn't divide by its rows.
+   *
+   * @default false
+   */
+  readonly costsAsWhole?: boolean | undefined;
 }
 
 export interface AdmissionOptions extends Pick<RoomOptions, 'name'> {
@@ -86,8 +93,13 @@ interface Lack {
   readonly excess: number;
 }
 
+/** What a call counts for in the queue: its rows, or a place for rows that it is preparing. */
+export type Queued = Pick<QueuedRequest, 'size' | 'cost' | 'priority' | 'tenant'>;
+
 /**
- * The queue's room, shared by all of a serving's rows.
+ * The ledger of the queue, shared by all of a serving's rows: the only count that its limits look
+ * at, and never an estimate. Only rows that run again may exceed a limit, since they were admitted
+ * before; new calls wait until they fit.
  *
  * Callers with few queued rows must find room, whatever others queue. So calls of a priority below
  * 0 leave half of the queue to others, and a tenant may have as many rows as there is room left
@@ -98,42 +110,41 @@ export class QueueRoom {
   private cost = 0;
   private readonly tenants = new Map<string, number>();
 
-  constructor(
-    private readonly options: RoomOptions,
-    /** Queued rows that idle partitions take when the turn ends. */
-    private readonly leaving: () => number,
-  ) {}
+  constructor(private readonly options: RoomOptions) {}
 
-  count({ tenant, cost, size }: QueuedRequest, rows: number): void {
-    this.rows += rows;
-    if (cost !== 0 || this.cost !== 0) {
-      this.cost = this.rows === 0 ? 0 : this.cost + (cost * rows) / size;
+  count(request: QueuedRequest, rows: number): void {
+    const before = request.cost === 0 ? 0 : this.costOf(request);
+    request.waiting += rows;
+    this.countRows(request.tenant, rows);
+    if (this.rows === 0) {
+      this.cost = 0;
+    } else if (request.cost !== 0) {
+      this.cost += this.costOf(request) - before;
     }
+  }
+
+  countRows(tenant: string, rows: number): void {
+    this.rows += rows;
     if (tenant !== '') {
       add(this.tenants, tenant, rows);
     }
   }
 
-  lackFor(request: QueuedRequest): Lack | undefined {
+  lackFor({ size, cost, priority, tenant }: Queued): Lack | undefined {
     const { maxRows, maxCost = Infinity } = this.options;
-    const { size, cost, priority, tenant } = request;
-    const isHalfFree = 2 * (this.rows + size) <= maxRows;
-    if (isHalfFree && maxCost === Infinity) {
+    const queued = this.rows;
+    const rows = queued + size;
+    if (2 * rows <= maxRows && maxCost === Infinity) {
       return undefined;
     }
     const half = Math.floor(maxRows / 2);
-    // `leaving` is slow, so we call it only if it may decide.
-    const isClose = !isHalfFree || this.cost + cost > maxCost;
-    const queued = isClose ? this.rows - this.leaving() : this.rows;
-    const share = this.rows === 0 ? 1 : queued / this.rows;
-    const rows = queued + size;
     if (size > maxRows) {
-      throw this.tooLarge(`${maxRows} rows and never ${size}`, 'queue.maxRows');
+      throw this.tooLarge(`${countOfRows(maxRows)} and never ${size}`, 'queue.maxRows');
     }
     if (cost > maxCost) {
       throw this.tooLarge(`a cost of ${maxCost} and never ${cost}`, 'queue.maxCost');
     }
-    if (size > mostRowsOf(request, maxRows)) {
+    if (size > mostRowsOf({ priority, tenant }, maxRows)) {
       throw this.tooLarge(
         `${half} rows of a tenant, or of a priority below 0, and never ${size}`,
         'queue.maxRows',
@@ -141,33 +152,46 @@ export class QueueRoom {
     }
     if (rows > maxRows) {
       const why =
-        `has ${Math.round(queued)} of at most ${maxRows} rows in its queue and no ` +
+        `has ${queued} of at most ${maxRows} rows in its queue and no ` +
         `room for ${size} more; call again later, or raise queue.maxRows`;
       return { why, excess: rows - maxRows };
     }
-    const queuedCost = this.cost * share;
-    if (queuedCost + cost > maxCost) {
+    if (this.cost + cost > maxCost) {
       const why =
-        `has rows in its queue that cost ${queuedCost} of at most ${maxCost} and ` +
+        `has rows in its queue that cost ${this.cost} of at most ${maxCost} and ` +
         `no room for ${cost} more; call again later, or raise queue.maxCost`;
-      return { why, excess: (queued * (queuedCost + cost - maxCost)) / queuedCost };
+      return { why, excess: (queued * (this.cost + cost - maxCost)) / this.cost };
     }
     if (priority < 0 && rows > half) {
       const why =
-        `has ${Math.round(queued)} rows in its queue, of which calls of priority ` +
+        `has ${countOfRows(queued)} in its queue, of which calls of priority ` +
         `${priority} leave half of ${maxRows} to others; call again later`;
       return { why, excess: rows - half };
     }
-    const own = tenant === '' ? 0 : (this.tenants.get(tenant) ?? 0) * share + size;
+    const own = tenant === '' ? 0 : (this.tenants.get(tenant) ?? 0) + size;
     if (own > maxRows - rows) {
       const why =
-        `would have ${Math.round(own)} rows of tenant "${tenant}" in its queue and ` +
-        `room for ${Math.round(maxRows - rows)} of others, and a tenant may have no more than ` +
+        `would have ${own} rows of tenant "${tenant}" in its queue and ` +
+        `room for ${maxRows - rows} of others, and a tenant may have no more than ` +
         'is left to others; call again later';
       // Each row that runs counts twice: the tenant has one fewer, and others get its room.
       return { why, excess: (own - (maxRows - rows)) / 2 };
     }
     return undefined;
+  }
+
+  /** Like {@link lackFor}, for a row whose cost isn't known yet and is above 0. */
+  lackForPlace(place: Queued): Lack | undefined {
+    const { maxCost = Infinity } = this.options;
+    return this.lackFor({ ...place, cost: this.cost < maxCost ? 0 : maxCost });
+  }
+
+  /** A call that costs as a whole does so until its last row leaves: no part's cost is known. */
+  private costOf({ cost, size, waiting }: QueuedRequest): number {
+    if (this.options.costsAsWhole) {
+      return waiting > 0 ? cost : 0;
+    }
+    return (cost * waiting) / size;
   }
 
   private tooLarge(what: string, option: string): Error {
@@ -225,7 +249,7 @@ export class Admission {
     }
     const lack = this.room.lackFor(request);
     if (lack) {
-      throw this.overloaded(lack, request, work);
+      throw this.overloaded(lack, lane.limits, work);
     }
     if (deadline <= now) {
       throw this.tooLate(deadline, now);
@@ -313,8 +337,16 @@ export class Admission {
     return Math.max(Number.MIN_VALUE, this.plannedOf(limits).mostOfNext);
   }
 
-  private overloaded({ why, excess }: Lack, request: QueuedRequest, work: PoolLoad): Error {
-    const retryAfter = this.secondsFor(excess, request, work);
+  /** @throws OverloadedError unless there is a place for a row of unknown cost */
+  checkPlace(place: Queued, work: PoolLoad): void {
+    const lack = this.room.lackForPlace(place);
+    if (lack) {
+      throw this.overloaded(lack, undefined, work);
+    }
+  }
+
+  private overloaded({ why, excess }: Lack, limits: Limits | undefined, work: PoolLoad): Error {
+    const retryAfter = this.secondsFor(excess, limits, work);
     return withoutStack(
       () => new OverloadedError(`Serving "${this.options.name}" ${why}`, { retryAfter }),
     );
@@ -436,14 +468,14 @@ export class Admission {
     return ahead;
   }
 
-  private secondsFor(rows: number, { lane }: QueuedRequest, { partitions }: PoolLoad): number {
-    const own = this.plannedOf(lane.limits);
-    const known = [own, ...this.planned.values()].find(({ times }) => times.largest > 0);
+  private secondsFor(rows: number, limits: Limits | undefined, { partitions }: PoolLoad): number {
+    const own = limits ? [this.plannedOf(limits)] : [];
+    const known = [...own, ...this.planned.values()].find(({ times }) => times.largest > 0);
     if (!known) {
       // Spread, to keep the callers from coming back together.
       return 1 + Math.floor(Math.random() * SECONDS_UNKNOWN);
     }
-    const batches = rows / lane.limits.batchSize / Math.max(1, partitions);
+    const batches = rows / (limits ?? known.limits).batchSize / Math.max(1, partitions);
     return Math.max(1, Math.ceil((known.times.estimate(known.mostWork)! * batches) / 1000));
   }
 

@@ -1,5 +1,6 @@
-import { audit, lastValueFrom, merge, mergeMap, Observable, Subject, tap } from 'rxjs';
-import { closedError } from '../errors.js';
+import { countOfRows } from '../format.js';
+import { audit, catchError, lastValueFrom, merge, mergeMap, Observable, Subject, tap } from 'rxjs';
+import { closedError, messageOf, ServingUnavailableError } from '../errors.js';
 import {
   Admission,
   type AdmissionOptions,
@@ -7,10 +8,17 @@ import {
   QueueRoom,
   type RoomOptions,
 } from './admission.js';
-import { type BatchCost, costOf, Fill, UNLIMITED } from './budget.js';
+import { type BatchCost, costOf, Fill, loadOf, UNLIMITED } from './budget.js';
 import type { QueueOrder } from './row-queue.js';
-import { Pool, ReturningRows, type Target, type TargetLoad } from './pool.js';
-import { type Lane, type Limits, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
+import { Pool, ReturningRows, type RunningBatch, type Target, type TargetLoad } from './pool.js';
+import {
+  isWanted,
+  type Lane,
+  type Limits,
+  type Part,
+  type QueuedRequest,
+  sizeOf,
+} from './queued-request.js';
 import { OpenWindow, windowsBy } from './windows.js';
 import { outsideCallContext } from '../context/call-context.js';
 import { type CloseReason, ReadyQueue, type Window } from './ready-queue.js';
@@ -59,6 +67,8 @@ export interface BatchRuns<R extends QueuedRequest> {
   dispatch(window: Window<R>, partition: number): Promise<BatchOutcome<R>>;
   /** `runTime` is in milliseconds and includes the transfer to the partition and back. */
   batchEnded(record: BatchRecord<R>, runTime: number, outcome: BatchOutcome<R>): void;
+  /** The queue has failed, by a fault of this package or of a partition, and takes no more rows. */
+  queueFailed?(error: Error): void;
 }
 
 export interface BatcherOptions<R extends QueuedRequest> extends AdmissionOptions, RoomOptions {
@@ -81,10 +91,18 @@ interface Section<R extends QueuedRequest> {
   readonly returning: ReturningRows | undefined;
 }
 
+/** A batch that a partition has taken from the queue. It runs when the turn ends. */
 interface Assignment<R extends QueuedRequest> {
   readonly section: Section<R>;
   readonly window: Window<R>;
   readonly load: TargetLoad;
+  readonly handed: RunningBatch;
+}
+
+/** A batch taken before the turn's end, which further rows may join until then. */
+interface OpenBatch<R extends QueuedRequest> extends Assignment<R> {
+  readonly fill: Fill;
+  readonly joined: Part<R>[];
 }
 
 /**
@@ -97,6 +115,9 @@ interface Assignment<R extends QueuedRequest> {
  * A closing window's rows become ready; without a timeout, rows are ready immediately. Batches
  * start when the event loop's turn ends and a partition is free. So one turn's rows share a batch,
  * a partial batch grows while all partitions are busy, and a batch function may call `submit`.
+ *
+ * Rows that a free partition takes don't count against the queue's limits. So when the queue has no
+ * room for a request, free partitions take their batches immediately.
  */
 export class Batcher<R extends QueuedRequest> {
   /** A row's lane, when the row takes a new place in an open window. */
@@ -110,16 +131,19 @@ export class Batcher<R extends QueuedRequest> {
   private readonly sections: readonly Section<R>[];
   /** Running batches' partitions. */
   private readonly executing = new Map<Window<R>, number>();
+  /** Taken in this turn, when the queue had no room. */
+  private taken: OpenBatch<R>[] = [];
   private turnEnds = false;
   private turnTime: number | undefined;
   private draining = false;
   private closed = false;
   private abandoned: Error | undefined;
+  private fault: ServingUnavailableError | undefined;
 
   constructor(private readonly options: BatcherOptions<R>) {
     const { targets, isDivided, order, budget } = options;
     const costed = budget && budget.most < Infinity ? budget : undefined;
-    const room = new QueueRoom(options, () => this.leaving());
+    const room = new QueueRoom(options);
     const sectionOf = (some: readonly Target[], first: number): Section<R> => {
       const admission = new Admission({ ...options, budget: costed }, room);
       const ready = new ReadyQueue<R>(order, admission, budget);
@@ -148,10 +172,16 @@ export class Batcher<R extends QueuedRequest> {
       audit(() => endOfTurn$),
       mergeMap(() => this.nextBatches()),
       mergeMap((batch) => this.run(batch)),
+      // The pipe goes on, to see the running batches' ends.
+      catchError((cause, batches) => {
+        this.fail(cause);
+        return batches;
+      }),
     );
     this.drained = lastValueFrom(batches$, { defaultValue: undefined });
   }
 
+  /** Rows in the queue, and places of rows that are being prepared. */
   get depth(): number {
     return this.room.rows;
   }
@@ -163,17 +193,20 @@ export class Batcher<R extends QueuedRequest> {
    */
   submit(request: R): void {
     const now = this.now();
-    if (this.closed) {
-      throw closedError(this.options.name);
-    }
+    this.refuseOnceClosed();
     const { size, lane } = request;
     const { admission, ready, pool, returning } = this.sectionOf(lane);
     // Also rows that are refused: those admitted come at a batch's end, when there is room again.
     returning?.arrive(request, now);
-    admission.enter(request, now, pool);
+    if (this.room.lackFor(request)) {
+      this.takeBatches(now);
+    }
     request.queue = this;
-    request.waiting = size;
     request.arrivedAt = now;
+    if (this.taken.length > 0 && this.join(request, now)) {
+      return;
+    }
+    admission.enter(request, now, pool);
     if (request.whole) {
       this.makeRoomFor(request);
     }
@@ -185,6 +218,31 @@ export class Batcher<R extends QueuedRequest> {
       offset += count > 0 ? count : this.addToWindow(request, offset);
     }
     this.changed();
+  }
+
+  /**
+   * Keeps a place in the queue for a call whose rows are being prepared. The result frees it, once.
+   *
+   * @throws ServingClosedError when closed
+   * @throws OverloadedError if the queue has no room for a row
+   */
+  reserve({ priority, tenant }: Pick<QueuedRequest, 'priority' | 'tenant'>): () => void {
+    this.refuseOnceClosed();
+    const { room } = this;
+    const [{ admission, pool }] = this.sections as [Section<R>];
+    const place = { size: 1, cost: 0, priority, tenant };
+    if (room.lackForPlace(place)) {
+      this.takeBatches(this.now());
+      admission.checkPlace(place, pool);
+    }
+    room.countRows(tenant, 1);
+    let isKept = true;
+    return () => {
+      if (isKept) {
+        isKept = false;
+        room.countRows(tenant, -1);
+      }
+    };
   }
 
   /** While paused, rows wait as for a busy partition. */
@@ -203,6 +261,7 @@ export class Batcher<R extends QueuedRequest> {
   async close(): Promise<void> {
     this.draining = true;
     this.closed = true;
+    this.sections.forEach(({ returning }) => returning?.close());
     this.rows$.complete();
     this.changed();
     await this.drained;
@@ -212,7 +271,6 @@ export class Batcher<R extends QueuedRequest> {
     const { lane, waiting, open } = request;
     const { admission, ready } = this.sectionOf(lane);
     admission.leave(request, waiting);
-    request.waiting = 0;
     if (open) {
       this.windows.get(lane)!.leave(request);
     }
@@ -255,16 +313,48 @@ export class Batcher<R extends QueuedRequest> {
 
   unfinished(): readonly string[] {
     return [...this.executing].map(
-      ([{ parts }, partition]) => `a batch of ${sizeOf(parts)} rows on partition ${partition}`,
+      ([{ parts }, partition]) =>
+        `a batch of ${countOfRows(sizeOf(parts))} on partition ${partition}`,
     );
+  }
+
+  private refuseOnceClosed(): void {
+    if (this.closed) {
+      throw this.fault ?? closedError(this.options.name);
+    }
+  }
+
+  /** Answers every waiting row: nothing else would end its wait. */
+  private fail(cause: unknown): void {
+    const error = this.faultOf(cause);
+    const windows = [...this.windows.values()];
+    this.windows.clear();
+    this.abandon(error);
+    for (const { request } of windows.flatMap((window) => window.takeParts())) {
+      this.leave(request);
+      request.fail(error);
+    }
+    // The pipe must listen again before it can see a change.
+    queueMicrotask(() => {
+      this.turnEnds = false;
+      this.changed();
+    });
+  }
+
+  private faultOf(cause: unknown): ServingUnavailableError {
+    if (!this.fault) {
+      const { name, runs } = this.options;
+      const message =
+        `Serving "${name}" takes no more calls, since its queue has failed: ${messageOf(cause)}; ` +
+        'restart the application';
+      this.fault = new ServingUnavailableError(message, { cause });
+      runs.queueFailed?.(this.fault);
+    }
+    return this.fault;
   }
 
   private sectionOf({ partition = 0 }: Lane): Section<R> {
     return this.sections[partition]!;
-  }
-
-  private leaving(): number {
-    return this.sections.reduce((rows, { ready, pool }) => rows + ready.takenBy(pool.idle), 0);
   }
 
   /** Adds rows from `offset` on to the open window, and returns how many. */
@@ -372,7 +462,7 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   private changed(): void {
-    if (!this.turnEnds && (this.closed || this.hasWork)) {
+    if (!this.turnEnds && (this.closed || this.taken.length > 0 || this.hasWork)) {
       this.turnEnds = true;
       this.changes$.next();
     }
@@ -388,11 +478,51 @@ export class Batcher<R extends QueuedRequest> {
     return false;
   }
 
+  /** Free partitions' batches leave the queue now, so that it has room again. */
+  private takeBatches(now: number): void {
+    for (const section of this.sections) {
+      for (const batch of this.batchesOf(section, now)) {
+        const { window } = batch;
+        const fill = new Fill(this.options.budget ?? UNLIMITED, window.size);
+        for (const { request, offset, count } of window.parts) {
+          fill.add(loadOf(request, offset, count));
+        }
+        this.taken.push({ ...batch, fill, joined: [] });
+      }
+    }
+    this.changed();
+  }
+
+  /** True if a batch that was taken in this turn takes all the request's rows. */
+  private join(request: R, now: number): boolean {
+    const { lane, size, deadline } = request;
+    const section = this.sectionOf(lane);
+    if (lane.limits.latencyTarget !== undefined || this.windows.has(lane)) {
+      return false;
+    }
+    const load = loadOf(request, 0, size);
+    const batch = this.taken.find(
+      ({ window, fill }) =>
+        window.lane === lane && window.reason !== 'retry' && fill.fits(load) && fill.room >= size,
+    );
+    const isNext = batch && section.ready.sizeOf(lane) === 0;
+    if (
+      !isNext ||
+      now + section.admission.leastTimeOf(lane.limits, batch.window.size) >= deadline
+    ) {
+      return false;
+    }
+    batch.fill.add(load);
+    batch.joined.push({ request, offset: 0, count: size });
+    return true;
+  }
+
   /** Ready batches, each with the partition that is free for it when we take it. */
   private *nextBatches(): Generator<Assignment<R>, void> {
     this.turnEnds = false;
     this.turnTime = undefined;
     const now = performance.now();
+    yield* this.takenBatches(now);
     for (const section of this.sections) {
       yield* this.nextBatchesOf(section, now);
     }
@@ -401,12 +531,35 @@ export class Batcher<R extends QueuedRequest> {
     }
   }
 
+  /** Batches taken before, without rows whose callers have left since. */
+  private *takenBatches(now: number): Generator<Assignment<R>, void> {
+    for (const batch of this.taken.splice(0)) {
+      const { section, window, load, handed, joined } = batch;
+      const all = [...window.parts, ...joined];
+      window.parts = all.filter(({ request }) => isWanted(request, now));
+      if (window.parts.length > 0) {
+        yield batch;
+      } else {
+        this.executing.delete(window);
+        section.pool.end(load, handed, now);
+      }
+    }
+  }
+
   private *nextBatchesOf(section: Section<R>, now: number): Generator<Assignment<R>, void> {
-    const { admission, ready, pool, returning } = section;
+    const { ready, pool } = section;
     const hopeless = this.abandoned ?? pool.lost;
     if (hopeless) {
       this.expire(section, hopeless);
     }
+    yield* this.batchesOf(section, now);
+    if (ready.isEmpty) {
+      pool.revoke(now);
+    }
+  }
+
+  private *batchesOf(section: Section<R>, now: number): Generator<Assignment<R>, void> {
+    const { admission, ready, pool, returning } = section;
     for (let next = ready.next(now); next; next = ready.next(now)) {
       const load = pool.next(next, now);
       if (!load || (next === 'growing' && returning?.areAwaited)) {
@@ -418,33 +571,50 @@ export class Batcher<R extends QueuedRequest> {
           pool.endOf(load, now) + admission.leastTimeOf(limits, rows, cost),
       );
       if (window.parts.length > 0) {
-        yield { section, window, load };
+        yield this.assign(section, window, load);
       }
-    }
-    if (ready.isEmpty) {
-      pool.revoke(now);
     }
   }
 
-  private async run({ section, window, load }: Assignment<R>): Promise<void> {
+  /** The batch's rows leave the queue. */
+  private assign(section: Section<R>, window: Window<R>, load: TargetLoad): Assignment<R> {
+    const { budget } = this.options;
+    const { admission, pool } = section;
+    const { parts, lane } = window;
+    parts.forEach(({ request, count }) => admission.leave(request, count));
+    const cost = budget && costOf(parts, budget);
+    const least = admission.leastTimeOf(lane.limits, sizeOf(parts), cost?.padded);
+    const handed = pool.start(load, least, performance.now());
+    this.executing.set(window, load.partition);
+    return { section, window, load, handed };
+  }
+
+  private async run(batch: Assignment<R>): Promise<void> {
+    try {
+      await this.runBatch(batch);
+    } catch (cause) {
+      const { section, window, load, handed } = batch;
+      if (this.executing.delete(window)) {
+        section.pool.end(load, handed, performance.now());
+      }
+      const error = this.faultOf(cause);
+      window.parts.forEach(({ request }) => request.fail(error));
+      throw cause;
+    }
+  }
+
+  private async runBatch({ section, window, load, handed }: Assignment<R>): Promise<void> {
     const { runs, budget } = this.options;
     const { admission, pool } = section;
     const { parts, lane, size: batchSize } = window;
     const { partition, target } = load;
     const isJoin = target.places !== undefined;
     const rows = sizeOf(parts);
-    const handedAt = performance.now();
-    let arrivedAt = Infinity;
-    for (const { request, count } of parts) {
-      arrivedAt = Math.min(arrivedAt, request.arrivedAt);
-      request.waiting -= count;
-      admission.leave(request, count);
-    }
+    const arrivedAt = parts.reduce(
+      (first, { request }) => Math.min(first, request.arrivedAt),
+      Infinity,
+    );
     const cost = budget && costOf(parts, budget);
-    const expected = admission.timeOf(lane.limits, rows, cost?.padded);
-    const least = admission.leastTimeOf(lane.limits, rows, cost?.padded);
-    const handed = pool.start(load, least, handedAt);
-    this.executing.set(window, partition);
     const record = {
       id: runs.nextBatch(),
       parts,
@@ -452,8 +622,8 @@ export class Batcher<R extends QueuedRequest> {
       partition,
       batchSize,
       reason: isJoin && window.reason === 'full' ? 'join' : this.reasonFor(window),
-      wait: handedAt - arrivedAt,
-      expected,
+      wait: handed.handedAt - arrivedAt,
+      expected: admission.timeOf(lane.limits, rows, cost?.padded),
       cost,
       queued: this.depth,
     };
@@ -505,10 +675,7 @@ export class Batcher<R extends QueuedRequest> {
     size: number,
   ): void {
     const live = parts.filter(({ request }) => !request.isOver);
-    for (const { request, count } of live) {
-      request.waiting += count;
-      admission.count(request, count);
-    }
+    live.forEach(({ request, count }) => admission.count(request, count));
     if (live.length > 0) {
       ready.retry(live, retryState, size);
     }

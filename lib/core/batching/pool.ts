@@ -287,6 +287,12 @@ export class ReturningRows {
     }
   }
 
+  /** Waits for no more rows. */
+  close(): void {
+    this.missing = 0;
+    clearTimeout(this.timer);
+  }
+
   private giveUp(): void {
     this.missing = 0;
     this.pause = this.nextPause;

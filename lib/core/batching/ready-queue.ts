@@ -16,7 +16,8 @@ export type CloseReason =
 
 export interface Window<R extends QueuedRequest> {
   readonly lane: Lane;
-  readonly parts: readonly Part<R>[];
+  /** Changes only between being taken and the turn's end. */
+  parts: readonly Part<R>[];
   /** Rows of a full window. */
   readonly size: number;
   readonly reason: CloseReason;
@@ -263,16 +264,6 @@ export class ReadyQueue<R extends QueuedRequest> {
 
   get isEmpty(): boolean {
     return this.slots.length === 0;
-  }
-
-  takenBy(idle: number): number {
-    const taken = new Map<LaneQueue<R>, number>();
-    // An approximation: a heap's first slots don't always have the first turns.
-    for (const { queue, size, again } of this.slots.heapArray.slice(0, idle)) {
-      const rows = (taken.get(queue) ?? 0) + (again ? 0 : size);
-      taken.set(queue, queue.rows.expected(rows)[0]);
-    }
-    return [...taken.values()].reduce((sum, rows) => sum + rows, 0);
   }
 
   private admit(slot: BatchSlot<R>): void {

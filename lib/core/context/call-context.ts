@@ -106,7 +106,13 @@ function isOwn(signal: AbortSignalLike): signal is OwnSignal {
 
 const onAbortOf = sharedListener<AbortSignalLike>((signal, callback) => {
   signal.addEventListener('abort', callback, { once: true });
-  return () => signal.removeEventListener('abort', callback);
+  return () => {
+    try {
+      signal.removeEventListener('abort', callback);
+    } catch {
+      // A fault of one caller's signal, which must not fail others' rows. It calls nobody back.
+    }
+  };
 });
 
 export type Listen<Source> = (source: Source, callback: () => void) => () => void;

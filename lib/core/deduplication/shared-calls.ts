@@ -15,7 +15,7 @@ import type { Sharing } from '../definition/resolved-serving.js';
 type SharedOutcome =
   | { readonly run: Run; isKept: boolean }
   | { readonly found: { readonly reply: unknown } }
-  | { readonly refusal: unknown; readonly input: unknown };
+  | { readonly refusal: unknown; readonly input: unknown; readonly terms: string };
 
 /**
  * Answers calls with the same input by one run while it is under way, and afterwards from a cache.
@@ -38,12 +38,12 @@ export class SharedCalls implements CallSharing {
     own?.catch(() => {});
     let landing = await seat.reply.finally(onStop(seat.leave));
     while ('refusal' in landing) {
-      if (!seat.joined) {
-        throw landing.refusal;
+      const { input, refusal, terms } = landing;
+      if (!seat.joined || terms === shared.terms) {
+        throw refusal;
       }
-      // Each caller is admitted by its own options, so the next one tries.
-      const { input } = landing;
-      seat = this.join(identity, shared, () => input);
+      // A caller is admitted by its own terms: one call tries for all with the same.
+      seat = this.join(identity, shared, () => input, shared.terms);
       landing = await seat.reply.finally(onStop(seat.leave));
     }
     if ('found' in landing) {
@@ -69,9 +69,10 @@ export class SharedCalls implements CallSharing {
     identity: string | symbol,
     shared: SharedCall,
     inputOf: () => unknown,
+    terms?: string,
   ): JoinedCall<SharedOutcome, CallRecorder | undefined> {
     const { recorder } = shared;
-    const flight = this.sharing.singleFlight ? identity : Symbol('alone');
+    const flight = this.sharing.singleFlight ? flightOf(identity, terms) : Symbol('alone');
     const seat = this.singleFlight.join(flight, recorder, (left) =>
       this.runShared(identity, inputOf(), shared, left),
     );
@@ -84,7 +85,7 @@ export class SharedCalls implements CallSharing {
   private async runShared(
     identity: string | symbol,
     input: unknown,
-    { run }: SharedCall,
+    { run, terms }: SharedCall,
     left: AbortSignal,
   ): Promise<SharedOutcome> {
     const found =
@@ -100,7 +101,7 @@ export class SharedCalls implements CallSharing {
       if (isAdmitted) {
         throw error;
       }
-      return { refusal: error, input };
+      return { refusal: error, input, terms };
     }
   }
 
@@ -118,6 +119,10 @@ export class SharedCalls implements CallSharing {
     }
     return identityOfCall({ origin, key, input: identity });
   }
+}
+
+function flightOf(identity: string | symbol, terms: string | undefined): string | symbol {
+  return terms === undefined || typeof identity === 'symbol' ? identity : textOf([identity, terms]);
 }
 
 /** The version that replies belong to; a store may hold other versions' replies. */

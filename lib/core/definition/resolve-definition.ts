@@ -13,7 +13,7 @@ import {
   remoteModelOf,
 } from '../partitions/onnx/remote-models.js';
 import type { ModelPlace } from '../partitions/onnx/model-source.js';
-import { formatValue } from '../format.js';
+import { closestName, formatValue } from '../format.js';
 import {
   aFunction,
   checkOptions,
@@ -114,9 +114,9 @@ export const common: Rules = {
   },
   warmUp: { check: Array.isArray, allowed: 'a list of inputs' },
   timeout: {
-    check: (value) => delay.check(value) || isRecord(value),
-    allowed: `${delay.allowed}, or an object of default, most`,
-    group: { default: delay, most: milliseconds(1) },
+    check: (value) => milliseconds(1).check(value) || isRecord(value),
+    allowed: `${milliseconds(1).allowed}, or an object of default, most`,
+    group: { default: milliseconds(1), most: milliseconds(1) },
   },
   rollout: groupOf({ version: { ...aString, isRequired: false } }),
   queue: groupOf({
@@ -588,12 +588,20 @@ function kindOf(definition: ServingDefinition): readonly [label: string, kind: K
   if (given.length !== 1) {
     throw new InvalidServingError(
       `Serving ${formatValue(definition.name)} has ` +
-        `${given.join(' and ') || 'nothing to run its batches'}; as its model ` +
+        `${given.join(' and ') || `nothing to run its batches${misspelt(runner)}`}; as its model ` +
         `give a file, endpoint(), or an object with exactly one of ${Object.keys(kinds).join(', ')}`,
     );
   }
   const [one] = given as [string];
   return [one === 'file' ? 'model' : one, kinds[one]!];
+}
+
+function misspelt(runner: RunnerOptions): string {
+  const all = Object.values(kinds).flatMap(({ own }) => Object.keys(own));
+  const unknown = Object.keys(runner).find((option) => !all.includes(option));
+  const meant = unknown === undefined ? undefined : closestName(unknown, all);
+  const hint = meant === undefined ? '' : `; did you mean "model.${meant}"?`;
+  return unknown === undefined ? '' : ` and the unknown option "model.${unknown}"${hint}`;
 }
 
 /** Undefined if it runs neither in threads nor in processes of its own. */

@@ -28,6 +28,11 @@ export interface PreprocessResult<Info = unknown> {
 export interface PreprocessContext {
   /** The serving's tensors, as its handle states them: of a model always known. */
   readonly signature: ServingSignature | undefined;
+  /**
+   * Aborts if the call ends before its rows are prepared: its caller has left, its `timeout` has
+   * passed, or the serving shuts down. End the work then, since nobody reads its result.
+   */
+  readonly signal: AbortSignal;
 }
 
 /** The second argument of `postprocess`. */

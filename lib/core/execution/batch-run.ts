@@ -18,7 +18,8 @@ import {
 } from '../errors.js';
 import type { EventHub } from '../events/event-hub.js';
 import { batchEnd, type BatchLabels, batchStart } from '../events/serving-event.js';
-import { formatList } from '../format.js';
+import { countOfRows, formatList } from '../format.js';
+import { log } from '../log.js';
 import {
   type BatchInfo,
   type BatchListener,
@@ -56,6 +57,8 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
   readonly runsSequences: boolean;
   /** Set by {@link terminate}. */
   cut: Error | undefined;
+  /** Why the queue takes no more rows, if it has failed. */
+  fault: Error | undefined;
 
   constructor(
     private readonly name: string,
@@ -100,6 +103,11 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     if (events.isObserved('batch:end')) {
       events.emit(batchEnd(record, this.labelsOf(record), runTime, outcome));
     }
+  }
+
+  queueFailed(error: Error): void {
+    this.fault = error;
+    log.error(error.message);
   }
 
   get observesSteps(): boolean {
@@ -177,7 +185,7 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
       run = new BatchRun(parts, largest, this);
     } catch (cause) {
       const error = this.failedBatch(cause, sizeOf(parts));
-      parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
+      failParts(parts, error);
       return Promise.resolve({ error });
     }
     return run.on(partition, index, retryState);
@@ -185,7 +193,7 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
 
   private failedBatch(cause: unknown, size: number): BatchFailedError {
     return new BatchFailedError(
-      `Serving "${this.name}": a batch of ${size} rows failed: ${messageOf(cause)}`,
+      `Serving "${this.name}": a batch of ${countOfRows(size)} failed: ${messageOf(cause)}`,
       { cause },
     );
   }
@@ -205,7 +213,8 @@ export class BatchRun implements BatchListener {
   private index = 0;
   private steps = 0;
   private longestRow: number | undefined;
-  private hooked = false;
+  /** Requests whose callers have received steps or hooks of this run. */
+  private received: Set<BatchRequest> | undefined;
   /** Each row's request and its index there, made when first needed. */
   private rows: readonly { readonly request: BatchRequest; readonly index: number }[] | undefined;
 
@@ -279,17 +288,22 @@ export class BatchRun implements BatchListener {
       return { revoked: true, retries: [{ parts, retryState }] };
     }
     const error = runner.errorOf(cause, this.batch.size);
-    // Callers have received output from a batch that has emitted.
-    const hasEmitted = this.hooked || this.steps > 0;
-    const retries =
-      hasEmitted || runner.cut ? [] : retriesFor(error, parts, retryState, runner.retryOptions);
+    const again = parts.filter(
+      ({ request, offset, count }) =>
+        !this.received?.has(request) && (request.isOver || request.isWaitingFor(offset, count)),
+    );
+    const retries = runner.cut
+      ? []
+      : retriesFor(error, again, retryState, runner.retryOptions, sizeOf(parts));
     if (retries.length === 0) {
-      return { error, settle: () => this.fail(error) };
+      return { error, settle: () => failParts(parts, error) };
     }
-    if (error instanceof RunTimeoutError) {
-      parts.forEach(({ request }) => (request.overrun = error));
+    for (const { request, offset, count } of again) {
+      request.restart(offset, count);
+      request.overrun = error instanceof RunTimeoutError ? error : request.overrun;
     }
-    return { error, retries };
+    const others = parts.filter((part) => !again.includes(part));
+    return { error, retries, ...(others.length > 0 && { settle: () => failParts(others, error) }) };
   }
 
   /**
@@ -341,9 +355,9 @@ export class BatchRun implements BatchListener {
     const cuts = this.runner.lengths?.cutsOfHook(name);
     const rows = this.hookRows(name, value);
     this.checkLengths(rows, cuts);
-    this.hooked = true;
     this.forEachPart(({ request }, start, end) => {
       if (request.hooks?.includes(name)) {
+        (this.received ??= new Set()).add(request);
         const part = this.cutBack(request, rows.slice(start, end), cuts);
         request.hook(name, own ? part.release() : part.consume());
       }
@@ -361,12 +375,15 @@ export class BatchRun implements BatchListener {
     }
     const { cut } = this.runner;
     if (cut) {
-      this.fail(cut);
+      failParts(this.parts, cut);
       return;
     }
-    this.forEachPart(({ request, offset }, start, end) =>
-      request.step(offset, output.slice(start, end), metadata),
-    );
+    this.forEachPart(({ request, offset }, start, end) => {
+      if (request.readsSteps) {
+        (this.received ??= new Set()).add(request);
+      }
+      request.step(offset, output.slice(start, end), metadata);
+    });
   }
 
   isWaiting(row: number): boolean {
@@ -421,7 +438,7 @@ export class BatchRun implements BatchListener {
         start += part.count;
       }
     } catch (cause) {
-      this.fail(this.runner.errorOf(cause, this.batch.size));
+      failParts(this.parts, this.runner.errorOf(cause, this.batch.size));
     }
   }
 
@@ -480,10 +497,6 @@ export class BatchRun implements BatchListener {
     return { padding: this.batch.padding, ...(this.steps > 0 && { steps: this.steps }) };
   }
 
-  private fail(error: unknown): void {
-    this.parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
-  }
-
   private checkSessions(partition: Partition, faults: Map<number, Error>): void {
     this.forEachPart(({ request }, start) => {
       const loss = request.session?.lossOn(partition);
@@ -511,6 +524,10 @@ export class BatchRun implements BatchListener {
       start += part.count;
     }
   }
+}
+
+function failParts(parts: Parts, error: unknown): void {
+  parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
 }
 
 function sessionsIn(parts: readonly Part<BatchRequest>[]): SessionRows | undefined {
@@ -561,14 +578,14 @@ function resultsIn(
   if (!results) {
     const got = output === null ? 'null' : typeof output;
     throw new InvalidOutputError(
-      `A batch of ${expected} rows needs a list of ${expected} results, or tensors with ` +
-        `${expected} rows; the batch function returned ${got}`,
+      `A batch of ${countOfRows(expected)} needs a list of ${expected} results, or tensors with ` +
+        `${countOfRows(expected)}; the batch function returned ${got}`,
     );
   }
   if (Array.isArray(results)) {
     if (results.length !== expected) {
       throw new InvalidOutputError(
-        `A batch of ${expected} rows needs ${expected} results; the batch function returned ` +
+        `A batch of ${countOfRows(expected)} needs ${expected} results; the batch function returned ` +
           `${results.length}`,
       );
     }
@@ -579,7 +596,7 @@ function resultsIn(
     if (axis !== null && tensor.dims[axis] !== expected) {
       throw new InvalidOutputError(
         `Output ${path === '' ? '' : `"${path}" `}has the shape [${tensor.dims.join(', ')}]; ` +
-          `axis ${axis} must have the ${expected} rows of the batch` +
+          `axis ${axis} must have the ${countOfRows(expected)} of the batch` +
           hintOf(path, axes),
       );
     }
@@ -587,7 +604,7 @@ function resultsIn(
   const rows = Batch.ofOutput(results, axes, known);
   if (rows.size !== expected) {
     throw new InvalidOutputError(
-      `Unusable output: no leaf of it carries the ${expected} rows of the batch`,
+      `Unusable output: no leaf of it carries the ${countOfRows(expected)} of the batch`,
     );
   }
   return rows.slice(0, input.size);

@@ -1,4 +1,5 @@
 import { RowReader, Batch, DEFAULT_KEY } from '../batch/batch.js';
+import { copyInput } from '../batch/deep-copy.js';
 import type { BatchAxes } from '../batch/template.js';
 import type { CallMetadata, StreamEvent } from '../definition/reply.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
@@ -8,7 +9,7 @@ import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../er
 import type { ServingSignature } from '../definition/serving-signature.js';
 import { formatValue } from '../format.js';
 import { isThenable } from '../partitions/function.partition.js';
-import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
+import { leave, ownsValuesOf, readOnce, type Source, sourceOf } from '../streaming/source.js';
 import type {
   PostprocessContext,
   PreprocessContext,
@@ -25,7 +26,7 @@ export class CallerSide {
   readonly preparing = new Waits();
   readonly finishing = new Waits();
   private readonly reader: RowReader;
-  private readonly context: PreprocessContext;
+  private readonly context: Omit<PreprocessContext, 'signal'>;
 
   constructor(
     private readonly callbacks: Callbacks,
@@ -37,25 +38,22 @@ export class CallerSide {
   }
 
   /** No promise if nothing is asynchronous: it would cost a microtask. */
-  prepare(input: unknown, resolved: ResolvedCallOptions): Call | Promise<Call> {
+  prepare(input: unknown, resolved: ResolvedCallOptions, left?: AbortSignal): Call | Promise<Call> {
     const { callbacks } = this;
     const { key } = resolved;
-    const prepared = prepareCall(callbacks, input, this.reader, this.context);
+    const leaving = new Leaving();
+    const prepared = prepareCall(callbacks, input, this.reader, this.context, leaving);
     if (!(prepared instanceof Promise)) {
       return key === undefined ? prepared : withKey(callbacks, prepared, key);
     }
     const ready =
       key === undefined ? prepared : prepared.then((call) => withKey(callbacks, call, key));
-    const call = this.preparing.for(ready, resolved);
+    const call = this.preparing.for(ready, resolved, left);
     // If the call was cancelled before, nobody takes the rows of `preprocess`.
-    call.catch(() => prepared.then(dropCall, () => {}));
-    return call;
-  }
-
-  /** The call's own `info` without rows: it shares another's. */
-  async prepareInfo(input: unknown, resolved: ResolvedCallOptions): Promise<Call> {
-    const call = await this.prepare(input, resolved);
-    dropCall(call);
+    call.catch((reason: unknown) => {
+      leaving.end(reason);
+      prepared.then(dropCall, () => {});
+    });
     return call;
   }
 
@@ -79,6 +77,31 @@ export class CallerSide {
   }
 }
 
+/** A call's end while it is being prepared. Its signal is made when `preprocess` reads it. */
+class Leaving {
+  private controller: AbortController | undefined;
+  private ended: { readonly reason: unknown } | undefined;
+
+  get signal(): AbortSignal {
+    if (!this.controller) {
+      this.controller = new AbortController();
+      this.abort();
+    }
+    return this.controller.signal;
+  }
+
+  end(reason: unknown): void {
+    this.ended = { reason };
+    this.abort();
+  }
+
+  private abort(): void {
+    if (this.ended) {
+      this.controller?.abort(this.ended.reason);
+    }
+  }
+}
+
 /**
  * A call after `preprocess`: its rows, as one batch or a sequence of batches, and what
  * `postprocess` needs.
@@ -96,7 +119,8 @@ export function prepareCall(
   callbacks: Callbacks,
   input: unknown,
   reader = new RowReader(),
-  context: PreprocessContext = { signature: undefined },
+  context: Omit<PreprocessContext, 'signal'> = { signature: undefined },
+  leaving = new Leaving(),
 ): Call | Promise<Call> {
   const batch = callbacks.preprocess ? undefined : reader.readLikeLast(input);
   if (batch) {
@@ -104,7 +128,12 @@ export function prepareCall(
   }
   readOnce(input);
   return callbacks.preprocess
-    ? preprocess(callbacks, input, reader, context)
+    ? preprocess(callbacks, input, reader, {
+        ...context,
+        get signal() {
+          return leaving.signal;
+        },
+      })
     : callOf(input, undefined, reader);
 }
 
@@ -188,7 +217,7 @@ async function* elementsOf(
   sequence: unknown,
   waitFor: <T>(work: Promise<T>) => Promise<T>,
 ): AsyncGenerator<unknown, void> {
-  const source = sourceOf(sequence);
+  const source = sourceOf(sequence, (value) => value);
   if (!source) {
     throw new InvalidServingError(
       `Serving "${serving}": postprocessStream must return an async iterable or an Observable, ` +
@@ -239,7 +268,8 @@ function callOf(rows: unknown, info: unknown, reader: RowReader): Call {
     return { rows: batches, single: false, isOpen: false, info };
   }
   if (source) {
-    return { rows: batchesOf(source, reader), single: false, isOpen: true, info };
+    const own = ownsValuesOf(rows) ? (value: unknown) => value : copyInput;
+    return { rows: batchesOf(source, reader, own), single: false, isOpen: true, info };
   }
   const batch = reader.read(rows);
   return {
@@ -250,13 +280,20 @@ function callOf(rows: unknown, info: unknown, reader: RowReader): Call {
   };
 }
 
-function batchesOf(source: Source<unknown>, reader: RowReader): Source<Batch> {
+/** Copies what it pulls: the source may use its memory again before the rows run. */
+function batchesOf(
+  source: Source<unknown>,
+  reader: RowReader,
+  own: (value: unknown) => unknown,
+): Source<Batch> {
   return {
     async next() {
       const { done, value } = resultIn(await source.next());
-      return done
-        ? { done, value: undefined }
-        : { done: false, value: reader.read(value) ?? Batch.ofValue(value) };
+      if (done) {
+        return { done, value: undefined };
+      }
+      const copy = own(value);
+      return { done: false, value: reader.read(copy) ?? Batch.ofValue(copy) };
     },
     return: async () => (await source.return?.(undefined)) as IteratorReturnResult<undefined>,
   };

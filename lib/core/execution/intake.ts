@@ -24,7 +24,7 @@ import {
   RequestTooLargeError,
   UnknownKeyError,
 } from '../errors.js';
-import { formatValue, truncate } from '../format.js';
+import { countOfRows, formatValue, truncate } from '../format.js';
 import type { ResolvedBatchCost } from '../definition/batch-size.js';
 
 export interface CallContext {
@@ -32,6 +32,8 @@ export interface CallContext {
   readonly resolved: ResolvedCallOptions;
   readonly recorder: CallRecorder | undefined;
   readonly onAdmitted?: () => void;
+  /** Frees the place in the queue that the call has while its rows are prepared. */
+  leavePlace?: (() => void) | undefined;
 }
 
 /** Checks a call's rows and queues them. */
@@ -137,12 +139,13 @@ export class Intake {
 
   private submit<Request extends BatchRequest>(
     request: Request,
-    { onAdmitted }: CallContext,
+    { onAdmitted, leavePlace }: CallContext,
   ): Request {
     try {
       if (this.options.batchCost) {
         this.setCosts(request, this.options.batchCost);
       }
+      leavePlace?.();
       this.batcher.submit(request);
     } catch (error) {
       request.end();
@@ -177,7 +180,7 @@ export function checkSize({ name, queue }: ResolvedServing, batch: Batch): void 
   const rows = batch.size + batch.padding;
   if (rows > maxRowsPerCall) {
     throw new RequestTooLargeError(
-      `Serving "${name}" takes at most ${maxRowsPerCall} rows in one call and was given ${rows}; ` +
+      `Serving "${name}" takes at most ${countOfRows(maxRowsPerCall)} in one call and was given ${rows}; ` +
         'give fewer at a time, or raise queue.maxRowsPerCall',
     );
   }

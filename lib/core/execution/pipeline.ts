@@ -80,6 +80,7 @@ export class Pipeline implements Closable {
     this.batcher = new Batcher({
       name,
       ...queue,
+      costsAsWhole: callbacks.queue?.cost !== undefined,
       budget: options.batchCost,
       hasTargets,
       targets: partitions,
@@ -101,10 +102,11 @@ export class Pipeline implements Closable {
 
   run(input: unknown, options: CallContext['options']): Promise<unknown> {
     const recorder = this.recorderOf(options, this.mode);
+    let context: CallContext | undefined;
     this.calls++;
     try {
-      const context = this.enter(input, options, recorder);
-      const call = this.shared ? undefined : this.caller.prepare(input, context.resolved);
+      context = this.enter(input, options, recorder);
+      const call = this.shared ? undefined : this.prepare(input, context);
       const isDirect = call && !(call instanceof Promise) && !recorder;
       if (isDirect && !this.callbacks.postprocess && call.rows instanceof Batch) {
         // Nothing runs between the output and the answer: one promise for the whole call.
@@ -112,6 +114,7 @@ export class Pipeline implements Closable {
       }
       return this.runInSteps(input, call, context);
     } catch (error) {
+      context?.leavePlace?.();
       countEnd(this.events, recorder, { error }, options.signal);
       this.leave();
       return Promise.reject(error);
@@ -158,6 +161,7 @@ export class Pipeline implements Closable {
       countEnd(events, recorder, { error }, options.signal);
       throw error;
     } finally {
+      context.leavePlace?.();
       this.leave();
     }
   }
@@ -171,6 +175,7 @@ export class Pipeline implements Closable {
     const { caller, events, pulls } = this;
     const recorder = this.recorderOf(options, 'stream');
     let failure: { readonly error: unknown } | undefined;
+    let context: CallContext | undefined;
     let isIn = true;
     const leave = (): void => {
       if (isIn) {
@@ -179,15 +184,16 @@ export class Pipeline implements Closable {
       }
     };
     const ended = (): void => {
+      context?.leavePlace?.();
       countEnd(events, recorder, failure, options.signal);
       leave();
     };
     this.calls++;
     try {
       const own = { ...options, hooks: ownHooks(this.options.name, options.hooks) };
-      const context = this.enter(input, own, recorder, 'stream');
+      context = this.enter(input, own, recorder, 'stream');
       const { resolved } = context;
-      const call = await caller.prepare(input, resolved);
+      const call = await this.prepare(input, context, left);
       const pieces = this.pieces.stream(call, context, leave);
       pieces.onStop(onAbort(left, () => pulls.end(pieces)));
       pieces.onStop(onCancel(resolved, (error) => pulls.end(pieces, { error })));
@@ -292,7 +298,11 @@ export class Pipeline implements Closable {
   }
 
   get partitions(): readonly PartitionStatus[] {
-    return this.opened.partitions.map(statusOf);
+    const { fault } = this.runner;
+    const statuses = this.opened.partitions.map(statusOf);
+    return fault
+      ? statuses.map((status) => ({ ...status, state: 'lost' as const, reason: fault.message }))
+      : statuses;
   }
 
   private readonly leave = (): void => {
@@ -335,14 +345,28 @@ export class Pipeline implements Closable {
     mode?: 'stream',
   ): CallContext {
     this.refuseOnceClosed();
+    const timeout = mode ? undefined : this.options.timeout;
+    const resolved =
+      options.resolved ?? resolveCallOptions(this.callbacks, input, options, timeout, !!mode);
     options.signal?.throwIfAborted();
     if (this.options.sessions && !options.session) {
       throw outsideSession(this.options.name);
     }
-    const timeout = mode ? undefined : this.options.timeout;
-    const resolved =
-      options.resolved ?? resolveCallOptions(this.callbacks, input, options, timeout, !!mode);
     return { options, resolved, recorder };
+  }
+
+  /**
+   * A call counts as one queued row while `preprocess` works for it.
+   *
+   * @throws OverloadedError, before the work, if the queue has no room for a row
+   */
+  private prepare(input: unknown, context: CallContext, left?: AbortSignal): Call | Promise<Call> {
+    const { batcher, callbacks, caller } = this;
+    const { resolved } = context;
+    if (callbacks.preprocess) {
+      context.leavePlace = batcher.reserve(resolved);
+    }
+    return caller.prepare(input, resolved, left);
   }
 
   private outputOf(call: Call, context: CallContext): Promise<CallOutput> {
@@ -372,6 +396,18 @@ export class Pipeline implements Closable {
       : this.pieces.reply(call, rows, context);
   }
 
+  /** The call's own `info` without rows: it shares another's. */
+  private async prepareInfo(input: unknown, context: CallContext): Promise<Call> {
+    const own = { ...context };
+    try {
+      const call = await this.prepare(input, own);
+      dropCall(call);
+      return call;
+    } finally {
+      own.leavePlace?.();
+    }
+  }
+
   /** Calls with the same input may share the rows; the rest is each caller's own. */
   private sharedCall(input: unknown, context: CallContext): SharedCall {
     const { caller, intake, callbacks } = this;
@@ -381,17 +417,22 @@ export class Pipeline implements Closable {
       input,
       origin: intake.originOf(options),
       key: resolved.key,
+      terms: `${resolved.priority} ${resolved.tenant}`,
       onStop: (leave) => onCancel(resolved, leave),
       recorder,
-      prepare: preprocess && postprocess && (() => caller.prepareInfo(input, resolved)),
+      prepare: preprocess && postprocess && (() => this.prepareInfo(input, context)),
       run: async (own, signal, onAdmitted) => {
-        const run = {
+        const run: CallContext = {
           ...context,
           resolved: { ...resolved, signal, deadline: Infinity },
           onAdmitted,
         };
-        const call = await caller.prepare(own, run.resolved);
-        return { call, reply: await this.replyOf(call, run) };
+        try {
+          const call = await this.prepare(own, run);
+          return { call, reply: await this.replyOf(call, run) };
+        } finally {
+          run.leavePlace?.();
+        }
       },
       finish: (call, output, metadata) => caller.finish(call, output, metadata, resolved),
     };
@@ -415,6 +456,8 @@ export interface SharedCall {
   readonly origin: Origin | undefined;
   /** From the call options. */
   readonly key: string | undefined;
+  /** What admission looks at. Calls with the same terms are refused together. */
+  readonly terms: string;
   /** Calls back when the caller no longer waits. The result removes the callback. */
   readonly onStop: (leave: (reason: unknown) => void) => () => void;
   readonly recorder: CallRecorder | undefined;

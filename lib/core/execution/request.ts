@@ -97,6 +97,9 @@ export abstract class BatchRequest extends QueuedRequest {
     this.endRows(offset, count, () => true);
   }
 
+  /** True if the caller reads steps and hooks while its rows run, so that these can't run again. */
+  abstract readonly readsSteps: boolean;
+
   /** Takes a hook's value for all rows. */
   abstract hook(name: string, value: unknown): void;
 
@@ -143,11 +146,24 @@ export abstract class BatchRequest extends QueuedRequest {
 
   /** Fails the request, unless a generator ended all the part's rows before the batch failed. */
   failPart(offset: number, count: number, error: unknown): void {
+    if (this.isWaitingFor(offset, count)) {
+      this.fail(error);
+    }
+  }
+
+  isWaitingFor(offset: number, count: number): boolean {
     for (let row = offset; row < offset + count; row++) {
       if (this.isWaiting(row)) {
-        this.fail(error);
-        return;
+        return true;
       }
+    }
+    return false;
+  }
+
+  /** Forgets the part's steps: its rows run again, and the caller has received none of them. */
+  restart(offset: number, count: number): void {
+    for (let row = offset; row < offset + count; row++) {
+      this.missing += this.done?.delete(row) ? 1 : 0;
     }
   }
 
@@ -233,6 +249,7 @@ export interface ReplyEnd<Answer> {
 }
 
 export class ReplyRequest<Answer = Reply> extends BatchRequest {
+  readonly readsSteps = false;
   readonly reply: Promise<Answer>;
   /** Most requests have one answer and need no list. */
   private first: PartAnswer | undefined;
@@ -284,6 +301,11 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
     } else {
       (this.others ??= []).push(answer);
     }
+  }
+
+  override restart(offset: number, count: number): void {
+    super.restart(offset, count);
+    this.steps?.delete(offset);
   }
 
   protected takeStep(

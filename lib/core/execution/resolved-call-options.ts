@@ -1,4 +1,4 @@
-import { DeadlineExceededError, InvalidInputError } from '../errors.js';
+import { DeadlineExceededError, InvalidInputError, messageOf } from '../errors.js';
 import { formatValue } from '../format.js';
 import {
   type AbortSignalLike,
@@ -99,6 +99,7 @@ export function resolveCallOptions(
     'a whole number from -10 to 10',
   );
   check(name, 'tenant', tenant, typeof tenant === 'string', 'a string');
+  checkSignal(name, signal);
   check(name, 'key', key, key === undefined || typeof key === 'string', 'a string');
   check(
     name,
@@ -115,6 +116,46 @@ export function resolveCallOptions(
       `Serving "${name}" did not answer within the ${patient} ms that the call had`,
     );
   return { priority, tenant, key, signal, deadline, deadlineError };
+}
+
+/**
+ * Tries a signal that isn't an AbortSignal, before its call joins others.
+ *
+ * @throws InvalidInputError
+ */
+function checkSignal(serving: string, signal: AbortSignalLike | undefined): void {
+  if (signal === undefined || signal instanceof AbortSignal) {
+    return;
+  }
+  const lack = lackOf(signal);
+  if (lack !== undefined) {
+    throw new InvalidInputError(
+      `A call to serving "${serving}" has a signal ${lack}; give an AbortSignal, or an object with ` +
+        'its aborted, reason, throwIfAborted, addEventListener and removeEventListener',
+    );
+  }
+}
+
+const tried = (): void => {};
+
+function lackOf(signal: AbortSignalLike): string | undefined {
+  try {
+    if (typeof signal.aborted !== 'boolean') {
+      return `whose aborted is ${formatValue(signal.aborted)}`;
+    }
+    for (const method of ['throwIfAborted', 'addEventListener', 'removeEventListener'] as const) {
+      if (typeof signal[method] !== 'function') {
+        return `without ${method}`;
+      }
+    }
+    if (!('onAbort' in signal)) {
+      signal.addEventListener('abort', tried, { once: true });
+      signal.removeEventListener('abort', tried);
+    }
+    return undefined;
+  } catch (cause) {
+    return `that fails: ${messageOf(cause)}`;
+  }
 }
 
 /**
@@ -235,19 +276,23 @@ export class Waits {
     return this.waits.size;
   }
 
-  /** Rejects with the reason if the call ends first. */
-  for<T>(work: Promise<T>, terms: ResolvedCallOptions = DEFAULT_CALL_OPTIONS): Promise<T> {
+  /** Rejects with the reason if the call ends first, or `left` aborts. */
+  for<T>(
+    work: Promise<T>,
+    terms: ResolvedCallOptions = DEFAULT_CALL_OPTIONS,
+    left?: AbortSignal,
+  ): Promise<T> {
     let end!: Wait['end'];
-    let stop: (() => void) | undefined;
+    const stops: (() => void)[] = [];
     const result = Promise.race([work, new Promise<never>((_, reject) => (end = reject))]);
     const wait = { result, end };
     this.waits.add(wait);
     const forget = (): void => {
       this.waits.delete(wait);
-      stop?.();
+      stops.forEach((stop) => stop());
     };
     result.then(forget, forget);
-    stop = onCancel(terms, end);
+    stops.push(onCancel(terms, end), onAbort(left, end));
     if (this.ending) {
       end(this.ending.error);
     }

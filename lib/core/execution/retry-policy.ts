@@ -39,15 +39,22 @@ export interface RetryState {
  *   may have caused.
  * - A batch that failed by itself runs in halves: a binary search for the failing row. It ends
  *   after twice the runs that one failing row needs, since then the rows aren't the cause.
+ * - If rows of that batch can't run again, one of them may be the failing row, so the others run
+ *   again whole.
  */
 export function retriesFor(
   error: unknown,
   parts: readonly Part<BatchRequest>[],
   retryState: RetryState | undefined,
   options: RetryOptions,
+  /** Rows of the failed batch. Some can't run again, since their callers have received output. */
+  all = sizeOf(parts),
 ): readonly Retry<BatchRequest>[] {
   const rows = sizeOf(parts);
-  const known = retryState ?? { losses: 0, search: { runs: 4 * Math.ceil(Math.log2(rows)) } };
+  if (rows === 0) {
+    return [];
+  }
+  const known = retryState ?? { losses: 0, search: { runs: 4 * Math.ceil(Math.log2(all)) } };
   if (error instanceof TooLargeToSendError) {
     return inHalves(parts, rows, known);
   }
@@ -73,10 +80,14 @@ export function retriesFor(
     const halves = isWhole ? [] : inHalves(parts, rows, next);
     return halves.length > 0 ? halves : [{ parts, retryState: next }];
   }
-  if (rows === 1 || known.search.runs < 2 || !(options.isolateFailures || isOutOfMemory(error))) {
+  const isSearched = options.isolateFailures || isOutOfMemory(error);
+  if (all === 1 || known.search.runs < 2 || !isSearched) {
     return [];
   }
   known.search.runs -= 2;
+  if (rows < all) {
+    return [{ parts, retryState: known }];
+  }
   return inHalves(parts, rows, known);
 }
 

@@ -21,6 +21,7 @@ const EVENTS_AHEAD = 1024;
  * sequence's steps.
  */
 export class StreamRequest extends BatchRequest {
+  readonly readsSteps = true;
   readonly events = new Queue<RequestEvent>();
   /** Offset of the part whose events we pass on; we hold back later parts' events. */
   private turn = 0;

@@ -1,3 +1,4 @@
+import { countOfRows } from '../format.js';
 import { Batch } from '../batch/batch.js';
 import type { Container } from '../batch/container.js';
 import { zerosOf, Tensor } from '../batch/tensor.js';
@@ -181,7 +182,7 @@ function roundsOf({ latencyTarget }: KeyOptions, sizes: number, isTimed: boolean
 
 function failed({ size, key }: Batch, cause: unknown): ServingLoadError {
   return new ServingLoadError(
-    `The warm-up with ${size} rows of key "${key}" failed: ${messageOf(cause)}`,
+    `The warm-up with ${countOfRows(size)} of key "${key}" failed: ${messageOf(cause)}`,
     { cause },
   );
 }

@@ -1,4 +1,5 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
+import { countOfRows } from '../format.js';
 import type { Engine, OpenedEngine } from './engine.js';
 import type { Fetching } from './onnx/remote-models.js';
 import type { DeclaredPorts } from './onnx/model-signature.js';
@@ -134,7 +135,7 @@ export class BlockingWatch {
     if (this.slowRuns === SLOW_RUNS && !this.hasWarned) {
       this.hasWarned = true;
       this.warn(
-        `held the event loop for ${milliseconds.toFixed(1)} ms with a run of ${rows} rows: the ` +
+        `held the event loop for ${milliseconds.toFixed(1)} ms with a run of ${countOfRows(rows)}: the ` +
           `third run in a row above blockingLimit, which is ${this.limit} ms. Nothing else of the ` +
           "application runs meanwhile; use isolation: 'thread', lower batchSize, or raise " +
           'blockingLimit',

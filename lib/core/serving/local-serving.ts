@@ -415,9 +415,9 @@ export class LocalServing<
     const isStream = mode === 'stream';
     const recorder = CallRecorder.start(events, this.name, mode, signal);
     try {
-      signal?.throwIfAborted();
       const patience = isStream ? undefined : this.options.timeout;
       const resolved = resolveCallOptions(this.callbacks, input, options, patience, isStream);
+      signal?.throwIfAborted();
       this.refuseOnceClosed();
       if (this.options.sessions) {
         throw outsideSession(this.name);

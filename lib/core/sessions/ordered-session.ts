@@ -136,8 +136,8 @@ export class OrderedSession extends ServingSession {
     if (this.ended) {
       throw this.ended;
     }
-    options.signal?.throwIfAborted();
     const resolved = this.host.resolve(input, options);
+    options.signal?.throwIfAborted();
     if (this.isRunning) {
       await this.turnOf(options, resolved);
     }

@@ -98,6 +98,8 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     if (!this.hasEnded) {
       this.hasEnded = true;
       leave(this.options.source);
+      // A pull that waits for room ends, and with it its value.
+      this.goOn?.();
       this.checkDone();
     }
   }

@@ -2,6 +2,7 @@ import { Readable } from 'node:stream';
 import { isObservable, type Observable, tap } from 'rxjs';
 import { Batch } from '../batch/batch.js';
 import { read } from '../batch/container.js';
+import { copyInput } from '../batch/deep-copy.js';
 import { InvalidBatchError, InvalidInputError, OverloadedError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { Queue } from './queue.js';
@@ -13,9 +14,12 @@ const OBSERVED_AHEAD = 1024;
 
 /**
  * Accepts an async iterable, an Observable, an iterator such as a generator's, or an array of
- * batches.
+ * batches. An Observable's values wait here, so `own` makes them independent of its memory.
  */
-export function sourceOf(value: unknown): Source<unknown> | undefined {
+export function sourceOf(
+  value: unknown,
+  own: (value: unknown) => unknown = copyInput,
+): Source<unknown> | undefined {
   if (typeof value !== 'object' || value === null) {
     return undefined;
   }
@@ -23,12 +27,17 @@ export function sourceOf(value: unknown): Source<unknown> | undefined {
     case 'asked':
       return iteratorOf(value as AsyncIterable<unknown>);
     case 'observed':
-      return observed(value as Observable<unknown>);
+      return observed(value as Observable<unknown>, own);
     case 'iterated':
       return awaited(value as Iterable<unknown>);
     default:
       return undefined;
   }
+}
+
+/** True if {@link sourceOf} has made its values independent of their source. */
+export function ownsValuesOf(value: unknown): boolean {
+  return isObservable(value) && read(() => sequenceType(value)) === 'observed';
 }
 
 const begun = new WeakSet<object>();
@@ -104,8 +113,11 @@ async function* awaited(values: Iterable<unknown>): AsyncGenerator<unknown, void
 }
 
 /** An Observable can't be paused, so a limited number of values wait. */
-function observed<T>(values$: Observable<T>): AsyncIterator<T> {
-  const waiting = new Queue<T>();
+function observed(
+  values$: Observable<unknown>,
+  own: (value: unknown) => unknown,
+): AsyncIterator<unknown> {
+  const waiting = new Queue<unknown>();
   const room = (): void => {
     if (waiting.size === OBSERVED_AHEAD) {
       throw new OverloadedError(
@@ -116,7 +128,7 @@ function observed<T>(values$: Observable<T>): AsyncIterator<T> {
   };
   // Thrown in the pipe, the error also ends an Observable that is still subscribing.
   const subscription = values$.pipe(tap(room)).subscribe({
-    next: (value) => waiting.push(value),
+    next: (value) => waiting.push(own(value)),
     error: (error) => waiting.fail(error),
     complete: () => waiting.end(),
   });

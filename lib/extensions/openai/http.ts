@@ -175,11 +175,32 @@ export async function beginEvents<Output>(
       yield* write(outputs());
     } catch (error) {
       yield eventOf({ error: errorAnswer(error).error });
-    } finally {
-      await source.return?.();
     }
   }
-  return events();
+  return endingWith(events(), source);
+}
+
+/** Ends the source with its events, also before the first is read: a generator would not begin. */
+function endingWith(
+  events: AsyncGenerator<string>,
+  source: AsyncIterator<unknown>,
+): AsyncIterable<string> {
+  let ended: Promise<unknown> | undefined;
+  const end = (): Promise<unknown> => (ended ??= Promise.resolve(source.return?.()));
+  const iterator: AsyncIterator<string> = {
+    async next() {
+      const result = await events.next();
+      if (result.done) {
+        await end();
+      }
+      return result;
+    },
+    async return() {
+      await Promise.all([end(), events.return(undefined)]);
+      return { done: true, value: undefined };
+    },
+  };
+  return { [Symbol.asyncIterator]: () => iterator };
 }
 
 /** As platforms compare it: without its query, and on Express without case and slash at its end. */
@@ -242,6 +263,12 @@ export async function readBody(request: PlatformRequest, limit: number): Promise
 export async function readForm(request: PlatformRequest, limit: number): Promise<FormData> {
   const { raw = request } = request;
   const type = hiddenTypes.get(raw) ?? '';
+  if (raw.readableEnded) {
+    throw new RequestError(
+      'The body of the request was read before it came here, by a middleware of the application; ' +
+        'leave forms to this endpoint',
+    );
+  }
   const bytes = await readBytes(raw, limit);
   try {
     return await new Response(bytes, { headers: { 'content-type': type } }).formData();

@@ -85,7 +85,7 @@ describe('Health checks of a serving that hangs', () => {
     await expect(hanging).rejects.toMatchObject({ code: 'SERVING_RUN_TIMEOUT' });
 
     const reason =
-      'Partition 0 has run a batch of 1 rows for over 20 ms, and takes no other until that returns';
+      'Partition 0 has run a batch of 1 row for over 20 ms, and takes no other until that returns';
     for (const check of [indicator.isLive('x'), indicator.isReady('x')]) {
       expect(check).toMatchObject({ x: { status: 'down', message: `serving "slow": ${reason}` } });
     }

@@ -269,6 +269,28 @@ describe.each(['thread', 'process'] as const)(
       },
     );
 
+    it('[FR15] A result that cannot be cloned fails its own row only', async () => {
+      const serving = await serve({
+        name: 'faults',
+        model: { useFile: worker('faults'), isolation },
+        batchSize: 3,
+      });
+      const rows = ['returns a function for the first row', 'a', 'b'];
+
+      const replies = await Promise.allSettled(rows.map((row) => serving.batchedRun(row)));
+
+      expect(replies).toEqual([
+        { status: 'rejected', reason: expect.any(InvalidOutputError) },
+        { status: 'fulfilled', value: 'a' },
+        { status: 'fulfilled', value: 'b' },
+      ]);
+      expect(replies[0]).toMatchObject({
+        reason: {
+          message: 'The result of a row cannot be sent back: () => 1 could not be cloned.',
+        },
+      });
+    });
+
     it('[6.2] [6.5] An error in place of a row keeps its class, code and cause', async () => {
       const serving = await serve({
         name: 'errors',

@@ -247,12 +247,12 @@ describe('A thread that hangs', () => {
     const replies = Promise.allSettled([hanging, ahead, queued]);
     await expect(hanging).rejects.toThrow(
       new RunTimeoutError(
-        'Partition 0 has run a batch of 1 rows for over 50 ms; raise recovery.runTimeout if batches may take so long',
+        'Partition 0 has run a batch of 1 row for over 50 ms; raise recovery.runTimeout if batches may take so long',
       ),
     );
 
     const reason =
-      'Partition 0 has run a batch of 1 rows for over 50 ms, and takes no other until that returns';
+      'Partition 0 has run a batch of 1 row for over 50 ms, and takes no other until that returns';
     expect(await hung).toMatchObject({ reason });
     expect(serving.partitions()).toEqual([{ state: 'hung', restarts: 0, reason }]);
     expect((await replies).slice(1)).toEqual([
@@ -385,7 +385,7 @@ describe('A process that ends', () => {
     const ahead = serving.batchedRun('which');
 
     await expect(hanging).rejects.toThrow(
-      'Partition 0 has run a batch of 1 rows for over 200 ms, and is restarted; raise recovery.runTimeout if batches may take so long',
+      'Partition 0 has run a batch of 1 row for over 200 ms, and is restarted; raise recovery.runTimeout if batches may take so long',
     );
     expect(await ahead).not.toBe(pid);
     expect(() => process.kill(pid, 0)).toThrow('ESRCH');

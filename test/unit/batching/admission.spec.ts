@@ -25,8 +25,8 @@ const lane = laneOf(10);
 class Door extends Admission {
   readonly queue: QueueRoom;
 
-  constructor(options: Partial<AdmissionOptions & RoomOptions> = {}, leaving = () => 0) {
-    const queue = new QueueRoom({ name: 'door', maxRows: 10, ...options }, leaving);
+  constructor(options: Partial<AdmissionOptions & RoomOptions> = {}) {
+    const queue = new QueueRoom({ name: 'door', maxRows: 10, ...options });
     super({ name: 'door', ...options }, queue);
     this.queue = queue;
   }

@@ -152,6 +152,37 @@ describe('Calls with single flight', () => {
     },
   );
 
+  it('[FR8] Equal calls that a full queue refuses are refused together, and calls of other terms try once for each terms', async () => {
+    // Called once for each attempt.
+    const cost = jest.fn(() => 1);
+    const queue = { maxRows: 4, maxCost: 100, cost };
+    const [serving, batches] = await held({ batchSize: 1, queue });
+    const busy = [0, 1, 2, 3].map((row) => serving.batchedRun(row));
+    await turn();
+    cost.mockClear();
+    const options = [{ priority: -1 }, { tenant: 'a' }, {}];
+    const calls = Array.from({ length: 300 }, (_, i) =>
+      serving.batchedRun('popular', options[Math.floor(i / 100)]),
+    );
+    const replies = Promise.allSettled(calls);
+    await turn();
+
+    // One place is free: not for a priority below 0, nor for a tenant.
+    expect(cost).toHaveBeenCalledTimes(3);
+    for (let i = 0; i < 5; i++) {
+      batches.next().finish(['done']);
+      await turn();
+    }
+    const outcomes = (await replies).map((reply) =>
+      reply.status === 'fulfilled' ? reply.value : (reply.reason as OverloadedError).code,
+    );
+    expect(outcomes).toEqual([
+      ...Array<string>(200).fill('SERVING_OVERLOADED'),
+      ...Array<string>(100).fill('done'),
+    ]);
+    await Promise.all(busy);
+  });
+
   it('[W6] When the first call is refused the next takes over, and no error names another tenant', async () => {
     const [serving, batches] = await held({ batchSize: 1, queue: { maxRows: 6 } });
     const running = serving.batchedRun('running');

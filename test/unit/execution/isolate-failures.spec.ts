@@ -4,6 +4,7 @@ import {
   type BatchContext,
   BatchFailedError,
   createServing,
+  DONE,
   InvalidOutputError,
   type LocalServing,
   type ServingDefinition,
@@ -55,7 +56,7 @@ describe('A batch that fails', () => {
     expect(replies[3]).toMatchObject({ reason: expect.any(BatchFailedError) });
     expect(replies[3]).toMatchObject({
       reason: {
-        message: 'Serving "picky": a batch of 1 rows failed: bad is no good',
+        message: 'Serving "picky": a batch of 1 row failed: bad is no good',
         cause: new Error('bad is no good'),
       },
     });
@@ -326,7 +327,7 @@ describe('A batch that fails', () => {
       expect(outputsOf(await events).flat()).toEqual('ABC'.split(''));
     });
 
-    it('[6.4] [8.3] A batch that has emitted hooks is not retried', async () => {
+    it("[FR12] [6.4] [8.3] After a hook only its caller fails with the batch, and the others' rows run again", async () => {
       const script = new BatchScript<string>();
       const serving = await startServing<unknown>(
         script.createServing({ name: 'picky', recovery: { idempotent: true } }),
@@ -339,23 +340,79 @@ describe('A batch that fails', () => {
       batch.fail(new Error('no good'));
 
       await expect(events).rejects.toThrow('no good');
-      await expect(other).rejects.toThrow('no good');
-      expect(script.batches).toEqual([]);
+      const again = await script.next();
+      expect(again.rows).toEqual(['b']);
+      again.finish(['B']);
+      expect(await other).toBe('B');
     });
 
-    it('[6.4] [8.4] A batch that has emitted a step is not retried', async () => {
+    it('[FR12] [6.4] [8.4] After a step the callers who read steps fail, and the rows of others run again from their first step', async () => {
       const script = new BatchScript<string>();
       const serving = await startServing<unknown>(
         script.createServing({ name: 'picky', recovery: { idempotent: true } }),
       );
-      const replies = settled(serving, ['a', 'b']);
+      const events = iterated(serving.stream('a'));
+      const replies = [serving.batchedRun('b'), serving.batchedRun(rowsOf('c', 'd'))];
       const batch = await script.next();
-      batch.step(['A', 'B']);
+      expect(batch.rows).toEqual(['b', 'c', 'd', 'a']);
+      batch.step(['B', 'C', DONE, 'A']);
 
       batch.fail(new Error('no good'));
 
-      expect(await replies).toMatchObject([{ status: 'rejected' }, { status: 'rejected' }]);
+      await expect(events).rejects.toThrow('no good');
+      const again = await script.next();
+      expect(again.rows).toEqual(['b', 'c', 'd']);
+      again.step(['b', 'c', 'd']);
+      again.end();
+      expect(await Promise.all(replies)).toEqual([['b'], [['c'], ['d']]]);
       expect(script.batches).toEqual([]);
+    });
+
+    it('[FR12] A row whose generator had ended before the batch failed keeps its answer', async () => {
+      const script = new BatchScript<string>();
+      const serving = await startServing<unknown>(
+        script.createServing({ name: 'picky', recovery: { idempotent: true } }),
+      );
+      const replies = ['a', 'b'].map((row) => serving.batchedRun(row));
+      const batch = await script.next();
+      batch.step(['A', 'B']);
+      batch.step([DONE, 'B']);
+
+      batch.fail(new Error('no good'));
+
+      expect(await replies[0]).toEqual(['A']);
+      const again = await script.next();
+      expect(again.rows).toEqual(['b']);
+      again.step(['b']);
+      again.end();
+      expect(await replies[1]).toEqual(['b']);
+    });
+
+    it('[FR12] The row of another caller is the faulty one also after a hook: it fails alone', async () => {
+      const serving = await startServing<unknown>({
+        name: 'picky',
+        recovery: { idempotent: true },
+        model: {
+          useFactory:
+            () =>
+            (rows: string[], { emit }: BatchContext) => {
+              emit('layer', rows);
+              if (rows.includes('bad')) {
+                throw new Error('no good');
+              }
+              return rows;
+            },
+        },
+      });
+      const hooked = Promise.allSettled([iterated(serving.stream('hooked', { hooks: ['layer'] }))]);
+      const replies = await settled(serving, ['a', 'bad', 'c', 'd']);
+      expect(await hooked).toMatchObject([{ status: 'rejected' }]);
+      expect(replies.map(({ status }) => status)).toEqual([
+        'fulfilled',
+        'rejected',
+        'fulfilled',
+        'fulfilled',
+      ]);
     });
 
     it('[6.4] [8.3] A request with hooks is separated from others before its first hook, and never split', async () => {

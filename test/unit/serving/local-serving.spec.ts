@@ -438,7 +438,7 @@ describe('LocalServing', () => {
       await passTime(closing);
       expect(warnings.mock.calls.flat()).toEqual([
         'Serving "held" did not finish within 500 ms of shutdown; the calls that were left are answered as closed',
-        'Serving "held" is closed, and cannot end what still runs: a batch of 1 rows on partition 0',
+        'Serving "held" is closed, and cannot end what still runs: a batch of 1 row on partition 0',
       ]);
 
       (await script.next()).finish(['A']);

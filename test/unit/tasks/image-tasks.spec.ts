@@ -63,7 +63,10 @@ async function inputFor<Output>(
 ): Promise<Tensor> {
   const { signature } = await start(definition);
   const options = definition as ServingOptions<ImageInput, Output>;
-  const { batch } = await options.preprocess!(bytes, { signature });
+  const { batch } = await options.preprocess!(bytes, {
+    signature,
+    signal: new AbortController().signal,
+  });
   return Object.values(batch as Record<string, Tensor>)[0]!;
 }
 

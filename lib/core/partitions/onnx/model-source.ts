@@ -119,7 +119,11 @@ async function readFile(
 ): Promise<Omit<ModelContent, 'name'>> {
   let copy: UnnamedCopy | undefined;
   try {
-    const { size } = await stat(path);
+    const found = await stat(path);
+    if (found.isDirectory()) {
+      throw new Error('it is a folder; name the ONNX file in it');
+    }
+    const { size } = found;
     const isKept = size <= MAX_BYTES;
     copy = isKept && size > SMALL ? await unnamedCopy(path) : undefined;
     const bytes = isKept && !copy ? new Uint8Array(new SharedArrayBuffer(size)) : undefined;

@@ -1,6 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { InvalidOutputError, isError, RequestTooLargeError } from '../../errors.js';
-import { formatList, formatValue } from '../../format.js';
+import { countOfRows, formatList, formatValue } from '../../format.js';
 import { DONE } from '../batch-function.js';
 import { isThenable, settledRows } from '../function.partition.js';
 import {
@@ -276,7 +276,7 @@ function emitTo(members: readonly SequenceMember[]): SequenceHooks['emit'] {
 function checked(method: string, result: unknown, expected: number): readonly unknown[] {
   if (!Array.isArray(result) || result.length !== expected) {
     throw new InvalidOutputError(
-      `${method} of a sequence must return a list with an entry for each of its ${expected} rows; ` +
+      `${method} of a sequence must return a list with an entry for each of its ${countOfRows(expected)}; ` +
         `it returned ${formatList(result)}`,
     );
   }

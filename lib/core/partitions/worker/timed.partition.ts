@@ -1,3 +1,4 @@
+import { countOfRows } from '../../format.js';
 import type { Batch } from '../../batch/batch.js';
 import { RunTimeoutError, ServingUnavailableError } from '../../errors.js';
 import {
@@ -158,8 +159,8 @@ export class TimedPartition extends PartitionDecorator {
     const runs = places === undefined ? [run] : [...this.runs];
     const [what, plural] =
       places === undefined
-        ? [`a batch of ${run.rows} rows`, 'batches']
-        : [`a step of ${runs.length} rows`, 'steps'];
+        ? [`a batch of ${countOfRows(run.rows)}`, 'batches']
+        : [`a step of ${countOfRows(runs.length)}`, 'steps'];
     const facts = `Partition ${index} has run ${what} for over ${timeout} ms`;
     const advice = `raise recovery.runTimeout if ${plural} may take so long`;
     const expire = (message: string): void =>

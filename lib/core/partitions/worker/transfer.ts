@@ -245,6 +245,29 @@ export function packOutput(output: unknown, plainRows: boolean): [WireOutput, Ar
   });
 }
 
+/** An error in place of each result that can't be sent; undefined if no result can. */
+export function sendableOutput(output: WireOutput): WireOutput | undefined {
+  if (!('list' in output)) {
+    return undefined;
+  }
+  const faults = new Map<number, WireError>();
+  for (const [index, row] of output.list.entries()) {
+    try {
+      structuredClone(row);
+    } catch (cause) {
+      const message = `The result of a row cannot be sent back: ${truncate(messageOf(cause))}`;
+      faults.set(index, toWire(new InvalidOutputError(message, { cause })));
+    }
+  }
+  const packed = output.packed.filter(([index]) => !faults.has(index));
+  return faults.size === output.list.length
+    ? undefined
+    : {
+        list: output.list.map((row, index) => faults.get(index) ?? row),
+        packed: [...packed, ...[...faults.keys()].map((index) => [index, 'error'] as const)],
+      };
+}
+
 function tooDeepError(): Error {
   return new InvalidOutputError(
     `The result of a row is nested more than ${MAX_DEPTH} levels deep, and cannot be sent back`,

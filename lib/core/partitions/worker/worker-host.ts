@@ -2,7 +2,14 @@ import { InvalidServingError, toWire } from '../../errors.js';
 import { Queue } from '../../streaming/queue.js';
 import { type BatchListener, endedRowsOf } from '../batch-function.js';
 import { NotStartedError, STEPPED } from '../partition.js';
-import { packOutput, packTensors, spareOf, unpackRows, unpackTensors } from './transfer.js';
+import {
+  packOutput,
+  packTensors,
+  sendableOutput,
+  spareOf,
+  unpackRows,
+  unpackTensors,
+} from './transfer.js';
 import {
   type BatchEnd,
   type BatchProgress,
@@ -171,8 +178,25 @@ export class WorkerHost {
     try {
       this.port.post({ batch, ...end }, transfer, spare);
     } catch (error) {
-      // The end can't be cloned.
-      this.port.post({ batch, error: toWire(error) }, []);
+      this.endWithoutFaults(batch, end, transfer, error);
+    }
+  }
+
+  /** A result that can't be cloned fails its row, and the batch only if none can. */
+  private endWithoutFaults(
+    batch: number,
+    end: BatchEnd,
+    transfer: ArrayBuffer[],
+    error: unknown,
+  ): void {
+    const output = 'output' in end ? sendableOutput(end.output) : undefined;
+    try {
+      if (!output) {
+        throw error;
+      }
+      this.port.post({ batch, ...end, output }, transfer);
+    } catch (fault) {
+      this.port.post({ batch, error: toWire(fault) }, []);
     }
   }
 }

@@ -41,6 +41,13 @@ export class CallTable<Call extends { readonly call: number }> {
     this.put(added);
   }
 
+  /** Keeps a later call with the same number. */
+  remove(ended: Call): void {
+    if (this.get(ended.call) === ended) {
+      this.delete(ended.call);
+    }
+  }
+
   delete(call: number): void {
     const slot = this.slotOf(call);
     if (this.slots[slot]?.call === call) {

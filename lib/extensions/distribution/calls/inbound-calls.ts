@@ -168,7 +168,7 @@ export class InboundCalls {
     exported: ExportedServing,
   ): Promise<void> {
     await call.run(exported);
-    ofCaller.delete(call.call);
+    ofCaller.remove(call);
     this.ended(name);
     if (ofCaller.size === 0 && this.calls.size > MOST_IDLE) {
       this.calls.delete(call.caller);

@@ -156,8 +156,9 @@ export class OutboundCalls {
     return attempt?.node === from ? attempt : undefined;
   }
 
-  private readonly ended = ({ call, node }: Attempt): void => {
-    this.attempts.delete(call);
+  private readonly ended = (attempt: Attempt): void => {
+    const { node } = attempt;
+    this.attempts.remove(attempt);
     this.counts.set(node, this.countOf(node) - 1);
   };
 }

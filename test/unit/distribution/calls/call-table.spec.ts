@@ -36,6 +36,18 @@ describe('The table of calls', () => {
     );
   });
 
+  it('[FR14] keeps a later call with the number of one that ends', () => {
+    const table = new CallTable<{ readonly call: number }>();
+    const [first, second] = [{ call: 7 }, { call: 7 }];
+    table.add(first);
+    table.add(second);
+
+    table.remove(first);
+    expect([table.get(7), table.size]).toEqual([second, 1]);
+    table.remove(second);
+    expect([table.get(7), table.size]).toEqual([undefined, 0]);
+  });
+
   it('[11] gives numbers that no call has, also while one call stays for long', () => {
     const table = new CallTable<{ readonly call: number }>();
     const lasting = Array.from({ length: 40 }, (_, i) => i);

@@ -575,7 +575,7 @@ describe('a serving with an endpoint', () => {
         outputs: [{ name: 'y', datatype: 'FP32', shape: [2, 2] }],
         raw_output_contents: [Buffer.alloc(16)],
       },
-      /axis 0 must have the 1 rows/,
+      /axis 0 must have the 1 row/,
     ],
     [
       '[P9] of another size',

@@ -296,12 +296,12 @@ describe('A sequence loop', () => {
     [
       'start',
       { start: () => [] },
-      'start(inputs) of a sequence must return a list with an entry for each of its 1 rows; it returned a list of 0',
+      'start(inputs) of a sequence must return a list with an entry for each of its 1 row; it returned a list of 0',
     ],
     [
       'step',
       { start: () => [1], step: () => 'a' },
-      'step(states) of a sequence must return a list with an entry for each of its 1 rows; it returned "a"',
+      'step(states) of a sequence must return a list with an entry for each of its 1 row; it returned "a"',
     ],
   ])('[13.4] A result of %s without an entry per row fails the rows', async (_, own, message) => {
     const failed = run(loopOf({}, own), { name: 'a', steps: 1 });

@@ -75,7 +75,7 @@ describe('runTimeout', () => {
         { status: 'rejected', reason: expect.any(ServingUnavailableError) },
       ]);
       const reason =
-        'Partition 0 has run a batch of 1 rows for over 50 ms, and takes no other until that returns';
+        'Partition 0 has run a batch of 1 row for over 50 ms, and takes no other until that returns';
       expect(serving.partitions()).toEqual([{ state: 'hung', restarts: 0, reason }]);
       expect(warnings.mock.calls).toEqual([[`Serving "held": ${reason}`]]);
       await expect(serving.batchedRun('early')).rejects.toThrow(reason);

@@ -198,7 +198,7 @@ describe('A partition with a run timeout', () => {
       [
         {
           error: new RunTimeoutError(
-            'Partition 1 has run a batch of 1 rows for over 50 ms, and is restarted; raise recovery.runTimeout if batches may take so long',
+            'Partition 1 has run a batch of 1 row for over 50 ms, and is restarted; raise recovery.runTimeout if batches may take so long',
           ),
         },
         { error: expect.any(NotStartedError) },

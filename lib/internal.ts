@@ -94,7 +94,9 @@ export {
   warningsOf,
 } from './core/partitions/onnx/model-signature.js';
 export {
+  type AcceptedAxes,
   type Fetching,
+  isRemote,
   readAddressesWith,
   type RemoteRepository,
   remoteRepositoryOf,

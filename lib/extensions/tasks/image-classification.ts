@@ -1,7 +1,13 @@
 import type { ServingDefinition } from '../../index.js';
-import { type ImageInput, ImageModel, type ImageTaskOptions } from './image-model.js';
+import {
+  type ImageFacts,
+  type ImageInput,
+  ImageModel,
+  type ImageTaskOptions,
+} from './image-model.js';
 import {
   bestLabels,
+  type LabelFacts,
   type LabelOptions,
   labelRules,
   type LabelScore,
@@ -25,12 +31,18 @@ export function imageClassification(
   options: ImageClassificationOptions,
 ): ServingDefinition<ImageInput, readonly LabelScore[]> {
   const own = new ImageModel('imageClassification', options, labelRules, labelFactsIn);
-  const definition: ServingDefinition<ImageInput, readonly LabelScore[], Outputs> = {
+  const definition: ServingDefinition<
+    ImageInput,
+    readonly LabelScore[],
+    Outputs,
+    unknown,
+    ImageFacts<LabelFacts>
+  > = {
     ...own.definition,
-    async preprocess(input, { signature }) {
-      return { batch: await own.encode(input, signature!) };
+    async preprocess(input, { signature, facts }) {
+      return { batch: await own.encode(input, signature!, facts) };
     },
-    postprocess: (outputs) => bestLabels(own.owner, outputs, own.facts, options),
+    postprocess: (outputs, { facts }) => bestLabels(own.owner, outputs, facts.own, options),
   };
   return definition;
 }

@@ -1,6 +1,11 @@
 import { InvalidServingError, type ServingDefinition, type TensorSignature } from '../../index.js';
 import { flag, type Rules } from '../../internal.js';
-import { type ImageInput, ImageModel, type ImageTaskOptions } from './image-model.js';
+import {
+  type ImageFacts,
+  type ImageInput,
+  ImageModel,
+  type ImageTaskOptions,
+} from './image-model.js';
 import {
   floatsOf,
   HIDDEN,
@@ -52,11 +57,17 @@ export function imageEmbedding(
 ): ServingDefinition<ImageInput, ImageEmbedding> {
   const { pooling, normalize = true } = options;
   const own = new ImageModel('imageEmbedding', options, rules, async () => {});
-  const definition: ServingDefinition<ImageInput, ImageEmbedding, Outputs> = {
+  const definition: ServingDefinition<
+    ImageInput,
+    ImageEmbedding,
+    Outputs,
+    unknown,
+    ImageFacts<void>
+  > = {
     ...own.definition,
-    async preprocess(input, { signature }) {
+    async preprocess(input, { signature, facts }) {
       checkPooling(own.owner, pooling, signature!.outputs!);
-      return { batch: await own.encode(input, signature!) };
+      return { batch: await own.encode(input, signature!, facts) };
     },
     postprocess(outputs) {
       const name = POOLED.find((each) => Object.hasOwn(outputs, each));

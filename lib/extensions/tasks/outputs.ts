@@ -41,7 +41,7 @@ export function sigmoid(value: number): number {
 
 /** The numbers as probabilities that sum up to 1. */
 export function softmax(values: readonly number[]): number[] {
-  const largest = Math.max(...values);
+  const largest = values.reduce((one, other) => Math.max(one, other), -Infinity);
   const powers = values.map((value) => Math.exp(value - largest));
   const sum = powers.reduce((total, power) => total + power, 0);
   return powers.map((power) => power / sum);

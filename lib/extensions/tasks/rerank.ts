@@ -2,7 +2,7 @@ import { Batch, InvalidInputError, type ServingDefinition } from '../../index.js
 import { asTask, formatValue, type Rules } from '../../internal.js';
 import { floatsOf, outputOf, type Outputs, sigmoid } from './outputs.js';
 import { oneOf } from './task-model.js';
-import { isText, TextModel, type TextTaskOptions } from './text-model.js';
+import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import { textTokenizer } from './text-tokenizer.js';
 
 /** A query, and the documents to order by it. */
@@ -61,11 +61,11 @@ export function rerank(
   return asTask<Definition>('rerank', {
     warmUp: [{ query: 'a query to warm up', documents: ['a document'] }],
     ...own.definition,
-    preprocess(input, { signature }) {
+    preprocess(input, { signature, facts: { tokenizer } }) {
       const { query, documents, top } = asked(own.owner, input);
-      const batches = own.tokenizer
+      const batches = tokenizer
         .encodePairs(query, documents)
-        .map((tokens) => Batch.concatenate([own.rowOf(tokens, signature!)]));
+        .map((tokens) => Batch.concatenate([rowOf(tokens, signature!)]));
       // A list runs as several batches, since its rows differ in length.
       return { batch: batches.length === 1 ? batches[0] : batches, info: { top } };
     },
@@ -81,7 +81,13 @@ export function rerank(
   });
 }
 
-type Definition = ServingDefinition<DocumentsToRank, readonly RankedDocument[], Outputs, Info>;
+type Definition = ServingDefinition<
+  DocumentsToRank,
+  readonly RankedDocument[],
+  Outputs,
+  Info,
+  TextFacts<undefined>
+>;
 
 /** What `postprocess` needs of a call. */
 interface Info {

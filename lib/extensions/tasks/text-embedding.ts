@@ -16,7 +16,7 @@ import {
 } from './outputs.js';
 import { readConfig, readJsonFile } from './repository.js';
 import { oneOf } from './task-model.js';
-import { isText, TextModel, type TextTaskOptions } from './text-model.js';
+import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import { type TextFiles, textTokenizer } from './text-tokenizer.js';
 
 /** A text, with what holds for it alone. */
@@ -119,15 +119,15 @@ export function textEmbedding(
   options: TextEmbeddingOptions,
 ): ServingDefinition<string | TextToEmbed, Embedding> {
   const { dimensions } = options;
-  const own = new TextModel('textEmbedding', options, rules, {
+  const own: EmbeddingModel = new TextModel('textEmbedding', options, rules, {
     tokenizer: textTokenizer,
     facts: factsIn(options),
   });
   return asTask<Definition>('text-embedding', {
     warmUp: ['a text to warm up'],
     ...own.definition,
-    preprocess(input, { signature }) {
-      const { text, prompt = own.facts.defaultPrompt, dimensions: size } = asked(own.owner, input);
+    preprocess(input, { signature, facts }) {
+      const { text, prompt, dimensions: size } = asked(own.owner, input);
       if (size !== undefined && !dimensions?.includes(size)) {
         throw new InvalidInputError(
           `${own.owner} gives vectors of ` +
@@ -137,14 +137,15 @@ export function textEmbedding(
       }
       checkPooling(
         own,
+        facts,
         signature!.outputs!.map(({ name }) => name),
       );
-      const tokens = own.tokenizer.encode(promptOf(own, prompt) + text);
-      const batch = own.rowOf(tokens, signature!);
+      const tokens = facts.tokenizer.encode(promptOf(own.owner, facts.own, prompt) + text);
+      const batch = rowOf(tokens, signature!);
       return { batch, info: { tokens: batch.input_ids.dims[1]!, size } };
     },
-    postprocess(outputs, { info: { tokens, size } }) {
-      const { pooling: mode, normalizes } = own.facts;
+    postprocess(outputs, { info: { tokens, size }, facts }) {
+      const { pooling: mode, normalizes } = facts.own;
       const pooled = mode
         ? pool(floatsOf(outputOf(own.owner, outputs, ...HIDDEN)), tokens, mode)
         : Float32Array.from(floatsOf(outputs[POOLED]!));
@@ -154,7 +155,13 @@ export function textEmbedding(
   });
 }
 
-type Definition = ServingDefinition<string | TextToEmbed, Embedding, Outputs, Info>;
+type Definition = ServingDefinition<
+  string | TextToEmbed,
+  Embedding,
+  Outputs,
+  Info,
+  TextFacts<Facts>
+>;
 
 /** What `postprocess` needs of a call. */
 interface Info {
@@ -180,7 +187,7 @@ function asked(owner: string, input: string | TextToEmbed): TextToEmbed {
   return { ...given, text: given.text };
 }
 
-function promptOf({ owner, facts }: EmbeddingModel, name: string | undefined): string {
+function promptOf(owner: string, facts: Facts, name = facts.defaultPrompt): string {
   if (name === undefined) {
     return '';
   }
@@ -194,8 +201,12 @@ function promptOf({ owner, facts }: EmbeddingModel, name: string | undefined): s
 }
 
 /** @throws InvalidServingError if nothing says how to pool */
-function checkPooling({ owner, facts, name }: EmbeddingModel, outputs: readonly string[]): void {
-  if (!facts.pooling && !outputs.includes(POOLED)) {
+function checkPooling(
+  { owner }: EmbeddingModel,
+  { own, name }: TextFacts<Facts>,
+  outputs: readonly string[],
+): void {
+  if (!own.pooling && !outputs.includes(POOLED)) {
     throw new InvalidServingError(
       `${owner}: the files of ${name} don't say how the vectors of a text's tokens become one, and ` +
         'a wrong guess gives useless vectors. Look at the model card, and give the option pooling: ' +

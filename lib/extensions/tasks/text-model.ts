@@ -1,15 +1,13 @@
 import {
   InvalidServingError,
-  type ModelRunner,
   ServingLoadError,
   type ServingOptions,
   type ServingSignature,
   Tensor,
-  type TensorSignature,
 } from '../../index.js';
 import { checkOptions, isRecord, type Rules, whole } from '../../internal.js';
 import { needConfig, readConfig } from './repository.js';
-import { FetchedModel, type LoadingFiles, oneOf, type TaskOptions } from './task-model.js';
+import { ModelOfTask, type LoadingFiles, oneOf, type TaskOptions } from './task-model.js';
 import {
   type TextFiles,
   TextLimits,
@@ -91,11 +89,11 @@ export function isText(value: unknown): value is string {
 }
 
 /** What differs between tasks. */
-interface Parts<Facts, Words> {
+interface Parts<Own, Words> {
   /** Makes the tokenizer. */
   readonly tokenizer: (files: TextFiles, limits: TextLimits) => Promise<Words>;
   /** Reads what the task needs besides. */
-  readonly facts: (files: TextFiles) => Promise<Facts>;
+  readonly facts: (files: TextFiles) => Promise<Own>;
   /** Most tokens by default, if the model reads more. */
   readonly usual?: number;
   readonly isNeverCut?: boolean;
@@ -103,31 +101,28 @@ interface Parts<Facts, Words> {
   readonly ofModel?: Rules;
 }
 
+/** What belongs to a loaded version of a text model: what its files say, and its tokenizer. */
+export interface TextFacts<Own, Words = TextTokenizer> {
+  /** The name of the repository, for errors. */
+  readonly name: string;
+  readonly tokenizer: Words;
+  /** What the task has read besides. */
+  readonly own: Own;
+}
+
 /** A text model that a serving fetches with its tokenizer when it starts. */
-export class TextModel<Input, Output, Facts, Words = TextTokenizer> extends FetchedModel<
+export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelOfTask<
   Input,
   Output,
-  { readonly tokenizer: Words; readonly facts: Facts }
+  TextFacts<Own, Words>
 > {
-  /** The signature whose inputs we have checked. */
-  private checked: ServingSignature | undefined;
-
   constructor(
     task: string,
     private readonly options: TextTaskOptions<Input, Output>,
     own: Rules,
-    private readonly parts: Parts<Facts, Words>,
+    private readonly parts: Parts<Own, Words>,
   ) {
     super(task, options, { ...rules, ...own }, parts.ofModel);
-  }
-
-  /** What the task has read in the model's files. */
-  get facts(): Facts {
-    return this.ready.facts;
-  }
-
-  get tokenizer(): Words {
-    return this.ready.tokenizer;
   }
 
   protected async read({ repository, config, fetching }: LoadingFiles) {
@@ -143,14 +138,15 @@ export class TextModel<Input, Output, Facts, Words = TextTokenizer> extends Fetc
       specialTokens: specialTokens === 'accept' ? [] : specialTokensIn(tokenizerJson),
     });
     return {
+      name: repository.name,
       tokenizer: await this.parts.tokenizer(files, limits),
-      facts: await this.parts.facts(files),
+      own: await this.parts.facts(files),
     };
   }
 
   /** The definition's options that the task takes as they are, and how it runs the model. */
   get definition() {
-    const model: ModelRunner = {
+    const model = {
       ...this.runner,
       inputs: { '*': { variableAxis: 1 } },
       outputs: { '*': { variableAxis: 1 } },
@@ -170,20 +166,7 @@ export class TextModel<Input, Output, Facts, Words = TextTokenizer> extends Fetc
     };
   }
 
-  /**
-   * The model's inputs for a text's tokens, as one row.
-   *
-   * @throws InvalidServingError if the model has inputs that no text fills
-   */
-  rowOf(tokens: Tokens, signature: ServingSignature): Encoded {
-    this.check(signature);
-    return tensorsOf(tokens, signature.inputs);
-  }
-
-  private check(signature: ServingSignature): void {
-    if (signature === this.checked) {
-      return;
-    }
+  protected accept(signature: ServingSignature): undefined {
     const unknown = signature.inputs.find(({ name }) => !Object.hasOwn(FILLERS, name));
     if (unknown || !signature.inputs.some(({ name }) => name === 'input_ids')) {
       const names = signature.inputs.map(({ name }) => name).join(', ');
@@ -192,7 +175,6 @@ export class TextModel<Input, Output, Facts, Words = TextTokenizer> extends Fetc
           `${names}; use a model of this task, or write its preprocess by hand with defineServing`,
       );
     }
-    this.checked = signature;
   }
 
   /** The limit of the option, or of the model's files: never that of tokenizer.json, often wrong. */
@@ -258,7 +240,8 @@ const FILLERS: Readonly<Record<string, (tokens: Tokens, at: number) => number>> 
   position_ids: (_, at) => at,
 };
 
-function tensorsOf(tokens: Tokens, inputs: readonly TensorSignature[]): Encoded {
+/** The model's inputs for a text's tokens, as one row. */
+export function rowOf(tokens: Tokens, { inputs }: ServingSignature): Encoded {
   const { length } = tokens.ids;
   const tensors = inputs.map(({ name, type }) => {
     const fill = FILLERS[name]!;

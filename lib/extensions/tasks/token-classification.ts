@@ -10,7 +10,7 @@ import {
   softmax,
 } from './outputs.js';
 import { oneOf } from './task-model.js';
-import { isText, TextModel, type TextTaskOptions } from './text-model.js';
+import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import type { TextFiles, TextLimits, Tokens } from './text-tokenizer.js';
 
 /** A part of a text, and what it is. */
@@ -79,22 +79,22 @@ export function tokenClassification(
     tokenizer: locatingTokenizer,
     facts: async ({ config }) => labelsIn(config),
   });
-  const definition: ServingDefinition<string, readonly TextEntity[], Outputs, LocatedTokens> = {
+  const definition: Definition = {
     warmUp: ['a text to warm up'],
     ...own.definition,
-    async preprocess(text, { signature }) {
+    async preprocess(text, { signature, facts: { tokenizer } }) {
       if (!isText(text)) {
         throw new InvalidInputError(
           `${own.owner} takes a text that is not empty, and was given ${formatValue(text)}`,
         );
       }
-      const tokens = await own.tokenizer.encode(text);
-      return { batch: own.rowOf(tokens, signature!), info: tokens };
+      const tokens = await tokenizer.encode(text);
+      return { batch: rowOf(tokens, signature!), info: tokens };
     },
-    postprocess(outputs, { info }) {
+    postprocess(outputs, { info, facts }) {
       const logits = floatsOf(outputOf(own.owner, outputs, 'logits'));
       const tokens = scoredTokens(logits, info);
-      return entitiesOf(tokens, own.facts, aggregation)
+      return entitiesOf(tokens, facts.own, aggregation)
         .filter(({ label }) => !ignoredLabels.includes(label))
         .map(({ label, score, start, end }) => {
           const [from, to] = [info.unitOf(start), info.unitOf(end)];
@@ -104,6 +104,14 @@ export function tokenClassification(
   };
   return definition;
 }
+
+type Definition = ServingDefinition<
+  string,
+  readonly TextEntity[],
+  Outputs,
+  LocatedTokens,
+  TextFacts<Labels, LocatingTokenizer>
+>;
 
 /** Tokens, and where each is in its text, in code points. */
 interface LocatedTokens extends Tokens {

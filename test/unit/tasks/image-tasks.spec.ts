@@ -10,7 +10,6 @@ import {
   type LocalServing,
   RequestTooLargeError,
   type ServingDefinition,
-  type ServingOptions,
   type Tensor,
 } from 'nestjs-serving';
 import sharp from 'sharp';
@@ -61,10 +60,17 @@ async function inputFor<Output>(
   definition: ServingDefinition<ImageInput, Output>,
   bytes: ImageInput,
 ): Promise<Tensor> {
-  const { signature } = await start(definition);
-  const options = definition as ServingOptions<ImageInput, Output>;
-  const { batch } = await options.preprocess!(bytes, { signature });
-  return Object.values(batch as Record<string, Tensor>)[0]!;
+  let given: unknown;
+  const serving = await start({
+    ...definition,
+    async preprocess(input, context) {
+      const prepared = await definition.preprocess!(input, context);
+      given = prepared.batch;
+      return prepared;
+    },
+  });
+  await serving.batchedRun(bytes);
+  return Object.values(given as Record<string, Tensor>)[0]!;
 }
 
 function tinyInput(tiny: Tiny, name: string): Promise<Tensor> {

@@ -12,6 +12,7 @@ import {
   labelRules,
   type LabelScore,
   labelFactsIn,
+  readLogits,
 } from './labels.js';
 import type { Outputs } from './outputs.js';
 
@@ -30,7 +31,13 @@ export interface ImageClassificationOptions
 export function imageClassification(
   options: ImageClassificationOptions,
 ): ServingDefinition<ImageInput, readonly LabelScore[]> {
-  const own = new ImageModel('imageClassification', options, labelRules, labelFactsIn);
+  const own: ImageModel<readonly LabelScore[], LabelFacts> = new ImageModel(
+    'imageClassification',
+    options,
+    labelRules,
+    labelFactsIn(options),
+    (outputs, facts) => void readLogits(own.owner, outputs, facts),
+  );
   const definition: ServingDefinition<
     ImageInput,
     readonly LabelScore[],

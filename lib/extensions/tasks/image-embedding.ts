@@ -7,6 +7,7 @@ import {
   type ImageTaskOptions,
 } from './image-model.js';
 import {
+  finite,
   floatsOf,
   HIDDEN,
   normalized,
@@ -56,7 +57,13 @@ export function imageEmbedding(
   options: ImageEmbeddingOptions,
 ): ServingDefinition<ImageInput, ImageEmbedding> {
   const { pooling, normalize = true } = options;
-  const own = new ImageModel('imageEmbedding', options, rules, async () => {});
+  const own: ImageModel<ImageEmbedding, void> = new ImageModel(
+    'imageEmbedding',
+    options,
+    rules,
+    async () => {},
+    (outputs) => checkPooling(own.owner, pooling, outputs),
+  );
   const definition: ServingDefinition<
     ImageInput,
     ImageEmbedding,
@@ -66,7 +73,6 @@ export function imageEmbedding(
   > = {
     ...own.definition,
     async preprocess(input, { signature, facts }) {
-      checkPooling(own.owner, pooling, signature!.outputs!);
       return { batch: await own.encode(input, signature!, facts) };
     },
     postprocess(outputs) {
@@ -75,6 +81,7 @@ export function imageEmbedding(
       const vector = hidden
         ? pool(floatsOf(hidden), hidden.dims[1]!, pooling)
         : Float32Array.from(floatsOf(outputs[name!]!));
+      finite(own.owner, vector);
       return { vector: normalize ? normalized(vector) : vector };
     },
   };
@@ -88,7 +95,9 @@ function checkPooling(
   outputs: readonly TensorSignature[],
 ): void {
   const usable = outputs.filter(({ name, shape }) =>
-    pooling ? HIDDEN.includes(name) && shape.length === 3 : POOLED.includes(name),
+    pooling
+      ? HIDDEN.includes(name) && shape.length === 3
+      : POOLED.includes(name) && shape.length === 2,
   );
   if (usable.length === 0) {
     const found = outputs.map(({ name, shape }) => `${name} [${shape.join()}]`).join(', ');

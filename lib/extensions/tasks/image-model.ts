@@ -6,6 +6,7 @@ import {
   ServingLoadError,
   type ServingSignature,
   Tensor,
+  type TensorSignature,
 } from '../../index.js';
 import {
   formatBytes,
@@ -104,6 +105,8 @@ export class ImageModel<Output, Own> extends ModelOfTask<ImageInput, Output, Ima
     options: ImageTaskOptions<Output>,
     own: Rules,
     private readonly factsOf: (files: LoadingFiles) => Promise<Own>,
+    /** Refuses the outputs of a model of another task. */
+    private readonly check: (outputs: readonly TensorSignature[], own: Own) => void,
   ) {
     super(task, options, { ...rules, ...own });
     const { maxBytes = 20 * 2 ** 20, maxPixels = 50_000_000 } = options;
@@ -148,7 +151,10 @@ export class ImageModel<Output, Own> extends ModelOfTask<ImageInput, Output, Ima
     return { [name]: tensorOf(await this.decode(bytes, facts), facts.processor, type) };
   }
 
-  protected accept({ inputs }: ServingSignature): undefined {
+  protected accept(
+    { inputs, outputs = [] }: ServingSignature,
+    { own }: ImageFacts<Own>,
+  ): undefined {
     const [input, ...others] = inputs;
     const [, channels] = input!.shape;
     const isOfImages = /^float(32|16)$/.test(input!.type) && input!.shape.length === 4;
@@ -160,6 +166,7 @@ export class ImageModel<Output, Own> extends ModelOfTask<ImageInput, Output, Ima
           'only the file for images, or write its preprocess by hand with defineServing',
       );
     }
+    this.check(outputs, own);
   }
 
   private async bytesOf(input: unknown): Promise<Uint8Array> {

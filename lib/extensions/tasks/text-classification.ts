@@ -7,6 +7,7 @@ import {
   type LabelOptions,
   labelRules,
   type LabelScore,
+  readLogits,
 } from './labels.js';
 import type { Outputs } from './outputs.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
@@ -35,9 +36,10 @@ export interface TextClassificationOptions
 export function textClassification(
   options: TextClassificationOptions,
 ): ServingDefinition<string | TextToClassify, readonly LabelScore[]> {
-  const own = new TextModel('textClassification', options, labelRules, {
+  const own: Classifier = new TextModel('textClassification', options, labelRules, {
     tokenizer: textTokenizer,
-    facts: labelFactsIn,
+    facts: labelFactsIn(options),
+    output: (outputs, { own: facts }) => readLogits(own.owner, outputs, facts),
   });
   const definition: Definition = {
     warmUp: ['a text to warm up'],
@@ -52,6 +54,8 @@ export function textClassification(
   };
   return definition;
 }
+
+type Classifier = TextModel<string | TextToClassify, readonly LabelScore[], LabelFacts>;
 
 type Definition = ServingDefinition<
   string | TextToClassify,

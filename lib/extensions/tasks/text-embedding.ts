@@ -1,14 +1,19 @@
 import {
   InvalidInputError,
+  InvalidOutputError,
   InvalidServingError,
   type ServingDefinition,
   ServingLoadError,
+  type ServingSignature,
+  type TensorSignature,
 } from '../../index.js';
 import { asTask, flag, formatValue, isRecord, type Rules } from '../../internal.js';
 import {
+  finite,
   floatsOf,
   HIDDEN,
   normalized,
+  otherModel,
   outputOf,
   type Outputs,
   pool,
@@ -79,6 +84,10 @@ interface Facts {
   /** Undefined if only the model itself can pool. */
   readonly pooling: Pooling | undefined;
   readonly normalizes: boolean;
+  /** A step behind the model that only its graph can have. */
+  readonly step: string | undefined;
+  /** The numbers of the vector behind that step. */
+  readonly dense: number | undefined;
   readonly prompts: Readonly<Record<string, string>>;
   readonly defaultPrompt: string | undefined;
 }
@@ -118,38 +127,51 @@ const rules: Rules = {
 export function textEmbedding(
   options: TextEmbeddingOptions,
 ): ServingDefinition<string | TextToEmbed, Embedding> {
-  const { dimensions } = options;
+  const { dimensions = [] } = options;
   const own: EmbeddingModel = new TextModel('textEmbedding', options, rules, {
     tokenizer: textTokenizer,
     facts: factsIn(options),
+    output: (outputs, facts) => readVectors(own.owner, outputs, facts, options),
   });
   return asTask<Definition>('text-embedding', {
     warmUp: ['a text to warm up'],
     ...own.definition,
     preprocess(input, { signature, facts }) {
       const { text, prompt, dimensions: size } = asked(own.owner, input);
-      if (size !== undefined && !dimensions?.includes(size)) {
+      const width = widthOf(signature!);
+      const isListed = size === undefined || size === width || dimensions.includes(size);
+      if (!isListed && (width !== undefined || dimensions.length > 0)) {
+        const sizes = [...new Set([...dimensions, ...(width === undefined ? [] : [width])])];
         throw new InvalidInputError(
-          `${own.owner} gives vectors of ` +
-            `${dimensions?.join(' or ') ?? 'all their dimensions'}, and a call asks for ` +
+          `${own.owner} gives vectors of ${sizes.join(' or ')}, and a call asks for ` +
             `${formatValue(size)} dimensions`,
         );
       }
-      checkPooling(
-        own,
-        facts,
-        signature!.outputs!.map(({ name }) => name),
-      );
       const tokens = facts.tokenizer.encode(promptOf(own.owner, facts.own, prompt) + text);
       const batch = rowOf(tokens, signature!);
       return { batch, info: { tokens: batch.input_ids.dims[1]!, size } };
     },
     postprocess(outputs, { info: { tokens, size }, facts }) {
-      const { pooling: mode, normalizes } = facts.own;
-      const pooled = mode
-        ? pool(floatsOf(outputOf(own.owner, outputs, ...HIDDEN)), tokens, mode)
-        : Float32Array.from(floatsOf(outputs[POOLED]!));
-      const vector = size === undefined ? pooled : pooled.slice(0, size);
+      const { pooling: mode = 'mean', normalizes } = facts.own;
+      const output = outputOf(own.owner, outputs, POOLED, ...HIDDEN);
+      const values = finite(own.owner, floatsOf(output));
+      if (output.dims.length > 2 && output.dims[1] !== tokens) {
+        throw new InvalidOutputError(
+          `${own.owner}: its model gave ${output.dims[1]} vectors for the ${tokens} tokens of a ` +
+            'text; use a model with a vector for each token, or for the text',
+        );
+      }
+      const pooled =
+        output.dims.length > 2 ? pool(values, tokens, mode) : Float32Array.from(values);
+      if (
+        size !== undefined &&
+        !(size === pooled.length || (size < pooled.length && dimensions.includes(size)))
+      ) {
+        throw new InvalidInputError(
+          `${own.owner} gives vectors of ${pooled.length}, and a call asks for ${size} dimensions`,
+        );
+      }
+      const vector = pooled.slice(0, size);
       return { vector: normalizes ? normalized(vector) : vector, tokens };
     },
   });
@@ -200,41 +222,98 @@ function promptOf(owner: string, facts: Facts, name = facts.defaultPrompt): stri
   return facts.prompts[name]!;
 }
 
-/** @throws InvalidServingError if nothing says how to pool */
-function checkPooling(
-  { owner }: EmbeddingModel,
-  { own, name }: TextFacts<Facts>,
-  outputs: readonly string[],
-): void {
-  if (!own.pooling && !outputs.includes(POOLED)) {
+/** The output with the vector of a text, if the graph pools, or else with those of its tokens. */
+function vectorsIn(outputs: readonly TensorSignature[]): TensorSignature | undefined {
+  const named = [POOLED, ...HIDDEN].flatMap(
+    (name) => outputs.find((each) => each.name === name) ?? [],
+  );
+  const [only, ...others] = outputs;
+  return named[0] ?? (others.length === 0 && only?.name !== 'logits' ? only : undefined);
+}
+
+function widthOf({ outputs = [] }: ServingSignature): number | undefined {
+  const width = vectorsIn(outputs)?.shape.at(-1);
+  return typeof width === 'number' ? width : undefined;
+}
+
+/**
+ * The output with vectors.
+ *
+ * @throws InvalidServingError for a model of another task, and if nothing says how to pool
+ */
+function readVectors(
+  owner: string,
+  outputs: readonly TensorSignature[],
+  { name, own: { pooling, dense, step } }: TextFacts<Facts>,
+  options: TextEmbeddingOptions,
+): TensorSignature {
+  const output = vectorsIn(outputs);
+  const rank = output?.shape.length;
+  const width = output?.shape.at(-1);
+  const isPooled = rank === 2 && !HIDDEN.includes(output!.name);
+  if (!output || !(isPooled || (rank === 3 && output.name !== POOLED))) {
+    const reads =
+      'vectors, such as last_hidden_state [batch,tokens,size] or sentence_embedding [batch,size]';
+    throw otherModel(owner, reads, outputs);
+  }
+  const missing = options.dimensions?.find((size) => typeof width === 'number' && size > width);
+  if (missing !== undefined) {
+    throw new InvalidServingError(
+      `${owner}: dimensions has ${missing}, and the vectors of ${name} have ${width} numbers; leave ` +
+        'it out',
+    );
+  }
+  if (isPooled) {
+    if (options.pooling !== undefined) {
+      const advice = 'its graph pools by itself; leave out the option pooling';
+      throw otherModel(owner, 'the vectors of tokens, with the option pooling', outputs, advice);
+    }
+    if (dense !== undefined && typeof width === 'number' && width !== dense) {
+      throw lacking(name, `a dense layer to ${dense} numbers`);
+    }
+    return output;
+  }
+  if (step !== undefined) {
+    throw lacking(name, step);
+  }
+  if (!pooling) {
     throw new InvalidServingError(
       `${owner}: the files of ${name} don't say how the vectors of a text's tokens become one, and ` +
         'a wrong guess gives useless vectors. Look at the model card, and give the option pooling: ' +
         POOLINGS.map(formatValue).join(', '),
     );
   }
+  return output;
+}
+
+function lacking(name: string, step: string): ServingLoadError {
+  return new ServingLoadError(
+    `${name} has a step that the ONNX file lacks, ${step}; use another export`,
+  );
 }
 
 /** Reads the files of sentence-transformers. Options take precedence. */
 function factsIn(options: TextEmbeddingOptions) {
   return async ({ repository, fetching }: TextFiles): Promise<Facts> => {
     const modules = await readJsonFile(repository, 'modules.json', fetching);
-    const types = Array.isArray(modules)
-      ? modules.map((each: unknown) => (isRecord(each) ? String(each['type']) : ''))
-      : undefined;
-    const other = types?.find((type) => !/\.(Transformer|Pooling|Normalize)$/.test(type));
-    if (other !== undefined) {
-      throw new ServingLoadError(
-        `${repository.name} has a step that the ONNX file lacks, ${other}; use another export`,
-      );
-    }
+    const steps = Array.isArray(modules) ? modules.filter((each) => isRecord(each)) : undefined;
+    const types = steps?.map(({ type }) => String(type));
+    const other = steps?.findLast(
+      ({ type }) => !/\.(Transformer|Pooling|Normalize)$/.test(String(type)),
+    );
+    const dense =
+      other && String(other['type']).endsWith('.Dense')
+        ? await readConfig(repository, `${String(other['path'])}/config.json`, fetching)
+        : undefined;
+    const width = dense?.['out_features'];
     const prompts = await readConfig(repository, 'config_sentence_transformers.json', fetching);
     const stated = prompts?.['prompts'];
     const byDefault = prompts?.['default_prompt_name'];
     return {
       pooling: options.pooling ?? poolingIn(await readConfig(repository, POOLING, fetching)),
-      normalizes:
-        options.normalize ?? (!types || types.some((type) => type.endsWith('.Normalize'))),
+      normalizes: options.normalize ?? (!types || types.at(-1)?.endsWith('.Normalize') === true),
+      step: other && String(other['type']),
+      dense: typeof width === 'number' ? width : undefined,
       prompts: options.prompts ?? (isRecord(stated) ? (stated as Record<string, string>) : {}),
       defaultPrompt: options.defaultPrompt ?? (isString(byDefault) ? byDefault : undefined),
     };

@@ -185,6 +185,8 @@ export function textGeneration(
   const own: Generation = new TextModel('textGeneration', options, rules, {
     tokenizer: textTokenizer,
     facts: (files) => factsIn(files, chatTemplate),
+    // Its thread checks the model itself.
+    output: ([first]) => first!,
     usual: MOST_USUAL,
     isNeverCut: true,
     ofModel: ofSteps,

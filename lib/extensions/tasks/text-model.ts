@@ -4,8 +4,9 @@ import {
   type ServingOptions,
   type ServingSignature,
   Tensor,
+  type TensorSignature,
 } from '../../index.js';
-import { checkOptions, isRecord, type Rules, whole } from '../../internal.js';
+import { type AcceptedAxes, checkOptions, isRecord, type Rules, whole } from '../../internal.js';
 import { needConfig, readConfig } from './repository.js';
 import { ModelOfTask, type LoadingFiles, oneOf, type TaskOptions } from './task-model.js';
 import {
@@ -94,6 +95,15 @@ interface Parts<Own, Words> {
   readonly tokenizer: (files: TextFiles, limits: TextLimits) => Promise<Words>;
   /** Reads what the task needs besides. */
   readonly facts: (files: TextFiles) => Promise<Own>;
+  /**
+   * The output that the task reads.
+   *
+   * @throws InvalidServingError for a model of another task
+   */
+  readonly output: (
+    outputs: readonly TensorSignature[],
+    facts: TextFacts<Own, Words>,
+  ) => TensorSignature;
   /** Most tokens by default, if the model reads more. */
   readonly usual?: number;
   readonly isNeverCut?: boolean;
@@ -106,6 +116,7 @@ export interface TextFacts<Own, Words = TextTokenizer> {
   /** The name of the repository, for errors. */
   readonly name: string;
   readonly tokenizer: Words;
+  readonly padding: Padding;
   /** What the task has read besides. */
   readonly own: Own;
 }
@@ -140,18 +151,15 @@ export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelO
     return {
       name: repository.name,
       tokenizer: await this.parts.tokenizer(files, limits),
+      padding: paddingOf(files),
       own: await this.parts.facts(files),
     };
   }
 
   /** The definition's options that the task takes as they are, and how it runs the model. */
   get definition() {
-    const model = {
-      ...this.runner,
-      inputs: { '*': { variableAxis: 1 } },
-      outputs: { '*': { variableAxis: 1 } },
-    };
-    return { ...this.others, batchSize: this.batchSizeOf(this.options.batchSize), model };
+    const batchSize = this.batchSizeOf(this.options.batchSize);
+    return { ...this.others, batchSize, model: this.runner };
   }
 
   private batchSizeOf(size: number | TextBatchSize = {}): NonNullable<ServingOptions['batchSize']> {
@@ -166,7 +174,7 @@ export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelO
     };
   }
 
-  protected accept(signature: ServingSignature): undefined {
+  protected accept(signature: ServingSignature, facts: TextFacts<Own, Words>): AcceptedAxes {
     const unknown = signature.inputs.find(({ name }) => !Object.hasOwn(FILLERS, name));
     if (unknown || !signature.inputs.some(({ name }) => name === 'input_ids')) {
       const names = signature.inputs.map(({ name }) => name).join(', ');
@@ -175,6 +183,7 @@ export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelO
           `${names}; use a model of this task, or write its preprocess by hand with defineServing`,
       );
     }
+    return lengthAxes(signature, this.parts.output(signature.outputs ?? [], facts), facts.padding);
   }
 
   /** The limit of the option, or of the model's files: never that of tokenizer.json, often wrong. */
@@ -208,6 +217,68 @@ export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelO
 }
 
 const MOST_TOKENS = 10_000_000;
+
+/** How shorter texts of a batch are padded. */
+interface Padding {
+  /** The model's padding token, by which its graph may find a text's last token. */
+  readonly ofModel: number | undefined;
+  /** The tokenizer's padding token. */
+  readonly ofTokenizer: number;
+  /** The number of the padding's text. */
+  readonly type: number;
+  /** True for a model that was made for padding before its texts. */
+  readonly isLeft: boolean;
+}
+
+function paddingOf({ config, ofTokenizer, tokenizerJson }: TextFiles): Padding {
+  const { padding, model, added_tokens: added } = tokenizerJson;
+  const stated = isRecord(padding) ? padding : {};
+  const { pad_token: token } = ofTokenizer;
+  const text = isRecord(token) ? token['content'] : token;
+  const vocabulary = isRecord(model) && isRecord(model['vocab']) ? model['vocab'] : {};
+  const ids = Array.isArray(added) ? added.filter((each) => isRecord(each)) : [];
+  const id = ids.find(({ content }) => content === text)?.['id'] ?? vocabulary[String(text)];
+  const ofModel = numberIn(config['pad_token_id']);
+  return {
+    ofModel,
+    ofTokenizer: ofModel ?? numberIn(id) ?? numberIn(stated['pad_id']) ?? 0,
+    type: numberIn(ofTokenizer['pad_token_type_id']) ?? numberIn(stated['pad_type_id']) ?? 0,
+    isLeft: ofTokenizer['padding_side'] === 'left' || stated['direction'] === 'Left',
+  };
+}
+
+function numberIn(value: unknown): number | undefined {
+  return typeof value === 'number' && value >= 0 ? value : undefined;
+}
+
+/**
+ * The axes on which texts of one batch may differ in length; without them a batch has texts of one
+ * length. A model without a mask can't tell padding from text. With a mask, each token's output is
+ * the same with padding behind the text; but a graph that pools may look for the padding token
+ * itself, or for the last place, where a model that is padded on the left has its last token.
+ */
+function lengthAxes(
+  { inputs, outputs = [] }: ServingSignature,
+  read: TensorSignature,
+  { ofModel, ofTokenizer, type, isLeft }: Padding,
+): AcceptedAxes {
+  const isOpen = inputs.every(({ shape }) => shape.length === 2 && typeof shape[1] !== 'number');
+  const isMasked = inputs.some(({ name }) => name === 'attention_mask');
+  const isPerToken = read.shape.length > 2;
+  if (!isOpen || !isMasked || (!isPerToken && (ofModel === undefined || isLeft))) {
+    return { inputs: {}, outputs: {} };
+  }
+  const fills: Readonly<Record<string, number>> = { input_ids: ofTokenizer, token_type_ids: type };
+  const axis = inputs[0]!.shape[1];
+  const isCut = (each: TensorSignature): boolean =>
+    each === read ? isPerToken : axis !== null && each.shape[1] === axis;
+  const axisOf = ({ name, type: kind }: TensorSignature) => {
+    const fill = fills[name] ?? 0;
+    return [name, { variableAxis: 1, padWith: kind === 'int64' ? BigInt(fill) : fill }] as const;
+  };
+  const cut = outputs.filter(isCut).map(({ name }) => [name, { variableAxis: 1 }] as const);
+  return { inputs: Object.fromEntries(inputs.map(axisOf)), outputs: Object.fromEntries(cut) };
+}
 
 /** Batches that may pass a text in favour of others of similar length. */
 const SIMILAR = { overtaking: 32 };

@@ -1,12 +1,16 @@
 import { InvalidInputError, type ServingDefinition, ServingLoadError } from '../../index.js';
 import { formatValue, isRecord, messageOf, type Rules } from '../../internal.js';
+import { checkLabels } from './labels.js';
 import {
+  checkWidth,
+  finite,
   floatsOf,
   labelOf,
   type Labels,
   labelsIn,
   outputOf,
   type Outputs,
+  readOutput,
   softmax,
 } from './outputs.js';
 import { oneOf } from './task-model.js';
@@ -75,9 +79,14 @@ export function tokenClassification(
   options: TokenClassificationOptions,
 ): ServingDefinition<string, readonly TextEntity[]> {
   const { aggregation = 'simple', ignoredLabels = ['O'] } = options;
-  const own = new TextModel('tokenClassification', options, rules, {
+  const own: Tagger = new TextModel('tokenClassification', options, rules, {
     tokenizer: locatingTokenizer,
     facts: async ({ config }) => labelsIn(config),
+    output(outputs, { own: labels }) {
+      const output = readOutput(own.owner, outputs, ['logits'], 3);
+      checkLabels(own.owner, outputs, labels, output.shape.at(-1));
+      return output;
+    },
   });
   const definition: Definition = {
     warmUp: ['a text to warm up'],
@@ -92,7 +101,8 @@ export function tokenClassification(
       return { batch: rowOf(tokens, signature!), info: tokens };
     },
     postprocess(outputs, { info, facts }) {
-      const logits = floatsOf(outputOf(own.owner, outputs, 'logits'));
+      const logits = finite(own.owner, floatsOf(outputOf(own.owner, outputs, 'logits')));
+      checkWidth(own.owner, facts.own, logits.length / info.ids.length);
       const tokens = scoredTokens(logits, info);
       return entitiesOf(tokens, facts.own, aggregation)
         .filter(({ label }) => !ignoredLabels.includes(label))
@@ -104,6 +114,8 @@ export function tokenClassification(
   };
   return definition;
 }
+
+type Tagger = TextModel<string, readonly TextEntity[], Labels, LocatingTokenizer>;
 
 type Definition = ServingDefinition<
   string,

@@ -96,13 +96,11 @@ async function apart(tiny: Tiny, name: string): Promise<{ mean: number; most: nu
 }
 
 /** The files of a model, with others in their place; undefined for none. */
-function filesOf(
-  name: Tiny,
-  others: Record<string, object | undefined> = {},
-  model: Uint8Array = readTiny(`${name}/onnx/model.onnx`),
-) {
+function filesOf(name: Tiny, others: Record<string, object | undefined> = {}, model?: Uint8Array) {
   const own = ['config.json', 'preprocessor_config.json'];
-  const files = tinyFiles(name, own, { 'onnx/model.onnx': model, ...others });
+  const written = model ? { 'config.json': {}, 'onnx/model.onnx': model } : {};
+  const paths = model ? own : [...own, 'onnx/model.onnx'];
+  const files = tinyFiles(name, paths, { ...written, ...others });
   return { from: files as ModelFiles, isolation: 'none' as const };
 }
 

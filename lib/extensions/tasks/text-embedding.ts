@@ -19,6 +19,7 @@ import {
   pool,
   type Pooling,
 } from './outputs.js';
+import { modelSettings, poolingSettings } from './python-settings.js';
 import { readConfig, readJsonFile } from './repository.js';
 import { oneOf } from './task-model.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
@@ -84,6 +85,12 @@ interface Facts {
   /** Undefined if only the model itself can pool. */
   readonly pooling: Pooling | undefined;
   readonly normalizes: boolean;
+  /** Texts are put in lower case. */
+  readonly lowers: boolean;
+  /** The tokens of prompts are not pooled. */
+  readonly skipsPrompt: boolean;
+  /** What the files ask for and we don't have; undefined if they name a mode, or none. */
+  readonly otherPooling: string | undefined;
   /** A step behind the model that only its graph can have. */
   readonly step: string | undefined;
   /** The numbers of the vector behind that step. */
@@ -147,11 +154,17 @@ export function textEmbedding(
             `${formatValue(size)} dimensions`,
         );
       }
-      const tokens = facts.tokenizer.encode(promptOf(own.owner, facts.own, prompt) + text);
+      const { lowers, skipsPrompt } = facts.own;
+      const before = promptOf(own.owner, facts.own, prompt);
+      const [cased, casedPrompt] = lowers
+        ? [text.toLowerCase(), before.toLowerCase()]
+        : [text, before];
+      const tokens = facts.tokenizer.encode(cased, casedPrompt);
       const batch = rowOf(tokens, signature!);
-      return { batch, info: { tokens: batch.input_ids.dims[1]!, size } };
+      const skipped = skipsPrompt && before !== '' ? facts.tokenizer.lengthBefore(casedPrompt) : 0;
+      return { batch, info: { tokens: batch.input_ids.dims[1]!, size, skipped } };
     },
-    postprocess(outputs, { info: { tokens, size }, facts }) {
+    postprocess(outputs, { info: { tokens, size, skipped }, facts }) {
       const { pooling: mode = 'mean', normalizes } = facts.own;
       const output = outputOf(own.owner, outputs, POOLED, ...HIDDEN);
       const values = finite(own.owner, floatsOf(output));
@@ -162,7 +175,9 @@ export function textEmbedding(
         );
       }
       const pooled =
-        output.dims.length > 2 ? pool(values, tokens, mode) : Float32Array.from(values);
+        output.dims.length > 2
+          ? pooledBehind(own.owner, values, tokens, skipped, mode)
+          : Float32Array.from(values);
       if (
         size !== undefined &&
         !(size === pooled.length || (size < pooled.length && dimensions.includes(size)))
@@ -189,6 +204,29 @@ type Definition = ServingDefinition<
 interface Info {
   readonly tokens: number;
   readonly size: number | undefined;
+  /** The tokens of a prompt that are not pooled. */
+  readonly skipped: number;
+}
+
+/** The prompt counts for the mean and the largest numbers, and not for the first or last token. */
+function pooledBehind(
+  owner: string,
+  values: Float32Array,
+  tokens: number,
+  skipped: number,
+  mode: Pooling,
+): Float32Array {
+  if (skipped === 0 || mode === 'cls' || mode === 'last') {
+    return pool(values, tokens, mode);
+  }
+  if (skipped >= tokens) {
+    throw new InvalidInputError(
+      `${owner}: the prompt leaves no token of the text, of the ${tokens} that the model reads; ` +
+        'shorten the prompt, or raise maxTokens',
+    );
+  }
+  const width = values.length / tokens;
+  return pool(values.subarray(skipped * width), tokens - skipped, mode);
 }
 
 /** The output of a model that pools by itself. */
@@ -244,7 +282,7 @@ function widthOf({ outputs = [] }: ServingSignature): number | undefined {
 function readVectors(
   owner: string,
   outputs: readonly TensorSignature[],
-  { name, own: { pooling, dense, step } }: TextFacts<Facts>,
+  { name, own: { pooling, otherPooling, prompts, skipsPrompt, dense, step } }: TextFacts<Facts>,
   options: TextEmbeddingOptions,
 ): TensorSignature {
   const output = vectorsIn(outputs);
@@ -268,6 +306,9 @@ function readVectors(
       const advice = 'its graph pools by itself; leave out the option pooling';
       throw otherModel(owner, 'the vectors of tokens, with the option pooling', outputs, advice);
     }
+    if (skipsPrompt && Object.keys(prompts).length > 0) {
+      throw lacking(name, 'pooling without the prompt (include_prompt)');
+    }
     if (dense !== undefined && typeof width === 'number' && width !== dense) {
       throw lacking(name, `a dense layer to ${dense} numbers`);
     }
@@ -278,7 +319,10 @@ function readVectors(
   }
   if (!pooling) {
     throw new InvalidServingError(
-      `${owner}: the files of ${name} don't say how the vectors of a text's tokens become one, and ` +
+      `${owner}: the files of ${name} ` +
+        (otherPooling === undefined
+          ? "don't say how the vectors of a text's tokens become one, and "
+          : `ask for ${otherPooling}, which this task does not have, and `) +
         'a wrong guess gives useless vectors. Look at the model card, and give the option pooling: ' +
         POOLINGS.map(formatValue).join(', '),
     );
@@ -294,59 +338,82 @@ function lacking(name: string, step: string): ServingLoadError {
 
 /** Reads the files of sentence-transformers. Options take precedence. */
 function factsIn(options: TextEmbeddingOptions) {
-  return async ({ repository, fetching }: TextFiles): Promise<Facts> => {
-    const modules = await readJsonFile(repository, 'modules.json', fetching);
-    const steps = Array.isArray(modules) ? modules.filter((each) => isRecord(each)) : undefined;
-    const types = steps?.map(({ type }) => String(type));
+  return async ({ repository, sentences, fetching }: TextFiles): Promise<Facts> => {
+    const steps = stepsIn(await readJsonFile(repository, 'modules.json', fetching));
+    const poolingStep = steps?.find(({ type }) => type.endsWith('.Pooling'));
+    const pooling = await poolingSettings(repository, poolingStep?.path || '1_Pooling', fetching);
     const other = steps?.findLast(
-      ({ type }) => !/\.(Transformer|Pooling|Normalize)$/.test(String(type)),
+      ({ type }) => !/^sentence_transformers\..*\b(Transformer|Pooling|Normalize)$/.test(type),
     );
-    const dense =
-      other && String(other['type']).endsWith('.Dense')
-        ? await readConfig(repository, `${String(other['path'])}/config.json`, fetching)
-        : undefined;
+    const dense = other?.type.endsWith('.Dense')
+      ? await readConfig(repository, `${other.path}/config.json`, fetching)
+      : undefined;
     const width = dense?.['out_features'];
-    const prompts = await readConfig(repository, 'config_sentence_transformers.json', fetching);
-    const stated = prompts?.['prompts'];
-    const byDefault = prompts?.['default_prompt_name'];
+    const settings = await modelSettings(repository, fetching);
+    const stated = settings['prompts'];
+    const byDefault = settings['default_prompt_name'];
+    const prompts = options.prompts ?? (isRecord(stated) ? (stated as Record<string, string>) : {});
+    const defaultPrompt = options.defaultPrompt ?? (isString(byDefault) ? byDefault : undefined);
+    if (defaultPrompt !== undefined && !Object.hasOwn(prompts, defaultPrompt)) {
+      throw new ServingLoadError(
+        `The default prompt of ${repository.name} is ${formatValue(defaultPrompt)}, and its prompts ` +
+          `are ${Object.keys(prompts).join(', ') || 'none'}; give the options prompts and defaultPrompt`,
+      );
+    }
     return {
-      pooling: options.pooling ?? poolingIn(await readConfig(repository, POOLING, fetching)),
-      normalizes: options.normalize ?? (!types || types.at(-1)?.endsWith('.Normalize') === true),
-      step: other && String(other['type']),
+      pooling: options.pooling ?? poolingIn(pooling),
+      otherPooling: pooling && modesIn(pooling).join(' and '),
+      lowers: sentences.lowers,
+      skipsPrompt: pooling?.['include_prompt'] === false,
+      normalizes:
+        options.normalize ?? (!steps || steps.at(-1)?.type.endsWith('.Normalize') === true),
+      step: other?.type,
       dense: typeof width === 'number' ? width : undefined,
-      prompts: options.prompts ?? (isRecord(stated) ? (stated as Record<string, string>) : {}),
-      defaultPrompt: options.defaultPrompt ?? (isString(byDefault) ? byDefault : undefined),
+      prompts,
+      defaultPrompt,
     };
   };
 }
 
-const POOLING = '1_Pooling/config.json';
+interface Step {
+  readonly type: string;
+  readonly path: string;
+}
 
-/** Our names of the modes in 1_Pooling/config.json. */
-const MODES: Readonly<Record<string, Pooling>> = {
-  pooling_mode_mean_tokens: 'mean',
-  pooling_mode_cls_token: 'cls',
-  pooling_mode_lasttoken: 'last',
-  pooling_mode_max_tokens: 'max',
-};
+/** The steps of modules.json; undefined without the file. */
+function stepsIn(modules: unknown): readonly Step[] | undefined {
+  return Array.isArray(modules)
+    ? modules
+        .filter((each) => isRecord(each))
+        .map(({ type, path }) => ({ type: String(type), path: isString(path) ? path : '' }))
+    : undefined;
+}
 
-/** Newer files name one mode; older ones have a flag for each. */
-const NAMES: Readonly<Record<string, Pooling>> = {
-  mean: 'mean',
-  cls: 'cls',
-  lasttoken: 'last',
-  max: 'max',
-};
+/** Our names of the modes: newer files name them, and older ones have a flag for each. */
+const MODES: ReadonlyMap<string, Pooling> = new Map([
+  ['mean', 'mean'],
+  ['cls', 'cls'],
+  ['lasttoken', 'last'],
+  ['max', 'max'],
+  ['pooling_mode_mean_tokens', 'mean'],
+  ['pooling_mode_cls_token', 'cls'],
+  ['pooling_mode_lasttoken', 'last'],
+  ['pooling_mode_max_tokens', 'max'],
+]);
 
 /** Undefined if the file is missing, or names several modes or one that we don't have. */
-function poolingIn(config: Record<string, unknown> | undefined): Pooling | undefined {
-  const named = config?.['pooling_mode'];
-  if (isString(named)) {
-    return Object.hasOwn(NAMES, named) ? NAMES[named] : undefined;
+function poolingIn(config: Record<string, unknown> = {}): Pooling | undefined {
+  const [mode, ...others] = modesIn(config);
+  return mode === undefined || others.length > 0 ? undefined : MODES.get(mode);
+}
+
+function modesIn(config: Record<string, unknown>): readonly string[] {
+  const { pooling_mode: named } = config;
+  if (named !== undefined) {
+    return [named].flat().map(String);
   }
-  const modes = Object.entries(config ?? {}).filter(
+  const flags = Object.entries(config).filter(
     ([name, value]) => name.startsWith('pooling_mode_') && value === true,
   );
-  const [mode, ...others] = modes.map(([name]) => MODES[name]);
-  return others.length === 0 ? mode : undefined;
+  return flags.map(([name]) => name);
 }

@@ -342,6 +342,9 @@ function idsOf(
   try {
     text = template.render({
       ...namedTokens(tokenizerConfig as Record<string, unknown>),
+      // As in Python, where templates ask whether they are none.
+      tools: null,
+      documents: null,
       // Other properties of a message are a caller's own, and not checked.
       messages: messages!.map(({ role, content }) => ({ role, content })),
       add_generation_prompt: true,
@@ -439,7 +442,10 @@ async function compiled(name: string, text: string): Promise<ChatTemplate> {
 
 /** Such as `bos_token`: a text, or an object with its content. */
 function namedTokens(config: Record<string, unknown>): Record<string, unknown> {
-  const tokens = Object.entries(config).filter(([name]) => name.endsWith('_token'));
+  // In Python a token that is null isn't defined.
+  const tokens = Object.entries(config).filter(
+    ([name, token]) => name.endsWith('_token') && token !== null,
+  );
   return Object.fromEntries(
     tokens.map(([name, token]) => [name, isRecord(token) ? token['content'] : token]),
   );

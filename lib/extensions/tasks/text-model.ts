@@ -7,6 +7,7 @@ import {
   type TensorSignature,
 } from '../../index.js';
 import { type AcceptedAxes, checkOptions, isRecord, type Rules, whole } from '../../internal.js';
+import { checkTokenizer, sentenceSettings } from './python-settings.js';
 import { needConfig, readConfig } from './repository.js';
 import { ModelOfTask, type LoadingFiles, oneOf, type TaskOptions } from './task-model.js';
 import {
@@ -139,12 +140,15 @@ export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelO
   protected async read({ repository, config, fetching }: LoadingFiles) {
     const ofTokenizer = (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {};
     const tokenizerJson = await needConfig(repository, 'tokenizer.json', fetching);
-    const files = { repository, config, tokenizerJson, ofTokenizer, fetching };
+    const sentences = await sentenceSettings(repository, fetching);
+    const files = { repository, config, tokenizerJson, ofTokenizer, sentences, fetching };
+    checkTokenizer(files);
     const { name, tooLong = 'refuse', specialTokens } = this.options;
     const limits = new TextLimits({
       serving: name,
-      maxTokens: await this.maxTokensOf(files, ofTokenizer['model_max_length']),
+      maxTokens: this.maxTokensOf(files),
       tooLong,
+      cutsBeginning: cutsBeginning(files),
       canBeCut: !this.parts.isNeverCut,
       specialTokens: specialTokens === 'accept' ? [] : specialTokensIn(tokenizerJson),
     });
@@ -187,12 +191,8 @@ export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelO
   }
 
   /** The limit of the option, or of the model's files: never that of tokenizer.json, often wrong. */
-  private async maxTokensOf(
-    { repository, config, fetching }: TextFiles,
-    ofTokenizer: unknown,
-  ): Promise<number> {
+  private maxTokensOf({ repository, config, ofTokenizer, sentences }: TextFiles): number {
     const own = this.options.maxTokens;
-    const sentences = await readConfig(repository, 'sentence_bert_config.json', fetching);
     const positions = positionsOf(config);
     if (own !== undefined && positions !== undefined && own > positions) {
       throw new InvalidServingError(
@@ -200,7 +200,7 @@ export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelO
           `${positions} tokens`,
       );
     }
-    const stated = [sentences?.['max_seq_length'], ofTokenizer, positions].find(
+    const stated = [sentences.maxTokens, ofTokenizer['model_max_length'], positions].find(
       // Tokenizers without a limit state about 1e30.
       (limit) => typeof limit === 'number' && limit > 0 && limit <= MOST_TOKENS,
     ) as number | undefined;
@@ -217,6 +217,12 @@ export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelO
 }
 
 const MOST_TOKENS = 10_000_000;
+
+/** As https://github.com/huggingface/transformers/blob/main/src/transformers/tokenization_utils_tokenizers.py */
+function cutsBeginning({ ofTokenizer, tokenizerJson: { truncation } }: TextFiles): boolean {
+  const direction = isRecord(truncation) ? truncation['direction'] : undefined;
+  return /^left$/i.test(String(ofTokenizer['truncation_side'] ?? direction));
+}
 
 /** How shorter texts of a batch are padded. */
 interface Padding {

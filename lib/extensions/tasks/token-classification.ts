@@ -168,6 +168,11 @@ class LocatingTokenizer {
   ) {
     tokenizer.disablePadding();
     tokenizer.disableTruncation();
+    if (limits.isCut && limits.cutsBeginning) {
+      throw new Error(
+        "it cuts the beginning of long texts (truncation_side); give tooLong: 'refuse'",
+      );
+    }
     if (limits.isCut) {
       tokenizer.setTruncation(limits.maxTokens);
     }

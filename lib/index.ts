@@ -67,7 +67,15 @@ export type {
 export type { ExternalModel } from './core/partitions/engine.js';
 export type { PartitionStatus } from './core/partitions/partition.js';
 export type { CloseReason } from './core/batching/ready-queue.js';
-export type { Fetching, RemoteModel } from './core/partitions/onnx/remote-models.js';
+export type {
+  AcceptedAxes,
+  FetchedFacts,
+  FetchedFile,
+  FetchedFiles,
+  Fetching,
+  RemoteModel,
+  RemoteFiles,
+} from './core/partitions/onnx/remote-models.js';
 export type { Isolation } from './core/partitions/worker/worker.partition.js';
 export {
   TensorJsonInterceptor,
@@ -81,7 +89,7 @@ export { ServingModule } from './nest/serving.module.js';
 export type { ServingModuleOptions } from './nest/serving.module-definition.js';
 export { ServingService } from './nest/serving.service.js';
 export type { OutputAxis, RowTemplate, TensorTemplate } from './core/definition/row-template.js';
-export type { ServingSignature, TensorSignature } from './core/definition/serving-signature.js';
+export type { ServingSignature, TensorSignature } from './core/partitions/onnx/model-signature.js';
 export type { ServingCounters } from './core/events/event-hub.js';
 export type { CallOptions, StreamOptions } from './core/context/call-context.js';
 export { currentSignal } from './core/context/call-context.js';
@@ -124,6 +132,7 @@ export {
   type KeyServingOptions,
   type ModelFile,
   type ModelOptions,
+  type ModelRepository,
   type ModelRunner,
   type PostprocessContext,
   type PreprocessContext,
@@ -134,6 +143,7 @@ export {
   type SequenceJoins,
   type SequenceOptions,
   type ServingDefinition,
+  type StreamContext,
   type RolloutOptions,
   type Runner,
   type ServingDistributionOptions,

@@ -95,7 +95,9 @@ export {
   warningsOf,
 } from './core/partitions/onnx/model-signature.js';
 export {
+  type AcceptedAxes,
   type Fetching,
+  isRemote,
   readAddressesWith,
   type RemoteRepository,
   remoteRepositoryOf,

@@ -186,6 +186,7 @@ function typeOf(member) {
     .getText()
     .replaceAll(/\breadonly /g, '')
     .replaceAll(/\s+/g, ' ')
+    .replace(/<(?:AnyRun, )?Facts>/, '')
     .replace(/ \| undefined$/, '');
   if (text === 'Runner') {
     return '[a file or an object](#what-runs-the-batches)';

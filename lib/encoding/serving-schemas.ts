@@ -1,5 +1,6 @@
 import type { Tensor } from 'onnxruntime-common';
-import { describeTensors, type TensorSignature } from '../core/definition/serving-signature.js';
+import { describeTensors } from '../core/definition/serving-signature.js';
+import type { TensorSignature } from '../core/partitions/onnx/model-signature.js';
 import { InvalidServingError } from '../core/errors.js';
 import { datatypeOf } from './json-tensor.js';
 import type { Serving } from '../core/serving/serving.js';

@@ -26,7 +26,7 @@ defineServing({
   model: { useFile: '/primes.js', useFactory: () => texts },
 });
 
-// @ts-expect-error Property 'model' is missing in type '{ name: string; }' but required in type '{ readonly model: Runner<AnyRun>; }'.
+// @ts-expect-error Property 'model' is missing in type '{ name: string; }' but required in type '{ readonly model: Runner<AnyRun, unknown>; }'.
 defineServing({ name: 'no runner' });
 
 defineServing({

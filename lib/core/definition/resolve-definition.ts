@@ -290,7 +290,10 @@ const kinds: Readonly<Record<string, Kind>> = {
     own: {
       ...ofCode,
       isolation: ownPlace,
-      prepare: aFunction,
+      prepare: {
+        check: (value) => aFunction.check(value) || (isRecord(value) && 'fetch' in value),
+        allowed: 'a function, or an object that fetches',
+      },
       useFile: pathOr('an absolute path or file: URL of a module', () => false),
     },
   },
@@ -520,9 +523,24 @@ export function isExternal(definition: {
   return isRecord(definition.model) && 'engineFor' in definition.model;
 }
 
-/** A model's file alone may stand for its options. */
-export function modelOptionsOf(version: Pick<VersionOptions, 'model'>): ModelOptions {
-  return runnerOf(version) as ModelOptions;
+/** The runner with another model; undefined for one that has none. */
+export function movedRunner(
+  // The hash belongs to the other file.
+  { sha256: _sha256, ...runner }: RunnerOptions,
+  model: VersionOptions['model'],
+): RunnerOptions | undefined {
+  const { file, prepare } = runner;
+  const given: RunnerOptions & { readonly from?: unknown } = runnerOf({ model });
+  const { file: _file, from: _from, ...others } = given;
+  if (isRemoteModel(file) && file.moved) {
+    return { ...runner, ...others, file: file.moved(model) };
+  }
+  if (file !== undefined) {
+    return { ...runner, ...given };
+  }
+  return typeof prepare === 'object' && prepare.moved
+    ? { ...runner, ...others, prepare: prepare.moved(model) }
+    : undefined;
 }
 
 function isModelFile(model: unknown): model is ModelFile {
@@ -544,13 +562,12 @@ export function modelOf(name: string, { file, sha256 }: ModelOptions): ModelPlac
   return isPath(file) ? { file: existing(name, file), sha256: sha256?.toLowerCase() } : file;
 }
 
-function checkVersions(
-  owner: string,
-  { rollout: { versions = {} } = {}, name }: ServingDefinition,
-): void {
+function checkVersions(owner: string, definition: ServingDefinition): void {
+  const { rollout: { versions = {} } = {}, name } = definition;
   for (const [label, options] of Object.entries(versions)) {
     checkOptions(owner, options, ofVersion, `rollout.versions[${formatValue(label)}].`);
-    modelOf(name, modelOptionsOf(options));
+    const { file, sha256 } = movedRunner(runnerOf(definition), options.model) ?? {};
+    modelOf(name, { file: file!, sha256 });
   }
 }
 

@@ -1,13 +1,13 @@
 import type { InferenceSession } from 'onnxruntime-common';
 import type { Batch } from '../batch/batch.js';
 import type { AnyRun, InputOf, Mistake, ReplyOf, TypedFactory } from './inferred-types.js';
-import type { DeclaredAxes } from '../partitions/onnx/model-signature.js';
+import type { DeclaredAxes, ServingSignature } from '../partitions/onnx/model-signature.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Observable } from 'rxjs';
 import type { CallMetadata, StreamedOutput, StreamEvent } from './reply.js';
 import type { OutputAxes, RowTemplate } from './row-template.js';
-import type { Fetching, RemoteModel } from '../partitions/onnx/remote-models.js';
-import type { ServingSignature } from './serving-signature.js';
+import type { Fetching, RemoteModel, RemoteFiles } from '../partitions/onnx/remote-models.js';
+
 import type { BatchSize } from './batch-size.js';
 import type { BatchFunction, PartitionOptions } from '../partitions/batch-function.js';
 import type { AnySequenceModel } from '../partitions/sequence/sequence-model.js';
@@ -25,9 +25,11 @@ export interface PreprocessResult<Info = unknown> {
 }
 
 /** The second argument of `preprocess`. */
-export interface PreprocessContext {
-  /** The serving's tensors, as its handle states them: of a model always known. */
+export interface PreprocessContext<Facts = unknown> {
+  /** The tensors of the version that runs the call: of a model always known. */
   readonly signature: ServingSignature | undefined;
+  /** What was fetched with the model of the version that runs the call; else undefined. */
+  readonly facts: Facts;
   /**
    * Aborts if the call ends before its rows are prepared: its caller has left, its `timeout` has
    * passed, or the serving shuts down. End the work then, since nobody reads its result.
@@ -36,10 +38,20 @@ export interface PreprocessContext {
 }
 
 /** The second argument of `postprocess`. */
-export type PostprocessContext<Info = unknown> = CallMetadata & {
+export type PostprocessContext<Info = unknown, Facts = unknown> = CallMetadata & {
   /** The `info` that `preprocess` of the call returned. */
   readonly info: Info;
+  /** As in `preprocess`. */
+  readonly facts: Facts;
 };
+
+/** The second argument of `postprocessStream`. */
+export interface StreamContext<Info = unknown, Facts = unknown> {
+  /** The `info` that `preprocess` of the call returned. */
+  readonly info: Info;
+  /** As in `preprocess`. */
+  readonly facts: Facts;
+}
 
 /** How other nodes of a cluster call a serving. */
 export interface ServingDistributionOptions<Input = unknown, Output = unknown> {
@@ -330,6 +342,7 @@ export interface OptionsOfCalls<
   Output = unknown,
   Result = unknown,
   Info = unknown,
+  Facts = unknown,
 > {
   /** Unique in the application. */
   readonly name: string;
@@ -404,7 +417,7 @@ export interface OptionsOfCalls<
    */
   preprocess?(
     input: Input,
-    context: PreprocessContext,
+    context: PreprocessContext<Facts>,
   ): PreprocessResult<Info> | Promise<PreprocessResult<Info>>;
   /**
    * Shapes the reply from the output of the call's own rows: once per call, in the application that
@@ -412,7 +425,7 @@ export interface OptionsOfCalls<
    *
    * @default the output is the reply
    */
-  postprocess?(output: Result, context: PostprocessContext<Info>): Output | Promise<Output>;
+  postprocess?(output: Result, context: PostprocessContext<Info, Facts>): Output | Promise<Output>;
 }
 
 /** The options of every serving, however it runs its batches. */
@@ -421,7 +434,8 @@ export interface ServingOptions<
   Output = unknown,
   Result = unknown,
   Info = unknown,
-> extends OptionsOfCalls<Input, Output, Result, Info> {
+  Facts = unknown,
+> extends OptionsOfCalls<Input, Output, Result, Info, Facts> {
   /** Calls of other nodes, with `ServingClusterModule`. */
   readonly distribution?: ServingDistributionOptions<Input, Output>;
   /**
@@ -433,7 +447,7 @@ export interface ServingOptions<
    */
   postprocessStream?(
     events: AsyncIterable<StreamEvent<Result, string>>,
-    context: { readonly info: Info },
+    context: StreamContext<Info, Facts>,
   ): AsyncIterable<unknown> | Observable<unknown>;
 }
 
@@ -443,12 +457,12 @@ export interface ServingOptions<
  * (`hf:org/repo/path/to/model.onnx@revision`), is fetched to a cache when the serving starts. For
  * other places, give an object that fetches it.
  */
-export type ModelFile = string | URL | Uint8Array | RemoteModel;
+export type ModelFile<Facts = unknown> = string | URL | Uint8Array | RemoteModel<Facts>;
 
 /** An ONNX file and how it runs. */
-export interface ModelOptions {
+export interface ModelOptions<Facts = unknown> {
   /** The path, the URL or the bytes of the ONNX file. */
-  readonly file: ModelFile;
+  readonly file: ModelFile<Facts>;
   /**
    * The SHA-256 of the file, in hexadecimal digits; another file fails the start. Required for an
    * `https:` address, where `false` accepts any content.
@@ -502,10 +516,22 @@ export interface ModelOptions {
   readonly state?: Readonly<Record<string, string>>;
 }
 
+/** The repository of a task's model: the task reads its files again in addition to the ONNX file. */
+export interface ModelRepository {
+  /** A folder, `hf:org/repo`, `hf:org/repo@revision`, or the files themselves by path. */
+  readonly from: string | URL | Readonly<Record<string, Uint8Array | string>>;
+  /**
+   * The ONNX file in it.
+   *
+   * @default as in the definition
+   */
+  readonly file?: string;
+}
+
 /** A version of a model, and the calls that it gets. */
 export interface VersionOptions {
   /** The model. Options that it does not name, such as `session`, are the serving's. */
-  readonly model: ModelFile | ModelOptions;
+  readonly model: ModelFile | ModelOptions | ModelRepository;
   /**
    * The share of calls that it gets, from 0 to 1.
    *
@@ -522,7 +548,7 @@ export interface VersionOptions {
 }
 
 /** An ONNX file, and where its sessions run. */
-export interface ModelRunner extends ModelOptions {
+export interface ModelRunner<Facts = unknown> extends ModelOptions<Facts> {
   /**
    * Whether each partition is a thread, a process, or `none`. When a process is killed (an abort in
    * native code, out of memory), only its batch is lost. Processes take more memory, and rows and
@@ -628,7 +654,7 @@ export interface FunctionRunner<Run = BatchFunction | AnySequenceModel> extends 
 }
 
 /** Runs a module file, in threads or processes of its own. */
-export interface FileRunner extends CodeOptions {
+export interface FileRunner<Facts = unknown> extends CodeOptions {
   /**
    * The file, by absolute path or `file:` URL. Its default export is called in the thread or
    * process once per key, like `useFactory`, and returns the batch function.
@@ -637,11 +663,13 @@ export interface FileRunner extends CodeOptions {
   /**
    * Called in the application before partitions start: with the serving, and with its first
    * `run()`; for example to fetch files. The options that it returns are added to those of each
-   * partition, and are copied to its thread or process.
+   * partition, and are copied to its thread or process. An object fetches once for each version, and
+   * gives the version's facts in addition.
    *
    * @default nothing is added
    */
-  readonly prepare?: (fetching: Fetching) => PartitionOptions | Promise<PartitionOptions>;
+  readonly prepare?:
+    ((fetching: Fetching) => PartitionOptions | Promise<PartitionOptions>) | RemoteFiles<Facts>;
   /**
    * Whether each partition is a thread or a process, as of a model.
    *
@@ -666,11 +694,11 @@ export interface ExistingRunner extends CodeOptions {
 }
 
 /** Exactly one of a model file, another program, a function, a module or a class. */
-export type Runner<Run = AnyRun> =
-  | ModelFile
+export type Runner<Run = AnyRun, Facts = unknown> =
+  | ModelFile<Facts>
   | ExternalModel
-  | Only<ModelRunner>
-  | Only<FileRunner>
+  | Only<ModelRunner<Facts>>
+  | Only<FileRunner<Facts>>
   | Only<ClassRunner<Run>>
   | Only<ExistingRunner>
   // The compiler's message for what fits none compares with the last one.
@@ -701,9 +729,10 @@ export interface ServingDefinition<
   Output = unknown,
   Result = unknown,
   Info = unknown,
-> extends ServingOptions<Input, Output, Result, Info> {
+  Facts = unknown,
+> extends ServingOptions<Input, Output, Result, Info, Facts> {
   /** What runs the batches. */
-  readonly model: Runner;
+  readonly model: Runner<AnyRun, Facts>;
 }
 
 /** A serving of a function. */
@@ -730,24 +759,28 @@ export function defineServing<
   Sent = InputOf<Input, Run>,
   Result = AnyOutput<ReplyOf<Sent, Run>>,
   Output = ReplyOf<Sent, Run>,
+  Facts = unknown,
 >(
-  definition: OptionsOfCalls<Input, Output, Result, Info> &
-    TypedCallbacks<Input, Output, Info, Sent, ReplyOf<Sent, Run>> & {
-      readonly model: Runner<Run>;
+  definition: OptionsOfCalls<Input, Output, Result, Info, Facts> &
+    TypedCallbacks<Input, Output, Info, Sent, ReplyOf<Sent, Run>, Facts> & {
+      readonly model: Runner<Run, Facts>;
     },
-): ServingDefinition<InputOf<Input, Run>, Output, Result, Info>;
+): ServingDefinition<InputOf<Input, Run>, Output, Result, Info, Facts>;
 export function defineServing(definition: object): object {
   return definition;
 }
 
 /** The callbacks again, with the types that a batch function gives them. */
-interface TypedCallbacks<Input, Output, Info, Sent, Reply> {
+interface TypedCallbacks<Input, Output, Info, Sent, Reply, Facts> {
   readonly distribution?: ServingDistributionOptions<Input, AnyOutput<Output>>;
-  preprocess?(input: Input, context: PreprocessContext): Sending<Sent> | Promise<Sending<Sent>>;
-  postprocess?(output: AnyOutput<Reply>, context: PostprocessContext<Info>): unknown;
+  preprocess?(
+    input: Input,
+    context: PreprocessContext<Facts>,
+  ): Sending<Sent> | Promise<Sending<Sent>>;
+  postprocess?(output: AnyOutput<Reply>, context: PostprocessContext<Info, Facts>): unknown;
   postprocessStream?(
     events: AsyncIterable<StreamEvent<StreamedOutput<Reply>, string>>,
-    context: { readonly info: Info },
+    context: StreamContext<Info, Facts>,
   ): AsyncIterable<unknown> | Observable<unknown>;
 }
 

@@ -6,7 +6,7 @@ import type { BatchOutput } from '../partitions/batch-function.js';
 import { type ResolvedCallOptions, Waits } from './resolved-call-options.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
 import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
-import type { ServingSignature } from '../definition/serving-signature.js';
+import type { ServingSignature } from '../partitions/onnx/model-signature.js';
 import { formatValue } from '../format.js';
 import { isThenable } from '../partitions/function.partition.js';
 import { leave, ownsValuesOf, readOnce, type Source, sourceOf } from '../streaming/source.js';
@@ -32,9 +32,10 @@ export class CallerSide {
     private readonly callbacks: Callbacks,
     inputAxes: BatchAxes,
     signature?: ServingSignature,
+    facts?: unknown,
   ) {
     this.reader = new RowReader(inputAxes);
-    this.context = { signature };
+    this.context = { signature, facts };
   }
 
   /** No promise if nothing is asynchronous: it would cost a microtask. */
@@ -64,7 +65,7 @@ export class CallerSide {
     metadata: CallMetadata,
     resolved: ResolvedCallOptions,
   ): unknown {
-    const reply = finishCall(this.callbacks, call, output, metadata);
+    const reply = finishCall(this.callbacks, call, output, metadata, this.context.facts);
     return reply instanceof Promise ? this.finishing.for(reply, resolved) : reply;
   }
 
@@ -73,7 +74,8 @@ export class CallerSide {
     events: AsyncIterable<StreamEvent<unknown, string>>,
     resolved: ResolvedCallOptions,
   ): AsyncGenerator<unknown, void> {
-    return finishStream(this.callbacks, call, events, (work) => this.finishing.for(work, resolved));
+    const waitFor = <T>(work: Promise<T>): Promise<T> => this.finishing.for(work, resolved);
+    return finishStream(this.callbacks, call, events, this.context.facts, waitFor);
   }
 }
 
@@ -119,7 +121,7 @@ export function prepareCall(
   callbacks: Callbacks,
   input: unknown,
   reader = new RowReader(),
-  context: Omit<PreprocessContext, 'signal'> = { signature: undefined },
+  context: Omit<PreprocessContext, 'signal'> = { signature: undefined, facts: undefined },
   leaving = new Leaving(),
 ): Call | Promise<Call> {
   const batch = callbacks.preprocess ? undefined : reader.readLikeLast(input);
@@ -175,26 +177,34 @@ export function finishCall(
   call: Call,
   output: BatchOutput,
   said: CallMetadata,
+  facts?: unknown,
 ): unknown {
   const result = unwrap(call, output);
-  return callbacks.postprocess ? callbacks.postprocess(result, contextOf(call, said)) : result;
+  return callbacks.postprocess
+    ? callbacks.postprocess(result, contextOf(call, said, facts))
+    : result;
 }
 
-function contextOf({ info }: Call, said: CallMetadata): PostprocessContext {
+function contextOf({ info }: Call, said: CallMetadata, facts: unknown): PostprocessContext {
   return said.isSplit
-    ? { isSplit: true, metadata: said.metadata, info }
-    : { isSplit: false, metadata: said.metadata, info };
+    ? { isSplit: true, metadata: said.metadata, info, facts }
+    : { isSplit: false, metadata: said.metadata, info, facts };
 }
 
 export async function* finishStream(
   callbacks: Callbacks,
   { info }: Call,
   events: AsyncIterable<StreamEvent<unknown, string>>,
+  facts: unknown,
   /** Resolves with user code's result, unless the call is cancelled first. */
   waitFor: <T>(work: Promise<T>) => Promise<T> = (work) => work,
 ): AsyncGenerator<unknown, void> {
   if (callbacks.postprocessStream) {
-    yield* elementsOf(callbacks.name, callbacks.postprocessStream(events, { info }), waitFor);
+    yield* elementsOf(
+      callbacks.name,
+      callbacks.postprocessStream(events, { info, facts }),
+      waitFor,
+    );
     return;
   }
   for await (const event of events) {
@@ -203,7 +213,7 @@ export async function* finishStream(
       continue;
     }
     const { output, metadata } = event;
-    const shaped = callbacks.postprocess(output, { isSplit: false, metadata, info });
+    const shaped = callbacks.postprocess(output, { isSplit: false, metadata, info, facts });
     yield { ...event, output: shaped instanceof Promise ? await waitFor(shaped) : shaped };
   }
 }

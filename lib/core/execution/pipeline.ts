@@ -4,7 +4,7 @@ import { Batcher } from '../batching/batcher.js';
 import { onAbort, type Origin } from '../context/call-context.js';
 import type { CallMetadata } from '../definition/reply.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
-import { type ServingSignature, signatureFor } from '../definition/serving-signature.js';
+import { signatureFor } from '../definition/serving-signature.js';
 import { CallRecorder, countEnd, countRefusal } from '../events/call-recorder.js';
 import type { EventHub } from '../events/event-hub.js';
 import type { AnsweredBy, CallMode } from '../events/serving-event.js';
@@ -29,7 +29,7 @@ import { eventsOf } from './stream-request.js';
 import { RowCheck, type RowFindings } from './row-check.js';
 import { examplesOf, type WarmedUp, warmUp } from './warm-up.js';
 import type { OpenedEngine, ServingKind } from '../partitions/engine.js';
-import { axesOf } from '../partitions/onnx/model-signature.js';
+import { axesOf, type ServingSignature } from '../partitions/onnx/model-signature.js';
 import { type PartitionStatus, statusOf } from '../partitions/partition.js';
 import { Pulls } from '../streaming/pull-ahead.js';
 import type { Closable, Rung } from './shutdown.js';
@@ -70,7 +70,7 @@ export class Pipeline implements Closable {
     private readonly shared?: CallSharing,
   ) {
     const { name, queue } = options;
-    const { signature, partitions } = opened;
+    const { signature, partitions, fetched } = opened;
     const lengths = rowLengthsOf(options, signature);
     const isInline = kind === 'inline';
     this.runner = new BatchRunner(name, options.recovery, opened, events, lengths);
@@ -89,7 +89,8 @@ export class Pipeline implements Closable {
     });
     this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline, lengths);
     this.signature = signatureFor(options, signature);
-    this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []), this.signature);
+    const inputAxes = axesOf(signature?.inputs ?? []);
+    this.caller = new CallerSide(callbacks, inputAxes, this.signature, fetched?.facts);
     const { counters } = events;
     this.ends = {
       single: new AnswerEnd(counters, this.leave, true),

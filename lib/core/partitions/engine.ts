@@ -1,7 +1,13 @@
 import { fileURLToPath } from 'node:url';
 import { InvalidOutputError, InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
-import type { Fetching } from './onnx/remote-models.js';
+import type {
+  FetchedFacts,
+  FetchedFile,
+  FetchedFiles,
+  Fetching,
+  RemoteFiles,
+} from './onnx/remote-models.js';
 import { digestOf } from './onnx/model-content.js';
 import type { ModelSignature } from './onnx/model-signature.js';
 import { type Partition, type PartitionResult, STEPPED } from './partition.js';
@@ -29,6 +35,8 @@ export interface OpenedEngine {
   readonly signature?: ModelSignature | undefined;
   /** Each partition's execution providers; only for a model. */
   readonly providers?: readonly (SessionProviders | undefined)[];
+  /** What was fetched with the model or for the module, such as its facts. */
+  readonly fetched?: FetchedFacts & Pick<Partial<FetchedFile>, 'accept'>;
   /** A hash of the model or module file. */
   readonly contentOf?: () => Promise<string>;
   /** Callers get a batch function's own error, without a BatchFailedError around it. */
@@ -148,11 +156,12 @@ export function fileEngine(
   file: string,
   isolation: Isolation,
   limits?: SequenceLimits,
-  prepare?: (fetching: Fetching) => PartitionOptions | Promise<PartitionOptions>,
+  prepare: Preparation = async () => ({}),
 ): Engine {
+  const fetch = typeof prepare === 'function' ? optionsBy(prepare) : onceFor(prepare);
   return async (kind, options, keys, supervision, end, surroundings) => {
     const sequence = limitsFor(kind, limits);
-    const prepared = await prepare?.(surroundings);
+    const { options: prepared, ...fetched } = await fetch(surroundings);
     const opened = await openWorkers(
       options.map((own, partition) => ({
         partition,
@@ -165,7 +174,30 @@ export function fileEngine(
       supervision,
       end,
     );
-    return { ...opened, contentOf: () => digestOf(fileURLToPath(file)) };
+    return { ...opened, fetched, contentOf: () => digestOf(fileURLToPath(file)) };
+  };
+}
+
+type Preparation =
+  RemoteFiles | ((fetching: Fetching) => PartitionOptions | Promise<PartitionOptions>);
+
+type FetchOptions = (fetching: Fetching) => Promise<FetchedFiles>;
+
+function optionsBy(prepare: Exclude<Preparation, RemoteFiles>): FetchOptions {
+  return async (fetching) => ({ options: await prepare(fetching) });
+}
+
+/** All partitions of a version, also those of `run`, have the same facts. */
+function onceFor(remote: RemoteFiles): FetchOptions {
+  let fetched: Promise<FetchedFiles> | undefined;
+  return (fetching) => {
+    if (!fetched) {
+      const forget = (): void => void (fetched = undefined);
+      fetching.signal.addEventListener('abort', forget, { once: true });
+      fetched = remote.fetch(fetching);
+      fetched.catch(forget);
+    }
+    return fetched;
   };
 }
 

@@ -27,7 +27,7 @@ export function modelEngine(model: ModelPlace, ports: DeclaredPorts, open: OpenM
   let isOpen = false;
   return async (_kind, options, keys, supervision, end, surroundings) => {
     try {
-      const content = await source.read(surroundings);
+      const { content, fetched = {} } = await source.load(surroundings);
       const tasks = options.map((own, partition) => ({
         partition,
         keys,
@@ -37,7 +37,7 @@ export function modelEngine(model: ModelPlace, ports: DeclaredPorts, open: OpenM
       }));
       const opened = await whileLoading(open(tasks, supervision, end, surroundings));
       isOpen = true;
-      return { ...opened, contentOf: () => hashOf(content) };
+      return { ...opened, fetched, contentOf: () => hashOf(content) };
     } catch (error) {
       if (!isOpen) {
         source.forget();

@@ -1,11 +1,8 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { outsideCallContext } from '../context/call-context.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
-import {
-  describeTensors,
-  type ServingSignature,
-  signatureFor,
-} from '../definition/serving-signature.js';
+import { describeTensors, signatureFor } from '../definition/serving-signature.js';
+import type { ServingSignature } from '../partitions/onnx/model-signature.js';
 import type { EventHub } from '../events/event-hub.js';
 import { closedError, OverloadedError } from '../errors.js';
 import { Lanes } from '../execution/lanes.js';

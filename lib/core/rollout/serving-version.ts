@@ -1,15 +1,17 @@
-import type { ModelFile, ModelOptions } from '../definition/serving-definition.js';
+import type { ModelFile, ModelOptions, ModelRepository } from '../definition/serving-definition.js';
 import type { ServingCounters } from '../events/event-hub.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 
 /** What a serving loads at run time, and the new version's calls. */
 export interface ReloadOptions {
   /**
-   * The model. Options that it does not name, such as `session`, are the active version's.
+   * The model. Options that it does not name, such as `session`, are the active version's. For a
+   * task: a folder, a repository of the Hub, `{ from, file }`, or an ONNX file in one of them; its
+   * tokenizer, labels and limits come with it.
    *
    * @default the active version's file, read again
    */
-  readonly model?: ModelFile | ModelOptions;
+  readonly model?: ModelFile | ModelOptions | ModelRepository;
   /**
    * The label of the version: in events and `versions()`, and for calls that ask for it.
    *

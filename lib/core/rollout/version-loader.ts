@@ -2,11 +2,7 @@ import type { Batch } from '../batch/batch.js';
 import { checkFixedBatch, checkMostRows } from '../definition/batch-size.js';
 import { isWatchable } from '../definition/combinations.js';
 import type { Callbacks, ResolvedServing } from '../definition/resolved-serving.js';
-import {
-  differenceOf,
-  type ServingSignature,
-  signatureOfModel,
-} from '../definition/serving-signature.js';
+import { differenceOf, signatureOfModel } from '../definition/serving-signature.js';
 import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
 import { SharedCalls } from '../deduplication/shared-calls.js';
 import {
@@ -22,10 +18,11 @@ import type { EventHub } from '../events/event-hub.js';
 import type { Lanes } from '../execution/lanes.js';
 import type { Engine, OpenedEngine, ServingKind } from '../partitions/engine.js';
 import { modelsLoaded } from '../partitions/model-engine.js';
-import { warningsOf } from '../partitions/onnx/model-signature.js';
+import { type ServingSignature, warningsOf } from '../partitions/onnx/model-signature.js';
+import { withVariableAxes } from '../partitions/onnx/variable-axes.js';
 import { Pipeline } from '../execution/pipeline.js';
-import { isExternal, modelOptionsOf, runnerOf } from '../definition/resolve-definition.js';
-import type { ModelRunner, ServingDefinition } from '../definition/serving-definition.js';
+import { isExternal, movedRunner, runnerOf } from '../definition/resolve-definition.js';
+import type { Runner, ServingDefinition } from '../definition/serving-definition.js';
 import type { ReloadOptions } from './serving-version.js';
 import { type Partition, statusOf } from '../partitions/partition.js';
 import { TimedPartition } from '../partitions/worker/timed.partition.js';
@@ -63,9 +60,8 @@ export class VersionLoader {
     const isShared = kind === 'batched';
     try {
       const store = isShared ? this.store() : undefined;
-      const opened = await this.openEngine(kind);
+      const opened = await this.accepted(await this.openEngine(kind));
       if (opened.signature) {
-        await this.checkModel(opened);
         lanes.fit(opened.signature);
       }
       if (isShared) {
@@ -171,11 +167,19 @@ export class VersionLoader {
     );
   }
 
-  private async checkModel({ signature, partitions }: OpenedEngine): Promise<void> {
+  /** The model as its version's facts describe it. */
+  private async accepted(opened: OpenedEngine): Promise<OpenedEngine> {
+    const { signature, partitions, fetched } = opened;
+    if (!signature) {
+      return opened;
+    }
     try {
-      checkFixedBatch(this.parts.options, signature!);
-      checkMostRows(this.parts.options, signature!);
-      this.checkSame(signatureOfModel(signature!));
+      const stated = signatureOfModel(signature);
+      const axes = fetched?.accept?.(stated);
+      checkFixedBatch(this.parts.options, signature);
+      checkMostRows(this.parts.options, signature);
+      this.checkSame(stated);
+      return { ...opened, signature: axes ? withVariableAxes(signature, axes) : signature };
     } catch (error) {
       await Promise.all(partitions.map((partition) => partition.close()));
       throw error;
@@ -235,7 +239,7 @@ export class VersionLoader {
   }
 
   private async sharedCalls(
-    { contentOf }: OpenedEngine,
+    { contentOf, fetched }: OpenedEngine,
     store: ReplyStore | undefined,
   ): Promise<SharedCalls | undefined> {
     const { name, runner, sharing, version } = this.parts.options;
@@ -243,7 +247,13 @@ export class VersionLoader {
       return sharing && new SharedCalls(name, sharing, undefined);
     }
     const content = await contentOf?.();
-    const identity = { serving: name, label: runner === 'model' ? undefined : version, content };
+    const { facts, content: ofFacts } = fetched ?? {};
+    const isIdentified = runner === 'model' && (facts === undefined || ofFacts !== undefined);
+    const identity = {
+      serving: name,
+      label: isIdentified ? undefined : version,
+      content: ofFacts === undefined ? content : `${content} ${ofFacts}`,
+    };
     return new SharedCalls(name, sharing, new ReplyCache(store, sharing.cache, identity));
   }
 }
@@ -272,15 +282,14 @@ export function changedDefinition(
     return own;
   }
   const runner = runnerOf(own);
-  if (runner.file === undefined) {
+  const changed = movedRunner(runner, model);
+  if (!changed) {
     const advice = isExternal(own)
       ? "runs the model of a server; name another version of it: reload({ version: '2' })"
       : 'runs no model, so reload() cannot give it another; reload() without a model loads its file again';
     throw new InvalidServingError(`Serving "${definition.name}" ${advice}`);
   }
-  // The hash belongs to the other file.
-  const { sha256: _sha256, ...kept } = runner as ModelRunner;
-  const changed = { ...kept, ...modelOptionsOf({ model }) };
   const isWatched = watch === true && isWatchable(changed);
-  return { ...own, model: changed, rollout: { version, watch: isWatched } };
+  const rollout = { version, ...(watch && { watch: isWatched }) };
+  return { ...own, model: changed as Runner, rollout };
 }

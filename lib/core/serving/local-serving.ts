@@ -47,7 +47,7 @@ import {
   type ServingState,
   withoutSessions,
 } from './serving.js';
-import type { ServingSignature } from '../definition/serving-signature.js';
+import type { ServingSignature } from '../partitions/onnx/model-signature.js';
 import type { CallMode, ServingEvent } from '../events/serving-event.js';
 import type { StreamedOutput, StreamEvent } from '../definition/reply.js';
 import type {

@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import type { InferenceSession } from 'onnxruntime-common';
 import {
+  InvalidOutputError,
   last,
   PENDING,
   type SequenceModel,
@@ -195,6 +196,13 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
     const { row, sampler, text } = answer;
     const given = row.logprobs ? logits.slice() : logits;
     const token = sampler.next(logits);
+    // The likeliest of numbers that are none would be the first token, again and again.
+    if (!(logits[token]! > -Infinity)) {
+      return new InvalidOutputError(
+        `The model gave ${logits[token]} for the next token of this answer, which is no usable number; ` +
+          'a model in half precision may have overflowed: try one of float32',
+      );
+    }
     answer.next = token;
     answer.count++;
     if (this.endTokens.has(token)) {

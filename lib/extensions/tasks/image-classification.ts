@@ -1,11 +1,18 @@
 import type { ServingDefinition } from '../../index.js';
-import { type ImageInput, ImageModel, type ImageTaskOptions } from './image-model.js';
+import {
+  type ImageFacts,
+  type ImageInput,
+  ImageModel,
+  type ImageTaskOptions,
+} from './image-model.js';
 import {
   bestLabels,
+  type LabelFacts,
   type LabelOptions,
   labelRules,
   type LabelScore,
   labelFactsIn,
+  readLogits,
 } from './labels.js';
 import type { Outputs } from './outputs.js';
 
@@ -24,13 +31,25 @@ export interface ImageClassificationOptions
 export function imageClassification(
   options: ImageClassificationOptions,
 ): ServingDefinition<ImageInput, readonly LabelScore[]> {
-  const own = new ImageModel('imageClassification', options, labelRules, labelFactsIn);
-  const definition: ServingDefinition<ImageInput, readonly LabelScore[], Outputs> = {
+  const own: ImageModel<readonly LabelScore[], LabelFacts> = new ImageModel(
+    'imageClassification',
+    options,
+    labelRules,
+    labelFactsIn(options),
+    (outputs, facts) => void readLogits(own.owner, outputs, facts),
+  );
+  const definition: ServingDefinition<
+    ImageInput,
+    readonly LabelScore[],
+    Outputs,
+    unknown,
+    ImageFacts<LabelFacts>
+  > = {
     ...own.definition,
-    async preprocess(input, { signature }) {
-      return { batch: await own.encode(input, signature!) };
+    async preprocess(input, { signature, facts }) {
+      return { batch: await own.encode(input, signature!, facts) };
     },
-    postprocess: (outputs) => bestLabels(own.owner, outputs, own.facts, options),
+    postprocess: (outputs, { facts }) => bestLabels(own.owner, outputs, facts.own, options),
   };
   return definition;
 }

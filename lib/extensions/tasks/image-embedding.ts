@@ -1,7 +1,13 @@
 import { InvalidServingError, type ServingDefinition, type TensorSignature } from '../../index.js';
 import { flag, type Rules } from '../../internal.js';
-import { type ImageInput, ImageModel, type ImageTaskOptions } from './image-model.js';
 import {
+  type ImageFacts,
+  type ImageInput,
+  ImageModel,
+  type ImageTaskOptions,
+} from './image-model.js';
+import {
+  finite,
   floatsOf,
   HIDDEN,
   normalized,
@@ -51,12 +57,23 @@ export function imageEmbedding(
   options: ImageEmbeddingOptions,
 ): ServingDefinition<ImageInput, ImageEmbedding> {
   const { pooling, normalize = true } = options;
-  const own = new ImageModel('imageEmbedding', options, rules, async () => {});
-  const definition: ServingDefinition<ImageInput, ImageEmbedding, Outputs> = {
+  const own: ImageModel<ImageEmbedding, void> = new ImageModel(
+    'imageEmbedding',
+    options,
+    rules,
+    async () => {},
+    (outputs) => checkPooling(own.owner, pooling, outputs),
+  );
+  const definition: ServingDefinition<
+    ImageInput,
+    ImageEmbedding,
+    Outputs,
+    unknown,
+    ImageFacts<void>
+  > = {
     ...own.definition,
-    async preprocess(input, { signature }) {
-      checkPooling(own.owner, pooling, signature!.outputs!);
-      return { batch: await own.encode(input, signature!) };
+    async preprocess(input, { signature, facts }) {
+      return { batch: await own.encode(input, signature!, facts) };
     },
     postprocess(outputs) {
       const name = POOLED.find((each) => Object.hasOwn(outputs, each));
@@ -64,6 +81,7 @@ export function imageEmbedding(
       const vector = hidden
         ? pool(floatsOf(hidden), hidden.dims[1]!, pooling)
         : Float32Array.from(floatsOf(outputs[name!]!));
+      finite(own.owner, vector);
       return { vector: normalize ? normalized(vector) : vector };
     },
   };
@@ -77,7 +95,9 @@ function checkPooling(
   outputs: readonly TensorSignature[],
 ): void {
   const usable = outputs.filter(({ name, shape }) =>
-    pooling ? HIDDEN.includes(name) && shape.length === 3 : POOLED.includes(name),
+    pooling
+      ? HIDDEN.includes(name) && shape.length === 3
+      : POOLED.includes(name) && shape.length === 2,
   );
   if (usable.length === 0) {
     const found = outputs.map(({ name, shape }) => `${name} [${shape.join()}]`).join(', ');

@@ -26,7 +26,7 @@ import {
   type Size,
 } from './image-processor.js';
 import { readConfig } from './repository.js';
-import { FetchedModel, type LoadingFiles, type TaskOptions } from './task-model.js';
+import { type LoadingFiles, ModelOfTask, type TaskOptions } from './task-model.js';
 
 /** An image in a file of this machine. */
 export interface ImageFile {
@@ -86,18 +86,17 @@ interface Picture {
   toBuffer(): Promise<Uint8Array>;
 }
 
-interface Loaded<Facts> {
+/** What belongs to a loaded version of a model of images: how it prepares them, and its facts. */
+export interface ImageFacts<Own> {
   readonly sharp: Sharp;
   readonly processor: Processor;
-  readonly facts: Facts;
+  /** What the task has read besides. */
+  readonly own: Own;
 }
 
 /** A model of images that a serving fetches, with its preprocessing, when it starts. */
-export class ImageModel<Output, Facts> extends FetchedModel<ImageInput, Output, Loaded<Facts>> {
+export class ImageModel<Output, Own> extends ModelOfTask<ImageInput, Output, ImageFacts<Own>> {
   private readonly limits: { readonly maxBytes: number; readonly maxPixels: number };
-  /** The signature whose inputs we have checked, and the input that images fill. */
-  private checked:
-    { readonly signature: ServingSignature; readonly input: TensorSignature } | undefined;
   /** The end of the last transparent image. */
   private lastTransparent: Promise<unknown> = Promise.resolve();
 
@@ -105,16 +104,13 @@ export class ImageModel<Output, Facts> extends FetchedModel<ImageInput, Output, 
     private readonly task: string,
     options: ImageTaskOptions<Output>,
     own: Rules,
-    private readonly factsOf: (files: LoadingFiles) => Promise<Facts>,
+    private readonly factsOf: (files: LoadingFiles) => Promise<Own>,
+    /** Refuses the outputs of a model of another task. */
+    private readonly check: (outputs: readonly TensorSignature[], own: Own) => void,
   ) {
     super(task, options, { ...rules, ...own });
     const { maxBytes = 20 * 2 ** 20, maxPixels = 50_000_000 } = options;
     this.limits = { maxBytes, maxPixels };
-  }
-
-  /** What the task has read in the model's files. */
-  get facts(): Facts {
-    return this.ready.facts;
   }
 
   protected async read(files: LoadingFiles) {
@@ -130,7 +126,7 @@ export class ImageModel<Output, Facts> extends FetchedModel<ImageInput, Output, 
     return {
       sharp: await loadSharp(this.task),
       processor: processorOf(repository.name, config),
-      facts: await this.factsOf(files),
+      own: await this.factsOf(files),
     };
   }
 
@@ -144,19 +140,21 @@ export class ImageModel<Output, Facts> extends FetchedModel<ImageInput, Output, 
    * The model's input for an image, as one row.
    *
    * @throws InvalidInputError or RequestTooLargeError for an image that can't be read
-   * @throws InvalidServingError if the model has inputs that no image fills
    */
-  async encode(input: ImageInput, signature: ServingSignature): Promise<Record<string, Tensor>> {
-    const { name, type } = this.inputOf(signature);
+  async encode(
+    input: ImageInput,
+    { inputs: [port] }: ServingSignature,
+    facts: ImageFacts<Own>,
+  ): Promise<Record<string, Tensor>> {
+    const { name, type } = port!;
     const bytes = await this.bytesOf(input);
-    return { [name]: tensorOf(await this.decode(bytes), this.ready.processor, type) };
+    return { [name]: tensorOf(await this.decode(bytes, facts), facts.processor, type) };
   }
 
-  private inputOf(signature: ServingSignature): TensorSignature {
-    if (this.checked?.signature === signature) {
-      return this.checked.input;
-    }
-    const { inputs } = signature;
+  protected accept(
+    { inputs, outputs = [] }: ServingSignature,
+    { own }: ImageFacts<Own>,
+  ): undefined {
     const [input, ...others] = inputs;
     const [, channels] = input!.shape;
     const isOfImages = /^float(32|16)$/.test(input!.type) && input!.shape.length === 4;
@@ -168,8 +166,7 @@ export class ImageModel<Output, Facts> extends FetchedModel<ImageInput, Output, 
           'only the file for images, or write its preprocess by hand with defineServing',
       );
     }
-    this.checked = { signature, input: input! };
-    return input!;
+    this.check(outputs, own);
   }
 
   private async bytesOf(input: unknown): Promise<Uint8Array> {
@@ -215,9 +212,8 @@ export class ImageModel<Output, Facts> extends FetchedModel<ImageInput, Output, 
   }
 
   /** The pixels that the model reads, in RGB, without a border. */
-  private async decode(bytes: Uint8Array): Promise<Pixels> {
+  private async decode(bytes: Uint8Array, { sharp, processor }: ImageFacts<Own>): Promise<Pixels> {
     this.checkSize(bytes.length);
-    const { sharp, processor } = this.ready;
     const { maxPixels } = this.limits;
     const image = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
     if (!FORMATS.some((format) => format.test(image.toString('latin1', 0, 12)))) {

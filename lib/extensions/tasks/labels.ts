@@ -1,11 +1,17 @@
 import { flag, type Rules, whole } from '../../internal.js';
+import type { TensorSignature } from '../../index.js';
 import {
+  checkWidth,
+  countOf,
+  finite,
   floatsOf,
   labelOf,
   type Labels,
   labelsIn,
+  otherModel,
   outputOf,
   type Outputs,
+  readOutput,
   sigmoid,
   softmax,
 } from './outputs.js';
@@ -15,7 +21,7 @@ import type { LoadingFiles } from './task-model.js';
 export interface LabelScore {
   /** As config.json names it. */
   readonly label: string;
-  /** From 0 to 1. */
+  /** From 0 to 1; of a model for regression, its own number. */
   readonly score: number;
 }
 
@@ -31,7 +37,8 @@ export interface LabelOptions {
    * Whether an input may have several labels: then each score stands by itself, and otherwise they
    * sum up to 1.
    *
-   * @default as config.json says; true for a model with one label
+   * @default as config.json says; true for a model with one label, and the model's own numbers for
+   * one for regression
    */
   readonly multiLabel?: boolean;
 }
@@ -41,28 +48,71 @@ export const labelRules: Rules = { top: whole(1, 2 ** 20), multiLabel: flag };
 /** What the model's files say about its labels. */
 export interface LabelFacts {
   readonly labels: Labels;
-  readonly multiLabel: boolean | undefined;
+  /** Undefined: as suits the number of logits. */
+  readonly scores: 'sigmoid' | 'softmax' | 'raw' | undefined;
 }
 
-export async function labelFactsIn({ config }: LoadingFiles): Promise<LabelFacts> {
-  const { problem_type: type } = config;
-  return {
-    labels: labelsIn(config),
-    multiLabel: typeof type === 'string' ? type === 'multi_label_classification' : undefined,
+/** As https://github.com/huggingface/transformers/blob/main/src/transformers/pipelines/text_classification.py */
+export function labelFactsIn({ multiLabel }: LabelOptions) {
+  return async ({ config }: LoadingFiles): Promise<LabelFacts> => {
+    const { problem_type: type } = config;
+    const isApart = multiLabel ?? (type === 'multi_label_classification' || undefined);
+    const stated = type === 'regression' ? 'raw' : undefined;
+    const scores = isApart === undefined ? stated : isApart ? 'sigmoid' : 'softmax';
+    return { labels: labelsIn(config), scores };
   };
+}
+
+/**
+ * The output with the logits of a text or an image.
+ *
+ * @throws InvalidServingError for a model of another task, or with other labels
+ */
+export function readLogits(
+  owner: string,
+  outputs: readonly TensorSignature[],
+  { labels, scores }: LabelFacts,
+): TensorSignature {
+  const output = readOutput(owner, outputs, ['logits'], 2);
+  const width = output.shape.at(-1);
+  checkLabels(owner, outputs, labels, width);
+  if (width === 1 && scores === 'softmax') {
+    throw otherModel(
+      owner,
+      'several labels whose scores sum up to 1',
+      outputs,
+      'with one label each score would be 1; leave out multiLabel: false',
+    );
+  }
+  return output;
+}
+
+/** @throws InvalidServingError for a model whose logits are not those of the labels */
+export function checkLabels(
+  owner: string,
+  outputs: readonly TensorSignature[],
+  labels: Labels,
+  width: number | string | null | undefined,
+): void {
+  const count = countOf(labels);
+  if (count > 0 && typeof width === 'number' && width !== count) {
+    throw otherModel(owner, `a logit for each of the ${count} labels of config.json`, outputs);
+  }
 }
 
 /** The labels for a model's logits, the best first. */
 export function bestLabels(
   owner: string,
   outputs: Outputs,
-  { labels, multiLabel: stated }: LabelFacts,
-  { top, multiLabel }: LabelOptions,
+  { labels, scores: stated }: LabelFacts,
+  { top }: LabelOptions,
 ): readonly LabelScore[] {
   const logits = Array.from(floatsOf(outputOf(owner, outputs, 'logits')));
-  const isApart = multiLabel ?? stated ?? logits.length === 1;
-  const scores = isApart ? logits.map(sigmoid) : softmax(logits);
-  return scores
+  checkWidth(owner, labels, logits.length);
+  const kind = stated ?? (logits.length === 1 ? 'sigmoid' : 'softmax');
+  const scores =
+    kind === 'raw' ? logits : kind === 'sigmoid' ? logits.map(sigmoid) : softmax(logits);
+  return finite(owner, scores)
     .map((score, i) => ({ label: labelOf(labels, i), score }))
     .toSorted((one, other) => other.score - one.score)
     .slice(0, top);

@@ -1,4 +1,9 @@
-import { InvalidOutputError, type Tensor } from '../../index.js';
+import {
+  InvalidOutputError,
+  InvalidServingError,
+  type Tensor,
+  type TensorSignature,
+} from '../../index.js';
 import { isRecord, numberOfFloat16 } from '../../internal.js';
 
 /** A model's outputs by name. */
@@ -22,6 +27,90 @@ export function outputOf(owner: string, outputs: Outputs, ...names: readonly str
   return outputs[name]!;
 }
 
+/** Outputs that only models of other tasks have. */
+const OF_EMBEDDERS = [
+  'last_hidden_state',
+  'token_embeddings',
+  'sentence_embedding',
+  'image_embeds',
+];
+
+/**
+ * The output that a task reads: the first of the named ones, or else the model's only one.
+ *
+ * @param rank the number of its axes
+ * @throws InvalidServingError for a model of another task
+ */
+export function readOutput(
+  owner: string,
+  outputs: readonly TensorSignature[],
+  names: readonly string[],
+  rank: number,
+): TensorSignature {
+  const named = names.flatMap((name) => outputs.find((each) => each.name === name) ?? []);
+  const [only, ...others] = outputs;
+  const isOwn = others.length === 0 && only && !OF_EMBEDDERS.includes(only.name);
+  const found = named[0] ?? (isOwn ? only : undefined);
+  if (found?.shape.length !== rank) {
+    throw otherModel(owner, `the output ${names.join(' or ')} of ${rank} axes`, outputs);
+  }
+  return found;
+}
+
+/** The error for a model whose outputs are those of another task. */
+export function otherModel(
+  owner: string,
+  reads: string,
+  outputs: readonly TensorSignature[],
+  advice = 'use a model of this task',
+): InvalidServingError {
+  const has = outputs.map(
+    ({ name, shape }) => `${name} [${shape.map((size) => size ?? '?').join()}]`,
+  );
+  const task = taskOf(outputs);
+  return new InvalidServingError(
+    `${owner} reads ${reads}, and its model has ${has.join(', ')}` +
+      `${task === undefined ? '' : `, as models for ${task} have`}; ${advice}`,
+  );
+}
+
+/** The task of a text model with these outputs, as far as they tell. */
+function taskOf(outputs: readonly TensorSignature[]): string | undefined {
+  const shapeOf = (name: string) => outputs.find((each) => each.name === name)?.shape;
+  const logits = shapeOf('logits');
+  if (logits) {
+    return logits.length === 3
+      ? 'tokenClassification or textGeneration'
+      : logits.at(-1) === 1
+        ? 'rerank'
+        : 'textClassification';
+  }
+  if (shapeOf('image_embeds')) {
+    return 'imageEmbedding';
+  }
+  return outputs.some(({ name }) => OF_EMBEDDERS.includes(name)) ? 'textEmbedding' : undefined;
+}
+
+/**
+ * The numbers of an answer.
+ *
+ * @throws InvalidOutputError for one that is infinite or no number, which the model has made
+ */
+export function finite<Numbers extends ArrayLike<number>>(
+  owner: string,
+  numbers: Numbers,
+): Numbers {
+  for (let at = 0; at < numbers.length; at++) {
+    if (!Number.isFinite(numbers[at])) {
+      throw new InvalidOutputError(
+        `${owner}: its model gave ${numbers[at]} in the answer to this input, which is no usable ` +
+          'number; a model in half precision may have overflowed: try one of float32',
+      );
+    }
+  }
+  return numbers;
+}
+
 /** Numbers of any float type. A Float32Array is not copied. */
 export function floatsOf({ type, data }: Tensor): Float32Array {
   if (data instanceof Float32Array) {
@@ -41,7 +130,7 @@ export function sigmoid(value: number): number {
 
 /** The numbers as probabilities that sum up to 1. */
 export function softmax(values: readonly number[]): number[] {
-  const largest = Math.max(...values);
+  const largest = values.reduce((one, other) => Math.max(one, other), -Infinity);
   const powers = values.map((value) => Math.exp(value - largest));
   const sum = powers.reduce((total, power) => total + power, 0);
   return powers.map((power) => power / sum);
@@ -53,6 +142,22 @@ export type Labels = Readonly<Record<string, unknown>>;
 /** Those of config.json. */
 export function labelsIn({ id2label: labels }: Record<string, unknown>): Labels {
   return isRecord(labels) ? labels : {};
+}
+
+/** 0 if config.json names no labels. */
+export function countOf(labels: Labels): number {
+  return Object.keys(labels).length;
+}
+
+/** @throws InvalidOutputError for a number of logits that isn't that of the labels */
+export function checkWidth(owner: string, labels: Labels, width: number): void {
+  const count = countOf(labels);
+  if (count > 0 && width !== count) {
+    throw new InvalidOutputError(
+      `${owner}: its model gave ${width} logits, and its config.json names ${count} labels; use a ` +
+        'model of this task',
+    );
+  }
 }
 
 /** The name of a label, or `LABEL_2` without one. */

@@ -1,12 +1,14 @@
-import { existsSync } from 'node:fs';
+import type { Hash } from 'node:crypto';
+import { existsSync, statSync } from 'node:fs';
 import { readFile, stat } from 'node:fs/promises';
-import { isAbsolute, join, resolve } from 'node:path';
+import { dirname, isAbsolute, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { InvalidServingError, ServingLoadError } from '../../index.js';
 import {
   type Fetching,
   formatValue,
   isRecord,
+  isRemote,
   messageOf,
   remoteRepositoryOf,
 } from '../../internal.js';
@@ -41,12 +43,80 @@ export function repositoryOf(owner: string, place: string | URL | ModelFiles): R
   return new GivenFiles(place);
 }
 
+/**
+ * The repository of an ONNX file, or of a folder: the folder of the file, or the one around it, with
+ * its config.json.
+ *
+ * @throws InvalidServingError for a file without a config.json
+ */
+export function placeOfPath(
+  owner: string,
+  given: string | URL,
+): { readonly from: string | URL; readonly file?: string } {
+  const [, repo, file, revision = ''] =
+    /^(hf:[^/@]+\/[^/@]+)\/([^@]+)(@.+)?$/i.exec(String(given)) ?? [];
+  if (repo !== undefined) {
+    return { from: `${repo}${revision}`, file: file! };
+  }
+  if (isRemote(given)) {
+    return remotePlace(owner, given);
+  }
+  const path = pathOf(given);
+  if (!existsSync(path) || !statSync(path).isFile()) {
+    return { from: given };
+  }
+  const folder = [dirname(path), dirname(dirname(path))].find((each) =>
+    existsSync(join(each, 'config.json')),
+  );
+  if (folder === undefined) {
+    throw new InvalidServingError(
+      `${owner} was given the ONNX file ${path}, and its tokenizer, labels and limits belong to the ` +
+        'file: neither its folder nor the one around it has a config.json; give the folder of ' +
+        'both, or { from, file }',
+    );
+  }
+  return { from: folder, file: relative(folder, path) };
+}
+
+/** Only `hf:org/repo`. */
+function remotePlace(owner: string, given: string | URL): { readonly from: string } {
+  const from = String(given);
+  if (/^hf:/i.test(from)) {
+    return { from };
+  }
+  throw new InvalidServingError(
+    `${owner} was given ${new URL(from).origin}, and its model is a folder or a repository of the ` +
+      'Hugging Face Hub, hf:org/repo, so that its tokenizer, labels and limits come with it',
+  );
+}
+
+function pathOf(folder: string | URL): string {
+  return folder instanceof URL || folder.startsWith('file:')
+    ? fileURLToPath(folder)
+    : resolve(folder);
+}
+
+/** The repository, which adds each file to the hash. ONNX files are hashed elsewhere. */
+export function hashing(repository: Repository, hash: Hash): Repository {
+  return {
+    name: repository.name,
+    async fetch(path, fetching) {
+      const found = await repository.fetch(path, fetching);
+      if (path.endsWith('.onnx')) {
+        return found;
+      }
+      const content = typeof found === 'string' ? await readFile(found) : found;
+      hash.update(`${path} ${content?.length ?? '-'}\n`).update(content ?? '');
+      return content;
+    },
+  };
+}
+
 class Folder implements Repository {
   readonly name: string;
 
   constructor(owner: string, folder: string | URL) {
-    this.name =
-      folder instanceof URL || folder.startsWith('file:') ? fileURLToPath(folder) : resolve(folder);
+    this.name = pathOf(folder);
     if (!existsSync(this.name)) {
       const hint =
         isAbsolute(String(folder)) || folder instanceof URL

@@ -1,8 +1,23 @@
-import { Batch, InvalidInputError, type ServingDefinition } from '../../index.js';
+import {
+  Batch,
+  InvalidInputError,
+  InvalidOutputError,
+  type ServingDefinition,
+  type Tensor,
+  type TensorSignature,
+} from '../../index.js';
 import { asTask, formatValue, type Rules } from '../../internal.js';
-import { floatsOf, outputOf, type Outputs, sigmoid } from './outputs.js';
+import {
+  finite,
+  floatsOf,
+  otherModel,
+  outputOf,
+  type Outputs,
+  readOutput,
+  sigmoid,
+} from './outputs.js';
 import { oneOf } from './task-model.js';
-import { isText, TextModel, type TextTaskOptions } from './text-model.js';
+import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import { textTokenizer } from './text-tokenizer.js';
 
 /** A query, and the documents to order by it. */
@@ -30,7 +45,9 @@ export interface RankedDocument {
 /** The options of {@link rerank}, beside those of any serving. */
 export interface RerankOptions extends TextTaskOptions<DocumentsToRank, readonly RankedDocument[]> {
   /**
-   * Whether scores lie between 0 and 1, or are the model's own numbers. The order is the same.
+   * Whether scores lie between 0 and 1, or are the model's own numbers. The order is the same. Of a
+   * model with two labels, the second one means that the document answers the query: its probability,
+   * or by how much its number is the larger one.
    *
    * @default 'sigmoid'
    */
@@ -54,34 +71,66 @@ export function rerank(
   options: RerankOptions,
 ): ServingDefinition<DocumentsToRank, readonly RankedDocument[]> {
   const { scores } = options;
-  const own = new TextModel('rerank', options, rules, {
+  const own: Reranker = new TextModel('rerank', options, rules, {
     tokenizer: textTokenizer,
     facts: async () => undefined,
+    output: (outputs) => readScores(own.owner, outputs),
   });
   return asTask<Definition>('rerank', {
     warmUp: [{ query: 'a query to warm up', documents: ['a document'] }],
     ...own.definition,
-    preprocess(input, { signature }) {
+    preprocess(input, { signature, facts: { tokenizer } }) {
       const { query, documents, top } = asked(own.owner, input);
-      const batches = own.tokenizer
+      const batches = tokenizer
         .encodePairs(query, documents)
-        .map((tokens) => Batch.concatenate([own.rowOf(tokens, signature!)]));
+        .map((tokens) => Batch.concatenate([rowOf(tokens, signature!)]));
       // A list runs as several batches, since its rows differ in length.
       return { batch: batches.length === 1 ? batches[0] : batches, info: { top } };
     },
     postprocess(outputs, { info: { top } }) {
-      const logits = floatsOf(outputOf(own.owner, outputs, 'logits'));
-      return Array.from(logits, (logit, index) => ({
-        index,
-        score: scores === 'raw' ? logit : sigmoid(logit),
-      }))
+      const logits = outputOf(own.owner, outputs, 'logits');
+      return logitsOf(own.owner, logits)
+        .map((logit, index) => ({ index, score: scores === 'raw' ? logit : sigmoid(logit) }))
         .toSorted((one, other) => other.score - one.score)
         .slice(0, top);
     },
   });
 }
 
-type Definition = ServingDefinition<DocumentsToRank, readonly RankedDocument[], Outputs, Info>;
+type Reranker = TextModel<DocumentsToRank, readonly RankedDocument[], undefined>;
+
+/** @throws InvalidServingError for a model whose output isn't one or two logits */
+function readScores(owner: string, outputs: readonly TensorSignature[]): TensorSignature {
+  const output = readOutput(owner, outputs, ['logits'], 2);
+  const width = output.shape.at(-1);
+  if (typeof width === 'number' && width > 2) {
+    throw otherModel(owner, 'one logit of a document, or two', outputs);
+  }
+  return output;
+}
+
+/** A logit for each document. Softmax over two logits is the sigmoid of their difference. */
+function logitsOf(owner: string, output: Tensor): readonly number[] {
+  const width = output.dims.at(-1)!;
+  const logits = finite(owner, floatsOf(output));
+  if (width > 2) {
+    throw new InvalidOutputError(
+      `${owner} reads one logit of a document, or two, and its model gave ${width}; use a model of ` +
+        'this task',
+    );
+  }
+  return width === 1
+    ? Array.from(logits)
+    : Array.from({ length: logits.length / 2 }, (_, i) => logits[2 * i + 1]! - logits[2 * i]!);
+}
+
+type Definition = ServingDefinition<
+  DocumentsToRank,
+  readonly RankedDocument[],
+  Outputs,
+  Info,
+  TextFacts<undefined>
+>;
 
 /** What `postprocess` needs of a call. */
 interface Info {

@@ -1,16 +1,17 @@
 import {
   InvalidInputError,
+  InvalidServingError,
   type ServingDefinition,
   ServingLoadError,
   type ServingOptions,
   type Steps,
 } from '../../index.js';
-import { asTask, type Fetching, formatValue, isRecord, type Rules, whole } from '../../internal.js';
+import { asTask, formatValue, isRecord, type Rules, whole } from '../../internal.js';
 import { AudioReader } from './audio.js';
 import { taskScript } from './entry-script.js';
 import type { MelOptions } from './log-mel.js';
 import { needConfig, readConfig, type Repository } from './repository.js';
-import { FetchedModel, type LoadingFiles, ofSteps, type TaskModelOptions } from './task-model.js';
+import { type LoadingFiles, ModelOfTask, ofSteps, type TaskModelOptions } from './task-model.js';
 import type { SpeechRow, SpeechTokens, TranscriberFiles, Transcript } from './transcriber.js';
 
 /** Speech, with what holds for it alone. */
@@ -119,15 +120,17 @@ export function speechToText(
   const { batchSize = 4, maxBytes = 25 * 2 ** 20, maxSeconds = 1800 } = options;
   const own = new SpeechModelFiles(options);
   const reader = new AudioReader({ owner: own.owner, bytes: maxBytes, seconds: maxSeconds });
-  const prepare = async (fetching: Fetching): Promise<{ transcription: TranscriberFiles }> => {
-    const decoder = await own.fetch(fetching);
-    const session = { intraOpNumThreads: own.threadsOfSteps, ...own.place.session };
-    return { transcription: { ...own.facts, name: own.name, decoder, session } };
-  };
+  const session = { intraOpNumThreads: own.threadsOfSteps, ...own.place.session };
+  const prepare = own.forSteps(({ name, file, facts }) => {
+    const transcription: TranscriberFiles = { ...facts, name, decoder: file, session };
+    return { transcription };
+  });
   const definition: ServingDefinition<
     Uint8Array | Float32Array | SpeechToWrite,
     Transcript,
-    Transcript | Steps<Transcript>
+    Transcript | Steps<Transcript>,
+    unknown,
+    Facts
   > = {
     ...own.others,
     batchSize,
@@ -137,9 +140,8 @@ export function speechToText(
       prepare,
       sequence: {},
     },
-    async preprocess(input) {
+    async preprocess(input, { facts: { tokens, tasks, mel } }) {
       const { audio, language, task } = readInput(own.owner, input);
-      const { tokens, tasks, mel } = own.facts;
       const code = language ?? options.language;
       const row = {
         language: languageOf(own.owner, code, tokens),
@@ -227,7 +229,7 @@ interface Facts extends Pick<
   readonly tasks: Tasks;
 }
 
-class SpeechModelFiles extends FetchedModel<
+class SpeechModelFiles extends ModelOfTask<
   Uint8Array | Float32Array | SpeechToWrite,
   Transcript,
   Facts
@@ -241,15 +243,21 @@ class SpeechModelFiles extends FetchedModel<
     this.own = typeof model === 'string' || model instanceof URL ? undefined : model;
   }
 
-  get facts(): Facts {
-    return this.ready;
-  }
-
   protected override readonly fileOption = 'decoder';
 
-  protected override get candidates(): readonly string[] {
+  /** @throws InvalidServingError for a reload with one file: the model has two */
+  protected override candidatesIn({ file }: TaskModelOptions): readonly string[] {
+    if (file !== undefined) {
+      throw new InvalidServingError(
+        `${this.owner} was given the ONNX file ${file}, and its model has an encoder and a decoder; ` +
+          'give the folder or the repository of both',
+      );
+    }
     return [this.own?.decoder ?? 'onnx/decoder_model_merged.onnx'];
   }
+
+  /** The thread checks the model itself. */
+  protected accept(): undefined {}
 
   protected async read({ repository, config, fetching }: LoadingFiles): Promise<Facts> {
     const generation = await needConfig(repository, 'generation_config.json', fetching);

@@ -1,12 +1,18 @@
+import { createHash } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import {
   InvalidServingError,
+  type ModelRepository,
   type ModelRunner,
+  type PartitionOptions,
   type RemoteModel,
+  type RemoteFiles,
   ServingLoadError,
   type ServingOptions,
+  type ServingSignature,
 } from '../../index.js';
 import {
+  type AcceptedAxes,
   checkOptions,
   type Fetching,
   formatValue,
@@ -14,7 +20,14 @@ import {
   type Rule,
   type Rules,
 } from '../../internal.js';
-import { type ModelFiles, needConfig, type Repository, repositoryOf } from './repository.js';
+import {
+  hashing,
+  type ModelFiles,
+  needConfig,
+  placeOfPath,
+  type Repository,
+  repositoryOf,
+} from './repository.js';
 
 /**
  * A model with the files beside it, and where it runs. Without `intraOpNumThreads` the session of a
@@ -58,13 +71,17 @@ export const oneOf = (...values: readonly unknown[]): Rule => ({
   allowed: values.map(formatValue).join(' or '),
 });
 
-const ofModel: Rules = {
+const ofRepository: Rules = {
   from: {
     check: (value) => (typeof value === 'string' && value !== '') || isRecord(value),
     allowed: 'a folder, hf:org/repo, or an object of files',
     isRequired: true,
   },
   file: { check: (value) => typeof value === 'string' && value !== '', allowed: 'a path' },
+};
+
+const ofModel: Rules = {
+  ...ofRepository,
   session: { check: isRecord, allowed: 'an object' },
   isolation: oneOf('thread', 'process', 'none'),
   blockingLimit: { check: (value) => typeof value === 'number', allowed: 'milliseconds' },
@@ -99,14 +116,32 @@ export interface LoadingFiles {
   readonly fetching: Fetching;
 }
 
-/** A model that a serving fetches when it starts, with the files that its task reads beside it. */
-export abstract class FetchedModel<Input, Output, Loaded> implements RemoteModel {
+/** What fetches a model, and what fetches it from another place. */
+interface Movable<Fetched> {
   readonly name: string;
+  fetch(fetching: Fetching): Promise<Fetched>;
+  moved(model: unknown): Movable<Fetched>;
+}
+
+/** An ONNX file, and what the task has read beside it. */
+export interface FetchedModel<Facts> {
+  readonly file: string | Uint8Array;
+  readonly facts: Facts;
+  /** A hash of the files that the task has read. */
+  readonly content: string;
+  /** The name of the repository. */
+  readonly name: string;
+}
+
+/**
+ * A task's model: what is the same for all versions of its servings. What the task reads beside the
+ * ONNX file, its facts, belongs to the version that is loaded with them.
+ */
+export abstract class ModelOfTask<Input, Output, Facts> {
   readonly owner: string;
   readonly place: TaskModelOptions;
   /** The options of any serving. */
   readonly others: Omit<ServingOptions<Input, Output>, OwnOptions>;
-  private loaded: Loaded | undefined;
 
   /**
    * @param own rules of the task's own options
@@ -126,30 +161,69 @@ export abstract class FetchedModel<Input, Output, Loaded> implements RemoteModel
     checkOptions(this.owner, Object.fromEntries(given.filter(isOwn)), own);
     this.others = Object.fromEntries(given.filter((entry) => !isOwn(entry))) as never;
     checkOptions(this.owner, this.place, { ...ofModel, ...ownOfModel }, 'model.');
-    this.name = repositoryOf(this.owner, this.place.from).name;
   }
 
-  /** Reads the files that the task needs beside the ONNX file. */
-  protected abstract read(files: LoadingFiles): Promise<Loaded>;
+  /** Reads what the task needs beside the ONNX file. */
+  protected abstract read(files: LoadingFiles): Promise<Facts>;
 
-  /** Fetches the ONNX file and reads what the task needs beside it. */
-  async fetch(fetching: Fetching): Promise<string | Uint8Array> {
-    // A later start may find other files.
-    const repository = repositoryOf(this.owner, this.place.from);
-    const config = await needConfig(repository, 'config.json', fetching);
-    this.loaded = await this.read({ repository, config, fetching });
-    return this.fetchOne(repository, this.candidates, fetching, this.fileOption);
-  }
+  /**
+   * Checks at the start that the model is one of this task.
+   *
+   * @throws InvalidServingError
+   */
+  protected abstract accept(signature: ServingSignature, facts: Facts): AcceptedAxes | undefined;
 
   /** How the serving runs the model. */
-  get runner(): ModelRunner {
+  get runner() {
     const { isolation, blockingLimit } = this.place;
+    const file: RemoteModel<Facts> = this.movable(async (fetching, place) => {
+      const { facts, ...fetched } = await this.fetch(fetching, place);
+      return { ...fetched, facts, accept: (signature) => this.accept(signature, facts) };
+    });
     return {
-      file: this,
+      file,
       session: { ...this.threads, ...this.place.session },
       ...(isolation && { isolation }),
       ...(blockingLimit !== undefined && { blockingLimit }),
     };
+  }
+
+  /** What threads and processes of models that run step by step need, by what was fetched. */
+  forSteps(optionsOf: (fetched: FetchedModel<Facts>) => PartitionOptions): RemoteFiles<Facts> {
+    return this.movable(async (fetching, place) => {
+      const fetched = await this.fetch(fetching, place);
+      const { facts, content } = fetched;
+      return { facts, content, options: optionsOf(fetched) };
+    });
+  }
+
+  /** Fetches from the definition's place, or from the place that a reload names. */
+  protected movable<Fetched>(
+    fetch: (fetching: Fetching, place: TaskModelOptions) => Promise<Fetched>,
+    place = this.place,
+  ): Movable<Fetched> {
+    return {
+      // An unknown place is refused here.
+      name: repositoryOf(this.owner, place.from).name,
+      fetch: (fetching) => fetch(fetching, place),
+      moved: (model) => this.movable(fetch, { ...place, ...placeOf(this.owner, model) }),
+    };
+  }
+
+  /** Fetches the ONNX file and reads what the task needs beside it. */
+  protected async fetch(fetching: Fetching, place: TaskModelOptions): Promise<FetchedModel<Facts>> {
+    // A later load may find other files.
+    const hash = createHash('sha256');
+    const repository = hashing(repositoryOf(this.owner, place.from), hash);
+    const config = await needConfig(repository, 'config.json', fetching);
+    const facts = await this.read({ repository, config, fetching });
+    const file = await this.fetchOne(
+      repository,
+      this.candidatesIn(place),
+      fetching,
+      this.fileOption,
+    );
+    return { file, facts, content: hash.digest('hex'), name: repository.name };
   }
 
   /**
@@ -179,19 +253,12 @@ export abstract class FetchedModel<Input, Output, Loaded> implements RemoteModel
     return isOnCpu(this.place.session);
   }
 
-  protected get ready(): Loaded {
-    if (!this.loaded) {
-      throw new InvalidServingError(`${this.owner} has not loaded its model`);
-    }
-    return this.loaded;
-  }
-
   /** The option that names the ONNX file. */
   protected readonly fileOption: string = 'file';
 
   /** The paths at which the ONNX file may be. */
-  protected get candidates(): readonly string[] {
-    return this.place.file === undefined ? MODEL_FILES : [this.place.file];
+  protected candidatesIn({ file }: TaskModelOptions): readonly string[] {
+    return file === undefined ? MODEL_FILES : [file];
   }
 
   /** @throws ServingLoadError if the repository has none of these files */
@@ -215,3 +282,29 @@ export abstract class FetchedModel<Input, Output, Loaded> implements RemoteModel
 }
 
 const MODEL_FILES = ['onnx/model.onnx', 'model.onnx'];
+
+/**
+ * The repository that a reload names, and its ONNX file if it names one: the tokenizer, the labels
+ * and all else come from there, too.
+ *
+ * @throws InvalidServingError for a file without its repository
+ */
+function placeOf(owner: string, model: unknown): ModelRepository {
+  if (isRepository(model)) {
+    const { from, file } = model;
+    checkOptions(`The reload of ${owner}`, { from, file }, ofRepository, 'model.');
+    return { from, ...(file !== undefined && { file }) };
+  }
+  const given = isRecord(model) && 'file' in model ? model['file'] : model;
+  if (typeof given === 'string' || given instanceof URL) {
+    return placeOfPath(owner, given);
+  }
+  throw new InvalidServingError(
+    `${owner} was given an ONNX file alone, and its tokenizer, labels and limits belong to the ` +
+      "file; give the repository of both: reload({ model: { from: 'folder', file: 'model.onnx' } })",
+  );
+}
+
+function isRepository(model: unknown): model is ModelRepository {
+  return isRecord(model) && model['from'] !== undefined;
+}

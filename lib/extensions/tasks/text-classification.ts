@@ -2,13 +2,15 @@ import { InvalidInputError, type ServingDefinition } from '../../index.js';
 import { formatValue } from '../../internal.js';
 import {
   bestLabels,
+  type LabelFacts,
   labelFactsIn,
   type LabelOptions,
   labelRules,
   type LabelScore,
+  readLogits,
 } from './labels.js';
 import type { Outputs } from './outputs.js';
-import { isText, TextModel, type TextTaskOptions } from './text-model.js';
+import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import { textTokenizer } from './text-tokenizer.js';
 
 /** A text, or a pair of texts for a model that compares them. */
@@ -34,24 +36,34 @@ export interface TextClassificationOptions
 export function textClassification(
   options: TextClassificationOptions,
 ): ServingDefinition<string | TextToClassify, readonly LabelScore[]> {
-  const own = new TextModel('textClassification', options, labelRules, {
+  const own: Classifier = new TextModel('textClassification', options, labelRules, {
     tokenizer: textTokenizer,
-    facts: labelFactsIn,
+    facts: labelFactsIn(options),
+    output: (outputs, { own: facts }) => readLogits(own.owner, outputs, facts),
   });
-  const definition: ServingDefinition<string | TextToClassify, readonly LabelScore[], Outputs> = {
+  const definition: Definition = {
     warmUp: ['a text to warm up'],
     ...own.definition,
-    preprocess(input, { signature }) {
+    preprocess(input, { signature, facts: { tokenizer } }) {
       const { text, pair } = asked(own.owner, input);
-      const { tokenizer } = own;
       const [tokens] =
         pair === undefined ? [tokenizer.encode(text)] : tokenizer.encodePairs(text, [pair]);
-      return { batch: own.rowOf(tokens!, signature!) };
+      return { batch: rowOf(tokens!, signature!) };
     },
-    postprocess: (outputs) => bestLabels(own.owner, outputs, own.facts, options),
+    postprocess: (outputs, { facts }) => bestLabels(own.owner, outputs, facts.own, options),
   };
   return definition;
 }
+
+type Classifier = TextModel<string | TextToClassify, readonly LabelScore[], LabelFacts>;
+
+type Definition = ServingDefinition<
+  string | TextToClassify,
+  readonly LabelScore[],
+  Outputs,
+  unknown,
+  TextFacts<LabelFacts>
+>;
 
 function asked(owner: string, input: string | TextToClassify): TextToClassify {
   const given: Partial<TextToClassify> | null = typeof input === 'string' ? { text: input } : input;

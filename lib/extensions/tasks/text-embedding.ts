@@ -1,22 +1,28 @@
 import {
   InvalidInputError,
+  InvalidOutputError,
   InvalidServingError,
   type ServingDefinition,
   ServingLoadError,
+  type ServingSignature,
+  type TensorSignature,
 } from '../../index.js';
 import { asTask, flag, formatValue, isRecord, type Rules } from '../../internal.js';
 import {
+  finite,
   floatsOf,
   HIDDEN,
   normalized,
+  otherModel,
   outputOf,
   type Outputs,
   pool,
   type Pooling,
 } from './outputs.js';
+import { modelSettings, poolingSettings } from './python-settings.js';
 import { readConfig, readJsonFile } from './repository.js';
 import { oneOf } from './task-model.js';
-import { isText, TextModel, type TextTaskOptions } from './text-model.js';
+import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import { type TextFiles, textTokenizer } from './text-tokenizer.js';
 
 /** A text, with what holds for it alone. */
@@ -79,6 +85,16 @@ interface Facts {
   /** Undefined if only the model itself can pool. */
   readonly pooling: Pooling | undefined;
   readonly normalizes: boolean;
+  /** Texts are put in lower case. */
+  readonly lowers: boolean;
+  /** The tokens of prompts are not pooled. */
+  readonly skipsPrompt: boolean;
+  /** What the files ask for and we don't have; undefined if they name a mode, or none. */
+  readonly otherPooling: string | undefined;
+  /** A step behind the model that only its graph can have. */
+  readonly step: string | undefined;
+  /** The numbers of the vector behind that step. */
+  readonly dense: number | undefined;
   readonly prompts: Readonly<Record<string, string>>;
   readonly defaultPrompt: string | undefined;
 }
@@ -118,48 +134,99 @@ const rules: Rules = {
 export function textEmbedding(
   options: TextEmbeddingOptions,
 ): ServingDefinition<string | TextToEmbed, Embedding> {
-  const { dimensions } = options;
-  const own = new TextModel('textEmbedding', options, rules, {
+  const { dimensions = [] } = options;
+  const own: EmbeddingModel = new TextModel('textEmbedding', options, rules, {
     tokenizer: textTokenizer,
     facts: factsIn(options),
+    output: (outputs, facts) => readVectors(own.owner, outputs, facts, options),
   });
   return asTask<Definition>('text-embedding', {
     warmUp: ['a text to warm up'],
     ...own.definition,
-    preprocess(input, { signature }) {
-      const { text, prompt = own.facts.defaultPrompt, dimensions: size } = asked(own.owner, input);
-      if (size !== undefined && !dimensions?.includes(size)) {
+    preprocess(input, { signature, facts }) {
+      const { text, prompt, dimensions: size } = asked(own.owner, input);
+      const width = widthOf(signature!);
+      const isListed = size === undefined || size === width || dimensions.includes(size);
+      if (!isListed && (width !== undefined || dimensions.length > 0)) {
+        const sizes = [...new Set([...dimensions, ...(width === undefined ? [] : [width])])];
         throw new InvalidInputError(
-          `${own.owner} gives vectors of ` +
-            `${dimensions?.join(' or ') ?? 'all their dimensions'}, and a call asks for ` +
+          `${own.owner} gives vectors of ${sizes.join(' or ')}, and a call asks for ` +
             `${formatValue(size)} dimensions`,
         );
       }
-      checkPooling(
-        own,
-        signature!.outputs!.map(({ name }) => name),
-      );
-      const tokens = own.tokenizer.encode(promptOf(own, prompt) + text);
-      const batch = own.rowOf(tokens, signature!);
-      return { batch, info: { tokens: batch.input_ids.dims[1]!, size } };
+      const { lowers, skipsPrompt } = facts.own;
+      const before = promptOf(own.owner, facts.own, prompt);
+      const [cased, casedPrompt] = lowers
+        ? [text.toLowerCase(), before.toLowerCase()]
+        : [text, before];
+      const tokens = facts.tokenizer.encode(cased, casedPrompt);
+      const batch = rowOf(tokens, signature!);
+      const skipped = skipsPrompt && before !== '' ? facts.tokenizer.lengthBefore(casedPrompt) : 0;
+      return { batch, info: { tokens: batch.input_ids.dims[1]!, size, skipped } };
     },
-    postprocess(outputs, { info: { tokens, size } }) {
-      const { pooling: mode, normalizes } = own.facts;
-      const pooled = mode
-        ? pool(floatsOf(outputOf(own.owner, outputs, ...HIDDEN)), tokens, mode)
-        : Float32Array.from(floatsOf(outputs[POOLED]!));
-      const vector = size === undefined ? pooled : pooled.slice(0, size);
+    postprocess(outputs, { info: { tokens, size, skipped }, facts }) {
+      const { pooling: mode = 'mean', normalizes } = facts.own;
+      const output = outputOf(own.owner, outputs, POOLED, ...HIDDEN);
+      const values = finite(own.owner, floatsOf(output));
+      if (output.dims.length > 2 && output.dims[1] !== tokens) {
+        throw new InvalidOutputError(
+          `${own.owner}: its model gave ${output.dims[1]} vectors for the ${tokens} tokens of a ` +
+            'text; use a model with a vector for each token, or for the text',
+        );
+      }
+      const pooled =
+        output.dims.length > 2
+          ? pooledBehind(own.owner, values, tokens, skipped, mode)
+          : Float32Array.from(values);
+      if (
+        size !== undefined &&
+        !(size === pooled.length || (size < pooled.length && dimensions.includes(size)))
+      ) {
+        throw new InvalidInputError(
+          `${own.owner} gives vectors of ${pooled.length}, and a call asks for ${size} dimensions`,
+        );
+      }
+      const vector = pooled.slice(0, size);
       return { vector: normalizes ? normalized(vector) : vector, tokens };
     },
   });
 }
 
-type Definition = ServingDefinition<string | TextToEmbed, Embedding, Outputs, Info>;
+type Definition = ServingDefinition<
+  string | TextToEmbed,
+  Embedding,
+  Outputs,
+  Info,
+  TextFacts<Facts>
+>;
 
 /** What `postprocess` needs of a call. */
 interface Info {
   readonly tokens: number;
   readonly size: number | undefined;
+  /** The tokens of a prompt that are not pooled. */
+  readonly skipped: number;
+}
+
+/** The prompt counts for the mean and the largest numbers, and not for the first or last token. */
+function pooledBehind(
+  owner: string,
+  values: Float32Array,
+  tokens: number,
+  skipped: number,
+  mode: Pooling,
+): Float32Array {
+  if (skipped === 0 || mode === 'cls' || mode === 'last') {
+    return pool(values, tokens, mode);
+  }
+  if (skipped >= tokens) {
+    throw new InvalidInputError(
+      `${owner}: the prompt leaves no token of the text, of the ${tokens} that the model reads; ` +
+        'shorten the prompt, or raise maxTokens',
+    );
+  }
+  const width = values.length / tokens;
+  return pool(values.subarray(skipped * width), tokens - skipped, mode);
 }
 
 /** The output of a model that pools by itself. */
@@ -180,7 +247,7 @@ function asked(owner: string, input: string | TextToEmbed): TextToEmbed {
   return { ...given, text: given.text };
 }
 
-function promptOf({ owner, facts }: EmbeddingModel, name: string | undefined): string {
+function promptOf(owner: string, facts: Facts, name = facts.defaultPrompt): string {
   if (name === undefined) {
     return '';
   }
@@ -193,70 +260,160 @@ function promptOf({ owner, facts }: EmbeddingModel, name: string | undefined): s
   return facts.prompts[name]!;
 }
 
-/** @throws InvalidServingError if nothing says how to pool */
-function checkPooling({ owner, facts, name }: EmbeddingModel, outputs: readonly string[]): void {
-  if (!facts.pooling && !outputs.includes(POOLED)) {
+/** The output with the vector of a text, if the graph pools, or else with those of its tokens. */
+function vectorsIn(outputs: readonly TensorSignature[]): TensorSignature | undefined {
+  const named = [POOLED, ...HIDDEN].flatMap(
+    (name) => outputs.find((each) => each.name === name) ?? [],
+  );
+  const [only, ...others] = outputs;
+  return named[0] ?? (others.length === 0 && only?.name !== 'logits' ? only : undefined);
+}
+
+function widthOf({ outputs = [] }: ServingSignature): number | undefined {
+  const width = vectorsIn(outputs)?.shape.at(-1);
+  return typeof width === 'number' ? width : undefined;
+}
+
+/**
+ * The output with vectors.
+ *
+ * @throws InvalidServingError for a model of another task, and if nothing says how to pool
+ */
+function readVectors(
+  owner: string,
+  outputs: readonly TensorSignature[],
+  { name, own: { pooling, otherPooling, prompts, skipsPrompt, dense, step } }: TextFacts<Facts>,
+  options: TextEmbeddingOptions,
+): TensorSignature {
+  const output = vectorsIn(outputs);
+  const rank = output?.shape.length;
+  const width = output?.shape.at(-1);
+  const isPooled = rank === 2 && !HIDDEN.includes(output!.name);
+  if (!output || !(isPooled || (rank === 3 && output.name !== POOLED))) {
+    const reads =
+      'vectors, such as last_hidden_state [batch,tokens,size] or sentence_embedding [batch,size]';
+    throw otherModel(owner, reads, outputs);
+  }
+  const missing = options.dimensions?.find((size) => typeof width === 'number' && size > width);
+  if (missing !== undefined) {
     throw new InvalidServingError(
-      `${owner}: the files of ${name} don't say how the vectors of a text's tokens become one, and ` +
+      `${owner}: dimensions has ${missing}, and the vectors of ${name} have ${width} numbers; leave ` +
+        'it out',
+    );
+  }
+  if (isPooled) {
+    if (options.pooling !== undefined) {
+      const advice = 'its graph pools by itself; leave out the option pooling';
+      throw otherModel(owner, 'the vectors of tokens, with the option pooling', outputs, advice);
+    }
+    if (skipsPrompt && Object.keys(prompts).length > 0) {
+      throw lacking(name, 'pooling without the prompt (include_prompt)');
+    }
+    if (dense !== undefined && typeof width === 'number' && width !== dense) {
+      throw lacking(name, `a dense layer to ${dense} numbers`);
+    }
+    return output;
+  }
+  if (step !== undefined) {
+    throw lacking(name, step);
+  }
+  if (!pooling) {
+    throw new InvalidServingError(
+      `${owner}: the files of ${name} ` +
+        (otherPooling === undefined
+          ? "don't say how the vectors of a text's tokens become one, and "
+          : `ask for ${otherPooling}, which this task does not have, and `) +
         'a wrong guess gives useless vectors. Look at the model card, and give the option pooling: ' +
         POOLINGS.map(formatValue).join(', '),
     );
   }
+  return output;
+}
+
+function lacking(name: string, step: string): ServingLoadError {
+  return new ServingLoadError(
+    `${name} has a step that the ONNX file lacks, ${step}; use another export`,
+  );
 }
 
 /** Reads the files of sentence-transformers. Options take precedence. */
 function factsIn(options: TextEmbeddingOptions) {
-  return async ({ repository, fetching }: TextFiles): Promise<Facts> => {
-    const modules = await readJsonFile(repository, 'modules.json', fetching);
-    const types = Array.isArray(modules)
-      ? modules.map((each: unknown) => (isRecord(each) ? String(each['type']) : ''))
+  return async ({ repository, sentences, fetching }: TextFiles): Promise<Facts> => {
+    const steps = stepsIn(await readJsonFile(repository, 'modules.json', fetching));
+    const poolingStep = steps?.find(({ type }) => type.endsWith('.Pooling'));
+    const pooling = await poolingSettings(repository, poolingStep?.path || '1_Pooling', fetching);
+    const other = steps?.findLast(
+      ({ type }) => !/^sentence_transformers\..*\b(Transformer|Pooling|Normalize)$/.test(type),
+    );
+    const dense = other?.type.endsWith('.Dense')
+      ? await readConfig(repository, `${other.path}/config.json`, fetching)
       : undefined;
-    const other = types?.find((type) => !/\.(Transformer|Pooling|Normalize)$/.test(type));
-    if (other !== undefined) {
+    const width = dense?.['out_features'];
+    const settings = await modelSettings(repository, fetching);
+    const stated = settings['prompts'];
+    const byDefault = settings['default_prompt_name'];
+    const prompts = options.prompts ?? (isRecord(stated) ? (stated as Record<string, string>) : {});
+    const defaultPrompt = options.defaultPrompt ?? (isString(byDefault) ? byDefault : undefined);
+    if (defaultPrompt !== undefined && !Object.hasOwn(prompts, defaultPrompt)) {
       throw new ServingLoadError(
-        `${repository.name} has a step that the ONNX file lacks, ${other}; use another export`,
+        `The default prompt of ${repository.name} is ${formatValue(defaultPrompt)}, and its prompts ` +
+          `are ${Object.keys(prompts).join(', ') || 'none'}; give the options prompts and defaultPrompt`,
       );
     }
-    const prompts = await readConfig(repository, 'config_sentence_transformers.json', fetching);
-    const stated = prompts?.['prompts'];
-    const byDefault = prompts?.['default_prompt_name'];
     return {
-      pooling: options.pooling ?? poolingIn(await readConfig(repository, POOLING, fetching)),
+      pooling: options.pooling ?? poolingIn(pooling),
+      otherPooling: pooling && modesIn(pooling).join(' and '),
+      lowers: sentences.lowers,
+      skipsPrompt: pooling?.['include_prompt'] === false,
       normalizes:
-        options.normalize ?? (!types || types.some((type) => type.endsWith('.Normalize'))),
-      prompts: options.prompts ?? (isRecord(stated) ? (stated as Record<string, string>) : {}),
-      defaultPrompt: options.defaultPrompt ?? (isString(byDefault) ? byDefault : undefined),
+        options.normalize ?? (!steps || steps.at(-1)?.type.endsWith('.Normalize') === true),
+      step: other?.type,
+      dense: typeof width === 'number' ? width : undefined,
+      prompts,
+      defaultPrompt,
     };
   };
 }
 
-const POOLING = '1_Pooling/config.json';
+interface Step {
+  readonly type: string;
+  readonly path: string;
+}
 
-/** Our names of the modes in 1_Pooling/config.json. */
-const MODES: Readonly<Record<string, Pooling>> = {
-  pooling_mode_mean_tokens: 'mean',
-  pooling_mode_cls_token: 'cls',
-  pooling_mode_lasttoken: 'last',
-  pooling_mode_max_tokens: 'max',
-};
+/** The steps of modules.json; undefined without the file. */
+function stepsIn(modules: unknown): readonly Step[] | undefined {
+  return Array.isArray(modules)
+    ? modules
+        .filter((each) => isRecord(each))
+        .map(({ type, path }) => ({ type: String(type), path: isString(path) ? path : '' }))
+    : undefined;
+}
 
-/** Newer files name one mode; older ones have a flag for each. */
-const NAMES: Readonly<Record<string, Pooling>> = {
-  mean: 'mean',
-  cls: 'cls',
-  lasttoken: 'last',
-  max: 'max',
-};
+/** Our names of the modes: newer files name them, and older ones have a flag for each. */
+const MODES: ReadonlyMap<string, Pooling> = new Map([
+  ['mean', 'mean'],
+  ['cls', 'cls'],
+  ['lasttoken', 'last'],
+  ['max', 'max'],
+  ['pooling_mode_mean_tokens', 'mean'],
+  ['pooling_mode_cls_token', 'cls'],
+  ['pooling_mode_lasttoken', 'last'],
+  ['pooling_mode_max_tokens', 'max'],
+]);
 
 /** Undefined if the file is missing, or names several modes or one that we don't have. */
-function poolingIn(config: Record<string, unknown> | undefined): Pooling | undefined {
-  const named = config?.['pooling_mode'];
-  if (isString(named)) {
-    return Object.hasOwn(NAMES, named) ? NAMES[named] : undefined;
+function poolingIn(config: Record<string, unknown> = {}): Pooling | undefined {
+  const [mode, ...others] = modesIn(config);
+  return mode === undefined || others.length > 0 ? undefined : MODES.get(mode);
+}
+
+function modesIn(config: Record<string, unknown>): readonly string[] {
+  const { pooling_mode: named } = config;
+  if (named !== undefined) {
+    return [named].flat().map(String);
   }
-  const modes = Object.entries(config ?? {}).filter(
+  const flags = Object.entries(config).filter(
     ([name, value]) => name.startsWith('pooling_mode_') && value === true,
   );
-  const [mode, ...others] = modes.map(([name]) => MODES[name]);
-  return others.length === 0 ? mode : undefined;
+  return flags.map(([name]) => name);
 }

@@ -19,7 +19,7 @@ import { taskScript } from './entry-script.js';
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
 import { readConfig, type Repository } from './repository.js';
 import { ofSteps, type TaskModelOptions } from './task-model.js';
-import { isText, TextModel } from './text-model.js';
+import { isText, type TextFacts, TextModel } from './text-model.js';
 import { type TextFiles, textTokenizer } from './text-tokenizer.js';
 
 /** How the answer to one call is written. */
@@ -182,40 +182,37 @@ export function textGeneration(
   options: TextGenerationOptions,
 ): ServingDefinition<string | TextToContinue | ChatToAnswer, GeneratedText> {
   const { batchSize = 8, prefill = 64, chatTemplate } = options;
-  const own = new TextModel<string | TextToContinue | ChatToAnswer, GeneratedText, Facts>(
-    'textGeneration',
-    options,
-    rules,
-    {
-      tokenizer: textTokenizer,
-      facts: (files) => factsIn(files, chatTemplate),
-      usual: MOST_USUAL,
-      isNeverCut: true,
-      ofModel: ofSteps,
-    },
-  );
-  const prepare = async (fetching: Fetching): Promise<{ generation: GeneratorFiles }> => {
-    const model = await own.fetch(fetching);
-    const { endTokens, tokenizer, tokenizerConfig } = own.facts;
-    return {
-      generation: {
-        owner: own.owner,
-        name: own.name,
-        model,
-        tokenizer,
-        tokenizerConfig,
-        endTokens,
-        session: { intraOpNumThreads: own.threadsOfSteps, ...own.place.session },
-        places: batchSize,
-        context: own.tokenizer.limits.maxTokens,
-        prefill,
-      },
+  const own: Generation = new TextModel('textGeneration', options, rules, {
+    tokenizer: textTokenizer,
+    facts: (files) => factsIn(files, chatTemplate),
+    // Its thread checks the model itself.
+    output: ([first]) => first!,
+    usual: MOST_USUAL,
+    isNeverCut: true,
+    ofModel: ofSteps,
+  });
+  const prepare = own.forSteps(({ name, file, facts }) => {
+    const { endTokens, tokenizer, tokenizerConfig } = facts.own;
+    const generation: GeneratorFiles = {
+      owner: own.owner,
+      name,
+      model: file,
+      tokenizer,
+      tokenizerConfig,
+      endTokens,
+      session: { intraOpNumThreads: own.threadsOfSteps, ...own.place.session },
+      places: batchSize,
+      context: facts.tokenizer.limits.maxTokens,
+      prefill,
     };
-  };
+    return { generation };
+  });
   const definition: ServingDefinition<
     string | TextToContinue | ChatToAnswer,
     GeneratedText,
-    GeneratedText | Steps<GeneratedText>
+    GeneratedText | Steps<GeneratedText>,
+    unknown,
+    TextFacts<Facts>
   > = {
     warmUp: [{ prompt: 'a text to warm up', maxTokens: 2 }],
     ...own.others,
@@ -226,10 +223,10 @@ export function textGeneration(
       prepare,
       sequence: {},
     },
-    preprocess(input) {
+    preprocess(input, { facts }) {
       const asked = readInput(own.owner, input);
-      const ids = idsOf(own, asked);
-      return { batch: rowOf(own.owner, ids, asked, own.tokenizer.limits.maxTokens) };
+      const ids = idsOf(own.owner, facts, asked);
+      return { batch: rowOf(own.owner, ids, asked, facts.tokenizer.limits.maxTokens) };
     },
     postprocess: (output) => (Array.isArray(output) ? joined(output) : output),
   };
@@ -322,18 +319,21 @@ function isChat(messages: unknown): messages is readonly ChatMessage[] {
 
 type Generation = TextModel<string | TextToContinue | ChatToAnswer, GeneratedText, Facts>;
 
-function idsOf(own: Generation, { prompt, messages }: Asked): readonly number[] {
+function idsOf(
+  owner: string,
+  { tokenizer, own: { template, tokenizerConfig } }: TextFacts<Facts>,
+  { prompt, messages }: Asked,
+): readonly number[] {
   if (prompt !== undefined) {
-    return own.tokenizer.encode(prompt).ids;
+    return tokenizer.encode(prompt).ids;
   }
-  const { template, tokenizerConfig } = own.facts;
   if (!template) {
     throw new InvalidInputError(
-      `${own.owner} cannot answer messages: its model has no chat template; give the option ` +
+      `${owner} cannot answer messages: its model has no chat template; give the option ` +
         'chatTemplate, or call it with { prompt }',
     );
   }
-  const { limits } = own.tokenizer;
+  const { limits } = tokenizer;
   messages!.forEach(({ role, content }) => {
     limits.refuseSpecialTokens(role);
     limits.refuseSpecialTokens(content);
@@ -342,17 +342,20 @@ function idsOf(own: Generation, { prompt, messages }: Asked): readonly number[] 
   try {
     text = template.render({
       ...namedTokens(tokenizerConfig as Record<string, unknown>),
+      // As in Python, where templates ask whether they are none.
+      tools: null,
+      documents: null,
       // Other properties of a message are a caller's own, and not checked.
       messages: messages!.map(({ role, content }) => ({ role, content })),
       add_generation_prompt: true,
     });
   } catch (cause) {
     throw new InvalidInputError(
-      `${own.owner}: the chat template of its model refuses these messages: ${messageOf(cause)}`,
+      `${owner}: the chat template of its model refuses these messages: ${messageOf(cause)}`,
       { cause },
     );
   }
-  return own.tokenizer.encodeWritten(text);
+  return tokenizer.encodeWritten(text);
 }
 
 function rowOf(owner: string, ids: readonly number[], asked: Asked, context: number): PromptRow {
@@ -439,7 +442,10 @@ async function compiled(name: string, text: string): Promise<ChatTemplate> {
 
 /** Such as `bos_token`: a text, or an object with its content. */
 function namedTokens(config: Record<string, unknown>): Record<string, unknown> {
-  const tokens = Object.entries(config).filter(([name]) => name.endsWith('_token'));
+  // In Python a token that is null isn't defined.
+  const tokens = Object.entries(config).filter(
+    ([name, token]) => name.endsWith('_token') && token !== null,
+  );
   return Object.fromEntries(
     tokens.map(([name, token]) => [name, isRecord(token) ? token['content'] : token]),
   );

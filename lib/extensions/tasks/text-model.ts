@@ -1,15 +1,15 @@
 import {
   InvalidServingError,
-  type ModelRunner,
   ServingLoadError,
   type ServingOptions,
   type ServingSignature,
   Tensor,
   type TensorSignature,
 } from '../../index.js';
-import { checkOptions, isRecord, type Rules, whole } from '../../internal.js';
+import { type AcceptedAxes, checkOptions, isRecord, type Rules, whole } from '../../internal.js';
+import { checkTokenizer, sentenceSettings } from './python-settings.js';
 import { needConfig, readConfig } from './repository.js';
-import { FetchedModel, type LoadingFiles, oneOf, type TaskOptions } from './task-model.js';
+import { ModelOfTask, type LoadingFiles, oneOf, type TaskOptions } from './task-model.js';
 import {
   type TextFiles,
   TextLimits,
@@ -91,11 +91,20 @@ export function isText(value: unknown): value is string {
 }
 
 /** What differs between tasks. */
-interface Parts<Facts, Words> {
+interface Parts<Own, Words> {
   /** Makes the tokenizer. */
   readonly tokenizer: (files: TextFiles, limits: TextLimits) => Promise<Words>;
   /** Reads what the task needs besides. */
-  readonly facts: (files: TextFiles) => Promise<Facts>;
+  readonly facts: (files: TextFiles) => Promise<Own>;
+  /**
+   * The output that the task reads.
+   *
+   * @throws InvalidServingError for a model of another task
+   */
+  readonly output: (
+    outputs: readonly TensorSignature[],
+    facts: TextFacts<Own, Words>,
+  ) => TensorSignature;
   /** Most tokens by default, if the model reads more. */
   readonly usual?: number;
   readonly isNeverCut?: boolean;
@@ -103,59 +112,58 @@ interface Parts<Facts, Words> {
   readonly ofModel?: Rules;
 }
 
+/** What belongs to a loaded version of a text model: what its files say, and its tokenizer. */
+export interface TextFacts<Own, Words = TextTokenizer> {
+  /** The name of the repository, for errors. */
+  readonly name: string;
+  readonly tokenizer: Words;
+  readonly padding: Padding;
+  /** What the task has read besides. */
+  readonly own: Own;
+}
+
 /** A text model that a serving fetches with its tokenizer when it starts. */
-export class TextModel<Input, Output, Facts, Words = TextTokenizer> extends FetchedModel<
+export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelOfTask<
   Input,
   Output,
-  { readonly tokenizer: Words; readonly facts: Facts }
+  TextFacts<Own, Words>
 > {
-  /** The signature whose inputs we have checked. */
-  private checked: ServingSignature | undefined;
-
   constructor(
     task: string,
     private readonly options: TextTaskOptions<Input, Output>,
     own: Rules,
-    private readonly parts: Parts<Facts, Words>,
+    private readonly parts: Parts<Own, Words>,
   ) {
     super(task, options, { ...rules, ...own }, parts.ofModel);
-  }
-
-  /** What the task has read in the model's files. */
-  get facts(): Facts {
-    return this.ready.facts;
-  }
-
-  get tokenizer(): Words {
-    return this.ready.tokenizer;
   }
 
   protected async read({ repository, config, fetching }: LoadingFiles) {
     const ofTokenizer = (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {};
     const tokenizerJson = await needConfig(repository, 'tokenizer.json', fetching);
-    const files = { repository, config, tokenizerJson, ofTokenizer, fetching };
+    const sentences = await sentenceSettings(repository, fetching);
+    const files = { repository, config, tokenizerJson, ofTokenizer, sentences, fetching };
+    checkTokenizer(files);
     const { name, tooLong = 'refuse', specialTokens } = this.options;
     const limits = new TextLimits({
       serving: name,
-      maxTokens: await this.maxTokensOf(files, ofTokenizer['model_max_length']),
+      maxTokens: this.maxTokensOf(files),
       tooLong,
+      cutsBeginning: cutsBeginning(files),
       canBeCut: !this.parts.isNeverCut,
       specialTokens: specialTokens === 'accept' ? [] : specialTokensIn(tokenizerJson),
     });
     return {
+      name: repository.name,
       tokenizer: await this.parts.tokenizer(files, limits),
-      facts: await this.parts.facts(files),
+      padding: paddingOf(files),
+      own: await this.parts.facts(files),
     };
   }
 
   /** The definition's options that the task takes as they are, and how it runs the model. */
   get definition() {
-    const model: ModelRunner = {
-      ...this.runner,
-      inputs: { '*': { variableAxis: 1 } },
-      outputs: { '*': { variableAxis: 1 } },
-    };
-    return { ...this.others, batchSize: this.batchSizeOf(this.options.batchSize), model };
+    const batchSize = this.batchSizeOf(this.options.batchSize);
+    return { ...this.others, batchSize, model: this.runner };
   }
 
   private batchSizeOf(size: number | TextBatchSize = {}): NonNullable<ServingOptions['batchSize']> {
@@ -170,20 +178,7 @@ export class TextModel<Input, Output, Facts, Words = TextTokenizer> extends Fetc
     };
   }
 
-  /**
-   * The model's inputs for a text's tokens, as one row.
-   *
-   * @throws InvalidServingError if the model has inputs that no text fills
-   */
-  rowOf(tokens: Tokens, signature: ServingSignature): Encoded {
-    this.check(signature);
-    return tensorsOf(tokens, signature.inputs);
-  }
-
-  private check(signature: ServingSignature): void {
-    if (signature === this.checked) {
-      return;
-    }
+  protected accept(signature: ServingSignature, facts: TextFacts<Own, Words>): AcceptedAxes {
     const unknown = signature.inputs.find(({ name }) => !Object.hasOwn(FILLERS, name));
     if (unknown || !signature.inputs.some(({ name }) => name === 'input_ids')) {
       const names = signature.inputs.map(({ name }) => name).join(', ');
@@ -192,16 +187,12 @@ export class TextModel<Input, Output, Facts, Words = TextTokenizer> extends Fetc
           `${names}; use a model of this task, or write its preprocess by hand with defineServing`,
       );
     }
-    this.checked = signature;
+    return lengthAxes(signature, this.parts.output(signature.outputs ?? [], facts), facts.padding);
   }
 
   /** The limit of the option, or of the model's files: never that of tokenizer.json, often wrong. */
-  private async maxTokensOf(
-    { repository, config, fetching }: TextFiles,
-    ofTokenizer: unknown,
-  ): Promise<number> {
+  private maxTokensOf({ repository, config, ofTokenizer, sentences }: TextFiles): number {
     const own = this.options.maxTokens;
-    const sentences = await readConfig(repository, 'sentence_bert_config.json', fetching);
     const positions = positionsOf(config);
     if (own !== undefined && positions !== undefined && own > positions) {
       throw new InvalidServingError(
@@ -209,7 +200,7 @@ export class TextModel<Input, Output, Facts, Words = TextTokenizer> extends Fetc
           `${positions} tokens`,
       );
     }
-    const stated = [sentences?.['max_seq_length'], ofTokenizer, positions].find(
+    const stated = [sentences.maxTokens, ofTokenizer['model_max_length'], positions].find(
       // Tokenizers without a limit state about 1e30.
       (limit) => typeof limit === 'number' && limit > 0 && limit <= MOST_TOKENS,
     ) as number | undefined;
@@ -226,6 +217,74 @@ export class TextModel<Input, Output, Facts, Words = TextTokenizer> extends Fetc
 }
 
 const MOST_TOKENS = 10_000_000;
+
+/** As https://github.com/huggingface/transformers/blob/main/src/transformers/tokenization_utils_tokenizers.py */
+function cutsBeginning({ ofTokenizer, tokenizerJson: { truncation } }: TextFiles): boolean {
+  const direction = isRecord(truncation) ? truncation['direction'] : undefined;
+  return /^left$/i.test(String(ofTokenizer['truncation_side'] ?? direction));
+}
+
+/** How shorter texts of a batch are padded. */
+interface Padding {
+  /** The model's padding token, by which its graph may find a text's last token. */
+  readonly ofModel: number | undefined;
+  /** The tokenizer's padding token. */
+  readonly ofTokenizer: number;
+  /** The number of the padding's text. */
+  readonly type: number;
+  /** True for a model that was made for padding before its texts. */
+  readonly isLeft: boolean;
+}
+
+function paddingOf({ config, ofTokenizer, tokenizerJson }: TextFiles): Padding {
+  const { padding, model, added_tokens: added } = tokenizerJson;
+  const stated = isRecord(padding) ? padding : {};
+  const { pad_token: token } = ofTokenizer;
+  const text = isRecord(token) ? token['content'] : token;
+  const vocabulary = isRecord(model) && isRecord(model['vocab']) ? model['vocab'] : {};
+  const ids = Array.isArray(added) ? added.filter((each) => isRecord(each)) : [];
+  const id = ids.find(({ content }) => content === text)?.['id'] ?? vocabulary[String(text)];
+  const ofModel = numberIn(config['pad_token_id']);
+  return {
+    ofModel,
+    ofTokenizer: ofModel ?? numberIn(id) ?? numberIn(stated['pad_id']) ?? 0,
+    type: numberIn(ofTokenizer['pad_token_type_id']) ?? numberIn(stated['pad_type_id']) ?? 0,
+    isLeft: ofTokenizer['padding_side'] === 'left' || stated['direction'] === 'Left',
+  };
+}
+
+function numberIn(value: unknown): number | undefined {
+  return typeof value === 'number' && value >= 0 ? value : undefined;
+}
+
+/**
+ * The axes on which texts of one batch may differ in length; without them a batch has texts of one
+ * length. A model without a mask can't tell padding from text. With a mask, each token's output is
+ * the same with padding behind the text; but a graph that pools may look for the padding token
+ * itself, or for the last place, where a model that is padded on the left has its last token.
+ */
+function lengthAxes(
+  { inputs, outputs = [] }: ServingSignature,
+  read: TensorSignature,
+  { ofModel, ofTokenizer, type, isLeft }: Padding,
+): AcceptedAxes {
+  const isOpen = inputs.every(({ shape }) => shape.length === 2 && typeof shape[1] !== 'number');
+  const isMasked = inputs.some(({ name }) => name === 'attention_mask');
+  const isPerToken = read.shape.length > 2;
+  if (!isOpen || !isMasked || (!isPerToken && (ofModel === undefined || isLeft))) {
+    return { inputs: {}, outputs: {} };
+  }
+  const fills: Readonly<Record<string, number>> = { input_ids: ofTokenizer, token_type_ids: type };
+  const axis = inputs[0]!.shape[1];
+  const isCut = (each: TensorSignature): boolean =>
+    each === read ? isPerToken : axis !== null && each.shape[1] === axis;
+  const axisOf = ({ name, type: kind }: TensorSignature) => {
+    const fill = fills[name] ?? 0;
+    return [name, { variableAxis: 1, padWith: kind === 'int64' ? BigInt(fill) : fill }] as const;
+  };
+  const cut = outputs.filter(isCut).map(({ name }) => [name, { variableAxis: 1 }] as const);
+  return { inputs: Object.fromEntries(inputs.map(axisOf)), outputs: Object.fromEntries(cut) };
+}
 
 /** Batches that may pass a text in favour of others of similar length. */
 const SIMILAR = { overtaking: 32 };
@@ -258,7 +317,8 @@ const FILLERS: Readonly<Record<string, (tokens: Tokens, at: number) => number>> 
   position_ids: (_, at) => at,
 };
 
-function tensorsOf(tokens: Tokens, inputs: readonly TensorSignature[]): Encoded {
+/** The model's inputs for a text's tokens, as one row. */
+export function rowOf(tokens: Tokens, { inputs }: ServingSignature): Encoded {
   const { length } = tokens.ids;
   const tensors = inputs.map(({ name, type }) => {
     const fill = FILLERS[name]!;

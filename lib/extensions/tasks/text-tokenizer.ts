@@ -1,5 +1,6 @@
 import { InvalidInputError, RequestTooLargeError, ServingLoadError } from '../../index.js';
 import { formatValue, isRecord, messageOf } from '../../internal.js';
+import type { SentenceSettings } from './python-settings.js';
 import type { LoadingFiles } from './task-model.js';
 
 /** What happens to a text of more tokens than the model reads. */
@@ -16,6 +17,8 @@ export interface TextFiles extends LoadingFiles {
   readonly tokenizerJson: Record<string, unknown>;
   /** Of tokenizer_config.json. */
   readonly ofTokenizer: Record<string, unknown>;
+  /** What sentence-transformers reads. */
+  readonly sentences: SentenceSettings;
 }
 
 /** What a serving's options say about its texts. */
@@ -25,6 +28,8 @@ interface Limits {
   /** Most tokens of a text or pair, special tokens included. */
   readonly maxTokens: number;
   readonly tooLong: TooLong;
+  /** True if the beginning of a longer text is cut, and not its end. */
+  readonly cutsBeginning?: boolean;
   /** True if the serving has the option `tooLong`. */
   readonly canBeCut: boolean;
   /** Those that a caller's text must not have. */
@@ -59,6 +64,17 @@ export class TextLimits {
     return this.limits.tooLong === 'cut';
   }
 
+  get cutsBeginning(): boolean {
+    return this.limits.cutsBeginning === true;
+  }
+
+  /** The first of a list or text, or the last if the beginning is cut. */
+  kept<Part extends string | readonly string[]>(whole: Part, count: number): Part {
+    const { length } = whole;
+    const isCutFirst = this.limits.cutsBeginning && length > count;
+    return (isCutFirst ? whole.slice(length - count) : whole.slice(0, count)) as Part;
+  }
+
   /** @throws InvalidInputError for special tokens in a caller's text */
   refuseSpecialTokens(text: string): void {
     const found = this.special?.exec(text)?.[0];
@@ -71,15 +87,17 @@ export class TextLimits {
   }
 
   /**
-   * The text, or as much of it as can have the most tokens.
+   * The text, or as much of it as can have the most tokens. What stands `before` it is not a caller's,
+   * and may have special tokens.
    *
    * @throws InvalidInputError for special tokens in the text
    * @throws RequestTooLargeError if it has too many characters, and is not to be cut
    */
-  readable(text: string): string {
+  readable(text: string, before = ''): string {
     this.refuseSpecialTokens(text);
-    this.checkCharacters(text);
-    return text.slice(0, MOST_CHARACTERS * this.maxTokens);
+    const whole = before + text;
+    this.checkCharacters(whole);
+    return this.kept(whole, MOST_CHARACTERS * this.maxTokens);
   }
 
   /** @throws RequestTooLargeError for a text of too many characters, if it is not to be cut */
@@ -159,6 +177,8 @@ interface BertNormalizer {
 export class TextTokenizer {
   /** Special tokens around one text, and around a pair. */
   private readonly around: { readonly single: number; readonly pair: number };
+  /** Special tokens behind a text. */
+  private readonly behind: number;
 
   constructor(
     private readonly tokenizer: Tokenizer,
@@ -168,14 +188,23 @@ export class TextTokenizer {
       single: this.framed([]).tokens.length,
       pair: this.framed([], []).tokens.length,
     };
+    const marked = this.framed(['\0']).tokens;
+    this.behind = marked.length - 1 - marked.indexOf('\0');
   }
 
   /**
+   * @param before the serving's own text before that of a caller
    * @throws InvalidInputError for special tokens in the text
    * @throws RequestTooLargeError if it has too many tokens, and is not to be cut
    */
-  encode(text: string): Tokens {
-    return this.cut(this.tokensOf(text));
+  encode(text: string, before?: string): Tokens {
+    return this.cut(this.tokensOf(text, before));
+  }
+
+  /** The tokens with which a text begins that has the other before it, special ones included. */
+  lengthBefore(text: string): number {
+    const { tokens } = this.framed(this.tokenizer.tokenize(text));
+    return tokens.length - this.behind;
   }
 
   /**
@@ -193,12 +222,15 @@ export class TextTokenizer {
     this.limits.checkTokens(one.length + (other?.length ?? 0) + around);
     const room = Math.max(0, this.limits.maxTokens - around);
     const [keptOne, keptOther] = longestFirst(one.length, other?.length ?? 0, room);
-    const { tokens, types } = this.framed(one.slice(0, keptOne), other?.slice(0, keptOther));
+    const { tokens, types } = this.framed(
+      this.limits.kept(one, keptOne),
+      other && this.limits.kept(other, keptOther),
+    );
     return { ids: tokens.map((token) => this.idOf(token)), types };
   }
 
-  private tokensOf(text: string): string[] {
-    return this.tokenizer.tokenize(this.limits.readable(text));
+  private tokensOf(text: string, before?: string): string[] {
+    return this.tokenizer.tokenize(this.limits.readable(text, before));
   }
 
   /**

@@ -1,16 +1,20 @@
 import { InvalidInputError, type ServingDefinition, ServingLoadError } from '../../index.js';
 import { formatValue, isRecord, messageOf, type Rules } from '../../internal.js';
+import { checkLabels } from './labels.js';
 import {
+  checkWidth,
+  finite,
   floatsOf,
   labelOf,
   type Labels,
   labelsIn,
   outputOf,
   type Outputs,
+  readOutput,
   softmax,
 } from './outputs.js';
 import { oneOf } from './task-model.js';
-import { isText, TextModel, type TextTaskOptions } from './text-model.js';
+import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import type { TextFiles, TextLimits, Tokens } from './text-tokenizer.js';
 
 /** A part of a text, and what it is. */
@@ -75,26 +79,32 @@ export function tokenClassification(
   options: TokenClassificationOptions,
 ): ServingDefinition<string, readonly TextEntity[]> {
   const { aggregation = 'simple', ignoredLabels = ['O'] } = options;
-  const own = new TextModel('tokenClassification', options, rules, {
+  const own: Tagger = new TextModel('tokenClassification', options, rules, {
     tokenizer: locatingTokenizer,
     facts: async ({ config }) => labelsIn(config),
+    output(outputs, { own: labels }) {
+      const output = readOutput(own.owner, outputs, ['logits'], 3);
+      checkLabels(own.owner, outputs, labels, output.shape.at(-1));
+      return output;
+    },
   });
-  const definition: ServingDefinition<string, readonly TextEntity[], Outputs, LocatedTokens> = {
+  const definition: Definition = {
     warmUp: ['a text to warm up'],
     ...own.definition,
-    async preprocess(text, { signature }) {
+    async preprocess(text, { signature, facts: { tokenizer } }) {
       if (!isText(text)) {
         throw new InvalidInputError(
           `${own.owner} takes a text that is not empty, and was given ${formatValue(text)}`,
         );
       }
-      const tokens = await own.tokenizer.encode(text);
-      return { batch: own.rowOf(tokens, signature!), info: tokens };
+      const tokens = await tokenizer.encode(text);
+      return { batch: rowOf(tokens, signature!), info: tokens };
     },
-    postprocess(outputs, { info }) {
-      const logits = floatsOf(outputOf(own.owner, outputs, 'logits'));
+    postprocess(outputs, { info, facts }) {
+      const logits = finite(own.owner, floatsOf(outputOf(own.owner, outputs, 'logits')));
+      checkWidth(own.owner, facts.own, logits.length / info.ids.length);
       const tokens = scoredTokens(logits, info);
-      return entitiesOf(tokens, own.facts, aggregation)
+      return entitiesOf(tokens, facts.own, aggregation)
         .filter(({ label }) => !ignoredLabels.includes(label))
         .map(({ label, score, start, end }) => {
           const [from, to] = [info.unitOf(start), info.unitOf(end)];
@@ -104,6 +114,16 @@ export function tokenClassification(
   };
   return definition;
 }
+
+type Tagger = TextModel<string, readonly TextEntity[], Labels, LocatingTokenizer>;
+
+type Definition = ServingDefinition<
+  string,
+  readonly TextEntity[],
+  Outputs,
+  LocatedTokens,
+  TextFacts<Labels, LocatingTokenizer>
+>;
 
 /** Tokens, and where each is in its text, in code points. */
 interface LocatedTokens extends Tokens {
@@ -148,6 +168,11 @@ class LocatingTokenizer {
   ) {
     tokenizer.disablePadding();
     tokenizer.disableTruncation();
+    if (limits.isCut && limits.cutsBeginning) {
+      throw new Error(
+        "it cuts the beginning of long texts (truncation_side); give tooLong: 'refuse'",
+      );
+    }
     if (limits.isCut) {
       tokenizer.setTruncation(limits.maxTokens);
     }

@@ -326,6 +326,27 @@ describe('A generator', () => {
   const generator = (prefill: number, endTokens: number[] = []) =>
     new Generator(cache, (ids) => ids.map((id) => `${id} `).join(''), { endTokens, prefill });
 
+  it.each([0, 1])(
+    '[FQ3] An answer ends with an error where the model gives numbers that are none, at temperature %d',
+    async (temperature) => {
+      const broken = {
+        open: () => cache.open(),
+        close: () => {},
+        extend: (text: ReturnType<typeof cache.open>, ids: readonly number[]) =>
+          cache.extend(text, ids).then((logits) => logits.fill(NaN)),
+        step: (texts: readonly ReturnType<typeof cache.open>[], ids: readonly number[]) =>
+          cache.step(texts, ids),
+      };
+      const own = new Generator(broken, () => '', { endTokens: [], prefill: 9 });
+      const row = prompt(2);
+      const [a] = own.start([{ ...row, sampling: { ...row.sampling, temperature } }]);
+      const [result] = await own.step([a!]);
+      expect(result).toMatchObject({
+        message: expect.stringContaining('gave NaN for the next token') as unknown,
+      });
+    },
+  );
+
   it('[22.13] reads a long prompt in parts, while each other answer gets a token in each step', async () => {
     const own = generator(4);
     const [a] = own.start([prompt(2)]);

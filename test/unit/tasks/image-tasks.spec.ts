@@ -10,7 +10,6 @@ import {
   type LocalServing,
   RequestTooLargeError,
   type ServingDefinition,
-  type ServingOptions,
   type Tensor,
 } from 'nestjs-serving';
 import sharp from 'sharp';
@@ -61,13 +60,17 @@ async function inputFor<Output>(
   definition: ServingDefinition<ImageInput, Output>,
   bytes: ImageInput,
 ): Promise<Tensor> {
-  const { signature } = await start(definition);
-  const options = definition as ServingOptions<ImageInput, Output>;
-  const { batch } = await options.preprocess!(bytes, {
-    signature,
-    signal: new AbortController().signal,
+  let given: unknown;
+  const serving = await start({
+    ...definition,
+    async preprocess(input, context) {
+      const prepared = await definition.preprocess!(input, context);
+      given = prepared.batch;
+      return prepared;
+    },
   });
-  return Object.values(batch as Record<string, Tensor>)[0]!;
+  await serving.batchedRun(bytes);
+  return Object.values(given as Record<string, Tensor>)[0]!;
 }
 
 function tinyInput(tiny: Tiny, name: string): Promise<Tensor> {
@@ -93,13 +96,11 @@ async function apart(tiny: Tiny, name: string): Promise<{ mean: number; most: nu
 }
 
 /** The files of a model, with others in their place; undefined for none. */
-function filesOf(
-  name: Tiny,
-  others: Record<string, object | undefined> = {},
-  model: Uint8Array = readTiny(`${name}/onnx/model.onnx`),
-) {
+function filesOf(name: Tiny, others: Record<string, object | undefined> = {}, model?: Uint8Array) {
   const own = ['config.json', 'preprocessor_config.json'];
-  const files = tinyFiles(name, own, { 'onnx/model.onnx': model, ...others });
+  const written = model ? { 'config.json': {}, 'onnx/model.onnx': model } : {};
+  const paths = model ? own : [...own, 'onnx/model.onnx'];
+  const files = tinyFiles(name, paths, { ...written, ...others });
   return { from: files as ModelFiles, isolation: 'none' as const };
 }
 

@@ -27,6 +27,7 @@ async function tokenizer(
     config: {},
     tokenizerJson: read(`tokenizers/${family}.json`) as Record<string, unknown>,
     ofTokenizer: {},
+    sentences: { maxTokens: undefined, lowers: false },
     fetching,
   };
   const limits = { serving: 'net', maxTokens: 10_000, tooLong: 'refuse' as const, canBeCut: true };

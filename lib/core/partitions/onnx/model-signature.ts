@@ -86,6 +86,32 @@ export interface ModelSignature {
   readonly dynamicallyQuantised: boolean;
 }
 
+/** One tensor of a serving's rows or results. */
+export interface TensorSignature {
+  /** The name in the model, or the path in a container; empty for a tensor without a name. */
+  readonly name: string;
+  /** Its elements' type. */
+  readonly type: Tensor.Type;
+  /**
+   * Elements along each axis: a number is fixed, a text names a size that may vary, `null` is any
+   * size.
+   */
+  readonly shape: readonly (number | string | null)[];
+  /** The axis that counts rows; `null` for a tensor that a batch's rows share. */
+  readonly batchAxis: number | null;
+}
+
+/**
+ * The tensors that a serving's runner takes and returns: what `preprocess` gives and `postprocess`
+ * gets, or, without them, what callers pass and receive.
+ */
+export interface ServingSignature {
+  /** All inputs, in the model's or template's order. */
+  readonly inputs: readonly TensorSignature[];
+  /** The reply's outputs; `undefined` if only the inputs are declared. */
+  readonly outputs: readonly TensorSignature[] | undefined;
+}
+
 type Metadata = readonly InferenceSession.ValueMetadata[];
 type TensorMetadata = Pick<ModelPort, 'name' | 'type' | 'shape'>;
 

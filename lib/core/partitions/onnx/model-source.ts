@@ -2,7 +2,7 @@ import { access, copyFile, type FileHandle, mkdtemp, open, rm, stat } from 'node
 import { dirname, join, resolve } from 'node:path';
 import { messageOf, ServingLoadError } from '../../errors.js';
 import { MAX_BYTES } from '../worker/codec.js';
-import type { Fetching, RemoteModel } from './remote-models.js';
+import type { FetchedFile, Fetching, RemoteModel } from './remote-models.js';
 import { digestOf, lastingStampOf, type ModelContent, PIECE, piecesOf } from './model-content.js';
 import type { OnnxModel } from './onnx-model.js';
 import { constants } from 'node:fs';
@@ -15,45 +15,60 @@ const SMALL = 1 << 20;
 export type ModelPlace =
   { readonly file: string; readonly sha256?: string | undefined } | Uint8Array | RemoteModel;
 
+/** A model's content, and what was fetched with it. */
+export interface LoadedModel {
+  readonly content: ModelContent;
+  readonly fetched?: FetchedFile | undefined;
+}
+
 export class ModelSource {
-  private content: Promise<ModelContent> | undefined;
+  private loaded: Promise<LoadedModel> | undefined;
   private kept = new AbortController();
 
   constructor(private readonly model: ModelPlace) {}
 
-  /** The first read's content, until the serving closes. */
-  read(fetching: Fetching): Promise<ModelContent> {
-    if (!this.content) {
+  /** What the first call has loaded, until the serving closes. */
+  load(fetching: Fetching): Promise<LoadedModel> {
+    if (!this.loaded) {
       fetching.signal.addEventListener('abort', () => this.forget(), { once: true });
-      this.content = contentOf(this.model, fetching, this.kept.signal);
+      this.loaded = loadedFrom(this.model, fetching, this.kept.signal);
     }
-    return this.content;
+    return this.loaded;
+  }
+
+  async read(fetching: Fetching): Promise<ModelContent> {
+    return (await this.load(fetching)).content;
   }
 
   forget(): void {
-    this.content = undefined;
+    this.loaded = undefined;
     this.kept.abort();
     this.kept = new AbortController();
   }
 }
 
-async function contentOf(
+async function loadedFrom(
   model: ModelPlace,
   fetching: Fetching,
   kept: AbortSignal,
-): Promise<ModelContent> {
+): Promise<LoadedModel> {
   if (ArrayBuffer.isView(model)) {
-    return contentOfBytes(model);
+    return { content: await contentOfBytes(model) };
   }
   if ('fetch' in model) {
     const found = await model.fetch(fetching);
-    return typeof found === 'string'
-      ? contentOfFile(found, `${model.name} (${found})`, kept)
-      : contentOfBytes(found);
+    const isBare = typeof found === 'string' || ArrayBuffer.isView(found);
+    const fetched: FetchedFile = isBare ? { file: found } : found;
+    const { file } = fetched;
+    const content =
+      typeof file === 'string'
+        ? await contentOfFile(file, `${model.name} (${file})`, kept)
+        : await contentOfBytes(file);
+    return { content, fetched };
   }
   const content = await contentOfFile(model.file, model.file, kept);
   checkHash(content, model);
-  return content;
+  return { content };
 }
 
 function checkHash(

@@ -1,16 +1,79 @@
 import { InvalidServingError } from '../../errors.js';
+import type { PartitionOptions } from '../batch-function.js';
+import type { DeclaredAxes, ServingSignature } from './model-signature.js';
 
-/** A model that is fetched when its serving starts. */
-export interface RemoteModel {
+/** A model that is fetched when a version of its serving loads. */
+export interface RemoteModel<Facts = unknown> {
   /** Its name in logs and errors, such as its address, without secrets. */
   readonly name: string;
   /**
-   * Fetches it and the files that it refers to, unless they are here already; returns its path.
+   * Fetches it and the files that it refers to, unless they are here already. Called once for each
+   * version, so what it reads in addition belongs in the result, and not in a variable.
    *
-   * @returns the path of the ONNX file, or its bytes
+   * @returns the path of the ONNX file, or its bytes; or these with the version's facts
    * @throws ServingLoadError
    */
-  fetch(fetching: Fetching): Promise<string | Uint8Array>;
+  fetch(fetching: Fetching): Promise<string | Uint8Array | FetchedFile<Facts>>;
+  /**
+   * The model in its place after `reload({ model })`.
+   *
+   * @default the given model replaces this one, and has no facts
+   * @throws InvalidServingError for a model that can't replace it
+   */
+  moved?(model: unknown): RemoteModel<Facts>;
+}
+
+/** A fetched ONNX file, and what belongs to the same version of the model. */
+export interface FetchedFile<Facts = unknown> extends FetchedFacts<Facts> {
+  /** The path of the ONNX file, or its bytes. */
+  readonly file: string | Uint8Array;
+  /**
+   * Checks that the loaded model is one that the facts describe, when a version loads.
+   *
+   * @returns the axes on which rows may differ in length, by input and output, instead of those of
+   * the definition; undefined for those
+   * @throws InvalidServingError for another model: the version then doesn't load
+   */
+  accept?(signature: ServingSignature): AcceptedAxes | undefined;
+}
+
+/** What was read for one version of a serving, such as labels. */
+export interface FetchedFacts<Facts = unknown> {
+  /** Given to `preprocess`, `postprocess` and `postprocessStream` of this version's calls. */
+  readonly facts?: Facts;
+  /**
+   * A text that differs if the facts differ, such as a hash. With it, versions with the same file
+   * and facts share the replies of a cache.
+   *
+   * @default versions with different labels share none
+   */
+  readonly content?: string;
+}
+
+/** Axes of a model's inputs and outputs by name. */
+export interface AcceptedAxes {
+  /** Of inputs. */
+  readonly inputs: DeclaredAxes;
+  /** Of outputs. */
+  readonly outputs: DeclaredAxes;
+}
+
+/** What a module file needs in its threads or processes, fetched when a version loads. */
+export interface RemoteFiles<Facts = unknown> {
+  /**
+   * Fetches the options that are added to those of each partition, and the version's facts.
+   *
+   * @throws ServingLoadError
+   */
+  fetch(fetching: Fetching): Promise<FetchedFiles<Facts>>;
+  /** As in a {@link RemoteModel}. */
+  moved?(model: unknown): RemoteFiles<Facts>;
+}
+
+/** Fetched options for partitions. */
+export interface FetchedFiles<Facts = unknown> extends FetchedFacts<Facts> {
+  /** Copied to each thread or process. */
+  readonly options: PartitionOptions;
 }
 
 /** A repository of models, such as one of the Hugging Face Hub. */

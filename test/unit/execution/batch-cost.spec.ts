@@ -153,7 +153,7 @@ describe('A serving with a cost limit', () => {
     await first;
   });
 
-  it('[7.1] [4.5] Only the waiting part of a split call counts towards the cost limit', async () => {
+  it('[7.1] [4.5] A split call counts towards the cost limit until its last row has left', async () => {
     const { serving, script } = await busy({
       queue: { maxCost: 8, cost: ({ size }) => size * 2 },
       batchSize: 2,
@@ -163,12 +163,14 @@ describe('A serving with a cost limit', () => {
 
     script.batches[0]!.finish(['FIRST']);
     await settle();
-    const reply = serving.batchedRun(Batch.stack(['e', 'f']));
-    await expect(serving.batchedRun('g')).rejects.toThrow('cost 8 of at most 8');
+    await expect(serving.batchedRun('e')).rejects.toThrow('cost 8 of at most 8');
 
+    script.batches[0]!.finish(['A', 'B']);
+    await settle();
+    const reply = serving.batchedRun(Batch.stack(['e', 'f']));
     script.release((rows) => rows);
     expect(await Promise.all([split, reply])).toEqual([
-      ['a', 'b', 'c', 'd'],
+      ['A', 'B', 'c', 'd'],
       ['e', 'f'],
     ]);
   });

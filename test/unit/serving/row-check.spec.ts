@@ -93,7 +93,7 @@ describe('When a model starts, rows run alone and together', () => {
       'whose output has a row for each finding, on an axis named %j',
       async (axis) => {
         expect(await refusal(findings(axis))).toMatch(
-          /^Serving "net": Output "y" has the shape \[\d, 2\]; axis 0 must have the 1 rows/,
+          /^Serving "net": Output "y" has the shape \[\d, 2\]; axis 0 must have the 1 row/,
         );
       },
     );

@@ -23,7 +23,7 @@ import { type CallContext, Intake, ownHooks } from './intake.js';
 import type { Lanes } from './lanes.js';
 import { type BatchRequest, releaseOutput, type Reply } from './request.js';
 import { Pieces } from './pieces.js';
-import { rowLengthsOf } from './row-lengths.js';
+import { type RowLengths, rowLengthsOf } from './row-lengths.js';
 import { onCancel, resolveCallOptions } from './resolved-call-options.js';
 import { eventsOf } from './stream-request.js';
 import { RowCheck, type RowFindings } from './row-check.js';
@@ -52,6 +52,7 @@ export class Pipeline implements Closable {
   private readonly pulls = new Pulls();
   private readonly batcher: Batcher<BatchRequest>;
   private readonly runner: BatchRunner;
+  private readonly lengths: RowLengths | undefined;
   /** Calls that have entered and not left. A stream leaves when only reading is left. */
   private calls = 0;
   onIdle: (() => void) | undefined;
@@ -72,6 +73,7 @@ export class Pipeline implements Closable {
     const { name, queue } = options;
     const { signature, partitions, fetched } = opened;
     const lengths = rowLengthsOf(options, signature);
+    this.lengths = lengths;
     const isInline = kind === 'inline';
     this.runner = new BatchRunner(name, options.recovery, opened, events, lengths);
     // `run` calls share no batches, so no target can size them.
@@ -221,17 +223,25 @@ export class Pipeline implements Closable {
 
   /** @throws InvalidServingError if a row's answer depends on other rows, or on padding */
   async checkRows(examples: readonly Batch[]): Promise<RowFindings> {
-    const { options, opened, runner, intake, kind, lanes } = this;
+    const { options, opened, runner, intake, kind } = this;
     const { signature } = opened;
     if (options.runner !== 'model' || !signature) {
       return {};
     }
-    const check = new RowCheck(options, signature, runner, intake, kind === 'inline');
-    const findings = await check.run(examples);
-    if (findings.alone !== undefined) {
-      lanes.fit({ ...signature, mostRows: 1 });
+    const declares = opened.fetched?.accept === undefined;
+    const check = new RowCheck(options, signature, runner, intake, kind === 'inline', declares);
+    return check.run(examples);
+  }
+
+  /** Runs rows as the check of the same model has found that they must. */
+  obey({ alone, apart }: RowFindings): void {
+    const { signature } = this.opened;
+    if (alone !== undefined && signature) {
+      this.lanes.fit({ ...signature, mostRows: 1 });
     }
-    return findings;
+    if (apart !== undefined) {
+      this.lengths?.keepApart();
+    }
   }
 
   warmUp(examples: readonly Batch[]): Promise<WarmedUp> {

@@ -29,6 +29,8 @@ import { ReplyRequest } from './request.js';
 export interface RowFindings {
   /** Reason why it runs one row at a time. */
   readonly alone?: string;
+  /** Reason why only rows of one length share a batch. */
+  readonly apart?: string;
   /** What could not be checked. */
   readonly unchecked?: string;
 }
@@ -50,6 +52,8 @@ export class RowCheck {
     private readonly runner: BatchRunner,
     private readonly intake: Intake,
     private readonly isInline: boolean,
+    /** True if the definition has the axes where lengths vary, and not the model's own files. */
+    private readonly declaresLengths: boolean,
   ) {
     this.inputs = signature.inputs;
     this.guessed = signature.outputs.find(
@@ -92,7 +96,10 @@ export class RowCheck {
     }
   }
 
-  private async compare({ row, other, short }: Rows, alone: readonly Answer[]) {
+  private async compare(
+    { row, other, short }: Rows,
+    alone: readonly Answer[],
+  ): Promise<RowFindings> {
     let together: readonly Answer[];
     try {
       together = await this.answersOf(row, short);
@@ -118,7 +125,15 @@ export class RowCheck {
     const equals =
       short === other ? undefined : [await this.answerOf(row), await this.answerOf(other)];
     if (equals && !differenceIn(equals, await this.answersOf(row, other))) {
-      throw new InvalidServingError(paddingMessage(found, this.inputs));
+      if (this.declaresLengths) {
+        throw new InvalidServingError(paddingMessage(found, this.inputs));
+      }
+      return {
+        apart:
+          `reads the padding of shorter rows (a row has ${found.alone} in "${found.output}" alone, and ` +
+          `${found.together} when it is padded): only rows of one length share a batch, so batches ` +
+          'are smaller; use a model that takes attention_mask',
+      };
     }
     throw new InvalidServingError(mixingMessage(found, this.signature));
   }

@@ -12,6 +12,7 @@ import { uncutOutputs, variableAxesOf } from '../partitions/onnx/variable-axes.j
 export class RowLengths {
   /** Variable templates by the templates that we have seen. */
   private readonly templates = new WeakMap<Template, Template>();
+  private areApart = false;
 
   constructor(
     private readonly serving: string,
@@ -22,6 +23,11 @@ export class RowLengths {
     /** These have the batch's length, and we don't cut them back. */
     private readonly uncut: ReadonlySet<string>,
   ) {}
+
+  /** From now on rows share batches with rows of their own length only, so that no row is padded. */
+  keepApart(): void {
+    this.areApart = true;
+  }
 
   /**
    * The rows with the template that they share with rows of other lengths.
@@ -36,6 +42,9 @@ export class RowLengths {
     const known = this.templates.get(template);
     if (!known) {
       this.checkLengths(template);
+    }
+    if (this.areApart) {
+      return batch;
     }
     const varied = batch.vary(this.inputs, known);
     this.templates.set(template, varied.template!);

@@ -21,6 +21,7 @@ import { modelsLoaded } from '../partitions/model-engine.js';
 import { type ServingSignature, warningsOf } from '../partitions/onnx/model-signature.js';
 import { withVariableAxes } from '../partitions/onnx/variable-axes.js';
 import { Pipeline } from '../execution/pipeline.js';
+import type { RowFindings } from '../execution/row-check.js';
 import { isExternal, movedRunner, runnerOf } from '../definition/resolve-definition.js';
 import type { Runner, ServingDefinition } from '../definition/serving-definition.js';
 import type { ReloadOptions } from './serving-version.js';
@@ -46,7 +47,7 @@ export interface VersionParts extends VersionPlan {
 export class VersionLoader {
   private readonly loading = new AbortController();
   private readonly fetching = new AbortController();
-  private hasChecked = false;
+  private findings: RowFindings | undefined;
 
   constructor(
     private readonly parts: VersionParts,
@@ -104,18 +105,15 @@ export class VersionLoader {
 
   /** Checks the first pipeline's model; its partitions, and other pipelines, run the same one. */
   async checkRows(pipeline: Pipeline, examples?: readonly Batch[]): Promise<void> {
-    if (this.hasChecked) {
-      return;
-    }
-    const { warmUp, name } = this.parts.options;
-    const rows = examples ?? (await pipeline.examplesOf(warmUp));
-    const { alone, unchecked } = await pipeline.checkRows(rows);
-    this.hasChecked = true;
-    for (const finding of [alone, unchecked]) {
-      if (finding !== undefined) {
+    if (!this.findings) {
+      const { warmUp, name } = this.parts.options;
+      const rows = examples ?? (await pipeline.examplesOf(warmUp));
+      this.findings = await pipeline.checkRows(rows);
+      for (const finding of Object.values(this.findings) as readonly string[]) {
         log.warn(`The model of serving "${name}" ${finding}`);
       }
     }
+    pipeline.obey(this.findings);
   }
 
   halt(error: Error): void {

@@ -216,6 +216,33 @@ describe('When a model starts, rows run alone and together', () => {
     );
   });
 
+  it('[FR2] [FQ1] If padding changes answers, a model that brings its own axes batches rows of one length only', async () => {
+    const warnings = recordWarnings();
+    const model = {
+      name: 'pooled',
+      fetch: async () => ({
+        file: pooled('ReduceMean'),
+        accept: () => ({ inputs: { x: { variableAxis: 1 } }, outputs: {} }),
+      }),
+    };
+    const serving = await start(new Uint8Array(), { file: model }, { batchTimeout: 50 });
+    const ends: number[] = [];
+    serving.events$.subscribe((event) => event.type === 'batch:end' && ends.push(event.rows));
+    const rows = [row(1, 2, 3), row(4), row(4, 5, 6)];
+
+    const together = await Promise.all(rows.map((x) => serving.batchedRun({ x })));
+    const alone = await Promise.all(rows.map((x) => serving.run({ x })));
+
+    expect(together).toEqual([{ y: row(2) }, { y: row(4) }, { y: row(5) }]);
+    expect(alone).toEqual(together);
+    expect(ends.slice(0, 2).toSorted()).toEqual([1, 2]);
+    expect(warnings).toEqual([
+      expect.stringMatching(
+        /"net" reads the padding of shorter rows .* only rows of one length share a batch/,
+      ),
+    ]);
+  });
+
   it('[FR2] The start says once what it could not check, and how to have it checked', async () => {
     const warnings = recordWarnings();
     const x = value('float32', 'batch', 'width');

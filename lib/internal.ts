@@ -66,6 +66,7 @@ export {
   literalOf,
   propertyOf,
   truncate,
+  statusText,
   typeName,
 } from './core/format.js';
 export {

@@ -37,6 +37,7 @@ export interface ResolvedDistribution {
 }
 
 const OWNER = 'ServingClusterModule';
+export const DEFAULT_NAMESPACE = 'default';
 
 const name: Rule = {
   check: (value) => typeof value === 'string' && value !== '' && value.length <= 128,
@@ -106,7 +107,7 @@ export function resolveDistribution(given: DistributionOptions): ResolvedDistrib
     );
   }
   return {
-    namespace: given.namespace ?? 'default',
+    namespace: given.namespace ?? DEFAULT_NAMESPACE,
     nodeId:
       given.nodeId ?? `${hostname().slice(0, 64)}-${process.pid}-${randomBytes(3).toString('hex')}`,
     role: given.role,

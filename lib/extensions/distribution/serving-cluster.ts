@@ -134,7 +134,8 @@ export class ServingCluster
 
   /** The nodes, including this one, as of their last heartbeats. */
   nodes(): readonly ClusterNode[] {
-    return this.members.all.map((member) => clusterNodeOf(member, this.address));
+    const view = { self: this.address, isOnline: this.selector.isOnline };
+    return this.members.all.map((member) => clusterNodeOf(member, view));
   }
 
   /** @internal Called by Nest. */

@@ -91,8 +91,13 @@ function shareOf({ weight, partitions, isReady }: ServingStatus): number {
   return isReady ? weight * partitions : 0;
 }
 
-export function clusterNodeOf({ info, isSuspect }: Member, self: Address): ClusterNode {
+/** Without its transport, this node knows only of itself. */
+export function clusterNodeOf(
+  { info, isSuspect }: Member,
+  { self, isOnline }: { readonly self: Address; readonly isOnline: boolean },
+): ClusterNode {
   const { id, address, role, servings } = info;
-  const state = isSuspect ? 'silent' : info.state;
-  return { id, address, role, state, isSelf: address === self, servings };
+  const isSelf = address === self;
+  const state = isSuspect || !(isOnline || isSelf) ? 'silent' : info.state;
+  return { id, address, role, state, isSelf, servings };
 }

@@ -27,6 +27,14 @@ function doesNotThrow(action: () => unknown): boolean {
   }
 }
 
+/** A configuration with one user, who may use only the subjects of nodes. */
+function users(password: string): string {
+  return (
+    `authorization { users: [{ user: node, password: ${password}, ` +
+    'permissions: { publish: "sv.>", subscribe: "sv.>" } }] }'
+  );
+}
+
 describeUnless(natsMissing, 'The NATS transport', () => {
   let server: NatsServer;
   const clients: ClientNats[] = [];
@@ -56,9 +64,6 @@ describeUnless(natsMissing, 'The NATS transport', () => {
 
   describe('whose users have a login', () => {
     let guarded: NatsServer;
-    const users = (password: string) =>
-      `authorization { users: [{ user: node, password: ${password}, ` +
-      'permissions: { publish: "sv.>", subscribe: "sv.>" } }] }';
     const joinGuarded = useNodes(
       () =>
         new NatsTransport({

@@ -14,6 +14,8 @@ export class Member {
   isSilent = false;
   /** Since the last check. */
   wasHeard = false;
+  /** True after an invalid packet, until a valid one: its bytes are no sign of life. */
+  sendsInvalid = false;
   /** In bytes, by the last check. */
   received: number | undefined;
   hasDuplicate = false;

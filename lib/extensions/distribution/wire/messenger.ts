@@ -77,7 +77,8 @@ export class Messenger {
     }
   }
 
-  receive(packet: Uint8Array): void {
+  /** Returns false for an invalid packet. */
+  receive(packet: Uint8Array): boolean {
     const { limits, onMessage, onInvalidFrame } = this.options;
     try {
       const bytes = this.unpacker.receive(packet);
@@ -88,6 +89,7 @@ export class Messenger {
         const from = senderOf(header);
         onMessage({ kind, call, timeout, header, from, bytes: bytes.byteLength, value });
       }
+      return true;
     } catch (error) {
       if (!(error instanceof FrameError)) {
         throw error;
@@ -96,6 +98,7 @@ export class Messenger {
       if (error instanceof FrameTooLargeError) {
         this.reportTooLarge(error);
       }
+      return false;
     }
   }
 

@@ -85,7 +85,8 @@ export class Verifier {
     const signedAt = Number(trailer.readBigUInt64LE(0));
     if (Math.abs(now - signedAt) > WINDOW) {
       throw new FrameError(
-        `A packet that was signed ${now - signedAt} ms ago: do the clocks of all nodes agree?`,
+        `A packet that was signed ${now - signedAt} ms ago by the clock of its node. With a secret, ` +
+          `the clocks of all nodes must agree within ${WINDOW} ms: do they run NTP?`,
       );
     }
     const uptime = this.uptime();

@@ -17,6 +17,7 @@ import type { AddressInfo } from 'node:net';
 import type { ConnectionOptions, TlsOptions } from 'node:tls';
 import { InvalidServingError } from '../../../index.js';
 import { messageOf, formatValue } from '../../../internal.js';
+import type { Secrets } from '../wire/signature.js';
 import { checkSocketPath } from './socket-path.js';
 
 /**
@@ -193,7 +194,7 @@ export interface PeerSettings {
   /** The nodes to connect to. @default [] */
   readonly peers?: Peers | undefined;
   /** Shared by all nodes and clients. */
-  readonly secret?: string | undefined;
+  readonly secret?: Secrets | undefined;
   /**
    * Allows listening beyond this machine without a secret or certificates of both sides.
    *
@@ -230,7 +231,7 @@ export function assertNotPublic(
     tlsOptions,
     secret,
     insecure,
-  }: { tlsOptions?: TlsOptions | undefined; secret?: string | undefined; insecure: boolean },
+  }: { tlsOptions?: TlsOptions | undefined; secret?: Secrets | undefined; insecure: boolean },
 ): void {
   const isMutual = tlsOptions?.requestCert === true && tlsOptions.rejectUnauthorized !== false;
   if (!isLoopback(host) && !isMutual && !secret && !insecure) {

@@ -5,7 +5,7 @@ import { HeaderReader, SentHeader } from './header.js';
 import { Packer, Unpacker } from './packets.js';
 import { FrameError, FrameTooLargeError, Kind, reading } from './prelude.js';
 import type { WireLimits } from './limits.js';
-import type { Secret } from './signature.js';
+import type { Secrets } from './signature.js';
 import { type MessageToSend, SendLane } from './send-lane.js';
 
 /** Default of `ServingTransport.window`. */
@@ -27,7 +27,7 @@ export interface MessengerOptions {
   readonly address: Address;
   readonly transport: ServingTransport;
   readonly limits: WireLimits;
-  readonly secret: Secret | undefined;
+  readonly secret: Secrets | undefined;
   readonly onMessage: (message: Message) => void;
   readonly onTooLarge: (message: MessageHead, error: FrameError) => void;
   /** Called for each fragment: its sender is alive. */

@@ -67,6 +67,7 @@ export {
   literalOf,
   propertyOf,
   truncate,
+  statusText,
   typeName,
 } from './core/format.js';
 export {

@@ -35,6 +35,28 @@ export function truncate(text: string, most = 200): string {
   return text.length > most ? `${text.slice(0, most)}... (${text.length} characters)` : text;
 }
 
+/** Longest status text of gRPC in bytes; several clients refuse headers above 8 KiB in all. */
+const STATUS_BYTES = 4096;
+
+/**
+ * Cuts a text so that it fits into a header of gRPC, where it is percent-encoded. Half a surrogate
+ * pair, which can't be encoded, becomes the replacement character.
+ */
+export function statusText(text: string): string {
+  const encodable = Buffer.from(text.slice(0, STATUS_BYTES)).toString();
+  let bytes = 0;
+  let end = 0;
+  for (const character of encodable) {
+    bytes += encodeURI(character).length;
+    if (bytes > STATUS_BYTES) {
+      break;
+    }
+    end += character.length;
+  }
+  const isWhole = end === encodable.length && text.length <= STATUS_BYTES;
+  return isWhole ? encodable : `${encodable.slice(0, end)}... (${text.length} characters)`;
+}
+
 function shown(value: unknown): string {
   if (value instanceof Promise) {
     return 'a promise';

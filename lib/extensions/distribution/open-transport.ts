@@ -2,6 +2,7 @@ import { Transport } from '@nestjs/microservices';
 import { InvalidServingError } from '../../index.js';
 import { formatValue } from '../../internal.js';
 import type { DistributionOptions } from './options.js';
+import { DEFAULT_NAMESPACE } from './resolve-options.js';
 import type { ServingTransport } from './transport.js';
 
 /** Loads only the transport's packages; doesn't start it. */
@@ -32,7 +33,8 @@ export async function openTransport(given: DistributionOptions): Promise<Serving
         given,
       );
       const { NatsTransport } = await import('./transports/nats/nats.transport.js');
-      return new NatsTransport({ options: given.options });
+      const { options, namespace = DEFAULT_NAMESPACE } = given;
+      return new NatsTransport({ options, namespace });
     }
     case Transport.REDIS: {
       checkTransportOptions(

@@ -209,10 +209,11 @@ export interface ClusterOptions {
   /**
    * Signs packets (HMAC-SHA256) and refuses those without a valid signature; does not encrypt. JSON
    * clients cannot sign, so a node with a secret refuses them. At least 16 characters.
+   * Of a list, the first signs and all are valid, so that a secret can be replaced while nodes run.
    *
    * @default none
    */
-  readonly secret?: string;
+  readonly secret?: string | readonly string[];
 }
 
 /** Limits for frames, calls and nodes. */

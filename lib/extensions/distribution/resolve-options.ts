@@ -13,6 +13,7 @@ import {
 import type { FlowControlOptions } from './calls/flow-control.js';
 import type { Balance } from './membership/balancer.js';
 import type { DistributionLimits, DistributionOptions, RemoteServingOptions } from './options.js';
+import type { Secrets } from './wire/signature.js';
 import { defaultWireLimits, type WireLimits } from './wire/limits.js';
 
 /** Options with defaults. */
@@ -33,10 +34,11 @@ export interface ResolvedDistribution {
   readonly window: FlowControlOptions;
   readonly limits: WireLimits & Pick<DistributionLimits, 'calls'>;
   readonly maxNodes: number;
-  readonly secret: string | undefined;
+  readonly secret: Secrets | undefined;
 }
 
 const OWNER = 'ServingClusterModule';
+export const DEFAULT_NAMESPACE = 'default';
 
 const name: Rule = {
   check: (value) => typeof value === 'string' && value !== '' && value.length <= 128,
@@ -83,8 +85,14 @@ const rules: Rules = {
   window: anObject,
   limits: anObject,
   secret: {
-    check: (value) => typeof value === 'string' && value.length >= 16,
-    allowed: 'a string of 16 characters or more',
+    check: (value) => {
+      const secrets: readonly unknown[] = Array.isArray(value) ? value : [value];
+      return (
+        secrets.length > 0 &&
+        secrets.every((secret) => typeof secret === 'string' && secret.length >= 16)
+      );
+    },
+    allowed: 'a string of 16 characters or more, or a list of such strings',
   },
 };
 const windowRules: Rules = { messages: count, bytes: count };
@@ -106,7 +114,7 @@ export function resolveDistribution(given: DistributionOptions): ResolvedDistrib
     );
   }
   return {
-    namespace: given.namespace ?? 'default',
+    namespace: given.namespace ?? DEFAULT_NAMESPACE,
     nodeId:
       given.nodeId ?? `${hostname().slice(0, 64)}-${process.pid}-${randomBytes(3).toString('hex')}`,
     role: given.role,

@@ -90,9 +90,18 @@ export class ServingCluster
       window,
       maxCalls: limits.calls,
       find: (name) => exported.find(name),
+      onRefused: () => this.heartbeats.announce(),
     });
-    const activeCalls = (node: Address) => outbound.countOf(node);
-    const selector = new NodeSelector({ self: address, members, balance, activeCalls });
+    const activeCalls = (node: Address) => outbound.loadOf(node);
+    const isFailing = (node: Address) => outbound.isFailing(node);
+    const selector = new NodeSelector({
+      self: address,
+      members,
+      balance,
+      activeCalls,
+      isFailing,
+      lookUp: () => transport.lookUp?.(),
+    });
     const heartbeats = new Heartbeats({
       nodeId,
       address,
@@ -134,7 +143,8 @@ export class ServingCluster
 
   /** The nodes, including this one, as of their last heartbeats. */
   nodes(): readonly ClusterNode[] {
-    return this.members.all.map((member) => clusterNodeOf(member, this.address));
+    const view = { self: this.address, isOnline: this.selector.isOnline };
+    return this.members.all.map((member) => clusterNodeOf(member, view));
   }
 
   /** @internal Called by Nest. */
@@ -210,10 +220,13 @@ export class ServingCluster
   }
 
   private followMembers(): void {
-    const { address: self, heartbeats, logger, members, receiver, selector } = this;
+    const { address: self, heartbeats, logger, members, receiver, selector, transport } = this;
     const log = new MembershipLog(self, logger);
     members.changes$.subscribe((change) => {
-      const { type, address } = change;
+      const { type, address, info } = change;
+      if (type === 'left' || info.state === 'draining') {
+        transport.lookUp?.();
+      }
       if (type === 'left') {
         receiver.forget(address);
       } else if (type === 'joined') {
@@ -238,8 +251,12 @@ interface ClusterReceiverOptions {
 export class ClusterReceiver implements Receiver {
   constructor(private readonly options: ClusterReceiverOptions) {}
 
-  receive(packet: Uint8Array): void {
-    this.options.messenger.receive(packet);
+  receive(packet: Uint8Array, via?: Address): void {
+    const { messenger, members } = this.options;
+    const isValid = messenger.receive(packet);
+    if (!isValid && via !== undefined) {
+      members.distrust(via);
+    }
   }
 
   nodeConnected(address: Address): void {

@@ -5,8 +5,12 @@ export type Address = string;
 
 /** Receives a transport's packets and events. */
 export interface Receiver {
-  /** A packet was received; it names its sender. */
-  receive(packet: Uint8Array): void;
+  /**
+   * A packet was received; it names its sender.
+   *
+   * @param via the node whose connection it came over, if the transport has such
+   */
+  receive(packet: Uint8Array, via?: Address): void;
   /** A node connected; only for transports with connections between nodes. */
   nodeConnected(address: Address): void;
   /** The connection to a node ended; packets to it may be lost. */
@@ -64,6 +68,11 @@ export interface ServingTransport {
    * transports with connections between nodes.
    */
   received?(address: Address): number | undefined;
+  /**
+   * Looks for other nodes before it would: a node is leaving or lost, or a call waits for one. For
+   * transports that look up the nodes' addresses; called often.
+   */
+  lookUp?(): void;
   /** Ends a silent node's connection, to make room for a new one. */
   drop?(address: Address): void;
   /**

@@ -2,6 +2,7 @@ import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:ht
 import { HttpException, HttpStatus, type HttpServer } from '@nestjs/common';
 import { CallCancelledError, isServingError } from '../../index.js';
 import { nestingBeyond } from '../../encoding/json.js';
+import { pathOfTarget } from '../../encoding/request-target.js';
 import { formatValue, isRecord, messageOf } from '../../internal.js';
 
 /** A body of a request: a JSON object. */
@@ -111,12 +112,18 @@ const PRIVATE_TYPE = 'application/x-openai-request';
 interface FastifyInstance {
   addHook(
     name: 'onRequest',
-    hook: (request: { readonly raw: IncomingMessage }, reply: unknown, done: () => void) => void,
+    hook: (request: FastifyRequest, reply: unknown, done: () => void) => void,
   ): void;
   addContentTypeParser(
     type: string,
     parser: (request: unknown, payload: unknown, done: (error: null) => void) => void,
   ): void;
+}
+
+interface FastifyRequest {
+  readonly raw: IncomingMessage;
+  /** The route's pattern; undefined if there is no route. */
+  readonly routeOptions: { readonly url?: string };
 }
 
 /**
@@ -127,24 +134,24 @@ interface FastifyInstance {
  */
 export function leaveBodiesUnparsed(adapter: HttpServer, paths: () => ReadonlySet<string>): void {
   let known: ReadonlySet<string> | undefined;
-  const hideType = (request: IncomingMessage): void => {
-    const { method, url = '', headers } = request;
+  const hideType = (request: IncomingMessage, route: string): void => {
+    const { method, headers } = request;
     known ??= paths();
-    if (method === 'POST' && known.has(pathOf(url))) {
+    if (method === 'POST' && known.has(pathOf(route))) {
       hiddenTypes.set(request, headers['content-type']);
       headers['content-type'] = PRIVATE_TYPE;
     }
   };
   if (adapter.getType() === 'fastify') {
     const fastify = adapter.getInstance() as FastifyInstance;
-    fastify.addHook('onRequest', ({ raw }, _reply, done) => {
-      hideType(raw);
+    fastify.addHook('onRequest', ({ raw, routeOptions }, _reply, done) => {
+      hideType(raw, routeOptions.url ?? '');
       done();
     });
     fastify.addContentTypeParser(PRIVATE_TYPE, (_request, _payload, done) => done(null));
   } else {
     adapter.use((request: IncomingMessage, _response: unknown, next: () => void) => {
-      hideType(request);
+      hideType(request, request.url ?? '');
       next();
     });
   }
@@ -205,7 +212,7 @@ function endingWith(
 
 /** As platforms compare it: without its query, and on Express without case and slash at its end. */
 export function pathOf(url: string): string {
-  return url.split('?', 1)[0]!.toLowerCase().replace(/\/$/, '');
+  return pathOfTarget(url).toLowerCase().replace(/\/$/, '');
 }
 
 /** A platform's request: Node's own, or Fastify's around it. */
@@ -262,7 +269,7 @@ export async function readBody(request: PlatformRequest, limit: number): Promise
  */
 export async function readForm(request: PlatformRequest, limit: number): Promise<FormData> {
   const { raw = request } = request;
-  const type = hiddenTypes.get(raw) ?? '';
+  const type = hiddenTypes.get(raw) ?? raw.headers['content-type'] ?? '';
   if (raw.readableEnded) {
     throw new RequestError(
       'The body of the request was read before it came here, by a middleware of the application; ' +

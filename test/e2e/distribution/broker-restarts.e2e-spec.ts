@@ -55,6 +55,37 @@ describeBrokers('Processes of a cluster whose broker restarts', (wiring) => {
     expect(nodes.flatMap((each) => each.stranded)).toEqual([]);
   });
 
+  it('[FV1] While the broker is gone, remotes are not ready and other nodes are silent; when it is back, they are ready and up', async () => {
+    await node({ servings: [{ name: 'm', batchSize: 4 }], distribution });
+    const web = await client(distribution);
+    await web.untilNodes('m', 1);
+    const seen = () => ({
+      remote: web.servings.get('m').state,
+      reason: web.servings.get('m').reason,
+      nodes: web.cluster.nodes().map(({ isSelf, state }) => [isSelf, state] as const),
+    });
+    await wiring.broker().kill();
+    await until(() => !web.cluster.selector.isOnline);
+    const without = seen();
+    await wiring.broker().start();
+    await until(() => seen().remote === 'ready');
+
+    expect(without.remote).toBe('starting');
+    expect(without.reason).toContain('broker');
+    expect(new Map(without.nodes)).toEqual(
+      new Map([
+        [true, 'up'],
+        [false, 'silent'],
+      ]),
+    );
+    expect(new Map(seen().nodes)).toEqual(
+      new Map([
+        [true, 'up'],
+        [false, 'up'],
+      ]),
+    );
+  });
+
   it('[11] When the broker restarts under load, calls that must not run twice fail with the reason and later ones succeed', async () => {
     const { web, callers, stranded } = await withoutBroker(false);
     await until(() => stranded.every((id) => callers.failures.has(id)));

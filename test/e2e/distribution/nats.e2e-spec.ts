@@ -1,3 +1,4 @@
+import { setTimeout } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { ClientNats } from '@nestjs/microservices';
@@ -26,6 +27,14 @@ function doesNotThrow(action: () => unknown): boolean {
   }
 }
 
+/** A configuration with one user, who may use only the subjects of nodes. */
+function users(password: string): string {
+  return (
+    `authorization { users: [{ user: node, password: ${password}, ` +
+    'permissions: { publish: "sv.>", subscribe: "sv.>" } }] }'
+  );
+}
+
 describeUnless(natsMissing, 'The NATS transport', () => {
   let server: NatsServer;
   const clients: ClientNats[] = [];
@@ -52,6 +61,42 @@ describeUnless(natsMissing, 'The NATS transport', () => {
   }
 
   describeTransport({ name: 'NATS', connections: false, join });
+
+  describe('whose users have a login', () => {
+    let guarded: NatsServer;
+    const joinGuarded = useNodes(
+      () =>
+        new NatsTransport({
+          namespace: 'default',
+          options: { servers: guarded.url, user: 'node', pass: 'right', reconnectTimeWait: 20 },
+        }),
+    );
+
+    beforeAll(async () => {
+      guarded = await NatsServer.start(users('right'));
+    });
+
+    afterAll(() => guarded.end());
+
+    it('[FV7] A node whose user may use sv.> and nothing else probes others', async () => {
+      const [a] = [await joinGuarded('a'), await joinGuarded('b')];
+      await expect(a.transport.probe('b')).resolves.toBe(true);
+      await expect(probed(a.transport, 'nobody')).resolves.toBe(false);
+    });
+
+    it('[FV1] A node whose login the server refuses for a time connects again when it is taken', async () => {
+      const a = await joinGuarded('a');
+      await guarded.kill();
+      await guarded.start(users('other'));
+      // Some attempts, each refused.
+      await setTimeout(500);
+      expect(a.recorded.events).toEqual(['offline']);
+      await guarded.kill();
+      await guarded.start(users('right'));
+      await a.recorded.until(({ events }) => events.length === 2);
+      expect(a.recorded.events).toEqual(['offline', 'online']);
+    });
+  });
 
   it('[11] A node that is killed is gone, and its next incarnation is found', async () => {
     const settings = { options: { servers: server.url } };

@@ -4,6 +4,7 @@ import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import {
   type CanActivate,
   type ExecutionContext,
+  ForbiddenException,
   type INestApplication,
   Injectable,
   Logger,
@@ -83,6 +84,16 @@ class KeyGuard implements CanActivate {
     const metadata = context.switchToRpc().getContext<Metadata>();
     if (metadata.get('x-key')[0] !== 'right') {
       throw new UnauthorizedException('Give the header x-key');
+    }
+    return true;
+  }
+}
+
+@Injectable()
+class LongGuard implements CanActivate {
+  canActivate(context: ExecutionContext): boolean {
+    if (context.switchToRpc().getContext<Metadata>().get('x-long').length > 0) {
+      throw new ForbiddenException('😀'.repeat(50_000));
     }
     return true;
   }
@@ -315,6 +326,23 @@ describe('The gRPC door of the Open Inference Protocol', () => {
     await queued;
   });
 
+  it('[FD3] Status texts fit into the headers that clients take: of unknown models, of a caller with long names, and of errors of the application', async () => {
+    const client = await open({}, [{ provide: APP_GUARD, useClass: LongGuard }]);
+    const long = { ...number('wide', 1), outputs: [{ name: 'o'.repeat(20_000) }] };
+    const unknown = { name: '模型'.repeat(9000) };
+    const failures = [
+      await failureOf(call(client, 'ModelInfer', long)),
+      await failureOf(call(client, 'ModelReady', unknown)),
+      await failureOf(call(client, 'ServerMetadata', {}, { headers: { 'x-long': 'yes' } })),
+    ];
+    expect(failures.map((error) => (error as ServiceError).code)).toEqual([3, 5, 7]);
+    for (const error of failures) {
+      const { details } = error as ServiceError;
+      expect(encodeURI(details).length).toBeLessThan(5000);
+      expect(details).not.toContain('\uFFFD');
+    }
+  });
+
   it('[18.5] states no time to try again for a request that is wrong', async () => {
     const client = await open();
     const error = (await failureOf(
@@ -343,7 +371,7 @@ describe('The gRPC door of the Open Inference Protocol', () => {
   });
 
   it('[P4] closes the connections of clients that break HTTP/2 or have gone', async () => {
-    await open();
+    await open({ grpc: { port: 0, host: '127.0.0.1', idleTimeout: 100 } });
     const { port } = app!.get(GrpcDoor);
     const preface = Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n');
     const settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];

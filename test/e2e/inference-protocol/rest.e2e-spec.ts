@@ -196,6 +196,58 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
     expect(await get('/v2/models/digits/stats')).toMatchObject({ model_stats: [{ version: '1' }] });
   });
 
+  it.each([
+    ['/v2/models/echo/infer', [200]],
+    ['http://other.example:81/v2/models/echo/infer', [200]],
+    ['HTTP://other.example/v2/models/echo/infer?x=1', [200]],
+    ['/v2/models/echo/infer#part', [200]],
+    ['/v2/models/echo/infer?x=1#part', [200]],
+    ['/v2/models/echo/%69nfer', [200, 404]],
+    ['/v2/mod%65ls/%65cho/infer/', [200, 404]],
+    ['/v2/models/%65cho/infer', [200]],
+    [String.raw`/v2/models/echo\infer#part`, [400, 404]],
+    ['/v2/models/echo/infer;x=1', [400, 404]],
+    ['//v2/models/echo/infer', [400, 404]],
+  ])(
+    '[FD4] The URL %s is answered as the one of the protocol, or refused',
+    async (path, allowed) => {
+      const { client } = await start({ servings: ['echo'] });
+      const row = { inputs: [{ name: 'input', shape: [1], datatype: 'BYTES', data: ['7'] }] };
+      const call = httpRequest(client.url, {
+        method: 'POST',
+        path,
+        headers: { 'content-type': 'application/json' },
+      });
+      const status = await new Promise<number | undefined>((resolve, reject) => {
+        call.once('response', (response) => resolve(response.resume().statusCode));
+        call.once('error', reject);
+        call.end(JSON.stringify(row));
+      });
+      expect(allowed).toContain(status);
+    },
+  );
+
+  it('[FD5] Calls that register shared memory are answered with 501, whatever their content type', async () => {
+    const { client } = await start();
+    const paths = [
+      'systemsharedmemory/region/r/register',
+      'systemsharedmemory/region/r/unregister',
+      'cudasharedmemory/unregister',
+    ];
+    for (const path of paths) {
+      for (const type of [undefined, 'text/odd']) {
+        const headers: Record<string, string> = type === undefined ? {} : { 'content-type': type };
+        const body = Buffer.from('{"key":"/r"}');
+        const { status, json } = await client.send(`/v2/${path}`, {
+          method: 'POST',
+          headers,
+          body,
+        });
+        expect([status, json]).toEqual([501, { error: expect.stringContaining('Shared memory') }]);
+      }
+    }
+  });
+
   it.each(tensors.map((tensor) => [tensor.type, tensor] as const))(
     '[18.3] Elements of %s cross unchanged, as JSON, as binary data, and mixed',
     async (type, tensor) => {

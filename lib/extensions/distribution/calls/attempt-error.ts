@@ -121,6 +121,8 @@ function mayHaveRunAfter(error: unknown): MayHaveRun {
   }
   if (
     error instanceof OverloadedError ||
+    // Drained by hand, or no partition took the rows.
+    error instanceof ServingUnavailableError ||
     error instanceof DeadlineTooShortError ||
     error instanceof UnknownServingError ||
     error instanceof UnknownVersionError
@@ -128,7 +130,6 @@ function mayHaveRunAfter(error: unknown): MayHaveRun {
     return 'no';
   }
   return error instanceof PartitionLostError ||
-    error instanceof ServingUnavailableError ||
     error instanceof ServingClosedError ||
     error instanceof NodeLostError
     ? 'unknown'

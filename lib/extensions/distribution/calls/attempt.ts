@@ -35,7 +35,11 @@ export interface RemoteRequest {
     | undefined;
 }
 
+/** `failed`: by the node; `left`: by this process. */
+export type Outcome = 'answered' | 'failed' | 'left';
+
 export class Attempt {
+  readonly startedAt = performance.now();
   /**
    * The output; for a stream undefined, once it begins or ends. Rejects with an
    * {@link AttemptError}, or the caller's reason for cancelling.
@@ -65,7 +69,7 @@ export class Attempt {
     readonly node: Address,
     private readonly request: RemoteRequest,
     private readonly limits: FlowControlOptions,
-    private readonly ended: (attempt: Attempt) => void,
+    private readonly ended: (attempt: Attempt, outcome: Outcome) => void,
   ) {
     this.answer = new Promise((resolve, reject) => {
       this.resolve = resolve;
@@ -76,6 +80,10 @@ export class Attempt {
         this.sendFrame(Kind.credit, new SentHeader({ taken })),
       );
     }
+  }
+
+  get serving(): string {
+    return this.request.serving;
   }
 
   /** Cancelling the call ends the attempt. */
@@ -109,8 +117,8 @@ export class Attempt {
     if (this.isOver) {
       return;
     }
-    this.end();
     const isOfAttempt = isA(error, AttemptError);
+    this.end(isOfAttempt ? 'failed' : 'left');
     this.events?.fail(isOfAttempt ? error.error : error);
     this.reject(error);
     if (!isOfAttempt) {
@@ -195,15 +203,15 @@ export class Attempt {
   }
 
   private succeed(value: unknown): void {
-    this.end();
+    this.end('answered');
     this.resolve(value);
   }
 
-  private end(): void {
+  private end(outcome: Outcome): void {
     this.isOver = true;
     this.removeCancel?.();
     this.window?.close();
-    this.ended(this);
+    this.ended(this, outcome);
   }
 
   /** The first credit requests the lazy input; one without a number ends it. */

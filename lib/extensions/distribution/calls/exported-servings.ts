@@ -59,7 +59,11 @@ export class ExportedServings {
       this.servings()
         .get(name)
         ?.eventsOf?.('batch:end')
-        .subscribe(({ runTime }) => {
+        .subscribe(({ runTime, error, revoked }) => {
+          // A failure may be fast, and is no answer.
+          if (error !== undefined || revoked) {
+            return;
+          }
           const average = this.runTimes.get(name) ?? runTime;
           this.runTimes.set(name, average + NEWEST * (runTime - average));
         });

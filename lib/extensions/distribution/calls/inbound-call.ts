@@ -58,8 +58,8 @@ export class InboundCall {
     return this.signal.aborted;
   }
 
-  /** Resolves when the answer was sent; never rejects. */
-  async run(exported: ExportedServing): Promise<void> {
+  /** Resolves when the answer was sent, with the error if it is one; never rejects. */
+  async run(exported: ExportedServing): Promise<unknown> {
     const { inputs, request } = this;
     try {
       const method = optionalStringIn(request.header, 'method');
@@ -78,9 +78,11 @@ export class InboundCall {
           await sent;
         }
       }
+      return undefined;
     } catch (error) {
       const failure = error instanceof FrameError ? invalidInputError(error) : error;
       await this.send(Kind.error, errorHeader(failure));
+      return failure;
     } finally {
       this.window?.close();
     }

@@ -3,6 +3,7 @@ import {
   OverloadedError,
   RequestTooLargeError,
   ServingClosedError,
+  ServingUnavailableError,
   UnknownServingError,
 } from '../../../index.js';
 import { formatValue, Waits } from '../../../internal.js';
@@ -22,6 +23,8 @@ interface InboundCallsOptions {
   readonly window: FlowControlOptions;
   readonly maxCalls: number;
   readonly find: (serving: string) => ExportedServing | undefined;
+  /** A call was refused, since this node can't run it now. */
+  readonly onRefused: () => void;
 }
 
 /** Idle callers to remember. */
@@ -152,6 +155,7 @@ export class InboundCalls {
     const refusal = this.refusal(name, exported);
     if (refusal || !exported) {
       this.refuseRequest(from, id, refusal);
+      this.options.onRefused();
       return;
     }
     const ofCaller = this.callsOf(from);
@@ -167,7 +171,10 @@ export class InboundCalls {
     ofCaller: CallTable<InboundCall>,
     exported: ExportedServing,
   ): Promise<void> {
-    await call.run(exported);
+    const failure = await call.run(exported);
+    if (failure instanceof ServingUnavailableError) {
+      this.options.onRefused();
+    }
     ofCaller.remove(call);
     this.ended(name);
     if (ofCaller.size === 0 && this.calls.size > MOST_IDLE) {

@@ -1,7 +1,7 @@
 import { type CallState, CallTable, encodeStates, statesIn } from './call-table.js';
 import { OverloadedError } from '../../../index.js';
 import { Waits } from '../../../internal.js';
-import { Attempt, type RemoteRequest } from './attempt.js';
+import { Attempt, type Outcome, type RemoteRequest } from './attempt.js';
 import type { Message, MessageHead, Messenger } from '../wire/messenger.js';
 import type { Address } from '../transport.js';
 import { type FrameError, Kind } from '../wire/prelude.js';
@@ -11,6 +11,7 @@ export class OutboundCalls {
   private readonly attempts = new CallTable<Attempt>();
   /** Attempts per node; may be 0. */
   private readonly counts = new Map<Address, number>();
+  private readonly failures = new Failures();
   /** Preprocessing of unsent calls. */
   readonly preparing = new Waits();
   private lastId = 0;
@@ -34,6 +35,16 @@ export class OutboundCalls {
 
   countOf(node: Address): number {
     return this.counts.get(node) ?? 0;
+  }
+
+  /** True if the node's last call failed: its batch time may be that of failures. */
+  isFailing(node: Address): boolean {
+    return this.failures.isFailing(node);
+  }
+
+  /** Unanswered calls, and failed ones for as long as an answer would have taken. */
+  loadOf(node: Address): number {
+    return this.countOf(node) + this.failures.countOf(node);
   }
 
   /**
@@ -131,6 +142,7 @@ export class OutboundCalls {
         attempt.lose(mayHaveRun);
       }
     }
+    this.failures.drop(node);
     if (this.countOf(node) === 0) {
       this.counts.delete(node);
     }
@@ -156,9 +168,63 @@ export class OutboundCalls {
     return attempt?.node === from ? attempt : undefined;
   }
 
-  private readonly ended = (attempt: Attempt): void => {
+  private readonly ended = (attempt: Attempt, outcome: Outcome): void => {
     const { node } = attempt;
     this.attempts.remove(attempt);
     this.counts.set(node, this.countOf(node) - 1);
+    this.failures.ended(attempt, outcome);
   };
+}
+
+/** Weight of the newest answer in the moving average. */
+const NEWEST = 0.1;
+
+/** Most failed calls per node that count as active. */
+const MOST_FAILED = 1000;
+
+/** Failed calls count as active for a while: by its load, a node that fails fast would be idle. */
+class Failures {
+  /** When calls that failed early would have been answered, by node. */
+  private readonly due = new Map<Address, number[]>();
+  private readonly failing = new Set<Address>();
+  /** Moving average of answered calls, in milliseconds, by serving. */
+  private readonly times = new Map<string, number>();
+
+  countOf(node: Address): number {
+    const due = this.due.get(node);
+    if (!due) {
+      return 0;
+    }
+    const now = performance.now();
+    while (due[0] !== undefined && due[0] <= now) {
+      due.shift();
+    }
+    return due.length;
+  }
+
+  isFailing(node: Address): boolean {
+    return this.failing.has(node);
+  }
+
+  /** For a node that is gone. */
+  drop(node: Address): void {
+    this.failing.delete(node);
+    this.due.delete(node);
+  }
+
+  ended({ node, serving, startedAt }: Attempt, outcome: Outcome): void {
+    const time = performance.now() - startedAt;
+    const average = this.times.get(serving);
+    if (outcome === 'answered') {
+      this.failing.delete(node);
+      this.times.set(serving, average === undefined ? time : average + NEWEST * (time - average));
+    } else if (outcome === 'failed') {
+      this.failing.add(node);
+      const due = this.due.get(node) ?? [];
+      if (average !== undefined && time < average && due.length < MOST_FAILED) {
+        due.push(startedAt + average);
+        this.due.set(node, due);
+      }
+    }
+  }
 }

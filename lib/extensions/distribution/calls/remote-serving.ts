@@ -74,13 +74,19 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     super();
   }
 
-  /** `ready` while a node takes calls. */
+  /** `ready` while a node takes calls and can be reached. */
   get state(): ServingState {
-    return this.options.selector.candidates(this.name).length > 0 ? 'ready' : 'starting';
+    return this.reason === undefined ? 'ready' : 'starting';
   }
 
   override get reason(): string | undefined {
-    return this.state === 'ready' ? undefined : 'no node that has it takes calls now';
+    const { selector } = this.options;
+    if (!selector.isOnline) {
+      return 'the broker between the nodes cannot be reached';
+    }
+    return selector.candidates(this.name).length > 0
+      ? undefined
+      : 'no node that has it takes calls now';
   }
 
   /** From any node that takes its calls. */

@@ -21,7 +21,10 @@ export type ChooseNode = (
 export interface BalanceContext {
   /** Name of the serving. */
   readonly serving: string;
-  /** This process's unanswered calls to a node, over all servings. */
+  /**
+   * This process's unanswered calls to a node, over all servings. A call that failed early counts
+   * for as long as answered calls take.
+   */
   readonly activeCalls: (address: Address) => number;
 }
 
@@ -29,6 +32,7 @@ export type Balancer = (
   candidates: Candidates,
   excluded: ReadonlySet<Address>,
   context: BalanceContext,
+  isFailing?: (address: Address) => boolean,
 ) => Candidate | undefined;
 
 export function balancerOf(balance: Balance, random: () => number = Math.random): Balancer {
@@ -36,8 +40,8 @@ export function balancerOf(balance: Balance, random: () => number = Math.random)
     return (candidates, excluded) => pickWeighted(candidates, excluded, random);
   }
   if (balance === 'least-loaded') {
-    return (candidates, excluded, { activeCalls }) =>
-      leastLoaded(candidates, excluded, random, activeCalls);
+    return (candidates, excluded, { activeCalls }, isFailing) =>
+      leastLoaded(candidates, excluded, random, activeCalls, isFailing);
   }
   return (candidates, excluded, context) => pickBy(balance, candidates, excluded, context);
 }
@@ -58,7 +62,8 @@ const CLEARLY = 1.25;
  * Picks two candidates by share, and returns the second if its load is clearly lower. After
  * Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing".
  *
- * The load is this process's active calls × batch time, per partition. We ignore the old queue
+ * The load is this process's active calls × batch time, per partition; without the batch time if
+ * one of them fails, since a failure may be fast. We ignore the old queue
  * lengths in heartbeats: by them, all callers would choose the same node.
  */
 export function leastLoaded(
@@ -66,6 +71,7 @@ export function leastLoaded(
   excluded: ReadonlySet<Address>,
   random: () => number,
   activeCalls: (address: Address) => number,
+  isFailing: (address: Address) => boolean = () => false,
 ): Candidate | undefined {
   const one = pickWeighted(candidates, excluded, random);
   const other = draw(
@@ -76,7 +82,9 @@ export function leastLoaded(
   if (!one || !other) {
     return one;
   }
-  const isTimed = one.status.batchTime > 0 && other.status.batchTime > 0;
+  const isTimed = [one, other].every(
+    ({ address, status }) => status.batchTime > 0 && !isFailing(address),
+  );
   const load = ({ address, status }: Candidate): number =>
     ((activeCalls(address) + 1) * (isTimed ? status.batchTime : 1)) / status.partitions;
   return load(other) * CLEARLY < load(one) ? other : one;
@@ -169,8 +177,11 @@ export interface NodeSelectorOptions {
   readonly self: Address;
   readonly members: Members;
   readonly balance: Balance;
-  /** This process's unanswered calls. */
+  /** As in {@link BalanceContext}. */
   readonly activeCalls: (node: Address) => number;
+  readonly isFailing: (node: Address) => boolean;
+  /** Looks for other nodes. */
+  readonly lookUp: () => void;
 }
 
 export class NodeSelector {
@@ -210,12 +221,14 @@ export class NodeSelector {
 
   /** Undefined if every candidate is excluded. */
   pick(serving: string, excluded: ReadonlySet<Address>): Candidate | undefined {
-    const { members, activeCalls } = this.options;
-    return this.balancer(members.candidates(serving), excluded, { serving, activeCalls });
+    const { members, activeCalls, isFailing } = this.options;
+    const context = { serving, activeCalls };
+    return this.balancer(members.candidates(serving), excluded, context, isFailing);
   }
 
-  /** Resolves after a change, or `milliseconds`. */
+  /** Looks for other nodes; resolves after a change, or `milliseconds`. */
   async nextChange(milliseconds: number): Promise<void> {
+    this.options.lookUp();
     await firstValueFrom(merge(this.changes, timer(milliseconds)));
   }
 

@@ -14,6 +14,8 @@ export class Member {
   isSilent = false;
   /** Since the last check. */
   wasHeard = false;
+  /** True after an invalid packet, until a valid one: its bytes are no sign of life. */
+  sendsInvalid = false;
   /** In bytes, by the last check. */
   received: number | undefined;
   hasDuplicate = false;
@@ -91,8 +93,13 @@ function shareOf({ weight, partitions, isReady }: ServingStatus): number {
   return isReady ? weight * partitions : 0;
 }
 
-export function clusterNodeOf({ info, isSuspect }: Member, self: Address): ClusterNode {
+/** Without its transport, this node knows only of itself. */
+export function clusterNodeOf(
+  { info, isSuspect }: Member,
+  { self, isOnline }: { readonly self: Address; readonly isOnline: boolean },
+): ClusterNode {
   const { id, address, role, servings } = info;
-  const state = isSuspect ? 'silent' : info.state;
-  return { id, address, role, state, isSelf: address === self, servings };
+  const isSelf = address === self;
+  const state = isSuspect || !(isOnline || isSelf) ? 'silent' : info.state;
+  return { id, address, role, state, isSelf, servings };
 }

@@ -95,11 +95,20 @@ export class Members {
     }
   }
 
-  /** Any packet shows that the node is alive. */
+  /** Any valid packet shows that the node is alive. */
   hear(address: Address): void {
     const member = this.byAddress.get(address);
     if (member) {
       member.wasHeard = true;
+      member.sendsInvalid = false;
+    }
+  }
+
+  /** An invalid packet came over the connection to the node. */
+  distrust(address: Address): void {
+    const member = this.byAddress.get(address);
+    if (member) {
+      member.sendsInvalid = true;
     }
   }
 

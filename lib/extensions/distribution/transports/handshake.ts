@@ -5,6 +5,7 @@ import { InvalidInputError } from '../../../index.js';
 import { formatValue, messageOf } from '../../../internal.js';
 import type { Address } from '../transport.js';
 import { VERSION } from '../wire/prelude.js';
+import { type Secrets, secretsIn } from '../wire/signature.js';
 import type { PeerConnection, PeerConnections } from './peer-connections.js';
 
 interface Introduction {
@@ -36,7 +37,7 @@ export class Handshake<Connection extends EventEmitter, L extends PeerConnection
   constructor(
     private readonly own: Address,
     private readonly namespace: string,
-    private readonly secret: string | undefined,
+    private readonly secret: Secrets | undefined,
     private readonly links: PeerConnections<Connection, L>,
   ) {
     this.whoPattern = `sv.${escapeName(namespace)}.who`;
@@ -142,26 +143,31 @@ function partsOf(data: unknown): Readonly<Record<string, unknown>> {
 
 /** Undefined without a secret. */
 export function hmacOf(
-  secret: string | undefined,
+  secrets: Secrets | undefined,
   ...words: readonly string[]
 ): string | undefined {
-  return secret === undefined
-    ? undefined
-    : createHmac('sha256', secret).update(JSON.stringify(words)).digest('base64');
+  return hmacsOf(secrets, words)[0];
+}
+
+function hmacsOf(secrets: Secrets | undefined, words: readonly string[]): readonly string[] {
+  return (secrets === undefined ? [] : secretsIn(secrets)).map((secret) =>
+    createHmac('sha256', secret).update(JSON.stringify(words)).digest('base64'),
+  );
 }
 
 /** Without a secret, true if there is no proof. */
 export function isValidHmac(
   proof: unknown,
-  secret: string | undefined,
+  secrets: Secrets | undefined,
   ...words: readonly string[]
 ): boolean {
-  const expected = hmacOf(secret, ...words);
-  if (expected === undefined || typeof proof !== 'string') {
-    return proof === expected;
+  if (secrets === undefined || typeof proof !== 'string') {
+    return secrets === undefined && proof === undefined;
   }
-  const [given, right] = [Buffer.from(proof), Buffer.from(expected)];
-  return given.byteLength === right.byteLength && timingSafeEqual(given, right);
+  const given = Buffer.from(proof);
+  return hmacsOf(secrets, words)
+    .map((expected) => Buffer.from(expected))
+    .some((right) => given.byteLength === right.byteLength && timingSafeEqual(given, right));
 }
 
 /** Limit in bytes of a handshake's text. */

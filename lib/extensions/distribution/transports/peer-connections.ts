@@ -96,7 +96,7 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
       connection.off('packet', keep);
     }
     const link = this.open(address, connection);
-    early.forEach((packet) => this.receiver.receive(packet));
+    early.forEach((packet) => this.receiver.receive(packet, address));
     return link;
   }
 
@@ -118,7 +118,7 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
       old.destroy();
       this.remove(old);
     }
-    const link = this.make(address, connection, (packet) => this.receiver.receive(packet));
+    const link = this.make(address, connection, (packet) => this.receiver.receive(packet, address));
     this.links.set(address, link);
     this.used.add(connection);
     void link.closed.then(() => this.remove(link));

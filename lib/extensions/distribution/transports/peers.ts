@@ -1,10 +1,23 @@
-import { lookup } from 'node:dns/promises';
+import dns from 'node:dns/promises';
 import { Logger } from '@nestjs/common';
-import { catchError, defer, EMPTY, type Observable, of, repeat, tap } from 'rxjs';
+import {
+  catchError,
+  combineLatest,
+  defer,
+  EMPTY,
+  NEVER,
+  type Observable,
+  of,
+  race,
+  repeat,
+  tap,
+  timer,
+} from 'rxjs';
 import type { AddressInfo } from 'node:net';
 import type { ConnectionOptions, TlsOptions } from 'node:tls';
 import { InvalidServingError } from '../../../index.js';
 import { messageOf, formatValue } from '../../../internal.js';
+import type { Secrets } from '../wire/signature.js';
 import { checkSocketPath } from './socket-path.js';
 
 /**
@@ -29,7 +42,8 @@ export type Peer =
       /** The nodes' port. */
       readonly port: number;
       /**
-       * Milliseconds between lookups; the smallest in a list counts.
+       * Milliseconds between lookups; the smallest in a list counts. Names are also looked up when
+       * a node leaves or is lost, and while a call waits for a node.
        *
        * @default 10000
        */
@@ -37,7 +51,8 @@ export type Peer =
     };
 
 /**
- * The nodes to connect to, or a function that returns them, called every 10 seconds. May include
+ * The nodes to connect to, or a function that returns them, called every 10 seconds, when a node
+ * leaves or is lost, and while a call waits for a node. May include
  * the node itself.
  */
 export type Peers = readonly Peer[] | (() => readonly Peer[] | Promise<readonly Peer[]>);
@@ -53,28 +68,37 @@ export interface SocketEndpoint {
 
 export type Endpoint = NetworkEndpoint | SocketEndpoint;
 
+/** In the form that `peers` takes. */
 export function endpointName(endpoint: Endpoint): string {
-  return 'path' in endpoint ? endpoint.path : `${endpoint.host}:${endpoint.port}`;
+  if ('path' in endpoint) {
+    return endpoint.path;
+  }
+  const { host, port } = endpoint;
+  return host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`;
 }
 
 export type Lookup = (name: string) => Promise<readonly string[]>;
 
 const REFRESH = 10_000;
+/** Least milliseconds between two lookups. */
+const SOON = 250;
 
 const logger = new Logger('ServingTransport');
 
 /**
  * Emits after each lookup, or once if none is needed. A failed lookup changes nothing.
  *
+ * @param sooner$ asks for a lookup before its time
  * @throws InvalidServingError if a list has an invalid peer
  */
 export function endpointsOf(
   peers: Peers,
   find: Lookup = allAddresses,
+  sooner$: Observable<void> = NEVER,
 ): Observable<readonly Endpoint[]> {
   const book = new AddressBook(find);
   if (typeof peers === 'function') {
-    return again(async () => book.endpointsOf((await peers()).map(checked)), REFRESH);
+    return again(async () => book.endpointsOf((await peers()).map(checked)), REFRESH, sooner$);
   }
   const list = peers.map(checked);
   const names = list.filter((peer) => 'dns' in peer);
@@ -83,11 +107,12 @@ export function endpointsOf(
     : again(
         () => book.endpointsOf(list),
         Math.min(...names.map(({ refresh = REFRESH }) => refresh)),
+        sooner$,
       );
 }
 
 /** Logs only the first of consecutive failures. */
-function again<T>(ask: () => Promise<T>, pause: number): Observable<T> {
+function again<T>(ask: () => Promise<T>, pause: number, sooner$: Observable<void>): Observable<T> {
   let hasFailed = false;
   return defer(ask).pipe(
     tap(() => (hasFailed = false)),
@@ -98,7 +123,7 @@ function again<T>(ask: () => Promise<T>, pause: number): Observable<T> {
       hasFailed = true;
       return EMPTY;
     }),
-    repeat({ delay: pause }),
+    repeat({ delay: () => race(timer(pause), combineLatest([timer(SOON), sooner$])) }),
   );
 }
 
@@ -162,14 +187,14 @@ export function parseEndpoint(text: string): NetworkEndpoint {
 }
 
 async function allAddresses(name: string): Promise<readonly string[]> {
-  return (await lookup(name, { all: true })).map(({ address }) => address);
+  return (await dns.lookup(name, { all: true })).map(({ address }) => address);
 }
 
 export interface PeerSettings {
   /** The nodes to connect to. @default [] */
   readonly peers?: Peers | undefined;
   /** Shared by all nodes and clients. */
-  readonly secret?: string | undefined;
+  readonly secret?: Secrets | undefined;
   /**
    * Allows listening beyond this machine without a secret or certificates of both sides.
    *
@@ -206,7 +231,7 @@ export function assertNotPublic(
     tlsOptions,
     secret,
     insecure,
-  }: { tlsOptions?: TlsOptions | undefined; secret?: string | undefined; insecure: boolean },
+  }: { tlsOptions?: TlsOptions | undefined; secret?: Secrets | undefined; insecure: boolean },
 ): void {
   const isMutual = tlsOptions?.requestCert === true && tlsOptions.rejectUnauthorized !== false;
   if (!isLoopback(host) && !isMutual && !secret && !insecure) {

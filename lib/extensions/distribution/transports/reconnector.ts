@@ -12,7 +12,6 @@ import {
   repeat,
   retry,
   type Subscription,
-  takeWhile,
   tap,
   throwError,
   timeout,
@@ -42,6 +41,9 @@ const LONGEST_PAUSE = 1_500;
 
 /** Milliseconds without warnings: nodes start together. */
 const STARTING = 10_000;
+/** Milliseconds until we dial an endpoint again that led to this node; doubles up to a minute. */
+const OWN_PAUSE = 2_000;
+const LONGEST_OWN_PAUSE = 60_000;
 const NOT_THERE = /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH/;
 
 /** Keeps a connection to every listed endpoint, even after the endpoint leaves the list. */
@@ -79,9 +81,10 @@ export class Reconnector {
     }
   }
 
-  /** Dials again after each end or failure, unless the endpoint is this node. */
+  /** Dials again after each end or failure; later if the endpoint is this node, as it may change. */
   private keep(name: string, endpoint: Endpoint): Observable<Address> {
     let failures = 0;
+    let owns = 0;
     let hasWarned = false;
     const startedBy = performance.now() + STARTING;
     const isStarting = (error: unknown): boolean =>
@@ -89,11 +92,25 @@ export class Reconnector {
     const pause = (): Observable<0> =>
       timer(Math.random() * Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** failures));
     return this.reach(endpoint).pipe(
-      mergeMap((address) => concat(of(address), this.endOfLink(address))),
+      mergeMap((address) => {
+        if (address !== this.own) {
+          owns = 0;
+          return concat(of(address), this.endOfLink(address));
+        }
+        if (owns++ === 0) {
+          this.logger.log(
+            `The peer ${name} is this node itself. It is dialled again now and then, in case it ` +
+              'is a balancer or name that leads elsewhere',
+          );
+        }
+        return of(address);
+      }),
       repeat({
         delay: () => {
           failures = 0;
-          return pause();
+          return owns > 0
+            ? timer(Math.min(LONGEST_OWN_PAUSE, OWN_PAUSE * 2 ** (owns - 1)))
+            : pause();
         },
       }),
       tap(() => (hasWarned = false)),
@@ -110,7 +127,6 @@ export class Reconnector {
           return pause();
         },
       }),
-      takeWhile((address) => address !== this.own),
     );
   }
 

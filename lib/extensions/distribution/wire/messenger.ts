@@ -5,7 +5,7 @@ import { HeaderReader, SentHeader } from './header.js';
 import { Packer, Unpacker } from './packets.js';
 import { FrameError, FrameTooLargeError, Kind, reading } from './prelude.js';
 import type { WireLimits } from './limits.js';
-import type { Secret } from './signature.js';
+import type { Secrets } from './signature.js';
 import { type MessageToSend, SendLane } from './send-lane.js';
 
 /** Default of `ServingTransport.window`. */
@@ -27,7 +27,7 @@ export interface MessengerOptions {
   readonly address: Address;
   readonly transport: ServingTransport;
   readonly limits: WireLimits;
-  readonly secret: Secret | undefined;
+  readonly secret: Secrets | undefined;
   readonly onMessage: (message: Message) => void;
   readonly onTooLarge: (message: MessageHead, error: FrameError) => void;
   /** Called for each fragment: its sender is alive. */
@@ -77,7 +77,8 @@ export class Messenger {
     }
   }
 
-  receive(packet: Uint8Array): void {
+  /** Returns false for an invalid packet. */
+  receive(packet: Uint8Array): boolean {
     const { limits, onMessage, onInvalidFrame } = this.options;
     try {
       const bytes = this.unpacker.receive(packet);
@@ -88,6 +89,7 @@ export class Messenger {
         const from = senderOf(header);
         onMessage({ kind, call, timeout, header, from, bytes: bytes.byteLength, value });
       }
+      return true;
     } catch (error) {
       if (!(error instanceof FrameError)) {
         throw error;
@@ -96,6 +98,7 @@ export class Messenger {
       if (error instanceof FrameTooLargeError) {
         this.reportTooLarge(error);
       }
+      return false;
     }
   }
 

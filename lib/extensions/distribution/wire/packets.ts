@@ -12,7 +12,7 @@ import {
   TRAILER,
 } from './prelude.js';
 import type { Fragments } from './send-lane.js';
-import { isSigned, type Secret, Signer, Verifier } from './signature.js';
+import { isSigned, type Secrets, Signer, Verifier } from './signature.js';
 import { encodeValue } from './values.js';
 
 export interface PackerOptions {
@@ -20,7 +20,7 @@ export interface PackerOptions {
   readonly maxPacket: number;
   readonly limits?: WireLimits | undefined;
   /** Signs every packet. */
-  readonly secret?: Secret | undefined;
+  readonly secret?: Secrets | undefined;
   /** Milliseconds since 1970. */
   readonly now?: (() => number) | undefined;
 }
@@ -128,8 +128,8 @@ export class Packer {
 
 export interface UnpackerOptions {
   readonly limits?: WireLimits | undefined;
-  /** Every packet must be signed with it. */
-  readonly secret?: Secret | undefined;
+  /** Every packet must be signed with one of them. */
+  readonly secret?: Secrets | undefined;
   /** Milliseconds since 1970. */
   readonly now?: (() => number) | undefined;
   /** Milliseconds of a monotonic clock. */

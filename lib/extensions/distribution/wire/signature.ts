@@ -7,12 +7,21 @@ import {
 } from 'node:crypto';
 import { Flag, FrameError, PRELUDE, TRAILER } from './prelude.js';
 
-/** Shared by all nodes and clients. */
-export type Secret = string | Uint8Array;
+type Secret = string | Uint8Array;
+
+/** Shared by all nodes and clients. Of a list, the first signs and all are valid. */
+export type Secrets = Secret | readonly Secret[];
+
+/** At least one. */
+export function secretsIn(secrets: Secrets): readonly Secret[] {
+  return typeof secrets === 'string' || ArrayBuffer.isView(secrets) ? [secrets] : secrets;
+}
 
 /** Makes other namespaces' packets invalid. */
-export function namespaceSecret(secret: Secret, namespace: string): Secret {
-  return createHmac('sha256', secret).update(`packets of namespace ${namespace}`).digest();
+export function namespaceSecret(secrets: Secrets, namespace: string): Secrets {
+  return secretsIn(secrets).map((secret) =>
+    createHmac('sha256', secret).update(`packets of namespace ${namespace}`).digest(),
+  );
 }
 
 /** Most milliseconds between a packet's time and ours. */
@@ -31,10 +40,10 @@ export class Signer {
   private counter = 0n;
 
   constructor(
-    secret: Secret,
+    secrets: Secrets,
     private readonly now: () => number,
   ) {
-    this.key = keyOf(secret);
+    this.key = keyOf(secretsIn(secrets)[0]!);
   }
 
   sign(packet: Uint8Array): void {
@@ -53,7 +62,7 @@ export class Signer {
 }
 
 export class Verifier {
-  private readonly key: KeyObject;
+  private readonly keys: readonly KeyObject[];
   private readonly received = new ReplayWindow();
   private sweptAt = 0;
 
@@ -62,11 +71,11 @@ export class Verifier {
    * @param uptime milliseconds of a monotonic clock
    */
   constructor(
-    secret: Secret,
+    secrets: Secrets,
     private readonly now: () => number,
     private readonly uptime: () => number,
   ) {
-    this.key = keyOf(secret);
+    this.keys = secretsIn(secrets).map(keyOf);
   }
 
   /** @throws FrameError for a missing, wrong or old signature, or a replay */
@@ -75,7 +84,7 @@ export class Verifier {
       throw new FrameError('A packet without a signature');
     }
     const { signed, mac } = partsOf(packet);
-    if (!timingSafeEqual(mac, macOf(this.key, signed))) {
+    if (!this.keys.some((key) => timingSafeEqual(mac, macOf(key, signed)))) {
       throw new FrameError(
         'A packet whose signature is wrong: do all nodes have the same secret and namespace?',
       );
@@ -85,7 +94,8 @@ export class Verifier {
     const signedAt = Number(trailer.readBigUInt64LE(0));
     if (Math.abs(now - signedAt) > WINDOW) {
       throw new FrameError(
-        `A packet that was signed ${now - signedAt} ms ago: do the clocks of all nodes agree?`,
+        `A packet that was signed ${now - signedAt} ms ago: do the clocks of all nodes agree? With ` +
+          `a secret they must agree within ${WINDOW} ms`,
       );
     }
     const uptime = this.uptime();

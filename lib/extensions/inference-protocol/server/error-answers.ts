@@ -1,6 +1,7 @@
 import { STATUS_CODES } from 'node:http';
 import { Catch, type ExceptionFilter, HttpException, Logger } from '@nestjs/common';
 import { isServingError } from '../../../index.js';
+import { statusText } from '../../../internal.js';
 import type { Metadata, StatusObject } from '@grpc/grpc-js';
 
 export interface ErrorAnswer {
@@ -111,6 +112,5 @@ export function statusOf(
   if (retryAfter !== undefined) {
     metadata.set(PUSHBACK, String(retryAfter * 1000));
   }
-  // Truncated text may end in half a surrogate pair, which protobuf can't encode.
-  return { code: grpc, details: Buffer.from(message).toString(), metadata };
+  return { code: grpc, details: statusText(message), metadata };
 }

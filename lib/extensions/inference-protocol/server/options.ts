@@ -4,6 +4,7 @@ import {
   checkOptions,
   groupOf,
   isRecord,
+  milliseconds,
   type Rule,
   type Rules,
   whole,
@@ -92,6 +93,13 @@ export interface GrpcDoorOptions {
    * @default connections are not encrypted
    */
   readonly tls?: GrpcDoorTls;
+  /**
+   * Milliseconds without calls until a client must answer a ping, within 2 seconds; if it doesn't,
+   * its connection ends. Clients that answer keep theirs.
+   *
+   * @default 20000
+   */
+  readonly idleTimeout?: number;
 }
 
 /** Options of `InferenceProtocolModule.forRoot`. */
@@ -154,8 +162,12 @@ export interface ResolvedProtocol {
   readonly jsonLimit: number;
   readonly tenant: ((context: ExecutionContext) => string | undefined) | undefined;
   readonly repository: RepositoryOptions | undefined;
-  readonly grpc: GrpcDoorOptions | undefined;
+  readonly grpc: ResolvedGrpcDoor | undefined;
 }
+
+export type ResolvedGrpcDoor = Required<Omit<GrpcDoorOptions, 'tls'>> & {
+  readonly tls: GrpcDoorTls | undefined;
+};
 
 const OWNER = 'InferenceProtocolModule';
 const LARGEST_BODY = 2 ** 31 - 1;
@@ -191,6 +203,7 @@ const rules: Rules = {
       key: { ...pem, isRequired: true },
       ca: pem,
     }),
+    idleTimeout: milliseconds(1),
   }),
 };
 
@@ -226,8 +239,13 @@ export function resolveProtocol(options: InferenceProtocolOptions): ResolvedProt
     jsonLimit: options.jsonLimit ?? 8 * 2 ** 20,
     tenant: options.tenant,
     repository: options.repository,
-    grpc: options.grpc,
+    grpc: options.grpc && resolveGrpc(options.grpc),
   };
+}
+
+function resolveGrpc(options: GrpcDoorOptions): ResolvedGrpcDoor {
+  const { port, host = '0.0.0.0', tls, idleTimeout = 20_000 } = options;
+  return { port, host, tls, idleTimeout };
 }
 
 function resolveOffer(given: string | OfferedServing): Offer {

@@ -40,6 +40,7 @@ async function handlersOf(definition: Omit<FunctionServingDefinition, 'name'>, m
     window: { messages: 1, bytes: 1 },
     maxCalls,
     find: (name) => exported.find(name),
+    onRefused: () => {},
   });
   const handlers = jsonHandlersOf(exported, { calls, limits });
   const call = (message: object): Observable<unknown> => from(handlers.get('m')!(message));

@@ -49,3 +49,32 @@ it('[N16] A peer that starts within 10 seconds of this node is no warning, and o
     log.mockRestore();
   }
 });
+
+it('[FV6] A peer that leads to this node is dialled again later, which the log says once, and joins when it leads elsewhere', async () => {
+  const log = jest.spyOn(Logger.prototype, 'log').mockReturnValue();
+  const time = await VirtualTime.install();
+  const led: string[] = [];
+  const links = new Map<string, Promise<void>>();
+  const dial = () => {
+    const address = led.length < 3 ? 'web' : 'other';
+    led.push(address);
+    if (address === 'other') {
+      links.set(address, new Promise(() => {}));
+    }
+    return { opened: Promise.resolve({ address }), failure: undefined, end: () => {} };
+  };
+  const peers = of([{ host: '::1', port: 1 }]);
+  const dials = new Reconnector(peers, 'web', dial, (address) => links.get(address));
+  try {
+    await time.advance(1_000);
+    expect(led).toEqual(['web']);
+    await time.advance(60_000);
+
+    expect(led).toEqual(['web', 'web', 'web', 'other']);
+    expect(log.mock.calls).toEqual([[expect.stringMatching(/peer \[::1\]:1 is this node itself/)]]);
+  } finally {
+    dials.stop();
+    time.restore();
+    log.mockRestore();
+  }
+});

@@ -8,6 +8,7 @@ import { type Handshake, HANDSHAKE_BYTES, SEND_BUFFER_LIMIT } from '../handshake
 import type { ConnectAttempt } from '../reconnector.js';
 import type { PeerConnections, PeerConnection } from '../peer-connections.js';
 import type { NetworkEndpoint } from '../peers.js';
+import { statusText } from '../../../../internal.js';
 import type { Address } from '../../transport.js';
 import { fileURLToPath } from 'node:url';
 
@@ -101,7 +102,8 @@ export class GrpcConnection extends EventEmitter {
     if (this.call.cancel) {
       this.call.cancel();
     } else if (!this.call.destroyed) {
-      this.call.emit('error', Object.assign(new Error(message), { code, details: message }));
+      const details = statusText(message);
+      this.call.emit('error', Object.assign(new Error(details), { code, details }));
     }
     if (this.unsent > 0) {
       // The status would wait behind unread data.

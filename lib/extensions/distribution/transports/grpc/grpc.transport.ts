@@ -1,5 +1,5 @@
 import { Logger } from '@nestjs/common';
-import type { Observable } from 'rxjs';
+import { type Observable, Subject } from 'rxjs';
 import { InvalidServingError } from '../../../../index.js';
 import { formatValue, messageOf } from '../../../../internal.js';
 import {
@@ -11,6 +11,7 @@ import {
 import {
   assertNotPublic,
   type Endpoint,
+  endpointName,
   endpointsOf,
   type NetworkEndpoint,
   parseEndpoint,
@@ -64,6 +65,7 @@ const AROUND = 4 * 1024;
 export class GrpcTransport implements ServingTransport {
   readonly maxPacket = 2 ** 20;
   private readonly endpoints: Observable<readonly Endpoint[]>;
+  private readonly sooner$ = new Subject<void>();
   private readonly connections = new Set<GrpcConnection>();
   private readonly side: GrpcSide;
   private links: PeerConnections<GrpcConnection, GrpcLink> | undefined;
@@ -88,7 +90,7 @@ export class GrpcTransport implements ServingTransport {
     if (typeof peers !== 'function') {
       peers.forEach(assertNetworkPeer);
     }
-    this.endpoints = endpointsOf(peers);
+    this.endpoints = endpointsOf(peers, undefined, this.sooner$);
   }
 
   get port(): number | undefined {
@@ -144,6 +146,10 @@ export class GrpcTransport implements ServingTransport {
     return this.links?.get(address)?.received;
   }
 
+  lookUp(): void {
+    this.sooner$.next();
+  }
+
   drop(address: Address): void {
     this.links?.get(address)?.destroy();
   }
@@ -182,7 +188,9 @@ export class GrpcTransport implements ServingTransport {
     );
     await server.open(endpoint);
     this.server = server;
-    this.logger.log(`Nodes reach this one at ${endpoint.host}:${server.port}`);
+    this.logger.log(
+      `Nodes reach this one at ${endpointName({ ...endpoint, port: server.port ?? 0 })}`,
+    );
   }
 
   private keep(connection: GrpcConnection): void {

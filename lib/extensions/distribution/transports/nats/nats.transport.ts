@@ -29,6 +29,8 @@ import { InvalidOutputError } from '../../../../index.js';
 export interface NatsTransportSettings {
   /** By default we retry a lost server forever, every 200 ms. */
   readonly options?: NatsTransportOptions | undefined;
+  /** The cluster's namespace, for the subjects of answers. */
+  readonly namespace?: string | undefined;
 }
 
 /** What all client packages that Nest can load share. */
@@ -71,6 +73,7 @@ const FLUSH = 5_000;
  * - `sv.<namespace>.all.<sender's address>`: packets for all nodes
  * - `sv.<namespace>.s.<serving>`: calls from other clients, answered by one node
  * - `sv.<namespace>.p.<address>`: probes of a node
+ * - `sv.<namespace>.inbox.<random>`: answers to probes
  */
 export class NatsTransport implements ServingTransport {
   private readonly server: ServerNats;
@@ -86,10 +89,14 @@ export class NatsTransport implements ServingTransport {
   private readonly subjects = new Map<Address, string>();
   private unasked = 0;
 
-  constructor({ options }: NatsTransportSettings = {}) {
+  constructor({ options, namespace = '' }: NatsTransportSettings = {}) {
     const shared = {
       maxReconnectAttempts: -1,
       reconnectTimeWait: 200,
+      // Else the client gives up at the second refused login.
+      ignoreAuthErrorAbort: true,
+      // So that `sv.>` is the only permission that a node needs.
+      inboxPrefix: `sv.${escapeName(namespace)}.inbox`,
       ...options,
       queue: undefined,
       serializer: undefined,

@@ -9,7 +9,7 @@ import {
   type TcpContext,
   type TcpSocket,
 } from '@nestjs/microservices';
-import { firstValueFrom, type Observable } from 'rxjs';
+import { firstValueFrom, type Observable, Subject } from 'rxjs';
 import { InvalidServingError } from '../../../../index.js';
 import { formatValue, messageOf } from '../../../../internal.js';
 import {
@@ -21,6 +21,7 @@ import {
 import {
   assertNotPublic,
   type Endpoint,
+  endpointName,
   endpointsOf,
   type PeerSettings,
   portOf,
@@ -57,6 +58,7 @@ export class TcpTransport implements ServingTransport {
   readonly maxPacket = 2 ** 20;
   private readonly options: TcpTransportOptions;
   private readonly endpoints: Observable<readonly Endpoint[]>;
+  private readonly sooner$ = new Subject<void>();
   private readonly sockets = new Set<Socket>();
   /** Including sockets in the TLS handshake. */
   private readonly rawSockets = new Set<Socket>();
@@ -71,7 +73,7 @@ export class TcpTransport implements ServingTransport {
   constructor(private readonly settings: TcpTransportSettings) {
     this.options = settings.options ?? {};
     checkPath(this.options);
-    this.endpoints = endpointsOf(settings.peers ?? []);
+    this.endpoints = endpointsOf(settings.peers ?? [], undefined, this.sooner$);
   }
 
   /** Undefined for a Unix socket. */
@@ -110,7 +112,8 @@ export class TcpTransport implements ServingTransport {
       }
       await this.listen(this.server);
       const { path, host = LOCALHOST } = this.options;
-      this.logger.log(`Nodes reach this one at ${path ?? `${host}:${this.port}`}`);
+      const place = path === undefined ? { host, port: this.port ?? 0 } : { path };
+      this.logger.log(`Nodes reach this one at ${endpointName(place)}`);
     }
     this.dials = new Reconnector(
       this.endpoints,
@@ -138,6 +141,10 @@ export class TcpTransport implements ServingTransport {
 
   received(address: Address): number | undefined {
     return this.links?.get(address)?.received;
+  }
+
+  lookUp(): void {
+    this.sooner$.next();
   }
 
   drop(address: Address): void {

@@ -10,8 +10,6 @@ import { fileURLToPath } from 'node:url';
 import type {
   Metadata,
   sendUnaryData,
-  Server,
-  ServerCredentials,
   ServiceDefinition,
   UntypedHandleCall,
   UntypedServiceImplementation,
@@ -21,20 +19,12 @@ import { messageOf } from '../../../../internal.js';
 import { type GrpcPackages, loadGrpc, loadInferenceService } from '../../wire/grpc-service.js';
 import { errorAnswer, FailedCall, statusOf } from '../error-answers.js';
 import { InferenceServer } from '../inference-server.js';
-import type { GrpcDoorOptions } from '../options.js';
+import { GrpcListener } from './grpc-listener.js';
 import { ProtocolCalls, type StreamCall, type UnaryCall } from './protocol-calls.js';
 
 type Grpc = GrpcPackages['grpc'];
 type Name = Exclude<keyof ProtocolCalls, 'stop'>;
 type Run = (request: unknown, metadata: Metadata, call: UnaryCall | StreamCall) => Promise<unknown>;
-
-/**
- * Milliseconds until an idle connection closes. Clients reconnect; vanished ones would use up file
- * descriptors.
- *
- * No keepalive: its pings fail on a draining connection and end its calls.
- */
-const MOST_IDLE = 20_000;
 
 /** Milliseconds for the last replies to leave. */
 const GRACE = 1000;
@@ -45,9 +35,8 @@ export class GrpcDoor
   implements OnApplicationBootstrap, BeforeApplicationShutdown, OnApplicationShutdown
 {
   port: number | undefined;
-  private server: Server | undefined;
+  private listener: GrpcListener | undefined;
   private closed: Promise<void> | undefined;
-  private shutdownTimer: NodeJS.Timeout | undefined;
   private readonly logger = new Logger('InferenceProtocol');
 
   constructor(
@@ -68,35 +57,26 @@ export class GrpcDoor
     const server = new grpc.Server({
       'grpc.max_receive_message_length': bodyLimit,
       'grpc.max_send_message_length': -1,
-      'grpc.max_connection_idle_ms': MOST_IDLE,
     });
     server.addService(service, this.handlers(grpc, service));
     const health = await healthService(grpc, loader);
     server.addService(health, this.health(grpc));
-    const { port, host = '0.0.0.0' } = options;
-    this.port = await listening(server, `${host}:${port}`, credentialsOf(grpc, options));
-    this.server = server;
+    const { port, host } = options;
+    this.listener = new GrpcListener(server, grpc.ServerCredentials.createInsecure(), options);
+    this.port = await listening(this.listener, host, port);
     this.logger.log(`The Open Inference Protocol is served by gRPC at ${host}:${this.port}`);
   }
 
   /** @internal Called by Nest. Refuses new calls; idle streams end after running calls. */
   beforeApplicationShutdown(): void {
-    const { server } = this;
-    if (server) {
-      this.closed = new Promise((resolve) => server.tryShutdown(() => resolve()));
-      this.calls.stop.abort();
-      // By then, only clients that don't read are left.
-      this.shutdownTimer = setTimeout(
-        () => server.forceShutdown(),
-        this.inference.shutdownLimit + GRACE,
-      );
-    }
+    // At the limit, only clients that don't read are left.
+    this.closed = this.listener?.close(this.inference.shutdownLimit + GRACE);
+    this.calls.stop.abort();
   }
 
   /** @internal Called by Nest. Servings answer all calls until then. */
   async onApplicationShutdown(): Promise<void> {
     await this.closed;
-    clearTimeout(this.shutdownTimer);
   }
 
   private handlers(grpc: Grpc, service: ServiceDefinition): UntypedServiceImplementation {
@@ -186,30 +166,13 @@ async function healthService(
   return grpc.health.v1.Health.service;
 }
 
-function listening(
-  server: Server,
-  address: string,
-  credentials: ServerCredentials,
-): Promise<number> {
-  return new Promise((resolve, reject) => {
-    server.bindAsync(address, credentials, (error, port) =>
-      error
-        ? reject(
-            new InvalidServingError(
-              `InferenceProtocolModule cannot serve gRPC at ${address}: ${messageOf(error)}`,
-              { cause: error },
-            ),
-          )
-        : resolve(port),
+async function listening(listener: GrpcListener, host: string, port: number): Promise<number> {
+  try {
+    return await listener.listen(host, port);
+  } catch (error) {
+    throw new InvalidServingError(
+      `InferenceProtocolModule cannot serve gRPC at ${host}:${port}: ${messageOf(error)}`,
+      { cause: error },
     );
-  });
-}
-
-function credentialsOf({ ServerCredentials }: Grpc, { tls }: GrpcDoorOptions) {
-  if (!tls) {
-    return ServerCredentials.createInsecure();
   }
-  const pair = { cert_chain: Buffer.from(tls.cert), private_key: Buffer.from(tls.key) };
-  const ca = tls.ca === undefined ? null : Buffer.from(tls.ca);
-  return ServerCredentials.createSsl(ca, [pair], ca !== null);
 }

@@ -14,6 +14,7 @@ import { ReadContext } from '../../../../encoding/json.js';
 import { jsonLimits } from '../call-input.js';
 import { type Port } from '../options.js';
 import type { InferenceRequest } from '../inference-request.js';
+import { PRIVATE_TYPE } from './routes.js';
 import { elementOf, tensorOfBytes } from '../../wire/tensor-bytes.js';
 
 /** Largest element size: an aligned body can be viewed as tensors. */
@@ -53,6 +54,12 @@ export async function readBody(
 }
 
 function readChunks(request: IncomingMessage, limit: number): Promise<readonly Buffer[]> {
+  if (request.readableEnded && request.headers['content-type'] !== PRIVATE_TYPE) {
+    throw new InvalidInputError(
+      `The URL ${formatValue(request.url)} is not written as the protocol states it, such as ` +
+        '/v2/models/NAME/infer, so that its body was read as a call of the application',
+    );
+  }
   if (request.readableEnded) {
     throw new Error(
       'The body of the request was read by a parser of the application before the protocol could',

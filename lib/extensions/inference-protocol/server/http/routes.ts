@@ -10,6 +10,7 @@ import {
   UseFilters,
   VERSION_NEUTRAL,
 } from '@nestjs/common';
+import { pathOfTarget } from '../../../../encoding/request-target.js';
 import { errorAnswer } from '../error-answers.js';
 import { InferenceServer } from '../inference-server.js';
 import { answerWith, jsonReply, type PlatformResponse } from './send-reply.js';
@@ -31,12 +32,15 @@ export function ofModel(call: string): string[] {
   return ['models/:model', 'models/:model/versions/:version'].map((path) => path + call);
 }
 
-const CALL =
-  '/v2/(?:models/[^/?]+/(?:versions/[^/?]+/)?infer|repository/(?:index|models/[^/?]+/(?:un)?load))';
+const CALLS = [
+  'models/[^/]+/(?:versions/[^/]+/)?infer',
+  'repository/(?:index|models/[^/]+/(?:un)?load)',
+  '(?:system|cuda)sharedmemory/(?:region/[^/]+/)?(?:un)?register',
+];
 
-/** Matches URLs of calls with a body. */
+/** Matches paths and routes of calls with a body. */
 export function callsBehind(prefixes: readonly string[]): RegExp {
-  return new RegExp(`^${behind(prefixes)}${CALL}/?(?:\\?|$)`, 'i');
+  return new RegExp(`^${behind(prefixes)}/v2/(?:${CALLS.join('|')})/?$`, 'i');
 }
 
 /** Without a trailing slash. */
@@ -80,12 +84,12 @@ class ProtocolExceptionFilter implements ExceptionFilter {
 }
 
 /** A content type without a body parser. */
-const PRIVATE_TYPE = 'application/x-inference-protocol';
+export const PRIVATE_TYPE = 'application/x-inference-protocol';
 
 interface FastifyInstance {
   addHook(
     name: 'onRequest',
-    hook: (request: { readonly raw: IncomingMessage }, reply: unknown, done: () => void) => void,
+    hook: (request: FastifyRequest, reply: unknown, done: () => void) => void,
   ): void;
   addHook(name: 'onRoute', hook: (route: FastifyRoute) => void): void;
   addContentTypeParser(
@@ -94,6 +98,12 @@ interface FastifyInstance {
   ): void;
   readonly initialConfig: RouterOptions & { readonly routerOptions?: RouterOptions };
   route(route: FastifyRoute): void;
+}
+
+interface FastifyRequest {
+  readonly raw: IncomingMessage;
+  /** The route's pattern; undefined if there is no route. */
+  readonly routeOptions: { readonly url?: string };
 }
 
 interface RouterOptions {
@@ -113,18 +123,18 @@ interface FastifyRoute {
  */
 export function leaveBodiesUnparsed(adapter: HttpServer, prefixes: () => readonly string[]): void {
   let calls: RegExp | undefined;
-  const hideType = (request: IncomingMessage): void => {
+  const hideType = (request: IncomingMessage, route: () => string): void => {
     if (request.method === 'POST') {
       calls ??= callsBehind(prefixes());
-      if (calls.test(request.url ?? '')) {
+      if (calls.test(route())) {
         request.headers['content-type'] = PRIVATE_TYPE;
       }
     }
   };
   if (adapter.getType() === 'fastify') {
     const fastify = adapter.getInstance() as FastifyInstance;
-    fastify.addHook('onRequest', ({ raw }, _reply, done) => {
-      hideType(raw);
+    fastify.addHook('onRequest', ({ raw, routeOptions }, _reply, done) => {
+      hideType(raw, () => routeOptions.url ?? '');
       done();
     });
     // As on Express, a path may end with a slash. Fastify adds the HEAD routes itself.
@@ -139,7 +149,7 @@ export function leaveBodiesUnparsed(adapter: HttpServer, prefixes: () => readonl
     fastify.addContentTypeParser(PRIVATE_TYPE, (_request, _payload, done) => done(null));
   } else {
     adapter.use((request: IncomingMessage, _response: unknown, next: () => void) => {
-      hideType(request);
+      hideType(request, () => pathOfTarget(request.url ?? ''));
       next();
     });
   }

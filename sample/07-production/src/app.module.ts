@@ -26,9 +26,10 @@ import { TicketsController } from './tickets.controller.js';
     ServingModule.forRootAsync({
       names: ['embedder'],
       inject: [settings.KEY],
-      useFactory: async (config: Settings) => ({
-        servings: [createEmbedder(await fetchModel(), config)],
-      }),
+      useFactory: async (config: Settings) => {
+        await fetchModel();
+        return { servings: [createEmbedder(config)] };
+      },
     }),
     // #region protocol
     InferenceProtocolModule.forRootAsync({

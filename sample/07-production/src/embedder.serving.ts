@@ -1,20 +1,14 @@
 import { textEmbedding } from 'nestjs-serving/tasks';
-import { relative } from 'node:path';
-import { modelFile } from './model-file.js';
+import { modelOf } from './model-file.js';
 import type { Settings } from './settings.js';
 
-/**
- * A serving that turns a text into its meaning: a unit vector of 384 numbers.
- *
- * @param folder has the tokenizer and the configuration, which all versions share
- */
-export function createEmbedder(folder: string, settings: Settings) {
+/** A serving that turns a text into its meaning: a unit vector of 384 numbers. */
+export function createEmbedder(settings: Settings) {
   return textEmbedding({
     name: 'embedder',
     // #region model
     model: {
-      from: folder,
-      file: relative(folder, modelFile(settings.modelVersion)),
+      ...modelOf(settings.modelVersion),
       session: { intraOpNumThreads: settings.modelThreads },
     },
     // #endregion

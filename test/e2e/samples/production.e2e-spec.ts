@@ -445,9 +445,9 @@ describeUnless(
       it.each([
         ['', { version: '../.cache/june', percent: 10 }, 400, 'version must match'],
         ['', { version: 'august', percent: 101 }, 400, 'percent must not be greater than 100'],
-        ['', { version: 'august', percent: 10 }, 422, 'there is no file'],
+        ['', { version: 'august', percent: 10 }, 422, 'has no ../models/'],
         ['', { version: 'july', percent: 10 }, 422, 'has a version "july" already'],
-        ['', { version: 'digits', percent: 10 }, 422, 'it has the input image'],
+        ['', { version: 'digits', percent: 10 }, 422, 'its model has image'],
         ['/august/promote', {}, 404, 'There is no canary "august"; there are: july'],
         ['/june/rollback', {}, 404, 'There is no canary "june"; there are: july'],
       ])('tells the operator why %s %j is refused: %i', async (path, body, status, message) => {
@@ -493,7 +493,7 @@ describeUnless(
       });
 
       it('fails the boot where the canary of its settings has no file, or CANARY is not one', async () => {
-        await expect(start({ CANARY: 'august:10' })).rejects.toThrow('there is no file');
+        await expect(start({ CANARY: 'august:10' })).rejects.toThrow('has no ../models/');
         await expect(start({ CANARY: 'july' })).rejects.toThrow(
           'Set CANARY to version:percent, such as july:10, not',
         );

@@ -379,7 +379,8 @@ export class BatchRun implements BatchListener {
       return;
     }
     this.forEachPart(({ request, offset }, start, end) => {
-      if (request.readsSteps) {
+      // No step of a sequence runs twice.
+      if (request.readsSteps || this.runner.runsSequences) {
         (this.received ??= new Set()).add(request);
       }
       request.step(offset, output.slice(start, end), metadata);

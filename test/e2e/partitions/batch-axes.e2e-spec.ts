@@ -174,18 +174,20 @@ describe('The batch axes of a model', () => {
     expect(replies).toEqual([{ y: floats([3, 1], [0, 1, 2]) }, { y: floats([3, 1], [1, 2, 3]) }]);
   });
 
-  it('[1.8] [6.3] The batch axis of every output is checked, with advice in the error', async () => {
-    const serving = await serve({
-      name: 'flip',
-      model: { file: transposingModel(), outputs: { y: { batchAxis: 0 } } },
-    });
+  it('[1.8] [6.3] The batch axis of every output is checked at the start and in each run, with advice in the error', async () => {
+    const file = transposingModel();
+    const model = { file, outputs: { y: { batchAxis: 0 } } };
 
+    await expect(serve({ name: 'flip', model })).rejects.toThrow(
+      'Output "y" has the shape [3, 1]; axis 0 must have the 1 row of the batch. ' +
+        'If its rows lie on another axis, declare it: outputs: { y: { batchAxis: ... } }',
+    );
+    const serving = await serve({ name: 'late', model: { ...model, checkRows: false } });
     const reply = serving.batchedRun({ x: floats([2, 3], [0, 1, 2, 3, 4, 5]) });
 
     await expect(reply).rejects.toThrow(InvalidOutputError);
     await expect(reply).rejects.toThrow(
-      'Output "y" has the shape [3, 2]; axis 0 must have the 2 rows of the batch. ' +
-        'If its rows lie on another axis, declare it: outputs: { y: { batchAxis: ... } }',
+      'Output "y" has the shape [3, 2]; axis 0 must have the 2 rows of the batch',
     );
   });
 

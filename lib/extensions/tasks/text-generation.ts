@@ -62,7 +62,7 @@ export interface GenerationOptions {
    */
   readonly seed?: number;
   /**
-   * The answer ends before the first of these strings.
+   * The answer ends before the first of these strings: at most 16, of at most 256 characters each.
    *
    * @default none
    */
@@ -292,8 +292,13 @@ function readInput(owner: string, input: unknown): Asked {
     }
   }
   const { stop, logprobs = false } = asked;
+  if (Array.isArray(stop) && stop.length > MOST_STOPS) {
+    throw refuse(`was given ${stop.length} stop strings; allowed are ${MOST_STOPS}`);
+  }
   if (!(stop === undefined || isStop(stop) || (Array.isArray(stop) && stop.every(isStop)))) {
-    throw refuse(`was given stop ${formatValue(stop)}; allowed are strings that are not empty`);
+    throw refuse(
+      `was given stop ${formatValue(stop)}; allowed are strings of 1 to ${LONGEST_STOP} characters`,
+    );
   }
   if (typeof logprobs !== 'boolean') {
     throw refuse(`was given logprobs ${formatValue(logprobs)}; allowed is true or false`);
@@ -301,9 +306,13 @@ function readInput(owner: string, input: unknown): Asked {
   return asked;
 }
 
+/** Each token is compared with all of them, in the thread that writes all answers. */
+const MOST_STOPS = 16;
+const LONGEST_STOP = 256;
+
 /** Half of a character would cut a text within it. */
 function isStop(value: unknown): value is string {
-  return isText(value) && !/\p{Surrogate}/u.test(value);
+  return isText(value) && value.length <= LONGEST_STOP && !/\p{Surrogate}/u.test(value);
 }
 
 function isChat(messages: unknown): messages is readonly ChatMessage[] {

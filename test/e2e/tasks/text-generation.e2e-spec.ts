@@ -257,6 +257,24 @@ describe('textGeneration', () => {
     expect(pieces.at(-1)).toMatchObject({ finishReason: 'stop' });
   });
 
+  it('[FZ1] A call may have 16 stop strings of 256 characters, and more are refused', async () => {
+    const stop = Array<string>(16).fill('q'.repeat(256));
+    expect(await serving.batchedRun({ prompt: short, stop, maxTokens: 2 })).toMatchObject({
+      finishReason: 'length',
+    });
+    for (const [wrong, said] of [
+      [[...stop, 'q'], 'was given 17 stop strings; allowed are 16'],
+      [['q'.repeat(257)], 'allowed are strings of 1 to 256 characters'],
+      [Array<string>(1_400_000).fill('zq'), 'was given 1400000 stop strings; allowed are 16'],
+    ] as const) {
+      const refused = await serving
+        .batchedRun({ prompt: short, stop: wrong })
+        .catch((error: unknown) => error);
+      expect(refused).toBeInstanceOf(InvalidInputError);
+      expect((refused as Error).message).toContain(said);
+    }
+  });
+
   it('[22.10] gives the text of a stop string that is not whole at the end', async () => {
     const ask = { prompt: short, stop: ['ecbatchx', 'nowhere'], maxTokens: 5 };
     expect(await serving.batchedRun(ask)).toMatchObject({
@@ -354,7 +372,7 @@ describe('textGeneration', () => {
     [{ prompt: 'a', repetitionPenalty: 10.1 }, 'repetitionPenalty 10.1'],
     [{ prompt: 'a', seed: 0.5 }, 'seed 0.5; allowed is a whole number'],
     [{ prompt: 'a', seed: '7' }, 'seed "7"'],
-    [{ prompt: 'a', stop: '' }, 'stop ""; allowed are strings that are not empty'],
+    [{ prompt: 'a', stop: '' }, 'stop ""; allowed are strings of 1 to 256 characters'],
     [{ prompt: 'a', stop: 7 }, 'stop 7'],
     [{ prompt: 'a', stop: ['a', ''] }, "stop [ 'a', '' ]"],
     [{ prompt: 'a', logprobs: 1 }, 'logprobs 1; allowed is true or false'],

@@ -257,6 +257,17 @@ describe('textGeneration', () => {
     expect(pieces.at(-1)).toMatchObject({ finishReason: 'stop' });
   });
 
+  it('[FZ6] A conversation of too many messages or characters is refused before it is rendered', async () => {
+    const ask = (count: number, content: string) => {
+      const all = Array.from({ length: count }, () => ({ role: 'user', content }));
+      return serving.batchedRun({ messages: all, maxTokens: 1 });
+    };
+    const many = ask(1025, '');
+    await expect(many).rejects.toThrow(RequestTooLargeError);
+    await expect(many).rejects.toThrow('at most 1024 messages, and one has 1025');
+    await expect(ask(2, 'a '.repeat(5000))).rejects.toThrow('one has 20008 characters');
+  });
+
   it('[FZ1] A call may have 16 stop strings of 256 characters, and more are refused', async () => {
     const stop = Array<string>(16).fill('q'.repeat(256));
     expect(await serving.batchedRun({ prompt: short, stop, maxTokens: 2 })).toMatchObject({
@@ -430,6 +441,17 @@ describe('textGeneration', () => {
       await expect(large).rejects.not.toThrow('tooLong');
     }
     expect((await small.batchedRun(prompts[3]!.text)).usage!.promptTokens).toBe(10);
+  });
+
+  it('[FZ11] A chat template that loops for ever fails its call, and the serving goes on', async () => {
+    const chatTemplate =
+      "{% if messages[0].content == 'loop' %}{% for i in range(100000) %}" +
+      '{% for j in range(100000) %}{% endfor %}{% endfor %}{% endif %}x';
+    const own = await start({ chatTemplate });
+    const ask = (content: string) =>
+      own.batchedRun({ messages: [{ role: 'user', content }], maxTokens: 1 });
+    await expect(ask('loop')).rejects.toThrow('timed out after 500ms');
+    expect(await ask('plain')).toMatchObject({ finishReason: 'length' });
   });
 
   it('[22.11] refuses messages that the chat template refuses, or lays out as nothing', async () => {

@@ -81,6 +81,11 @@ const cases: { readonly input: TextToContinue | ChatToAnswer; readonly expected:
   };
 });
 
+const chatOf = (count: number, content: string): ChatToAnswer => ({
+  messages: Array.from({ length: count }, () => ({ role: 'user', content })),
+  maxTokens: 1,
+});
+
 describe.each(exports)('textGeneration with %s', (file) => {
   let serving: Writer;
   beforeAll(async () => {
@@ -258,14 +263,12 @@ describe('textGeneration', () => {
   });
 
   it('[FZ6] A conversation of too many messages or characters is refused before it is rendered', async () => {
-    const ask = (count: number, content: string) => {
-      const all = Array.from({ length: count }, () => ({ role: 'user', content }));
-      return serving.batchedRun({ messages: all, maxTokens: 1 });
-    };
-    const many = ask(1025, '');
+    const many = serving.batchedRun(chatOf(1025, ''));
     await expect(many).rejects.toThrow(RequestTooLargeError);
     await expect(many).rejects.toThrow('at most 1024 messages, and one has 1025');
-    await expect(ask(2, 'a '.repeat(5000))).rejects.toThrow('one has 20008 characters');
+    await expect(serving.batchedRun(chatOf(2, 'a '.repeat(5000)))).rejects.toThrow(
+      'one has 20008 characters',
+    );
   });
 
   it('[FZ1] A call may have 16 stop strings of 256 characters, and more are refused', async () => {

@@ -164,7 +164,7 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
           results.set(answer, this.take(answer, logits));
         }
       } catch (cause) {
-        results.set(answer, new Error(messageOf(cause), { cause }));
+        results.set(answer, errorOf(cause));
       }
     }
     if (writing.length > 0) {
@@ -172,7 +172,7 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
         writing.map(({ cached }) => cached),
         writing.map(({ next }) => next!),
       );
-      writing.forEach((answer, i) => results.set(answer, this.take(answer, logits[i]!)));
+      writing.forEach((answer, i) => results.set(answer, this.taken(answer, logits[i]!)));
     }
     return answers.map((answer) => results.get(answer) ?? PENDING);
   }
@@ -190,6 +190,15 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
 
   end({ cached }: Answer): void {
     this.cache.close(cached);
+  }
+
+  /** As `take`, with an error that fails this answer alone. */
+  private taken(answer: Answer, logits: Float32Array): SequenceResult<GeneratedText> {
+    try {
+      return this.take(answer, logits);
+    } catch (cause) {
+      return errorOf(cause);
+    }
   }
 
   private take(answer: Answer, logits: Float32Array): SequenceResult<GeneratedText> {
@@ -222,6 +231,10 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
     }
     return more === '' ? PENDING : pieceOf(answer, more);
   }
+}
+
+function errorOf(cause: unknown): Error {
+  return new Error(messageOf(cause), { cause });
 }
 
 function finished(

@@ -1,3 +1,4 @@
+import { setImmediate } from 'node:timers/promises';
 import {
   Batch,
   InvalidInputError,
@@ -58,6 +59,9 @@ const rules: Rules = {
   scores: oneOf('sigmoid', 'raw'),
 };
 
+/** Milliseconds after which the work for a list gives other calls their turn of the event loop. */
+const MOST_OF_A_TURN = 4;
+
 /**
  * A serving that orders documents by how well they answer a query, with a cross-encoder. A call has
  * one list of documents of any lengths; each is a row, and those of similar length share a batch
@@ -79,11 +83,18 @@ export function rerank(
   return asTask<Definition>('rerank', {
     warmUp: [{ query: 'a query to warm up', documents: ['a document'] }],
     ...own.definition,
-    preprocess(input, { signature, facts: { tokenizer } }) {
+    async preprocess(input, context) {
       const { query, documents, top } = asked(own.owner, input);
-      const batches = tokenizer
-        .encodePairs(query, documents)
-        .map((tokens) => Batch.concatenate([rowOf(tokens, signature!)]));
+      const encode = context.facts.tokenizer.pairsWith(query);
+      const batches: Batch[] = [];
+      let turn = performance.now();
+      for (const document of documents) {
+        if (performance.now() - turn > MOST_OF_A_TURN) {
+          await setImmediate(undefined, { signal: context.signal });
+          turn = performance.now();
+        }
+        batches.push(Batch.concatenate([rowOf(encode(document), context.signature!)]));
+      }
       // A list runs as several batches, since its rows differ in length.
       return { batch: batches.length === 1 ? batches[0] : batches, info: { top } };
     },

@@ -45,20 +45,20 @@ export class Sampler {
     }
   }
 
-  /** Among the `topK` likeliest, and of these among the fewest whose probabilities reach `topP`. */
+  /** Draws among the `topK` likeliest, and of these among the fewest that reach `topP`. */
   private draw(logits: Float32Array): number {
     const { temperature, topK, topP } = this.sampling;
-    const isWhole = topK >= logits.length && topP === 1;
-    const tokens = isWhole ? undefined : topOf(logits, Math.min(topK, logits.length));
+    const tokens = topK < logits.length ? topOf(logits, topK) : undefined;
     const candidates = tokens ? Float32Array.from(tokens, (token) => logits[token]!) : logits;
     const highest = candidates[likeliest(candidates)]!;
     // Less the highest, so that no power overflows.
     const weights = Float64Array.from(candidates, (logit) =>
       Math.exp((logit - highest) / temperature),
     );
-    const sum = sumOf(weights);
-    const kept = topP === 1 ? weights : weights.subarray(0, placeOf(weights, topP * sum) + 1);
-    const place = placeOf(kept, this.random() * (topP === 1 ? sum : sumOf(kept)));
+    if (topP < 1) {
+      keepShare(weights, topP);
+    }
+    const place = placeOf(weights, this.random() * sumOf(weights));
     return tokens ? tokens[place]! : place;
   }
 }
@@ -67,12 +67,33 @@ function sumOf(weights: Float64Array): number {
   return weights.reduce((sum, weight) => sum + weight, 0);
 }
 
+/**
+ * Sets all weights to 0 but the fewest that together exceed this share; of equals the first stay.
+ * Only the numbers are sorted, which is much faster than a sort of the tokens by them.
+ */
+function keepShare(weights: Float64Array, share: number): void {
+  const sorted = weights.toSorted();
+  let left = share * sumOf(weights);
+  let at = sorted.length;
+  do {
+    at--;
+    left -= sorted[at]!;
+  } while (at > 0 && left >= 0);
+  const lowest = sorted[at]!;
+  let equals = sorted.lastIndexOf(lowest) - at + 1;
+  weights.forEach((weight, place) => {
+    if (weight < lowest || (weight === lowest && equals-- <= 0)) {
+      weights[place] = 0;
+    }
+  });
+}
+
 /** Where the point lies if the weights are laid side by side. */
 function placeOf(weights: Float64Array, point: number): number {
   let end = 0;
   const place = weights.findIndex((weight) => (end += weight) > point);
   // Rounding may leave a trace after the last one.
-  return place === -1 ? weights.length - 1 : place;
+  return place === -1 ? weights.findLastIndex((weight) => weight !== 0) : place;
 }
 
 export function likeliest(logits: Float32Array): number {
@@ -85,21 +106,43 @@ export function likeliest(logits: Float32Array): number {
   return best;
 }
 
-/** The likeliest tokens, the best first; of equals the first. */
-function topOf(logits: Float32Array, count: number): number[] {
-  const top: number[] = [];
-  let lowest = -Infinity;
-  for (let token = 0; token < logits.length; token++) {
-    const logit = logits[token]!;
-    if (top.length === count && logit <= lowest) {
-      continue;
+/**
+ * The likeliest tokens, and of equals the first, in the order of the vocabulary. A heap of them has
+ * the least likely at its top, where a better one takes its place.
+ */
+function topOf(logits: Float32Array, count: number): Int32Array {
+  const isWorse = (one: number, other: number): boolean =>
+    logits[one]! < logits[other]! || (logits[one] === logits[other] && one > other);
+  const heap = Int32Array.from({ length: count }, (_, token) => token);
+  const sink = (from: number): void => {
+    const token = heap[from]!;
+    let place = from;
+    for (;;) {
+      let child = 2 * place + 1;
+      if (child + 1 < count && isWorse(heap[child + 1]!, heap[child]!)) {
+        child++;
+      }
+      if (child >= count || !isWorse(heap[child]!, token)) {
+        heap[place] = token;
+        return;
+      }
+      heap[place] = heap[child]!;
+      place = child;
     }
-    const place = top.findLastIndex((other) => logits[other]! >= logit) + 1;
-    top.splice(place, 0, token);
-    top.length = Math.min(top.length, count);
-    lowest = logits[top.at(-1)!]!;
+  };
+  for (let place = (count >> 1) - 1; place >= 0; place--) {
+    sink(place);
   }
-  return top;
+  let lowest = logits[heap[0]!]!;
+  for (let token = count; token < logits.length; token++) {
+    // A later token loses against an equal one.
+    if (logits[token]! > lowest) {
+      heap[0] = token;
+      sink(0);
+      lowest = logits[heap[0]]!;
+    }
+  }
+  return heap.toSorted();
 }
 
 /** The natural logarithm of the token's probability. */

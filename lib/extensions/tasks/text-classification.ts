@@ -46,9 +46,8 @@ export function textClassification(
     ...own.definition,
     preprocess(input, { signature, facts: { tokenizer } }) {
       const { text, pair } = asked(own.owner, input);
-      const [tokens] =
-        pair === undefined ? [tokenizer.encode(text)] : tokenizer.encodePairs(text, [pair]);
-      return { batch: rowOf(tokens!, signature!) };
+      const tokens = pair === undefined ? tokenizer.encode(text) : tokenizer.pairsWith(text)(pair);
+      return { batch: rowOf(tokens, signature!) };
     },
     postprocess: (outputs, { facts }) => bestLabels(own.owner, outputs, facts.own, options),
   };

@@ -1,6 +1,8 @@
 import { readFile } from 'node:fs/promises';
+import { createContext, Script } from 'node:vm';
 import {
   InvalidInputError,
+  RequestTooLargeError,
   type ServingDefinition,
   type ServingOptions,
   ServingLoadError,
@@ -62,7 +64,7 @@ export interface GenerationOptions {
    */
   readonly seed?: number;
   /**
-   * The answer ends before the first of these strings.
+   * The answer ends before the first of these strings: at most 16, of at most 256 characters each.
    *
    * @default none
    */
@@ -91,7 +93,7 @@ export interface TextToContinue extends GenerationOptions {
 
 /** A conversation that the model answers, laid out by its chat template. */
 export interface ChatToAnswer extends GenerationOptions {
-  /** At least one, the oldest first. */
+  /** At least one and at most 1,024, the oldest first. */
   readonly messages: readonly ChatMessage[];
 }
 
@@ -161,6 +163,12 @@ interface Facts {
   readonly tokenizer: object;
   readonly tokenizerConfig: object;
 }
+
+/** Messages of a conversation. Each costs time on the event loop when the template is rendered. */
+const MOST_MESSAGES = 1024;
+
+/** Milliseconds of a template's work, far beyond what any usual one needs. */
+const MOST_RENDERING = 500;
 
 interface ChatTemplate {
   render(values: object): string;
@@ -292,8 +300,13 @@ function readInput(owner: string, input: unknown): Asked {
     }
   }
   const { stop, logprobs = false } = asked;
+  if (Array.isArray(stop) && stop.length > MOST_STOPS) {
+    throw refuse(`was given ${stop.length} stop strings; allowed are ${MOST_STOPS}`);
+  }
   if (!(stop === undefined || isStop(stop) || (Array.isArray(stop) && stop.every(isStop)))) {
-    throw refuse(`was given stop ${formatValue(stop)}; allowed are strings that are not empty`);
+    throw refuse(
+      `was given stop ${formatValue(stop)}; allowed are strings of 1 to ${LONGEST_STOP} characters`,
+    );
   }
   if (typeof logprobs !== 'boolean') {
     throw refuse(`was given logprobs ${formatValue(logprobs)}; allowed is true or false`);
@@ -301,9 +314,13 @@ function readInput(owner: string, input: unknown): Asked {
   return asked;
 }
 
+/** Each token is compared with all of them, in the thread that writes all answers. */
+const MOST_STOPS = 16;
+const LONGEST_STOP = 256;
+
 /** Half of a character would cut a text within it. */
 function isStop(value: unknown): value is string {
-  return isText(value) && !/\p{Surrogate}/u.test(value);
+  return isText(value) && value.length <= LONGEST_STOP && !/\p{Surrogate}/u.test(value);
 }
 
 function isChat(messages: unknown): messages is readonly ChatMessage[] {
@@ -333,11 +350,15 @@ function idsOf(
         'chatTemplate, or call it with { prompt }',
     );
   }
-  const { limits } = tokenizer;
-  messages!.forEach(({ role, content }) => {
-    limits.refuseSpecialTokens(role);
-    limits.refuseSpecialTokens(content);
-  });
+  if (messages!.length > MOST_MESSAGES) {
+    throw new RequestTooLargeError(
+      `${owner} answers conversations of at most ${MOST_MESSAGES} messages, and one has ` +
+        `${messages!.length}; leave out the oldest`,
+    );
+  }
+  const texts = messages!.flatMap(({ role, content }) => [role, content]);
+  tokenizer.limits.checkCharacters(texts.reduce((sum, { length }) => sum + length, 0));
+  texts.forEach((each) => tokenizer.checkText(each));
   let text: string;
   try {
     text = template.render({
@@ -432,12 +453,26 @@ async function compiled(name: string, text: string): Promise<ChatTemplate> {
     );
   }
   try {
-    return new Template(text);
+    return withinTime(new Template(text));
   } catch (cause) {
     throw new ServingLoadError(`The chat template of ${name} is invalid: ${messageOf(cause)}`, {
       cause,
     });
   }
+}
+
+/** Node ends a script in time whatever it calls, and so also a template that loops for ever. */
+function withinTime(template: ChatTemplate): ChatTemplate {
+  const script = new Script('template.render(values)');
+  const variables: Record<string, unknown> = createContext({ template });
+  return {
+    render(values) {
+      variables['values'] = values;
+      const text: unknown = script.runInContext(variables, { timeout: MOST_RENDERING });
+      variables['values'] = undefined;
+      return String(text);
+    },
+  };
 }
 
 /** Such as `bos_token`: a text, or an object with its content. */

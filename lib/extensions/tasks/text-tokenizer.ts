@@ -37,10 +37,19 @@ interface Limits {
 }
 
 /**
- * Characters per token beyond which we refuse a text, or cut it, before it is tokenized, since that
- * takes time on the event loop. No family that we know has longer tokens in ordinary text.
+ * Texts with more characters per token are refused, or cut, before they are tokenized, since that
+ * takes time on the event loop. Ordinary text of any family has 2 to 8. Short limits are rounded up.
  */
-const MOST_CHARACTERS = 250;
+const MOST_CHARACTERS = 32;
+const LEAST_LIMIT = 10_000;
+
+/**
+ * Marks that may follow each other, since Unicode's normalisation sorts them in quadratic time:
+ * https://unicode.org/reports/tr15/#Stream_Safe_Text_Format
+ */
+const MOST_MARKS = 30;
+/** Marks, also with characters between them that a tokenizer may leave out before. */
+const MARKS = /(?<![\p{M}\p{C}\uff9e\uff9f])[\p{M}\p{C}\uff9e\uff9f]{31,}/gu;
 
 /** Refuses the texts that a model can't read. */
 export class TextLimits {
@@ -60,6 +69,10 @@ export class TextLimits {
     return this.limits.maxTokens;
   }
 
+  get specialTokens(): readonly string[] {
+    return this.limits.specialTokens;
+  }
+
   get isCut(): boolean {
     return this.limits.tooLong === 'cut';
   }
@@ -75,36 +88,60 @@ export class TextLimits {
     return (isCutFirst ? whole.slice(length - count) : whole.slice(0, count)) as Part;
   }
 
-  /** @throws InvalidInputError for special tokens in a caller's text */
-  refuseSpecialTokens(text: string): void {
+  /** @throws InvalidInputError for special tokens in a caller's text, and for too many marks in a row */
+  checkText(text: string): void {
     const found = this.special?.exec(text)?.[0];
     if (found !== undefined) {
-      throw new InvalidInputError(
-        `Serving "${this.serving}" was given a text with ${formatValue(found)}, a special ` +
-          "token of its model; take it out, or allow such texts with specialTokens: 'accept'",
-      );
+      throw this.specialToken(found);
     }
+    for (const [run] of text.matchAll(MARKS)) {
+      const count = Array.from(run.replaceAll(/\p{C}/gu, '')).length;
+      if (count > MOST_MARKS) {
+        throw new InvalidInputError(
+          `Serving "${this.serving}" was given a text with ${count} combining marks in a row; ` +
+            `at most ${MOST_MARKS} may follow each other, as in Unicode's Stream-Safe Text Format`,
+        );
+      }
+    }
+  }
+
+  specialToken(token: string): InvalidInputError {
+    return new InvalidInputError(
+      `Serving "${this.serving}" was given a text with ${formatValue(token)}, a special ` +
+        "token of its model; take it out, or allow such texts with specialTokens: 'accept'",
+    );
   }
 
   /**
    * The text, or as much of it as can have the most tokens. What stands `before` it is not a caller's,
    * and may have special tokens.
    *
-   * @throws InvalidInputError for special tokens in the text
+   * @throws InvalidInputError for a text that `checkText` refuses
    * @throws RequestTooLargeError if it has too many characters, and is not to be cut
    */
   readable(text: string, before = ''): string {
-    this.refuseSpecialTokens(text);
     const whole = before + text;
-    this.checkCharacters(whole);
-    return this.kept(whole, MOST_CHARACTERS * this.maxTokens);
+    this.checkCharacters(whole.length);
+    this.checkText(text);
+    return this.kept(whole, this.mostCharacters);
   }
 
   /** @throws RequestTooLargeError for a text of too many characters, if it is not to be cut */
-  checkCharacters({ length }: string): void {
-    if (length > MOST_CHARACTERS * this.maxTokens && !this.isCut) {
-      throw this.tooLong(length, 'characters');
+  checkCharacters(count: number): void {
+    if (count > this.mostCharacters && !this.isCut) {
+      throw this.tooLong(count, 'characters');
     }
+  }
+
+  /** @throws RequestTooLargeError if a longer text's readable part has too few tokens for a cut */
+  checkReadable(text: string, readable: string, tokens: number): void {
+    if (readable.length < text.length && tokens < this.maxTokens) {
+      throw this.tooLong(text.length, 'characters');
+    }
+  }
+
+  private get mostCharacters(): number {
+    return Math.max(LEAST_LIMIT, MOST_CHARACTERS * this.maxTokens);
   }
 
   /** @throws RequestTooLargeError if a text has too many tokens, and is not to be cut */
@@ -118,7 +155,9 @@ export class TextLimits {
     return new RequestTooLargeError(
       `Serving "${this.serving}" reads texts of at most ${this.maxTokens} tokens, and one has ` +
         `${count} ${unit}; shorten it` +
-        (this.limits.canBeCut ? ", or let the serving cut it with tooLong: 'cut'" : ''),
+        (this.limits.canBeCut && !this.isCut
+          ? ", or let the serving cut it with tooLong: 'cut'"
+          : ''),
     );
   }
 }
@@ -127,12 +166,14 @@ export class TextLimits {
 interface Library {
   readonly Tokenizer: new (content: object, config: object) => Tokenizer;
   readonly BertNormalizer: new (...options: never[]) => BertNormalizer;
+  readonly WordPiece: new (...options: never[]) => WordPiece;
 }
 
 /** A tokenizer of `@huggingface/tokenizers`. */
 export interface Tokenizer {
-  readonly normalizer: unknown;
-  readonly model: { readonly unk_token_id?: number } | null;
+  /** A function of texts. */
+  readonly normalizer: ((text: string) => string) | null;
+  readonly model: { readonly unk_token_id?: number; readonly unk_token?: string } | null;
   readonly post_processor: PostProcessor | null;
   /** Without special tokens. */
   tokenize(text: string): string[];
@@ -158,6 +199,14 @@ interface Framed {
   readonly token_type_ids?: number[];
 }
 
+interface WordPiece {
+  readonly tokens_to_ids: ReadonlyMap<string, number>;
+  readonly unk_token: string;
+  readonly max_input_chars_per_word: number;
+  readonly config: { readonly continuing_subword_prefix?: string };
+  encode(words: readonly string[]): string[];
+}
+
 interface BertNormalizer {
   readonly config: {
     readonly clean_text?: boolean;
@@ -179,6 +228,8 @@ export class TextTokenizer {
   private readonly around: { readonly single: number; readonly pair: number };
   /** Special tokens behind a text. */
   private readonly behind: number;
+  /** What a caller's text must not become; unknown words may. */
+  private readonly special: ReadonlySet<string>;
 
   constructor(
     private readonly tokenizer: Tokenizer,
@@ -188,6 +239,8 @@ export class TextTokenizer {
       single: this.framed([]).tokens.length,
       pair: this.framed([], []).tokens.length,
     };
+    const unknown = tokenizer.model?.unk_token;
+    this.special = new Set(limits.specialTokens.filter((token) => token !== unknown));
     const marked = this.framed(['\0']).tokens;
     this.behind = marked.length - 1 - marked.indexOf('\0');
   }
@@ -208,13 +261,13 @@ export class TextTokenizer {
   }
 
   /**
-   * Encodes the text with each of the others, as pairs.
+   * Returns a function that encodes the text with another one, as a pair.
    *
    * @throws as `encode`
    */
-  encodePairs(text: string, others: readonly string[]): Tokens[] {
+  pairsWith(text: string): (other: string) => Tokens {
     const one = this.tokensOf(text);
-    return others.map((other) => this.cut(one, this.tokensOf(other)));
+    return (other) => this.cut(one, this.tokensOf(other));
   }
 
   private cut(one: string[], other?: string[]): Tokens {
@@ -229,8 +282,36 @@ export class TextTokenizer {
     return { ids: tokens.map((token) => this.idOf(token)), types };
   }
 
-  private tokensOf(text: string, before?: string): string[] {
-    return this.tokenizer.tokenize(this.limits.readable(text, before));
+  private tokensOf(text: string, before = ''): string[] {
+    const { limits, tokenizer } = this;
+    const readable = limits.readable(text, before);
+    const tokens = tokenizer.tokenize(readable);
+    limits.checkReadable(before + text, readable, tokens.length);
+    const special = tokens.filter((token) => this.special.has(token));
+    const own = special.length > 0 && before !== '' ? tokenizer.tokenize(before) : [];
+    // Normalisation makes them of other characters, such as full-width ones.
+    if (special.length > own.filter((token) => this.special.has(token)).length) {
+      throw limits.specialToken(special.at(-1)!);
+    }
+    return tokens;
+  }
+
+  /**
+   * Checks a text that a template writes into another one.
+   *
+   * @throws InvalidInputError for special tokens in the text, also after its normalisation
+   */
+  checkText(text: string): void {
+    this.limits.checkText(text);
+    const normalised = this.tokenizer.normalizer?.(text) ?? text;
+    const found = normalised === text ? undefined : this.specialIn(normalised);
+    if (found !== undefined) {
+      throw this.limits.specialToken(found);
+    }
+  }
+
+  private specialIn(text: string): string | undefined {
+    return this.limits.specialTokens.find((token) => text.includes(token));
   }
 
   /**
@@ -239,7 +320,7 @@ export class TextTokenizer {
    * @throws RequestTooLargeError if it has too many tokens
    */
   encodeWritten(text: string): readonly number[] {
-    this.limits.checkCharacters(text);
+    this.limits.checkCharacters(text.length);
     const { ids } = this.tokenizer.encode(text, { add_special_tokens: false });
     this.limits.checkTokens(ids.length);
     return ids;
@@ -312,6 +393,7 @@ export async function textTokenizer(
   try {
     const tokenizer = new library.Tokenizer(tokenizerJson, ofTokenizer);
     mendNormalizer(tokenizer.normalizer, library);
+    mendWordPiece(tokenizer.model, library);
     const kind = isRecord(tokenizerJson['model']) ? tokenizerJson['model']['type'] : undefined;
     if (kind === 'Unigram') {
       fetching.warn(
@@ -390,4 +472,43 @@ function normalizedAsBert(normalizer: BertNormalizer, given: string): string {
   text = handle_chinese_chars ? text.replace(IDEOGRAPHS, ' $& ') : text;
   text = (strip_accents ?? lowercase) ? normalizer.strip_accents(text) : text;
   return lowercase ? Array.from(text, (each) => each.toLowerCase()).join('') : text;
+}
+
+/**
+ * WordPiece of version 0.2.0 tries each part of a word up to the word's end, in cubic time. Only
+ * parts as long as a token can be one.
+ */
+function mendWordPiece(model: unknown, library: Library): void {
+  if (model instanceof library.WordPiece) {
+    const ofTokens = Array.from(model.tokens_to_ids.keys(), (token) => Array.from(token).length);
+    const lengths = [...new Set(ofTokens)].toSorted((one, other) => other - one);
+    model.encode = (words) => words.flatMap((word) => piecesOf(word, model, lengths));
+  }
+}
+
+function piecesOf(word: string, model: WordPiece, lengths: readonly number[]): readonly string[] {
+  const { tokens_to_ids: tokens, unk_token: unknown, max_input_chars_per_word: most } = model;
+  const { continuing_subword_prefix: continuing = '' } = model.config;
+  const characters = Array.from(word);
+  if (characters.length > most) {
+    return [unknown];
+  }
+  const pieces: string[] = [];
+  for (let start = 0; start < characters.length;) {
+    const before = start > 0 ? continuing : '';
+    const count = lengths
+      .map((length) => length - before.length)
+      .find(
+        (length) =>
+          length > 0 &&
+          start + length <= characters.length &&
+          tokens.has(before + characters.slice(start, start + length).join('')),
+      );
+    if (count === undefined) {
+      return [unknown];
+    }
+    pieces.push(before + characters.slice(start, start + count).join(''));
+    start += count;
+  }
+  return pieces;
 }

@@ -187,6 +187,7 @@ class LocatingTokenizer {
     const encoding = await this.tokenizer.encode(text);
     const ids = encoding.getIds();
     this.limits.checkTokens(ids.length);
+    this.limits.checkReadable(given, text, ids.length);
     const places = encoding.getOffsets();
     const unitOf = unitsOf(text);
     return {

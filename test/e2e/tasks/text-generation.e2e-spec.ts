@@ -81,6 +81,11 @@ const cases: { readonly input: TextToContinue | ChatToAnswer; readonly expected:
   };
 });
 
+const chatOf = (count: number, content: string): ChatToAnswer => ({
+  messages: Array.from({ length: count }, () => ({ role: 'user', content })),
+  maxTokens: 1,
+});
+
 describe.each(exports)('textGeneration with %s', (file) => {
   let serving: Writer;
   beforeAll(async () => {
@@ -257,6 +262,33 @@ describe('textGeneration', () => {
     expect(pieces.at(-1)).toMatchObject({ finishReason: 'stop' });
   });
 
+  it('[FZ6] A conversation of too many messages or characters is refused before it is rendered', async () => {
+    const many = serving.batchedRun(chatOf(1025, ''));
+    await expect(many).rejects.toThrow(RequestTooLargeError);
+    await expect(many).rejects.toThrow('at most 1024 messages, and one has 1025');
+    await expect(serving.batchedRun(chatOf(2, 'a '.repeat(5000)))).rejects.toThrow(
+      'one has 20008 characters',
+    );
+  });
+
+  it('[FZ1] A call may have 16 stop strings of 256 characters, and more are refused', async () => {
+    const stop = Array<string>(16).fill('q'.repeat(256));
+    expect(await serving.batchedRun({ prompt: short, stop, maxTokens: 2 })).toMatchObject({
+      finishReason: 'length',
+    });
+    for (const [wrong, said] of [
+      [[...stop, 'q'], 'was given 17 stop strings; allowed are 16'],
+      [['q'.repeat(257)], 'allowed are strings of 1 to 256 characters'],
+      [Array<string>(1_400_000).fill('zq'), 'was given 1400000 stop strings; allowed are 16'],
+    ] as const) {
+      const refused = await serving
+        .batchedRun({ prompt: short, stop: wrong })
+        .catch((error: unknown) => error);
+      expect(refused).toBeInstanceOf(InvalidInputError);
+      expect((refused as Error).message).toContain(said);
+    }
+  });
+
   it('[22.10] gives the text of a stop string that is not whole at the end', async () => {
     const ask = { prompt: short, stop: ['ecbatchx', 'nowhere'], maxTokens: 5 };
     expect(await serving.batchedRun(ask)).toMatchObject({
@@ -354,7 +386,7 @@ describe('textGeneration', () => {
     [{ prompt: 'a', repetitionPenalty: 10.1 }, 'repetitionPenalty 10.1'],
     [{ prompt: 'a', seed: 0.5 }, 'seed 0.5; allowed is a whole number'],
     [{ prompt: 'a', seed: '7' }, 'seed "7"'],
-    [{ prompt: 'a', stop: '' }, 'stop ""; allowed are strings that are not empty'],
+    [{ prompt: 'a', stop: '' }, 'stop ""; allowed are strings of 1 to 256 characters'],
     [{ prompt: 'a', stop: 7 }, 'stop 7'],
     [{ prompt: 'a', stop: ['a', ''] }, "stop [ 'a', '' ]"],
     [{ prompt: 'a', logprobs: 1 }, 'logprobs 1; allowed is true or false'],
@@ -412,6 +444,17 @@ describe('textGeneration', () => {
       await expect(large).rejects.not.toThrow('tooLong');
     }
     expect((await small.batchedRun(prompts[3]!.text)).usage!.promptTokens).toBe(10);
+  });
+
+  it('[FZ11] A chat template that loops for ever fails its call, and the serving goes on', async () => {
+    const chatTemplate =
+      "{% if messages[0].content == 'loop' %}{% for i in range(100000) %}" +
+      '{% for j in range(100000) %}{% endfor %}{% endfor %}{% endif %}x';
+    const own = await start({ chatTemplate });
+    const ask = (content: string) =>
+      own.batchedRun({ messages: [{ role: 'user', content }], maxTokens: 1 });
+    await expect(ask('loop')).rejects.toThrow('timed out after 500ms');
+    expect(await ask('plain')).toMatchObject({ finishReason: 'length' });
   });
 
   it('[22.11] refuses messages that the chat template refuses, or lays out as nothing', async () => {

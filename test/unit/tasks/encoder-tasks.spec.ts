@@ -1,5 +1,6 @@
 import { availableParallelism } from 'node:os';
-import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import { setImmediate } from 'node:timers/promises';
+import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import {
   type BatchEndEvent,
   createServing,
@@ -158,10 +159,10 @@ describe('textEmbedding', () => {
       /^Serving "net" reads texts of at most 32 tokens, and one has \d+ tokens; shorten it/,
     );
 
-    const characters = vectorsOf({ tooLong: 'refuse' }, ['x'.repeat(8001)]);
-    await expect(characters).rejects.toThrow('one has 8001 characters');
-    expect(await vectorsOf({}, ['x'.repeat(8001)])).toEqual(
-      await vectorsOf({}, ['x'.repeat(8000)]),
+    const characters = vectorsOf({ tooLong: 'refuse' }, ['x '.repeat(5001)]);
+    await expect(characters).rejects.toThrow('one has 10002 characters');
+    expect(await vectorsOf({}, ['x '.repeat(5001)])).toEqual(
+      await vectorsOf({}, ['x '.repeat(5000)]),
     );
   });
 
@@ -274,6 +275,28 @@ describe('textEmbedding', () => {
 
 describe('rerank', () => {
   const options = { name: 'net', model: tinyModel('reranker'), tooLong: 'cut' } as const;
+
+  it('[FZ7] A list gives other calls their turn while it is tokenized, and ends with its caller', async () => {
+    const serving = await start(rerank(options));
+    let lastReads = 0;
+    const list = new Proxy(Array<string>(300).fill('a document'), {
+      get(target, name) {
+        lastReads += name === '299' ? 1 : 0;
+        return Reflect.get(target, name) as unknown;
+      },
+    });
+    let time = 0;
+    const clock = jest.spyOn(performance, 'now').mockImplementation(() => (time += 5));
+    const leave = new AbortController();
+    const call = serving.batchedRun({ query, documents: list }, { signal: leave.signal });
+    await setImmediate();
+    leave.abort();
+    await expect(call).rejects.toThrow();
+    await setImmediate();
+    clock.mockRestore();
+    // It was checked, and not tokenized.
+    expect(lastReads).toBe(1);
+  });
 
   it("[22.6] orders documents by Python's scores", async () => {
     const serving = await start(rerank({ ...options, scores: 'raw' }));

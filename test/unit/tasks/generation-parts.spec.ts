@@ -1,6 +1,7 @@
 import { markAsUntransferable } from 'node:worker_threads';
 import { beforeAll, beforeEach, describe, expect, it } from '@jest/globals';
 import { last, PENDING, ServingLoadError } from 'nestjs-serving';
+import * as fc from 'fast-check';
 import { InferenceSession, type Tensor } from 'onnxruntime-node';
 import { AnswerText, type Decode } from '../../../lib/extensions/tasks/answer-text.js';
 import {
@@ -138,6 +139,57 @@ describe('A sampler', () => {
       expect(logProbabilityOf(logits(), token)).toBeCloseTo(Math.log(share), 6);
     });
     expect(logProbabilityOf(Float32Array.of(-Infinity, 5), 1)).toBe(0);
+  });
+});
+
+/** Draws among all tokens, of which those that topK and topP leave out can't be drawn. */
+function drawnAsSorted(logits: readonly number[], sampling: Sampling): number {
+  const place = (token: number): number => -logits[token]!;
+  const sorted = [...logits.keys()].toSorted((a, b) => place(a) - place(b) || a - b);
+  const top = sorted.slice(0, sampling.topK);
+  const weightOf = (token: number): number => Math.exp(logits[token]! - logits[top[0]!]!);
+  const sum = top.reduce((total, token) => total + weightOf(token), 0);
+  let reached = 0;
+  const end = top.findIndex((token) => (reached += weightOf(token)) > sampling.topP * sum);
+  const kept = new Set(top.slice(0, end === -1 ? top.length : end + 1));
+  const left = Float32Array.from(logits, (logit, token) => (kept.has(token) ? logit : -Infinity));
+  return new Sampler({ ...sampling, topK: Infinity, topP: 1 }, []).next(left);
+}
+
+describe('A draw', () => {
+  // Eighths are exact, and have many equals.
+  const logit = fc.integer({ min: -20, max: 20 }).map((eighths) => eighths / 8);
+
+  it('[FZ3] A draw with any topK and topP takes the token that a sort of all tokens gives', () => {
+    fc.assert(
+      fc.property(
+        fc.array(logit, { minLength: 1, maxLength: 60 }),
+        fc.integer({ min: 1, max: 70 }),
+        fc.constantFrom(1, 0.97, 0.71, 0.43, 0.01),
+        fc.nat(),
+        (logits, topK, topP, seed) => {
+          const sampling = { ...greedy, temperature: 1, topK, topP, seed };
+          const token = new Sampler(sampling, []).next(Float32Array.from(logits));
+          expect(token).toBe(drawnAsSorted(logits, sampling));
+        },
+      ),
+      { numRuns: 2000 },
+    );
+  });
+
+  it('[FZ3] A draw with a large topK reads each number of the vocabulary a few times', () => {
+    // Each is better than all before it.
+    const logits = Float32Array.from({ length: 4000 }, (_, token) => token / 1000);
+    let reads = 0;
+    const counting = new Proxy(logits, {
+      get(target, name) {
+        reads++;
+        return target[name as never];
+      },
+    });
+    new Sampler({ ...greedy, temperature: 1, topK: 2000 }, []).next(counting);
+    expect(reads).toBeGreaterThan(4000);
+    expect(reads).toBeLessThan(60 * 4000);
   });
 });
 
@@ -480,6 +532,23 @@ describe('A generator', () => {
         usage: { promptTokens: 2, completionTokens: 1 },
       }),
     ]);
+  });
+
+  it('[FZ1] An error in the work for one answer fails this answer alone', async () => {
+    const own = new Generator(
+      cache,
+      (ids) => {
+        if (ids.includes(6)) {
+          throw new RangeError('too much');
+        }
+        return ids.map((id) => `${id} `).join('');
+      },
+      { endTokens: [], prefill: 20 },
+    );
+    const answers = own.start([prompt(2), prompt(5), prompt(8)]);
+    await own.step(answers);
+    expect(await own.step(answers)).toEqual([piece(3), new Error('too much'), piece(9)]);
+    expect(await own.step([answers[0]!, answers[2]!])).toEqual([piece(4), piece(10)]);
   });
 
   it('[22.14] gives the log-probability before the repetition penalty, of each token', async () => {

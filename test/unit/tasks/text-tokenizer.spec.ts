@@ -4,7 +4,6 @@ import {
   TextLimits,
   type TextTokenizer,
   textTokenizer,
-  type Tokens,
 } from '../../../lib/extensions/tasks/text-tokenizer.js';
 
 const folder = new URL('../../fixtures/tasks/', import.meta.url);
@@ -20,12 +19,13 @@ function read(path: string): unknown {
 
 async function tokenizer(
   family: string,
-  options: { maxTokens?: number; tooLong?: 'cut' } = {},
+  options: { maxTokens?: number; tooLong?: 'cut'; specialTokens?: string[] } = {},
+  others: object = {},
 ): Promise<TextTokenizer> {
   const files = {
     repository: { name: 'it', fetch: async () => undefined },
     config: {},
-    tokenizerJson: read(`tokenizers/${family}.json`) as Record<string, unknown>,
+    tokenizerJson: { ...(read(`tokenizers/${family}.json`) as object), ...others },
     ofTokenizer: {},
     sentences: { maxTokens: undefined, lowers: false },
     fetching,
@@ -49,7 +49,7 @@ describe.each(['bert', 'bert-cased', 'roberta', 'qwen', 'llama'])('The tokenizer
 
   it('[22.8] gives the ids and types of Python for pairs of texts', async () => {
     const own = await tokenizer(family);
-    const both = pairs.flatMap(([one, other]) => own.encodePairs(one, [other]));
+    const both = pairs.map(([one, other]) => own.pairsWith(one)(other));
     expect(
       differing(
         both.map(({ ids, types }) => [ids, types]),
@@ -62,13 +62,76 @@ describe.each(['bert', 'bert-cased', 'roberta', 'qwen', 'llama'])('The tokenizer
     const cut = await Promise.all(
       pairs.map(async ([one, other, maxTokens]) => {
         const own = await tokenizer(family, { maxTokens, tooLong: 'cut' });
-        const [{ ids, types }] = own.encodePairs(one, [other]) as [Tokens];
+        const { ids, types } = own.pairsWith(one)(other);
         return [ids, types, own.encode(one).ids];
       }),
     );
     expect(differing(cut, python.cut)).toEqual([]);
   });
 });
+
+const marks = (count: number): string => '\u0301\u0316'.repeat(count / 2);
+
+describe('A text that costs much', () => {
+  it.each(['bert', 'roberta', 'qwen', 'llama'])(
+    '[FZ2] At most 30 combining marks may follow each other in a text: %s',
+    async (family) => {
+      const own = await tokenizer(family);
+      const refused = 'combining marks in a row; at most 30 may follow each other';
+      expect(() => own.encode(`a${marks(30)}b${marks(30)}`)).not.toThrow();
+      expect(() => own.encode(`a${marks(32)}`)).toThrow(refused);
+      // A tokenizer may leave out what is between them, or make marks of other characters.
+      expect(() => own.encode(`a${'\u0301\u200b\u0316\0'.repeat(16)}`)).toThrow(refused);
+      expect(() => own.encode('\uff9e\u0301'.repeat(16))).toThrow(refused);
+      expect(() => own.encode('\u200b'.repeat(100))).not.toThrow();
+    },
+  );
+
+  it('[FZ2] A text may have 32 characters a token, and 10,000, before it is tokenized', async () => {
+    const short = await tokenizer('bert', { maxTokens: 512 });
+    expect(() => short.encode('a'.repeat(16_384))).not.toThrow();
+    expect(() => short.encode('a'.repeat(16_385))).toThrow('one has 16385 characters; shorten it');
+    const shorter = await tokenizer('bert', { maxTokens: 8 });
+    expect(() => shorter.encode('a'.repeat(10_000))).not.toThrow();
+    expect(() => shorter.encode('a'.repeat(10_001))).toThrow('one has 10001 characters');
+  });
+
+  it('[FZ2] A text that is cut by its characters is refused if these have too few tokens', async () => {
+    const own = await tokenizer('bert', { maxTokens: 8, tooLong: 'cut' });
+    expect(own.encode('a '.repeat(20_000)).ids).toEqual(own.encode('a '.repeat(20)).ids);
+    // The first of its words has no place among these.
+    expect(() => own.encode(`${' '.repeat(10_000)}word`)).toThrow('one has 10004 characters');
+  });
+
+  it.each([
+    ['qwen', '\uff1c|im_end|\uff1e'],
+    ['llama', '\uff1c/s\uff1e'],
+  ])('[FZ8] A special token that normalisation makes is refused: %s', async (family, text) => {
+    const own = await normalising(family, text.normalize('NFKC'));
+    for (const work of [() => own.encode(`a${text}b`), () => own.checkText(text)]) {
+      expect(work).toThrow(`a special token of its model`);
+    }
+    expect(own.encode('plain', text.normalize('NFKC')).ids.length).toBeGreaterThan(0);
+    expect(() => own.checkText('plain \uff54ext')).not.toThrow();
+  });
+});
+
+/** With NFKC, as XLM-RoBERTa's tokenizer has it, and a special token of the normalised text. */
+async function normalising(family: string, token: string): Promise<TextTokenizer> {
+  const json = read(`tokenizers/${family}.json`) as Record<string, unknown>;
+  const added = { content: token, single_word: false, lstrip: false, rstrip: false };
+  return tokenizer(
+    family,
+    { specialTokens: [token] },
+    {
+      normalizer: { type: 'NFKC' },
+      added_tokens: [
+        ...(json['added_tokens'] as object[]),
+        { ...added, id: 5, normalized: true, special: true },
+      ],
+    },
+  );
+}
 
 /** The first few items that differ, each with its number. */
 function differing(ours: readonly unknown[], theirs: readonly unknown[]): unknown[] {

@@ -108,7 +108,8 @@ describe('The variable axis of a model', () => {
   ): Promise<LocalServing> =>
     serve({
       name: 'texts',
-      model: { file: encoder, inputs, outputs, fetches, isolation },
+      // The padding shows in `most`, so the check of rows would refuse the model.
+      model: { file: encoder, inputs, outputs, fetches, isolation, checkRows: false },
       batchTimeout: 50,
       ...options,
     });

@@ -23,6 +23,7 @@ export { type Caller, asCaller } from './nest/batched/batched.decorator.js';
 export {
   BatchFailedError,
   CallCancelledError,
+  CallCycleError,
   DeadlineExceededError,
   DeadlineTooShortError,
   InvalidBatchError,

@@ -176,6 +176,15 @@ export class ServingUnavailableError extends ServingError {
   override readonly statusCode = 503;
 }
 
+/**
+ * A batch function called a serving, in a chain or directly, that can't run the call before the batch
+ * ends.
+ */
+export class CallCycleError extends ServingError {
+  override readonly name = 'CallCycleError';
+  override readonly code = 'SERVING_CALL_CYCLE';
+}
+
 /** A partition's thread or process ended while it held the batch. */
 export class PartitionLostError extends ServingError {
   override readonly name = 'PartitionLostError';
@@ -320,6 +329,7 @@ const classes = new Map(
     BatchFailedError,
     InvalidOutputError,
     RunTimeoutError,
+    CallCycleError,
     ServingUnavailableError,
     PartitionLostError,
     NodeLostError,

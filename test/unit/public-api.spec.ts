@@ -11,6 +11,7 @@ it('The package exports exactly the documented names', () => {
      "BatchFailedError",
      "Batched",
      "CallCancelledError",
+     "CallCycleError",
      "DONE",
      "DeadlineExceededError",
      "DeadlineTooShortError",

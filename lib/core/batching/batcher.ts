@@ -21,6 +21,7 @@ import {
 } from './queued-request.js';
 import { OpenWindow, windowsBy } from './windows.js';
 import { outsideCallContext } from '../context/call-context.js';
+import type { CallingBatch } from '../context/call-cycles.js';
 import { type CloseReason, ReadyQueue, type Window } from './ready-queue.js';
 
 export interface BatchRecord<R extends QueuedRequest> {
@@ -295,6 +296,23 @@ export class Batcher<R extends QueuedRequest> {
       parts.forEach(({ request }) => request.fail(error)),
     );
     return hadCalls;
+  }
+
+  /** A row of a sequence may join any partition's rows, and joins them after their step. */
+  waitsOf(call: R): (CallingBatch | undefined)[][] {
+    const { lane, runs = [] } = call;
+    const section = this.sectionOf(lane);
+    const running = [...this.executing.keys()].filter(
+      (window) => this.sectionOf(window.lane) === section,
+    );
+    const own = running.filter((window) => runs.includes(window));
+    const before = lane.replies ? running.filter((window) => window.lane === lane) : [];
+    const isQueued = call.waiting > 0 || own.length === 0;
+    const callers = running.map(({ caller }) => caller);
+    const isJoin = this.options.targets[0]?.places !== undefined;
+    const places = isJoin ? callers.map((caller) => [caller]) : [callers];
+    const isBlocked = isQueued && (isJoin || section.pool.isFull);
+    return [...[...own, ...before].map(({ caller }) => [caller]), ...(isBlocked ? places : [])];
   }
 
   targetOf(limits: Limits): LatencyTarget | undefined {
@@ -581,7 +599,10 @@ export class Batcher<R extends QueuedRequest> {
     const { budget } = this.options;
     const { admission, pool } = section;
     const { parts, lane } = window;
-    parts.forEach(({ request, count }) => admission.leave(request, count));
+    for (const { request, count } of parts) {
+      admission.leave(request, count);
+      request.runs?.push(window);
+    }
     const cost = budget && costOf(parts, budget);
     const least = admission.leastTimeOf(lane.limits, sizeOf(parts), cost?.padded);
     const handed = pool.start(load, least, performance.now());
@@ -631,6 +652,9 @@ export class Batcher<R extends QueuedRequest> {
     const outcome = await runs.dispatch(window, partition);
     const endedAt = performance.now();
     this.executing.delete(window);
+    if (window.caller && !isJoin) {
+      window.caller.hasEnded = true;
+    }
     const startedAt = pool.end(load, handed, endedAt);
     // A sequence's row takes as many steps as it needs, so its time predicts no other's.
     if (outcome.error === undefined && !outcome.revoked && !isJoin) {

@@ -154,6 +154,11 @@ export class Pool implements PoolLoad {
     }));
   }
 
+  /** True if a partition has no free place for a batch, now or once it is up again. */
+  get isFull(): boolean {
+    return this.open.length === 0;
+  }
+
   /** Why no partition will take a batch soon; undefined if one will. */
   get lost(): Error | undefined {
     for (const { target } of this.loads) {

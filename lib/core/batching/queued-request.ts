@@ -9,6 +9,8 @@ export interface Lane {
    * object.
    */
   readonly limits: Limits;
+  /** With it, replies leave in their calls' order. */
+  readonly replies?: object | undefined;
 }
 
 export interface Limits {
@@ -41,6 +43,8 @@ export abstract class QueuedRequest {
   abstract readonly isOver: boolean;
   /** The batcher that has admitted the request. */
   queue: { leave(request: QueuedRequest): void } | undefined;
+  /** Batches that have taken its rows; only for a call of a batch's function. */
+  runs: object[] | undefined;
   /** In milliseconds of `performance.now()`. */
   arrivedAt = 0;
   /** Rows that no partition has taken yet. */

@@ -1,3 +1,4 @@
+import type { CallingBatch } from '../context/call-cycles.js';
 import { Heap } from 'heap-js';
 import type { Budget } from './budget.js';
 import {
@@ -23,6 +24,8 @@ export interface Window<R extends QueuedRequest> {
   readonly reason: CloseReason;
   /** Earlier runs' retry state, if the rows run again. */
   readonly retryState?: unknown;
+  /** Set once its function runs, if this can call servings. */
+  caller?: CallingBatch;
 }
 
 /** A place in the queue for one of a lane's batches. It gets its rows when a partition takes it. */

@@ -72,7 +72,8 @@ export class SharedCalls implements CallSharing {
     terms?: string,
   ): JoinedCall<SharedOutcome, CallRecorder | undefined> {
     const { recorder } = shared;
-    const flight = this.sharing.singleFlight ? flightOf(identity, terms) : Symbol('alone');
+    const caller = shared.caller?.id.toString();
+    const flight = this.sharing.singleFlight ? flightOf(identity, terms, caller) : Symbol('alone');
     const seat = this.singleFlight.join(flight, recorder, (left) =>
       this.runShared(identity, inputOf(), shared, left),
     );
@@ -121,8 +122,14 @@ export class SharedCalls implements CallSharing {
   }
 }
 
-function flightOf(identity: string | symbol, terms: string | undefined): string | symbol {
-  return terms === undefined || typeof identity === 'symbol' ? identity : textOf([identity, terms]);
+/** Calls of a batch's function share with each other: their batch must not wait for itself. */
+function flightOf(
+  identity: string | symbol,
+  terms: string | undefined,
+  caller: string | undefined,
+): string | symbol {
+  const isPlain = terms === undefined && caller === undefined;
+  return isPlain || typeof identity === 'symbol' ? identity : textOf([identity, terms, caller]);
 }
 
 /** The version that replies belong to; a store may hold other versions' replies. */

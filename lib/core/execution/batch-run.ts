@@ -2,6 +2,7 @@ import { Batch } from '../batch/batch.js';
 import { rowsIn, unusable } from '../batch/container.js';
 import { type BatchAxes, axisOf, type Template } from '../batch/template.js';
 import type { BatchOutcome, BatchRecord, BatchRuns } from '../batching/batcher.js';
+import { CallingBatch } from '../context/call-cycles.js';
 import { type Part, sizeOf } from '../batching/queued-request.js';
 import type { Window } from '../batching/ready-queue.js';
 import { inOriginOf } from '../context/call-context.js';
@@ -55,6 +56,7 @@ type Parts = readonly Part<BatchRequest>[];
 export class BatchRunner implements BatchRuns<BatchRequest> {
   readonly outputs: OutputReader;
   readonly runsSequences: boolean;
+  private readonly sequences = new Map<number, CallingBatch>();
   /** Set by {@link terminate}. */
   cut: Error | undefined;
   /** Why the queue takes no more rows, if it has failed. */
@@ -83,12 +85,19 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
   }
 
   /** The batch has at most the window's size, padding included. */
-  dispatch(
-    { parts, size, retryState }: Window<BatchRequest>,
-    index: number,
-  ): Promise<BatchOutcome<BatchRequest>> {
+  dispatch(window: Window<BatchRequest>, index: number): Promise<BatchOutcome<BatchRequest>> {
+    const { parts, size, retryState } = window;
     const partition = this.opened.partitions[index]!;
-    return this.run(parts, size, partition, index, retryState as RetryState | undefined);
+    return this.run(parts, size, partition, index, retryState as RetryState | undefined, window);
+  }
+
+  /** A sequence's rows step together, so their calls belong to their partition. */
+  callerOn(partition: number): CallingBatch {
+    const caller = this.sequences.get(partition) ?? new CallingBatch(this.name);
+    if (this.runsSequences) {
+      this.sequences.set(partition, caller);
+    }
+    return caller;
   }
 
   batchEnded(
@@ -179,10 +188,11 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     partition: Partition,
     index: number,
     retryState?: RetryState,
+    window?: Window<BatchRequest>,
   ): Promise<BatchOutcome<BatchRequest>> {
     let run: BatchRun;
     try {
-      run = new BatchRun(parts, largest, this);
+      run = new BatchRun(parts, largest, this, window);
     } catch (cause) {
       const error = this.failedBatch(cause, sizeOf(parts));
       failParts(parts, error);
@@ -223,6 +233,8 @@ export class BatchRun implements BatchListener {
     /** Most rows, padding included. */
     largest: number,
     private readonly runner: BatchRunner,
+    /** Undefined for a batch that no queue sees. */
+    private readonly window?: Window<BatchRequest>,
   ) {
     const batches: Batch[] = [];
     const hooks = new Set<string>();
@@ -241,6 +253,19 @@ export class BatchRun implements BatchListener {
     for (const { request } of parts) {
       request.watch?.running();
     }
+  }
+
+  caller(): CallingBatch | undefined {
+    const { window, runner, index } = this;
+    if (window && !window.caller) {
+      window.caller = runner.callerOn(index);
+      for (const { request } of this.parts) {
+        if (request.session) {
+          request.session.runner = window.caller;
+        }
+      }
+    }
+    return window?.caller;
   }
 
   async on(

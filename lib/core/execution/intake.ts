@@ -1,5 +1,6 @@
 import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
 import type { Template } from '../batch/template.js';
+import { type CallingBatch, refuseCycle } from '../context/call-cycles.js';
 import type { Batcher } from '../batching/batcher.js';
 import { currentOrigin, type Origin, type StreamOptions } from '../context/call-context.js';
 import type { Callbacks, KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
@@ -34,6 +35,8 @@ export interface CallContext {
   readonly onAdmitted?: () => void;
   /** Frees the place in the queue that the call has while its rows are prepared. */
   leavePlace?: (() => void) | undefined;
+  /** The batch whose function makes the call. */
+  readonly caller?: CallingBatch | undefined;
 }
 
 /** Checks a call's rows and queues them. */
@@ -139,9 +142,13 @@ export class Intake {
 
   private submit<Request extends BatchRequest>(
     request: Request,
-    { onAdmitted, leavePlace }: CallContext,
+    { onAdmitted, leavePlace, caller }: CallContext,
   ): Request {
     try {
+      if (caller && !caller.hasEnded) {
+        refuseCycle(caller, this.options.name, this.batcher.waitsOf(request));
+        request.onEnd(caller.follow(request, this.batcher));
+      }
       if (this.options.batchCost) {
         this.setCosts(request, this.options.batchCost);
       }

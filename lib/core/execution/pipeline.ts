@@ -1,5 +1,6 @@
 import { Batch } from '../batch/batch.js';
 import type { LatencyTarget } from '../batching/admission.js';
+import { type CallingBatch, callingBatch } from '../context/call-cycles.js';
 import { Batcher } from '../batching/batcher.js';
 import { onAbort, type Origin } from '../context/call-context.js';
 import type { CallMetadata } from '../definition/reply.js';
@@ -363,7 +364,7 @@ export class Pipeline implements Closable {
     if (this.options.sessions && !options.session) {
       throw outsideSession(this.options.name);
     }
-    return { options, resolved, recorder };
+    return { options, resolved, recorder, caller: callingBatch() };
   }
 
   /**
@@ -431,6 +432,7 @@ export class Pipeline implements Closable {
       terms: `${resolved.priority} ${resolved.tenant}`,
       onStop: (leave) => onCancel(resolved, leave),
       recorder,
+      caller: context.caller,
       prepare: preprocess && postprocess && (() => this.prepareInfo(input, context)),
       run: async (own, signal, onAdmitted) => {
         const run: CallContext = {
@@ -472,6 +474,8 @@ export interface SharedCall {
   /** Calls back when the caller no longer waits. The result removes the callback. */
   readonly onStop: (leave: (reason: unknown) => void) => () => void;
   readonly recorder: CallRecorder | undefined;
+  /** The batch whose function makes the call. */
+  readonly caller: CallingBatch | undefined;
   /**
    * `left` aborts when no caller waits for the rows; `onAdmitted` is called when they are admitted.
    */

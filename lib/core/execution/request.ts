@@ -1,4 +1,5 @@
 import { Batch } from '../batch/batch.js';
+import type { CallingBatch } from '../context/call-cycles.js';
 import { QueuedRequest } from '../batching/queued-request.js';
 import {
   isA,
@@ -402,6 +403,8 @@ export function copyOutput(rows: Batch): BatchOutput {
 export class SessionTurn {
   /** Steps whose caller got the reply. */
   steps = 0;
+  /** The batch that runs its step, or ran its last one, if its function can call servings. */
+  runner: CallingBatch | undefined;
   /** Its partition's restarts at its first step: its state is in that worker. */
   private restarts = 0;
 

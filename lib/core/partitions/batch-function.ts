@@ -1,4 +1,5 @@
 import type { Container } from '../batch/container.js';
+import type { CallingBatch } from '../context/call-cycles.js';
 import { type Origin } from '../context/call-context.js';
 import type { SessionRows } from './session-states.js';
 
@@ -139,6 +140,8 @@ export function withMetadata<Output>(output: Output, metadata: unknown): WithMet
 }
 
 export interface BatchListener {
+  /** The batch as the caller of servings; undefined if its function can call none. */
+  caller?(): CallingBatch | undefined;
   /** The hooks that calls ask for. */
   readonly hooks: readonly string[];
   /**

@@ -27,6 +27,7 @@ import type { AnySequenceModel, SequenceLimits } from './sequence/sequence-model
 import { FunctionPartition, loadForBatch, resultOf, settleResult } from './function.partition.js';
 import { SequencePartition } from './sequence/sequence.partition.js';
 import type { Batch } from '../batch/batch.js';
+import { FunctionCalls } from '../context/call-cycles.js';
 import { inSessions, SessionStates } from './session-states.js';
 
 export interface OpenedEngine {
@@ -258,6 +259,7 @@ export interface SequenceHandler extends AnySequenceModel {
 export class HandlerPartition implements Partition {
   readonly prefetch = 0;
   private readonly states = new SessionStates<unknown>();
+  private readonly calls = new FunctionCalls();
 
   constructor(
     private readonly handlerFor: (key: string) => Promise<ServingHandler>,
@@ -270,18 +272,24 @@ export class HandlerPartition implements Partition {
     listener: BatchListener,
   ): Promise<PartitionResult | typeof STEPPED> {
     const handler = await loadForBatch(() => this.handlerFor(info.key));
-    return inSessions(this.states, info, listener, async (context) => {
-      const handled = handler.handleBatch(batch, this.index, context);
-      const result = await resultOf(handled, info.size, listener);
-      return result === STEPPED ? result : settleResult(resultIn(result.output, handler));
-    });
+    const settle = (result: PartitionResult | typeof STEPPED) =>
+      result === STEPPED ? result : settleResult(resultIn(result.output, handler));
+    return inSessions(this.states, info, listener, (context) =>
+      this.calls.run(listener.caller?.(), () => {
+        const handled = handler.handleBatch(batch, this.index, context);
+        const result = resultOf(handled, info.size, listener);
+        return result instanceof Promise ? result.then(settle) : settle(result);
+      }),
+    );
   }
 
   endSessions(ids: readonly number[]): void {
     this.states.end(ids);
   }
 
-  async close(): Promise<void> {}
+  async close(): Promise<void> {
+    this.calls.end();
+  }
 }
 
 function resultIn(result: unknown, handler: ServingHandler): BatchResult {

@@ -1,6 +1,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { Batch } from '../batch/batch.js';
 import { FlatContainer, type FlatRows } from '../batch/container.js';
+import { FunctionCalls } from '../context/call-cycles.js';
 import {
   BatchFailedError,
   InvalidServingError,
@@ -27,6 +28,7 @@ export class FunctionPartition implements Partition {
   readonly prefetch = 0;
   private readonly functions = new PerKey((key) => this.build(key));
   private readonly states = new SessionStates<unknown>();
+  private readonly calls = new FunctionCalls();
 
   constructor(
     private readonly factory: (site: BatchFunctionContext) => unknown,
@@ -59,7 +61,9 @@ export class FunctionPartition implements Partition {
       this.functions.known(info.key) ?? (await loadForBatch(() => this.get(info.key)));
     const given = rows instanceof FlatContainer ? rows.toContainer() : rows;
     return inSessions(this.states, info, listener, (context) =>
-      resultOf(batchFunction(given, context), info.size, listener),
+      this.calls.run(listener.caller?.(), () =>
+        resultOf(batchFunction(given, context), info.size, listener),
+      ),
     );
   }
 
@@ -67,7 +71,9 @@ export class FunctionPartition implements Partition {
     this.states.end(ids);
   }
 
-  async close(): Promise<void> {}
+  async close(): Promise<void> {
+    this.calls.end();
+  }
 
   private async build(key: string): Promise<BatchFunction<unknown>> {
     const { index: partition, options } = this;

@@ -1,3 +1,4 @@
+import { callingBatch, refuseCycle } from '../context/call-cycles.js';
 import { callInRequest, type CallOptions } from '../context/call-context.js';
 import { isA, PartitionLostError, SessionEndedError } from '../errors.js';
 import {
@@ -139,6 +140,7 @@ export class OrderedSession extends ServingSession {
     const resolved = this.host.resolve(input, options);
     options.signal?.throwIfAborted();
     if (this.isRunning) {
+      this.refuseInOwnStep();
       await this.turnOf(options, resolved);
     }
     if (this.isOver) {
@@ -148,6 +150,15 @@ export class OrderedSession extends ServingSession {
     }
     this.isRunning = true;
     return this.step(steps, input, options, resolved);
+  }
+
+  /** @throws CallCycleError if the call is made by the step that it would wait for */
+  private refuseInOwnStep(): void {
+    const { runner } = this.turn;
+    const caller = callingBatch();
+    if (caller && runner && !runner.hasEnded) {
+      refuseCycle(caller, runner.serving, [[runner]]);
+    }
   }
 
   /** Resolves when a call's turn has come; rejects if the call is cancelled before. */

@@ -1,5 +1,6 @@
 import type { Batch } from '../../batch/batch.js';
 import { FlatContainer, type FlatRows } from '../../batch/container.js';
+import { FunctionCalls } from '../../context/call-cycles.js';
 import { InvalidServingError } from '../../errors.js';
 import { formatValue } from '../../format.js';
 import type {
@@ -28,6 +29,7 @@ export class SequencePartition implements Partition {
   readonly places: number;
   private readonly runners: PerKey<Runner>;
   private readonly shared: SequenceLoop | undefined;
+  private readonly calls = new FunctionCalls();
 
   constructor(
     private readonly factory: (site: BatchFunctionContext) => unknown,
@@ -55,14 +57,15 @@ export class SequencePartition implements Partition {
   ): Promise<typeof STEPPED> {
     const { runners } = this;
     const { model, loop } = runners.known(key) ?? (await loadForBatch(() => runners.get(key)));
-    await loop.run(model, {
+    const row = {
       input: rows instanceof FlatContainer ? rows.toContainer() : rows[0],
       isWaiting: () => listener.isWaiting(0),
-      emit: (value) => listener.step([value], undefined),
+      emit: (value: unknown) => listener.step([value], undefined),
       hooks: listener.hooks,
-      hook: (name, value) => listener.hook(name, [value]),
+      hook: (name: string, value: unknown) => listener.hook(name, [value]),
       room: () => (listener.isWaiting(0) ? listener.room?.() : undefined),
-    });
+    };
+    await this.calls.run(listener.caller?.(), () => loop.run(model, row));
     return STEPPED;
   }
 
@@ -75,7 +78,9 @@ export class SequencePartition implements Partition {
     });
   }
 
-  async close(): Promise<void> {}
+  async close(): Promise<void> {
+    this.calls.end();
+  }
 
   private async build(key: string): Promise<Runner> {
     const { index: partition, options, limits } = this;

@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import {
   InvalidInputError,
+  RequestTooLargeError,
   type ServingDefinition,
   type ServingOptions,
   ServingLoadError,
@@ -15,6 +16,7 @@ import {
   type Rules,
   whole,
 } from '../../internal.js';
+import { refuseLeftOut, withKnownRoles } from './chat-roles.js';
 import { taskScript } from './entry-script.js';
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
 import { readConfig, type Repository } from './repository.js';
@@ -163,6 +165,7 @@ interface Facts {
 }
 
 interface ChatTemplate {
+  readonly text: string;
   render(values: object): string;
 }
 
@@ -338,23 +341,27 @@ function idsOf(
     limits.refuseSpecialTokens(role);
     limits.refuseSpecialTokens(content);
   });
-  let text: string;
-  try {
-    text = template.render({
-      ...namedTokens(tokenizerConfig as Record<string, unknown>),
-      // As in Python, where templates ask whether they are none.
-      tools: null,
-      documents: null,
-      // Other properties of a message are a caller's own, and not checked.
-      messages: messages!.map(({ role, content }) => ({ role, content })),
-      add_generation_prompt: true,
-    });
-  } catch (cause) {
-    throw new InvalidInputError(
-      `${owner}: the chat template of its model refuses these messages: ${messageOf(cause)}`,
-      { cause },
-    );
-  }
+  // Other properties of a message are a caller's own, and not checked.
+  const known = withKnownRoles(owner, messages!, template.text);
+  const render = (of: readonly ChatMessage[]): string => {
+    try {
+      return template.render({
+        ...namedTokens(tokenizerConfig as Record<string, unknown>),
+        // As in Python, where templates ask whether they are none.
+        tools: null,
+        documents: null,
+        messages: of,
+        add_generation_prompt: true,
+      });
+    } catch (cause) {
+      throw new InvalidInputError(
+        `${owner}: the chat template of its model refuses these messages: ${messageOf(cause)}`,
+        { cause },
+      );
+    }
+  };
+  const text = render(known);
+  refuseLeftOut(owner, known, render);
   return tokenizer.encodeWritten(text);
 }
 
@@ -365,7 +372,7 @@ function rowOf(owner: string, ids: readonly number[], asked: Asked, context: num
   }
   const left = context - ids.length;
   if (left < 1) {
-    throw new InvalidInputError(
+    throw new RequestTooLargeError(
       `${owner}: the prompt has ${ids.length} tokens, and leaves no room for an answer: both ` +
         `together may have ${context}; shorten it`,
     );
@@ -419,10 +426,10 @@ async function templateIn(
 }
 
 async function compiled(name: string, text: string): Promise<ChatTemplate> {
-  let Template: new (text: string) => ChatTemplate;
+  let Template: new (text: string) => Pick<ChatTemplate, 'render'>;
   try {
     ({ Template } = (await import('@huggingface/jinja')) as {
-      Template: new (text: string) => ChatTemplate;
+      Template: new (text: string) => Pick<ChatTemplate, 'render'>;
     });
   } catch (cause) {
     throw new ServingLoadError(
@@ -432,7 +439,8 @@ async function compiled(name: string, text: string): Promise<ChatTemplate> {
     );
   }
   try {
-    return new Template(text);
+    const template = new Template(text);
+    return { text, render: (values) => template.render(values) };
   } catch (cause) {
     throw new ServingLoadError(`The chat template of ${name} is invalid: ${messageOf(cause)}`, {
       cause,

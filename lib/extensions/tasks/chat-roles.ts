@@ -37,6 +37,9 @@ export function withKnownRoles(
   });
 }
 
+const markOf = (i: number): string => `content-${i}-of-a-message`;
+const isBlank = ({ content }: Message): boolean => content.trim() === '';
+
 /**
  * Checks that the template writes the content of each message, with a mark in the place of each.
  *
@@ -47,8 +50,6 @@ export function refuseLeftOut(
   messages: readonly Message[],
   render: (messages: readonly Message[]) => string,
 ): void {
-  const markOf = (i: number): string => `content-${i}-of-a-message`;
-  const isBlank = ({ content }: Message): boolean => content.trim() === '';
   const text = render(
     messages.map((each, i) => (isBlank(each) ? each : { role: each.role, content: markOf(i) })),
   );

@@ -35,6 +35,11 @@ interface Answer {
   readonly usage?: { readonly prompt_tokens: number };
 }
 
+async function ask(site: Site, path: string, body: object) {
+  const { status, body: answer } = await site.post(path, body);
+  return { status, ...(answer as Answer) };
+}
+
 describeOnPlatforms("Fields of OpenAI's and Cohere's requests", (listen) => {
   const start = (): Promise<Site> =>
     listen({
@@ -46,10 +51,6 @@ describeOnPlatforms("Fields of OpenAI's and Cohere's requests", (listen) => {
         }),
       ],
     });
-  const ask = async (site: Site, path: string, body: object) => {
-    const { status, body: answer } = await site.post(path, body);
-    return { status, ...(answer as Answer) };
-  };
 
   it('[FQ11] A field that asks for what a model cannot do is refused with its name, also one that nobody knows', async () => {
     const site = await start();
@@ -208,7 +209,9 @@ describeOnPlatforms("Fields of OpenAI's and Cohere's requests", (listen) => {
     expect(await seen(user, { role: 'system', content: 'a' })).toMatch(
       /leaves out messages\[1\], of the role "system"/,
     );
-    expect(await seen(...Array<object>(7).fill(user))).toMatch(/leaves out messages\[0\]/);
+    expect(await seen(...Array.from({ length: 7 }, () => user))).toMatch(
+      /leaves out messages\[0\]/,
+    );
     // A blank message has nothing to leave out.
     expect(await seen(user, { role: 'system', content: ' ' })).toEqual(expect.any(Number));
   });

@@ -52,6 +52,11 @@ const samples = Float32Array.from(
   (value) => value / 32_768,
 );
 
+const json = (name: string) =>
+  JSON.parse(readTiny(`speech/${name}`).toString()) as Record<string, unknown>;
+
+const isFolder = (name: string): boolean => name.startsWith('nestjs-serving-audio-');
+
 type Speech = Uint8Array | Float32Array | SpeechToWrite;
 
 const started: { close(): Promise<void> }[] = [];
@@ -236,8 +241,6 @@ describe('speechToText', () => {
   });
 
   it('[FQ11] A model for English alone takes en as its language', async () => {
-    const json = (name: string) =>
-      JSON.parse(readTiny(`speech/${name}`).toString()) as Record<string, unknown>;
     const only = { lang_to_id: undefined, task_to_id: undefined };
     const serving = await launch({
       model: {
@@ -273,6 +276,18 @@ describe('speechToText', () => {
   });
 });
 
+/** A file of 16-bit samples. */
+function wav(count: number, rate: number): Buffer {
+  const file = Buffer.concat([clip.subarray(0, 44), Buffer.alloc(count * 2)]);
+  file.writeUInt32LE(36 + count * 2, 4);
+  file.writeUInt16LE(1, 22);
+  file.writeUInt32LE(rate, 24);
+  file.writeUInt32LE(rate * 2, 28);
+  file.writeUInt16LE(2, 32);
+  file.writeUInt32LE(count * 2, 40);
+  return file;
+}
+
 describeUnless(missing('ffmpeg'), 'speechToText with files', () => {
   it('[22.16] hears a file as its samples, also one that was compressed or has two channels', async () => {
     const serving = await launch();
@@ -307,18 +322,6 @@ describeUnless(missing('ffmpeg'), 'speechToText with files', () => {
     await expect(serving.batchedRun(clip)).rejects.toBeInstanceOf(RequestTooLargeError);
   });
 
-  /** A file of 16-bit samples. */
-  function wav(count: number, rate: number): Buffer {
-    const file = Buffer.concat([clip.subarray(0, 44), Buffer.alloc(count * 2)]);
-    file.writeUInt32LE(36 + count * 2, 4);
-    file.writeUInt16LE(1, 22);
-    file.writeUInt32LE(rate, 24);
-    file.writeUInt32LE(rate * 2, 28);
-    file.writeUInt16LE(2, 32);
-    file.writeUInt32LE(count * 2, 40);
-    return file;
-  }
-
   it('[FZ4] A small file with very much audio is refused, before its samples fill the memory', async () => {
     const serving = await launch();
     const flac = execFileSync('ffmpeg', ['-v', 'error', '-i', '-', '-f', 'flac', '-'], {
@@ -352,7 +355,6 @@ describeUnless(missing('ffmpeg'), 'speechToText with files', () => {
     const left = Array.from({ length: 2 * availableParallelism() }, () =>
       serving.batchedRun(long, { signal: leave.signal }),
     );
-    const isFolder = (name: string): boolean => name.startsWith('nestjs-serving-audio-');
     while (!readdirSync(tmpdir()).some(isFolder)) {
       await setImmediate();
     }

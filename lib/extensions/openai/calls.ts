@@ -4,7 +4,8 @@ import type { CallOptions, Serving } from '../../index.js';
 import { BIG_ENDIAN } from '../../encoding/element-types.js';
 import { formatValue, isRecord, onAbort } from '../../internal.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
-import { type Body, RequestError } from './http.js';
+import { type Body, refusalOf, RequestError } from './http.js';
+import { checkFields, FIELDS } from './known-fields.js';
 import type { OfferedModels } from './models.js';
 
 /** The reply of a serving with the task 'text-embedding'. */
@@ -23,9 +24,7 @@ interface RankedDocument {
  * Answers https://platform.openai.com/docs/api-reference/embeddings/create, with `input_type` as
  * other APIs have it: the name of the serving's prompt for these texts.
  *
- * Each text is a call of its own, so texts of several requests share batches. We ignore fields that
- * don't change vectors, such as `user`, `metadata`, `store` and `service_tier`, and fields that we
- * don't know, which clients of other servers send.
+ * Each text is a call of its own, so texts of several requests share batches.
  */
 export async function createEmbeddings(
   models: OfferedModels,
@@ -33,6 +32,7 @@ export async function createEmbeddings(
   options: CallOptions,
 ): Promise<object> {
   const { id, serving, inputs } = models.find(body['model'], 'text-embedding');
+  checkFields(body, FIELDS.embeddings);
   const texts = inputsIn(body['input'], inputs);
   const encoding = fieldIn(body, 'encoding_format', "'float' or 'base64'", isEncoding) ?? 'float';
   const dimensions = fieldIn(body, 'dimensions', 'a whole number from 1 on', isCount);
@@ -42,7 +42,12 @@ export async function createEmbeddings(
     ...(prompt !== undefined && { prompt }),
     ...(dimensions !== undefined && { dimensions }),
   }));
-  const embeddings = (await runEach(serving, calls, options)) as readonly Embedding[];
+  // Wishes of the request are refused with each of its texts.
+  const fieldOf = (i: number, message: string): string =>
+    (dimensions !== undefined && message.includes('dimensions') && 'dimensions') ||
+    (prompt !== undefined && message.includes('prompts') && 'input_type') ||
+    (isString(body['input']) ? 'input' : `input[${i}]`);
+  const embeddings = (await runEach(serving, calls, options, fieldOf)) as readonly Embedding[];
   const tokens = embeddings.reduce((sum, each) => sum + each.tokens, 0);
   const write = encoding === 'base64' ? base64Of : (vector: Float32Array) => Array.from(vector);
   return {
@@ -68,6 +73,7 @@ export async function rankDocuments(
   version: string,
 ): Promise<object> {
   const { id, serving, inputs } = models.find(body['model'], 'rerank');
+  checkFields(body, FIELDS.rerank);
   const query = fieldIn(body, 'query', 'a text that is not empty', isText);
   if (query === undefined) {
     throw new RequestError('"query" is missing; give a text', 'query');
@@ -110,6 +116,7 @@ async function runEach(
   serving: Serving,
   inputs: readonly object[],
   options: CallOptions,
+  fieldOf: (i: number, message: string) => string,
 ): Promise<readonly unknown[]> {
   const others = new AbortController();
   const { signal } = others;
@@ -118,13 +125,17 @@ async function runEach(
   const replies: Promise<unknown>[] = [];
   let begin = performance.now();
   try {
-    for (const input of inputs) {
+    for (const [i, input] of inputs.entries()) {
       if (performance.now() - begin > TURN) {
         await setImmediate();
         begin = performance.now();
       }
       signal.throwIfAborted();
-      const reply = serving.batchedRun(input, { ...options, version, signal });
+      const reply = serving
+        .batchedRun(input, { ...options, version, signal })
+        .catch((error: unknown) =>
+          Promise.reject(refusalOf((message) => fieldOf(i, message), error)),
+        );
       reply.catch((error: unknown) => others.abort(error));
       replies.push(reply);
     }

@@ -3,6 +3,7 @@ import type { CallOptions } from '../../index.js';
 import { formatValue, isRecord } from '../../internal.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
 import { beginEvents, type Body, eventOf, RequestError } from './http.js';
+import { checkFields, FIELDS } from './known-fields.js';
 import type { OfferedModels } from './models.js';
 
 /** A piece or the whole of the reply of a serving with the task 'text-generation'. */
@@ -31,10 +32,12 @@ export interface ChatRequest {
  */
 export function readChat(models: OfferedModels, body: Body): ChatRequest {
   const { id, serving } = models.find(body['model'], 'text-generation');
-  refuseOthers(body);
+  checkFields(body, FIELDS.chat);
   const input = inputIn(body);
   const isStream = fieldIn(body, 'stream', 'true or false', isFlag) ?? false;
-  const wantsUsage = isRecord(body['stream_options']) && body['stream_options']['include_usage'];
+  const ofStream = fieldIn(body, 'stream_options', 'an object', isRecord) ?? {};
+  checkFields(ofStream, FIELDS.streamOptions, 'stream_options.');
+  const wantsUsage = fieldIn(ofStream, 'include_usage', 'true or false', isFlag) ?? false;
   const head = {
     id: `chatcmpl-${randomUUID()}`,
     created: Math.floor(Date.now() / 1000),
@@ -62,7 +65,7 @@ export function readChat(models: OfferedModels, body: Body): ChatRequest {
     async events(options) {
       const chunk = { ...head, object: 'chat.completion.chunk' };
       return beginEvents<GeneratedText>(serving.stream(input, options), (pieces) =>
-        chunksOf(pieces, chunk, wantsUsage === true),
+        chunksOf(pieces, chunk, wantsUsage),
       );
     },
   };
@@ -119,24 +122,35 @@ function logprobsOf({ logprobs }: GeneratedText): object | null {
   return { content, refusal: null };
 }
 
-const isNumber = (value: unknown): value is number => typeof value === 'number';
+const isBetween =
+  (least: number, most: number) =>
+  (value: unknown): value is number =>
+    typeof value === 'number' && value >= least && value <= most;
+const isWhole = (value: unknown): value is number => Number.isInteger(value);
+/** Of the likeliest tokens; -1 and 0 set no limit. */
+const isTop = (value: unknown): value is number => isWhole(value) && value >= -1;
 const isStop = (value: unknown): value is string | readonly string[] =>
   isText(value) || (Array.isArray(value) && value.every(isText));
 const A_COUNT = 'a whole number from 1 on';
-const A_NUMBER = 'a number';
 
-/** The serving checks the ranges. Without a temperature, OpenAI's is 1. */
+/** In the names of clients. Without a temperature, OpenAI's is 1. */
 function inputIn(body: Body): object {
   const most =
     fieldIn(body, 'max_completion_tokens', A_COUNT, isCount) ??
     fieldIn(body, 'max_tokens', A_COUNT, isCount);
+  const top = fieldIn(body, 'top_k', 'a whole number; -1 and 0 set no limit', isTop);
   const given = {
     maxTokens: most,
-    temperature: fieldIn(body, 'temperature', A_NUMBER, isNumber) ?? 1,
-    topP: fieldIn(body, 'top_p', A_NUMBER, isNumber),
-    topK: fieldIn(body, 'top_k', A_COUNT, isCount),
-    repetitionPenalty: fieldIn(body, 'repetition_penalty', A_NUMBER, isNumber),
-    seed: fieldIn(body, 'seed', 'a whole number', isNumber),
+    temperature: fieldIn(body, 'temperature', 'a number from 0 to 2', isBetween(0, 2)) ?? 1,
+    topP: fieldIn(body, 'top_p', 'a number above 0 and up to 1', isBetween(Number.MIN_VALUE, 1)),
+    topK: top !== undefined && top > 0 ? top : undefined,
+    repetitionPenalty: fieldIn(
+      body,
+      'repetition_penalty',
+      'a number above 0 and up to 10',
+      isBetween(Number.MIN_VALUE, 10),
+    ),
+    seed: fieldIn(body, 'seed', 'a whole number', isWhole),
     stop: fieldIn(body, 'stop', 'a text or a list of texts', isStop),
     logprobs: fieldIn(body, 'logprobs', 'true or false', isFlag),
   };
@@ -159,19 +173,30 @@ function messagesIn(messages: unknown): readonly object[] {
         field,
       );
     }
-    return { role: message['role'], content: contentIn(message['content'], `${field}.content`) };
+    checkFields(message, FIELDS.message, `${field}.`);
+    return { role: message['role'], content: contentIn(message, field) };
   });
 }
 
-/** A text, or a list of parts that are texts. */
-function contentIn(content: unknown, field: string): string {
+/** A text, or a list of parts that are texts. Of an assistant, also a refusal, or nothing. */
+function contentIn({ role, content, refusal }: Body, message: string): string {
+  const field = `${message}.content`;
   if (isString(content)) {
     return content;
+  }
+  if (content === undefined || content === null) {
+    if (role === 'assistant') {
+      return isString(refusal) ? refusal : '';
+    }
+    throw new RequestError(`"${field}" is missing; give a text`, field);
   }
   const parts: readonly unknown[] = Array.isArray(content) ? content : [content];
   const texts = parts.map((part) => {
     if (isRecord(part) && part['type'] === 'text' && isString(part['text'])) {
       return part['text'];
+    }
+    if (isRecord(part) && part['type'] === 'refusal' && isString(part['refusal'])) {
+      return part['refusal'];
     }
     const what =
       isRecord(part) && isString(part['type'])
@@ -180,35 +205,4 @@ function contentIn(content: unknown, field: string): string {
     throw new RequestError(`"${field}" is or has ${what}; this model reads texts alone`, field);
   });
   return texts.join('');
-}
-
-/** Fields that these models can't follow, and the values that ask for nothing. */
-const REFUSED: readonly (readonly [name: string, isNothing: (value: unknown) => boolean])[] = [
-  ['n', (value) => value === 1],
-  ['tools', isEmpty],
-  ['functions', isEmpty],
-  ['tool_choice', (value) => value === 'none' || value === 'auto'],
-  ['response_format', (value) => isRecord(value) && value['type'] === 'text'],
-  ['logit_bias', (value) => isRecord(value) && Object.keys(value).length === 0],
-  ['presence_penalty', (value) => value === 0],
-  ['frequency_penalty', (value) => value === 0],
-  ['top_logprobs', (value) => value === 0],
-  ['modalities', (value) => Array.isArray(value) && value.every((each) => each === 'text')],
-  ['audio', () => false],
-];
-
-function isEmpty(value: unknown): boolean {
-  return Array.isArray(value) && value.length === 0;
-}
-
-function refuseOthers(body: Body): void {
-  for (const [name, isNothing] of REFUSED) {
-    const value = body[name] ?? undefined;
-    if (value !== undefined && !isNothing(value)) {
-      throw new RequestError(
-        `"${name}" is ${formatValue(value)}, which this model cannot do; leave it out`,
-        name,
-      );
-    }
-  }
 }

@@ -73,6 +73,16 @@ export function errorAnswer(error: unknown): ErrorAnswer {
   };
 }
 
+/** Names the field that a serving refuses; other errors stay as they are. */
+export function refusalOf(fieldOf: (message: string) => string, error: unknown): unknown {
+  const { status, error: answer } = errorAnswer(error);
+  if (!isServingError(error) || status !== 400) {
+    return error;
+  }
+  const field = fieldOf(answer.message);
+  return new RequestError(`"${field}": ${answer.message}`, field, status, answer.code);
+}
+
 type Parts = Pick<ErrorAnswer, 'status'> &
   Pick<ErrorAnswer['error'], 'message'> &
   Partial<ErrorAnswer['error']>;
@@ -277,13 +287,39 @@ export async function readForm(request: PlatformRequest, limit: number): Promise
     );
   }
   const bytes = await readBytes(raw, limit);
-  try {
-    return await new Response(bytes, { headers: { 'content-type': type } }).formData();
-  } catch {
+  const [, quoted, plain] =
+    /^multipart\/form-data\s*;.*boundary=(?:"([^"]+)"|([^;\s]+))/i.exec(type) ?? [];
+  const boundary = quoted ?? plain;
+  if (boundary !== undefined && hasMoreParts(bytes, `--${boundary}`)) {
     throw new RequestError(
-      `The body of the request is no form (multipart/form-data), but ${type || 'has no type'}`,
+      `The form has more than ${MOST_PARTS} parts; send a part for each field`,
     );
   }
+  try {
+    if (boundary !== undefined) {
+      return await new Response(bytes, { headers: { 'content-type': type } }).formData();
+    }
+  } catch {
+    // It has no parts of a form.
+  }
+  throw new RequestError(
+    `The body of the request is no form (multipart/form-data), but ${type || 'has no type'}`,
+  );
+}
+
+/** A form's parts are parsed in one turn of the event loop, and no request needs more. */
+const MOST_PARTS = 64;
+
+function hasMoreParts(bytes: Buffer, delimiter: string): boolean {
+  let position = -1;
+  for (let parts = 0; parts <= MOST_PARTS; parts++) {
+    position = bytes.indexOf(delimiter, position + 1);
+    if (position < 0) {
+      return false;
+    }
+  }
+  // One more delimiter ends the last part.
+  return bytes.indexOf(delimiter, position + 1) >= 0;
 }
 
 function readBytes(request: IncomingMessage, limit: number): Promise<Buffer> {

@@ -235,9 +235,10 @@ function offerOf(id: string, given: unknown): OfferedTask {
   const task = isRecord(given) ? taskOf(given) : undefined;
   if (!task) {
     throw new InvalidServingError(
-      `${owner} is ${isRecord(given) ? 'a definition that no task made' : formatValue(given)}, ` +
-        'whose task is not known; give a definition of nestjs-serving/tasks, or its task with it: ' +
-        "{ serving: 'name', task: 'text-embedding' }",
+      `${owner} is ${isRecord(given) ? 'a definition of no task that these routes answer' : formatValue(given)}; ` +
+        'give one that textEmbedding, rerank, textGeneration or speechToText made (classifications and ' +
+        'embeddings of images have no route), or a serving with the same inputs and replies and its ' +
+        "task: { serving: 'name', task: 'text-embedding' }",
     );
   }
   return { serving: given as ServingDefinition, task };

@@ -147,6 +147,12 @@ export class UnknownPathFilter implements ExceptionFilter<NotFoundException> {
   }
 }
 
+/** Ids may have slashes, which clients send encoded or not. Platforms write wildcards differently. */
+const MODEL_PARTS = ['first', 'second', 'third', 'fourth', 'fifth', 'sixth'];
+const MODEL_PATHS = MODEL_PARTS.map(
+  (_, i) => `v1/models/:${MODEL_PARTS.slice(0, i + 1).join('/:')}`,
+);
+
 type Answers = (models: OfferedModels, body: Body, options: CallOptions) => Promise<object>;
 
 // `@Res()` keeps Nest from replying in the application's own format.
@@ -168,8 +174,9 @@ export function openAIController(path: string): Type<unknown> {
       this.replies.send(response, { object: 'list', data: this.models.list() });
     }
 
-    @Get('v1/models/:id')
-    describe(@Param('id') id: string, @Res() response: unknown): void {
+    @Get(MODEL_PATHS)
+    describe(@Param() parts: Readonly<Record<string, string>>, @Res() response: unknown): void {
+      const id = MODEL_PARTS.flatMap((part) => parts[part] ?? []).join('/');
       this.replies.send(response, this.models.describe(id));
     }
 

@@ -1,6 +1,7 @@
 import type { CallOptions } from '../../index.js';
 import { formatValue } from '../../internal.js';
 import { beginEvents, eventOf, RequestError } from './http.js';
+import { checkFormFields, FIELDS } from './known-fields.js';
 import type { OfferedModels } from './models.js';
 
 /** A piece or the whole of the reply of a serving with the task 'speech-to-text'. */
@@ -64,14 +65,6 @@ const FORMATS = {
   }),
 };
 
-/** Fields that these models can't follow, with the values that ask for nothing. */
-const REFUSED: Readonly<Record<string, readonly string[]>> = {
-  prompt: [''],
-  temperature: ['0', '0.0'],
-  'timestamp_granularities[]': ['segment'],
-  'include[]': [],
-};
-
 /**
  * Answers https://platform.openai.com/docs/api-reference/audio/createTranscription and, in English,
  * `createTranslation`.
@@ -85,17 +78,7 @@ export async function answerSpeech(
   options: CallOptions,
 ): Promise<SpeechAnswer> {
   const { serving } = models.find(textIn(form, 'model'), 'speech-to-text');
-  for (const [name, nothing] of Object.entries(REFUSED)) {
-    const value = form
-      .getAll(name)
-      .find((each) => typeof each !== 'string' || !nothing.includes(each));
-    if (value !== undefined) {
-      throw new RequestError(
-        `"${name}" is ${formatValue(value)}, which this model cannot do; leave it out`,
-        name,
-      );
-    }
-  }
+  checkFormFields(form, task === 'translate' ? FIELDS.translations : FIELDS.transcriptions);
   const format = textIn(form, 'response_format') ?? 'json';
   if (!isFormat(format)) {
     const known = Object.keys(FORMATS).map(formatValue).join(', ');
@@ -108,10 +91,17 @@ export async function answerSpeech(
   if (!(file instanceof Blob)) {
     throw new RequestError('"file" is missing; send the bytes of an audio file', 'file');
   }
+  const isStream = flagIn(form, 'stream');
+  if (isStream && format !== 'json' && format !== 'text') {
+    throw new RequestError(
+      `"response_format" is ${formatValue(format)}, and a stream is "json" or "text"`,
+      'response_format',
+    );
+  }
   const language = textIn(form, 'language');
   const audio = new Uint8Array(await file.arrayBuffer());
   const input = { audio, task, ...(language !== undefined && { language }) };
-  if (textIn(form, 'stream') === 'true') {
+  if (isStream) {
     return { events: await beginEvents(serving.stream(input, options), partsOf) };
   }
   return FORMATS[format]((await serving.batchedRun(input, options)) as Transcript, task);
@@ -123,8 +113,20 @@ function isFormat(value: string): value is keyof typeof FORMATS {
 
 /** Undefined without the field, and for an empty one. */
 function textIn(form: FormData, name: string): string | undefined {
-  const value = form.get(name);
-  return typeof value === 'string' && value !== '' ? value : undefined;
+  const value = form.get(name) ?? '';
+  if (typeof value !== 'string') {
+    throw new RequestError(`"${name}" is a file; give a text`, name);
+  }
+  return value === '' ? undefined : value;
+}
+
+/** As clients of several languages write it. */
+function flagIn(form: FormData, name: string): boolean {
+  const value = textIn(form, name) ?? 'false';
+  if (!/^(true|false|1|0)$/i.test(value)) {
+    throw new RequestError(`"${name}" is ${formatValue(value)}; allowed is true or false`, name);
+  }
+  return /^(true|1)$/i.test(value);
 }
 
 /** A segment in OpenAI's terms. Its windows count in frames of 10 ms. */

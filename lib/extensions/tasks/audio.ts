@@ -4,7 +4,7 @@ import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { mergeMap, Subject } from 'rxjs';
 import { InvalidInputError, RequestTooLargeError, ServingUnavailableError } from '../../index.js';
-import { messageOf } from '../../internal.js';
+import { isRecord, messageOf, onAbort } from '../../internal.js';
 
 interface AudioLimits {
   /** The serving, for errors. */
@@ -22,6 +22,13 @@ const FORMATS =
 /** A decoder that is caught by a file ends after this, in milliseconds. */
 const LONGEST_DECODING = 120_000;
 
+/**
+ * Seconds of audio in a file of any size, and the least bytes of each further one: speech codecs
+ * write at least 90 bytes for a second of silence. Less is made to fill our memory.
+ */
+const SECONDS_OF_ANY_FILE = 60;
+const LEAST_BYTES_OF_A_SECOND = 64;
+
 /** Decodes files of audio and video by the program ffmpeg, as Python's pipeline does. */
 export class AudioReader {
   /** The program takes a core, so more of them at a time gain nothing. */
@@ -34,11 +41,12 @@ export class AudioReader {
   /**
    * The file's samples from -1 to 1, of all channels mixed.
    *
+   * @param signal ends the work, and drops a file that waits
    * @throws InvalidInputError for a file without audio
    * @throws RequestTooLargeError beyond the limits
    * @throws ServingUnavailableError without ffmpeg
    */
-  read(file: Uint8Array, sampleRate: number): Promise<Float32Array> {
+  read(file: Uint8Array, sampleRate: number, signal: AbortSignal): Promise<Float32Array> {
     const { owner, bytes } = this.limits;
     if (file.byteLength > bytes) {
       throw new RequestTooLargeError(
@@ -46,7 +54,17 @@ export class AudioReader {
       );
     }
     return new Promise((resolve, reject) => {
-      this.jobs$.next(() => this.decode(file, sampleRate).then(resolve, reject));
+      let waiting: Uint8Array | undefined = file;
+      const stop = onAbort(signal, (reason) => {
+        waiting = undefined;
+        reject(reason);
+      });
+      this.jobs$.next(async () => {
+        if (waiting) {
+          await this.decode(waiting, sampleRate, signal).then(resolve, reject);
+        }
+        stop();
+      });
     });
   }
 
@@ -61,16 +79,25 @@ export class AudioReader {
     }
   }
 
-  private async decode(file: Uint8Array, sampleRate: number): Promise<Float32Array> {
-    // Some formats have their index at the end, so ffmpeg must be able to seek.
-    const folder = await mkdtemp(join(tmpdir(), 'nestjs-serving-audio-'));
+  private async decode(
+    file: Uint8Array,
+    sampleRate: number,
+    signal: AbortSignal,
+  ): Promise<Float32Array> {
+    const { owner, seconds } = this.limits;
+    const inFile = SECONDS_OF_ANY_FILE + file.byteLength / LEAST_BYTES_OF_A_SECOND;
+    const most = Math.min(seconds, inFile);
+    const { folder, path } = await this.stored(file);
     try {
-      const path = join(folder, 'audio');
-      await writeFile(path, file);
-      const bytes = await this.run(path, sampleRate);
-      const samples = new Float32Array(Math.floor(bytes.length / 4));
-      bytes.copy(new Uint8Array(samples.buffer));
+      const samples = await this.run(path, sampleRate, most + 1, signal);
       this.checkLength(samples.length, sampleRate);
+      if (samples.length > most * sampleRate) {
+        throw new RequestTooLargeError(
+          `${owner} was given a file of ${file.byteLength} bytes with more than ${Math.floor(most)} ` +
+            `seconds of audio, and takes ${LEAST_BYTES_OF_A_SECOND} bytes or more for each second ` +
+            `after the first ${SECONDS_OF_ANY_FILE}; send it with a usual rate, or less compressed`,
+        );
+      }
       if (samples.length === 0) {
         throw this.unreadable('it has no audio');
       }
@@ -80,29 +107,66 @@ export class AudioReader {
     }
   }
 
-  private run(path: string, sampleRate: number): Promise<Buffer> {
-    const { owner, seconds } = this.limits;
+  /** Some formats have their index at the end, so ffmpeg must be able to seek. */
+  private async stored(file: Uint8Array): Promise<{ folder: string; path: string }> {
+    let folder: string | undefined;
+    try {
+      folder = await mkdtemp(join(tmpdir(), 'nestjs-serving-audio-'));
+      const path = join(folder, 'audio');
+      await writeFile(path, file);
+      return { folder, path };
+    } catch (cause) {
+      if (folder !== undefined) {
+        await rm(folder, { recursive: true, force: true });
+      }
+      const code = isRecord(cause) ? ` (${String(cause['code'])})` : '';
+      throw new ServingUnavailableError(
+        `${this.limits.owner} cannot store a file for ffmpeg in the folder of temporary files${code}`,
+        { cause },
+      );
+    }
+  }
+
+  private run(
+    path: string,
+    sampleRate: number,
+    seconds: number,
+    signal: AbortSignal,
+  ): Promise<Float32Array> {
+    const { owner } = this.limits;
     const input = ['-protocol_whitelist', 'file', '-format_whitelist', FORMATS, '-i', path];
     const output = ['-vn', '-ac', '1', '-ar', String(sampleRate), '-f', 'f32le', 'pipe:1'];
-    const most = ['-t', String(seconds + 1)];
+    const most = ['-t', seconds.toFixed(3)];
+    const late = AbortSignal.timeout(LONGEST_DECODING);
     const program = spawn(
       'ffmpeg',
       ['-hide_banner', '-nostdin', '-loglevel', 'error', ...input, ...most, ...output],
       {
         stdio: ['ignore', 'pipe', 'pipe'],
         // The option timeout would keep a process alive in which the program is missing.
-        signal: AbortSignal.timeout(LONGEST_DECODING),
+        signal: AbortSignal.any([late, signal]),
         killSignal: 'SIGKILL',
       },
     );
     return new Promise((resolve, reject) => {
       const chunks: Buffer[] = [];
+      let length = 0;
       let problem = '';
-      program.stdout.on('data', (chunk: Buffer) => chunks.push(chunk));
-      program.stderr.on('data', (chunk: Buffer) => (problem ||= chunk.toString().slice(0, 200)));
+      program.stdout.on('data', (chunk: Buffer) => {
+        // One second more, since a decoder may end behind its limit.
+        if (length <= (seconds + 1) * sampleRate * 4) {
+          length += chunk.length;
+          chunks.push(chunk);
+        } else {
+          program.kill('SIGKILL');
+        }
+      });
+      program.stderr.on('data', (chunk: Buffer) => {
+        problem += problem.length < MOST_OF_REASON ? chunk.toString() : '';
+      });
       program.on('error', (cause: NodeJS.ErrnoException) => {
         if (cause.name === 'AbortError') {
-          reject(this.unreadable('it takes too long'));
+          reject(late.aborted ? this.unreadable('it takes too long') : signal.reason);
           return;
         }
         const why =
@@ -115,10 +179,10 @@ export class AudioReader {
         );
       });
       program.on('close', (code) => {
-        if (code === 0) {
-          resolve(Buffer.concat(chunks));
+        if (code === 0 || program.killed) {
+          resolve(samplesIn(chunks, length));
         } else {
-          reject(this.unreadable(problem.replaceAll(path, 'the file').trim() || `code ${code}`));
+          reject(this.unreadable(reasonIn(problem)));
         }
       });
     });
@@ -129,4 +193,28 @@ export class AudioReader {
       `${this.limits.owner} was given bytes that ffmpeg cannot read as audio: ${why}`,
     );
   }
+}
+
+function samplesIn(chunks: readonly Buffer[], length: number): Float32Array {
+  const samples = new Float32Array(Math.floor(length / 4));
+  const bytes = new Uint8Array(samples.buffer);
+  let begin = 0;
+  for (const chunk of chunks) {
+    bytes.set(chunk.subarray(0, bytes.length - begin), begin);
+    begin += chunk.length;
+  }
+  return samples;
+}
+
+/** Characters of ffmpeg's messages that we read. */
+const MOST_OF_REASON = 2000;
+
+/** The reason in our own words: ffmpeg's name addresses of its memory and paths of this machine. */
+function reasonIn(problem: string): string {
+  if (problem.includes('does not contain any stream')) {
+    return 'it has no audio';
+  }
+  return problem.includes('not on whitelist') || problem.includes('not in whitelist')
+    ? 'its format is not allowed here'
+    : 'it is damaged, or no recording';
 }

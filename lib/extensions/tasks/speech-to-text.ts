@@ -133,6 +133,11 @@ export function speechToText(
     Facts
   > = {
     ...own.others,
+    queue: {
+      cost: bytesOf,
+      maxCost: Math.max(MOST_WAITING, Float32Array.BYTES_PER_ELEMENT * 16_000 * maxSeconds),
+      ...own.others.queue,
+    },
     batchSize,
     model: {
       useFile: taskScript('transcriber'),
@@ -140,7 +145,8 @@ export function speechToText(
       prepare,
       sequence: {},
     },
-    async preprocess(input, { facts: { tokens, tasks, mel } }) {
+    async preprocess(input, context) {
+      const { tokens, tasks, mel } = context.facts;
       const { audio, language, task } = readInput(own.owner, input);
       const code = language ?? options.language;
       const row = {
@@ -151,12 +157,23 @@ export function speechToText(
         reader.checkLength(audio.length, mel.sampleRate);
       }
       const samples =
-        audio instanceof Float32Array ? audio : await reader.read(audio, mel.sampleRate);
+        audio instanceof Float32Array
+          ? audio
+          : await reader.read(audio, mel.sampleRate, context.signal);
       return { batch: { ...row, samples } satisfies SpeechRow };
     },
     postprocess: (output) => (Array.isArray(output) ? joined(output) : output),
   };
   return asTask('speech-to-text', definition);
+}
+
+/** Bytes of samples that wait in the queue together, if `queue.maxCost` states no other number. */
+const MOST_WAITING = 512 * 2 ** 20;
+
+/** The bytes of a row's samples. */
+function bytesOf(row: unknown): number {
+  const samples = isRecord(row) ? row['samples'] : undefined;
+  return samples instanceof Float32Array ? samples.byteLength : 0;
 }
 
 /** All of a transcript's pieces as one. */
@@ -192,7 +209,8 @@ function languageOf(
   { languages }: SpeechTokens,
 ): number | undefined {
   const known = Object.entries(languages);
-  if (language === undefined) {
+  // Models of Whisper with one language have English.
+  if (language === undefined || (known.length === 0 && language === 'en')) {
     return undefined;
   }
   const token = known.find(([, code]) => code === language)?.[0];
@@ -200,7 +218,7 @@ function languageOf(
     const codes = known.map(([, code]) => code).join(', ');
     throw new InvalidInputError(
       `${owner} was given the language ${formatValue(language)}, and its model has ` +
-        (codes === '' ? 'one language alone' : codes),
+        (codes === '' ? 'en alone' : codes),
     );
   }
   return Number(token);

@@ -17,6 +17,7 @@ import {
   type Rules,
   whole,
 } from '../../internal.js';
+import { refuseLeftOut, withKnownRoles } from './chat-roles.js';
 import { taskScript } from './entry-script.js';
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
 import { readConfig, type Repository } from './repository.js';
@@ -171,6 +172,7 @@ const MOST_MESSAGES = 1024;
 const MOST_RENDERING = 500;
 
 interface ChatTemplate {
+  readonly text: string;
   render(values: object): string;
 }
 
@@ -359,23 +361,27 @@ function idsOf(
   const texts = messages!.flatMap(({ role, content }) => [role, content]);
   tokenizer.limits.checkCharacters(texts.reduce((sum, { length }) => sum + length, 0));
   texts.forEach((each) => tokenizer.checkText(each));
-  let text: string;
-  try {
-    text = template.render({
-      ...namedTokens(tokenizerConfig as Record<string, unknown>),
-      // As in Python, where templates ask whether they are none.
-      tools: null,
-      documents: null,
-      // Other properties of a message are a caller's own, and not checked.
-      messages: messages!.map(({ role, content }) => ({ role, content })),
-      add_generation_prompt: true,
-    });
-  } catch (cause) {
-    throw new InvalidInputError(
-      `${owner}: the chat template of its model refuses these messages: ${messageOf(cause)}`,
-      { cause },
-    );
-  }
+  // Other properties of a message are a caller's own, and not checked.
+  const known = withKnownRoles(owner, messages!, template.text);
+  const render = (of: readonly ChatMessage[]): string => {
+    try {
+      return template.render({
+        ...namedTokens(tokenizerConfig as Record<string, unknown>),
+        // As in Python, where templates ask whether they are none.
+        tools: null,
+        documents: null,
+        messages: of,
+        add_generation_prompt: true,
+      });
+    } catch (cause) {
+      throw new InvalidInputError(
+        `${owner}: the chat template of its model refuses these messages: ${messageOf(cause)}`,
+        { cause },
+      );
+    }
+  };
+  const text = render(known);
+  refuseLeftOut(owner, known, render);
   return tokenizer.encodeWritten(text);
 }
 
@@ -386,7 +392,7 @@ function rowOf(owner: string, ids: readonly number[], asked: Asked, context: num
   }
   const left = context - ids.length;
   if (left < 1) {
-    throw new InvalidInputError(
+    throw new RequestTooLargeError(
       `${owner}: the prompt has ${ids.length} tokens, and leaves no room for an answer: both ` +
         `together may have ${context}; shorten it`,
     );
@@ -440,10 +446,10 @@ async function templateIn(
 }
 
 async function compiled(name: string, text: string): Promise<ChatTemplate> {
-  let Template: new (text: string) => ChatTemplate;
+  let Template: new (text: string) => Pick<ChatTemplate, 'render'>;
   try {
     ({ Template } = (await import('@huggingface/jinja')) as {
-      Template: new (text: string) => ChatTemplate;
+      Template: new (text: string) => Pick<ChatTemplate, 'render'>;
     });
   } catch (cause) {
     throw new ServingLoadError(
@@ -453,7 +459,8 @@ async function compiled(name: string, text: string): Promise<ChatTemplate> {
     );
   }
   try {
-    return withinTime(new Template(text));
+    const template = new Template(text);
+    return { text, render: withinTime(template) };
   } catch (cause) {
     throw new ServingLoadError(`The chat template of ${name} is invalid: ${messageOf(cause)}`, {
       cause,
@@ -462,16 +469,14 @@ async function compiled(name: string, text: string): Promise<ChatTemplate> {
 }
 
 /** Node ends a script in time whatever it calls, and so also a template that loops for ever. */
-function withinTime(template: ChatTemplate): ChatTemplate {
+function withinTime(template: Pick<ChatTemplate, 'render'>): ChatTemplate['render'] {
   const script = new Script('template.render(values)');
   const variables: Record<string, unknown> = createContext({ template });
-  return {
-    render(values) {
-      variables['values'] = values;
-      const text: unknown = script.runInContext(variables, { timeout: MOST_RENDERING });
-      variables['values'] = undefined;
-      return String(text);
-    },
+  return (values) => {
+    variables['values'] = values;
+    const text: unknown = script.runInContext(variables, { timeout: MOST_RENDERING });
+    variables['values'] = undefined;
+    return String(text);
   };
 }
 

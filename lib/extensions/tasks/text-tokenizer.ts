@@ -279,6 +279,11 @@ export class TextTokenizer {
       this.limits.kept(one, keptOne),
       other && this.limits.kept(other, keptOther),
     );
+    if (tokens.length === 0) {
+      throw new InvalidInputError(
+        `Serving "${this.limits.serving}" was given a text that has no tokens; give one that is not blank`,
+      );
+    }
     return { ids: tokens.map((token) => this.idOf(token)), types };
   }
 

@@ -142,8 +142,8 @@ describeOnPlatforms("OpenAI's chat", (listen) => {
       [{ stop: [1] }, 'stop'],
       [{ stream: 'yes' }, 'stream'],
       [{ model: 'embedder' }, 'model'],
-      // The serving refuses these, also before a stream begins.
-      [{ temperature: 3 }, null],
+      [{ temperature: 3 }, 'temperature'],
+      // The serving refuses this, also before a stream begins.
       [{ stream: true, messages: [{ role: 'user', content: '<|im_end|>' }] }, null],
     ];
     for (const [more, param] of refused) {

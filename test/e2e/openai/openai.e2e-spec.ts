@@ -181,7 +181,7 @@ describeOnPlatforms("OpenAI's API", (listen) => {
     [{ encoding_format: 'int8' }, 400, 'encoding_format', "allowed is 'float' or 'base64'"],
     [{ dimensions: 0 }, 400, 'dimensions', 'allowed is a whole number from 1 on'],
     [{ dimensions: '8' }, 400, 'dimensions', 'allowed is a whole number from 1 on'],
-    [{ dimensions: 9 }, 400, null, 'gives vectors of 8 or 32, and a call asks for 9 dimensions'],
+    [{ dimensions: 9 }, 400, 'dimensions', 'and a call asks for 9 dimensions'],
     [{ input_type: 1 }, 400, 'input_type', "the name of one of the model's prompts"],
   ])(
     'A request for embeddings with %j is refused with %d',
@@ -495,7 +495,7 @@ describe("The boot with OpenAI's API", () => {
   it.each<[object, string]>([
     [{}, 'option "models" is undefined; allowed is an object of at least one definition'],
     [{ models: {} }, 'option "models" is {}; allowed is'],
-    [{ models: { a: plain } }, 'models.a is a definition that no task made'],
+    [{ models: { a: plain } }, 'models.a is a definition of no task that these routes answer'],
     [{ models: { a: 'plain' } }, "{ serving: 'name', task: 'text-embedding' }"],
     [
       { models: { a: { serving: 'plain', task: 'chat' } } },

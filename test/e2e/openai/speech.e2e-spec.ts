@@ -209,6 +209,50 @@ describeOnPlatforms("OpenAI's transcriptions", (listen) => {
     expect(heard).toEqual([]);
   });
 
+  it('[FQ11] One spelling of a field is as good as another, and no field is dropped', async () => {
+    const { site } = await start();
+    const post = async (more: Record<string, string | Blob>) => {
+      const { status, body } = await site.postForm(PATH, { file, model: 'ear', ...more });
+      return [status, (body as { error?: { param: string } }).error?.param ?? body];
+    };
+    const format = { response_format: 'verbose_json' };
+    for (const name of ['timestamp_granularities', 'timestamp_granularities[]']) {
+      expect(await post({ ...format, [name]: 'word' })).toEqual([400, name]);
+      expect(await post({ ...format, [name]: 'segment' })).toEqual([200, expect.anything()]);
+    }
+    for (const stream of ['True', 'TRUE', '1']) {
+      expect(await post({ stream })).toEqual([200, expect.stringContaining('text.delta')]);
+    }
+    expect(await post({ stream: 'False' })).toEqual([200, { text: 'Good morning. Bye.' }]);
+    expect(await post({ stream: 'maybe' })).toEqual([400, 'stream']);
+    expect(await post({ stream: 'true', response_format: 'srt' })).toEqual([
+      400,
+      'response_format',
+    ]);
+    expect(await post({ 'include[]': 'logprobs' })).toEqual([400, 'include[]']);
+    expect(await post({ language: file })).toEqual([400, 'language']);
+    expect(await post({ hotwords: 'a' })).toEqual([400, 'hotwords']);
+    expect(await post({ temperature: '0.00', user: 'me' })).toEqual([200, expect.anything()]);
+  });
+
+  it('[FZ10] A form of very many parts is refused before it is parsed', async () => {
+    const { site } = await start();
+    const part = '--x\r\ncontent-disposition: form-data; name="a"\r\n\r\n\r\n';
+    const reply = async (count: number, type: string) => {
+      const response = await fetch(`${await site.app.getUrl()}${PATH}`, {
+        method: 'POST',
+        headers: { 'content-type': type },
+        body: `${part.repeat(count)}--x--\r\n`,
+      });
+      return response.text();
+    };
+    const form = 'multipart/form-data; boundary=';
+    expect(await reply(65, `${form}x`)).toContain('more than 64 parts');
+    expect(await reply(100_000, `${form}"x"`)).toContain('more than 64 parts');
+    expect(await reply(64, `${form}x`)).toContain("must be a model's id");
+    expect(await reply(1, 'application/x-www-form-urlencoded')).toContain('is no form');
+  });
+
   it('[23.9] A form beyond the limit is refused', async () => {
     const { site } = await start(false, 1000);
     const large = new Blob([new Uint8Array(2000)]);

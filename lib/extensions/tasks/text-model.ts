@@ -226,7 +226,7 @@ function cutsBeginning({ ofTokenizer, tokenizerJson: { truncation } }: TextFiles
 
 /** How shorter texts of a batch are padded. */
 interface Padding {
-  /** The model's padding token, by which its graph may find a text's last token. */
+  /** The model's padding token. Its graph may find a text's last token by it. */
   readonly ofModel: number | undefined;
   /** The tokenizer's padding token. */
   readonly ofTokenizer: number;

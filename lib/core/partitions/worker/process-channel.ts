@@ -107,7 +107,7 @@ function readable(
   }
 }
 
-/** Without the variable with which Node's watch mode has children report their imports. */
+/** Without the variable that makes children report their imports to Node's watch mode. */
 function environmentForChild({
   WATCH_REPORT_DEPENDENCIES: _watched,
   ...environment

@@ -5,30 +5,38 @@ import { fileURLToPath } from 'node:url';
 
 /** The same serving without batching: a session on the main thread, and one run per call. */
 export async function unbatched(definition: ServingDefinition) {
-  const session = await InferenceSession.create(await pathOf(definition), {
+  const { path, facts } = await modelOf(definition);
+  const session = await InferenceSession.create(path, {
     // As many threads as a serving gives its partition by default.
     intraOpNumThreads: Math.max(1, availableParallelism() - 1),
   });
   const signature = signatureOf(session);
+  const { signal } = new AbortController();
 
   return {
     async batchedRun(input: unknown): Promise<unknown> {
-      const { batch, info } = await definition.preprocess!(input, { signature });
+      const { batch, info } = await definition.preprocess!(input, { signature, facts, signal });
       const output = await session.run(batch as InferenceSession.FeedsType);
-      return definition.postprocess!(output, { info, isSplit: false, metadata: undefined });
+      const context = { info, facts, isSplit: false, metadata: undefined } as const;
+      return definition.postprocess!(output, context);
     },
   };
 }
 
-async function pathOf({ name, model }: ServingDefinition): Promise<string> {
+interface Model {
+  readonly path: string;
+  /** What a task reads with its model, such as its tokenizer. */
+  readonly facts?: unknown;
+}
+
+async function modelOf({ name, model }: ServingDefinition): Promise<Model> {
   const file = typeof model === 'object' && 'file' in model ? (model as ModelRunner).file : model;
   if (typeof file === 'string') {
-    return file;
+    return { path: file };
   }
   if (file instanceof URL) {
-    return fileURLToPath(file);
+    return { path: fileURLToPath(file) };
   }
-  // A task fetches its model, and reads its tokenizer.
   const found =
     'fetch' in file && !ArrayBuffer.isView(file)
       ? await file.fetch({
@@ -37,10 +45,10 @@ async function pathOf({ name, model }: ServingDefinition): Promise<string> {
           signal: new AbortController().signal,
         })
       : undefined;
-  if (typeof found !== 'string') {
-    throw new TypeError(`Serving "${name}" has no model file`);
+  if (typeof found === 'object' && 'facts' in found && typeof found.file === 'string') {
+    return { path: found.file, facts: found.facts };
   }
-  return found;
+  throw new TypeError(`Serving "${name}" has no model file`);
 }
 
 function tensorsOf(ports: readonly InferenceSession.ValueMetadata[]) {

@@ -169,7 +169,7 @@ interface Facts {
 const MOST_MESSAGES = 1024;
 
 /** Milliseconds of a template's work, far beyond what any usual one needs. */
-const MOST_RENDERING = 500;
+const MOST_RENDERING = 2000;
 
 interface ChatTemplate {
   readonly text: string;

@@ -449,11 +449,11 @@ describe('textGeneration', () => {
   it('[FZ11] A chat template that loops for ever fails its call, and the serving goes on', async () => {
     const chatTemplate =
       "{% if messages[0].content == 'loop' %}{% for i in range(100000) %}" +
-      '{% for j in range(100000) %}{% endfor %}{% endfor %}{% endif %}x';
+      '{% for j in range(100000) %}{% endfor %}{% endfor %}{% endif %}{{ messages[0].content }}';
     const own = await start({ chatTemplate });
     const ask = (content: string) =>
       own.batchedRun({ messages: [{ role: 'user', content }], maxTokens: 1 });
-    await expect(ask('loop')).rejects.toThrow('timed out after 500ms');
+    await expect(ask('loop')).rejects.toThrow('timed out after 2000ms');
     expect(await ask('plain')).toMatchObject({ finishReason: 'length' });
   });
 

@@ -188,7 +188,7 @@ describe('A setting of the files of a repository', () => {
     });
     started.push(serving);
     await serving.start();
-    await serving.batchedRun({ messages: [{ role: 'user', content: 'x' }], maxTokens: 1 });
+    await serving.batchedRun({ messages: [{ role: 'user', content: ' ' }], maxTokens: 1 });
     await serving.batchedRun({ prompt: written, maxTokens: 1 });
     const [chat, prompt] = given.slice(-2) as readonly { readonly ids: readonly number[] }[];
     expect(chat!.ids.join()).toContain(prompt!.ids.slice(1).join());

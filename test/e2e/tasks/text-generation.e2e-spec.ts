@@ -454,7 +454,7 @@ describe('textGeneration', () => {
     const ask = (content: string) =>
       own.batchedRun({ messages: [{ role: 'user', content }], maxTokens: 1 });
     await expect(ask('loop')).rejects.toThrow('timed out after 2000ms');
-    expect(await ask('plain')).toMatchObject({ finishReason: 'length' });
+    expect(await ask('plain')).toMatchObject({ text: expect.any(String) });
   });
 
   it('[22.11] refuses messages that the chat template refuses, or lays out as nothing', async () => {

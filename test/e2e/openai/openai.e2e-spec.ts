@@ -323,7 +323,10 @@ describeOnPlatforms("OpenAI's API", (listen) => {
       { path: 'openai' },
       { configure: (app) => app.setGlobalPrefix('api') },
     );
-    const body = { model: 'my-org/embedder', input: Array.from({ length: 40 }, () => 'a'.repeat(5000)) };
+    const body = {
+      model: 'my-org/embedder',
+      input: Array.from({ length: 40 }, () => 'a'.repeat(5000)),
+    };
 
     expect((await site.get('/api/openai/v1/models')).status).toBe(200);
     expect((await site.post('/api/openai/v1/embeddings', body)).status).toBe(200);

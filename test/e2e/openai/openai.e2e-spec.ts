@@ -181,7 +181,12 @@ describeOnPlatforms("OpenAI's API", (listen) => {
     [{ encoding_format: 'int8' }, 400, 'encoding_format', "allowed is 'float' or 'base64'"],
     [{ dimensions: 0 }, 400, 'dimensions', 'allowed is a whole number from 1 on'],
     [{ dimensions: '8' }, 400, 'dimensions', 'allowed is a whole number from 1 on'],
-    [{ dimensions: 9 }, 400, 'dimensions', 'and a call asks for 9 dimensions'],
+    [
+      { dimensions: 9 },
+      400,
+      'dimensions',
+      'gives vectors of 8 or 32, and a call asks for 9 dimensions',
+    ],
     [{ input_type: 1 }, 400, 'input_type', "the name of one of the model's prompts"],
   ])(
     'A request for embeddings with %j is refused with %d',

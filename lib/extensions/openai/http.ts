@@ -155,7 +155,7 @@ export function leaveBodiesUnparsed(adapter: HttpServer, paths: () => ReadonlySe
   if (adapter.getType() === 'fastify') {
     const fastify = adapter.getInstance() as FastifyInstance;
     fastify.addHook('onRequest', ({ raw, routeOptions }, _reply, done) => {
-      hideType(raw, routeOptions.url ?? '');
+      hideType(raw, routeOptions.url ?? raw.url ?? '');
       done();
     });
     fastify.addContentTypeParser(PRIVATE_TYPE, (_request, _payload, done) => done(null));

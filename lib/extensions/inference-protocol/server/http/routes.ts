@@ -134,7 +134,7 @@ export function leaveBodiesUnparsed(adapter: HttpServer, prefixes: () => readonl
   if (adapter.getType() === 'fastify') {
     const fastify = adapter.getInstance() as FastifyInstance;
     fastify.addHook('onRequest', ({ raw, routeOptions }, _reply, done) => {
-      hideType(raw, () => routeOptions.url ?? '');
+      hideType(raw, () => routeOptions.url ?? pathOfTarget(raw.url ?? ''));
       done();
     });
     // As on Express, a path may end with a slash. Fastify adds the HEAD routes itself.

@@ -61,6 +61,7 @@ const errors: [string, number, typeof api.ServingError][] = [
   ['ServingClosedError', 503, api.ServingClosedError],
   ['SlowConsumerError', 503, api.SlowConsumerError],
   ['BatchFailedError', 500, api.BatchFailedError],
+  ['CallCycleError', 500, api.CallCycleError],
   ['InvalidOutputError', 500, api.InvalidOutputError],
   ['RunTimeoutError', 504, api.RunTimeoutError],
   ['ServingUnavailableError', 503, api.ServingUnavailableError],

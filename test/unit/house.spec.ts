@@ -32,7 +32,7 @@ const CEILINGS = {
  * Extensions that came after the ceilings of the whole. They don't count there: each has a ceiling
  * of its own, in thousand characters of code.
  */
-const EXTENSIONS = { openai: 42, tasks: 150.5 } as const;
+const EXTENSIONS = { openai: 42, tasks: 156 } as const;
 
 describe('The house', () => {
   const all = sourceFiles();

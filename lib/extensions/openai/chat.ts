@@ -25,8 +25,8 @@ export interface ChatRequest {
 }
 
 /**
- * Reads https://platform.openai.com/docs/api-reference/chat/create, with `top_k` and
- * `repetition_penalty` as vLLM has them.
+ * Reads https://platform.openai.com/docs/api-reference/chat/create, with `top_k`,
+ * `repetition_penalty` and `stop_token_ids` as vLLM has them.
  *
  * @throws RequestError for a request that the model can't answer, such as one with tools
  */
@@ -127,6 +127,8 @@ const isBetween =
   (value: unknown): value is number =>
     typeof value === 'number' && value >= least && value <= most;
 const isWhole = (value: unknown): value is number => Number.isInteger(value);
+const isListOfWhole = (value: unknown): value is readonly number[] =>
+  Array.isArray(value) && value.every(isWhole);
 /** Of the likeliest tokens; -1 and 0 set no limit. */
 const isTop = (value: unknown): value is number => isWhole(value) && value >= -1;
 const isStop = (value: unknown): value is string | readonly string[] =>
@@ -152,6 +154,7 @@ function inputIn(body: Body): object {
     ),
     seed: fieldIn(body, 'seed', 'a whole number', isWhole),
     stop: fieldIn(body, 'stop', 'a text or a list of texts', isStop),
+    endTokens: fieldIn(body, 'stop_token_ids', 'a list of whole numbers', isListOfWhole),
     logprobs: fieldIn(body, 'logprobs', 'true or false', isFlag),
   };
   const options = Object.entries(given).filter(([, value]) => value !== undefined);

@@ -22,6 +22,8 @@ export interface PromptRow {
   readonly maxTokens: number;
   readonly sampling: Sampling;
   readonly stops: readonly string[];
+  /** Beside those of the model. */
+  readonly endTokens: readonly number[];
   readonly logprobs: boolean;
 }
 
@@ -214,7 +216,7 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
     }
     answer.next = token;
     answer.count++;
-    if (this.endTokens.has(token)) {
+    if (this.endTokens.has(token) || row.endTokens.includes(token)) {
       return finished(answer, text.end(), 'stop');
     }
     answer.tokens.push(token);

@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { createContext, Script } from 'node:vm';
 import {
   InvalidInputError,
+  InvalidServingError,
   RequestTooLargeError,
   type ServingDefinition,
   type ServingOptions,
@@ -17,6 +18,7 @@ import {
   type Rules,
   whole,
 } from '../../internal.js';
+import { AddedTokens, isToken } from './added-tokens.js';
 import { refuseLeftOut, withKnownRoles } from './chat-roles.js';
 import { taskScript } from './entry-script.js';
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
@@ -66,10 +68,19 @@ export interface GenerationOptions {
   readonly seed?: number;
   /**
    * The answer ends before the first of these strings: at most 16, of at most 256 characters each.
+   * A special token of the model, such as the end of a chat's turn, ends it where the model writes
+   * that token.
    *
    * @default none
    */
   readonly stop?: string | readonly string[];
+  /**
+   * Tokens that end this answer, beside those of the serving: at most 16. Each is its number, or the
+   * text of one of the tokenizer's added tokens.
+   *
+   * @default none
+   */
+  readonly endTokens?: readonly (number | string)[];
   /**
    * Whether pieces have the log-probability of each token.
    *
@@ -140,6 +151,13 @@ export interface TextGenerationOptions extends Omit<
    */
   readonly chatTemplate?: string;
   /**
+   * The tokens that end an answer. Each is its number, or the text of one of the tokenizer's added
+   * tokens, such as `<|im_end|>`.
+   *
+   * @default those of the model's files
+   */
+  readonly endTokens?: readonly (number | string)[];
+  /**
    * Whether a text with one of the tokenizer's special tokens is refused with an InvalidInputError,
    * or the model reads it as that token. Refusing keeps users from writing for the system.
    *
@@ -154,12 +172,17 @@ const rules: Rules = {
   batchSize: whole(1, 1024),
   prefill: whole(1, 2 ** 20),
   chatTemplate: { check: isText, allowed: 'a Jinja template' },
+  endTokens: {
+    check: (value) => Array.isArray(value) && value.length > 0 && value.every(isToken),
+    allowed: 'a list of numbers of tokens and texts of added tokens',
+  },
   tooLong: { check: () => false, allowed: 'nothing here: a prompt is never cut' },
 };
 
 /** End tokens, chat template and tokenizer, from the model's files. */
 interface Facts {
   readonly endTokens: readonly number[];
+  readonly added: AddedTokens;
   readonly template: ChatTemplate | undefined;
   readonly tokenizer: object;
   readonly tokenizerConfig: object;
@@ -191,10 +214,10 @@ interface ChatTemplate {
 export function textGeneration(
   options: TextGenerationOptions,
 ): ServingDefinition<string | TextToContinue | ChatToAnswer, GeneratedText> {
-  const { batchSize = 8, prefill = 64, chatTemplate } = options;
+  const { batchSize = 8, prefill = 64 } = options;
   const own: Generation = new TextModel('textGeneration', options, rules, {
     tokenizer: textTokenizer,
-    facts: (files) => factsIn(files, chatTemplate),
+    facts: (files) => factsIn(files, options),
     // Its thread checks the model itself.
     output: ([first]) => first!,
     usual: MOST_USUAL,
@@ -236,7 +259,7 @@ export function textGeneration(
     preprocess(input, { facts }) {
       const asked = readInput(own.owner, input);
       const ids = idsOf(own.owner, facts, asked);
-      return { batch: rowOf(own.owner, ids, asked, facts.tokenizer.limits.maxTokens) };
+      return { batch: rowOf(own.owner, ids, asked, facts) };
     },
     postprocess: (output) => (Array.isArray(output) ? joined(output) : output),
   };
@@ -267,7 +290,14 @@ const RANGES: readonly (readonly [keyof GenerationOptions, number, number, strin
 
 const WHOLE = new Set(['maxTokens', 'topK', 'seed']);
 
-const NAMES = new Set([...RANGES.map(([name]) => name), 'prompt', 'messages', 'stop', 'logprobs']);
+const NAMES = new Set([
+  ...RANGES.map(([name]) => name),
+  'prompt',
+  'messages',
+  'stop',
+  'endTokens',
+  'logprobs',
+]);
 
 /** @throws InvalidInputError for an input that isn't one, or an option that isn't allowed */
 function readInput(owner: string, input: unknown): Asked {
@@ -301,7 +331,13 @@ function readInput(owner: string, input: unknown): Asked {
       throw refuse(`was given ${name} ${formatValue(value)}; allowed is ${allowed}`);
     }
   }
-  const { stop, logprobs = false } = asked;
+  const { stop, endTokens = [], logprobs = false } = asked;
+  if (!(Array.isArray(endTokens) && endTokens.length <= MOST_STOPS && endTokens.every(isToken))) {
+    throw refuse(
+      `was given endTokens ${formatValue(endTokens)}; allowed are at most ${MOST_STOPS} numbers of ` +
+        'tokens and texts of added tokens',
+    );
+  }
   if (Array.isArray(stop) && stop.length > MOST_STOPS) {
     throw refuse(`was given ${stop.length} stop strings; allowed are ${MOST_STOPS}`);
   }
@@ -385,8 +421,14 @@ function idsOf(
   return tokenizer.encodeWritten(text);
 }
 
-function rowOf(owner: string, ids: readonly number[], asked: Asked, context: number): PromptRow {
-  const { temperature = 0, topP = 1, stop = [], logprobs = false } = asked;
+function rowOf(
+  owner: string,
+  ids: readonly number[],
+  asked: Asked,
+  { tokenizer, own: { added } }: TextFacts<Facts>,
+): PromptRow {
+  const { temperature = 0, topP = 1, stop = [], endTokens = [], logprobs = false } = asked;
+  const context = tokenizer.limits.maxTokens;
   if (ids.length === 0) {
     throw new InvalidInputError(`${owner}: the prompt has no tokens; give another one`);
   }
@@ -397,6 +439,8 @@ function rowOf(owner: string, ids: readonly number[], asked: Asked, context: num
         `together may have ${context}; shorten it`,
     );
   }
+  const refuse = (what: string): Error => new InvalidInputError(`${owner} ${what}`);
+  const { texts, tokens } = added.endsOf(typeof stop === 'string' ? [stop] : stop, refuse);
   return {
     ids,
     maxTokens: Math.min(asked.maxTokens ?? left, left),
@@ -407,16 +451,24 @@ function rowOf(owner: string, ids: readonly number[], asked: Asked, context: num
       repetitionPenalty: asked.repetitionPenalty ?? 1,
       seed: asked.seed ?? Math.floor(Math.random() * 2 ** 31),
     },
-    stops: typeof stop === 'string' ? [stop] : stop,
+    stops: texts,
+    endTokens: [...tokens, ...endTokens.map((token) => added.idOf(token, refuse))],
     logprobs,
   };
 }
 
-async function factsIn(files: TextFiles, chatTemplate: string | undefined): Promise<Facts> {
+async function factsIn(
+  files: TextFiles,
+  { name, chatTemplate, endTokens: own }: TextGenerationOptions,
+): Promise<Facts> {
   const { repository, config, tokenizerJson, ofTokenizer, fetching } = files;
   const generation = (await readConfig(repository, 'generation_config.json', fetching)) ?? {};
-  const ends = generation['eos_token_id'] ?? config['eos_token_id'];
-  const endTokens = (Array.isArray(ends) ? ends : [ends]).filter((id) => typeof id === 'number');
+  const added = new AddedTokens(tokenizerJson, config['vocab_size']);
+  const refuse = (what: string): Error => new InvalidServingError(`Serving "${name}" ${what}`);
+  const stated = generation['eos_token_id'] ?? config['eos_token_id'];
+  const endTokens = own
+    ? own.map((token) => added.idOf(token, refuse))
+    : [stated].flat().filter((id) => typeof id === 'number');
   if (endTokens.length === 0) {
     throw new ServingLoadError(
       `The files of ${repository.name} don't state which token ends an answer (eos_token_id in ` +
@@ -425,7 +477,7 @@ async function factsIn(files: TextFiles, chatTemplate: string | undefined): Prom
   }
   const text = chatTemplate ?? (await templateIn(repository, ofTokenizer, fetching));
   const template = text === undefined ? undefined : await compiled(repository.name, text);
-  return { endTokens, template, tokenizer: tokenizerJson, tokenizerConfig: ofTokenizer };
+  return { endTokens, added, template, tokenizer: tokenizerJson, tokenizerConfig: ofTokenizer };
 }
 
 /** In a file of its own, or in tokenizer_config.json as text or a list of named ones. */

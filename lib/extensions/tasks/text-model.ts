@@ -7,6 +7,7 @@ import {
   type TensorSignature,
 } from '../../index.js';
 import { type AcceptedAxes, checkOptions, isRecord, type Rules, whole } from '../../internal.js';
+import { AddedTokens } from './added-tokens.js';
 import { checkTokenizer, sentenceSettings } from './python-settings.js';
 import { needConfig, readConfig } from './repository.js';
 import { ModelOfTask, type LoadingFiles, oneOf, type TaskOptions } from './task-model.js';
@@ -150,7 +151,7 @@ export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelO
       tooLong,
       cutsBeginning: cutsBeginning(files),
       canBeCut: !this.parts.isNeverCut,
-      specialTokens: specialTokens === 'accept' ? [] : specialTokensIn(tokenizerJson),
+      specialTokens: specialTokens === 'accept' ? [] : [...new AddedTokens(tokenizerJson).special],
     });
     return {
       name: repository.name,
@@ -298,12 +299,6 @@ function positionsOf(config: Record<string, unknown>): number | undefined {
     return undefined;
   }
   return OFFSET_POSITIONS.has(String(type)) ? most - (typeof pad === 'number' ? pad : 1) - 1 : most;
-}
-
-/** Those of a tokenizer.json. */
-function specialTokensIn({ added_tokens: added }: Record<string, unknown>): readonly string[] {
-  const tokens = Array.isArray(added) ? added.filter((token) => isRecord(token)) : [];
-  return tokens.filter(({ special }) => special === true).map(({ content }) => String(content));
 }
 
 /** A row of a text model, by the names of its inputs. */

@@ -5,7 +5,8 @@ import { until } from '../../fixtures/async/streams.js';
 import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
 import { embedder, writer, written } from '../../fixtures/tasks/tiny-models.js';
 
-const [{ messages, decoded }] = written.chats as [(typeof written.chats)[0]];
+const [{ messages, decoded, greedy: greedyTokens }] = written.chats as [(typeof written.chats)[0]];
+const third = greedyTokens[2]!;
 /** The text of its answer's first 12 tokens, which are no end tokens. */
 const text = decoded.slice(0, decoded.indexOf(' sha'));
 
@@ -107,6 +108,11 @@ describeOnPlatforms("OpenAI's chat", (listen) => {
 
     expect(await answerTo({ stop: 'W' })).toMatchObject({
       message: { content: 'in' },
+      finish_reason: 'stop',
+    });
+    // Its third token, which is neither special nor an end of the model.
+    expect(await answerTo({ stop_token_ids: [third] })).toMatchObject({
+      message: { content: expect.stringMatching(/^.{1,6}$/) },
       finish_reason: 'stop',
     });
     expect(await answerTo({ ...hot, seed: 7 })).toEqual(await answerTo({ ...hot, seed: 7 }));

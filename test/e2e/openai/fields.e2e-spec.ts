@@ -62,7 +62,7 @@ describeOnPlatforms("Fields of OpenAI's and Cohere's requests", (listen) => {
           function_call: { name: 'f' },
           guided_json: {},
           structured_outputs: { json: {} },
-          stop_token_ids: [1],
+          stop_token_ids: [1.5],
           min_p: 0.2,
           min_tokens: 9,
           ignore_eos: true,

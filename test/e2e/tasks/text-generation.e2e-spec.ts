@@ -289,6 +289,83 @@ describe('textGeneration', () => {
     }
   });
 
+  /** Answers of a model whose files name one end token, and Python's, which go on behind another. */
+  const { messages: ended, greedy: withEnd } = chats.find(({ greedy: tokens }) =>
+    tokens.includes(2),
+  )!;
+  const atEnd = {
+    tokens: withEnd.slice(0, withEnd.indexOf(2)),
+    finishReason: 'stop',
+    usage: expect.objectContaining({ completionTokens: withEnd.indexOf(2) + 1 }) as unknown,
+  };
+  const unended = (options: Partial<TextGenerationOptions> = {}) =>
+    start({
+      model: filesOf({
+        'generation_config.json': { ...configOf('generation_config'), eos_token_id: 0 },
+      }),
+      ...options,
+    });
+
+  it('[FQ9] A stop string that is a special token ends the answer at that token, in the text and in a stream', async () => {
+    const own = await unended();
+    const ask = { messages: ended, maxTokens: withEnd.indexOf(2) + 4 };
+    expect(await own.batchedRun(ask)).toMatchObject({ finishReason: 'length' });
+    for (const end of [
+      { stop: '<|im_end|>' },
+      { stop: ['nowhere', '<|im_end|>'] },
+      { endTokens: [2] },
+      { endTokens: ['<|im_end|>', 1] },
+    ]) {
+      expect(await own.batchedRun({ ...ask, ...end })).toMatchObject(atEnd);
+    }
+    // Its own end tokens stay, and those of a call are no other's.
+    const pieces = outputsOf(await iterated(own.stream({ ...ask, stop: '<|im_end|>' })));
+    expect(pieces.at(-1)).toMatchObject({ finishReason: 'stop' });
+    expect(await own.batchedRun(ask)).toMatchObject({ finishReason: 'length' });
+  });
+
+  it('[FQ9] A serving may name its end tokens', async () => {
+    const ask = { messages: ended, maxTokens: withEnd.indexOf(2) + 4 };
+    for (const endTokens of [['<|im_end|>'], [2]]) {
+      const own = await unended({ endTokens });
+      expect(await own.batchedRun(ask)).toMatchObject(atEnd);
+    }
+    const without = { ...configOf('generation_config'), eos_token_id: undefined };
+    const config = { ...configOf('config'), eos_token_id: undefined };
+    const own = await start({
+      model: filesOf({ 'generation_config.json': without, 'config.json': config }),
+      endTokens: [2],
+    });
+    expect(await own.batchedRun(ask)).toMatchObject(atEnd);
+  });
+
+  it.each([
+    [{ stop: 'so <|im_end|>' }, 'give "<|im_end|>" alone'],
+    [{ endTokens: ['<|nothing|>'] }, 'no added token with that text'],
+    [{ endTokens: [432] }, 'was given the end token 432, and its model has 432 tokens, from 0 on'],
+    [{ endTokens: [-1] }, 'was given endTokens [ -1 ]; allowed are at most 16 numbers'],
+    [{ endTokens: 2 as never }, 'was given endTokens 2;'],
+    [{ endTokens: Array<number>(17).fill(2) }, 'allowed are at most 16 numbers'],
+  ])('[FQ9] An end that cannot come is refused: %j', async (end, said) => {
+    const refused = serving.batchedRun({ prompt: short, ...end });
+    await expect(refused).rejects.toThrow(InvalidInputError);
+    await expect(refused).rejects.toThrow(said);
+  });
+
+  it.each([
+    [[432], 'was given the end token 432, and its model has 432 tokens'],
+    [['<|nothing|>'], 'was given the end token "<|nothing|>"'],
+    [[], 'option "endTokens" is []; allowed is a list of numbers of tokens'],
+    [2 as never, 'option "endTokens" is 2'],
+  ])(
+    '[FQ9] A serving with end tokens that its model lacks does not start: %j',
+    async (endTokens, said) => {
+      const starting = (async () => start({ endTokens }))();
+      await expect(starting).rejects.toThrow(InvalidServingError);
+      await expect(starting).rejects.toThrow(said);
+    },
+  );
+
   it('[22.10] gives the text of a stop string that is not whole at the end', async () => {
     const ask = { prompt: short, stop: ['ecbatchx', 'nowhere'], maxTokens: 5 };
     expect(await serving.batchedRun(ask)).toMatchObject({

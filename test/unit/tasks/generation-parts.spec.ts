@@ -360,6 +360,7 @@ const prompt = (count: number, more: Partial<PromptRow> = {}): PromptRow => ({
   maxTokens: 10,
   sampling: greedy,
   stops: [],
+  endTokens: [],
   logprobs: false,
   ...more,
 });

@@ -1,0 +1,68 @@
+import { formatValue, isRecord } from '../../internal.js';
+
+/** Makes the error of what is wrong with a token. */
+type Refuse = (what: string) => Error;
+
+/** True for the number of a token, or the text of an added one. */
+export function isToken(value: unknown): value is number | string {
+  return typeof value === 'string'
+    ? value !== ''
+    : Number.isInteger(value) && (value as number) >= 0;
+}
+
+/** The tokens that a tokenizer.json has beside its vocabulary, and the number of all tokens. */
+export class AddedTokens {
+  private readonly ids: ReadonlyMap<string, number>;
+  /** Those that no answer's text has. */
+  readonly special: ReadonlySet<string>;
+
+  /** @param count of all tokens that the model can write, if its files state it */
+  constructor(
+    { added_tokens: added }: Record<string, unknown>,
+    private readonly count?: unknown,
+  ) {
+    const tokens = Array.isArray(added) ? added.filter((token) => isRecord(token)) : [];
+    this.ids = new Map(tokens.map(({ content, id }) => [String(content), Number(id)]));
+    const special = tokens.filter((token) => token['special'] === true);
+    this.special = new Set(special.map(({ content }) => String(content)));
+  }
+
+  /** @throws the error of `refuse` for a token that the model doesn't have */
+  idOf(token: number | string, refuse: Refuse): number {
+    const { ids, count } = this;
+    const id = typeof token === 'string' ? ids.get(token) : token;
+    if (id === undefined) {
+      throw refuse(
+        `was given the end token ${formatValue(token)}, and its tokenizer has no added token with ` +
+          "that text; give the token's number",
+      );
+    }
+    if (typeof count === 'number' && id >= count) {
+      throw refuse(`was given the end token ${id}, and its model has ${count} tokens, from 0 on`);
+    }
+    return id;
+  }
+
+  /**
+   * Parts stop strings: those that an answer's text can have, and the special tokens, which it can't.
+   *
+   * @throws the error of `refuse` for a special token within a longer string
+   */
+  endsOf(
+    stops: readonly string[],
+    refuse: Refuse,
+  ): { readonly texts: readonly string[]; readonly tokens: readonly number[] } {
+    const texts = stops.filter((stop) => !this.special.has(stop));
+    for (const stop of texts) {
+      const within = [...this.special].find((token) => stop.includes(token));
+      if (within !== undefined) {
+        throw refuse(
+          `was given stop ${formatValue(stop)}, which no text of an answer has, since it leaves out ` +
+            `special tokens; give ${formatValue(within)} alone`,
+        );
+      }
+    }
+    const tokens = stops.filter((stop) => this.special.has(stop));
+    return { texts, tokens: tokens.map((token) => this.ids.get(token)!) };
+  }
+}

@@ -3,7 +3,12 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { mergeMap, Subject } from 'rxjs';
-import { InvalidInputError, RequestTooLargeError, ServingUnavailableError } from '../../index.js';
+import {
+  InvalidInputError,
+  OverloadedError,
+  RequestTooLargeError,
+  ServingUnavailableError,
+} from '../../index.js';
 import { isRecord, messageOf, onAbort } from '../../internal.js';
 
 interface AudioLimits {
@@ -13,6 +18,8 @@ interface AudioLimits {
   readonly bytes: number;
   /** Most seconds of audio. */
   readonly seconds: number;
+  /** Most bytes of all files that wait here, with the samples that were made of them. */
+  readonly waiting: number;
 }
 
 /** Containers that ffmpeg may read. Others, such as playlists, name further files. */
@@ -33,6 +40,8 @@ const LEAST_BYTES_OF_A_SECOND = 64;
 export class AudioReader {
   /** The program takes a core, so more of them at a time gain nothing. */
   private readonly jobs$ = new Subject<() => Promise<void>>();
+  /** Bytes of files that wait, and of samples. */
+  private waiting = 0;
 
   constructor(private readonly limits: AudioLimits) {
     this.jobs$.pipe(mergeMap((job) => job(), availableParallelism())).subscribe();
@@ -44,28 +53,46 @@ export class AudioReader {
    * @param signal ends the work, and drops a file that waits
    * @throws InvalidInputError for a file without audio
    * @throws RequestTooLargeError beyond the limits
+   * @throws OverloadedError if too much waits
    * @throws ServingUnavailableError without ffmpeg
    */
-  read(file: Uint8Array, sampleRate: number, signal: AbortSignal): Promise<Float32Array> {
+  async read(file: Uint8Array, sampleRate: number, signal: AbortSignal): Promise<Float32Array> {
     const { owner, bytes } = this.limits;
     if (file.byteLength > bytes) {
       throw new RequestTooLargeError(
         `${owner} takes files of at most ${bytes} bytes, and was given ${file.byteLength}`,
       );
     }
-    return new Promise((resolve, reject) => {
-      let waiting: Uint8Array | undefined = file;
-      const stop = onAbort(signal, (reason) => {
-        waiting = undefined;
-        reject(reason);
+    const held = new HeldBytes((count) => this.hold(count));
+    held.add(file.byteLength);
+    try {
+      return await new Promise((resolve, reject) => {
+        let waiting: Uint8Array | undefined = file;
+        const stop = onAbort(signal, (reason) => {
+          waiting = undefined;
+          reject(reason);
+        });
+        this.jobs$.next(async () => {
+          if (waiting) {
+            await this.decode(waiting, sampleRate, signal, held).then(resolve, reject);
+          }
+          stop();
+        });
       });
-      this.jobs$.next(async () => {
-        if (waiting) {
-          await this.decode(waiting, sampleRate, signal).then(resolve, reject);
-        }
-        stop();
-      });
-    });
+    } finally {
+      held.release();
+    }
+  }
+
+  private hold(count: number): void {
+    const { owner, waiting } = this.limits;
+    if (this.waiting + count > waiting) {
+      throw new OverloadedError(
+        `${owner} has no memory for more audio: files and samples of ${this.waiting} bytes wait, and ` +
+          `${waiting} is the most; call again later, or raise queue.maxCost`,
+      );
+    }
+    this.waiting += count;
   }
 
   /** @throws RequestTooLargeError if it is too long */
@@ -83,13 +110,14 @@ export class AudioReader {
     file: Uint8Array,
     sampleRate: number,
     signal: AbortSignal,
+    held: HeldBytes,
   ): Promise<Float32Array> {
     const { owner, seconds } = this.limits;
     const inFile = SECONDS_OF_ANY_FILE + file.byteLength / LEAST_BYTES_OF_A_SECOND;
     const most = Math.min(seconds, inFile);
     const { folder, path } = await this.stored(file);
     try {
-      const samples = await this.run(path, sampleRate, most + 1, signal);
+      const samples = await this.run(path, sampleRate, most + 1, signal, held);
       this.checkLength(samples.length, sampleRate);
       if (samples.length > most * sampleRate) {
         throw new RequestTooLargeError(
@@ -132,6 +160,7 @@ export class AudioReader {
     sampleRate: number,
     seconds: number,
     signal: AbortSignal,
+    held: HeldBytes,
   ): Promise<Float32Array> {
     const { owner } = this.limits;
     const input = ['-protocol_whitelist', 'file', '-format_whitelist', FORMATS, '-i', path];
@@ -154,11 +183,17 @@ export class AudioReader {
       let problem = '';
       program.stdout.on('data', (chunk: Buffer) => {
         // One second more, since a decoder may end behind its limit.
-        if (length <= (seconds + 1) * sampleRate * 4) {
+        if (length > (seconds + 1) * sampleRate * 4) {
+          program.kill('SIGKILL');
+          return;
+        }
+        try {
+          held.add(chunk.length);
           length += chunk.length;
           chunks.push(chunk);
-        } else {
+        } catch (cause) {
           program.kill('SIGKILL');
+          reject(cause);
         }
       });
       program.stderr.on('data', (chunk: Buffer) => {
@@ -192,6 +227,28 @@ export class AudioReader {
     return new InvalidInputError(
       `${this.limits.owner} was given bytes that ffmpeg cannot read as audio: ${why}`,
     );
+  }
+}
+
+/** The bytes that one call holds. */
+class HeldBytes {
+  private count = 0;
+  private isReleased = false;
+
+  constructor(private readonly hold: (count: number) => void) {}
+
+  /** @throws OverloadedError if all calls hold too many */
+  add(count: number): void {
+    // A decoder that ends with its call may still write.
+    if (!this.isReleased) {
+      this.hold(count);
+      this.count += count;
+    }
+  }
+
+  release(): void {
+    this.hold(-this.count);
+    this.isReleased = true;
   }
 }
 

@@ -1,4 +1,5 @@
 import {
+  type Batch,
   InvalidInputError,
   InvalidServingError,
   type ServingDefinition,
@@ -55,7 +56,10 @@ export type SpeechModelPlace =
       readonly decoder?: string;
     });
 
-/** The options of {@link speechToText}, beside those of any serving. */
+/**
+ * The options of {@link speechToText}, beside those of any serving. `queue.cost` is the bytes of a
+ * call's samples, and `queue.maxCost` by default 512 MiB of them, or more for a larger `maxSeconds`.
+ */
 export interface SpeechToTextOptions extends Omit<
   ServingOptions<Uint8Array | Float32Array | SpeechToWrite, Transcript>,
   'preprocess' | 'postprocess' | 'postprocessStream' | 'batchSize' | 'batchTimeout'
@@ -119,7 +123,19 @@ export function speechToText(
 ): ServingDefinition<Uint8Array | Float32Array | SpeechToWrite, Transcript> {
   const { batchSize = 4, maxBytes = 25 * 2 ** 20, maxSeconds = 1800 } = options;
   const own = new SpeechModelFiles(options);
-  const reader = new AudioReader({ owner: own.owner, bytes: maxBytes, seconds: maxSeconds });
+  // A call alone always has room.
+  const longest = maxBytes + maxSeconds * BYTES_OF_A_SECOND;
+  const queue = {
+    cost: bytesOfSamples,
+    maxCost: Math.max(USUALLY_WAITING, longest),
+    ...options.queue,
+  };
+  const reader = new AudioReader({
+    owner: own.owner,
+    bytes: maxBytes,
+    seconds: maxSeconds,
+    waiting: queue.cost === bytesOfSamples ? queue.maxCost : Math.max(USUALLY_WAITING, longest),
+  });
   const session = { intraOpNumThreads: own.threadsOfSteps, ...own.place.session };
   const prepare = own.forSteps(({ name, file, facts }) => {
     const transcription: TranscriberFiles = { ...facts, name, decoder: file, session };
@@ -133,6 +149,7 @@ export function speechToText(
     Facts
   > = {
     ...own.others,
+    queue,
     batchSize,
     model: {
       useFile: taskScript('transcriber'),
@@ -160,6 +177,16 @@ export function speechToText(
     postprocess: (output) => (Array.isArray(output) ? joined(output) : output),
   };
   return asTask('speech-to-text', definition);
+}
+
+/** At 16,000 samples. */
+const BYTES_OF_A_SECOND = 64_000;
+
+/** Bytes of samples that may wait: 140 minutes of audio. */
+const USUALLY_WAITING = 512 * 2 ** 20;
+
+function bytesOfSamples({ values = [] }: Batch): number {
+  return (values as readonly SpeechRow[]).reduce((sum, { samples }) => sum + samples.byteLength, 0);
 }
 
 /** All of a transcript's pieces as one. */

@@ -9,6 +9,7 @@ import {
   InvalidInputError,
   InvalidServingError,
   type LocalServing,
+  OverloadedError,
   RequestTooLargeError,
 } from 'nestjs-serving';
 import {
@@ -331,6 +332,46 @@ describeUnless(missing('ffmpeg'), 'speechToText with files', () => {
         /takes 64 bytes or more for each second after the first 60/,
       );
     }
+  });
+
+  it('[FZ4] Files that wait are refused beyond the memory for all of them, before they are decoded and while they are', async () => {
+    // A half minute of samples has 1.92 MB, its file the half of it.
+    const file = wav(16_000 * 30, 16_000);
+    const serving = await launch({ batchSize: 1, queue: { maxCost: 5_000_000 } });
+    const outcomes = await Promise.allSettled(
+      Array.from({ length: 20 }, () => serving.batchedRun(file)),
+    );
+    const refused = outcomes.flatMap((each) => (each.status === 'rejected' ? [each.reason] : []));
+    expect(refused.length).toBeGreaterThan(10);
+    expect(refused.length).toBeLessThan(20);
+    for (const reason of refused) {
+      expect(reason).toBeInstanceOf(OverloadedError);
+    }
+    expect(refused.map(String).join()).toContain('has no memory for more audio');
+    // All that was held is free again, also that of calls that left while they were decoded.
+    for (let i = 0; i < 5; i++) {
+      const leave = new AbortController();
+      const left = serving.batchedRun(file, { signal: leave.signal });
+      while (!readdirSync(tmpdir()).some(isFolder)) {
+        await setImmediate();
+      }
+      leave.abort();
+      await expect(left).rejects.toThrow();
+    }
+    await expect(serving.batchedRun(file)).resolves.toMatchObject({ duration: 30 });
+  });
+
+  it('[FZ4] The queue counts the bytes of samples, and has room for the longest audio by default', async () => {
+    const second = new Float32Array(16_000);
+    const serving = await launch({ batchSize: 1, queue: { maxCost: 200_000 } });
+    const outcomes = await Promise.allSettled(
+      Array.from({ length: 12 }, () => serving.batchedRun(second)),
+    );
+    const refused = outcomes.flatMap((each) => (each.status === 'rejected' ? [each.reason] : []));
+    expect(refused.length).toBeGreaterThan(6);
+    expect(refused.map(String).join()).toContain('queue.maxCost');
+    const definition = speechToText({ name: 'ear', model: folder, maxSeconds: 86_400 });
+    expect(definition.queue!.maxCost).toBeGreaterThan(86_400 * 64_000);
   });
 
   it('[FZ5] A file whose caller has left is not decoded, and its decoder ends', async () => {

@@ -8,7 +8,7 @@ import {
   type SequenceModel,
   type ServingOf,
 } from 'nestjs-serving';
-import { map, type Observable } from 'rxjs';
+import { endWith, map, type Observable } from 'rxjs';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
 import type { INestApplication } from '@nestjs/common';
@@ -74,7 +74,9 @@ export class WriterController {
   @Sse('words')
   words(@Query('prompt') text: string): Observable<MessageEvent> {
     const words = this.serving.stream({ text, maxWords: 100 });
-    return words.pipe(map(({ output }) => ({ data: output }))); // a word
+    const events = words.pipe(map(({ output }) => ({ data: output }))); // a word
+    // The page closes its EventSource then, and does not ask again.
+    return events.pipe(endWith({ type: 'end', data: 'end' }));
   }
 
   @Get('text')
@@ -107,7 +109,9 @@ describe('The page on sequences', () => {
     });
 
     expect(await Promise.all(answers)).toEqual([
-      expect.stringMatching(/^\s*id: 1\ndata: b\n\nid: 2\ndata: a\n\n$/),
+      expect.stringMatching(
+        /^\s*id: 1\ndata: b\n\nid: 2\ndata: a\n\nevent: end\nid: 3\ndata: end\n\n$/,
+      ),
       'b a',
     ]);
   });

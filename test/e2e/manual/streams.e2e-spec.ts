@@ -8,14 +8,16 @@ import { createReadStream } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { Controller, type MessageEvent, Query, Sse } from '@nestjs/common';
 import { Batch, DONE, defineServing, RequestSignal, ServingService } from 'nestjs-serving';
-import { finalize, map, type Observable, ReplaySubject, Subscription, tap } from 'rxjs';
+import { endWith, finalize, map, type Observable, ReplaySubject, Subscription, tap } from 'rxjs';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { setTimeout } from 'node:timers/promises';
-import { BadRequestException, Get } from '@nestjs/common';
+import { BadRequestException, Get, Header } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { createServing, ServingModule, Tensor } from 'nestjs-serving';
 import { recordBatches } from 'nestjs-serving/testing';
+import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
+import { runPage } from '../../fixtures/http/run-page.js';
 
 // #region generator
 export const writer = defineServing({
@@ -35,13 +37,20 @@ export const writer = defineServing({
 // #endregion
 
 // #region sse
+/** Tells the page that the answer is complete. */
+const END: MessageEvent = { type: 'end', data: 'end' };
+
 @Controller()
 export class WriterController {
   constructor(private readonly servings: ServingService) {}
 
   @Sse('write')
   write(@Query('prompt') prompt: string): Observable<MessageEvent> {
-    return this.servings.stream(writer, prompt).pipe(map(({ output }) => ({ data: output })));
+    const words = this.servings.stream(writer, prompt);
+    return words.pipe(
+      map(({ output }) => ({ data: output })),
+      endWith(END),
+    );
   }
 }
 // #endregion
@@ -66,11 +75,25 @@ export class CarefulWriterController {
     @Query('prompt') prompt: string,
     @RequestSignal() signal: AbortSignal, // A client may leave before the first event.
   ): Promise<Observable<MessageEvent>> {
-    const events = this.servings.stream(writer, prompt, { signal });
-    return started(events.pipe(map(({ output }) => ({ data: output }))));
+    const words = this.servings.stream(writer, prompt, { signal });
+    return started(
+      words.pipe(
+        map(({ output }) => ({ data: output })),
+        endWith(END),
+      ),
+    );
   }
 }
 // #endregion
+
+@Controller('blank')
+class Blank {
+  @Get()
+  @Header('content-type', 'text/html')
+  page(): string {
+    return '<!doctype html><link rel="icon" href="data:," />';
+  }
+}
 
 // #region ready
 @Controller('health')
@@ -188,9 +211,27 @@ describe('The manual on streams', () => {
     };
 
     expect(await Promise.all(['one', 'one two three'].map(read))).toEqual([
-      ['one'],
-      ['three', 'two', 'one'],
+      ['one', 'end'],
+      ['three', 'two', 'one', 'end'],
     ]);
+  });
+
+  describeInBrowser((openPage) => {
+    it.each([WriterController, CarefulWriterController])(
+      "[FU2] The manual's page closes the source of %p at its last event",
+      async (controller) => {
+        const url = await start({
+          imports: [ServingModule.forRoot({ servings: [writer] })],
+          controllers: [controller, Blank],
+        });
+        const { page, problems } = await openPage(`${url}/blank`, {});
+        const variables = { prompt: 'one two three' };
+        expect(await runPage(page, 'test/e2e/manual/pages/words.js', variables)).toBe(
+          'three two one',
+        );
+        expect(problems).toEqual([]);
+      },
+    );
   });
 
   it.each([
@@ -220,7 +261,7 @@ describe('The manual on streams', () => {
       expect(written.headers.get('content-type')).toContain('text/event-stream');
       expect(
         [...(await written.text()).matchAll(/^data: (.*)$/gm)].map(([, data]) => data),
-      ).toEqual(['two', 'one']);
+      ).toEqual(['two', 'one', 'end']);
     },
   );
 

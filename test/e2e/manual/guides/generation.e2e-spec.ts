@@ -9,6 +9,8 @@ import { expect, it } from '@jest/globals';
 import type { INestApplication } from '@nestjs/common';
 import type { GeneratedText } from 'nestjs-serving/tasks';
 import { firstValueFrom, toArray } from 'rxjs';
+import { describeInBrowser } from '../../../fixtures/http/describe-in-browser.js';
+import { runPage } from '../../../fixtures/http/run-page.js';
 import { useTaskModels } from '../../../fixtures/tasks/use-task-models.js';
 
 process.env['API_KEY'] = 'secret';
@@ -75,4 +77,12 @@ it("[23.8] The manual's chat endpoint answers a conversation", async () => {
   });
   const { choices } = (await response.json()) as { choices: { message: object }[] };
   expect(choices[0]!.message).toMatchObject({ role: 'assistant', content: expect.any(String) });
+});
+
+describeInBrowser((openPage) => {
+  it("[FU2] The manual's page closes its source at the last piece", async () => {
+    const { page } = await openPage(`${await app.getUrl()}/nothing`, {});
+    const question = 'What is a batch?';
+    expect(await runPage(page, 'test/e2e/manual/pages/answer.js', { question })).not.toBe('');
+  });
 });

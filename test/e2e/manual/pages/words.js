@@ -1,6 +1,6 @@
 // #region page
 const source = new EventSource(`/write?prompt=${encodeURIComponent(prompt)}`);
-source.onmessage = ({ data }) => answer.append(`${data} `);
+source.addEventListener('message', ({ data }) => answer.append(`${data} `));
 source.addEventListener('end', () => source.close()); // Left open, it would connect again and ask again.
-source.onerror = () => source.close();
+source.addEventListener('error', () => source.close());
 // #endregion

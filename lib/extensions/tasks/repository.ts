@@ -153,18 +153,8 @@ export async function readJsonFile(
   path: string,
   fetching: Fetching,
 ): Promise<unknown> {
-  const found = await repository.fetch(path, fetching);
-  if (found === undefined) {
-    return undefined;
-  }
-  const text =
-    typeof found === 'string' ? await readFile(found, 'utf8') : Buffer.from(found).toString();
-  try {
-    return JSON.parse(text) as unknown;
-  } catch (cause) {
-    const name = `${path} of ${repository.name}`;
-    throw new ServingLoadError(`${name} is no JSON: ${messageOf(cause)}`, { cause });
-  }
+  const bytes = await readBytes(repository, path, fetching);
+  return bytes && jsonIn(repository, path, bytes);
 }
 
 /**
@@ -177,13 +167,8 @@ export async function readConfig(
   path: string,
   fetching: Fetching,
 ): Promise<Record<string, unknown> | undefined> {
-  const content = await readJsonFile(repository, path, fetching);
-  if (content !== undefined && !isRecord(content)) {
-    throw new ServingLoadError(
-      `${path} of ${repository.name} holds ${formatValue(content)}, no object`,
-    );
-  }
-  return content;
+  const bytes = await readBytes(repository, path, fetching);
+  return bytes && configIn(repository, path, bytes);
 }
 
 /**
@@ -196,12 +181,61 @@ export async function needConfig(
   path: string,
   fetching: Fetching,
 ): Promise<Record<string, unknown>> {
-  const content = await readConfig(repository, path, fetching);
-  if (!content) {
+  return configIn(repository, path, await needFile(repository, path, fetching));
+}
+
+/**
+ * Reads the bytes of a file that the task needs.
+ *
+ * @throws ServingLoadError without it
+ */
+export async function needFile(
+  repository: Repository,
+  path: string,
+  fetching: Fetching,
+): Promise<Uint8Array> {
+  const bytes = await readBytes(repository, path, fetching);
+  if (!bytes) {
     throw new ServingLoadError(
       `${repository.name} has no ${path}, which the task needs; give a repository in the layout of ` +
         'the Hugging Face Hub, with config.json, tokenizer.json and the ONNX file',
     );
   }
+  return bytes;
+}
+
+/**
+ * The object in the bytes of a JSON file.
+ *
+ * @throws ServingLoadError for other content
+ */
+export function configIn(
+  repository: Repository,
+  path: string,
+  bytes: Uint8Array,
+): Record<string, unknown> {
+  const content = jsonIn(repository, path, bytes);
+  if (!isRecord(content)) {
+    throw new ServingLoadError(
+      `${path} of ${repository.name} holds ${formatValue(content)}, no object`,
+    );
+  }
   return content;
+}
+
+function jsonIn({ name }: Repository, path: string, bytes: Uint8Array): unknown {
+  try {
+    return JSON.parse(Buffer.from(bytes).toString()) as unknown;
+  } catch (cause) {
+    throw new ServingLoadError(`${path} of ${name} is no JSON: ${messageOf(cause)}`, { cause });
+  }
+}
+
+async function readBytes(
+  repository: Repository,
+  path: string,
+  fetching: Fetching,
+): Promise<Uint8Array | undefined> {
+  const found = await repository.fetch(path, fetching);
+  return typeof found === 'string' ? readFile(found) : found;
 }

@@ -19,7 +19,7 @@ import {
 } from './outputs.js';
 import { oneOf } from './task-model.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
-import { textTokenizer } from './text-tokenizer.js';
+import { tokenizing } from './tokenizing.js';
 
 /** A query, and the documents to order by it. */
 export interface DocumentsToRank {
@@ -76,7 +76,7 @@ export function rerank(
 ): ServingDefinition<DocumentsToRank, readonly RankedDocument[]> {
   const { scores } = options;
   const own: Reranker = new TextModel('rerank', options, rules, {
-    tokenizer: textTokenizer,
+    tokenizer: (files, limits) => tokenizing(files, limits),
     facts: async () => undefined,
     output: (outputs) => readScores(own.owner, outputs),
   });
@@ -85,7 +85,7 @@ export function rerank(
     ...own.definition,
     async preprocess(input, context) {
       const { query, documents, top } = asked(own.owner, input);
-      const encode = context.facts.tokenizer.pairsWith(query);
+      const { tokenizer } = context.facts;
       const batches: Batch[] = [];
       let turn = performance.now();
       for (const document of documents) {
@@ -93,7 +93,8 @@ export function rerank(
           await setImmediate(undefined, { signal: context.signal });
           turn = performance.now();
         }
-        batches.push(Batch.concatenate([rowOf(encode(document), context.signature!)]));
+        const tokens = await tokenizer.encodePair(context, query, document);
+        batches.push(Batch.concatenate([rowOf(tokens, context.signature!)]));
       }
       // A list runs as several batches, since its rows differ in length.
       return { batch: batches.length === 1 ? batches[0] : batches, info: { top } };

@@ -11,7 +11,7 @@ import {
 } from './labels.js';
 import type { Outputs } from './outputs.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
-import { textTokenizer } from './text-tokenizer.js';
+import { tokenizing } from './tokenizing.js';
 
 /** A text, or a pair of texts for a model that compares them. */
 export interface TextToClassify {
@@ -37,17 +37,20 @@ export function textClassification(
   options: TextClassificationOptions,
 ): ServingDefinition<string | TextToClassify, readonly LabelScore[]> {
   const own: Classifier = new TextModel('textClassification', options, labelRules, {
-    tokenizer: textTokenizer,
+    tokenizer: (files, limits) => tokenizing(files, limits),
     facts: labelFactsIn(options),
     output: (outputs, { own: facts }) => readLogits(own.owner, outputs, facts),
   });
   const definition: Definition = {
     warmUp: ['a text to warm up'],
     ...own.definition,
-    preprocess(input, { signature, facts: { tokenizer } }) {
+    async preprocess(input, context) {
+      const { tokenizer } = context.facts;
       const { text, pair } = asked(own.owner, input);
-      const tokens = pair === undefined ? tokenizer.encode(text) : tokenizer.pairsWith(text)(pair);
-      return { batch: rowOf(tokens, signature!) };
+      const tokens = await (pair === undefined
+        ? tokenizer.encode(context, text)
+        : tokenizer.encodePair(context, text, pair));
+      return { batch: rowOf(tokens, context.signature!) };
     },
     postprocess: (outputs, { facts }) => bestLabels(own.owner, outputs, facts.own, options),
   };

@@ -23,7 +23,8 @@ import { modelSettings, poolingSettings } from './python-settings.js';
 import { readConfig, readJsonFile } from './repository.js';
 import { oneOf } from './task-model.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
-import { type TextFiles, textTokenizer } from './text-tokenizer.js';
+import type { TextFiles } from './text-tokenizer.js';
+import { tokenizing } from './tokenizing.js';
 
 /** A text, with what holds for it alone. */
 export interface TextToEmbed {
@@ -136,14 +137,15 @@ export function textEmbedding(
 ): ServingDefinition<string | TextToEmbed, Embedding> {
   const { dimensions = [] } = options;
   const own: EmbeddingModel = new TextModel('textEmbedding', options, rules, {
-    tokenizer: textTokenizer,
+    tokenizer: (files, limits) => tokenizing(files, limits),
     facts: factsIn(options),
     output: (outputs, facts) => readVectors(own.owner, outputs, facts, options),
   });
   return asTask<Definition>('text-embedding', {
     warmUp: ['a text to warm up'],
     ...own.definition,
-    preprocess(input, { signature, facts }) {
+    async preprocess(input, context) {
+      const { signature, facts } = context;
       const { text, prompt, dimensions: size } = asked(own.owner, input);
       const width = widthOf(signature!);
       const isListed = size === undefined || size === width || dimensions.includes(size);
@@ -159,7 +161,7 @@ export function textEmbedding(
       const [cased, casedPrompt] = lowers
         ? [text.toLowerCase(), before.toLowerCase()]
         : [text, before];
-      const tokens = facts.tokenizer.encode(cased, casedPrompt);
+      const tokens = await facts.tokenizer.encode(context, cased, casedPrompt);
       const batch = rowOf(tokens, signature!);
       const skipped = skipsPrompt && before !== '' ? facts.tokenizer.lengthBefore(casedPrompt) : 0;
       return { batch, info: { tokens: batch.input_ids.dims[1]!, size, skipped } };

@@ -1,8 +1,8 @@
 import { readFile } from 'node:fs/promises';
-import { createContext, Script } from 'node:vm';
 import {
   InvalidInputError,
   InvalidServingError,
+  type PreprocessContext,
   RequestTooLargeError,
   type ServingDefinition,
   type ServingOptions,
@@ -14,18 +14,18 @@ import {
   type Fetching,
   formatValue,
   isRecord,
-  messageOf,
   type Rules,
   whole,
 } from '../../internal.js';
 import { AddedTokens, isToken } from './added-tokens.js';
-import { refuseLeftOut, withKnownRoles } from './chat-roles.js';
+import { Chat } from './chat.js';
 import { taskScript } from './entry-script.js';
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
 import { readConfig, type Repository } from './repository.js';
 import { ofSteps, type TaskModelOptions } from './task-model.js';
 import { isText, type TextFacts, TextModel } from './text-model.js';
-import { type TextFiles, textTokenizer } from './text-tokenizer.js';
+import type { TextFiles, Tokens } from './text-tokenizer.js';
+import { tokenizing } from './tokenizing.js';
 
 /** How the answer to one call is written. */
 export interface GenerationOptions {
@@ -183,21 +183,13 @@ const rules: Rules = {
 interface Facts {
   readonly endTokens: readonly number[];
   readonly added: AddedTokens;
-  readonly template: ChatTemplate | undefined;
+  readonly template: string | undefined;
   readonly tokenizer: object;
   readonly tokenizerConfig: object;
 }
 
-/** Messages of a conversation. Each costs time on the event loop when the template is rendered. */
+/** Messages of a conversation. Each costs the thread time that lays all of them out. */
 const MOST_MESSAGES = 1024;
-
-/** Milliseconds of a template's work, far beyond what any usual one needs. */
-const MOST_RENDERING = 2000;
-
-interface ChatTemplate {
-  readonly text: string;
-  render(values: object): string;
-}
 
 /**
  * A serving that continues texts and answers conversations, by a decoder on a CPU. Answers are
@@ -216,7 +208,7 @@ export function textGeneration(
 ): ServingDefinition<string | TextToContinue | ChatToAnswer, GeneratedText> {
   const { batchSize = 8, prefill = 64 } = options;
   const own: Generation = new TextModel('textGeneration', options, rules, {
-    tokenizer: textTokenizer,
+    tokenizer: (files, limits, { template }) => tokenizing(files, limits, template),
     facts: (files) => factsIn(files, options),
     // Its thread checks the model itself.
     output: ([first]) => first!,
@@ -256,9 +248,10 @@ export function textGeneration(
       prepare,
       sequence: {},
     },
-    preprocess(input, { facts }) {
+    async preprocess(input, context) {
+      const { facts } = context;
       const asked = readInput(own.owner, input);
-      const ids = idsOf(own.owner, facts, asked);
+      const { ids } = await tokensOf(own.owner, context, asked);
       return { batch: rowOf(own.owner, ids, asked, facts) };
     },
     postprocess: (output) => (Array.isArray(output) ? joined(output) : output),
@@ -374,15 +367,16 @@ function isChat(messages: unknown): messages is readonly ChatMessage[] {
 
 type Generation = TextModel<string | TextToContinue | ChatToAnswer, GeneratedText, Facts>;
 
-function idsOf(
+function tokensOf(
   owner: string,
-  { tokenizer, own: { template, tokenizerConfig } }: TextFacts<Facts>,
+  context: PreprocessContext<TextFacts<Facts>>,
   { prompt, messages }: Asked,
-): readonly number[] {
+): Promise<Tokens> {
+  const { tokenizer, own } = context.facts;
   if (prompt !== undefined) {
-    return tokenizer.encode(prompt).ids;
+    return tokenizer.encode(context, prompt);
   }
-  if (!template) {
+  if (own.template === undefined) {
     throw new InvalidInputError(
       `${owner} cannot answer messages: its model has no chat template; give the option ` +
         'chatTemplate, or call it with { prompt }',
@@ -394,31 +388,10 @@ function idsOf(
         `${messages!.length}; leave out the oldest`,
     );
   }
-  const texts = messages!.flatMap(({ role, content }) => [role, content]);
-  tokenizer.limits.checkCharacters(texts.reduce((sum, { length }) => sum + length, 0));
-  texts.forEach((each) => tokenizer.checkText(each));
-  // Other properties of a message are a caller's own, and not checked.
-  const known = withKnownRoles(owner, messages!, template.text);
-  const render = (of: readonly ChatMessage[]): string => {
-    try {
-      return template.render({
-        ...namedTokens(tokenizerConfig as Record<string, unknown>),
-        // As in Python, where templates ask whether they are none.
-        tools: null,
-        documents: null,
-        messages: of,
-        add_generation_prompt: true,
-      });
-    } catch (cause) {
-      throw new InvalidInputError(
-        `${owner}: the chat template of its model refuses these messages: ${messageOf(cause)}`,
-        { cause },
-      );
-    }
-  };
-  const text = render(known);
-  refuseLeftOut(owner, known, render);
-  return tokenizer.encodeWritten(text);
+  return tokenizer.encodeChat(
+    context,
+    messages!.map(({ role, content }) => ({ role, content })),
+  );
 }
 
 function rowOf(
@@ -475,8 +448,11 @@ async function factsIn(
         'generation_config.json or config.json); add it',
     );
   }
-  const text = chatTemplate ?? (await templateIn(repository, ofTokenizer, fetching));
-  const template = text === undefined ? undefined : await compiled(repository.name, text);
+  const template = chatTemplate ?? (await templateIn(repository, ofTokenizer, fetching));
+  if (template !== undefined) {
+    // An invalid one fails the start.
+    await Chat.of({ owner: name, name: repository.name, template, ofTokenizer });
+  }
   return { endTokens, added, template, tokenizer: tokenizerJson, tokenizerConfig: ofTokenizer };
 }
 
@@ -495,50 +471,4 @@ async function templateIn(
     return isRecord(usual) ? String(usual['template']) : undefined;
   }
   return typeof given === 'string' ? given : undefined;
-}
-
-async function compiled(name: string, text: string): Promise<ChatTemplate> {
-  let Template: new (text: string) => Pick<ChatTemplate, 'render'>;
-  try {
-    ({ Template } = (await import('@huggingface/jinja')) as {
-      Template: new (text: string) => Pick<ChatTemplate, 'render'>;
-    });
-  } catch (cause) {
-    throw new ServingLoadError(
-      'The chat template of textGeneration needs @huggingface/jinja, which cannot be loaded; ' +
-        'install it: npm install @huggingface/jinja',
-      { cause },
-    );
-  }
-  try {
-    const template = new Template(text);
-    return { text, render: withinTime(template) };
-  } catch (cause) {
-    throw new ServingLoadError(`The chat template of ${name} is invalid: ${messageOf(cause)}`, {
-      cause,
-    });
-  }
-}
-
-/** Node ends a script in time whatever it calls, and so also a template that loops for ever. */
-function withinTime(template: Pick<ChatTemplate, 'render'>): ChatTemplate['render'] {
-  const script = new Script('template.render(values)');
-  const variables: Record<string, unknown> = createContext({ template });
-  return (values) => {
-    variables['values'] = values;
-    const text: unknown = script.runInContext(variables, { timeout: MOST_RENDERING });
-    variables['values'] = undefined;
-    return String(text);
-  };
-}
-
-/** Such as `bos_token`: a text, or an object with its content. */
-function namedTokens(config: Record<string, unknown>): Record<string, unknown> {
-  // In Python a token that is null isn't defined.
-  const tokens = Object.entries(config).filter(
-    ([name, token]) => name.endsWith('_token') && token !== null,
-  );
-  return Object.fromEntries(
-    tokens.map(([name, token]) => [name, isRecord(token) ? token['content'] : token]),
-  );
 }

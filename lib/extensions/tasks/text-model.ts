@@ -9,15 +9,10 @@ import {
 import { type AcceptedAxes, checkOptions, isRecord, type Rules, whole } from '../../internal.js';
 import { AddedTokens } from './added-tokens.js';
 import { checkTokenizer, sentenceSettings } from './python-settings.js';
-import { needConfig, readConfig } from './repository.js';
+import { configIn, needFile, readConfig } from './repository.js';
 import { ModelOfTask, type LoadingFiles, oneOf, type TaskOptions } from './task-model.js';
-import {
-  type TextFiles,
-  TextLimits,
-  type TextTokenizer,
-  type Tokens,
-  type TooLong,
-} from './text-tokenizer.js';
+import { type TextFiles, TextLimits, type Tokens, type TooLong } from './text-tokenizer.js';
+import type { Tokenizing } from './tokenizing.js';
 
 /** How large a batch of texts gets. */
 export interface TextBatchSize {
@@ -94,7 +89,7 @@ export function isText(value: unknown): value is string {
 /** What differs between tasks. */
 interface Parts<Own, Words> {
   /** Makes the tokenizer. */
-  readonly tokenizer: (files: TextFiles, limits: TextLimits) => Promise<Words>;
+  readonly tokenizer: (files: TextFiles, limits: TextLimits, own: Own) => Promise<Words>;
   /** Reads what the task needs besides. */
   readonly facts: (files: TextFiles) => Promise<Own>;
   /**
@@ -114,7 +109,7 @@ interface Parts<Own, Words> {
 }
 
 /** What belongs to a loaded version of a text model: what its files say, and its tokenizer. */
-export interface TextFacts<Own, Words = TextTokenizer> {
+export interface TextFacts<Own, Words = Tokenizing> {
   /** The name of the repository, for errors. */
   readonly name: string;
   readonly tokenizer: Words;
@@ -124,7 +119,7 @@ export interface TextFacts<Own, Words = TextTokenizer> {
 }
 
 /** A text model that a serving fetches with its tokenizer when it starts. */
-export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelOfTask<
+export class TextModel<Input, Output, Own, Words = Tokenizing> extends ModelOfTask<
   Input,
   Output,
   TextFacts<Own, Words>
@@ -140,9 +135,11 @@ export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelO
 
   protected async read({ repository, config, fetching }: LoadingFiles) {
     const ofTokenizer = (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {};
-    const tokenizerJson = await needConfig(repository, 'tokenizer.json', fetching);
+    const tokenizerFile = await needFile(repository, 'tokenizer.json', fetching);
+    const tokenizerJson = configIn(repository, 'tokenizer.json', tokenizerFile);
     const sentences = await sentenceSettings(repository, fetching);
-    const files = { repository, config, tokenizerJson, ofTokenizer, sentences, fetching };
+    const ofTexts = { tokenizerJson, tokenizerFile, ofTokenizer, sentences };
+    const files = { repository, config, fetching, ...ofTexts, owner: this.owner };
     checkTokenizer(files);
     const { name, tooLong = 'refuse', specialTokens } = this.options;
     const limits = new TextLimits({
@@ -153,11 +150,12 @@ export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelO
       canBeCut: !this.parts.isNeverCut,
       specialTokens: specialTokens === 'accept' ? [] : [...new AddedTokens(tokenizerJson).special],
     });
+    const own = await this.parts.facts(files);
     return {
       name: repository.name,
-      tokenizer: await this.parts.tokenizer(files, limits),
+      tokenizer: await this.parts.tokenizer(files, limits, own),
       padding: paddingOf(files),
-      own: await this.parts.facts(files),
+      own,
     };
   }
 

@@ -1,5 +1,5 @@
 import { InvalidInputError, RequestTooLargeError, ServingLoadError } from '../../index.js';
-import { formatValue, isRecord, messageOf } from '../../internal.js';
+import { formatValue, messageOf } from '../../internal.js';
 import type { SentenceSettings } from './python-settings.js';
 import type { LoadingFiles } from './task-model.js';
 
@@ -14,7 +14,11 @@ export interface Tokens {
 
 /** What a text model's files say, as far as they have it. */
 export interface TextFiles extends LoadingFiles {
+  /** The serving with its task, for errors. */
+  readonly owner: string;
   readonly tokenizerJson: Record<string, unknown>;
+  /** The bytes of tokenizer.json. */
+  readonly tokenizerFile: Uint8Array;
   /** Of tokenizer_config.json. */
   readonly ofTokenizer: Record<string, unknown>;
   /** What sentence-transformers reads. */
@@ -22,7 +26,7 @@ export interface TextFiles extends LoadingFiles {
 }
 
 /** What a serving's options say about its texts. */
-interface Limits {
+export interface LimitsOfTexts {
   /** The serving, for errors. */
   readonly serving: string;
   /** Most tokens of a text or pair, special tokens included. */
@@ -55,7 +59,7 @@ const MARKS = /(?<![\p{M}\p{C}\uff9e\uff9f])[\p{M}\p{C}\uff9e\uff9f]{31,}/gu;
 export class TextLimits {
   private readonly special: RegExp | undefined;
 
-  constructor(private readonly limits: Limits) {
+  constructor(readonly limits: LimitsOfTexts) {
     const { specialTokens } = limits;
     this.special =
       specialTokens.length > 0 ? new RegExp(specialTokens.map(escaped).join('|')) : undefined;
@@ -228,6 +232,8 @@ export class TextTokenizer {
   private readonly around: { readonly single: number; readonly pair: number };
   /** Special tokens behind a text. */
   private readonly behind: number;
+  /** The first text of the last pair. */
+  private first: { readonly text: string; readonly tokens: string[] } | undefined;
   /** What a caller's text must not become; unknown words may. */
   private readonly special: ReadonlySet<string>;
 
@@ -261,13 +267,15 @@ export class TextTokenizer {
   }
 
   /**
-   * Returns a function that encodes the text with another one, as a pair.
+   * Encodes the text with another one, as a pair. The first of a pair is often that of the pair before.
    *
    * @throws as `encode`
    */
-  pairsWith(text: string): (other: string) => Tokens {
-    const one = this.tokensOf(text);
-    return (other) => this.cut(one, this.tokensOf(other));
+  encodePair(text: string, other: string): Tokens {
+    if (this.first?.text !== text) {
+      this.first = { text, tokens: this.tokensOf(text) };
+    }
+    return this.cut(this.first.tokens, this.tokensOf(other));
   }
 
   private cut(one: string[], other?: string[]): Tokens {
@@ -387,36 +395,26 @@ function longestFirst(one: number, other: number, room: number): readonly [numbe
 /**
  * Makes the tokenizer of a model's files.
  *
+ * @param name the repository, for errors
  * @throws ServingLoadError if it cannot be used, or without the library
  */
 export async function textTokenizer(
-  { repository: { name }, tokenizerJson, ofTokenizer, fetching }: TextFiles,
+  name: string,
+  tokenizerJson: object,
+  ofTokenizer: object,
   limits: TextLimits,
 ): Promise<TextTokenizer> {
   const library = await loadLibrary();
-  const begin = performance.now();
   try {
     const tokenizer = new library.Tokenizer(tokenizerJson, ofTokenizer);
     mendNormalizer(tokenizer.normalizer, library);
     mendWordPiece(tokenizer.model, library);
-    const kind = isRecord(tokenizerJson['model']) ? tokenizerJson['model']['type'] : undefined;
-    if (kind === 'Unigram') {
-      fetching.warn(
-        'has a tokenizer of the kind Unigram, which differs from Python for a few texts: zero-width ' +
-          'joiners, and words whose splits are equally likely',
-      );
-    }
-    fetching.log(`has the tokenizer of ${name}, after ${elapsed(begin)} ms`);
     return new TextTokenizer(tokenizer, limits);
   } catch (cause) {
     throw new ServingLoadError(`The tokenizer of ${name} cannot be used: ${messageOf(cause)}`, {
       cause,
     });
   }
-}
-
-function elapsed(begin: number): number {
-  return Math.round(performance.now() - begin);
 }
 
 /**

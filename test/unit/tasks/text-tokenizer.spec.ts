@@ -22,16 +22,14 @@ async function tokenizer(
   options: { maxTokens?: number; tooLong?: 'cut'; specialTokens?: string[] } = {},
   others: object = {},
 ): Promise<TextTokenizer> {
-  const files = {
-    repository: { name: 'it', fetch: async () => undefined },
-    config: {},
-    tokenizerJson: { ...(read(`tokenizers/${family}.json`) as object), ...others },
-    ofTokenizer: {},
-    sentences: { maxTokens: undefined, lowers: false },
-    fetching,
-  };
+  const json = { ...(read(`tokenizers/${family}.json`) as object), ...others };
   const limits = { serving: 'net', maxTokens: 10_000, tooLong: 'refuse' as const, canBeCut: true };
-  return textTokenizer(files, new TextLimits({ ...limits, specialTokens: [], ...options }));
+  return textTokenizer(
+    'it',
+    json,
+    {},
+    new TextLimits({ ...limits, specialTokens: [], ...options }),
+  );
 }
 
 describe.each(['bert', 'bert-cased', 'roberta', 'qwen', 'llama'])('The tokenizer %s', (family) => {
@@ -55,7 +53,7 @@ describe.each(['bert', 'bert-cased', 'roberta', 'qwen', 'llama'])('The tokenizer
 
   it('[22.8] gives the ids and types of Python for pairs of texts', async () => {
     const own = await tokenizer(family);
-    const both = pairs.map(([one, other]) => own.pairsWith(one)(other));
+    const both = pairs.map(([one, other]) => own.encodePair(one, other));
     expect(
       differing(
         both.map(({ ids, types }) => [ids, types]),
@@ -68,7 +66,7 @@ describe.each(['bert', 'bert-cased', 'roberta', 'qwen', 'llama'])('The tokenizer
     const cut = await Promise.all(
       pairs.map(async ([one, other, maxTokens]) => {
         const own = await tokenizer(family, { maxTokens, tooLong: 'cut' });
-        const { ids, types } = own.pairsWith(one)(other);
+        const { ids, types } = own.encodePair(one, other);
         return [ids, types, own.encode(one).ids];
       }),
     );

@@ -71,7 +71,7 @@ export class RowCheck {
     if (typeof row === 'string') {
       return this.without(row, { unchecked: uncheckedFor(row) });
     }
-    const other = (example ? reversed(example, this.inputs) : undefined) ?? this.made(2) ?? row;
+    const other = (example ? otherThan(example, this.inputs) : this.made(2)) ?? row;
     const short = this.shortened(other) ?? other;
     let alone: readonly Answer[];
     try {
@@ -321,23 +321,36 @@ function randomFrom(seed: number): () => number {
   };
 }
 
-/** The row with the elements of each input in reverse; undefined if that changes nothing. */
-function reversed(row: Batch, inputs: readonly ModelPort[]): Batch | undefined {
+/**
+ * Another row in the form of the example: with the elements of each input in reverse, or made up where
+ * that changes nothing.
+ */
+function otherThan(row: Batch, inputs: readonly ModelPort[]): Batch | undefined {
   const rows = row.gather();
   if (!(rows instanceof FlatContainer)) {
     return undefined;
   }
   const axes = axesOf(inputs);
-  let isChanged = false;
-  const tensors = rows.leaves.map(({ path, tensor }) => {
-    if (axes[path] === null) {
-      return tensor;
-    }
-    const data = tensor.data.toReversed() as TensorData;
-    isChanged ||= data.some((element, at) => element !== tensor.data[at]);
-    return new Tensor(tensor.type, data, tensor.dims);
-  });
-  return isChanged ? Batch.ofContainer(rows.with(tensors), axes).withKey(row.key) : undefined;
+  // A tensor alone has no name, and is the only input.
+  const portOf = (path: string): ModelPort =>
+    inputs.find(({ name }) => name === path) ?? inputs[0]!;
+  const filled = (dataOf: (port: ModelPort, tensor: Tensor) => TensorData): Batch => {
+    const tensors = rows.leaves.map(({ path, tensor }) => {
+      const port = portOf(path);
+      return port.batchAxis === null
+        ? tensor
+        : new Tensor(tensor.type, dataOf(port, tensor), tensor.dims);
+    });
+    return Batch.ofContainer(rows.with(tensors), axes).withKey(row.key);
+  };
+  const isChanged = rows.leaves.some(
+    ({ path, tensor: { data } }) =>
+      portOf(path).batchAxis !== null &&
+      data.some((element, at) => element !== data[data.length - 1 - at]),
+  );
+  return filled((port, { data, dims }) =>
+    isChanged ? (data.toReversed() as TensorData) : madeData(port, dims, 2),
+  );
 }
 
 function answerIn(rows: Batch): Answer {

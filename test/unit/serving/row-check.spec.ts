@@ -206,6 +206,28 @@ describe('When a model starts, rows run alone and together', () => {
     },
   );
 
+  it.each([
+    ['a tensor alone', row(0, 0, 0)],
+    ['a container', { x: row(1, 1, 1) }],
+    ['a tensor alone whose elements differ', row(1, 2, 3)],
+  ])(
+    '[FR2] An example in the form of %s shows that rows may share a batch, or that they mix',
+    async (_, example) => {
+      const warnings = recordWarnings();
+      const options = { warmUp: [example], batchTimeout: 50 };
+      const serving = await start(modelOf({ nodes: [node('Relu', ['x'], ['y'])] }), {}, options);
+      const ends: number[] = [];
+      serving.events$.subscribe((event) => event.type === 'batch:end' && ends.push(event.rows));
+      await Promise.all([example, example].map((input) => serving.batchedRun(input)));
+
+      expect(ends).toEqual([2]);
+      expect(warnings).toEqual([]);
+      expect(await refusal(centred(), {}, { ...options, name: 'mixing' })).toContain(
+        'has another answer',
+      );
+    },
+  );
+
   it('[FR2] Rows of different lengths share a batch if padding changes nothing', async () => {
     const inputs = { x: { variableAxis: 1 } };
     await start(pooled('ReduceSum'), { inputs });

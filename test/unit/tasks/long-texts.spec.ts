@@ -1,0 +1,138 @@
+import type { Worker } from 'node:worker_threads';
+import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
+import {
+  createServing,
+  InvalidInputError,
+  RequestTooLargeError,
+  ServingUnavailableError,
+} from 'nestjs-serving';
+import {
+  rerank,
+  textClassification,
+  textEmbedding,
+  type TextEmbeddingOptions,
+} from 'nestjs-serving/tasks';
+import { TextTokenizer } from '../../../lib/extensions/tasks/text-tokenizer.js';
+import { TokenizerThread } from '../../../lib/extensions/tasks/tokenizing.js';
+import { silenceLog } from '../../fixtures/silent-log.js';
+import { tinyModel } from '../../fixtures/tasks/tiny-models.js';
+
+const words = 'How do I get my money back for the card? ';
+/** As many tokens as the model reads come from its first part. */
+const long = words.repeat(100);
+const short = words.repeat(20);
+
+const started: { close(): Promise<void> }[] = [];
+beforeEach(() => silenceLog());
+afterEach(async () => {
+  jest.restoreAllMocks();
+  await Promise.all(started.splice(0).map((serving) => serving.close()));
+});
+
+async function embedder(options: Partial<TextEmbeddingOptions> = {}) {
+  const definition = textEmbedding({ name: 'net', model: tinyModel('embedder'), ...options });
+  const serving = createServing(definition);
+  started.push(serving);
+  await serving.start();
+  return serving;
+}
+
+/** The texts that were tokenized in this thread. */
+function tokenizedHere(): readonly string[] {
+  const texts: string[] = [];
+  const { encode, encodePair } = TextTokenizer.prototype;
+  jest.spyOn(TextTokenizer.prototype, 'encode').mockImplementation(function (
+    this: TextTokenizer,
+    ...given
+  ) {
+    texts.push(given[0]);
+    return encode.apply(this, given);
+  });
+  jest.spyOn(TextTokenizer.prototype, 'encodePair').mockImplementation(function (
+    this: TextTokenizer,
+    ...given
+  ) {
+    texts.push(...given);
+    return encodePair.apply(this, given);
+  });
+  return texts;
+}
+
+describe('A text of more than 1,000 characters', () => {
+  it('[FZ2] is tokenized in a thread, and has the vector of its readable part', async () => {
+    const serving = await embedder({ tooLong: 'cut' });
+    const here = tokenizedHere();
+    const [one, other] = await Promise.all([serving.batchedRun(long), serving.batchedRun(short)]);
+
+    expect([...one.vector]).toEqual([...other.vector]);
+    expect(here).toEqual([short]);
+  });
+
+  it('[FZ2] is tokenized in a thread where it is the second of a pair, or one of many documents', async () => {
+    const classifier = createServing(
+      textClassification({ name: 'pairs', model: tinyModel('classifier'), tooLong: 'cut' }),
+    );
+    const ranker = createServing(
+      rerank({ name: 'ranks', model: tinyModel('reranker'), tooLong: 'cut' }),
+    );
+    started.push(classifier, ranker);
+    await Promise.all([classifier.start(), ranker.start()]);
+    const here = tokenizedHere();
+    await classifier.batchedRun({ text: 'a', pair: long });
+    const documents = [long, 'How do I get my money back', `${long}${long}`, 'a card'];
+    const ranked = await ranker.batchedRun({ query: 'money', documents });
+    const alone = await Promise.all(
+      documents.map((document) => ranker.batchedRun({ query: 'money', documents: [document] })),
+    );
+
+    expect(here.every(({ length }) => length <= 1000)).toBe(true);
+    for (const { index, score } of ranked) {
+      expect(score).toBeCloseTo(alone[index]![0]!.score, 5);
+    }
+  });
+
+  it('[FZ2] is refused as a short one is, also by its thread', async () => {
+    const serving = await embedder();
+    const tooLong = serving.batchedRun(short.repeat(2));
+    await expect(tooLong).rejects.toThrow(RequestTooLargeError);
+    await expect(tooLong).rejects.toThrow(/Serving "net" reads texts of at most \d+ tokens/);
+    const special = serving.batchedRun(`${short.repeat(2)}[SEP]`);
+    await expect(special).rejects.toThrow(InvalidInputError);
+    await expect(special).rejects.toThrow('"[SEP]", a special token');
+  });
+
+  it('[FZ2] waits for those before it, and not if its caller has left', async () => {
+    const serving = await embedder({ tooLong: 'cut' });
+    const leave = new AbortController();
+    const first = serving.batchedRun(long);
+    const left = serving.batchedRun(long, { signal: leave.signal });
+    const last = serving.batchedRun(long);
+    leave.abort();
+
+    await expect(left).rejects.toThrow('aborted');
+    expect([...(await last).vector]).toEqual([...(await first).vector]);
+  });
+
+  it('[FZ2] fails with its thread, and the next one gets a new thread', async () => {
+    const serving = await embedder({ tooLong: 'cut' });
+    const threads: Worker[] = [];
+    const inside = TokenizerThread.prototype as unknown as { start(): { worker: Worker } };
+    const { start } = inside;
+    jest.spyOn(inside, 'start').mockImplementation(function (this: typeof inside) {
+      const running = start.call(this);
+      threads.push(running.worker);
+      return running;
+    });
+    const lost = serving.batchedRun(long);
+    const waiting = serving.batchedRun(long);
+    while (threads.length === 0) {
+      await new Promise(setImmediate);
+    }
+    await threads[0]!.terminate();
+
+    await expect(lost).rejects.toThrow(ServingUnavailableError);
+    await expect(lost).rejects.toThrow('the thread that tokenizes long texts has ended');
+    expect([...(await waiting).vector]).toEqual([...(await serving.batchedRun(short)).vector]);
+    expect(threads).toHaveLength(2);
+  });
+});

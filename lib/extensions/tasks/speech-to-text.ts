@@ -39,7 +39,7 @@ export interface SpeechToWrite {
 export type SpeechModelPlace =
   | string
   | URL
-  | (Omit<TaskModelOptions, 'file' | 'blockingLimit' | 'isolation'> & {
+  | (Omit<TaskModelOptions, 'file' | 'blockingLimit' | 'checkRows' | 'isolation'> & {
       /** @default 'thread' */
       readonly isolation?: 'thread' | 'process';
       /**

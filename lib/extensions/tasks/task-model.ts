@@ -35,7 +35,7 @@ import {
  */
 export interface TaskModelOptions extends Pick<
   ModelRunner,
-  'session' | 'isolation' | 'blockingLimit'
+  'session' | 'isolation' | 'blockingLimit' | 'checkRows'
 > {
   /**
    * The model's files in the layout of the Hugging Face Hub: a folder, a repository of the Hub
@@ -85,6 +85,7 @@ const ofModel: Rules = {
   session: { check: isRecord, allowed: 'an object' },
   isolation: oneOf('thread', 'process', 'none'),
   blockingLimit: { check: (value) => typeof value === 'number', allowed: 'milliseconds' },
+  checkRows: oneOf(true, false),
 };
 
 type SessionOptions = ModelRunner['session'];
@@ -100,6 +101,7 @@ function isOnCpu({ executionProviders = [] }: SessionOptions = {}): boolean {
 export const ofSteps: Rules = {
   isolation: oneOf('thread', 'process'),
   blockingLimit: { check: () => false, allowed: 'nothing here' },
+  checkRows: { check: () => false, allowed: 'nothing here' },
   session: {
     check: (value) => isRecord(value) && isOnCpu(value),
     allowed:
@@ -175,7 +177,7 @@ export abstract class ModelOfTask<Input, Output, Facts> {
 
   /** How the serving runs the model. */
   get runner() {
-    const { isolation, blockingLimit } = this.place;
+    const { isolation, blockingLimit, checkRows } = this.place;
     const file: RemoteModel<Facts> = this.movable(async (fetching, place) => {
       const { facts, ...fetched } = await this.fetch(fetching, place);
       return { ...fetched, facts, accept: (signature) => this.accept(signature, facts) };
@@ -185,6 +187,7 @@ export abstract class ModelOfTask<Input, Output, Facts> {
       session: { ...this.threads, ...this.place.session },
       ...(isolation && { isolation }),
       ...(blockingLimit !== undefined && { blockingLimit }),
+      ...(checkRows !== undefined && { checkRows }),
     };
   }
 

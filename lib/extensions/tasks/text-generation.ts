@@ -9,14 +9,7 @@ import {
   ServingLoadError,
   type Steps,
 } from '../../index.js';
-import {
-  asTask,
-  type Fetching,
-  formatValue,
-  isRecord,
-  type Rules,
-  whole,
-} from '../../internal.js';
+import { asTask, type Fetching, formatValue, isRecord, type Rules, whole } from '../../internal.js';
 import { AddedTokens, isToken } from './added-tokens.js';
 import { Chat } from './chat.js';
 import { taskScript } from './entry-script.js';
@@ -113,7 +106,7 @@ export interface ChatToAnswer extends GenerationOptions {
 export type GeneratorModel =
   | string
   | URL
-  | (Omit<TaskModelOptions, 'blockingLimit' | 'isolation'> & {
+  | (Omit<TaskModelOptions, 'blockingLimit' | 'checkRows' | 'isolation'> & {
       /** @default 'thread' */
       readonly isolation?: 'thread' | 'process';
     });

@@ -19,7 +19,7 @@ import {
 const MOST_HERE = 1000;
 
 /** Milliseconds after which a thread without work ends. */
-const IDLE = 60_000;
+const IDLE = 300_000;
 
 /** What the thread needs, as structured clones. */
 export interface ThreadFiles {

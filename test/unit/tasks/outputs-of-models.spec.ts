@@ -23,6 +23,7 @@ import { readTiny, tinyFiles, tinyModel } from '../../fixtures/tasks/tiny-models
 import {
   lastToken,
   pooled,
+  table,
   tokensAlone,
   withGraph,
   withoutMask,
@@ -390,4 +391,26 @@ describe('The numbers of a vector', () => {
     const serving = await start(textEmbedding({ name: 'net', model, pooling: 'mean' }));
     expect((await serving.batchedRun({ text: 'rows', dimensions: 8 })).vector).toHaveLength(8);
   });
+});
+
+it('[FR2] A task refuses a model whose rows depend on each other, unless its check is switched off', async () => {
+  const ids = { type: 'int64', dims: ['batch', 'tokens'] } as const;
+  const mixing = onnxModel({
+    inputs: { input_ids: ids, attention_mask: ids },
+    outputs: { logits: { type: 'float32', dims: ['batch', 3] } },
+    nodes: [
+      node('Gather', ['table', 'input_ids'], ['each']),
+      node('ReduceMean', ['each'], ['own'], { axes: [1], keepdims: 0 }),
+      node('ReduceMean', ['own'], ['all'], { axes: [0], keepdims: 1 }),
+      node('Sub', ['own', 'all'], ['logits']),
+    ],
+    initializers: { table: table(1200, 3) },
+  });
+  const model = withGraph('classifier', mixing);
+  const starting = start(textClassification({ name: 'mixing', model }));
+  await expect(starting).rejects.toThrow('has another answer beside other rows');
+  const serving = await start(
+    textClassification({ name: 'unchecked', model: { ...model, checkRows: false } }),
+  );
+  expect(await serving.batchedRun('a text')).toHaveLength(3);
 });

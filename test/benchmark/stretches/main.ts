@@ -1,0 +1,194 @@
+import { type ChildProcess, fork } from 'node:child_process';
+import { once } from 'node:events';
+import { availableParallelism, cpus } from 'node:os';
+import { fileURLToPath } from 'node:url';
+import { columns } from '../harness/report.js';
+
+/**
+ * The longest stretch in which a request held the event loop of the server, by route, for the largest
+ * requests that it accepts. The client is another process. A request of the same route that costs
+ * little shows what the route and the machine take anyway.
+ */
+
+interface Heavy {
+  readonly what: string;
+  readonly path: string;
+  readonly little: () => Blob | FormData;
+  readonly body: () => Blob | FormData;
+}
+
+const json = (body: object) => (): Blob | FormData =>
+  new Blob([JSON.stringify(body)], { type: 'application/json' });
+
+const words = 'A provider with a batched method is a data loader without a cache. ';
+const textOf = (unit: string, characters: number): string =>
+  unit.repeat(Math.ceil(characters / unit.length)).slice(0, characters);
+const embeddings = (input: string | readonly string[]) => json({ model: 'embedder', input });
+const documents = (count: number, characters: number) =>
+  json({
+    model: 'ranker',
+    query: 'a query',
+    documents: Array.from({ length: count }, (_, i) => textOf(`${i} ${words}`, characters)),
+  });
+const chat = (count: number, characters: number) =>
+  json({
+    model: 'writer',
+    max_tokens: 1,
+    messages: Array.from({ length: count }, () => ({
+      role: 'user',
+      content: textOf(words, characters),
+    })),
+  });
+
+/** 16-bit samples of silence. */
+function recording(seconds: number): Blob | FormData {
+  const bytes = Buffer.alloc(44 + seconds * 32_000);
+  bytes.write('RIFF', 0);
+  bytes.writeUInt32LE(bytes.length - 8, 4);
+  bytes.write('WAVEfmt ', 8);
+  bytes.writeUInt32LE(16, 16);
+  [1, 1].forEach((value, i) => bytes.writeUInt16LE(value, 20 + 2 * i));
+  [16_000, 32_000].forEach((value, i) => bytes.writeUInt32LE(value, 24 + 4 * i));
+  [2, 16].forEach((value, i) => bytes.writeUInt16LE(value, 32 + 2 * i));
+  bytes.write('data', 36);
+  bytes.writeUInt32LE(bytes.length - 44, 40);
+  const form = new FormData();
+  form.set('model', 'ear');
+  form.set('file', new Blob([bytes]), 'a.wav');
+  return form;
+}
+
+const tensor = (elements: number) =>
+  json({
+    inputs: [
+      {
+        name: 'input',
+        shape: [elements],
+        datatype: 'FP32',
+        data: Array.from({ length: elements }, (_, i) => i / 8),
+      },
+    ],
+  });
+
+const E = '/v1/embeddings';
+const R = '/v1/rerank';
+const C = '/v1/chat/completions';
+const heavy: readonly Heavy[] = [
+  {
+    what: 'a text of 262,144 characters: words',
+    path: E,
+    little: embeddings('a'),
+    body: embeddings(textOf(words, 262_144)),
+  },
+  {
+    what: 'a text of 262,144 characters: spaces',
+    path: E,
+    little: embeddings('a'),
+    body: embeddings(textOf(' ', 262_144)),
+  },
+  {
+    what: 'a text of 1,000 characters: spaces',
+    path: E,
+    little: embeddings('a'),
+    body: embeddings(`a${textOf(' ', 999)}`),
+  },
+  {
+    what: '2,048 texts of 1,000 characters',
+    path: E,
+    little: embeddings('a'),
+    body: embeddings(Array.from({ length: 2048 }, (_, i) => textOf(`${i} ${words}`, 1000))),
+  },
+  {
+    what: '1,000 documents of 900 characters',
+    path: R,
+    little: documents(1, 10),
+    body: documents(1000, 900),
+  },
+  {
+    what: '50 documents of 20,000 characters',
+    path: R,
+    little: documents(1, 10),
+    body: documents(50, 20_000),
+  },
+  {
+    what: 'a conversation of 1,024 messages',
+    path: C,
+    little: chat(1, 2),
+    body: chat(1024, 12),
+  },
+  {
+    what: 'a conversation of 16,000 characters',
+    path: C,
+    little: chat(1, 2),
+    body: chat(1, 16_000),
+  },
+  {
+    what: 'a recording of 13 minutes (25 MB)',
+    path: '/v1/audio/transcriptions',
+    little: () => recording(1),
+    body: () => recording(780),
+  },
+  {
+    what: '1,000,000 numbers as JSON (7.9 MB)',
+    path: '/v2/models/echo/infer',
+    little: tensor(1),
+    body: tensor(1_000_000),
+  },
+];
+
+const server = fork(fileURLToPath(new URL('./server.js', import.meta.url)));
+const { url } = await told<{ url: string }>(server);
+
+async function told<T>(from: ChildProcess): Promise<T> {
+  const [message] = (await once(from, 'message')) as [T];
+  return message;
+}
+
+async function stretchOf(path: string, body: Blob | FormData) {
+  server.send('begin');
+  await told(server);
+  const begin = performance.now();
+  const { status } = await fetch(url + path, {
+    method: 'POST',
+    body,
+    ...(body instanceof FormData
+      ? {}
+      : { headers: { 'content-type': 'application/json', connection: 'close' } }),
+  });
+  const time = performance.now() - begin;
+  server.send('end');
+  const { stretch } = await told<{ stretch: number }>(server);
+  return { status, stretch, time };
+}
+
+const ROUNDS = 5;
+const median = (values: readonly number[]): string =>
+  values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)]!.toFixed(1);
+
+const lines: string[][] = [];
+for (const { what, path, little, body } of heavy) {
+  const rounds: { status: number; stretch: number; time: number }[] = [];
+  const small: number[] = [];
+  await stretchOf(path, body());
+  for (let round = 0; round < ROUNDS; round++) {
+    small.push((await stretchOf(path, little())).stretch);
+    rounds.push(await stretchOf(path, body()));
+  }
+  lines.push([
+    path,
+    what,
+    String(rounds[0]!.status),
+    median(rounds.map(({ stretch }) => stretch)),
+    median(small),
+    median(rounds.map(({ time }) => time)),
+  ]);
+}
+server.send('close');
+
+console.log(
+  columns([
+    ['route', 'request', 'status', 'longest stretch ms', 'of a small request ms', 'answered in ms'],
+    ...lines,
+  ]),
+);
+console.log(`\n${availableParallelism()} x ${cpus()[0]?.model}, Node ${process.version}`);

@@ -1,0 +1,91 @@
+import { readFileSync } from 'node:fs';
+import { monitorEventLoopDelay } from 'node:perf_hooks';
+import { NestFactory } from '@nestjs/core';
+import { defineServing, ServingModule } from 'nestjs-serving';
+import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
+import { OpenAIModule } from 'nestjs-serving/openai';
+import { rerank, speechToText, textEmbedding, textGeneration } from 'nestjs-serving/tasks';
+import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
+
+/** The application whose event loop is watched: the tasks with tiny models, so that their own work is all. */
+
+const FIXTURES = 'test/fixtures/tasks';
+
+const read = (path: string): Buffer => readFileSync(`${FIXTURES}/${path}`);
+
+/** Texts of up to 8,192 tokens, by a tokenizer of the kind of Qwen's and GPT's. */
+function longTexts(output: string, axes: readonly (string | number)[]) {
+  const ids = { type: 'int64', dims: ['batch', 'tokens'] } as const;
+  const wide = output === 'logits';
+  const model = onnxModel({
+    inputs: { input_ids: ids, attention_mask: ids },
+    outputs: { [output]: { type: 'float32', dims: ['batch', ...axes] } },
+    nodes: [
+      node('Gather', ['table', 'input_ids'], [wide ? 'each' : output]),
+      ...(wide ? [node('ReduceMean', ['each'], [output], { axes: [1], keepdims: 0 })] : []),
+    ],
+    initializers: {
+      table: { type: 'float32', dims: [2000, 1], data: new Float32Array(2000) },
+    },
+  });
+  return {
+    from: {
+      'config.json': JSON.stringify({ pad_token_id: 0 }),
+      'tokenizer.json': read('tokenizers/qwen.json'),
+      '1_Pooling/config.json': '{"pooling_mode_mean_tokens":true}',
+      'onnx/model.onnx': model,
+    },
+  };
+}
+
+const shared = { tooLong: 'cut', maxTokens: 8192 } as const;
+const embedder = textEmbedding({
+  ...shared,
+  name: 'embedder',
+  model: longTexts('last_hidden_state', ['tokens', 1]),
+});
+const ranker = rerank({ ...shared, name: 'ranker', model: longTexts('logits', [1]) });
+const writer = textGeneration({
+  name: 'writer',
+  model: { from: `${FIXTURES}/generator`, file: 'onnx/model_gqa.onnx' },
+});
+const ear = speechToText({ name: 'ear', model: `${FIXTURES}/speech` });
+const echo = defineServing({
+  name: 'echo',
+  batchSize: 2 ** 20,
+  model: {
+    useFactory: () => (rows: unknown[]) => rows,
+  },
+});
+
+const app = await NestFactory.create(
+  {
+    module: class {},
+    imports: [
+      ServingModule.forRoot({ servings: [embedder, ranker, writer, ear, echo] }),
+      OpenAIModule.forRoot({
+        models: { embedder, ranker, writer, ear },
+        guards: [],
+        bodyLimit: 64 * 2 ** 20,
+      }),
+      InferenceProtocolModule.forRoot({ guards: [] }),
+    ],
+  },
+  { logger: ['error'] },
+);
+await app.listen(0, '127.0.0.1');
+
+const delay = monitorEventLoopDelay({ resolution: 1 });
+delay.enable();
+process.on('message', (message) => {
+  if (message === 'begin') {
+    delay.reset();
+    process.send!({});
+  } else if (message === 'end') {
+    process.send!({ stretch: delay.max / 1e6 });
+  } else {
+    process.disconnect();
+    void app.close();
+  }
+});
+process.send!({ url: await app.getUrl() });

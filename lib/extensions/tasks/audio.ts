@@ -178,19 +178,21 @@ export class AudioReader {
       },
     );
     return new Promise((resolve, reject) => {
-      const chunks: Buffer[] = [];
-      let length = 0;
+      // One second more, since a decoder may end behind its limit.
+      const most = Math.ceil((seconds + 1) * sampleRate) * 4;
+      // Grows, since a copy of all samples at the end would hold the event loop.
+      const samples = new ArrayBuffer(0, { maxByteLength: most });
       let problem = '';
       program.stdout.on('data', (chunk: Buffer) => {
-        // One second more, since a decoder may end behind its limit.
-        if (length > (seconds + 1) * sampleRate * 4) {
+        const begin = samples.byteLength;
+        if (begin + chunk.length > most) {
           program.kill('SIGKILL');
           return;
         }
         try {
           held.add(chunk.length);
-          length += chunk.length;
-          chunks.push(chunk);
+          samples.resize(begin + chunk.length);
+          new Uint8Array(samples, begin).set(chunk);
         } catch (cause) {
           program.kill('SIGKILL');
           reject(cause);
@@ -215,7 +217,7 @@ export class AudioReader {
       });
       program.on('close', (code) => {
         if (code === 0 || program.killed) {
-          resolve(samplesIn(chunks, length));
+          resolve(new Float32Array(samples, 0, Math.floor(samples.byteLength / 4)));
         } else {
           reject(this.unreadable(reasonIn(problem)));
         }
@@ -250,17 +252,6 @@ class HeldBytes {
     this.hold(-this.count);
     this.isReleased = true;
   }
-}
-
-function samplesIn(chunks: readonly Buffer[], length: number): Float32Array {
-  const samples = new Float32Array(Math.floor(length / 4));
-  const bytes = new Uint8Array(samples.buffer);
-  let begin = 0;
-  for (const chunk of chunks) {
-    bytes.set(chunk.subarray(0, bytes.length - begin), begin);
-    begin += chunk.length;
-  }
-  return samples;
 }
 
 /** Characters of ffmpeg's messages that we read. */

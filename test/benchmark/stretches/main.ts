@@ -63,7 +63,7 @@ const tensor = (elements: number) =>
     inputs: [
       {
         name: 'input',
-        shape: [elements],
+        shape: [1, elements],
         datatype: 'FP32',
         data: Array.from({ length: elements }, (_, i) => i / 8),
       },

@@ -52,7 +52,6 @@ const writer = textGeneration({
 const ear = speechToText({ name: 'ear', model: `${FIXTURES}/speech` });
 const echo = defineServing({
   name: 'echo',
-  batchSize: 2 ** 20,
   model: {
     useFactory: () => (rows: unknown[]) => rows,
   },

@@ -1,23 +1,28 @@
 import { type MessagePort, workerData } from 'node:worker_threads';
 import { toWire } from '../../internal.js';
 import { Chat } from './chat.js';
-import { TextLimits, textTokenizer, type Tokens } from './text-tokenizer.js';
+import { TextLimits, type TextTokenizer, textTokenizer, type Tokens } from './text-tokenizer.js';
 import type { Done, Job, ThreadFiles } from './tokenizing.js';
 
-/** Runs in a thread: tokenizes long texts, and lays out conversations. */
-const { files, port } = workerData as { readonly files: ThreadFiles; readonly port: MessagePort };
-const { owner, name, ofTokenizer, template } = files;
+/** Runs in a thread: tokenizes long texts, and lays out conversations. An error at its start ends it. */
+async function begin({ files, port }: { files: ThreadFiles; port: MessagePort }): Promise<void> {
+  const { owner, name, ofTokenizer, template, limits } = files;
+  const json = JSON.parse(Buffer.from(files.tokenizer).toString()) as object;
+  const tokenizer = await textTokenizer(name, json, ofTokenizer, new TextLimits(limits));
+  const chat =
+    template === undefined ? undefined : await Chat.of({ owner, name, template, ofTokenizer });
+  port.on('message', (job: Job) => port.postMessage(done(job, tokenizer, chat)));
+}
 
-const tokenizer = await textTokenizer(
-  name,
-  JSON.parse(Buffer.from(files.tokenizer).toString()) as object,
-  ofTokenizer,
-  new TextLimits(files.limits),
-);
-const chat =
-  template === undefined ? undefined : await Chat.of({ owner, name, template, ofTokenizer });
+function done(job: Job, tokenizer: TextTokenizer, chat: Chat | undefined): Done {
+  try {
+    return { tokens: tokensOf(job, tokenizer, chat) };
+  } catch (cause) {
+    return { error: toWire(cause) };
+  }
+}
 
-function tokensOf(job: Job): Tokens {
+function tokensOf(job: Job, tokenizer: TextTokenizer, chat: Chat | undefined): Tokens {
   if ('messages' in job) {
     return chat!.encode(job.messages, tokenizer);
   }
@@ -26,12 +31,4 @@ function tokensOf(job: Job): Tokens {
     : tokenizer.encode(job.text, job.before);
 }
 
-function done(job: Job): Done {
-  try {
-    return { tokens: tokensOf(job) };
-  } catch (cause) {
-    return { error: toWire(cause) };
-  }
-}
-
-port.on('message', (job: Job) => port.postMessage(done(job)));
+void begin(workerData as { files: ThreadFiles; port: MessagePort });

@@ -1,6 +1,6 @@
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads';
 import { ServingUnavailableError } from '../../index.js';
-import { fromWire, isRecord, onAbort, type WireError } from '../../internal.js';
+import { fromWire, isRecord, messageOf, onAbort, type WireError } from '../../internal.js';
 import type { Message } from './chat.js';
 import { taskScript } from './entry-script.js';
 import {
@@ -71,15 +71,33 @@ export async function tokenizing(
     );
   }
   fetching.log(`has the tokenizer of ${name}, after ${Math.round(performance.now() - begin)} ms`);
-  const files = { owner, name, tokenizer: tokenizerFile, ofTokenizer, limits: limits.limits };
-  return new Tokenizing(here, new TokenizerThread({ ...files, template }));
+  const files = {
+    owner,
+    name,
+    tokenizer: tokenizerFile,
+    ofTokenizer,
+    limits: limits.limits,
+    template,
+  };
+  const script = scriptFor(fetching);
+  return new Tokenizing(here, script && new TokenizerThread(script, files));
+}
+
+/** In a bundled application it is missing. */
+function scriptFor({ warn }: TextFiles['fetching']): URL | undefined {
+  try {
+    return taskScript('tokenizer-thread');
+  } catch (cause) {
+    warn(`tokenizes long texts on the event loop, which they hold: ${messageOf(cause)}`);
+    return undefined;
+  }
 }
 
 /** Tokenizes short texts immediately, and long texts and conversations in a thread. */
 export class Tokenizing {
   constructor(
     private readonly here: TextTokenizer,
-    private readonly thread: TokenizerThread,
+    private readonly thread: TokenizerThread | undefined,
   ) {}
 
   get limits(): TextLimits {
@@ -95,7 +113,7 @@ export class Tokenizing {
   async encode(call: Call, text: string, before = ''): Promise<Tokens> {
     const characters = text.length + before.length;
     this.limits.checkCharacters(characters);
-    return characters > MOST_HERE
+    return characters > MOST_HERE && this.thread
       ? this.thread.run({ text, before }, call.signal)
       : this.here.encode(text, before);
   }
@@ -104,7 +122,7 @@ export class Tokenizing {
   async encodePair(call: Call, text: string, other: string): Promise<Tokens> {
     this.limits.checkCharacters(text.length);
     this.limits.checkCharacters(other.length);
-    return text.length + other.length > MOST_HERE
+    return text.length + other.length > MOST_HERE && this.thread
       ? this.thread.run({ text, other }, call.signal)
       : this.here.encodePair(text, other);
   }
@@ -116,7 +134,8 @@ export class Tokenizing {
       0,
     );
     this.limits.checkCharacters(characters);
-    return this.thread.run({ messages }, call.signal);
+    // The model's own script, which does not start without it, is next to the thread's.
+    return this.thread!.run({ messages }, call.signal);
   }
 }
 
@@ -139,7 +158,10 @@ export class TokenizerThread {
   private running: Running | undefined;
   private idle: NodeJS.Timeout | undefined;
 
-  constructor(private readonly files: ThreadFiles) {}
+  constructor(
+    private readonly script: URL,
+    private readonly files: ThreadFiles,
+  ) {}
 
   /**
    * @param signal drops the job, unless it has begun
@@ -175,7 +197,7 @@ export class TokenizerThread {
 
   private start(): Running {
     const { port1: port, port2 } = new MessageChannel();
-    const worker = new Worker(taskScript('tokenizer-thread'), {
+    const worker = new Worker(this.script, {
       workerData: { files: this.files, port: port2 },
       transferList: [port2],
       name: 'serving texts',

@@ -111,13 +111,13 @@ const heavy: readonly Heavy[] = [
     body: documents(50, 20_000),
   },
   {
-    what: 'a conversation of 1,024 messages',
+    what: 'a conversation of 1,024 messages, too long after its rendering',
     path: C,
     little: chat(1, 2),
     body: chat(1024, 12),
   },
   {
-    what: 'a conversation of 16,000 characters',
+    what: 'a conversation of 16,000 characters, too long after its rendering',
     path: C,
     little: chat(1, 2),
     body: chat(1, 16_000),
@@ -129,10 +129,10 @@ const heavy: readonly Heavy[] = [
     body: () => recording(780),
   },
   {
-    what: '1,000,000 numbers as JSON (7.9 MB)',
+    what: '800,000 numbers as JSON (7.7 MB)',
     path: '/v2/models/echo/infer',
     little: tensor(1),
-    body: tensor(1_000_000),
+    body: tensor(800_000),
   },
 ];
 

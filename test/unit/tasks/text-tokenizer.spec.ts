@@ -11,7 +11,6 @@ const { texts, pairs } = read('texts.json') as {
   readonly texts: readonly string[];
   readonly pairs: readonly (readonly [one: string, other: string, maxTokens: number])[];
 };
-const fetching = { log: () => {}, warn: () => {}, signal: new AbortController().signal };
 
 function read(path: string): unknown {
   return JSON.parse(readFileSync(new URL(path, folder), 'utf8'));

@@ -11,7 +11,7 @@ import {
 } from './labels.js';
 import type { Outputs } from './outputs.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
-import { tokenizing } from './tokenizing.js';
+import { tokenizing, withTokens } from './tokenizing.js';
 
 /** A text, or a pair of texts for a model that compares them. */
 export interface TextToClassify {
@@ -44,13 +44,14 @@ export function textClassification(
   const definition: Definition = {
     warmUp: ['a text to warm up'],
     ...own.definition,
-    async preprocess(input, context) {
+    preprocess(input, context) {
       const { tokenizer } = context.facts;
       const { text, pair } = asked(own.owner, input);
-      const tokens = await (pair === undefined
-        ? tokenizer.encode(context, text)
-        : tokenizer.encodePair(context, text, pair));
-      return { batch: rowOf(tokens, context.signature!) };
+      const tokens =
+        pair === undefined
+          ? tokenizer.encode(context, text)
+          : tokenizer.encodePair(context, text, pair);
+      return withTokens(tokens, (all) => ({ batch: rowOf(all, context.signature!) }));
     },
     postprocess: (outputs, { facts }) => bestLabels(own.owner, outputs, facts.own, options),
   };

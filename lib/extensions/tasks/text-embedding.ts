@@ -24,7 +24,7 @@ import { readConfig, readJsonFile } from './repository.js';
 import { oneOf } from './task-model.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import type { TextFiles } from './text-tokenizer.js';
-import { tokenizing } from './tokenizing.js';
+import { tokenizing, withTokens } from './tokenizing.js';
 
 /** A text, with what holds for it alone. */
 export interface TextToEmbed {
@@ -144,7 +144,7 @@ export function textEmbedding(
   return asTask<Definition>('text-embedding', {
     warmUp: ['a text to warm up'],
     ...own.definition,
-    async preprocess(input, context) {
+    preprocess(input, context) {
       const { signature, facts } = context;
       const { text, prompt, dimensions: size } = asked(own.owner, input);
       const width = widthOf(signature!);
@@ -161,10 +161,11 @@ export function textEmbedding(
       const [cased, casedPrompt] = lowers
         ? [text.toLowerCase(), before.toLowerCase()]
         : [text, before];
-      const tokens = await facts.tokenizer.encode(context, cased, casedPrompt);
-      const batch = rowOf(tokens, signature!);
       const skipped = skipsPrompt && before !== '' ? facts.tokenizer.lengthBefore(casedPrompt) : 0;
-      return { batch, info: { tokens: batch.input_ids.dims[1]!, size, skipped } };
+      return withTokens(facts.tokenizer.encode(context, cased, casedPrompt), (tokens) => ({
+        batch: rowOf(tokens, signature!),
+        info: { tokens: tokens.ids.length, size, skipped },
+      }));
     },
     postprocess(outputs, { info: { tokens, size, skipped }, facts }) {
       const { pooling: mode = 'mean', normalizes } = facts.own;

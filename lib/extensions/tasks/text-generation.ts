@@ -364,7 +364,7 @@ function tokensOf(
   owner: string,
   context: PreprocessContext<TextFacts<Facts>>,
   { prompt, messages }: Asked,
-): Promise<Tokens> {
+): Tokens | Promise<Tokens> {
   const { tokenizer, own } = context.facts;
   if (prompt !== undefined) {
     return tokenizer.encode(context, prompt);

@@ -110,7 +110,7 @@ export class Tokenizing {
   }
 
   /** As `TextTokenizer.encode`. */
-  async encode(call: Call, text: string, before = ''): Promise<Tokens> {
+  encode(call: Call, text: string, before = ''): Tokens | Promise<Tokens> {
     const characters = text.length + before.length;
     this.limits.checkCharacters(characters);
     return characters > MOST_HERE && this.thread
@@ -119,7 +119,7 @@ export class Tokenizing {
   }
 
   /** As `encode`, with the second text of a pair. */
-  async encodePair(call: Call, text: string, other: string): Promise<Tokens> {
+  encodePair(call: Call, text: string, other: string): Tokens | Promise<Tokens> {
     this.limits.checkCharacters(text.length);
     this.limits.checkCharacters(other.length);
     return text.length + other.length > MOST_HERE && this.thread
@@ -128,7 +128,7 @@ export class Tokenizing {
   }
 
   /** The tokens of a conversation, as the chat template writes it. */
-  async encodeChat(call: Call, messages: readonly Message[]): Promise<Tokens> {
+  encodeChat(call: Call, messages: readonly Message[]): Promise<Tokens> {
     const characters = messages.reduce(
       (sum, { role, content }) => sum + role.length + content.length,
       0,
@@ -149,6 +149,14 @@ interface WaitingJob {
 interface Running {
   readonly worker: Worker;
   readonly port: MessagePort;
+}
+
+/** Goes on with tokens: immediately with those of a short text, which costs no turn. */
+export function withTokens<Result>(
+  tokens: Tokens | Promise<Tokens>,
+  then: (tokens: Tokens) => Result,
+): Result | Promise<Result> {
+  return tokens instanceof Promise ? tokens.then(then) : then(tokens);
 }
 
 /** A thread that begins with the first job, does one at a time, and ends when it has had none for long. */

@@ -179,13 +179,13 @@ export class AudioReader {
     );
     return new Promise((resolve, reject) => {
       // One second more, since a decoder may end behind its limit.
-      const most = Math.ceil((seconds + 1) * sampleRate) * 4;
+      const mostBytes = Math.ceil((seconds + 1) * sampleRate) * 4;
       // Grows, since a copy of all samples at the end would hold the event loop.
-      const samples = new ArrayBuffer(0, { maxByteLength: most });
+      const samples = new ArrayBuffer(0, { maxByteLength: mostBytes });
       let problem = '';
       program.stdout.on('data', (chunk: Buffer) => {
         const begin = samples.byteLength;
-        if (begin + chunk.length > most) {
+        if (begin + chunk.length > mostBytes) {
           program.kill('SIGKILL');
           return;
         }

@@ -12,6 +12,7 @@ import { messageOf } from '../../internal.js';
 import { AnswerText } from './answer-text.js';
 import { cacheFor, type CachedText, Decoder, type KeyValueCache } from './key-value-cache.js';
 import { sessionOf } from './onnx-session.js';
+import { openable, type OnnxFile } from './repository.js';
 import { logProbabilityOf, Sampler, type Sampling } from './sampling.js';
 import { textDecoder } from './text-tokenizer.js';
 
@@ -66,7 +67,7 @@ export interface GeneratorFiles {
   readonly owner: string;
   /** The model, for errors. */
   readonly name: string;
-  readonly model: string | Uint8Array;
+  readonly model: OnnxFile;
   readonly tokenizer: object;
   readonly tokenizerConfig: object;
   readonly endTokens: readonly number[];
@@ -107,7 +108,8 @@ export default async function ({
   options: Readonly<Record<string, unknown>>;
 }): Promise<Generator> {
   const { generation, ...own } = options as { generation: GeneratorFiles };
-  const { name, model, tokenizer, tokenizerConfig } = generation;
+  const { name, tokenizer, tokenizerConfig } = generation;
+  const model = await openable(name, generation.model);
   await refuseDynamicQuantisation(name, model);
   const decode = await textDecoder(tokenizer, tokenizerConfig);
   const decoder = new Decoder(

@@ -239,3 +239,37 @@ async function readBytes(
   const found = await repository.fetch(path, fetching);
   return typeof found === 'string' ? readFile(found) : found;
 }
+
+/** An ONNX file as it was fetched: its bytes, or its path and what it was then. */
+export type OnnxFile =
+  Uint8Array | { readonly path: string; readonly size: number; readonly modified: number };
+
+export async function onnxFile(found: string | Uint8Array): Promise<OnnxFile> {
+  if (typeof found !== 'string') {
+    return found;
+  }
+  const { size, mtimeMs } = await stat(found);
+  return { path: found, size, modified: mtimeMs };
+}
+
+/**
+ * The bytes of an ONNX file, or its path.
+ *
+ * @param name the repository, for errors
+ * @throws ServingLoadError if it has changed since it was fetched: what was read with it belongs to the
+ * file before
+ */
+export async function openable(name: string, file: OnnxFile): Promise<string | Uint8Array> {
+  if (file instanceof Uint8Array) {
+    return file;
+  }
+  const { path, size, modified } = file;
+  const now = await stat(path).catch(() => undefined);
+  if (now?.size !== size || now.mtimeMs !== modified) {
+    throw new ServingLoadError(
+      `The file ${path} has changed since the serving started, and the tokenizer and the settings of ` +
+        `${name} belong to the one before; reload the serving`,
+    );
+  }
+  return path;
+}

@@ -11,7 +11,7 @@ import { asTask, formatValue, isRecord, type Rules, whole } from '../../internal
 import { AudioReader } from './audio.js';
 import { taskScript } from './entry-script.js';
 import type { MelOptions } from './log-mel.js';
-import { needConfig, readConfig, type Repository } from './repository.js';
+import { needConfig, onnxFile, readConfig, type Repository } from './repository.js';
 import { type LoadingFiles, ModelOfTask, ofSteps, type TaskModelOptions } from './task-model.js';
 import type { SpeechRow, SpeechTokens, TranscriberFiles, Transcript } from './transcriber.js';
 
@@ -298,11 +298,13 @@ class SpeechModelFiles extends ModelOfTask<
       languageOf(this.owner, this.options.language, tokens);
     }
     return {
-      encoder: await this.fetchOne(
-        repository,
-        [this.own?.encoder ?? 'onnx/encoder_model.onnx'],
-        fetching,
-        'encoder',
+      encoder: await onnxFile(
+        await this.fetchOne(
+          repository,
+          [this.own?.encoder ?? 'onnx/encoder_model.onnx'],
+          fetching,
+          'encoder',
+        ),
       ),
       tokenizer: await needConfig(repository, 'tokenizer.json', fetching),
       tokenizerConfig: (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {},

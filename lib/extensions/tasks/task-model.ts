@@ -24,6 +24,8 @@ import {
   hashing,
   type ModelFiles,
   needConfig,
+  onnxFile,
+  type OnnxFile,
   placeOfPath,
   type Repository,
   repositoryOf,
@@ -126,8 +128,8 @@ interface Movable<Fetched> {
 }
 
 /** An ONNX file, and what the task has read beside it. */
-export interface FetchedModel<Facts> {
-  readonly file: string | Uint8Array;
+export interface FetchedModel<Facts, File = string | Uint8Array> {
+  readonly file: File;
   readonly facts: Facts;
   /** A hash of the files that the task has read. */
   readonly content: string;
@@ -192,11 +194,13 @@ export abstract class ModelOfTask<Input, Output, Facts> {
   }
 
   /** What threads and processes of models that run step by step need, by what was fetched. */
-  forSteps(optionsOf: (fetched: FetchedModel<Facts>) => PartitionOptions): RemoteFiles<Facts> {
+  forSteps(
+    optionsOf: (fetched: FetchedModel<Facts, OnnxFile>) => PartitionOptions,
+  ): RemoteFiles<Facts> {
     return this.movable(async (fetching, place) => {
-      const fetched = await this.fetch(fetching, place);
+      const { file, ...fetched } = await this.fetch(fetching, place);
       const { facts, content } = fetched;
-      return { facts, content, options: optionsOf(fetched) };
+      return { facts, content, options: optionsOf({ ...fetched, file: await onnxFile(file) }) };
     });
   }
 

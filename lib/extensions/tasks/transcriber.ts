@@ -11,6 +11,7 @@ import {
 import { blankOf, messageOf } from '../../internal.js';
 import { LogMel, type MelOptions } from './log-mel.js';
 import { free, sessionOf } from './onnx-session.js';
+import { openable, type OnnxFile } from './repository.js';
 import { floatsOf } from './outputs.js';
 import { likeliest as highestOf, logProbabilityOf } from './sampling.js';
 import { textDecoder } from './text-tokenizer.js';
@@ -89,8 +90,8 @@ export interface SpeechTokens {
 export interface TranscriberFiles {
   /** The model, for errors. */
   readonly name: string;
-  readonly encoder: string | Uint8Array;
-  readonly decoder: string | Uint8Array;
+  readonly encoder: OnnxFile;
+  readonly decoder: OnnxFile;
   readonly tokenizer: object;
   readonly tokenizerConfig: object;
   readonly mel: MelOptions;
@@ -108,8 +109,8 @@ export default async function ({
   const { name, encoder, decoder, tokenizer, tokenizerConfig, mel, tokens } = transcription;
   const session = { ...transcription.session, ...own };
   const [reader, writer, decode] = await Promise.all([
-    sessionOf(name, encoder, session),
-    sessionOf(name, decoder, session),
+    sessionOf(name, await openable(name, encoder), session),
+    sessionOf(name, await openable(name, decoder), session),
     textDecoder(tokenizer, tokenizerConfig),
   ]);
   return new Transcriber(new SpeechModel(reader, writer, name), new LogMel(mel), decode, {

@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { appendFile, cp, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
@@ -7,9 +7,11 @@ import {
   createServing,
   type LocalServing,
   type PartitionStatus,
+  type ServingDefinition,
   ServingLoadError,
   type Tensor,
 } from 'nestjs-serving';
+import { textGeneration } from 'nestjs-serving/tasks';
 import { filter, firstValueFrom } from 'rxjs';
 import { itOnLinux } from '../../fixtures/describe-unless.js';
 import { value, weightsApartModel } from '../../fixtures/models/models.js';
@@ -99,6 +101,34 @@ describe('A model whose file changes while the application runs', () => {
       },
     );
   }
+
+  itOnLinux(
+    needsProc,
+    '[FQ7] A model that writes step by step is not up after a restart if its file has changed, until it is reloaded',
+    async () => {
+      const from = join(folder, 'writer');
+      await cp('test/fixtures/tasks/generator', from, { recursive: true });
+      const file = join(from, 'onnx/model_gqa.onnx');
+      const serving = await serve<{ tokens: readonly number[] }>({
+        ...(textGeneration({
+          name: 'writer',
+          model: { from, file: 'onnx/model_gqa.onnx', isolation: 'process' },
+          recovery: { restartDelay: 1, maxRestarts: 1 },
+        }) as ServingDefinition<unknown, { tokens: readonly number[] }>),
+      });
+      const call = { prompt: 'a', maxTokens: 3 };
+      const { tokens } = await serving.batchedRun(call);
+
+      await appendFile(file, Buffer.alloc(1));
+      expect(await restart(serving as never)).toMatchObject({
+        state: 'lost',
+        reason: expect.stringContaining(`The file ${file} has changed since the serving started`),
+      });
+      await writeFile(file, await readFile('test/fixtures/tasks/generator/onnx/model_gqa.onnx'));
+      await serving.reload({ model: from });
+      expect(await serving.batchedRun(call)).toMatchObject({ tokens });
+    },
+  );
 
   itOnLinux(
     needsProc,

@@ -2,7 +2,7 @@ import { InvalidInputError, RequestTooLargeError, ServingLoadError } from '../..
 import { formatValue, isRecord, messageOf } from '../../internal.js';
 import type { SentenceSettings } from './python-settings.js';
 import type { LoadingFiles } from './task-model.js';
-import { type Library, mendTokenizer, type Tokenizer } from './tokenizer-mends.js';
+import { type Library, lowerFirst, mendTokenizer, type Tokenizer } from './tokenizer-mends.js';
 
 /** What happens to a text of more tokens than the model reads. */
 export type TooLong = 'refuse' | 'cut';
@@ -334,7 +334,7 @@ function longestFirst(one: number, other: number, room: number): readonly [numbe
  * @throws ServingLoadError if it cannot be used, or without the library
  */
 export async function textTokenizer(
-  { repository: { name }, tokenizerJson, ofTokenizer, fetching }: TextFiles,
+  { repository: { name }, tokenizerJson, ofTokenizer, sentences, fetching }: TextFiles,
   limits: TextLimits,
 ): Promise<TextTokenizer> {
   const library = await loadLibrary();
@@ -342,6 +342,9 @@ export async function textTokenizer(
   try {
     const tokenizer = new library.Tokenizer(tokenizerJson, ofTokenizer);
     mendTokenizer(tokenizer, tokenizerJson, library);
+    if (sentences.lowers) {
+      lowerFirst(tokenizer);
+    }
     if (lacksCharacters(tokenizerJson['normalizer'])) {
       fetching.warn(
         'has a tokenizer.json without the table of its normalizer Precompiled, so that texts with ' +

@@ -258,6 +258,13 @@ function lowered(text: string): string {
   return Array.from(text, (each) => each.toLowerCase()).join('');
 }
 
+/** Puts texts in lower case before all else. Special tokens stay, as they are no normal text. */
+export function lowerFirst(tokenizer: Tokenizer): void {
+  const { normalizer } = tokenizer;
+  const normalize: Normalize = (text) => normalizer?.(lowered(text)) ?? lowered(text);
+  Object.assign(tokenizer, { normalizer: normalize });
+}
+
 const IDEOGRAPHS =
   /[\u4e00-\u9fff\u3400-\u4dbf\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\uf900-\ufaff\u{2f800}-\u{2fa1f}]/gu;
 

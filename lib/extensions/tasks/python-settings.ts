@@ -22,11 +22,17 @@ const SENTENCE_FILES = [
 /** The keys that we follow or check, and those that change no answer of an exported model. */
 const KNOWN: Readonly<Record<string, readonly string[]>> = {
   sentences:
-    'max_seq_length do_lower_case tokenizer_args model_args config_args transformer_task modality_config module_output_name unpad_inputs'.split(
+    'max_seq_length do_lower_case tokenizer_args processor_kwargs processing_kwargs model_args model_kwargs config_args config_kwargs transformer_task modality_config module_output_name unpad_inputs'.split(
       ' ',
     ),
   pooling: 'pooling_mode include_prompt word_embedding_dimension embedding_dimension'.split(' '),
-  model: '__version__ prompts default_prompt_name similarity_fn_name model_type'.split(' '),
+  SentenceTransformer:
+    '__version__ prompts default_prompt_name similarity_fn_name model_type'.split(' '),
+  // The option `scores` takes the place of activation_fn.
+  CrossEncoder:
+    '__version__ prompts default_prompt_name model_type activation_fn keep_in_fp32_modules'.split(
+      ' ',
+    ),
 };
 
 /** Warns of keys that Python may obey and the task doesn't know. */
@@ -47,6 +53,9 @@ function warnOfUnknown(
   }
 }
 
+/** Options of the tokenizer, by their old and new names. */
+const OF_TOKENIZER = ['tokenizer_args', 'processor_kwargs', 'processing_kwargs'];
+
 /** What sentence-transformers reads about the texts of a model. */
 export interface SentenceSettings {
   readonly maxTokens: unknown;
@@ -64,9 +73,11 @@ export async function sentenceSettings(
     const config = await readConfig(repository, file, fetching);
     if (config) {
       warnOfUnknown(file, config, 'sentences', fetching);
-      const { tokenizer_args: args } = config;
-      if (isRecord(args) && Object.keys(args).length > 0) {
-        throw refused(repository, file, 'tokenizer_args', args);
+      for (const key of OF_TOKENIZER) {
+        const { [key]: options } = config;
+        if (isRecord(options) && Object.keys(options).length > 0) {
+          throw refused(repository, file, key, options);
+        }
       }
       return { maxTokens: config['max_seq_length'], lowers: config['do_lower_case'] === true };
     }
@@ -74,19 +85,33 @@ export async function sentenceSettings(
   return { maxTokens: undefined, lowers: false };
 }
 
-/** config_sentence_transformers.json, or an empty object. */
+const MODEL_FILE = 'config_sentence_transformers.json';
+
+/**
+ * config_sentence_transformers.json, or an empty object.
+ *
+ * @throws ServingLoadError for a model of another kind
+ */
 export async function modelSettings(
   repository: Repository,
   fetching: Fetching,
+  kind: 'SentenceTransformer' | 'CrossEncoder' = 'SentenceTransformer',
 ): Promise<Record<string, unknown>> {
-  const file = 'config_sentence_transformers.json';
-  const config = (await readConfig(repository, file, fetching)) ?? {};
-  warnOfUnknown(file, config, 'model', fetching);
-  const { model_type: type = 'SentenceTransformer' } = config;
-  if (type !== 'SentenceTransformer') {
-    throw refused(repository, file, 'model_type', type);
+  const config = (await readConfig(repository, MODEL_FILE, fetching)) ?? {};
+  warnOfUnknown(MODEL_FILE, config, kind, fetching);
+  const { model_type: type = kind } = config;
+  if (type !== kind) {
+    throw refused(repository, MODEL_FILE, 'model_type', type);
   }
   return config;
+}
+
+/** @throws ServingLoadError for a setting of a reranker that we don't have */
+export async function checkReranker({ repository, fetching }: TextFiles): Promise<void> {
+  const { default_prompt_name: prompt } = await modelSettings(repository, fetching, 'CrossEncoder');
+  if (prompt !== undefined && prompt !== null) {
+    throw refused(repository, MODEL_FILE, 'default_prompt_name', prompt);
+  }
 }
 
 /** The configuration of the pooling; undefined without it. */
@@ -137,7 +162,15 @@ export function checkTokenizer({ repository, tokenizerJson, ofTokenizer }: TextF
       }
     }
   }
-  const { add_prefix_space: prefix } = ofTokenizer;
+  const { add_prefix_space: prefix, do_lower_case: lowers } = ofTokenizer;
+  if (
+    /^(DebertaV2|Albert)/.test(name) &&
+    typeof lowers === 'boolean' &&
+    lowers !== hasLowercase(normalizer)
+  ) {
+    const beside = ` beside a normalizer that ${lowers ? 'keeps' : 'lowers'} cases in tokenizer.json`;
+    throw refused(repository, file, 'do_lower_case', lowers, beside);
+  }
   const isOther =
     isRecord(words) &&
     typeof words['add_prefix_space'] === 'boolean' &&
@@ -152,6 +185,11 @@ export function checkTokenizer({ repository, tokenizerJson, ofTokenizer }: TextF
       ` beside ${String(!prefix)} in tokenizer.json`,
     );
   }
+}
+
+function hasLowercase(normalizer: unknown): boolean {
+  const { type, normalizers: parts } = isRecord(normalizer) ? normalizer : {};
+  return type === 'Lowercase' || (Array.isArray(parts) && parts.some(hasLowercase));
 }
 
 function refused(

@@ -17,6 +17,7 @@ import {
   readOutput,
   sigmoid,
 } from './outputs.js';
+import { checkReranker } from './python-settings.js';
 import { oneOf } from './task-model.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import { tokenizing } from './tokenizing.js';
@@ -77,7 +78,10 @@ export function rerank(
   const { scores } = options;
   const own: Reranker = new TextModel('rerank', options, rules, {
     tokenizer: (files, limits) => tokenizing(files, limits),
-    facts: async () => undefined,
+    facts: async (files) => {
+      await checkReranker(files);
+      return undefined;
+    },
     output: (outputs) => readScores(own.owner, outputs),
   });
   return asTask<Definition>('rerank', {

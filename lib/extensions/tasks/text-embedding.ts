@@ -86,8 +86,6 @@ interface Facts {
   /** Undefined if only the model itself can pool. */
   readonly pooling: Pooling | undefined;
   readonly normalizes: boolean;
-  /** Texts are put in lower case. */
-  readonly lowers: boolean;
   /** The tokens of prompts are not pooled. */
   readonly skipsPrompt: boolean;
   /** What the files ask for and we don't have; undefined if they name a mode, or none. */
@@ -156,13 +154,10 @@ export function textEmbedding(
             `${formatValue(size)} dimensions`,
         );
       }
-      const { lowers, skipsPrompt } = facts.own;
       const before = promptOf(own.owner, facts.own, prompt);
-      const [cased, casedPrompt] = lowers
-        ? [text.toLowerCase(), before.toLowerCase()]
-        : [text, before];
-      const skipped = skipsPrompt && before !== '' ? facts.tokenizer.lengthBefore(casedPrompt) : 0;
-      return withTokens(facts.tokenizer.encode(context, cased, casedPrompt), (tokens) => ({
+      const isSkipped = facts.own.skipsPrompt && before !== '';
+      const skipped = isSkipped ? facts.tokenizer.lengthBefore(before) : 0;
+      return withTokens(facts.tokenizer.encode(context, text, before), (tokens) => ({
         batch: rowOf(tokens, signature!),
         info: { tokens: tokens.ids.length, size, skipped },
       }));
@@ -211,7 +206,7 @@ interface Info {
   readonly skipped: number;
 }
 
-/** The prompt counts for the mean and the largest numbers, and not for the first or last token. */
+/** Behind a prompt that is not pooled, the text's own first token is the first. */
 function pooledBehind(
   owner: string,
   values: Float32Array,
@@ -219,7 +214,7 @@ function pooledBehind(
   skipped: number,
   mode: Pooling,
 ): Float32Array {
-  if (skipped === 0 || mode === 'cls' || mode === 'last') {
+  if (skipped === 0 || mode === 'last') {
     return pool(values, tokens, mode);
   }
   if (skipped >= tokens) {
@@ -341,7 +336,7 @@ function lacking(name: string, step: string): ServingLoadError {
 
 /** Reads the files of sentence-transformers. Options take precedence. */
 function factsIn(options: TextEmbeddingOptions) {
-  return async ({ repository, sentences, fetching }: TextFiles): Promise<Facts> => {
+  return async ({ repository, fetching }: TextFiles): Promise<Facts> => {
     const steps = stepsIn(await readJsonFile(repository, 'modules.json', fetching));
     const poolingStep = steps?.find(({ type }) => type.endsWith('.Pooling'));
     const pooling = await poolingSettings(repository, poolingStep?.path || '1_Pooling', fetching);
@@ -366,7 +361,6 @@ function factsIn(options: TextEmbeddingOptions) {
     return {
       pooling: options.pooling ?? poolingIn(pooling),
       otherPooling: pooling && modesIn(pooling).join(' and '),
-      lowers: sentences.lowers,
       skipsPrompt: pooling?.['include_prompt'] === false,
       normalizes:
         options.normalize ?? (!steps || steps.at(-1)?.type.endsWith('.Normalize') === true),

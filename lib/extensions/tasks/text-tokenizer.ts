@@ -2,6 +2,7 @@ import { InvalidInputError, RequestTooLargeError, ServingLoadError } from '../..
 import { formatValue, messageOf } from '../../internal.js';
 import type { SentenceSettings } from './python-settings.js';
 import type { LoadingFiles } from './task-model.js';
+import { type Library, lowerFirst, mendTokenizer, type Tokenizer } from './tokenizer-mends.js';
 
 /** What happens to a text of more tokens than the model reads. */
 export type TooLong = 'refuse' | 'cut';
@@ -164,63 +165,6 @@ export class TextLimits {
           : ''),
     );
   }
-}
-
-/** What we use of `@huggingface/tokenizers`, whose own types don't resolve under `nodenext`. */
-interface Library {
-  readonly Tokenizer: new (content: object, config: object) => Tokenizer;
-  readonly BertNormalizer: new (...options: never[]) => BertNormalizer;
-  readonly WordPiece: new (...options: never[]) => WordPiece;
-}
-
-/** A tokenizer of `@huggingface/tokenizers`. */
-export interface Tokenizer {
-  /** A function of texts. */
-  readonly normalizer: ((text: string) => string) | null;
-  readonly model: { readonly unk_token_id?: number; readonly unk_token?: string } | null;
-  readonly post_processor: PostProcessor | null;
-  /** Without special tokens. */
-  tokenize(text: string): string[];
-  token_to_id(token: string): number | undefined;
-  encode(text: string, options: { readonly add_special_tokens: false }): { readonly ids: number[] };
-  decode(
-    ids: number[],
-    options: {
-      readonly skip_special_tokens: boolean;
-      readonly clean_up_tokenization_spaces: boolean;
-    },
-  ): string;
-}
-
-interface PostProcessor {
-  (one: string[], other: string[] | null, addsSpecialTokens: boolean): Framed;
-  readonly config: { readonly type?: string };
-}
-
-interface Framed {
-  readonly tokens: string[];
-  readonly tokens_pair?: string[] | null;
-  readonly token_type_ids?: number[];
-}
-
-interface WordPiece {
-  readonly tokens_to_ids: ReadonlyMap<string, number>;
-  readonly unk_token: string;
-  readonly max_input_chars_per_word: number;
-  readonly config: { readonly continuing_subword_prefix?: string };
-  encode(words: readonly string[]): string[];
-}
-
-interface BertNormalizer {
-  readonly config: {
-    readonly clean_text?: boolean;
-    readonly handle_chinese_chars?: boolean;
-    readonly lowercase?: boolean;
-    readonly strip_accents?: boolean | null;
-  };
-  normalize(text: string): string;
-  clean_text(text: string): string;
-  strip_accents(text: string): string;
 }
 
 /**
@@ -392,23 +336,34 @@ function longestFirst(one: number, other: number, room: number): readonly [numbe
   return one > other ? [long, short] : [short, long];
 }
 
+/** What a tokenizer is made of. */
+export interface TokenizerParts {
+  /** The repository, for errors. */
+  readonly name: string;
+  /** The content of tokenizer.json. */
+  readonly tokenizerJson: Record<string, unknown>;
+  /** The content of tokenizer_config.json. */
+  readonly ofTokenizer: Record<string, unknown>;
+  /** Whether texts are put in lower case before they become tokens. */
+  readonly lowers: boolean;
+}
+
 /**
  * Makes the tokenizer of a model's files.
  *
- * @param name the repository, for errors
  * @throws ServingLoadError if it cannot be used, or without the library
  */
 export async function textTokenizer(
-  name: string,
-  tokenizerJson: object,
-  ofTokenizer: object,
+  { name, tokenizerJson, ofTokenizer, lowers }: TokenizerParts,
   limits: TextLimits,
 ): Promise<TextTokenizer> {
   const library = await loadLibrary();
   try {
     const tokenizer = new library.Tokenizer(tokenizerJson, ofTokenizer);
-    mendNormalizer(tokenizer.normalizer, library);
-    mendWordPiece(tokenizer.model, library);
+    mendTokenizer(tokenizer, tokenizerJson, library);
+    if (lowers) {
+      lowerFirst(tokenizer);
+    }
     return new TextTokenizer(tokenizer, limits);
   } catch (cause) {
     throw new ServingLoadError(`The tokenizer of ${name} cannot be used: ${messageOf(cause)}`, {
@@ -447,71 +402,4 @@ export async function loadLibrary(): Promise<Library> {
       { cause },
     );
   }
-}
-
-const IDEOGRAPHS =
-  /[\u4e00-\u9fff\u3400-\u4dbf\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\uf900-\ufaff\u{2f800}-\u{2fa1f}]/gu;
-
-/**
- * BERT's normalizer of version 0.2.0 misses ideographs beyond U+FFFF, and lowers a whole text at
- * once, which turns a final sigma into another letter. Python's lowers each character:
- * https://github.com/huggingface/tokenizers/blob/main/tokenizers/src/normalizers/bert.rs
- */
-function mendNormalizer(normalizer: unknown, library: Library): void {
-  if (normalizer instanceof library.BertNormalizer) {
-    normalizer.normalize = (text) => normalizedAsBert(normalizer, text);
-  } else if (isSequence(normalizer)) {
-    normalizer.normalizers.forEach((each) => mendNormalizer(each, library));
-  }
-}
-
-function isSequence(value: unknown): value is { readonly normalizers: readonly unknown[] } {
-  return typeof value === 'function' && 'normalizers' in value && Array.isArray(value.normalizers);
-}
-
-function normalizedAsBert(normalizer: BertNormalizer, given: string): string {
-  const { clean_text, handle_chinese_chars, lowercase, strip_accents } = normalizer.config;
-  let text = clean_text ? normalizer.clean_text(given) : given;
-  text = handle_chinese_chars ? text.replace(IDEOGRAPHS, ' $& ') : text;
-  text = (strip_accents ?? lowercase) ? normalizer.strip_accents(text) : text;
-  return lowercase ? Array.from(text, (each) => each.toLowerCase()).join('') : text;
-}
-
-/**
- * WordPiece of version 0.2.0 tries each part of a word up to the word's end, in cubic time. Only
- * parts as long as a token can be one.
- */
-function mendWordPiece(model: unknown, library: Library): void {
-  if (model instanceof library.WordPiece) {
-    const ofTokens = Array.from(model.tokens_to_ids.keys(), (token) => Array.from(token).length);
-    const lengths = [...new Set(ofTokens)].toSorted((one, other) => other - one);
-    model.encode = (words) => words.flatMap((word) => piecesOf(word, model, lengths));
-  }
-}
-
-function piecesOf(word: string, model: WordPiece, lengths: readonly number[]): readonly string[] {
-  const { tokens_to_ids: tokens, unk_token: unknown, max_input_chars_per_word: most } = model;
-  const { continuing_subword_prefix: continuing = '' } = model.config;
-  const characters = Array.from(word);
-  if (characters.length > most) {
-    return [unknown];
-  }
-  const pieces: string[] = [];
-  for (let start = 0; start < characters.length;) {
-    const before = start > 0 ? continuing : '';
-    const count = lengths
-      .map((length) => length - before.length)
-      .find(
-        (length) =>
-          length > 0 &&
-          start + length <= characters.length &&
-          tokens.has(before + characters.slice(start, start + length).join('')),
-      );
-    if (count === undefined) {
-      return [unknown];
-    }
-    pieces.push(before + characters.slice(start, start + count).join(''));
-    start += count;
-  }
-  return pieces;
 }

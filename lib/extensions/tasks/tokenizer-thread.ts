@@ -7,8 +7,11 @@ import type { Done, Job, ThreadFiles } from './tokenizing.js';
 /** Runs in a thread: tokenizes long texts, and lays out conversations. An error at its start ends it. */
 async function begin({ files, port }: { files: ThreadFiles; port: MessagePort }): Promise<void> {
   const { owner, name, ofTokenizer, template, limits } = files;
-  const json = JSON.parse(Buffer.from(files.tokenizer).toString()) as object;
-  const tokenizer = await textTokenizer(name, json, ofTokenizer, new TextLimits(limits));
+  const tokenizerJson = JSON.parse(Buffer.from(files.tokenizer).toString()) as Record<
+    string,
+    unknown
+  >;
+  const tokenizer = await textTokenizer({ ...files, tokenizerJson }, new TextLimits(limits));
   const chat =
     template === undefined ? undefined : await Chat.of({ owner, name, template, ofTokenizer });
   port.on('message', (job: Job) => port.postMessage(done(job, tokenizer, chat)));

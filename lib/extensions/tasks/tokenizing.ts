@@ -31,6 +31,8 @@ export interface ThreadFiles {
   readonly tokenizer: Uint8Array;
   /** The content of tokenizer_config.json. */
   readonly ofTokenizer: Record<string, unknown>;
+  /** Whether texts are put in lower case before they become tokens. */
+  readonly lowers: boolean;
   readonly limits: LimitsOfTexts;
   /** The chat template, of a model that answers conversations. */
   readonly template: string | undefined;
@@ -57,30 +59,34 @@ interface Call {
  * @throws ServingLoadError if it cannot be used, or without the library
  */
 export async function tokenizing(
-  { owner, repository: { name }, tokenizerJson, tokenizerFile, ofTokenizer, fetching }: TextFiles,
+  files: TextFiles,
   limits: TextLimits,
   template?: string,
 ): Promise<Tokenizing> {
+  const { owner, tokenizerJson, tokenizerFile: tokenizer, ofTokenizer, fetching } = files;
+  const { name } = files.repository;
+  const { lowers } = files.sentences;
   const begin = performance.now();
-  const here = await textTokenizer(name, tokenizerJson, ofTokenizer, limits);
-  const kind = isRecord(tokenizerJson['model']) ? tokenizerJson['model']['type'] : undefined;
-  if (kind === 'Unigram') {
+  const here = await textTokenizer({ name, tokenizerJson, ofTokenizer, lowers }, limits);
+  if (lacksCharacters(tokenizerJson['normalizer'])) {
     fetching.warn(
-      'has a tokenizer of the kind Unigram, which differs from Python for a few texts: zero-width ' +
-        'joiners, and words whose splits are equally likely',
+      'has a tokenizer.json without the table of its normalizer Precompiled, so that texts with ' +
+        'rare characters, such as zero-width joiners, get other tokens than in Python',
     );
   }
   fetching.log(`has the tokenizer of ${name}, after ${Math.round(performance.now() - begin)} ms`);
-  const files = {
-    owner,
-    name,
-    tokenizer: tokenizerFile,
-    ofTokenizer,
-    limits: limits.limits,
-    template,
-  };
+  const ofThread = { owner, name, tokenizer, ofTokenizer, lowers, limits: limits.limits, template };
   const script = scriptFor(fetching);
-  return new Tokenizing(here, script && new TokenizerThread(script, files));
+  return new Tokenizing(here, script && new TokenizerThread(script, ofThread));
+}
+
+/** True for a normalizer whose table was left out, as by older converters. */
+function lacksCharacters(normalizer: unknown): boolean {
+  if (!isRecord(normalizer)) {
+    return false;
+  }
+  const { type, precompiled_charsmap: table, normalizers: parts } = normalizer;
+  return type === 'Precompiled' ? !table : Array.isArray(parts) && parts.some(lacksCharacters);
 }
 
 /** In a bundled application it is missing. */

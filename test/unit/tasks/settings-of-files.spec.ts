@@ -2,6 +2,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { createServing, InvalidInputError } from 'nestjs-serving';
 import {
+  rerank,
   textEmbedding,
   type TextEmbeddingOptions,
   textGeneration,
@@ -39,6 +40,9 @@ const SETTINGS: readonly (readonly [
   [BERT, { max_seq_length: 5 }, 'follows'],
   [BERT, { do_lower_case: true }, 'follows'],
   [BERT, { tokenizer_args: { padding_side: 'left' } }, 'refuses'],
+  [BERT, { processor_kwargs: { padding_side: 'left' } }, 'refuses'],
+  [BERT, { processing_kwargs: { text: { max_length: 5 } } }, 'refuses'],
+  [BERT, { model_kwargs: { attn_implementation: 'sdpa' } }, 'ignores', 'the graph is exported'],
   [BERT, { model_args: { attn_implementation: 'sdpa' } }, 'ignores', 'the graph is exported'],
   [BERT, { transformer_task: 'feature-extraction' }, 'ignores', 'the graph is exported'],
   [BERT, { of_tomorrow: true }, 'warns'],
@@ -77,6 +81,13 @@ const SETTINGS: readonly (readonly [
     'ignores',
     'tokenizer.json has it',
   ],
+  [TOKENIZER, { tokenizer_class: 'DebertaV2Tokenizer', do_lower_case: true }, 'refuses'],
+  [
+    TOKENIZER,
+    { tokenizer_class: 'AlbertTokenizer', do_lower_case: false },
+    'ignores',
+    'tokenizer.json has it',
+  ],
   [TOKENIZER, { padding_side: 'left' }, 'ignores', 'padding changes no vector of a token'],
   [TOKENIZER, { clean_up_tokenization_spaces: true }, 'ignores', 'only for decoding'],
 ];
@@ -103,6 +114,31 @@ async function vectorOf(
   started.push(serving);
   await serving.start();
   return [...(await serving.batchedRun(input)).vector];
+}
+
+/** Pools the first token, and has prompts of different words. */
+function withPrompts(pooling: object) {
+  return {
+    model: model({
+      [POOLING]: { pooling_mode_cls_token: true, ...pooling },
+      [ST]: { prompts: { one: 'a query of the ', two: 'Rows and Queues ' } },
+    }),
+  };
+}
+
+function reranker(files: Readonly<Record<string, object>>) {
+  const others = { 'tokenizer.json': readTiny('tokenizers/bert-cased.json'), ...files };
+  return rerank({ name: 'net', model: withGraph('reranker', pooled('logits', 1), others) });
+}
+
+/** The number of different scores of two documents that differ in case. */
+async function countScores(files: Readonly<Record<string, object>>): Promise<number> {
+  const serving = createServing(reranker(files));
+  started.push(serving);
+  await serving.start();
+  const documents = ['A Rule Of The Rows', 'a rule of the rows'];
+  const ranked = await serving.batchedRun({ query: 'what', documents });
+  return new Set(ranked.map(({ score }) => score)).size;
 }
 
 describe('A setting of the files of a repository', () => {
@@ -147,6 +183,38 @@ describe('A setting of the files of a repository', () => {
   it('[FQ6] Texts that differ in case alone have one vector where do_lower_case is true', async () => {
     const options = { model: model({ [BERT]: { do_lower_case: true } }) };
     expect(await vectorOf(options, 'A RULE')).toEqual(await vectorOf(options, 'a rule'));
+  });
+
+  it('[FQ6] Only characters are put in lower case where do_lower_case is true, each by itself', async () => {
+    const lower = { model: model({ [BERT]: { do_lower_case: true } }) };
+    expect(await vectorOf(lower, 'ΟΔΟΣ')).toEqual(await vectorOf({}, 'οδοσ'));
+    expect(await vectorOf({}, 'οδος')).not.toEqual(await vectorOf({}, 'οδοσ'));
+    const prompts = { prompts: { own: '[MASK] of: ' } };
+    const text = { text: 'a rule', prompt: 'own' };
+    expect(await vectorOf({ ...lower, ...prompts }, text)).toEqual(await vectorOf(prompts, text));
+  });
+
+  it("[FQ6] The text's own first token is pooled where include_prompt is false", async () => {
+    const text = 'rule';
+    const own = await vectorOf(withPrompts({ include_prompt: false }), { text, prompt: 'one' });
+    expect(await vectorOf(withPrompts({ include_prompt: false }), { text, prompt: 'two' })).toEqual(
+      own,
+    );
+    expect(await vectorOf(withPrompts({}), { text, prompt: 'one' })).not.toEqual(own);
+  });
+
+  it('[FQ6] A reranker puts texts in lower case where do_lower_case is true', async () => {
+    expect(await countScores({ [TOKENIZER]: {} })).toBe(2);
+    expect(await countScores({ [TOKENIZER]: {}, [BERT]: { do_lower_case: true } })).toBe(1);
+  });
+
+  it.each([
+    ['default_prompt_name "own"', { model_type: 'CrossEncoder', default_prompt_name: 'own' }],
+    ['model_type "SentenceTransformer"', { model_type: 'SentenceTransformer' }],
+  ])('[FQ6] A reranker refuses %s', async (named, content) => {
+    const serving = createServing(reranker({ [TOKENIZER]: {}, [ST]: content }));
+    started.push(serving);
+    await expect(serving.start()).rejects.toThrow(`${ST} of the given files has ${named}`);
   });
 
   it('[FQ6] A text keeps its end where truncation_side is left, and its beginning otherwise', async () => {

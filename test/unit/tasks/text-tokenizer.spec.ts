@@ -1,10 +1,15 @@
 import { readFileSync } from 'node:fs';
-import { describe, expect, it } from '@jest/globals';
+import { describe, expect, it, jest } from '@jest/globals';
+import { ServingLoadError } from 'nestjs-serving';
 import {
+  loadLibrary,
   TextLimits,
   type TextTokenizer,
+  type Tokens,
   textTokenizer,
 } from '../../../lib/extensions/tasks/text-tokenizer.js';
+import { mendTokenizer } from '../../../lib/extensions/tasks/tokenizer-mends.js';
+import { tokenizing } from '../../../lib/extensions/tasks/tokenizing.js';
 
 const folder = new URL('../../fixtures/tasks/', import.meta.url);
 const { texts, pairs } = read('texts.json') as {
@@ -21,12 +26,10 @@ async function tokenizer(
   options: { maxTokens?: number; tooLong?: 'cut'; specialTokens?: string[] } = {},
   others: object = {},
 ): Promise<TextTokenizer> {
-  const json = { ...(read(`tokenizers/${family}.json`) as object), ...others };
+  const tokenizerJson = { ...(read(`tokenizers/${family}.json`) as object), ...others };
   const limits = { serving: 'net', maxTokens: 10_000, tooLong: 'refuse' as const, canBeCut: true };
   return textTokenizer(
-    'it',
-    json,
-    {},
+    { name: 'it', tokenizerJson, ofTokenizer: {}, lowers: false },
     new TextLimits({ ...limits, specialTokens: [], ...options }),
   );
 }
@@ -119,6 +122,105 @@ describe('A text that costs much', () => {
   });
 });
 
+describe('A part of a tokenizer.json', () => {
+  const {
+    texts: given,
+    parts,
+    tokenizers,
+  } = read('tokenizers/parts.json') as {
+    readonly texts: readonly string[];
+    readonly tokenizers: readonly (readonly [
+      name: string,
+      json: object,
+      texts: readonly string[],
+      single: readonly (readonly [ids: readonly number[], types: readonly number[]])[],
+      pairs: readonly (readonly [ids: readonly number[], types: readonly number[]])[],
+    ])[];
+    readonly parts: readonly (readonly [
+      place: 'normalizer' | 'pre_tokenizer',
+      part: Readonly<Record<string, unknown>>,
+      made: readonly (string | readonly string[])[],
+    ])[];
+  };
+  const empty = { model: { type: 'BPE', vocab: {}, merges: [] }, added_tokens: [], decoder: null };
+  const none = { normalizer: null, pre_tokenizer: null, post_processor: null };
+
+  it.each(
+    parts.map(
+      ([place, part, made]) => [JSON.stringify(part).slice(0, 150), place, part, made] as const,
+    ),
+  )('[22.8] makes of a text what it makes in Python: %s', async (_, place, part, made) => {
+    const library = await loadLibrary();
+    const json = { ...empty, ...none, [place]: part };
+    const own = new library.Tokenizer(json, {});
+    mendTokenizer(own, json, library);
+    const work = own[place] as (text: string, options: object) => string | string[];
+    const ours = given.map((text) => {
+      const result = work(text, { section_index: 0 });
+      return typeof result === 'string' ? result : result.filter((word) => word !== '');
+    });
+    expect(differing(ours, made)).toEqual([]);
+  });
+
+  it.each(tokenizers)(
+    '[22.8] gives the ids and types of Python in a whole tokenizer: %s',
+    async (_, json, short, single, pairsOfPython) => {
+      const own = await tokenizer('qwen', {}, json);
+      const isBlank = (i: number) => single[i]![0].length === 0;
+      const ours = short.map((text, i) => (isBlank(i) ? [[], []] : pair(own.encode(text))));
+      expect(differing(ours, single)).toEqual([]);
+      const both = pairsOfPython.map(([ids], i) =>
+        ids.length === 0 ? [[], []] : pair(own.encodePair(short[i]!, short[i + 1]!)),
+      );
+      expect(differing(both, pairsOfPython)).toEqual([]);
+    },
+  );
+
+  it('[22.8] warns of a table of characters that was left out', async () => {
+    const warn = jest.fn();
+    const normalizer = {
+      type: 'Sequence',
+      normalizers: [{ type: 'Precompiled', precompiled_charsmap: null }],
+    };
+    const tokenizerJson = { ...(read('tokenizers/qwen.json') as object), normalizer };
+    await tokenizing(
+      {
+        owner: 'it',
+        repository: { name: 'it', fetch: async () => undefined },
+        config: {},
+        tokenizerJson,
+        tokenizerFile: Buffer.from(JSON.stringify(tokenizerJson)),
+        ofTokenizer: {},
+        sentences: { maxTokens: undefined, lowers: false },
+        fetching: { log: () => {}, warn, signal: new AbortController().signal },
+      },
+      new TextLimits({
+        serving: 'net',
+        maxTokens: 10,
+        tooLong: 'refuse',
+        canBeCut: true,
+        specialTokens: [],
+      }),
+    );
+    expect(warn.mock.calls.join()).toContain('without the table of its normalizer Precompiled');
+  });
+
+  it.each([
+    ['single_word', { added_tokens: [{ content: 'w', id: 1, single_word: true, special: false }] }],
+    ['CharDelimiterSplit', { pre_tokenizer: { type: 'CharDelimiterSplit', delimiter: '_' } }],
+    ['Nmt', { normalizer: { type: 'Nmt' } }],
+    [
+      'byte_fallback',
+      { model: { type: 'Unigram', vocab: [['a', -1]], unk_id: 0, byte_fallback: true } },
+    ],
+    ['continuing_subword_prefix', { model: { ...empty.model, continuing_subword_prefix: '##' } }],
+  ])('[22.8] refuses the start if the task does not have it: %s', async (name, others) => {
+    const starting = tokenizer('qwen', {}, others);
+    await expect(starting).rejects.toThrow(ServingLoadError);
+    await expect(starting).rejects.toThrow(name);
+  });
+});
+
 /** With NFKC, as XLM-RoBERTa's tokenizer has it, and a special token of the normalised text. */
 async function normalising(family: string, token: string): Promise<TextTokenizer> {
   const json = read(`tokenizers/${family}.json`) as Record<string, unknown>;
@@ -134,6 +236,10 @@ async function normalising(family: string, token: string): Promise<TextTokenizer
       ],
     },
   );
+}
+
+function pair({ ids, types }: Tokens): readonly [readonly number[], readonly number[]] {
+  return [ids, types];
 }
 
 /** The first few items that differ, each with its number. */

@@ -133,6 +133,8 @@ const isListOfWhole = (value: unknown): value is readonly number[] =>
 const isTop = (value: unknown): value is number => isWhole(value) && value >= -1;
 const isStop = (value: unknown): value is string | readonly string[] =>
   isText(value) || (Array.isArray(value) && value.every(isText));
+/** More tokens than any model has. */
+const NO_LIMIT = 2 ** 31;
 const A_COUNT = 'a whole number from 1 on';
 
 /** In the names of clients. Without a temperature, OpenAI's is 1. */
@@ -145,7 +147,7 @@ function inputIn(body: Body): object {
     maxTokens: most,
     temperature: fieldIn(body, 'temperature', 'a number from 0 to 2', isBetween(0, 2)) ?? 1,
     topP: fieldIn(body, 'top_p', 'a number above 0 and up to 1', isBetween(Number.MIN_VALUE, 1)),
-    topK: top !== undefined && top > 0 ? top : undefined,
+    topK: top !== undefined && top <= 0 ? NO_LIMIT : top,
     repetitionPenalty: fieldIn(
       body,
       'repetition_penalty',

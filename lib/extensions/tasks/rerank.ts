@@ -17,9 +17,10 @@ import {
   readOutput,
   sigmoid,
 } from './outputs.js';
+import { activationIn } from './python-settings.js';
 import { oneOf } from './task-model.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
-import { textTokenizer } from './text-tokenizer.js';
+import { type TextFiles, textTokenizer } from './text-tokenizer.js';
 
 /** A query, and the documents to order by it. */
 export interface DocumentsToRank {
@@ -77,7 +78,7 @@ export function rerank(
   const { scores } = options;
   const own: Reranker = new TextModel('rerank', options, rules, {
     tokenizer: textTokenizer,
-    facts: async () => undefined,
+    facts: (files) => warnOfActivation(files, scores),
     output: (outputs) => readScores(own.owner, outputs),
   });
   return asTask<Definition>('rerank', {
@@ -108,7 +109,19 @@ export function rerank(
   });
 }
 
-type Reranker = TextModel<DocumentsToRank, readonly RankedDocument[], undefined>;
+type Reranker = TextModel<DocumentsToRank, readonly RankedDocument[], void>;
+
+/** Warns of files whose scores in Python are no sigmoids, unless the serving states its scores. */
+async function warnOfActivation(files: TextFiles, scores: RerankOptions['scores']): Promise<void> {
+  const activation = await activationIn(files);
+  if (scores === undefined && activation !== undefined && !/\bSigmoid$/.test(activation)) {
+    files.fetching.warn(
+      `gives scores from 0 to 1, in the order of Python's; there the scores are those of ` +
+        `"activation_fn" ${formatValue(activation)} of the model's files. Give the option scores: ` +
+        "'raw' for the model's own numbers, or 'sigmoid'",
+    );
+  }
+}
 
 /** @throws InvalidServingError for a model whose output isn't one or two logits */
 function readScores(owner: string, outputs: readonly TensorSignature[]): TensorSignature {
@@ -140,7 +153,7 @@ type Definition = ServingDefinition<
   readonly RankedDocument[],
   Outputs,
   Info,
-  TextFacts<undefined>
+  TextFacts<void>
 >;
 
 /** What `postprocess` needs of a call. */

@@ -8,8 +8,8 @@ import {
 } from '../../index.js';
 import { type AcceptedAxes, checkOptions, isRecord, type Rules, whole } from '../../internal.js';
 import { AddedTokens } from './added-tokens.js';
-import { checkTokenizer, sentenceSettings } from './python-settings.js';
-import { needConfig, readConfig } from './repository.js';
+import { sentenceSettings } from './python-settings.js';
+import { needConfig } from './repository.js';
 import { ModelOfTask, type LoadingFiles, oneOf, type TaskOptions } from './task-model.js';
 import {
   type TextFiles,
@@ -18,6 +18,13 @@ import {
   type Tokens,
   type TooLong,
 } from './text-tokenizer.js';
+import {
+  checkTokenizer,
+  contentOf,
+  idIn,
+  tokenizerSettings,
+  withFrame,
+} from './tokenizer-settings.js';
 
 /** How large a batch of texts gets. */
 export interface TextBatchSize {
@@ -139,8 +146,9 @@ export class TextModel<Input, Output, Own, Words = TextTokenizer> extends ModelO
   }
 
   protected async read({ repository, config, fetching }: LoadingFiles) {
-    const ofTokenizer = (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {};
-    const tokenizerJson = await needConfig(repository, 'tokenizer.json', fetching);
+    const ofTokenizer = await tokenizerSettings(repository, fetching);
+    const given = await needConfig(repository, 'tokenizer.json', fetching);
+    const tokenizerJson = withFrame(given, ofTokenizer);
     const sentences = await sentenceSettings(repository, fetching);
     const files = { repository, config, tokenizerJson, ofTokenizer, sentences, fetching };
     checkTokenizer(files);
@@ -238,13 +246,9 @@ interface Padding {
 }
 
 function paddingOf({ config, ofTokenizer, tokenizerJson }: TextFiles): Padding {
-  const { padding, model, added_tokens: added } = tokenizerJson;
+  const { padding } = tokenizerJson;
   const stated = isRecord(padding) ? padding : {};
-  const { pad_token: token } = ofTokenizer;
-  const text = isRecord(token) ? token['content'] : token;
-  const vocabulary = isRecord(model) && isRecord(model['vocab']) ? model['vocab'] : {};
-  const ids = Array.isArray(added) ? added.filter((each) => isRecord(each)) : [];
-  const id = ids.find(({ content }) => content === text)?.['id'] ?? vocabulary[String(text)];
+  const id = idIn(tokenizerJson, contentOf(ofTokenizer['pad_token']));
   const ofModel = numberIn(config['pad_token_id']);
   return {
     ofModel,

@@ -17,6 +17,7 @@ import {
   textGeneration,
   type TextToEmbed,
 } from 'nestjs-serving/tasks';
+import { pool } from '../../../lib/extensions/tasks/outputs.js';
 import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { silenceLog } from '../../fixtures/silent-log.js';
 import { readTiny, tinyFiles } from '../../fixtures/tasks/tiny-models.js';
@@ -60,9 +61,13 @@ const OF_VECTORS: readonly Setting[] = [
   ),
   [POOLING, { pooling_mode_cls_token: true }, 'follows'],
   [POOLING, { pooling_mode: 'max' }, 'follows'],
-  [POOLING, { pooling_mode_weightedmean_tokens: true }, 'refuses'],
-  [POOLING, { pooling_mode_mean_sqrt_len_tokens: true }, 'refuses'],
-  [POOLING, { pooling_mode_mean_tokens: true, pooling_mode_max_tokens: true }, 'refuses'],
+  [POOLING, { pooling_mode: ['mean', 'max'] }, 'follows'],
+  [POOLING, { pooling_mode: 'of_tomorrow' }, 'refuses'],
+  [POOLING, { pooling_mode_of_tomorrow: true }, 'refuses'],
+  [POOLING, { pooling_mode_weightedmean_tokens: true }, 'follows'],
+  [POOLING, { pooling_mode_mean_sqrt_len_tokens: true }, 'follows'],
+  [POOLING, { pooling_mode_lasttoken: true }, 'follows'],
+  [POOLING, { pooling_mode_mean_tokens: true, pooling_mode_max_tokens: true }, 'follows'],
   [POOLING, { pooling_mode_mean_tokens: true, include_prompt: false }, 'follows'],
   [
     POOLING,
@@ -500,6 +505,39 @@ describe('A setting of the files of a repository', () => {
     );
     const graph = withGraph('embedder', pooled('sentence_embedding', 8), files);
     await expect(vectorOf({ model: graph })).rejects.toThrow('(include_prompt)');
+  });
+
+  it('[FQ6] Several poolings give their vectors one behind the other, in the order of Python', async () => {
+    const of = async (pooling: object, dimensions?: number): Promise<number[]> =>
+      vectorOf(
+        { model: model({ [POOLING]: pooling }), normalize: false },
+        { text: 'A Rule Of The Rows', dimensions },
+      );
+    const names = ['cls', 'max', 'mean', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken'];
+    const alone = await Promise.all(names.map((pooling_mode) => of({ pooling_mode })));
+    const flags = {
+      pooling_mode_lasttoken: true,
+      pooling_mode_mean_tokens: true,
+      pooling_mode_weightedmean_tokens: true,
+      pooling_mode_cls_token: true,
+      pooling_mode_mean_sqrt_len_tokens: true,
+      pooling_mode_max_tokens: true,
+    };
+    expect(await of(flags, 48)).toEqual(alone.flat());
+    expect(await of({ pooling_mode: ['mean', 'cls'] })).toEqual([...alone[2]!, ...alone[0]!]);
+    await expect(of(flags, 8)).rejects.toThrow('gives vectors of 48');
+  });
+
+  it.each([
+    ['mean-sqrt', 0, [9 / Math.sqrt(3), 12 / Math.sqrt(3)]],
+    ['mean-sqrt', 1, [8 / Math.sqrt(2), 10 / Math.sqrt(2)]],
+    ['weighted-mean', 0, [22 / 6, 28 / 6]],
+    ['weighted-mean', 1, [21 / 5, 26 / 5]],
+    ['max', 1, [5, 6]],
+    ['mean', 1, [4, 5]],
+  ] as const)('[FQ6] Pooling by %s leaves out %i tokens of a prompt', (mode, skipped, vector) => {
+    const pooled = pool(Float32Array.of(1, 2, 3, 4, 5, 6), 3, mode, skipped);
+    expect([...pooled]).toEqual([...Float32Array.from(vector)]);
   });
 
   it('[FQ6] Texts that differ in case alone have one vector where do_lower_case is true', async () => {

@@ -196,7 +196,10 @@ function contentIn({ role, content, refusal }: Body, message: string): string {
     throw new RequestError(`"${field}" is missing; give a text`, field);
   }
   const parts: readonly unknown[] = Array.isArray(content) ? content : [content];
-  const texts = parts.map((part) => {
+  const texts = parts.map((part, i) => {
+    if (isRecord(part) && (isString(part['text']) || isString(part['refusal']))) {
+      checkFields(part, FIELDS.part, `${field}[${i}].`);
+    }
     if (isRecord(part) && part['type'] === 'text' && isString(part['text'])) {
       return part['text'];
     }

@@ -470,6 +470,11 @@ describe.each(Object.entries(TASKS))('With %s, a setting of the files', (_, task
   });
 });
 
+function vectorBy(pooling: object, dimensions?: number): Promise<number[]> {
+  const options = { model: model({ [POOLING]: pooling }), normalize: false };
+  return vectorOf(options, { text: 'A Rule Of The Rows', dimensions });
+}
+
 describe('A setting of the files of a repository', () => {
   it.each(rowsOf(OF_VECTORS))('[FQ6] A task %s what %s says: %s', async (...[, , , row]) => {
     const [file, content] = row;
@@ -508,13 +513,8 @@ describe('A setting of the files of a repository', () => {
   });
 
   it('[FQ6] Several poolings give their vectors one behind the other, in the order of Python', async () => {
-    const of = async (pooling: object, dimensions?: number): Promise<number[]> =>
-      vectorOf(
-        { model: model({ [POOLING]: pooling }), normalize: false },
-        { text: 'A Rule Of The Rows', dimensions },
-      );
     const names = ['cls', 'max', 'mean', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken'];
-    const alone = await Promise.all(names.map((pooling_mode) => of({ pooling_mode })));
+    const alone = await Promise.all(names.map((pooling_mode) => vectorBy({ pooling_mode })));
     const flags = {
       pooling_mode_lasttoken: true,
       pooling_mode_mean_tokens: true,
@@ -523,9 +523,9 @@ describe('A setting of the files of a repository', () => {
       pooling_mode_mean_sqrt_len_tokens: true,
       pooling_mode_max_tokens: true,
     };
-    expect(await of(flags, 48)).toEqual(alone.flat());
-    expect(await of({ pooling_mode: ['mean', 'cls'] })).toEqual([...alone[2]!, ...alone[0]!]);
-    await expect(of(flags, 8)).rejects.toThrow('gives vectors of 48');
+    expect(await vectorBy(flags, 48)).toEqual(alone.flat());
+    expect(await vectorBy({ pooling_mode: ['mean', 'cls'] })).toEqual([...alone[2]!, ...alone[0]!]);
+    await expect(vectorBy(flags, 8)).rejects.toThrow('gives vectors of 48');
   });
 
   it.each([
@@ -536,8 +536,8 @@ describe('A setting of the files of a repository', () => {
     ['max', 1, [5, 6]],
     ['mean', 1, [4, 5]],
   ] as const)('[FQ6] Pooling by %s leaves out %i tokens of a prompt', (mode, skipped, vector) => {
-    const pooled = pool(Float32Array.of(1, 2, 3, 4, 5, 6), 3, mode, skipped);
-    expect([...pooled]).toEqual([...Float32Array.from(vector)]);
+    const ours = pool(Float32Array.of(1, 2, 3, 4, 5, 6), 3, mode, skipped);
+    expect([...ours]).toEqual([...Float32Array.from(vector)]);
   });
 
   it('[FQ6] Texts that differ in case alone have one vector where do_lower_case is true', async () => {

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import type { CallOptions } from '../../index.js';
 import { formatValue, isRecord } from '../../internal.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
-import { beginEvents, type Body, eventOf, RequestError } from './http.js';
+import { beginEvents, type Body, eventOf, naming, RequestError } from './http.js';
 import { checkFields, FIELDS } from './known-fields.js';
 import type { OfferedModels } from './models.js';
 
@@ -46,7 +46,8 @@ export function readChat(models: OfferedModels, body: Body): ChatRequest {
   return {
     isStream,
     async answer(options) {
-      const reply = (await serving.batchedRun(input, options)) as GeneratedText;
+      const call = () => serving.batchedRun(input, options);
+      const reply = (await naming(fieldOf, call)) as GeneratedText;
       const message = { role: 'assistant', content: reply.text, refusal: null };
       return {
         ...head,
@@ -64,11 +65,29 @@ export function readChat(models: OfferedModels, body: Body): ChatRequest {
     },
     async events(options) {
       const chunk = { ...head, object: 'chat.completion.chunk' };
-      return beginEvents<GeneratedText>(serving.stream(input, options), (pieces) =>
-        chunksOf(pieces, chunk, wantsUsage),
+      return naming(fieldOf, () =>
+        beginEvents<GeneratedText>(serving.stream(input, options), (pieces) =>
+          chunksOf(pieces, chunk, wantsUsage),
+        ),
       );
     },
   };
+}
+
+/** The field of a client that a serving refuses. A caller's own text stands behind a colon. */
+function fieldOf(message: string, code: string | null): string | undefined {
+  const [, option] =
+    /^[^:]* was given (\d+ stop|stop|the end token|endTokens)\b/.exec(message) ?? [];
+  if (option !== undefined) {
+    return option.endsWith('stop') ? 'stop' : 'stop_token_ids';
+  }
+  const [, place, role] =
+    /(messages\[\d+\](?:\.role|\.content)?)( has the role)?/.exec(message) ?? [];
+  if (place !== undefined) {
+    return role === undefined ? place : `${place}.role`;
+  }
+  const isOfAll = code === 'context_length_exceeded' || message.includes('chat template');
+  return isOfAll ? 'messages' : undefined;
 }
 
 /** Server-sent events: a chunk for each piece, then the finish reason, and the usage if asked. */

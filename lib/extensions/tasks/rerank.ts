@@ -19,7 +19,14 @@ import {
 } from './outputs.js';
 import { activationIn } from './python-settings.js';
 import { oneOf } from './task-model.js';
-import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
+import {
+  inPlace,
+  isText,
+  rowOf,
+  type TextFacts,
+  TextModel,
+  type TextTaskOptions,
+} from './text-model.js';
 import { type TextFiles, textTokenizer } from './text-tokenizer.js';
 
 /** A query, and the documents to order by it. */
@@ -86,15 +93,16 @@ export function rerank(
     ...own.definition,
     async preprocess(input, context) {
       const { query, documents, top } = asked(own.owner, input);
-      const encode = context.facts.tokenizer.pairsWith(query);
+      const encode = inPlace('query', () => context.facts.tokenizer.pairsWith(query));
       const batches: Batch[] = [];
       let turn = performance.now();
-      for (const document of documents) {
+      for (const [i, document] of documents.entries()) {
         if (performance.now() - turn > MOST_OF_A_TURN) {
           await setImmediate(undefined, { signal: context.signal });
           turn = performance.now();
         }
-        batches.push(Batch.concatenate([rowOf(encode(document), context.signature!)]));
+        const tokens = inPlace(`documents[${i}]`, () => encode(document));
+        batches.push(Batch.concatenate([rowOf(tokens, context.signature!)]));
       }
       // A list runs as several batches, since its rows differ in length.
       return { batch: batches.length === 1 ? batches[0] : batches, info: { top } };

@@ -29,7 +29,7 @@ import {
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
 import type { Repository } from './repository.js';
 import { ofSteps, type TaskModelOptions } from './task-model.js';
-import { isText, type TextFacts, TextModel } from './text-model.js';
+import { inPlace, isText, type TextFacts, TextModel } from './text-model.js';
 import { type TextFiles, textTokenizer } from './text-tokenizer.js';
 
 /** How the answer to one call is written. */
@@ -415,7 +415,10 @@ function idsOf(
   }
   const texts = messages!.flatMap(({ role, content }) => [role, content]);
   tokenizer.limits.checkCharacters(texts.reduce((sum, { length }) => sum + length, 0));
-  texts.forEach((each) => tokenizer.checkText(each));
+  messages!.forEach(({ role, content }, i) => {
+    inPlace(`messages[${i}].role`, () => tokenizer.checkText(role));
+    inPlace(`messages[${i}].content`, () => tokenizer.checkText(content));
+  });
   // Other properties of a message are a caller's own, and not checked.
   const known = withKnownRoles(owner, messages!, template.text);
   const render = (of: readonly ChatMessage[]): string => {

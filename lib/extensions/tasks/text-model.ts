@@ -1,12 +1,21 @@
 import {
+  InvalidInputError,
   InvalidServingError,
+  RequestTooLargeError,
   ServingLoadError,
   type ServingOptions,
   type ServingSignature,
   Tensor,
   type TensorSignature,
 } from '../../index.js';
-import { type AcceptedAxes, checkOptions, isRecord, type Rules, whole } from '../../internal.js';
+import {
+  type AcceptedAxes,
+  checkOptions,
+  isRecord,
+  messageOf,
+  type Rules,
+  whole,
+} from '../../internal.js';
 import { AddedTokens } from './added-tokens.js';
 import { sentenceSettings } from './python-settings.js';
 import { needConfig } from './repository.js';
@@ -96,6 +105,16 @@ const ofBatchSize: Rules = {
 /** True for a text that isn't empty. */
 export function isText(value: unknown): value is string {
   return typeof value === 'string' && value !== '';
+}
+
+/** Does the work for one of a call's texts. A refusal begins with the text's place. */
+export function inPlace<Result>(place: string, work: () => Result): Result {
+  try {
+    return work();
+  } catch (cause) {
+    const Refusal = [InvalidInputError, RequestTooLargeError].find((each) => cause instanceof each);
+    throw Refusal ? new Refusal(`${place}: ${messageOf(cause)}`, { cause }) : cause;
+  }
 }
 
 /** What differs between tasks. */

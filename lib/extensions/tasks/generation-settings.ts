@@ -1,4 +1,5 @@
 import { type Fetching, formatValue, isRecord } from '../../internal.js';
+import { words } from './python-settings.js';
 import { readConfig, type Repository } from './repository.js';
 
 /** What generation_config.json says of answers whose calls don't say it. */
@@ -12,8 +13,6 @@ export interface AnswerDefaults {
   /** Most tokens of a prompt and its answer. */
   readonly maxLength: number | undefined;
 }
-
-const words = (text: string): readonly string[] => text.trim().split(/\s+/);
 
 /** Keys that change no answer, or only those of several beams and of drafts by another model. */
 const IGNORED = words(`

@@ -19,7 +19,8 @@ const SENTENCE_FILES = [
   'xlnet',
 ];
 
-const words = (text: string): readonly string[] => text.trim().split(/\s+/);
+/** The words of a text, such as a list of keys. */
+export const words = (text: string): readonly string[] => text.trim().split(/\s+/);
 
 /** The keys that we follow or check, and those that change no answer of an exported model. */
 const KNOWN = {

@@ -141,7 +141,7 @@ export function checkTokenizer(files: TextFiles): void {
   const { tokenizer_class: ofModel, model_type: type } = config;
   // As AutoTokenizer chooses the class.
   const name = String(ofTokenizer['tokenizer_class'] ?? ofModel ?? type);
-  const { normalizer, pre_tokenizer: words } = tokenizerJson;
+  const { normalizer, pre_tokenizer: words, post_processor: processor } = tokenizerJson;
   const file = 'tokenizer_config.json';
   if (isRecord(normalizer) && normalizer['type'] === 'BertNormalizer') {
     for (const [key, own] of Object.entries(OF_NORMALIZER)) {
@@ -165,19 +165,19 @@ export function checkTokenizer(files: TextFiles): void {
   if (splits === true) {
     throw refused(repository, file, 'split_special_tokens', splits);
   }
-  warnOfTokens(files);
-  const isOther =
-    isRecord(words) &&
-    typeof words['add_prefix_space'] === 'boolean' &&
-    typeof prefix === 'boolean' &&
-    words['add_prefix_space'] !== prefix;
-  if (isOther) {
-    throw refused(
-      repository,
-      file,
-      'add_prefix_space',
-      prefix,
-      ` beside ${String(!prefix)} in tokenizer.json`,
-    );
+  for (const [key, part] of [
+    ['add_prefix_space', words],
+    ['trim_offsets', processor],
+  ] as const) {
+    const [own, stated] = [isRecord(part) ? part[key] : undefined, ofTokenizer[key]];
+    if (typeof own === 'boolean' && typeof stated === 'boolean' && own !== stated) {
+      throw refused(repository, file, key, stated, ` beside ${String(own)} in tokenizer.json`);
+    }
   }
+  const prepends = /"Prepend"|"prepend_scheme":"(always|first)"/;
+  if (prefix === false && prepends.test(JSON.stringify([normalizer, words]))) {
+    const beside = ' beside a tokenizer.json that puts a space before a text';
+    throw refused(repository, file, 'add_prefix_space', prefix, beside);
+  }
+  warnOfTokens(files);
 }

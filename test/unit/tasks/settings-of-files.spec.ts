@@ -15,6 +15,7 @@ import {
   textEmbedding,
   type TextEmbeddingOptions,
   textGeneration,
+  tokenClassification,
   type TextToEmbed,
 } from 'nestjs-serving/tasks';
 import { pool } from '../../../lib/extensions/tasks/outputs.js';
@@ -143,6 +144,22 @@ const OF_LABELS: readonly Setting[] = [
     'only pipeline() reads it, and neither generate() nor vLLM',
   ],
 ];
+
+const OF_ENTITIES: readonly Setting[] = [
+  [CONFIG, { id2label: { 0: 'O', 1: 'a', 2: 'b', 3: 'c', 4: 'd' } }, 'follows'],
+  [TOKENIZER, { add_bos_token: true, bos_token: '[MASK]' }, 'follows'],
+  [CONFIG, { problem_type: 'regression' }, 'ignores', 'for labels of a whole text'],
+];
+
+/** Files that belong to another tokenizer than BERT's. */
+const OF_TOKENIZERS: readonly (readonly [tokenizer: string, setting: object, refused: boolean])[] =
+  [
+    ['llama', { add_prefix_space: false }, true],
+    ['llama', { add_prefix_space: true }, false],
+    ['roberta', { add_prefix_space: true }, true],
+    ['roberta', { trim_offsets: false }, true],
+    ['roberta', { trim_offsets: true, add_prefix_space: false }, false],
+  ];
 
 const IDENTITY = 'torch.nn.modules.linear.Identity';
 
@@ -373,6 +390,15 @@ const TASKS: Readonly<
       return (await start(textClassification(own))).batchedRun('a rule');
     },
   },
+  tokenClassification: {
+    settings: OF_ENTITIES,
+    files: (...setting) => filesWith('tagger', OF_TEXTS, ...setting),
+    async answer(from) {
+      const own = { name: 'net', model: { from, isolation: 'none' as const } };
+      const serving = await start(tokenClassification({ ...own, ignoredLabels: [] }));
+      return serving.batchedRun('a rule of the rows');
+    },
+  },
   rerank: {
     settings: OF_RERANKERS,
     files: (...setting) => filesWith('reranker', OF_TEXTS, ...setting),
@@ -494,6 +520,17 @@ describe('A setting of the files of a repository', () => {
     const answer = vectorOf({ model: model(files) }, input);
     await expectSetting(row, answer, () => vectorOf({ model: model(base) }, input));
   });
+
+  it.each(OF_TOKENIZERS)(
+    '[FQ6] A tokenizer of the kind %s and the setting %j agree, or the start is refused',
+    async (tokenizer, setting, isRefused) => {
+      const json = readTiny(`tokenizers/${tokenizer}.json`);
+      const answer = vectorOf({ model: model({ 'tokenizer.json': json, [TOKENIZER]: setting }) });
+      const refused: unknown = await answer.catch((error: Error) => error);
+      expect(refused instanceof Error).toBe(isRefused);
+      expect(String(refused).includes(Object.keys(setting)[0]!)).toBe(isRefused);
+    },
+  );
 
   it('[FQ6] The words of a prompt are not pooled where include_prompt is false', async () => {
     const files = {

@@ -38,10 +38,11 @@ const KNOWN = {
     is_local keep_accents legacy legacy_behaviour max_length model_input_names name_or_path never_split
     pad_to_multiple_of padding processor_class remove_space response_schema sp_model_kwargs
     spaces_between_special_tokens special_tokens_map_file stride tokenizer_file trim_offsets
-    truncation_strategy use_default_system_prompt use_fast vocab_file wordpieces_prefix`),
+    truncation_strategy use_default_system_prompt use_fast vocab_file wordpieces_prefix
+    local_files_only model_type unk_id vocab_type`),
   images: words(`image_processor_type feature_extractor_type do_resize size crop_size do_center_crop
     resample do_rescale rescale_factor do_normalize image_mean image_std do_pad do_flip_channel_order
-    crop_pct default_to_square
+    crop_pct default_to_square data_format
     _valid_processor_keys do_convert_rgb do_reduce_labels image_processor_class processor_class`),
   speech: words(`feature_extractor_type feature_size sampling_rate hop_length n_fft chunk_length
     padding_value padding_side dither
@@ -61,7 +62,8 @@ export function warnOfUnknown(
 ): void {
   const known = new Set([...KNOWN[kind], ...more]);
   const unknown = Object.keys(config).filter(
-    (key) => !known.has(key) && !(kind === 'tokenizer' && OF_A_TOKEN.test(key)),
+    (key) =>
+      !known.has(key) && config[key] !== null && !(kind === 'tokenizer' && OF_A_TOKEN.test(key)),
   );
   if (unknown.length > 0) {
     warn(

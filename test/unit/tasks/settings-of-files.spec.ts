@@ -109,6 +109,7 @@ const OF_VECTORS: readonly Setting[] = [
   [TOKENIZER, { extra_special_tokens: { image_token: 'Rule' } }, 'warns'],
   [TOKENIZER, { mask_token: '[MASK]' }, 'ignores', 'tokenizer.json has it'],
   [TOKENIZER, { legacy: true, sp_model_kwargs: {} }, 'ignores', 'only for slow tokenizers'],
+  [TOKENIZER, { vocab_type: 'spm', src_lang: null }, 'ignores', 'tokenizer.json has it'],
   [TOKENIZER, { max_length: 4, stride: 2 }, 'ignores', 'Python stores it, and does not read it'],
   [TOKENIZER, { auto_map: { AutoTokenizer: ['own', null] } }, 'warns'],
   [TOKENIZER, { src_lang: 'de' }, 'warns'],
@@ -306,6 +307,7 @@ const OF_IMAGES: readonly Setting[] = [
   [PROCESSOR, { image_processor_type: 'DonutImageProcessor' }, 'refuses'],
   [PROCESSOR, { do_convert_rgb: false }, 'ignores', 'an image becomes RGB in any case'],
   [PROCESSOR, { do_reduce_labels: true }, 'ignores', 'for training'],
+  [PROCESSOR, { data_format: 'channels_first', device: null }, 'ignores', 'the graph reads it so'],
   [PROCESSOR, { do_align_long_axis: true }, 'warns'],
 ];
 

@@ -349,7 +349,7 @@ function otherThan(row: Batch, inputs: readonly ModelPort[]): Batch | undefined 
       data.some((element, at) => element !== data[data.length - 1 - at]),
   );
   return filled((port, { data, dims }) =>
-    isChanged ? (data.toReversed() as TensorData) : madeData(port, dims, 2),
+    isChanged ? data.toReversed() : madeData(port, dims, 2),
   );
 }
 

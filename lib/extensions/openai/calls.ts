@@ -4,7 +4,7 @@ import type { CallOptions, Serving } from '../../index.js';
 import { BIG_ENDIAN } from '../../encoding/element-types.js';
 import { formatValue, isRecord, onAbort } from '../../internal.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
-import { type Body, refusalOf, RequestError } from './http.js';
+import { type Body, naming, refusalOf, RequestError } from './http.js';
 import { checkFields, FIELDS } from './known-fields.js';
 import type { OfferedModels } from './models.js';
 
@@ -81,9 +81,10 @@ export async function rankDocuments(
   const documents = listIn('documents', body['documents'], inputs).map(documentOf);
   const top = fieldIn(body, 'top_n', 'a whole number from 1 on', isCount);
   const returns = fieldIn(body, 'return_documents', 'true or false', isFlag) ?? false;
-  const ranked = (await serving.batchedRun(
-    { query, documents, ...(top !== undefined && { top }) },
-    options,
+  const input = { query, documents, ...(top !== undefined && { top }) };
+  const ranked = (await naming(
+    (message) => /^(?:query|documents\[\d+\])(?=: )/.exec(message)?.[0],
+    () => serving.batchedRun(input, options),
   )) as readonly RankedDocument[];
   return {
     id: randomUUID(),

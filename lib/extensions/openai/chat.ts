@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import type { CallOptions } from '../../index.js';
 import { formatValue, isRecord } from '../../internal.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
-import { beginEvents, type Body, eventOf, RequestError } from './http.js';
+import { beginEvents, type Body, eventOf, naming, RequestError } from './http.js';
 import { checkFields, FIELDS } from './known-fields.js';
 import type { OfferedModels } from './models.js';
 
@@ -46,7 +46,8 @@ export function readChat(models: OfferedModels, body: Body): ChatRequest {
   return {
     isStream,
     async answer(options) {
-      const reply = (await serving.batchedRun(input, options)) as GeneratedText;
+      const call = () => serving.batchedRun(input, options);
+      const reply = (await naming(fieldOf, call)) as GeneratedText;
       const message = { role: 'assistant', content: reply.text, refusal: null };
       return {
         ...head,
@@ -64,11 +65,29 @@ export function readChat(models: OfferedModels, body: Body): ChatRequest {
     },
     async events(options) {
       const chunk = { ...head, object: 'chat.completion.chunk' };
-      return beginEvents<GeneratedText>(serving.stream(input, options), (pieces) =>
-        chunksOf(pieces, chunk, wantsUsage),
+      return naming(fieldOf, () =>
+        beginEvents<GeneratedText>(serving.stream(input, options), (pieces) =>
+          chunksOf(pieces, chunk, wantsUsage),
+        ),
       );
     },
   };
+}
+
+/** The field of a client that a serving refuses. A caller's own text stands behind a colon. */
+function fieldOf(message: string, code: string | null): string | undefined {
+  const [, option] =
+    /^[^:]* was given (\d+ stop|stop|the end token|endTokens)\b/.exec(message) ?? [];
+  if (option !== undefined) {
+    return option.endsWith('stop') ? 'stop' : 'stop_token_ids';
+  }
+  const [, place, role] =
+    /(messages\[\d+\](?:\.role|\.content)?)( has the role)?/.exec(message) ?? [];
+  if (place !== undefined) {
+    return role === undefined ? place : `${place}.role`;
+  }
+  const isOfAll = code === 'context_length_exceeded' || message.includes('chat template');
+  return isOfAll ? 'messages' : undefined;
 }
 
 /** Server-sent events: a chunk for each piece, then the finish reason, and the usage if asked. */
@@ -133,6 +152,8 @@ const isListOfWhole = (value: unknown): value is readonly number[] =>
 const isTop = (value: unknown): value is number => isWhole(value) && value >= -1;
 const isStop = (value: unknown): value is string | readonly string[] =>
   isText(value) || (Array.isArray(value) && value.every(isText));
+/** More tokens than any model has. */
+const NO_LIMIT = 2 ** 31;
 const A_COUNT = 'a whole number from 1 on';
 
 /** In the names of clients. Without a temperature, OpenAI's is 1. */
@@ -145,7 +166,7 @@ function inputIn(body: Body): object {
     maxTokens: most,
     temperature: fieldIn(body, 'temperature', 'a number from 0 to 2', isBetween(0, 2)) ?? 1,
     topP: fieldIn(body, 'top_p', 'a number above 0 and up to 1', isBetween(Number.MIN_VALUE, 1)),
-    topK: top !== undefined && top > 0 ? top : undefined,
+    topK: top !== undefined && top <= 0 ? NO_LIMIT : top,
     repetitionPenalty: fieldIn(
       body,
       'repetition_penalty',
@@ -194,7 +215,10 @@ function contentIn({ role, content, refusal }: Body, message: string): string {
     throw new RequestError(`"${field}" is missing; give a text`, field);
   }
   const parts: readonly unknown[] = Array.isArray(content) ? content : [content];
-  const texts = parts.map((part) => {
+  const texts = parts.map((part, i) => {
+    if (isRecord(part) && (isString(part['text']) || isString(part['refusal']))) {
+      checkFields(part, FIELDS.part, `${field}[${i}].`);
+    }
     if (isRecord(part) && part['type'] === 'text' && isString(part['text'])) {
       return part['text'];
     }

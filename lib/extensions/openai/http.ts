@@ -73,14 +73,28 @@ export function errorAnswer(error: unknown): ErrorAnswer {
   };
 }
 
+/** The field that a serving refuses, by the message and the code of its refusal. */
+type FieldOf = (message: string, code: string | null) => string | undefined;
+
 /** Names the field that a serving refuses; other errors stay as they are. */
-export function refusalOf(fieldOf: (message: string) => string, error: unknown): unknown {
+export function refusalOf(fieldOf: FieldOf, error: unknown): unknown {
   const { status, error: answer } = errorAnswer(error);
-  if (!isServingError(error) || status !== 400) {
+  const { message, code } = answer;
+  const field = isServingError(error) && status === 400 ? fieldOf(message, code) : undefined;
+  if (field === undefined) {
     return error;
   }
-  const field = fieldOf(answer.message);
-  return new RequestError(`"${field}": ${answer.message}`, field, status, answer.code);
+  const text = message.includes(field) ? message : `"${field}": ${message}`;
+  return new RequestError(text, field, status, code);
+}
+
+/** Calls a serving, and names the field that it refuses. */
+export async function naming<Reply>(fieldOf: FieldOf, call: () => Promise<Reply>): Promise<Reply> {
+  try {
+    return await call();
+  } catch (error) {
+    throw refusalOf(fieldOf, error);
+  }
 }
 
 type Parts = Pick<ErrorAnswer, 'status'> &

@@ -35,6 +35,8 @@ const SPEECH: Fields = {
   stream: 'followed',
   chunking_strategy: is('auto'),
   include: never,
+  known_speaker_names: never,
+  known_speaker_references: never,
   prompt: is(''),
   temperature: (value) => value !== '' && Number(value) === 0,
   timestamp_granularities: is('segment'),
@@ -64,6 +66,7 @@ export const FIELDS = {
     parallel_tool_calls: 'ignored',
     prediction: 'ignored',
     prompt_cache_key: 'ignored',
+    prompt_cache_options: 'ignored',
     prompt_cache_retention: 'ignored',
     add_generation_prompt: is(true),
     add_special_tokens: is(false),
@@ -81,6 +84,7 @@ export const FIELDS = {
     logit_bias: isEmpty,
     min_p: is(0),
     min_tokens: is(0),
+    moderation: never,
     modalities: (value) => Array.isArray(value) && value.every((each) => each === 'text'),
     n: is(1),
     presence_penalty: is(0),
@@ -92,6 +96,7 @@ export const FIELDS = {
     top_logprobs: is(0),
     use_beam_search: is(false),
     verbosity: is('medium'),
+    web_search_options: never,
   },
   streamOptions: { include_usage: 'followed', include_obfuscation: 'ignored' },
   message: {
@@ -107,6 +112,13 @@ export const FIELDS = {
     audio: never,
     function_call: never,
     tool_calls: isEmpty,
+  },
+  /** A part of a message's content. */
+  part: {
+    refusal: 'followed',
+    text: 'followed',
+    type: 'followed',
+    prompt_cache_breakpoint: 'ignored',
   },
   embeddings: {
     ...ABOUT_THE_REQUEST,

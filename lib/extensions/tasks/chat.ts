@@ -1,7 +1,7 @@
 import { createContext, Script } from 'node:vm';
 import { InvalidInputError, ServingLoadError } from '../../index.js';
 import { formatValue, isRecord, messageOf } from '../../internal.js';
-import type { TextTokenizer, Tokens } from './text-tokenizer.js';
+import { placed, type TextTokenizer, type Tokens } from './text-tokenizer.js';
 
 /** A message of a conversation, as a chat template gets it. */
 export interface Message {
@@ -53,9 +53,14 @@ export class Chat {
    */
   encode(messages: readonly Message[], tokenizer: TextTokenizer): Tokens {
     const { owner, template } = this.files;
-    messages.forEach(({ role, content }) => {
-      tokenizer.checkText(role);
-      tokenizer.checkText(content);
+    messages.forEach((message, i) => {
+      for (const part of ['role', 'content'] as const) {
+        try {
+          tokenizer.checkText(message[part]);
+        } catch (cause) {
+          throw placed(`messages[${i}].${part}`, cause);
+        }
+      }
     });
     // Other properties of a message are a caller's own, and not checked.
     const known = withKnownRoles(owner, messages, template);

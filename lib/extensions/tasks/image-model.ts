@@ -25,6 +25,7 @@ import {
   sideOf,
   type Size,
 } from './image-processor.js';
+import { warnOfUnknown } from './python-settings.js';
 import { readConfig } from './repository.js';
 import { type LoadingFiles, ModelOfTask, type TaskOptions } from './task-model.js';
 
@@ -123,6 +124,8 @@ export class ImageModel<Output, Own> extends ModelOfTask<ImageInput, Output, Ima
         `${repository.name} has no preprocessor_config.json, which says how its images are prepared`,
       );
     }
+    const file = own ? 'preprocessor_config.json' : 'processor_config.json';
+    warnOfUnknown(file, config, 'images', fetching);
     return {
       sharp: await loadSharp(this.task),
       processor: processorOf(repository.name, config),

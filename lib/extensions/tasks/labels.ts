@@ -15,6 +15,7 @@ import {
   sigmoid,
   softmax,
 } from './outputs.js';
+import { refused } from './python-settings.js';
 import type { LoadingFiles } from './task-model.js';
 
 /** A label of a text or an image. */
@@ -52,10 +53,20 @@ export interface LabelFacts {
   readonly scores: 'sigmoid' | 'softmax' | 'raw' | undefined;
 }
 
+const PROBLEMS: readonly unknown[] = [
+  undefined,
+  'regression',
+  'single_label_classification',
+  'multi_label_classification',
+];
+
 /** As https://github.com/huggingface/transformers/blob/main/src/transformers/pipelines/text_classification.py */
 export function labelFactsIn({ multiLabel }: LabelOptions) {
-  return async ({ config }: LoadingFiles): Promise<LabelFacts> => {
+  return async ({ repository, config }: LoadingFiles): Promise<LabelFacts> => {
     const { problem_type: type } = config;
+    if (!PROBLEMS.includes(type ?? undefined)) {
+      throw refused(repository, 'config.json', 'problem_type', type);
+    }
     const isApart = multiLabel ?? (type === 'multi_label_classification' || undefined);
     const stated = type === 'regression' ? 'raw' : undefined;
     const scores = isApart === undefined ? stated : isApart ? 'sigmoid' : 'softmax';

@@ -175,20 +175,43 @@ export const HIDDEN = ['last_hidden_state', 'token_embeddings'];
  */
 export type Pooling = 'mean' | 'cls' | 'last' | 'max';
 
-/** One vector of the `tokens` vectors that follow each other in `values`. */
-export function pool(values: Float32Array, tokens: number, mode: Pooling): Float32Array {
+/**
+ * The modes of sentence-transformers: also the sum by the root of the count, and the mean that counts
+ * each token by its place.
+ */
+export type PoolingMode = Pooling | 'mean-sqrt' | 'weighted-mean';
+
+/**
+ * One vector of the `tokens` vectors that follow each other in `values`, after
+ * https://github.com/huggingface/sentence-transformers/blob/main/sentence_transformers/sentence_transformer/modules/pooling.py
+ *
+ * @param skipped the first of them, which do not count; `cls` is the first one behind them
+ */
+export function pool(
+  values: Float32Array,
+  tokens: number,
+  mode: PoolingMode,
+  skipped = 0,
+): Float32Array {
   const width = values.length / tokens;
   if (mode === 'cls' || mode === 'last') {
-    const start = mode === 'cls' ? 0 : (tokens - 1) * width;
+    const start = (mode === 'cls' ? skipped : tokens - 1) * width;
     return values.slice(start, start + width);
   }
-  const vector = values.slice(0, width);
-  for (let at = width; at < values.length; at++) {
-    const place = at % width;
-    vector[place] =
-      mode === 'max' ? Math.max(vector[place]!, values[at]!) : vector[place]! + values[at]!;
+  const vector = new Float32Array(width).fill(mode === 'max' ? -Infinity : 0);
+  let count = 0;
+  for (let token = skipped; token < tokens; token++) {
+    const weight = mode === 'weighted-mean' ? token + 1 : 1;
+    count += weight;
+    for (let place = 0, at = token * width; place < width; place++, at++) {
+      vector[place] =
+        mode === 'max'
+          ? Math.max(vector[place]!, values[at]!)
+          : vector[place]! + weight * values[at]!;
+    }
   }
-  return mode === 'max' ? vector : vector.map((sum) => sum / tokens);
+  const divisor = mode === 'mean-sqrt' ? Math.sqrt(count) : count;
+  return mode === 'max' ? vector : vector.map((sum) => sum / divisor);
 }
 
 /** The vector with the length 1 (L2). */

@@ -1,7 +1,7 @@
 import { ServingLoadError } from '../../index.js';
 import { type Fetching, formatValue, isRecord } from '../../internal.js';
 import { readConfig, type Repository } from './repository.js';
-import type { TextFiles } from './text-tokenizer.js';
+import type { LoadingFiles } from './task-model.js';
 
 /**
  * Settings of a model's files that Python's libraries obey: a task follows them, refuses to start, or
@@ -19,36 +19,57 @@ const SENTENCE_FILES = [
   'xlnet',
 ];
 
+/** The words of a text, such as a list of keys. */
+export const words = (text: string): readonly string[] => text.trim().split(/\s+/);
+
 /** The keys that we follow or check, and those that change no answer of an exported model. */
-const KNOWN: Readonly<Record<string, readonly string[]>> = {
-  sentences:
-    'max_seq_length do_lower_case tokenizer_args processor_kwargs processing_kwargs model_args model_kwargs config_args config_kwargs transformer_task modality_config module_output_name unpad_inputs'.split(
-      ' ',
-    ),
-  pooling: 'pooling_mode include_prompt word_embedding_dimension embedding_dimension'.split(' '),
-  SentenceTransformer:
-    '__version__ prompts default_prompt_name similarity_fn_name model_type'.split(' '),
-  // The option `scores` takes the place of activation_fn.
-  CrossEncoder:
-    '__version__ prompts default_prompt_name model_type activation_fn keep_in_fp32_modules'.split(
-      ' ',
-    ),
-};
+const KNOWN = {
+  sentences: words(`max_seq_length do_lower_case tokenizer_args processor_kwargs
+    processing_kwargs model_args model_kwargs config_args config_kwargs unpad_inputs transformer_task
+    modality_config module_output_name`),
+  pooling: words(`pooling_mode include_prompt word_embedding_dimension embedding_dimension
+    pooling_mode_cls_token pooling_mode_max_tokens pooling_mode_mean_tokens
+    pooling_mode_mean_sqrt_len_tokens pooling_mode_weightedmean_tokens pooling_mode_lasttoken`),
+  model: words('__version__ prompts default_prompt_name similarity_fn_name model_type'),
+  tokenizer: words(`tokenizer_class model_max_length truncation_side padding_side chat_template
+    pad_token_type_id do_lower_case strip_accents tokenize_chinese_chars add_prefix_space
+    split_special_tokens add_bos_token add_eos_token added_tokens_decoder additional_special_tokens
+    extra_special_tokens model_specific_special_tokens
+    backend clean_text clean_up_tokenization_spaces do_basic_tokenize errors extra_ids from_slow
+    is_local keep_accents legacy legacy_behaviour max_length model_input_names name_or_path never_split
+    pad_to_multiple_of padding processor_class remove_space response_schema sp_model_kwargs
+    spaces_between_special_tokens special_tokens_map_file stride tokenizer_file trim_offsets
+    truncation_strategy use_default_system_prompt use_fast vocab_file wordpieces_prefix
+    local_files_only model_type unk_id vocab_type`),
+  images: words(`image_processor_type feature_extractor_type do_resize size crop_size do_center_crop
+    resample do_rescale rescale_factor do_normalize image_mean image_std do_pad do_flip_channel_order
+    crop_pct default_to_square data_format
+    _valid_processor_keys do_convert_rgb do_reduce_labels image_processor_class processor_class`),
+  speech: words(`feature_extractor_type feature_size sampling_rate hop_length n_fft chunk_length
+    padding_value padding_side dither
+    do_normalize mel_filters n_samples nb_max_frames processor_class return_attention_mask`),
+} satisfies Readonly<Record<string, readonly string[]>>;
+
+/** Names of single tokens, such as `bos_token`. */
+export const OF_A_TOKEN = /_token$/;
 
 /** Warns of keys that Python may obey and the task doesn't know. */
-function warnOfUnknown(
+export function warnOfUnknown(
   file: string,
   config: Record<string, unknown>,
   kind: keyof typeof KNOWN,
   { warn }: Fetching,
+  more: readonly string[] = [],
 ): void {
+  const known = new Set([...KNOWN[kind], ...more]);
   const unknown = Object.keys(config).filter(
-    (key) => !KNOWN[kind]!.includes(key) && !key.startsWith('pooling_mode_'),
+    (key) =>
+      !known.has(key) && config[key] !== null && !(kind === 'tokenizer' && OF_A_TOKEN.test(key)),
   );
   if (unknown.length > 0) {
     warn(
       `does not know ${unknown.map(formatValue).join(', ')} of ${file}: the answers differ from ` +
-        "Python's if sentence-transformers obeys it",
+        "Python's if Python obeys it",
     );
   }
 }
@@ -98,7 +119,8 @@ export async function modelSettings(
   kind: 'SentenceTransformer' | 'CrossEncoder' = 'SentenceTransformer',
 ): Promise<Record<string, unknown>> {
   const config = (await readConfig(repository, MODEL_FILE, fetching)) ?? {};
-  warnOfUnknown(MODEL_FILE, config, kind, fetching);
+  const more = kind === 'CrossEncoder' ? ['activation_fn', 'keep_in_fp32_modules'] : [];
+  warnOfUnknown(MODEL_FILE, config, 'model', fetching, more);
   const { model_type: type = kind } = config;
   if (type !== kind) {
     throw refused(repository, MODEL_FILE, 'model_type', type);
@@ -106,12 +128,26 @@ export async function modelSettings(
   return config;
 }
 
-/** @throws ServingLoadError for a setting of a reranker that we don't have */
-export async function checkReranker({ repository, fetching }: TextFiles): Promise<void> {
-  const { default_prompt_name: prompt } = await modelSettings(repository, fetching, 'CrossEncoder');
-  if (prompt !== undefined && prompt !== null) {
+/**
+ * What a cross-encoder's files put over its logits, the name of a class of PyTorch; undefined if they
+ * leave it out. After `CrossEncoder` of sentence-transformers.
+ *
+ * @throws ServingLoadError for a prompt, which the task doesn't have
+ */
+export async function activationIn({
+  repository,
+  config,
+  fetching,
+}: LoadingFiles): Promise<string | undefined> {
+  const settings = await modelSettings(repository, fetching, 'CrossEncoder');
+  const { default_prompt_name: prompt } = settings;
+  if (typeof prompt === 'string') {
     throw refused(repository, MODEL_FILE, 'default_prompt_name', prompt);
   }
+  const { sentence_transformers: own, sbert_ce_default_activation_function: older } = config;
+  const stated =
+    settings['activation_fn'] ?? (isRecord(own) ? own['activation_fn'] : null) ?? older;
+  return typeof stated === 'string' ? stated : undefined;
 }
 
 /** The configuration of the pooling; undefined without it. */
@@ -128,71 +164,8 @@ export async function poolingSettings(
   return config;
 }
 
-/** BERT's own keys in tokenizer_config.json, and those of its normalizer in tokenizer.json. */
-const OF_NORMALIZER: Readonly<Record<string, string>> = {
-  do_lower_case: 'lowercase',
-  strip_accents: 'strip_accents',
-  tokenize_chinese_chars: 'handle_chinese_chars',
-};
-
-/**
- * Python's fast tokenizers change what tokenizer.json says by tokenizer_config.json.
- *
- * @throws ServingLoadError if the two differ
- */
-export function checkTokenizer({ repository, tokenizerJson, ofTokenizer }: TextFiles): void {
-  const name = String(ofTokenizer['tokenizer_class']);
-  const { normalizer, pre_tokenizer: words } = tokenizerJson;
-  const file = 'tokenizer_config.json';
-  if (isRecord(normalizer) && normalizer['type'] === 'BertNormalizer') {
-    for (const [key, own] of Object.entries(OF_NORMALIZER)) {
-      const stated = ofTokenizer[key];
-      if (
-        /^(Distil)?Bert|^Electra|^MPNet/.test(name) &&
-        stated !== undefined &&
-        (stated ?? null) !== (normalizer[own] ?? null)
-      ) {
-        throw refused(
-          repository,
-          file,
-          key,
-          stated,
-          ` beside ${own} ${formatValue(normalizer[own])} in tokenizer.json`,
-        );
-      }
-    }
-  }
-  const { add_prefix_space: prefix, do_lower_case: lowers } = ofTokenizer;
-  if (
-    /^(DebertaV2|Albert)/.test(name) &&
-    typeof lowers === 'boolean' &&
-    lowers !== hasLowercase(normalizer)
-  ) {
-    const beside = ` beside a normalizer that ${lowers ? 'keeps' : 'lowers'} cases in tokenizer.json`;
-    throw refused(repository, file, 'do_lower_case', lowers, beside);
-  }
-  const isOther =
-    isRecord(words) &&
-    typeof words['add_prefix_space'] === 'boolean' &&
-    typeof prefix === 'boolean' &&
-    words['add_prefix_space'] !== prefix;
-  if (isOther) {
-    throw refused(
-      repository,
-      file,
-      'add_prefix_space',
-      prefix,
-      ` beside ${String(!prefix)} in tokenizer.json`,
-    );
-  }
-}
-
-function hasLowercase(normalizer: unknown): boolean {
-  const { type, normalizers: parts } = isRecord(normalizer) ? normalizer : {};
-  return type === 'Lowercase' || (Array.isArray(parts) && parts.some(hasLowercase));
-}
-
-function refused(
+/** The error for a setting that Python obeys and we don't have. */
+export function refused(
   { name }: Repository,
   file: string,
   key: string,

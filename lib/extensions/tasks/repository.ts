@@ -1,5 +1,5 @@
-import type { Hash } from 'node:crypto';
-import { existsSync, statSync } from 'node:fs';
+import { createHash, type Hash } from 'node:crypto';
+import { createReadStream, existsSync, statSync } from 'node:fs';
 import { readFile, stat } from 'node:fs/promises';
 import { dirname, isAbsolute, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -240,16 +240,25 @@ async function readBytes(
   return typeof found === 'string' ? readFile(found) : found;
 }
 
-/** An ONNX file as it was fetched: its bytes, or its path and what it was then. */
-export type OnnxFile =
-  Uint8Array | { readonly path: string; readonly size: number; readonly modified: number };
+/** An ONNX file as it was fetched: its bytes, or its path. */
+export interface OnnxFile {
+  readonly file: string | Uint8Array;
+  /** Of its content, in hexadecimal. */
+  readonly sha256: string;
+}
 
-export async function onnxFile(found: string | Uint8Array): Promise<OnnxFile> {
-  if (typeof found !== 'string') {
-    return found;
+export async function onnxFile(file: string | Uint8Array): Promise<OnnxFile> {
+  return { file, sha256: await sha256Of(file) };
+}
+
+async function sha256Of(file: string | Uint8Array): Promise<string> {
+  const hash = createHash('sha256');
+  const pieces =
+    typeof file === 'string' ? createReadStream(file, { highWaterMark: 2 ** 20 }) : [file];
+  for await (const piece of pieces) {
+    hash.update(piece as Uint8Array);
   }
-  const { size, mtimeMs } = await stat(found);
-  return { path: found, size, modified: mtimeMs };
+  return hash.digest('hex');
 }
 
 /**
@@ -259,17 +268,15 @@ export async function onnxFile(found: string | Uint8Array): Promise<OnnxFile> {
  * @throws ServingLoadError if it has changed since it was fetched: what was read with it belongs to the
  * file before
  */
-export async function openable(name: string, file: OnnxFile): Promise<string | Uint8Array> {
-  if (file instanceof Uint8Array) {
-    return file;
-  }
-  const { path, size, modified } = file;
-  const now = await stat(path).catch(() => undefined);
-  if (now?.size !== size || now.mtimeMs !== modified) {
+export async function openable(
+  name: string,
+  { file, sha256 }: OnnxFile,
+): Promise<string | Uint8Array> {
+  if (typeof file === 'string' && (await sha256Of(file).catch(() => undefined)) !== sha256) {
     throw new ServingLoadError(
-      `The file ${path} has changed since the serving started, and the tokenizer and the settings of ` +
+      `The file ${file} has changed since the serving started, and the tokenizer and the settings of ` +
         `${name} belong to the one before; reload the serving`,
     );
   }
-  return path;
+  return file;
 }

@@ -17,9 +17,10 @@ import {
   readOutput,
   sigmoid,
 } from './outputs.js';
-import { checkReranker } from './python-settings.js';
+import { activationIn } from './python-settings.js';
 import { oneOf } from './task-model.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
+import { placed, type TextFiles } from './text-tokenizer.js';
 import { tokenizing } from './tokenizing.js';
 
 /** A query, and the documents to order by it. */
@@ -78,10 +79,7 @@ export function rerank(
   const { scores } = options;
   const own: Reranker = new TextModel('rerank', options, rules, {
     tokenizer: (files, limits) => tokenizing(files, limits),
-    facts: async (files) => {
-      await checkReranker(files);
-      return undefined;
-    },
+    facts: (files) => warnOfActivation(files, scores),
     output: (outputs) => readScores(own.owner, outputs),
   });
   return asTask<Definition>('rerank', {
@@ -90,14 +88,22 @@ export function rerank(
     async preprocess(input, context) {
       const { query, documents, top } = asked(own.owner, input);
       const { tokenizer } = context.facts;
+      const encode = async (place: string, document: string) => {
+        try {
+          return await tokenizer.encodePair(context, query, document);
+        } catch (cause) {
+          throw placed(place, cause);
+        }
+      };
+      await encode('query', '');
       const batches: Batch[] = [];
       let turn = performance.now();
-      for (const document of documents) {
+      for (const [i, document] of documents.entries()) {
         if (performance.now() - turn > MOST_OF_A_TURN) {
           await setImmediate(undefined, { signal: context.signal });
           turn = performance.now();
         }
-        const tokens = await tokenizer.encodePair(context, query, document);
+        const tokens = await encode(`documents[${i}]`, document);
         batches.push(Batch.concatenate([rowOf(tokens, context.signature!)]));
       }
       // A list runs as several batches, since its rows differ in length.
@@ -113,7 +119,19 @@ export function rerank(
   });
 }
 
-type Reranker = TextModel<DocumentsToRank, readonly RankedDocument[], undefined>;
+type Reranker = TextModel<DocumentsToRank, readonly RankedDocument[], void>;
+
+/** Warns of files whose scores in Python are no sigmoids, unless the serving states its scores. */
+async function warnOfActivation(files: TextFiles, scores: RerankOptions['scores']): Promise<void> {
+  const activation = await activationIn(files);
+  if (scores === undefined && activation !== undefined && !/\bSigmoid$/.test(activation)) {
+    files.fetching.warn(
+      `gives scores from 0 to 1, in the order of Python's; there the scores are those of ` +
+        `"activation_fn" ${formatValue(activation)} of the model's files. Give the option scores: ` +
+        "'raw' for the model's own numbers, or 'sigmoid'",
+    );
+  }
+}
 
 /** @throws InvalidServingError for a model whose output isn't one or two logits */
 function readScores(owner: string, outputs: readonly TensorSignature[]): TensorSignature {
@@ -145,7 +163,7 @@ type Definition = ServingDefinition<
   readonly RankedDocument[],
   Outputs,
   Info,
-  TextFacts<undefined>
+  TextFacts<void>
 >;
 
 /** What `postprocess` needs of a call. */

@@ -10,8 +10,10 @@ import {
 import { asTask, formatValue, isRecord, type Rules, whole } from '../../internal.js';
 import { AudioReader } from './audio.js';
 import { taskScript } from './entry-script.js';
+import { warnOfUnfollowed } from './generation-settings.js';
 import type { MelOptions } from './log-mel.js';
-import { needConfig, onnxFile, readConfig, type Repository } from './repository.js';
+import { refused, warnOfUnknown } from './python-settings.js';
+import { needConfig, onnxFile, type OnnxFile, readConfig, type Repository } from './repository.js';
 import { type LoadingFiles, ModelOfTask, ofSteps, type TaskModelOptions } from './task-model.js';
 import type { SpeechRow, SpeechTokens, TranscriberFiles, Transcript } from './transcriber.js';
 
@@ -24,13 +26,14 @@ export interface SpeechToWrite {
   /**
    * The code of the language that is spoken, such as `en`.
    *
-   * @default the serving's; without it, the model recognises the language of the first 30 seconds
+   * @default the serving's, or that of generation_config.json; without both, the model recognises the
+   * language of the first 30 seconds
    */
   readonly language?: string;
   /**
    * Whether the text has the language of the speech, or is its translation to English.
    *
-   * @default 'transcribe'
+   * @default that of generation_config.json, or 'transcribe'
    */
   readonly task?: 'transcribe' | 'translate';
 }
@@ -75,7 +78,7 @@ export interface SpeechToTextOptions extends Omit<
   /**
    * The code of the language of calls that name none.
    *
-   * @default the one that the model recognises
+   * @default that of generation_config.json, or the one that the model recognises
    */
   readonly language?: string;
   /**
@@ -158,12 +161,12 @@ export function speechToText(
       sequence: {},
     },
     async preprocess(input, context) {
-      const { tokens, tasks, mel } = context.facts;
+      const { tokens, tasks, mel, usual } = context.facts;
       const { audio, language, task } = readInput(own.owner, input);
-      const code = language ?? options.language;
+      const code = language ?? options.language ?? usual.language;
       const row = {
         language: languageOf(own.owner, code, tokens),
-        task: taskOf(own.owner, task, tasks),
+        task: taskOf(own.owner, task ?? usual.task, tasks),
       };
       if (audio instanceof Float32Array) {
         reader.checkLength(audio.length, mel.sampleRate);
@@ -258,6 +261,8 @@ interface Facts extends Pick<
   'encoder' | 'tokenizer' | 'tokenizerConfig' | 'mel' | 'tokens'
 > {
   readonly tasks: Tasks;
+  /** What generation_config.json says of calls that don't say it. */
+  readonly usual: Pick<SpeechToWrite, 'language' | 'task'>;
 }
 
 class SpeechModelFiles extends ModelOfTask<
@@ -287,13 +292,20 @@ class SpeechModelFiles extends ModelOfTask<
     return [this.own?.decoder ?? 'onnx/decoder_model_merged.onnx'];
   }
 
+  protected override otherModels({ encoder }: Facts): readonly OnnxFile[] {
+    return [encoder];
+  }
+
   /** The thread checks the model itself. */
   protected accept(): undefined {}
 
   protected async read({ repository, config, fetching }: LoadingFiles): Promise<Facts> {
     const generation = await needConfig(repository, 'generation_config.json', fetching);
     const preprocessor = await needConfig(repository, 'preprocessor_config.json', fetching);
-    const tokens = this.tokensIn({ ...config, ...generation }, repository);
+    warnOfUnfollowed(generation, FOLLOWED, fetching);
+    warnOfUnknown('preprocessor_config.json', preprocessor, 'speech', fetching);
+    checkPreprocessor(repository, preprocessor);
+    const tokens = this.tokensIn(generation, config, repository);
     if (this.options.language !== undefined) {
       languageOf(this.owner, this.options.language, tokens);
     }
@@ -311,12 +323,21 @@ class SpeechModelFiles extends ModelOfTask<
       mel: melOf(preprocessor),
       tokens,
       tasks: tasksIn(generation),
+      usual: usualIn(
+        this.options.language === undefined ? generation : { ...generation, language: null },
+        tokens,
+        repository,
+      ),
     };
   }
 
-  private tokensIn(config: Record<string, unknown>, { name }: Repository): SpeechTokens {
+  private tokensIn(
+    generation: Record<string, unknown>,
+    config: Record<string, unknown>,
+    { name }: Repository,
+  ): SpeechTokens {
     const number = (key: string): number => {
-      const value = config[key];
+      const value = generation[key] ?? config[key];
       if (typeof value !== 'number') {
         throw new ServingLoadError(
           `The files of ${name} don't state ${key} (generation_config.json); use a model of the ` +
@@ -325,16 +346,18 @@ class SpeechModelFiles extends ModelOfTask<
       }
       return value;
     };
-    const languages = isRecord(config['lang_to_id']) ? Object.entries(config['lang_to_id']) : [];
-    const latest = config['max_initial_timestamp_index'];
+    const languages = isRecord(generation['lang_to_id'])
+      ? Object.entries(generation['lang_to_id'])
+      : [];
+    const latest = generation['max_initial_timestamp_index'];
     return {
       start: number('decoder_start_token_id'),
       end: number('eos_token_id'),
       silence: number('no_timestamps_token_id') - 1,
       firstTime: number('no_timestamps_token_id') + 1,
       latestBegin: typeof latest === 'number' ? latest : undefined,
-      suppressed: numbersIn(config['suppress_tokens']),
-      suppressedFirst: numbersIn(config['begin_suppress_tokens']),
+      suppressed: numbersIn(generation['suppress_tokens']),
+      suppressedFirst: numbersIn(generation['begin_suppress_tokens']),
       languages: Object.fromEntries(
         languages.map(([token, id]) => [Number(id), token.replaceAll(/[<|>]/g, '')]),
       ),
@@ -349,6 +372,90 @@ function numbersIn(value: unknown): readonly number[] {
 
 function tasksIn({ task_to_id: tasks }: Record<string, unknown>): Tasks {
   return isRecord(tasks) ? tasks : {};
+}
+
+/**
+ * The language and the task that generation_config.json states, or forces by their tokens.
+ *
+ * @throws ServingLoadError for a token or a name that means something else
+ */
+function usualIn(
+  generation: Record<string, unknown>,
+  { languages, firstTime }: SpeechTokens,
+  repository: Repository,
+): Facts['usual'] {
+  const { language, task, forced_decoder_ids: pairs } = generation;
+  const tasks = tasksIn(generation);
+  const forced: readonly unknown[] = Array.isArray(pairs)
+    ? pairs.map((pair: unknown) => [pair].flat()[1])
+    : [];
+  const own = Object.values(languages);
+  const codes = own.length > 0 ? own : ['en'];
+  const stated = codes.find((code) => namesOf(code).includes(String(language).toLowerCase()));
+  if (isString(language) && stated === undefined) {
+    throw refused(repository, GENERATION, 'language', language);
+  }
+  if (isString(task) && task !== 'transcribe' && task !== 'translate') {
+    throw refused(repository, GENERATION, 'task', task);
+  }
+  const known: readonly unknown[] = [null, firstTime - 1, tasks.transcribe, tasks.translate];
+  const others = forced.filter((id) => !known.includes(id));
+  if (others.some((id) => languages[Number(id)] === undefined)) {
+    throw refused(repository, GENERATION, 'forced_decoder_ids', pairs);
+  }
+  const translates =
+    task === 'translate' || (tasks.translate !== undefined && forced.includes(tasks.translate));
+  return {
+    language: stated ?? languages[Number(others[0])],
+    task: translates ? 'translate' : 'transcribe',
+  };
+}
+
+const isString = (value: unknown): value is string => typeof value === 'string';
+
+const GENERATION = 'generation_config.json';
+const inEnglish = new Intl.DisplayNames('en', { type: 'language' });
+
+/** As files write a language: `de`, `<|de|>` or `german`. */
+function namesOf(code: string): readonly (string | undefined)[] {
+  const isCode = /^[a-z]{2,3}$/.test(code);
+  return [code, `<|${code}|>`, isCode ? inEnglish.of(code)?.toLowerCase() : undefined];
+}
+
+/** What the task follows of generation_config.json, and what only times of words need. */
+const FOLLOWED = [
+  'alignment_heads',
+  'begin_suppress_tokens',
+  'eos_token_id',
+  'forced_decoder_ids',
+  'is_multilingual',
+  'lang_to_id',
+  'language',
+  'max_initial_timestamp_index',
+  'max_length',
+  'median_filter_width',
+  'no_timestamps_token_id',
+  'prev_sot_token_id',
+  'return_timestamps',
+  'suppress_tokens',
+  'task',
+  'task_to_id',
+];
+
+/** @throws ServingLoadError for audio that is prepared otherwise than Whisper's */
+function checkPreprocessor(repository: Repository, config: Record<string, unknown>): void {
+  const allowed: Readonly<Record<string, readonly unknown[]>> = {
+    feature_extractor_type: ['WhisperFeatureExtractor'],
+    padding_value: [0],
+    padding_side: ['right'],
+    dither: [0],
+  };
+  for (const [key, values] of Object.entries(allowed)) {
+    const value = config[key] ?? undefined;
+    if (value !== undefined && !values.includes(value)) {
+      throw refused(repository, 'preprocessor_config.json', key, value);
+    }
+  }
 }
 
 /** Whisper's numbers, unless preprocessor_config.json has others. */

@@ -198,10 +198,21 @@ export abstract class ModelOfTask<Input, Output, Facts> {
     optionsOf: (fetched: FetchedModel<Facts, OnnxFile>) => PartitionOptions,
   ): RemoteFiles<Facts> {
     return this.movable(async (fetching, place) => {
-      const { file, ...fetched } = await this.fetch(fetching, place);
-      const { facts, content } = fetched;
-      return { facts, content, options: optionsOf({ ...fetched, file: await onnxFile(file) }) };
+      const found = await this.fetch(fetching, place);
+      const { facts, content } = found;
+      const file = await onnxFile(found.file);
+      const models = [file, ...this.otherModels(facts)].map(({ sha256 }) => sha256);
+      return {
+        facts,
+        content: [content, ...models].join(' '),
+        options: optionsOf({ ...found, file }),
+      };
     });
+  }
+
+  /** The ONNX files that the task has read with its facts. */
+  protected otherModels(_facts: Facts): readonly OnnxFile[] {
+    return [];
   }
 
   /** Fetches from the definition's place, or from the place that a reload names. */

@@ -18,6 +18,7 @@ import {
   type Outputs,
   pool,
   type Pooling,
+  type PoolingMode,
 } from './outputs.js';
 import { modelSettings, poolingSettings } from './python-settings.js';
 import { readConfig, readJsonFile } from './repository.js';
@@ -84,7 +85,7 @@ export interface TextEmbeddingOptions extends TextTaskOptions<string | TextToEmb
 /** What the model's files say about its vectors. */
 interface Facts {
   /** Undefined if only the model itself can pool. */
-  readonly pooling: Pooling | undefined;
+  readonly pooling: readonly PoolingMode[] | undefined;
   readonly normalizes: boolean;
   /** The tokens of prompts are not pooled. */
   readonly skipsPrompt: boolean;
@@ -145,7 +146,7 @@ export function textEmbedding(
     preprocess(input, context) {
       const { signature, facts } = context;
       const { text, prompt, dimensions: size } = asked(own.owner, input);
-      const width = widthOf(signature!);
+      const width = widthOf(signature!, facts.own);
       const isListed = size === undefined || size === width || dimensions.includes(size);
       if (!isListed && (width !== undefined || dimensions.length > 0)) {
         const sizes = [...new Set([...dimensions, ...(width === undefined ? [] : [width])])];
@@ -163,7 +164,7 @@ export function textEmbedding(
       }));
     },
     postprocess(outputs, { info: { tokens, size, skipped }, facts }) {
-      const { pooling: mode = 'mean', normalizes } = facts.own;
+      const { pooling: modes = ['mean'], normalizes } = facts.own;
       const output = outputOf(own.owner, outputs, POOLED, ...HIDDEN);
       const values = finite(own.owner, floatsOf(output));
       if (output.dims.length > 2 && output.dims[1] !== tokens) {
@@ -174,7 +175,7 @@ export function textEmbedding(
       }
       const pooled =
         output.dims.length > 2
-          ? pooledBehind(own.owner, values, tokens, skipped, mode)
+          ? pooledBy(own.owner, values, tokens, skipped, modes)
           : Float32Array.from(values);
       if (
         size !== undefined &&
@@ -206,25 +207,27 @@ interface Info {
   readonly skipped: number;
 }
 
-/** Behind a prompt that is not pooled, the text's own first token is the first. */
-function pooledBehind(
+/**
+ * The vectors of the modes, one behind the other. Behind a prompt that is not pooled, the text's own
+ * first token is the first.
+ */
+function pooledBy(
   owner: string,
   values: Float32Array,
   tokens: number,
   skipped: number,
-  mode: Pooling,
+  modes: readonly PoolingMode[],
 ): Float32Array {
-  if (skipped === 0 || mode === 'last') {
-    return pool(values, tokens, mode);
-  }
-  if (skipped >= tokens) {
+  if (skipped >= tokens && modes.some((mode) => mode !== 'last')) {
     throw new InvalidInputError(
       `${owner}: the prompt leaves no token of the text, of the ${tokens} that the model reads; ` +
         'shorten the prompt, or raise maxTokens',
     );
   }
-  const width = values.length / tokens;
-  return pool(values.subarray(skipped * width), tokens - skipped, mode);
+  const vectors = modes.map((mode) => pool(values, tokens, mode, skipped));
+  return vectors.length === 1
+    ? vectors[0]!
+    : Float32Array.from(vectors.flatMap((each) => [...each]));
 }
 
 /** The output of a model that pools by itself. */
@@ -267,9 +270,15 @@ function vectorsIn(outputs: readonly TensorSignature[]): TensorSignature | undef
   return named[0] ?? (others.length === 0 && only?.name !== 'logits' ? only : undefined);
 }
 
-function widthOf({ outputs = [] }: ServingSignature): number | undefined {
-  const width = vectorsIn(outputs)?.shape.at(-1);
-  return typeof width === 'number' ? width : undefined;
+/** The numbers of a text's vector, if the model states them. */
+function widthOf(
+  { outputs = [] }: Pick<ServingSignature, 'outputs'>,
+  { pooling }: Facts,
+): number | undefined {
+  const shape = vectorsIn(outputs)?.shape ?? [];
+  const width = shape.at(-1);
+  const parts = shape.length > 2 ? (pooling?.length ?? 1) : 1;
+  return typeof width === 'number' ? parts * width : undefined;
 }
 
 /**
@@ -280,19 +289,20 @@ function widthOf({ outputs = [] }: ServingSignature): number | undefined {
 function readVectors(
   owner: string,
   outputs: readonly TensorSignature[],
-  { name, own: { pooling, otherPooling, prompts, skipsPrompt, dense, step } }: TextFacts<Facts>,
+  { name, own }: TextFacts<Facts>,
   options: TextEmbeddingOptions,
 ): TensorSignature {
+  const { pooling, otherPooling, prompts, skipsPrompt, dense, step } = own;
   const output = vectorsIn(outputs);
   const rank = output?.shape.length;
-  const width = output?.shape.at(-1);
+  const width = widthOf({ outputs }, own);
   const isPooled = rank === 2 && !HIDDEN.includes(output!.name);
   if (!output || !(isPooled || (rank === 3 && output.name !== POOLED))) {
     const reads =
       'vectors, such as last_hidden_state [batch,tokens,size] or sentence_embedding [batch,size]';
     throw otherModel(owner, reads, outputs);
   }
-  const missing = options.dimensions?.find((size) => typeof width === 'number' && size > width);
+  const missing = options.dimensions?.find((size) => width !== undefined && size > width);
   if (missing !== undefined) {
     throw new InvalidServingError(
       `${owner}: dimensions has ${missing}, and the vectors of ${name} have ${width} numbers; leave ` +
@@ -307,7 +317,7 @@ function readVectors(
     if (skipsPrompt && Object.keys(prompts).length > 0) {
       throw lacking(name, 'pooling without the prompt (include_prompt)');
     }
-    if (dense !== undefined && typeof width === 'number' && width !== dense) {
+    if (dense !== undefined && width !== undefined && width !== dense) {
       throw lacking(name, `a dense layer to ${dense} numbers`);
     }
     return output;
@@ -359,7 +369,7 @@ function factsIn(options: TextEmbeddingOptions) {
       );
     }
     return {
-      pooling: options.pooling ?? poolingIn(pooling),
+      pooling: options.pooling ? [options.pooling] : poolingIn(pooling),
       otherPooling: pooling && modesIn(pooling).join(' and '),
       skipsPrompt: pooling?.['include_prompt'] === false,
       normalizes:
@@ -386,22 +396,27 @@ function stepsIn(modules: unknown): readonly Step[] | undefined {
     : undefined;
 }
 
-/** Our names of the modes: newer files name them, and older ones have a flag for each. */
-const MODES: ReadonlyMap<string, Pooling> = new Map([
-  ['mean', 'mean'],
+/** Our names of the modes: newer files name them, and older ones have a flag for each, in this order. */
+const MODES: ReadonlyMap<string, PoolingMode> = new Map([
   ['cls', 'cls'],
-  ['lasttoken', 'last'],
   ['max', 'max'],
-  ['pooling_mode_mean_tokens', 'mean'],
+  ['mean', 'mean'],
+  ['mean_sqrt_len_tokens', 'mean-sqrt'],
+  ['weightedmean', 'weighted-mean'],
+  ['lasttoken', 'last'],
   ['pooling_mode_cls_token', 'cls'],
-  ['pooling_mode_lasttoken', 'last'],
   ['pooling_mode_max_tokens', 'max'],
+  ['pooling_mode_mean_tokens', 'mean'],
+  ['pooling_mode_mean_sqrt_len_tokens', 'mean-sqrt'],
+  ['pooling_mode_weightedmean_tokens', 'weighted-mean'],
+  ['pooling_mode_lasttoken', 'last'],
 ]);
 
-/** Undefined if the file is missing, or names several modes or one that we don't have. */
-function poolingIn(config: Record<string, unknown> = {}): Pooling | undefined {
-  const [mode, ...others] = modesIn(config);
-  return mode === undefined || others.length > 0 ? undefined : MODES.get(mode);
+/** Undefined if the file is missing, or names no mode or one that we don't have. */
+function poolingIn(config: Record<string, unknown> = {}): readonly PoolingMode[] | undefined {
+  const names = modesIn(config);
+  const modes = names.flatMap((name) => MODES.get(name) ?? []);
+  return names.length > 0 && modes.length === names.length ? modes : undefined;
 }
 
 function modesIn(config: Record<string, unknown>): readonly string[] {
@@ -409,8 +424,9 @@ function modesIn(config: Record<string, unknown>): readonly string[] {
   if (named !== undefined) {
     return [named].flat().map(String);
   }
-  const flags = Object.entries(config).filter(
-    ([name, value]) => name.startsWith('pooling_mode_') && value === true,
+  const order = [...MODES.keys()];
+  const flags = Object.keys(config).filter(
+    (name) => name.startsWith('pooling_mode_') && config[name] === true,
   );
-  return flags.map(([name]) => name);
+  return flags.toSorted((one, other) => order.indexOf(one) - order.indexOf(other));
 }

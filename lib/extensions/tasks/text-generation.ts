@@ -13,8 +13,13 @@ import { asTask, type Fetching, formatValue, isRecord, type Rules, whole } from 
 import { AddedTokens, isToken } from './added-tokens.js';
 import { Chat } from './chat.js';
 import { taskScript } from './entry-script.js';
+import {
+  type AnswerDefaults,
+  answerDefaultsIn,
+  generationSettings,
+} from './generation-settings.js';
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
-import { readConfig, type Repository } from './repository.js';
+import type { Repository } from './repository.js';
 import { ofSteps, type TaskModelOptions } from './task-model.js';
 import { isText, type TextFacts, TextModel } from './text-model.js';
 import type { TextFiles, Tokens } from './text-tokenizer.js';
@@ -25,32 +30,33 @@ export interface GenerationOptions {
   /**
    * The most tokens of the answer.
    *
-   * @default what the prompt leaves of the serving's `maxTokens`
+   * @default as generation_config.json says; otherwise what the prompt leaves of the serving's
+   * `maxTokens`
    */
   readonly maxTokens?: number;
   /**
    * 0 takes the likeliest token each time, and 1 draws by the model's own probabilities. Up to 2.
    *
-   * @default 0
+   * @default that of generation_config.json if it has `do_sample`; otherwise 0
    */
   readonly temperature?: number;
   /**
    * The number of the likeliest tokens to draw from.
    *
-   * @default all; 64 with `topP`
+   * @default as generation_config.json says; otherwise all, and 64 with `topP`
    */
   readonly topK?: number;
   /**
    * Draws among the fewest tokens, of those of `topK`, whose probabilities together reach this share:
    * above 0, up to 1.
    *
-   * @default 1
+   * @default as generation_config.json says; otherwise 1
    */
   readonly topP?: number;
   /**
    * Makes tokens of the prompt and the answer less likely: above 1, up to 10.
    *
-   * @default 1: it doesn't
+   * @default as generation_config.json says; otherwise 1: it doesn't
    */
   readonly repetitionPenalty?: number;
   /**
@@ -172,9 +178,10 @@ const rules: Rules = {
   tooLong: { check: () => false, allowed: 'nothing here: a prompt is never cut' },
 };
 
-/** End tokens, chat template and tokenizer, from the model's files. */
+/** End tokens, defaults of calls, chat template and tokenizer, from the model's files. */
 interface Facts {
   readonly endTokens: readonly number[];
+  readonly defaults: AnswerDefaults;
   readonly added: AddedTokens;
   readonly template: string | undefined;
   readonly tokenizer: object;
@@ -306,17 +313,7 @@ function readInput(owner: string, input: unknown): Asked {
       `was given the unknown option ${formatValue(unknown)}; known are ${[...NAMES].join(', ')}`,
     );
   }
-  for (const [name, least, most, allowed] of RANGES) {
-    const value = asked[name];
-    const isAllowed =
-      typeof value === 'number' &&
-      value >= least &&
-      value <= most &&
-      (!WHOLE.has(name) || Number.isInteger(value));
-    if (value !== undefined && !isAllowed) {
-      throw refuse(`was given ${name} ${formatValue(value)}; allowed is ${allowed}`);
-    }
-  }
+  checkRanges(asked, refuse);
   const { stop, endTokens = [], logprobs = false } = asked;
   if (!(Array.isArray(endTokens) && endTokens.length <= MOST_STOPS && endTokens.every(isToken))) {
     throw refuse(
@@ -336,6 +333,28 @@ function readInput(owner: string, input: unknown): Asked {
     throw refuse(`was given logprobs ${formatValue(logprobs)}; allowed is true or false`);
   }
   return asked;
+}
+
+/**
+ * @param nameOf how the error names an option
+ * @throws the error of `refuse` for a number that isn't allowed
+ */
+function checkRanges(
+  asked: Record<string, unknown>,
+  refuse: (what: string) => Error,
+  nameOf = (name: string): string => name,
+): void {
+  for (const [name, least, most, allowed] of RANGES) {
+    const value = asked[name];
+    const isAllowed =
+      typeof value === 'number' &&
+      value >= least &&
+      value <= most &&
+      (!WHOLE.has(name) || Number.isInteger(value));
+    if (value !== undefined && !isAllowed) {
+      throw refuse(`was given ${nameOf(name)} ${formatValue(value)}; allowed is ${allowed}`);
+    }
+  }
 }
 
 /** Each token is compared with all of them, in the thread that writes all answers. */
@@ -391,9 +410,15 @@ function rowOf(
   owner: string,
   ids: readonly number[],
   asked: Asked,
-  { tokenizer, own: { added } }: TextFacts<Facts>,
+  { tokenizer, own: { added, defaults } }: TextFacts<Facts>,
 ): PromptRow {
-  const { temperature = 0, topP = 1, stop = [], endTokens = [], logprobs = false } = asked;
+  const { stop = [], endTokens = [], logprobs = false } = asked;
+  const {
+    temperature = defaults.temperature,
+    topK = defaults.topK,
+    topP = defaults.topP,
+    repetitionPenalty = defaults.repetitionPenalty,
+  } = asked;
   const context = tokenizer.limits.maxTokens;
   if (ids.length === 0) {
     throw new InvalidInputError(`${owner}: the prompt has no tokens; give another one`);
@@ -407,14 +432,16 @@ function rowOf(
   }
   const refuse = (what: string): Error => new InvalidInputError(`${owner} ${what}`);
   const { texts, tokens } = added.endsOf(typeof stop === 'string' ? [stop] : stop, refuse);
+  const { maxNewTokens, maxLength = context } = defaults;
+  const usual = maxNewTokens ?? Math.max(1, maxLength - ids.length);
   return {
     ids,
-    maxTokens: Math.min(asked.maxTokens ?? left, left),
+    maxTokens: Math.min(asked.maxTokens ?? usual, left),
     sampling: {
       temperature,
       topP,
-      topK: asked.topK ?? (topP < 1 ? 64 : 2 ** 31),
-      repetitionPenalty: asked.repetitionPenalty ?? 1,
+      topK: topK ?? (topP < 1 ? 64 : 2 ** 31),
+      repetitionPenalty,
       seed: asked.seed ?? Math.floor(Math.random() * 2 ** 31),
     },
     stops: texts,
@@ -428,7 +455,18 @@ async function factsIn(
   { name, chatTemplate, endTokens: own }: TextGenerationOptions,
 ): Promise<Facts> {
   const { repository, config, tokenizerJson, ofTokenizer, fetching } = files;
-  const generation = (await readConfig(repository, 'generation_config.json', fetching)) ?? {};
+  const generation = await generationSettings(repository, config, fetching);
+  const defaults = answerDefaultsIn(generation);
+  checkRanges(
+    { ...defaults, maxTokens: defaults.maxNewTokens },
+    (what) =>
+      new ServingLoadError(
+        `Serving "${name}" ${what}. It comes from generation_config.json of ${repository.name}; ` +
+          'correct the file',
+      ),
+    // Files write top_p.
+    (option) => option.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
+  );
   const added = new AddedTokens(tokenizerJson, config['vocab_size']);
   const refuse = (what: string): Error => new InvalidServingError(`Serving "${name}" ${what}`);
   const stated = generation['eos_token_id'] ?? config['eos_token_id'];
@@ -446,7 +484,14 @@ async function factsIn(
     // An invalid one fails the start.
     await Chat.of({ owner: name, name: repository.name, template, ofTokenizer });
   }
-  return { endTokens, added, template, tokenizer: tokenizerJson, tokenizerConfig: ofTokenizer };
+  return {
+    endTokens,
+    defaults,
+    added,
+    template,
+    tokenizer: tokenizerJson,
+    tokenizerConfig: ofTokenizer,
+  };
 }
 
 /** In a file of its own, or in tokenizer_config.json as text or a list of named ones. */

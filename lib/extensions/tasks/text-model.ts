@@ -8,10 +8,17 @@ import {
 } from '../../index.js';
 import { type AcceptedAxes, checkOptions, isRecord, type Rules, whole } from '../../internal.js';
 import { AddedTokens } from './added-tokens.js';
-import { checkTokenizer, sentenceSettings } from './python-settings.js';
-import { configIn, needFile, readConfig } from './repository.js';
+import { sentenceSettings } from './python-settings.js';
+import { configIn, needFile } from './repository.js';
 import { ModelOfTask, type LoadingFiles, oneOf, type TaskOptions } from './task-model.js';
 import { type TextFiles, TextLimits, type Tokens, type TooLong } from './text-tokenizer.js';
+import {
+  checkTokenizer,
+  contentOf,
+  idIn,
+  tokenizerSettings,
+  withFrame,
+} from './tokenizer-settings.js';
 import type { Tokenizing } from './tokenizing.js';
 
 /** How large a batch of texts gets. */
@@ -134,9 +141,10 @@ export class TextModel<Input, Output, Own, Words = Tokenizing> extends ModelOfTa
   }
 
   protected async read({ repository, config, fetching }: LoadingFiles) {
-    const ofTokenizer = (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {};
+    const ofTokenizer = await tokenizerSettings(repository, fetching);
     const tokenizerFile = await needFile(repository, 'tokenizer.json', fetching);
-    const tokenizerJson = configIn(repository, 'tokenizer.json', tokenizerFile);
+    const given = configIn(repository, 'tokenizer.json', tokenizerFile);
+    const tokenizerJson = withFrame(given, ofTokenizer);
     const sentences = await sentenceSettings(repository, fetching);
     const ofTexts = { tokenizerJson, tokenizerFile, ofTokenizer, sentences };
     const files = { repository, config, fetching, ...ofTexts, owner: this.owner };
@@ -236,13 +244,9 @@ interface Padding {
 }
 
 function paddingOf({ config, ofTokenizer, tokenizerJson }: TextFiles): Padding {
-  const { padding, model, added_tokens: added } = tokenizerJson;
+  const { padding } = tokenizerJson;
   const stated = isRecord(padding) ? padding : {};
-  const { pad_token: token } = ofTokenizer;
-  const text = isRecord(token) ? token['content'] : token;
-  const vocabulary = isRecord(model) && isRecord(model['vocab']) ? model['vocab'] : {};
-  const ids = Array.isArray(added) ? added.filter((each) => isRecord(each)) : [];
-  const id = ids.find(({ content }) => content === text)?.['id'] ?? vocabulary[String(text)];
+  const id = idIn(tokenizerJson, contentOf(ofTokenizer['pad_token']));
   const ofModel = numberIn(config['pad_token_id']);
   return {
     ofModel,

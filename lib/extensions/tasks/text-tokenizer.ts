@@ -403,3 +403,9 @@ export async function loadLibrary(): Promise<Library> {
     );
   }
 }
+
+/** The refusal of one of a call's texts with the text's place before it. */
+export function placed(place: string, cause: unknown): unknown {
+  const Refusal = [InvalidInputError, RequestTooLargeError].find((each) => cause instanceof each);
+  return Refusal ? new Refusal(`${place}: ${messageOf(cause)}`, { cause }) : cause;
+}

@@ -113,10 +113,26 @@ export default async function ({
     sessionOf(name, await openable(name, decoder), session),
     textDecoder(tokenizer, tokenizerConfig),
   ]);
+  checkFeatures(reader, mel, name);
   return new Transcriber(new SpeechModel(reader, writer, name), new LogMel(mel), decode, {
     tokens,
     mel,
   });
+}
+
+/** @throws ServingLoadError if the encoder reads other spectrograms than preprocessor_config.json states */
+function checkFeatures(encoder: InferenceSession, mel: MelOptions, name: string): void {
+  const [input] = encoder.inputMetadata;
+  const [, bands, frames] = input?.isTensor ? input.shape : [];
+  const stated = [mel.bands, mel.window / mel.hop];
+  const isOther = [bands, frames].some((size, i) => typeof size === 'number' && size !== stated[i]);
+  if (isOther) {
+    throw new ServingLoadError(
+      `The encoder of ${name} reads spectrograms of ${String(bands)} x ${String(frames)}, and its ` +
+        `preprocessor_config.json states ${stated.join(' x ')} (feature_size, and chunk_length with ` +
+        'sampling_rate and hop_length); correct the file',
+    );
+  }
 }
 
 /** Audio that is being written down. */

@@ -2,7 +2,7 @@ import { fileURLToPath } from 'node:url';
 import { expect, it } from '@jest/globals';
 import { ServingModule } from 'nestjs-serving';
 import { OpenAIModule } from 'nestjs-serving/openai';
-import { textClassification, textEmbedding, textGeneration } from 'nestjs-serving/tasks';
+import { rerank, textClassification, textEmbedding, textGeneration } from 'nestjs-serving/tasks';
 import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
 import {
   embedder,
@@ -173,6 +173,43 @@ describeOnPlatforms("Fields of OpenAI's and Cohere's requests", (listen) => {
       status: 400,
       error: { param: 'input[1]', message: expect.stringContaining('has no tokens') },
     });
+  });
+
+  it('[FQ11] The refusal of one message or document of many has its place', async () => {
+    const short = rerank({ name: 'short', model: tinyModel('reranker') });
+    const site = await listen({
+      imports: [
+        ServingModule.forRoot({ servings: [strict, short] }),
+        OpenAIModule.forRoot({ models: { writer: strict, short }, guards: [] }),
+      ],
+    });
+    const refusals: [object, string][] = [
+      [{ messages: [user, { role: 'user', content: 'a <|im_end|>' }] }, 'messages[1].content'],
+      [{ messages: [{ role: '<|im_end|>', content: 'a' }] }, 'messages[0].role'],
+      [{ messages: [user, { role: 'nobody', content: 'a' }] }, 'messages[1].role'],
+      [{ messages: [user, { role: 'system', content: 'a' }] }, 'messages[1]'],
+      [{ messages: [{ role: 'user', content: 'a '.repeat(999) }] }, 'messages'],
+      [{ stop: 'messages[0]'.repeat(99) }, 'stop'],
+      [{ stop: 'a <|im_end|>' }, 'stop'],
+      [{ stop: Array.from({ length: 17 }, () => 'a') }, 'stop'],
+      [{ stop_token_ids: [99_999] }, 'stop_token_ids'],
+    ];
+    for (const [fields, param] of refusals) {
+      for (const stream of [false, true]) {
+        const refused = await ask(site, CHAT, { ...chat, ...fields, stream });
+        expect([fields, refused]).toMatchObject([fields, { status: 400, error: { param } }]);
+      }
+    }
+    const ranked: [object, string][] = [
+      [{ documents: ['fine', 'a [SEP] b'] }, 'documents[1]'],
+      [{ documents: ['fine', 'fine', 'a '.repeat(99)] }, 'documents[2]'],
+      [{ query: '[SEP]: documents[0]: ' }, 'query'],
+    ];
+    for (const [fields, param] of ranked) {
+      const body = { model: 'short', query: 'a', documents: ['fine'], ...fields };
+      const refused = await ask(site, '/v2/rerank', body);
+      expect([fields, refused]).toMatchObject([fields, { status: 400, error: { param } }]);
+    }
   });
 
   it('[FQ11] A task without a route fails the boot with this reason', async () => {

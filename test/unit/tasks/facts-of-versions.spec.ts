@@ -15,7 +15,7 @@ import {
 import { type LabelScore, textClassification, textGeneration } from 'nestjs-serving/tasks';
 import { gainModel } from '../../fixtures/models/models.js';
 import { silenceLog } from '../../fixtures/silent-log.js';
-import { tinyFiles } from '../../fixtures/tasks/tiny-models.js';
+import { readTiny, tinyFiles } from '../../fixtures/tasks/tiny-models.js';
 import { markedFiles, markOf } from '../../fixtures/tasks/written-models.js';
 
 const ends: (() => unknown)[] = [];
@@ -116,6 +116,35 @@ describe('What a task reads beside its model', () => {
       one.batchedRun('word', { version }).then(markOf),
     );
     expect(await Promise.all([...calls, mark(other)])).toEqual([5, 6, 8, 7]);
+  });
+
+  it('[FQ7] keeps generators with other weights from sharing the replies of a cache', async () => {
+    const entries = new Set<string>();
+    const store = {
+      get: async () => undefined,
+      set: async (key: string) => void entries.add(key),
+    };
+    const paths = [
+      'config.json',
+      'generation_config.json',
+      'tokenizer.json',
+      'tokenizer_config.json',
+    ];
+    for (const [model, count] of [
+      ['model', 1],
+      ['model_gqa', 2],
+      ['model', 2],
+    ] as const) {
+      const graph = readTiny(`generator/onnx/${model}.onnx`);
+      const folder = write(tinyFiles('generator', paths, { 'onnx/model.onnx': graph }));
+      const definition = {
+        ...textGeneration({ name: 'net', model: folder }),
+        deduplication: { cache: { ttl: 60_000 } },
+      };
+      const serving = await start(definition, undefined, () => store);
+      await serving.batchedRun({ prompt: 'a', maxTokens: 1, seed: 1 });
+      expect(entries.size).toBe(count);
+    }
   });
 
   it('[FQ7] decides with the weights which replies of a cache a version finds', async () => {

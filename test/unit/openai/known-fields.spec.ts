@@ -1,0 +1,105 @@
+import { join } from 'node:path';
+import { expect, it } from '@jest/globals';
+import ts from 'typescript';
+import { FIELDS } from '../../../lib/extensions/openai/known-fields.js';
+import { describeUnless } from '../../fixtures/describe-unless.js';
+import { inNode, openAIClientsMissing } from '../../fixtures/http/openai-clients.js';
+
+const OPENAI = 'openai/resources';
+const CHAT = `${OPENAI}/chat/completions/completions.d.ts`;
+const COHERE = 'cohere-ai/serialization';
+
+/** Of a type of the clients: a file, and the names that lead to the type in it. */
+type Source = readonly [file: string, ...names: string[]];
+
+/**
+ * The types that the clients of OpenAI and Cohere declare for each kind of request, and the fields
+ * that other clients send, or these in other versions.
+ */
+const KINDS: Readonly<
+  Record<keyof typeof FIELDS, { readonly types: readonly Source[]; readonly others: string }>
+> = {
+  chat: {
+    types: [[CHAT, 'ChatCompletionCreateParams']],
+    // https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html
+    others: `add_generation_prompt add_special_tokens best_of chat_template_kwargs
+      continue_final_message echo ignore_eos include_stop_str_in_output length_penalty min_p min_tokens
+      repetition_penalty skip_special_tokens stop_token_ids top_k use_beam_search`,
+  },
+  streamOptions: { types: [[CHAT, 'ChatCompletionStreamOptions']], others: '' },
+  message: {
+    types: [
+      [CHAT, 'ChatCompletionMessageParam'],
+      // Callers send an answer back as it came.
+      [CHAT, 'ChatCompletionMessage'],
+    ],
+    // LangChain and the AI SDK send the first, and vLLM answers with the others.
+    others: 'id reasoning reasoning_content',
+  },
+  part: {
+    types: [
+      [CHAT, 'ChatCompletionContentPartText'],
+      [CHAT, 'ChatCompletionContentPartRefusal'],
+    ],
+    others: '',
+  },
+  embeddings: {
+    types: [[`${OPENAI}/embeddings.d.ts`, 'EmbeddingCreateParams']],
+    // input_type is Cohere's and NVIDIA's. All kinds share those about the request.
+    others: 'input_type metadata safety_identifier service_tier store',
+  },
+  rerank: {
+    types: [
+      [`${COHERE}/resources/v2/client/requests/V2RerankRequest.d.ts`, 'V2RerankRequest', 'Raw'],
+      [`${COHERE}/client/requests/RerankRequest.d.ts`, 'RerankRequest', 'Raw'],
+    ],
+    others: 'metadata safety_identifier service_tier store user',
+  },
+  transcriptions: {
+    types: [[`${OPENAI}/audio/transcriptions.d.ts`, 'TranscriptionCreateParams']],
+    others: 'metadata safety_identifier service_tier store user',
+  },
+  translations: {
+    types: [[`${OPENAI}/audio/translations.d.ts`, 'TranslationCreateParams']],
+    // Those of transcriptions.
+    others: `chunking_strategy include known_speaker_names known_speaker_references language metadata
+      safety_identifier service_tier store stream timestamp_granularities user`,
+  },
+};
+
+/** The fields of the types, and of each member of a union. */
+function fieldsOf(sources: readonly Source[]): ReadonlySet<string> {
+  const paths = sources.map(([file]) => join(inNode, 'node_modules', file));
+  const program = ts.createProgram(paths, {
+    module: ts.ModuleKind.NodeNext,
+    skipLibCheck: true,
+    types: [],
+  });
+  const checker = program.getTypeChecker();
+  const fields = sources.flatMap(([, ...names], i) => {
+    const file = checker.getSymbolAtLocation(program.getSourceFile(paths[i]!)!)!;
+    const symbol = names.reduce(
+      (within, name) => checker.getExportsOfModule(within).find((each) => each.name === name)!,
+      file,
+    );
+    const type = checker.getDeclaredTypeOfSymbol(symbol);
+    return (type.isUnion() ? type.types : [type]).flatMap((each) => each.getProperties());
+  });
+  return new Set(fields.map(({ name }) => name));
+}
+
+describeUnless(openAIClientsMissing, "Fields that the clients' types declare", () => {
+  it.each(Object.entries(KINDS))(
+    '[FQ11] Each field of the clients is known: %s',
+    (kind, { types, others }) => {
+      const theirs = fieldsOf(types);
+      const ours = Object.keys(FIELDS[kind as keyof typeof FIELDS]);
+
+      expect(theirs.size).toBeGreaterThan(1);
+      expect([...theirs].filter((field) => !ours.includes(field))).toEqual([]);
+      expect(ours.filter((field) => !theirs.has(field)).toSorted()).toEqual(
+        others.split(/\s+/).filter((field) => field !== ''),
+      );
+    },
+  );
+});

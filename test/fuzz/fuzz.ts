@@ -1,4 +1,5 @@
 import * as fc from 'fast-check';
+import { standstillOf } from './clock.js';
 import type { Attack, Entry, Outcome } from './entry.js';
 import { type Memory, memoryInUse } from './memory.js';
 
@@ -19,12 +20,30 @@ export interface FuzzReport {
   readonly outcomes: ReadonlyMap<string, number>;
   /** Each with the seed that leads to it and the least that does. */
   readonly failures: readonly string[];
+  readonly standstill: Standstill;
   /** After the first round, halfway, and at the end; none of a single round. */
   readonly memory: readonly Memory[];
 }
 
 /** Memory is looked at after so many calls. */
 const ROUND = 5000;
+
+/** Milliseconds that the event loop may stand still, beyond its longest stretch with valid calls only. */
+const STANDSTILL = 50;
+
+/** Volleys of valid calls only, which show what stretches are usual. */
+const BASELINES = 20;
+
+/** A call stands still if it does so each time: the collection of garbage does not repeat. */
+const TIMES = 3;
+
+/** The longest stretches in which the event loop stood still, in milliseconds. */
+interface Standstill {
+  validOnly: number;
+  /** Of single calls, in volleys that exceeded the limit. */
+  call: number;
+  words: string;
+}
 
 /** Who has had no answer after this many milliseconds will have none. */
 const PATIENCE = 30_000;
@@ -38,13 +57,23 @@ export async function fuzz(
   { count, seed, volley = 32 }: FuzzOptions,
 ): Promise<FuzzReport> {
   const counted = { hostile: 0, valid: 0 };
-  const outcomes = new Map<string, number>();
+  const words = new Map<string, number>();
   const failures: string[] = [];
   const memory: Memory[] = [];
   const names = prototypeNames();
   const stray = (error: unknown): unknown =>
     failures.push(`seed ${seed}: nobody caught ${String(error)}`);
   process.on('unhandledRejection', stray).on('uncaughtException', stray);
+
+  const volleys = fc.sample(fc.array(valid, { minLength: volley, maxLength: volley }), {
+    seed,
+    numRuns: BASELINES,
+  });
+  const standstill: Standstill = { validOnly: 0, call: 0, words: '' };
+  for (const all of volleys) {
+    const { ms } = await standstillOf(() => answersOf(all));
+    standstill.validOnly = Math.max(standstill.validOnly, ms);
+  }
 
   const shot = (arbitrary: typeof hostile, kind: 'hostile' | 'valid') =>
     arbitrary.map((attack) => ({ attack, kind }));
@@ -55,13 +84,16 @@ export async function fuzz(
   const property = fc.asyncProperty(
     fc.array(shots, { minLength: 1, maxLength: volley, size: 'max' }),
     async (all) => {
-      const answers = await Promise.all(
-        all.map(async ({ attack, kind }) => ({ attack, kind, outcome: await answered(attack) })),
-      );
+      const attacks = all.map(({ attack }) => attack);
+      const { result: outcomes, ms } = await standstillOf(() => answersOf(attacks));
+      const answers = all.map((each, i) => ({ ...each, outcome: outcomes[i]! }));
+      if (ms > standstill.validOnly + STANDSTILL) {
+        await findStandstill(attacks, standstill);
+      }
       for (const { kind, outcome } of answers) {
         counted[kind]++;
         if (kind === 'hostile') {
-          outcomes.set(outcome.word, (outcomes.get(outcome.word) ?? 0) + 1);
+          words.set(outcome.word, (words.get(outcome.word) ?? 0) + 1);
         }
       }
       const faulty = answers.find(({ outcome }) => outcome.fault !== undefined);
@@ -94,14 +126,43 @@ export async function fuzz(
   } finally {
     process.off('unhandledRejection', stray).off('uncaughtException', stray);
   }
+  if (standstill.call > standstill.validOnly + STANDSTILL) {
+    failures.push(
+      `seed ${seed}: the event loop stood still for ${standstill.call.toFixed(0)} ms, and for ` +
+        `${standstill.validOnly.toFixed(0)} ms with valid calls only, by ${standstill.words}`,
+    );
+  }
   const { length } = memory;
   return {
     entry: name,
     ...counted,
-    outcomes,
+    standstill,
+    outcomes: words,
     failures,
     memory: length === 0 ? [] : [0, length >> 1, length - 1].map((at) => memory[at]!),
   };
+}
+
+/** Each call begins in a turn of its own, so that a stretch is the work of one. */
+async function answersOf(attacks: readonly Attack[]): Promise<Outcome[]> {
+  const outcomes: Promise<Outcome>[] = [];
+  for (const attack of attacks) {
+    outcomes.push(answered(attack));
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  return Promise.all(outcomes);
+}
+
+async function findStandstill(attacks: readonly Attack[], standstill: Standstill): Promise<void> {
+  for (const attack of attacks) {
+    let least = Infinity;
+    for (let i = 0; i < TIMES && least > standstill.call; i++) {
+      least = Math.min(least, (await standstillOf(() => answered(attack))).ms);
+    }
+    if (least > standstill.call) {
+      Object.assign(standstill, { call: least, words: String(attack) });
+    }
+  }
 }
 
 async function answered(attack: Attack): Promise<Outcome> {

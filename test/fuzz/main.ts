@@ -14,6 +14,7 @@ import { functionCalls, modelCalls, sizedCalls, threadCalls } from './service.js
 import { openSite } from './site.js';
 import { protocolOverGrpc } from './protocol-grpc.js';
 import { streams } from './streams.js';
+import { heavyTexts, openTexts } from './texts.js';
 
 const { values: options } = parseArgs({
   options: {
@@ -35,6 +36,7 @@ console.log(
 const sites = { express: await openSite('express'), fastify: await openSite('fastify') };
 const doors = { express: await openProtocol('express'), fastify: await openProtocol('fastify') };
 const boards = { express: await openBoard('express'), fastify: await openBoard('fastify') };
+const texts = { express: await openTexts('express'), fastify: await openTexts('fastify') };
 const [express, fastify] = await Promise.all([sites.express.getUrl(), sites.fastify.getUrl()]);
 const servings = sites.express.get(ServingService);
 const closable = [
@@ -56,6 +58,8 @@ const entries: readonly Entry[] = [
   boardOverHttp('board, Express', await boards.express.getUrl()),
   boardOverHttp('board, Fastify', await boards.fastify.getUrl()),
   await frames(),
+  await heavyTexts('heavy texts, Express', texts.express),
+  await heavyTexts('heavy texts, Fastify', texts.fastify),
   ...closable,
 ];
 
@@ -66,7 +70,7 @@ for (const entry of entries.filter(({ name }) => name.includes(options.only))) {
   failed = print(report, (performance.now() - startedAt) / 1000) || failed;
 }
 await Promise.all(
-  [...Object.values(sites), ...Object.values(doors), ...Object.values(boards), ...closable].map(
+  [...[sites, doors, boards, texts].flatMap((apps) => Object.values(apps)), ...closable].map(
     (each) => each.close(),
   ),
 );
@@ -74,7 +78,7 @@ process.exitCode = failed ? 1 : 0;
 
 /** Prints the report; true if it is bad. */
 function print(
-  { entry, hostile, valid, outcomes, failures, memory }: FuzzReport,
+  { entry, hostile, valid, outcomes, failures, memory, standstill }: FuzzReport,
   seconds: number,
 ): boolean {
   const [first, , last] = memory;
@@ -87,6 +91,9 @@ function print(
     memory.map((each) => each[name].toFixed(0)).join(', ');
   console.log(
     `  MB after the first round, halfway, at the end: heap ${line('heap')}; buffers ${line('buffers')}; process ${line('rss')}`,
+  );
+  console.log(
+    `  ms that the event loop stood still: ${standstill.validOnly.toFixed(0)} with valid calls only, ${standstill.call.toFixed(0)} by ${standstill.words || 'no single call'}`,
   );
   failures.forEach((failure) => console.log(`  FAILED ${failure}`));
   if (growth > GROWTH) {

@@ -71,7 +71,10 @@ export class RowCheck {
     if (typeof row === 'string') {
       return this.without(row, { unchecked: uncheckedFor(row) });
     }
-    const other = (example ? otherThan(example, this.inputs) : this.made(2)) ?? row;
+    const other =
+      (example
+        ? (reshuffled(example, this.inputs) ?? remade(example, this.inputs))
+        : this.made(2)) ?? row;
     const short = this.shortened(other) ?? other;
     let alone: readonly Answer[];
     try {
@@ -112,8 +115,20 @@ export class RowCheck {
       }
       return this.oneByOne(cause);
     }
-    const found = differenceIn(alone, together);
-    if (!found || this.signature.dynamicallyQuantised) {
+    const found =
+      differenceIn(alone, together) ??
+      (short === other ? undefined : await this.paddingRead(row, short));
+    if (!found) {
+      const hidden = alone.flatMap((answer) => [...answer]).find(([, each]) => !hasFinite(each));
+      return hidden
+        ? {
+            unchecked: uncheckedFor(
+              `"${hidden[0]}" has no finite number for a row that runs alone`,
+            ),
+          }
+        : {};
+    }
+    if (this.signature.dynamicallyQuantised) {
       return {};
     }
     if (differenceIn([alone[0]!], [await this.answerOf(row)])) {
@@ -136,6 +151,21 @@ export class RowCheck {
       };
     }
     throw new InvalidServingError(mixingMessage(found, this.signature));
+  }
+
+  /** The largest number of a row hides padding that is smaller, and the least one padding above. */
+  private async paddingRead(row: Batch, short: Batch): Promise<Difference | undefined> {
+    for (const side of [1, -1] as const) {
+      const own = beyondPadding(short, this.inputs, side);
+      if (own && (await this.canRun(own))) {
+        const [, together] = await this.answersOf(row, own);
+        const found = differenceIn([await this.answerOf(own)], [together!]);
+        if (found) {
+          return found;
+        }
+      }
+    }
+    return undefined;
   }
 
   /** Findings without a check, unless an axis is only a guess. */
@@ -279,7 +309,7 @@ function madeData({ name, type }: ModelPort, dims: readonly number[], seed: numb
     return data;
   }
   const random = randomFrom(seed);
-  const elementFor = elementsOf(type, /mask/i.test(name));
+  const elementFor = elementsOf(type, isMask(name));
   for (let at = 0; at < data.length; at++) {
     data[at] = elementFor(random());
   }
@@ -287,17 +317,17 @@ function madeData({ name, type }: ModelPort, dims: readonly number[], seed: numb
 }
 
 /** Makes an element from a number between 0 and 1. Whole numbers are 1 or 2: few models refuse them. */
-function elementsOf(type: Tensor.Type, isMask: boolean): (fraction: number) => never {
+function elementsOf(type: Tensor.Type, ofMask: boolean): (fraction: number) => never {
   const element = (fraction: number): Element => {
-    const whole = isMask || fraction < 0.5 ? 1 : 2;
+    const whole = ofMask || fraction < 0.5 ? 1 : 2;
     switch (type) {
       case 'string':
         return fraction < 0.5 ? 'a' : 'b';
       case 'bool':
-        return isMask || fraction < 0.5 ? 1 : 0;
+        return ofMask || fraction < 0.5 ? 1 : 0;
       case 'float32':
       case 'float64':
-        return isMask ? 1 : 2 * fraction - 1;
+        return ofMask ? 1 : 2 * fraction - 1;
       case 'float16':
         return storageClasses.get(type) === Uint16Array
           ? float16OfNumber(2 * fraction - 1)
@@ -322,35 +352,64 @@ function randomFrom(seed: number): () => number {
 }
 
 /**
- * Another row in the form of the example: with the elements of each input in reverse, or made up where
- * that changes nothing.
+ * The row with every second element of each input, twice and in reverse: elements that the model
+ * takes, of another order and sum. Undefined if that changes nothing.
  */
-function otherThan(row: Batch, inputs: readonly ModelPort[]): Batch | undefined {
+function reshuffled(row: Batch, inputs: readonly ModelPort[]): Batch | undefined {
+  return changed(row, inputs, (data) => {
+    data.reverse();
+    for (let at = 1; at < data.length; at += 2) {
+      data.copyWithin(at, at - 1, at);
+    }
+  });
+}
+
+/** The row with made-up elements: the same form, which another row of its batch must have. */
+function remade(row: Batch, inputs: readonly ModelPort[]): Batch | undefined {
+  return changed(row, inputs, (data, port) =>
+    madeData(port, [data.length], 2).forEach((element, at) => (data[at] = element)),
+  );
+}
+
+/** The row with each number above its padding, or below it, as a model that reads the padding shows. */
+function beyondPadding(row: Batch, inputs: readonly ModelPort[], side: 1 | -1): Batch | undefined {
+  return changed(row, inputs, (data, { name, type, variable }) => {
+    const padding = Number(variable?.padWith ?? 0);
+    if (variable && isFloats(data, type) && !isMask(name) && Number.isFinite(padding)) {
+      data.forEach((element, at) => (data[at] = padding + side * (1 + Math.abs(element))));
+    }
+  });
+}
+
+function isFloats(data: TensorData, type: Tensor.Type): data is Float32Array | Float64Array {
+  return type === 'float32' || type === 'float64';
+}
+
+const isMask = (name: string): boolean => /mask/i.test(name);
+
+/** The row with changed elements in its inputs with rows; undefined if all are as before. */
+function changed(
+  row: Batch,
+  inputs: readonly ModelPort[],
+  change: (data: TensorData, port: ModelPort) => void,
+): Batch | undefined {
   const rows = row.gather();
   if (!(rows instanceof FlatContainer)) {
     return undefined;
   }
-  const axes = axesOf(inputs);
-  // A tensor alone has no name, and is the only input.
-  const portOf = (path: string): ModelPort =>
-    inputs.find(({ name }) => name === path) ?? inputs[0]!;
-  const filled = (dataOf: (port: ModelPort, tensor: Tensor) => TensorData): Batch => {
-    const tensors = rows.leaves.map(({ path, tensor }) => {
-      const port = portOf(path);
-      return port.batchAxis === null
-        ? tensor
-        : new Tensor(tensor.type, dataOf(port, tensor), tensor.dims);
-    });
-    return Batch.ofContainer(rows.with(tensors), axes).withKey(row.key);
-  };
-  const isChanged = rows.leaves.some(
-    ({ path, tensor: { data } }) =>
-      portOf(path).batchAxis !== null &&
-      data.some((element, at) => element !== data[data.length - 1 - at]),
-  );
-  return filled((port, { data, dims }) =>
-    isChanged ? data.toReversed() : madeData(port, dims, 2),
-  );
+  let isChanged = false;
+  const tensors = rows.leaves.map(({ path, tensor }) => {
+    const port = inputs.length === 1 ? inputs[0] : inputs.find(({ name }) => name === path);
+    if (!port || port.batchAxis === null) {
+      return tensor;
+    }
+    const data = tensor.data.slice() as TensorData;
+    change(data, port);
+    isChanged ||= data.some((element, at) => element !== tensor.data[at]);
+    return new Tensor(tensor.type, data, tensor.dims);
+  });
+  const batch = isChanged ? Batch.ofContainer(rows.with(tensors), axesOf(inputs)) : undefined;
+  return batch?.withKey(row.key);
 }
 
 function answerIn(rows: Batch): Answer {
@@ -424,6 +483,15 @@ function elementAt({ type, data }: Tensor, at: number): Element {
 }
 
 type Element = number | bigint | string;
+
+/** False for floats that are all NaN or infinite. */
+function hasFinite(tensor: Tensor): boolean {
+  let at = 0;
+  while (at < tensor.size && !Number.isFinite(Number(elementAt(tensor, at)))) {
+    at++;
+  }
+  return at < tensor.size || at === 0 || TOLERANCES[tensor.type] === undefined;
+}
 
 /** The largest finite size of a number. */
 function largestIn(tensor: Tensor, step: number): number {

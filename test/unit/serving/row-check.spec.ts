@@ -60,7 +60,7 @@ const pooled = (op: string) =>
   modelOf({
     inputs: { x: value('float32', 'batch', 'length') },
     outputs: { y: value('float32', 'batch', 1) },
-    nodes: [node(op, ['x'], ['y'], op === 'ReduceMean' ? { axes: [1] } : {})],
+    nodes: [node(op, ['x'], ['y'], op === 'ReduceSum' ? {} : { axes: [1] })],
     initializers: op === 'ReduceSum' ? { axes: int64(1n) } : {},
   });
 
@@ -130,6 +130,17 @@ describe('When a model starts, rows run alone and together', () => {
       );
     });
 
+    it.each(['ReduceMax', 'ReduceMin'])(
+      'whose %s reads padding of 0, which some rows hide',
+      async (op) => {
+        const axes = { inputs: { x: { variableAxis: 1 } } };
+
+        expect(await refusal(pooled(op), axes)).toContain("Padding changes the model's answers");
+        const padWith = op === 'ReduceMax' ? -Infinity : Infinity;
+        await start(pooled(op), { inputs: { x: { variableAxis: 1, padWith } } });
+      },
+    );
+
     it('whose output has a foreign axis name, if no rows can be made up or the check is off', async () => {
       const x = value('float32', 'batch', 3, 'width');
       const y = value('float32', 'rows', 3, 'width');
@@ -152,6 +163,34 @@ describe('When a model starts, rows run alone and together', () => {
 
       expect(await refusal(centred(x), {}, { warmUp })).toContain('has another answer');
       await start(gainModel(2), {}, { warmUp: [{ x: row(1, 2) }] });
+    });
+
+    it('by the rows of warmUp, also if the answer ignores the order of the elements', async () => {
+      const warmUp = [{ x: row(1, -2, 4) }];
+      const total = modelOf({
+        outputs: { y: value('float32', 'batch', 3), total: value('float32') },
+        nodes: [
+          node('Identity', ['x'], ['y']),
+          node('ReduceMean', ['x'], ['total'], { keepdims: 0 }),
+        ],
+      });
+
+      expect(await refusal(total, {}, { warmUp })).toContain('The output "total" has no rows');
+    });
+
+    it('of fixed steps whose outputs have other numbers of rows', async () => {
+      const x = value('float32', 2, 3);
+      const uneven = modelOf({
+        inputs: { x },
+        outputs: { y: x, mean: value('float32', 3) },
+        nodes: [
+          node('Identity', ['x'], ['y']),
+          node('ReduceMean', ['x'], ['mean'], { axes: [0], keepdims: 0 }),
+        ],
+      });
+      const axes = { inputs: { x: { batchAxis: 0 } }, outputs: { mean: { batchAxis: 0 } } };
+
+      expect(await refusal(uneven, axes)).toContain('Uneven rows: "mean" has 3, "y" has 2');
     });
 
     it('when it is loaded again, and the version before stays', async () => {
@@ -271,12 +310,24 @@ describe('When a model starts, rows run alone and together', () => {
     await start(modelOf({ inputs: { x }, outputs: { y: x }, nodes: [node('Relu', ['x'], ['y'])] }));
     const noise = { nodes: [node('RandomUniformLike', ['x'], ['y'])] };
     await start(modelOf(noise), {}, { name: 'noise' });
+    await start(
+      modelOf({
+        nodes: [
+          node('Abs', ['x'], ['size']),
+          node('Neg', ['size'], ['negative']),
+          node('Log', ['negative'], ['y']),
+        ],
+      }),
+      {},
+      { name: 'nan' },
+    );
 
     expect(warnings).toEqual([
       'The model of serving "net" was not checked for answers that depend on other rows of a batch, ' +
         'since axis 1 of the input x: float32[batch, width] may have any size; give example inputs: ' +
         'warmUp: [...], or switch the check off: checkRows: false',
       expect.stringContaining('answers otherwise when the same row runs again'),
+      expect.stringContaining('since "y" has no finite number for a row that runs alone'),
     ]);
   });
 

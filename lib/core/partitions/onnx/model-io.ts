@@ -11,6 +11,7 @@ import {
   type ModelSignature,
 } from './model-signature.js';
 import {
+  asOutput,
   type Container,
   FlatContainer,
   type FlatRows,
@@ -120,7 +121,7 @@ export class ModelStates {
     }
     const { inputs, first, axes } = this;
     const states = inputs.map(({ name }, i) => [name, outputs[this.outputs[i]!]!] as const);
-    const rows = Batch.ofOutput(Object.fromEntries(states), axes);
+    const rows = asOutput(() => Batch.ofOutput(Object.fromEntries(states), axes));
     if (rows.signature !== first.signature || rows.size < step.states.length) {
       throw new InvalidOutputError(
         `The state of ${step.states.length} sessions after a run is ${rows.size} rows of ` +

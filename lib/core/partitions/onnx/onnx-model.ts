@@ -10,6 +10,7 @@ import { endInTurn, inTurn } from './webgpu-turn.js';
 import type { SessionRows } from '../session-states.js';
 import type { Loaded, ModelTask, SessionProviders } from '../worker/worker-protocol.js';
 import { Batch } from '../../batch/batch.js';
+import { asOutput } from '../../batch/container.js';
 import type { BatchAxes } from '../../batch/template.js';
 
 export class OnnxModel {
@@ -180,12 +181,12 @@ export function inSteps(
       const output = await run(chunk.pad(size - chunk.size), fetches);
       steps.push(rowsOfStep(output, outputAxes, size).slice(0, chunk.size));
     }
-    return Batch.merge(steps).release() as Named<Tensor>;
+    return asOutput(() => Batch.merge(steps)).release() as Named<Tensor>;
   };
 }
 
 function rowsOfStep(output: Named<Tensor>, axes: BatchAxes, size: number): Batch {
-  const batch = Batch.ofOutput(output, axes);
+  const batch = asOutput(() => Batch.ofOutput(output, axes));
   if (batch.size !== size) {
     throw new InvalidOutputError(
       `A run of ${size} rows gave ${batch.size}: ${batch.signature}; ` +

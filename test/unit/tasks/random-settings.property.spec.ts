@@ -129,12 +129,8 @@ function modelOf(given: Settings) {
 
 /** True if the task lacks something that the settings ask for. */
 function isLacking(given: Settings): boolean {
-  const { graph, pooling, skipsPrompt, hasPrompt } = given;
-  return (
-    lackingIn(given) !== undefined ||
-    (graph === 'tokens' && (pooling === 'weightedmean' || pooling === 'mean and max')) ||
-    (graph === 'pooled' && skipsPrompt && hasPrompt)
-  );
+  const { graph, skipsPrompt, hasPrompt } = given;
+  return lackingIn(given) !== undefined || (graph === 'pooled' && skipsPrompt && hasPrompt);
 }
 
 /** The vector of a text alone; undefined if the prompt leaves no token of it. */
@@ -151,24 +147,35 @@ function referenceOf(given: Settings, text: string): readonly number[] | undefin
   const rows = ids.map((id) =>
     Array.from((vectors.data as Float32Array).subarray(id * WIDTH, (id + 1) * WIDTH)),
   );
-  const mode = given.graph === 'pooled' ? 'mean' : given.pooling;
+  const modes = given.graph === 'pooled' ? ['mean'] : modesOf(given);
   const skipped = given.skipsPrompt && before !== '' ? 1 + idsOf(before).length : 0;
-  const counted = mode === 'mean' || mode === 'max' ? rows.slice(skipped) : rows;
-  if (counted.length === 0) {
+  if (skipped >= rows.length && modes.some((mode) => mode !== 'lasttoken')) {
     return undefined;
   }
-  const vector = rows[0]!.map((first, i) => {
-    const column = counted.map((row) => row[i]!);
-    const sum = column.reduce((total, own) => total + own, 0);
-    const of: Record<string, number> = {
-      mean: sum / column.length,
-      max: Math.max(...column),
-      cls: first,
-    };
-    return of[mode] ?? column.at(-1)!;
-  });
+  const vector = modes.flatMap((mode) => pool(rows, mode, skipped));
   const length = given.normalizes ? Math.hypot(...vector) : 1;
   return vector.map((element) => element / length);
+}
+
+/** Flags have an order in sentence-transformers, whatever their order in the file. */
+function modesOf({ pooling, namesMode }: Settings): readonly string[] {
+  const modes = pooling.split(' and ');
+  return namesMode ? modes : modes.toReversed();
+}
+
+/** Each number of a text's vector, by the numbers of its tokens at the same place. */
+function pool(rows: readonly (readonly number[])[], mode: string, skipped: number) {
+  return rows[0]!.map((_, i) => {
+    const column = rows.map((row, at) => [row[i]!, at + 1] as const).slice(skipped);
+    const weights = column.map(([, place]) => (mode === 'weightedmean' ? place : 1));
+    const sum = column.reduce((total, [own], at) => total + own * weights[at]!, 0);
+    const of: Readonly<Record<string, number>> = {
+      max: Math.max(...column.map(([own]) => own)),
+      cls: column[0]?.[0] ?? NaN,
+      lasttoken: rows.at(-1)![i]!,
+    };
+    return of[mode] ?? sum / weights.reduce((total, weight) => total + weight, 0);
+  });
 }
 
 type Serving = LocalServing<string | TextToEmbed, Embedding>;

@@ -476,7 +476,7 @@ async function factsIn(
   if (endTokens.length === 0) {
     throw new ServingLoadError(
       `The files of ${repository.name} don't state which token ends an answer (eos_token_id in ` +
-        'generation_config.json or config.json); add it',
+        'generation_config.json or config.json); add it, or give the option endTokens',
     );
   }
   const template = chatTemplate ?? (await templateIn(repository, ofTokenizer, fetching));

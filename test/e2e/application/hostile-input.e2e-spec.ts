@@ -46,6 +46,8 @@ it('[18.17] [L6] [L7] [4.6] [4.9] [6.1] [6.5] [11] [19.8] Hundreds of hostile ca
       'board, Express',
       'board, Fastify',
       'frames',
+      'heavy texts, Express',
+      'heavy texts, Fastify',
       'cluster, handshake',
       'cluster, streams',
       'endpoint, answers',

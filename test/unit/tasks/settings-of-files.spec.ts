@@ -337,11 +337,9 @@ async function vectorOf(
   options: Partial<TextEmbeddingOptions>,
   input: string | TextToEmbed = 'A Rule Of The Rows, and The Queue',
 ): Promise<number[]> {
-  const serving = createServing(
+  const serving = await start(
     textEmbedding({ name: 'net', model: model({}), tooLong: 'cut', ...options }),
   );
-  started.push(serving);
-  await serving.start();
   return [...(await serving.batchedRun(input)).vector];
 }
 
@@ -362,9 +360,7 @@ function reranker(files: Readonly<Record<string, object>>) {
 
 /** The number of different scores of two documents that differ in case. */
 async function countScores(files: Readonly<Record<string, object>>): Promise<number> {
-  const serving = createServing(reranker(files));
-  started.push(serving);
-  await serving.start();
+  const serving = await start(reranker(files));
   const documents = ['A Rule Of The Rows', 'a rule of the rows'];
   const ranked = await serving.batchedRun({ query: 'what', documents });
   return new Set(ranked.map(({ score }) => score)).size;
@@ -389,8 +385,8 @@ async function start<Input, Output>(
 const OF_TEXTS = [CONFIG, 'tokenizer.json', TOKENIZER, 'onnx/model.onnx'];
 const WRITES = [CONFIG, 'tokenizer.json', TOKENIZER, 'onnx/model_gqa.onnx'];
 
-/** What the model's thread gets for a prompt, and what it writes. */
-async function written(from: ModelFiles): Promise<unknown> {
+/** A generator, and the rows that its thread gets. */
+async function startRecorded(from: ModelFiles) {
   const definition = textGeneration({ name: 'net', model: { from, file: 'onnx/model_gqa.onnx' } });
   const given: unknown[] = [];
   const serving = await start({
@@ -401,6 +397,12 @@ async function written(from: ModelFiles): Promise<unknown> {
       return prepared;
     },
   });
+  return { serving, given };
+}
+
+/** What the model's thread gets for a prompt, and what it writes. */
+async function written(from: ModelFiles): Promise<unknown> {
+  const { serving, given } = await startRecorded(from);
   await serving.batchedRun({ messages: [{ role: 'user', content: 'a' }], maxTokens: 1, seed: 1 });
   const { text } = await serving.batchedRun({ prompt: 'the rows of a batch', seed: 1 });
   return [given.slice(-2), text];
@@ -681,19 +683,7 @@ describe('A setting of the files of a repository', () => {
       max_new_tokens: 4,
     };
     const from = filesWith('generator', [...WRITES, GENERATION], GENERATION, settings);
-    const definition = textGeneration({
-      name: 'net',
-      model: { from, file: 'onnx/model_gqa.onnx' },
-    });
-    const given: unknown[] = [];
-    const serving = await start({
-      ...definition,
-      async preprocess(input, context) {
-        const prepared = await definition.preprocess!(input, context);
-        given.push(prepared.batch);
-        return prepared;
-      },
-    });
+    const { serving, given } = await startRecorded(from);
     const own = { temperature: 0, topK: 7, topP: 1, repetitionPenalty: 1, seed: 2, maxTokens: 9 };
     await serving.batchedRun({ prompt: 'the rows', seed: 1 });
     await serving.batchedRun({ prompt: 'the rows', ...own });

@@ -10,6 +10,13 @@ export function isToken(value: unknown): value is number | string {
     : Number.isInteger(value) && (value as number) >= 0;
 }
 
+/** The entries of `added_tokens` of a tokenizer.json. */
+export function addedTokensIn({
+  added_tokens: added,
+}: Readonly<Record<string, unknown>>): readonly Readonly<Record<string, unknown>>[] {
+  return Array.isArray(added) ? added.filter((token) => isRecord(token)) : [];
+}
+
 /** The tokens that a tokenizer.json has beside its vocabulary, and the number of all tokens. */
 export class AddedTokens {
   private readonly ids: ReadonlyMap<string, number>;
@@ -18,10 +25,10 @@ export class AddedTokens {
 
   /** @param count of all tokens that the model can write, if its files state it */
   constructor(
-    { added_tokens: added }: Record<string, unknown>,
+    tokenizerJson: Record<string, unknown>,
     private readonly count?: unknown,
   ) {
-    const tokens = Array.isArray(added) ? added.filter((token) => isRecord(token)) : [];
+    const tokens = addedTokensIn(tokenizerJson);
     this.ids = new Map(tokens.map(({ content, id }) => [String(content), Number(id)]));
     const special = tokens.filter((token) => token['special'] === true);
     this.special = new Set(special.map(({ content }) => String(content)));

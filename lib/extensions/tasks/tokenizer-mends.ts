@@ -1,4 +1,5 @@
 import { formatValue, isRecord } from '../../internal.js';
+import { addedTokensIn } from './added-tokens.js';
 
 /**
  * Mends `@huggingface/tokenizers` 0.2.0, so that texts become the tokens of Python's tokenizers:
@@ -101,10 +102,12 @@ export function mendTokenizer(
   mendSpecial(tokenizer);
 }
 
-function checkParts({ model, added_tokens: added }: Readonly<Record<string, unknown>>): void {
+function checkParts(json: Readonly<Record<string, unknown>>): void {
+  const { model } = json;
   const { type, byte_fallback, continuing_subword_prefix: prefix } = isRecord(model) ? model : {};
-  const tokens = Array.isArray(added) ? added.filter((token) => isRecord(token)) : [];
-  const word = tokens.find((token) => token['single_word'] === true && token['special'] !== true);
+  const word = addedTokensIn(json).find(
+    (token) => token['single_word'] === true && token['special'] !== true,
+  );
   const lacking =
     type === 'Unigram' && byte_fallback === true
       ? 'its model Unigram has byte_fallback'

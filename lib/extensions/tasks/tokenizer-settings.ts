@@ -1,4 +1,5 @@
 import { type Fetching, formatValue, isRecord } from '../../internal.js';
+import { addedTokensIn } from './added-tokens.js';
 import { OF_A_TOKEN, refused, warnOfUnknown } from './python-settings.js';
 import { readConfig, type Repository } from './repository.js';
 import type { TextFiles } from './text-tokenizer.js';
@@ -115,13 +116,13 @@ export function withFrame(
 }
 
 /** The number of a token of tokenizer.json. */
-export function idIn(
-  { model, added_tokens: added }: Record<string, unknown>,
-  text: string | undefined,
-): unknown {
+export function idIn(tokenizerJson: Record<string, unknown>, text: string | undefined): unknown {
+  const { model } = tokenizerJson;
   const vocabulary = isRecord(model) && isRecord(model['vocab']) ? model['vocab'] : {};
-  const tokens = Array.isArray(added) ? added.filter((each) => isRecord(each)) : [];
-  return tokens.find(({ content }) => content === text)?.['id'] ?? vocabulary[String(text)];
+  return (
+    addedTokensIn(tokenizerJson).find(({ content }) => content === text)?.['id'] ??
+    vocabulary[String(text)]
+  );
 }
 
 /** BERT's own keys in tokenizer_config.json, and those of its normalizer in tokenizer.json. */

@@ -118,8 +118,8 @@ export class TextLimits {
   }
 
   /**
-   * The text, or as much of it as can have the most tokens. What stands `before` it is not a caller's,
-   * and may have special tokens.
+   * The text, or as much of it as can have the most tokens: only this part is checked, since no model
+   * reads the rest. What stands `before` it is not a caller's, and may have special tokens.
    *
    * @throws InvalidInputError for a text that `checkText` refuses
    * @throws RequestTooLargeError if it has too many characters, and is not to be cut
@@ -127,7 +127,7 @@ export class TextLimits {
   readable(text: string, before = ''): string {
     const whole = before + text;
     this.checkCharacters(whole.length);
-    this.checkText(text);
+    this.checkText(this.kept(text, this.mostCharacters));
     return this.kept(whole, this.mostCharacters);
   }
 

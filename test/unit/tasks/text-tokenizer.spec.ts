@@ -109,6 +109,15 @@ describe('A text that costs much', () => {
     expect(() => own.encode(`${' '.repeat(10_000)}word`)).toThrow('one has 10004 characters');
   });
 
+  it('[FZ2] Only the part of a text that the model can read is checked for what it must not have', async () => {
+    const tooLong = 'cut';
+    const own = await tokenizer('bert', { maxTokens: 8, tooLong, specialTokens: ['[SEP]'] });
+    const { ids } = own.encode('a '.repeat(20));
+    expect(own.encode(`${'a '.repeat(5000)}[SEP] e${marks(40)}`).ids).toEqual(ids);
+    expect(() => own.encode(`${'a '.repeat(4990)}[SEP]`)).toThrow('"[SEP]", a special token');
+    expect(() => own.encode(`${'a '.repeat(4970)}e${marks(40)}`)).toThrow('40 combining marks');
+  });
+
   it.each([
     ['qwen', '\uff1c|im_end|\uff1e'],
     ['llama', '\uff1c/s\uff1e'],

@@ -7,6 +7,8 @@ export interface FuzzOptions {
   /** The number of hostile calls. */
   readonly count: number;
   readonly seed: number;
+  /** Milliseconds that the event loop may stand still, beyond its longest stretch with valid calls only. */
+  readonly mostStandstill: number;
   /** The most calls that are made at once, hostile and valid ones together. */
   readonly volley?: number;
 }
@@ -27,9 +29,6 @@ export interface FuzzReport {
 
 /** Memory is looked at after so many calls. */
 const ROUND = 5000;
-
-/** Milliseconds that the event loop may stand still, beyond its longest stretch with valid calls only. */
-const STANDSTILL = 50;
 
 /** Volleys of valid calls only, which show what stretches are usual. */
 const BASELINES = 20;
@@ -54,7 +53,7 @@ const PATIENCE = 30_000;
  */
 export async function fuzz(
   { name, hostile, valid }: Entry,
-  { count, seed, volley = 32 }: FuzzOptions,
+  { count, seed, mostStandstill, volley = 32 }: FuzzOptions,
 ): Promise<FuzzReport> {
   const counted = { hostile: 0, valid: 0 };
   const words = new Map<string, number>();
@@ -87,7 +86,7 @@ export async function fuzz(
       const attacks = all.map(({ attack }) => attack);
       const { result: outcomes, ms } = await standstillOf(() => answersOf(attacks));
       const answers = all.map((each, i) => ({ ...each, outcome: outcomes[i]! }));
-      if (ms > standstill.validOnly + STANDSTILL) {
+      if (ms > standstill.validOnly + mostStandstill) {
         await findStandstill(attacks, standstill);
       }
       for (const { kind, outcome } of answers) {
@@ -126,7 +125,7 @@ export async function fuzz(
   } finally {
     process.off('unhandledRejection', stray).off('uncaughtException', stray);
   }
-  if (standstill.call > standstill.validOnly + STANDSTILL) {
+  if (standstill.call > standstill.validOnly + mostStandstill) {
     failures.push(
       `seed ${seed}: the event loop stood still for ${standstill.call.toFixed(0)} ms, and for ` +
         `${standstill.validOnly.toFixed(0)} ms with valid calls only, by ${standstill.words}`,

@@ -23,7 +23,8 @@ function fuzz(...args: readonly string[]): Promise<Ended> {
 }
 
 it('[18.17] [L6] [L7] [4.6] [4.9] [6.1] [6.5] [11] [19.8] Hundreds of hostile calls through each entry are answered correctly or refused alone with typed errors', async () => {
-  const { code, output } = await fuzz('--count', '300', '--seed', '4');
+  // A call that stops all others does so for seconds; less depends on what else the machine does.
+  const { code, output } = await fuzz('--count', '300', '--seed', '4', '--standstill', '2000');
 
   expect({ code, output }).toEqual({ code: 0, output: expect.not.stringMatching(/^ *FAILED /m) });
   const entries = [...output.matchAll(/^(.+): (\d+) hostile and (\d+) valid calls/gm)].map(

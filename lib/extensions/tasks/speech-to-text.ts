@@ -8,8 +8,8 @@ import {
   type Steps,
 } from '../../index.js';
 import { asTask, formatValue, isRecord, type Rules, whole } from '../../internal.js';
+import { scriptOfThread } from '../../encoding/entry-script.js';
 import { AudioReader } from './audio.js';
-import { taskScript } from './entry-script.js';
 import { warnOfUnfollowed } from './generation-settings.js';
 import type { MelOptions } from './log-mel.js';
 import { refused, warnOfUnknown } from './python-settings.js';
@@ -155,7 +155,7 @@ export function speechToText(
     queue,
     batchSize,
     model: {
-      useFile: taskScript('transcriber'),
+      useFile: scriptOfThread('extensions/tasks/transcriber'),
       isolation: own.isolationOfSteps,
       prepare,
       sequence: {},

@@ -10,9 +10,9 @@ import {
   type Steps,
 } from '../../index.js';
 import { asTask, type Fetching, formatValue, isRecord, type Rules, whole } from '../../internal.js';
+import { scriptOfThread } from '../../encoding/entry-script.js';
 import { AddedTokens, isToken } from './added-tokens.js';
 import { Chat } from './chat.js';
-import { taskScript } from './entry-script.js';
 import {
   type AnswerDefaults,
   answerDefaultsIn,
@@ -243,7 +243,7 @@ export function textGeneration(
     ...own.others,
     batchSize,
     model: {
-      useFile: taskScript('generator'),
+      useFile: scriptOfThread('extensions/tasks/generator'),
       isolation: own.isolationOfSteps,
       prepare,
       sequence: {},

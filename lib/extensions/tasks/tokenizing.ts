@@ -1,8 +1,7 @@
-import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads';
-import { ServingUnavailableError } from '../../index.js';
-import { fromWire, isRecord, messageOf, onAbort, type WireError } from '../../internal.js';
+import { isRecord, messageOf } from '../../internal.js';
+import { scriptOfThread } from '../../encoding/entry-script.js';
+import { JobThread } from '../../encoding/job-thread.js';
 import type { Message } from './chat.js';
-import { taskScript } from './entry-script.js';
 import {
   type LimitsOfTexts,
   type TextFiles,
@@ -13,13 +12,10 @@ import {
 } from './text-tokenizer.js';
 
 /**
- * Characters that are tokenized in a few milliseconds, whatever they are: 11 ms for spaces, and 1 to
- * 2 ms for words. Longer texts would hold the event loop.
+ * Characters that are tokenized in a few milliseconds, whatever they are: 5 ms for spaces, and less
+ * than 1 ms for words. Longer texts would hold the event loop.
  */
-const MOST_HERE = 1000;
-
-/** Milliseconds after which a thread without work ends. */
-const IDLE = 300_000;
+const MOST_HERE = 500;
 
 /** What the thread needs, as structured clones. */
 export interface ThreadFiles {
@@ -43,9 +39,6 @@ export type Job =
   | { readonly text: string; readonly before?: string | undefined }
   | { readonly text: string; readonly other: string }
   | { readonly messages: readonly Message[] };
-
-/** The thread's answer. */
-export type Done = { readonly tokens: Tokens } | { readonly error: WireError };
 
 /** What `preprocess` knows of its call. */
 interface Call {
@@ -77,7 +70,15 @@ export async function tokenizing(
   fetching.log(`has the tokenizer of ${name}, after ${Math.round(performance.now() - begin)} ms`);
   const ofThread = { owner, name, tokenizer, ofTokenizer, lowers, limits: limits.limits, template };
   const script = scriptFor(fetching);
-  return new Tokenizing(here, script && new TokenizerThread(script, ofThread));
+  const thread =
+    script &&
+    new JobThread<Job, Tokens, ThreadFiles>({
+      script,
+      name: 'serving texts',
+      given: ofThread,
+      lost: `${owner}: the thread that tokenizes long texts has ended`,
+    });
+  return new Tokenizing(here, thread);
 }
 
 /** True for a normalizer whose table was left out, as by older converters. */
@@ -92,7 +93,7 @@ function lacksCharacters(normalizer: unknown): boolean {
 /** In a bundled application it is missing. */
 function scriptFor({ warn }: TextFiles['fetching']): URL | undefined {
   try {
-    return taskScript('tokenizer-thread');
+    return scriptOfThread('extensions/tasks/tokenizer-thread');
   } catch (cause) {
     warn(`tokenizes long texts on the event loop, which they hold: ${messageOf(cause)}`);
     return undefined;
@@ -103,7 +104,7 @@ function scriptFor({ warn }: TextFiles['fetching']): URL | undefined {
 export class Tokenizing {
   constructor(
     private readonly here: TextTokenizer,
-    private readonly thread: TokenizerThread | undefined,
+    private readonly thread: JobThread<Job, Tokens, ThreadFiles> | undefined,
   ) {}
 
   get limits(): TextLimits {
@@ -145,112 +146,10 @@ export class Tokenizing {
   }
 }
 
-interface WaitingJob {
-  readonly job: Job;
-  readonly resolve: (tokens: Tokens) => void;
-  readonly reject: (reason: unknown) => void;
-  readonly stopListening: () => void;
-}
-
-interface Running {
-  readonly worker: Worker;
-  readonly port: MessagePort;
-}
-
 /** Goes on with tokens: immediately with those of a short text, which costs no turn. */
 export function withTokens<Result>(
   tokens: Tokens | Promise<Tokens>,
   then: (tokens: Tokens) => Result,
 ): Result | Promise<Result> {
   return tokens instanceof Promise ? tokens.then(then) : then(tokens);
-}
-
-/** A thread that begins with the first job, does one at a time, and ends when it has had none for long. */
-export class TokenizerThread {
-  private readonly waiting = new Set<WaitingJob>();
-  private current: WaitingJob | undefined;
-  private running: Running | undefined;
-  private idle: NodeJS.Timeout | undefined;
-
-  constructor(
-    private readonly script: URL,
-    private readonly files: ThreadFiles,
-  ) {}
-
-  /**
-   * @param signal drops the job, unless it has begun
-   * @throws what the tokenizer and the chat template throw
-   * @throws ServingUnavailableError if the thread ends meanwhile
-   */
-  run(job: Job, signal: AbortSignal): Promise<Tokens> {
-    return new Promise((resolve, reject) => {
-      const stopListening = onAbort(signal, (reason) => {
-        this.waiting.delete(waiting);
-        reject(reason);
-      });
-      const waiting: WaitingJob = { job, resolve, reject, stopListening };
-      if (!signal.aborted) {
-        this.waiting.add(waiting);
-        this.next();
-      }
-    });
-  }
-
-  private next(): void {
-    const [waiting] = this.waiting;
-    if (this.current || !waiting) {
-      return;
-    }
-    this.waiting.delete(waiting);
-    this.current = waiting;
-    clearTimeout(this.idle);
-    const { worker, port } = (this.running ??= this.start());
-    worker.ref();
-    port.postMessage(waiting.job);
-  }
-
-  private start(): Running {
-    const { port1: port, port2 } = new MessageChannel();
-    const worker = new Worker(this.script, {
-      workerData: { files: this.files, port: port2 },
-      transferList: [port2],
-      name: 'serving texts',
-    });
-    let cause: unknown;
-    worker.on('error', (error) => (cause = error));
-    worker.once('exit', () => {
-      port.close();
-      this.running = undefined;
-      this.finish(({ reject }) =>
-        reject(
-          new ServingUnavailableError(
-            `${this.files.owner}: the thread that tokenizes long texts has ended`,
-            { cause },
-          ),
-        ),
-      );
-    });
-    port.on('message', (done: Done) =>
-      this.finish(({ resolve, reject }) =>
-        'error' in done ? reject(fromWire(done.error)) : resolve(done.tokens),
-      ),
-    );
-    // The thread itself keeps the process alive, and only while it has a job.
-    port.unref();
-    return { worker, port };
-  }
-
-  private finish(answer: (job: WaitingJob) => void): void {
-    const { current, running } = this;
-    this.current = undefined;
-    if (current) {
-      current.stopListening();
-      answer(current);
-    }
-    this.next();
-    if (running && !this.current) {
-      running.worker.unref();
-      this.idle = setTimeout(() => void running.worker.terminate(), IDLE).unref();
-    }
-  }
 }

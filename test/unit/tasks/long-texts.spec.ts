@@ -13,14 +13,14 @@ import {
   type TextEmbeddingOptions,
 } from 'nestjs-serving/tasks';
 import { TextTokenizer } from '../../../lib/extensions/tasks/text-tokenizer.js';
-import { TokenizerThread } from '../../../lib/extensions/tasks/tokenizing.js';
+import { JobThread } from '../../../lib/encoding/job-thread.js';
 import { silenceLog } from '../../fixtures/silent-log.js';
 import { tinyModel } from '../../fixtures/tasks/tiny-models.js';
 
 const words = 'How do I get my money back for the card? ';
 /** As many tokens as the model reads come from its first part. */
 const long = words.repeat(100);
-const short = words.repeat(20);
+const short = words.repeat(12);
 
 const started: { close(): Promise<void> }[] = [];
 beforeEach(() => silenceLog());
@@ -44,7 +44,7 @@ function tokenizedHere(): () => readonly unknown[] {
   return () => [...encode.mock.calls.map(([text]) => text), ...encodePair.mock.calls.flat()];
 }
 
-describe('A text of more than 1,000 characters', () => {
+describe('A text of more than 500 characters', () => {
   it('[FZ2] is tokenized in a thread, and has the vector of its readable part', async () => {
     const serving = await embedder({ tooLong: 'cut' });
     const here = tokenizedHere();
@@ -102,7 +102,7 @@ describe('A text of more than 1,000 characters', () => {
   it('[FZ2] fails with its thread, and the next one gets a new thread', async () => {
     const serving = await embedder({ tooLong: 'cut' });
     const starting = jest.spyOn(
-      TokenizerThread.prototype as unknown as { start(): { readonly worker: Worker } },
+      JobThread.prototype as unknown as { start(): { readonly worker: Worker } },
       'start',
     );
     const lost = serving.batchedRun(long);

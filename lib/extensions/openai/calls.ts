@@ -105,7 +105,7 @@ export function base64Of(vector: Float32Array): string {
 }
 
 /** Milliseconds after which other work of the event loop gets a turn. */
-const TURN = 10;
+const TURN = 4;
 
 /**
  * Makes a call for each input, all by the same version. The first failure cancels the others.

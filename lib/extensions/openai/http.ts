@@ -127,8 +127,12 @@ function typeOf(status: number): string {
   return status < 500 ? 'invalid_request_error' : 'server_error';
 }
 
-/** What clients stated in place of the private type. */
 const hiddenTypes = new WeakMap<IncomingMessage, string | undefined>();
+
+/** What the client stated in place of the private type. */
+export function typeOfBody(request: IncomingMessage): string {
+  return hiddenTypes.get(request) ?? request.headers['content-type'] ?? '';
+}
 
 /** A content type without a body parser. */
 const PRIVATE_TYPE = 'application/x-openai-request';
@@ -286,59 +290,14 @@ export async function readBody(request: PlatformRequest, limit: number): Promise
   return json;
 }
 
-/**
- * Reads a form with files.
- *
- * @throws as `readBody`
- */
-export async function readForm(request: PlatformRequest, limit: number): Promise<FormData> {
-  const { raw = request } = request;
-  const type = hiddenTypes.get(raw) ?? raw.headers['content-type'] ?? '';
-  if (raw.readableEnded) {
-    throw new RequestError(
-      'The body of the request was read before it came here, by a middleware of the application; ' +
-        'leave forms to this endpoint',
-    );
-  }
-  const bytes = await readBytes(raw, limit);
-  const [, quoted, plain] =
-    /^multipart\/form-data\s*;.*boundary=(?:"([^"]+)"|([^;\s]+))/i.exec(type) ?? [];
-  const boundary = quoted ?? plain;
-  if (boundary !== undefined && hasMoreParts(bytes, `--${boundary}`)) {
-    throw new RequestError(
-      `The form has more than ${MOST_PARTS} parts; send a part for each field`,
-    );
-  }
-  try {
-    if (boundary !== undefined) {
-      return await new Response(bytes, { headers: { 'content-type': type } }).formData();
-    }
-  } catch {
-    // It has no parts of a form.
-  }
-  throw new RequestError(
-    `The body of the request is no form (multipart/form-data), but ${type || 'has no type'}`,
-  );
-}
+/** Bodies up to this size are put together in one go; a larger one grows, since its copy would take long. */
+const SMALL_BODY = 2 ** 20;
 
-/** A form's parts are parsed in one turn of the event loop, and no request needs more. */
-const MOST_PARTS = 64;
-
-function hasMoreParts(bytes: Buffer, delimiter: string): boolean {
-  let position = -1;
-  for (let parts = 0; parts <= MOST_PARTS; parts++) {
-    position = bytes.indexOf(delimiter, position + 1);
-    if (position < 0) {
-      return false;
-    }
-  }
-  // One more delimiter ends the last part.
-  return bytes.indexOf(delimiter, position + 1) >= 0;
-}
-
-function readBytes(request: IncomingMessage, limit: number): Promise<Buffer> {
+/** @throws as `readBody` */
+export function readBytes(request: IncomingMessage, limit: number): Promise<Buffer> {
   const encoding = request.headers['content-encoding'] ?? 'identity';
-  const isTooLarge = Number(request.headers['content-length'] ?? 0) > limit;
+  const length = Number(request.headers['content-length'] ?? 0);
+  const isTooLarge = length > limit;
   if (isTooLarge || encoding !== 'identity') {
     request.resume();
     throw isTooLarge
@@ -351,17 +310,23 @@ function readBytes(request: IncomingMessage, limit: number): Promise<Buffer> {
   }
   return new Promise((resolve, reject) => {
     const chunks: Buffer[] = [];
+    const grown = length > SMALL_BODY ? new ArrayBuffer(0, { maxByteLength: limit }) : undefined;
     let size = 0;
     const take = (chunk: Buffer): void => {
+      const at = size;
       size += chunk.length;
-      chunks.push(chunk);
       if (size > limit) {
         request.removeListener('data', take).resume();
         reject(tooLarge(limit));
+      } else if (grown) {
+        grown.resize(size);
+        new Uint8Array(grown, at).set(chunk);
+      } else {
+        chunks.push(chunk);
       }
     };
     request.on('data', take);
-    request.once('end', () => resolve(Buffer.concat(chunks)));
+    request.once('end', () => resolve(grown ? Buffer.from(grown) : Buffer.concat(chunks)));
     request.on('error', (cause) => reject(request.complete ? cause : left(cause)));
     request.once('close', () => request.readableEnded || reject(left()));
   });

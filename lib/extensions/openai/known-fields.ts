@@ -1,4 +1,5 @@
 import { formatValue, isRecord } from '../../internal.js';
+import type { Form } from './form.js';
 import { type Body, RequestError } from './http.js';
 
 /** True for a value that asks for nothing, of a field that we can't follow. */
@@ -155,7 +156,7 @@ export function checkFields(body: Body, fields: Fields, within = ''): void {
 }
 
 /** As `checkFields`; a form's lists may be named with brackets or without. */
-export function checkFormFields(form: FormData, fields: Fields): void {
+export function checkFormFields(form: Form, fields: Fields): void {
   const single = new Set<string>();
   for (const [written, value] of form) {
     const name = written.replace(/\[\d*\]$/, '');

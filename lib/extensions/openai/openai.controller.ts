@@ -27,6 +27,7 @@ import type { CallOptions } from '../../index.js';
 import { callerOf, formatValue, ModuleGuards, optionsOf } from '../../internal.js';
 import { createEmbeddings, rankDocuments } from './calls.js';
 import { readChat } from './chat.js';
+import { readForm } from './form.js';
 import {
   type Body,
   errorAnswer,
@@ -35,7 +36,6 @@ import {
   type PlatformResponse,
   rawOf,
   readBody,
-  readForm,
   RequestError,
 } from './http.js';
 import { OfferedModels } from './models.js';

@@ -1,5 +1,6 @@
 import type { CallOptions } from '../../index.js';
 import { formatValue } from '../../internal.js';
+import type { Form } from './form.js';
 import { beginEvents, eventOf, RequestError } from './http.js';
 import { checkFormFields, FIELDS } from './known-fields.js';
 import type { OfferedModels } from './models.js';
@@ -73,7 +74,7 @@ const FORMATS = {
  */
 export async function answerSpeech(
   models: OfferedModels,
-  form: FormData,
+  form: Form,
   task: Task,
   options: CallOptions,
 ): Promise<SpeechAnswer> {
@@ -87,8 +88,8 @@ export async function answerSpeech(
       'response_format',
     );
   }
-  const file = form.get('file');
-  if (!(file instanceof Blob)) {
+  const audio = valueIn(form, 'file');
+  if (typeof audio !== 'object') {
     throw new RequestError('"file" is missing; send the bytes of an audio file', 'file');
   }
   const isStream = flagIn(form, 'stream');
@@ -99,7 +100,6 @@ export async function answerSpeech(
     );
   }
   const language = textIn(form, 'language');
-  const audio = new Uint8Array(await file.arrayBuffer());
   const input = { audio, task, ...(language !== undefined && { language }) };
   if (isStream) {
     return { events: await beginEvents(serving.stream(input, options), partsOf) };
@@ -111,9 +111,13 @@ function isFormat(value: string): value is keyof typeof FORMATS {
   return Object.hasOwn(FORMATS, value);
 }
 
+function valueIn(form: Form, name: string): Form[number][1] | undefined {
+  return form.find(([each]) => each === name)?.[1];
+}
+
 /** Undefined without the field, and for an empty one. */
-function textIn(form: FormData, name: string): string | undefined {
-  const value = form.get(name) ?? '';
+function textIn(form: Form, name: string): string | undefined {
+  const value = valueIn(form, name) ?? '';
   if (typeof value !== 'string') {
     throw new RequestError(`"${name}" is a file; give a text`, name);
   }
@@ -121,7 +125,7 @@ function textIn(form: FormData, name: string): string | undefined {
 }
 
 /** As clients of several languages write it. */
-function flagIn(form: FormData, name: string): boolean {
+function flagIn(form: Form, name: string): boolean {
   const value = textIn(form, name) ?? 'false';
   if (!/^(true|false|1|0)$/i.test(value)) {
     throw new RequestError(`"${name}" is ${formatValue(value)}; allowed is true or false`, name);

@@ -180,8 +180,9 @@ export class AudioReader {
     return new Promise((resolve, reject) => {
       // One second more, since a decoder may end behind its limit.
       const mostBytes = Math.ceil((seconds + 1) * sampleRate) * 4;
-      // Grows, since a copy of all samples at the end would hold the event loop.
-      const samples = new ArrayBuffer(0, { maxByteLength: mostBytes });
+      // Grows, since a copy of all samples at the end would hold the event loop. The thread that
+      // hears them shares their memory, so that they are not copied to it.
+      const samples = new SharedArrayBuffer(0, { maxByteLength: mostBytes });
       let problem = '';
       program.stdout.on('data', (chunk: Buffer) => {
         const begin = samples.byteLength;
@@ -191,7 +192,7 @@ export class AudioReader {
         }
         try {
           held.add(chunk.length);
-          samples.resize(begin + chunk.length);
+          samples.grow(begin + chunk.length);
           new Uint8Array(samples, begin).set(chunk);
         } catch (cause) {
           program.kill('SIGKILL');

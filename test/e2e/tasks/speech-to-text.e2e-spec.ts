@@ -309,6 +309,11 @@ describeUnless(missing('ffmpeg'), 'speechToText with files', () => {
     }
   });
 
+  it('[22.16] hears a file in a process, with which it shares no memory', async () => {
+    const serving = await launch({ model: { from: folder, isolation: 'process' } });
+    await expect(serving.batchedRun(clip)).resolves.toEqual(await serving.batchedRun(samples));
+  });
+
   it('[22.17] refuses bytes without audio, and files that are too long', async () => {
     const serving = await launch({ maxSeconds: 3 });
     for (const bytes of [

@@ -1,9 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
-import {
-  beginEvents,
-  type PlatformRequest,
-  readForm,
-} from '../../../lib/extensions/openai/http.js';
+import { readForm } from '../../../lib/extensions/openai/form.js';
+import { beginEvents, type PlatformRequest } from '../../../lib/extensions/openai/http.js';
 
 /** A stream of outputs that notes its end. */
 class Outputs implements AsyncIterable<unknown> {

@@ -10,11 +10,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 244,
-  'thousand characters of code in lib': 1089,
+  'files of lib': 248,
+  'thousand characters of code in lib': 1097.5,
   'files of the core and its Nest module': 117,
   'thousand characters of code in the core and its Nest module': 579.5,
-  'thousand words of comments': 41.2,
+  'thousand words of comments': 41.5,
   'names of internal.ts that are not public': 131,
   'options of a definition': 17,
   'rules that refuse combinations of options': 27,
@@ -32,7 +32,7 @@ const CEILINGS = {
  * Extensions that came after the ceilings of the whole. They don't count there: each has a ceiling
  * of its own, in thousand characters of code.
  */
-const EXTENSIONS = { openai: 44, tasks: 191 } as const;
+const EXTENSIONS = { openai: 45.5, tasks: 189 } as const;
 
 describe('The house', () => {
   const all = sourceFiles();

@@ -117,6 +117,16 @@ const number = (model: string, n: number, id = ''): Partial<GrpcInferRequest> =>
   inputs: [{ name: 'n', datatype: 'INT32', shape: [1], contents: { int_contents: [n] } }],
 });
 
+/** Images with their elements in a list. */
+const listedImages = (rows: number) => [
+  {
+    name: 'image',
+    datatype: 'FP32',
+    shape: [rows, 784],
+    contents: { fp32_contents: Array<number>(784 * rows).fill(0) },
+  },
+];
+
 const codeOf = async (running: Promise<unknown>): Promise<number | undefined> =>
   ((await failureOf(running)) as ServiceError | undefined)?.code;
 
@@ -299,6 +309,38 @@ describe('The gRPC door of the Open Inference Protocol', () => {
     expect(await infer({ model_name: 'count', ...number('count', 1) })).toBe(12);
     expect(await codeOf(call(client, 'ModelMetadata', { name: 'nix' }))).toBe(5);
     expect(await codeOf(call(client, 'RepositoryModelLoad', { model_name: 'digits' }))).toBe(12);
+  });
+
+  it('[FZ2] Elements in lists beyond the limit are refused before they are decoded, and raw contents are not', async () => {
+    const client = await open({ jsonLimit: 5000 });
+    const refused = {
+      code: 8,
+      details: expect.stringMatching(/5000 bytes beside raw .* raw contents/),
+    };
+    const listed = (rows: number) =>
+      call(client, 'ModelInfer', { model_name: 'digits', inputs: listedImages(rows) });
+
+    expect((await listed(1)).raw_output_contents[0]!.length).toBe(40);
+    await expect(listed(2)).rejects.toMatchObject(refused);
+    const many = { ...image(1), raw_input_contents: Array<Buffer>(6).fill(Buffer.alloc(0)) };
+    await expect(call(client, 'ModelInfer', many)).rejects.toMatchObject(refused);
+    expect((await call(client, 'ModelInfer', image(100))).raw_output_contents[0]!.length).toBe(
+      4000,
+    );
+
+    const stream = streamOf(client);
+    const replies: StreamMessage[] = [];
+    stream.on('data', (reply: StreamMessage) => replies.push(reply));
+    stream.write({ model_name: 'digits', id: 'a', inputs: listedImages(2) });
+    stream.write({ id: 'b', ...image(1) });
+    stream.end();
+    await until(() => replies.length === 2);
+    expect(
+      replies.map(({ infer_response, error_message }) => [infer_response.id, error_message]),
+    ).toEqual([
+      ['a', refused.details],
+      ['b', ''],
+    ]);
   });
 
   it('[18.5] states when to try again, where an overloaded serving knows it', async () => {

@@ -3,7 +3,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { deflateSync, gunzipSync, gzipSync, inflateSync } from 'node:zlib';
-import { beforeEach, describe, expect, it } from '@jest/globals';
+import { beforeEach, describe, expect, it, jest } from '@jest/globals';
 import {
   type CanActivate,
   Controller,
@@ -27,6 +27,8 @@ import {
   InferenceProtocolModule,
   type InferenceProtocolOptions,
 } from 'nestjs-serving/inference-protocol';
+import { JobThread } from '../../../lib/encoding/job-thread.js';
+import { datatypeOf } from '../../../lib/encoding/json-tensor.js';
 import { gainModel } from '../../fixtures/models/models.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { until } from '../../fixtures/async/streams.js';
@@ -128,6 +130,12 @@ const zeros = (rows: number) => ({
   datatype: 'FP32',
   data: Array(784 * rows).fill(0) as number[],
 });
+
+const inputX = (others: object) => ({ inputs: [{ name: 'x', shape: [1, 1], ...others }] });
+
+/** Engines name the place in JSON of which only spaces differ. */
+const withoutPosition = (answer: unknown): unknown =>
+  JSON.parse(JSON.stringify(answer).replace(/position \d+[^"]*/, 'position'));
 
 describeOnPlatforms('The Open Inference Protocol', (listen) => {
   const start = async (
@@ -603,6 +611,104 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
     const deep = await send({ body: `{"inputs":${'['.repeat(65)}` });
     expect(deep).toMatchObject({ status: 400, json: { error: expect.stringContaining('deeper') } });
     expect((await client.infer('digits', { inputs: [zeros(1)] })).status).toBe(200);
+  });
+
+  it('[FZ2] More than 256 KiB of JSON, which a thread reads, has the answers and refusals of less', async () => {
+    const { client } = await start();
+    const bytes = Buffer.from([0xff, 0xfe]);
+    const size = { parameters: { binary_data_size: 6 } };
+    const part = Buffer.concat([Buffer.from([2, 0, 0, 0]), bytes]);
+    const answers = async (padding: number): Promise<unknown[]> => {
+      const infer = async (model: string, json: string | object, ...binary: Buffer[]) => {
+        const text = typeof json === 'string' ? json : JSON.stringify(json);
+        const { status, json: reply } = await client.infer(
+          model,
+          text + ' '.repeat(padding),
+          binary,
+        );
+        return [status, reply];
+      };
+      return Promise.all([
+        ...tensors.map((tensor) => {
+          const { type } = tensor;
+          const elements = {
+            shape: [3, 2],
+            parameters: { binary_data_size: bytesOf(tensor).length },
+          };
+          const datatype = datatypeOf(type);
+          return infer(type, inputX({ datatype, ...elements }), bytesOf(tensor));
+        }),
+        infer('float32', inputX({ datatype: 'FP32', data: ['NaN'] })),
+        infer('int64', inputX({ datatype: 'INT64', data: ['-9007199254740993'] })),
+        infer('string', inputX({ datatype: 'BYTES', ...size }), part),
+        infer('float32', inputX({ datatype: 'FP32', data: ['one'] })),
+        infer('float32', inputX({ datatype: 'FP32', data: [1, 2] })),
+        infer('float32', inputX({ datatype: 'FP32', data: [1] }), Buffer.alloc(1)),
+        infer('float32', '{"inputs": ['),
+        infer('float32', '['.repeat(70)),
+        infer('float32', {
+          ...inputX({ datatype: 'FP32', data: [1] }),
+          outputs: [{ name: 'none' }],
+        }),
+      ]);
+    };
+    const inThread = jest.spyOn(JobThread.prototype, 'run');
+    const few = (await answers(0)) as [number, object][];
+    expect(few.map(([status]) => status)).toEqual([
+      ...tensors.map(() => 200),
+      200,
+      200,
+      ...Array<number>(7).fill(400),
+    ]);
+    expect(inThread).not.toHaveBeenCalled();
+    expect((await answers(300_000)).map(withoutPosition)).toEqual(few.map(withoutPosition));
+    expect(inThread).toHaveBeenCalledTimes(few.length);
+    inThread.mockRestore();
+  });
+
+  it('[FZ2] A body with much JSON whose client leaves is not waited for', async () => {
+    const { client } = await start();
+    const leave = new AbortController();
+    const body = `${JSON.stringify({ inputs: [zeros(100)] })}${' '.repeat(2 ** 20)}`;
+    const send = (signal: AbortSignal | null) =>
+      client.send('/v2/models/digits/infer', { method: 'POST', body, signal });
+    const left = send(leave.signal);
+    leave.abort();
+    await expect(left).rejects.toThrow('aborted');
+    const { status, json } = await send(null);
+    expect([status, json['outputs']]).toEqual([
+      200,
+      [expect.objectContaining({ shape: [100, 10] })],
+    ]);
+  });
+
+  it('[FZ2] JSON rows beyond the limit of JSON are refused, however they are sent', async () => {
+    const { client } = await start({ servings: ['echo'], jsonLimit: 1000 });
+    const send = (rows: readonly string[]) => {
+      const tensor = new Tensor('string', [...rows], [rows.length]);
+      const binary_data_size = bytesOf(tensor).length;
+      return client.infer(
+        'echo',
+        {
+          inputs: [
+            {
+              name: 'input',
+              shape: [rows.length],
+              datatype: 'BYTES',
+              parameters: { binary_data_size },
+            },
+          ],
+        },
+        [bytesOf(tensor)],
+      );
+    };
+    const row = JSON.stringify('x'.repeat(498));
+    expect((await send([row, row])).status).toBe(200);
+    const { status, json } = await send([row, row, '1']);
+    expect([status, json['error']]).toEqual([
+      413,
+      expect.stringMatching(/1001 bytes of JSON .* is 1000 \(jsonLimit\); send fewer rows/),
+    ]);
   });
 
   it('[18.13] Large binary bodies need no larger limit of the application', async () => {

@@ -16,7 +16,7 @@ describe('A model with versions', () => {
     const serving = new LabelledVersions().serving({ name: 'net' });
     await start(serving);
     const models = modelsOf([serving]);
-    const inference = new Inference(models);
+    const inference = new Inference(models, 1000);
     const infer = async (version?: string): Promise<{ version: string; text: unknown }> => {
       const input = new Tensor('string', ['"a"'], [1]);
       const reply = await inference.infer({ ...requestOf('net', { input }), version }, {});

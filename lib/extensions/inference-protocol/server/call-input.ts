@@ -1,5 +1,5 @@
 import type { Tensor } from 'onnxruntime-common';
-import { type Container, InvalidInputError } from '../../../index.js';
+import { type Container, InvalidInputError, RequestTooLargeError } from '../../../index.js';
 import { messageOf, numberOfFloat16 } from '../../../internal.js';
 import { datatypeOf } from '../../../encoding/json-tensor.js';
 import { type JsonLimits, nestingBeyond, ReadContext, readJson } from '../../../encoding/json.js';
@@ -12,7 +12,7 @@ export type CallInput =
   | { readonly tensors: Container; readonly rows?: undefined }
   | { readonly rows: readonly unknown[] };
 
-/** For JSON rows; the body limit bounds their bytes. */
+/** For JSON rows, whose bytes `jsonLimit` bounds. */
 export const jsonLimits: JsonLimits = {
   bytes: Infinity,
   tensors: 4096,
@@ -24,15 +24,23 @@ export const jsonLimits: JsonLimits = {
 /**
  * Doesn't copy tensors.
  *
+ * @param jsonLimit most bytes of JSON rows
  * @throws InvalidInputError naming the missing, unknown or invalid tensor
+ * @throws RequestTooLargeError for more JSON
  */
-export function callInputOf(inputs: ModelInputs, request: InferenceRequest): CallInput {
+export function callInputOf(
+  inputs: ModelInputs,
+  request: InferenceRequest,
+  jsonLimit: number,
+): CallInput {
   const { ports } = inputs;
   checkTensors(inputs, request);
   const tensors = ports.map(({ name }) => request.inputs.get(name)!);
   switch (inputs.form) {
     case 'json':
-      return { rows: jsonRows(ports[0]!.name, tensors[0]!.data as readonly string[], request) };
+      return {
+        rows: jsonRows(ports[0]!.name, tensors[0]!.data as readonly string[], request, jsonLimit),
+      };
     case 'columns':
       return { rows: columnRows(ports, tensors) };
     default:
@@ -104,9 +112,17 @@ function jsonRows(
   name: string,
   elements: readonly string[],
   request: InferenceRequest,
+  jsonLimit: number,
 ): readonly unknown[] {
   if (isText(name, request)) {
     return elements;
+  }
+  const bytes = elements.reduce((sum, text) => sum + Buffer.byteLength(text), 0);
+  if (bytes > jsonLimit) {
+    throw new RequestTooLargeError(
+      `The rows of the request have ${bytes} bytes of JSON and the limit of this server is ` +
+        `${jsonLimit} (jsonLimit); send fewer rows`,
+    );
   }
   const context = new ReadContext({ limits: jsonLimits, name, source: 'the request' });
   return elements.map((text, i) =>

@@ -63,7 +63,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     const { all } = this.provided(ServingRegistry);
     const service = this.provided(ServingService);
     this.models = new OfferedModels(this.options, all, (name) => service.get(name));
-    this.inference = new Inference(this.models);
+    this.inference = new Inference(this.models, this.options.jsonLimit);
     for (const model of this.models.all) {
       const counts = new StatisticsOfModel();
       this.counts.set(model, counts);

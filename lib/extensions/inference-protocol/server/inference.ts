@@ -28,7 +28,10 @@ import { Sequences, type StepReply } from './sequences.js';
 export class Inference {
   private readonly sequences = new Sequences();
 
-  constructor(private readonly models: OfferedModels) {}
+  constructor(
+    private readonly models: OfferedModels,
+    private readonly jsonLimit: number,
+  ) {}
 
   /** The rows form one call. */
   async infer(request: InferenceRequest, caller: InferenceCaller): Promise<InferenceReply> {
@@ -39,7 +42,7 @@ export class Inference {
       );
     }
     checkRequest(model, request);
-    const input = callInputOf(model.inputs, request);
+    const input = callInputOf(model.inputs, request, this.jsonLimit);
     const options = callOptionsOf(request, caller);
     const { version, ...reply } = await this.call(model, request, input, options);
     return replyTo(model, { ...request, version }, reply);
@@ -56,7 +59,7 @@ export class Inference {
       return;
     }
     checkRequest(model, request);
-    const input = callInputOf(model.inputs, request);
+    const input = callInputOf(model.inputs, request, this.jsonLimit);
     const options = callOptionsOf(request, caller);
     const isOne = input.rows !== undefined && isShaped(model);
     if (isOne && input.rows.length !== 1) {

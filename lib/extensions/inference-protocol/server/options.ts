@@ -124,8 +124,9 @@ export interface InferenceProtocolOptions {
    */
   readonly bodyLimit?: number;
   /**
-   * Maximum JSON size in bytes. Parsing blocks the event loop, for about a second at 64 MiB; binary
-   * tensors don't.
+   * Maximum size in bytes of what has to be parsed: JSON, JSON rows, and by gRPC everything beside raw
+   * contents. A thread parses a body of more than 256 KiB of JSON. JSON rows and gRPC's lists hold the
+   * event loop, about 30 ms for each MiB.
    *
    * @default 8388608
    */

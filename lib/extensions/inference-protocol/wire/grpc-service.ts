@@ -1,6 +1,6 @@
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
-import type { ServiceClientConstructor } from '@grpc/grpc-js';
+import type { MethodDefinition, ServiceClientConstructor, ServiceDefinition } from '@grpc/grpc-js';
 import { InvalidServingError } from '../../../index.js';
 
 export interface GrpcPackages {
@@ -52,6 +52,106 @@ export async function loadInferenceService(user: string): Promise<ServiceClientC
   return inference.GRPCInferenceService;
 }
 
+/** The last of the first fields of a `ModelInferRequest` in `inference.proto`: its model, version and id. */
+const ID = 3;
+const RAW_CONTENTS = 7;
+
+/** An entry of raw contents takes memory, whatever it holds. */
+const COST_OF_AN_ENTRY = 1024;
+
+/**
+ * The service whose requests have at most so many bytes beside raw contents, such as elements in
+ * lists, which are decoded in one go, about 30 ms for a megabyte. Of a larger request only the model
+ * and the id are decoded, and `isUndecoded` is true.
+ */
+export function withLimitOfLists(service: ServiceDefinition, limit: number): ServiceDefinition {
+  const limited = (name: string) => {
+    const method = service[name] as MethodDefinition<GrpcInferRequest, unknown>;
+    const decode = method.requestDeserialize;
+    return {
+      ...method,
+      requestDeserialize: (message: Buffer): GrpcInferRequest =>
+        isBeyond(limit, message)
+          ? { ...decode(headOf(message)), isUndecoded: true }
+          : decode(message),
+    };
+  };
+  const [ModelInfer, ModelStreamInfer] = ['ModelInfer', 'ModelStreamInfer'].map(limited);
+  return { ...service, ModelInfer, ModelStreamInfer } as ServiceDefinition;
+}
+
+function isBeyond(limit: number, message: Buffer): boolean {
+  let sum = 0;
+  for (const { number, begin, end } of fieldsOf(message)) {
+    sum += number === RAW_CONTENTS ? COST_OF_AN_ENTRY : end - begin;
+    if (sum > limit) {
+      return true;
+    }
+  }
+  return false;
+}
+
+function headOf(message: Buffer): Buffer {
+  let length = 0;
+  for (const { number, end } of fieldsOf(message)) {
+    if (number > ID) {
+      break;
+    }
+    length = end;
+  }
+  return message.subarray(0, length);
+}
+
+interface Field {
+  readonly number: number;
+  /** Where its tag begins. */
+  readonly begin: number;
+  readonly end: number;
+}
+
+/**
+ * The fields of a message, without those inside of them. What is no field that we know counts as one
+ * with all that follows. See https://protobuf.dev/programming-guides/encoding/
+ */
+function* fieldsOf(message: Buffer): Generator<Field, void> {
+  const { length } = message;
+  let at = 0;
+  const varint = (): number => {
+    let value = 0;
+    for (let scale = 1; at < length; scale *= 128) {
+      const byte = message[at++]!;
+      value += (byte % 128) * scale;
+      if (byte < 128) {
+        break;
+      }
+    }
+    return value;
+  };
+  while (at < length) {
+    const begin = at;
+    const tag = varint();
+    switch (tag % 8) {
+      case 0:
+        varint();
+        break;
+      case 1:
+        at += 8;
+        break;
+      case 2: {
+        const size = varint();
+        at += size;
+        break;
+      }
+      case 5:
+        at += 4;
+        break;
+      default:
+        at = length;
+    }
+    yield { number: Math.floor(tag / 8), begin, end: Math.min(at, length) };
+  }
+}
+
 /**
  * `inference.proto` in proto-loader's form. 64-bit integers are strings, to keep all digits;
  * received `bytes` are views at any offset.
@@ -96,6 +196,8 @@ export interface GrpcInferRequest {
   readonly inputs: readonly GrpcTensor[];
   readonly outputs?: readonly { readonly name: string; readonly parameters?: GrpcParameters }[];
   readonly raw_input_contents: readonly Buffer[];
+  /** True if it is too large to be decoded, and has its model and id alone. */
+  readonly isUndecoded?: boolean;
 }
 
 export interface GrpcInferResponse {

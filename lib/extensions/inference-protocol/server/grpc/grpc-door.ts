@@ -16,7 +16,12 @@ import type {
 } from '@grpc/grpc-js';
 import { InvalidServingError } from '../../../../index.js';
 import { messageOf } from '../../../../internal.js';
-import { type GrpcPackages, loadGrpc, loadInferenceService } from '../../wire/grpc-service.js';
+import {
+  type GrpcPackages,
+  loadGrpc,
+  loadInferenceService,
+  withLimitOfLists,
+} from '../../wire/grpc-service.js';
 import { errorAnswer, FailedCall, statusOf } from '../error-answers.js';
 import { InferenceServer } from '../inference-server.js';
 import { GrpcListener } from './grpc-listener.js';
@@ -47,12 +52,13 @@ export class GrpcDoor
 
   /** @internal Called by Nest, once the servings have started. */
   async onApplicationBootstrap(): Promise<void> {
-    const { grpc: options, bodyLimit } = this.inference.options;
+    const { grpc: options, bodyLimit, jsonLimit } = this.inference.options;
     if (!options) {
       return;
     }
     const user = 'The option grpc of InferenceProtocolModule';
-    const { service } = await loadInferenceService(user);
+    const client = await loadInferenceService(user);
+    const service = withLimitOfLists(client.service, jsonLimit);
     const { grpc, loader } = loadGrpc(user);
     const server = new grpc.Server({
       'grpc.max_receive_message_length': bodyLimit,

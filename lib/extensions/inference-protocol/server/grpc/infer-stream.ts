@@ -81,7 +81,7 @@ async function answer(
   writer: StreamWriter,
   turn: Promise<void>,
 ): Promise<void> {
-  const request = readInferRequest(message, server.options.bodyLimit);
+  const request = readInferRequest(message, server.options);
   const wantsEnd = request.parameters.get('triton_enable_empty_final_response') === true;
   for await (const reply of server.stream(request, caller)) {
     await turn;

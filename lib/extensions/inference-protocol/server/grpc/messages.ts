@@ -1,3 +1,4 @@
+import { RequestTooLargeError } from '../../../../index.js';
 import { ReadContext } from '../../../../encoding/json.js';
 import type {
   GrpcInferRequest,
@@ -6,6 +7,7 @@ import type {
   GrpcParameters,
 } from '../../wire/grpc-service.js';
 import { fromGrpcTensors, toGrpcTensors } from '../../wire/grpc-tensors.js';
+import type { ResolvedProtocol } from '../options.js';
 import { refuseExtensions } from '../inference.js';
 import type {
   InferenceReply,
@@ -21,8 +23,18 @@ const LIMITS = { tensors: 1024, rank: 16, depth: 64, nodes: Infinity };
  * Aligned tensors are views of the message.
  *
  * @throws InvalidInputError naming the tensor
+ * @throws RequestTooLargeError if the elements in lists have too many bytes
  */
-export function readInferRequest(message: GrpcInferRequest, bodyLimit: number): InferenceRequest {
+export function readInferRequest(
+  message: GrpcInferRequest,
+  { bodyLimit, jsonLimit }: Pick<ResolvedProtocol, 'bodyLimit' | 'jsonLimit'>,
+): InferenceRequest {
+  if (message.isUndecoded) {
+    throw new RequestTooLargeError(
+      `The request has more than ${jsonLimit} bytes beside raw contents, the limit of this server ` +
+        '(jsonLimit); send tensors as raw contents',
+    );
+  }
   const { model_name, model_version, id, parameters, inputs, outputs = [] } = message;
   const limits = { ...LIMITS, bytes: bodyLimit };
   const context = new ReadContext({

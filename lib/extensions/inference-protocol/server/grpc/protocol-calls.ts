@@ -122,7 +122,7 @@ export class ProtocolCalls {
   ): Promise<GrpcInferResponse> {
     const { server, tenants } = this;
     const caller = grpcCaller(call, tenants.of(call));
-    const request = readInferRequest(message, server.options.bodyLimit);
+    const request = readInferRequest(message, server.options);
     return writeInferReply(await server.infer(request, caller));
   }
 

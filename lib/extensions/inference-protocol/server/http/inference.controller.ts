@@ -93,7 +93,7 @@ export class InferenceController {
     // Refuses unknown models before reading the body.
     const inputs = server.inputsOf(model, version);
     const target = { model, version, bodyLimit, jsonLimit, inputs };
-    const request = await readRequest(requestOf(response), target);
+    const request = await readRequest(requestOf(response), target, caller.signal);
     const reply = await server.infer(request, caller);
     return answerWith(response, HttpStatus.OK, writeReply(reply, request), server);
   }

@@ -37,7 +37,7 @@ interface BodyOptions {
 export async function readBody(
   request: IncomingMessage,
   { limit, aligned }: BodyOptions,
-): Promise<Buffer> {
+): Promise<Buffer<ArrayBuffer>> {
   if (Number(request.headers['content-length'] ?? 0) > limit) {
     request.resume();
     throw tooLarge(limit);

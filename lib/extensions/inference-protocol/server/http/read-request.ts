@@ -2,12 +2,13 @@ import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidInputError, RequestTooLargeError } from '../../../../index.js';
-import { messageOf, formatValue } from '../../../../internal.js';
+import { type AbortSignalLike, formatValue, messageOf } from '../../../../internal.js';
 import { readShape, readTensor } from '../../../../encoding/json-tensor.js';
 import { ReadContext } from '../../../../encoding/json.js';
 import { checkNesting, jsonLimits } from '../call-input.js';
 import { refuseExtensions } from '../inference.js';
 import type { InferenceRequest, Parameters, ParameterValue } from '../inference-request.js';
+import { largeRequests } from './large-requests.js';
 import { rawRequest, readBody } from './read-body.js';
 import { type Port } from '../options.js';
 import { tensorOfBytes } from '../../wire/tensor-bytes.js';
@@ -23,10 +24,18 @@ export interface RequestTarget {
 
 const HEADER_LENGTH = 'inference-header-content-length';
 
-/** JSON with optional binary tensors, or raw data. */
+/** Bytes of JSON that are parsed in a few milliseconds. */
+const MOST_HERE = 2 ** 18;
+
+/**
+ * JSON with optional binary tensors, or raw data.
+ *
+ * @param signal ends the wait for a thread that reads much JSON
+ */
 export async function readRequest(
   request: IncomingMessage,
   target: RequestTarget,
+  signal: AbortSignalLike | undefined,
 ): Promise<InferenceRequest> {
   const { bodyLimit: limit, jsonLimit } = target;
   const given = headerLength(request);
@@ -40,7 +49,25 @@ export async function readRequest(
       `The header Inference-Header-Content-Length is ${length}, and the body has ${body.length} bytes`,
     );
   }
-  return requestOf(parse(body.subarray(0, length), jsonLimit), body.subarray(length), target);
+  checkLength(length, jsonLimit);
+  const { model, version } = target;
+  const reader = length > MOST_HERE ? largeRequests() : undefined;
+  return reader
+    ? reader.read({ body, length, model, version }, signal)
+    : requestIn(body, length, target);
+}
+
+/**
+ * Reads a body that begins with so many bytes of JSON.
+ *
+ * @throws InvalidInputError for an invalid request
+ */
+export function requestIn(
+  body: Buffer,
+  length: number,
+  target: Pick<RequestTarget, 'model' | 'version'>,
+): InferenceRequest {
+  return requestOf(parse(body.subarray(0, length)), body.subarray(length), target);
 }
 
 /** An empty body means `{}`. */
@@ -49,7 +76,7 @@ export async function readJsonBody(
   { jsonLimit: limit }: Pick<RequestTarget, 'jsonLimit'>,
 ): Promise<Readonly<Record<string, unknown>>> {
   const body = await readBody(request, { limit, aligned: 0 });
-  return body.length === 0 ? {} : partsOf(parse(body, limit));
+  return body.length === 0 ? {} : partsOf(parse(body));
 }
 
 /** @throws InvalidInputError for anything but an object */
@@ -68,13 +95,16 @@ function headerLength({ headers }: IncomingMessage): number | undefined {
     : refuse(`The header Inference-Header-Content-Length is ${formatValue(length)}, and no length`);
 }
 
-function parse(bytes: Buffer, limit: number): unknown {
-  if (bytes.length > limit) {
+function checkLength(length: number, limit: number): void {
+  if (length > limit) {
     throw new RequestTooLargeError(
-      `The JSON of the request has ${bytes.length} bytes and the limit of this server is ${limit} ` +
+      `The JSON of the request has ${length} bytes and the limit of this server is ${limit} ` +
         '(jsonLimit); send tensors as binary data',
     );
   }
+}
+
+function parse(bytes: Buffer): unknown {
   if (!isUtf8(bytes)) {
     return refuse('The JSON of the request is not UTF-8');
   }
@@ -86,7 +116,11 @@ function parse(bytes: Buffer, limit: number): unknown {
   }
 }
 
-function requestOf(json: unknown, binary: Buffer, { model, version }: RequestTarget) {
+function requestOf(
+  json: unknown,
+  binary: Buffer,
+  { model, version }: Pick<RequestTarget, 'model' | 'version'>,
+) {
   const context = contextOf();
   const { id, parameters, inputs, outputs } = context.partsOf(json);
   const ownId =

@@ -1,0 +1,43 @@
+import { describe, expect, it } from '@jest/globals';
+import { InvalidInputError, OverloadedError } from 'nestjs-serving';
+import { largeRequests } from '../../../lib/extensions/inference-protocol/server/http/large-requests.js';
+
+/** A body of so many mebibytes whose JSON is `{`. */
+function body(mebibytes: number) {
+  const bytes = new Uint8Array(mebibytes * 2 ** 20);
+  bytes[0] = '{'.charCodeAt(0);
+  return { body: bytes, length: 1, model: 'net', version: undefined };
+}
+
+describe('Requests with much JSON', () => {
+  it('[FZ2] are refused while others of 256 MiB wait for the thread that reads them', async () => {
+    const requests = largeRequests()!;
+    const first = requests.read(body(200), undefined);
+    const refused = requests.read(body(57), undefined);
+    const second = requests.read(body(56), undefined);
+
+    await expect(refused).rejects.toThrow(OverloadedError);
+    await expect(refused).rejects.toThrow(
+      'Large requests of 209715200 bytes wait to be read, and 268435456 is the most',
+    );
+    await expect(first).rejects.toThrow(InvalidInputError);
+    await expect(second).rejects.toThrow('is not JSON');
+    // Its memory has moved.
+    const again = body(256);
+    await expect(requests.read(again, undefined)).rejects.toThrow('is not JSON');
+    expect(again.body.length).toBe(0);
+  });
+
+  it('[FZ2] of a caller that has left are not read', async () => {
+    const requests = largeRequests()!;
+    const leave = new AbortController();
+    const first = requests.read(body(1), undefined);
+    const left = body(1);
+    const reading = requests.read(left, leave.signal);
+    leave.abort(new Error('left'));
+
+    await expect(reading).rejects.toThrow('left');
+    await expect(first).rejects.toThrow('is not JSON');
+    expect(left.body.length).toBe(2 ** 20);
+  });
+});

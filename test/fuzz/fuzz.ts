@@ -1,5 +1,5 @@
 import * as fc from 'fast-check';
-import { standstillOf } from './clock.js';
+import { standstillOf } from '../benchmark/harness/standstill.js';
 import type { Attack, Entry, Outcome } from './entry.js';
 import { type Memory, memoryInUse } from './memory.js';
 

@@ -70,6 +70,18 @@ const tensor = (elements: number) =>
     ],
   });
 
+const row = (elements: number) =>
+  json({
+    inputs: [
+      {
+        name: 'input',
+        shape: [1],
+        datatype: 'BYTES',
+        data: [JSON.stringify(Array.from({ length: elements }, (_, i) => i / 8))],
+      },
+    ],
+  });
+
 const E = '/v1/embeddings';
 const R = '/v1/rerank';
 const C = '/v1/chat/completions';
@@ -87,22 +99,22 @@ const heavy: readonly Heavy[] = [
     body: embeddings(textOf(' ', 262_144)),
   },
   {
-    what: 'a text of 1,000 characters: spaces',
+    what: 'a text of 500 characters: spaces',
     path: E,
     little: embeddings('a'),
-    body: embeddings(`a${textOf(' ', 999)}`),
+    body: embeddings(`a${textOf(' ', 499)}`),
   },
   {
-    what: '2,048 texts of 1,000 characters',
+    what: '2,048 texts of 500 characters',
     path: E,
     little: embeddings('a'),
-    body: embeddings(Array.from({ length: 2048 }, (_, i) => textOf(`${i} ${words}`, 1000))),
+    body: embeddings(Array.from({ length: 2048 }, (_, i) => textOf(`${i} ${words}`, 500))),
   },
   {
-    what: '1,000 documents of 900 characters',
+    what: '1,000 documents of 450 characters',
     path: R,
     little: documents(1, 10),
-    body: documents(1000, 900),
+    body: documents(1000, 450),
   },
   {
     what: '50 documents of 20,000 characters',
@@ -130,9 +142,15 @@ const heavy: readonly Heavy[] = [
   },
   {
     what: '800,000 numbers as JSON (7.7 MB)',
-    path: '/v2/models/echo/infer',
+    path: '/v2/models/mean/infer',
     little: tensor(1),
     body: tensor(800_000),
+  },
+  {
+    what: '800,000 numbers as a row of JSON (6.9 MB)',
+    path: '/v2/models/count/infer',
+    little: row(1),
+    body: row(800_000),
   },
 ];
 

@@ -1,11 +1,11 @@
 import { readFileSync } from 'node:fs';
-import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { NestFactory } from '@nestjs/core';
 import { defineServing, ServingModule } from 'nestjs-serving';
 import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 import { OpenAIModule } from 'nestjs-serving/openai';
 import { rerank, speechToText, textEmbedding, textGeneration } from 'nestjs-serving/tasks';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
+import { watchStandstill } from '../harness/standstill.js';
 
 /** The application whose event loop is watched: the tasks with tiny models, so that their own work is all. */
 
@@ -51,23 +51,27 @@ const writer = textGeneration({
 });
 const ear = speechToText({ name: 'ear', model: `${FIXTURES}/speech` });
 const numbers = { type: 'float32', dims: ['batch', 'numbers'] } as const;
-const echo = defineServing({
-  name: 'echo',
+const mean = defineServing({
+  name: 'mean',
   model: {
     file: onnxModel({
       inputs: { input: numbers },
-      outputs: { output: numbers },
-      nodes: [node('Identity', ['input'], ['output'])],
+      outputs: { output: { type: 'float32', dims: ['batch'] } },
+      nodes: [node('ReduceMean', ['input'], ['output'], { axes: [1], keepdims: 0 })],
     }),
     checkRows: false,
   },
+});
+const count = defineServing({
+  name: 'count',
+  model: { useFactory: () => (rows: unknown[][]) => rows.map(({ length }) => length) },
 });
 
 const app = await NestFactory.create(
   {
     module: class {},
     imports: [
-      ServingModule.forRoot({ servings: [embedder, ranker, writer, ear, echo] }),
+      ServingModule.forRoot({ servings: [embedder, ranker, writer, ear, mean, count] }),
       OpenAIModule.forRoot({
         models: { embedder, ranker, writer, ear },
         guards: [],
@@ -80,14 +84,13 @@ const app = await NestFactory.create(
 );
 await app.listen(0, '127.0.0.1');
 
-const delay = monitorEventLoopDelay({ resolution: 1 });
-delay.enable();
+let end = (): number => 0;
 process.on('message', (message) => {
   if (message === 'begin') {
-    delay.reset();
+    end = watchStandstill();
     process.send!({});
   } else if (message === 'end') {
-    process.send!({ stretch: delay.max / 1e6 });
+    process.send!({ stretch: end() });
   } else {
     process.disconnect();
     void app.close();

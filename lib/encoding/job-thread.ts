@@ -57,6 +57,7 @@ export class JobThread<Job, Result, Given = undefined> {
   /**
    * @param signal drops the job, unless it has begun
    * @param moved memory that the job gives away
+   * @throws DataCloneError for a job that can't be sent
    * @throws what the work throws
    * @throws ServingUnavailableError if the thread ends meanwhile
    */
@@ -85,7 +86,11 @@ export class JobThread<Job, Result, Given = undefined> {
     const { worker, port } = (this.running ??= this.start());
     worker.ref();
     const { content, moved } = waiting.job;
-    port.postMessage(content, [...moved]);
+    try {
+      port.postMessage(content, [...moved]);
+    } catch (cause) {
+      this.finish(({ reject }) => reject(cause));
+    }
   }
 
   private start(): Running {

@@ -40,4 +40,14 @@ describe('Requests with much JSON', () => {
     await expect(first).rejects.toThrow('is not JSON');
     expect(left.body.length).toBe(2 ** 20);
   });
+
+  it('[FZ2] that cannot be sent to the thread fail alone', async () => {
+    const requests = largeRequests()!;
+    const odd = { ...body(1), version: (() => 0) as never };
+
+    const all = [body(1), odd, body(1)].map((request) => requests.read(request, undefined));
+    await expect(all[0]).rejects.toThrow('is not JSON');
+    await expect(all[1]).rejects.toThrow('could not be cloned');
+    await expect(all[2]).rejects.toThrow('is not JSON');
+  });
 });

@@ -156,7 +156,10 @@ function readObject(node: object, context: ReadContext, depth: number): unknown 
   }
   if (Array.isArray(node)) {
     context.countNodes(node.length);
-    return node.map((element, i) => context.at(i, () => readNode(element, context, depth)));
+    return node.map((element, i) =>
+      // Lists of numbers are long.
+      Number.isFinite(element) ? element : context.at(i, () => readNode(element, context, depth)),
+    );
   }
   if (context.allowsInstances && !hasOnlyProperties(node)) {
     return node;

@@ -34,6 +34,9 @@ export async function readForm(request: PlatformRequest, limit: number): Promise
 /** No request needs more parts. */
 const MOST_PARTS = 64;
 
+/** No part needs a larger head, in bytes. */
+const MOST_OF_HEAD = 4096;
+
 /** Contents up to this size are left to the parser; it would copy a larger one in one go, several times. */
 const SMALL_CONTENT = 2 ** 14;
 
@@ -98,7 +101,7 @@ function partsOf(body: Buffer, boundary: string): readonly Part[] | undefined {
     }
     const begin = body.indexOf('\r\n\r\n', at) + 4;
     const end = body.indexOf(`\r\n--${boundary}`, begin);
-    if (begin < 4 || end < 0) {
+    if (begin < 4 || end < 0 || begin - at > MOST_OF_HEAD) {
       return undefined;
     }
     parts.push({ head: body.subarray(at, begin), content: body.subarray(begin, end) });

@@ -111,6 +111,15 @@ const heavy: readonly Heavy[] = [
     body: embeddings(Array.from({ length: 2048 }, (_, i) => textOf(`${i} ${words}`, 500))),
   },
   {
+    what: '2,048 texts of 7,500 characters (15 MB), for no model',
+    path: E,
+    little: embeddings('a'),
+    body: json({
+      model: 'none',
+      input: Array.from({ length: 2048 }, (_, i) => textOf(`${i} ${words}`, 7500)),
+    }),
+  },
+  {
     what: '1,000 documents of 450 characters',
     path: R,
     little: documents(1, 10),

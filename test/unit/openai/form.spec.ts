@@ -108,6 +108,10 @@ describe('A form', () => {
 
   it.each([
     ['bytes without parts', 'hello'],
+    [
+      'a part with a large head',
+      `--x\r\ncontent-disposition: form-data; name="${'a'.repeat(5000)}"\r\n\r\na\r\n--x--\r\n`,
+    ],
     ['a part without a blank line', '--x\r\ncontent-disposition: form-data; name="a"\r\n--x--\r\n'],
     ['a part without a name', '--x\r\ncontent-type: text/plain\r\n\r\na\r\n--x--\r\n'],
     ['another boundary', '--y\r\ncontent-disposition: form-data; name="a"\r\n\r\na\r\n--y--\r\n'],

@@ -52,7 +52,7 @@ export async function loadInferenceService(user: string): Promise<ServiceClientC
   return inference.GRPCInferenceService;
 }
 
-/** The last of the first fields of a `ModelInferRequest` in `inference.proto`: its model, version and id. */
+/** Fields of a `ModelInferRequest`: the last of model, version and id, and raw contents. */
 const ID = 3;
 const RAW_CONTENTS = 7;
 
@@ -110,8 +110,8 @@ interface Field {
 }
 
 /**
- * The fields of a message, without those inside of them. What is no field that we know counts as one
- * with all that follows. See https://protobuf.dev/programming-guides/encoding/
+ * The fields of a message. What is no field that we know counts as one, with all that follows. See
+ * https://protobuf.dev/programming-guides/encoding/
  */
 function* fieldsOf(message: Buffer): Generator<Field, void> {
   const { length } = message;

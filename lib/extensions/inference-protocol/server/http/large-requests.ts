@@ -64,10 +64,7 @@ class LargeRequests {
 
 let own: LargeRequests | 'none' | undefined;
 
-/**
- * One for the process, which starts its thread with the first large request. Undefined in a bundled
- * application, which lacks the thread's script.
- */
+/** One for the process. Undefined in a bundled application, which lacks the thread's script. */
 export function largeRequests(): LargeRequests | undefined {
   own ??= made();
   return own === 'none' ? undefined : own;

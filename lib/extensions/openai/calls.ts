@@ -124,8 +124,7 @@ async function runEach(
   const stop = onAbort(options.signal, (reason) => others.abort(reason));
   const version = serving.local?.versionFor(inputs[0], options);
   const replies: Promise<unknown>[] = [];
-  // To read many inputs took its time already.
-  let begin = inputs.length > 1 ? -Infinity : performance.now();
+  let begin = performance.now();
   try {
     for (const [i, input] of inputs.entries()) {
       if (performance.now() - begin > TURN) {

@@ -11,10 +11,10 @@ export interface Parcel<Content> {
   readonly moved: readonly ArrayBuffer[];
 }
 
-/** What becomes of a job. */
+/** The thread's answer to a job. */
 type Done<Result> = { readonly result: Result } | { readonly error: WireError };
 
-/** What a thread is started with. */
+/** The thread's `workerData`. */
 interface Start<Given> {
   readonly given: Given;
   readonly port: MessagePort;
@@ -26,7 +26,7 @@ interface JobThreadOptions<Given> {
   readonly name: string;
   /** Copied to the thread. */
   readonly given: Given;
-  /** What the callers read whose job a thread had as it ended. */
+  /** The error's message for a job during which the thread ends. */
   readonly lost: string;
 }
 
@@ -105,8 +105,10 @@ export class JobThread<Job, Result, Given = undefined> {
     worker.on('error', (error) => (cause = error));
     worker.once('exit', () => {
       port.close();
-      this.running = undefined;
-      this.finish(({ reject }) => reject(new ServingUnavailableError(lost, { cause })));
+      if (this.running?.worker === worker) {
+        this.running = undefined;
+        this.finish(({ reject }) => reject(new ServingUnavailableError(lost, { cause })));
+      }
     });
     port.on('message', (done: Done<Result>) =>
       this.finish(({ resolve, reject }) =>
@@ -128,7 +130,13 @@ export class JobThread<Job, Result, Given = undefined> {
     this.next();
     if (running && !this.current) {
       running.worker.unref();
-      this.idle = setTimeout(() => void running.worker.terminate(), IDLE).unref();
+      // A job that could not be sent has set one already.
+      clearTimeout(this.idle);
+      this.idle = setTimeout(() => {
+        // The next job starts another thread, and is not lost with this one.
+        this.running = undefined;
+        void running.worker.terminate();
+      }, IDLE).unref();
     }
   }
 }

@@ -129,7 +129,7 @@ function typeOf(status: number): string {
 
 const hiddenTypes = new WeakMap<IncomingMessage, string | undefined>();
 
-/** What the client stated in place of the private type. */
+/** The client's content type, which the private type replaces. */
 export function typeOfBody(request: IncomingMessage): string {
   return hiddenTypes.get(request) ?? request.headers['content-type'] ?? '';
 }

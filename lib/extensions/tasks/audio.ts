@@ -180,8 +180,8 @@ export class AudioReader {
     return new Promise((resolve, reject) => {
       // One second more, since a decoder may end behind its limit.
       const mostBytes = Math.ceil((seconds + 1) * sampleRate) * 4;
-      // Grows, since a copy of all samples at the end would hold the event loop. The thread that
-      // hears them shares their memory, so that they are not copied to it.
+      // Grows, since a copy of all samples at the end would hold the event loop. The model's
+      // thread shares this memory, so we send no copy.
       const samples = new SharedArrayBuffer(0, { maxByteLength: mostBytes });
       let problem = '';
       program.stdout.on('data', (chunk: Buffer) => {

@@ -2,7 +2,7 @@ import { describe, expect, it } from '@jest/globals';
 import { InvalidInputError, OverloadedError } from 'nestjs-serving';
 import { largeRequests } from '../../../lib/extensions/inference-protocol/server/http/large-requests.js';
 
-/** A body of so many mebibytes whose JSON is `{`. */
+/** Makes a body of this size in mebibytes. Its JSON is `{`. */
 function body(mebibytes: number) {
   const bytes = new Uint8Array(mebibytes * 2 ** 20);
   bytes[0] = '{'.charCodeAt(0);

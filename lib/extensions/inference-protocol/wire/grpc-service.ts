@@ -60,9 +60,9 @@ const RAW_CONTENTS = 7;
 const COST_OF_AN_ENTRY = 1024;
 
 /**
- * The service whose requests have at most so many bytes beside raw contents, such as elements in
- * lists, which are decoded in one go, about 30 ms for a megabyte. Of a larger request only the model
- * and the id are decoded, and `isUndecoded` is true.
+ * Limits the bytes of a request outside of its raw contents, such as elements in lists: the decoder
+ * reads them in one go, about 30 ms for a megabyte. It reads a larger request's model and id alone, and
+ * `isUndecoded` is true.
  */
 export function withLimitOfLists(service: ServiceDefinition, limit: number): ServiceDefinition {
   const limited = (name: string) => {
@@ -110,7 +110,7 @@ interface Field {
 }
 
 /**
- * The fields of a message. What is no field that we know counts as one, with all that follows. See
+ * Lists a message's fields. An unknown one has all bytes that follow. See
  * https://protobuf.dev/programming-guides/encoding/
  */
 function* fieldsOf(message: Buffer): Generator<Field, void> {

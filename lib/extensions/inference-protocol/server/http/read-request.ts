@@ -58,7 +58,7 @@ export async function readRequest(
 }
 
 /**
- * Reads a body that begins with so many bytes of JSON.
+ * Reads a request whose first `length` bytes are JSON.
  *
  * @throws InvalidInputError for an invalid request
  */

@@ -236,7 +236,7 @@ describe('A thread that hangs', () => {
   it('[5.6] A thread that hangs fails its callers at once and runs nothing until it returns', async () => {
     const begun = shared(2);
     const serving = await serve(
-      mortal({ begun }, { recovery: { restartDelay: 0, runTimeout: 50 } }),
+      mortal({ begun }, { recovery: { restartDelay: 0, runTimeout: 1000 } }),
     );
     const held = gate();
 
@@ -247,12 +247,12 @@ describe('A thread that hangs', () => {
     const replies = Promise.allSettled([hanging, ahead, queued]);
     await expect(hanging).rejects.toThrow(
       new RunTimeoutError(
-        'Partition 0 has run a batch of 1 row for over 50 ms; raise recovery.runTimeout if batches may take so long',
+        'Partition 0 has run a batch of 1 row for over 1000 ms; raise recovery.runTimeout if batches may take so long',
       ),
     );
 
     const reason =
-      'Partition 0 has run a batch of 1 row for over 50 ms, and takes no other until that returns';
+      'Partition 0 has run a batch of 1 row for over 1000 ms, and takes no other until that returns';
     expect(await hung).toMatchObject({ reason });
     expect(serving.partitions()).toEqual([{ state: 'hung', restarts: 0, reason }]);
     expect((await replies).slice(1)).toEqual([

@@ -63,15 +63,16 @@ export class JobThread<Job, Result, Given = undefined> {
    */
   run(content: Job, signal?: AbortSignalLike, moved: readonly ArrayBuffer[] = []): Promise<Result> {
     return new Promise((resolve, reject) => {
+      if (signal?.aborted) {
+        throw signal.reason;
+      }
       const stopListening = onAbort(signal, (reason) => {
         this.waiting.delete(waiting);
         reject(reason);
       });
       const waiting = { job: { content, moved }, resolve, reject, stopListening };
-      if (!signal?.aborted) {
-        this.waiting.add(waiting);
-        this.next();
-      }
+      this.waiting.add(waiting);
+      this.next();
     });
   }
 

@@ -20,6 +20,7 @@ import {
   wordOfNumber,
 } from './element-types.js';
 import type { Json, ReadContext } from './json.js';
+import { ListInParts } from './turns.js';
 
 /** Strings and booleans are always lists. */
 export type TensorForm = 'base64' | 'list';
@@ -186,6 +187,9 @@ function readList(
     );
   }
   const list: readonly unknown[] = isNested ? data.flat(dims.length - 1) : data;
+  if (type === 'string') {
+    context.countTexts(list.length);
+  }
   context.countBytes(leastBytesOf(type, list));
   const elements = zerosOf(type, dims);
   const invalid = fill(type, elements, list, context);
@@ -282,6 +286,25 @@ export function writeTensor({ type, dims, data }: Block, form: TensorForm): Json
     datatype: jsonElements[own].datatype,
     data: inList ? listOf(own, data) : base64Of(data),
   };
+}
+
+/** Elements that are written in about a millisecond. */
+const ELEMENTS_OF_A_PART = 4096;
+
+/** For `writeInTurns`, with the data of a large tensor in parts. */
+export function tensorInParts(tensor: Tensor): object {
+  const { type, dims, data } = checkTensor(tensor);
+  const { length } = data;
+  if (length <= ELEMENTS_OF_A_PART) {
+    return tensorToJson(tensor, 'list') as object;
+  }
+  const parts = function* (): Generator<readonly Json[]> {
+    for (let at = 0; at < length; at += ELEMENTS_OF_A_PART) {
+      const end = at + ELEMENTS_OF_A_PART;
+      yield Array.isArray(data) ? data.slice(at, end) : listOf(type, data.subarray(at, end));
+    }
+  };
+  return { shape: dims, datatype: jsonElements[type].datatype, data: new ListInParts(parts()) };
 }
 
 export function tensorToJson(tensor: Tensor, form: TensorForm): Json {

@@ -1,3 +1,4 @@
+import { isUtf8 } from 'node:buffer';
 import { isPlainObject } from '../core/batch/container.js';
 import { InvalidInputError, InvalidOutputError, messageOf } from '../core/errors.js';
 import { formatValue, truncate, typeName } from '../core/format.js';
@@ -13,6 +14,8 @@ export interface JsonLimits {
   readonly depth: number;
   /** Parts of any kind, tensor elements excepted. */
   readonly nodes: number;
+  /** Elements of text tensors, whose memory is many times their bytes. Default: any number. */
+  readonly texts?: number;
 }
 
 interface ReadOptions {
@@ -33,6 +36,7 @@ interface ReadOptions {
 export class ReadContext {
   private readonly path: (string | number)[];
   private nodes = 1;
+  private texts = 0;
   private bytes = 0;
   private tensors = 0;
 
@@ -74,6 +78,14 @@ export class ReadContext {
       this.fail(
         `is where ${this.options.source} has more than ${this.limits.nodes} parts; put numbers into a tensor`,
       );
+    }
+  }
+
+  countTexts(more: number): void {
+    this.texts += more;
+    const { texts = Infinity } = this.limits;
+    if (this.texts > texts) {
+      this.fail(`is where ${this.options.source} has more than ${texts} texts; send fewer`);
     }
   }
 
@@ -169,9 +181,14 @@ function readObject(node: object, context: ReadContext, depth: number): unknown 
   context.countNodes(names.length);
   const tag = names.find((name) => Object.hasOwn(readers, name));
   if (tag === undefined) {
-    const read = Object.fromEntries(
-      names.map((name) => context.at(name, () => readPart(name, parts[name], context, depth))),
-    );
+    const read: Record<string, unknown> = {};
+    for (const name of names) {
+      const own = partName(name, context);
+      const part = parts[name];
+      read[own] = Number.isFinite(part)
+        ? part
+        : context.at(name, () => readNode(part, context, depth));
+    }
     return isPlainObject(node) ? read : Object.assign(node, read);
   }
   if (names.length > 1) {
@@ -180,17 +197,13 @@ function readObject(node: object, context: ReadContext, depth: number): unknown 
   return context.at(tag, () => readers[tag]!(parts[tag], context));
 }
 
-function readPart(
-  name: string,
-  part: unknown,
-  context: ReadContext,
-  depth: number,
-): readonly [string, unknown] {
+/** The name of a part, without the `$` that marks an ordinary name. */
+function partName(name: string, context: ReadContext): string {
   if (name === '__proto__') {
-    context.fail('has a name that no part may have');
+    context.fail('has a name that no part may have', name);
   }
   context.countBytes(name.length);
-  return [isTagOrEscaped(name) ? name.slice(1) : name, readNode(part, context, depth)];
+  return isTagOrEscaped(name) ? name.slice(1) : name;
 }
 
 /** Parsing more is slow. */
@@ -337,29 +350,47 @@ function copyOf(value: Record<string, unknown>): object {
 
 const QUOTE = 0x22;
 const BACKSLASH = 0x5c;
+const COMMA = 0x2c;
 /** `[` and `{` differ only in this bit, as do `]` and `}`. */
 const CURLY = 0x20;
 const OPENING = 0x7b;
 const CLOSING = 0x7d;
 
+/** What a text of JSON may have before we parse it. */
+export interface TextLimits {
+  /** Lists and objects inside each other. */
+  readonly depth: number;
+  /** Lists and objects. */
+  readonly nodes: number;
+  /** Commas: nearly as many as values. */
+  readonly values: number;
+  /** What to do about more. */
+  readonly advice: string;
+}
+
 /**
  * The limit that a text of JSON exceeds, if it does. Ask before parsing: a parser turns two bytes
  * into about a hundred, and takes seconds for 16 MiB of brackets.
  */
-export function nestingBeyond(
+export function limitBeyond(
   json: Buffer,
-  { depth, nodes }: Pick<JsonLimits, 'depth' | 'nodes'>,
-): 'depth' | 'nodes' | undefined {
+  { depth, nodes, values }: Omit<TextLimits, 'advice'>,
+): 'depth' | 'nodes' | 'values' | undefined {
   let open = 0;
-  let count = 0;
+  let lists = 0;
+  let commas = 0;
   for (let at = 0; at < json.length; at++) {
     const byte = json[at]!;
     if (byte === QUOTE) {
       at = endOfText(json, at);
+    } else if (byte === COMMA) {
+      if (++commas > values) {
+        return 'values';
+      }
     } else if ((byte | CURLY) === OPENING) {
       open++;
-      count++;
-      if (open > depth || count > nodes) {
+      lists++;
+      if (open > depth || lists > nodes) {
         return open > depth ? 'depth' : 'nodes';
       }
     } else if ((byte | CURLY) === CLOSING) {
@@ -367,6 +398,31 @@ export function nestingBeyond(
     }
   }
   return undefined;
+}
+
+/** The value, or what is wrong: "is not JSON: …". */
+export type ParsedJson = { readonly value: unknown } | { readonly fault: string };
+
+/** Parses a text within its limits. */
+export function parseJson(json: Buffer | string, limits: TextLimits): ParsedJson {
+  const bytes = typeof json === 'string' ? Buffer.from(json) : json;
+  if (!isUtf8(bytes)) {
+    return { fault: 'is not UTF-8' };
+  }
+  switch (limitBeyond(bytes, limits)) {
+    case 'depth':
+      return { fault: `has lists or objects deeper than ${limits.depth} levels` };
+    case 'nodes':
+      return { fault: `has more than ${limits.nodes} lists and objects; ${limits.advice}` };
+    case 'values':
+      return { fault: `has more than ${limits.values} values; ${limits.advice}` };
+    default:
+  }
+  try {
+    return { value: JSON.parse(json.toString()) as unknown };
+  } catch (cause) {
+    return { fault: `is not JSON: ${messageOf(cause)}` };
+  }
 }
 
 /** Index of the closing quote, or the end. */

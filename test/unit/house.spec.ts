@@ -10,11 +10,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 248,
-  'thousand characters of code in lib': 1097.5,
+  'files of lib': 250,
+  'thousand characters of code in lib': 1102,
   'files of the core and its Nest module': 117,
   'thousand characters of code in the core and its Nest module': 579.5,
-  'thousand words of comments': 41.5,
+  'thousand words of comments': 41.75,
   'names of internal.ts that are not public': 131,
   'options of a definition': 17,
   'rules that refuse combinations of options': 27,

@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
-import { setImmediate } from 'node:timers/promises';
-import type { CallOptions, Serving } from '../../index.js';
+import type { CallOptions } from '../../index.js';
 import { BIG_ENDIAN } from '../../encoding/element-types.js';
-import { formatValue, isRecord, onAbort } from '../../internal.js';
+import { callEach, ListInParts } from '../../encoding/turns.js';
+import { formatValue, isRecord } from '../../internal.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
 import { type Body, naming, refusalOf, RequestError } from './http.js';
 import { checkFields, FIELDS } from './known-fields.js';
@@ -47,16 +47,25 @@ export async function createEmbeddings(
     (dimensions !== undefined && message.includes('dimensions') && 'dimensions') ||
     (prompt !== undefined && message.includes('prompts') && 'input_type') ||
     (isString(body['input']) ? 'input' : `input[${i}]`);
-  const embeddings = (await runEach(serving, calls, options, fieldOf)) as readonly Embedding[];
+  // The reply names one version for all texts.
+  const version = serving.local?.versionFor(calls[0], options);
+  const embeddings = (await callEach(calls, options.signal, (call, signal, i) =>
+    serving
+      .batchedRun(call, { ...options, version, signal })
+      .catch((error: unknown) =>
+        Promise.reject(refusalOf((message) => fieldOf(i, message), error)),
+      ),
+  )) as readonly Embedding[];
   const tokens = embeddings.reduce((sum, each) => sum + each.tokens, 0);
   const write = encoding === 'base64' ? base64Of : (vector: Float32Array) => Array.from(vector);
+  const entries = function* (): Generator<readonly object[]> {
+    for (const [index, { vector }] of embeddings.entries()) {
+      yield [{ object: 'embedding', index, embedding: write(vector) }];
+    }
+  };
   return {
     object: 'list',
-    data: embeddings.map(({ vector }, index) => ({
-      object: 'embedding',
-      index,
-      embedding: write(vector),
-    })),
+    data: new ListInParts(entries()),
     model: id,
     usage: { prompt_tokens: tokens, total_tokens: tokens },
   };
@@ -102,48 +111,6 @@ export async function rankDocuments(
 export function base64Of(vector: Float32Array): string {
   const bytes = Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength);
   return (BIG_ENDIAN ? Buffer.from(bytes).swap32() : bytes).toString('base64');
-}
-
-/** Milliseconds after which other work of the event loop gets a turn. */
-const TURN = 4;
-
-/**
- * Makes a call for each input, all by the same version. The first failure cancels the others.
- *
- * Calls tokenize when they start, so thousands of texts take seconds of the event loop; between them,
- * other requests get their turn.
- */
-async function runEach(
-  serving: Serving,
-  inputs: readonly object[],
-  options: CallOptions,
-  fieldOf: (i: number, message: string) => string,
-): Promise<readonly unknown[]> {
-  const others = new AbortController();
-  const { signal } = others;
-  const stop = onAbort(options.signal, (reason) => others.abort(reason));
-  const version = serving.local?.versionFor(inputs[0], options);
-  const replies: Promise<unknown>[] = [];
-  let begin = performance.now();
-  try {
-    for (const [i, input] of inputs.entries()) {
-      if (performance.now() - begin > TURN) {
-        await setImmediate();
-        begin = performance.now();
-      }
-      signal.throwIfAborted();
-      const reply = serving
-        .batchedRun(input, { ...options, version, signal })
-        .catch((error: unknown) =>
-          Promise.reject(refusalOf((message) => fieldOf(i, message), error)),
-        );
-      reply.catch((error: unknown) => others.abort(error));
-      replies.push(reply);
-    }
-    return await Promise.all(replies);
-  } finally {
-    stop();
-  }
 }
 
 const isEncoding = (value: unknown): value is 'float' | 'base64' =>

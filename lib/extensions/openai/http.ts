@@ -1,9 +1,10 @@
-import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http';
+import { type IncomingMessage, STATUS_CODES } from 'node:http';
 import { HttpException, HttpStatus, type HttpServer } from '@nestjs/common';
 import { CallCancelledError, isServingError } from '../../index.js';
-import { nestingBeyond } from '../../encoding/json.js';
-import { pathOfTarget } from '../../encoding/request-target.js';
-import { formatValue, isRecord, messageOf } from '../../internal.js';
+import { BodyThread } from '../../encoding/body-thread.js';
+import { type ParsedJson, parseJson, type TextLimits } from '../../encoding/json.js';
+import { pathOfTarget } from '../../encoding/http.js';
+import { type AbortSignalLike, formatValue, isRecord } from '../../internal.js';
 
 /** A body of a request: a JSON object. */
 export type Body = Readonly<Record<string, unknown>>;
@@ -249,29 +250,6 @@ export type PlatformRequest = IncomingMessage & {
   readonly body?: unknown;
 };
 
-/** An Express response, or a Fastify reply around it. */
-export type PlatformResponse =
-  | (ServerResponse & { readonly raw?: undefined })
-  | {
-      readonly raw: ServerResponse;
-      hijack(): unknown;
-      getHeaders(): Readonly<Record<string, string | number | string[] | undefined>>;
-    };
-
-/** Node's own response, for events that we write ourselves. Keeps headers set before, as by CORS. */
-export function rawOf(response: PlatformResponse): ServerResponse {
-  if (response.raw === undefined) {
-    return response;
-  }
-  response.hijack();
-  for (const [name, value] of Object.entries(response.getHeaders())) {
-    if (value !== undefined) {
-      response.raw.setHeader(name, value);
-    }
-  }
-  return response.raw;
-}
-
 /**
  * Reads a JSON object. If a parser of the application was first, takes what it has read.
  *
@@ -279,9 +257,13 @@ export function rawOf(response: PlatformResponse): ServerResponse {
  * client gets the answer
  * @throws CallCancelledError if the client disconnects before the end
  */
-export async function readBody(request: PlatformRequest, limit: number): Promise<Body> {
+export async function readBody(
+  request: PlatformRequest,
+  limit: number,
+  signal?: AbortSignalLike,
+): Promise<Body> {
   const { raw = request, body } = request;
-  const json = raw.readableEnded ? body : parsed(await readBytes(raw, limit));
+  const json = raw.readableEnded ? body : await parsed(await readBytes(raw, limit), signal);
   if (!isRecord(json)) {
     throw new RequestError(
       `The body of the request is ${formatValue(json)}, and must be an object`,
@@ -290,11 +272,11 @@ export async function readBody(request: PlatformRequest, limit: number): Promise
   return json;
 }
 
-/** Bodies up to this size are put together in one go; a larger one grows, since its copy would take long. */
-const SMALL_BODY = 2 ** 20;
+/** Bytes of a body that we copy, parse or write in one go, within a few milliseconds. */
+export const SMALL_BODY = 2 ** 20;
 
 /** @throws as `readBody` */
-export function readBytes(request: IncomingMessage, limit: number): Promise<Buffer> {
+export function readBytes(request: IncomingMessage, limit: number): Promise<Buffer<ArrayBuffer>> {
   const encoding = request.headers['content-encoding'] ?? 'identity';
   const length = Number(request.headers['content-length'] ?? 0);
   const isTooLarge = length > limit;
@@ -347,18 +329,28 @@ function left(cause?: Error): CallCancelledError {
 }
 
 /** A text needs no list or object, and a document at most one. */
-const NESTING = { depth: 32, nodes: 2 ** 17 };
+export const textLimits: TextLimits = {
+  depth: 32,
+  nodes: 2 ** 15,
+  values: 2 ** 17,
+  advice: 'send less at once',
+};
 
-function parsed(json: Buffer): unknown {
-  if (nestingBeyond(json, NESTING)) {
-    throw new RequestError(
-      `The body of the request has more than ${NESTING.nodes} lists and objects, or more than ` +
-        `${NESTING.depth} inside each other`,
-    );
+/** A body that a thread parses. */
+export interface LargeBody {
+  readonly body: Uint8Array<ArrayBuffer>;
+}
+
+const bodyThread = new BodyThread<LargeBody, ParsedJson>('extensions/openai/body-thread');
+
+async function parsed(
+  bytes: Buffer<ArrayBuffer>,
+  signal: AbortSignalLike | undefined,
+): Promise<unknown> {
+  const reading = bytes.length > SMALL_BODY ? bodyThread.read({ body: bytes }, signal) : undefined;
+  const json = reading ? await reading : parseJson(bytes, textLimits);
+  if ('fault' in json) {
+    throw new RequestError(`The body of the request ${json.fault}`);
   }
-  try {
-    return JSON.parse(json.toString()) as unknown;
-  } catch (error) {
-    throw new RequestError(`The body of the request is not JSON: ${messageOf(error)}`);
-  }
+  return json.value;
 }

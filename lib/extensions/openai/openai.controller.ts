@@ -24,7 +24,15 @@ import {
 } from '@nestjs/common';
 import { BaseExceptionFilter, HttpAdapterHost, ModuleRef } from '@nestjs/core';
 import type { CallOptions } from '../../index.js';
-import { callerOf, formatValue, ModuleGuards, optionsOf } from '../../internal.js';
+import { type PlatformResponse, rawOf } from '../../encoding/http.js';
+import { writeInTurns } from '../../encoding/turns.js';
+import {
+  type AbortSignalLike,
+  callerOf,
+  formatValue,
+  ModuleGuards,
+  optionsOf,
+} from '../../internal.js';
 import { createEmbeddings, rankDocuments } from './calls.js';
 import { readChat } from './chat.js';
 import { readForm } from './form.js';
@@ -33,10 +41,9 @@ import {
   errorAnswer,
   pathOf,
   type PlatformRequest,
-  type PlatformResponse,
-  rawOf,
   readBody,
   RequestError,
+  SMALL_BODY,
 } from './http.js';
 import { OfferedModels } from './models.js';
 import { answerSpeech } from './speech.js';
@@ -71,6 +78,22 @@ export class Replies {
       httpAdapter.setHeader(response, 'content-type', `${type}; charset=utf-8`);
       httpAdapter.reply(response, text, status);
     }
+  }
+
+  /** Sends lists of a `ListInParts` part by part. */
+  async sendInTurns(response: PlatformResponse, value: object): Promise<void> {
+    const chunks = await writeInTurns(value);
+    const size = chunks.reduce((sum, chunk) => sum + chunk.length, 0);
+    if (size <= SMALL_BODY) {
+      this.sendText(response, Buffer.concat(chunks).toString(), 'application/json');
+      return;
+    }
+    const raw = rawOf(response);
+    raw.writeHead(HttpStatus.OK, {
+      'content-type': 'application/json; charset=utf-8',
+      'content-length': size,
+    });
+    await pipeline(Readable.from(chunks), raw).catch(() => undefined);
   }
 
   /** Sends server-sent events. If the client leaves, their source is closed. */
@@ -181,17 +204,23 @@ export function openAIController(path: string): Type<unknown> {
     }
 
     @Post('v1/embeddings')
-    embeddings(@Context() context: ExecutionContext, @Res() response: unknown): Promise<void> {
+    embeddings(
+      @Context() context: ExecutionContext,
+      @Res() response: PlatformResponse,
+    ): Promise<void> {
       return this.answer(context, response, createEmbeddings);
     }
 
     @Post('v1/rerank')
-    rerank(@Context() context: ExecutionContext, @Res() response: unknown): Promise<void> {
+    rerank(@Context() context: ExecutionContext, @Res() response: PlatformResponse): Promise<void> {
       return this.answer(context, response, (...request) => rankDocuments(...request, '1'));
     }
 
     @Post('v2/rerank')
-    rerankAsV2(@Context() context: ExecutionContext, @Res() response: unknown): Promise<void> {
+    rerankAsV2(
+      @Context() context: ExecutionContext,
+      @Res() response: PlatformResponse,
+    ): Promise<void> {
       return this.answer(context, response, (...request) => rankDocuments(...request, '2'));
     }
 
@@ -245,20 +274,24 @@ export function openAIController(path: string): Type<unknown> {
 
     private async answer(
       context: ExecutionContext,
-      response: unknown,
+      response: PlatformResponse,
       answers: Answers,
     ): Promise<void> {
       const [body, caller] = await this.read(context, readBody);
-      this.replies.send(response, await answers(this.models, body, caller));
+      await this.replies.sendInTurns(response, await answers(this.models, body, caller));
     }
 
     private async read<Content>(
       context: ExecutionContext,
-      read: (request: PlatformRequest, limit: number) => Promise<Content>,
+      read: (
+        request: PlatformRequest,
+        limit: number,
+        signal: AbortSignalLike | undefined,
+      ) => Promise<Content>,
     ): Promise<readonly [Content, CallOptions]> {
       const caller = optionsOf(callerOf(context));
       const request = context.switchToHttp().getRequest<PlatformRequest>();
-      return [await read(request, this.models.bodyLimit), caller];
+      return [await read(request, this.models.bodyLimit, caller.signal), caller];
     }
   }
   return OpenAIController;

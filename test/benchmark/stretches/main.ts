@@ -65,22 +65,21 @@ const tensor = (elements: number) =>
         name: 'input',
         shape: [1, elements],
         datatype: 'FP32',
-        data: Array.from({ length: elements }, (_, i) => i / 8),
+        data: eighths(elements),
       },
     ],
   });
 
-const row = (elements: number) =>
-  json({
+const rows = (count: number, value: unknown) => {
+  const text = JSON.stringify(value);
+  return json({
     inputs: [
-      {
-        name: 'input',
-        shape: [1],
-        datatype: 'BYTES',
-        data: [JSON.stringify(Array.from({ length: elements }, (_, i) => i / 8))],
-      },
+      { name: 'input', shape: [count], datatype: 'BYTES', data: Array<string>(count).fill(text) },
     ],
   });
+};
+const eighths = (count: number): readonly number[] =>
+  Array.from({ length: count }, (_, i) => i / 8);
 
 const E = '/v1/embeddings';
 const R = '/v1/rerank';
@@ -120,6 +119,18 @@ const heavy: readonly Heavy[] = [
     }),
   },
   {
+    what: '7,500,000 numbers (15 MB)',
+    path: E,
+    little: embeddings('a'),
+    body: json({ model: 'embedder', input: 'a', user: Array<number>(7_500_000).fill(1) }),
+  },
+  {
+    what: '2,048 texts of 5 characters, for 1,024 numbers each',
+    path: E,
+    little: embeddings('a'),
+    body: json({ model: 'wide', input: Array.from({ length: 2048 }, (_, i) => `${i}`) }),
+  },
+  {
     what: '1,000 documents of 450 characters',
     path: R,
     little: documents(1, 10),
@@ -156,10 +167,31 @@ const heavy: readonly Heavy[] = [
     body: tensor(800_000),
   },
   {
-    what: '800,000 numbers as a row of JSON (6.9 MB)',
+    what: '800,000 numbers as JSON, and as many in the reply',
+    path: '/v2/models/copy/infer',
+    little: tensor(1),
+    body: tensor(800_000),
+  },
+  {
+    what: '24 rows of JSON with 32,000 numbers each (7 MB)',
     path: '/v2/models/count/infer',
-    little: row(1),
-    body: row(800_000),
+    little: rows(1, [1]),
+    body: rows(24, eighths(32_000)),
+  },
+  {
+    what: '100 rows of JSON with 4,000 objects each (4 MB)',
+    path: '/v2/models/count/infer',
+    little: rows(1, [1]),
+    body: rows(
+      100,
+      Array.from({ length: 4000 }, () => ({ a: 1 })),
+    ),
+  },
+  {
+    what: '60,000 rows of JSON',
+    path: '/v2/models/count/infer',
+    little: rows(1, 1),
+    body: rows(60_000, 1),
   },
 ];
 

@@ -14,7 +14,7 @@ const FIXTURES = 'test/fixtures/tasks';
 const read = (path: string): Buffer => readFileSync(`${FIXTURES}/${path}`);
 
 /** Texts of up to 8,192 tokens, by a tokenizer of the kind of Qwen's and GPT's. */
-function longTexts(output: string, axes: readonly (string | number)[]) {
+function longTexts(output: string, axes: readonly (string | number)[], width = 1) {
   const ids = { type: 'int64', dims: ['batch', 'tokens'] } as const;
   const wide = output === 'logits';
   const model = onnxModel({
@@ -25,7 +25,11 @@ function longTexts(output: string, axes: readonly (string | number)[]) {
       ...(wide ? [node('ReduceMean', ['each'], [output], { axes: [1], keepdims: 0 })] : []),
     ],
     initializers: {
-      table: { type: 'float32', dims: [2000, 1], data: new Float32Array(2000) },
+      table: {
+        type: 'float32',
+        dims: [2000, width],
+        data: Float32Array.from({ length: 2000 * width }, (_, i) => Math.sin(i)),
+      },
     },
   });
   return {
@@ -43,6 +47,11 @@ const embedder = textEmbedding({
   ...shared,
   name: 'embedder',
   model: longTexts('last_hidden_state', ['tokens', 1]),
+});
+const wide = textEmbedding({
+  ...shared,
+  name: 'wide',
+  model: longTexts('last_hidden_state', ['tokens', 1024], 1024),
 });
 const ranker = rerank({ ...shared, name: 'ranker', model: longTexts('logits', [1]) });
 const writer = textGeneration({
@@ -62,18 +71,31 @@ const mean = defineServing({
     checkRows: false,
   },
 });
+const copy = defineServing({
+  name: 'copy',
+  model: {
+    file: onnxModel({
+      inputs: { input: numbers },
+      outputs: { output: numbers },
+      nodes: [node('Identity', ['input'], ['output'])],
+    }),
+    checkRows: false,
+  },
+});
 const count = defineServing({
   name: 'count',
-  model: { useFactory: () => (rows: unknown[][]) => rows.map(({ length }) => length) },
+  model: {
+    useFactory: () => (rows: unknown[]) => rows.map((row) => (Array.isArray(row) ? row.length : 1)),
+  },
 });
 
 const app = await NestFactory.create(
   {
     module: class {},
     imports: [
-      ServingModule.forRoot({ servings: [embedder, ranker, writer, ear, mean, count] }),
+      ServingModule.forRoot({ servings: [embedder, wide, ranker, writer, ear, mean, copy, count] }),
       OpenAIModule.forRoot({
-        models: { embedder, ranker, writer, ear },
+        models: { embedder, wide, ranker, writer, ear },
         guards: [],
         bodyLimit: 64 * 2 ** 20,
       }),

@@ -312,7 +312,7 @@ describe('The gRPC door of the Open Inference Protocol', () => {
   });
 
   it('[FZ2] Elements in lists beyond the limit are refused before they are decoded, and raw contents are not', async () => {
-    const client = await open({ jsonLimit: 5000 });
+    const client = await open({ grpc: { port: 0, host: '127.0.0.1', listLimit: 5000 } });
     const refused = {
       code: 8,
       details: expect.stringMatching(/5000 bytes beside raw .* raw contents/),

@@ -2,6 +2,7 @@ import { request as httpRequest, type IncomingMessage } from 'node:http';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import { deflateSync, gunzipSync, gzipSync, inflateSync } from 'node:zlib';
 import { beforeEach, describe, expect, it, jest } from '@jest/globals';
 import {
@@ -67,6 +68,8 @@ class OtherController {
     return body;
   }
 }
+
+const listOf = (value: string, count: number) => `[${Array(count).fill(value).join()}]`;
 
 interface Sent {
   readonly status: number;
@@ -709,6 +712,75 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
       413,
       expect.stringMatching(/1001 bytes of JSON .* is 1000 \(jsonLimit\); send fewer rows/),
     ]);
+  });
+
+  it('[FZ2] A row of JSON with too many values is refused before it is parsed, and many rows are not', async () => {
+    const { client } = await start({ servings: ['echo'] });
+    const send = async (...rows: readonly string[]) => {
+      const { status, json } = await client.infer('echo', {
+        inputs: [{ name: 'input', shape: [rows.length], datatype: 'BYTES', data: rows }],
+      });
+      return [status, json['error'] ?? (json['outputs'] as [{ data: string[] }])[0].data];
+    };
+
+    const most = [listOf('1', 32_769), listOf('{"a":{}}', 2047), listOf('[]', 4095)];
+    expect(isDeepStrictEqual(await send(...most), [200, most])).toBe(true);
+    expect(await send('1', listOf('1', 32_770))).toEqual([
+      400,
+      '"input.1" in the request has more than 32768 values; put numbers into a $tensor, with base64 ' +
+        'as its data (for plain text, give the input the parameter content_type "str")',
+    ]);
+    for (const much of [listOf('[]', 4096), listOf('{"a":{}}', 2048), '['.repeat(10_000)]) {
+      expect(await send(much)).toEqual([
+        400,
+        expect.stringMatching(/"input.0" in the request has (?:more than 4096 lists|lists or obj)/),
+      ]);
+    }
+  });
+
+  it('[FZ2] A tensor of more than 65536 texts is refused, in JSON and in bytes', async () => {
+    const { client } = await start({ servings: ['string'] });
+    const send = async (count: number) => {
+      const x = { name: 'x', shape: [1, count], datatype: 'BYTES' };
+      const bytes = Buffer.alloc(4 * count);
+      const parameters = { binary_data_size: bytes.length };
+      const replies = [
+        await client.infer('string', { inputs: [{ ...x, data: Array(count).fill('') }] }),
+        await client.infer('string', { inputs: [{ ...x, parameters }] }, [bytes]),
+      ];
+      return replies.map(({ status, json }) => [
+        status,
+        json['error'] ?? (json['outputs'] as [{ data: string[] }])[0].data.length,
+      ]);
+    };
+
+    expect(await send(65_536)).toEqual([
+      [200, 65_536],
+      [200, 65_536],
+    ]);
+    const refusal = expect.stringMatching(/more than 65536 texts; send fewer/);
+    expect(await send(65_537)).toEqual([
+      [400, refusal],
+      [400, refusal],
+    ]);
+  });
+
+  it('[FZ2] A thread reads JSON of thousands of lists, however short it is', async () => {
+    const { client } = await start({ servings: ['float32'] });
+    const send = async (rows: number) => {
+      const data = Array.from({ length: rows }, (_, i) => [i]);
+      const { json } = await client.infer('float32', {
+        inputs: [{ name: 'x', shape: [rows, 1], datatype: 'FP32', data }],
+      });
+      return (json['outputs'] as [{ data: number[] }])[0].data;
+    };
+    const inThread = jest.spyOn(JobThread.prototype, 'run');
+
+    expect(await send(4000)).toHaveLength(4000);
+    expect(inThread).not.toHaveBeenCalled();
+    expect(await send(5000)).toEqual(Array.from({ length: 5000 }, (_, i) => i));
+    expect(inThread).toHaveBeenCalledTimes(1);
+    inThread.mockRestore();
   });
 
   it('[18.13] Large binary bodies need no larger limit of the application', async () => {

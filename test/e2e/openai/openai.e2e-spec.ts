@@ -53,6 +53,9 @@ const embed = async (site: Site, body: object): Promise<Embeddings> => {
   return reply.body as Embeddings;
 };
 
+const vectorOf = (text: string) =>
+  Float32Array.from({ length: 1024 }, (_, i) => Math.sin(Number(text) + i));
+
 const ignore = (): void => {};
 const silent = { log: ignore, warn: ignore, error: ignore };
 
@@ -144,6 +147,34 @@ describeOnPlatforms("OpenAI's API", (listen) => {
       prompt_tokens: floats.usage.prompt_tokens,
       total_tokens: floats.usage.prompt_tokens,
     });
+  });
+
+  it('[23.2] [FZ2] A reply of many vectors, which is written in turns, is whole', async () => {
+    const wide = {
+      name: 'wide',
+      model: {
+        useFactory: () => (rows: readonly { text: string }[]) =>
+          rows.map(({ text }) => ({ vector: vectorOf(text), tokens: 1 })),
+      },
+    };
+    const site = await start(
+      { models: { wide: { serving: 'wide', task: 'text-embedding' } } },
+      { servings: [wide] },
+    );
+    const input = Array.from({ length: 100 }, (_, i) => `${i}`);
+
+    const { status, headers, body } = await site.post('/v1/embeddings', { model: 'wide', input });
+
+    expect([status, headers.get('content-type')]).toEqual([200, 'application/json; charset=utf-8']);
+    expect(Number(headers.get('content-length'))).toBeGreaterThan(2 ** 20);
+    expect((body as Embeddings).data).toEqual(
+      input.map((text, index) => ({
+        object: 'embedding',
+        index,
+        embedding: [...vectorOf(text)],
+      })),
+    );
+    expect((body as Embeddings).usage).toEqual({ prompt_tokens: 100, total_tokens: 100 });
   });
 
   it('[23.2] A request may ask for fewer dimensions, and for a prompt by input_type', async () => {
@@ -282,8 +313,8 @@ describeOnPlatforms("OpenAI's API", (listen) => {
     ['no JSON', {}, '{"model"', 400, 'is not JSON'],
     ['no object', {}, '[1]', 400, 'must be an object'],
     ['nothing', {}, '', 400, 'is not JSON'],
-    ['deep lists', {}, '['.repeat(100_000), 400, 'inside each other'],
-    ['many lists', {}, `[${'[],'.repeat(200_000)}[]]`, 400, 'more than 131072 lists and objects'],
+    ['deep lists', {}, '['.repeat(100_000), 400, 'deeper than 32 levels'],
+    ['many lists', {}, `[${'[],'.repeat(200_000)}[]]`, 400, 'more than 32768 lists and objects'],
     [
       'a compressed body',
       { 'content-encoding': 'gzip' },

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { InvalidInputError, OverloadedError } from 'nestjs-serving';
-import { largeRequests } from '../../../lib/extensions/inference-protocol/server/http/large-requests.js';
+import { requestThread } from '../../../lib/extensions/inference-protocol/server/http/read-request.js';
 
 /** Makes a body of this size in mebibytes. Its JSON is `{`. */
 function body(mebibytes: number) {
@@ -11,10 +11,9 @@ function body(mebibytes: number) {
 
 describe('Requests with much JSON', () => {
   it('[FZ2] are refused while others of 256 MiB wait for the thread that reads them', async () => {
-    const requests = largeRequests()!;
-    const first = requests.read(body(200), undefined);
-    const refused = requests.read(body(57), undefined);
-    const second = requests.read(body(56), undefined);
+    const first = requestThread.read(body(200), undefined);
+    const refused = requestThread.read(body(57), undefined);
+    const second = requestThread.read(body(56), undefined);
 
     await expect(refused).rejects.toThrow(OverloadedError);
     await expect(refused).rejects.toThrow(
@@ -24,16 +23,15 @@ describe('Requests with much JSON', () => {
     await expect(second).rejects.toThrow('is not JSON');
     // Its memory has moved.
     const again = body(256);
-    await expect(requests.read(again, undefined)).rejects.toThrow('is not JSON');
+    await expect(requestThread.read(again, undefined)).rejects.toThrow('is not JSON');
     expect(again.body.length).toBe(0);
   });
 
   it('[FZ2] of a caller that has left are not read', async () => {
-    const requests = largeRequests()!;
     const leave = new AbortController();
-    const first = requests.read(body(1), undefined);
+    const first = requestThread.read(body(1), undefined);
     const left = body(1);
-    const reading = requests.read(left, leave.signal);
+    const reading = requestThread.read(left, leave.signal);
     leave.abort(new Error('left'));
 
     await expect(reading).rejects.toThrow('left');
@@ -42,10 +40,9 @@ describe('Requests with much JSON', () => {
   });
 
   it('[FZ2] that cannot be sent to the thread fail alone', async () => {
-    const requests = largeRequests()!;
     const odd = { ...body(1), version: (() => 0) as never };
 
-    const all = [body(1), odd, body(1)].map((request) => requests.read(request, undefined));
+    const all = [body(1), odd, body(1)].map((request) => requestThread.read(request, undefined));
     await expect(all[0]).rejects.toThrow('is not JSON');
     await expect(all[1]).rejects.toThrow('could not be cloned');
     await expect(all[2]).rejects.toThrow('is not JSON');

@@ -2,6 +2,7 @@ import { setImmediate } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import * as fc from 'fast-check';
 import type { CallOptions, Serving } from '../../../lib/index.js';
+import { writeInTurns } from '../../../lib/encoding/turns.js';
 import { base64Of, createEmbeddings } from '../../../lib/extensions/openai/calls.js';
 import type { OfferedModels } from '../../../lib/extensions/openai/models.js';
 
@@ -54,7 +55,8 @@ describe('A request for the vectors of several texts', () => {
         resolve({ vector: Float32Array.of(text.charCodeAt(0)), tokens: 2 }),
       );
 
-    expect(await reply).toMatchObject({
+    const written = Buffer.concat(await writeInTurns(await reply)).toString();
+    expect(JSON.parse(written)).toMatchObject({
       data: [{ embedding: [97] }, { embedding: [98] }, { embedding: [99] }],
       usage: { prompt_tokens: 6, total_tokens: 6 },
     });

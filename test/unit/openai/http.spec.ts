@@ -47,12 +47,24 @@ function withResolvers() {
   return { promise, resolve };
 }
 
+const refused = (fault: string) => ({
+  name: 'RequestError',
+  status: 400,
+  message: expect.stringContaining(fault),
+});
+
 /** The body of a request that is sent in these parts, as the server reads it. */
-async function bodyOf(...parts: readonly string[]): Promise<unknown> {
-  const read: Promise<unknown>[] = [];
+const bodyOf = (...parts: readonly string[]): Promise<unknown> => read(parts, 1000);
+
+async function read(
+  parts: readonly string[],
+  limit: number,
+  signal?: AbortSignal,
+): Promise<unknown> {
+  const bodies: Promise<unknown>[] = [];
   const port = await listening((request) => {
-    const reading = readBody(request, 1000);
-    read.push(reading);
+    const reading = readBody(request, limit, signal);
+    bodies.push(reading);
     return reading.catch(() => {});
   });
   const request = httpRequest({ port, method: 'POST' });
@@ -60,7 +72,7 @@ async function bodyOf(...parts: readonly string[]): Promise<unknown> {
   request.end();
   const [response] = (await once(request, 'response')) as [IncomingMessage];
   response.resume();
-  return read[0];
+  return bodies[0];
 }
 
 describe("The body of a request of OpenAI's API", () => {
@@ -75,7 +87,7 @@ describe("The body of a request of OpenAI's API", () => {
   it.each<[string, number, string, readonly string[]]>([
     ['in one part that is too large', 413, 'more than 1000 bytes', ['a'.repeat(1001)]],
     ['in parts that are too large', 413, 'more than 1000 bytes', Array(3).fill('a'.repeat(400))],
-    ['with lists in lists', 400, '32 inside each other', ['['.repeat(33)]],
+    ['with lists in lists', 400, 'deeper than 32 levels', ['['.repeat(33)]],
     ['with an open text', 400, 'is not JSON', ['{"a":"[[']],
     ['that is a list', 400, 'must be an object', ['[]']],
     ['that is null', 400, 'must be an object', ['null']],
@@ -85,6 +97,24 @@ describe("The body of a request of OpenAI's API", () => {
       status,
       message: expect.stringContaining(message),
     });
+  });
+
+  it('[FZ2] of more than a mebibyte is parsed in a thread, within the same limits', async () => {
+    const most = 2 ** 22;
+    const input = Array.from({ length: 300 }, (_, i) => `${i} ü `.repeat(1000));
+    const values = `[${'1,'.repeat(2 ** 20)}1]`;
+    const lists = `[${'[],'.repeat(2 ** 20)}1]`;
+
+    expect(await read([JSON.stringify({ input })], most)).toEqual({ input });
+    await expect(read([values], most)).rejects.toMatchObject(refused('more than 131072 values'));
+    await expect(read([lists], most)).rejects.toMatchObject(
+      refused('more than 32768 lists and objects; send less at once'),
+    );
+    await expect(read(['{', 'a'.repeat(2 ** 21)], most)).rejects.toMatchObject(
+      refused('is not JSON'),
+    );
+    const leaving = AbortSignal.abort(new Error('left'));
+    await expect(read([JSON.stringify({ input })], most, leaving)).rejects.toThrow('left');
   });
 
   it('is what a parser of the application has read before', async () => {

@@ -1,8 +1,15 @@
 import type { Tensor } from 'onnxruntime-common';
 import { type Container, InvalidInputError, RequestTooLargeError } from '../../../index.js';
-import { messageOf, numberOfFloat16 } from '../../../internal.js';
+import { numberOfFloat16 } from '../../../internal.js';
 import { datatypeOf } from '../../../encoding/json-tensor.js';
-import { type JsonLimits, nestingBeyond, ReadContext, readJson } from '../../../encoding/json.js';
+import {
+  type JsonLimits,
+  parseJson,
+  ReadContext,
+  readJson,
+  type TextLimits,
+} from '../../../encoding/json.js';
+import { Turns } from '../../../encoding/turns.js';
 import { describePorts, type ModelInputs } from './offered-models.js';
 import { type Port } from './options.js';
 import type { InferenceRequest } from './inference-request.js';
@@ -12,39 +19,71 @@ export type CallInput =
   | { readonly tensors: Container; readonly rows?: undefined }
   | { readonly rows: readonly unknown[] };
 
-/** For JSON rows, whose bytes `jsonLimit` bounds. */
+/** In addition to `jsonLimit`. A text of JSON becomes a value within milliseconds. */
 export const jsonLimits: JsonLimits = {
   bytes: Infinity,
   tensors: 4096,
   rank: 16,
   depth: 64,
   nodes: 2 ** 20,
+  texts: 2 ** 16,
 };
+
+/** For each row, which is parsed in one go. */
+const rowLimits: TextLimits = {
+  depth: jsonLimits.depth,
+  nodes: 2 ** 12,
+  values: 2 ** 15,
+  advice: 'put numbers into a $tensor, with base64 as its data',
+};
+
+export interface InputLimits {
+  /** In bytes of JSON rows. */
+  readonly jsonLimit: number;
+  /** In a call. */
+  readonly mostRows: number;
+}
 
 /**
  * Doesn't copy tensors.
  *
- * @param jsonLimit most bytes of JSON rows
  * @throws InvalidInputError naming the missing, unknown or invalid tensor
- * @throws RequestTooLargeError for more JSON
+ * @throws RequestTooLargeError beyond a limit
  */
-export function callInputOf(
+export async function callInputOf(
   inputs: ModelInputs,
   request: InferenceRequest,
-  jsonLimit: number,
-): CallInput {
+  { jsonLimit, mostRows }: InputLimits,
+): Promise<CallInput> {
   const { ports } = inputs;
   checkTensors(inputs, request);
   const tensors = ports.map(({ name }) => request.inputs.get(name)!);
+  if (inputs.form !== 'tensors') {
+    checkRows(tensors[0]!, request, mostRows);
+  }
   switch (inputs.form) {
     case 'json':
       return {
-        rows: jsonRows(ports[0]!.name, tensors[0]!.data as readonly string[], request, jsonLimit),
+        rows: await jsonRows(
+          ports[0]!.name,
+          tensors[0]!.data as readonly string[],
+          request,
+          jsonLimit,
+        ),
       };
     case 'columns':
       return { rows: columnRows(ports, tensors) };
     default:
       return { tensors: containerOf(ports, tensors) };
+  }
+}
+
+function checkRows({ dims }: Tensor, { model }: InferenceRequest, most: number): void {
+  const rows = dims[0] ?? 1;
+  if (rows > most) {
+    throw new RequestTooLargeError(
+      `Model "${model}" takes at most ${most} rows in a request, and was given ${rows}`,
+    );
   }
 }
 
@@ -108,12 +147,12 @@ function binaryIn({ data }: Tensor): number {
 }
 
 /** Each element is a JSON row, or with the `content_type` "str" the row itself. */
-function jsonRows(
+async function jsonRows(
   name: string,
   elements: readonly string[],
   request: InferenceRequest,
   jsonLimit: number,
-): readonly unknown[] {
+): Promise<readonly unknown[]> {
   if (isText(name, request)) {
     return elements;
   }
@@ -125,21 +164,24 @@ function jsonRows(
     );
   }
   const context = new ReadContext({ limits: jsonLimits, name, source: 'the request' });
-  return elements.map((text, i) =>
-    context.at(i, () => {
-      let json: unknown;
-      try {
-        checkNesting(text, jsonLimits);
-        json = JSON.parse(text);
-      } catch (cause) {
-        context.fail(
-          `is not JSON (${messageOf(cause)}); for plain text give the input the parameter ` +
-            'content_type "str"',
-        );
-      }
-      return readJson(json, context);
-    }),
-  );
+  const turns = new Turns();
+  const rows: unknown[] = [];
+  for (const [i, text] of elements.entries()) {
+    rows.push(context.at(i, () => jsonRow(text, context)));
+    if (turns.isOver) {
+      await turns.next();
+    }
+  }
+  return rows;
+}
+
+function jsonRow(text: string, context: ReadContext): unknown {
+  const parsed = parseJson(text, rowLimits);
+  return 'value' in parsed
+    ? readJson(parsed.value, context)
+    : context.fail(
+        `${parsed.fault} (for plain text, give the input the parameter content_type "str")`,
+      );
 }
 
 /** The input's own parameter comes first. */
@@ -169,20 +211,4 @@ function elementsOf({ type, data }: Tensor): readonly unknown[] {
   return type === 'float16' && data instanceof Uint16Array
     ? elements.map((bits) => numberOfFloat16(bits as number))
     : elements;
-}
-
-/** @throws InvalidInputError for large or deep nesting */
-export function checkNesting(
-  json: string | Buffer,
-  limits: Pick<JsonLimits, 'depth' | 'nodes'>,
-): void {
-  const exceeded = nestingBeyond(typeof json === 'string' ? Buffer.from(json) : json, limits);
-  if (exceeded) {
-    throw new InvalidInputError(
-      exceeded === 'depth'
-        ? `The JSON lies deeper than ${limits.depth} levels`
-        : `The JSON has more than ${limits.nodes} lists and objects; give the data of a tensor as ` +
-            'one flat list, or as binary data',
-    );
-  }
 }

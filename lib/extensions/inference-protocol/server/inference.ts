@@ -5,7 +5,7 @@ import {
   InvalidInputError,
   RequestTooLargeError,
 } from '../../../index.js';
-import { onAbort } from '../../../internal.js';
+import { callEach } from '../../../encoding/turns.js';
 import { type CallInput, callInputOf, isText } from './call-input.js';
 import {
   callOptionsOf,
@@ -42,7 +42,7 @@ export class Inference {
       );
     }
     checkRequest(model, request);
-    const input = callInputOf(model.inputs, request, this.jsonLimit);
+    const input = await this.inputOf(model, request);
     const options = callOptionsOf(request, caller);
     const { version, ...reply } = await this.call(model, request, input, options);
     return replyTo(model, { ...request, version }, reply);
@@ -59,7 +59,7 @@ export class Inference {
       return;
     }
     checkRequest(model, request);
-    const input = callInputOf(model.inputs, request, this.jsonLimit);
+    const input = await this.inputOf(model, request);
     const options = callOptionsOf(request, caller);
     const isOne = input.rows !== undefined && isShaped(model);
     if (isOne && input.rows.length !== 1) {
@@ -76,6 +76,11 @@ export class Inference {
       yield { ...replyTo(model, answered, reply), isFinal: false };
     }
     yield { ...emptyReply(model, answered), isFinal: true };
+  }
+
+  private inputOf(model: OfferedModel, request: InferenceRequest): Promise<CallInput> {
+    const mostRows = model.profile?.maxRowsPerCall ?? Infinity;
+    return callInputOf(model.inputs, request, { jsonLimit: this.jsonLimit, mostRows });
   }
 
   private async call(
@@ -95,7 +100,9 @@ export class Inference {
     const routed = routedBy(model, input.rows ? input.rows[0] : input.tensors, options);
     const value =
       isList && isShaped(model)
-        ? await eachRow(model, input.rows, routed)
+        ? await callEach(input.rows, options.signal, (row, signal) =>
+            serving.batchedRun(row, { ...routed, signal }),
+          )
         : await serving.batchedRun(asInput(input), routed);
     return { value, isList, version: routed.version };
   }
@@ -139,34 +146,6 @@ function isShaped({ profile }: OfferedModel): boolean {
 
 function asInput({ tensors, rows }: CallInput & { readonly tensors?: unknown }): unknown {
   return rows ? Batch.ofValues(rows) : tensors;
-}
-
-/** One failure cancels the other rows. */
-async function eachRow(
-  { name, serving, profile }: OfferedModel,
-  rows: readonly unknown[],
-  options: CallOptions,
-): Promise<readonly unknown[]> {
-  const most = profile?.maxRowsPerCall ?? Infinity;
-  if (rows.length > most) {
-    throw new RequestTooLargeError(
-      `Model "${name}" takes at most ${most} rows in a request, and was given ${rows.length}`,
-    );
-  }
-  if (rows.length === 1) {
-    return [await serving.batchedRun(rows[0], options)];
-  }
-  const others = new AbortController();
-  const stop = onAbort(options.signal, (reason) => others.abort(reason));
-  try {
-    const signal = others.signal;
-    return await Promise.all(rows.map((row) => serving.batchedRun(row, { ...options, signal })));
-  } catch (error) {
-    others.abort(error);
-    throw error;
-  } finally {
-    stop();
-  }
 }
 
 /** @throws InvalidInputError for outputs that the model lacks */

@@ -1,4 +1,4 @@
-import { isUtf8 } from 'node:buffer';
+import { isAscii, isUtf8 } from 'node:buffer';
 import { Tensor } from '../../../index.js';
 import { blankOf, storageClasses } from '../../../internal.js';
 import { BIG_ENDIAN, countOf, swapOnBigEndian } from '../../../encoding/element-types.js';
@@ -113,10 +113,11 @@ function stringsOf(bytes: Uint8Array, shape: readonly number[], context: ReadCon
   if (count === Infinity) {
     context.fail(`has ${bytes.byteLength} bytes, too few for BYTES[${shape.join(', ')}]`);
   }
-  // An empty string takes many times its bytes in memory.
-  context.countNodes(count);
+  context.countTexts(count);
   const { buffer, byteOffset, byteLength } = bytes;
   const source = Buffer.from(buffer, byteOffset, byteLength);
+  // Short texts mostly, which are then read several times as fast.
+  const ascii = isAscii(source);
   const strings: string[] = [];
   let at = 0;
   while (strings.length < count) {
@@ -125,7 +126,11 @@ function stringsOf(bytes: Uint8Array, shape: readonly number[], context: ReadCon
     if (end > byteLength) {
       context.fail(`ends inside element ${strings.length}`);
     }
-    strings.push(elementOf(source.subarray(start, end), strings.length, context));
+    strings.push(
+      ascii
+        ? source.toString('latin1', start, end)
+        : elementOf(source.subarray(start, end), strings.length, context),
+    );
     at = end;
   }
   if (at !== byteLength) {

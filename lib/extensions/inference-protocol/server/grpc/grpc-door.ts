@@ -52,13 +52,13 @@ export class GrpcDoor
 
   /** @internal Called by Nest, once the servings have started. */
   async onApplicationBootstrap(): Promise<void> {
-    const { grpc: options, bodyLimit, jsonLimit } = this.inference.options;
+    const { grpc: options, bodyLimit } = this.inference.options;
     if (!options) {
       return;
     }
     const user = 'The option grpc of InferenceProtocolModule';
     const client = await loadInferenceService(user);
-    const service = withLimitOfLists(client.service, jsonLimit);
+    const service = withLimitOfLists(client.service, options.listLimit);
     const { grpc, loader } = loadGrpc(user);
     const server = new grpc.Server({
       'grpc.max_receive_message_length': bodyLimit,

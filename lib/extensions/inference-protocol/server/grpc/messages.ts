@@ -7,6 +7,7 @@ import type {
   GrpcParameters,
 } from '../../wire/grpc-service.js';
 import { fromGrpcTensors, toGrpcTensors } from '../../wire/grpc-tensors.js';
+import { jsonLimits } from '../call-input.js';
 import type { ResolvedProtocol } from '../options.js';
 import { refuseExtensions } from '../inference.js';
 import type {
@@ -17,7 +18,7 @@ import type {
 } from '../inference-request.js';
 
 /** In addition to the body limit. */
-const LIMITS = { tensors: 1024, rank: 16, depth: 64, nodes: Infinity };
+const LIMITS = { ...jsonLimits, tensors: 1024 };
 
 /**
  * Aligned tensors are views of the message.
@@ -27,12 +28,12 @@ const LIMITS = { tensors: 1024, rank: 16, depth: 64, nodes: Infinity };
  */
 export function readInferRequest(
   message: GrpcInferRequest,
-  { bodyLimit, jsonLimit }: Pick<ResolvedProtocol, 'bodyLimit' | 'jsonLimit'>,
+  { bodyLimit, grpc }: Pick<ResolvedProtocol, 'bodyLimit' | 'grpc'>,
 ): InferenceRequest {
   if (message.isUndecoded) {
     throw new RequestTooLargeError(
-      `The request has more than ${jsonLimit} bytes beside raw contents, the limit of this server ` +
-        '(jsonLimit); send tensors as raw contents',
+      `The request has more than ${grpc?.listLimit} bytes beside raw contents, the limit of this ` +
+        'server (grpc.listLimit); send tensors as raw contents',
     );
   }
   const { model_name, model_version, id, parameters, inputs, outputs = [] } = message;

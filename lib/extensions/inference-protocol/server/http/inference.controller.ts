@@ -11,16 +11,10 @@ import {
 import { callerOf, optionsOf } from '../../../../internal.js';
 import { InferenceServer } from '../inference-server.js';
 import { ProtocolGuards } from '../protocol-guards.js';
+import type { PlatformResponse } from '../../../../encoding/http.js';
 import { readRequest } from './read-request.js';
 import { ofModel, ProtocolController } from './routes.js';
-import {
-  answer,
-  answerWith,
-  jsonReply,
-  type PlatformResponse,
-  requestOf,
-  writeReply,
-} from './send-reply.js';
+import { answer, answerWith, jsonReply, requestOf, writeReply } from './send-reply.js';
 
 const Context = createParamDecorator((_: unknown, context: ExecutionContext) => context);
 
@@ -95,7 +89,7 @@ export class InferenceController {
     const target = { model, version, bodyLimit, jsonLimit, inputs };
     const request = await readRequest(requestOf(response), target, caller.signal);
     const reply = await server.infer(request, caller);
-    return answerWith(response, HttpStatus.OK, writeReply(reply, request), server);
+    return answerWith(response, HttpStatus.OK, await writeReply(reply, request), server);
   }
 }
 

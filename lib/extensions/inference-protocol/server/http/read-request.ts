@@ -1,14 +1,12 @@
-import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
-import type { Tensor } from 'onnxruntime-common';
-import { InvalidInputError, RequestTooLargeError } from '../../../../index.js';
-import { type AbortSignalLike, formatValue, messageOf } from '../../../../internal.js';
+import { InvalidInputError, RequestTooLargeError, Tensor } from '../../../../index.js';
+import { type AbortSignalLike, formatValue } from '../../../../internal.js';
 import { readShape, readTensor } from '../../../../encoding/json-tensor.js';
-import { ReadContext } from '../../../../encoding/json.js';
-import { checkNesting, jsonLimits } from '../call-input.js';
+import { BodyThread } from '../../../../encoding/body-thread.js';
+import { limitBeyond, parseJson, ReadContext, type TextLimits } from '../../../../encoding/json.js';
+import { jsonLimits } from '../call-input.js';
 import { refuseExtensions } from '../inference.js';
 import type { InferenceRequest, Parameters, ParameterValue } from '../inference-request.js';
-import { largeRequests } from './large-requests.js';
 import { rawRequest, readBody } from './read-body.js';
 import { type Port } from '../options.js';
 import { tensorOfBytes } from '../../wire/tensor-bytes.js';
@@ -24,8 +22,36 @@ export interface RequestTarget {
 
 const HEADER_LENGTH = 'inference-header-content-length';
 
-/** Bytes of JSON that are parsed in a few milliseconds. */
+/** For JSON with tensors, whose elements are many. */
+const textLimits: TextLimits = {
+  depth: jsonLimits.depth,
+  nodes: jsonLimits.nodes,
+  values: Infinity,
+  advice: 'give the data of a tensor as one flat list, or as binary data',
+};
+
+/** Bytes of JSON, and limits of a text, that take a few milliseconds. */
 const MOST_HERE = 2 ** 18;
+const limitsHere = { depth: Infinity, nodes: 2 ** 12, values: 2 ** 14 };
+
+/** A request whose JSON a thread reads. */
+export interface LargeRequest {
+  readonly body: Uint8Array<ArrayBuffer>;
+  /** Bytes of JSON at its beginning. */
+  readonly length: number;
+  readonly model: string;
+  readonly version: string | undefined;
+}
+
+/** A request between threads, where its tensors lose their class. */
+export type PackedRequest = Omit<InferenceRequest, 'inputs'> & {
+  readonly inputs: ReadonlyMap<string, Pick<Tensor, 'type' | 'dims' | 'data'>>;
+};
+
+/** One for the process. */
+export const requestThread = new BodyThread<LargeRequest, PackedRequest>(
+  'extensions/inference-protocol/server/http/request-thread',
+);
 
 /**
  * JSON with optional binary tensors, or raw data.
@@ -51,10 +77,17 @@ export async function readRequest(
   }
   checkLength(length, jsonLimit);
   const { model, version } = target;
-  const reader = length > MOST_HERE ? largeRequests() : undefined;
-  return reader
-    ? reader.read({ body, length, model, version }, signal)
-    : requestIn(body, length, target);
+  const isLong = length > MOST_HERE || limitBeyond(body.subarray(0, length), limitsHere);
+  const packed = isLong ? requestThread.read({ body, length, model, version }, signal) : undefined;
+  return packed ? unpacked(await packed) : requestIn(body, length, target);
+}
+
+function unpacked({ inputs, ...others }: PackedRequest): InferenceRequest {
+  const tensors = Array.from(
+    inputs,
+    ([name, { type, dims, data }]) => [name, new Tensor(type, data, dims)] as const,
+  );
+  return { ...others, inputs: new Map(tensors) };
 }
 
 /**
@@ -105,15 +138,8 @@ function checkLength(length: number, limit: number): void {
 }
 
 function parse(bytes: Buffer): unknown {
-  if (!isUtf8(bytes)) {
-    return refuse('The JSON of the request is not UTF-8');
-  }
-  checkNesting(bytes, jsonLimits);
-  try {
-    return JSON.parse(bytes.toString());
-  } catch (cause) {
-    return refuse(`The body of the request is not JSON: ${messageOf(cause)}`);
-  }
+  const parsed = parseJson(bytes, textLimits);
+  return 'value' in parsed ? parsed.value : refuse(`The body of the request ${parsed.fault}`);
 }
 
 function requestOf(

@@ -11,9 +11,10 @@ import { InvalidInputError } from '../../../../index.js';
 import { formatValue } from '../../../../internal.js';
 import { InferenceServer } from '../inference-server.js';
 import { ProtocolGuards, RepositoryGuards } from '../protocol-guards.js';
+import type { PlatformResponse } from '../../../../encoding/http.js';
 import { partsOf, readJsonBody } from './read-request.js';
 import { ProtocolController } from './routes.js';
-import { answer, answerWith, type PlatformResponse, requestOf } from './send-reply.js';
+import { answer, answerWith, requestOf } from './send-reply.js';
 
 const EMPTY = { headers: {}, chunks: [] };
 

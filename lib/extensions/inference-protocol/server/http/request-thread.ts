@@ -1,6 +1,5 @@
 import { doJobs, type Parcel } from '../../../../encoding/job-thread.js';
-import type { LargeRequest, PackedRequest } from './large-requests.js';
-import { requestIn } from './read-request.js';
+import { type LargeRequest, type PackedRequest, requestIn } from './read-request.js';
 
 /** Runs in a thread: reads the requests, and moves their tensors. */
 function read({ body, length, model, version }: LargeRequest): Parcel<PackedRequest> {

@@ -10,10 +10,10 @@ import {
   UseFilters,
   VERSION_NEUTRAL,
 } from '@nestjs/common';
-import { pathOfTarget } from '../../../../encoding/request-target.js';
+import { pathOfTarget, type PlatformResponse } from '../../../../encoding/http.js';
 import { errorAnswer } from '../error-answers.js';
 import { InferenceServer } from '../inference-server.js';
-import { answerWith, jsonReply, type PlatformResponse } from './send-reply.js';
+import { answerWith, jsonReply } from './send-reply.js';
 import type { IncomingMessage } from 'node:http';
 
 /** Excluded from `@nestjs/swagger`: the protocol has its own OpenAPI document. */

@@ -1,23 +1,15 @@
-import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { IncomingMessage } from 'node:http';
 import { Readable, type Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createDeflate, createGzip } from 'node:zlib';
 import { HttpStatus } from '@nestjs/common';
 import { isUtf8 } from 'node:buffer';
-import type { Tensor } from 'onnxruntime-common';
-import { InvalidInputError } from '../../../../index.js';
-import { tensorToJson, writeStrings } from '../../../../encoding/json-tensor.js';
+import { InvalidInputError, Tensor } from '../../../../index.js';
+import { type PlatformResponse, rawOf } from '../../../../encoding/http.js';
+import { tensorInParts } from '../../../../encoding/json-tensor.js';
+import { writeInTurns } from '../../../../encoding/turns.js';
 import type { InferenceReply, InferenceRequest } from '../inference-request.js';
 import { bytesOfTensor, datatypeOfTensor } from '../../wire/tensor-bytes.js';
-
-/** An Express response, or a Fastify reply around it. */
-export type PlatformResponse =
-  | (ServerResponse & { readonly raw?: undefined })
-  | {
-      readonly raw: ServerResponse;
-      hijack(): unknown;
-      getHeaders(): Readonly<Record<string, string | number | string[] | undefined>>;
-    };
 
 /** In bytes; compressing less gains nothing. */
 const LEAST_COMPRESSED = 1024;
@@ -70,19 +62,6 @@ export function requestOf(response: PlatformResponse): IncomingMessage {
   return (response.raw ?? response).req;
 }
 
-function rawOf(response: PlatformResponse): ServerResponse {
-  if (response.raw === undefined) {
-    return response;
-  }
-  response.hijack();
-  for (const [name, value] of Object.entries(response.getHeaders())) {
-    if (value !== undefined) {
-      response.raw.setHeader(name, value);
-    }
-  }
-  return response.raw;
-}
-
 function compressionFor({
   headers,
 }: IncomingMessage): { readonly name: string; readonly stream: Transform } | undefined {
@@ -107,16 +86,18 @@ export interface HttpReply {
   readonly isCompressible?: boolean;
 }
 
+/** Exactly this type: clients compare it. */
+const JSON_HEADERS = { 'content-type': 'application/json' };
+
 export function jsonReply(value: unknown): HttpReply {
-  // Exactly this type: clients compare it.
-  return {
-    headers: { 'content-type': 'application/json' },
-    chunks: [Buffer.from(JSON.stringify(value))],
-  };
+  return { headers: JSON_HEADERS, chunks: [Buffer.from(JSON.stringify(value))] };
 }
 
 /** JSON, followed by views of the binary outputs. */
-export function writeReply(reply: InferenceReply, request: InferenceRequest): HttpReply {
+export async function writeReply(
+  reply: InferenceReply,
+  request: InferenceRequest,
+): Promise<HttpReply> {
   const { model, version, id, outputs } = reply;
   const binary: Uint8Array[] = [];
   const described = Array.from(outputs, ([name, tensor]) => {
@@ -132,22 +113,22 @@ export function writeReply(reply: InferenceReply, request: InferenceRequest): Ht
       parameters: { binary_data_size: bytes.length },
     };
   });
-  const json = jsonReply({
+  const json = await writeInTurns({
     model_name: model,
     model_version: version,
     ...(id !== undefined && { id }),
     outputs: described,
   });
   if (binary.length === 0) {
-    return { ...json, isCompressible: true };
+    return { headers: JSON_HEADERS, chunks: json, isCompressible: true };
   }
-  const length = json.chunks[0]!.length;
+  const length = json.reduce((sum, chunk) => sum + chunk.length, 0);
   return {
     headers: {
       'content-type': 'application/octet-stream',
       'inference-header-content-length': String(length),
     },
-    chunks: [...json.chunks, ...binary],
+    chunks: [...json, ...binary],
     isCompressible: true,
   };
 }
@@ -160,7 +141,7 @@ function isBinary(name: string, { outputs, parameters }: InferenceRequest): bool
 /** @throws InvalidInputError for bytes that aren't UTF-8 */
 function tensorAsJson(name: string, tensor: Tensor): object {
   if (tensor.type !== 'string') {
-    return tensorToJson(tensor, 'list') as object;
+    return tensorInParts(tensor);
   }
   const texts = (tensor.data as readonly (string | Uint8Array)[]).map((element, i) => {
     if (typeof element === 'string') {
@@ -174,5 +155,5 @@ function tensorAsJson(name: string, tensor: Tensor): object {
         'it with the parameter binary_data',
     );
   });
-  return writeStrings(tensor.dims, texts) as object;
+  return tensorInParts(new Tensor('string', texts, tensor.dims));
 }

@@ -1,10 +1,5 @@
 import { NotImplementedException } from '@nestjs/common';
-import {
-  Batch,
-  type CallOptions,
-  InvalidInputError,
-  RequestTooLargeError,
-} from '../../../index.js';
+import { Batch, type CallOptions, InvalidInputError } from '../../../index.js';
 import { callEach } from '../../../encoding/turns.js';
 import { type CallInput, callInputOf, isText } from './call-input.js';
 import {

@@ -288,19 +288,21 @@ export function writeTensor({ type, dims, data }: Block, form: TensorForm): Json
   };
 }
 
-/** Elements that are written in about a millisecond. */
-const ELEMENTS_OF_A_PART = 4096;
+/** Numbers, or texts, that are written in about a millisecond. */
+const NUMBERS_OF_A_PART = 4096;
+const TEXTS_OF_A_PART = 256;
 
 /** For `writeInTurns`, with the data of a large tensor in parts. */
 export function tensorInParts(tensor: Tensor): object {
   const { type, dims, data } = checkTensor(tensor);
   const { length } = data;
-  if (length <= ELEMENTS_OF_A_PART) {
+  const size = type === 'string' ? TEXTS_OF_A_PART : NUMBERS_OF_A_PART;
+  if (length <= size) {
     return tensorToJson(tensor, 'list') as object;
   }
   const parts = function* (): Generator<readonly Json[]> {
-    for (let at = 0; at < length; at += ELEMENTS_OF_A_PART) {
-      const end = at + ELEMENTS_OF_A_PART;
+    for (let at = 0; at < length; at += size) {
+      const end = at + size;
       yield Array.isArray(data) ? data.slice(at, end) : listOf(type, data.subarray(at, end));
     }
   };

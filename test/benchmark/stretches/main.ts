@@ -15,6 +15,7 @@ interface Heavy {
   readonly path: string;
   readonly little: () => Blob | FormData;
   readonly body: () => Blob | FormData;
+  readonly headers?: Readonly<Record<string, string>>;
 }
 
 const json = (body: object) => (): Blob | FormData =>
@@ -69,6 +70,19 @@ const tensor = (elements: number) =>
       },
     ],
   });
+
+const HEAD_LENGTH = 512;
+
+/** As binary data, after a head whose end are spaces. */
+const bytes = (elements: number) => (): Blob => {
+  const binary_data_size = 4 * elements;
+  const parameters = { binary_data_size };
+  const head = JSON.stringify({
+    inputs: [{ name: 'input', shape: [1, elements], datatype: 'FP32', parameters }],
+    parameters: { binary_data_output: true },
+  });
+  return new Blob([head.padEnd(HEAD_LENGTH), Buffer.alloc(binary_data_size)]);
+};
 
 const rows = (count: number, value: unknown) => {
   const text = JSON.stringify(value);
@@ -173,6 +187,13 @@ const heavy: readonly Heavy[] = [
     body: tensor(800_000),
   },
   {
+    what: '15,700,000 numbers as bytes (63 MB), and as many in the reply',
+    path: '/v2/models/copy/infer',
+    headers: { 'inference-header-content-length': String(HEAD_LENGTH) },
+    little: bytes(1),
+    body: bytes(15_700_000),
+  },
+  {
     what: '24 rows of JSON with 32,000 numbers each (7 MB)',
     path: '/v2/models/count/infer',
     little: rows(1, [1]),
@@ -203,7 +224,7 @@ async function told<T>(from: ChildProcess): Promise<T> {
   return message;
 }
 
-async function stretchOf(path: string, body: Blob | FormData) {
+async function stretchOf({ path, headers }: Heavy, body: Blob | FormData) {
   server.send('begin');
   await told(server);
   const begin = performance.now();
@@ -212,7 +233,7 @@ async function stretchOf(path: string, body: Blob | FormData) {
     body,
     ...(body instanceof FormData
       ? {}
-      : { headers: { 'content-type': 'application/json', connection: 'close' } }),
+      : { headers: { 'content-type': 'application/json', connection: 'close', ...headers } }),
   });
   const time = performance.now() - begin;
   server.send('end');
@@ -225,13 +246,14 @@ const median = (values: readonly number[]): string =>
   values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)]!.toFixed(1);
 
 const lines: string[][] = [];
-for (const { what, path, little, body } of heavy) {
+for (const each of heavy) {
+  const { what, path, little, body } = each;
   const rounds: { status: number; stretch: number; time: number }[] = [];
   const small: number[] = [];
-  await stretchOf(path, body());
+  await stretchOf(each, body());
   for (let round = 0; round < ROUNDS; round++) {
-    small.push((await stretchOf(path, little())).stretch);
-    rounds.push(await stretchOf(path, body()));
+    small.push((await stretchOf(each, little())).stretch);
+    rounds.push(await stretchOf(each, body()));
   }
   lines.push([
     path,

@@ -68,7 +68,7 @@ export class Inference {
     const answered = { ...request, version: routed.version };
     for await (const event of model.serving.stream(value, routed)) {
       const reply = { value: event.output, isList: !isOne && input.rows !== undefined };
-      yield { ...replyTo(model, answered, reply), isFinal: false };
+      yield { ...(await replyTo(model, answered, reply)), isFinal: false };
     }
     yield { ...emptyReply(model, answered), isFinal: true };
   }
@@ -170,14 +170,14 @@ export function refuseExtensions(parameters: Parameters): void {
   }
 }
 
-function replyTo(
+async function replyTo(
   model: OfferedModel,
   request: InferenceRequest,
   reply: Pick<CallReply, 'value' | 'isList'>,
-): InferenceReply {
+): Promise<InferenceReply> {
   const [input] = model.inputs.ports;
   const text = input !== undefined && isText(input.name, request);
-  const tensors = replyTensors(model.name, model.outputs, { ...reply, isText: text });
+  const tensors = await replyTensors(model.name, model.outputs, { ...reply, isText: text });
   const outputs = chosenOutputs(model.name, tensors, request.outputs);
   return { ...emptyReply(model, request), outputs };
 }

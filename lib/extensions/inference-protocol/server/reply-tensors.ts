@@ -12,6 +12,7 @@ import {
 import { wordOfNumber } from '../../../encoding/element-types.js';
 import { datatypeOf, readTensor } from '../../../encoding/json-tensor.js';
 import { ReadContext, writeTensors } from '../../../encoding/json.js';
+import { Turns } from '../../../encoding/turns.js';
 import { type ModelOutputs } from './offered-models.js';
 import { type Port } from './options.js';
 import type { Parameters } from './inference-request.js';
@@ -31,11 +32,15 @@ export interface CallReply {
  *
  * @throws InvalidOutputError for a reply that doesn't match the model
  */
-export function replyTensors(model: string, outputs: ModelOutputs, reply: CallReply): Tensors {
+export async function replyTensors(
+  model: string,
+  outputs: ModelOutputs,
+  reply: CallReply,
+): Promise<Tensors> {
   const { form, ports } = outputs;
   try {
     if (form === 'json') {
-      return new Map([[ports[0]!.name, jsonColumn(resultsIn(reply), reply.isText)]]);
+      return new Map([[ports[0]!.name, await jsonColumn(resultsIn(reply), reply.isText)]]);
     }
     const found = tensorsIn(reply.value, ports);
     return found ?? new Map(ports.map((port) => [port.name, columnOf(port, ports, reply)]));
@@ -67,12 +72,19 @@ function resultsIn({ value, isList }: CallReply): readonly unknown[] {
   return isList && Array.isArray(value) ? (value as readonly unknown[]) : [value];
 }
 
-function jsonColumn(results: readonly unknown[], isText: boolean): TensorType {
-  const texts = results.map((result) =>
-    isText && typeof result === 'string'
-      ? result
-      : (JSON.stringify(writeTensors(result, 'list')) ?? 'null'),
-  );
+async function jsonColumn(results: readonly unknown[], isText: boolean): Promise<TensorType> {
+  const turns = new Turns();
+  const texts: string[] = [];
+  for (const result of results) {
+    texts.push(
+      isText && typeof result === 'string'
+        ? result
+        : (JSON.stringify(writeTensors(result, 'list')) ?? 'null'),
+    );
+    if (turns.isOver) {
+      await turns.next();
+    }
+  }
   return new Tensor('string', texts, [texts.length]);
 }
 

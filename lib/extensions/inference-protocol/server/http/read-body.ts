@@ -11,6 +11,7 @@ import {
 import { formatValue, messageOf, storageClasses } from '../../../../internal.js';
 import { datatypeOf } from '../../../../encoding/json-tensor.js';
 import { ReadContext } from '../../../../encoding/json.js';
+import { Turns } from '../../../../encoding/turns.js';
 import { jsonLimits } from '../call-input.js';
 import { type Port } from '../options.js';
 import type { InferenceRequest } from '../inference-request.js';
@@ -46,9 +47,13 @@ export async function readBody(
   const size = chunks.reduce((sum, chunk) => sum + chunk.length, 0);
   const start = (ALIGNMENT - (aligned % ALIGNMENT)) % ALIGNMENT;
   const body = Buffer.allocUnsafeSlow(start + size).subarray(start);
+  const turns = new Turns();
   let at = 0;
   for (const chunk of chunks) {
     at += chunk.copy(body, at);
+    if (turns.isOver) {
+      await turns.next();
+    }
   }
   return body;
 }

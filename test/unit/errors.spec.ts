@@ -4,32 +4,28 @@ import { runInNewContext } from 'node:vm';
 import {
   BatchFailedError,
   CallCancelledError,
+  CallCycleError,
   DeadlineExceededError,
   DeadlineTooShortError,
-  fromWire,
   InvalidBatchError,
   InvalidInputError,
   InvalidOutputError,
   InvalidServingError,
-  isError,
   isServingError,
-  messageOf,
   OverloadedError,
   PartitionLostError,
   ProviderUnavailableError,
   RequestTooLargeError,
-  CallCycleError,
   RunTimeoutError,
   ServingClosedError,
   ServingError,
   ServingLoadError,
   ServingUnavailableError,
-  shortenStacks,
   SlowConsumerError,
-  toWire,
   UnknownKeyError,
   UnknownServingError,
-} from '../../lib/core/errors.js';
+} from 'nestjs-serving';
+import { fromWire, isError, messageOf, shortenStacks, toWire } from '../../lib/core/errors.js';
 
 const errors = [
   { type: ServingError, code: 'SERVING_ERROR', statusCode: 500 },

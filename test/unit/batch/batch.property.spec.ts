@@ -1,8 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../lib/core/batch/batch.js';
-import type { Container } from '../../../lib/core/batch/container.js';
+import { Batch, type Container, Tensor } from 'nestjs-serving';
 import type { BatchAxes } from '../../../lib/core/batch/template.js';
 import { floats } from '../../fixtures/values/tensors.js';
 

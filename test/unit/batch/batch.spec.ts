@@ -1,7 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../lib/core/batch/batch.js';
-import { InvalidBatchError } from '../../../lib/core/errors.js';
+import { Batch, InvalidBatchError, Tensor } from 'nestjs-serving';
 import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
 
 describe('Batch', () => {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
-import { Tensor } from 'nestjs-serving';
-import { type Container, type FlatContainer, flatten } from '../../../lib/core/batch/container.js';
+import { type Container, Tensor } from 'nestjs-serving';
+import { type FlatContainer, flatten } from '../../../lib/core/batch/container.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const x = floats([1], [1]);

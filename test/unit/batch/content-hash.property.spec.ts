@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { contentHash } from '../../../lib/core/batch/content-hash.js';
+import { contentHash } from 'nestjs-serving';
 
 describe('contentHash', () => {
   it('Two values have equal hashes exactly when they are equal in structure', () => {

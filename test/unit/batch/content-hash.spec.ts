@@ -1,8 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../lib/core/batch/batch.js';
-import { InvalidInputError } from '../../../lib/core/errors.js';
-import { contentHash } from '../../../lib/core/batch/content-hash.js';
+import { Batch, contentHash, InvalidInputError, Tensor } from 'nestjs-serving';
 import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
 
 class Account {

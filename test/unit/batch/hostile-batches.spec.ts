@@ -1,8 +1,6 @@
 import { describe, expect, it, jest } from '@jest/globals';
-import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../lib/core/batch/batch.js';
-import { type Container, flatten } from '../../../lib/core/batch/container.js';
-import { InvalidBatchError } from '../../../lib/core/errors.js';
+import { Batch, type Container, InvalidBatchError, Tensor } from 'nestjs-serving';
+import { flatten } from '../../../lib/core/batch/container.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 /** A value that claims to be a tensor, as JSON or code can write it. */

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { filledTensor, resize } from '../../../lib/core/batch/tensor.js';
-import { InvalidBatchError } from '../../../lib/core/errors.js';
+import { InvalidBatchError } from 'nestjs-serving';
 import { floats } from '../../fixtures/values/tensors.js';
 
 describe('A tensor with another length on an axis', () => {

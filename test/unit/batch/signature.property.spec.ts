@@ -1,8 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Tensor } from 'nestjs-serving';
-import { Batch, RowReader } from '../../../lib/core/batch/batch.js';
-import type { Container } from '../../../lib/core/batch/container.js';
+import { Batch, type Container, Tensor } from 'nestjs-serving';
+import { RowReader } from '../../../lib/core/batch/batch.js';
 import { isTensor } from '../../../lib/core/batch/tensor.js';
 
 /** Names that look like paths, indices, quotes and descriptions of tensors. */

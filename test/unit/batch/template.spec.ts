@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
-import { Tensor } from 'nestjs-serving';
-import { type Container, flatten } from '../../../lib/core/batch/container.js';
+import { type Container, Tensor } from 'nestjs-serving';
+import { flatten } from '../../../lib/core/batch/container.js';
 import { type BatchAxes, templateOf } from '../../../lib/core/batch/template.js';
 import { floats } from '../../fixtures/values/tensors.js';
 

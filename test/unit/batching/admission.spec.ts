@@ -13,7 +13,7 @@ import {
   OverloadedError,
   RequestTooLargeError,
   type ServingError,
-} from '../../../lib/core/errors.js';
+} from 'nestjs-serving';
 import type { NamedRequest, NamedRequestOptions } from '../../fixtures/batching/held-batcher.js';
 import { laneOf, requestOf } from '../../fixtures/batching/waiting-requests.js';
 

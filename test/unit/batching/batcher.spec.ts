@@ -1,9 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import {
-  OverloadedError,
-  PartitionLostError,
-  ServingClosedError,
-} from '../../../lib/core/errors.js';
+import { OverloadedError, PartitionLostError, ServingClosedError } from 'nestjs-serving';
 import {
   HeldBatcher,
   type HeldBatcherOptions,

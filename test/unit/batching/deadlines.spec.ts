@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { DeadlineExceededError, DeadlineTooShortError } from '../../../lib/core/errors.js';
+import { DeadlineExceededError, DeadlineTooShortError } from 'nestjs-serving';
 import { busyBatcher, runAll } from '../../fixtures/batching/busy-batcher.js';
 import {
   HeldBatcher,

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { DeadlineTooShortError, OverloadedError } from '../../../lib/core/errors.js';
+import { DeadlineTooShortError, OverloadedError } from 'nestjs-serving';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { HeldBatcher, type NamedRequest } from '../../fixtures/batching/held-batcher.js';
 

@@ -1,6 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { ServingUnavailableError } from '../../../lib/core/errors.js';
-import { createServing } from 'nestjs-serving';
+import { createServing, ServingUnavailableError } from 'nestjs-serving';
 import { HeldBatcher } from '../../fixtures/batching/held-batcher.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';

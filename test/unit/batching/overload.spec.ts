@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batcher } from '../../../lib/core/batching/batcher.js';
 import { type Part, sizeOf } from '../../../lib/core/batching/queued-request.js';
-import { isServingError } from '../../../lib/core/errors.js';
+import { isServingError } from 'nestjs-serving';
 import { NamedRequest } from '../../fixtures/batching/held-batcher.js';
 import { randomNumbers } from '../../fixtures/batching/random-numbers.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { PartitionLostError } from '../../../lib/core/errors.js';
+import { PartitionLostError } from 'nestjs-serving';
 import { type TargetLoad, Pool, type Target } from '../../../lib/core/batching/pool.js';
 
 const gone = new PartitionLostError('gone');

@@ -9,7 +9,7 @@ import {
 } from '../../fixtures/batching/held-batcher.js';
 import { NamedQueue } from '../../fixtures/batching/named-queue.js';
 import { later, nextTimer, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { DeadlineExceededError } from '../../../lib/core/errors.js';
+import { DeadlineExceededError } from 'nestjs-serving';
 
 const KINDS = [
   { rows: 'rows that cost 1', budget: undefined },

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { OverloadedError, type ServingError } from '../../../lib/core/errors.js';
+import { OverloadedError, type ServingError } from 'nestjs-serving';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { runAll } from '../../fixtures/batching/busy-batcher.js';
 import {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { busyBatcher, runAll } from '../../fixtures/batching/busy-batcher.js';
-import { OverloadedError } from '../../../lib/core/errors.js';
+import { OverloadedError } from 'nestjs-serving';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 describe('Batcher: tenants', () => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { PartitionLostError, ServingClosedError } from '../../../lib/core/errors.js';
+import { PartitionLostError, ServingClosedError } from 'nestjs-serving';
 import { busyBatcher, runAll } from '../../fixtures/batching/busy-batcher.js';
 import { HeldBatcher, type NamedRequest } from '../../fixtures/batching/held-batcher.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';

@@ -10,7 +10,7 @@ import type { ReplyStore } from '../../../lib/core/deduplication/reply-cache.js'
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { log } from '../../../lib/core/log.js';
+import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 
 const reason = new Error('the client has left');
 const caching = { cache: { ttl: 1000 } };
@@ -291,15 +291,15 @@ describe('Calls with a cache', () => {
   });
 
   it('A warning is logged when calls go on without the cache', async () => {
-    const warn = jest.spyOn(log, 'warn').mockReturnValue();
+    const warnings = recordWarnings();
     const serving = await cached({ deduplication: { cache: { ttl: 1000, timeout: 1 } } });
     hold();
     const reply = serving.batchedRun('a');
     await later(1);
     await finish('A');
     await reply;
-    expect(warn.mock.calls).toEqual([
-      [expect.stringContaining('serving "held": A reply was not found: no answer within 1 ms')],
+    expect(warnings).toEqual([
+      expect.stringContaining('serving "held": A reply was not found: no answer within 1 ms'),
     ]);
   });
 });

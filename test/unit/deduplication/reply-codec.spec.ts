@@ -1,8 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Tensor } from 'nestjs-serving';
-import { InvalidOutputError } from '../../../lib/core/errors.js';
-import { contentHash } from '../../../lib/core/batch/content-hash.js';
+import { contentHash, InvalidOutputError, Tensor } from 'nestjs-serving';
 import { decodeReply, encodeReply } from '../../../lib/core/deduplication/reply-cache.js';
 import { sixOfEachType } from '../../fixtures/values/tensors.js';
 

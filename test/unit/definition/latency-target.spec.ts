@@ -1,7 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
-import { createServing, InvalidServingError, type ServingOptions } from 'nestjs-serving';
+import {
+  type BatchedOptions,
+  createServing,
+  InvalidServingError,
+  type ServingOptions,
+} from 'nestjs-serving';
 import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
-import type { BatchedOptions } from '../../../lib/nest/batched/batched-method.js';
 import { checkBatchedOptions } from '../../../lib/nest/batched/batched-check.js';
 
 const useFactory = () => (rows: unknown[]) => rows;

@@ -10,11 +10,11 @@ import {
   type ServingHandler,
   ServingLoadError,
   type Tensor,
+  type ServingDefinition,
 } from 'nestjs-serving';
-import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
-import { log } from '../../../lib/core/log.js';
+import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 
 /** `count` rows of two numbers: n and -n. */
 const rowsFrom = (first: number, count: number): Tensor =>
@@ -28,8 +28,8 @@ interface Seen extends Pick<BatchContext, 'size' | 'padding' | 'key' | 'partitio
 }
 
 /** Returns its rows and records its batches. */
-function echo(options: Partial<FunctionServingDefinition> = {}): {
-  definition: FunctionServingDefinition;
+function echo(options: Partial<ServingDefinition> = {}): {
+  definition: ServingDefinition;
   seen: Seen[];
 } {
   const seen: Seen[] = [];
@@ -72,7 +72,7 @@ describe('allowed sizes', () => {
     },
   );
 
-  it.each<[string, Partial<FunctionServingDefinition>, string[]]>([
+  it.each<[string, Partial<ServingDefinition>, string[]]>([
     ['a function without examples', { batchSize: [2, 4] }, ['default']],
     [
       'a key of three that no example has',
@@ -88,13 +88,10 @@ describe('allowed sizes', () => {
   ])(
     '[M5] Boot warns about allowed sizes that cannot be warmed up: %s',
     async (_, options, cold) => {
-      const warnings: unknown[] = [];
-      const warn = jest
-        .spyOn(log, 'warn')
-        .mockImplementation((message: unknown) => void warnings.push(message));
+      const warnings = recordWarnings();
 
       await start(echo(options).definition);
-      warn.mockRestore();
+      jest.restoreAllMocks();
 
       const warning = `Serving "echo" cannot run its allowed sizes (of key ${cold.join(', ')}) before it is ready, since it has no example`;
       expect(warnings).toEqual(cold.length > 0 ? [expect.stringContaining(warning)] : []);

@@ -1,8 +1,6 @@
-import { Tensor } from '../../../lib/core/batch/tensor.js';
+import { Batch, BatchFailedError, InvalidBatchError, Tensor } from 'nestjs-serving';
 import { outputEnd } from '../../../lib/core/execution/caller-side.js';
 import { describe, expect, it } from '@jest/globals';
-import { Batch } from '../../../lib/core/batch/batch.js';
-import { BatchFailedError, InvalidBatchError } from '../../../lib/core/errors.js';
 import type { Partition } from '../../../lib/core/partitions/partition.js';
 import { BatchRunner } from '../../../lib/core/execution/batch-run.js';
 import type { ServingLane } from '../../../lib/core/execution/lanes.js';

@@ -1,6 +1,6 @@
-import { RowReader, Batch } from '../../../lib/core/batch/batch.js';
+import { Batch, InvalidBatchError, InvalidServingError } from 'nestjs-serving';
+import { RowReader } from '../../../lib/core/batch/batch.js';
 import { describe, expect, it } from '@jest/globals';
-import { InvalidBatchError, InvalidServingError } from '../../../lib/core/errors.js';
 import { type Call, finishCall, prepareCall } from '../../../lib/core/execution/caller-side.js';
 import { floats } from '../../fixtures/values/tensors.js';
 

@@ -1,7 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch } from '../../../lib/core/batch/batch.js';
+import { Batch, InvalidOutputError } from 'nestjs-serving';
 import { isTensor } from '../../../lib/core/batch/tensor.js';
-import { InvalidOutputError } from '../../../lib/core/errors.js';
 import { outputRows } from '../../../lib/core/execution/batch-run.js';
 import { copyOutput } from '../../../lib/core/execution/request.js';
 import { floats } from '../../fixtures/values/tensors.js';

@@ -1,6 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch } from '../../../lib/core/batch/batch.js';
-import { InvalidOutputError } from '../../../lib/core/errors.js';
+import { Batch, InvalidOutputError } from 'nestjs-serving';
 import { EventHub } from '../../../lib/core/events/event-hub.js';
 import { BatchRun, BatchRunner } from '../../../lib/core/execution/batch-run.js';
 import { releaseOutput, ReplyRequest } from '../../../lib/core/execution/request.js';

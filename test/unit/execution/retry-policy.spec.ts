@@ -1,13 +1,13 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Batch } from '../../../lib/core/batch/batch.js';
-import type { Part } from '../../../lib/core/batching/queued-request.js';
 import {
+  Batch,
   BatchFailedError,
   PartitionLostError,
   RunTimeoutError,
   ServingLoadError,
-} from '../../../lib/core/errors.js';
+} from 'nestjs-serving';
+import type { Part } from '../../../lib/core/batching/queued-request.js';
 import {
   LostInTransitError,
   NotStartedError,

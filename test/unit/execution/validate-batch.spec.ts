@@ -1,7 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
-import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../lib/core/batch/batch.js';
-import { InvalidBatchError, InvalidInputError, UnknownKeyError } from '../../../lib/core/errors.js';
+import {
+  Batch,
+  InvalidBatchError,
+  InvalidInputError,
+  Tensor,
+  UnknownKeyError,
+} from 'nestjs-serving';
 import type {
   ModelPort,
   ModelSignature,

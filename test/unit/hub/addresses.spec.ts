@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { InvalidServingError } from '../../../lib/core/errors.js';
+import { InvalidServingError } from 'nestjs-serving';
 import { parseAddress } from '../../../lib/extensions/hub/remote-model.js';
 
 describe('The address of a model', () => {

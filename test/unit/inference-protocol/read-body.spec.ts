@@ -2,7 +2,7 @@ import { createServer, request as httpRequest } from 'node:http';
 import { once } from 'node:events';
 import { type AddressInfo, connect } from 'node:net';
 import { describe, expect, it } from '@jest/globals';
-import { CallCancelledError } from '../../../lib/core/errors.js';
+import { CallCancelledError } from 'nestjs-serving';
 import { readBody } from '../../../lib/extensions/inference-protocol/server/http/read-body.js';
 
 /** The body of a request that is sent in these parts, as the server reads it. */

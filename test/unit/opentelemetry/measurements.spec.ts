@@ -8,8 +8,8 @@ import {
   type SequenceStepEvent,
   type ServingError,
   type Tensor,
+  type ServingDefinition,
 } from 'nestjs-serving';
-import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { CountingModel } from '../../fixtures/partitions/counting-model.js';
@@ -17,14 +17,14 @@ import { useTelemetry } from '../../fixtures/serving/telemetry.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
-const echo: FunctionServingDefinition<string> = {
+const echo: ServingDefinition<string> = {
   name: 'echo',
   batchSize: 2,
   model: { useFactory: () => (rows: string[]) => rows },
 };
 
 /** Fails in the stage that its input names. */
-const touchy: FunctionServingDefinition<string> = {
+const touchy: ServingDefinition<string> = {
   name: 'touchy',
   batchSize: 1,
   queue: { maxRows: 3 },

@@ -1,13 +1,13 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
+import type { ServingDefinition } from 'nestjs-serving';
 import { diag, type DiagLogger, DiagLogLevel, metrics, trace } from '@opentelemetry/api';
 import { BasicTracerProvider, SimpleSpanProcessor } from '@opentelemetry/sdk-trace-base';
-import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
 import { useTelemetry } from '../../fixtures/serving/telemetry.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const none = (): void => {};
-const echo: FunctionServingDefinition<string> = {
+const echo: ServingDefinition<string> = {
   name: 'echo',
   model: { useFactory: () => (rows: string[]) => rows },
 };

@@ -15,7 +15,6 @@ import {
   type ServingDefinition,
   type Tensor,
 } from 'nestjs-serving';
-import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
 import type { Subscription } from 'rxjs';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
@@ -23,7 +22,7 @@ import { useContexts, useTelemetry } from '../../fixtures/serving/telemetry.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
-const echo: FunctionServingDefinition<string> = {
+const echo: ServingDefinition<string> = {
   name: 'echo',
   batchSize: 2,
   model: { useFactory: () => (rows: string[]) => rows },

@@ -1,12 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
 import {
   type BatchEndEvent,
+  type BatchStartEvent,
   createServing,
   type LocalServing,
   OverloadedError,
   type ServingOptions,
 } from 'nestjs-serving';
-import type { BatchStartEvent } from '../../../lib/core/events/serving-event.js';
 import { later, passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { randomNumbers } from '../../fixtures/batching/random-numbers.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';

@@ -14,15 +14,14 @@ import {
   withMetadata,
   Tensor,
 } from 'nestjs-serving';
-import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { BatchScript } from 'nestjs-serving/testing';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { log } from '../../../lib/core/log.js';
+import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 
 /** Returns each text in capitals and records the batches. */
-function upper(options: Partial<FunctionServingDefinition> = {}): {
+function upper(options: Partial<ServingDefinition> = {}): {
   definition: ServingDefinition;
   batches: string[][];
 } {
@@ -423,7 +422,7 @@ describe('LocalServing', () => {
     });
 
     it('[9.3] [H1] At the shutdown limit queued and running calls are answered with the closed error', async () => {
-      const warnings = jest.spyOn(log, 'warn').mockReturnValue();
+      const warnings = recordWarnings();
       const script = new BatchScript<string>();
       const serving = await start(
         script.createServing({ name: 'held', shutdown: { timeout: 500 } }),
@@ -436,13 +435,13 @@ describe('LocalServing', () => {
       await later(500);
       await Promise.all([running, queued]);
       await passTime(closing);
-      expect(warnings.mock.calls.flat()).toEqual([
+      expect(warnings).toEqual([
         'Serving "held" did not finish within 500 ms of shutdown; the calls that were left are answered as closed',
         'Serving "held" is closed, and cannot end what still runs: a batch of 1 row on partition 0',
       ]);
 
       (await script.next()).finish(['A']);
-      warnings.mockRestore();
+      jest.restoreAllMocks();
     });
 
     it.each(['batchedRun', 'run'] as const)(

@@ -1,9 +1,8 @@
 import { afterEach, describe, expect, it, jest } from '@jest/globals';
 import type { OpenedEngine } from '../../../lib/core/partitions/engine.js';
-import type { PartitionStatus } from '../../../lib/core/partitions/partition.js';
-import { LocalServing } from '../../../lib/core/serving/local-serving.js';
+import { LocalServing, type PartitionStatus } from 'nestjs-serving';
 import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
-import { log } from '../../../lib/core/log.js';
+import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 
 /** A serving with one partition, and a function that changes its status. */
 async function started(
@@ -34,18 +33,12 @@ async function started(
 }
 
 describe('The execution provider of a partition', () => {
-  const warnings: unknown[] = [];
-  const listen = (): void => {
-    jest.spyOn(log, 'warn').mockImplementation((message: unknown) => void warnings.push(message));
-  };
-
   afterEach(() => {
-    warnings.length = 0;
     jest.restoreAllMocks();
   });
 
   it('[W10] A provider that several partitions miss leads to one warning', async () => {
-    listen();
+    const warnings = recordWarnings();
     const missing = { inUse: 'cpu', missing: ['cuda (no driver)'] };
 
     const [serving] = await started([missing, undefined, missing]);
@@ -55,7 +48,7 @@ describe('The execution provider of a partition', () => {
   });
 
   it('[W10] A restart leads to a warning when the provider has changed, and not when it is the same', async () => {
-    listen();
+    const warnings = recordWarnings();
     const [serving, change] = await started([]);
 
     change({ state: 'restarting', restarts: 0 });

@@ -1,7 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Batch, type LocalServing } from 'nestjs-serving';
-import type { ServingVersion } from '../../../lib/core/rollout/serving-version.js';
+import { Batch, type LocalServing, type ServingVersion } from 'nestjs-serving';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { later, passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { LabelledVersions } from '../../fixtures/serving/labelled-versions.js';

@@ -5,6 +5,7 @@ import {
   BatchFailedError,
   createServing,
   DeadlineExceededError,
+  type FunctionRunner,
   InvalidInputError,
   InvalidServingError,
   type LocalServing,
@@ -14,7 +15,6 @@ import {
   type ServingOptions,
   SessionEndedError,
 } from 'nestjs-serving';
-import type { FunctionRunner } from '../../../lib/core/definition/serving-definition.js';
 import { outcomeOf } from '../../fixtures/async/outcome-of.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';

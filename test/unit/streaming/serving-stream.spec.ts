@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { lastValueFrom, map, take, toArray } from 'rxjs';
-import { ServingStream } from '../../../lib/core/streaming/serving-stream.js';
+import { ServingStream } from 'nestjs-serving';
 import { turn } from '../../fixtures/async/virtual-time.js';
 
 /** A stream of numbers that records its opening and closing. */

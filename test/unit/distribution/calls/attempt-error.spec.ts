@@ -4,7 +4,7 @@ import {
   notSentError,
 } from '../../../../lib/extensions/distribution/calls/attempt-error.js';
 import { NodeGoneError } from '../../../../lib/extensions/distribution/transport.js';
-import { NodeLostError, RequestTooLargeError } from '../../../../lib/core/errors.js';
+import { NodeLostError, RequestTooLargeError } from 'nestjs-serving';
 
 it('[11] A call that could not be sent has not run and may go to another node, unless it is too large for any', () => {
   const full = new Error('The NATS server does not read');

@@ -1,12 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Tensor } from 'nestjs-serving';
+import { InvalidInputError, Tensor } from 'nestjs-serving';
 import {
   readJsonCall,
   writeJson,
 } from '../../../../lib/extensions/distribution/json/json-handlers.js';
 import { defaultWireLimits } from '../../../../lib/extensions/distribution/wire/limits.js';
-import { InvalidInputError } from '../../../../lib/core/errors.js';
 import { sixOfEachType } from '../../../fixtures/values/tensors.js';
 
 const read = (message: unknown) => readJsonCall(message, defaultWireLimits);

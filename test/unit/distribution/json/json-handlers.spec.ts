@@ -1,6 +1,11 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
-import { createServing, OverloadedError, type Serving, ServingClosedError } from 'nestjs-serving';
-import type { FunctionServingDefinition } from '../../../../lib/core/definition/serving-definition.js';
+import {
+  createServing,
+  OverloadedError,
+  type Serving,
+  ServingClosedError,
+  type ServingDefinition,
+} from 'nestjs-serving';
 import { firstValueFrom, from, type Observable, toArray } from 'rxjs';
 import { InboundCalls } from '../../../../lib/extensions/distribution/calls/inbound-calls.js';
 import { ExportedServings } from '../../../../lib/extensions/distribution/calls/exported-servings.js';
@@ -19,7 +24,7 @@ afterEach(() => Promise.all(started.splice(0).map((serving) => serving.close()))
 const echo = { model: { useFactory: () => (rows: readonly unknown[]) => rows } };
 
 /** The JSON handlers of a node with one serving of the name `m`. */
-async function handlersOf(definition: Omit<FunctionServingDefinition, 'name'>, maxCalls = 10) {
+async function handlersOf(definition: Omit<ServingDefinition, 'name'>, maxCalls = 10) {
   const serving = createServing({ name: 'm', ...definition });
   started.push(serving);
   await serving.start();

@@ -1,7 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../../lib/core/batch/batch.js';
+import {
+  Batch,
+  InvalidInputError,
+  InvalidOutputError,
+  OverloadedError,
+  Tensor,
+} from 'nestjs-serving';
 import type { TensorForm } from '../../../../lib/encoding/json-tensor.js';
 import { ReadContext, readJson } from '../../../../lib/encoding/json.js';
 import { writeJson } from '../../../../lib/extensions/distribution/json/json-handlers.js';
@@ -9,11 +14,6 @@ import {
   defaultWireLimits,
   type WireLimits,
 } from '../../../../lib/extensions/distribution/wire/limits.js';
-import {
-  InvalidInputError,
-  InvalidOutputError,
-  OverloadedError,
-} from '../../../../lib/core/errors.js';
 import { plainly } from '../../../fixtures/cluster/json-values.js';
 import { sixOfEachType } from '../../../fixtures/values/tensors.js';
 import { tensors, typedArrays, values } from '../../../fixtures/cluster/wire-values.js';

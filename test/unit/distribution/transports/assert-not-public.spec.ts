@@ -1,6 +1,6 @@
 import { expect, it } from '@jest/globals';
 import { assertNotPublic } from '../../../../lib/extensions/distribution/transports/peers.js';
-import { InvalidServingError } from '../../../../lib/core/errors.js';
+import { InvalidServingError } from 'nestjs-serving';
 
 const none = { insecure: false };
 

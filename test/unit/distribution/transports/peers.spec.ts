@@ -7,7 +7,7 @@ import {
   type Peer,
   type Peers,
 } from '../../../../lib/extensions/distribution/transports/peers.js';
-import { InvalidServingError } from '../../../../lib/core/errors.js';
+import { InvalidServingError } from 'nestjs-serving';
 import { recordWarnings } from '../../../fixtures/recorded-warnings.js';
 import { later, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
 

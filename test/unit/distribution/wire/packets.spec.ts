@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { RequestTooLargeError } from '../../../../lib/core/errors.js';
+import { RequestTooLargeError } from 'nestjs-serving';
 import { decodeFrame, encodeFrame } from '../../../../lib/extensions/distribution/wire/frame.js';
 import { defaultWireLimits } from '../../../../lib/extensions/distribution/wire/limits.js';
 import {

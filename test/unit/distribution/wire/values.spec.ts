@@ -1,13 +1,13 @@
 import { runInNewContext } from 'node:vm';
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../../lib/core/batch/batch.js';
 import {
+  Batch,
   InvalidInputError,
   OverloadedError,
   RequestTooLargeError,
-} from '../../../../lib/core/errors.js';
+  Tensor,
+} from 'nestjs-serving';
 import {
   defaultWireLimits,
   type WireLimits,

@@ -5,14 +5,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as later } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import { ServingLoadError } from '../../../../lib/core/errors.js';
+import { type Fetching, ServingLoadError } from 'nestjs-serving';
 import {
   contentForProcess,
   type ModelContent,
   sessionOf,
 } from '../../../../lib/core/partitions/onnx/model-content.js';
 import { ModelSource } from '../../../../lib/core/partitions/onnx/model-source.js';
-import type { Fetching } from '../../../../lib/core/partitions/onnx/remote-models.js';
 import { until } from '../../../fixtures/async/awaited.js';
 import { itOnLinux } from '../../../fixtures/describe-unless.js';
 import {

@@ -1,7 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import type { InferenceSession } from 'onnxruntime-common';
-import type { Tensor } from 'nestjs-serving';
-import { InvalidServingError } from '../../../../lib/core/errors.js';
+import { InvalidServingError, type Tensor } from 'nestjs-serving';
 import {
   type DeclaredAxes,
   axesOf,

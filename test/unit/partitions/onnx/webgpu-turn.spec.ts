@@ -1,6 +1,6 @@
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from '@jest/globals';
-import { PartitionLostError } from '../../../../lib/core/errors.js';
+import { PartitionLostError } from 'nestjs-serving';
 import { inTurn, webgpuTurn } from '../../../../lib/core/partitions/onnx/webgpu-turn.js';
 import { useGates } from '../../../fixtures/batching/gate.js';
 import { useServings } from '../../../fixtures/serving/use-servings.js';

@@ -12,7 +12,7 @@ import { filter } from 'rxjs';
 import { HeldFunction } from '../../../fixtures/batching/held-function.js';
 import { useServings } from '../../../fixtures/serving/use-servings.js';
 import { later, timers, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
-import { log } from '../../../../lib/core/log.js';
+import { recordWarnings } from '../../../fixtures/recorded-warnings.js';
 
 /** A class whose batches run until the test finishes them. */
 class HeldHandler implements ServingHandler {
@@ -61,7 +61,7 @@ describe('runTimeout', () => {
   it.each(kinds)(
     '[5.6] A %s that hangs is reported and gets no batch until it returns',
     async (_, definition) => {
-      const warnings = jest.spyOn(log, 'warn').mockReturnValue();
+      const warnings = recordWarnings();
       const held = new HeldFunction();
       const serving = await start(definition(held));
 
@@ -77,7 +77,7 @@ describe('runTimeout', () => {
       const reason =
         'Partition 0 has run a batch of 1 row for over 50 ms, and takes no other until that returns';
       expect(serving.partitions()).toEqual([{ state: 'hung', restarts: 0, reason }]);
-      expect(warnings.mock.calls).toEqual([[`Serving "held": ${reason}`]]);
+      expect(warnings).toEqual([`Serving "held": ${reason}`]);
       await expect(serving.batchedRun('early')).rejects.toThrow(reason);
       expect(held.rows).toEqual([['a']]);
 
@@ -89,7 +89,7 @@ describe('runTimeout', () => {
 
       expect(await next).toBe('C');
       expect(serving.partitions()).toEqual([{ state: 'up', restarts: 0 }]);
-      expect(warnings).toHaveBeenCalledTimes(1);
+      expect(warnings).toHaveLength(1);
     },
   );
 

@@ -1,10 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
-import { PartitionLostError, ServingUnavailableError } from '../../../../lib/core/errors.js';
-import {
-  NotStartedError,
-  type Partition,
-  type PartitionStatus,
-} from '../../../../lib/core/partitions/partition.js';
+import { PartitionLostError, type PartitionStatus, ServingUnavailableError } from 'nestjs-serving';
+import { NotStartedError, type Partition } from '../../../../lib/core/partitions/partition.js';
 import {
   SupervisedPartition,
   type Supervision,

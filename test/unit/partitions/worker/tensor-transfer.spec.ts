@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Tensor } from 'nestjs-serving';
+import { Batch, Tensor } from 'nestjs-serving';
 import { FlatContainer } from '../../../../lib/core/batch/container.js';
 import { feedsOf, ModelReply } from '../../../../lib/core/partitions/onnx/model-io.js';
 import type { ModelPort } from '../../../../lib/core/partitions/onnx/model-signature.js';
@@ -9,7 +9,6 @@ import {
   spareOf,
   unpackTensors,
 } from '../../../../lib/core/partitions/worker/transfer.js';
-import { Batch } from '../../../../lib/core/batch/batch.js';
 import { floats, sixOfEachType } from '../../../fixtures/values/tensors.js';
 
 const port = (name: string, type: Tensor.Type = 'float32'): ModelPort => ({

@@ -1,9 +1,6 @@
 import { describe, expect, it, jest } from '@jest/globals';
-import { RunTimeoutError, ServingUnavailableError } from '../../../../lib/core/errors.js';
-import {
-  NotStartedError,
-  type PartitionStatus,
-} from '../../../../lib/core/partitions/partition.js';
+import { type PartitionStatus, RunTimeoutError, ServingUnavailableError } from 'nestjs-serving';
+import { NotStartedError } from '../../../../lib/core/partitions/partition.js';
 import { SupervisedPartition } from '../../../../lib/core/partitions/worker/supervised.partition.js';
 import { TimedPartition } from '../../../../lib/core/partitions/worker/timed.partition.js';
 import { runRows, silent } from '../../../fixtures/batching/batches.js';

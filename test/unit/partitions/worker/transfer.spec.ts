@@ -1,6 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Tensor } from 'nestjs-serving';
-import { BatchFailedError, InvalidOutputError } from '../../../../lib/core/errors.js';
+import { BatchFailedError, InvalidOutputError, Tensor } from 'nestjs-serving';
 import { FlatContainer, rowsIn } from '../../../../lib/core/batch/container.js';
 import {
   packOutput,

@@ -1,8 +1,13 @@
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import type { Tensor } from 'nestjs-serving';
-import { Batch } from '../../../../lib/core/batch/batch.js';
+import {
+  Batch,
+  type BatchResult,
+  InvalidOutputError,
+  type Isolation,
+  PartitionLostError,
+  type Tensor,
+} from 'nestjs-serving';
 import { FlatContainer, type Leaf } from '../../../../lib/core/batch/container.js';
-import { InvalidOutputError, PartitionLostError } from '../../../../lib/core/errors.js';
 import {
   LostInTransitError,
   NotStartedError,
@@ -10,14 +15,11 @@ import {
   OutputLostError,
   STEPPED,
 } from '../../../../lib/core/partitions/partition.js';
-import {
-  type Isolation,
-  WorkerPartition,
-} from '../../../../lib/core/partitions/worker/worker.partition.js';
+import { WorkerPartition } from '../../../../lib/core/partitions/worker/worker.partition.js';
 import { type Gate, useGates } from '../../../fixtures/batching/gate.js';
 import { floats } from '../../../fixtures/values/tensors.js';
 import { worker } from '../../../fixtures/partitions/worker.js';
-import type { BatchResult, BatchListener } from '../../../../lib/core/partitions/batch-function.js';
+import type { BatchListener } from '../../../../lib/core/partitions/batch-function.js';
 
 /** The batch, and the storage that its rows get when they are gathered. */
 function watched(batch: Batch): [Batch, Tensor] {

@@ -305,7 +305,7 @@ export interface WireError {
   readonly cause?: WireError;
 }
 
-/** In characters. */
+/** Characters. */
 const LONGEST_DETAILS = 4096;
 
 const classes = new Map(

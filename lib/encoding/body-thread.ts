@@ -12,12 +12,12 @@ interface WithBody {
 /** The most bytes of bodies that wait for a thread. */
 const MOST_WAITING = 256 * 2 ** 20;
 
-/** Reads requests with much JSON in a thread, since to parse it would hold the event loop. */
+/** Reads large bodies in a thread: to parse them would hold the event loop. */
 export class BodyThread<Job extends WithBody, Result> {
   private waiting = 0;
   private thread: JobThread<Job, Result> | 'none' | undefined;
 
-  /** @param path of the script's module, as `scriptOfThread` takes it */
+  /** @param path as `scriptOfThread` takes it */
   constructor(private readonly path: string) {}
 
   /**

@@ -11,7 +11,7 @@ export type Elements = TypedData | Uint8ClampedArray;
 export interface Element {
   readonly type: ElementType;
   readonly code: number;
-  /** In bytes. */
+  /** Bytes. */
   readonly size: number;
   readonly storage: new (buffer: ArrayBufferLike, offset: number, length: number) => Elements;
 }
@@ -69,7 +69,7 @@ export const typeByArray: ReadonlyMap<string, ElementType> = new Map([
   ['BigUint64Array', 'uint64'],
 ]);
 
-/** Of one type, in memory layout. */
+/** Elements of one type, in memory layout. */
 export interface Block {
   readonly type: ElementType;
   readonly dims: readonly number[];

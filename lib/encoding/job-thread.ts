@@ -22,7 +22,7 @@ interface Start<Given> {
 
 interface JobThreadOptions<Given> {
   readonly script: URL;
-  /** For debuggers. */
+  /** Shown by debuggers. */
   readonly name: string;
   /** Copied to the thread. */
   readonly given: Given;

@@ -30,7 +30,7 @@ interface JsonElements {
   readonly datatype: string;
   /** Undefined for an invalid value. */
   readonly read: (value: unknown) => unknown;
-  /** For errors. */
+  /** Used in errors. */
   readonly holds: string;
   /** True if JSON lacks some elements. */
   readonly isFloat?: boolean;
@@ -85,7 +85,7 @@ const jsonElements: Readonly<Record<Tensor.Type, JsonElements>> = {
   int4: { datatype: 'INT4', ...byteElements },
 };
 
-/** As in https://github.com/kserve/open-inference-protocol */
+/** Follows https://github.com/kserve/open-inference-protocol */
 export function datatypeOf(type: Tensor.Type): string {
   return jsonElements[type].datatype;
 }
@@ -292,7 +292,7 @@ export function writeTensor({ type, dims, data }: Block, form: TensorForm): Json
 const NUMBERS_OF_A_PART = 4096;
 const TEXTS_OF_A_PART = 256;
 
-/** For `writeInTurns`, with the data of a large tensor in parts. */
+/** Divides the data of a large tensor for `writeInTurns`. */
 export function tensorInParts(tensor: Tensor): object {
   const { type, dims, data } = checkTensor(tensor);
   const { length } = data;

@@ -20,9 +20,9 @@ export interface JsonLimits {
 
 interface ReadOptions {
   readonly limits: JsonLimits;
-  /** For errors. */
+  /** Used in errors. */
   readonly name: string;
-  /** For errors. */
+  /** Used in errors. */
   readonly source: string;
   /** Reads class instances' properties too. */
   readonly allowsInstances?: boolean;

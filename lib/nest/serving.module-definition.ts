@@ -36,7 +36,7 @@ export interface ServingModuleExtras {
   /** Modules that export what the classes of class servings depend on. */
   readonly imports?: ModuleMetadata['imports'];
   /**
-   * For `forRootAsync` alone: the names of its factory's servings. What can be
+   * Names of the servings of the factory of `forRootAsync`. What can be
    * injected must be known before the factory runs.
    */
   readonly names?: readonly string[];

@@ -45,7 +45,7 @@ export function servingProviders(definitions: readonly ServingDefinition[]): Pro
   });
 }
 
-/** For the handler that Nest creates for a class serving. */
+/** Token of the handler that Nest creates for a class serving. */
 export function getHandlerToken(name: string): string {
   return `ServingHandler:${name}`;
 }

@@ -5,7 +5,7 @@ import { type LeafRows, ListRows, type Rows, TensorRows } from './tensor-rows.js
 import { type MemoryOf, rowOf } from './tensor.js';
 import type { BatchAxes, Template, VariableAxes } from './template.js';
 
-/** For rows without a key. */
+/** Key of rows that name none. */
 export const DEFAULT_KEY = 'default';
 
 /** A sparse list may exceed any memory. */

@@ -10,7 +10,7 @@ export import Tensor = ort.Tensor;
 
 export type TensorData = Tensor['data'];
 
-/** For numbers and booleans. */
+/** Data of numbers and booleans. */
 export type TypedData = Exclude<TensorData, string[]>;
 
 export interface Storage {
@@ -159,7 +159,7 @@ export function copyOf({ type, data, dims }: Tensor): Tensor {
   return new Tensor(type, Array.isArray(data) ? [...data] : copyOfData(data), [...dims]);
 }
 
-/** In a new buffer of exactly their size. */
+/** Copies into a new buffer of exactly their size. */
 export function copyOfData<T extends TypedData>(data: T): T {
   return new (storageOf(data))(data);
 }

@@ -35,7 +35,7 @@ export interface BatchRecord<R extends QueuedRequest> {
   readonly wait: number;
   /** Expected run time in milliseconds; undefined until enough batches have run. */
   readonly expected: number | undefined;
-  /** In a serving with a budget. */
+  /** Undefined without a budget. */
   readonly cost: BatchCost | undefined;
   /** Rows still queued at its start. */
   readonly queued: number;

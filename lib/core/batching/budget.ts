@@ -9,7 +9,7 @@ export interface Budget {
   readonly overtaking: number;
 }
 
-/** For rows that cost 1 each. */
+/** The budget of rows that cost 1 each. */
 export const UNLIMITED: Budget = { most: Infinity, padded: false, overtaking: 0 };
 
 /** Rows, with the sum and maximum of their costs. */

@@ -190,7 +190,7 @@ export class PlannedBatches {
     return this.workOf({ rows, sum: rows, largest: 1 });
   }
 
-  /** By the limits alone. */
+  /** The most that the limits allow. */
   get mostWork(): number {
     return this.budget ? this.budget.most : this.limits.batchSize;
   }

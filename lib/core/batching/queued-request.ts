@@ -26,14 +26,14 @@ export interface Limits {
 /** Only its batcher writes the fields that aren't abstract. */
 export abstract class QueuedRequest {
   abstract readonly lane: Lane;
-  /** In rows. */
+  /** Rows. */
   abstract readonly size: number;
   /** True if all its rows must run in one batch; they fit into one. */
   abstract readonly whole: boolean;
   /** Higher priorities run first, corrected by age. */
   abstract readonly priority: number;
   abstract readonly tenant: string;
-  /** In milliseconds of `performance.now()`. */
+  /** Milliseconds of `performance.now()`. */
   abstract readonly deadline: number;
   /** All its rows' cost, counted against `queue.maxCost`. */
   abstract readonly cost: number;
@@ -45,7 +45,7 @@ export abstract class QueuedRequest {
   queue: { leave(request: QueuedRequest): void } | undefined;
   /** Batches that have taken its rows; only for a call of a batch's function. */
   runs: object[] | undefined;
-  /** In milliseconds of `performance.now()`. */
+  /** Milliseconds of `performance.now()`. */
   arrivedAt = 0;
   /** Rows that no partition has taken yet. */
   waiting = 0;

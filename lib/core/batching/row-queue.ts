@@ -12,7 +12,7 @@ import {
 export interface QueueOrder {
   /** Milliseconds of waiting that outweigh one level of priority. */
   readonly ageing: number;
-  /** By tenant; 1 for all others. */
+  /** Keyed by tenant; 1 for all others. */
   readonly weights: ReadonlyMap<string, number>;
 }
 

@@ -71,7 +71,7 @@ interface SizeClass {
  * starts at 1.5.
  */
 export class RunTimeSpread {
-  /** In order of arrival, and sorted. */
+  /** Ratios in order of arrival, then sorted. */
   private readonly ratios = new Float64Array(RUNS_REMEMBERED);
   private readonly sorted = new Float64Array(RUNS_REMEMBERED).fill(Infinity);
   private runs = 0;
@@ -341,7 +341,7 @@ function remember(values: number[], value: number, most: number): void {
   }
 }
 
-/** Of an even number, the higher one. */
+/** The higher of two middle values. */
 function medianOf(values: readonly number[]): number {
   return values.toSorted(ascending)[values.length >> 1]!;
 }

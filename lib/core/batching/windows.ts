@@ -66,10 +66,10 @@ function withOneMore<Key>({ lane, items }: ClosedWindow<Key>): ClosedWindow<Key>
 
 /** A lane's open window. New rows take the places of rows that have left. */
 export class OpenWindow<R extends QueuedRequest> {
-  /** In milliseconds. */
+  /** Milliseconds. */
   readonly timeout: number;
   private readonly closing = new Subject<void>();
-  /** In arrival order. */
+  /** Kept in arrival order. */
   readonly parts = new LinkedList<OpenPart<R>>();
   /** Rows that a caller waits for. */
   private readonly fill: Fill;

@@ -19,7 +19,7 @@ export class CallingBatch {
     return () => this.calls.delete(call);
   }
 
-  /** What its calls wait for; calls that wait for the same count once. */
+  /** Lists what its calls wait for, each once. */
   waits(): Wait[] {
     const seen = new Set<object>();
     const waits: Wait[] = [];

@@ -80,7 +80,7 @@ export interface AllowedSizesOptions {
   readonly rows: readonly number[];
   /** The rows that pad a batch have no cost. */
   readonly cost?: undefined;
-  /** As of {@link BatchSizeOptions}. */
+  /** See {@link BatchSizeOptions}. */
   readonly latencyTarget?: number | undefined;
 }
 
@@ -92,7 +92,7 @@ export interface ResolvedBatchCost extends Budget {
 }
 
 export interface ResolvedBatchSize {
-  /** As given, or the last of `sizes`. */
+  /** The given number, or the last of `sizes`. */
   readonly rows: number | undefined;
   readonly sizes: readonly number[] | undefined;
   readonly cost: ResolvedBatchCost | undefined;

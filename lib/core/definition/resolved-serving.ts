@@ -87,7 +87,7 @@ export interface ResolvedServing {
   readonly cuts: Readonly<Record<string, number>>;
 }
 
-/** For calls from other nodes. */
+/** Options for calls from other nodes. */
 export interface ServingDistribution {
   readonly enabled: boolean;
   readonly weight: number;

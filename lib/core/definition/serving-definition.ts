@@ -41,7 +41,7 @@ export interface PreprocessContext<Facts = unknown> {
 export type PostprocessContext<Info = unknown, Facts = unknown> = CallMetadata & {
   /** The `info` that `preprocess` of the call returned. */
   readonly info: Info;
-  /** As in `preprocess`. */
+  /** The facts that `preprocess` gets. */
   readonly facts: Facts;
 };
 
@@ -49,7 +49,7 @@ export type PostprocessContext<Info = unknown, Facts = unknown> = CallMetadata &
 export interface StreamContext<Info = unknown, Facts = unknown> {
   /** The `info` that `preprocess` of the call returned. */
   readonly info: Info;
-  /** As in `preprocess`. */
+  /** The facts that `preprocess` gets. */
   readonly facts: Facts;
 }
 
@@ -98,7 +98,7 @@ export interface KeyServingOptions {
 /** The timeouts of calls, in milliseconds. */
 export interface TimeoutOptions {
   /**
-   * Of calls without their own `timeout`, except streams.
+   * Timeout of calls that give none, except streams.
    *
    * @default no limit
    */
@@ -731,7 +731,7 @@ export interface ServingDefinition<
   Info = unknown,
   Facts = unknown,
 > extends ServingOptions<Input, Output, Result, Info, Facts> {
-  /** What runs the batches. */
+  /** Runs the batches. */
   readonly model: Runner<AnyRun, Facts>;
 }
 
@@ -740,7 +740,7 @@ export interface FunctionServingDefinition<
   Input = unknown,
   Output = unknown,
 > extends ServingOptions<Input, Output> {
-  /** What runs the batches. */
+  /** Runs the batches. */
   readonly model: FunctionRunner;
 }
 

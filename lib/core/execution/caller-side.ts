@@ -323,7 +323,7 @@ export class AnswerEnd implements ReplyEnd<unknown> {
   constructor(
     private readonly counters: Counters,
     private readonly ended: () => void,
-    /** As in {@link Call}. */
+    /** See {@link Call}. */
     readonly single: boolean,
     readonly isLent = false,
   ) {}

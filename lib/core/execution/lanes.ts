@@ -30,7 +30,7 @@ const LONGEST_ORIGIN = 256;
 /** A serving's lanes, and each key's options, which may change while it runs. */
 export class Lanes {
   readonly keys: readonly string[];
-  /** By declared key. */
+  /** Keyed by declared key. */
   readonly limits: ReadonlyMap<string, Limits>;
   private readonly lanes = new Map<string, ServingLane>();
   /** Cached: most calls ask for the same. */

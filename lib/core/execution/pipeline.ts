@@ -469,7 +469,7 @@ export interface SharedCall {
   readonly origin: Origin | undefined;
   /** From the call options. */
   readonly key: string | undefined;
-  /** What admission looks at. Calls with the same terms are refused together. */
+  /** Holds what admission looks at. Calls with the same terms are refused together. */
   readonly terms: string;
   /** Calls back when the caller no longer waits. The result removes the callback. */
   readonly onStop: (leave: (reason: unknown) => void) => () => void;

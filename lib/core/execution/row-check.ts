@@ -246,7 +246,7 @@ export class RowCheck {
 
 interface Rows {
   readonly row: Batch;
-  /** As long as `row`. */
+  /** Has the length of `row`. */
   readonly other: Batch;
   /** The other row, cut to half of its length if lengths vary. */
   readonly short: Batch;

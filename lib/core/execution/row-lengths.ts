@@ -16,9 +16,9 @@ export class RowLengths {
 
   constructor(
     private readonly serving: string,
-    /** By path. */
+    /** Keyed by path. */
     private readonly inputs: VariableAxes,
-    /** By path. */
+    /** Keyed by path. */
     private readonly outputs: Readonly<Record<string, number>>,
     /** These have the batch's length, and we don't cut them back. */
     private readonly uncut: ReadonlySet<string>,
@@ -110,7 +110,7 @@ export class RowLengths {
   }
 }
 
-/** For a model, or a template, with variable axes. */
+/** Undefined without variable axes. */
 export function rowLengthsOf(
   { name, template = [], cuts }: Pick<ResolvedServing, 'name' | 'template' | 'cuts'>,
   signature?: ModelSignature,

@@ -33,7 +33,7 @@ export class Shutdown {
   private completing: Promise<void> | undefined;
 
   constructor(
-    /** As messages name it: `Serving "x"`. */
+    /** Its name in messages: `Serving "x"`. */
     private readonly owner: string,
     private readonly options: Required<ShutdownOptions>,
     private readonly target: Closable,

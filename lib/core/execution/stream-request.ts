@@ -148,7 +148,7 @@ export async function replyOf(
   return { isSplit: true, rows, metadata: metadataOf(replies) };
 }
 
-/** By their rows' place in the call. */
+/** Ordered by their rows' place in the call. */
 function metadataOf(replies: readonly Reply[]): PartMetadata[] {
   let before = 0;
   return replies.flatMap((reply) => {

@@ -72,7 +72,7 @@ interface ExternalEngine {
   readonly partitions: readonly PartitionOptions[];
 }
 
-/** In the application's own thread. */
+/** Runs in the application's own thread. */
 export function functionEngine(factory: RunnerFactory, sequence?: SequenceLimits): Engine {
   return async (kind, options, keys) => ({
     partitions: await Promise.all(

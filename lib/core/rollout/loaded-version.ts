@@ -30,7 +30,7 @@ export class LoadedVersion implements Closable {
   readonly lanes: Lanes;
   /** Of `batchedRun` and sessions, once it is open. */
   pipeline: Pipeline | undefined;
-  /** In a serving with sessions. */
+  /** Undefined in a serving without sessions. */
   sessions: LocalSessions | undefined;
   /** Of `run`, opened when first needed: it is separate, so its calls wait for no batch. */
   inlinePipeline: Pipeline | undefined;

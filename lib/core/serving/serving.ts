@@ -323,7 +323,7 @@ export interface ServingRouter {
   answered(): Promise<void>;
 }
 
-/** For the module, protocols and the cluster. */
+/** Used by the module, protocols and the cluster. */
 export interface LocalPart {
   readonly profile: ServingProfile;
   /** Versions that calls may ask for; the last one is active. */

@@ -27,7 +27,7 @@ const OWN_FILES = {
   'tables.js': SCRIPT,
 };
 
-/** For a URL that ends with a slash. */
+/** Used with a URL that ends with a slash. */
 const BASE = '<base href="./" />';
 
 export class PageFiles {

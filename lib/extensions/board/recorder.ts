@@ -69,7 +69,7 @@ export class Recorder {
   private watch: Subscription | undefined;
   private viewedAt = -Infinity;
   private batches = 0;
-  /** In this second. */
+  /** Counted in this second. */
   private batchesNow = 0;
 
   constructor(

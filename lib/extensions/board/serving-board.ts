@@ -128,7 +128,7 @@ interface Change {
   readonly key?: string;
   /** A batch size or timeout. */
   readonly value?: number;
-  /** For `reload`, the new version's label. */
+  /** The new version's label, after `reload`. */
   readonly version?: string;
 }
 

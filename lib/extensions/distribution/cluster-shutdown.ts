@@ -6,7 +6,7 @@ import type { OutboundCalls } from './calls/outbound-calls.js';
 import type { Heartbeats } from './membership/heartbeats.js';
 import type { NodeSelector } from './membership/balancer.js';
 
-/** In milliseconds, if no option or serving sets a limit. */
+/** Milliseconds, if no option or serving sets a limit. */
 const DEFAULT_LIMIT = 30_000;
 
 export interface ClusterShutdownOptions {
@@ -28,7 +28,7 @@ export class ClusterShutdown {
 
   constructor(private readonly options: ClusterShutdownOptions) {}
 
-  /** In milliseconds. */
+  /** Milliseconds. */
   get timeLeft(): number {
     return Math.max(0, this.endsAt - performance.now());
   }

@@ -27,7 +27,7 @@ export interface ServingClusterModuleExtras {
    * @default true
    */
   readonly isGlobal?: boolean;
-  /** For `forRootAsync`: modules that export what the factory injects. */
+  /** Modules that export what the factory of `forRootAsync` injects. */
   readonly imports?: ModuleMetadata['imports'];
   /**
    * For `forRootAsync`: the names in its factory's `remotes`, because Nest must know all injectable

@@ -362,7 +362,7 @@ function servingsOf({ role, servings }: NodeInfo): string {
   return role === 'client' ? '' : ` and serves ${truncate(names) || 'nothing'}`;
 }
 
-/** In milliseconds. */
+/** Milliseconds. */
 const PAUSE = 10_000;
 
 /** Warnings about other nodes' messages tend to repeat. */

@@ -30,7 +30,7 @@ export interface TransportContext {
   readonly address: Address;
   /** No node connects to a client. */
   readonly role: 'node' | 'client';
-  /** For the transport's packets and events. */
+  /** Receives the transport's packets and events. */
   readonly receiver: Receiver;
   /** Handlers for JSON messages, by serving name. */
   readonly jsonHandlers: ReadonlyMap<string, JsonHandler>;

@@ -127,10 +127,10 @@ export async function retrying<T>(
 export interface SaveOptions {
   readonly name: string;
   readonly path: string;
-  /** For errors. */
+  /** Used in errors. */
   readonly cacheAdvice: string;
   readonly sha256?: string | undefined;
-  /** For errors. */
+  /** Used in errors. */
   readonly expectedBy?: string;
   readonly size?: number | undefined;
   readonly log: (line: string) => void;
@@ -189,7 +189,7 @@ export async function save(response: Response, options: SaveOptions): Promise<vo
   }
 }
 
-/** In bytes; undefined if compressed or unknown. */
+/** Bytes; undefined if compressed or unknown. */
 export function sizeOf({ headers }: Response): number | undefined {
   const length = headers.get('content-length');
   return length === null || headers.has('content-encoding') ? undefined : Number(length);
@@ -248,7 +248,7 @@ async function makeFolder(folder: string): Promise<void> {
   }
 }
 
-/** In hexadecimal digits; undefined without a file. */
+/** Hexadecimal digits; undefined without a file. */
 export async function sha256Of(path: string): Promise<string | undefined> {
   const hash = createHash('sha256');
   try {

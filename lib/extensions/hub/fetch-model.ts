@@ -181,7 +181,7 @@ function webCacheFolder(): string {
   return join(cacheHome(), 'nestjs-serving', 'models');
 }
 
-/** By content hash if known, otherwise by address. */
+/** Named by content hash if known, otherwise by address. */
 function webPathOf({ url, file, sha256 }: WebModel): string {
   const key = sha256 ?? `url-${createHash('sha256').update(url).digest('hex')}`;
   return join(webCacheFolder(), key, file);

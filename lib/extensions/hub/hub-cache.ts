@@ -21,14 +21,14 @@ export interface CachedFile {
   readonly sha256: string;
 }
 
-/** For errors. */
+/** Used in errors. */
 export const HUB_CACHE_ADVICE = 'HF_HUB_CACHE or HF_HOME';
 
 export function cacheHome(): string {
   return process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache');
 }
 
-/** Where the Hub's own tools cache files. */
+/** The folder where the Hub's own tools cache files. */
 export function hubCacheFolder(): string {
   const { HF_HUB_CACHE, HF_HOME } = process.env;
   return HF_HUB_CACHE || join(HF_HOME || join(cacheHome(), 'huggingface'), 'hub');

@@ -148,7 +148,7 @@ const isBetween =
 const isWhole = (value: unknown): value is number => Number.isInteger(value);
 const isListOfWhole = (value: unknown): value is readonly number[] =>
   Array.isArray(value) && value.every(isWhole);
-/** Of the likeliest tokens; -1 and 0 set no limit. */
+/** A number of the likeliest tokens; -1 and 0 set no limit. */
 const isTop = (value: unknown): value is number => isWhole(value) && value >= -1;
 const isStop = (value: unknown): value is string | readonly string[] =>
   isText(value) || (Array.isArray(value) && value.every(isText));
@@ -156,7 +156,7 @@ const isStop = (value: unknown): value is string | readonly string[] =>
 const NO_LIMIT = 2 ** 31;
 const A_COUNT = 'a whole number from 1 on';
 
-/** In the names of clients. Without a temperature, OpenAI's is 1. */
+/** Takes the names of clients. Without a temperature, OpenAI's is 1. */
 function inputIn(body: Body): object {
   const most =
     fieldIn(body, 'max_completion_tokens', A_COUNT, isCount) ??

@@ -40,7 +40,7 @@ const MOST_OF_HEAD = 4096;
 /** Contents up to this size are left to the parser; it would copy a larger one in one go, several times. */
 const SMALL_CONTENT = 2 ** 14;
 
-/** As in https://www.rfc-editor.org/rfc/rfc2046#section-5.1 */
+/** See https://www.rfc-editor.org/rfc/rfc2046#section-5.1 */
 interface Part {
   readonly head: Buffer;
   readonly content: Buffer;

@@ -272,7 +272,7 @@ export async function readBody(
   return json;
 }
 
-/** Bytes of a body that we copy, parse or write in one go, within a few milliseconds. */
+/** Bytes that we copy, parse or write in one go. */
 export const SMALL_BODY = 2 ** 20;
 
 /** @throws as `readBody` */

@@ -125,7 +125,7 @@ export interface OfferedModel {
 export interface ModelDescription {
   readonly id: string;
   readonly object: 'model';
-  /** In seconds since 1970. */
+  /** Seconds since 1970. */
   readonly created: number;
   readonly owned_by: string;
 }

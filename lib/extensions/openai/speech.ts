@@ -168,7 +168,7 @@ function nameOf(language: string): string {
   return OTHER_NAMES[language] ?? (isCode ? languages.of(language)!.toLowerCase() : language);
 }
 
-/** As `01:02:03,004`. */
+/** Writes `01:02:03,004`. */
 function timeOf(seconds: number, separator: ',' | '.'): string {
   const time = new Date(Math.round(seconds * 1000)).toISOString().slice(11, 23);
   return time.replace('.', separator);

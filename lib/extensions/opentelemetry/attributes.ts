@@ -24,7 +24,7 @@ export const stages: readonly (readonly [stage: CallStage, name: string])[] = [
   ['postprocessing', 'postprocess'],
 ];
 
-/** What answered the call, if not its rows. */
+/** Names what answered the call, if not its rows. */
 export function answeredBy({ answeredBy: other }: CallEndEvent): Attributes {
   return other === undefined ? {} : { 'serving.call.answered_by': other };
 }

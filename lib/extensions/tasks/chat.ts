@@ -21,7 +21,7 @@ interface ChatFiles {
   readonly owner: string;
   /** The repository, for errors. */
   readonly name: string;
-  /** In Jinja. */
+  /** Written in Jinja. */
   readonly template: string;
   /** The content of tokenizer_config.json. */
   readonly ofTokenizer: Record<string, unknown>;

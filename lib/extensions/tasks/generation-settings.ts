@@ -66,7 +66,7 @@ export function warnOfUnfollowed(
   }
 }
 
-/** What `textGeneration` follows. */
+/** Keys that `textGeneration` follows. */
 const FOLLOWED = words(
   'eos_token_id do_sample temperature top_k top_p repetition_penalty max_new_tokens max_length',
 );

@@ -37,11 +37,11 @@ export interface GeneratedText {
   /** Of each token, if the call asks for `logprobs`. */
   readonly logprobs?: readonly TokenLogprob[];
   /**
-   * In the last piece. `stop`: the model ended its answer, or came to a stop string. `length`: the
+   * Given in the last piece. `stop`: the model ended its answer, or came to a stop string. `length`: the
    * answer has `maxTokens` tokens.
    */
   readonly finishReason?: 'stop' | 'length';
-  /** In the last piece. */
+  /** Given in the last piece. */
   readonly usage?: GenerationUsage;
 }
 
@@ -55,9 +55,9 @@ export interface TokenLogprob {
 
 /** Counts of tokens, those that begin and end texts included. */
 export interface GenerationUsage {
-  /** Of the prompt. */
+  /** Tokens of the prompt. */
   readonly promptTokens: number;
-  /** Of the answer. */
+  /** Tokens of the answer. */
   readonly completionTokens: number;
 }
 

@@ -18,7 +18,7 @@ import {
 } from './outputs.js';
 import { oneOf } from './task-model.js';
 
-/** What an image shows, as a vector. */
+/** A vector for what an image shows. */
 export interface ImageEmbedding {
   /** Of length 1 (L2), unless the serving doesn't normalise. */
   readonly vector: Float32Array;

@@ -14,7 +14,7 @@ export interface Processor {
   resized(image: Size): Size;
   /** The part in the middle that the model reads. A smaller image gets a black border. */
   readonly size: Size;
-  /** For red, green and blue: the model's numbers for the 256 levels. */
+  /** The model's numbers for the 256 levels of red, green and blue. */
   readonly levels: readonly Float32Array[];
 }
 
@@ -26,7 +26,7 @@ export interface Kernel {
   readonly weight: (distance: number) => number;
 }
 
-/** By PIL's numbers: https://github.com/python-pillow/Pillow/blob/main/src/libImaging/Resample.c */
+/** Keyed by PIL's numbers: https://github.com/python-pillow/Pillow/blob/main/src/libImaging/Resample.c */
 const KERNELS: Readonly<Record<number, Kernel>> = {
   1: {
     name: 'lanczos3',

@@ -20,7 +20,7 @@ import type { LoadingFiles } from './task-model.js';
 
 /** A label of a text or an image. */
 export interface LabelScore {
-  /** As config.json names it. */
+  /** The name in config.json. */
   readonly label: string;
   /** From 0 to 1; of a model for regression, its own number. */
   readonly score: number;
@@ -46,7 +46,7 @@ export interface LabelOptions {
 
 export const labelRules: Rules = { top: whole(1, 2 ** 20), multiLabel: flag };
 
-/** What the model's files say about its labels. */
+/** Facts of the model's files about its labels. */
 export interface LabelFacts {
   readonly labels: Labels;
   /** Undefined: as suits the number of logits. */
@@ -60,7 +60,7 @@ const PROBLEMS: readonly unknown[] = [
   'multi_label_classification',
 ];
 
-/** As https://github.com/huggingface/transformers/blob/main/src/transformers/pipelines/text_classification.py */
+/** Follows https://github.com/huggingface/transformers/blob/main/src/transformers/pipelines/text_classification.py */
 export function labelFactsIn({ multiLabel }: LabelOptions) {
   return async ({ repository, config }: LoadingFiles): Promise<LabelFacts> => {
     const { problem_type: type } = config;

@@ -209,10 +209,10 @@ export class FourierTransform {
 interface Pass {
   readonly parts: number;
   readonly part: number;
-  /** By place, result and part. */
+  /** Ordered by place, result and part. */
   readonly cosines: Float64Array;
   readonly sines: Float64Array;
-  /** Of one place. */
+  /** Work arrays for one place of a Fourier transform. */
   readonly joinedReal: Float64Array;
   readonly joinedImaginary: Float64Array;
 }

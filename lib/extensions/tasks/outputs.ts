@@ -139,7 +139,7 @@ export function softmax(values: readonly number[]): number[] {
 /** The names of a model's labels by their numbers. */
 export type Labels = Readonly<Record<string, unknown>>;
 
-/** Those of config.json. */
+/** Reads the labels of config.json. */
 export function labelsIn({ id2label: labels }: Record<string, unknown>): Labels {
   return isRecord(labels) ? labels : {};
 }

@@ -21,7 +21,7 @@ export type ModelFiles = Readonly<Record<string, Uint8Array | string>>;
 
 /** A model with its tokenizer and configuration, laid out as in a repository of the Hub. */
 export interface Repository {
-  /** For logs and errors. */
+  /** Used in logs and errors. */
   readonly name: string;
   /** The file's bytes, or its path if only its reader needs them; undefined without the file. */
   fetch(path: string, fetching: Fetching): Promise<Uint8Array | string | undefined>;
@@ -243,7 +243,7 @@ async function readBytes(
 /** An ONNX file as it was fetched: its bytes, or its path. */
 export interface OnnxFile {
   readonly file: string | Uint8Array;
-  /** Of its content, in hexadecimal. */
+  /** Hash of its content, in hexadecimal. */
   readonly sha256: string;
 }
 

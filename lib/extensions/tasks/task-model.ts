@@ -99,7 +99,7 @@ function isOnCpu({ executionProviders = [] }: SessionOptions = {}): boolean {
     .every((each) => (typeof each === 'string' ? each : each.name) === 'cpu');
 }
 
-/** For models whose steps hand on a cache. They have a thread or a process to themselves. */
+/** Rules of models whose steps hand on a cache. They have a thread or a process to themselves. */
 export const ofSteps: Rules = {
   isolation: oneOf('thread', 'process'),
   blockingLimit: { check: () => false, allowed: 'nothing here' },
@@ -115,7 +115,7 @@ export const ofSteps: Rules = {
 /** The files of a model that is being fetched. */
 export interface LoadingFiles {
   readonly repository: Repository;
-  /** Of config.json. */
+  /** The content of config.json. */
   readonly config: Record<string, unknown>;
   readonly fetching: Fetching;
 }
@@ -262,7 +262,7 @@ export abstract class ModelOfTask<Input, Output, Facts> {
     return Math.max(1, Math.floor((availableParallelism() - 1) / count));
   }
 
-  /** Of a model with the rules `ofSteps`. */
+  /** The place of a model with the rules `ofSteps`. */
   get isolationOfSteps(): 'thread' | 'process' | undefined {
     return this.place.isolation as 'thread' | 'process' | undefined;
   }

@@ -82,7 +82,7 @@ export interface TextEmbeddingOptions extends TextTaskOptions<string | TextToEmb
   readonly dimensions?: readonly number[];
 }
 
-/** What the model's files say about its vectors. */
+/** Facts of the model's files about its vectors. */
 interface Facts {
   /** Undefined if only the model itself can pool. */
   readonly pooling: readonly PoolingMode[] | undefined;

@@ -225,7 +225,7 @@ export class TextModel<Input, Output, Own, Words = Tokenizing> extends ModelOfTa
 
 const MOST_TOKENS = 10_000_000;
 
-/** As https://github.com/huggingface/transformers/blob/main/src/transformers/tokenization_utils_tokenizers.py */
+/** Follows https://github.com/huggingface/transformers/blob/main/src/transformers/tokenization_utils_tokenizers.py */
 function cutsBeginning({ ofTokenizer, tokenizerJson: { truncation } }: TextFiles): boolean {
   const direction = isRecord(truncation) ? truncation['direction'] : undefined;
   return /^left$/i.test(String(ofTokenizer['truncation_side'] ?? direction));

@@ -20,13 +20,13 @@ export interface TextFiles extends LoadingFiles {
   readonly tokenizerJson: Record<string, unknown>;
   /** The bytes of tokenizer.json. */
   readonly tokenizerFile: Uint8Array;
-  /** Of tokenizer_config.json. */
+  /** The content of tokenizer_config.json. */
   readonly ofTokenizer: Record<string, unknown>;
   /** What sentence-transformers reads. */
   readonly sentences: SentenceSettings;
 }
 
-/** What a serving's options say about its texts. */
+/** A serving's options for its texts. */
 export interface LimitsOfTexts {
   /** The serving, for errors. */
   readonly serving: string;

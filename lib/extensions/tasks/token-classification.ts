@@ -295,7 +295,7 @@ function scoredTokens(logits: Float32Array, tokens: LocatedTokens): ScoredToken[
 }
 
 /**
- * As the token classification of Python's transformers:
+ * Follows the token classification of Python's transformers:
  * https://github.com/huggingface/transformers/blob/main/src/transformers/pipelines/token_classification.py
  */
 function entitiesOf(

@@ -37,7 +37,7 @@ export interface Tokenizer {
 interface PostProcessor {
   (one: string[], other: string[] | null, addsSpecialTokens: boolean): Framed;
   readonly config: { readonly type?: string };
-  /** Those of the kind Sequence. */
+  /** Parts of the kind Sequence. */
   readonly processors?: readonly { readonly config?: { readonly type?: string } }[];
 }
 
@@ -290,7 +290,7 @@ function normalizedAsBert(normalizer: BertNormalizer, given: string): string {
 function charsmap(table: Buffer): Normalize {
   const begin = 4 + table.readUInt32LE(0);
   const unitAt = (place: number): number => table.readUInt32LE(4 + 4 * place);
-  /** What stands for a text: that of the shortest prefix in the table. */
+  /** Replaces a text as the shortest of its prefixes in the table. */
   const replaced = (text: string): string | undefined => {
     let place = offsetIn(unitAt(0));
     for (const byte of Buffer.from(text)) {
@@ -410,7 +410,7 @@ function wording(part: Part, words: Words): Words['pre_tokenize_text'] | undefin
   }
 }
 
-/** As `split` of https://github.com/huggingface/tokenizers/blob/main/tokenizers/src/tokenizer/normalizer.rs */
+/** Follows `split` of https://github.com/huggingface/tokenizers/blob/main/tokenizers/src/tokenizer/normalizer.rs */
 function split(text: string, pattern: RegExp, behavior: Behavior, isInverted = false): string[] {
   const parts: { readonly text: string; readonly isFound: boolean }[] = [];
   let end = 0;

@@ -140,7 +140,7 @@ const OF_NORMALIZER: Readonly<Record<string, string>> = {
 export function checkTokenizer(files: TextFiles): void {
   const { repository, config, tokenizerJson, ofTokenizer } = files;
   const { tokenizer_class: ofModel, model_type: type } = config;
-  // As AutoTokenizer chooses the class.
+  // AutoTokenizer chooses the class so.
   const name = String(ofTokenizer['tokenizer_class'] ?? ofModel ?? type);
   const { normalizer, pre_tokenizer: words, post_processor: processor } = tokenizerJson;
   const file = 'tokenizer_config.json';

@@ -111,12 +111,12 @@ export class Tokenizing {
     return this.here.limits;
   }
 
-  /** As `TextTokenizer.lengthBefore`. */
+  /** See `TextTokenizer.lengthBefore`. */
   lengthBefore(text: string): number {
     return this.here.lengthBefore(text);
   }
 
-  /** As `TextTokenizer.encode`. */
+  /** See `TextTokenizer.encode`. */
   encode(call: Call, text: string, before = ''): Tokens | Promise<Tokens> {
     const characters = text.length + before.length;
     this.limits.checkCharacters(characters);
@@ -125,7 +125,7 @@ export class Tokenizing {
       : this.here.encode(text, before);
   }
 
-  /** As `encode`, with the second text of a pair. */
+  /** Encodes a text with the second one of a pair. */
   encodePair(call: Call, text: string, other: string): Tokens | Promise<Tokens> {
     this.limits.checkCharacters(text.length);
     this.limits.checkCharacters(other.length);

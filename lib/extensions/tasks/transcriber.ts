@@ -18,7 +18,7 @@ import { textDecoder } from './text-tokenizer.js';
 
 /** Speech as it is sent to the model's thread. */
 export interface SpeechRow {
-  /** Of one channel, at the model's sample rate. */
+  /** Samples of one channel, at the model's rate. */
   readonly samples: Float32Array;
   /** The token of the language, or undefined to recognise it. */
   readonly language: number | undefined;
@@ -34,7 +34,7 @@ export interface Transcript {
   readonly segments: readonly TranscriptSegment[];
   /** Such as `en`. Undefined for a model with one language. */
   readonly language?: string;
-  /** Of the audio, in seconds. */
+  /** Seconds of audio. */
   readonly duration: number;
 }
 
@@ -80,7 +80,7 @@ export interface SpeechTokens {
   readonly suppressed: readonly number[];
   /** Never written first. */
   readonly suppressedFirst: readonly number[];
-  /** By the token. Empty for a model with one language. */
+  /** Keyed by token. Empty for a model with one language. */
   readonly languages: Readonly<Record<number, string>>;
   /** The most tokens of a window, with those before its text. */
   readonly most: number;
@@ -384,7 +384,7 @@ export function likeliest(
 /** An encoded window of audio, with the decoder's cache. */
 interface SpeechWindow {
   readonly hidden: Tensor;
-  /** Of the decoder's own tokens, and of the audio. */
+  /** Keys and values of the decoder's own tokens, and of the audio. */
   cache: Record<string, Tensor>;
   /** Tokens that the decoder has read. */
   length: number;

@@ -23,7 +23,7 @@ const ROUTE_ARGUMENTS = '__routeArguments__';
 const PASSTHROUGH = '__responsePassthrough__';
 const SSE = '__sse__';
 const HTTP_METHOD = 'method';
-/** Of @MessagePattern() and @EventPattern(), and of @SubscribeMessage(). */
+/** Marks of @MessagePattern() and @EventPattern(), and of @SubscribeMessage(). */
 const MESSAGE_MARKS = ['microservices:pattern', 'websockets:message_mapping'];
 
 /** Nest's numbers for parameters that are a whole object. */

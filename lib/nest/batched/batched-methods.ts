@@ -32,9 +32,9 @@ export class BatchedMethods
   implements OnModuleInit, OnApplicationBootstrap, BeforeApplicationShutdown
 {
   readonly events = new EventHub();
-  /** By `Class.method`; of several with one name, the first. */
+  /** Keyed by `Class.method`; the first of several with one name. */
   readonly servings = new Map<string, MethodServing>();
-  /** By class and method: classes that inherit a method have their own servings. */
+  /** Keyed by class and method: classes that inherit a method have their own servings. */
   private readonly running = new Map<unknown, Map<BatchedMethod, RunningMethod>>();
   /** Methods of the same name share their counters. */
   private readonly hubs = new Map<string, EventHub>();
@@ -127,7 +127,7 @@ export class BatchedMethods
     return this.all().map(({ serving }) => serving.health());
   }
 
-  /** By `Class.method`. Methods of the same name are added up. */
+  /** Keyed by `Class.method`. Methods of the same name are added up. */
   counters(): ReadonlyMap<string, ServingCounters> {
     return new Map([...this.hubs].map(([name, { totals }]) => [name, totals]));
   }

@@ -56,7 +56,7 @@ export class MethodServing extends LocalServing {
     super(resolveDefinition(definition), definition, engine, storeOf, events);
   }
 
-  /** For calls by the handle; undefined for a class with several instances. */
+  /** Called by the handle; undefined for a class with several instances. */
   get instance(): object | undefined {
     const [first, ...others] = this.instances;
     return others.length === 0 ? first : undefined;

@@ -24,7 +24,7 @@ export function feedsOf(rows: FlatRows, inputs: readonly ModelPort[]): Tensor[] 
   return inputsAmong(leaves, inputs).map(({ tensor }) => tensor);
 }
 
-/** In the inputs' order. A single leaf is the only input, whatever its name. */
+/** Returns them in the inputs' order. A single leaf is the only input, whatever its name. */
 export function inputsAmong<T extends Pick<Leaf, 'path'>>(
   leaves: readonly T[] | undefined,
   inputs: readonly ModelPort[],
@@ -47,7 +47,7 @@ function leafNamed<T extends Pick<Leaf, 'path'>>(name: string, leaves: readonly 
 
 /** The replies' structure never changes, so it is made once. */
 export class ModelReply {
-  /** In the reply's order. */
+  /** Kept in the reply's order. */
   readonly ports: readonly ModelPort[];
   readonly names: readonly string[];
   private readonly example: FlatContainer;
@@ -73,7 +73,7 @@ type Named<T> = Readonly<Record<string, T>>;
 /** A model's session states: some outputs are the next run's inputs. */
 export class ModelStates {
   readonly inputs: readonly ModelPort[];
-  /** In the order of `inputs`. */
+  /** Kept in the order of `inputs`. */
   readonly outputs: readonly string[];
   private readonly sessions = new SessionStates<Batch>();
   private readonly axes: BatchAxes;

@@ -470,7 +470,7 @@ function axesNamed(shape: FileShape, names: ReadonlySet<unknown>): number[] {
   return shape.flatMap((dim, axis) => (names.has(dim) ? [axis] : []));
 }
 
-/** As in recurrent states of shape `[2, ?, 128]`. */
+/** Finds it in recurrent states of shape `[2, ?, 128]`. */
 function loneUnnamedAxis(shape: FileShape): FoundAxis {
   const [axis, ...others] = dynamicAxes(shape);
   return axis !== undefined && others.length === 0 && isUnnamed(shape[axis]) ? axis : 'open';

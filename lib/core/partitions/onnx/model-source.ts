@@ -8,7 +8,7 @@ import type { OnnxModel } from './onnx-model.js';
 import { constants } from 'node:fs';
 import { tmpdir } from 'node:os';
 
-/** In bytes. Models of up to this size are kept in memory, not on disk. */
+/** Bytes. Models of up to this size are kept in memory, not on disk. */
 const SMALL = 1 << 20;
 
 /** A file with its required SHA-256, a model's bytes, or its address. */
@@ -252,7 +252,7 @@ export async function unnamedCopy(
       await rm(own, { recursive: true });
     }
   } catch {
-    // For example, a full folder.
+    // The disk may be full.
     return undefined;
   }
 }
@@ -273,7 +273,7 @@ async function reopenable(file: FileHandle): Promise<UnnamedCopy | undefined> {
   return undefined;
 }
 
-/** In protobuf, an external data file's name follows these bytes. */
+/** Bytes before an external data file's name in protobuf. */
 const LOCATION = Buffer.from('\x0a\x08location\x12');
 
 /** A model compiled for a device; its code may be in another file. */

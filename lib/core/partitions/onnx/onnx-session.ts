@@ -153,7 +153,7 @@ function messageOf(error: Error | undefined): string {
   return /\w+ failure \d+: .+?(?= ; GPU=)/s.exec(message)?.[0] ?? message;
 }
 
-/** For `partitions: true`: one partition per device of the first execution provider. */
+/** Makes one partition per device of the first execution provider, for `partitions: true`. */
 export function partitionPerDevice(session: PartitionOptions): PartitionOptions[] {
   const [provider] = providersOf(session);
   const [, ...fallbacks] = (session['executionProviders'] ?? []) as readonly unknown[];

@@ -52,9 +52,9 @@ export interface FetchedFacts<Facts = unknown> {
 
 /** Axes of a model's inputs and outputs by name. */
 export interface AcceptedAxes {
-  /** Of inputs. */
+  /** Axes of inputs. */
   readonly inputs: DeclaredAxes;
-  /** Of outputs. */
+  /** Axes of outputs. */
   readonly outputs: DeclaredAxes;
 }
 
@@ -66,7 +66,7 @@ export interface RemoteFiles<Facts = unknown> {
    * @throws ServingLoadError
    */
   fetch(fetching: Fetching): Promise<FetchedFiles<Facts>>;
-  /** As in a {@link RemoteModel}. */
+  /** See {@link RemoteModel}. */
   moved?(model: unknown): RemoteFiles<Facts>;
 }
 

@@ -27,7 +27,7 @@ export class SequenceLoop {
   /** Rows with a state, oldest first. */
   private readonly present = new Set<SequenceMember>();
   private readonly paused = new Set<SequenceMember>();
-  /** In arrival order. */
+  /** Kept in arrival order. */
   private readonly waiting = new Set<SequenceMember>();
   private readonly budget: SequenceBudget;
   private isRunning = false;

@@ -25,7 +25,7 @@ async function host(): Promise<void> {
         ? port.postMessage(marked({ ...message, spare }), [...transfer, ...spare])
         : port.postMessage(marked(message), transfer),
     begin: (batch) => claims.tryBegin(batch),
-    // In a turn of the event loop, so not during a native run.
+    // Called in a turn of the event loop, so not during a native run.
     exit: () => process.exit(),
   }).run();
   // The module may have left a timer or connection open. No native run is in progress.

@@ -317,7 +317,7 @@ export function unpackTensors({ data, dims }: WireTensors, ports: readonly Model
 /** From here on memory is new pages, which cost more than the copy into them. */
 const LARGE = 128 * 1024;
 
-/** For {@link SpareMemory}. */
+/** Finds memory for {@link SpareMemory}. */
 export function spareOf(tensors: readonly Tensor[]): ArrayBuffer[] {
   const buffers: ArrayBuffer[] = [];
   for (const { data } of tensors) {

@@ -19,7 +19,7 @@ export interface ModelTask extends Task, DeclaredPorts {
 
 export interface FileTask extends Task {
   readonly file: string;
-  /** For a sequence model. */
+  /** Limits of a sequence model. */
   readonly sequence?: SequenceLimits | undefined;
 }
 
@@ -31,7 +31,7 @@ export interface RowsRequest {
 }
 
 export interface FeedsRequest {
-  /** In the inputs' order. */
+  /** Kept in the inputs' order. */
   readonly feeds: WireTensors;
   readonly hooks: readonly string[];
   readonly sessions?: SessionRows | undefined;
@@ -137,7 +137,7 @@ export type OnMessage = (
 
 /** Messages keep their order and arrive before the exit. */
 export interface Channel {
-  /** For messages. */
+  /** Named in messages. */
   readonly name: 'thread' | 'process';
   readonly exited: Promise<WorkerExit>;
   /** Begun batches; undefined if only replies show it. */

@@ -33,7 +33,7 @@ import type { BatchInfo, BatchListener } from '../batch-function.js';
 import { feedsOf, ModelReply } from '../onnx/model-io.js';
 import type { ModelSignature } from '../onnx/model-signature.js';
 
-/** Where a session runs: in a thread or a separate process. */
+/** The place of a session: a thread or a separate process. */
 export type Isolation = 'thread' | 'process';
 
 /** Keeps generators running, without a message per step. */
@@ -59,7 +59,7 @@ export class WorkerPartition implements Worker {
   readonly ended: Promise<Error>;
   readonly kill?: () => void;
   private readonly transfer: BatchTransfer;
-  /** In sending order. The first runs; with places, all do. */
+  /** Kept in sending order. The first runs; with places, all do. */
   private readonly pending = new Map<number, Pending>();
   private sent = 0;
   private readonly exited: Promise<void>;

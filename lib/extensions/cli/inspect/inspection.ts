@@ -150,7 +150,7 @@ function axesOf(file: OnnxFile): FoundAxes {
   return { declared: candidates[0]!, problem: [first!] };
 }
 
-/** As in an input of the same rank, otherwise the first dynamic axis, otherwise the first axis. */
+/** Takes those of an input of the same rank, otherwise the first dynamic axis, otherwise the first axis. */
 function likelyAxes(
   ports: readonly OnnxPort[],
   inputs: readonly InspectedPort[] = [],

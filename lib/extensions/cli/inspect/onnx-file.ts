@@ -11,7 +11,7 @@ export interface OnnxPort {
   readonly shape: readonly (number | string)[];
 }
 
-/** In the model's file or next to it. */
+/** Weights in the model's file or next to it. */
 export interface OnnxWeights {
   readonly count: number;
   readonly bytes: number;

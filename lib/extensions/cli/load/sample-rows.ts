@@ -9,7 +9,7 @@ export interface SampledInput {
   readonly batchAxis: number | null;
 }
 
-/** For axes that a model leaves open: `{ tokens: [1, 128] }`. */
+/** Sizes of axes that a model leaves open: `{ tokens: [1, 128] }`. */
 export type GivenShapes = Readonly<Record<string, readonly number[]>>;
 
 /**

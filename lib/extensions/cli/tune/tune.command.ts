@@ -217,7 +217,7 @@ export interface Setting {
 /** Ascending by batch size. */
 export type Branch = readonly Setting[];
 
-/** By default from one session on all cores to one per core, by powers of two. */
+/** Goes from one session on all cores to one per core by default, by powers of two. */
 export function branchesFor(
   cores: number,
   sizes: readonly number[],

@@ -26,7 +26,7 @@ export interface RemoteRequest {
   readonly serving: string;
   readonly method: Method;
   readonly header: SentHeader;
-  /** By `performance.now()`. */
+  /** Milliseconds of `performance.now()`. */
   readonly deadline: number;
   readonly input: EncodedValue | undefined;
   /** Sent one element at a time. */
@@ -45,7 +45,7 @@ export class Attempt {
    * {@link AttemptError}, or the caller's reason for cancelling.
    */
   readonly answer: Promise<unknown>;
-  /** For streams only. */
+  /** Undefined except for streams. */
   readonly events: ReceiveWindow<unknown> | undefined;
   isOver = false;
   /** True once partly sent. */

@@ -112,7 +112,7 @@ export class InboundCalls {
   }
 
   /**
-   * For a JSON client.
+   * Answers a JSON client.
    *
    * @throws the refusal or the call's error
    */

@@ -35,7 +35,7 @@ interface Waiting {
 /** One streamed call carries steps out and outcomes back; the session ends with it. */
 export class RemoteSessionHost implements SessionHost {
   private steps: Queue<StepMessage> | undefined;
-  /** In order, even if their callers stopped waiting. */
+  /** Kept in order, even if their callers stopped waiting. */
   private waiting: Waiting[] = [];
   /** Fails further steps. */
   private lost: SessionEndedError | undefined;
@@ -119,7 +119,7 @@ export interface StepMessage {
   readonly input: unknown;
   /** Replies that the caller has received. */
   readonly steps: number;
-  /** In milliseconds. */
+  /** Milliseconds. */
   readonly timeout?: number | undefined;
   readonly priority?: number | undefined;
 }

@@ -37,7 +37,7 @@ interface JsonHandlersOptions {
   readonly limits: WireLimits;
 }
 
-/** For JSON clients: Nest's and other languages'. */
+/** Answers JSON clients: Nest's and other languages'. */
 export function jsonHandlersOf(
   servings: ExportedServings,
   { calls, limits }: JsonHandlersOptions,

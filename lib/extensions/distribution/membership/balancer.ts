@@ -177,7 +177,7 @@ export interface NodeSelectorOptions {
   readonly self: Address;
   readonly members: Members;
   readonly balance: Balance;
-  /** As in {@link BalanceContext}. */
+  /** See {@link BalanceContext}. */
   readonly activeCalls: (node: Address) => number;
   readonly isFailing: (node: Address) => boolean;
   /** Looks for other nodes. */
@@ -201,7 +201,7 @@ export class NodeSelector {
     this.onlineSince = isOnline ? performance.now() : undefined;
   }
 
-  /** In milliseconds; 0 while offline. */
+  /** Milliseconds; 0 while offline. */
   get onlineFor(): number {
     return this.onlineSince === undefined ? 0 : performance.now() - this.onlineSince;
   }

@@ -10,7 +10,7 @@ import type { OutboundCalls } from '../calls/outbound-calls.js';
 export interface HeartbeatsOptions {
   readonly nodeId: string;
   readonly address: Address;
-  /** In milliseconds, ± 10 %. */
+  /** Milliseconds, ± 10 %. */
   readonly heartbeat: number;
   readonly maxNodes: number;
   /** Measured for each heartbeat. */

@@ -16,7 +16,7 @@ export class Member {
   wasHeard = false;
   /** True after an invalid packet, until a valid one: its bytes are no sign of life. */
   sendsInvalid = false;
-  /** In bytes, by the last check. */
+  /** Bytes, by the last check. */
   received: number | undefined;
   hasDuplicate = false;
   repliedAt = -Infinity;

@@ -23,7 +23,7 @@ export interface NodeInfo {
   readonly servings: readonly ServingStatus[];
 }
 
-/** Of a node or serving. */
+/** The state of a node or serving. */
 export const LONGEST_NAME = 256;
 const MOST_SERVINGS = 1024;
 const MOST_PARTITIONS = 2 ** 16;

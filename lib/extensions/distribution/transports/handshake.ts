@@ -28,7 +28,7 @@ export interface HandshakeResult<L extends PeerConnection = PeerConnection> {
  * secret, if any, by an HMAC over both nonces.
  */
 export class Handshake<Connection extends EventEmitter, L extends PeerConnection> {
-  /** For dialling nodes, by pattern. */
+  /** Handlers for dialling nodes, by pattern. */
   readonly answers: ReadonlyMap<string, (data: unknown, connection: Connection) => unknown>;
   private readonly whoPattern: string;
   private readonly linkPattern: string;

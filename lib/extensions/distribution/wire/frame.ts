@@ -215,7 +215,7 @@ export function blockSection({ type, dims, data }: Block): Section {
   return { code, dims, data: new Uint8Array(buffer, byteOffset, length), size, length };
 }
 
-/** In bytes, including their table. */
+/** Bytes, including their table. */
 export function lengthOf(sections: readonly Section[]): number {
   let sum = tableLength(sections);
   for (const { length } of sections) {

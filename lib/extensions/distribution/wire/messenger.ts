@@ -264,7 +264,7 @@ const MOST_KEPT = 8 * 1024 * 1024;
 export class FrameMemory {
   private slab = Buffer.alloc(0);
   private used = 0;
-  /** By size. */
+  /** Keyed by size. */
   private readonly blocks = new Map<number, ArrayBufferLike[]>();
   private kept = 0;
 

@@ -230,7 +230,7 @@ export class UnfinishedFrames {
   private total = 0;
 
   constructor(
-    /** In bytes. */
+    /** Bytes. */
     private readonly largest: number,
     private readonly now: () => number,
   ) {}

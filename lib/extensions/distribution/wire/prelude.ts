@@ -80,7 +80,7 @@ export class FrameTooLargeError extends FrameError {
 }
 
 /**
- * In bytes.
+ * Returns bytes.
  *
  * @throws FrameError if the bytes don't begin a packet of this version
  */
@@ -96,7 +96,7 @@ export function packetLength(bytes: Uint8Array): number {
   return PRELUDE + padded(headLength(bytes)) + wholeAt(bytes, 12);
 }
 
-/** In bytes. */
+/** Returns bytes. */
 export function headLength(bytes: Uint8Array): number {
   return wholeAt(bytes, 8);
 }

@@ -11,7 +11,7 @@ export interface SendingCall {
 }
 
 export interface MessageToSend extends Pick<FrameToSend, 'kind' | 'call'> {
-  /** By default only both nodes' addresses. */
+  /** Only both nodes' addresses by default. */
   readonly header?: SentHeader | undefined;
   /** When a request's caller stops waiting, by `performance.now()`. */
   readonly deadline?: number;

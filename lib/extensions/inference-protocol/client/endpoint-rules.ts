@@ -228,7 +228,7 @@ export interface EndpointModel {
 
 export interface RemoteModel extends EndpointModel {
   readonly name: string;
-  /** For '', the server chooses one. */
+  /** The server chooses one if it is ''. */
   readonly version: string;
 }
 

@@ -36,7 +36,7 @@ import type { RemoteModel } from './endpoint-rules.js';
 /** Milliseconds after the deadline: callers' own timers cancel first. */
 const GRACE = 100;
 
-/** In milliseconds. */
+/** Milliseconds. */
 const LONGEST_PAUSE = 1_000;
 
 /**

@@ -235,7 +235,7 @@ async function openAll(
   const workers = openings.flatMap((opening) =>
     opening.status === 'fulfilled' ? [opening.value] : [],
   );
-  /** By address. */
+  /** Keyed by address. */
   const failures = new Map(
     openings.flatMap((opening, index) =>
       opening.status === 'rejected'

@@ -19,7 +19,7 @@ export type CallInput =
   | { readonly tensors: Container; readonly rows?: undefined }
   | { readonly rows: readonly unknown[] };
 
-/** In addition to `jsonLimit`. A text of JSON becomes a value within milliseconds. */
+/** Limits in addition to `jsonLimit`. A text of JSON becomes a value within milliseconds. */
 export const jsonLimits: JsonLimits = {
   bytes: Infinity,
   tensors: 4096,
@@ -38,9 +38,9 @@ const rowLimits: TextLimits = {
 };
 
 export interface InputLimits {
-  /** In bytes of JSON rows. */
+  /** Bytes of JSON rows. */
   readonly jsonLimit: number;
-  /** In a call. */
+  /** Rows of a call. */
   readonly mostRows: number;
 }
 

@@ -8,7 +8,7 @@ export interface ErrorAnswer {
   readonly status: number;
   readonly grpc: number;
   readonly message: string;
-  /** In whole seconds. */
+  /** Whole seconds. */
   readonly retryAfter: number | undefined;
   /** True if the application is at fault; we then log the error. */
   readonly isFault: boolean;
@@ -27,7 +27,7 @@ const INTERNAL = 13;
 const UNAVAILABLE = 14;
 const UNAUTHENTICATED = 16;
 
-/** By error code. */
+/** Keyed by error code. */
 export const answersByCode: Readonly<Record<string, readonly [status: number, grpc: number]>> = {
   SERVING_INVALID_INPUT: [400, INVALID_ARGUMENT],
   SERVING_INVALID_BATCH: [400, INVALID_ARGUMENT],
@@ -48,7 +48,7 @@ export const answersByCode: Readonly<Record<string, readonly [status: number, gr
   SERVING_RUN_TIMEOUT: [504, DEADLINE_EXCEEDED],
 };
 
-/** By a Nest exception's HTTP status. */
+/** Keyed by a Nest exception's HTTP status. */
 const grpcByStatus: Readonly<Record<number, number>> = {
   400: INVALID_ARGUMENT,
   401: UNAUTHENTICATED,

@@ -115,7 +115,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     return configOf(this.models.toRun(name, version));
   }
 
-  /** Of one model, or all loaded ones. */
+  /** Statistics of one model, or of all loaded ones. */
   statistics(name = '', version?: string): readonly ModelStatistics[] {
     const models = name === '' ? this.models.loaded : [this.models.toRun(name, version)];
     return models.flatMap((model) => this.counts.get(model)!.of(model, version));

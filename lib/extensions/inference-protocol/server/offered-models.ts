@@ -206,7 +206,7 @@ function portOf({ name, type, shape, batchAxis }: TensorSignature, otherwise: st
   };
 }
 
-/** For errors: `image: FP32[-1, 784]`. */
+/** Describes them in errors: `image: FP32[-1, 784]`. */
 export function describePorts(ports: readonly Port[]): string {
   return ports
     .map(({ name, type, shape }) => `${name}: ${datatypeOf(type)}[${shape.join(', ')}]`)

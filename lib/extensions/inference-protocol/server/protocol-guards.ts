@@ -10,7 +10,7 @@ export class ProtocolGuards extends ModuleGuards {
   }
 }
 
-/** For load and unload. */
+/** Guards load and unload. */
 @Injectable()
 export class RepositoryGuards implements CanActivate {
   constructor(

@@ -28,7 +28,7 @@ export interface CallReply {
 }
 
 /**
- * In the model's order.
+ * Returns them in the model's order.
  *
  * @throws InvalidOutputError for a reply that doesn't match the model
  */
@@ -174,7 +174,7 @@ function refuse(what: string): never {
 }
 
 /**
- * In the requested order; by default all.
+ * Returns them in the requested order; all by default.
  *
  * @throws InvalidInputError for an output that the model lacks
  */

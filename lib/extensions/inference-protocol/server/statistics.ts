@@ -61,7 +61,7 @@ export class StatisticsOfModel {
     return subscription;
   }
 
-  /** Of one version, or all current ones. */
+  /** Statistics of one version, or of all current ones. */
   of({ name, versions }: OfferedModel, version = ''): readonly ModelStatistics[] {
     for (const label of this.byVersion.keys()) {
       if (!versions.includes(label)) {

@@ -24,7 +24,7 @@ export interface GrpcCall extends Duplex {
   cancel?(): void;
 }
 
-/** For an intended end and for a violation: https://grpc.io/docs/guides/status-codes/ */
+/** Codes of an intended end and of a violation: https://grpc.io/docs/guides/status-codes/ */
 export const CANCELLED = 1;
 export const INVALID_ARGUMENT = 3;
 
@@ -235,7 +235,7 @@ function channelCredentials(options: TlsOptions & ConnectionOptions): ChannelCre
   });
 }
 
-/** For both sides. */
+/** Options of both sides. */
 export const service = {
   package: 'nestjs_serving',
   protoPath: fileURLToPath(new URL('./link.proto', import.meta.url)),

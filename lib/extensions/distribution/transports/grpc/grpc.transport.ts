@@ -42,7 +42,7 @@ import { Server, ServerCredentials, ServerInterceptingCall } from '@grpc/grpc-js
 import { GrpcMethodStreamingType, ServerGrpc } from '@nestjs/microservices';
 
 export interface GrpcTransportSettings extends PeerSettings {
-  /** By default localhost:5000. Port 0 is any free port. */
+  /** Listens at localhost:5000 by default. Port 0 is any free port. */
   readonly options?: GrpcTransportOptions | undefined;
 }
 

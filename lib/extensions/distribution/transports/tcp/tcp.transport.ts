@@ -44,7 +44,7 @@ import { checkSocketPath, removeStaleSocket } from '../socket-path.js';
 import { type DirectReads, packetSocket } from './tcp-packets.js';
 
 export interface TcpTransportSettings extends PeerSettings {
-  /** By default any free port of 127.0.0.1. */
+  /** Takes any free port of 127.0.0.1 by default. */
   readonly options?: TcpTransportOptions | undefined;
 }
 

@@ -17,7 +17,7 @@ import type {
   ParameterValue,
 } from '../inference-request.js';
 
-/** In addition to the body limit. */
+/** Limits in addition to the body limit. */
 const LIMITS = { ...jsonLimits, tensors: 1024 };
 
 /**

@@ -169,5 +169,5 @@ export type StreamCall = ServerDuplexStream<GrpcInferRequest, StreamMessage>;
 
 export type AnyCall = UnaryCall | StreamCall;
 
-/** In the order of Nest's own gRPC handlers. */
+/** Ordered as those of Nest's own gRPC handlers. */
 export type HandlerArguments<Request, Call> = readonly [Request, Metadata, Call];

@@ -22,7 +22,7 @@ import { elementOf, tensorOfBytes } from '../../wire/tensor-bytes.js';
 const ALIGNMENT = 8;
 
 interface BodyOptions {
-  /** In bytes, after decompression. */
+  /** Bytes after decompression. */
   readonly limit: number;
   /** Index of the byte to align in memory. */
   readonly aligned: number;

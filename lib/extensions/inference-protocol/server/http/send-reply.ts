@@ -11,7 +11,7 @@ import { writeInTurns } from '../../../../encoding/turns.js';
 import type { InferenceReply, InferenceRequest } from '../inference-request.js';
 import { bytesOfTensor, datatypeOfTensor } from '../../wire/tensor-bytes.js';
 
-/** In bytes; compressing less gains nothing. */
+/** Bytes; compressing fewer gains nothing. */
 const LEAST_COMPRESSED = 1024;
 const FASTEST = { level: 1 };
 

@@ -49,7 +49,7 @@ describe('The manual on targets', () => {
 
     expect(lines).toEqual([
       expect.stringMatching(/^default: 50 ms, batches of \d+ rows, runs up to [\d.]+ x$/),
-      expect.stringMatching(/^1 of 32 rows \(idle\): expected [\d.e-]+ ms, ran [\d.]+ ms$/),
+      expect.stringMatching(/^1 of \d+ rows \(idle\): expected [\d.e-]+ ms, ran [\d.]+ ms$/),
     ]);
     await module.close();
   });

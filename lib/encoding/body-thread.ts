@@ -12,7 +12,7 @@ interface WithBody {
 /** The most bytes of bodies that wait for a thread. */
 const MOST_WAITING = 256 * 2 ** 20;
 
-/** Reads large bodies in a thread: to parse them would hold the event loop. */
+/** Reads large bodies in a thread: parsing would hold the event loop. */
 export class BodyThread<Job extends WithBody, Result> {
   private waiting = 0;
   private thread: JobThread<Job, Result> | 'none' | undefined;

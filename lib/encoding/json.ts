@@ -200,7 +200,7 @@ function readObject(node: object, context: ReadContext, depth: number): unknown 
 /** The name of a part, without the `$` that marks an ordinary name. */
 function partName(name: string, context: ReadContext): string {
   if (name === '__proto__') {
-    context.fail('has a name that no part may have', name);
+    context.fail('has a forbidden name', name);
   }
   context.countBytes(name.length);
   return isTagOrEscaped(name) ? name.slice(1) : name;

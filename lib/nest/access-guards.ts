@@ -100,7 +100,7 @@ function checked(guard: string, what: string, secret: unknown): string {
   // eslint-disable-next-line no-control-regex
   if (/[\x00-\x1f\x7f]/.test(secret) || secret !== secret.trim()) {
     throw new InvalidServingError(
-      `${guard}: ${what} has a line break or spaces at its ends, which files of secrets often have; trim it`,
+      `${guard}: ${what} starts or ends with white space, perhaps from reading a file; trim it`,
     );
   }
   return secret;

@@ -33,7 +33,7 @@ describe('ApiKeyGuard', () => {
     ['spaces', '  ', 'a key is empty'],
     ['one missing key of two', ['a', undefined], 'a key is missing'],
     ['no keys', [], 'has no keys'],
-    ['a line break at the end', 'secret\n', 'a key has a line break or spaces at its ends'],
+    ['a line break at the end', 'secret\n', 'a key starts or ends with white space'],
   ])('[X1] is not made of %s', (_, keys, message) => {
     expect(() => new ApiKeyGuard(keys)).toThrow(InvalidServingError);
     expect(() => new ApiKeyGuard(keys)).toThrow(message);
@@ -75,7 +75,7 @@ describe('LoginGuard', () => {
   it.each([
     ['a missing password', { password: undefined }, 'the password is missing'],
     ['an empty password', { password: '' }, 'the password is empty'],
-    ['a line break', { password: 'secret\r\n' }, 'the password has a line break'],
+    ['a line break', { password: 'secret\r\n' }, 'the password starts or ends with white space'],
     ['an empty user', { user: '', password: 'secret' }, 'the user "" is empty or has a colon'],
     ['a colon in the user', { user: 'a:b', password: 'secret' }, 'the user "a:b"'],
   ])('[X1] is not made with %s', (_, options, message) => {

@@ -198,8 +198,8 @@ const PATIENCE = 2;
 /** Milliseconds, since timers are no finer, and a multiple of what the wait takes. */
 const LEAST_GAIN = { time: 1, ratio: 1.3 };
 /**
- * Batches without a wait after one in vain. They become more if over a quarter of the waits are in
- * vain: these calls don't all come back.
+ * Batches that don't wait after a useless wait. They become more if over a quarter of the waits are
+ * useless: these calls don't all come back.
  */
 const PAUSES = { least: 2, growth: 2, most: 1024, decay: 0.8 };
 /** Calls with less time than this many intervals don't wait. */

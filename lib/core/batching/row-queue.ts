@@ -334,7 +334,7 @@ class Level<R extends QueuedRequest> {
   private tenants = new Map<string, Tenant<R>>();
   private readonly order = new Heap<Tenant<R>>((a, b) => a.pass - b.pass || a.turn - b.turn);
   private remembered = TENANTS_REMEMBERED;
-  /** Tenants without a row that fits into it. */
+  /** Tenants without a row that fits into the current batch. */
   private passedOver: Tenant<R>[] = [];
   private readonly asked = new Set<Tenant<R>>();
   private pass = 0;

@@ -104,8 +104,8 @@ export interface TimeoutOptions {
    */
   readonly default?: number;
   /**
-   * The longest: a call that names a longer one, or none, has this one. It also limits streams,
-   * from the call to their end.
+   * Upper limit: longer timeouts, and calls without one, get this. It also limits streams, from the
+   * call to their end.
    *
    * @default no limit
    */

@@ -62,7 +62,7 @@ function tensorDifference(
 ): string | undefined {
   const added = after.find(({ name }) => before.every((tensor) => tensor.name !== name));
   if (added) {
-    return `it has the ${kind} ${describeTensors([added])}, which the other has not`;
+    return `it has the additional ${kind} ${describeTensors([added])}`;
   }
   for (const tensor of before) {
     const same = after.find(({ name }) => name === tensor.name);

@@ -108,12 +108,12 @@ export function resolveCallOptions(
     timeout === undefined || (typeof timeout === 'number' && timeout >= 0),
     'milliseconds of 0 or more',
   );
-  const patient = Math.min(timeout ?? Infinity, most ?? Infinity);
+  const limit = Math.min(timeout ?? Infinity, most ?? Infinity);
   const now = performance.now();
-  const deadline = patient > LONGEST_DELAY ? Infinity : now + patient;
+  const deadline = limit > LONGEST_DELAY ? Infinity : now + limit;
   const deadlineError = () =>
     new DeadlineExceededError(
-      `Serving "${name}" did not answer within the ${patient} ms that the call had`,
+      `Serving "${name}" did not answer within the ${limit} ms that the call had`,
     );
   return { priority, tenant, key, signal, deadline, deadlineError };
 }
@@ -166,18 +166,18 @@ export function onCancel(
   { signal, deadline, deadlineError }: ResolvedCallOptions,
   callback: (reason: unknown) => void,
 ): () => void {
-  const unheard = onAbort(signal, callback);
+  const stopListening = onAbort(signal, callback);
   if (deadline === Infinity) {
-    return unheard;
+    return stopListening;
   }
   const left = deadline - performance.now();
   if (left <= 0) {
     callback(deadlineError());
-    return unheard;
+    return stopListening;
   }
   const timer = setTimeout(() => callback(deadlineError()), left);
   return () => {
-    unheard();
+    stopListening();
     clearTimeout(timer);
   };
 }
@@ -191,9 +191,9 @@ export function orCancelled<T>(terms: ResolvedCallOptions, work: Promise<T>): Pr
   if (!isCancellable(terms)) {
     return work;
   }
-  let unheard!: () => void;
-  const stopped = new Promise<never>((_, reject) => (unheard = onCancel(terms, reject)));
-  return Promise.race([work, stopped]).finally(unheard);
+  let stopListening!: () => void;
+  const stopped = new Promise<never>((_, reject) => (stopListening = onCancel(terms, reject)));
+  return Promise.race([work, stopped]).finally(stopListening);
 }
 
 /** Checks own properties only: options may be an AbortController, whose signal is inherited. */

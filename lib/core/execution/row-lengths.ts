@@ -83,8 +83,8 @@ export class RowLengths {
     const uncut = hooks.find((hook) => this.uncut.has(hook));
     if (uncut !== undefined) {
       throw new InvalidInputError(
-        `Serving "${this.serving}" pads rows to the longest of their batch, to which the hook ` +
-          `"${uncut}" would have its length; declare its variableAxis`,
+        `Serving "${this.serving}" pads rows to the longest of their batch, and the output of the ` +
+          `hook "${uncut}" would be padded too; declare its variableAxis`,
       );
     }
   }

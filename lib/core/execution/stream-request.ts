@@ -79,9 +79,8 @@ export class StreamRequest extends BatchRequest {
     } else {
       this.fail(
         new SlowConsumerError(
-          `${EVENTS_AHEAD} events of a stream wait for their consumer, or for those of earlier ` +
-            'rows, and the batch cannot wait for him; ' +
-            'read faster, or collect the events',
+          `The stream has ${EVENTS_AHEAD} unread events, the maximum; read it faster, or collect the ` +
+            'events first',
         ),
       );
     }

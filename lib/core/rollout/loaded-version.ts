@@ -28,11 +28,11 @@ export class LoadedVersion implements Closable {
   /** While it is a shadow. */
   shadow: Shadow | undefined;
   readonly lanes: Lanes;
-  /** Of `batchedRun` and sessions, once it is open. */
+  /** Runs `batchedRun` and sessions, once open. */
   pipeline: Pipeline | undefined;
   /** Undefined in a serving without sessions. */
   sessions: LocalSessions | undefined;
-  /** Of `run`, opened when first needed: it is separate, so its calls wait for no batch. */
+  /** Runs `run`; opened on first use, with its own partitions, so that no call waits for a batch. */
   inlinePipeline: Pipeline | undefined;
   /** The template's signature; once the model is loaded, the model's. */
   signature: ServingSignature | undefined;

@@ -143,8 +143,8 @@ export class Reloads {
       }
     } catch (error) {
       log.error(
-        `Serving "${this.serving}": the changed file ${file} was not loaded, and the version ` +
-          `before goes on; it is tried again when the file changes: ${messageOf(error)}`,
+        `Serving "${this.serving}" could not load the changed file ${file}; the previous version ` +
+          `stays active, and the next change of the file is tried again: ${messageOf(error)}`,
       );
     }
   }

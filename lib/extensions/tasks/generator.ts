@@ -47,7 +47,7 @@ export interface GeneratedText {
 
 /** How likely the model found a token. */
 export interface TokenLogprob {
-  /** The text that was certain with it: none within a character, or what may be a stop string. */
+  /** The text that it completes; empty within a character or a possible stop string. */
   readonly text: string;
   /** The natural logarithm of its probability, before the sampling. */
   readonly logprob: number;

@@ -1,4 +1,4 @@
-/** How a model hears: the numbers of its preprocessor_config.json. */
+/** Settings of the spectrogram, from preprocessor_config.json. */
 export interface MelOptions {
   /** Rows of the spectrogram: 80 or 128. */
   readonly bands: number;

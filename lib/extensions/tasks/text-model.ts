@@ -93,11 +93,11 @@ export function isText(value: unknown): value is string {
   return typeof value === 'string' && value !== '';
 }
 
-/** What differs between tasks. */
+/** Supplied by each task on texts. */
 interface Parts<Own, Words> {
   /** Makes the tokenizer. */
   readonly tokenizer: (files: TextFiles, limits: TextLimits, own: Own) => Promise<Words>;
-  /** Reads what the task needs besides. */
+  /** Reads the task's other files, such as labels. */
   readonly facts: (files: TextFiles) => Promise<Own>;
   /**
    * The output that the task reads.

@@ -46,7 +46,7 @@ describe('An impostor at the port of a node', () => {
       response: { nonce: expect.any(String) },
     });
     expect(await impostor!.ask('sv.default.link', { address: IMPOSTOR })).toMatchObject({
-      err: { message: 'The secret of this node is another one' },
+      err: { message: "The node's secret differs from ours" },
     });
     impostor!.send(falseBeat('m', { secret: another }));
     await impostor!.closed();

@@ -86,7 +86,7 @@ describe('strangers', () => {
     await expect(
       firstValueFrom(replay.send('sv.test.link', { address: 'b', proof })),
     ).rejects.toMatchObject({
-      message: 'The secret of this node is another one',
+      message: "The node's secret differs from ours",
     });
     await expect(
       firstValueFrom(client.send('sv.test.link', { address: 'b', proof })),

@@ -132,10 +132,10 @@ const cudaRemedy =
 
 const remedies: Readonly<Record<string, string>> = {
   cuda: cudaRemedy,
-  tensorrt: `${cudaRemedy} TensorRT 10 must be installed beside it.`,
+  tensorrt: `${cudaRemedy} TensorRT 10 is needed too.`,
   webgpu: 'WebGPU needs a GPU with a Vulkan, Metal or Direct3D 12 driver.',
-  dml: 'DirectML exists on Windows alone.',
-  coreml: 'Core ML exists on macOS alone.',
+  dml: 'DirectML exists only on Windows.',
+  coreml: 'Core ML exists only on macOS.',
 };
 
 async function release(session: InferenceSession): Promise<undefined> {

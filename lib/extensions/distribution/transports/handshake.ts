@@ -114,7 +114,7 @@ export class Handshake<Connection extends EventEmitter, L extends PeerConnection
       );
     }
     if (!isValidHmac(proof, this.secret, 'link', this.namespace, ...nonces, address)) {
-      throw new InvalidInputError('The secret of this node is another one');
+      throw new InvalidInputError("The node's secret differs from ours");
     }
     return address !== this.own && this.links.accept(address, connection);
   }

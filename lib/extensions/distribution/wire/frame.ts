@@ -93,7 +93,7 @@ export function frameOf(
   const head = header.byteLength;
   if (head >= 2 ** 32 || body >= 2 ** 32 || sections.length >= 2 ** 16) {
     throw new FrameError(
-      `A frame of ${body} bytes in ${sections.length} blocks is more than one can be`,
+      `A frame of ${body} bytes in ${sections.length} blocks exceeds the limit of 2 ** 32 bytes or 2 ** 16 blocks`,
     );
   }
   const start = PRELUDE + padded(head);

@@ -133,7 +133,7 @@ class ValueReader {
     const parts: Record<string, unknown> = {};
     for (const name of names) {
       if (name === '__proto__' || isTag(name)) {
-        throw new FrameError('There is a name in the value that no part may have');
+        throw new FrameError(`The value has the forbidden name "${name}"`);
       }
       parts[name.startsWith('$') ? name.slice(1) : name] = this.read(node[name], depth);
     }
@@ -371,7 +371,7 @@ export function valueOf(
 ): unknown {
   const make = Object.hasOwn(makers, tag) ? makers[tag] : undefined;
   if (!make) {
-    throw new FrameError('There is a tag in the value that is not known here');
+    throw new FrameError(`The value has the unknown tag "${tag}"`);
   }
   return make(content, take, limits);
 }

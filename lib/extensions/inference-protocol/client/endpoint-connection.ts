@@ -184,12 +184,12 @@ export class EndpointConnection {
           const details = `its metadata function did not answer within ${Math.round(limit)} ms`;
           reject(this.unsent(DEADLINE_EXCEEDED, details));
         }, limit);
-        const unheard = onAbort(signal, () =>
+        const stopListening = onAbort(signal, () =>
           reject(this.unsent(CANCELLED, 'the call was cancelled before it had metadata')),
         );
         stop = () => {
           clearTimeout(timer);
-          unheard();
+          stopListening();
         };
       });
       return await Promise.race([made, stopped]).finally(stop);

@@ -404,7 +404,7 @@ describe('JSON values from a stranger', () => {
     [
       'the name __proto__',
       JSON.parse('{"a":{"__proto__":{"isAdmin":true}}}'),
-      '"input.a.__proto__" in the message has a name that no part may have',
+      '"input.a.__proto__" in the message has a forbidden name',
     ],
     ['more depth than is allowed', nested(65), 'lies deeper than 64 levels'],
     [

@@ -146,7 +146,7 @@ export class QueueRoom {
     }
     if (size > mostRowsOf({ priority, tenant }, maxRows)) {
       throw this.tooLarge(
-        `${half} rows of a tenant, or of a priority below 0, and never ${size}`,
+        `${countOfRows(half)} of a tenant, or of a priority below 0, and never ${size}`,
         'queue.maxRows',
       );
     }

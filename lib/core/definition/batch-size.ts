@@ -1,3 +1,4 @@
+import { countOfRows } from '../format.js';
 import type { Budget } from '../batching/budget.js';
 import { InvalidServingError } from '../errors.js';
 import {
@@ -169,7 +170,7 @@ export function checkFixedBatch(
 ): void {
   if (cost && fixedBatch !== undefined) {
     throw new InvalidServingError(
-      `Serving "${name}" has batchSize.cost, and its model runs ${fixedBatch} rows at a time whatever ` +
+      `Serving "${name}" has batchSize.cost, and its model runs ${countOfRows(fixedBatch)} at a time whatever ` +
         'they cost; leave it out, or export the model with a dynamic batch axis',
     );
   }

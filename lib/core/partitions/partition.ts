@@ -1,3 +1,4 @@
+import { countOfRows } from '../format.js';
 import type { Batch } from '../batch/batch.js';
 import { InvalidOutputError, PartitionLostError, RequestTooLargeError } from '../errors.js';
 import type { BatchInfo, BatchListener, BatchResult } from './batch-function.js';
@@ -46,7 +47,7 @@ export class RejectedRowsError extends Error {
     /** Each such row's error, by its index in the batch. */
     readonly faults: ReadonlyMap<number, Error>,
   ) {
-    super(`${faults.size} rows of a batch cannot be sent to their partition`);
+    super(`${countOfRows(faults.size)} of a batch cannot be sent to the partition`);
   }
 }
 

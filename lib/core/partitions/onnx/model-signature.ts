@@ -2,7 +2,7 @@ import type { InferenceSession, Tensor } from 'onnxruntime-common';
 import type { Fill } from '../../batch/tensor.js';
 import type { VariableAxis } from '../../batch/template.js';
 import { InvalidServingError } from '../../errors.js';
-import { propertyOf } from '../../format.js';
+import { countOfRows, propertyOf } from '../../format.js';
 
 /** The axes of a model output. */
 interface DeclaredOutput {
@@ -190,7 +190,7 @@ function fixedSignature(
   }
   const name = propertyOf(uncut.name);
   throw new InvalidServingError(
-    `The model takes ${fixedBatch} rows at a time, and no axis of the output ` +
+    `The model takes ${countOfRows(fixedBatch)} at a time, and no axis of the output ` +
       `${describePort(uncut)} is known to count them. ` +
       `Declare it: outputs: { ${name}: { batchAxis: ... } }. If none does, leave the output ` +
       'out with fetches, or declare batchAxis: null for all inputs: then each call is one run',

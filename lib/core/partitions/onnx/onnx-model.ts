@@ -1,3 +1,4 @@
+import { countOfRows } from '../../format.js';
 import type { InferenceSession } from 'onnxruntime-common';
 import { Tensor } from '../../batch/tensor.js';
 import { InvalidOutputError, ServingLoadError } from '../../errors.js';
@@ -189,7 +190,7 @@ function rowsOfStep(output: Named<Tensor>, axes: BatchAxes, size: number): Batch
   const batch = asOutput(() => Batch.ofOutput(output, axes));
   if (batch.size !== size) {
     throw new InvalidOutputError(
-      `A run of ${size} rows gave ${batch.size}: ${batch.signature}; ` +
+      `A run of ${countOfRows(size)} gave ${batch.size}: ${batch.signature}; ` +
         'if the rows lie on another axis, declare it: outputs: { name: { batchAxis: ... } }',
     );
   }

@@ -14,8 +14,9 @@ export class Turns {
     return performance.now() - this.begin > LENGTH;
   }
 
-  async next(): Promise<void> {
-    await setImmediate();
+  /** @throws AbortError if the signal has aborted */
+  async next(signal?: AbortSignal): Promise<void> {
+    await setImmediate(undefined, { signal });
     this.begin = performance.now();
   }
 }

@@ -1,4 +1,3 @@
-import { setImmediate } from 'node:timers/promises';
 import {
   Batch,
   InvalidInputError,
@@ -7,6 +6,7 @@ import {
   type Tensor,
   type TensorSignature,
 } from '../../index.js';
+import { Turns } from '../../encoding/turns.js';
 import { asTask, formatValue, type Rules } from '../../internal.js';
 import {
   finite,
@@ -61,9 +61,6 @@ const rules: Rules = {
   scores: oneOf('sigmoid', 'raw'),
 };
 
-/** Milliseconds after which the work for a list gives other calls their turn of the event loop. */
-const MOST_OF_A_TURN = 4;
-
 /**
  * A serving that orders documents by how well they answer a query, with a cross-encoder. A call has
  * one list of documents of any lengths; each is a row, and those of similar length share a batch
@@ -97,11 +94,10 @@ export function rerank(
       };
       await encode('query', '');
       const batches: Batch[] = [];
-      let turn = performance.now();
+      const turns = new Turns();
       for (const [i, document] of documents.entries()) {
-        if (performance.now() - turn > MOST_OF_A_TURN) {
-          await setImmediate(undefined, { signal: context.signal });
-          turn = performance.now();
+        if (turns.isOver) {
+          await turns.next(context.signal);
         }
         const tokens = await encode(`documents[${i}]`, document);
         batches.push(Batch.concatenate([rowOf(tokens, context.signature!)]));

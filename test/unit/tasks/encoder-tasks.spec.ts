@@ -287,7 +287,9 @@ describe('rerank', () => {
     await setImmediate();
     leave.abort();
     await expect(call).rejects.toThrow();
-    await setImmediate();
+    for (let turn = 0; turn < 1000; turn++) {
+      await setImmediate();
+    }
     clock.mockRestore();
     // It was checked, and not tokenized.
     expect(lastReads).toBe(1);

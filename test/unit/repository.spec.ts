@@ -6,7 +6,10 @@ import { parse } from 'yaml';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const textOf = (path: string): string => readFileSync(join(root, path), 'utf8');
-const { scripts } = JSON.parse(textOf('package.json')) as { scripts: Record<string, string> };
+const { scripts, dependencies, peerDependencies } = JSON.parse(textOf('package.json')) as Record<
+  'scripts' | 'dependencies' | 'peerDependencies',
+  Record<string, string>
+>;
 
 interface Workflow {
   readonly on: Readonly<Record<string, unknown>>;
@@ -68,6 +71,24 @@ it('CONTRIBUTING and README name scripts that exist', () => {
 
   expect(named.length).toBeGreaterThan(10);
   expect(named.filter((name) => !(name in scripts))).toEqual([]);
+});
+
+it('A server gets no dependency with an install script or dependencies of its own', () => {
+  const { packages } = JSON.parse(textOf('package-lock.json')) as {
+    packages: Record<string, { hasInstallScript?: boolean; dependencies?: object }>;
+  };
+  for (const name of Object.keys(dependencies)) {
+    const { hasInstallScript, dependencies: inner } = packages[`node_modules/${name}`]!;
+    expect({ name, hasInstallScript, inner }).toEqual({ name });
+  }
+});
+
+it('CONTRIBUTING has a reason for each dependency and each peer', () => {
+  const reasons = textOf('CONTRIBUTING.md').split('## Dependencies, and why')[1]!;
+  const named = [...reasons.matchAll(/^- (.*?)(?:\(|:)/gm)].join();
+
+  const names = Object.keys({ ...dependencies, ...peerDependencies });
+  expect(names.filter((name) => !named.includes(`\`${name}\``))).toEqual([]);
 });
 
 it('The container for development has the packages that .ci/run installs', () => {

@@ -19,7 +19,8 @@ interface Workflow {
 
 interface Job {
   readonly strategy?: { readonly matrix: { readonly node: readonly number[] } };
-  readonly steps: readonly { readonly run?: string; readonly uses?: string }[];
+  readonly uses?: string;
+  readonly steps?: readonly { readonly run?: string; readonly uses?: string }[];
 }
 
 const workflows = readdirSync(join(root, '.github/workflows')).map(
@@ -34,13 +35,16 @@ function scriptsIn(text: string): readonly string[] {
 }
 
 describe.each(workflows)('The workflow %s', (_, workflow) => {
-  const steps = Object.values(workflow.jobs).flatMap((job) => job.steps);
+  const steps = Object.values(workflow.jobs).flatMap((job) => job.steps ?? []);
   const commands = steps.map(({ run = '' }) => run).join('\n');
 
   it('runs scripts that exist', () => {
     expect(scriptsIn(commands).filter((name) => !(name in scripts))).toEqual([]);
     for (const [path] of commands.matchAll(/(?<=^|\s)\.ci\/\S+/g)) {
       expect(() => accessSync(join(root, path), constants.X_OK)).not.toThrow();
+    }
+    for (const [path] of commands.matchAll(/(?<=node )scripts\/\S+/g)) {
+      expect(() => accessSync(join(root, path))).not.toThrow();
     }
   });
 
@@ -63,7 +67,17 @@ it('Pull requests and pushes to main run the tests on each supported version of 
   for (const { strategy } of Object.values(tests.jobs)) {
     expect(strategy!.matrix.node).toEqual([20, 22, 24]);
   }
-  expect(tests.jobs['everything']!.steps.at(-1)).toEqual({ run: '.ci/run' });
+  expect(tests.jobs['everything']!.steps!.at(-1)).toEqual({ run: '.ci/run' });
+});
+
+it('A tag is released after all tests, and with provenance', () => {
+  const release = workflows.find(([file]) => file === 'release.yml')![1];
+  const { tests, publish } = release.jobs;
+
+  expect(release.on).toEqual({ push: { tags: ['v*'] } });
+  expect(tests).toEqual({ uses: './.github/workflows/tests.yml' });
+  expect(publish).toMatchObject({ needs: 'tests', permissions: { 'id-token': 'write' } });
+  expect(publish!.steps!.map(({ run = '' }) => run).join('\n')).toContain('--provenance');
 });
 
 it('CONTRIBUTING and README name scripts that exist', () => {

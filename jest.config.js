@@ -10,6 +10,7 @@ export default {
   // Workers keep the modules of every spec: without a limit they end too slowly for Jest.
   workerIdleMemoryLimit: '512MB',
   setupFiles: ['<rootDir>/test/fixtures/seed.ts'],
+  setupFilesAfterEnv: ['<rootDir>/test/fixtures/time-limit.ts'],
   extensionsToTreatAsEsm: ['.ts'],
   moduleFileExtensions: ['ts', 'js', 'json'],
   moduleNameMapper: {
@@ -42,6 +43,4 @@ export default {
   reporters: ['default', '<rootDir>/test/summary-reporter.js'],
   // One more than cores, since many tests wait: for processes that start, and for real clocks.
   maxWorkers: availableParallelism() + 1,
-  // Ends a test that hangs. No machine is so slow that another test reaches it.
-  testTimeout: 600_000,
 };

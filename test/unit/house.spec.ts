@@ -11,7 +11,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 250,
-  'thousand characters of code in lib': 1102,
+  'thousand characters of code in lib': 1104,
   'files of the core and its Nest module': 117,
   'thousand characters of code in the core and its Nest module': 579.5,
   'thousand words of comments': 41.75,

@@ -20,6 +20,14 @@ const pages = new Map(
     .map((path) => [path, readFileSync(`${root}/${path}`, 'utf8')]),
 );
 
+/** All pages whose links are checked. */
+const linked = new Map([
+  ...pages,
+  ...readdirSync(root)
+    .filter((path) => path.endsWith('.md') && path !== 'README.md')
+    .map((path) => [path, readFileSync(`${root}/${path}`, 'utf8')] as const),
+]);
+
 /** Code blocks of the manual, each with the file and region, run by a test or sample, that it must equal. */
 const blocks = [...pages].flatMap(([page, text]) =>
   [
@@ -61,14 +69,14 @@ it.each(blocks)(
   },
 );
 
-describe.each([...pages.keys()])('%s', (page) => {
+describe.each([...linked.keys()])('%s', (page) => {
   it('links to files and headings that exist', () => {
-    const text = pages.get(page)!;
+    const text = linked.get(page)!;
     const broken = [...text.matchAll(/(?:\]\(|src=")(?!https?:)([^)#\s"]*)(?:#([^)\s]+))?[)"]/g)]
       .filter(([, path, anchor]) => {
         const target = path ? join(dirname(page), path) : page;
         const isMissing = !existsSync(join(root, target));
-        return isMissing || (anchor && !anchorsOf(pages.get(target) ?? '').includes(anchor));
+        return isMissing || (anchor && !anchorsOf(linked.get(target) ?? '').includes(anchor));
       })
       .map(([link]) => link);
     expect(broken).toEqual([]);

@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process';
 import { availableParallelism } from 'node:os';
-import { expect, it, jest } from '@jest/globals';
+import { expect, it } from '@jest/globals';
 import {
   type ClusterClient,
   type ClusterProcess,
@@ -10,9 +10,6 @@ import {
 } from '../../fixtures/cluster/use-cluster-processes.js';
 import { useSlowLinks } from '../../fixtures/cluster/slow-link.js';
 import { describeWirings } from '../../fixtures/cluster/wirings.js';
-
-// Only a call that hangs reaches it, also on a slow machine.
-jest.setTimeout(1_200_000);
 
 const MB = 1_000_000;
 /** Loads in full, and cores kept busy, take minutes: `CLUSTER_LOADS=whole npm run jest -- large-loads`. */

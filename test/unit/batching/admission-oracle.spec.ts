@@ -113,6 +113,5 @@ describe('Admission beside a scheduler that knows every run time', () => {
       process.stdout.write(`${lines.join('\n')}\n`);
       expect(misses).toEqual([]);
     },
-    600_000,
   );
 });

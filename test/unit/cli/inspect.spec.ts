@@ -104,6 +104,8 @@ const wrap = (number: number, bytes: Buffer): Buffer => {
   ]);
 };
 
+const none = Buffer.alloc(0);
+
 it('[21.2] Graphs that are nested too deeply are refused', () => {
   // Graph 7, node 1, attribute 5, graph 6, node 1, ...
   let graph: Buffer = Buffer.alloc(0);
@@ -111,7 +113,9 @@ it('[21.2] Graphs that are nested too deeply are refused', () => {
     graph = wrap(1, wrap(5, wrap(6, graph)));
   }
 
-  expect(() => readOnnxFile(saved(wrap(7, graph)))).toThrow(InvalidOnnxError);
+  const nested = saved(Buffer.concat([wrap(7, graph), wrap(8, Buffer.alloc(0))]));
+  expect(() => readOnnxFile(nested)).toThrow(InvalidOnnxError);
+  expect(() => readOnnxFile(nested)).toThrow(/deep/);
 });
 
 it('[21.1] A file with very many weights is read', () => {
@@ -121,6 +125,29 @@ it('[21.1] A file with very many weights is read', () => {
   const { weights } = readOnnxFile(saved(Buffer.concat([graph, wrap(8, Buffer.alloc(0))])));
 
   expect(weights.count).toBe(200_000);
+});
+
+it.each([
+  ['tensor', 1],
+  ['sequence', 4],
+  ['map', 5],
+  ['sparse tensor', 8],
+  ['optional', 9],
+])('[21.1] A port that is a %s is described as one', (kind, field) => {
+  const port = wrap(11, Buffer.concat([wrap(1, Buffer.from('x')), wrap(2, wrap(field, none))]));
+  const file = readOnnxFile(saved(Buffer.concat([wrap(7, port), wrap(8, none)]), 'port.onnx'));
+
+  const type = kind === 'tensor' ? 'unknown' : kind;
+  expect(file.inputs).toEqual([{ name: 'x', isTensor: kind === 'tensor', type, shape: [] }]);
+});
+
+it('[21.1] The axis of -1 that some exporters write is read', () => {
+  const axis = wrap(1, Buffer.from('08ffffffffffffffffff01', 'hex'));
+  const type = wrap(1, Buffer.concat([Buffer.of(8, 1), wrap(2, axis)]));
+  const port = wrap(11, Buffer.concat([wrap(1, Buffer.from('x')), wrap(2, type)]));
+  const file = readOnnxFile(saved(Buffer.concat([wrap(7, port), wrap(8, none)]), 'axis.onnx'));
+
+  expect(file.inputs).toEqual([{ name: 'x', isTensor: true, type: 'float32', shape: [-1] }]);
 });
 
 it.each([

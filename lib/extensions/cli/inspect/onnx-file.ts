@@ -1,6 +1,5 @@
 import { readFileSync } from 'node:fs';
-import protobuf from 'protobufjs';
-import { messageOf } from '../../../internal.js';
+import { ProtobufError, ProtobufMessage } from './protobuf-message.js';
 
 export interface OnnxPort {
   readonly name: string;
@@ -39,105 +38,35 @@ export class InvalidOnnxError extends Error {
   override readonly name = 'InvalidOnnxError';
 }
 
-/**
- * A part of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto; readers skip unknown fields.
- */
-const SCHEMA = `
-  syntax = "proto3";
-  message Model {
-    int64 ir_version = 1;
-    string producer_name = 2;
-    string producer_version = 3;
-    Graph graph = 7;
-    repeated OperatorSet opset_import = 8;
-    repeated Function functions = 25;
-  }
-  message OperatorSet { string domain = 1; int64 version = 2; }
-  message Function { repeated Node node = 7; }
-  message Graph {
-    repeated Node node = 1;
-    repeated Tensor initializer = 5;
-    repeated Port input = 11;
-    repeated Port output = 12;
-  }
-  message Node {
-    string op_type = 4;
-    repeated Attribute attribute = 5;
-    string domain = 7;
-  }
-  message Attribute {
-    Tensor t = 5;
-    Graph g = 6;
-    repeated Tensor tensors = 10;
-    repeated Graph graphs = 11;
-  }
-  message Tensor {
-    repeated int64 dims = 1;
-    int32 data_type = 2;
-    string name = 8;
-    repeated Entry external_data = 13;
-  }
-  message Entry { string key = 1; string value = 2; }
-  message Port { string name = 1; Type type = 2; }
-  message Type {
-    oneof value {
-      TensorType tensor_type = 1;
-      Other sequence_type = 4;
-      Other map_type = 5;
-      Other sparse_tensor_type = 8;
-      Other optional_type = 9;
-    }
-  }
-  message TensorType { int32 elem_type = 1; Shape shape = 2; }
-  message Shape { repeated Axis dim = 1; }
-  message Axis { oneof value { int64 dim_value = 1; string dim_param = 2; } }
-  message Other {}
-`;
+/** Field numbers of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto. */
+const MODEL = {
+  irVersion: 1,
+  producerName: 2,
+  producerVersion: 3,
+  graph: 7,
+  opsetImport: 8,
+  functions: 25,
+};
+const OPERATOR_SET = { domain: 1, version: 2 };
+const FUNCTION = { node: 7 };
+const GRAPH = { node: 1, initializer: 5, input: 11, output: 12 };
+const NODE = { opType: 4, attribute: 5, domain: 7 };
+const ATTRIBUTE = { t: 5, g: 6, tensors: 10, graphs: 11 };
+const TENSOR = { dims: 1, dataType: 2, name: 8, externalData: 13 };
+const ENTRY = { key: 1, value: 2 };
+const PORT = { name: 1, type: 2 };
+const TYPE = { tensorType: 1 };
+const TENSOR_TYPE = { elemType: 1, shape: 2 };
+const SHAPE = { dim: 1 };
+const AXIS = { dimValue: 1, dimParam: 2 };
 
-interface Model {
-  readonly irVersion: number;
-  readonly producerName: string;
-  readonly producerVersion: string;
-  readonly graph: Graph | null;
-  readonly opsetImport: readonly { readonly domain: string; readonly version: number }[];
-  readonly functions: readonly { readonly node: readonly Node[] }[];
-}
-
-interface Graph {
-  readonly node: readonly Node[];
-  readonly initializer: readonly Tensor[];
-  readonly input: readonly Port[];
-  readonly output: readonly Port[];
-}
-
-interface Node {
-  readonly opType: string;
-  readonly domain: string;
-  readonly attribute: readonly {
-    readonly t: Tensor | null;
-    readonly g: Graph | null;
-    readonly tensors: readonly Tensor[];
-    readonly graphs: readonly Graph[];
-  }[];
-}
-
-interface Tensor {
-  readonly dims: readonly number[];
-  readonly dataType: number;
-  readonly name: string;
-  readonly externalData: readonly { readonly key: string; readonly value: string }[];
-}
-
-interface Port {
-  readonly name: string;
-  readonly type: {
-    /** The set field's name. */
-    readonly value?: string;
-    readonly tensorType?: { readonly elemType: number; readonly shape: { dim: Axis[] } | null };
-  } | null;
-}
-
-type Axis = { readonly dimValue?: number; readonly dimParam?: string };
+/** By field of `TypeProto`. */
+const otherTypes = new Map([
+  [4, 'sequence'],
+  [5, 'map'],
+  [8, 'sparse tensor'],
+  [9, 'optional'],
+]);
 
 /** With bits per element, by number in `TensorProto.DataType`. */
 const elementTypes = new Map<number, readonly [type: string, bits: number]>([
@@ -169,82 +98,97 @@ const elementTypes = new Map<number, readonly [type: string, bits: number]>([
 /** @throws InvalidOnnxError if it isn't ONNX or is truncated */
 export function readOnnxFile(path: string): OnnxFile {
   const bytes = readFileSync(path);
-  const { irVersion, producerName, producerVersion, graph, opsetImport, functions } =
-    decoded(bytes);
-  if (!graph || opsetImport.length === 0) {
+  try {
+    return onnxFileOf(new ProtobufMessage(bytes), bytes.length);
+  } catch (cause) {
+    if (cause instanceof ProtobufError) {
+      throw new InvalidOnnxError(cause.message, { cause });
+    }
+    throw cause;
+  }
+}
+
+function onnxFileOf(model: ProtobufMessage, bytes: number): OnnxFile {
+  const graph = model.message(MODEL.graph);
+  const opsets = model.messages(MODEL.opsetImport);
+  if (!graph || opsets.length === 0) {
     throw new InvalidOnnxError('It has no graph and no version of operators, so it is not ONNX');
   }
   const graphs = [graph];
   const operators = new Map<string, number>();
-  const tensorLists: (readonly Tensor[])[] = [];
-  const readNode = ({ opType, domain, attribute }: Node): void => {
-    const name = domain === '' || domain === 'ai.onnx' ? opType : `${domain}.${opType}`;
+  const tensorLists: (readonly ProtobufMessage[])[] = [];
+  const readNode = (node: ProtobufMessage): void => {
+    const [type, domain] = [node.text(NODE.opType), node.text(NODE.domain)];
+    const name = domain === '' || domain === 'ai.onnx' ? type : `${domain}.${type}`;
     operators.set(name, (operators.get(name) ?? 0) + 1);
-    for (const { t, tensors, g, graphs: inner } of attribute) {
-      tensorLists.push(t ? [t, ...tensors] : tensors);
-      (g ? [g, ...inner] : inner).forEach((each) => graphs.push(each));
+    for (const attribute of node.messages(NODE.attribute)) {
+      tensorLists.push(attribute.messages(ATTRIBUTE.t), attribute.messages(ATTRIBUTE.tensors));
+      for (const field of [ATTRIBUTE.g, ATTRIBUTE.graphs]) {
+        attribute.messages(field).forEach((inner) => graphs.push(inner));
+      }
     }
   };
-  functions.forEach(({ node }) => node.forEach(readNode));
+  for (const each of model.messages(MODEL.functions)) {
+    each.messages(FUNCTION.node).forEach(readNode);
+  }
   for (const each of graphs) {
-    each.node.forEach(readNode);
-    tensorLists.push(each.initializer);
+    each.messages(GRAPH.node).forEach(readNode);
+    tensorLists.push(each.messages(GRAPH.initializer));
   }
   const tensors = tensorLists.flat();
-  const initialized = new Set(tensors.map(({ name }) => name));
+  const initialized = new Set(tensors.map((tensor) => tensor.text(TENSOR.name)));
   return {
-    bytes: bytes.length,
-    irVersion,
-    producer: `${producerName} ${producerVersion}`.trim(),
+    bytes,
+    irVersion: model.number(MODEL.irVersion) ?? 0,
+    producer: `${model.text(MODEL.producerName)} ${model.text(MODEL.producerVersion)}`.trim(),
     opsets: new Map(
-      opsetImport.map(({ domain, version }) => [domain === '' ? 'ai.onnx' : domain, version]),
+      opsets.map((each) => [
+        each.text(OPERATOR_SET.domain) || 'ai.onnx',
+        each.number(OPERATOR_SET.version) ?? 0,
+      ]),
     ),
-    inputs: graph.input.map(portOf).filter(({ name }) => !initialized.has(name)),
-    outputs: graph.output.map(portOf),
+    inputs: graph
+      .messages(GRAPH.input)
+      .map(portOf)
+      .filter(({ name }) => !initialized.has(name)),
+    outputs: graph.messages(GRAPH.output).map(portOf),
     operators,
     weights: weightsOf(tensors),
   };
 }
 
-const modelType = protobuf.parse(SCHEMA).root.lookupType('Model');
-
-function decoded(bytes: Uint8Array): Model {
-  try {
-    const options = { longs: Number, defaults: true, arrays: true, oneofs: true };
-    return modelType.toObject(modelType.decode(bytes), options) as Model;
-  } catch (cause) {
-    throw new InvalidOnnxError(messageOf(cause), { cause });
-  }
-}
-
-function weightsOf(tensors: readonly Tensor[]): OnnxWeights {
+function weightsOf(tensors: readonly ProtobufMessage[]): OnnxWeights {
   const byType = new Map<string, number>();
   const externalFiles = new Set<string>();
   let [weights, total] = [0, 0];
-  for (const { dims, dataType, externalData } of tensors) {
-    const [type, bits] = elementTypes.get(dataType) ?? ['unknown', 0];
-    const count = dims.reduce((product, size) => product * size, 1);
+  for (const tensor of tensors) {
+    const [type, bits] = elementTypes.get(tensor.number(TENSOR.dataType) ?? 0) ?? ['unknown', 0];
+    const count = tensor.numbers(TENSOR.dims).reduce((product, size) => product * size, 1);
     const bytes = Math.ceil((count * bits) / 8);
     weights += count;
     total += bytes;
     byType.set(type, (byType.get(type) ?? 0) + bytes);
-    externalData
-      .filter(({ key }) => key === 'location')
-      .forEach(({ value }) => externalFiles.add(value));
+    tensor
+      .messages(TENSOR.externalData)
+      .filter((entry) => entry.text(ENTRY.key) === 'location')
+      .forEach((entry) => externalFiles.add(entry.text(ENTRY.value)));
   }
   return { count: weights, bytes: total, byType, externalFiles };
 }
 
-function portOf({ name, type }: Port): OnnxPort {
-  if (!type?.tensorType) {
-    const kind = type?.value?.replace('Type', '').replace('T', ' t');
-    return { name, isTensor: false, type: kind ?? 'unknown', shape: [] };
+function portOf(port: ProtobufMessage): OnnxPort {
+  const name = port.text(PORT.name);
+  const type = port.message(PORT.type);
+  const tensorType = type?.message(TYPE.tensorType);
+  if (!tensorType) {
+    const [, kind = 'unknown'] = [...otherTypes].find(([field]) => type?.message(field)) ?? [];
+    return { name, isTensor: false, type: kind, shape: [] };
   }
-  const { elemType, shape } = type.tensorType;
+  const axes = tensorType.message(TENSOR_TYPE.shape)?.messages(SHAPE.dim) ?? [];
   return {
     name,
     isTensor: true,
-    type: elementTypes.get(elemType)?.[0] ?? 'unknown',
-    shape: shape?.dim.map(({ dimValue, dimParam }) => dimValue ?? dimParam ?? '') ?? [],
+    type: elementTypes.get(tensorType.number(TENSOR_TYPE.elemType) ?? 0)?.[0] ?? 'unknown',
+    shape: axes.map((axis) => axis.number(AXIS.dimValue) ?? axis.text(AXIS.dimParam)),
   };
 }

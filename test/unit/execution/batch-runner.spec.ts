@@ -4,7 +4,7 @@ import { describe, expect, it } from '@jest/globals';
 import type { Partition } from '../../../lib/core/partitions/partition.js';
 import { BatchRunner } from '../../../lib/core/execution/batch-run.js';
 import type { ServingLane } from '../../../lib/core/execution/lanes.js';
-import { ReplyRequest } from '../../../lib/core/execution/request.js';
+import { releaseOutput, ReplyRequest } from '../../../lib/core/execution/request.js';
 import { EventHub } from '../../../lib/core/events/event-hub.js';
 
 const lane: ServingLane = {
@@ -82,4 +82,23 @@ describe('BatchRunner', () => {
       expect(await replies).toEqual([rejected, rejected]);
     },
   );
+
+  it.each([
+    { own: true, what: 'An output that the function gave away is passed on without a copy' },
+    { own: false, what: 'An output that the function may write to again is copied' },
+  ])('[W4] $what', async ({ own }) => {
+    const memory = Float32Array.of(1, 2);
+    const output = new Tensor('float32', memory, [2, 1]);
+    const partition = { prefetch: 0, run: async () => ({ output, own }), close: async () => {} };
+    const request = new ReplyRequest(Batch.stack(['a', 'b']), lane);
+    const parts = [{ request, offset: 0, count: 2 }];
+
+    const window = { lane, parts, size: 4, reason: 'idle' } as const;
+    const { settle } = await runnerOn(partition).dispatch(window, 0);
+    settle!();
+
+    const { data } = releaseOutput((await request.reply).rows) as { data: Float32Array };
+    expect(data).toEqual(memory);
+    expect(data.buffer === memory.buffer).toBe(own);
+  });
 });

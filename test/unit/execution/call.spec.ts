@@ -1,50 +1,76 @@
-import { Batch, InvalidBatchError, InvalidServingError } from 'nestjs-serving';
-import { RowReader } from '../../../lib/core/batch/batch.js';
 import { describe, expect, it } from '@jest/globals';
-import { type Call, finishCall, prepareCall } from '../../../lib/core/execution/caller-side.js';
+import {
+  Batch,
+  InvalidBatchError,
+  InvalidServingError,
+  type LocalServing,
+  withMetadata,
+} from 'nestjs-serving';
+import { useServings } from '../../fixtures/serving/use-servings.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
-const name = 'embedder';
 const x = floats([2, 1], [1, 2]);
 
-/** The rows of a call that has them at once. */
-const batchOf = ({ rows }: Call): Batch => (rows instanceof Batch ? rows : Batch.empty());
+describe('A call', () => {
+  const serve = useServings();
 
-describe('prepareCall', () => {
-  it.each([
-    ['a batch', Batch.stack(['a', 'b']), ['a', 'b'], false],
-    ['a tensor', x, x, false],
-    ['a map of tensors', { x }, { x }, false],
-    ['text', 'a', ['a'], true],
-    ['a list, which is one plain row', ['a', 'b'], [['a', 'b']], true],
-    ['a map that is not all tensors', { x, language: 'en' }, [{ x, language: 'en' }], true],
-    ['nothing', undefined, [undefined], true],
-  ])('[1.7] Without preprocess the input becomes rows: %s', async (_, input, rows, single) => {
-    const call = await prepareCall({ name }, input);
+  /** Answers with its rows, of which it keeps the last ones. */
+  async function echo(callbacks: object = {}): Promise<[LocalServing, () => unknown]> {
+    let seen: unknown;
+    const useFactory = () => (rows: unknown) => {
+      seen = rows;
+      return withMetadata(rows, 'v2');
+    };
+    const serving = await serve({ name: 'embedder', model: { useFactory }, ...callbacks });
+    return [serving, () => seen];
+  }
 
-    expect(call).toMatchObject({ single, info: undefined });
-    expect(batchOf(call).consume()).toEqual(rows);
-  });
+  it.each<[string, unknown, unknown, unknown]>([
+    ['a batch', Batch.stack(['a', 'b']), ['a', 'b'], ['a', 'b']],
+    ['a tensor', x, x, x],
+    ['a map of tensors', { x }, { x }, { x }],
+    ['text', 'a', ['a'], 'a'],
+    ['a list, which is one plain row', ['a', 'b'], [['a', 'b']], ['a', 'b']],
+    [
+      'a map that is not all tensors',
+      { x, language: 'en' },
+      [{ x, language: 'en' }],
+      { x, language: 'en' },
+    ],
+    ['nothing', undefined, [undefined], undefined],
+  ])(
+    '[1.5] [1.7] Without preprocess the input becomes rows, and without postprocess the output is the reply: %s',
+    async (_, input, rows, reply) => {
+      const [serving, seen] = await echo();
 
-  it('[1.8] Rows of tensors are counted on the batch axes of the model', async () => {
-    const call = await prepareCall(
-      { name },
-      { x, state: floats([1, 2], [3, 4]) },
-      new RowReader({ state: 1 }),
-    );
-
-    expect(batchOf(call).size).toBe(2);
-  });
+      expect(await serving.batchedRun(input)).toEqual(reply);
+      expect(seen()).toEqual(rows);
+    },
+  );
 
   it.each([
     ['at once', () => ({ batch: Batch.stack(['a', 'b', 'c']), info: 3 })],
     ['later', async () => ({ batch: Batch.stack(['a', 'b', 'c']), info: 3 })],
-  ])('[1.5] The call uses the batch and info that preprocess returns %s', async (_, preprocess) => {
-    const call = await prepareCall({ name, preprocess }, 'abc');
+  ])(
+    '[1.5] [1.6] It uses the batch that preprocess returns %s, and postprocess gets the output, the metadata and the info',
+    async (_, preprocess) => {
+      const postprocess = async (output: unknown, { isSplit, metadata, info }: never) => ({
+        output,
+        isSplit,
+        metadata,
+        info,
+      });
+      const [serving, seen] = await echo({ preprocess, postprocess });
 
-    expect(call).toMatchObject({ single: false, isOpen: false, info: 3 });
-    expect(batchOf(call).consume()).toEqual(['a', 'b', 'c']);
-  });
+      expect(await serving.batchedRun('abc')).toEqual({
+        output: ['a', 'b', 'c'],
+        isSplit: false,
+        metadata: 'v2',
+        info: 3,
+      });
+      expect(seen()).toEqual(['a', 'b', 'c']);
+    },
+  );
 
   it.each([
     ['no batch', () => ({ tokens: [1, 2] }), 'it returned { tokens: [ 1, 2 ] }'],
@@ -54,39 +80,19 @@ describe('prepareCall', () => {
   ])(
     '[1.5] An error shows what preprocess must return when it returned %s',
     async (_, preprocess, message) => {
-      const call = async (): Promise<unknown> =>
-        prepareCall({ name, preprocess: preprocess as never }, 'abc');
+      const [serving] = await echo({ preprocess });
+      const error = await serving.batchedRun('abc').catch((reason: unknown) => reason);
 
-      await expect(call).rejects.toThrow(InvalidServingError);
-      await expect(call).rejects.toThrow(
+      expect(error).toBeInstanceOf(InvalidServingError);
+      expect((error as Error).message).toContain(
         `Serving "embedder": preprocess must return { batch, info? }, ${message}`,
       );
     },
   );
 
-  it('[2.3] A scalar tensor is refused, since it has no rows', () => {
-    expect(() => prepareCall({ name }, floats([], [1]))).toThrow(InvalidBatchError);
-  });
-});
+  it('[2.3] A scalar tensor is refused, since it has no rows', async () => {
+    const [serving] = await echo();
 
-describe('finishCall', () => {
-  const call = { rows: Batch.stack(['a']), single: false, isOpen: false, info: undefined };
-  const result = { isSplit: false, metadata: undefined } as const;
-
-  it('[1.5] Without postprocess the reply is the output', () => {
-    expect(finishCall({ name }, call, ['A'], result)).toEqual(['A']);
-    expect(finishCall({ name }, { ...call, single: true, isOpen: false }, ['A'], result)).toBe('A');
-    expect(finishCall({ name }, { ...call, single: true, isOpen: false }, x, result)).toBe(x);
-  });
-
-  it('[1.5] [1.6] postprocess receives the output, the metadata of the batch and the info of preprocess', async () => {
-    const callbacks = { name, postprocess: async (...given: unknown[]) => given };
-
-    const reply = await finishCall(callbacks, { ...call, info: 3 }, ['A'], {
-      ...result,
-      metadata: 'v2',
-    });
-
-    expect(reply).toEqual([['A'], { isSplit: false, metadata: 'v2', info: 3 }]);
+    await expect(serving.batchedRun(floats([], [1]))).rejects.toBeInstanceOf(InvalidBatchError);
   });
 });

@@ -1,7 +1,6 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
 import type { LocalServing, ServingOptions } from 'nestjs-serving';
 import { BatchScript } from 'nestjs-serving/testing';
-import { resolveCallOptions } from '../../../lib/core/execution/resolved-call-options.js';
 import { outcomeOf } from '../../fixtures/async/outcome-of.js';
 import { iterated } from '../../fixtures/async/streams.js';
 import { later, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
@@ -37,9 +36,8 @@ describe('timeout.most', () => {
     '[14.1] A call of %s has the earlier of its own deadline and timeout.most, also if it names none',
     async (method) => {
       const serving = await start();
-      const calls = [{}, { timeout: 80 }, { timeout: Infinity }, { timeout: 20 }].map((options) =>
-        outcomeOf(serving[method]('row', options)),
-      );
+      const options = [undefined, { timeout: 80 }, { timeout: Infinity }, { timeout: 20 }];
+      const calls = options.map((each) => outcomeOf(serving[method]('row', each)));
       await later(20);
       expect(calls.map(({ outcome }) => outcome)).toEqual([
         undefined,
@@ -76,14 +74,6 @@ describe('timeout.most', () => {
 
     await later(1);
     expect(reading.outcome).toEqual(late(50));
-  });
-
-  it('[14.1] A call without options has a deadline, and keeps one that it names below timeout.most', () => {
-    const limited = { name: 'limited', timeout: { most: 50 } };
-    const now = performance.now();
-
-    expect(resolveCallOptions(limited, 'row', {}).deadline).toBe(now + 50);
-    expect(resolveCallOptions(limited, 'row', { timeout: 49 }).deadline).toBe(now + 49);
   });
 
   it('[14.1] A timeout of the serving above timeout.most fails at boot', async () => {

@@ -4,12 +4,18 @@ import {
   InvalidBatchError,
   InvalidServingError,
   type LocalServing,
+  type PostprocessContext,
   withMetadata,
 } from 'nestjs-serving';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const x = floats([2, 1], [1, 2]);
+
+const postprocess = async (
+  output: unknown,
+  { isSplit, metadata, info }: PostprocessContext,
+): Promise<object> => ({ output, isSplit, metadata, info });
 
 describe('A call', () => {
   const serve = useServings();
@@ -54,12 +60,6 @@ describe('A call', () => {
   ])(
     '[1.5] [1.6] It uses the batch that preprocess returns %s, and postprocess gets the output, the metadata and the info',
     async (_, preprocess) => {
-      const postprocess = async (output: unknown, { isSplit, metadata, info }: never) => ({
-        output,
-        isSplit,
-        metadata,
-        info,
-      });
       const [serving, seen] = await echo({ preprocess, postprocess });
 
       expect(await serving.batchedRun('abc')).toEqual({

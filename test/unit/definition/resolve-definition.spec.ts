@@ -2,12 +2,13 @@ import { describe, expect, it } from '@jest/globals';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { InvalidServingError, type ServingDefinition } from 'nestjs-serving';
+import { InvalidServingError } from '../../../lib/core/errors.js';
 import {
   modelOf,
   moduleOf,
   resolveDefinition,
 } from '../../../lib/core/definition/resolve-definition.js';
+import type { ServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 
 class Handler {}
 

@@ -356,7 +356,7 @@ const CURLY = 0x20;
 const OPENING = 0x7b;
 const CLOSING = 0x7d;
 
-/** What a text of JSON may have before we parse it. */
+/** Limits of a text of JSON, checked before we parse it. */
 export interface TextLimits {
   /** Lists and objects inside each other. */
   readonly depth: number;
@@ -364,7 +364,7 @@ export interface TextLimits {
   readonly nodes: number;
   /** Commas: nearly as many as values. */
   readonly values: number;
-  /** What to do about more. */
+  /** Ends the refusal of a larger text. */
   readonly advice: string;
 }
 
@@ -405,11 +405,11 @@ export type ParsedJson = { readonly value: unknown } | { readonly fault: string 
 
 /** Parses a text within its limits. */
 export function parseJson(json: Buffer | string, limits: TextLimits): ParsedJson {
-  const bytes = typeof json === 'string' ? Buffer.from(json) : json;
-  if (!isUtf8(bytes)) {
+  const isText = typeof json === 'string';
+  if (!isText && !isUtf8(json)) {
     return { fault: 'is not UTF-8' };
   }
-  switch (limitBeyond(bytes, limits)) {
+  switch (limitBeyond(isText ? Buffer.from(json) : json, limits)) {
     case 'depth':
       return { fault: `has lists or objects deeper than ${limits.depth} levels` };
     case 'nodes':

@@ -24,8 +24,7 @@ export class Turns {
 /**
  * Makes a call for each input. The first failure cancels the others.
  *
- * Calls tokenize when they start, so thousands of texts take seconds; between them, other work gets
- * its turn.
+ * Calls tokenize when they start, so thousands of texts take seconds: they take turns.
  *
  * @param signal of the caller, who may leave
  */
@@ -61,20 +60,22 @@ export async function callEach<Input, Reply>(
 export class ListInParts {
   /** @param parts which are not empty */
   constructor(readonly parts: Iterable<readonly unknown[]>) {}
+
+  toJSON(): string {
+    found.push(this);
+    return PLACE_OF_LIST;
+  }
 }
 
 const PLACE_OF_LIST = randomUUID();
+/** Lists of the current text. */
+let found: ListInParts[] = [];
 
 /** Writes JSON, and gives other work its turn between the parts of lists. */
 export async function writeInTurns(value: unknown): Promise<readonly Buffer[]> {
-  const lists: ListInParts[] = [];
-  const text = JSON.stringify(value, (_, part: unknown) => {
-    if (part instanceof ListInParts) {
-      lists.push(part);
-      return PLACE_OF_LIST;
-    }
-    return part;
-  });
+  found = [];
+  const text = JSON.stringify(value);
+  const lists = found;
   const [first, ...others] = text.split(`"${PLACE_OF_LIST}"`);
   const turns = new Turns();
   const written = [Buffer.from(first!)];

@@ -80,7 +80,7 @@ describe('npm run dev', () => {
   });
 });
 
-/** What the process prints, its errors too. */
+/** Collects what the process prints, its errors too. */
 function collected(child: ChildProcessWithoutNullStreams): {
   until(text: string): Promise<void>;
 } {

@@ -14,7 +14,7 @@ import { floats } from '../../fixtures/values/tensors.js';
 
 type Steps = (rows: readonly unknown[], context: BatchContext) => unknown;
 
-/** What a stream gave: its outputs and hooks, then its error if it failed. */
+/** Reads a stream's outputs and hooks, then its error if it failed. */
 async function readOf(stream: AsyncIterable<never>): Promise<unknown[]> {
   const events: never[] = [];
   try {

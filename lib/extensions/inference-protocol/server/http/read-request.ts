@@ -30,9 +30,11 @@ const textLimits: TextLimits = {
   advice: 'give the data of a tensor as one flat list, or as binary data',
 };
 
-/** Bytes of JSON, and limits of a text, that take a few milliseconds. */
+/** Limits of what takes a few milliseconds. */
 const MOST_HERE = 2 ** 18;
 const limitsHere = { depth: Infinity, nodes: 2 ** 12, values: 2 ** 14 };
+/** Shorter JSON can't exceed these, except in depth. */
+const LEAST_LOOKED_AT = 2 ** 13;
 
 /** A request whose JSON a thread reads. */
 export interface LargeRequest {
@@ -77,7 +79,9 @@ export async function readRequest(
   }
   checkLength(length, jsonLimit);
   const { model, version } = target;
-  const isLong = length > MOST_HERE || limitBeyond(body.subarray(0, length), limitsHere);
+  const isLong =
+    length > MOST_HERE ||
+    (length > LEAST_LOOKED_AT && limitBeyond(body.subarray(0, length), limitsHere));
   const packed = isLong ? requestThread.read({ body, length, model, version }, signal) : undefined;
   return packed ? unpacked(await packed) : requestIn(body, length, target);
 }

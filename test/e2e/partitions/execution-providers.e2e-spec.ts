@@ -24,7 +24,7 @@ describe('The execution providers of a serving', () => {
     [
       'tensorrt',
       ['tensorrt'],
-      /on tensorrt \(.+\)\. .+TensorRT 10 must be installed.+ executionProviders: \['tensorrt', 'cpu'\]$/,
+      /on tensorrt \(.+\)\. .+TensorRT 10 is needed too.+ executionProviders: \['tensorrt', 'cpu'\]$/,
     ],
     [
       missing,

@@ -242,8 +242,8 @@ describe('The variable axis of a model', () => {
 
     expect((await hooked)[0]).toEqual({ hook: 'hidden', value: hiddenOf([1, 2]) });
     await expect(collect(serving.stream(texts([1]), { hooks: ['pairs'] }))).rejects.toThrow(
-      'Serving "texts" pads rows to the longest of their batch, to which the hook "pairs" would ' +
-        'have its length; declare its variableAxis',
+      'Serving "texts" pads rows to the longest of their batch, and the output of the hook ' +
+        '"pairs" would be padded too; declare its variableAxis',
     );
   });
 

@@ -89,7 +89,7 @@ describe('watch', () => {
 
     await writeFile(file, gainModel(2).subarray(0, 50));
     await until(() => errors.length > 0);
-    expect(errors).toEqual([expect.stringContaining(`the changed file ${file} was not loaded`)]);
+    expect(errors).toEqual([expect.stringContaining(`could not load the changed file ${file}`)]);
     expect(await gainOf(serving)).toBe(1);
     await writeFile(file, gainModel(3));
     await untilVersion(serving, '2');

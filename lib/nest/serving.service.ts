@@ -154,7 +154,7 @@ export class ServingService implements OnModuleInit {
     return this.reply(serving, (found) => found.batchedRun(input, options));
   }
 
-  /** Runs the input alone and immediately. See {@link Serving.run}. */
+  /** Runs the input's rows in batches of their own. See {@link Serving.run}. */
   run<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
     input: NoInfer<Input>,

@@ -257,7 +257,7 @@ export class Admission {
     const places = within < Infinity ? this.placesFor(request, within, now, work) : undefined;
     this.countRows(request, size);
     if (!places) {
-      planned.add(request, size, lane.isInline);
+      planned.add(request, size, lane.isAlone);
     }
     for (const { isNew, due, most, offset, count } of places ?? []) {
       if (isNew) {
@@ -383,7 +383,7 @@ export class Admission {
       return undefined;
     }
     const rowsAhead = this.rowsAhead(request);
-    const isLast = rowsAhead === this.queued && !lane.isInline;
+    const isLast = rowsAhead === this.queued && !lane.isAlone;
     const ahead = this.workAhead(rowsAhead, isLast ? planned : undefined);
     if (!ahead) {
       return undefined;
@@ -496,7 +496,12 @@ export class Admission {
     if (this.lastPlanned?.limits !== limits) {
       this.lastPlanned = this.planned.get(limits);
       if (!this.lastPlanned) {
-        this.lastPlanned = new PlannedBatches(limits, this.options.budget);
+        const { like } = limits;
+        this.lastPlanned = new PlannedBatches(
+          limits,
+          this.options.budget,
+          like && this.plannedOf(like).times,
+        );
         this.planned.set(limits, this.lastPlanned);
       }
     }

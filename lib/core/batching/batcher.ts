@@ -198,7 +198,9 @@ export class Batcher<R extends QueuedRequest> {
     const { size, lane } = request;
     const { admission, ready, pool, returning } = this.sectionOf(lane);
     // Also rows that are refused: those admitted come at a batch's end, when there is room again.
-    returning?.arrive(request, now);
+    if (!lane.isAlone) {
+      returning?.arrive(request, now);
+    }
     if (this.room.lackFor(request)) {
       this.takeBatches(now);
     }
@@ -464,8 +466,8 @@ export class Batcher<R extends QueuedRequest> {
     return isTarget && size < limits.batchSize ? 'target' : reason;
   }
 
-  private reasonAtOnce({ isInline, limits }: Lane): CloseReason {
-    if (isInline) {
+  private reasonAtOnce({ isAlone, limits }: Lane): CloseReason {
+    if (isAlone) {
       return 'inline';
     }
     if (limits.batchSize === 1) {
@@ -681,7 +683,7 @@ export class Batcher<R extends QueuedRequest> {
   ): void {
     const { batchSize, batchTimeout, latencyTarget } = lane.limits;
     const waiting = ready.sizeOf(lane);
-    const mayShare = pool.isIdle && !lane.isInline && waiting === admission.queued;
+    const mayShare = pool.isIdle && !lane.isAlone && waiting === admission.queued;
     if (mayShare && batchTimeout === 0 && latencyTarget === undefined && !this.draining) {
       const work = cost && cost.padded / rows;
       returning?.waitAfter({

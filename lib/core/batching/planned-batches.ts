@@ -43,7 +43,6 @@ export interface WorkAhead {
  * batch, which takes no more work (`most`) than all its calls can bear.
  */
 export class PlannedBatches {
-  readonly times: RunTimes;
   rows = 0;
   private readonly batches: PlannedBatch[] = [];
   /** All planned batches but the open one. */
@@ -59,9 +58,8 @@ export class PlannedBatches {
     readonly limits: Limits,
     /** If rows have costs. */
     readonly budget?: Budget,
-  ) {
-    this.times = new RunTimes(budget ? undefined : 0);
-  }
+    readonly times = new RunTimes(budget ? undefined : 0),
+  ) {}
 
   /** The last batch, which may take more rows. */
   get open(): PlannedBatch | undefined {

@@ -1,7 +1,7 @@
 /** Rows of one lane may share a batch. Lanes are compared by identity. */
 export interface Lane {
   /** The lane of a single request, which shares no batch. */
-  readonly isInline?: boolean;
+  readonly isAlone?: boolean;
   /** The only partition that runs its rows, since it has their state; in a divided batcher. */
   readonly partition?: number | undefined;
   /**
@@ -21,6 +21,8 @@ export interface Limits {
   readonly allowedSizes?: readonly number[] | undefined;
   /** Milliseconds until calls are to be answered. */
   readonly latencyTarget?: number | undefined;
+  /** Batches with these other limits take equally long. */
+  readonly like?: Limits | undefined;
 }
 
 /** Only its batcher writes the fields that aren't abstract. */

@@ -196,7 +196,8 @@ export class ReadyQueue<R extends QueuedRequest> {
       if (rows > 0) {
         const size = this.sizes.sizeOf(slot.queue.lane.limits, slot.size);
         const isFull = rows >= size || slot.queue.rows.isFull;
-        return slot.again || (isFull && slot.reason !== 'flush') ? 'full' : 'growing';
+        const isWhole = slot.queue.lane.isAlone || (isFull && slot.reason !== 'flush');
+        return slot.again || isWhole ? 'full' : 'growing';
       }
       this.remove();
     }
@@ -245,7 +246,7 @@ export class ReadyQueue<R extends QueuedRequest> {
       lane,
       parts,
       size: Math.max(size, rows),
-      reason: lane.isInline ? reason : (closedBy ?? reason),
+      reason: lane.isAlone ? reason : (closedBy ?? reason),
     };
   }
 

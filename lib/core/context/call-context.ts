@@ -70,7 +70,7 @@ export interface StreamOptions<Hook extends string = never> extends CallOptions 
   /** Hooks to include. All rows of the call then run in one batch, so they must fit into one. */
   readonly hooks?: readonly Hook[];
   /**
-   * Runs the input alone and immediately, as `run` does.
+   * Runs the input alone in its batches, next in turn, as `run` does.
    *
    * @default false
    */

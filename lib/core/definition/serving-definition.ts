@@ -661,8 +661,7 @@ export interface FileRunner<Facts = unknown> extends CodeOptions {
    */
   readonly useFile: string | URL;
   /**
-   * Called in the application before partitions start: with the serving, and with its first
-   * `run()`; for example to fetch files. The options that it returns are added to those of each
+   * Called in the application before partitions start, for example to fetch files. The options that it returns are added to those of each
    * partition, and are copied to its thread or process. An object fetches once for each version, and
    * gives the version's facts in addition.
    *

@@ -2,7 +2,6 @@ import type { BatchOutcome, BatchRecord } from '../batching/batcher.js';
 import type { BatchCost } from '../batching/budget.js';
 import { type QueuedRequest, sizeOf } from '../batching/queued-request.js';
 import type { CloseReason } from '../batching/ready-queue.js';
-import type { ServingKind } from '../partitions/engine.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import type { SequenceStepRecord } from '../partitions/sequence/sequence-model.js';
 import type { Origin } from '../context/call-context.js';
@@ -142,8 +141,6 @@ export interface PartitionChangeEvent extends PartitionStatus {
   readonly serving: string;
   /** Its version's label. */
   readonly version?: string | undefined;
-  /** The calls that it serves: `batched` for `batchedRun`, `inline` for `run`. */
-  readonly kind: ServingKind;
   /** The partition's index. */
   readonly partition: number;
 }

@@ -10,7 +10,7 @@ import {
   type ModelPort,
   type ModelSignature,
 } from '../partitions/onnx/model-signature.js';
-import { type Lanes, largestBatch, type ServingLane } from './lanes.js';
+import { type Lanes, type ServingLane } from './lanes.js';
 import { type BatchRequest, type Reply, type ReplyEnd, ReplyRequest } from './request.js';
 import type { RowLengths } from './row-lengths.js';
 import type { InternalCallOptions, ResolvedCallOptions } from './resolved-call-options.js';
@@ -32,6 +32,8 @@ export interface CallContext {
   readonly options: StreamOptions<string> & InternalCallOptions;
   readonly resolved: ResolvedCallOptions;
   readonly recorder: CallRecorder | undefined;
+  /** True for `run` and its like: the call shares no batch. */
+  readonly isAlone?: boolean | undefined;
   readonly onAdmitted?: () => void;
   /** Frees the place in the queue that the call has while its rows are prepared. */
   leavePlace?: (() => void) | undefined;
@@ -51,7 +53,6 @@ export class Intake {
     private readonly lanes: Lanes,
     private readonly signature: ModelSignature | undefined,
     private readonly batcher: Batcher<BatchRequest>,
-    private readonly isInline: boolean,
     private readonly lengths?: RowLengths,
   ) {
     const inputs = options.runner === 'model' ? (signature?.inputs ?? []) : [];
@@ -93,15 +94,15 @@ export class Intake {
   /** The rows and their lane, if they fit the serving. */
   admit(
     batch: Batch,
-    { options, recorder }: Pick<CallContext, 'options' | 'recorder'>,
+    { options, recorder, isAlone }: Pick<CallContext, 'options' | 'recorder' | 'isAlone'>,
   ): { readonly rows: Batch; readonly lane: ServingLane } {
-    const { lanes, isInline, signature, lengths } = this;
+    const { lanes, signature, lengths } = this;
     const { name, queue, template } = this.options;
     checkSize(this.options, batch);
     if (options.session) {
       checkStep(name, batch);
     }
-    const keys = isInline || lanes.limits.has(batch.key) ? undefined : lanes.keys;
+    const keys = isAlone || lanes.limits.has(batch.key) ? undefined : lanes.keys;
     validateBatch(name, batch, lanes.optionsOf(batch.key), keys);
     if (!batch.template || batch.template !== this.checked) {
       checkTemplate(name, batch, signature, template);
@@ -113,12 +114,12 @@ export class Intake {
     const origin = this.originOf(options);
     // After the checks: a refused batch leaves no lane behind.
     const rows = lengths ? lengths.vary(batch) : batch;
-    const lane = isInline
-      ? lanes.inlineLaneOf(rows, queue.maxRowsPerCall, origin)
+    const lane = isAlone
+      ? lanes.laneAlone(rows, queue.maxRowsPerCall, origin)
       : lanes.laneOf(rows, origin, options.group);
     const hooks = requestedHooks(options);
     if (hooks) {
-      checkHooks(name, batch, hooks, largestBatch(lane.limits, isInline), signature);
+      checkHooks(name, batch, hooks, lane.limits.batchSize, signature);
       lengths?.checkHooks(hooks);
     }
     recorder?.queued(batch.size);

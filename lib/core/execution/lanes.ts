@@ -21,7 +21,10 @@ export interface CallGroup {
   readonly partition?: number | undefined;
 }
 
-type Limits = { -readonly [Option in keyof KeyOptions]: KeyOptions[Option] };
+type Limits = { -readonly [Option in keyof KeyOptions]: KeyOptions[Option] } & Pick<
+  Lane['limits'],
+  'like'
+>;
 
 /** Beyond this many more lanes than keys, we forget all: later rows open new windows. */
 const MORE_LANES = 1024;
@@ -79,7 +82,7 @@ export class Lanes {
     keys.forEach((key) => this.set(this.limits.get(key)!, options));
   }
 
-  inlineLaneOf({ key }: Batch, mostRows: number, origin?: Origin): ServingLane {
+  laneAlone({ key }: Batch, mostRows: number, origin?: Origin): ServingLane {
     checkOrigin(origin);
     const options = this.optionsOf(key);
     let alone = this.alone.get(options);
@@ -87,7 +90,7 @@ export class Lanes {
       alone = { limits: aloneOf(options, mostRows), mostRows };
       this.alone.set(options, alone);
     }
-    return { key, origin, limits: alone.limits, isInline: true };
+    return { key, origin, limits: alone.limits, isAlone: true };
   }
 
   /** Rows of a key that isn't declared share no batch, so they get a new lane each. */
@@ -157,7 +160,14 @@ export class Lanes {
 }
 
 function aloneOf(options: KeyOptions, mostRows: number): Limits {
-  return { ...options, batchSize: Math.min(options.runSize, mostRows), batchTimeout: 0 };
+  return {
+    ...options,
+    batchSize: Math.min(options.runSize, mostRows),
+    batchTimeout: 0,
+    // A target sizes batches that calls share.
+    latencyTarget: undefined,
+    like: options,
+  };
 }
 
 function checkOrigin(origin: unknown): void {
@@ -167,10 +177,6 @@ function checkOrigin(origin: unknown): void {
         formatValue(origin),
     );
   }
-}
-
-export function largestBatch({ batchSize, runSize }: KeyOptions, inline = false): number {
-  return inline ? runSize : batchSize;
 }
 
 /** Up to the next allowed size, or what its callers asked for, if there is room. */

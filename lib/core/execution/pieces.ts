@@ -6,7 +6,7 @@ import type { PullAhead, Pulls } from '../streaming/pull-ahead.js';
 import type { Source } from '../streaming/source.js';
 import type { Call } from './caller-side.js';
 import { type CallContext, costOf, type Intake, requestedHooks } from './intake.js';
-import { largestBatch, type Lanes } from './lanes.js';
+import type { Lanes } from './lanes.js';
 import type { BatchRequest, Reply } from './request.js';
 import { onCancel } from './resolved-call-options.js';
 import { replyOf, type StreamRequest } from './stream-request.js';
@@ -18,7 +18,6 @@ interface PiecesOptions {
   readonly partitions: readonly Partition[];
   readonly intake: Intake;
   readonly pulls: Pulls;
-  readonly isInline: boolean;
 }
 
 /**
@@ -52,18 +51,19 @@ export class Pieces {
    * Pieces as large as the largest batch, so a large call runs only as fast as it is read. A call
    * with hooks runs in one batch.
    */
-  private sourceOf({ rows }: Call, { options }: CallContext): Source<Batch> {
+  private sourceOf({ rows }: Call, { options, isAlone }: CallContext): Source<Batch> {
     if (!(rows instanceof Batch)) {
       return rows;
     }
-    const size = this.largestOf(rows.key, this.options.isInline);
+    const size = this.largestOf(rows.key, isAlone);
     return (requestedHooks(options) || rows.size === 0 ? [rows] : rows.chunksOf(size)).values();
   }
 
   /** Rows that a partition runs together: as one batch, or in a place each. */
-  private largestOf(key: string, isInline = false): number {
+  private largestOf(key: string, isAlone = false): number {
     const { lanes, partitions } = this.options;
-    return partitions[0]?.places ?? largestBatch(lanes.optionsOf(key), isInline);
+    const { batchSize, runSize } = lanes.optionsOf(key);
+    return partitions[0]?.places ?? (isAlone ? runSize : batchSize);
   }
 
   private pull<Request extends BatchRequest>(

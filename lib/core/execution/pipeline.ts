@@ -29,7 +29,7 @@ import { onCancel, resolveCallOptions } from './resolved-call-options.js';
 import { eventsOf } from './stream-request.js';
 import { RowCheck, type RowFindings } from './row-check.js';
 import { examplesOf, type WarmedUp, warmUp } from './warm-up.js';
-import type { OpenedEngine, ServingKind } from '../partitions/engine.js';
+import type { OpenedEngine } from '../partitions/engine.js';
 import { axesOf, type ServingSignature } from '../partitions/onnx/model-signature.js';
 import { type PartitionStatus, statusOf } from '../partitions/partition.js';
 import { Pulls } from '../streaming/pull-ahead.js';
@@ -41,8 +41,8 @@ import type { Closable, Rung } from './shutdown.js';
  *     caller.prepare -> | intake -> batcher -> runner -> partition | -> caller.finish
  *                       |          shared with other calls         |
  *
- * `batchedRun` calls share batches. `run` calls have a pipeline of their own with one partition,
- * where each batch holds one call's rows; all else is the same.
+ * `batchedRun` calls share batches. Each call of `run` is alone in its batches, which wait for no
+ * further rows; all else is the same.
  */
 export class Pipeline implements Closable {
   /** The tensors of its calls' rows, if known. */
@@ -67,7 +67,6 @@ export class Pipeline implements Closable {
     private readonly lanes: Lanes,
     private readonly opened: OpenedEngine,
     private readonly events: EventHub,
-    private readonly kind: ServingKind,
     /** With `deduplication`. */
     private readonly shared?: CallSharing,
   ) {
@@ -75,11 +74,8 @@ export class Pipeline implements Closable {
     const { signature, partitions, fetched } = opened;
     const lengths = rowLengthsOf(options, signature);
     this.lengths = lengths;
-    const isInline = kind === 'inline';
     this.runner = new BatchRunner(name, options.recovery, opened, events, lengths);
-    // `run` calls share no batches, so no target can size them.
-    const hasTargets =
-      !isInline && [...options.keys.values()].some((key) => key.latencyTarget !== undefined);
+    const hasTargets = [...options.keys.values()].some((key) => key.latencyTarget !== undefined);
     this.batcher = new Batcher({
       name,
       ...queue,
@@ -90,7 +86,7 @@ export class Pipeline implements Closable {
       isDivided: options.sessions !== undefined,
       runs: this.runner,
     });
-    this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline, lengths);
+    this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, lengths);
     this.signature = signatureFor(options, signature);
     const inputAxes = axesOf(signature?.inputs ?? []);
     this.caller = new CallerSide(callbacks, inputAxes, this.signature, fetched?.facts);
@@ -101,16 +97,17 @@ export class Pipeline implements Closable {
       lent: new AnswerEnd(counters, this.leave, false, true),
     };
     const { intake, pulls } = this;
-    this.pieces = new Pieces({ options, callbacks, lanes, partitions, intake, pulls, isInline });
+    this.pieces = new Pieces({ options, callbacks, lanes, partitions, intake, pulls });
   }
 
-  run(input: unknown, options: CallContext['options']): Promise<unknown> {
-    const recorder = this.recorderOf(options, this.mode);
+  run(input: unknown, options: CallContext['options'], isAlone = false): Promise<unknown> {
+    const recorder = this.recorderOf(options, isAlone ? 'inline' : 'batched');
     let context: CallContext | undefined;
     this.calls++;
     try {
-      context = this.enter(input, options, recorder);
-      const call = this.shared ? undefined : this.prepare(input, context);
+      context = this.enter(input, options, recorder, isAlone);
+      const isShared = this.shared !== undefined && !isAlone;
+      const call = isShared ? undefined : this.prepare(input, context);
       const isDirect = call && !(call instanceof Promise) && !recorder;
       if (isDirect && !this.callbacks.postprocess && call.rows instanceof Batch) {
         // Nothing runs between the output and the answer: one promise for the whole call.
@@ -134,7 +131,7 @@ export class Pipeline implements Closable {
 
   /** Counts a call that was refused before it came here. */
   refused(error: unknown, { signal }: CallContext['options']): void {
-    countRefusal(this.events, this.options.name, this.mode, error, signal);
+    countRefusal(this.events, this.options.name, 'batched', error, signal);
   }
 
   /** A call's steps if they are asynchronous, observed, or in the caller's own code. */
@@ -195,7 +192,7 @@ export class Pipeline implements Closable {
     this.calls++;
     try {
       const own = { ...options, hooks: ownHooks(this.options.name, options.hooks) };
-      context = this.enter(input, own, recorder, 'stream');
+      context = this.enter(input, own, recorder, own.inline, true);
       const { resolved } = context;
       const call = await this.prepare(input, context, left);
       const pieces = this.pieces.stream(call, context, leave);
@@ -224,13 +221,13 @@ export class Pipeline implements Closable {
 
   /** @throws InvalidServingError if a row's answer depends on other rows, or on padding */
   async checkRows(examples: readonly Batch[]): Promise<RowFindings> {
-    const { options, opened, runner, intake, kind } = this;
+    const { options, opened, runner, intake } = this;
     const { signature } = opened;
     if (options.runner !== 'model' || !signature) {
       return {};
     }
     const declares = opened.fetched?.accept === undefined;
-    const check = new RowCheck(options, signature, runner, intake, kind === 'inline', declares);
+    const check = new RowCheck(options, signature, runner, intake, declares);
     return check.run(examples);
   }
 
@@ -346,25 +343,22 @@ export class Pipeline implements Closable {
       : recorder;
   }
 
-  private get mode(): CallMode {
-    return this.kind === 'inline' ? 'inline' : 'batched';
-  }
-
   private enter(
     input: unknown,
     options: CallContext['options'],
     recorder: CallRecorder | undefined,
-    mode?: 'stream',
+    isAlone?: boolean,
+    isStream = false,
   ): CallContext {
     this.refuseOnceClosed();
-    const timeout = mode ? undefined : this.options.timeout;
+    const timeout = isStream ? undefined : this.options.timeout;
     const resolved =
-      options.resolved ?? resolveCallOptions(this.callbacks, input, options, timeout, !!mode);
+      options.resolved ?? resolveCallOptions(this.callbacks, input, options, timeout, isStream);
     options.signal?.throwIfAborted();
     if (this.options.sessions && !options.session) {
       throw outsideSession(this.options.name);
     }
-    return { options, resolved, recorder, caller: callingBatch() };
+    return { options, resolved, recorder, isAlone, caller: callingBatch() };
   }
 
   /**

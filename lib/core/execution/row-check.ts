@@ -22,7 +22,6 @@ import { variableAxesOf } from '../partitions/onnx/variable-axes.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import type { BatchRunner } from './batch-run.js';
 import type { Intake } from './intake.js';
-import { largestBatch } from './lanes.js';
 import { ReplyRequest } from './request.js';
 
 /** Each continues "The model of serving ...". */
@@ -51,7 +50,6 @@ export class RowCheck {
     private readonly signature: ModelSignature,
     private readonly runner: BatchRunner,
     private readonly intake: Intake,
-    private readonly isInline: boolean,
     /** True if the definition has the axes where lengths vary, and not the model's own files. */
     private readonly declaresLengths: boolean,
   ) {
@@ -207,7 +205,7 @@ export class RowCheck {
   }
 
   private mostRows(row: Batch): number {
-    return largestBatch(this.admitted(row).lane.limits, this.isInline);
+    return this.admitted(row).lane.limits.batchSize;
   }
 
   private made(seed: number): Batch | undefined {

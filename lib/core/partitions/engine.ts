@@ -74,11 +74,9 @@ interface ExternalEngine {
 
 /** Runs in the application's own thread. */
 export function functionEngine(factory: RunnerFactory, sequence?: SequenceLimits): Engine {
-  return async (kind, options, keys) => ({
+  return async (_kind, options, keys) => ({
     partitions: await Promise.all(
-      options.map((own, index) =>
-        openFactory(factory, index, own, keys, limitsFor(kind, sequence)),
-      ),
+      options.map((own, index) => openFactory(factory, index, own, keys, sequence)),
     ),
   });
 }
@@ -97,12 +95,12 @@ export function sequenceEngine(handlerOf: () => SequenceHandler, limits: Sequenc
   return async (kind, options, keys) => {
     const modelFor = await initialised(kind, options, keys);
     const open = (own: PartitionOptions, index: number): Promise<Partition> =>
-      openFactory(({ key }) => modelFor(key), index, own, keys, limitsFor(kind, limits));
+      openFactory(({ key }) => modelFor(key), index, own, keys, limits);
     return { partitions: await Promise.all(options.map(open)) };
   };
 }
 
-/** The handler by key, after `init`, which `run` calls for its first batch. */
+/** The handler by key, after `init`, which waits for the first batch if the kind is `inline`. */
 type Initialised<Handler> = (
   kind: ServingKind,
   partitions: readonly PartitionOptions[],
@@ -156,12 +154,11 @@ function checked(handler: ServingHandler): ServingHandler {
 export function fileEngine(
   file: string,
   isolation: Isolation,
-  limits?: SequenceLimits,
+  sequence?: SequenceLimits,
   prepare: Preparation = async () => ({}),
 ): Engine {
   const fetch = typeof prepare === 'function' ? optionsBy(prepare) : onceFor(prepare);
-  return async (kind, options, keys, supervision, end, surroundings) => {
-    const sequence = limitsFor(kind, limits);
+  return async (_kind, options, keys, supervision, end, surroundings) => {
     const { options: prepared, ...fetched } = await fetch(surroundings);
     const opened = await openWorkers(
       options.map((own, partition) => ({
@@ -188,7 +185,7 @@ function optionsBy(prepare: Exclude<Preparation, RemoteFiles>): FetchOptions {
   return async (fetching) => ({ options: await prepare(fetching) });
 }
 
-/** All partitions of a version, also those of `run`, have the same facts. */
+/** A version's partitions have the same facts, also those that `run` opens before its start. */
 function onceFor(remote: RemoteFiles): FetchOptions {
   let fetched: Promise<FetchedFiles> | undefined;
   return (fetching) => {
@@ -200,11 +197,6 @@ function onceFor(remote: RemoteFiles): FetchOptions {
     }
     return fetched;
   };
-}
-
-/** Each row of `run` has the partition for itself. */
-function limitsFor(kind: ServingKind, limits?: SequenceLimits): SequenceLimits | undefined {
-  return limits && kind === 'inline' ? { ...limits, places: 1 } : limits;
 }
 
 type Runner = BatchFunction | AnySequenceModel;
@@ -226,12 +218,12 @@ export async function openFactory(
   return partition;
 }
 
-/** Which calls a partition serves: `inline` is `run()`, `batched` is `batchedRun()`. */
+/** `inline` for a serving that `run` opens before its start, otherwise `batched`. */
 export type ServingKind = 'inline' | 'batched';
 
 /** Options and keys of a partition that runs a class. */
 export type HandlerPartitionOptions = PartitionOptions & {
-  /** Its batches' keys; for `run` the first batch's key, and others may follow. */
+  /** Its batches' keys; for the kind `inline` the first batch's key, and others may follow. */
   readonly batchKeys: readonly string[];
 };
 

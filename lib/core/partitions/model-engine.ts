@@ -4,7 +4,7 @@ import type { Engine, OpenedEngine } from './engine.js';
 import type { Fetching } from './onnx/remote-models.js';
 import type { DeclaredPorts } from './onnx/model-signature.js';
 import { hashOf } from './onnx/model-content.js';
-import { type ModelPlace, ModelSource, SharedModel } from './onnx/model-source.js';
+import { type ModelPlace, ModelSource } from './onnx/model-source.js';
 import { openWorkers, type Supervision } from './worker/supervised.partition.js';
 import type { Isolation } from './worker/worker.partition.js';
 import type { ModelTask } from './worker/worker-protocol.js';
@@ -51,18 +51,14 @@ export function inWorkers(isolation: Isolation): OpenModel {
   return (tasks, supervision, end) => openWorkers(tasks, isolation, supervision, end);
 }
 
-/** One session in the application's own thread, also for `run`: runs can't overlap anyway. */
+/** One session: runs in the application's own thread can't overlap anyway. */
 export function onMainThread(blockingLimit: number): OpenModel {
-  const shared = new SharedModel();
   return async ([task], _supervision, _end, { warn }) => {
-    const model = await shared.acquire(async () => {
-      const { openModel } = await import('./onnx/onnx-model.js');
-      const watch = new BlockingWatch(blockingLimit, warn);
-      return openModel(task!, (rows, milliseconds) => watch.observe(rows, milliseconds));
-    });
+    const { openModel } = await import('./onnx/onnx-model.js');
+    const watch = new BlockingWatch(blockingLimit, warn);
+    const model = await openModel(task!, (rows, milliseconds) => watch.observe(rows, milliseconds));
     const { signature, providers } = model.loaded;
-    const partition = new ModelPartition(model, () => shared.release());
-    return { partitions: [partition], signature, providers: [providers] };
+    return { partitions: [new ModelPartition(model)], signature, providers: [providers] };
   };
 }
 
@@ -86,10 +82,7 @@ export async function modelsLoaded(): Promise<void> {
 class ModelPartition implements Partition {
   readonly prefetch = 0;
 
-  constructor(
-    private readonly model: OnnxModel,
-    private readonly release: () => Promise<void>,
-  ) {}
+  constructor(private readonly model: OnnxModel) {}
 
   get status(): PartitionStatus {
     return { state: 'up', restarts: 0, provider: this.model.loaded.providers.inUse };
@@ -112,7 +105,7 @@ class ModelPartition implements Partition {
   }
 
   close(): Promise<void> {
-    return this.release();
+    return this.model.close();
   }
 }
 

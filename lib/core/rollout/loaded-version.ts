@@ -19,7 +19,7 @@ import type { Closable, Rung } from '../execution/shutdown.js';
 import { VersionLoader, type VersionParts, type VersionPlan } from './version-loader.js';
 import { formatValue } from '../format.js';
 
-/** One version of a serving: its partitions, and the pipelines that run on them. */
+/** One version of a serving: its partitions, and the pipeline that runs on them. */
 export class LoadedVersion implements Closable {
   readonly label: string;
   role: VersionRole = 'loading';
@@ -28,25 +28,23 @@ export class LoadedVersion implements Closable {
   /** While it is a shadow. */
   shadow: Shadow | undefined;
   readonly lanes: Lanes;
-  /** Runs `batchedRun` and sessions, once open. */
+  /** Once it has started. */
   pipeline: Pipeline | undefined;
   /** Undefined in a serving without sessions. */
   sessions: LocalSessions | undefined;
-  /** Runs `run`; opened on first use, with its own partitions, so that no call waits for a batch. */
-  inlinePipeline: Pipeline | undefined;
   /** The template's signature; once the model is loaded, the model's. */
   signature: ServingSignature | undefined;
-  /** Milliseconds that the partitions of `batchedRun` took to load. */
+  /** Milliseconds that its partitions took to load. */
   loadTime = 0;
   /** Milliseconds that their warm-up took; undefined if it ran nothing. */
   warmUpTime: number | undefined;
   /** Identifies the watched file, as it was loaded. */
   stamp: string | undefined;
   private opening: Promise<Pipeline> | undefined;
-  private inline: Promise<Pipeline> | undefined;
+  /** Runs `run` until the version starts, on one partition. */
+  private early: Promise<Pipeline> | undefined;
   /** Callers that wait for a pipeline to open. */
   private readonly waits = new Waits();
-  /** Open pipelines, including those that warm up. */
   private readonly pipelines = new Set<Pipeline>();
   private readonly loader: VersionLoader;
   /** Called when its calls or sessions may have ended. */
@@ -95,7 +93,7 @@ export class LoadedVersion implements Closable {
   }
 
   get queued(): number {
-    return (this.pipeline?.depth ?? 0) + (this.inlinePipeline?.depth ?? 0);
+    return [...this.pipelines].reduce((rows, { depth }) => rows + depth, 0);
   }
 
   get partitions(): readonly PartitionStatus[] {
@@ -143,33 +141,30 @@ export class LoadedVersion implements Closable {
     });
   }
 
-  /** The call waits no longer than its options allow. */
-  async openInline(resolved?: ResolvedCallOptions): Promise<Pipeline> {
+  /**
+   * Opens it for `run`: with one partition, unless it is starting. The call waits no longer than
+   * its options allow.
+   */
+  async openEarly(resolved: ResolvedCallOptions): Promise<Pipeline> {
     this.refuseOnceClosed();
     const { name, queue } = this.parts.options;
     if (this.waits.size >= queue.maxRows) {
       throw new OverloadedError(
-        `Serving "${name}" loads the session for run(), and ${queue.maxRows} calls wait for it; ` +
-          'call again later',
+        `Serving "${name}" is still loading, and ${queue.maxRows} calls wait for it; call again ` +
+          'later',
       );
     }
-    if (!this.inline) {
+    if (!this.opening && !this.early) {
       const opening = outsideCallContext(() => this.openInlinePipeline());
-      this.inline = opening;
-      opening.then(
-        (pipeline) => (this.inlinePipeline = pipeline),
-        () => (this.inline = this.inline === opening ? undefined : this.inline),
-      );
+      this.early = opening;
+      opening.catch(() => (this.early = this.early === opening ? undefined : this.early));
     }
-    const waiting = this.waits.for(this.inline, resolved);
-    waiting.then(this.notify, this.notify);
-    return waiting;
+    return this.waits.for((this.opening ?? this.early)!, resolved);
   }
 
   /** Resolves when its calls and sessions have ended, or it is closed. */
   async idle(): Promise<void> {
-    // A call that waited for a pipeline enters it within a turn of the event loop.
-    for (await nextTurn(); !this.isClosed && !this.isIdle; await nextTurn()) {
+    while (!this.isClosed && !this.isIdle) {
       this.pipelines.forEach((pipeline) => (pipeline.onIdle = this.notify));
       await new Promise<void>((resolve) => (this.changed = resolve));
     }
@@ -204,7 +199,7 @@ export class LoadedVersion implements Closable {
     this.loader.stopFetching();
     // Closes the open pipelines now, so they take no more calls.
     const closed = [...this.pipelines].map((pipeline) => pipeline.close());
-    await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);
+    await Promise.all([this.opening?.catch(() => undefined), this.early?.catch(() => undefined)]);
     await Promise.all([...closed, ...[...this.pipelines].map((pipeline) => pipeline.close())]);
     this.sessions?.close();
   }
@@ -215,11 +210,11 @@ export class LoadedVersion implements Closable {
 
   private get isIdle(): boolean {
     const sessions = this.sessions?.size ?? 0;
-    const pipelines = [...this.pipelines];
-    return sessions + this.waits.size === 0 && pipelines.every(({ isIdle }) => isIdle);
+    return sessions === 0 && [...this.pipelines].every(({ isIdle }) => isIdle);
   }
 
   private async openWarm(): Promise<Pipeline> {
+    await this.endEarly();
     const pipeline = await this.openPipeline('batched');
     await this.tryOut(pipeline, async () => {
       this.warmUpTime = await this.loader.warmUp(pipeline);
@@ -231,6 +226,18 @@ export class LoadedVersion implements Closable {
     const pipeline = await this.openPipeline('inline');
     await this.tryOut(pipeline, () => this.loader.checkRows(pipeline));
     return pipeline;
+  }
+
+  /** So that the version has its model once. */
+  private async endEarly(): Promise<void> {
+    const early = await this.early?.catch(() => undefined);
+    if (early) {
+      // A call that waited for it enters it within a turn of the event loop.
+      await nextTurn();
+      await early.close();
+      this.early = undefined;
+      this.pipelines.delete(early);
+    }
   }
 
   /** Closes the pipeline if its first runs fail. */

@@ -69,9 +69,9 @@ export class VersionLoader {
         this.warn(opened);
       }
       const shared = isShared ? await this.sharedCalls(opened, store) : undefined;
-      const partitions = opened.partitions.map((each, index) => this.watched(each, index, kind));
+      const partitions = opened.partitions.map((each, index) => this.watched(each, index));
       const all = { ...opened, partitions };
-      return new Pipeline(options, callbacks, lanes, all, events, kind, shared);
+      return new Pipeline(options, callbacks, lanes, all, events, shared);
     } catch (cause) {
       throw await this.failed(cause);
     }
@@ -207,7 +207,7 @@ export class VersionLoader {
   }
 
   /** The partition with its `runTimeout`; logs and emits its changes of status. */
-  private watched(own: Partition, index: number, kind: ServingKind): Partition {
+  private watched(own: Partition, index: number): Partition {
     const { name, recovery } = this.parts.options;
     const { runTimeout } = recovery;
     const partition = runTimeout === undefined ? own : new TimedPartition(index, own, runTimeout);
@@ -222,10 +222,10 @@ export class VersionLoader {
         before = provider;
       }
       if (reason !== undefined) {
-        log.warn(`Serving "${name}"${kind === 'inline' ? ', for run()' : ''}: ${reason}`);
+        log.warn(`Serving "${name}": ${reason}`);
       }
       const { events } = this.parts;
-      const labels = { serving: name, version: events.version, kind, partition: index };
+      const labels = { serving: name, version: events.version, partition: index };
       events.emit({ type: 'partition:change', ...labels, ...status });
     });
     return partition;

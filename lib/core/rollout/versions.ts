@@ -91,9 +91,6 @@ export class Versions implements Closable {
       }, limit);
     try {
       await version.open();
-      if (this.active.inlinePipeline) {
-        await version.openInline();
-      }
       if (this.isEnding) {
         throw closedWhileLoading(this.callbacks.name);
       }

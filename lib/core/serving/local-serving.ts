@@ -366,22 +366,11 @@ export class LocalServing<
   }
 
   private runAlone(version: LoadedVersion, input: Input, options: CallOptions): Promise<Output> {
-    const { inlinePipeline } = version;
-    return (
-      inlinePipeline
-        ? inlinePipeline.run(input, options)
-        : this.runOnceOpen(version, input, options)
-    ) as Promise<Output>;
-  }
-
-  /** The call's timeout runs while the pipeline opens. */
-  private async runOnceOpen(
-    version: LoadedVersion,
-    input: Input,
-    options: CallOptions,
-  ): Promise<unknown> {
-    const { pipeline, inside } = await this.openFor('inline', version, input, options);
-    return pipeline.run(input, inside);
+    const run = ({ pipeline, inside }: OpenedFor): Promise<Output> =>
+      pipeline.run(input, inside, true) as Promise<Output>;
+    return version.pipeline
+      ? run({ pipeline: version.pipeline, inside: options })
+      : this.openFor('inline', version, input, options).then(run);
   }
 
   private async *streamFrom(
@@ -393,23 +382,22 @@ export class LocalServing<
     if (!version || (!options.inline && !version.pipeline)) {
       throw this.refused('stream', options);
     }
-    const { pipeline, inside } =
-      version.pipeline && !options.inline
-        ? { pipeline: version.pipeline, inside: options }
-        : await this.openFor('stream', version, input, options);
+    const { pipeline, inside } = version.pipeline
+      ? { pipeline: version.pipeline, inside: options }
+      : await this.openFor('stream', version, input, options);
     return yield* pipeline.stream(input, inside, left) as AsyncGenerator<never, undefined>;
   }
 
   /**
-   * Waits no longer than the call's options allow, and counts a call that fails before it has a
-   * pipeline.
+   * Opens a version that hasn't started. Waits no longer than the call's options allow, and counts
+   * a call that fails meanwhile.
    */
   private async openFor(
     mode: 'inline' | 'stream',
     version: LoadedVersion,
     input: Input,
     options: StreamOptions<string>,
-  ): Promise<{ readonly pipeline: Pipeline; readonly inside: InternalCallOptions }> {
+  ): Promise<OpenedFor> {
     const { events } = version;
     const { signal } = options;
     const isStream = mode === 'stream';
@@ -422,7 +410,7 @@ export class LocalServing<
       if (this.options.sessions) {
         throw outsideSession(this.name);
       }
-      const pipeline = version.inlinePipeline ?? (await version.openInline(resolved));
+      const pipeline = await version.openEarly(resolved);
       return { pipeline, inside: { ...options, signal, resolved, recorder } };
     } catch (error) {
       countEnd(events, recorder, { error }, signal);
@@ -475,6 +463,11 @@ export class LocalServing<
         labels.map((label) => formatValue(label)).join(', '),
     );
   }
+}
+
+interface OpenedFor {
+  readonly pipeline: Pipeline;
+  readonly inside: InternalCallOptions;
 }
 
 /** Options by key, in all versions; they may change while the serving runs. */

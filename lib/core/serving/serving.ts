@@ -97,7 +97,8 @@ export abstract class Serving<
   }
 
   /**
-   * Runs the input alone and immediately.
+   * Runs the input's rows in batches of their own, next in turn, without waiting for further rows.
+   * A serving that was not started opens one partition for it, until its start.
    *
    * @throws ServingError for a failed batch function, or invalid input or output
    */

@@ -182,7 +182,10 @@ describeOnPlatforms('Clients over HTTP', (listen) => {
 
       client.leave();
       await until(() => site.ends.length === 1);
-      held.batches.find(({ rows }) => rows[0] === 'b')!.finish(['B']);
+      // The batch of the call that has left holds the partition until its end.
+      held.next().finish(['FIRST']);
+      await until(() => held.batches.length === 1);
+      held.next().finish(['B']);
 
       expect(await leftOver[0]).toBe('B');
       expect(site.ends[0]).toMatchObject({
@@ -282,7 +285,7 @@ describe('A client that leaves a process', () => {
     const [url] = await app.messages<string>('listening');
     const client = await RawClient.connect(url!);
     client.get('/');
-    await app.messages('running', 3);
+    await app.messages('running', 2);
 
     client.leave();
     await app.messages('ended', 4);

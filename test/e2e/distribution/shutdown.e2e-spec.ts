@@ -111,7 +111,7 @@ describe('A node that shuts down', () => {
         ),
       ),
     ].map(outcomeOf);
-    await until(() => hung.begun > 1);
+    await until(() => hung.begun === 1 && owner.servings.get('hung').queued === 4);
 
     const shutdown = outcomeOf(owner.close().then(() => 'done'));
     await time.advance(290);

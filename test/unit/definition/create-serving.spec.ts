@@ -122,7 +122,7 @@ describe('createServing', () => {
       expect(replies).toEqual([['x fr'], ['x fr'], ['x en']]);
       expect(built).toEqual([
         { partition: 0, options: { device: 'a' }, key: 'fr' },
-        { partition: 0, options: { device: 'a' }, key: 'en' },
+        { partition: 1, options: { device: 'b' }, key: 'fr' },
       ]);
     });
 

@@ -204,7 +204,7 @@ describe('A call with hostile input', () => {
   it('[E10] A change of the batch size changes the limits of calls that run alone, and makes no new ones', () => {
     const options = { batchSize: 4, runSize: 4, batchTimeout: 5 };
     const lanes = new Lanes(new Map([['default', options]]), options);
-    const limitsOf = () => lanes.inlineLaneOf(Batch.stack([1]), 6).limits;
+    const limitsOf = () => lanes.laneAlone(Batch.stack([1]), 6).limits;
     const first = limitsOf();
     expect(first).toMatchObject({ batchSize: 4, batchTimeout: 0 });
 

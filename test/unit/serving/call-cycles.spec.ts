@@ -112,12 +112,15 @@ describe('Calls from inside a batch', () => {
     expect(second.outcome).toEqual(refusedAs('"pair" -> "pair"'));
   });
 
-  it('[FR3] A call with run that calls run is refused, and one that calls batchedRun is answered', async () => {
-    const recursive = await startDescent({}, 'run');
-    const refused = outcomeOf(recursive.run(1));
+  it('[FR3] A batch whose function calls run needs a second partition, too', async () => {
+    const lone = await startDescent({}, 'run');
+    const refused = [lone.run(1), lone.batchedRun(1)].map(outcomeOf);
     await later(10);
-    expect(refused.outcome).toEqual(refusedAs('("depth" -> "depth")'));
-    expect(await recursive.batchedRun(1)).toBe(1);
+    refused.forEach(({ outcome }) => expect(outcome).toEqual(refusedAs('("depth" -> "depth")')));
+    expect(await lone.run(0)).toBe(0);
+
+    const two = await startDescent({ partitions: 2 }, 'run');
+    expect(await Promise.all([two.run(1), two.batchedRun(0)])).toEqual([1, 0]);
   });
 
   it('[FR3] A class, a generator and a stream are refused as a function is', async () => {

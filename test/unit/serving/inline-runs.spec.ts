@@ -30,6 +30,17 @@ async function finishAll(batches: HeldFunction): Promise<(readonly string[])[]> 
   return rows;
 }
 
+/** A serving that isn't started, whose session for run() never finishes loading. */
+function loading(limits: Partial<ServingDefinition> = {}): LocalServing {
+  const options = resolveDefinition({
+    name: 'held',
+    shutdown: { timeout: 1000 },
+    ...limits,
+    model: { useFactory: () => () => [] },
+  });
+  return new LocalServing(options, { name: 'held' }, () => new Promise(() => {}));
+}
+
 describe('Inline runs', () => {
   useVirtualTime();
   const start = useServings();
@@ -56,6 +67,61 @@ describe('Inline runs', () => {
     expect(await Promise.all(replies)).toEqual([['a', 'b', 'c'], ['d'], ['e', 'f']]);
   });
 
+  it('[3.1] A run takes its turn among the batches of other calls, and shares none', async () => {
+    const [serving, batches] = await held({ batchSize: 2, batchTimeout: 1000 });
+    const replies = [serving.batchedRun('a'), serving.batchedRun('b')];
+    await turn();
+    replies.push(serving.batchedRun('c'), serving.run('alone'), serving.batchedRun('d'));
+
+    expect(await finishAll(batches)).toEqual([['a', 'b'], ['alone'], ['c', 'd']]);
+    expect(await Promise.all(replies)).toEqual(['a', 'b', 'c', 'alone', 'd']);
+  });
+
+  it('[3.1] Runs are on all partitions', async () => {
+    const [serving, batches] = await held({ partitions: 2 });
+    const replies = [serving.run('a'), serving.batchedRun('b'), serving.run('c')];
+    await turn();
+
+    expect(batches.rows).toEqual([['a'], ['b']]);
+    batches.next().finish(['a']);
+    await turn();
+    expect(batches.rows).toEqual([['b'], ['c']]);
+    batches.next().finish(['b']);
+    batches.next().finish(['c']);
+    expect(await Promise.all(replies)).toEqual(['a', 'b', 'c']);
+  });
+
+  it('[3.1] A start ends the session that run() has opened before it, once its calls have ended', async () => {
+    const batches = new HeldFunction();
+    const loaded: number[] = [];
+    const serving = createServing<string, string, unknown, unknown>({
+      name: 'held',
+      partitions: 2,
+      model: {
+        useFactory: ({ partition }) => {
+          loaded.push(partition);
+          return batches.useFactory();
+        },
+      },
+    });
+    const replies = [serving.run('a')];
+    await turn();
+    const started = serving.start();
+    replies.push(serving.run('b'));
+    await turn();
+    expect(loaded).toEqual([0]);
+
+    batches.next().finish(['a']);
+    await turn();
+    expect(await replies[0]).toBe('a');
+    await started;
+    await turn();
+    expect(loaded).toEqual([0, 0, 1]);
+    batches.next().finish(['b']);
+    expect(await replies[1]).toBe('b');
+    await passTime(serving.close());
+  });
+
   it('[H5] Inline runs beyond the queue limit are refused', async () => {
     const [serving, batches] = await held({ queue: { maxRows: 2 }, batchSize: 2 });
     const replies = [serving.run('a')];
@@ -70,7 +136,7 @@ describe('Inline runs', () => {
   });
 
   it('[H5] Inline runs beyond the queue limit are refused while the session loads', async () => {
-    const serving = await loading({ queue: { maxRows: 2 }, batchSize: 2 });
+    const serving = loading({ queue: { maxRows: 2 }, batchSize: 2 });
     const waiting = ['a', 'b'].map((row) =>
       expect(serving.run(row)).rejects.toThrow(ServingClosedError),
     );
@@ -124,32 +190,13 @@ describe('Inline runs', () => {
     ]);
   });
 
-  /** A serving whose session for run() never finishes loading. */
-  async function loading(limits: Partial<ServingDefinition> = {}): Promise<LocalServing> {
-    const options = resolveDefinition({
-      name: 'held',
-      shutdown: { timeout: 1000 },
-      ...limits,
-      model: { useFactory: () => () => [] },
-    });
-    const partition = {
-      prefetch: 0,
-      run: () => new Promise<never>(() => {}),
-      close: async () => {},
-    };
-    const opened = { partitions: [partition] };
-    const engine: Engine = (kind) =>
-      kind === 'inline' ? new Promise(() => {}) : Promise.resolve(opened);
-    return start(new LocalServing(options, { name: 'held' }, engine));
-  }
-
   it.each<[string, (serving: LocalServing, options: object) => Promise<unknown>]>([
     ['run', (serving, options) => serving.run('a', options)],
     ['stream', (serving, options) => collect(serving.stream('a', { ...options, inline: true }))],
   ])(
     '[H6] A call with %s ends at its deadline or signal while the session loads',
     async (_, call) => {
-      const serving = await loading();
+      const serving = loading();
       const leaving = new AbortController();
       const late = expect(call(serving, { timeout: 100 })).rejects.toThrow(DeadlineExceededError);
       const left = expect(call(serving, { signal: leaving.signal })).rejects.toBe(reason);
@@ -163,7 +210,7 @@ describe('Inline runs', () => {
   );
 
   it('[E11] Calls of run() that fail while the session loads are counted, and have their events', async () => {
-    const serving = await loading();
+    const serving = loading();
     const ends: unknown[] = [];
     serving
       .eventsOf('call:end')
@@ -202,14 +249,12 @@ describe('Inline runs', () => {
       run: async () => ({ output: ['A'] }),
       close: async () => {},
     };
-    const engine: Engine = async (kind) => {
-      await new Promise((resolve) => setTimeout(resolve, kind === 'inline' ? 30 : 0));
+    const engine: Engine = async () => {
+      await new Promise((resolve) => setTimeout(resolve, 30));
       return { partitions: [partition] };
     };
     const options = resolveDefinition({ name: 'a', model: { useFactory: () => () => [] } });
-    const starting = start(new LocalServing(options, { name: 'a' }, engine));
-    await later(0);
-    const serving = await starting;
+    const serving = new LocalServing(options, { name: 'a' }, engine);
     const events: unknown[] = [];
     serving.eventsOf('call:start').subscribe(() => events.push('start'));
     serving.eventsOf('call:end').subscribe(({ preprocessing }) => events.push(preprocessing));
@@ -219,10 +264,11 @@ describe('Inline runs', () => {
     expect(await reply).toBe('A');
     expect(events).toEqual(['start', 30]);
     expect(serving.counters()).toMatchObject({ answered: 1, failed: {} });
+    await passTime(serving.close());
   });
 
   it('[H4] An inline run is answered with the closed error at the shutdown limit while the session loads', async () => {
-    const serving = await loading();
+    const serving = loading();
     const closed = expect(serving.run('a')).rejects.toThrow(ServingClosedError);
     await passTime(serving.close());
     await closed;

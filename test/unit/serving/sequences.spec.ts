@@ -331,26 +331,16 @@ describe('A serving of sequences', () => {
     ]);
   });
 
-  it('[13.8] run has a model of its own, whose rows run one after the other', async () => {
+  it('[13.8] A row of run takes a place among the rows of other calls', async () => {
     const models: CountingModel[] = [];
     const serving = await startServing({
       name: 'counter',
       model: { useFactory: () => models[models.push(new CountingModel()) - 1]!, sequence: {} },
     });
-    await Promise.all(['a', 'b'].map((name) => serving.run(row(name, 1))));
+    await Promise.all([serving.run(row('a', 1)), serving.batchedRun(row('b', 1))]);
 
     expect(models.map(({ log }) => log)).toEqual([
-      [],
-      [
-        'start a',
-        'step! a',
-        'step a',
-        'end a ended',
-        'start b',
-        'step! b',
-        'step b',
-        'end b ended',
-      ],
+      ['start a b', 'step! a b', 'step a b', 'end a ended', 'end b ended'],
     ]);
   });
 

@@ -73,8 +73,10 @@ const scenario = fc.record({
     fc.array(often(fc.nat({ max: 20 }), 12), { minLength: 1, maxLength: 4 }),
     2,
   ),
-  /** The milliseconds in which the session for run() loads, if it does. */
-  inlineLoad: often(fc.nat({ max: 20 }), 6),
+  /** When the serving starts; calls of run() come before and after. */
+  startsAt: fc.oneof(fc.constant(0), fc.nat({ max: 60 })),
+  /** The milliseconds in which a session loads that run() opens before the start, if it does. */
+  earlyLoad: often(fc.nat({ max: 20 }), 6),
   /** The milliseconds in which a worker loads. Some never do. */
   loads: fc.array(often(fc.nat({ max: 30 }), 8), { minLength: 1, maxLength: 4 }),
   runs: fc.array(aRun, { minLength: 1, maxLength: 8 }),
@@ -126,9 +128,9 @@ class Play {
   }
 
   async run(): Promise<void> {
-    const { calls, closesAt, shutdown, isProcess, isHaltable } = this.options;
-    await this.serving.start();
+    const { calls, startsAt, closesAt, shutdown, isProcess, isHaltable } = this.options;
     const began = performance.now();
+    setTimeout(() => void this.start(), startsAt);
     calls.forEach((call) => setTimeout(() => void this.call(call), call.at));
     setTimeout(() => void this.close(), closesAt);
     await runTimers();
@@ -145,7 +147,7 @@ class Play {
 
   private readonly engine: Engine = async (kind, partitions) => {
     if (kind === 'inline') {
-      await passed(this.options.inlineLoad);
+      await passed(this.options.earlyLoad);
     }
     const supervision = { restartDelay: 10, maxRestarts: 2, restartTimeout: 50 };
     return {
@@ -187,6 +189,16 @@ class Play {
     const { preprocessing } = this.options;
     await passed(preprocessing![this.preprocessed++ % preprocessing!.length]);
     return { batch };
+  }
+
+  private async start(): Promise<void> {
+    try {
+      await this.serving.start();
+    } catch (error) {
+      if ((error as { code: string }).code !== 'SERVING_CLOSED') {
+        this.faults.push(`the start failed: ${String(error)}`);
+      }
+    }
   }
 
   private async close(): Promise<void> {

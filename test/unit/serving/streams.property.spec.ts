@@ -339,7 +339,7 @@ class Play {
   /** A source is pulled no further than there is room. An Observable is not pulled. */
   private pull(call: Call, rows: number): void {
     const { batchSize, partitions } = this.options;
-    const window = 2 * (call.inline ? 1 : partitions) * batchSize;
+    const window = 2 * partitions * batchSize;
     const largest = Math.max(...call.sizes);
     if (
       call.as !== 'reply' &&
@@ -355,10 +355,7 @@ class Play {
   }
 
   private begin(rows: readonly number[], { hooks, emit }: BatchContext): Scenario['runs'][number] {
-    // An inline run can begin at the moment in which its consumer leaves.
-    const gone = this.calls.filter(
-      ({ inline, outcome, hasLeft }) => !inline && (outcome !== undefined || hasLeft),
-    );
+    const gone = this.calls.filter(({ outcome, hasLeft }) => outcome !== undefined || hasLeft);
     const lost = rows.filter((row) => gone.some((call) => call.rows.includes(row)));
     if (lost.length > 0) {
       this.broken.push(`a batch ran rows ${lost.join(', ')} of calls that had ended`);

@@ -4,7 +4,6 @@ import { messageOf, ServingLoadError } from '../../errors.js';
 import { MAX_BYTES } from '../worker/codec.js';
 import type { FetchedFile, Fetching, RemoteModel } from './remote-models.js';
 import { digestOf, lastingStampOf, type ModelContent, PIECE, piecesOf } from './model-content.js';
-import type { OnnxModel } from './onnx-model.js';
 import { constants } from 'node:fs';
 import { tmpdir } from 'node:os';
 
@@ -196,32 +195,6 @@ async function digestsOf(paths: readonly string[]): Promise<Map<string, string>>
     digests.set(path, await digestOf(path));
   }
   return digests;
-}
-
-/** The first user opens the model, the last one closes it. */
-export class SharedModel {
-  private opened: Promise<OnnxModel> | undefined;
-  private users = 0;
-
-  async acquire(load: () => Promise<OnnxModel>): Promise<OnnxModel> {
-    this.users++;
-    const opened = (this.opened ??= load());
-    try {
-      return await opened;
-    } catch (error) {
-      this.users--;
-      this.opened = this.opened === opened ? undefined : this.opened;
-      throw error;
-    }
-  }
-
-  async release(): Promise<void> {
-    const { opened } = this;
-    if (--this.users === 0 && opened) {
-      this.opened = undefined;
-      await (await opened).close();
-    }
-  }
 }
 
 /** A file without a name: nothing can change it, and it ends with the process. */

@@ -199,9 +199,9 @@ function sizeOf(size: string): number | string {
   return number < 0 ? '' : number;
 }
 
-/** Runs batches on servers. Each has a partition per concurrent batch; for `run`, just one. */
+/** Runs batches on servers. Each has a partition per concurrent batch. */
 export function endpointEngine(endpoints: readonly ResolvedEndpoint[], model: RemoteModel): Engine {
-  return async (kind, _options, _keys, supervision, end, { warn }) => {
+  return async (_kind, _options, _keys, supervision, end, { warn }) => {
     // Each opening partition adds a listener.
     setMaxListeners(0, end);
     const loaded = await loadService();
@@ -211,9 +211,8 @@ export function endpointEngine(endpoints: readonly ResolvedEndpoint[], model: Re
         new Endpoint(loaded, options, model, supervision.restartDelay),
       ]),
     );
-    const places = kind === 'inline' ? endpoints : placesOf(endpoints);
     return openAll(
-      places.map((options) => ({ url: options.url, endpoint: opened.get(options)! })),
+      placesOf(endpoints).map((options) => ({ url: options.url, endpoint: opened.get(options)! })),
       supervision,
       { end, warn },
     );

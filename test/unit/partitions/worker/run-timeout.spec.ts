@@ -165,7 +165,6 @@ describe('runTimeout', () => {
       type: 'partition:change',
       serving: 'held',
       version: '1',
-      kind: 'batched',
       partition: 0,
       restarts: 0,
     };

@@ -34,7 +34,6 @@ export {
   sessionOptionsOf,
 } from './core/definition/resolve-definition.js';
 export type { FunctionServingDefinition } from './core/definition/serving-definition.js';
-export { asTask, type TaskKind, taskOf } from './core/definition/task-kind.js';
 export {
   fromWire,
   InvalidServingError,

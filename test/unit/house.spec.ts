@@ -19,8 +19,8 @@ const CEILINGS = {
   'options of a definition': 17,
   'rules that refuse combinations of options': 27,
   'type parameters of defineServing': 7,
-  'files of a warm call of a model': 33,
-  'functions of a warm call of a model': 294,
+  'files of a warm call of a model': 32,
+  'functions of a warm call of a model': 280,
   'files of a warm call over TCP, both ends': 60,
   'unit specs that import what is inside core or nest': 88,
   '"the X of the Y" in 1,000 words': 3,
@@ -33,7 +33,7 @@ const CEILINGS = {
  * Extensions that came after the ceilings of the whole. They don't count there: each has a ceiling
  * of its own, in thousand characters of code.
  */
-const EXTENSIONS = { openai: 45.5, tasks: 189 } as const;
+const EXTENSIONS = { openai: 45.6, tasks: 189 } as const;
 
 describe('The house', () => {
   const all = sourceFiles();

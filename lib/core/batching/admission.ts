@@ -1,14 +1,14 @@
 import { countOfRows } from '../format.js';
 import {
   DeadlineExceededError,
-  DeadlineTooShortError,
   OverloadedError,
   RequestTooLargeError,
   withoutStack,
 } from '../errors.js';
-import type { Budget } from './budget.js';
-import { PlannedBatches, type PlannedBatch, type WorkAhead } from './planned-batches.js';
-import type { Limits, QueuedRequest } from './queued-request.js';
+import type { Budget } from './fill.js';
+import { type Limits, paddedSize, type QueuedRequest } from './queued-request.js';
+import { LearnedTimes } from './run-times.js';
+import { add, type LatencyTarget, type PoolLoad, Timing } from './timing.js';
 
 export interface RoomOptions {
   readonly name: string;
@@ -28,64 +28,8 @@ export interface AdmissionOptions extends Pick<RoomOptions, 'name'> {
   readonly budget?: Budget | undefined;
 }
 
-export interface BusyUntil {
-  /** Expected milliseconds until it is free. */
-  time: number;
-  /** Sum of its batches' squared expected milliseconds. */
-  squares: number;
-}
-
-export interface PoolLoad {
-  readonly partitions: number;
-  readonly idle: number;
-  busyUntil(now: number): BusyUntil[];
-}
-
-export interface LatencyTarget {
-  /** Milliseconds until 99 of 100 calls are to be answered. */
-  readonly latencyTarget: number;
-  /** Rows of a full batch now. */
-  readonly batchSize: number;
-  /** The most that a batch may cost now, if the serving has `batchSize.cost`. */
-  readonly cost?: number | undefined;
-  /** Expected milliseconds of such a batch; undefined until enough batches have run. */
-  readonly expected: number | undefined;
-  /** 99 of 100 run times are at most this factor times the expected ones. */
-  readonly overrun: number;
-}
-
-interface Place {
-  readonly offset: number;
-  readonly count: number;
-  readonly due: number;
-  readonly most: number;
-  readonly isNew: boolean;
-}
-
-/** A batch's start, in milliseconds from now. */
-interface Start {
-  readonly time: number;
-  /** Sum of squared run times before it. */
-  readonly squares: number;
-  readonly isImmediate: boolean;
-}
-
-/** We follow this many batches one by one; the order of later ones hardly matters. */
-const BATCHES_FOLLOWED = 8;
-
 /** Before any batch has run, Retry-After is 1 to this many seconds. */
 const SECONDS_UNKNOWN = 3;
-
-const NO_TARGET: { readonly latencyTarget?: number } = {};
-const NO_BATCH = { rows: 0, sum: 0, largest: 0 };
-
-interface QueuedAhead {
-  readonly priority: number;
-  rows: number;
-  /** Rows of named tenants. */
-  named: number;
-  readonly tenants: Map<string, number>;
-}
 
 interface Lack {
   readonly why: string;
@@ -203,36 +147,22 @@ export class QueueRoom {
 }
 
 /**
- * Admission control: immediately refuses a request that has no room, or would miss its deadline or
- * its lane's latency target.
- *
- * A timed call gets a place in a planned batch (see `PlannedBatches`). With `T(w)` as the expected
- * time of a batch with work w, and `r` as the spread of run times, the call is answered after the
- * running batch, the batches ahead and its own. Independent overruns add up to
- * `(r - 1) √(sum of T²)`.
- *
- * - A call joins the last planned batch if that still answers all its calls in time.
- * - Otherwise we plan a new batch, with the most work that the call can bear; a small one only
- *   while its size carries the load. Under overload we refuse calls until a batch of the size for a
- *   lasting load fits.
- * - An idle partition would run a batch anyway, so only its additional time needs a margin.
- *
- * Sources: Clipper (NSDI 2017) and BentoML's dispatcher choose the size by the target, Nexus (SOSP
- * 2019) makes room for two runs in it, and Clockwork (OSDI 2020) refuses what would be late.
+ * Admission control: immediately refuses a request without room, or that {@link Timing} refuses.
  */
 export class Admission {
   /** Rows in its queue. */
   queued = 0;
-  private readonly priorities = new Map<number, QueuedAhead>();
-  private readonly planned = new Map<Limits, PlannedBatches>();
-  /** Cached: most calls ask for the same. */
-  private lastWaiting: QueuedAhead | undefined;
-  private lastPlanned: PlannedBatches | undefined;
+  private readonly times: LearnedTimes;
+  /** With targets, or once a call had a deadline. */
+  private timing: Timing | undefined;
 
   constructor(
     private readonly options: AdmissionOptions,
     private readonly room: QueueRoom,
-  ) {}
+  ) {
+    this.times = new LearnedTimes(options.budget);
+    this.timing = options.hasTargets ? new Timing(options, this.times) : undefined;
+  }
 
   /**
    * @throws RequestTooLargeError if the rows don't fit into an empty queue
@@ -241,68 +171,55 @@ export class Admission {
    * @throws DeadlineTooShortError if we couldn't answer it in time
    */
   enter(request: QueuedRequest, now: number, work: PoolLoad): void {
-    const { deadline, lane, size } = request;
-    const within = this.withinOf(request, now);
-    const planned = this.plannedOf(lane.limits);
-    if (within < Infinity) {
-      planned.arrived(request, now, Math.max(within, 1));
-    }
+    const { deadline, size } = request;
+    const { timing } = this;
+    timing?.arrived(request, now);
     const lack = this.room.lackFor(request);
     if (lack) {
-      throw this.overloaded(lack, lane.limits, work);
+      throw this.overloaded(lack, request.lane.limits, work);
     }
     if (deadline <= now) {
       throw this.tooLate(deadline, now);
     }
-    const places = within < Infinity ? this.placesFor(request, within, now, work) : undefined;
+    timing?.enter(request, now, work);
     this.countRows(request, size);
-    if (!places) {
-      planned.add(request, size, lane.isAlone);
-    }
-    for (const { isNew, due, most, offset, count } of places ?? []) {
-      if (isNew) {
-        planned.begin(due, most);
-      } else {
-        planned.open!.most = Math.max(most, planned.open!.most);
-        planned.open!.due = Math.min(due, planned.open!.due);
-      }
-      planned.extend(request, offset, count);
-    }
   }
 
-  count(request: QueuedRequest, rows: number): void {
+  /** For deadlines. */
+  time(queued: Iterable<QueuedRequest>): void {
+    this.timing ??= new Timing(this.options, this.times, queued);
+  }
+
+  enterAgain(request: QueuedRequest, rows: number): void {
+    this.timing?.enterAgain(request, rows);
     this.countRows(request, rows);
-    this.plannedOf(request.lane.limits).add(request, rows, true);
   }
 
   leave(request: QueuedRequest, rows: number): void {
+    this.timing?.leave(request, rows);
     this.countRows(request, -rows);
-    this.plannedOf(request.lane.limits).remove(rows);
   }
 
   /** `work` is the batch's rows with padding, or their cost. */
   learn(limits: Limits, work: number, milliseconds: number): void {
-    this.plannedOf(limits).times.learn(work, milliseconds);
+    this.times.of(limits).learn(work, milliseconds);
   }
 
   /** Expected milliseconds; undefined while we know too little. */
-  timeOf(limits: Limits, rows: number, work?: number): number | undefined {
-    const planned = this.plannedOf(limits);
-    return planned.times.expected(work ?? planned.workOfRows(rows));
+  timeOf(limits: Limits, rows: number, work = this.workOf(limits, rows)): number | undefined {
+    return this.times.of(limits).expected(work);
   }
 
   /** Least milliseconds; 0 while we know too little. An untried size may be fast. */
-  leastTimeOf(limits: Limits, rows: number, work?: number): number {
-    const planned = this.plannedOf(limits);
-    const { times } = planned;
-    return times.isBelieved ? times.hoped(work ?? planned.workOfRows(rows)) : 0;
+  leastTimeOf(limits: Limits, rows: number, work = this.workOf(limits, rows)): number {
+    const times = this.times.of(limits);
+    return times.isBelieved ? times.hoped(work) : 0;
   }
 
-  /** Milliseconds that one batch saves, if we know them for sure. */
+  /** Milliseconds that one batch surely saves. */
   gainOf(limits: Limits, first: number, others: number, cost?: number): number {
-    const planned = this.plannedOf(limits);
-    const { times } = planned;
-    const workOf = (rows: number): number => (cost ? rows * cost : planned.workOfRows(rows));
+    const times = this.times.of(limits);
+    const workOf = (rows: number): number => (cost ? rows * cost : this.workOf(limits, rows));
     return times.isBelieved
       ? times.least(workOf(first)) +
           times.least(workOf(others)) -
@@ -311,30 +228,16 @@ export class Admission {
   }
 
   targetOf(limits: Limits): LatencyTarget | undefined {
-    const latencyTarget = this.options.hasTargets ? limits.latencyTarget : undefined;
-    if (latencyTarget === undefined) {
-      return undefined;
-    }
-    const planned = this.plannedOf(limits);
-    const { times } = planned;
-    const work = planned.lastingWork(latencyTarget, 1);
-    return {
-      latencyTarget,
-      batchSize: planned.budget ? limits.batchSize : Math.max(1, work),
-      cost: planned.budget && work,
-      expected: times.expected(planned.budget ? work : Math.max(1, work)),
-      overrun: times.overrun,
-    };
+    return this.timing?.targetOf(limits);
   }
 
+  /** Rows of a full batch now, if its window opened with this size. */
   sizeOf(limits: Limits, opened = limits.batchSize): number {
-    const { mostOfNext, budget } = this.plannedOf(limits);
-    const most = this.options.hasTargets ? Math.min(opened, limits.batchSize) : opened;
-    return budget ? most : Math.max(1, Math.min(most, mostOfNext));
+    return this.timing?.sizeOf(limits, opened) ?? opened;
   }
 
   mostCostOf(limits: Limits): number {
-    return Math.max(Number.MIN_VALUE, this.plannedOf(limits).mostOfNext);
+    return this.timing?.mostCostOf(limits) ?? Infinity;
   }
 
   /** @throws OverloadedError unless there is a place for a row of unknown cost */
@@ -359,166 +262,26 @@ export class Admission {
     return withoutStack(() => new DeadlineExceededError(message));
   }
 
-  private withinOf({ deadline, lane }: QueuedRequest, now: number): number {
-    const { latencyTarget = Infinity } = this.options.hasTargets ? lane.limits : NO_TARGET;
-    return Math.min(deadline - now, latencyTarget);
-  }
-
-  /**
-   * Places in planned batches that answer the rows in time; undefined while we know too little. A
-   * call that finds an idle partition and an empty queue is always admitted: its run may show that
-   * batch times have changed.
-   */
-  private placesFor(
-    request: QueuedRequest,
-    within: number,
-    now: number,
-    work: PoolLoad,
-  ): readonly Place[] | undefined {
-    const { lane, size, whole } = request;
-    const planned = this.plannedOf(lane.limits);
-    const { times } = planned;
-    const { partitions } = work;
-    if (!times.isBelieved || partitions === 0) {
-      return undefined;
-    }
-    const rowsAhead = this.rowsAhead(request);
-    const isLast = rowsAhead === this.queued && !lane.isAlone;
-    const ahead = this.workAhead(rowsAhead, isLast ? planned : undefined);
-    if (!ahead) {
-      return undefined;
-    }
-    const isFirst = work.idle > 0 && this.queued === 0;
-    const due = now + within;
-    const places: Place[] = [];
-    let open = isLast ? planned.open : undefined;
-    for (let offset = 0; offset < size;) {
-      const start = startOf(work.busyUntil(now), ahead, work.idle);
-      let place = open && placeIn(planned, open, request, offset, now, due, start);
-      let most = open ? planned.workOf(open) : 0;
-      if (!open) {
-        const fitting = newBatch(planned, request, within, start, partitions);
-        if (!fitting.isWorthIt && !isFirst) {
-          throw this.late(request, fitting.needed, within);
-        }
-        most = fitting.isWorthIt ? fitting.most : Math.max(fitting.most, fitting.lasting);
-        if (size === 1 && !start.isImmediate && !planned.carries(most, partitions)) {
-          most = Math.min(most, planned.trial());
-        }
-        const empty = { rows: 0, sum: 0, largest: 0, due, most, time: 0 };
-        const count = whole ? size : Math.max(1, planned.roomIn(empty, request, offset, size));
-        place = { isNew: true, offset, count, due, most };
-      }
-      if (place) {
-        places.push(place);
-        offset += place.count;
-      }
-      addTo(ahead, planned.timeAhead(most));
-      open = undefined;
-    }
-    return places;
-  }
-
-  private late(request: QueuedRequest, needed: number, within: number): Error {
-    const { latencyTarget = Infinity } = request.lane.limits;
-    const retryAfter = Math.max(1, Math.ceil((needed - within) / 1000));
-    const what = `Serving "${this.options.name}" would need about ${Math.ceil(needed)} ms to answer and`;
-    return withoutStack(() =>
-      this.options.hasTargets && within === latencyTarget
-        ? new OverloadedError(`${what} has a latencyTarget of ${within} ms; call again later`, {
-            retryAfter,
-          })
-        : new DeadlineTooShortError(
-            `${what} the call has ${Math.floor(within)} ms; call again later, or with a longer timeout`,
-            { retryAfter },
-          ),
-    );
-  }
-
-  /**
-   * The batches before a call's rows, without the one that takes them if they are their lane's
-   * last; undefined while we know too little.
-   */
-  private workAhead(rowsAhead: number, last: PlannedBatches | undefined): WorkAhead | undefined {
-    const ahead = { batches: 0, time: 0, squares: 0 };
-    const share = this.queued === 0 ? 0 : rowsAhead / this.queued;
-    for (const planned of share > 0 ? this.planned.values() : []) {
-      if (planned.rows > 0 && !planned.times.isBelieved) {
-        return undefined;
-      }
-      const { batches, time, squares } = planned.ahead(planned !== last);
-      ahead.batches += batches * share;
-      ahead.time += time * share;
-      ahead.squares += squares * share;
-    }
-    return ahead;
-  }
-
-  private rowsAhead({ priority, tenant, size }: QueuedRequest): number {
-    let ahead = 0;
-    for (const [level, { rows, named, tenants }] of this.priorities) {
-      if (level > priority) {
-        ahead += rows;
-      } else if (level === priority) {
-        const own = tenant === '' ? rows - named : (tenants.get(tenant) ?? 0);
-        const others = tenants.size + (rows > named ? 1 : 0) - (own > 0 ? 1 : 0);
-        ahead += own + Math.min(rows - own, (own + size) * others);
-      }
-    }
-    return ahead;
-  }
-
   private secondsFor(rows: number, limits: Limits | undefined, { partitions }: PoolLoad): number {
-    const own = limits ? [this.plannedOf(limits)] : [];
-    const known = [...own, ...this.planned.values()].find(({ times }) => times.largest > 0);
+    const known = this.times.known(limits);
     if (!known) {
       // Spread, to keep the callers from coming back together.
       return 1 + Math.floor(Math.random() * SECONDS_UNKNOWN);
     }
-    const batches = rows / (limits ?? known.limits).batchSize / Math.max(1, partitions);
-    return Math.max(1, Math.ceil((known.times.estimate(known.mostWork)! * batches) / 1000));
+    const [{ batchSize }, times] = known;
+    const milliseconds = times.estimate(this.options.budget?.most ?? batchSize)!;
+    const batches = rows / (limits?.batchSize ?? batchSize) / Math.max(1, partitions);
+    return Math.max(1, Math.ceil((milliseconds * batches) / 1000));
+  }
+
+  /** The work of rows that cost 1 each, if rows have costs. */
+  private workOf(limits: Limits, rows: number): number {
+    return this.options.budget ? rows : paddedSize(limits, rows);
   }
 
   private countRows(request: QueuedRequest, rows: number): void {
-    const { lane, priority, tenant } = request;
     this.queued += rows;
     this.room.count(request, rows);
-    this.plannedOf(lane.limits).rows += rows;
-    const waiting = this.waitingOf(priority);
-    waiting.rows += rows;
-    if (tenant !== '') {
-      waiting.named += rows;
-      add(waiting.tenants, tenant, rows);
-    }
-  }
-
-  private plannedOf(limits: Limits): PlannedBatches {
-    if (this.lastPlanned?.limits !== limits) {
-      this.lastPlanned = this.planned.get(limits);
-      if (!this.lastPlanned) {
-        const { like } = limits;
-        this.lastPlanned = new PlannedBatches(
-          limits,
-          this.options.budget,
-          like && this.plannedOf(like).times,
-        );
-        this.planned.set(limits, this.lastPlanned);
-      }
-    }
-    return this.lastPlanned;
-  }
-
-  private waitingOf(priority: number): QueuedAhead {
-    if (this.lastWaiting?.priority !== priority) {
-      this.lastWaiting = this.priorities.get(priority) ?? {
-        priority,
-        rows: 0,
-        named: 0,
-        tenants: new Map(),
-      };
-      this.priorities.set(priority, this.lastWaiting);
-    }
-    return this.lastWaiting;
   }
 }
 
@@ -528,105 +291,4 @@ export function mostRowsOf(
   maxRows: number,
 ): number {
   return priority < 0 || tenant !== '' ? Math.floor(maxRows / 2) : maxRows;
-}
-
-function add(counts: Map<string, number>, key: string, rows: number): void {
-  const count = (counts.get(key) ?? 0) + rows;
-  if (count === 0) {
-    counts.delete(key);
-  } else {
-    counts.set(key, count);
-  }
-}
-
-function placeIn(
-  planned: PlannedBatches,
-  open: PlannedBatch,
-  request: QueuedRequest,
-  offset: number,
-  now: number,
-  callDue: number,
-  start: Start,
-): Place | undefined {
-  const { size, whole } = request;
-  // On an idle partition a batch may outgrow its plan.
-  const limit = start.isImmediate ? planned.mostWork : open.most;
-  const count = planned.roomIn(open, request, offset, size, limit);
-  if (count === 0 || (whole && count < size)) {
-    return undefined;
-  }
-  const work = planned.workWith(open, request, offset, count);
-  const due = Math.min(open.due, callDue);
-  // The other calls were admitted for this size, so they are answered in time.
-  const earliest = work <= open.most && open.most < Infinity ? callDue : due;
-  return needs(planned, work, start) <= earliest - now
-    ? { isNew: false, offset, count, due, most: work }
-    : undefined;
-}
-
-function newBatch(
-  planned: PlannedBatches,
-  request: QueuedRequest,
-  within: number,
-  start: Start,
-  partitions: number,
-): { most: number; lasting: number; isWorthIt: boolean; needed: number } {
-  const { size, whole } = request;
-  const own = whole ? planned.workWith(NO_BATCH, request, 0, size) : 0;
-  const limit = Math.max(own, planned.limit);
-  const most = planned.largestWithin(limit, (work) => needs(planned, work, start) <= within);
-  const lasting = Math.max(own, Math.min(limit, planned.lastingWork(within, partitions)));
-  const isWorthIt =
-    most > 0 &&
-    most >= own &&
-    (start.isImmediate || most >= lasting || planned.carries(most, partitions));
-  return { most, lasting, isWorthIt, needed: needs(planned, lasting, start) };
-}
-
-/** Milliseconds until a batch with this work has run, with overruns. */
-function needs(planned: PlannedBatches, work: number, start: Start): number {
-  const time = planned.times.hoped(work);
-  const overrun = planned.times.overrun - 1;
-  // An idle partition would run a batch with the first row anyway.
-  const margin = start.isImmediate
-    ? time - planned.times.hoped(0)
-    : Math.sqrt(start.squares + time ** 2);
-  return start.time + time + overrun * margin;
-}
-
-function startOf(partitions: BusyUntil[], ahead: WorkAhead, idle: number): Start {
-  const { batches, time, squares } = ahead;
-  const mean = batches === 0 ? 0 : time / batches;
-  const meanSquare = batches === 0 ? 0 : squares / batches;
-  const [only] = partitions;
-  if (only && partitions.length === 1) {
-    const isImmediate = batches < idle;
-    return { time: only.time + time, squares: only.squares + squares, isImmediate };
-  }
-  const followed = Math.min(batches, BATCHES_FOLLOWED);
-  const shared = (batches - followed) / partitions.length;
-  partitions.forEach((each) => {
-    each.time += shared * mean;
-    each.squares += shared * meanSquare;
-  });
-  for (let left = followed; left > 0; left--) {
-    const next = firstFree(partitions);
-    next.time += Math.min(1, left) * mean;
-    next.squares += Math.min(1, left) * meanSquare;
-  }
-  const first = firstFree(partitions);
-  return { time: first.time, squares: first.squares, isImmediate: batches < idle };
-}
-
-function firstFree(partitions: readonly BusyUntil[]): BusyUntil {
-  return partitions.reduce((first, next) => (next.time < first.time ? next : first), {
-    time: Infinity,
-    squares: 0,
-  });
-}
-
-function addTo(ahead: WorkAhead, time: number): void {
-  ahead.batches++;
-  ahead.time += time;
-  ahead.squares += time ** 2;
 }

@@ -1,14 +1,8 @@
 import { countOfRows } from '../format.js';
 import { audit, catchError, lastValueFrom, merge, mergeMap, Observable, Subject, tap } from 'rxjs';
 import { closedError, messageOf, ServingUnavailableError } from '../errors.js';
-import {
-  Admission,
-  type AdmissionOptions,
-  type LatencyTarget,
-  QueueRoom,
-  type RoomOptions,
-} from './admission.js';
-import { type BatchCost, costOf, Fill, loadOf, UNLIMITED } from './budget.js';
+import { Admission, type AdmissionOptions, QueueRoom, type RoomOptions } from './admission.js';
+import { type BatchCost, costOf, Fill, loadOf, UNLIMITED } from './fill.js';
 import type { QueueOrder } from './row-queue.js';
 import { Pool, ReturningRows, type RunningBatch, type Target, type TargetLoad } from './pool.js';
 import {
@@ -19,6 +13,7 @@ import {
   type QueuedRequest,
   sizeOf,
 } from './queued-request.js';
+import type { LatencyTarget } from './timing.js';
 import { OpenWindow, windowsBy } from './windows.js';
 import { outsideCallContext } from '../context/call-context.js';
 import type { CallingBatch } from '../context/call-cycles.js';
@@ -88,7 +83,6 @@ interface Section<R extends QueuedRequest> {
   readonly admission: Admission;
   readonly ready: ReadyQueue<R>;
   readonly pool: Pool;
-  /** Only for one partition. */
   readonly returning: ReturningRows | undefined;
 }
 
@@ -107,8 +101,7 @@ interface OpenBatch<R extends QueuedRequest> extends Assignment<R> {
 }
 
 /**
- * Rows in, batches out: the only place that knows time and concurrency. One pipe leads from row to
- * batch, and the constructor shows it:
+ * Rows in, batches out. One pipe leads from row to batch, and the constructor shows it:
  *
  *     rows -> windows by lane, size and time -> ready queue -> partitions -> dispatch
  *
@@ -208,6 +201,9 @@ export class Batcher<R extends QueuedRequest> {
     request.arrivedAt = now;
     if (this.taken.length > 0 && this.join(request, now)) {
       return;
+    }
+    if (request.deadline < Infinity) {
+      admission.time(this.requestsOf(lane));
     }
     admission.enter(request, now, pool);
     if (request.whole) {
@@ -377,6 +373,17 @@ export class Batcher<R extends QueuedRequest> {
     return this.sections[partition]!;
   }
 
+  /** In the lane's section, some twice. */
+  private *requestsOf(lane: Lane): Generator<R> {
+    const section = this.sectionOf(lane);
+    yield* section.ready.requests();
+    for (const window of this.windows.values()) {
+      if (this.sectionOf(window.lane) === section) {
+        yield* [...window.parts].map(({ request }) => request);
+      }
+    }
+  }
+
   /** Adds rows from `offset` on to the open window, and returns how many. */
   private addToWindow(request: R, offset: number): number {
     const { lane } = request;
@@ -503,10 +510,7 @@ export class Batcher<R extends QueuedRequest> {
     for (const section of this.sections) {
       for (const batch of this.batchesOf(section, now)) {
         const { window } = batch;
-        const fill = new Fill(this.options.budget ?? UNLIMITED, window.size);
-        for (const { request, offset, count } of window.parts) {
-          fill.add(loadOf(request, offset, count));
-        }
+        const fill = new Fill(this.options.budget ?? UNLIMITED, window.size).with(window.parts);
         this.taken.push({ ...batch, fill, joined: [] });
       }
     }
@@ -701,7 +705,7 @@ export class Batcher<R extends QueuedRequest> {
     size: number,
   ): void {
     const live = parts.filter(({ request }) => !request.isOver);
-    live.forEach(({ request, count }) => admission.count(request, count));
+    live.forEach(({ request, count }) => admission.enterAgain(request, count));
     if (live.length > 0) {
       ready.retry(live, retryState, size);
     }

@@ -1,6 +1,6 @@
 import type { CallingBatch } from '../context/call-cycles.js';
 import { Heap } from 'heap-js';
-import type { Budget } from './budget.js';
+import type { Budget } from './fill.js';
 import {
   isWanted,
   type Lane,
@@ -251,19 +251,24 @@ export class ReadyQueue<R extends QueuedRequest> {
   }
 
   clear(): Set<R> {
-    const requests = new Set<R>();
-    for (let slot = this.slots.pop(); slot; slot = this.slots.pop()) {
-      slot.again?.parts.forEach(({ request }) => requests.add(request));
-    }
-    for (const { rows } of this.queues.values()) {
-      for (const { request } of rows) {
-        request.ready = undefined;
-        requests.add(request);
-      }
-    }
+    const requests = new Set(this.requests());
+    requests.forEach((request) => (request.ready = undefined));
+    this.slots.clear();
     this.queues.clear();
     this.last = undefined;
     return requests;
+  }
+
+  /** Some twice. */
+  *requests(): Generator<R> {
+    for (const { again } of this.slots.heapArray) {
+      yield* (again?.parts ?? []).map(({ request }) => request);
+    }
+    for (const { rows } of this.queues.values()) {
+      for (const { request } of rows) {
+        yield request;
+      }
+    }
   }
 
   get isEmpty(): boolean {

@@ -1,5 +1,5 @@
 import { Heap } from 'heap-js';
-import { type Budget, Fill, type Load, loadOf, UNLIMITED } from './budget.js';
+import { type Budget, Fill, type Load, loadOf, UNLIMITED } from './fill.js';
 import { type Linked, LinkedList, type Part, type QueuedRequest } from './queued-request.js';
 import {
   type ClassPlace,

@@ -1,3 +1,6 @@
+import type { Budget } from './fill.js';
+import type { Limits } from './queued-request.js';
+
 /** We refuse no call before this many batches have run. */
 export const BATCHES_TO_BELIEVE = 8;
 
@@ -328,6 +331,29 @@ export class RunTimes {
     const most = points.reduce((pace, { work, time }) => Math.max(pace, work / time), 0);
     const index = points.findLastIndex(({ work, time }) => work / time >= most * CLEARLY_LESS);
     return index < 0 || index === points.length - 1 ? Infinity : 2 ** this.known[index]!.level;
+  }
+}
+
+/** By limits. */
+export class LearnedTimes {
+  private readonly all = new Map<Limits, RunTimes>();
+
+  constructor(private readonly budget: Budget | undefined) {}
+
+  of(own: Limits): RunTimes {
+    const { like: limits = own } = own;
+    let times = this.all.get(limits);
+    if (!times) {
+      // Without costs, the smallest batch is one row.
+      times = new RunTimes(this.budget ? undefined : 0);
+      this.all.set(limits, times);
+    }
+    return times;
+  }
+
+  known(limits?: Limits): readonly [Limits, RunTimes] | undefined {
+    const own = limits ? ([[limits, this.of(limits)]] as const) : [];
+    return [...own, ...this.all].find(([, { largest }]) => largest > 0);
   }
 }
 

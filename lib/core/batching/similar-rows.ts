@@ -1,5 +1,5 @@
 import { Heap } from 'heap-js';
-import type { Fill, Load } from './budget.js';
+import type { Fill, Load } from './fill.js';
 import { type Linked, LinkedList } from './queued-request.js';
 
 /** Per doubling of the cost: costs in one class differ by at most 9 %. */

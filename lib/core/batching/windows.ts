@@ -9,7 +9,7 @@ import {
   reduce,
   Subject,
 } from 'rxjs';
-import { Fill, loadOf, UNLIMITED } from './budget.js';
+import { Fill, loadOf, UNLIMITED } from './fill.js';
 import {
   type Lane,
   LinkedList,
@@ -145,7 +145,7 @@ export class OpenWindow<R extends QueuedRequest> {
     const { offset, count } = part;
     request.open = undefined;
     this.parts.remove(part);
-    this.fill.remove(loadOf(request, offset, count));
+    this.fill.remove(count, loadOf(request, offset, count).sum);
     this.free += count;
     if (this.fill.rows === 0) {
       this.close();

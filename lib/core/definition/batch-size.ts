@@ -1,5 +1,5 @@
 import { countOfRows } from '../format.js';
-import type { Budget } from '../batching/budget.js';
+import type { Budget } from '../batching/fill.js';
 import { InvalidServingError } from '../errors.js';
 import {
   aFunction,

@@ -1,5 +1,5 @@
 import type { BatchOutcome, BatchRecord } from '../batching/batcher.js';
-import type { BatchCost } from '../batching/budget.js';
+import type { BatchCost } from '../batching/fill.js';
 import { type QueuedRequest, sizeOf } from '../batching/queued-request.js';
 import type { CloseReason } from '../batching/ready-queue.js';
 import type { PartitionStatus } from '../partitions/partition.js';

@@ -2,6 +2,7 @@ import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
 import type { Template } from '../batch/template.js';
 import { type CallingBatch, refuseCycle } from '../context/call-cycles.js';
 import type { Batcher } from '../batching/batcher.js';
+import { Fill } from '../batching/fill.js';
 import { currentOrigin, type Origin, type StreamOptions } from '../context/call-context.js';
 import type { Callbacks, KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
 import type { CallRecorder } from '../events/call-recorder.js';
@@ -472,16 +473,15 @@ export function mostRowsLike(
 /** @throws InvalidInputError if a call that must run in one batch costs too much for it */
 function checkWholeCost(
   serving: string,
-  { most, padded }: ResolvedBatchCost,
-  costs: readonly number[],
+  budget: ResolvedBatchCost,
+  rowCosts: readonly number[],
 ): void {
-  const cost = padded
-    ? costs.length * Math.max(...costs)
-    : costs.reduce((sum, each) => sum + each, 0);
-  if (cost > most) {
+  const whole = { request: { rowCosts }, offset: 0, count: rowCosts.length };
+  const { cost } = new Fill(budget).with([whole]);
+  if (cost > budget.most) {
     throw new InvalidInputError(
       `Serving "${serving}": a call with hooks is never split, and its rows cost ${cost}, more ` +
-        `than the ${most} of a batch`,
+        `than the ${budget.most} of a batch`,
     );
   }
 }

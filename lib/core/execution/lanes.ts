@@ -1,6 +1,6 @@
 import type { Batch } from '../batch/batch.js';
 import type { Template } from '../batch/template.js';
-import { type Lane, type Linked, LinkedList } from '../batching/queued-request.js';
+import { type Lane, type Linked, LinkedList, paddedSize } from '../batching/queued-request.js';
 import { InvalidInputError } from '../errors.js';
 import { hasRows, type ModelSignature } from '../partitions/onnx/model-signature.js';
 import { formatValue } from '../format.js';
@@ -180,15 +180,10 @@ function checkOrigin(origin: unknown): void {
 }
 
 /** Up to the next allowed size, or what its callers asked for, if there is room. */
-export function paddingOf(
-  { size, padding }: Batch,
-  { allowedSizes }: KeyOptions,
-  largest: number,
-): number {
-  if (allowedSizes) {
-    return (allowedSizes.find((allowed) => allowed >= size) ?? size) - size;
-  }
-  return Math.min(padding, Math.max(0, largest - size));
+export function paddingOf({ size, padding }: Batch, limits: KeyOptions, largest: number): number {
+  return limits.allowedSizes
+    ? paddedSize(limits, size) - size
+    : Math.min(padding, Math.max(0, largest - size));
 }
 
 /** A call's place among its lane's calls. */

@@ -1,5 +1,5 @@
 import { Batch } from '../batch/batch.js';
-import type { LatencyTarget } from '../batching/admission.js';
+import type { LatencyTarget } from '../batching/timing.js';
 import { type CallingBatch, callingBatch } from '../context/call-cycles.js';
 import { Batcher } from '../batching/batcher.js';
 import { onAbort, type Origin } from '../context/call-context.js';
@@ -129,7 +129,7 @@ export class Pipeline implements Closable {
     }
   }
 
-  /** Counts a call that was refused before it came here. */
+  /** Counts a call that was refused before. */
   refused(error: unknown, { signal }: CallContext['options']): void {
     countRefusal(this.events, this.options.name, 'batched', error, signal);
   }

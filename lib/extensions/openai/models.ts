@@ -13,6 +13,7 @@ import {
   type ServingDefinition,
   ServingService,
 } from '../../index.js';
+import { type TaskKind, taskOf } from '../../encoding/task-kind.js';
 import {
   checkOptions,
   closestName,
@@ -21,8 +22,6 @@ import {
   isRecord,
   type Rules,
   ServingRegistry,
-  type TaskKind,
-  taskOf,
   whole,
 } from '../../internal.js';
 import { RequestError } from './http.js';

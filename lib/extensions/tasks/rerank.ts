@@ -7,7 +7,8 @@ import {
   type TensorSignature,
 } from '../../index.js';
 import { Turns } from '../../encoding/turns.js';
-import { asTask, formatValue, type Rules } from '../../internal.js';
+import { asTask } from '../../encoding/task-kind.js';
+import { formatValue, type Rules } from '../../internal.js';
 import {
   finite,
   floatsOf,

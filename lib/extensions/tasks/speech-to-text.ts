@@ -7,7 +7,8 @@ import {
   type ServingOptions,
   type Steps,
 } from '../../index.js';
-import { asTask, formatValue, isRecord, type Rules, whole } from '../../internal.js';
+import { asTask } from '../../encoding/task-kind.js';
+import { formatValue, isRecord, type Rules, whole } from '../../internal.js';
 import { scriptOfThread } from '../../encoding/entry-script.js';
 import { AudioReader } from './audio.js';
 import { warnOfUnfollowed } from './generation-settings.js';

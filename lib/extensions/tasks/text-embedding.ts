@@ -7,7 +7,8 @@ import {
   type ServingSignature,
   type TensorSignature,
 } from '../../index.js';
-import { asTask, flag, formatValue, isRecord, type Rules } from '../../internal.js';
+import { asTask } from '../../encoding/task-kind.js';
+import { flag, formatValue, isRecord, type Rules } from '../../internal.js';
 import {
   finite,
   floatsOf,

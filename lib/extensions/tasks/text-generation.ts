@@ -9,7 +9,8 @@ import {
   ServingLoadError,
   type Steps,
 } from '../../index.js';
-import { asTask, type Fetching, formatValue, isRecord, type Rules, whole } from '../../internal.js';
+import { asTask } from '../../encoding/task-kind.js';
+import { type Fetching, formatValue, isRecord, type Rules, whole } from '../../internal.js';
 import { scriptOfThread } from '../../encoding/entry-script.js';
 import { AddedTokens, isToken } from './added-tokens.js';
 import { Chat } from './chat.js';

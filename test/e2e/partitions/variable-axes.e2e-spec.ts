@@ -6,7 +6,7 @@ import {
   type ServingOptions,
   Tensor,
 } from 'nestjs-serving';
-import type { BatchCost } from '../../../lib/core/batching/budget.js';
+import type { BatchCost } from '../../../lib/core/batching/fill.js';
 import type { DeclaredAxes } from '../../../lib/core/partitions/onnx/model-signature.js';
 import { collect } from '../../fixtures/async/collect.js';
 import { value } from '../../fixtures/models/models.js';

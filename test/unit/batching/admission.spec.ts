@@ -3,10 +3,10 @@ import * as fc from 'fast-check';
 import {
   Admission,
   type AdmissionOptions,
-  type PoolLoad,
   QueueRoom,
   type RoomOptions,
 } from '../../../lib/core/batching/admission.js';
+import type { PoolLoad } from '../../../lib/core/batching/timing.js';
 import {
   DeadlineExceededError,
   DeadlineTooShortError,
@@ -24,6 +24,7 @@ const lane = laneOf(10);
 /** The admission to a queue whose partitions are busy by default. */
 class Door extends Admission {
   readonly queue: QueueRoom;
+  private readonly admitted: NamedRequest[] = [];
 
   constructor(options: Partial<AdmissionOptions & RoomOptions> = {}) {
     const queue = new QueueRoom({ name: 'door', maxRows: 10, ...options });
@@ -34,7 +35,11 @@ class Door extends Admission {
   /** Admits a request. */
   ask(options: Partial<NamedRequestOptions> = {}, work = busy, now = 0): NamedRequest {
     const request = requestOf('a', { lane, ...options });
+    if (request.deadline < Infinity) {
+      this.time(this.admitted);
+    }
     this.enter(request, now, work);
+    this.admitted.push(request);
     return request;
   }
 
@@ -75,7 +80,7 @@ describe('Admission', () => {
 
     door.leave(a, 2);
     expect(door.queue.rows).toBe(3);
-    door.count(a, 1);
+    door.enterAgain(a, 1);
     expect(door.queue.rows).toBe(4);
   });
 
@@ -455,7 +460,7 @@ describe('Admission', () => {
           if (left) {
             const rows = Math.min(left.waiting, 1 + (leaves % 3));
             door.leave(left.request, rows);
-            door.count(left.request, again ? rows : 0);
+            door.enterAgain(left.request, again ? rows : 0);
             left.waiting -= again ? 0 : rows;
           }
           expect(door.queue.rows).toBe(inside.reduce((sum, { waiting }) => sum + waiting, 0));

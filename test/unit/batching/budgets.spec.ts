@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import type { Budget } from '../../../lib/core/batching/budget.js';
+import type { Budget } from '../../../lib/core/batching/fill.js';
 import { busyBatcher, runAll } from '../../fixtures/batching/busy-batcher.js';
 import {
   HeldBatcher,

@@ -43,28 +43,19 @@ export interface BatchCost {
   readonly most: number;
 }
 
-export function costOf(
-  parts: readonly {
-    readonly request: Pick<QueuedRequest, 'rowCosts'>;
-    readonly offset: number;
-    readonly count: number;
-  }[],
-  budget: Budget,
-): BatchCost | undefined {
-  if (budget.most === Infinity) {
-    return undefined;
-  }
-  let [rows, sum, largest] = [0, 0, 0];
-  for (const { request, offset, count } of parts) {
-    const load = loadOf(request, offset, count);
-    rows += count;
-    sum += load.sum;
-    largest = Math.max(largest, load.largest);
-  }
-  return { sum, padded: budget.padded ? rows * largest : sum, most: budget.most };
+type Rows = Pick<QueuedRequest, 'rowCosts'>;
+
+interface Part {
+  readonly request: Rows;
+  readonly offset: number;
+  readonly count: number;
 }
 
-/** A filling batch's or window's rows and cost. */
+export function costOf(parts: readonly Part[], budget: Budget): BatchCost | undefined {
+  return budget.most === Infinity ? undefined : new Fill(budget).with(parts).batchCost;
+}
+
+/** Rows of a batch or window that fills, and their cost. */
 export class Fill {
   rows = 0;
   /** True if rows didn't fit for their cost. */
@@ -74,19 +65,22 @@ export class Fill {
 
   constructor(
     private readonly budget: Budget,
-    private readonly size: number,
+    private readonly size = Infinity,
   ) {}
 
+  with(parts: readonly Part[]): this {
+    parts.forEach(({ request, offset, count }) => this.add(loadOf(request, offset, count)));
+    return this;
+  }
+
   /** Anything fits into an empty batch. */
-  fits({ count, sum, largest }: Load): boolean {
-    const { rows, budget } = this;
-    if (rows === 0) {
+  fits(load: Load): boolean {
+    if (this.rows === 0) {
       return true;
     }
-    const cost = budget.padded ? (rows + count) * Math.max(this.largest, largest) : this.sum + sum;
-    const isWithin = cost <= budget.most;
+    const isWithin = this.costWith(load) <= this.budget.most;
     this.isCut ||= !isWithin;
-    return isWithin && rows + count <= this.size;
+    return isWithin && this.rows + load.count <= this.size;
   }
 
   add({ count, sum, largest }: Load): void {
@@ -96,13 +90,28 @@ export class Fill {
   }
 
   /** The largest cost stays, since the others' is unknown. */
-  remove({ count, sum }: Load): void {
+  remove(count: number, sum = (this.sum * count) / this.rows): void {
     this.rows -= count;
     this.sum -= sum;
     if (this.rows === 0) {
       this.sum = 0;
       this.largest = 0;
     }
+  }
+
+  /** What counts against the budget. */
+  get cost(): number {
+    return this.budget.padded ? this.rows * this.largest : this.sum;
+  }
+
+  costWith({ count, sum, largest }: Load): number {
+    return this.budget.padded
+      ? (this.rows + count) * Math.max(this.largest, largest)
+      : this.sum + sum;
+  }
+
+  get batchCost(): BatchCost {
+    return { sum: this.sum, padded: this.cost, most: this.budget.most };
   }
 
   get room(): number {
@@ -120,21 +129,24 @@ export class Fill {
     return sum >= budget.most || (budget.padded && (rows + 1) * largest > budget.most);
   }
 
-  /** How many of these rows fit, one after the other. */
-  fitting(request: QueuedRequest, offset: number, count: number): number {
-    if (this.budget === UNLIMITED) {
-      return Math.min(count, this.room);
+  /** How many of these rows fit, in order, if all may cost at most `most`. */
+  fitting(request: Rows, offset: number, count: number, most = Infinity): number {
+    const { rows, budget } = this;
+    const free = Math.min(count, this.room);
+    if (budget === UNLIMITED) {
+      return Math.max(0, Math.min(free, Math.floor(most) - rows));
     }
-    const trial = new Fill(this.budget, this.size);
-    trial.add({ count: this.rows, sum: this.sum, largest: this.largest });
-    let row = offset;
-    for (; row < offset + count; row++) {
-      const load = loadOf(request, row, 1);
-      if (!trial.fits(load)) {
-        break;
+    const limit = Math.min(most, budget.most);
+    let { sum, largest } = this;
+    for (let fitting = 0; fitting < free; fitting++) {
+      const row = loadOf(request, offset + fitting, 1);
+      const all = rows + fitting + 1;
+      sum += row.sum;
+      largest = Math.max(largest, row.largest);
+      if (all > 1 && (budget.padded ? all * largest : sum) > limit) {
+        return fitting;
       }
-      trial.add(load);
     }
-    return row - offset;
+    return free;
   }
 }

@@ -123,7 +123,6 @@ export class Timing {
     }
   }
 
-  /** For rows without a promise of time. */
   enterAgain(request: QueuedRequest, rows: number, isAlone = true): void {
     this.count(request, rows);
     this.plannedOf(request.lane.limits).add(request, rows, isAlone);

@@ -100,7 +100,7 @@ export function sequenceEngine(handlerOf: () => SequenceHandler, limits: Sequenc
   };
 }
 
-/** The handler by key, after `init`, which waits for the first batch if the kind is `inline`. */
+/** The handler by key, after `init`: with the kind `inline`, for the first batch. */
 type Initialised<Handler> = (
   kind: ServingKind,
   partitions: readonly PartitionOptions[],
@@ -223,7 +223,7 @@ export type ServingKind = 'inline' | 'batched';
 
 /** Options and keys of a partition that runs a class. */
 export type HandlerPartitionOptions = PartitionOptions & {
-  /** Its batches' keys; for the kind `inline` the first batch's key, and others may follow. */
+  /** Its batches' keys; for the kind `inline` only the first batch's. */
   readonly batchKeys: readonly string[];
 };
 

@@ -10,12 +10,12 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 250,
+  'files of lib': 256,
   'thousand characters of code in lib': 1104,
   'files of the core and its Nest module': 117,
   'thousand characters of code in the core and its Nest module': 579.5,
   'thousand words of comments': 41.8,
-  'names of internal.ts that are not public': 131,
+  'names of the doors that are not public': 128,
   'options of a definition': 17,
   'rules that refuse combinations of options': 27,
   'type parameters of defineServing': 7,
@@ -76,7 +76,7 @@ function measure(files: readonly SourceFile[]): Record<keyof typeof CEILINGS, nu
     'files of the core and its Nest module': core.length,
     'thousand characters of code in the core and its Nest module': charactersOf(core) / 1000,
     'thousand words of comments': words / 1000,
-    'names of internal.ts that are not public': privateNames(files),
+    'names of the doors that are not public': privateNames(files),
     'options of a definition': optionsOfDefinitions(),
     'rules that refuse combinations of options': combinations.length + combinationsOfKeys.length,
     'type parameters of defineServing': typeParameters(files),
@@ -98,10 +98,12 @@ function charactersOf(files: readonly SourceFile[]): number {
 }
 
 function privateNames(files: readonly SourceFile[]): number {
-  const namesIn = (barrel: string): readonly string[] =>
-    importsOf(files.find(({ path }) => path === barrel)!).map((each) => each.join());
-  const published = new Set(namesIn('index.ts'));
-  return namesIn('internal.ts').filter((name) => !published.has(name)).length;
+  const namesIn = (barrels: RegExp): readonly string[] =>
+    files
+      .filter(({ path }) => barrels.test(path))
+      .flatMap((file) => importsOf(file).map((each) => each.join()));
+  const published = new Set(namesIn(/^index\.ts$/));
+  return namesIn(/^doors\//).filter((name) => !published.has(name)).length;
 }
 
 /** The rows of the tables of the manual: a test holds these to the types. */

@@ -23,7 +23,8 @@ import {
 } from '@nestjs/common';
 import { HttpAdapterHost, ModuleRef } from '@nestjs/core';
 import { InvalidServingError, isServingError, UnknownServingError } from '../../index.js';
-import { isA, ModuleGuards } from '../../internal.js';
+import { ModuleGuards } from '../../doors/servings.js';
+import { isA } from '../../doors/text.js';
 import type { PageFile } from './page-files.js';
 import { ServingBoard } from './serving-board.js';
 

@@ -1,14 +1,8 @@
 import type { CanActivate, Type } from '@nestjs/common';
 import { InvalidServingError } from '../../index.js';
-import {
-  checkOptions,
-  isRecord,
-  type Rule,
-  type Rules,
-  whole,
-  formatValue,
-  guardList,
-} from '../../internal.js';
+import { checkOptions, isRecord, type Rule, type Rules, whole } from '../../doors/options.js';
+import { guardList } from '../../doors/servings.js';
+import { formatValue } from '../../doors/text.js';
 
 /** Options for routes that change servings. */
 export interface ServingBoardChanges {

@@ -7,7 +7,7 @@ import {
   type ServingService,
 } from '../../index.js';
 import { createHistogram, type RecordableHistogram } from 'node:perf_hooks';
-import { isError } from '../../internal.js';
+import { isError } from '../../doors/text.js';
 
 const SECOND = 1000;
 /** How long we observe batches after the last request. */

@@ -15,18 +15,14 @@ import {
   ServingService,
   UnknownServingError,
 } from '../../index.js';
+import { checkOptions, isRecord, type Rule, type Rules } from '../../doors/options.js';
 import {
   BatchedMethods,
-  checkOptions,
   type ClusterNode,
-  formatValue,
-  isRecord,
-  messageOf,
-  type Rule,
-  type Rules,
   ServingRegistry,
   type ServingStatus,
-} from '../../internal.js';
+} from '../../doors/servings.js';
+import { formatValue, messageOf } from '../../doors/text.js';
 import { resolveBoard, type ResolvedBoard, type ServingBoardOptions } from './options.js';
 import { PageFiles } from './page-files.js';
 import { Recorder } from './recorder.js';

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { Command, CommanderError, InvalidArgumentError } from 'commander';
-import { messageOf } from '../../internal.js';
+import { messageOf } from '../../doors/text.js';
 import type { BenchOptions } from './bench/bench.command.js';
 import type { InspectOptions } from './inspect/inspect.command.js';
 import type { CliOutput } from './output.js';

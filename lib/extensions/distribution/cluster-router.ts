@@ -1,10 +1,10 @@
 import { UnknownServingError, type Serving } from '../../index.js';
 import {
-  formatValue,
   type ClusterNode,
   type RemotePreprocess,
   type ServingRouter,
-} from '../../internal.js';
+} from '../../doors/servings.js';
+import { formatValue } from '../../doors/text.js';
 import type { ExportedServings } from './calls/exported-servings.js';
 import { type RemoteCallOptions, RemoteServing } from './calls/remote-serving.js';
 import type { ClusterShutdown } from './cluster-shutdown.js';

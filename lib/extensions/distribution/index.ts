@@ -5,7 +5,7 @@
  */
 
 export type { Candidate, ChooseNode } from './membership/balancer.js';
-export type { ClusterNode } from '../../internal.js';
+export type { ClusterNode } from '../../doors/servings.js';
 export { MemoryNetwork, type MemoryTransport } from './memory-network.js';
 export type { CustomTransport, DistributionOptions } from './options.js';
 export { ServingCluster } from './serving-cluster.js';

@@ -1,6 +1,6 @@
 import { Transport } from '@nestjs/microservices';
 import { InvalidServingError } from '../../index.js';
-import { formatValue } from '../../internal.js';
+import { formatValue } from '../../doors/text.js';
 import type { DistributionOptions } from './options.js';
 import { DEFAULT_NAMESPACE } from './resolve-options.js';
 import type { ServingTransport } from './transport.js';

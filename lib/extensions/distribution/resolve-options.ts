@@ -8,8 +8,8 @@ import {
   type Rule,
   type Rules,
   whole,
-  type RemotePreprocess,
-} from '../../internal.js';
+} from '../../doors/options.js';
+import { type RemotePreprocess } from '../../doors/servings.js';
 import type { FlowControlOptions } from './calls/flow-control.js';
 import type { Balance } from './membership/balancer.js';
 import type { DistributionLimits, DistributionOptions, RemoteServingOptions } from './options.js';

@@ -8,12 +8,12 @@ import {
 import { ModuleRef } from '@nestjs/core';
 import { InvalidServingError, getServingToken } from '../../index.js';
 import {
-  formatValue,
   DEFAULT_EXTRAS,
   withExtras,
   ServingRegistry,
   SERVING_ROUTER,
-} from '../../internal.js';
+} from '../../doors/servings.js';
+import { formatValue } from '../../doors/text.js';
 import { ExportedServings } from './calls/exported-servings.js';
 import type { DistributionOptions } from './options.js';
 import { resolveDistribution } from './resolve-options.js';

@@ -9,7 +9,8 @@ import {
   type OnModuleDestroy,
   type OnModuleInit,
 } from '@nestjs/common';
-import { type ClusterNode, formatValue, truncate } from '../../internal.js';
+import { type ClusterNode } from '../../doors/servings.js';
+import { formatValue, truncate } from '../../doors/text.js';
 import type { ExportedServings } from './calls/exported-servings.js';
 import { InboundCalls } from './calls/inbound-calls.js';
 import { OutboundCalls } from './calls/outbound-calls.js';

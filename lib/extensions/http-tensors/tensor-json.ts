@@ -11,7 +11,8 @@ import {
   StreamableFile,
 } from '@nestjs/common';
 import { map, type Observable } from 'rxjs';
-import { formatValue, InvalidServingError, Tensor } from '../../internal.js';
+import { formatValue, InvalidServingError } from '../../doors/text.js';
+import { Tensor } from '../../doors/values.js';
 import type { TensorForm } from '../../encoding/json-tensor.js';
 import { type JsonLimits, ReadContext, readJson, writeTensors } from '../../encoding/json.js';
 

@@ -4,7 +4,7 @@ import { mkdir, readdir, rename, rm, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { formatBytes, isError, messageOf, ServingLoadError } from '../../internal.js';
+import { formatBytes, isError, messageOf, ServingLoadError } from '../../doors/text.js';
 import { setTimeout as delay } from 'node:timers/promises';
 
 export class TransientError extends Error {

@@ -1,11 +1,6 @@
 import { dirname, join } from 'node:path';
-import {
-  externalFilesIn,
-  type Fetching,
-  messageOf,
-  type RemoteRepository,
-  ServingLoadError,
-} from '../../internal.js';
+import { externalFilesIn, type Fetching, type RemoteRepository } from '../../doors/models.js';
+import { messageOf, ServingLoadError } from '../../doors/text.js';
 import { cacheHome, hubCacheFolder } from './hub-cache.js';
 import { fetchFromHub, type HubFile, MissingFileError } from './hub-file.js';
 import {

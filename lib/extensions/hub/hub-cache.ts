@@ -12,7 +12,7 @@ import {
 import { existsSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { basename, dirname, join, relative } from 'node:path';
-import { isError, messageOf, ServingLoadError } from '../../internal.js';
+import { isError, messageOf, ServingLoadError } from '../../doors/text.js';
 import { sha256Of } from './download.js';
 
 export interface CachedFile {

@@ -1,5 +1,6 @@
 import { join } from 'node:path';
-import { type Fetching, ServingLoadError } from '../../internal.js';
+import { type Fetching } from '../../doors/models.js';
+import { ServingLoadError } from '../../doors/text.js';
 import {
   type CachedFile,
   HUB_CACHE_ADVICE,

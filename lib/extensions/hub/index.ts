@@ -1,4 +1,4 @@
-import { type Fetching, readAddressesWith } from '../../internal.js';
+import { type Fetching, readAddressesWith } from '../../doors/models.js';
 import { parseAddress, parseRepository } from './remote-model.js';
 
 readAddressesWith({

@@ -1,4 +1,4 @@
-import { InvalidServingError, formatValue } from '../../internal.js';
+import { InvalidServingError, formatValue } from '../../doors/text.js';
 
 /** A repository on the Hugging Face Hub. */
 export interface RepositoryAddress {

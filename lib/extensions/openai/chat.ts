@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import type { CallOptions } from '../../index.js';
-import { formatValue, isRecord } from '../../internal.js';
+import { isRecord } from '../../doors/options.js';
+import { formatValue } from '../../doors/text.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
 import { beginEvents, type Body, eventOf, naming, RequestError } from './http.js';
 import { checkFields, FIELDS } from './known-fields.js';

@@ -1,4 +1,4 @@
-import { formatValue } from '../../internal.js';
+import { formatValue } from '../../doors/text.js';
 import { type Body, RequestError } from './http.js';
 
 export const isString = (value: unknown): value is string => typeof value === 'string';

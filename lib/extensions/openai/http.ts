@@ -4,7 +4,9 @@ import { CallCancelledError, isServingError } from '../../index.js';
 import { BodyThread } from '../../encoding/body-thread.js';
 import { type ParsedJson, parseJson, type TextLimits } from '../../encoding/json.js';
 import { pathOfTarget } from '../../encoding/http.js';
-import { type AbortSignalLike, formatValue, isRecord } from '../../internal.js';
+import { type AbortSignalLike } from '../../doors/calls.js';
+import { isRecord } from '../../doors/options.js';
+import { formatValue } from '../../doors/text.js';
 
 /** A body of a request: a JSON object. */
 export type Body = Readonly<Record<string, unknown>>;

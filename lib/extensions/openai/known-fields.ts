@@ -1,4 +1,5 @@
-import { formatValue, isRecord } from '../../internal.js';
+import { isRecord } from '../../doors/options.js';
+import { formatValue } from '../../doors/text.js';
 import type { Form } from './form.js';
 import { type Body, RequestError } from './http.js';
 

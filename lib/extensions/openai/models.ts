@@ -14,16 +14,9 @@ import {
   ServingService,
 } from '../../index.js';
 import { type TaskKind, taskOf } from '../../encoding/task-kind.js';
-import {
-  checkOptions,
-  closestName,
-  formatValue,
-  guardList,
-  isRecord,
-  type Rules,
-  ServingRegistry,
-  whole,
-} from '../../internal.js';
+import { checkOptions, isRecord, type Rules, whole } from '../../doors/options.js';
+import { guardList, ServingRegistry } from '../../doors/servings.js';
+import { closestName, formatValue } from '../../doors/text.js';
 import { RequestError } from './http.js';
 
 /**

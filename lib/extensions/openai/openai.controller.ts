@@ -26,13 +26,9 @@ import { BaseExceptionFilter, HttpAdapterHost, ModuleRef } from '@nestjs/core';
 import type { CallOptions } from '../../index.js';
 import { type PlatformResponse, rawOf } from '../../encoding/http.js';
 import { writeInTurns } from '../../encoding/turns.js';
-import {
-  type AbortSignalLike,
-  callerOf,
-  formatValue,
-  ModuleGuards,
-  optionsOf,
-} from '../../internal.js';
+import { type AbortSignalLike, callerOf, optionsOf } from '../../doors/calls.js';
+import { ModuleGuards } from '../../doors/servings.js';
+import { formatValue } from '../../doors/text.js';
 import { createEmbeddings, rankDocuments } from './calls.js';
 import { readChat } from './chat.js';
 import { readForm } from './form.js';

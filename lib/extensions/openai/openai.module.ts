@@ -1,7 +1,7 @@
 import { ConfigurableModuleBuilder, Inject, Module } from '@nestjs/common';
 import { ApplicationConfig, HttpAdapterHost } from '@nestjs/core';
 import { InvalidServingError } from '../../index.js';
-import { formatValue } from '../../internal.js';
+import { formatValue } from '../../doors/text.js';
 import { leaveBodiesUnparsed } from './http.js';
 import { OfferedModels, OPENAI_OPTIONS, type OpenAIOptions } from './models.js';
 import {

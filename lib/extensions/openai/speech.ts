@@ -1,5 +1,5 @@
 import type { CallOptions } from '../../index.js';
-import { formatValue } from '../../internal.js';
+import { formatValue } from '../../doors/text.js';
 import type { Form } from './form.js';
 import { beginEvents, eventOf, RequestError } from './http.js';
 import { checkFormFields, FIELDS } from './known-fields.js';

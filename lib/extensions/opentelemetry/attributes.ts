@@ -7,7 +7,8 @@ import {
   type CallMode,
   type CallStage,
 } from '../../index.js';
-import { DEFAULT_VERSION, isError } from '../../internal.js';
+import { DEFAULT_VERSION } from '../../doors/options.js';
+import { isError } from '../../doors/text.js';
 
 export const SCOPE = 'nestjs-serving';
 

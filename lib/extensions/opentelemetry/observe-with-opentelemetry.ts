@@ -1,7 +1,7 @@
 import { diag, type MeterProvider, metrics, trace, type TracerProvider } from '@opentelemetry/api';
 import { finalize, merge, type Observable, type Subscription } from 'rxjs';
 import { type ServingEvent, type ServingHealth, ServingService } from '../../index.js';
-import type { EventOf } from '../../internal.js';
+import type { EventOf } from '../../doors/calls.js';
 import { SCOPE } from './attributes.js';
 import { Measurements } from './measurements.js';
 import { Spans } from './spans.js';

@@ -16,7 +16,7 @@ import type {
   CallStartEvent,
   ServingEvent,
 } from '../../index.js';
-import { isError, messageOf } from '../../internal.js';
+import { isError, messageOf } from '../../doors/text.js';
 import {
   answeredBy,
   batchAttributes,

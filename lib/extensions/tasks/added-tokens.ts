@@ -1,4 +1,5 @@
-import { formatValue, isRecord } from '../../internal.js';
+import { isRecord } from '../../doors/options.js';
+import { formatValue } from '../../doors/text.js';
 
 /** Makes the error of what is wrong with a token. */
 type Refuse = (what: string) => Error;

@@ -9,7 +9,9 @@ import {
   RequestTooLargeError,
   ServingUnavailableError,
 } from '../../index.js';
-import { isRecord, messageOf, onAbort } from '../../internal.js';
+import { onAbort } from '../../doors/calls.js';
+import { isRecord } from '../../doors/options.js';
+import { messageOf } from '../../doors/text.js';
 
 interface AudioLimits {
   /** The serving, for errors. */

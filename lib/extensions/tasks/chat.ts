@@ -1,6 +1,7 @@
 import { createContext, Script } from 'node:vm';
 import { InvalidInputError, ServingLoadError } from '../../index.js';
-import { formatValue, isRecord, messageOf } from '../../internal.js';
+import { isRecord } from '../../doors/options.js';
+import { formatValue, messageOf } from '../../doors/text.js';
 import { placed, type TextTokenizer, type Tokens } from './text-tokenizer.js';
 
 /** A message of a conversation, as a chat template gets it. */

@@ -8,7 +8,7 @@ import {
   type SequenceResult,
   ServingLoadError,
 } from '../../index.js';
-import { messageOf } from '../../internal.js';
+import { messageOf } from '../../doors/text.js';
 import { AnswerText } from './answer-text.js';
 import { cacheFor, type CachedText, Decoder, type KeyValueCache } from './key-value-cache.js';
 import { sessionOf } from './onnx-session.js';

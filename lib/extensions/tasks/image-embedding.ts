@@ -1,5 +1,5 @@
 import { InvalidServingError, type ServingDefinition, type TensorSignature } from '../../index.js';
-import { flag, type Rules } from '../../internal.js';
+import { flag, type Rules } from '../../doors/options.js';
 import {
   type ImageFacts,
   type ImageInput,

@@ -8,15 +8,9 @@ import {
   Tensor,
   type TensorSignature,
 } from '../../index.js';
-import {
-  formatBytes,
-  formatValue,
-  isRecord,
-  messageOf,
-  numberOfFloat16,
-  type Rules,
-  whole,
-} from '../../internal.js';
+import { isRecord, type Rules, whole } from '../../doors/options.js';
+import { formatBytes, formatValue, messageOf } from '../../doors/text.js';
+import { numberOfFloat16 } from '../../doors/values.js';
 import {
   grown,
   type Processor,

@@ -1,5 +1,6 @@
 import { ServingLoadError } from '../../index.js';
-import { formatValue, isRecord } from '../../internal.js';
+import { isRecord } from '../../doors/options.js';
+import { formatValue } from '../../doors/text.js';
 
 /** Pixels across and down. */
 export interface Size {

@@ -1,6 +1,6 @@
 import type { InferenceSession } from 'onnxruntime-common';
 import { ServingLoadError, Tensor } from '../../index.js';
-import { blankOf, storageClasses } from '../../internal.js';
+import { blankOf, storageClasses } from '../../doors/values.js';
 import { free } from './onnx-session.js';
 import { floatsOf } from './outputs.js';
 

@@ -1,4 +1,4 @@
-import { flag, type Rules, whole } from '../../internal.js';
+import { flag, type Rules, whole } from '../../doors/options.js';
 import type { TensorSignature } from '../../index.js';
 import {
   checkWidth,

@@ -2,7 +2,9 @@ import { MessageChannel } from 'node:worker_threads';
 import type { InferenceSession, Tensor } from 'onnxruntime-common';
 import * as runtime from 'onnxruntime-node';
 import { type PartitionOptions, ServingLoadError } from '../../index.js';
-import { isFixed, messageOf, withShortSpin } from '../../internal.js';
+import { withShortSpin } from '../../doors/models.js';
+import { messageOf } from '../../doors/text.js';
+import { isFixed } from '../../doors/values.js';
 
 /**
  * A session in the thread that imports this module.

@@ -4,7 +4,8 @@ import {
   type Tensor,
   type TensorSignature,
 } from '../../index.js';
-import { isRecord, numberOfFloat16 } from '../../internal.js';
+import { isRecord } from '../../doors/options.js';
+import { numberOfFloat16 } from '../../doors/values.js';
 
 /** A model's outputs by name. */
 export type Outputs = Readonly<Record<string, Tensor>>;

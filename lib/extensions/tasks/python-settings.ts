@@ -1,5 +1,7 @@
 import { ServingLoadError } from '../../index.js';
-import { type Fetching, formatValue, isRecord } from '../../internal.js';
+import { type Fetching } from '../../doors/models.js';
+import { isRecord } from '../../doors/options.js';
+import { formatValue } from '../../doors/text.js';
 import { readConfig, type Repository } from './repository.js';
 import type { LoadingFiles } from './task-model.js';
 

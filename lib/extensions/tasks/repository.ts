@@ -4,14 +4,9 @@ import { readFile, stat } from 'node:fs/promises';
 import { dirname, isAbsolute, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { InvalidServingError, ServingLoadError } from '../../index.js';
-import {
-  type Fetching,
-  formatValue,
-  isRecord,
-  isRemote,
-  messageOf,
-  remoteRepositoryOf,
-} from '../../internal.js';
+import { type Fetching, isRemote, remoteRepositoryOf } from '../../doors/models.js';
+import { isRecord } from '../../doors/options.js';
+import { formatValue, messageOf } from '../../doors/text.js';
 
 /**
  * A model's files by their path in its repository, such as `onnx/model.onnx`, `tokenizer.json` and

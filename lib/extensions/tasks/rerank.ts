@@ -8,7 +8,8 @@ import {
 } from '../../index.js';
 import { Turns } from '../../encoding/turns.js';
 import { asTask } from '../../encoding/task-kind.js';
-import { formatValue, type Rules } from '../../internal.js';
+import { type Rules } from '../../doors/options.js';
+import { formatValue } from '../../doors/text.js';
 import {
   finite,
   floatsOf,

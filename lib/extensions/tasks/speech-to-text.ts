@@ -8,7 +8,8 @@ import {
   type Steps,
 } from '../../index.js';
 import { asTask } from '../../encoding/task-kind.js';
-import { formatValue, isRecord, type Rules, whole } from '../../internal.js';
+import { isRecord, type Rules, whole } from '../../doors/options.js';
+import { formatValue } from '../../doors/text.js';
 import { scriptOfThread } from '../../encoding/entry-script.js';
 import { AudioReader } from './audio.js';
 import { warnOfUnfollowed } from './generation-settings.js';

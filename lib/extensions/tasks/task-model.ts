@@ -11,15 +11,9 @@ import {
   type ServingOptions,
   type ServingSignature,
 } from '../../index.js';
-import {
-  type AcceptedAxes,
-  checkOptions,
-  type Fetching,
-  formatValue,
-  isRecord,
-  type Rule,
-  type Rules,
-} from '../../internal.js';
+import { type AcceptedAxes, type Fetching } from '../../doors/models.js';
+import { checkOptions, isRecord, type Rule, type Rules } from '../../doors/options.js';
+import { formatValue } from '../../doors/text.js';
 import {
   hashing,
   type ModelFiles,

@@ -1,5 +1,5 @@
 import { InvalidInputError, type ServingDefinition } from '../../index.js';
-import { formatValue } from '../../internal.js';
+import { formatValue } from '../../doors/text.js';
 import {
   bestLabels,
   type LabelFacts,

@@ -8,7 +8,8 @@ import {
   type TensorSignature,
 } from '../../index.js';
 import { asTask } from '../../encoding/task-kind.js';
-import { flag, formatValue, isRecord, type Rules } from '../../internal.js';
+import { flag, isRecord, type Rules } from '../../doors/options.js';
+import { formatValue } from '../../doors/text.js';
 import {
   finite,
   floatsOf,

@@ -10,7 +10,9 @@ import {
   type Steps,
 } from '../../index.js';
 import { asTask } from '../../encoding/task-kind.js';
-import { type Fetching, formatValue, isRecord, type Rules, whole } from '../../internal.js';
+import { type Fetching } from '../../doors/models.js';
+import { isRecord, type Rules, whole } from '../../doors/options.js';
+import { formatValue } from '../../doors/text.js';
 import { scriptOfThread } from '../../encoding/entry-script.js';
 import { AddedTokens, isToken } from './added-tokens.js';
 import { Chat } from './chat.js';

@@ -6,7 +6,8 @@ import {
   Tensor,
   type TensorSignature,
 } from '../../index.js';
-import { type AcceptedAxes, checkOptions, isRecord, type Rules, whole } from '../../internal.js';
+import { type AcceptedAxes } from '../../doors/models.js';
+import { checkOptions, isRecord, type Rules, whole } from '../../doors/options.js';
 import { AddedTokens } from './added-tokens.js';
 import { sentenceSettings } from './python-settings.js';
 import { configIn, needFile } from './repository.js';

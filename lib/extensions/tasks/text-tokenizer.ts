@@ -1,5 +1,5 @@
 import { InvalidInputError, RequestTooLargeError, ServingLoadError } from '../../index.js';
-import { formatValue, messageOf } from '../../internal.js';
+import { formatValue, messageOf } from '../../doors/text.js';
 import type { SentenceSettings } from './python-settings.js';
 import type { LoadingFiles } from './task-model.js';
 import { type Library, lowerFirst, mendTokenizer, type Tokenizer } from './tokenizer-mends.js';

@@ -1,5 +1,6 @@
 import { InvalidInputError, type ServingDefinition, ServingLoadError } from '../../index.js';
-import { formatValue, isRecord, messageOf, type Rules } from '../../internal.js';
+import { isRecord, type Rules } from '../../doors/options.js';
+import { formatValue, messageOf } from '../../doors/text.js';
 import { checkLabels } from './labels.js';
 import {
   checkWidth,

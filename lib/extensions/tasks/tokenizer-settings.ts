@@ -1,4 +1,6 @@
-import { type Fetching, formatValue, isRecord } from '../../internal.js';
+import { type Fetching } from '../../doors/models.js';
+import { isRecord } from '../../doors/options.js';
+import { formatValue } from '../../doors/text.js';
 import { addedTokensIn } from './added-tokens.js';
 import { OF_A_TOKEN, refused, warnOfUnknown } from './python-settings.js';
 import { readConfig, type Repository } from './repository.js';

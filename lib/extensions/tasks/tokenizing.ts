@@ -1,4 +1,5 @@
-import { isRecord, messageOf } from '../../internal.js';
+import { isRecord } from '../../doors/options.js';
+import { messageOf } from '../../doors/text.js';
 import { scriptOfThread } from '../../encoding/entry-script.js';
 import { JobThread } from '../../encoding/job-thread.js';
 import type { Message } from './chat.js';

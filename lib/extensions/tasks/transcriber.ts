@@ -8,7 +8,8 @@ import {
   ServingLoadError,
   Tensor,
 } from '../../index.js';
-import { blankOf, messageOf } from '../../internal.js';
+import { messageOf } from '../../doors/text.js';
+import { blankOf } from '../../doors/values.js';
 import { LogMel, type MelOptions } from './log-mel.js';
 import { free, sessionOf } from './onnx-session.js';
 import { openable, type OnnxFile } from './repository.js';

@@ -12,6 +12,7 @@ import {
   type ServingOptions,
   withMetadata,
 } from '../../index.js';
+import { Queue } from '../../doors/calls.js';
 import {
   type BatchInfo,
   type BatchListener,
@@ -20,11 +21,10 @@ import {
   type Engine,
   type Partition,
   type PartitionResult,
-  Queue,
-  resolveDefinition,
   resultOf,
   type STEPPED,
-} from '../../internal.js';
+} from '../../doors/engine.js';
+import { resolveDefinition } from '../../doors/options.js';
 import { modelStandIn } from './stand-in.js';
 
 /**

@@ -5,11 +5,8 @@ import {
   createServing,
   type LocalServing,
 } from '../../index.js';
-import {
-  getHandlerToken,
-  type FunctionServingDefinition,
-  ServingRegistry,
-} from '../../internal.js';
+import { type FunctionServingDefinition } from '../../doors/options.js';
+import { getHandlerToken, ServingRegistry } from '../../doors/servings.js';
 import type { BatchScript, RowsOf, TypedBatchFunction } from './batch-script.js';
 import { modelStandIn, type Replaced, servingStandIn } from './stand-in.js';
 

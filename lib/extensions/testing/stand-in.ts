@@ -1,5 +1,5 @@
 import type { AllowedSizesOptions, RecoveryOptions, Runner, ServingOptions } from '../../index.js';
-import { type FunctionServingDefinition, sessionOptionsOf } from '../../internal.js';
+import { type FunctionServingDefinition, sessionOptionsOf } from '../../doors/options.js';
 
 /** The runner may be missing: a test replaces it. */
 export type Replaced<Input = unknown, Output = unknown, Result = unknown> = ServingOptions<

@@ -1,7 +1,7 @@
 import type { Clock } from '@sinonjs/fake-timers';
 import { setImmediate as endOfTurn } from 'node:timers/promises';
 import { ServingError } from '../../index.js';
-import { messageOf } from '../../internal.js';
+import { messageOf } from '../../doors/text.js';
 
 /**
  * Timers, `Date` and `performance` that only the test advances. Needs `@sinonjs/fake-timers`.

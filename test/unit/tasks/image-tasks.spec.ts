@@ -19,7 +19,7 @@ import {
   type ImageInput,
   type ModelFiles,
 } from '../../../lib/extensions/tasks/index.js';
-import { numberOfFloat16 } from '../../../lib/internal.js';
+import { numberOfFloat16 } from '../../../lib/doors/values.js';
 import { value } from '../../fixtures/models/models.js';
 import { node, onnxModel, type OnnxValue } from '../../fixtures/models/onnx-writer.js';
 import { silenceLog } from '../../fixtures/silent-log.js';

@@ -1,5 +1,5 @@
 import { ServingError } from '../../../index.js';
-import { messageOf } from '../../../internal.js';
+import { messageOf } from '../../../doors/text.js';
 import {
   closedLoop,
   answeredPerSecond,

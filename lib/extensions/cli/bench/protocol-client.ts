@@ -2,7 +2,7 @@ import { Agent, type IncomingMessage, request } from 'node:http';
 import { Agent as TlsAgent, request as tlsRequest } from 'node:https';
 import type { Tensor } from 'onnxruntime-common';
 import { ServingError } from '../../../index.js';
-import { messageOf } from '../../../internal.js';
+import { messageOf } from '../../../doors/text.js';
 import { swapOnBigEndian } from '../../../encoding/element-types.js';
 import { datatypeOf, typeOfDatatype } from '../../../encoding/json-tensor.js';
 import type { SampledInput } from '../load/sample-rows.js';

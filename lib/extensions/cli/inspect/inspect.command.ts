@@ -1,10 +1,5 @@
-import {
-  type DeclaredAxes,
-  describePort,
-  formatBytes,
-  literalOf,
-  propertyOf,
-} from '../../../internal.js';
+import { type DeclaredAxes, describePort } from '../../../doors/models.js';
+import { formatBytes, literalOf, propertyOf } from '../../../doors/text.js';
 import type { CliOutput } from '../output.js';
 import {
   type InspectedPort,

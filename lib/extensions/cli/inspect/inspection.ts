@@ -3,9 +3,6 @@ import { basename, dirname, extname, join } from 'node:path';
 import { type InferenceSession, Tensor } from 'onnxruntime-common';
 import { createServing, InvalidServingError, ServingLoadError } from '../../../index.js';
 import {
-  logTo,
-  storageClasses,
-  messageOf,
   axisOfInput,
   dynamicAxes,
   rowMarksOf,
@@ -14,7 +11,9 @@ import {
   type FileSignature,
   signatureOf,
   warningsOf,
-} from '../../../internal.js';
+} from '../../../doors/models.js';
+import { logTo, messageOf } from '../../../doors/text.js';
+import { storageClasses } from '../../../doors/values.js';
 import { InvalidOnnxError, type OnnxFile, type OnnxPort, readOnnxFile } from './onnx-file.js';
 
 export interface InspectedPort extends OnnxPort {

@@ -1,5 +1,5 @@
 import { Tensor, InvalidInputError } from '../../../index.js';
-import { zerosOf } from '../../../internal.js';
+import { zerosOf } from '../../../doors/values.js';
 
 export interface SampledInput {
   readonly name: string;

@@ -1,7 +1,7 @@
 import { availableParallelism } from 'node:os';
 import { Logger, type LoggerService } from '@nestjs/common';
 import { createServing, ServingError } from '../../../index.js';
-import { literalOf } from '../../../internal.js';
+import { literalOf } from '../../../doors/text.js';
 import { type Inspection, inspectModel } from '../inspect/inspection.js';
 import { axesText, identifier } from '../inspect/inspect.command.js';
 import {

@@ -10,7 +10,7 @@ import {
   UnknownServingError,
   UnknownVersionError,
 } from '../../../index.js';
-import { fromWire, messageOf, type WireError, truncate } from '../../../internal.js';
+import { fromWire, messageOf, type WireError, truncate } from '../../../doors/text.js';
 import type { Header } from '../wire/header.js';
 import { type Address, NodeGoneError } from '../transport.js';
 import { FrameError } from '../wire/prelude.js';

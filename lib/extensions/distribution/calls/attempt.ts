@@ -1,5 +1,6 @@
 import type { CallState } from './call-table.js';
-import { isA, onCancel, type ResolvedCallOptions, leave, type Source } from '../../../internal.js';
+import { onCancel, type ResolvedCallOptions, leave, type Source } from '../../../doors/calls.js';
+import { isA } from '../../../doors/text.js';
 import {
   AttemptError,
   errorIn,

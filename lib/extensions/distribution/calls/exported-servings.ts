@@ -1,11 +1,11 @@
 import type { ServingSignature, Serving, StreamOptions, StreamEvent } from '../../../index.js';
+import { type InternalCallOptions } from '../../../doors/calls.js';
 import {
   healthOf,
   type LocalPart,
   type RemotePreprocess,
   type ServingStatus,
-  type InternalCallOptions,
-} from '../../../internal.js';
+} from '../../../doors/servings.js';
 import { LONGEST_NAME } from '../membership/node-info.js';
 import { RemoteServing } from './remote-serving.js';
 

@@ -1,11 +1,6 @@
 import { NodeLostError, ServingUnavailableError, UnknownServingError } from '../../../index.js';
-import {
-  isA,
-  type ResolvedCallOptions,
-  orCancelled,
-  truncate,
-  formatValue,
-} from '../../../internal.js';
+import { type ResolvedCallOptions, orCancelled } from '../../../doors/calls.js';
+import { isA, truncate, formatValue } from '../../../doors/text.js';
 import { AttemptError } from './attempt-error.js';
 import type { NodeInfo } from '../membership/node-info.js';
 import type { NodeSelector, Candidate } from '../membership/balancer.js';

@@ -1,5 +1,5 @@
 import { type Header, wholeIn } from '../wire/header.js';
-import { Queue } from '../../../internal.js';
+import { Queue } from '../../../doors/calls.js';
 import { FrameError } from '../wire/prelude.js';
 
 /** Limits a stream's unacknowledged part. */

@@ -5,7 +5,8 @@ import {
   ServingClosedError,
   type StreamOptions,
 } from '../../../index.js';
-import { messageOf, type AbortSignalLike, type InternalCallOptions } from '../../../internal.js';
+import { type AbortSignalLike, type InternalCallOptions } from '../../../doors/calls.js';
+import { messageOf } from '../../../doors/text.js';
 import { errorHeader, lostCallerHeader, packetsLostError } from './attempt-error.js';
 import {
   type Header,

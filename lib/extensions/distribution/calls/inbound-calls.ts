@@ -6,7 +6,8 @@ import {
   ServingUnavailableError,
   UnknownServingError,
 } from '../../../index.js';
-import { formatValue, Waits } from '../../../internal.js';
+import { Waits } from '../../../doors/calls.js';
+import { formatValue } from '../../../doors/text.js';
 import { type MayHaveRun, errorHeader } from './attempt-error.js';
 import { optionalStringIn, SentHeader } from '../wire/header.js';
 import type { ExportedServing } from './exported-servings.js';

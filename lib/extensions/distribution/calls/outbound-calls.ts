@@ -1,6 +1,6 @@
 import { type CallState, CallTable, encodeStates, statesIn } from './call-table.js';
 import { OverloadedError } from '../../../index.js';
-import { Waits } from '../../../internal.js';
+import { Waits } from '../../../doors/calls.js';
 import { Attempt, type Outcome, type RemoteRequest } from './attempt.js';
 import type { Message, MessageHead, Messenger } from '../wire/messenger.js';
 import type { Address } from '../transport.js';

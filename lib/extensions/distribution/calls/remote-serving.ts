@@ -24,13 +24,13 @@ import {
   CallRecorder,
   callInRequest,
   streamInRequest,
-  type RemotePreprocess,
   type EventOf,
   EventHub,
   leave,
   readOnce,
   sourceOf,
-} from '../../../internal.js';
+} from '../../../doors/calls.js';
+import { type RemotePreprocess } from '../../../doors/servings.js';
 import type { Attempt, RemoteRequest } from './attempt.js';
 import type { Method } from './exported-servings.js';
 import type { Address } from '../transport.js';

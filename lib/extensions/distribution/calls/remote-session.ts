@@ -8,15 +8,13 @@ import {
 } from '../../../index.js';
 import {
   endedBy,
-  formatValue,
-  isError,
-  messageOf,
   orCancelled,
   Queue,
   type ResolvedCallOptions,
   type SessionHost,
   type StepOptions,
-} from '../../../internal.js';
+} from '../../../doors/calls.js';
+import { formatValue, isError, messageOf } from '../../../doors/text.js';
 import type { ExportedServing } from './exported-servings.js';
 
 interface RemoteSessionOptions {

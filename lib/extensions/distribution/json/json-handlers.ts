@@ -7,15 +7,9 @@ import {
   type ServingError,
   type StreamOptions,
 } from '../../../index.js';
-import {
-  clientErrorOf,
-  formatValue,
-  fromWire,
-  isPlainObject,
-  messageOf,
-  typeName,
-  type WireError,
-} from '../../../internal.js';
+import { clientErrorOf } from '../../../doors/servings.js';
+import { formatValue, fromWire, messageOf, typeName, type WireError } from '../../../doors/text.js';
+import { isPlainObject } from '../../../doors/values.js';
 import type { Block } from '../../../encoding/element-types.js';
 import { type TensorForm, writeStrings, writeTensor } from '../../../encoding/json-tensor.js';
 import { isTagOrEscaped, type Json, ReadContext, readJson } from '../../../encoding/json.js';

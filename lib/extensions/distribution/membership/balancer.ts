@@ -1,6 +1,7 @@
 import { firstValueFrom, merge, Subject, timer } from 'rxjs';
 import { InvalidServingError } from '../../../index.js';
-import { formatValue, type ServingStatus } from '../../../internal.js';
+import { type ServingStatus } from '../../../doors/servings.js';
+import { formatValue } from '../../../doors/text.js';
 import type { Address } from '../transport.js';
 import type { NodeInfo } from './node-info.js';
 import type { Members } from './members.js';

@@ -1,4 +1,4 @@
-import type { ClusterNode, ServingStatus } from '../../../internal.js';
+import type { ClusterNode, ServingStatus } from '../../../doors/servings.js';
 import type { NodeInfo } from './node-info.js';
 import type { Candidate } from './balancer.js';
 import type { Address } from '../transport.js';

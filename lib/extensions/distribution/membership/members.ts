@@ -1,6 +1,6 @@
 import { Logger } from '@nestjs/common';
 import { type Observable, Subject } from 'rxjs';
-import { formatValue } from '../../../internal.js';
+import { formatValue } from '../../../doors/text.js';
 import { Member } from './member.js';
 import type { NodeInfo } from './node-info.js';
 import { type Candidate, Candidates } from './balancer.js';

@@ -1,5 +1,6 @@
 import type { Address } from '../transport.js';
-import { type ClusterNode, type ServingStatus, storageClasses } from '../../../internal.js';
+import { type ClusterNode, type ServingStatus } from '../../../doors/servings.js';
+import { storageClasses } from '../../../doors/values.js';
 import { FrameError } from '../wire/prelude.js';
 import { flagIn, listIn, numberIn, oneOfIn, recordOf, stringIn, wholeIn } from '../wire/header.js';
 import type { Tensor } from 'onnxruntime-common';

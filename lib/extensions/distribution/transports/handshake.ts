@@ -2,7 +2,7 @@ import { createHmac, randomUUID, timingSafeEqual } from 'node:crypto';
 import type { EventEmitter } from 'node:events';
 import type { Socket } from 'node:net';
 import { InvalidInputError } from '../../../index.js';
-import { formatValue, messageOf } from '../../../internal.js';
+import { formatValue, messageOf } from '../../../doors/text.js';
 import type { Address } from '../transport.js';
 import { VERSION } from '../wire/prelude.js';
 import { type Secrets, secretsIn } from '../wire/signature.js';

@@ -16,7 +16,7 @@ import {
 import type { AddressInfo } from 'node:net';
 import type { ConnectionOptions, TlsOptions } from 'node:tls';
 import { InvalidServingError } from '../../../index.js';
-import { messageOf, formatValue } from '../../../internal.js';
+import { messageOf, formatValue } from '../../../doors/text.js';
 import type { Secrets } from '../wire/signature.js';
 import { checkSocketPath } from './socket-path.js';
 

@@ -17,7 +17,7 @@ import {
   timeout,
   timer,
 } from 'rxjs';
-import { messageOf } from '../../../internal.js';
+import { messageOf } from '../../../doors/text.js';
 import type { Address } from '../transport.js';
 import type { HandshakeResult } from './handshake.js';
 import { type Endpoint, endpointName } from './peers.js';

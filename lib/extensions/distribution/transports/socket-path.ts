@@ -3,7 +3,7 @@ import { lstat, unlink } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { isAbsolute } from 'node:path';
 import { InvalidServingError } from '../../../index.js';
-import { formatValue } from '../../../internal.js';
+import { formatValue } from '../../../doors/text.js';
 
 /** Longest Unix socket path, in bytes, that every system allows. */
 const LONGEST = 103;

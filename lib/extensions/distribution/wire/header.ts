@@ -1,4 +1,5 @@
-import { formatValue, isPlainObject } from '../../../internal.js';
+import { formatValue } from '../../../doors/text.js';
+import { isPlainObject } from '../../../doors/values.js';
 import type { Address } from '../transport.js';
 import type { WireLimits } from './limits.js';
 import { FrameError, PRELUDE } from './prelude.js';

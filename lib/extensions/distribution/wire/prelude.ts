@@ -1,4 +1,4 @@
-import { messageOf, truncate } from '../../../internal.js';
+import { messageOf, truncate } from '../../../doors/text.js';
 
 /**
  * Bytes of each packet's prelude, little-endian: 0x00, "SV", version, kind, flags, u16 blocks, u32

@@ -1,17 +1,14 @@
 import { Batch, InvalidInputError, RequestTooLargeError, Tensor } from '../../../index.js';
 import {
-  checkTensor,
-  flatten,
   fromWire,
   isError,
-  isPlainObject,
-  isTensor,
   messageOf,
   toWire,
   truncate,
   typeName,
   type WireError,
-} from '../../../internal.js';
+} from '../../../doors/text.js';
+import { checkTensor, flatten, isPlainObject, isTensor } from '../../../doors/values.js';
 import {
   type Block,
   countOf,

@@ -1,5 +1,6 @@
 import type { Client, ServiceClientConstructor, ServiceError } from '@grpc/grpc-js';
-import { type AbortSignalLike, onAbort, kindOf, formatValue } from '../../../internal.js';
+import { type AbortSignalLike, onAbort } from '../../../doors/calls.js';
+import { kindOf, formatValue } from '../../../doors/text.js';
 import { loadGrpc, loadInferenceService } from '../wire/grpc-service.js';
 import { EndpointFailure, ModelNotReadyError, type StatusPlace } from './endpoint-errors.js';
 import type { EndpointMetadata, RemoteModel, ResolvedEndpoint } from './endpoint-rules.js';

@@ -4,7 +4,7 @@ import {
   ReplyTooLargeError,
   ServerBusyError,
   TooLargeToSendError,
-} from '../../../internal.js';
+} from '../../../doors/engine.js';
 
 /**
  * Where a failed call's status comes from:

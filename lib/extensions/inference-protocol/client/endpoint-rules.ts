@@ -1,15 +1,15 @@
 import { type ExternalModel, InvalidServingError } from '../../../index.js';
+import { type DeclaredAxes } from '../../../doors/models.js';
 import {
   checkOptions,
-  type DeclaredAxes,
-  formatValue,
   groupOf,
   isRecord,
   portRules,
   type Rule,
   type Rules,
   whole,
-} from '../../../internal.js';
+} from '../../../doors/options.js';
+import { formatValue } from '../../../doors/text.js';
 import { endpointEngine, placesOf } from './endpoint.js';
 
 /** One batch is sent while the other runs. */

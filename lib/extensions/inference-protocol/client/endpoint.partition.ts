@@ -1,25 +1,26 @@
 import type { Tensor } from 'onnxruntime-common';
 import { type Batch, CallCancelledError, PartitionLostError } from '../../../index.js';
 import {
-  isA,
-  messageOf,
   type BatchInfo,
   type BatchListener,
   type BatchTerms,
   NO_TERMS,
-  inSteps,
-  type RunStep,
-  feedsOf,
-  inputsAmong,
-  ModelReply,
-  type ModelSignature,
   NotStartedError,
   type PartitionResult,
   ServerBusyError,
   backoff,
   type Worker,
   type Loaded,
-} from '../../../internal.js';
+} from '../../../doors/engine.js';
+import {
+  inSteps,
+  type RunStep,
+  feedsOf,
+  inputsAmong,
+  ModelReply,
+  type ModelSignature,
+} from '../../../doors/models.js';
+import { isA, messageOf } from '../../../doors/text.js';
 import type { GrpcInferResponse } from '../wire/grpc-service.js';
 import {
   isOwnMemory,

@@ -1,17 +1,13 @@
 import { InvalidServingError, isServingError, ServingLoadError } from '../../../index.js';
+import { type Engine, SupervisedPartition, type Supervision } from '../../../doors/engine.js';
 import {
   type DeclaredAxes,
   type DeclaredPorts,
-  type Engine,
-  formatValue,
-  isA,
-  messageOf,
   type ModelSignature,
   signatureOf,
-  SupervisedPartition,
-  type Supervision,
   withVariableAxes,
-} from '../../../internal.js';
+} from '../../../doors/models.js';
+import { formatValue, isA, messageOf } from '../../../doors/text.js';
 import { typeOfDatatype } from '../../../encoding/json-tensor.js';
 import {
   type EndpointCall,

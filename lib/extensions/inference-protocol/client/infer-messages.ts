@@ -1,14 +1,9 @@
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidInputError, InvalidOutputError } from '../../../index.js';
-import {
-  type BatchTerms,
-  elementSize,
-  isA,
-  type LeafRows,
-  type ModelPort,
-  type ModelSignature,
-  TooLargeToSendError,
-} from '../../../internal.js';
+import { type BatchTerms, TooLargeToSendError } from '../../../doors/engine.js';
+import { type ModelPort, type ModelSignature } from '../../../doors/models.js';
+import { isA } from '../../../doors/text.js';
+import { elementSize, type LeafRows } from '../../../doors/values.js';
 import { datatypeOf } from '../../../encoding/json-tensor.js';
 import { ReadContext } from '../../../encoding/json.js';
 import type { GrpcInferRequest, GrpcInferResponse, GrpcParameters } from '../wire/grpc-service.js';

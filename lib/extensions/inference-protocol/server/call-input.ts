@@ -1,6 +1,6 @@
 import type { Tensor } from 'onnxruntime-common';
 import { type Container, InvalidInputError, RequestTooLargeError } from '../../../index.js';
-import { numberOfFloat16 } from '../../../internal.js';
+import { numberOfFloat16 } from '../../../doors/values.js';
 import { datatypeOf } from '../../../encoding/json-tensor.js';
 import {
   type JsonLimits,

@@ -1,7 +1,7 @@
 import { STATUS_CODES } from 'node:http';
 import { Catch, type ExceptionFilter, HttpException, Logger } from '@nestjs/common';
 import { isServingError } from '../../../index.js';
-import { statusText } from '../../../internal.js';
+import { statusText } from '../../../doors/text.js';
 import type { Metadata, StatusObject } from '@grpc/grpc-js';
 
 export interface ErrorAnswer {

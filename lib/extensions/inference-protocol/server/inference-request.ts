@@ -1,6 +1,8 @@
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidInputError, type Origin } from '../../../index.js';
-import { type AbortSignalLike, formatValue, LONGEST_DELAY } from '../../../internal.js';
+import { type AbortSignalLike } from '../../../doors/calls.js';
+import { LONGEST_DELAY } from '../../../doors/options.js';
+import { formatValue } from '../../../doors/text.js';
 
 /** 64-bit integers may be bigints. */
 export type ParameterValue = string | number | boolean | bigint;

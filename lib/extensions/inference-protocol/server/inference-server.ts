@@ -7,7 +7,7 @@ import {
 import type { ModuleRef } from '@nestjs/core';
 import { Subscription } from 'rxjs';
 import { InvalidServingError, ServingService } from '../../../index.js';
-import { ServingRegistry, versionOf } from '../../../internal.js';
+import { ServingRegistry, versionOf } from '../../../doors/servings.js';
 import { type OfferedModel, OfferedModels } from './offered-models.js';
 import type { Port, ResolvedProtocol } from './options.js';
 import { Inference } from './inference.js';

@@ -7,13 +7,9 @@ import {
   type TensorSignature,
   UnknownServingError,
 } from '../../../index.js';
-import {
-  closestName,
-  DEFAULT_VERSION,
-  formatValue,
-  healthOf,
-  type ServingProfile,
-} from '../../../internal.js';
+import { DEFAULT_VERSION } from '../../../doors/options.js';
+import { healthOf, type ServingProfile } from '../../../doors/servings.js';
+import { closestName, formatValue } from '../../../doors/text.js';
 import { datatypeOf } from '../../../encoding/json-tensor.js';
 import {
   type DeclaredTensors,

@@ -8,9 +8,9 @@ import {
   type Rule,
   type Rules,
   whole,
-  formatValue,
-  guardList,
-} from '../../../internal.js';
+} from '../../../doors/options.js';
+import { guardList } from '../../../doors/servings.js';
+import { formatValue } from '../../../doors/text.js';
 import { typeOfDatatype } from '../../../encoding/json-tensor.js';
 import type { Tensor } from 'onnxruntime-common';
 

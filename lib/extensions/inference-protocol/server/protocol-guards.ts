@@ -1,6 +1,6 @@
 import { type CanActivate, type ExecutionContext, Injectable } from '@nestjs/common';
 import { ModuleRef } from '@nestjs/core';
-import { ModuleGuards } from '../../../internal.js';
+import { ModuleGuards } from '../../../doors/servings.js';
 import { InferenceServer } from './inference-server.js';
 
 @Injectable()

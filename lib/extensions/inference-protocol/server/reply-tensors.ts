@@ -1,14 +1,8 @@
 import { isUint8Array } from 'node:util/types';
 import type { Tensor as TensorType } from 'onnxruntime-common';
 import { Tensor, InvalidInputError, InvalidOutputError } from '../../../index.js';
-import {
-  isPlainObject,
-  checkTensor,
-  isTensor,
-  storageClasses,
-  messageOf,
-  typeName,
-} from '../../../internal.js';
+import { messageOf, typeName } from '../../../doors/text.js';
+import { isPlainObject, checkTensor, isTensor, storageClasses } from '../../../doors/values.js';
 import { wordOfNumber } from '../../../encoding/element-types.js';
 import { datatypeOf, readTensor } from '../../../encoding/json-tensor.js';
 import { ReadContext, writeTensors } from '../../../encoding/json.js';

@@ -1,5 +1,5 @@
 import { InvalidInputError, type ServingSession, type SessionCallOptions } from '../../../index.js';
-import { formatValue } from '../../../internal.js';
+import { formatValue } from '../../../doors/text.js';
 import type { OfferedModel } from './offered-models.js';
 import type { SequenceStep } from './inference-request.js';
 

@@ -1,6 +1,6 @@
 import type { Subscription } from 'rxjs';
 import type { BatchEndEvent, CallEndEvent } from '../../../index.js';
-import { DEFAULT_VERSION } from '../../../internal.js';
+import { DEFAULT_VERSION } from '../../../doors/options.js';
 import type { OfferedModel } from './offered-models.js';
 
 export interface Duration {

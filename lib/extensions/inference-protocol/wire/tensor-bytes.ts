@@ -1,6 +1,6 @@
 import { isAscii, isUtf8 } from 'node:buffer';
 import { Tensor } from '../../../index.js';
-import { blankOf, storageClasses } from '../../../internal.js';
+import { blankOf, storageClasses } from '../../../doors/values.js';
 import { BIG_ENDIAN, countOf, swapOnBigEndian } from '../../../encoding/element-types.js';
 import { datatypeOf, typeOfDatatype } from '../../../encoding/json-tensor.js';
 import type { ReadContext } from '../../../encoding/json.js';

@@ -9,7 +9,7 @@ import {
   Candidates,
 } from '../../../../lib/extensions/distribution/membership/balancer.js';
 import { Members } from '../../../../lib/extensions/distribution/membership/members.js';
-import type { ServingStatus } from '../../../../lib/internal.js';
+import type { ServingStatus } from '../../../../lib/doors/servings.js';
 import { randomFrom } from '../../../chaos/random.js';
 import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals
 import { Logger } from '@nestjs/common';
 import { Members } from '../../../../lib/extensions/distribution/membership/members.js';
 import type { NodeInfo } from '../../../../lib/extensions/distribution/membership/node-info.js';
-import type { ServingStatus } from '../../../../lib/internal.js';
+import type { ServingStatus } from '../../../../lib/doors/servings.js';
 import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 
 let members: Members;

@@ -6,7 +6,7 @@ import {
   readNodeInfo,
 } from '../../../../lib/extensions/distribution/membership/node-info.js';
 import { FrameError } from '../../../../lib/extensions/distribution/wire/prelude.js';
-import type { ServingStatus } from '../../../../lib/internal.js';
+import type { ServingStatus } from '../../../../lib/doors/servings.js';
 import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 
 const long = 'x'.repeat(257);

@@ -8,7 +8,7 @@ import { type Handshake, HANDSHAKE_BYTES, SEND_BUFFER_LIMIT } from '../handshake
 import type { ConnectAttempt } from '../reconnector.js';
 import type { PeerConnections, PeerConnection } from '../peer-connections.js';
 import type { NetworkEndpoint } from '../peers.js';
-import { statusText } from '../../../../internal.js';
+import { statusText } from '../../../../doors/text.js';
 import type { Address } from '../../transport.js';
 import { fileURLToPath } from 'node:url';
 

@@ -1,7 +1,7 @@
 import { Logger } from '@nestjs/common';
 import { type Observable, Subject } from 'rxjs';
 import { InvalidServingError } from '../../../../index.js';
-import { formatValue, messageOf } from '../../../../internal.js';
+import { formatValue, messageOf } from '../../../../doors/text.js';
 import {
   type Address,
   NodeGoneError,

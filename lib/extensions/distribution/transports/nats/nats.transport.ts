@@ -19,7 +19,7 @@ import {
   switchMap,
   timeout,
 } from 'rxjs';
-import { messageOf } from '../../../../internal.js';
+import { messageOf } from '../../../../doors/text.js';
 import type { Address, Receiver, ServingTransport, TransportContext } from '../../transport.js';
 import { checkSize, escapeName, SendBuffer, servingPattern } from '../handshake.js';
 import type { NatsTransportOptions } from '../transport-options.js';

@@ -12,7 +12,7 @@ import {
   type Subscription,
   switchMap,
 } from 'rxjs';
-import { messageOf } from '../../../../internal.js';
+import { messageOf } from '../../../../doors/text.js';
 import {
   type Address,
   NodeGoneError,

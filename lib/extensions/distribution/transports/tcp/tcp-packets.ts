@@ -1,7 +1,7 @@
 import type { Socket } from 'node:net';
 import type { Type } from '@nestjs/common';
 import { JsonSocket, type TcpSocket } from '@nestjs/microservices';
-import { messageOf } from '../../../../internal.js';
+import { messageOf } from '../../../../doors/text.js';
 import { FrameError, packetLength, PRELUDE } from '../../wire/prelude.js';
 
 /**

@@ -11,7 +11,7 @@ import {
 } from '@nestjs/microservices';
 import { firstValueFrom, type Observable, Subject } from 'rxjs';
 import { InvalidServingError } from '../../../../index.js';
-import { formatValue, messageOf } from '../../../../internal.js';
+import { formatValue, messageOf } from '../../../../doors/text.js';
 import {
   type Address,
   NodeGoneError,

@@ -15,7 +15,7 @@ import type {
   UntypedServiceImplementation,
 } from '@grpc/grpc-js';
 import { InvalidServingError } from '../../../../index.js';
-import { messageOf } from '../../../../internal.js';
+import { messageOf } from '../../../../doors/text.js';
 import {
   type GrpcPackages,
   loadGrpc,

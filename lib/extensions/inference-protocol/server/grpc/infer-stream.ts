@@ -1,5 +1,5 @@
 import { Logger } from '@nestjs/common';
-import { onAbort } from '../../../../internal.js';
+import { onAbort } from '../../../../doors/calls.js';
 import type { GrpcInferRequest } from '../../wire/grpc-service.js';
 import { errorAnswer } from '../error-answers.js';
 import type { InferenceCaller, StreamedReply } from '../inference-request.js';

@@ -8,7 +8,7 @@ import {
   Res,
   UseGuards,
 } from '@nestjs/common';
-import { callerOf, optionsOf } from '../../../../internal.js';
+import { callerOf, optionsOf } from '../../../../doors/calls.js';
 import { InferenceServer } from '../inference-server.js';
 import { ProtocolGuards } from '../protocol-guards.js';
 import type { PlatformResponse } from '../../../../encoding/http.js';

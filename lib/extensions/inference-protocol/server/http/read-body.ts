@@ -8,7 +8,8 @@ import {
   RequestTooLargeError,
   Tensor,
 } from '../../../../index.js';
-import { formatValue, messageOf, storageClasses } from '../../../../internal.js';
+import { formatValue, messageOf } from '../../../../doors/text.js';
+import { storageClasses } from '../../../../doors/values.js';
 import { datatypeOf } from '../../../../encoding/json-tensor.js';
 import { ReadContext } from '../../../../encoding/json.js';
 import { Turns } from '../../../../encoding/turns.js';

@@ -1,6 +1,7 @@
 import type { IncomingMessage } from 'node:http';
 import { InvalidInputError, RequestTooLargeError, Tensor } from '../../../../index.js';
-import { type AbortSignalLike, formatValue } from '../../../../internal.js';
+import { type AbortSignalLike } from '../../../../doors/calls.js';
+import { formatValue } from '../../../../doors/text.js';
 import { readShape, readTensor } from '../../../../encoding/json-tensor.js';
 import { BodyThread } from '../../../../encoding/body-thread.js';
 import { limitBeyond, parseJson, ReadContext, type TextLimits } from '../../../../encoding/json.js';

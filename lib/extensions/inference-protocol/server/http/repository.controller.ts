@@ -8,7 +8,7 @@ import {
   UseGuards,
 } from '@nestjs/common';
 import { InvalidInputError } from '../../../../index.js';
-import { formatValue } from '../../../../internal.js';
+import { formatValue } from '../../../../doors/text.js';
 import { InferenceServer } from '../inference-server.js';
 import { ProtocolGuards, RepositoryGuards } from '../protocol-guards.js';
 import type { PlatformResponse } from '../../../../encoding/http.js';

@@ -1,0 +1,28 @@
+/** A call's options, events, sessions and lazy input. */
+export {
+  type AbortSignalLike,
+  callInRequest,
+  onAbort,
+  streamInRequest,
+} from '../core/context/call-context.js';
+export { CallRecorder } from '../core/events/call-recorder.js';
+export { EventHub, type EventOf } from '../core/events/event-hub.js';
+export { endedBy } from '../core/execution/request.js';
+export {
+  checkSessionOptions,
+  DEFAULT_CALL_OPTIONS,
+  type InternalCallOptions,
+  onCancel,
+  orCancelled,
+  resolveCallOptions,
+  type ResolvedCallOptions,
+  Waits,
+} from '../core/execution/resolved-call-options.js';
+export {
+  OrderedSession,
+  type SessionHost,
+  type StepOptions,
+} from '../core/sessions/ordered-session.js';
+export { Queue } from '../core/streaming/queue.js';
+export { leave, readOnce, type Source, sourceOf } from '../core/streaming/source.js';
+export { callerOf, optionsOf } from '../nest/request-context.js';

@@ -1,0 +1,20 @@
+/** Rules that check options, and the definition of a serving. */
+export {
+  checkOptions,
+  DEFAULT_VERSION,
+  delay,
+  flag,
+  groupOf,
+  isRecord,
+  LONGEST_DELAY,
+  milliseconds,
+  type Rule,
+  type Rules,
+  whole,
+} from '../core/definition/option-rules.js';
+export {
+  portRules,
+  resolveDefinition,
+  sessionOptionsOf,
+} from '../core/definition/resolve-definition.js';
+export type { FunctionServingDefinition } from '../core/definition/serving-definition.js';

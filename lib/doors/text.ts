@@ -1,0 +1,23 @@
+/** Errors, and words for messages and logs. */
+export {
+  fromWire,
+  InvalidServingError,
+  isA,
+  isError,
+  kindOf,
+  messageOf,
+  ServingLoadError,
+  toWire,
+  type WireError,
+} from '../core/errors.js';
+export {
+  closestName,
+  formatBytes,
+  formatValue,
+  literalOf,
+  propertyOf,
+  statusText,
+  truncate,
+  typeName,
+} from '../core/format.js';
+export { logTo } from '../core/log.js';

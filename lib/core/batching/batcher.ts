@@ -51,8 +51,8 @@ export interface BatchOutcome<R extends QueuedRequest> {
   /** If the batch function is a generator. */
   readonly steps?: number;
   readonly retries?: readonly Retry<R>[];
-  /** Settles the requests. We call it after counting the batch, so callers find it counted. */
-  readonly settle?: () => void;
+  /** Answers the requests. Called once the batch is counted, so callers find it counted. */
+  handOut?(): void;
 }
 
 export interface BatchRuns<R extends QueuedRequest> {
@@ -674,7 +674,7 @@ export class Batcher<R extends QueuedRequest> {
     if (outcome.error === undefined) {
       this.awaitRows(section, lane, rows, cost);
     }
-    outcome.settle?.();
+    outcome.handOut?.();
     this.changed();
   }
 

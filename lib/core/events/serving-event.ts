@@ -201,7 +201,7 @@ export function batchEnd<R extends QueuedRequest>(
   record: BatchRecord<R>,
   labels: BatchLabels,
   runTime: number,
-  { padding = 0, retries, settle: _settle, ...outcome }: BatchOutcome<R>,
+  { padding = 0, steps, error, revoked, retries }: BatchOutcome<R>,
 ): BatchEndEvent {
   const retried = retries && {
     retried: retries.reduce((rows, { parts }) => rows + sizeOf(parts), 0),
@@ -211,7 +211,9 @@ export function batchEnd<R extends QueuedRequest>(
     type: 'batch:end',
     runTime,
     padding,
-    ...outcome,
+    ...(steps !== undefined && { steps }),
+    ...(error !== undefined && { error }),
+    ...(revoked && { revoked }),
     ...retried,
   };
 }

@@ -147,11 +147,11 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     const partition = this.opened.partitions[index]!;
     const replies = Promise.all(requests.map(({ reply }) => reply));
     replies.catch(() => {});
-    const { error, settle } = await this.run(parts, sizeOf(parts), partition, index);
-    if (error !== undefined) {
-      throw error;
+    const outcome = await this.run(parts, sizeOf(parts), partition, index);
+    if (outcome.error !== undefined) {
+      throw outcome.error;
     }
-    settle?.();
+    outcome.handOut?.();
     return replies;
   }
 
@@ -216,12 +216,19 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
   }
 }
 
-/** One batch, from its rows to their requests' answers. */
-export class BatchRun implements BatchListener {
+/** One batch, from its rows to their requests' answers; once it has run, its own outcome. */
+export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
   readonly batch: Batch;
   readonly hooks: readonly string[];
+  error: unknown;
+  revoked: true | undefined;
+  steps: number | undefined;
+  retries: BatchOutcome<BatchRequest>['retries'];
   private index = 0;
-  private steps = 0;
+  /** Undefined if a generator has emitted it. */
+  private output: RunOutput | undefined;
+  /** Parts that get the error of a failed run; others run again. */
+  private failed: Parts | undefined;
   private longestRow: number | undefined;
   /** Requests whose callers have received steps or hooks of this run. */
   private received: Set<BatchRequest> | undefined;
@@ -268,20 +275,36 @@ export class BatchRun implements BatchListener {
     return window?.caller;
   }
 
-  async on(
-    partition: Partition,
-    index: number,
-    retryState?: RetryState,
-  ): Promise<BatchOutcome<BatchRequest>> {
+  async on(partition: Partition, index: number, retryState?: RetryState): Promise<this> {
     this.index = index;
     try {
       this.checkRows(partition);
       const run = () => partition.run(this.batch, this.info(), this);
       const result = await inOriginOf(this.parts[0]!.request.lane, run);
-      const output = result === STEPPED ? undefined : this.read(result);
-      return { ...this.counts, settle: () => this.settle(output) };
+      this.output = result === STEPPED ? undefined : this.read(result);
     } catch (cause) {
-      return { ...this.counts, ...this.failure(cause, retryState) };
+      this.fail(cause, retryState);
+    }
+    return this;
+  }
+
+  get padding(): number {
+    return this.batch.padding;
+  }
+
+  /**
+   * Gives each request its rows of the output, unless a generator has emitted them, or the batch's
+   * error. The output's memory may be gone by now: that fails its callers, not the batcher.
+   */
+  handOut(): void {
+    if (this.failed) {
+      failParts(this.failed, this.error);
+      return;
+    }
+    try {
+      this.forEachPart((part, start) => this.answer(part, start));
+    } catch (cause) {
+      failParts(this.parts, this.runner.errorOf(cause, this.batch.size));
     }
   }
 
@@ -299,18 +322,19 @@ export class BatchRun implements BatchListener {
   }
 
   /** A failed batch's rows run again, or their requests fail. */
-  private failure(
-    cause: unknown,
-    retryState: RetryState | undefined,
-  ): Pick<BatchOutcome<BatchRequest>, 'error' | 'revoked' | 'retries' | 'settle'> {
+  private fail(cause: unknown, retryState: RetryState | undefined): void {
     const { parts, runner } = this;
+    this.failed = [];
     if (isA(cause, RejectedRowsError)) {
       const others = this.without(cause);
-      const [error] = cause.faults.values();
-      return { error, ...(others.length > 0 && { retries: [{ parts: others, retryState }] }) };
+      [this.error] = cause.faults.values();
+      this.retries = others.length > 0 ? [{ parts: others, retryState }] : undefined;
+      return;
     }
     if (isA(cause, RevokedError)) {
-      return { revoked: true, retries: [{ parts, retryState }] };
+      this.revoked = true;
+      this.retries = [{ parts, retryState }];
+      return;
     }
     const error = runner.errorOf(cause, this.batch.size);
     const again = parts.filter(
@@ -320,15 +344,17 @@ export class BatchRun implements BatchListener {
     const retries = runner.cut
       ? []
       : retriesFor(error, again, retryState, runner.retryOptions, sizeOf(parts));
+    this.error = error;
+    this.failed = parts;
     if (retries.length === 0) {
-      return { error, settle: () => failParts(parts, error) };
+      return;
     }
     for (const { request, offset, count } of again) {
       request.restart(offset, count);
       request.overrun = error instanceof RunTimeoutError ? error : request.overrun;
     }
-    const others = parts.filter((part) => !again.includes(part));
-    return { error, retries, ...(others.length > 0 && { settle: () => failParts(others, error) }) };
+    this.retries = retries;
+    this.failed = parts.filter((part) => !again.includes(part));
   }
 
   /**
@@ -391,7 +417,7 @@ export class BatchRun implements BatchListener {
 
   step(output: unknown, metadata: unknown): void {
     const expected = this.batch.size + this.batch.padding;
-    this.steps++;
+    this.steps = (this.steps ?? 0) + 1;
     if (!Array.isArray(output) || output.length !== expected) {
       throw new InvalidOutputError(
         `A generator must yield, step by step, a list with an entry for each of the ${expected} ` +
@@ -448,31 +474,12 @@ export class BatchRun implements BatchListener {
     return { rows, isOwn: own, metadata };
   }
 
-  /**
-   * Gives each request its rows of the output, unless a generator has emitted them. The output's
-   * memory may be gone by now: that fails its callers, not the batcher.
-   */
-  private settle(output: RunOutput | undefined): void {
-    try {
-      let start = 0;
-      for (const part of this.parts) {
-        if (output) {
-          this.handOut(part, output, start);
-        } else {
-          part.request.endSteps(part.offset, part.count);
-        }
-        start += part.count;
-      }
-    } catch (cause) {
-      failParts(this.parts, this.runner.errorOf(cause, this.batch.size));
+  private answer({ request, offset, count }: Part<BatchRequest>, start: number): void {
+    const { output } = this;
+    if (!output) {
+      request.endSteps(offset, count);
+      return;
     }
-  }
-
-  private handOut(
-    { request, offset, count }: Part<BatchRequest>,
-    output: RunOutput,
-    start: number,
-  ): void {
     if (request.isOver) {
       return;
     }
@@ -517,10 +524,6 @@ export class BatchRun implements BatchListener {
       const length = lengths.lengthOf(request.batch);
       return length === undefined ? longest : Math.max(longest ?? 0, length);
     }, undefined));
-  }
-
-  private get counts(): Pick<BatchOutcome<BatchRequest>, 'padding' | 'steps'> {
-    return { padding: this.batch.padding, ...(this.steps > 0 && { steps: this.steps }) };
   }
 
   private checkSessions(partition: Partition, faults: Map<number, Error>): void {

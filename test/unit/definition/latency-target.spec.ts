@@ -1,18 +1,18 @@
 import { describe, expect, it } from '@jest/globals';
 import {
+  Batched,
   type BatchedOptions,
   createServing,
   InvalidServingError,
   type ServingOptions,
 } from 'nestjs-serving';
-import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
-import { checkBatchedOptions } from '../../../lib/nest/batched/batched-check.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const useFactory = () => (rows: unknown[]) => rows;
 
 function errorOf(options: Omit<ServingOptions, 'name'>): unknown {
   try {
-    resolveDefinition({ name: 'target', model: { useFactory }, ...options });
+    createServing({ name: 'target', model: { useFactory }, ...options });
     return undefined;
   } catch (error) {
     expect(error).toBeInstanceOf(InvalidServingError);
@@ -20,18 +20,28 @@ function errorOf(options: Omit<ServingOptions, 'name'>): unknown {
   }
 }
 
-const check = (options: BatchedOptions) => () => checkBatchedOptions('Scores.score', options);
+const check = (options: BatchedOptions) => () => {
+  class Scores {
+    @Batched(options)
+    score(rows: unknown[]): unknown[] {
+      return rows;
+    }
+  }
+  return Scores;
+};
 
 describe('A latency target', () => {
-  it('[15.1] A serving has a target, which holds for each of its keys', () => {
-    const { keys } = resolveDefinition({
+  const start = useServings();
+
+  it('[15.1] A serving has a target, which holds for each of its keys', async () => {
+    const serving = await start({
       name: 'target',
       model: { useFactory },
       batchSize: { latencyTarget: 50 },
       batchKeys: ['short', { key: 'long', batchSize: 4 }],
     });
 
-    expect([...keys].map(([key, { latencyTarget }]) => [key, latencyTarget])).toEqual([
+    expect(serving.targets().map(({ key, latencyTarget }) => [key, latencyTarget])).toEqual([
       ['short', 50],
       ['long', 50],
     ]);

@@ -7,15 +7,26 @@ import {
   Tensor,
 } from 'nestjs-serving';
 import { BatchScript, settle } from 'nestjs-serving/testing';
-import { costOf } from '../../../lib/core/execution/intake.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
-const limited = { name: 'dear', queue: { maxCost: 100 } };
-const bytesOf = (batch: Batch): number => costOf(limited, batch);
+describe('The cost of a call', () => {
+  const startServing = useServings();
 
-describe('costOf', () => {
+  /** A serving whose queue has no room for any cost names it in its refusal. */
+  async function costOf(batch: Batch, queue: ServingOptions['queue'] = {}): Promise<number> {
+    const serving = await startServing({
+      name: 'dear',
+      queue: { maxCost: 0.5, ...queue },
+      model: { useFactory: () => (rows: unknown) => rows },
+    });
+    const error: unknown = await serving.batchedRun(batch).catch((cause: unknown) => cause);
+    return error instanceof RequestTooLargeError
+      ? Number(/a cost of 0.5 and never (\d+);/.exec(error.message)![1])
+      : 0;
+  }
+
   it.each([
     { of: 'floats', batch: Batch.concatenate([floats([3, 2], [1, 2, 3, 4, 5, 6])]), cost: 24 },
     {
@@ -60,37 +71,35 @@ describe('costOf', () => {
       batch: Batch.concatenate([floats([0, 2], []), floats([2, 2], [1, 2, 3, 4])]),
       cost: 16,
     },
-    { of: '0 for an item without rows', batch: Batch.concatenate([floats([0, 2], [])]), cost: 0 },
     { of: '0 for plain values', batch: Batch.stack(['a', 'b']), cost: 0 },
-  ])('[7.1] [H11] The cost of a batch is its size in bytes: $of', ({ batch, cost }) => {
-    expect(bytesOf(batch)).toBe(cost);
+  ])('[7.1] [H11] The cost of a batch is its size in bytes: $of', async ({ batch, cost }) => {
+    expect(await costOf(batch)).toBe(cost);
   });
 
-  it('[7.1] A cost function of the serving replaces the size in bytes', () => {
-    expect(
-      costOf(
-        {
-          name: 'dear',
-          queue: { maxCost: 100, cost: ({ size, key }) => (key === 'default' ? size * 7 : 0) },
-        },
-        Batch.stack(['a', 'b']),
-      ),
-    ).toBe(14);
+  it('[7.1] A cost function of the serving replaces the size in bytes', async () => {
+    const cost = ({ size, key }: Batch): number => (key === 'default' ? size * 7 : 0);
+
+    expect(await costOf(Batch.stack(['a', 'b']), { cost })).toBe(14);
   });
 
-  it('[7.1] The cost function is not called when no cost is limited', () => {
+  it('[7.1] The cost function is not called when no cost is limited', async () => {
     let asked = 0;
 
-    expect(costOf({ name: 'free', queue: { cost: () => ++asked } }, Batch.stack(['a']))).toBe(0);
+    const queue = { maxCost: undefined, cost: () => ++asked };
+    expect(await costOf(Batch.stack(['a']), queue)).toBe(0);
     expect(asked).toBe(0);
   });
 
   it.each([-1, NaN, '5', undefined, null, 3n])(
     '[7.1] [1.9] A cost function that returns %p is refused',
-    (cost) => {
-      const bad = { name: 'dear', queue: { maxCost: 100, cost: () => cost as number } };
+    async (cost) => {
+      const serving = await startServing({
+        name: 'dear',
+        queue: { maxCost: 100, cost: () => cost as number },
+        model: { useFactory: () => (rows: unknown) => rows },
+      });
 
-      expect(() => costOf(bad, Batch.stack(['a']))).toThrow(
+      await expect(serving.batchedRun(Batch.stack(['a']))).rejects.toThrow(
         'Serving "dear": queue.cost must return a number of 0 or more, it returned ',
       );
     },

@@ -76,7 +76,7 @@ describe('BatchRunner', () => {
       );
 
       structuredClone(data.buffer, { transfer: [data.buffer] });
-      outcome.settle!();
+      outcome.handOut!();
 
       const rejected = { status: 'rejected', reason: expect.any(BatchFailedError) };
       expect(await replies).toEqual([rejected, rejected]);
@@ -94,8 +94,8 @@ describe('BatchRunner', () => {
     const parts = [{ request, offset: 0, count: 2 }];
 
     const window = { lane, parts, size: 4, reason: 'idle' } as const;
-    const { settle } = await runnerOn(partition).dispatch(window, 0);
-    settle!();
+    const outcome = await runnerOn(partition).dispatch(window, 0);
+    outcome.handOut!();
 
     const { data } = releaseOutput((await request.reply).rows) as { data: Float32Array };
     expect(data).toEqual(memory);

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, it, jest } from '@jest/globals';
-import { formatBytes } from '../../../lib/core/format.js';
+import { formatBytes } from '../../../lib/doors/text.js';
 import { Progress } from '../../../lib/extensions/hub/download.js';
 
 beforeEach(() => {

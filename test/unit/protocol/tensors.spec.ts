@@ -1,7 +1,7 @@
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { InvalidInputError, Tensor } from '../../../lib/index.js';
-import { storageClasses } from '../../../lib/core/batch/tensor.js';
+import { storageClasses } from '../../../lib/doors/values.js';
 import { datatypeOf } from '../../../lib/encoding/json-tensor.js';
 import { type JsonLimits, ReadContext } from '../../../lib/encoding/json.js';
 import {

@@ -1,7 +1,7 @@
 import { beforeEach, describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { createServing, isServingError, type LocalServing } from 'nestjs-serving';
-import { formatValue } from '../../../lib/core/format.js';
+import { formatValue } from '../../../lib/doors/text.js';
 import { later, passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { silenceLog } from '../../fixtures/silent-log.js';
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { createServing, Tensor } from 'nestjs-serving';
-import type { DeclaredAxes } from '../../../lib/core/partitions/onnx/model-signature.js';
+import type { DeclaredAxes } from '../../../lib/doors/models.js';
 import { value } from '../../fixtures/models/models.js';
 import { node, type OnnxModel, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { refusedOrAlone, type Tensors } from '../../fixtures/models/rows-alone.js';

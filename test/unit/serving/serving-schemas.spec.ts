@@ -8,7 +8,7 @@ import {
   type ServingDefinition,
 } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { storageClasses, zerosOf } from '../../../lib/core/batch/tensor.js';
+import { storageClasses, zerosOf } from '../../../lib/doors/values.js';
 import { writeJson } from '../../../lib/extensions/distribution/json/json-handlers.js';
 import { defaultWireLimits } from '../../../lib/extensions/distribution/wire/limits.js';
 

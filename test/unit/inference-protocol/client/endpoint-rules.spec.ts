@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { createServing, InvalidServingError } from 'nestjs-serving';
 import { endpoint } from 'nestjs-serving/inference-protocol';
-import { resolveDefinition } from '../../../../lib/core/definition/resolve-definition.js';
+import { resolveDefinition } from '../../../../lib/doors/options.js';
 
 const url = 'grpc://triton:8001';
 /** Values that violate the types are allowed here. */

@@ -1,4 +1,3 @@
-/** A call's options, events, sessions and lazy input. */
 export {
   type AbortSignalLike,
   callInRequest,

@@ -1,4 +1,3 @@
-/** Partitions that run batches, for an engine of its own kind. */
 export {
   type BatchInfo,
   type BatchListener,

@@ -1,4 +1,3 @@
-/** ONNX files: their signatures, addresses and runs. */
 export { feedsOf, inputsAmong, ModelReply } from '../core/partitions/onnx/model-io.js';
 export {
   axisOfInput,

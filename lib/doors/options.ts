@@ -1,4 +1,3 @@
-/** Rules that check options, and the definition of a serving. */
 export {
   checkOptions,
   DEFAULT_VERSION,

@@ -1,4 +1,3 @@
-/** An application's servings, and its Nest module. */
 export {
   type ClusterNode,
   healthOf,

@@ -1,4 +1,3 @@
-/** Errors, and words for messages and logs. */
 export {
   fromWire,
   InvalidServingError,

@@ -1,4 +1,3 @@
-/** Tensors and containers. */
 export { flatten, isPlainObject } from '../core/batch/container.js';
 export type { LeafRows } from '../core/batch/tensor-rows.js';
 export {

@@ -11,7 +11,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 256,
-  'thousand characters of code in lib': 1104,
+  'thousand characters of code in lib': 1106,
   'files of the core and its Nest module': 117,
   'thousand characters of code in the core and its Nest module': 579.5,
   'thousand words of comments': 41.8,
@@ -33,7 +33,7 @@ const CEILINGS = {
  * Extensions that came after the ceilings of the whole. They don't count there: each has a ceiling
  * of its own, in thousand characters of code.
  */
-const EXTENSIONS = { openai: 45.6, tasks: 189 } as const;
+const EXTENSIONS = { openai: 45.9, tasks: 189 } as const;
 
 describe('The house', () => {
   const all = sourceFiles();

@@ -216,7 +216,7 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
   }
 }
 
-/** One batch, from its rows to their requests' answers; once it has run, its own outcome. */
+/** One batch, from its rows to their requests' answers. */
 export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
   readonly batch: Batch;
   readonly hooks: readonly string[];
@@ -225,9 +225,8 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
   steps: number | undefined;
   retries: BatchOutcome<BatchRequest>['retries'];
   private index = 0;
-  /** Undefined if a generator has emitted it. */
   private output: RunOutput | undefined;
-  /** Parts that get the error of a failed run; others run again. */
+  /** Parts that get a failed run's error. */
   private failed: Parts | undefined;
   private longestRow: number | undefined;
   /** Requests whose callers have received steps or hooks of this run. */

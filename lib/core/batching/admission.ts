@@ -153,7 +153,7 @@ export class Admission {
   /** Rows in its queue. */
   queued = 0;
   private readonly times: LearnedTimes;
-  /** With targets, or once a call had a deadline. */
+  /** Exists with targets, or once a call had a deadline. */
   private timing: Timing | undefined;
 
   constructor(
@@ -185,8 +185,7 @@ export class Admission {
     this.countRows(request, size);
   }
 
-  /** For deadlines. */
-  time(queued: Iterable<QueuedRequest>): void {
+  beginTiming(queued: Iterable<QueuedRequest>): void {
     this.timing ??= new Timing(this.options, this.times, queued);
   }
 

@@ -203,7 +203,7 @@ export class Batcher<R extends QueuedRequest> {
       return;
     }
     if (request.deadline < Infinity) {
-      admission.time(this.requestsOf(lane));
+      admission.beginTiming(this.requestsOf(lane));
     }
     admission.enter(request, now, pool);
     if (request.whole) {
@@ -373,7 +373,7 @@ export class Batcher<R extends QueuedRequest> {
     return this.sections[partition]!;
   }
 
-  /** In the lane's section, some twice. */
+  /** Queued requests of the lane's section, some twice. */
   private *requestsOf(lane: Lane): Generator<R> {
     const section = this.sectionOf(lane);
     yield* section.ready.requests();

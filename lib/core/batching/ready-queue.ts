@@ -259,7 +259,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     return requests;
   }
 
-  /** Some twice. */
+  /** Queued requests, some twice. */
   *requests(): Generator<R> {
     for (const { again } of this.slots.heapArray) {
       yield* (again?.parts ?? []).map(({ request }) => request);

@@ -334,7 +334,6 @@ export class RunTimes {
   }
 }
 
-/** By limits. */
 export class LearnedTimes {
   private readonly all = new Map<Limits, RunTimes>();
 

@@ -28,7 +28,7 @@ export class LoadedVersion implements Closable {
   /** While it is a shadow. */
   shadow: Shadow | undefined;
   readonly lanes: Lanes;
-  /** Once it has started. */
+  /** Undefined until it has started. */
   pipeline: Pipeline | undefined;
   /** Undefined in a serving without sessions. */
   sessions: LocalSessions | undefined;
@@ -228,7 +228,7 @@ export class LoadedVersion implements Closable {
     return pipeline;
   }
 
-  /** So that the version has its model once. */
+  /** Closes the pipeline of `run`, so that the model is loaded once. */
   private async endEarly(): Promise<void> {
     const early = await this.early?.catch(() => undefined);
     if (early) {

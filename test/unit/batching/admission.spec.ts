@@ -36,7 +36,7 @@ class Door extends Admission {
   ask(options: Partial<NamedRequestOptions> = {}, work = busy, now = 0): NamedRequest {
     const request = requestOf('a', { lane, ...options });
     if (request.deadline < Infinity) {
-      this.time(this.admitted);
+      this.beginTiming(this.admitted);
     }
     this.enter(request, now, work);
     this.admitted.push(request);

@@ -34,6 +34,7 @@ describe('A copy of the source', () => {
       'test/fixtures',
       'test/transform.js',
       'test/environment.cjs',
+      'test/slow-specs.ts',
       'test/summary-reporter.js',
     ];
     await Promise.all(

@@ -46,11 +46,11 @@ export interface Retry<R extends QueuedRequest> {
 export interface BatchOutcome<R extends QueuedRequest> {
   readonly error?: unknown;
   /** Revoked before it began; its rows run again. */
-  readonly revoked?: true;
+  readonly revoked?: true | undefined;
   readonly padding?: number;
   /** If the batch function is a generator. */
-  readonly steps?: number;
-  readonly retries?: readonly Retry<R>[];
+  readonly steps?: number | undefined;
+  readonly retries?: readonly Retry<R>[] | undefined;
   /** Answers the requests. Called once the batch is counted, so callers find it counted. */
   handOut?(): void;
 }

@@ -154,7 +154,7 @@ export class Admission {
   queued = 0;
   private readonly times: LearnedTimes;
   /** Exists with targets, or once a call had a deadline. */
-  private timing: Timing | undefined;
+  timing: Timing | undefined;
 
   constructor(
     private readonly options: AdmissionOptions,
@@ -186,7 +186,7 @@ export class Admission {
   }
 
   beginTiming(queued: Iterable<QueuedRequest>): void {
-    this.timing ??= new Timing(this.options, this.times, queued);
+    this.timing = new Timing(this.options, this.times, queued);
   }
 
   enterAgain(request: QueuedRequest, rows: number): void {

@@ -202,7 +202,7 @@ export class Batcher<R extends QueuedRequest> {
     if (this.taken.length > 0 && this.join(request, now)) {
       return;
     }
-    if (request.deadline < Infinity) {
+    if (request.deadline < Infinity && !admission.timing) {
       admission.beginTiming(this.requestsOf(lane));
     }
     admission.enter(request, now, pool);

@@ -35,7 +35,7 @@ class Door extends Admission {
   /** Admits a request. */
   ask(options: Partial<NamedRequestOptions> = {}, work = busy, now = 0): NamedRequest {
     const request = requestOf('a', { lane, ...options });
-    if (request.deadline < Infinity) {
+    if (request.deadline < Infinity && !this.timing) {
       this.beginTiming(this.admitted);
     }
     this.enter(request, now, work);

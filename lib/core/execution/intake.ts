@@ -219,7 +219,7 @@ function checkStep(serving: string, { size }: Batch): void {
  * @throws UnknownKeyError for a key that the serving doesn't have
  * @throws InvalidInputError for plain values if batches are padded
  */
-export function validateBatch(
+function validateBatch(
   serving: string,
   batch: Batch,
   { allowedSizes }: KeyOptions,
@@ -249,7 +249,7 @@ export function validateBatch(
  *
  * @throws InvalidInputError
  */
-export function checkTemplate(
+function checkTemplate(
   serving: string,
   batch: Batch,
   signature?: ModelSignature,

@@ -121,7 +121,7 @@ const HALF: Tolerance = { relative: 1e-2, absolute: 1e-2 };
  * Compares plain data and tensors, element by element. Floating-point numbers are equal within
  * `|a - b| <= absolute + relative * |b|`, and NaN equals NaN; all else must be the same.
  */
-export function differencesOf(a: unknown, b: unknown): Difference {
+function differencesOf(a: unknown, b: unknown): Difference {
   const difference = { elements: 0, differing: 0, largest: 0 };
   compare(a, b, difference);
   return difference;

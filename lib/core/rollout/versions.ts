@@ -285,7 +285,7 @@ function closedWhileLoading(serving: string): ServingClosedError {
  *
  * FNV-1a, with MurmurHash3's last steps, since its high bits alone are uneven for short names.
  */
-export function placeOf(serving: string, version: string, tenant: string): number {
+function placeOf(serving: string, version: string, tenant: string): number {
   let hash = 0x811c9dc5;
   for (const character of `${serving}\0${version}\0${tenant}`) {
     hash = Math.imul(hash ^ character.codePointAt(0)!, 0x01000193);

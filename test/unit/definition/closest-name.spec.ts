@@ -1,8 +1,8 @@
 import { expect, it } from '@jest/globals';
-import { closestName } from '../../../lib/core/format.js';
+import { createServing } from 'nestjs-serving';
 
 it.each([
-  ['serving', 'servings'],
+  ['shutdwn', 'shutdown'],
   ['bachSize', 'batchSize'],
   ['BatchSize', 'batchSize'],
   ['batchsizes', 'batchSize'],
@@ -11,5 +11,10 @@ it.each([
   ['x', undefined],
   ['', undefined],
 ])('[1.9] The option that was meant by "%s" is %s', (name, meant) => {
-  expect(closestName(name, ['batchSize', 'batchTimeout', 'servings', 'timeout'])).toBe(meant);
+  const definition = { name: 'net', model: { useFactory: () => () => [] }, [name]: 1 };
+
+  expect(() => createServing(definition)).toThrow(
+    `unknown option "${name}" (1); ` +
+      (meant === undefined ? 'known are' : `did you mean "${meant}"? known are`),
+  );
 });

@@ -6,33 +6,27 @@ import {
   Tensor,
   UnknownKeyError,
 } from 'nestjs-serving';
-import type {
-  ModelPort,
-  ModelSignature,
-} from '../../../lib/core/partitions/onnx/model-signature.js';
-import { checkTemplate, validateBatch } from '../../../lib/core/execution/intake.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { externalModel, type Opened } from '../../fixtures/serving/external-model.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
 import { floats } from '../../fixtures/values/tensors.js';
+
+type Signature = NonNullable<Opened['signature']>;
+type Port = Signature['inputs'][number];
 
 const port = (
   name: string,
   type: Tensor.Type,
-  shape: ModelPort['shape'],
+  shape: Port['shape'],
   batchAxis: number | null = 0,
-): ModelPort => ({
-  name,
-  type,
-  shape,
-  batchAxis,
-});
-const signatureOf = (...inputs: ModelPort[]): ModelSignature => ({
+): Port => ({ name, type, shape, batchAxis });
+const signatureOf = (...inputs: Port[]): Signature => ({
   inputs,
   outputs: [],
   fetches: [],
   states: [],
   dynamicallyQuantised: false,
 });
-
-const options = { batchSize: 32, batchTimeout: 0, runSize: Infinity };
 
 const image = signatureOf(port('image', 'float32', ['batch', 2]));
 const tokens = signatureOf(
@@ -52,14 +46,34 @@ const state = floats([2, 1, 1], [1, 2]);
 const rate = new Tensor('int64', [16n], []);
 const recurrentAxes = { state: 1, rate: null };
 
-describe('validateBatch', () => {
+describe('The rows of a call', () => {
+  const start = useServings();
+
+  /** A serving whose model takes these inputs, and answers how many rows a batch has. */
+  const serve = (signature: Signature, batchKeys?: readonly string[]) => {
+    const partition = {
+      prefetch: 0,
+      run: async (_: unknown, { size }: { readonly size: number }) => ({
+        output: Array.from({ length: size }, () => size),
+      }),
+      close: async () => {},
+    };
+    const model = externalModel(async () => ({ partitions: [partition], signature }));
+    return start({ name: 'model', model, ...(batchKeys && { batchKeys }) });
+  };
+
   it.each([
     ['a bare tensor for the one input', floats([3, 2], [1, 2, 3, 4, 5, 6]), {}, image],
     ['a tensor by the name of the input', { image: floats([1, 2], [1, 2]) }, {}, image],
     ['dynamic axes of one name and equal length', { ids: ids(2, 7), mask: ids(2, 7) }, {}, tokens],
     ['rows on the axes of the model', { x, state, rate }, recurrentAxes, recurrent],
-  ])('[4.9] Rows that fit the model pass: %s', (_, rows, axes, signature) => {
-    expect(() => checkTemplate('model', Batch.concatenate([rows], axes), signature)).not.toThrow();
+  ])('[4.9] Rows that fit the model pass: %s', async (_, rows, axes, signature) => {
+    const batch = Batch.concatenate([rows], axes);
+    const serving = await serve(signature);
+
+    expect(await serving.batchedRun(batch)).toEqual(
+      Array.from({ length: batch.size }, () => batch.size),
+    );
   });
 
   it.each([
@@ -142,29 +156,32 @@ describe('validateBatch', () => {
       recurrent,
       '"rate" is given with rows on axis 0 and has no batch axis; give the tensor itself',
     ],
-  ])('[4.9] Rows that do not fit the model are refused: %s', (_, batch, signature, fault) => {
-    const check = (): void => checkTemplate('model', batch, signature);
+  ])('[4.9] Rows that do not fit the model are refused: %s', async (_, batch, signature, fault) => {
+    const serving = await serve(signature);
+    const error = await failureOf(serving.batchedRun(batch));
 
-    expect(check).toThrow(InvalidInputError);
-    expect(check).toThrow(`and was given [${batch.signature}]: ${fault}`);
+    expect(error).toBeInstanceOf(InvalidInputError);
+    expect(String(error)).toContain(`and was given [${batch.signature}]: ${fault}`);
   });
 
-  it('[4.9] The refusal shows what the model accepts', () => {
-    expect(() => checkTemplate('model', Batch.stack(['a']), recurrent)).toThrow(
+  it('[4.9] The refusal shows what the model accepts', async () => {
+    const serving = await serve(recurrent);
+
+    await expect(serving.batchedRun(Batch.stack(['a']))).rejects.toThrow(
       'Serving "model" takes [x: float32[?, 1], state: float32[2, ?, 1], rate: int64[]] and was given [plain values]: ',
     );
   });
 
-  it('[4.7] An unknown key is refused with the sorted list of known keys', () => {
+  it('[4.7] An unknown key is refused with the sorted list of known keys', async () => {
     const keys = ['en', 'de'];
+    const serving = await serve(image, keys);
+    const rows = Batch.concatenate([floats([1, 2], [1, 2])]);
 
-    expect(() =>
-      validateBatch('model', Batch.stack(['a']).withKey('en'), options, keys),
-    ).not.toThrow();
-    expect(() => validateBatch('model', Batch.stack(['a']).withKey('fr'), options, keys)).toThrow(
+    expect(await serving.batchedRun(rows.withKey('en'))).toEqual([1]);
+    await expect(serving.batchedRun(rows.withKey('fr'))).rejects.toThrow(
       new UnknownKeyError('Serving "model" has no key "fr"; its keys are de, en'),
     );
-    expect(() => validateBatch('model', Batch.stack(['a']), options, keys)).toThrow(
+    await expect(serving.batchedRun(rows)).rejects.toThrow(
       new UnknownKeyError(
         'Serving "model" has no key "default"; its keys are de, en; name one: batch.withKey(key)',
       ),
@@ -175,8 +192,10 @@ describe('validateBatch', () => {
   it.each([
     ['at all', Batch.empty()],
     ['in its tensors', Batch.concatenate([floats([0, 2], [])])],
-  ])('[2.3] A batch without rows %s is refused', (_, batch) => {
-    expect(() => validateBatch('model', batch, options, ['default'])).toThrow(
+  ])('[2.3] A batch without rows %s is refused', async (_, batch) => {
+    const serving = await serve(image);
+
+    await expect(serving.batchedRun(batch)).rejects.toThrow(
       new InvalidBatchError('Serving "model" was given a batch without rows'),
     );
   });

@@ -1,41 +1,45 @@
 import { describe, expect, it } from '@jest/globals';
-import { FunctionPartition } from '../../../lib/core/partitions/function.partition.js';
+import { Batch, createServing, type LocalServing } from 'nestjs-serving';
+import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const keysOf = (count: number): string[] => Array.from({ length: count }, (_, i) => `key ${i}`);
 
-function counted(): { functions: FunctionPartition; built: string[] } {
+/** A serving that isn't started, and the keys that its batch functions were built for. */
+function counted(batchKeys: readonly string[]): { serving: LocalServing; built: string[] } {
   const built: string[] = [];
-  const factory = ({ key }: { key: string }) => {
+  const useFactory = ({ key }: { key: string }) => {
     built.push(key);
-    return (rows: unknown) => rows;
+    return (rows: unknown[]) => rows;
   };
-  return { built, functions: new FunctionPartition(factory, 0, {}) };
+  return { built, serving: createServing({ name: 'net', batchKeys, model: { useFactory } }) };
 }
 
 describe('The batch functions of a partition', () => {
-  it('[L5] The function of a declared key is built once, for any number of keys', async () => {
-    const { functions, built } = counted();
-    const keys = keysOf(1100);
+  const start = useServings();
 
-    await functions.declare(keys);
+  it('[L5] The function of a declared key is built once, for any number of keys', async () => {
+    const keys = keysOf(1100);
+    const { serving, built } = counted(keys);
+    await start(serving);
+
     for (const key of [...keys, ...keys]) {
-      await functions.get(key);
+      await serving.batchedRun(Batch.stack(['a']).withKey(key));
     }
 
     expect(built).toEqual(keys);
   });
 
-  it('[L5] The functions of declared keys are kept while those of other keys are dropped', async () => {
-    const { functions, built } = counted();
-    await functions.declare(['declared']);
+  it('[L5] Before the start, functions are built when they are used, and the oldest of many are dropped', async () => {
+    const { serving, built } = counted(keysOf(1025));
+    const run = (key: string) => serving.run(Batch.stack(['a']).withKey(key));
 
     for (const key of keysOf(1025)) {
-      await functions.get(key);
+      await run(key);
     }
-    await functions.get('declared');
-    await functions.get('key 1');
-    await functions.get('key 0');
+    await run('key 1');
+    await run('key 0');
 
-    expect(built).toEqual(['declared', ...keysOf(1025), 'key 0']);
+    expect(built).toEqual([...keysOf(1025), 'key 0']);
+    await serving.close();
   });
 });

@@ -1,8 +1,7 @@
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Batch, Tensor } from 'nestjs-serving';
-import { storageClasses } from '../../../lib/core/batch/tensor.js';
-import type { VariableAxis } from '../../../lib/core/batch/template.js';
+import { sixOfEachType } from '../../fixtures/values/tensors.js';
 import { datatypeOf } from '../../../lib/encoding/json-tensor.js';
 import {
   type GrpcInferRequest,
@@ -11,7 +10,7 @@ import {
 import { requestBytes } from '../../../lib/extensions/inference-protocol/client/infer-messages.js';
 import { bytesOfTensor } from '../../../lib/extensions/inference-protocol/wire/tensor-bytes.js';
 
-const types = [...storageClasses.keys(), 'string'] as Tensor.Type[];
+const types = sixOfEachType.map(({ type }) => type);
 const TEXTS = ['', 'a', 'é', '\ud800', '漢字', 'x'.repeat(130)];
 
 /** An input of a model: its rows lie on `axis`, and may differ in length on another axis. */
@@ -54,18 +53,22 @@ function tensorOf(input: Input, rows: number, length: number, seed: number): Ten
     dims[variable] = length;
   }
   const count = dims.reduce((product, size) => product * size, 1);
-  const storage = storageClasses.get(type);
-  if (!storage) {
+  const { data } = sixOfEachType.find((tensor) => tensor.type === type)!;
+  if (Array.isArray(data)) {
     const texts = Array.from({ length: count }, (_, i) => TEXTS[(seed + i) % TEXTS.length]!);
     return new Tensor('string', texts, dims);
   }
-  const bytes = new Uint8Array(count * storage.BYTES_PER_ELEMENT).map((_, i) =>
+  const bytes = new Uint8Array(count * data.BYTES_PER_ELEMENT).map((_, i) =>
     type === 'bool' ? (seed + i) & 1 : (seed + 7 * i) & 0xff,
   );
-  return new Tensor(type, new storage(bytes.buffer, 0, count), dims);
+  return new Tensor(
+    type,
+    new (data.constructor as Float32ArrayConstructor)(bytes.buffer, 0, count),
+    dims,
+  );
 }
 
-function variableOf({ type, variable, isPadded }: Input): VariableAxis {
+function variableOf({ type, variable, isPadded }: Input) {
   const isBig = type === 'int64' || type === 'uint64';
   const element = type === 'string' ? 'pad' : isBig ? 1n : 1;
   return { axis: variable!, ...(isPadded && { padWith: element }) };

@@ -4,15 +4,14 @@ import {
   Batch,
   createServing,
   DeadlineExceededError,
-  LocalServing,
+  type LocalServing,
   OverloadedError,
   ServingClosedError,
   type ServingDefinition,
 } from 'nestjs-serving';
-import type { Engine } from '../../../lib/core/partitions/engine.js';
-import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
 import { collect } from '../../fixtures/async/collect.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { externalModel } from '../../fixtures/serving/external-model.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
@@ -32,13 +31,8 @@ async function finishAll(batches: HeldFunction): Promise<(readonly string[])[]> 
 
 /** A serving that isn't started, whose session for run() never finishes loading. */
 function loading(limits: Partial<ServingDefinition> = {}): LocalServing {
-  const options = resolveDefinition({
-    name: 'held',
-    shutdown: { timeout: 1000 },
-    ...limits,
-    model: { useFactory: () => () => [] },
-  });
-  return new LocalServing(options, { name: 'held' }, () => new Promise(() => {}));
+  const model = externalModel(() => new Promise(() => {}));
+  return createServing({ name: 'held', shutdown: { timeout: 1000 }, ...limits, model });
 }
 
 describe('Inline runs', () => {
@@ -249,12 +243,11 @@ describe('Inline runs', () => {
       run: async () => ({ output: ['A'] }),
       close: async () => {},
     };
-    const engine: Engine = async () => {
+    const model = externalModel(async () => {
       await new Promise((resolve) => setTimeout(resolve, 30));
       return { partitions: [partition] };
-    };
-    const options = resolveDefinition({ name: 'a', model: { useFactory: () => () => [] } });
-    const serving = new LocalServing(options, { name: 'a' }, engine);
+    });
+    const serving = createServing({ name: 'a', model });
     const events: unknown[] = [];
     serving.eventsOf('call:start').subscribe(() => events.push('start'));
     serving.eventsOf('call:end').subscribe(({ preprocessing }) => events.push(preprocessing));

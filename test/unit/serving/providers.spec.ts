@@ -1,12 +1,11 @@
 import { afterEach, describe, expect, it, jest } from '@jest/globals';
-import type { OpenedEngine } from '../../../lib/core/partitions/engine.js';
-import { LocalServing, type PartitionStatus } from 'nestjs-serving';
-import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
+import { createServing, type LocalServing, type PartitionStatus } from 'nestjs-serving';
+import { externalModel, type Opened } from '../../fixtures/serving/external-model.js';
 import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 
 /** A serving with one partition, and a function that changes its status. */
 async function started(
-  providers: OpenedEngine['providers'],
+  providers: Opened['providers'],
 ): Promise<[LocalServing, (status: PartitionStatus) => void]> {
   let status: PartitionStatus = { state: 'up', restarts: 0, provider: 'cuda' };
   const listeners: (() => void)[] = [];
@@ -19,11 +18,8 @@ async function started(
     run: () => Promise.reject(new Error('It runs nothing')),
     close: async () => {},
   };
-  const definition = { name: 'net', model: { useFactory: () => () => [] } };
-  const serving = new LocalServing(resolveDefinition(definition), { name: 'net' }, async () => ({
-    partitions: [partition],
-    providers,
-  }));
+  const model = externalModel(async () => ({ partitions: [partition], providers }));
+  const serving = createServing({ name: 'net', model });
   await serving.start();
   const change = (next: PartitionStatus): void => {
     status = next;

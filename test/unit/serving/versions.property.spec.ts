@@ -4,7 +4,6 @@ import { Batch, type LocalServing, type ServingVersion } from 'nestjs-serving';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { later, passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { LabelledVersions } from '../../fixtures/serving/labelled-versions.js';
-import { placeOf } from '../../../lib/core/rollout/versions.js';
 import { silenceLog } from '../../fixtures/silent-log.js';
 
 const FREED = 100;
@@ -186,39 +185,66 @@ describe('Versions', () => {
   });
 });
 
-describe('The place of a tenant', () => {
-  it('[17.3] A share of tenants is in a canary of that share, for each form of name', () => {
-    fc.assert(
-      fc.property(
-        fc.constantFrom('', 'tenant-', 'org/7/user/'),
-        fc.string({ maxLength: 8 }),
-        fc.double({ min: 0.05, max: 0.95, noNaN: true }),
-        (prefix, version, share) => {
-          const tenants = Array.from({ length: 4000 }, (_, index) => `${prefix}${index}`);
-          const places = tenants.map((tenant) => placeOf('net', version, tenant));
-          const taken = places.filter((place) => place < share).length / tenants.length;
+/** Which of the tenants a canary of that share has. */
+async function inCanary(
+  name: string,
+  canary: string,
+  share: number,
+  tenants: readonly string[],
+): Promise<ReadonlySet<string>> {
+  const serving = new LabelledVersions().serving({ name, rollout: { version: 'first' } });
+  await passTime(serving.start());
+  await passTime(serving.reload({ version: canary, canary: share }));
+  const chosen = tenants.filter((tenant) => serving.local.versionFor('a', { tenant }) === canary);
+  await passTime(serving.close());
+  return new Set(chosen);
+}
 
-          expect(places.every((place) => place >= 0 && place < 1)).toBe(true);
+describe('The place of a tenant', () => {
+  useVirtualTime();
+
+  it('[17.3] A share of tenants is in a canary of that share, for each form of name', async () => {
+    silenceLog();
+    await fc.assert(
+      fc.asyncProperty(
+        fc.constantFrom('', 'tenant-', 'org/7/user/'),
+        fc.string({ minLength: 1, maxLength: 8 }),
+        fc.double({ min: 0.05, max: 0.95, noNaN: true }),
+        async (prefix, version, share) => {
+          const tenants = Array.from({ length: 4000 }, (_, index) => `${prefix}${index}`);
+          const { size } = await inCanary('net', version, share, tenants);
+
           // Five standard deviations.
-          expect(Math.abs(taken - share)).toBeLessThan(
+          expect(Math.abs(size / tenants.length - share)).toBeLessThan(
             5 * Math.sqrt((share * (1 - share)) / tenants.length),
           );
         },
       ),
+      { numRuns: 30 },
     );
   });
 
-  it('[17.3] Two versions, or servings, choose other tenants', () => {
-    const tenants = Array.from({ length: 4000 }, (_, index) => `tenant-${index}`);
-    const both = (one: readonly [string, string], other: readonly [string, string]): number =>
-      tenants.filter((tenant) => placeOf(...one, tenant) < 0.5 && placeOf(...other, tenant) < 0.5)
-        .length;
+  it('[17.3] A larger share keeps the tenants of a smaller one', async () => {
+    silenceLog();
+    const tenants = Array.from({ length: 400 }, (_, index) => `tenant-${index}`);
+    const few = await inCanary('net', '2', 0.2, tenants);
+    const many = await inCanary('net', '2', 0.6, tenants);
 
-    for (const other of [
+    expect([...few].every((tenant) => many.has(tenant))).toBe(true);
+  });
+
+  it('[17.3] Two versions, or servings, choose other tenants', async () => {
+    silenceLog();
+    const tenants = Array.from({ length: 4000 }, (_, index) => `tenant-${index}`);
+    const first = await inCanary('net', '2', 0.5, tenants);
+
+    for (const [name, version] of [
       ['net', '3'],
       ['web', '2'],
     ] as const) {
-      expect(Math.abs(both(['net', '2'], other) / 4000 - 0.25)).toBeLessThan(0.04);
+      const other = await inCanary(name, version, 0.5, tenants);
+      const both = tenants.filter((tenant) => first.has(tenant) && other.has(tenant)).length;
+      expect(Math.abs(both / 4000 - 0.25)).toBeLessThan(0.04);
     }
   });
 });

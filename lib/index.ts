@@ -14,7 +14,6 @@ export { Tensor } from './core/batch/tensor.js';
 export { Batched } from './nest/batched/batched.decorator.js';
 export type {
   BatchedCostOptions,
-  BatchedDeduplicationOptions,
   BatchedOptions,
   BatchedQueueOptions,
   BatchedSizeOptions,
@@ -96,7 +95,12 @@ export type { CallOptions, StreamOptions } from './core/context/call-context.js'
 export { currentSignal } from './core/context/call-context.js';
 export { RequestSignal } from './nest/request-context.js';
 export { contentHash } from './core/batch/content-hash.js';
-export { createServing } from './core/serving/create-serving.js';
+export { createServing } from './features/features.js';
+export type {
+  BatchedDeduplicationOptions,
+  DeduplicationOptions,
+  ReplyCacheOptions,
+} from './features/deduplication/deduplication.js';
 export { getServingSchemas, type ServingSchemas } from './encoding/serving-schemas.js';
 export type { ServingHealth } from './core/serving/serving.js';
 export { LocalServing } from './core/serving/local-serving.js';
@@ -125,7 +129,6 @@ export type {
 export {
   type ClassRunner,
   type CodeOptions,
-  type DeduplicationOptions,
   defineServing,
   type ExistingRunner,
   type FileRunner,
@@ -140,7 +143,6 @@ export {
   type PreprocessResult,
   type QueueOptions,
   type RecoveryOptions,
-  type ReplyCacheOptions,
   type SequenceJoins,
   type SequenceOptions,
   type ServingDefinition,

@@ -11,6 +11,10 @@ const LISTED_ONCE = new Set(['ModelOptions', 'AllowedSizesOptions']);
 
 const declarations = declarationsIn('lib');
 const interfaces = byName(declarations.filter(ts.isInterfaceDeclaration));
+/** What features add to the interfaces of other files. */
+const additions = declarations
+  .filter(ts.isModuleDeclaration)
+  .flatMap(({ body }) => body.statements.filter(ts.isInterfaceDeclaration));
 const aliases = new Map(
   declarations
     .filter(ts.isTypeAliasDeclaration)
@@ -119,7 +123,9 @@ function membersOf(name, isOwn = false) {
     throw new Error(`${PAGE}: lib has no interface ${name}`);
   }
   const extended = (declaration.heritageClauses ?? []).flatMap(({ types }) => types);
-  const own = declaration.members.map((member) => [member.name.text, member]);
+  const own = [declaration, ...additions.filter((added) => added.name.text === name)]
+    .flatMap(({ members }) => members)
+    .map((member) => [member.name.text, member]);
   const inherited = isOwn ? [] : extended.flatMap((type) => extendedMembers(type));
   const members = [...new Map([...inherited, ...own])];
   return [...members.filter(isRequired), ...members.filter((each) => !isRequired(each))];

@@ -15,3 +15,4 @@ export { clientErrorOf } from '../nest/serving-exception.filter.js';
 export { DEFAULT_EXTRAS, withExtras } from '../nest/serving.module-definition.js';
 export { getHandlerToken } from '../nest/serving.providers.js';
 export { ServingRegistry } from '../nest/serving.registry.js';
+export { features } from '../features/features.js';

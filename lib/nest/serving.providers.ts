@@ -10,9 +10,9 @@ import {
 } from './serving.module-definition.js';
 import { checkOptions } from '../core/definition/option-rules.js';
 import { checkName, runnerOf } from '../core/definition/resolve-definition.js';
-import { createServing } from '../core/serving/create-serving.js';
+import type { Provide } from '../core/serving/feature.js';
 import type { LocalServing } from '../core/serving/local-serving.js';
-import type { ReplyStore } from '../core/deduplication/reply-cache.js';
+import { createServing } from '../features/features.js';
 import type { ServingDefinition } from '../core/definition/serving-definition.js';
 
 /**
@@ -39,7 +39,7 @@ export function servingProviders(definitions: readonly ServingDefinition[]): Pro
         provide: token,
         inject: [handlerToken, ModuleRef],
         useFactory: (handler: ServingHandler, moduleRef: ModuleRef) =>
-          createServing(definition, () => handler, storeOf(definition, moduleRef)),
+          createServing(definition, () => handler, providerFrom(moduleRef)),
       },
     ];
   });
@@ -101,33 +101,16 @@ function definitionsByName(
 function servingOf(definition: ServingDefinition, moduleRef: ModuleRef): LocalServing {
   const { useExisting } = runnerOf(definition);
   if (useExisting === undefined) {
-    return createServing(definition, undefined, storeOf(definition, moduleRef));
+    return createServing(definition, undefined, providerFrom(moduleRef));
   }
   // Looked up when the serving starts: by then every provider exists.
   const handlerOf = (): ServingHandler => moduleRef.get(useExisting, { strict: false });
-  return createServing(definition, handlerOf, storeOf(definition, moduleRef));
+  return createServing(definition, handlerOf, providerFrom(moduleRef));
 }
 
-/** The token of `@nestjs/cache-manager`, a package that is needed only with a cache. */
-const CACHE_MANAGER = 'CACHE_MANAGER';
-
-/** Looks up the cache manager when a serving that needs it starts. */
-export function storeOf(
-  { name }: Pick<ServingDefinition, 'name'>,
-  moduleRef: ModuleRef,
-): () => ReplyStore {
-  return () => {
-    try {
-      return moduleRef.get<ReplyStore>(CACHE_MANAGER, { strict: false });
-    } catch (cause) {
-      throw new InvalidServingError(
-        `Serving "${name}" has the option "deduplication.cache", and the application has no ` +
-          'cache manager to keep replies in; import CacheModule.register() of ' +
-          '@nestjs/cache-manager, or drop the option',
-        { cause },
-      );
-    }
-  };
+/** Looks up providers of the whole application. */
+export function providerFrom(moduleRef: ModuleRef): Provide {
+  return (token) => moduleRef.get<unknown>(token, { strict: false });
 }
 
 /**

@@ -10,18 +10,23 @@ import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 const run = promisify(execFile);
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const extensions = readdirSync(join(root, 'lib/extensions'));
+const features = readdirSync(join(root, 'lib/features'), { withFileTypes: true })
+  .filter((entry) => entry.isDirectory())
+  .map(({ name }) => name);
 
 /** Folders of the core's specs that need no thread. */
 const ofCore = ['batch', 'context', 'definition', 'events', 'execution', 'sessions', 'streaming'];
 
-/** The core's specs that call no extension. */
+const optional = new RegExp(['extensions/', 'nestjs-serving/', ...features].join('|'));
+
+/** The core's specs that call no extension and no feature. */
 const specs = ofCore
   .flatMap((folder) =>
     readdirSync(join(root, 'test/unit', folder), { recursive: true, encoding: 'utf8' }).map(
       (file) => join('test/unit', folder, file),
     ),
   )
-  .filter((file) => !/extensions\/|nestjs-serving\//.test(readFileSync(join(root, file), 'utf8')));
+  .filter((file) => !optional.test(readFileSync(join(root, file), 'utf8')));
 
 describe('A copy of the source', () => {
   let copy: string;
@@ -47,18 +52,26 @@ describe('A copy of the source', () => {
 
   afterEach(() => rm(copy, { recursive: true, force: true }));
 
-  /** Deletes the folders, and what lib/index.ts takes from them. */
-  async function remove(names: readonly string[]): Promise<void> {
+  /** Deletes the folders in `lib`, and what lib/index.ts takes from them. */
+  async function remove(folder: string, names: readonly string[]): Promise<void> {
     await Promise.all(
-      names.map((name) => rm(join(copy, 'lib/extensions', name), { recursive: true })),
+      names.map((name) => rm(join(copy, 'lib', folder, name), { recursive: true })),
     );
-    const index = join(copy, 'lib/index.ts');
-    const statements = new RegExp(
-      `^(?:im|ex)port [^;]*'./extensions/(?:${names.join('|')})/[^;]*;`,
-      'gm',
-    );
-    const text = await readFile(index, 'utf8');
-    await writeFile(index, text.replaceAll(statements, ''));
+    await rewrite('lib/index.ts', importsFrom(`${folder}/(?:${names.join('|')})`));
+  }
+
+  /** Deletes the folders of features, and their lines in the list. */
+  async function removeFeatures(names: readonly string[]): Promise<void> {
+    await remove('features', names);
+    await rewrite('lib/features/features.ts', importsFrom(`(?:${names.join('|')})`));
+    const listed = new RegExp(`(?<=Features\\(\\[[^\\]]*)\\b(?:${names.join('|')})\\b,?\\s*`, 'g');
+    await rewrite('lib/features/features.ts', listed);
+  }
+
+  async function rewrite(path: string, without: RegExp): Promise<void> {
+    const file = join(copy, path);
+    const text = await readFile(file, 'utf8');
+    await writeFile(file, text.replaceAll(without, ''));
   }
 
   /** The compiler's errors for lib. */
@@ -71,12 +84,21 @@ describe('A copy of the source', () => {
   }
 
   it.each(extensions)('compiles without the extension %s', async (extension) => {
-    await remove([extension]);
+    await remove('extensions', [extension]);
     expect(await errors()).toBe('');
   });
 
-  it("passes the core's tests without any extension but the one they use, testing", async () => {
-    await remove(extensions.filter((extension) => extension !== 'testing'));
+  it.each(features)('compiles without the feature %s', async (feature) => {
+    await removeFeatures([feature]);
+    expect(await errors()).toBe('');
+  });
+
+  it("passes the core's tests without any feature, and any extension but the one they use, testing", async () => {
+    await remove(
+      'extensions',
+      extensions.filter((extension) => extension !== 'testing'),
+    );
+    await removeFeatures(features);
     expect(await errors()).toBe('');
     expect(specs.length).toBeGreaterThan(30);
     const jest = join(root, 'node_modules/jest/bin/jest.js');
@@ -84,3 +106,8 @@ describe('A copy of the source', () => {
     await run('node', [...options, ...specs], { cwd: copy, maxBuffer: Infinity });
   });
 });
+
+/** Statements that import or export from the path. */
+function importsFrom(path: string): RegExp {
+  return new RegExp(`^(?:im|ex)port [^;]*'\\./${path}/[^;]*;`, 'gm');
+}

@@ -9,7 +9,7 @@ import type { KeyOptions, ResolvedRecovery, ResolvedServing } from './resolved-s
 import type { RecoveryOptions, RunnerOptions, ServingOptions } from './serving-definition.js';
 
 /** A definition with valid options, and what follows from them. */
-interface Facts {
+export interface Facts {
   readonly definition: ServingOptions;
   readonly kind: ResolvedServing['runner'];
   readonly runner: RunnerOptions;
@@ -21,12 +21,12 @@ interface Facts {
 }
 
 /** Returns why the options can't be combined, if they can't. */
-type Rule<Of> = (of: Of) => string | false | undefined;
+export type Combination<Of = Facts> = (of: Of) => string | false | undefined;
 
 const isOwnThread = ({ runner }: Facts) => runner.isolation === 'none';
 
 const noEffectOnSequence =
-  (option: string, valueOf: (facts: Facts) => unknown, why: string): Rule<Facts> =>
+  (option: string, valueOf: (facts: Facts) => unknown, why: string): Combination =>
   (facts) => {
     const value = facts.runner.sequence && valueOf(facts);
     return (
@@ -36,7 +36,7 @@ const noEffectOnSequence =
   };
 
 const noEffectInOwnThread =
-  (names: readonly (keyof RecoveryOptions)[], applies: (facts: Facts) => boolean): Rule<Facts> =>
+  (names: readonly (keyof RecoveryOptions)[], applies: (facts: Facts) => boolean): Combination =>
   (facts) => {
     const { recovery = {} } = facts.definition;
     const needless = applies(facts) && names.find((name) => recovery[name] !== undefined);
@@ -48,7 +48,7 @@ const noEffectInOwnThread =
     );
   };
 
-export const combinations: readonly Rule<Facts>[] = [
+export const combinations: readonly Combination[] = [
   ({ definition: { timeout } }) => {
     const { default: given = 0, most = Infinity } = typeof timeout === 'object' ? timeout : {};
     return (
@@ -70,12 +70,6 @@ export const combinations: readonly Rule<Facts>[] = [
     !recovery.idempotent &&
     'recovery.retries needs recovery.idempotent: true, since it repeats batches whose partition ' +
       'was lost',
-  ({ definition: { deduplication = {} } }) =>
-    deduplication.key !== undefined &&
-    !deduplication.singleFlight &&
-    !deduplication.cache &&
-    'deduplication.key needs deduplication.singleFlight: true or deduplication.cache, whose inputs ' +
-      'it identifies',
   ({ definition: { rollout: { version = DEFAULT_VERSION, versions = {} } = {} } }) => {
     const label = Object.keys(versions).find((each) => each === '' || each === version);
     return (
@@ -116,11 +110,6 @@ export const combinations: readonly Rule<Facts>[] = [
     !state &&
     'sessions need the state that they keep; name the inputs and outputs of the model that are ' +
       "one: model: { file, state: { input: 'output' } }",
-  ({ sessions, definition: { deduplication } }) =>
-    sessions &&
-    deduplication &&
-    'deduplication has no effect with sessions, whose calls with the same input have different ' +
-      'states; leave it out',
   ({ sessions, size: { latencyTarget } }) =>
     sessions &&
     latencyTarget !== undefined &&
@@ -184,7 +173,7 @@ export interface KeyFacts extends KeyOptions {
   readonly queueRows: number;
 }
 
-export const combinationsOfKeys: readonly Rule<KeyFacts>[] = [
+export const combinationsOfKeys: readonly Combination<KeyFacts>[] = [
   ({ batchSize, allowedSizes: [...sizes] = [batchSize] }) =>
     sizes.at(-1)! < batchSize &&
     `batchSize ${batchSize} is more than the largest of the allowed sizes, ${sizes.at(-1)}; lower ` +
@@ -205,7 +194,7 @@ export const combinationsOfKeys: readonly Rule<KeyFacts>[] = [
 ];
 
 /** @throws InvalidServingError naming the owner and what contradicts each other */
-export function checkTogether<Of>(owner: string, of: Of, rules: readonly Rule<Of>[]): void {
+export function checkTogether<Of>(owner: string, of: Of, rules: readonly Combination<Of>[]): void {
   for (const rule of rules) {
     const fault = rule(of);
     if (fault) {

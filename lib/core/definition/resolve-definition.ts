@@ -27,7 +27,6 @@ import {
   flag,
   groupOf,
   isRecord,
-  LONGEST_DELAY,
   milliseconds,
   perKey,
   type Rule,
@@ -37,9 +36,14 @@ import {
   whole,
 } from './option-rules.js';
 import { batchSizeOf, batchSizeRule } from './batch-size.js';
-import { checkTogether, combinations, combinationsOfKeys, type KeyFacts } from './combinations.js';
+import {
+  checkTogether,
+  type Combination,
+  combinations,
+  combinationsOfKeys,
+  type KeyFacts,
+} from './combinations.js';
 import { outputAxes, rowTemplate, portsOfTemplate } from './row-template.js';
-import { contentHash } from '../batch/content-hash.js';
 import type {
   ModelFile,
   ModelOptions,
@@ -48,7 +52,6 @@ import type {
   ServingDistributionOptions,
   SequenceOptions,
   ServingOptions,
-  DeduplicationOptions,
   RecoveryOptions,
   RunnerOptions,
   SessionsOptions,
@@ -60,7 +63,6 @@ import type {
   KeyOptions,
   ResolvedQueue,
   ResolvedRecovery,
-  Sharing,
   ResolvedServing,
   ServingDistribution,
 } from './resolved-serving.js';
@@ -146,15 +148,6 @@ export const common: Rules = {
     restartDelay: milliseconds(0, LONGEST_BACKOFF),
     maxRestarts: whole(0, Number.MAX_SAFE_INTEGER),
     restartTimeout: milliseconds(1),
-  }),
-  deduplication: groupOf({
-    singleFlight: flag,
-    cache: {
-      check: (value) => isRecord(value) && value['ttl'] !== undefined,
-      allowed: 'an object of ttl and timeout, in milliseconds',
-      group: { ttl: count, timeout: whole(1, LONGEST_DELAY) },
-    },
-    key: aFunction,
   }),
   shutdown,
   distribution: groupOf({
@@ -313,16 +306,25 @@ const kinds: Readonly<Record<string, Kind>> = {
   },
 };
 
+/** The rules of options that aren't the core's. */
+interface MoreRules {
+  readonly rules: Rules;
+  readonly combinations: readonly Combination[];
+}
+
 /**
  * Checks a definition and fills in its defaults.
  *
  * @throws InvalidServingError naming the serving, the option, its value, and the allowed values
  */
-export function resolveDefinition(definition: ServingDefinition): ResolvedServing {
+export function resolveDefinition(
+  definition: ServingDefinition,
+  more: MoreRules,
+): ResolvedServing {
   checkName('createServing', definition);
   const [label, { runner, own, around }] = kindOf(definition);
   const owner = `Serving ${formatValue(definition.name)} with "${label}"`;
-  checkOptions(owner, definition, { ...common, ...around, model: aModel });
+  checkOptions(owner, definition, { ...common, ...more.rules, ...around, model: aModel });
   const options = runnerOf(definition);
   checkOptions(owner, options, own, 'model.');
   checkVersions(owner, definition);
@@ -337,7 +339,8 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const sessions = sessionsOf(definition);
   const signature = signatureOf(options.signature);
   const resolved = { size, partitions, recovery, sessions, signature };
-  checkTogether(owner, { definition, kind: runner, runner: options, ...resolved }, combinations);
+  const all = [...combinations, ...more.combinations];
+  checkTogether(owner, { definition, kind: runner, runner: options, ...resolved }, all);
   const timeout = timeoutOf(definition.timeout);
   const queue = queueOf(definition.queue);
   const sequence = sequenceOf(definition, options.sequence);
@@ -363,7 +366,6 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     queue,
     recovery,
     sessions,
-    sharing: sharingOf(definition.deduplication),
     shutdown: shutdownOf(definition.shutdown),
     distribution: distributionOf(definition.distribution, recovery.idempotent, saturation),
     partitions,
@@ -414,17 +416,6 @@ function recoveryOf(isModel: boolean, options: RecoveryOptions = {}): ResolvedRe
   const { runTimeout, restartDelay = 100, maxRestarts = 5, restartTimeout = 600_000 } = options;
   const restarts = { restartDelay, maxRestarts, restartTimeout };
   return { idempotent, isolateFailures, retries, runTimeout, ...restarts };
-}
-
-function sharingOf(options: DeduplicationOptions = {}): Sharing | undefined {
-  const { singleFlight = false, cache } = options;
-  return singleFlight || cache
-    ? {
-        singleFlight,
-        keyOf: (input) => (options.key ? options.key(input) : contentHash(input)),
-        cache: cache && { ttl: cache.ttl, timeout: cache.timeout ?? 100 },
-      }
-    : undefined;
 }
 
 /** A model with `state` has sessions by default. */

@@ -1,6 +1,5 @@
 import type { ResolvedBatchCost } from './batch-size.js';
 import type {
-  ReplyCacheOptions,
   ShutdownOptions,
   ServingOptions,
   SessionsOptions,
@@ -49,12 +48,6 @@ export interface ResolvedQueue {
   readonly preservesOrder: boolean;
 }
 
-export interface Sharing {
-  readonly singleFlight: boolean;
-  readonly keyOf: (input: unknown) => unknown;
-  readonly cache: Required<ReplyCacheOptions> | undefined;
-}
-
 export interface ResolvedServing {
   readonly name: string;
   readonly version: string;
@@ -66,8 +59,6 @@ export interface ResolvedServing {
   readonly recovery: ResolvedRecovery;
   /** Undefined if calls have no state. */
   readonly sessions: Required<SessionsOptions> | undefined;
-  /** Undefined if calls share nothing. */
-  readonly sharing: Sharing | undefined;
   readonly shutdown: Required<ShutdownOptions>;
   readonly distribution: ServingDistribution;
   readonly partitions: readonly PartitionOptions[];

@@ -282,43 +282,6 @@ export interface RecoveryOptions {
   readonly restartTimeout?: number;
 }
 
-/** Options of the reply cache. */
-export interface ReplyCacheOptions {
-  /** Milliseconds that a reply is kept. */
-  readonly ttl: number;
-  /**
-   * Milliseconds that a call waits for the cache before it runs without.
-   *
-   * @default 100
-   */
-  readonly timeout?: number;
-}
-
-/** How calls with the same input share one run. */
-export interface DeduplicationOptions<Input = unknown> {
-  /**
-   * Whether concurrent calls of `batchedRun` with the same input run once: later ones join the
-   * first while it is under way.
-   *
-   * @default false
-   */
-  readonly singleFlight?: boolean;
-  /**
-   * Keeps the replies of `batchedRun` in the application's cache manager, of
-   * `@nestjs/cache-manager`.
-   *
-   * @default none
-   */
-  readonly cache?: ReplyCacheOptions;
-  /**
-   * The identity of an input: everything that the answer depends on. `undefined` for an input that
-   * shares with no other. Needs `singleFlight` or `cache`.
-   *
-   * @default contentHash of the input
-   */
-  key?(input: Input): string | undefined;
-}
-
 /** What happens to calls when the application shuts down. */
 export interface ShutdownOptions {
   /**
@@ -405,8 +368,6 @@ export interface OptionsOfCalls<
   readonly queue?: QueueOptions<Input>;
   /** How batches that fail or hang run again, or end. */
   readonly recovery?: RecoveryOptions;
-  /** How calls with the same input share one run. */
-  readonly deduplication?: DeduplicationOptions<Input>;
   /** What happens to calls when the application shuts down. */
   readonly shutdown?: ShutdownOptions;
   /**

@@ -1,15 +1,13 @@
 import { Batch } from '../batch/batch.js';
 import type { LatencyTarget } from '../batching/timing.js';
-import { type CallingBatch, callingBatch } from '../context/call-cycles.js';
+import { callingBatch } from '../context/call-cycles.js';
 import { Batcher } from '../batching/batcher.js';
-import { onAbort, type Origin } from '../context/call-context.js';
-import type { CallMetadata } from '../definition/reply.js';
+import { onAbort } from '../context/call-context.js';
 import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
 import { signatureFor } from '../definition/serving-signature.js';
 import { CallRecorder, countEnd, countRefusal } from '../events/call-recorder.js';
 import type { EventHub } from '../events/event-hub.js';
-import type { AnsweredBy, CallMode } from '../events/serving-event.js';
-import type { BatchOutput } from '../partitions/batch-function.js';
+import type { CallMode } from '../events/serving-event.js';
 import {
   AnswerEnd,
   type CallOutput,
@@ -19,6 +17,7 @@ import {
   dropCall,
 } from './caller-side.js';
 import { BatchRunner } from './batch-run.js';
+import type { CallSharing, SharedCall } from './call-sharing.js';
 import { closedError, InvalidInputError } from '../errors.js';
 import { type CallContext, Intake, ownHooks } from './intake.js';
 import type { Lanes } from './lanes.js';
@@ -67,7 +66,7 @@ export class Pipeline implements Closable {
     private readonly lanes: Lanes,
     private readonly opened: OpenedEngine,
     private readonly events: EventHub,
-    /** With `deduplication`. */
+    /** If calls may share their runs. */
     private readonly shared?: CallSharing,
   ) {
     const { name, queue } = options;
@@ -450,46 +449,6 @@ export class Pipeline implements Closable {
 export interface TargetStatus extends LatencyTarget {
   /** The key's name. */
   readonly key: string;
-}
-
-export interface Run {
-  readonly call: Call;
-  readonly reply: Reply;
-}
-
-export interface SharedCall {
-  readonly input: unknown;
-  /** Only in a serving that separates origins. */
-  readonly origin: Origin | undefined;
-  /** From the call options. */
-  readonly key: string | undefined;
-  /** Holds what admission looks at. Calls with the same terms are refused together. */
-  readonly terms: string;
-  /** Calls back when the caller no longer waits. The result removes the callback. */
-  readonly onStop: (leave: (reason: unknown) => void) => () => void;
-  readonly recorder: CallRecorder | undefined;
-  /** The batch whose function makes the call. */
-  readonly caller: CallingBatch | undefined;
-  /**
-   * `left` aborts when no caller waits for the rows; `onAdmitted` is called when they are admitted.
-   */
-  readonly run: (input: unknown, left: AbortSignal, onAdmitted: () => void) => Promise<Run>;
-  /** Prepares the caller's own `info`, if `postprocess` reads one. */
-  readonly prepare: (() => Promise<Call>) | undefined;
-  /** The output belongs to this caller alone. */
-  readonly finish: (call: Call, output: BatchOutput, said: CallMetadata) => unknown;
-}
-
-/** The answer, and its source if it isn't rows of the call's own. */
-export interface SharedAnswer {
-  readonly answer: unknown;
-  readonly answeredBy?: AnsweredBy;
-}
-
-export interface CallSharing {
-  answer(call: SharedCall): Promise<SharedAnswer>;
-  /** Resolves when all calls that it has are on their way. */
-  idle(): Promise<void>;
 }
 
 /** A serving with sessions runs no other calls. */

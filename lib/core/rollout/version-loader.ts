@@ -3,8 +3,6 @@ import { checkFixedBatch, checkMostRows } from '../definition/batch-size.js';
 import { isWatchable } from '../definition/combinations.js';
 import type { Callbacks, ResolvedServing } from '../definition/resolved-serving.js';
 import { differenceOf, signatureOfModel } from '../definition/serving-signature.js';
-import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
-import { SharedCalls } from '../deduplication/shared-calls.js';
 import {
   InvalidServingError,
   isServingError,
@@ -15,6 +13,7 @@ import {
 } from '../errors.js';
 import { log } from '../log.js';
 import type { EventHub } from '../events/event-hub.js';
+import type { SharingOpener } from '../execution/call-sharing.js';
 import type { Lanes } from '../execution/lanes.js';
 import type { Engine, OpenedEngine, ServingKind } from '../partitions/engine.js';
 import { modelsLoaded } from '../partitions/model-engine.js';
@@ -36,7 +35,7 @@ interface VersionCalls {
 /** What a version loads, and what it shares with its serving. */
 export interface VersionParts extends VersionPlan {
   readonly callbacks: Callbacks;
-  readonly storeOf?: (() => ReplyStore) | undefined;
+  readonly sharing?: SharingOpener | undefined;
   readonly events: EventHub;
   readonly replaces?: VersionCalls | undefined;
   /** True if its serving is paused while it loads. */
@@ -56,11 +55,13 @@ export class VersionLoader {
 
   /** @throws ServingLoadError, or another ServingError that names the serving */
   async open(kind: ServingKind): Promise<Pipeline> {
-    const { options, callbacks, events } = this.parts;
+    const { options, callbacks, events, sharing } = this.parts;
     const { lanes } = this;
     const isShared = kind === 'batched';
     try {
-      const store = isShared ? this.store() : undefined;
+      if (isShared) {
+        sharing?.check();
+      }
       const opened = await this.accepted(await this.openEngine(kind));
       if (opened.signature) {
         lanes.fit(opened.signature);
@@ -68,7 +69,7 @@ export class VersionLoader {
       if (isShared) {
         this.warn(opened);
       }
-      const shared = isShared ? await this.sharedCalls(opened, store) : undefined;
+      const shared = isShared ? await sharing?.open(options, opened) : undefined;
       const partitions = opened.partitions.map((each, index) => this.watched(each, index));
       const all = { ...opened, partitions };
       return new Pipeline(options, callbacks, lanes, all, events, shared);
@@ -229,30 +230,6 @@ export class VersionLoader {
       events.emit({ type: 'partition:change', ...labels, ...status });
     });
     return partition;
-  }
-
-  private store(): ReplyStore | undefined {
-    const { options, storeOf } = this.parts;
-    return options.sharing?.cache && storeOf?.();
-  }
-
-  private async sharedCalls(
-    { contentOf, fetched }: OpenedEngine,
-    store: ReplyStore | undefined,
-  ): Promise<SharedCalls | undefined> {
-    const { name, runner, sharing, version } = this.parts.options;
-    if (!sharing?.cache || !store) {
-      return sharing && new SharedCalls(name, sharing, undefined);
-    }
-    const content = await contentOf?.();
-    const { facts, content: ofFacts } = fetched ?? {};
-    const isIdentified = runner === 'model' && (facts === undefined || ofFacts !== undefined);
-    const identity = {
-      serving: name,
-      label: isIdentified ? undefined : version,
-      content: ofFacts === undefined ? content : `${content} ${ofFacts}`,
-    };
-    return new SharedCalls(name, sharing, new ReplyCache(store, sharing.cache, identity));
   }
 }
 

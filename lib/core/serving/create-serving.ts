@@ -9,52 +9,33 @@ import {
   type ServingHandler,
 } from '../partitions/engine.js';
 import { inWorkers, modelEngine, onMainThread } from '../partitions/model-engine.js';
+import type { Features, Provide } from './feature.js';
 import { LocalServing } from './local-serving.js';
-import type { ReplyStore } from '../deduplication/reply-cache.js';
 import { DEFAULT_BLOCKING_LIMIT } from '../definition/option-rules.js';
-import {
-  isExternal,
-  modelOf,
-  moduleOf,
-  runnerOf,
-  resolveDefinition,
-} from '../definition/resolve-definition.js';
+import { isExternal, modelOf, moduleOf, runnerOf } from '../definition/resolve-definition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import { changedDefinition, type VersionPlan } from '../rollout/version-loader.js';
 import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';
 
-/**
- * Creates a serving from its definition, not started: `await serving.start()`, then call it, then
- * `await serving.close()`.
- *
- * Inside Nest the module does all this. `handlerOf` returns a class serving's handler; by default
- * its class is constructed without arguments. `storeOf` returns the cache manager for
- * `deduplication.cache`.
- *
- * @throws InvalidServingError when the definition is invalid
- */
-export function createServing<Input, Output, Result, Info>(
-  definition: ServingDefinition<Input, Output, Result, Info>,
+/** @throws InvalidServingError when the definition is invalid */
+export function createServingWith(
+  features: Features,
+  definition: ServingDefinition,
   handlerOf?: () => AnyHandler,
-  storeOf?: () => ReplyStore,
-): LocalServing<Input, Output> {
-  const erased = definition as ServingDefinition;
-  const options = resolveDefinition(erased);
-  const callbacks = erased as ServingOptions;
-  if (options.sharing?.cache && !storeOf) {
-    throw new InvalidServingError(
-      `Serving "${options.name}": deduplication.cache needs the application that has the cache ` +
-        'manager; use ServingModule',
-    );
-  }
-  const { engine, next } = planOf(erased, options, handlerOf);
-  return new LocalServing<Input, Output>(options, callbacks, engine, storeOf, undefined, next);
+  provide?: Provide,
+): LocalServing {
+  const options = features.resolve(definition);
+  const callbacks = definition as ServingOptions;
+  const sharing = features.sharingOf(callbacks, provide);
+  const { engine, next } = planOf(features, definition, options, handlerOf);
+  return new LocalServing(options, callbacks, engine, sharing, undefined, next);
 }
 
 /** A version's plan. Only files and external models have a `next` version. */
 function planOf(
+  features: Features,
   definition: ServingDefinition,
   options: ResolvedServing,
   handlerOf?: () => AnyHandler,
@@ -67,7 +48,7 @@ function planOf(
     next: isApart
       ? (change) => {
           const changed = changedDefinition(definition, change);
-          return planOf(changed, resolveDefinition(changed));
+          return planOf(features, changed, features.resolve(changed));
         }
       : undefined,
   };
@@ -121,7 +102,7 @@ function engineOf(
 }
 
 /** With the option `sequence`, a sequence model. */
-type AnyHandler = ServingHandler | SequenceHandler;
+export type AnyHandler = ServingHandler | SequenceHandler;
 
 function classEngine(handlerOf: () => AnyHandler, sequence: SequenceLimits | undefined): Engine {
   return sequence

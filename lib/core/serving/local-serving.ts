@@ -23,9 +23,9 @@ import {
   NO_OPTIONS,
   resolveCallOptions,
 } from '../execution/resolved-call-options.js';
+import type { SharingOpener } from '../execution/call-sharing.js';
 import { CallRecorder, countEnd, countRefusal } from '../events/call-recorder.js';
 import { EventHub, type EventOf, type ServingCounters } from '../events/event-hub.js';
-import type { ReplyStore } from '../deduplication/reply-cache.js';
 import { Shutdown } from '../execution/shutdown.js';
 import { bootLine, LoadedVersion } from '../rollout/loaded-version.js';
 import { Reloads } from '../rollout/reloads.js';
@@ -84,7 +84,7 @@ export class LocalServing<
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
     engine: Engine,
-    private readonly storeOf?: () => ReplyStore,
+    private readonly sharing?: SharingOpener,
     private readonly events = new EventHub(),
     /** Plans the first version's replacement. */
     next?: VersionPlan['next'],
@@ -147,7 +147,7 @@ export class LocalServing<
       maxRowsPerCall: options.queue.maxRowsPerCall,
       sessionIdle: options.sessions?.idle,
       separatesOrigins: options.queue.separateOrigins,
-      hasCache: options.sharing?.cache !== undefined,
+      hasCache: this.sharing?.keepsAnswers ?? false,
       isSequence: options.sequence !== undefined,
       shapesInput: callbacks.preprocess !== undefined,
       shapesOutput:
@@ -348,7 +348,7 @@ export class LocalServing<
     replaces?: LoadedVersion,
     isShadow = false,
   ): LoadedVersion {
-    const { callbacks, storeOf, keySettings } = this;
+    const { callbacks, sharing, keySettings } = this;
     // Not the version, which would keep all earlier ones in memory.
     const calls = replaces && { label: replaces.label, signature: replaces.signature };
     const events = isShadow
@@ -358,7 +358,7 @@ export class LocalServing<
       ...plan,
       options: { ...options, keys: keySettings.current },
       callbacks,
-      storeOf,
+      sharing,
       events,
       replaces: calls,
       isPaused: this.hold === 'paused',

@@ -24,7 +24,7 @@ import {
   resultOf,
   type STEPPED,
 } from '../../doors/engine.js';
-import { resolveDefinition } from '../../doors/options.js';
+import { features } from '../../doors/servings.js';
 import { modelStandIn } from './stand-in.js';
 
 /**
@@ -80,8 +80,9 @@ export class BatchScript<Row = unknown, Result = unknown> {
   ): LocalServing<Input, Output> {
     const standIn = modelStandIn(options);
     // A definition needs a runner.
-    const resolved = resolveDefinition(standIn);
-    return new LocalServing<Input, Output>(resolved, standIn, scriptedEngine(this.hold));
+    const resolved = features.resolve(standIn);
+    const engine = scriptedEngine(this.hold);
+    return new LocalServing<Input, Output>(resolved, standIn, engine, features.sharingOf(standIn));
   }
 
   private readonly hold: Hold = (rows, context, lose) => {

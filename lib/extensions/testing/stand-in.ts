@@ -1,5 +1,6 @@
 import type { AllowedSizesOptions, RecoveryOptions, Runner, ServingOptions } from '../../index.js';
 import { type FunctionServingDefinition, sessionOptionsOf } from '../../doors/options.js';
+import { features } from '../../doors/servings.js';
 
 /** The runner may be missing: a test replaces it. */
 export type Replaced<Input = unknown, Output = unknown, Result = unknown> = ServingOptions<
@@ -10,10 +11,11 @@ export type Replaced<Input = unknown, Output = unknown, Result = unknown> = Serv
 
 /** Replaces the runner with a function; keeps the callbacks. */
 export function modelStandIn(definition: Replaced): FunctionServingDefinition {
-  const { model, rollout, partitions, deduplication, recovery, ...kept } = definition;
-  // Leaves out other machines' devices, warm-up, and earlier runs' replies.
+  const { model, rollout, partitions, recovery, ...kept } = definition;
+  // Leaves out other machines' devices, and warm-up.
   return {
     ...kept,
+    ...features.ofStandIn(definition),
     model: {
       useFactory: () => () => undefined,
       sessions: model === undefined ? undefined : sessionOptionsOf({ ...definition, model }),
@@ -21,7 +23,6 @@ export function modelStandIn(definition: Replaced): FunctionServingDefinition {
     rollout: rollout && { version: rollout.version },
     partitions: partitions === true ? 1 : partitions,
     warmUp: undefined,
-    deduplication: deduplication?.singleFlight ? { ...deduplication, cache: undefined } : undefined,
     recovery: recovery && recoveryStandIn(recovery),
   };
 }

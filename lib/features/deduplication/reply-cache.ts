@@ -1,10 +1,10 @@
 import { deserialize, serialize } from 'node:v8';
 import { types } from 'node:util';
-import { messageOf } from '../errors.js';
-import { log } from '../log.js';
-import type { ReplyCacheOptions } from '../definition/serving-definition.js';
-import { isTensor, type Tensor, tensorOf } from '../batch/tensor.js';
-import { deepCopy, copyLeaf } from '../batch/deep-copy.js';
+import { copyLeaf, deepCopy } from '../../core/batch/deep-copy.js';
+import { isTensor, type Tensor, tensorOf } from '../../core/batch/tensor.js';
+import { messageOf } from '../../core/errors.js';
+import { log } from '../../core/log.js';
+import type { ReplyCacheOptions } from './deduplication.js';
 import { cacheKeyOf, type VersionIdentity } from './shared-calls.js';
 
 /** What we use of a cache manager. */

@@ -1,12 +1,16 @@
-import { InvalidServingError } from '../errors.js';
-import { formatValue } from '../format.js';
-import type { CallRecorder } from '../events/call-recorder.js';
-import type { CallSharing, Run, SharedAnswer, SharedCall } from '../execution/pipeline.js';
-import { copyOutput } from '../execution/request.js';
-import { copyInput, deepCopy } from '../batch/deep-copy.js';
+import { copyInput, deepCopy } from '../../core/batch/deep-copy.js';
+import type { Origin } from '../../core/context/call-context.js';
+import { InvalidServingError } from '../../core/errors.js';
+import type { CallRecorder } from '../../core/events/call-recorder.js';
+import type {
+  CallSharing,
+  Run,
+  SharedAnswer,
+  SharedCall,
+} from '../../core/execution/call-sharing.js';
+import { copyOutput } from '../../core/execution/request.js';
+import { formatValue } from '../../core/format.js';
 import type { ReplyCache } from './reply-cache.js';
-import type { Origin } from '../context/call-context.js';
-import type { Sharing } from '../definition/resolved-serving.js';
 
 /**
  * The run; a reply from the cache; or the refusal of the call that started the work, with its
@@ -16,6 +20,11 @@ type SharedOutcome =
   | { readonly run: Run; isKept: boolean }
   | { readonly found: { readonly reply: unknown } }
   | { readonly refusal: unknown; readonly input: unknown; readonly terms: string };
+
+interface Sharing {
+  readonly singleFlight: boolean;
+  readonly keyOf: (input: unknown) => unknown;
+}
 
 /**
  * Answers calls with the same input by one run while it is under way, and afterwards from a cache.

@@ -14,6 +14,7 @@ import {
 import { checkTogether, combinationsOfKeys } from '../../core/definition/combinations.js';
 import { common, timeoutOf } from '../../core/definition/resolve-definition.js';
 import { batchSizeOf, batchSizeOfMethods } from '../../core/definition/batch-size.js';
+import { features } from '../../features/features.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
 type InstanceWrapper = ReturnType<DiscoveryService['getProviders']>[number];
@@ -135,6 +136,7 @@ const ofMethods: Rules = {
     'postprocess',
     'postprocessStream',
   ]),
+  ...features.rules,
   batchSize: batchSizeOfMethods,
   partitions: whole(1, 1024),
   warmUp: {

@@ -1,11 +1,7 @@
 import type { Type } from '@nestjs/common';
 import 'reflect-metadata';
 import type { BatchCostOptions, BatchSizeOptions } from '../../core/definition/batch-size.js';
-import type {
-  DeduplicationOptions,
-  OptionsOfCalls,
-  QueueOptions,
-} from '../../core/definition/serving-definition.js';
+import type { OptionsOfCalls, QueueOptions } from '../../core/definition/serving-definition.js';
 
 export type OfArguments<Value> = (...args: never[]) => Value;
 
@@ -41,17 +37,6 @@ export interface BatchedCostOptions extends Omit<BatchCostOptions, 'of'> {
 export interface BatchedSizeOptions extends Omit<BatchSizeOptions, 'cost'> {
   /** Limits a batch's cost. */
   readonly cost?: BatchedCostOptions | undefined;
-}
-
-/** How calls of a batched method with the same arguments share one run. */
-export interface BatchedDeduplicationOptions extends Omit<DeduplicationOptions, 'key'> {
-  /**
-   * A call's identity by its arguments: everything that the answer depends on. `undefined`
-   * for a call that shares with no other. Instances of classes, such as `types`, need it.
-   *
-   * @default contentHash of the list of arguments
-   */
-  readonly key?: OfArguments<string | undefined>;
 }
 
 /**
@@ -93,8 +78,6 @@ export interface BatchedOptions extends Omit<
   readonly warmUp?: readonly (readonly unknown[])[];
   /** The queue's limits, and the order of its calls. */
   readonly queue?: BatchedQueueOptions;
-  /** How calls with the same arguments share one run. */
-  readonly deduplication?: BatchedDeduplicationOptions;
   /**
    * Each parameter's type as its caller passes it. Of `ScoreDto[]`, TypeScript's metadata says
    * only that it is an array; pipes run per call and need the class.

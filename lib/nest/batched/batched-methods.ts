@@ -12,7 +12,7 @@ import { type ServingCounters, EventHub } from '../../core/events/event-hub.js';
 import { Waits } from '../../core/execution/resolved-call-options.js';
 import { formatValue } from '../../core/format.js';
 import type { ServingHealth } from '../../core/serving/serving.js';
-import { storeOf } from '../serving.providers.js';
+import { providerFrom } from '../serving.providers.js';
 import { ServingRegistry } from '../serving.registry.js';
 import { checkBatchedMethod, checkScope } from './batched-check.js';
 import { type BatchedMethod, batchedMethodsOf, METHODS } from './batched-method.js';
@@ -200,8 +200,8 @@ export class BatchedMethods
     this.hubs.set(name, hub);
     const groupOf = (instance: object): unknown =>
       this.alike.has(instance.constructor) ? instance.constructor : instance;
-    const store = storeOf({ name }, this.moduleRef);
-    const serving = new MethodServing(name, method, groupOf, hub, store);
+    const provide = providerFrom(this.moduleRef);
+    const serving = new MethodServing(name, method, groupOf, hub, provide);
     if (!this.servings.has(name)) {
       this.servings.set(name, serving);
     }

@@ -1,26 +1,20 @@
 import { randomUUID } from 'node:crypto';
-import { contentHash } from '../../core/batch/content-hash.js';
 import { copyInput } from '../../core/batch/deep-copy.js';
 import type { CallOptions, RequestCaller, StreamOptions } from '../../core/context/call-context.js';
 import { optionsOf } from '../request-context.js';
 import type { BatchSize } from '../../core/definition/batch-size.js';
 import type { FunctionServingDefinition } from '../../core/definition/serving-definition.js';
-import { resolveDefinition } from '../../core/definition/resolve-definition.js';
-import type { ReplyStore } from '../../core/deduplication/reply-cache.js';
 import { InvalidInputError, InvalidOutputError, InvalidServingError } from '../../core/errors.js';
 import type { EventHub } from '../../core/events/event-hub.js';
 import type { InternalCallOptions } from '../../core/execution/resolved-call-options.js';
 import { formatValue } from '../../core/format.js';
 import { type Engine, functionEngine } from '../../core/partitions/engine.js';
+import type { MethodCalls, Provide } from '../../core/serving/feature.js';
 import { LocalServing } from '../../core/serving/local-serving.js';
 import { ServingStream } from '../../core/streaming/serving-stream.js';
 import type { StreamEvent } from '../../core/definition/reply.js';
-import type {
-  BatchedDeduplicationOptions,
-  BatchedMethod,
-  BatchedOptions,
-  OfArguments,
-} from './batched-method.js';
+import { features } from '../../features/features.js';
+import type { BatchedMethod, BatchedOptions, OfArguments } from './batched-method.js';
 
 class MethodCall {
   constructor(
@@ -38,6 +32,7 @@ class MethodCall {
 export class MethodServing extends LocalServing {
   private readonly instances = new Set<object | undefined>();
   wasCalled = false;
+  private readonly sharesCalls: boolean;
   /** Names for instances of a class that has several, which no other process uses. */
   private readonly owners = new WeakMap<object, string>();
 
@@ -47,13 +42,15 @@ export class MethodServing extends LocalServing {
     /** A batch has calls of one group. */
     private readonly groupOf: (instance: object) => unknown,
     events: EventHub,
-    storeOf?: () => ReplyStore,
+    provide?: Provide,
   ) {
     const definition = definitionOf(name, method);
     const functions = functionEngine(definition.model.useFactory);
     // Exception filters look for the class of the method's error.
     const engine: Engine = async (...site) => ({ ...(await functions(...site)), throwsAsIs: true });
-    super(resolveDefinition(definition), definition, engine, storeOf, events);
+    const sharing = features.sharingOf(definition, provide);
+    super(features.resolve(definition), definition, engine, sharing, events);
+    this.sharesCalls = sharing !== undefined;
   }
 
   /** Called by the handle; undefined for a class with several instances. */
@@ -122,7 +119,7 @@ export class MethodServing extends LocalServing {
   }
 
   private callOn(instance: object, args: readonly unknown[]): MethodCall {
-    return this.method.options?.deduplication
+    return this.sharesCalls
       ? new MethodCall(instance, args.map(copyInput), this.ownerOf(instance))
       : new MethodCall(instance, args);
   }
@@ -151,26 +148,22 @@ function definitionOf(
   name: string,
   { original, options = {} }: BatchedMethod,
 ): FunctionServingDefinition {
-  const {
-    types: _types,
-    warmUp: _warmUp,
-    queue = {},
-    batchSize,
-    deduplication,
-    ...batching
-  } = options;
+  const { types: _types, warmUp: _warmUp, queue = {}, batchSize, ...batching } = options;
   const { priority: _priority, tenant, ...limits } = queue;
   return {
     ...batching,
     name,
     queue: { ...limits, tenant: tenant && ofCall(tenant) },
     batchSize: sizeOfCalls(batchSize),
-    ...(deduplication && {
-      deduplication: { ...deduplication, key: identityBy(deduplication) },
-    }),
+    ...features.ofMethod(options, methodCalls),
     model: { useFactory: () => (calls: readonly MethodCall[]) => runMethod(name, original, calls) },
   };
 }
+
+const methodCalls: MethodCalls = {
+  argumentsOf: (call) => (call as MethodCall).args,
+  ownerOf: (call) => (call as MethodCall).owner,
+};
 
 function sizeOfCalls(batchSize: BatchedOptions['batchSize']): BatchSize | undefined {
   if (typeof batchSize !== 'object' || !batchSize.cost) {
@@ -181,24 +174,6 @@ function sizeOfCalls(batchSize: BatchedOptions['batchSize']): BatchSize | undefi
 
 function ofCall<Value>(of: OfArguments<Value>): (call: unknown) => Value {
   return (call) => Reflect.apply(of, undefined, (call as MethodCall).args);
-}
-
-function identityBy({
-  key,
-  singleFlight,
-  cache,
-}: BatchedDeduplicationOptions): ((call: unknown) => string | undefined) | undefined {
-  if (!singleFlight && !cache) {
-    // The rules refuse a key that identifies nothing.
-    return key && ofCall(key);
-  }
-  const identityOf = key ? ofCall(key) : (call: unknown) => contentHash((call as MethodCall).args);
-  return (call) => {
-    const identity = identityOf(call);
-    const { owner } = call as MethodCall;
-    // Another type is refused where it is used.
-    return owner === '' || typeof identity !== 'string' ? identity : `${owner} ${identity}`;
-  };
 }
 
 /** Calls the method once for a batch's calls, which belong to one instance. */

@@ -3,11 +3,8 @@ import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { InvalidServingError } from '../../../lib/core/errors.js';
-import {
-  modelOf,
-  moduleOf,
-  resolveDefinition,
-} from '../../../lib/core/definition/resolve-definition.js';
+import { modelOf, moduleOf } from '../../../lib/core/definition/resolve-definition.js';
+import { features } from '../../../lib/features/features.js';
 import type { ServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 
 class Handler {}
@@ -19,7 +16,7 @@ const circular: Record<string, unknown> = {};
 circular['self'] = circular;
 
 /** Options that violate the types are allowed here. */
-const resolve = (definition: object) => resolveDefinition(definition as ServingDefinition);
+const resolve = (definition: object) => features.resolve(definition as ServingDefinition);
 
 describe('resolveDefinition', () => {
   it.each([
@@ -258,7 +255,7 @@ describe('resolveDefinition', () => {
     ],
     [
       { batchsize: 8 },
-      'unknown option "batchsize" (8); did you mean "batchSize"? known are batchKeys, batchSize, batchTimeout, deduplication, distribution,',
+      'unknown option "batchsize" (8); did you mean "batchSize"? known are batchKeys, batchSize, batchTimeout,',
     ],
     [
       { logger: circular },
@@ -289,18 +286,6 @@ describe('resolveDefinition', () => {
     [
       { recovery: { retries: 3 } },
       'recovery.retries needs recovery.idempotent: true, since it repeats batches whose partition was lost',
-    ],
-    [
-      { deduplication: { key: String } },
-      'deduplication.key needs deduplication.singleFlight: true or deduplication.cache, whose inputs it identifies',
-    ],
-    [
-      { deduplication: { key: String, singleFlight: false } },
-      'deduplication.key needs deduplication.singleFlight: true or',
-    ],
-    [
-      { deduplication: { cache: { ttl: 0 } } },
-      'option "deduplication.cache.ttl" is 0; allowed is a whole number from 1 to',
     ],
   ])('[1.9] [M8] The options %p are refused', (options, message) => {
     const resolving = (): unknown => resolve({ ...valid, ...options });

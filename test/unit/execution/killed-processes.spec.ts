@@ -1,14 +1,14 @@
 import { describe, expect, it } from '@jest/globals';
 import { LocalServing, ServingClosedError } from 'nestjs-serving';
 import { SupervisedPartition } from '../../../lib/core/partitions/worker/supervised.partition.js';
-import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
+import { features } from '../../../lib/features/features.js';
 import { FakeProcess, FakeWorker } from '../../fixtures/partitions/fake-worker.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, timers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 /** A serving with one partition, whose batches run until the test finishes them. */
 function servingOf(worker: FakeWorker): LocalServing {
-  const options = resolveDefinition({
+  const options = features.resolve({
     name: 'held',
     batchSize: 1,
     shutdown: { timeout: 1000 },

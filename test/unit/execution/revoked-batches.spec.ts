@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { type BatchEndEvent, LocalServing } from 'nestjs-serving';
 import { SupervisedPartition } from '../../../lib/core/partitions/worker/supervised.partition.js';
-import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
+import { features } from '../../../lib/features/features.js';
 import { FakeWorker } from '../../fixtures/partitions/fake-worker.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
@@ -12,7 +12,7 @@ describe('A batch that was handed ahead', () => {
 
   it('[W13] A batch that was handed ahead is revoked when another partition is idle, and counts as one run', async () => {
     const workers = [new FakeWorker(), new FakeWorker()];
-    const options = resolveDefinition({
+    const options = features.resolve({
       name: 'held',
       batchSize: 1,
       partitions: 2,

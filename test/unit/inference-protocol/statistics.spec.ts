@@ -84,8 +84,8 @@ describe('The statistics of a model', () => {
       },
       undefined,
       () => ({
-        get: (key) => Promise.resolve(store.get(key)),
-        set: (key, value) => Promise.resolve(store.set(key, value)),
+        get: (key: string) => Promise.resolve(store.get(key)),
+        set: (key: string, value: string) => Promise.resolve(store.set(key, value)),
       }),
     );
     await passTime(serving.start());

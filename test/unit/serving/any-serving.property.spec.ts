@@ -12,7 +12,7 @@ import {
   type ServingSession,
   type ServingVersion,
 } from 'nestjs-serving';
-import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
+import { features } from '../../../lib/features/features.js';
 import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { functionEngine, type Engine } from '../../../lib/core/partitions/engine.js';
 import type { VersionPlan } from '../../../lib/core/rollout/version-loader.js';
@@ -195,8 +195,8 @@ abstract class Play<Input, Output> {
   async run(): Promise<void> {
     const { options, engine, next } = this.planOf(FIRST);
     const definition = this.definition(FIRST);
-    const storeOf = () => this.store as never;
-    this.serving = new LocalServing(options, definition, engine, storeOf, undefined, next);
+    const sharing = features.sharingOf(definition, () => this.store);
+    this.serving = new LocalServing(options, definition, engine, sharing, undefined, next);
     await passTime(this.serving.start());
     await this.warmUp();
     for (const each of this.options.steps) {
@@ -293,7 +293,7 @@ abstract class Play<Input, Output> {
 
   private planOf(label: string): VersionPlan {
     const definition = { ...this.definition(label), rollout: { version: label } };
-    const options = resolveDefinition(definition);
+    const options = features.resolve(definition);
     return {
       options,
       engine: this.engineOf(label, functionEngine(definition.model.useFactory, options.sequence)),

@@ -3,7 +3,7 @@ import * as fc from 'fast-check';
 import { Batch, type CallOptions, contentHash, LocalServing, type Tensor } from 'nestjs-serving';
 import type { Engine } from '../../../lib/core/partitions/engine.js';
 import { SupervisedPartition } from '../../../lib/core/partitions/worker/supervised.partition.js';
-import { resolveDefinition } from '../../../lib/core/definition/resolve-definition.js';
+import { features } from '../../../lib/features/features.js';
 import { RandomWorker, type Run } from '../../fixtures/partitions/random-worker.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
@@ -124,7 +124,9 @@ class Play {
       ...(preprocessing && { preprocess: (input: unknown) => this.preprocess(input) }),
       model: { useFactory: () => () => [] },
     };
-    this.serving = new LocalServing(resolveDefinition(definition), definition, this.engine);
+    const resolved = features.resolve(definition);
+    const sharing = features.sharingOf(definition);
+    this.serving = new LocalServing(resolved, definition, this.engine, sharing);
   }
 
   async run(): Promise<void> {

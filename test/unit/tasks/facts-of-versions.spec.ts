@@ -28,7 +28,7 @@ afterEach(async () => {
 
 async function start<Input, Output, Result, Info>(
   definition: ServingDefinition<Input, Output, Result, Info>,
-  ...others: [handlerOf?: undefined, storeOf?: Parameters<typeof createServing>[2]]
+  ...others: [handlerOf?: undefined, provide?: Parameters<typeof createServing>[2]]
 ): Promise<LocalServing<Input, Output>> {
   const serving = createServing(definition, ...others);
   ends.push(() => serving.close());

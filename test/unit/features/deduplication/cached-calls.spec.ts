@@ -6,11 +6,10 @@ import {
   ServingClosedError,
   type ServingDefinition,
 } from 'nestjs-serving';
-import type { ReplyStore } from '../../../lib/core/deduplication/reply-cache.js';
-import { HeldFunction } from '../../fixtures/batching/held-function.js';
-import { useServings } from '../../fixtures/serving/use-servings.js';
-import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { recordWarnings } from '../../fixtures/recorded-warnings.js';
+import { HeldFunction } from '../../../fixtures/batching/held-function.js';
+import { useServings } from '../../../fixtures/serving/use-servings.js';
+import { later, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
+import { recordWarnings } from '../../../fixtures/recorded-warnings.js';
 
 const reason = new Error('the client has left');
 const caching = { cache: { ttl: 1000 } };
@@ -18,7 +17,7 @@ const caching = { cache: { ttl: 1000 } };
 const textOf = ({ text }: { readonly text: string }): string => text;
 
 /** A store that answers at once, or when the test releases it. */
-class Store implements ReplyStore {
+class Store {
   readonly entries = new Map<string, string>();
   readonly asked: string[] = [];
   /** Releases the waiting lookups, once it is set. */

@@ -1,9 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { createServing, type LocalServing } from 'nestjs-serving';
-import type { ReplyStore } from '../../../lib/core/deduplication/reply-cache.js';
-import { turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { useServings } from '../../fixtures/serving/use-servings.js';
+import { turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
+import { useServings } from '../../../fixtures/serving/use-servings.js';
 
 /** A text of the parts that identities are made of, as a client that attacks them would choose. */
 const text = fc
@@ -77,9 +76,9 @@ describe('The identity of a call', () => {
     name: string,
     version: string,
   ): Promise<LocalServing> {
-    const kept: ReplyStore = {
-      get: async (key) => store.get(key),
-      set: async (key, value) => store.set(key, value),
+    const kept = {
+      get: async (key: string) => store.get(key),
+      set: async (key: string, value: string) => store.set(key, value),
     };
     return start(
       createServing(

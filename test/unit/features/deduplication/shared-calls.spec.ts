@@ -13,10 +13,10 @@ import {
   type ServingDefinition,
   type Tensor,
 } from 'nestjs-serving';
-import { HeldFunction } from '../../fixtures/batching/held-function.js';
-import { floats } from '../../fixtures/values/tensors.js';
-import { useServings } from '../../fixtures/serving/use-servings.js';
-import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { HeldFunction } from '../../../fixtures/batching/held-function.js';
+import { floats } from '../../../fixtures/values/tensors.js';
+import { useServings } from '../../../fixtures/serving/use-servings.js';
+import { later, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
 
 const reason = new Error('the client has left');
 

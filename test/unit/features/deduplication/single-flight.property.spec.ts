@@ -1,7 +1,10 @@
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { SingleFlight, type JoinedCall } from '../../../lib/core/deduplication/shared-calls.js';
-import { turn } from '../../fixtures/async/virtual-time.js';
+import {
+  SingleFlight,
+  type JoinedCall,
+} from '../../../../lib/features/deduplication/shared-calls.js';
+import { turn } from '../../../fixtures/async/virtual-time.js';
 
 const of = { identity: fc.constantFrom('a', 'b') };
 const happenings = fc.array(

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { SingleFlight } from '../../../lib/core/deduplication/shared-calls.js';
+import { SingleFlight } from '../../../../lib/features/deduplication/shared-calls.js';
 
 describe('SingleFlight', () => {
   it('Calls with one key share one run, and a call with another key has its own', async () => {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { createServing, InvalidServingError } from 'nestjs-serving';
 import { endpoint } from 'nestjs-serving/inference-protocol';
-import { resolveDefinition } from '../../../../lib/doors/options.js';
+import { features } from '../../../../lib/doors/servings.js';
 
 const url = 'grpc://triton:8001';
 /** Values that violate the types are allowed here. */
@@ -67,7 +67,7 @@ describe('The definition of a serving with an endpoint', () => {
   });
 
   it('[19.3] has a partition per batch that an endpoint gets at once, by turns', () => {
-    const { partitions, recovery, runner } = resolveDefinition({
+    const { partitions, recovery, runner } = features.resolve({
       name: 'm',
       model: endpoint(['grpc://a:1', { url: 'grpc://b:1', concurrency: 3 }]),
     });

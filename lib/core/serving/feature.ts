@@ -1,0 +1,66 @@
+import type { Combination } from '../definition/combinations.js';
+import type { Rules } from '../definition/option-rules.js';
+import { resolveDefinition } from '../definition/resolve-definition.js';
+import type { ResolvedServing } from '../definition/resolved-serving.js';
+import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';
+import type { SharingOpener } from '../execution/call-sharing.js';
+
+/**
+ * A capability of the servings whose definition asks for it; a call of any other passes none of its
+ * code. Its folder adds its options to the types of the core.
+ */
+export interface Feature {
+  /** The rules of its options, by name. */
+  readonly rules: Rules;
+  /** What its options can't be combined with. */
+  readonly combinations: readonly Combination[];
+  /**
+   * Lets calls share their runs.
+   *
+   * @throws InvalidServingError if it needs an application, and there is none
+   */
+  sharingOf?(serving: ServingOptions, provide: Provide | undefined): SharingOpener | undefined;
+  /** A batched method's options, whose functions get arguments, as those of a serving. */
+  ofMethod?(options: object, calls: MethodCalls): Partial<ServingOptions>;
+  /** A stand-in's options, without what earlier runs left. */
+  ofStandIn?(serving: ServingOptions): Partial<ServingOptions>;
+}
+
+/** Returns a provider of the application; throws if it has none. */
+export type Provide = (token: string) => unknown;
+
+/** What the inputs of a batched method's serving hold. */
+export interface MethodCalls {
+  argumentsOf(call: unknown): readonly unknown[];
+  /** Calls of different owners share nothing; empty for a class with one instance. */
+  ownerOf(call: unknown): string;
+}
+
+/** All features as one. */
+export class Features {
+  readonly rules: Rules;
+  readonly combinations: readonly Combination[];
+
+  constructor(private readonly all: readonly Feature[]) {
+    this.rules = Object.assign({}, ...all.map(({ rules }) => rules)) as Rules;
+    this.combinations = all.flatMap(({ combinations }) => combinations);
+  }
+
+  /** @throws InvalidServingError naming the serving, the option, its value, and the allowed values */
+  resolve(definition: ServingDefinition): ResolvedServing {
+    return resolveDefinition(definition, this);
+  }
+
+  /** The first feature that would share the calls does. */
+  sharingOf(serving: ServingOptions, provide?: Provide): SharingOpener | undefined {
+    return this.all.flatMap((each) => each.sharingOf?.(serving, provide) ?? []).at(0);
+  }
+
+  ofMethod(options: object, calls: MethodCalls): Partial<ServingOptions> {
+    return Object.assign({}, ...this.all.map((each) => each.ofMethod?.(options, calls)));
+  }
+
+  ofStandIn(serving: ServingOptions): Partial<ServingOptions> {
+    return Object.assign({}, ...this.all.map((each) => each.ofStandIn?.(serving)));
+  }
+}

@@ -317,10 +317,7 @@ interface MoreRules {
  *
  * @throws InvalidServingError naming the serving, the option, its value, and the allowed values
  */
-export function resolveDefinition(
-  definition: ServingDefinition,
-  more: MoreRules,
-): ResolvedServing {
+export function resolveDefinition(definition: ServingDefinition, more: MoreRules): ResolvedServing {
   checkName('createServing', definition);
   const [label, { runner, own, around }] = kindOf(definition);
   const owner = `Serving ${formatValue(definition.name)} with "${label}"`;

@@ -1,4 +1,7 @@
-import type { ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Readable, Transform } from 'node:stream';
+import { CallCancelledError } from '../core/errors.js';
+import { Turns } from './turns.js';
 
 /**
  * The path in a request's target, as a router reads it: the target may have a scheme and host, and
@@ -29,4 +32,83 @@ export function rawOf(response: PlatformResponse): ServerResponse {
     }
   }
   return response.raw;
+}
+
+/** Largest element size: an aligned body can be viewed as tensors. */
+const ALIGNMENT = 8;
+
+interface BodyOptions {
+  /** Bytes after decompression. */
+  readonly limit: number;
+  /** The refusal of a larger body. */
+  readonly tooLarge: (message: string) => Error;
+  /** Undefined for a body that isn't compressed. */
+  readonly decompressor?: Transform | undefined;
+  /** Index of the byte to align in memory. */
+  readonly aligned?: number | undefined;
+}
+
+/**
+ * Reads a body, and copies it in turns. What comes beyond the limit is discarded, so that the client
+ * gets the answer.
+ *
+ * @throws CallCancelledError if the client disconnects before the end
+ */
+export async function readBytes(
+  request: IncomingMessage,
+  { limit, tooLarge, decompressor, aligned = 0 }: BodyOptions,
+): Promise<Buffer<ArrayBuffer>> {
+  const refusal = (): Error =>
+    tooLarge(
+      `The body of the request has more than ${limit} bytes, the limit of this server (bodyLimit)`,
+    );
+  if (Number(request.headers['content-length'] ?? 0) > limit) {
+    request.resume();
+    throw refusal();
+  }
+  const source: Readable = decompressor ? request.pipe(decompressor) : request;
+  const chunks: Buffer[] = [];
+  let size = 0;
+  await new Promise<void>((resolve, reject) => {
+    const fail = (error: Error): void => {
+      source.removeListener('data', take);
+      if (decompressor) {
+        request.unpipe(decompressor);
+        decompressor.destroy();
+      }
+      request.resume();
+      reject(error);
+    };
+    const take = (chunk: Buffer): void => {
+      size += chunk.length;
+      if (size > limit) {
+        fail(refusal());
+      } else {
+        chunks.push(chunk);
+      }
+    };
+    source.on('data', take);
+    source.once('end', resolve);
+    // Stay: a stream may fail again.
+    decompressor?.on('error', fail);
+    request.on('error', (cause) => fail(request.complete ? cause : left(cause)));
+    request.once('close', () => request.readableEnded || fail(left()));
+  });
+  const start = (ALIGNMENT - (aligned % ALIGNMENT)) % ALIGNMENT;
+  const body = Buffer.allocUnsafeSlow(start + size).subarray(start);
+  const turns = new Turns();
+  let at = 0;
+  for (const chunk of chunks) {
+    at += chunk.copy(body, at);
+    if (turns.isOver) {
+      await turns.next();
+    }
+  }
+  return body;
+}
+
+function left(cause?: Error): CallCancelledError {
+  return new CallCancelledError('The client has closed its connection inside its request', {
+    cause,
+  });
 }

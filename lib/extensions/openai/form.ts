@@ -1,4 +1,4 @@
-import { type PlatformRequest, readBytes, RequestError, typeOfBody } from './http.js';
+import { bytesOf, type PlatformRequest, RequestError, typeOfBody } from './http.js';
 
 /** The fields of a form, in its order. Those that are files are their bytes. */
 export type Form = readonly (readonly [name: string, value: string | Uint8Array])[];
@@ -18,7 +18,7 @@ export async function readForm(request: PlatformRequest, limit: number): Promise
         'leave forms to this endpoint',
     );
   }
-  const body = await readBytes(raw, limit);
+  const body = await bytesOf(raw, limit);
   const [, quoted, plain] =
     /^multipart\/form-data\s*;.*boundary=(?:"([^"]+)"|([^;\s]+))/i.exec(type) ?? [];
   const boundary = quoted ?? plain;

@@ -1,9 +1,9 @@
 import { type IncomingMessage, STATUS_CODES } from 'node:http';
 import { HttpException, HttpStatus, type HttpServer } from '@nestjs/common';
-import { CallCancelledError, isServingError } from '../../index.js';
+import { isServingError } from '../../index.js';
 import { BodyThread } from '../../encoding/body-thread.js';
 import { type ParsedJson, parseJson, type TextLimits } from '../../encoding/json.js';
-import { pathOfTarget } from '../../encoding/http.js';
+import { pathOfTarget, readBytes } from '../../encoding/http.js';
 import { type AbortSignalLike } from '../../doors/calls.js';
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
@@ -265,7 +265,7 @@ export async function readBody(
   signal?: AbortSignalLike,
 ): Promise<Body> {
   const { raw = request, body } = request;
-  const json = raw.readableEnded ? body : await parsed(await readBytes(raw, limit), signal);
+  const json = raw.readableEnded ? body : await parsed(await bytesOf(raw, limit), signal);
   if (!isRecord(json)) {
     throw new RequestError(
       `The body of the request is ${formatValue(json)}, and must be an object`,
@@ -278,55 +278,19 @@ export async function readBody(
 export const SMALL_BODY = 2 ** 20;
 
 /** @throws as `readBody` */
-export function readBytes(request: IncomingMessage, limit: number): Promise<Buffer<ArrayBuffer>> {
+export function bytesOf(request: IncomingMessage, limit: number): Promise<Buffer<ArrayBuffer>> {
   const encoding = request.headers['content-encoding'] ?? 'identity';
-  const length = Number(request.headers['content-length'] ?? 0);
-  const isTooLarge = length > limit;
-  if (isTooLarge || encoding !== 'identity') {
+  if (encoding !== 'identity') {
     request.resume();
-    throw isTooLarge
-      ? tooLarge(limit)
-      : new RequestError(
-          'The body of the request is compressed; send it without a content encoding',
-          null,
-          HttpStatus.UNSUPPORTED_MEDIA_TYPE,
-        );
+    throw new RequestError(
+      'The body of the request is compressed; send it without a content encoding',
+      null,
+      HttpStatus.UNSUPPORTED_MEDIA_TYPE,
+    );
   }
-  return new Promise((resolve, reject) => {
-    const chunks: Buffer[] = [];
-    const grown = length > SMALL_BODY ? new ArrayBuffer(0, { maxByteLength: limit }) : undefined;
-    let size = 0;
-    const take = (chunk: Buffer): void => {
-      const at = size;
-      size += chunk.length;
-      if (size > limit) {
-        request.removeListener('data', take).resume();
-        reject(tooLarge(limit));
-      } else if (grown) {
-        grown.resize(size);
-        new Uint8Array(grown, at).set(chunk);
-      } else {
-        chunks.push(chunk);
-      }
-    };
-    request.on('data', take);
-    request.once('end', () => resolve(grown ? Buffer.from(grown) : Buffer.concat(chunks)));
-    request.on('error', (cause) => reject(request.complete ? cause : left(cause)));
-    request.once('close', () => request.readableEnded || reject(left()));
-  });
-}
-
-function tooLarge(limit: number): RequestError {
-  return new RequestError(
-    `The body of the request has more than ${limit} bytes, the limit of this server (bodyLimit)`,
-    null,
-    HttpStatus.PAYLOAD_TOO_LARGE,
-  );
-}
-
-function left(cause?: Error): CallCancelledError {
-  return new CallCancelledError('The client has closed its connection inside its request', {
-    cause,
+  return readBytes(request, {
+    limit,
+    tooLarge: (message) => new RequestError(message, null, HttpStatus.PAYLOAD_TOO_LARGE),
   });
 }
 

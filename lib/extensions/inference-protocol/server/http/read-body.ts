@@ -1,26 +1,18 @@
 import type { IncomingMessage } from 'node:http';
-import type { Readable, Transform } from 'node:stream';
+import type { Transform } from 'node:stream';
 import { createGunzip, createInflate } from 'node:zlib';
 import { UnsupportedMediaTypeException } from '@nestjs/common';
-import {
-  CallCancelledError,
-  InvalidInputError,
-  RequestTooLargeError,
-  Tensor,
-} from '../../../../index.js';
+import { InvalidInputError, RequestTooLargeError, Tensor } from '../../../../index.js';
 import { formatValue, messageOf } from '../../../../doors/text.js';
 import { storageClasses } from '../../../../doors/values.js';
+import { readBytes } from '../../../../encoding/http.js';
 import { datatypeOf } from '../../../../encoding/json-tensor.js';
 import { ReadContext } from '../../../../encoding/json.js';
-import { Turns } from '../../../../encoding/turns.js';
 import { jsonLimits } from '../call-input.js';
 import { type Port } from '../options.js';
 import type { InferenceRequest } from '../inference-request.js';
 import { PRIVATE_TYPE } from './routes.js';
 import { elementOf, tensorOfBytes } from '../../wire/tensor-bytes.js';
-
-/** Largest element size: an aligned body can be viewed as tensors. */
-const ALIGNMENT = 8;
 
 interface BodyOptions {
   /** Bytes after decompression. */
@@ -32,34 +24,13 @@ interface BodyOptions {
 /**
  * Also decompresses the body.
  *
- * @throws RequestTooLargeError beyond the limit; the rest is discarded, so the client gets the
- * answer
+ * @throws RequestTooLargeError beyond the limit
  * @throws CallCancelledError if the client disconnects before the end
  */
 export async function readBody(
   request: IncomingMessage,
-  { limit, aligned }: BodyOptions,
+  options: BodyOptions,
 ): Promise<Buffer<ArrayBuffer>> {
-  if (Number(request.headers['content-length'] ?? 0) > limit) {
-    request.resume();
-    throw tooLarge(limit);
-  }
-  const chunks = await readChunks(request, limit);
-  const size = chunks.reduce((sum, chunk) => sum + chunk.length, 0);
-  const start = (ALIGNMENT - (aligned % ALIGNMENT)) % ALIGNMENT;
-  const body = Buffer.allocUnsafeSlow(start + size).subarray(start);
-  const turns = new Turns();
-  let at = 0;
-  for (const chunk of chunks) {
-    at += chunk.copy(body, at);
-    if (turns.isOver) {
-      await turns.next();
-    }
-  }
-  return body;
-}
-
-function readChunks(request: IncomingMessage, limit: number): Promise<readonly Buffer[]> {
   if (request.readableEnded && request.headers['content-type'] !== PRIVATE_TYPE) {
     throw new InvalidInputError(
       `The URL ${formatValue(request.url)} is not written as the protocol states it, such as ` +
@@ -72,43 +43,19 @@ function readChunks(request: IncomingMessage, limit: number): Promise<readonly B
     );
   }
   const decompressor = decompressorOf(request);
-  const source: Readable = decompressor ? request.pipe(decompressor) : request;
-  return new Promise((resolve, reject) => {
-    const chunks: Buffer[] = [];
-    let size = 0;
-    const fail = (error: Error): void => {
-      source.removeListener('data', take);
-      if (decompressor) {
-        request.unpipe(decompressor);
-        decompressor.destroy();
-      }
-      request.resume();
-      reject(error);
-    };
-    const take = (chunk: Buffer): void => {
-      size += chunk.length;
-      if (size > limit) {
-        fail(tooLarge(limit));
-      } else {
-        chunks.push(chunk);
-      }
-    };
-    source.on('data', take);
-    source.once('end', () => resolve(chunks));
-    // Stays: a stream may fail again.
-    decompressor?.on('error', (cause) =>
-      fail(
-        new InvalidInputError(`The body cannot be decompressed: ${messageOf(cause)}`, { cause }),
-      ),
-    );
-    request.on('error', (error) => fail(request.complete ? error : left(error)));
-    request.once('close', () => {
-      if (!request.complete) {
-        fail(left());
-      }
-    });
-  });
+  try {
+    return await readBytes(request, { ...options, tooLarge, decompressor });
+  } catch (cause) {
+    if (cause === decompressor?.errored) {
+      throw new InvalidInputError(`The body cannot be decompressed: ${messageOf(cause)}`, {
+        cause,
+      });
+    }
+    throw cause;
+  }
 }
+
+const tooLarge = (message: string): Error => new RequestTooLargeError(message);
 
 function decompressorOf(request: IncomingMessage): Transform | undefined {
   const encoding = request.headers['content-encoding']?.trim().toLowerCase() ?? '';
@@ -125,18 +72,6 @@ function decompressorOf(request: IncomingMessage): Transform | undefined {
         `The content encoding is ${formatValue(encoding)}; allowed are gzip and deflate`,
       );
   }
-}
-
-function left(cause?: Error): Error {
-  return new CallCancelledError('The client has closed its connection inside its request', {
-    cause,
-  });
-}
-
-function tooLarge(limit: number): Error {
-  return new RequestTooLargeError(
-    `The body of the request has more than ${limit} bytes, the limit of this server (bodyLimit)`,
-  );
 }
 
 interface RawTarget {

@@ -34,23 +34,20 @@ export function rawOf(response: PlatformResponse): ServerResponse {
   return response.raw;
 }
 
-/** Largest element size: an aligned body can be viewed as tensors. */
+/** The largest element's bytes. */
 const ALIGNMENT = 8;
 
-interface BodyOptions {
+export interface BodyOptions {
   /** Bytes after decompression. */
   readonly limit: number;
-  /** The refusal of a larger body. */
   readonly tooLarge: (message: string) => Error;
-  /** Undefined for a body that isn't compressed. */
   readonly decompressor?: Transform | undefined;
   /** Index of the byte to align in memory. */
   readonly aligned?: number | undefined;
 }
 
 /**
- * Reads a body, and copies it in turns. What comes beyond the limit is discarded, so that the client
- * gets the answer.
+ * Reads a body in turns. What exceeds the limit is discarded, so that the client gets the answer.
  *
  * @throws CallCancelledError if the client disconnects before the end
  */
@@ -89,7 +86,7 @@ export async function readBytes(
     };
     source.on('data', take);
     source.once('end', resolve);
-    // Stay: a stream may fail again.
+    // A stream may fail again.
     decompressor?.on('error', fail);
     request.on('error', (cause) => fail(request.complete ? cause : left(cause)));
     request.once('close', () => request.readableEnded || fail(left()));

@@ -8,7 +8,7 @@ import type { Subject } from '../soak/subject.js';
 import { allSubjects } from '../soak/subjects/all.js';
 import { functionSubject, type RowsFunction } from '../soak/subjects/function.subject.js';
 
-const plan = { minutes: 1, rounds: 4, seed: 1 };
+const plan = { minutes: 4, rounds: 4, seed: 1 };
 
 describe('soak', () => {
   beforeEach(() => Logger.overrideLogger(false));
@@ -72,7 +72,7 @@ describe('soak', () => {
     const report = await soak({
       ...plan,
       rows: 5000,
-      patience: 100,
+      patience: 1000,
       subjects: async (ledger) => [forgetful(await functionSubject(ledger, harmless))],
     });
 

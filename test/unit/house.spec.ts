@@ -12,7 +12,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 260,
-  'thousand characters of code in lib': 1110.7,
+  'thousand characters of code in lib': 1111.1,
   'files of the core, its features and its Nest module': 120,
   'thousand characters of code in the core, its features and its Nest module': 583.7,
   'thousand words of comments': 42,
@@ -34,7 +34,7 @@ const CEILINGS = {
  * Extensions that came after the ceilings of the whole. They don't count there: each has a ceiling
  * of its own, in thousand characters of code.
  */
-const EXTENSIONS = { openai: 45.9, tasks: 189 } as const;
+const EXTENSIONS = { openai: 44.9, tasks: 189 } as const;
 
 describe('The house', () => {
   const all = sourceFiles();

@@ -5,7 +5,7 @@ import { UnsupportedMediaTypeException } from '@nestjs/common';
 import { InvalidInputError, RequestTooLargeError, Tensor } from '../../../../index.js';
 import { formatValue, messageOf } from '../../../../doors/text.js';
 import { storageClasses } from '../../../../doors/values.js';
-import { readBytes } from '../../../../encoding/http.js';
+import { type BodyOptions, readBytes } from '../../../../encoding/http.js';
 import { datatypeOf } from '../../../../encoding/json-tensor.js';
 import { ReadContext } from '../../../../encoding/json.js';
 import { jsonLimits } from '../call-input.js';
@@ -14,22 +14,14 @@ import type { InferenceRequest } from '../inference-request.js';
 import { PRIVATE_TYPE } from './routes.js';
 import { elementOf, tensorOfBytes } from '../../wire/tensor-bytes.js';
 
-interface BodyOptions {
-  /** Bytes after decompression. */
-  readonly limit: number;
-  /** Index of the byte to align in memory. */
-  readonly aligned: number;
-}
-
 /**
  * Also decompresses the body.
  *
- * @throws RequestTooLargeError beyond the limit
- * @throws CallCancelledError if the client disconnects before the end
+ * @throws RequestTooLargeError beyond the limit, and as {@link readBytes}
  */
 export async function readBody(
   request: IncomingMessage,
-  options: BodyOptions,
+  options: Pick<BodyOptions, 'limit' | 'aligned'>,
 ): Promise<Buffer<ArrayBuffer>> {
   if (request.readableEnded && request.headers['content-type'] !== PRIVATE_TYPE) {
     throw new InvalidInputError(

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { RunTimes } from '../../../lib/core/batching/run-times.js';
+import { RunTimes, RunTimeSpread } from '../../../lib/core/batching/run-times.js';
 
 function timesOf(batches: readonly (readonly [rows: number, milliseconds: number])[]): RunTimes {
   const times = new RunTimes();
@@ -110,5 +110,34 @@ describe('RunTimes', () => {
       16,
     );
     expect(timesOf(sizes.flatMap((rows) => repeated(8, [rows, 20] as const))).best).toBe(Infinity);
+  });
+});
+
+function spreadOf(ratios: readonly number[]): number {
+  const spread = new RunTimeSpread();
+  ratios.forEach((ratio) => spread.learn(ratio));
+  return spread.value;
+}
+
+describe('RunTimeSpread', () => {
+  it('[15.5] [A2] The spread that is assumed at first counts as much as sixteen runs', () => {
+    expect(spreadOf([])).toBe(1.5);
+    expect(spreadOf(repeated(16, 1.1))).toBeCloseTo(1.3);
+    expect(spreadOf(repeated(144, 1.1))).toBeCloseTo(1.14);
+    expect(spreadOf(repeated(300, 1.1))).toBeCloseTo(1.12, 2);
+  });
+
+  it('[15.5] The spread is the ratio that 99 of 100 runs stay below', () => {
+    expect(spreadOf([...repeated(297, 1.1), ...repeated(3, 2)])).toBeCloseTo(1.12, 2);
+    expect(spreadOf([...repeated(296, 1.1), ...repeated(4, 2)])).toBeCloseTo(1.97, 2);
+  });
+
+  it('[15.5] The spread forgets runs after 300 later ones', () => {
+    expect(spreadOf([...repeated(10, 2.5), ...repeated(300, 1.2)])).toBeCloseTo(1.22, 2);
+  });
+
+  it('[15.5] A run counts as at most three times its expected time, and the spread is never below 1', () => {
+    expect(spreadOf(repeated(300, 50))).toBeCloseTo(2.92, 2);
+    expect(spreadOf(repeated(300, 0.5))).toBe(1);
   });
 });

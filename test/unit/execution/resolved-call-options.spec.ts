@@ -1,79 +1,100 @@
 import { getEventListeners } from 'node:events';
 import { describe, expect, it } from '@jest/globals';
-import { type CallOptions, DeadlineExceededError, InvalidInputError } from 'nestjs-serving';
 import {
-  type ResolvedCallOptions,
-  DEFAULT_CALL_OPTIONS,
-  onCancel,
-  resolveCallOptions,
-} from '../../../lib/core/execution/resolved-call-options.js';
+  type CallOptions,
+  DeadlineExceededError,
+  InvalidInputError,
+  type LocalServing,
+  type ServingOptions,
+} from 'nestjs-serving';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
-import { later, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { later, timers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-const callbacks = { name: 'polite' };
-const terms = (options: CallOptions, timeout?: number): ResolvedCallOptions =>
-  resolveCallOptions(callbacks, 'input', options, timeout);
 /** Options that violate the types. */
 const wrong = (options: object): CallOptions => options;
 
-describe('resolveCallOptions', () => {
+/** The milliseconds after which the call fails; undefined if it waits for longer than 100. */
+async function failsAfter(reply: Promise<unknown>): Promise<number | undefined> {
+  let hasFailed = false;
+  reply.catch(() => (hasFailed = true));
+  for (let ms = 0; ms <= 100; ms++) {
+    await turn();
+    if (hasFailed) {
+      return ms;
+    }
+    await later(1);
+  }
+  return undefined;
+}
+
+async function finishAll(batches: HeldFunction): Promise<void> {
+  for (await turn(); batches.batches.length > 0; await turn()) {
+    batches.next().finish(['A']);
+  }
+}
+
+describe('The options of a call', () => {
   useVirtualTime();
+  const start = useServings();
 
-  it('Calls without options share one object of defaults', () => {
-    expect(terms({})).toBe(DEFAULT_CALL_OPTIONS);
-    expect(
-      terms({ priority: 0, tenant: '', timeout: undefined, signal: undefined, origin: 'http' }),
-    ).toBe(DEFAULT_CALL_OPTIONS);
-    expect(DEFAULT_CALL_OPTIONS).toMatchObject({
-      priority: 0,
-      tenant: '',
-      deadline: Infinity,
-      signal: undefined,
-    });
-  });
+  /** A serving that answers nothing before the test does. */
+  async function held(
+    options: Partial<ServingOptions> = {},
+  ): Promise<[serving: LocalServing, batches: HeldFunction]> {
+    const batches = new HeldFunction();
+    const model = { useFactory: batches.useFactory };
+    const shutdown = { drain: false, timeout: 0 };
+    return [await start({ name: 'polite', batchSize: 1, shutdown, ...options, model }), batches];
+  }
 
-  it('[7.4] The options of a call are those that it names', () => {
-    const { signal } = new AbortController();
+  it.each<[CallOptions, number | undefined, number]>([
+    [{ timeout: 20 }, undefined, 20],
+    [{}, 30, 30],
+    [{ timeout: 40 }, 30, 40],
+    [{ timeout: undefined }, 30, 30],
+    [{ timeout: 0 }, 30, 0],
+  ])(
+    '[7.2] With %p and the timeout %p of its serving, a call fails after %i ms',
+    async (options, timeout, expected) => {
+      const [serving, batches] = await held(timeout === undefined ? {} : { timeout });
 
-    expect(terms({ priority: -10, tenant: 'a', signal })).toMatchObject({
-      priority: -10,
-      tenant: 'a',
-      signal,
-      deadline: Infinity,
-    });
-    expect(terms({ priority: 10 })).toMatchObject({ priority: 10, tenant: '' });
-  });
-
-  it('[7.2] The deadline counts from now, and the timeout of a call overrides that of the serving', () => {
-    const now = performance.now();
-
-    expect(terms({ timeout: 20 }).deadline).toBe(now + 20);
-    expect(terms({}, 30).deadline).toBe(now + 30);
-    expect(terms({ timeout: 40 }, 30).deadline).toBe(now + 40);
-    expect(terms({ timeout: 0 }, 30).deadline).toBe(now);
-  });
-
-  it.each([Infinity, 2 ** 31])(
-    '[7.2] A timeout of %s ms, longer than any timer, sets no deadline',
-    (timeout) => {
-      expect(terms({ timeout }).deadline).toBe(Infinity);
-      expect(terms({ timeout: 2 ** 31 - 1 }).deadline).toBeLessThan(Infinity);
+      expect(await failsAfter(serving.batchedRun('a', options))).toBe(expected);
+      await finishAll(batches);
+      expect(timers()).toBe(0);
     },
   );
 
-  it("[7.4] The tenant comes from the serving's function when the call names none", () => {
-    const inputs: unknown[] = [];
-    const asking = {
-      ...callbacks,
-      queue: {
-        tenant: (input: unknown) => (inputs.push(input), input === 'known' ? 'a' : undefined),
-      },
-    };
+  it.each([Infinity, 2 ** 31])(
+    '[7.2] A timeout of %s ms, longer than any timer, sets none',
+    async (timeout) => {
+      const [serving, batches] = await held();
 
-    expect(resolveCallOptions(asking, 'known', {}).tenant).toBe('a');
-    expect(resolveCallOptions(asking, 'unknown', {})).toBe(DEFAULT_CALL_OPTIONS);
-    expect(resolveCallOptions(asking, 'known', { tenant: 'b' }).tenant).toBe('b');
-    expect(inputs).toEqual(['known', 'unknown']);
+      const reply = serving.batchedRun('a', { timeout });
+      expect(timers()).toBe(0);
+      const limited = serving.batchedRun('a', { timeout: 2 ** 31 - 1 });
+      expect(timers()).toBe(1);
+
+      await finishAll(batches);
+      expect(await Promise.all([reply, limited])).toEqual(['A', 'A']);
+    },
+  );
+
+  it("[7.4] The serving's function names the tenant of a call that names none", async () => {
+    const inputs: unknown[] = [];
+    const tenant = (input: unknown) => (inputs.push(input), input === 'known' ? 'a' : undefined);
+    const [serving, batches] = await held({ queue: { maxRows: 4, tenant } });
+    const replies = [serving.batchedRun('first')];
+    await turn();
+
+    // A tenant may have as many queued rows as it leaves to others.
+    replies.push(serving.batchedRun('known'), serving.batchedRun('known'));
+    await expect(serving.batchedRun('known')).rejects.toThrow('3 rows of tenant "a"');
+    replies.push(serving.batchedRun('known', { tenant: 'b' }), serving.batchedRun('unknown'));
+
+    await finishAll(batches);
+    expect(await Promise.all(replies)).toEqual(['A', 'A', 'A', 'A', 'A']);
+    expect(inputs).toEqual(['first', 'known', 'known', 'known', 'unknown']);
   });
 
   it.each([
@@ -104,75 +125,65 @@ describe('resolveCallOptions', () => {
     { options: { timeout: NaN }, message: 'timeout NaN; allowed is milliseconds of 0 or more' },
     { options: { timeout: '10' }, message: 'timeout "10"; allowed is milliseconds of 0 or more' },
     { options: { timeout: null }, message: 'timeout null; allowed is milliseconds of 0 or more' },
-  ])('[7.2] [7.4] Invalid options of a call are refused: $message', ({ options, message }) => {
-    expect(() => terms(wrong(options))).toThrow(InvalidInputError);
-    expect(() => terms(wrong(options))).toThrow(`A call to serving "polite" has ${message}`);
-  });
+  ])(
+    '[7.2] [7.4] Invalid options of a call are refused: $message',
+    async ({ options, message }) => {
+      const serving = await start({
+        name: 'polite',
+        model: { useFactory: () => (rows: unknown[]) => rows },
+      });
+      const refused = expect(serving.batchedRun('a', wrong(options))).rejects;
 
-  it('[7.2] The deadline error states how much time the call had', () => {
-    expect(terms({ timeout: 25 }).deadlineError()).toEqual(
+      await refused.toThrow(InvalidInputError);
+      await expect(serving.batchedRun('a', wrong(options))).rejects.toThrow(
+        `A call to serving "polite" has ${message}`,
+      );
+    },
+  );
+
+  it('[7.2] The deadline error states how much time the call had, and comes once', async () => {
+    const [serving, batches] = await held();
+    const errors: unknown[] = [];
+    serving.batchedRun('a', { timeout: 25 }).catch((error: unknown) => errors.push(error));
+
+    await later(24);
+    expect(errors).toEqual([]);
+    await later(100);
+    expect(errors).toEqual([
       new DeadlineExceededError(
         'Serving "polite" did not answer within the 25 ms that the call had',
       ),
+    ]);
+    await finishAll(batches);
+  });
+
+  it('[7.3] A call fails with the reason of its signal, at once if that has aborted', async () => {
+    const [serving, batches] = await held();
+    const leaving = new AbortController();
+    const reason = new Error('gone');
+    const call = (): Promise<unknown> =>
+      serving.batchedRun('a', { signal: leaving.signal }).catch((error: unknown) => error);
+
+    const waiting = call();
+    await turn();
+    leaving.abort(reason);
+
+    expect(await Promise.all([waiting, call()])).toEqual([reason, reason]);
+    await finishAll(batches);
+  });
+
+  it('[7.2] [7.3] After the answer no timer and no listener is left', async () => {
+    const [serving, batches] = await held();
+    const { signal } = new AbortController();
+
+    const replies = [{ signal, timeout: 10 }, { signal }, { timeout: 10 }, {}].map((options) =>
+      serving.batchedRun('a', options),
     );
-    expect(DEFAULT_CALL_OPTIONS.deadlineError()).toBeInstanceOf(DeadlineExceededError);
-  });
-});
+    await finishAll(batches);
 
-describe('onCancel', () => {
-  useVirtualTime();
-
-  it('[7.2] The callback runs once, at the deadline', async () => {
-    const reasons: unknown[] = [];
-    onCancel(terms({ timeout: 10 }), (reason) => reasons.push(reason));
-    await later(9);
-    expect(reasons).toEqual([]);
-
-    await later(1);
-    await later(100);
-
-    expect(reasons).toEqual([expect.any(DeadlineExceededError)]);
-    expect(timers()).toBe(0);
-  });
-
-  it('[7.2] The callback runs at once when the deadline has passed', async () => {
-    const reasons: unknown[] = [];
-    const asked = terms({ timeout: 10 });
-    await later(10);
-
-    onCancel(asked, (reason) => reasons.push(reason))();
-
-    expect(reasons).toEqual([expect.any(DeadlineExceededError)]);
-  });
-
-  it('[7.3] The callback runs when the signal aborts, or at once when it has aborted', () => {
-    const reasons: unknown[] = [];
-    const leaving = new AbortController();
-    onCancel(terms(leaving), (reason) => reasons.push(reason));
-    leaving.abort('gone');
-    onCancel(terms(leaving), (reason) => reasons.push(`already ${String(reason)}`));
-
-    expect(reasons).toEqual(['gone', 'already gone']);
-  });
-
-  it('[7.2] [7.3] After unsubscribing the callback does not run, and no timer or listener is left', async () => {
-    const reasons: unknown[] = [];
-    const leaving = new AbortController();
-    const late = terms({ timeout: 5, signal: leaving.signal });
-    await later(5);
-
-    [
-      terms({ signal: leaving.signal, timeout: 10 }),
-      terms(leaving),
-      terms({ timeout: 10 }),
-      late,
-      DEFAULT_CALL_OPTIONS,
-    ].forEach((asked) => onCancel(asked, (reason) => reasons.push(reason))());
-
-    expect([timers(), getEventListeners(leaving.signal, 'abort')]).toEqual([0, []]);
+    expect(await Promise.all(replies)).toEqual(['A', 'A', 'A', 'A']);
+    expect([timers(), getEventListeners(signal, 'abort')]).toEqual([0, []]);
     await later(20);
-    leaving.abort();
-    expect(reasons).toEqual([expect.any(DeadlineExceededError)]);
   });
 });
 

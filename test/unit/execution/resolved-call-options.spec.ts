@@ -84,16 +84,26 @@ describe('The options of a call', () => {
     const inputs: unknown[] = [];
     const tenant = (input: unknown) => (inputs.push(input), input === 'known' ? 'a' : undefined);
     const [serving, batches] = await held({ queue: { maxRows: 4, tenant } });
-    const replies = [serving.batchedRun('first')];
+    const first = serving.batchedRun('first');
     await turn();
 
     // A tenant may have as many queued rows as it leaves to others.
-    replies.push(serving.batchedRun('known'), serving.batchedRun('known'));
-    await expect(serving.batchedRun('known')).rejects.toThrow('3 rows of tenant "a"');
-    replies.push(serving.batchedRun('known', { tenant: 'b' }), serving.batchedRun('unknown'));
-
+    const replies = Promise.allSettled([
+      first,
+      ...['known', 'known', 'known'].map((row) => serving.batchedRun(row)),
+      serving.batchedRun('known', { tenant: 'b' }),
+      serving.batchedRun('unknown'),
+    ]);
     await finishAll(batches);
-    expect(await Promise.all(replies)).toEqual(['A', 'A', 'A', 'A', 'A']);
+
+    expect(await replies).toMatchObject([
+      { value: 'A' },
+      { value: 'A' },
+      { value: 'A' },
+      { reason: { message: expect.stringContaining('3 rows of tenant "a"') } },
+      { value: 'A' },
+      { value: 'A' },
+    ]);
     expect(inputs).toEqual(['first', 'known', 'known', 'known', 'unknown']);
   });
 

@@ -47,7 +47,7 @@ export interface BodyOptions {
 }
 
 /**
- * Reads a body in turns. What exceeds the limit is discarded, so that the client gets the answer.
+ * Reads a body, and discards what exceeds the limit, so that the client gets the answer.
  *
  * @throws CallCancelledError if the client disconnects before the end
  */

@@ -12,12 +12,12 @@ import type { SharingOpener } from '../execution/call-sharing.js';
 export interface Feature {
   /** The rules of its options, by name. */
   readonly rules: Rules;
-  /** What its options can't be combined with. */
+  /** What its options exclude. */
   readonly combinations: readonly Combination[];
   /**
    * Lets calls share their runs.
    *
-   * @throws InvalidServingError if it needs an application, and there is none
+   * @throws InvalidServingError if its options need an application, and there is none
    */
   sharingOf?(serving: ServingOptions, provide: Provide | undefined): SharingOpener | undefined;
   /** A batched method's options, whose functions get arguments, as those of a serving. */
@@ -29,9 +29,12 @@ export interface Feature {
 /** Returns a provider of the application; throws if it has none. */
 export type Provide = (token: string) => unknown;
 
-/** What the inputs of a batched method's serving hold. */
+export type OfArguments<Value> = (...args: never[]) => Value;
+
+/** Reads the calls of a batched method. */
 export interface MethodCalls {
-  argumentsOf(call: unknown): readonly unknown[];
+  /** Applies `of` to a call's arguments. */
+  ofCall<Value>(of: OfArguments<Value>): (call: unknown) => Value;
   /** Calls of different owners share nothing; empty for a class with one instance. */
   ownerOf(call: unknown): string;
 }

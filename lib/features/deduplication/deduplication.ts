@@ -12,7 +12,7 @@ import type { ResolvedServing } from '../../core/definition/resolved-serving.js'
 import { InvalidServingError } from '../../core/errors.js';
 import type { CallSharing, SharingOpener } from '../../core/execution/call-sharing.js';
 import type { OpenedEngine } from '../../core/partitions/engine.js';
-import type { Feature, MethodCalls, Provide } from '../../core/serving/feature.js';
+import type { Feature, MethodCalls, OfArguments, Provide } from '../../core/serving/feature.js';
 import { ReplyCache, type ReplyStore } from './reply-cache.js';
 import { SharedCalls, type VersionIdentity } from './shared-calls.js';
 
@@ -77,8 +77,6 @@ export interface BatchedDeduplicationOptions extends Omit<DeduplicationOptions, 
    */
   readonly key?: OfArguments<string | undefined>;
 }
-
-type OfArguments<Value> = (...args: never[]) => Value;
 
 const rules: Rules = {
   deduplication: groupOf({
@@ -198,12 +196,11 @@ function keyOfCall(
   { key, ...options }: BatchedDeduplicationOptions,
   calls: MethodCalls,
 ): DeduplicationOptions['key'] {
-  const given = key && ((call: unknown) => Reflect.apply(key, undefined, calls.argumentsOf(call)));
   if (!shares(options)) {
     // The rules refuse a key that identifies nothing.
-    return given;
+    return key && calls.ofCall(key);
   }
-  const keyOf = given ?? ((call: unknown) => contentHash(calls.argumentsOf(call)));
+  const keyOf = calls.ofCall(key ?? ((...args: unknown[]) => contentHash(args)));
   return (call) => {
     const identity = keyOf(call);
     const owner = calls.ownerOf(call);

@@ -1,9 +1,8 @@
 import type { Type } from '@nestjs/common';
 import 'reflect-metadata';
 import type { BatchCostOptions, BatchSizeOptions } from '../../core/definition/batch-size.js';
+import type { OfArguments } from '../../core/serving/feature.js';
 import type { OptionsOfCalls, QueueOptions } from '../../core/definition/serving-definition.js';
-
-export type OfArguments<Value> = (...args: never[]) => Value;
 
 /** A batched method's queue: its limits, and the order of its calls. */
 export interface BatchedQueueOptions extends Omit<

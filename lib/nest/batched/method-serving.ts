@@ -9,12 +9,12 @@ import type { EventHub } from '../../core/events/event-hub.js';
 import type { InternalCallOptions } from '../../core/execution/resolved-call-options.js';
 import { formatValue } from '../../core/format.js';
 import { type Engine, functionEngine } from '../../core/partitions/engine.js';
-import type { MethodCalls, Provide } from '../../core/serving/feature.js';
+import type { MethodCalls, OfArguments, Provide } from '../../core/serving/feature.js';
 import { LocalServing } from '../../core/serving/local-serving.js';
 import { ServingStream } from '../../core/streaming/serving-stream.js';
 import type { StreamEvent } from '../../core/definition/reply.js';
 import { features } from '../../features/features.js';
-import type { BatchedMethod, BatchedOptions, OfArguments } from './batched-method.js';
+import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
 class MethodCall {
   constructor(
@@ -161,7 +161,7 @@ function definitionOf(
 }
 
 const methodCalls: MethodCalls = {
-  argumentsOf: (call) => (call as MethodCall).args,
+  ofCall,
   ownerOf: (call) => (call as MethodCall).owner,
 };
 

@@ -105,7 +105,7 @@ describe('The cache of a serving', () => {
     expect(warnings).toEqual([notFound, notFound]);
   });
 
-  it('A store that only keeps nothing leads to a warning that says so', async () => {
+  it('A store that fails to keep a reply leads to a warning that says so', async () => {
     const error = new Error('connection refused');
     const serving = await cached({ get: async () => undefined, set: () => Promise.reject(error) });
 

@@ -55,12 +55,17 @@ export {
   type SequenceResult,
   type SequenceStart,
   type SequenceStep,
-  type SequenceStepRecord,
-} from './core/partitions/sequence/sequence-model.js';
+} from './features/sequences/sequence-model.js';
+export type {
+  SequenceHandler,
+  SequenceJoins,
+  SequenceOptions,
+  SequenceStepEvent,
+  SequenceStepRecord,
+} from './features/sequences/sequences.js';
 export type {
   HandlerPartitionOptions,
   HandlerResult,
-  SequenceHandler,
   ServingHandler,
   ServingKind,
 } from './core/partitions/engine.js';
@@ -143,8 +148,6 @@ export {
   type PreprocessResult,
   type QueueOptions,
   type RecoveryOptions,
-  type SequenceJoins,
-  type SequenceOptions,
   type ServingDefinition,
   type StreamContext,
   type RolloutOptions,
@@ -167,7 +170,6 @@ export type {
   CallStage,
   CallStartEvent,
   PartitionChangeEvent,
-  SequenceStepEvent,
   ServingEvent,
 } from './core/events/serving-event.js';
 export type {

@@ -40,7 +40,7 @@ export const slowSpecs: readonly (readonly [path: string, minutes: number, reaso
   ['test/unit/manual', 5, 'writes the tables of options from the types of lib'],
   ['test/unit/openai/known-fields', 5, 'reads the types of other packages in a process'],
   ['test/unit/serving/any-serving', 10, 'random servings under random calls'],
-  ['test/unit/serving/sequences.property', 5, 'random sequences'],
+  ['test/unit/features/sequences/sequences.property', 5, 'random sequences'],
   ['test/unit/serving/versions.property', 5, 'random reloads'],
   ['test/unit/tasks/', 5, 'starts ONNX models, for many settings of their files'],
 ];

@@ -82,7 +82,7 @@ describe('The packed package', () => {
         expect.arrayContaining([
           `${build}/index.js`,
           `${build}/index.d.ts`,
-          `${build}/core/partitions/worker/thread.entry.js`,
+          `${build}/features/thread.entry.js`,
           `${build}/extensions/distribution/transports/grpc/link.proto`,
           `${build}/extensions/board/page/index.html`,
           `${build}/extensions/board/page/board.js`,

@@ -11,14 +11,15 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 260,
-  'thousand characters of code in lib': 1111.1,
-  'files of the core, its features and its Nest module': 120,
-  'thousand characters of code in the core, its features and its Nest module': 583.7,
-  'thousand words of comments': 42,
+  'files of lib': 262,
+  'thousand characters of code in lib': 1114.3,
+  'files of the core, its features and its Nest module': 122,
+  'thousand characters of code in the core': 485.6,
+  'thousand characters of code in the core, its features and its Nest module': 586.8,
+  'thousand words of comments': 42.2,
   'names of the doors that are not public': 128,
   'options of a definition': 17,
-  'rules that refuse combinations of options': 27,
+  'rules that refuse combinations of options': 28,
   'type parameters of defineServing': 7,
   'files of a warm call of a model': 32,
   'functions of a warm call of a model': 280,
@@ -35,6 +36,47 @@ const CEILINGS = {
  * of its own, in thousand characters of code.
  */
 const EXTENSIONS = { openai: 44.9, tasks: 189 } as const;
+
+/**
+ * How many files of the core and of nest name an optional capability. Files that define it don't
+ * count, nor do words that mean something else.
+ */
+const CAPABILITIES: Readonly<Record<string, Capability>> = {
+  sessions: {
+    words: /session/i,
+    not: /InferenceSession|SessionOptions|SessionProviders|onnx-session|createSession/,
+    own: /\/sessions\/|session-states|onnx\/(?:onnx-session|model-content|model-signature)/,
+    ceiling: 29,
+  },
+  sequences: {
+    words: /sequence/i,
+    not: /lazy sequence|sequence without batches|sequenceType|sequences and maps/i,
+    ceiling: 2,
+  },
+  'latency targets': {
+    words: /latency-?target|planned|run-?times/i,
+    own: /run-times/,
+    ceiling: 11,
+  },
+  tenants: { words: /tenant/i, ceiling: 15 },
+  'canary and shadow': { words: /canary|shadow/i, own: /\/rollout\//, ceiling: 3 },
+  'similar rows': { words: /similar/i, own: /similar-rows/, ceiling: 3 },
+  deduplication: { words: /dedup|singleFlight|shared-?calls/i, not: /npm dedupe/, ceiling: 2 },
+  'inline runs': { words: /inline/i, ceiling: 9 },
+  'streams and hooks': {
+    words: /stream|hook/i,
+    not: /^(?:Readable|Writable|Transform)Stream|ShutdownHooks|^node:/,
+    own: /\/streaming\/|stream-request/,
+    ceiling: 30,
+  },
+};
+
+interface Capability {
+  readonly words: RegExp;
+  readonly not?: RegExp;
+  readonly own?: RegExp;
+  readonly ceiling: number;
+}
 
 describe('The house', () => {
   const all = sourceFiles();
@@ -53,6 +95,16 @@ describe('The house', () => {
     'has at most %d %s',
     (ceiling, what) => {
       expect(measured[what]).toBeLessThanOrEqual(ceiling);
+    },
+  );
+
+  it.each(Object.entries(CAPABILITIES))(
+    'names %s in few files outside their own',
+    (_name, { words, not, own, ceiling }) => {
+      const naming = all
+        .filter(({ path }) => /^(?:core|nest)\//.test(path) && !own?.test(path))
+        .filter((file) => file.words.some((word) => words.test(word) && !not?.test(word)));
+      expect(naming.map(({ path }) => path).slice(ceiling)).toEqual([]);
     },
   );
 });
@@ -75,6 +127,8 @@ function measure(files: readonly SourceFile[]): Record<keyof typeof CEILINGS, nu
     'files of lib': files.length,
     'thousand characters of code in lib': charactersOf(files) / 1000,
     'files of the core, its features and its Nest module': core.length,
+    'thousand characters of code in the core':
+      charactersOf(core.filter(({ path }) => path.startsWith('core/'))) / 1000,
     'thousand characters of code in the core, its features and its Nest module':
       charactersOf(core) / 1000,
     'thousand words of comments': words / 1000,

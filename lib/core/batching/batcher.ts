@@ -142,7 +142,7 @@ export class Batcher<R extends QueuedRequest> {
       const admission = new Admission({ ...options, budget: costed }, room);
       const ready = new ReadyQueue<R>(order, admission, budget);
       const returning =
-        some.length === 1 && some[0]!.places === undefined
+        some.length === 1 && some[0]!.capacity === undefined
           ? new ReturningRows(() => this.changed())
           : undefined;
       return { admission, ready, pool: new Pool(some, first), returning };
@@ -296,7 +296,7 @@ export class Batcher<R extends QueuedRequest> {
     return hadCalls;
   }
 
-  /** A row of a sequence may join any partition's rows, and joins them after their step. */
+  /** A row that is batched continuously may join any partition's rows, after their step. */
   waitsOf(call: R): (CallingBatch | undefined)[][] {
     const { lane, runs = [] } = call;
     const section = this.sectionOf(lane);
@@ -307,10 +307,10 @@ export class Batcher<R extends QueuedRequest> {
     const before = lane.replies ? running.filter((window) => window.lane === lane) : [];
     const isQueued = call.waiting > 0 || own.length === 0;
     const callers = running.map(({ caller }) => caller);
-    const isJoin = this.options.targets[0]?.places !== undefined;
-    const places = isJoin ? callers.map((caller) => [caller]) : [callers];
+    const isJoin = this.options.targets[0]?.capacity !== undefined;
+    const blocking = isJoin ? callers.map((caller) => [caller]) : [callers];
     const isBlocked = isQueued && (isJoin || section.pool.isFull);
-    return [...[...own, ...before].map(({ caller }) => [caller]), ...(isBlocked ? places : [])];
+    return [...[...own, ...before].map(({ caller }) => [caller]), ...(isBlocked ? blocking : [])];
   }
 
   targetOf(limits: Limits): LatencyTarget | undefined {
@@ -420,8 +420,8 @@ export class Batcher<R extends QueuedRequest> {
 
   private open({ lane, whole, size }: R): OpenWindow<R> {
     const { batchSize } = lane.limits;
-    const places = whole ? Math.max(batchSize, size) : batchSize;
-    const window = new OpenWindow<R>(lane, places, this.options.budget);
+    const room = whole ? Math.max(batchSize, size) : batchSize;
+    const window = new OpenWindow<R>(lane, room, this.options.budget);
     this.windows.set(lane, window);
     this.sectionOf(lane).ready.openWindow(lane);
     return window;
@@ -635,7 +635,7 @@ export class Batcher<R extends QueuedRequest> {
     const { admission, pool } = section;
     const { parts, lane, size: batchSize } = window;
     const { partition, target } = load;
-    const isJoin = target.places !== undefined;
+    const isJoin = target.capacity !== undefined;
     const rows = sizeOf(parts);
     const arrivedAt = parts.reduce(
       (first, { request }) => Math.min(first, request.arrivedAt),
@@ -662,7 +662,7 @@ export class Batcher<R extends QueuedRequest> {
       window.caller.hasEnded = true;
     }
     const startedAt = pool.end(load, handed, endedAt);
-    // A sequence's row takes as many steps as it needs, so its time predicts no other's.
+    // A row that joins others takes as long as it needs, so its time predicts no other's.
     if (outcome.error === undefined && !outcome.revoked && !isJoin) {
       const work = cost?.padded ?? rows + (outcome.padding ?? 0);
       admission.learn(lane.limits, work, endedAt - startedAt);

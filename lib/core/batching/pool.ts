@@ -6,11 +6,11 @@ export interface Target {
   /** Full batches that it takes ahead while another one runs. */
   readonly prefetch: number;
   /**
-   * Batches that it runs at the same time.
+   * Batches that it runs at the same time, each of one row.
    *
-   * @default 1
+   * @default one batch of any size
    */
-  readonly places?: number | undefined;
+  readonly capacity?: number | undefined;
   /** Why it takes no batch now. Queued rows wait for it. */
   readonly unavailable?: Error | undefined;
   /** Why it will take no batch soon. When all partitions are lost, queued rows fail. */
@@ -23,7 +23,7 @@ export interface Target {
 export interface TargetLoad {
   readonly partition: number;
   readonly target: Target;
-  /** As many as it has places run, the oldest first; the others wait. */
+  /** As many as its capacity run, the oldest first; the others wait. */
   readonly batches: RunningBatch[];
   startedAt: number;
 }
@@ -115,7 +115,7 @@ export class Pool implements PoolLoad {
     if (freePlaces(load) === 1) {
       this.open.push(load);
     }
-    if (target.places !== undefined) {
+    if (target.capacity !== undefined) {
       return handed.handedAt;
     }
     if (place > 0) {
@@ -176,7 +176,7 @@ export class Pool implements PoolLoad {
 
 /** Below 0, batches wait for a place. */
 function freePlaces({ target, batches }: TargetLoad): number {
-  return (target.places ?? 1) - batches.length;
+  return (target.capacity ?? 1) - batches.length;
 }
 
 /** True if the partition has a batch ahead that we can revoke. */

@@ -107,12 +107,12 @@ export class Timing {
     const { lane, size } = request;
     const within = this.withinOf(request, now);
     const planned = this.plannedOf(lane.limits);
-    const places = within < Infinity ? this.placesFor(request, within, now, work) : undefined;
+    const plan = within < Infinity ? this.planFor(request, within, now, work) : undefined;
     this.count(request, size);
-    if (!places) {
+    if (!plan) {
       planned.add(request, size, lane.isAlone);
     }
-    for (const { isNew, due, most, offset, count } of places ?? []) {
+    for (const { isNew, due, most, offset, count } of plan ?? []) {
       if (isNew) {
         planned.begin(due, most);
       } else {
@@ -170,7 +170,7 @@ export class Timing {
    * call that finds an idle partition and an empty queue is always admitted: its run may show that
    * batch times have changed.
    */
-  private placesFor(
+  private planFor(
     request: QueuedRequest,
     within: number,
     now: number,
@@ -191,7 +191,7 @@ export class Timing {
     }
     const isFirst = work.idle > 0 && this.rows === 0;
     const due = now + within;
-    const places: Place[] = [];
+    const plan: Place[] = [];
     let open = isLast ? planned.open : undefined;
     for (let offset = 0; offset < size;) {
       const start = startOf(work.busyUntil(now), ahead, work.idle);
@@ -211,13 +211,13 @@ export class Timing {
         place = { isNew: true, offset, count, due, most };
       }
       if (place) {
-        places.push(place);
+        plan.push(place);
         offset += place.count;
       }
       addTo(ahead, planned.timeAhead(most));
       open = undefined;
     }
-    return places;
+    return plan;
   }
 
   private late(request: QueuedRequest, needed: number, within: number): Error {

@@ -4,7 +4,7 @@ import type { PartitionOptions } from '../partitions/batch-function.js';
 import { providersOf } from '../partitions/onnx/onnx-session.js';
 import type { ResolvedBatchSize } from './batch-size.js';
 import { isPath, isRemote } from '../partitions/onnx/remote-models.js';
-import { DEFAULT_QUEUE_ROWS, DEFAULT_VERSION, isRecord } from './option-rules.js';
+import { DEFAULT_QUEUE_ROWS, DEFAULT_VERSION } from './option-rules.js';
 import type { KeyOptions, ResolvedRecovery, ResolvedServing } from './resolved-serving.js';
 import type { RecoveryOptions, RunnerOptions, ServingOptions } from './serving-definition.js';
 
@@ -24,16 +24,6 @@ export interface Facts {
 export type Combination<Of = Facts> = (of: Of) => string | false | undefined;
 
 const isOwnThread = ({ runner }: Facts) => runner.isolation === 'none';
-
-const noEffectOnSequence =
-  (option: string, valueOf: (facts: Facts) => unknown, why: string): Combination =>
-  (facts) => {
-    const value = facts.runner.sequence && valueOf(facts);
-    return (
-      value !== undefined &&
-      `${option} ${formatValue(value)} has no effect on a sequence, where ${why}; leave it out`
-    );
-  };
 
 const noEffectInOwnThread =
   (names: readonly (keyof RecoveryOptions)[], applies: (facts: Facts) => boolean): Combination =>
@@ -115,34 +105,6 @@ export const combinations: readonly Combination[] = [
     latencyTarget !== undefined &&
     'a latencyTarget cannot size the batches of sessions, whose calls wait for their own ' +
       'partition; leave it out, and give calls a timeout',
-
-  // Sequences.
-  noEffectOnSequence(
-    'batchSize',
-    ({ definition: { batchSize } }) => (typeof batchSize === 'number' ? undefined : batchSize),
-    'it is the number of places',
-  ),
-  noEffectOnSequence(
-    'batchTimeout',
-    ({ definition }) => definition.batchTimeout,
-    'a row joins as soon as a place is free',
-  ),
-  noEffectOnSequence(
-    'batchKeys',
-    ({ definition }) =>
-      definition.batchKeys?.find((key) => isRecord(key) && Object.keys(key).length > 1),
-    'all keys share the places of a partition',
-  ),
-  noEffectOnSequence(
-    'sessions',
-    ({ runner }) => runner.sessions,
-    'each call has a state of its own',
-  ),
-  noEffectOnSequence(
-    'recovery.isolateFailures',
-    ({ definition }) => definition.recovery?.isolateFailures,
-    'a step never runs again',
-  ),
 
   // The place where batches run.
   (facts) =>

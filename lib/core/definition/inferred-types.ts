@@ -5,13 +5,13 @@ import type {
   BatchContext,
   BatchFunctionContext,
   BatchResult,
+  Marked,
+  OtherModel,
   WithMetadata,
 } from '../partitions/batch-function.js';
-import type { AnySequenceModel, Last } from '../partitions/sequence/sequence-model.js';
 import type { Steps } from './reply.js';
 
-export type AnyRun =
-  ((rows: never, batch: BatchContext) => unknown) | AnySequenceModel | AnyHandler;
+export type AnyRun = ((rows: never, batch: BatchContext) => unknown) | OtherModel | AnyHandler;
 
 interface AnyHandler<Handled = unknown> {
   handleBatch(...args: never[]): Handled;
@@ -41,12 +41,12 @@ export type ReplyOf<Sent, Run> =
       : Result
     : never;
 
-/** A sequence's rows are a list even if they are tensors: then each call sends one row. */
+/** A feature's model starts a list of rows even if they are tensors: then each call sends one row. */
 type TakenRows<Run> = AnyRun extends Run
   ? unknown
   : Run extends AnyHandler
     ? unknown
-    : Run extends AnySequenceModel<infer Inputs>
+    : Run extends OtherModel<infer Inputs>
       ? StartedRows<Inputs>
       : Run extends (rows: infer Rows, ...others: never[]) => unknown
         ? Rows
@@ -62,7 +62,7 @@ type ResultOf<Run> = AnyRun extends Run
   ? unknown
   : Run extends AnyHandler<infer Handled>
     ? HandledResult<Awaited<Handled>>
-    : Run extends AnySequenceModel<never, infer Results>
+    : Run extends OtherModel<never, infer Results>
       ? StepsOf<Awaited<Results>>
       : Run extends (...args: never[]) => infer Returned
         ? Unwrapped<Awaited<Returned>>
@@ -95,7 +95,7 @@ type EntryIn<List> =
 
 /** `DONE` can be inferred as any symbol. */
 type ValueIn<Entry> =
-  Entry extends Last<infer Value> ? Awaited<Value> : Exclude<Entry, Error | symbol>;
+  Entry extends Marked<infer Value> ? Awaited<Value> : Exclude<Entry, Error | symbol>;
 
 /** Tensors come as they are sent; a list of tensors can be either. */
 type RowOf<Rows> = [Rows] extends [never]

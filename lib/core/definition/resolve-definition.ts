@@ -50,7 +50,6 @@ import type {
   QueueOptions,
   ServingDefinition,
   ServingDistributionOptions,
-  SequenceOptions,
   ServingOptions,
   RecoveryOptions,
   RunnerOptions,
@@ -67,8 +66,7 @@ import type {
   ServingDistribution,
 } from './resolved-serving.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
-import type { ExternalModel } from '../partitions/engine.js';
-import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
+import type { ContinuousPlan, ExternalModel } from '../partitions/engine.js';
 
 const count = whole(1, Number.MAX_SAFE_INTEGER);
 const aString: Rule = {
@@ -219,10 +217,6 @@ const sessionRule = groupOf({ max: count, idle: milliseconds(1) });
 
 const ofCode: Rules = {
   signature: groupOf({ template: rowTemplate, outputs: outputAxes }),
-  sequence: groupOf({
-    joins: groupOf({ rows: count, cost: aCost }),
-    maxCost: aCost,
-  }),
   sessions: sessionRule,
   isolation: onlyOfWorkers,
 };
@@ -257,11 +251,6 @@ const kinds: Readonly<Record<string, Kind>> = {
       },
       blockingLimit: delay,
       sessions: sessionRule,
-      sequence: {
-        check: () => false,
-        allowed:
-          'nothing here: a model file has no steps; run its session in a file (useFile) or class',
-      },
     },
     around: {
       rollout: groupOf({
@@ -306,10 +295,12 @@ const kinds: Readonly<Record<string, Kind>> = {
   },
 };
 
-/** The rules of options that aren't the core's. */
-interface MoreRules {
+/** What features add. */
+interface More {
   readonly rules: Rules;
+  readonly ofModel: Rules;
   readonly combinations: readonly Combination[];
+  continuousOf(serving: ServingOptions, model: RunnerOptions): ContinuousPlan | undefined;
 }
 
 /**
@@ -317,9 +308,9 @@ interface MoreRules {
  *
  * @throws InvalidServingError naming the serving, the option, its value, and the allowed values
  */
-export function resolveDefinition(definition: ServingDefinition, more: MoreRules): ResolvedServing {
+export function resolveDefinition(definition: ServingDefinition, more: More): ResolvedServing {
   checkName('createServing', definition);
-  const [label, { runner, own, around }] = kindOf(definition);
+  const [label, { runner, own, around }] = kindOf(definition, more.ofModel);
   const owner = `Serving ${formatValue(definition.name)} with "${label}"`;
   checkOptions(owner, definition, { ...common, ...more.rules, ...around, model: aModel });
   const options = runnerOf(definition);
@@ -340,7 +331,7 @@ export function resolveDefinition(definition: ServingDefinition, more: MoreRules
   checkTogether(owner, { definition, kind: runner, runner: options, ...resolved }, all);
   const timeout = timeoutOf(definition.timeout);
   const queue = queueOf(definition.queue);
-  const sequence = sequenceOf(definition, options.sequence);
+  const continuous = more.continuousOf(definition, options);
   const shared = {
     batchSize: size.rows ?? DEFAULT_BATCH_SIZE,
     runSize: size.rows ?? Infinity,
@@ -351,8 +342,8 @@ export function resolveDefinition(definition: ServingDefinition, more: MoreRules
     queueRows: queue.maxRows,
   };
   const keyOptions = keyOptionsOf(owner, shared);
-  const otherKeys = sequence ? OF_SEQUENCE : keyOptions;
-  const keys = keysOf(owner, definition, shared, sequence);
+  const otherKeys = continuous ? ROW_BY_ROW : keyOptions;
+  const keys = keysOf(owner, definition, shared, continuous);
   const saturation = 2 * keyOptions.batchSize * partitions.length;
   return Object.freeze({
     name,
@@ -368,7 +359,7 @@ export function resolveDefinition(definition: ServingDefinition, more: MoreRules
     partitions,
     keys,
     otherKeys,
-    sequence,
+    continuous,
     watch: watchedFile(definition),
     versions,
     batchCost: size.cost,
@@ -456,23 +447,13 @@ function signatureOf({ template, outputs = {} }: SignatureOptions = {}): Pick<
   return { template: template && portsOfTemplate(template), cuts: Object.fromEntries(cuts) };
 }
 
-function sequenceOf(
-  { batchSize = DEFAULT_BATCH_SIZE }: ServingOptions,
-  sequence: SequenceOptions | undefined,
-): SequenceLimits | undefined {
-  const { joins = {}, maxCost = Infinity } = sequence ?? {};
-  const { rows: joinRows = Infinity, cost: joinCost = Infinity } = joins;
-  return sequence && { places: batchSize as number, joinRows, joinCost, maxCost };
-}
-
-/** In a serving of sequences each row is a batch, which joins the others. */
-const OF_SEQUENCE: KeyOptions = { batchSize: 1, batchTimeout: 0, runSize: 1 };
+const ROW_BY_ROW: KeyOptions = { batchSize: 1, batchTimeout: 0, runSize: 1 };
 
 function keysOf(
   owner: string,
   { batchKeys = [DEFAULT_KEY] }: ServingDefinition,
   shared: KeyFacts,
-  sequence: SequenceLimits | undefined,
+  continuous: ContinuousPlan | undefined,
 ): ReadonlyMap<string, KeyOptions> {
   const keys = batchKeys.map((declared) => {
     const own = typeof declared === 'string' ? { key: declared } : declared;
@@ -481,7 +462,7 @@ function keysOf(
     const { key, batchSize = shared.batchSize, batchTimeout = shared.batchTimeout } = own;
     const runSize = own.batchSize ?? shared.runSize;
     const options = keyOptionsOf(ownerOfKey, { ...shared, batchSize, batchTimeout, runSize });
-    return [key, sequence ? OF_SEQUENCE : options] as const;
+    return [key, continuous ? ROW_BY_ROW : options] as const;
   });
   return new Map(keys);
 }
@@ -582,7 +563,7 @@ function existing(name: string, file: string | URL): string {
   return path;
 }
 
-function kindOf(definition: ServingDefinition): readonly [label: string, kind: Kind] {
+function kindOf(definition: ServingDefinition, more: Rules): readonly [label: string, kind: Kind] {
   if (isExternal(definition)) {
     return ['model', external];
   }
@@ -593,16 +574,17 @@ function kindOf(definition: ServingDefinition): readonly [label: string, kind: K
   if (given.length !== 1) {
     throw new InvalidServingError(
       `Serving ${formatValue(definition.name)} has ` +
-        `${given.join(' and ') || `nothing to run its batches${misspelt(runner)}`}; as its model ` +
+        `${given.join(' and ') || `nothing to run its batches${misspelt(runner, more)}`}; as its model ` +
         `give a file, endpoint(), or an object with exactly one of ${Object.keys(kinds).join(', ')}`,
     );
   }
   const [one] = given as [string];
-  return [one === 'file' ? 'model' : one, kinds[one]!];
+  const kind = kinds[one]!;
+  return [one === 'file' ? 'model' : one, { ...kind, own: { ...kind.own, ...more } }];
 }
 
-function misspelt(runner: RunnerOptions): string {
-  const all = Object.values(kinds).flatMap(({ own }) => Object.keys(own));
+function misspelt(runner: RunnerOptions, more: Rules): string {
+  const all = [...Object.values(kinds).map(({ own }) => own), more].flatMap(Object.keys);
   const unknown = Object.keys(runner).find((option) => !all.includes(option));
   const meant = unknown === undefined ? undefined : closestName(unknown, all);
   const hint = meant === undefined ? '' : `; did you mean "model.${meant}"?`;

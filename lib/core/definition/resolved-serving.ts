@@ -10,7 +10,7 @@ import type { Supervision } from '../partitions/worker/supervised.partition.js';
 import type { QueueOrder } from '../batching/row-queue.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
-import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
+import type { ContinuousPlan } from '../partitions/engine.js';
 
 export interface KeyOptions {
   readonly batchSize: number;
@@ -71,7 +71,8 @@ export interface ResolvedServing {
   readonly warmUp: readonly unknown[];
   /** True if the start compares rows of a model file alone and together. */
   readonly checkRows: boolean;
-  readonly sequence: SequenceLimits | undefined;
+  /** Undefined if rows run in batches. */
+  readonly continuous: ContinuousPlan | undefined;
   /** The declared rows of a serving without a model. */
   readonly template?: readonly ModelPort[] | undefined;
   /** Axes where we cut its outputs back to their rows' length, by path. */

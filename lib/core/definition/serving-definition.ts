@@ -9,8 +9,7 @@ import type { OutputAxes, RowTemplate } from './row-template.js';
 import type { Fetching, RemoteModel, RemoteFiles } from '../partitions/onnx/remote-models.js';
 
 import type { BatchSize } from './batch-size.js';
-import type { BatchFunction, PartitionOptions } from '../partitions/batch-function.js';
-import type { AnySequenceModel } from '../partitions/sequence/sequence-model.js';
+import type { BatchFunction, OtherModel, PartitionOptions } from '../partitions/batch-function.js';
 import type { ExternalModel } from '../partitions/engine.js';
 
 /** The result of `preprocess`. */
@@ -551,50 +550,10 @@ export interface SignatureOptions {
   readonly outputs?: OutputAxes;
 }
 
-/** The limits of the rows that join a sequence before a step. */
-export interface SequenceJoins {
-  /**
-   * The largest number of rows that join before one step.
-   *
-   * @default no limit
-   */
-  readonly rows?: number;
-  /**
-   * The largest total cost of the rows that join before one step, by `cost` of the model; the first
-   * of them joins whatever it costs. A smaller value delays the rows that run for less time, and
-   * the new rows for longer.
-   *
-   * @default no limit
-   */
-  readonly cost?: number;
-}
-
-/** The rows of a serving that run step by step, and join and leave between two steps. */
-export interface SequenceOptions {
-  /** What may join before each step. */
-  readonly joins?: SequenceJoins;
-  /**
-   * The largest total cost of the rows that run on a partition, by `cost` of the model. Beyond it
-   * the youngest row is paused, and starts again once it fits. A row that costs more by itself
-   * fails with a RequestTooLargeError.
-   *
-   * @default no limit
-   */
-  readonly maxCost?: number;
-}
-
 /** What functions, files and classes may declare. */
 export interface CodeOptions {
   /** The tensors of their rows. */
   readonly signature?: SignatureOptions | undefined;
-  /**
-   * The rows run step by step, by a `SequenceModel`: the factory or the file returns it in place of
-   * a batch function, or the class is one. A row joins the running ones as soon as a place is free;
-   * `batchSize` is the number of places of each partition. `sequence: {}` has no further limits.
-   *
-   * @default rows run in batches
-   */
-  readonly sequence?: SequenceOptions | undefined;
   /**
    * Gives callers sessions: `serving.open()`. Each call of a session is a step from the state that
    * its last one left, and batches hold steps of different sessions. All calls are then made in
@@ -606,7 +565,7 @@ export interface CodeOptions {
 }
 
 /** Runs a function in the application's own thread. */
-export interface FunctionRunner<Run = BatchFunction | AnySequenceModel> extends CodeOptions {
+export interface FunctionRunner<Run = BatchFunction | OtherModel> extends CodeOptions {
   /**
    * Builds the batch function, or with `sequence` the model; called once per partition and key at
    * start.

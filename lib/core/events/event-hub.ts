@@ -1,20 +1,17 @@
 import { type Channel, channel } from 'node:diagnostics_channel';
-import { merge, type Observable, Subject } from 'rxjs';
-import type { ServingEvent } from './serving-event.js';
+import { EMPTY, merge, type Observable, Subject } from 'rxjs';
+import type { ServingEvent, ServingEvents } from './serving-event.js';
 import { isServingError } from '../errors.js';
 import type { AbortSignalLike } from '../context/call-context.js';
 
-export type EventOf<Type extends ServingEvent['type']> = Extract<
-  ServingEvent,
-  { readonly type: Type }
->;
+export type EventOf<Type extends ServingEvent['type']> = ServingEvents[Type];
 
 /** Observers of one event type. */
 class EventChannel {
   readonly subject = new Subject<ServingEvent>();
   private readonly channel: Channel;
 
-  constructor(type: ServingEvent['type']) {
+  constructor(type: string) {
     this.channel = channel(`nestjs-serving:${type}`);
   }
 
@@ -28,21 +25,13 @@ class EventChannel {
   }
 }
 
-type Channels = Readonly<
-  Record<ServingEvent['type'], Pick<EventChannel, 'subject' | 'isObserved' | 'emit'>>
->;
-
-const silent = { subject: new Subject<ServingEvent>(), isObserved: false, emit: () => {} };
+type Channels = ReadonlyMap<string, EventChannel>;
 
 /** Without observers, for calls that the serving doesn't count as its own. */
-const SILENT: Channels = {
-  'call:start': silent,
-  'call:end': silent,
-  'batch:start': silent,
-  'batch:end': silent,
-  'sequence:step': silent,
-  'partition:change': silent,
-};
+const SILENT: Channels = new Map();
+
+/** The events of every serving. */
+const TYPES = ['call:start', 'call:end', 'batch:start', 'batch:end', 'partition:change'] as const;
 
 /**
  * A serving's events, for observers and on `node:diagnostics_channel`, such as
@@ -51,43 +40,46 @@ const SILENT: Channels = {
 export class EventHub {
   private channels: Channels;
   readonly all$: Observable<ServingEvent>;
-  private callStarts: Pick<EventChannel, 'isObserved'>;
-  private callEnds: Pick<EventChannel, 'isObserved'>;
+  private callStarts: EventChannel | undefined;
+  private callEnds: EventChannel | undefined;
   /** Counted even if unobserved; without its children's counts. */
   counters = new Counters();
   private readonly children = new Set<EventHub>();
   private calls = 0;
   private batches = 0;
 
-  /** With a `parent`, it shares that one's observers and numbers, not its counters. */
+  /**
+   * With a `parent`, it shares that one's observers and numbers, not its counters.
+   *
+   * @param report what only partitions of this serving report
+   */
   constructor(
     private readonly parent?: EventHub,
     readonly version?: string,
+    report?: string,
   ) {
-    this.channels = parent?.channels ?? {
-      'call:start': new EventChannel('call:start'),
-      'call:end': new EventChannel('call:end'),
-      'batch:start': new EventChannel('batch:start'),
-      'batch:end': new EventChannel('batch:end'),
-      'sequence:step': new EventChannel('sequence:step'),
-      'partition:change': new EventChannel('partition:change'),
-    };
-    this.callStarts = this.channels['call:start'];
-    this.callEnds = this.channels['call:end'];
-    this.all$ = merge(...Object.values(this.channels).map(({ subject }) => subject));
+    const types = report === undefined ? TYPES : [...TYPES, report];
+    const channels =
+      parent?.channels ?? new Map(types.map((type) => [type, new EventChannel(type)] as const));
+    this.channels = channels;
+    this.callStarts = channels.get('call:start');
+    this.callEnds = channels.get('call:end');
+    this.all$ = merge(...[...channels.values()].map(({ subject }) => subject));
   }
 
+  /** Completes immediately for an event that the serving doesn't have. */
   of<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
-    return this.channels[type].subject.asObservable() as Observable<never>;
+    return (this.channels.get(type)?.subject.asObservable() ?? EMPTY) as Observable<never>;
   }
 
   /** Read for every call. */
   get observesCalls(): boolean {
-    return this.callStarts.isObserved || this.callEnds.isObserved;
+    const { callStarts, callEnds } = this;
+    return callStarts !== undefined && (callStarts.isObserved || callEnds!.isObserved);
   }
 
-  isObserved(type: ServingEvent['type']): boolean {
-    return this.channels[type].isObserved;
+  isObserved(type: string): boolean {
+    return this.channels.get(type)?.isObserved ?? false;
   }
 
   nextCall(): number {
@@ -99,7 +91,7 @@ export class EventHub {
   }
 
   emit(event: ServingEvent): void {
-    this.channels[event.type].emit(event);
+    this.channels.get(event.type)?.emit(event);
   }
 
   /** Gone children included. */
@@ -133,8 +125,8 @@ export class EventHub {
 
   private observe(channels: Channels): void {
     this.channels = channels;
-    this.callStarts = channels['call:start'];
-    this.callEnds = channels['call:end'];
+    this.callStarts = channels.get('call:start');
+    this.callEnds = channels.get('call:end');
   }
 
   /** Later counts, from consumers that still read, go to the parent. */
@@ -151,7 +143,7 @@ export class EventHub {
     if (this.parent) {
       return;
     }
-    Object.values(this.channels).forEach(({ subject }) => subject.complete());
+    this.channels.forEach(({ subject }) => subject.complete());
   }
 }
 

@@ -3,7 +3,6 @@ import type { BatchCost } from '../batching/fill.js';
 import { type QueuedRequest, sizeOf } from '../batching/queued-request.js';
 import type { CloseReason } from '../batching/ready-queue.js';
 import type { PartitionStatus } from '../partitions/partition.js';
-import type { SequenceStepRecord } from '../partitions/sequence/sequence-model.js';
 import type { Origin } from '../context/call-context.js';
 
 /** How a call runs. */
@@ -145,28 +144,17 @@ export interface PartitionChangeEvent extends PartitionStatus {
   readonly partition: number;
 }
 
-/** A partition has run a step of sequences: the next value of each present row. */
-export interface SequenceStepEvent extends SequenceStepRecord {
-  /** The event's type. */
-  readonly type: 'sequence:step';
-  /** The serving's name. */
-  readonly serving: string;
-  /** Its version's label. */
-  readonly version?: string | undefined;
-  /** The rows' key. */
-  readonly key: string;
-  /** The partition's index. */
-  readonly partition: number;
+/** A serving's events by type. */
+export interface ServingEvents {
+  readonly 'call:start': CallStartEvent;
+  readonly 'call:end': CallEndEvent;
+  readonly 'batch:start': BatchStartEvent;
+  readonly 'batch:end': BatchEndEvent;
+  readonly 'partition:change': PartitionChangeEvent;
 }
 
 /** A serving's events. */
-export type ServingEvent =
-  | CallStartEvent
-  | CallEndEvent
-  | BatchStartEvent
-  | BatchEndEvent
-  | SequenceStepEvent
-  | PartitionChangeEvent;
+export type ServingEvent = ServingEvents[keyof ServingEvents];
 
 export interface BatchLabels {
   readonly serving: string;

@@ -18,7 +18,12 @@ import {
   RunTimeoutError,
 } from '../errors.js';
 import type { EventHub } from '../events/event-hub.js';
-import { batchEnd, type BatchLabels, batchStart } from '../events/serving-event.js';
+import {
+  batchEnd,
+  type BatchLabels,
+  batchStart,
+  type ServingEvent,
+} from '../events/serving-event.js';
 import { countOfRows, formatList } from '../format.js';
 import { log } from '../log.js';
 import {
@@ -33,11 +38,11 @@ import {
   type Partition,
   type PartitionResult,
   RejectedRowsError,
+  REPORT,
   ReplyTooLargeError,
   RevokedError,
   STEPPED,
 } from '../partitions/partition.js';
-import { type SequenceStepRecord, STEPS } from '../partitions/sequence/sequence-model.js';
 import type { SessionRows } from '../partitions/session-states.js';
 import { paddingOf } from './lanes.js';
 import {
@@ -55,8 +60,10 @@ type Parts = readonly Part<BatchRequest>[];
 /** Runs a pipeline's batches, counts them, and emits their events. */
 export class BatchRunner implements BatchRuns<BatchRequest> {
   readonly outputs: OutputReader;
-  readonly runsSequences: boolean;
-  private readonly sequences = new Map<number, CallingBatch>();
+  /** True if rows run until they end, and join those that run. */
+  readonly isContinuous: boolean;
+  private readonly callers = new Map<number, CallingBatch>();
+  private readonly reports: string | undefined;
   /** Set by {@link terminate}. */
   cut: Error | undefined;
   /** Why the queue takes no more rows, if it has failed. */
@@ -70,7 +77,9 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     readonly lengths?: RowLengths,
   ) {
     this.outputs = new OutputReader(axesOf(opened.signature?.outputs ?? []));
-    this.runsSequences = opened.partitions[0]?.places !== undefined;
+    const [partition] = opened.partitions;
+    this.isContinuous = partition?.capacity !== undefined;
+    this.reports = partition?.reports;
   }
 
   nextBatch(): number {
@@ -91,11 +100,11 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     return this.run(parts, size, partition, index, retryState as RetryState | undefined, window);
   }
 
-  /** A sequence's rows step together, so their calls belong to their partition. */
+  /** Rows that join each other run together, so their calls belong to their partition. */
   callerOn(partition: number): CallingBatch {
-    const caller = this.sequences.get(partition) ?? new CallingBatch(this.name);
-    if (this.runsSequences) {
-      this.sequences.set(partition, caller);
+    const caller = this.callers.get(partition) ?? new CallingBatch(this.name);
+    if (this.isContinuous) {
+      this.callers.set(partition, caller);
     }
     return caller;
   }
@@ -119,14 +128,14 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     log.error(error.message);
   }
 
-  get observesSteps(): boolean {
-    return this.events.isObserved('sequence:step');
+  get isReported(): boolean {
+    return this.reports !== undefined && this.events.isObserved(this.reports);
   }
 
-  stepped(record: SequenceStepRecord, key: string, partition: number): void {
-    const { events, name } = this;
+  report(record: object, key: string, partition: number): void {
+    const { events, name, reports: type } = this;
     const { version } = events;
-    events.emit({ type: 'sequence:step', serving: name, version, key, partition, ...record });
+    events.emit({ type, serving: name, version, key, partition, ...record } as ServingEvent);
   }
 
   /** Runs the request to find errors. Its output is dropped. */
@@ -248,9 +257,9 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
       batches.push(request.batch.slice(offset, offset + count));
       request.hooks?.forEach((hook) => hooks.add(hook));
     }
-    // A warm-up has no callers, and its steps no events.
-    if (runner.runsSequences && runner.observesSteps && !parts[0]!.request.isOver) {
-      hooks.add(STEPS);
+    // A warm-up has no callers, and its reports no events.
+    if (runner.isContinuous && runner.isReported && !parts[0]!.request.isOver) {
+      hooks.add(REPORT);
     }
     const batch = Batch.merge(batches);
     const padding = paddingOf(batch, parts[0]!.request.lane.limits, largest);
@@ -397,9 +406,9 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
   }
 
   hook(name: string, value: unknown, own = false): void {
-    if (name === STEPS) {
-      const [record] = value as [SequenceStepRecord];
-      this.runner.stepped(record, this.batch.key, this.index);
+    if (name === REPORT) {
+      const [record] = value as [object];
+      this.runner.report(record, this.batch.key, this.index);
       return;
     }
     const cuts = this.runner.lengths?.cutsOfHook(name);
@@ -429,8 +438,8 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
       return;
     }
     this.forEachPart(({ request, offset }, start, end) => {
-      // No step of a sequence runs twice.
-      if (request.readsSteps || this.runner.runsSequences) {
+      // Rows that are batched continuously never run again.
+      if (request.readsSteps || this.runner.isContinuous) {
         (this.received ??= new Set()).add(request);
       }
       request.step(offset, output.slice(start, end), metadata);

@@ -224,14 +224,14 @@ export function unwrap({ single }: { readonly single: boolean }, output: unknown
 
 async function* elementsOf(
   serving: string,
-  sequence: unknown,
+  lazy: unknown,
   waitFor: <T>(work: Promise<T>) => Promise<T>,
 ): AsyncGenerator<unknown, void> {
-  const source = sourceOf(sequence, (value) => value);
+  const source = sourceOf(lazy, (value) => value);
   if (!source) {
     throw new InvalidServingError(
       `Serving "${serving}": postprocessStream must return an async iterable or an Observable, ` +
-        `it returned ${formatValue(sequence)}`,
+        `it returned ${formatValue(lazy)}`,
     );
   }
   try {

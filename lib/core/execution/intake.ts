@@ -88,7 +88,7 @@ export class Intake {
     const { rows, lane } = this.admit(batch, context);
     const hooks = requestedHooks(options);
     const request = new StreamRequest(rows, lane, recorder, hooks, resolved, cost);
-    request.isInterleaved = this.options.sequence !== undefined;
+    request.isInterleaved = this.options.continuous !== undefined;
     return this.submit(request, context);
   }
 

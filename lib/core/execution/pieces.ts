@@ -63,7 +63,7 @@ export class Pieces {
   private largestOf(key: string, isAlone = false): number {
     const { lanes, partitions } = this.options;
     const { batchSize, runSize } = lanes.optionsOf(key);
-    return partitions[0]?.places ?? (isAlone ? runSize : batchSize);
+    return partitions[0]?.capacity ?? (isAlone ? runSize : batchSize);
   }
 
   private pull<Request extends BatchRequest>(

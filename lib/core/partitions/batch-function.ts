@@ -114,6 +114,15 @@ export type BatchFunction<Rows = never, Output = unknown> = (
   | AsyncGenerator<Result<Output>, void>
   | Generator<Result<Output>, void>;
 
+/** The models that features run, by feature, with these inputs and lists of results. */
+// oxlint-disable-next-line no-unused-vars -- Features use the parameters.
+export interface OtherModels<Inputs, Results> {}
+
+export type OtherModel<Inputs = never, Results = unknown> = OtherModels<
+  Inputs,
+  Results
+>[keyof OtherModels<Inputs, Results>];
+
 /** The partition and key that a batch function is built for. */
 export interface BatchFunctionContext {
   /** The batches' key. */
@@ -137,6 +146,17 @@ export class WithMetadata<Output> implements BatchResult<Output> {
 /** A batch function's output with metadata for `postprocess`. */
 export function withMetadata<Output>(output: Output, metadata: unknown): WithMetadata<Output> {
   return new WithMetadata(output, metadata);
+}
+
+/** A value with a mark for its partition, which callers don't see. */
+export abstract class Marked<Value> {
+  /** An output with a property `value` is no such mark for the compiler. */
+  declare private readonly isMarked: true;
+
+  constructor(
+    /** The row's value. */
+    readonly value: Value,
+  ) {}
 }
 
 export interface BatchListener {

@@ -21,11 +21,16 @@ import type {
   BatchInfo,
   BatchListener,
   BatchResult,
+  OtherModel,
   PartitionOptions,
 } from './batch-function.js';
-import type { AnySequenceModel, SequenceLimits } from './sequence/sequence-model.js';
-import { FunctionPartition, loadForBatch, resultOf, settleResult } from './function.partition.js';
-import { SequencePartition } from './sequence/sequence.partition.js';
+import {
+  type FactoryPartition,
+  FunctionPartition,
+  loadForBatch,
+  resultOf,
+  settleResult,
+} from './function.partition.js';
 import type { Batch } from '../batch/batch.js';
 import { FunctionCalls } from '../context/call-cycles.js';
 import { inSessions, SessionStates } from './session-states.js';
@@ -73,10 +78,10 @@ interface ExternalEngine {
 }
 
 /** Runs in the application's own thread. */
-export function functionEngine(factory: RunnerFactory, sequence?: SequenceLimits): Engine {
+export function functionEngine(factory: RunnerFactory, open: OpenPartition = functions): Engine {
   return async (_kind, options, keys) => ({
     partitions: await Promise.all(
-      options.map((own, index) => openFactory(factory, index, own, keys, sequence)),
+      options.map((own, index) => openFactory(open, factory, index, own, keys)),
     ),
   });
 }
@@ -90,12 +95,12 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
 }
 
 /** One object, whose states belong to partitions and keys. */
-export function sequenceEngine(handlerOf: () => SequenceHandler, limits: SequenceLimits): Engine {
+export function statefulEngine(handlerOf: () => OtherHandler, opener: OpenPartition): Engine {
   const initialised = initialisedOnce(handlerOf);
   return async (kind, options, keys) => {
     const modelFor = await initialised(kind, options, keys);
     const open = (own: PartitionOptions, index: number): Promise<Partition> =>
-      openFactory(({ key }) => modelFor(key), index, own, keys, limits);
+      openFactory(opener, ({ key }) => modelFor(key) as Promise<never>, index, own, keys);
     return { partitions: await Promise.all(options.map(open)) };
   };
 }
@@ -107,7 +112,7 @@ type Initialised<Handler> = (
   keys: readonly string[],
 ) => Promise<(key: string) => Promise<Handler>>;
 
-function initialisedOnce<Handler extends Pick<SequenceHandler, 'init'>>(
+function initialisedOnce<Handler extends OtherHandler>(
   handlerOf: () => Handler,
 ): Initialised<Handler> {
   let known: Handler | undefined;
@@ -154,7 +159,7 @@ function checked(handler: ServingHandler): ServingHandler {
 export function fileEngine(
   file: string,
   isolation: Isolation,
-  sequence?: SequenceLimits,
+  continuous?: ContinuousPlan,
   prepare: Preparation = async () => ({}),
 ): Engine {
   const fetch = typeof prepare === 'function' ? optionsBy(prepare) : onceFor(prepare);
@@ -166,7 +171,7 @@ export function fileEngine(
         keys,
         options: { ...own, ...prepared },
         file,
-        sequence,
+        continuous,
       })),
       isolation,
       supervision,
@@ -199,21 +204,47 @@ function onceFor(remote: RemoteFiles): FetchOptions {
   };
 }
 
-type Runner = BatchFunction | AnySequenceModel;
+type Runner = BatchFunction | OtherModel;
 
 /** Called once per partition and key when the serving starts. */
 export type RunnerFactory = (site: BatchFunctionContext) => Runner | Promise<Runner>;
 
+/** Lets a feature batch a serving's rows continuously. Threads and processes get a copy. */
+export interface ContinuousPlan {
+  /** The name of its opener, and of what callers run. */
+  readonly kind: string;
+  /** Rows that each partition runs at the same time. */
+  readonly capacity: number;
+  /** The type of the events that each partition reports. */
+  readonly reports: string;
+}
+
+/** The features' partitions that batch continuously, by kind of plan. */
+export type Openers = Readonly<
+  Record<string, (plan: never, ...site: Parameters<OpenPartition>) => FactoryPartition>
+>;
+
+/** Makes a partition, in the application's thread or its own. */
+export type OpenPartition = (
+  factory: RunnerFactory,
+  index: number,
+  options: PartitionOptions,
+) => FactoryPartition;
+
+const functions: OpenPartition = (...site) => new FunctionPartition(...site);
+
+export function openerOf(plan: ContinuousPlan | undefined, openers: Openers): OpenPartition {
+  return plan ? (...site) => openers[plan.kind]!(plan as never, ...site) : functions;
+}
+
 export async function openFactory(
+  open: OpenPartition,
   factory: RunnerFactory,
   index: number,
   options: PartitionOptions,
   keys: readonly string[],
-  sequence: SequenceLimits | undefined,
-): Promise<FunctionPartition | SequencePartition> {
-  const partition = sequence
-    ? new SequencePartition(factory, index, options, sequence)
-    : new FunctionPartition(factory, index, options);
+): Promise<FactoryPartition> {
+  const partition = open(factory, index, options);
   await partition.declare(keys);
   return partition;
 }
@@ -242,8 +273,8 @@ export interface ServingHandler<Output = unknown> {
   handleBatch(batch: Batch, partition: number, context: BatchContext): HandlerResult<Output>;
 }
 
-/** A sequence model as a Nest provider: one object for all partitions and keys. */
-export interface SequenceHandler extends AnySequenceModel {
+/** A feature's model as a Nest provider: one object for all partitions and keys. */
+export interface OtherHandler {
   /** Loads before the first row; `partitions` has each partition's options. */
   init?(kind: ServingKind, partitions: readonly HandlerPartitionOptions[]): void | Promise<void>;
 }

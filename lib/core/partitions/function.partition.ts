@@ -23,8 +23,18 @@ import {
   WithMetadata,
 } from './batch-function.js';
 
+/** Runs in this thread what its factory builds for each key. */
+export interface FactoryPartition extends Partition {
+  declare(keys: readonly string[]): Promise<void>;
+  runRows(
+    rows: FlatRows,
+    info: BatchInfo,
+    listener: BatchListener,
+  ): Promise<PartitionResult | typeof STEPPED>;
+}
+
 /** One function per key, built and called in this thread. */
-export class FunctionPartition implements Partition {
+export class FunctionPartition implements FactoryPartition {
   readonly prefetch = 0;
   private readonly functions = new PerKey((key) => this.build(key));
   private readonly states = new SessionStates<unknown>();

@@ -12,6 +12,9 @@ export interface PartitionResult extends BatchResult<unknown> {
 /** Replaces a result that a generator has yielded step by step. */
 export const STEPPED = Symbol('stepped');
 
+/** The hook of a partition's reports, which callers don't get. */
+export const REPORT = '\0report';
+
 /** The partition was lost before the batch began, so another partition can run it. */
 export class NotStartedError extends PartitionLostError {}
 
@@ -51,10 +54,15 @@ export class RejectedRowsError extends Error {
   }
 }
 
-/** One session, which runs one batch at a time, or as many as it has places. */
+/** One session, which runs one batch at a time, or batches continuously. */
 export interface Partition {
-  /** Batches of one row that it runs at the same time; undefined if it runs one batch. */
-  readonly places?: number | undefined;
+  /**
+   * Rows that it batches continuously: each is a batch by itself, which joins those that run.
+   * Undefined if it runs one batch.
+   */
+  readonly capacity?: number | undefined;
+  /** The type of the events that it reports to {@link REPORT}. */
+  readonly reports?: string | undefined;
   /** Full batches to send ahead while one runs: 1 if that hides the transfer, 0 otherwise. */
   readonly prefetch: number;
   /** Why it takes no batch for a short time. */
@@ -123,13 +131,15 @@ export function statusOf({ status, lost }: Partition): PartitionStatus {
 /** Runs its batches on another partition, and forwards what it doesn't change. */
 export abstract class PartitionDecorator implements Partition {
   readonly prefetch: number;
-  readonly places: number | undefined;
+  readonly capacity: number | undefined;
+  readonly reports: string | undefined;
   readonly kill: Partition['kill'];
   private readonly listeners: (() => void)[] = [];
 
   constructor(inner: Partition) {
     this.prefetch = inner.prefetch;
-    this.places = inner.places;
+    this.capacity = inner.capacity;
+    this.reports = inner.reports;
     this.kill = inner.kill && (() => this.killInner());
   }
 

@@ -208,12 +208,12 @@ export class Reloads {
 
 function shadowObstacle({
   sessions,
-  sequence,
+  continuous,
   isolation,
   recovery,
 }: ResolvedServing): string | undefined {
-  if (sessions || sequence) {
-    return `it has ${sessions ? 'sessions' : 'sequences'}, whose copies would have states of their own`;
+  if (sessions || continuous) {
+    return `it has ${sessions ? 'sessions' : continuous!.kind}, whose copies would have states of their own`;
   }
   if (isolation === 'none') {
     return 'its model runs in the thread of the application, where copies would delay all calls';

@@ -4,9 +4,10 @@ import {
   fileEngine,
   functionEngine,
   handlerEngine,
-  sequenceEngine,
-  type SequenceHandler,
+  openerOf,
+  type OtherHandler,
   type ServingHandler,
+  statefulEngine,
 } from '../partitions/engine.js';
 import { inWorkers, modelEngine, onMainThread } from '../partitions/model-engine.js';
 import type { Features, Provide } from './feature.js';
@@ -15,7 +16,6 @@ import { DEFAULT_BLOCKING_LIMIT } from '../definition/option-rules.js';
 import { isExternal, modelOf, moduleOf, runnerOf } from '../definition/resolve-definition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import { changedDefinition, type VersionPlan } from '../rollout/version-loader.js';
-import type { SequenceLimits } from '../partitions/sequence/sequence-model.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';
 
@@ -44,7 +44,7 @@ function planOf(
   const isApart = isExternal(definition) || (file ?? useFile) !== undefined;
   return {
     options,
-    engine: engineOf(definition, options, handlerOf),
+    engine: engineOf(features, definition, options, handlerOf),
     next: isApart
       ? (change) => {
           const changed = changedDefinition(definition, change);
@@ -55,8 +55,9 @@ function planOf(
 }
 
 function engineOf(
+  { openers }: Features,
   definition: ServingDefinition,
-  { name, sequence }: ResolvedServing,
+  { name, continuous }: ResolvedServing,
   handlerOf?: () => AnyHandler,
 ): Engine {
   if (isExternal(definition)) {
@@ -85,27 +86,21 @@ function engineOf(
     );
   }
   if (useFile !== undefined) {
-    return fileEngine(moduleOf(name, useFile), isolation as Isolation, sequence, model.prepare);
+    return fileEngine(moduleOf(name, useFile), isolation as Isolation, continuous, model.prepare);
   }
+  const open = openerOf(continuous, openers);
   if (useFactory) {
-    return functionEngine(useFactory, sequence);
+    return functionEngine(useFactory, open);
   }
-  if (handlerOf) {
-    return classEngine(handlerOf, sequence);
-  }
-  if (useClass) {
-    return classEngine(() => new useClass() as AnyHandler, sequence);
+  const handler = handlerOf ?? (useClass && (() => new useClass() as AnyHandler));
+  if (handler) {
+    return continuous
+      ? statefulEngine(handler, open)
+      : handlerEngine(handler as () => ServingHandler);
   }
   throw new InvalidServingError(
     `Serving "${name}": useExisting needs the application that has the provider; use ServingModule`,
   );
 }
 
-/** With the option `sequence`, a sequence model. */
-export type AnyHandler = ServingHandler | SequenceHandler;
-
-function classEngine(handlerOf: () => AnyHandler, sequence: SequenceLimits | undefined): Engine {
-  return sequence
-    ? sequenceEngine(handlerOf as () => SequenceHandler, sequence)
-    : handlerEngine(handlerOf as () => ServingHandler);
-}
+export type AnyHandler = ServingHandler | OtherHandler;

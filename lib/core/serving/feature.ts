@@ -2,8 +2,13 @@ import type { Combination } from '../definition/combinations.js';
 import type { Rules } from '../definition/option-rules.js';
 import { resolveDefinition } from '../definition/resolve-definition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
-import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';
+import type {
+  RunnerOptions,
+  ServingDefinition,
+  ServingOptions,
+} from '../definition/serving-definition.js';
 import type { SharingOpener } from '../execution/call-sharing.js';
+import type { ContinuousPlan, Openers } from '../partitions/engine.js';
 
 /**
  * A capability of the servings whose definition asks for it; a call of any other passes none of its
@@ -14,6 +19,10 @@ export interface Feature {
   readonly rules: Rules;
   /** What its options exclude. */
   readonly combinations: readonly Combination[];
+  /** The rules of its options of `model`. */
+  readonly ofModel?: Rules;
+  /** Batches rows continuously, by an opener of that kind. */
+  continuousOf?(serving: ServingOptions, model: RunnerOptions): ContinuousPlan | undefined;
   /**
    * Lets calls share their runs.
    *
@@ -42,16 +51,26 @@ export interface MethodCalls {
 /** All features as one. */
 export class Features {
   readonly rules: Rules;
+  readonly ofModel: Rules;
   readonly combinations: readonly Combination[];
 
-  constructor(private readonly all: readonly Feature[]) {
+  constructor(
+    private readonly all: readonly Feature[],
+    readonly openers: Openers,
+  ) {
     this.rules = Object.assign({}, ...all.map(({ rules }) => rules)) as Rules;
+    this.ofModel = Object.assign({}, ...all.map(({ ofModel }) => ofModel)) as Rules;
     this.combinations = all.flatMap(({ combinations }) => combinations);
   }
 
   /** @throws InvalidServingError naming the serving, the option, its value, and the allowed values */
   resolve(definition: ServingDefinition): ResolvedServing {
     return resolveDefinition(definition, this);
+  }
+
+  /** The first feature that would batch the rows continuously does. */
+  continuousOf(serving: ServingOptions, model: RunnerOptions): ContinuousPlan | undefined {
+    return this.all.flatMap((each) => each.continuousOf?.(serving, model) ?? []).at(0);
   }
 
   /** The first feature that would share the calls does. */

@@ -85,7 +85,7 @@ export class LocalServing<
     private readonly callbacks: Callbacks,
     engine: Engine,
     private readonly sharing?: SharingOpener,
-    private readonly events = new EventHub(),
+    private readonly events = new EventHub(undefined, undefined, options.continuous?.reports),
     /** Plans the first version's replacement. */
     next?: VersionPlan['next'],
   ) {
@@ -148,7 +148,7 @@ export class LocalServing<
       sessionIdle: options.sessions?.idle,
       separatesOrigins: options.queue.separateOrigins,
       hasCache: this.sharing?.keepsAnswers ?? false,
-      isSequence: options.sequence !== undefined,
+      isContinuous: options.continuous !== undefined,
       shapesInput: callbacks.preprocess !== undefined,
       shapesOutput:
         callbacks.postprocess !== undefined || callbacks.postprocessStream !== undefined,
@@ -518,9 +518,10 @@ export class KeySettings {
 
   private keysOf(key: string | undefined): readonly string[] {
     const keys = [...this.options.keys()];
-    if (this.serving.sequence) {
+    const { continuous } = this.serving;
+    if (continuous) {
       throw new InvalidServingError(
-        `${this.owner} runs sequences: the number of its places is fixed when it starts, ` +
+        `${this.owner} runs ${continuous.kind}: how many run at a time is fixed when it starts, ` +
           'and its rows wait for no others; set batchSize in its definition',
       );
     }

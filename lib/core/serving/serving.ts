@@ -358,7 +358,7 @@ export interface ServingProfile {
   /** True if batches don't mix origins. */
   readonly separatesOrigins: boolean;
   readonly hasCache: boolean;
-  readonly isSequence: boolean;
+  readonly isContinuous: boolean;
   /** True if `preprocess` makes the rows from other input. */
   readonly shapesInput: boolean;
   /** True if `postprocess` makes the reply. */

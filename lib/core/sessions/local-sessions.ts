@@ -14,7 +14,7 @@ interface Place extends CallGroup {
 /** A serving's open sessions, spread evenly over its partitions. */
 export class LocalSessions {
   private readonly open = new Map<OrderedSession, Place>();
-  private readonly places: readonly Place[];
+  private readonly loads: readonly Place[];
   private lastId = 0;
 
   constructor(
@@ -23,7 +23,7 @@ export class LocalSessions {
     private readonly pipeline: Pipeline,
     private readonly onEnd: () => void,
   ) {
-    this.places = pipeline.partitions.map((_, partition) => ({ partition, sessions: 0 }));
+    this.loads = pipeline.partitions.map((_, partition) => ({ partition, sessions: 0 }));
   }
 
   get size(): number {
@@ -90,8 +90,8 @@ export class LocalSessions {
 
   private emptiest(): Place {
     const isUp = this.pipeline.partitions.map(({ state }) => state === 'up');
-    const working = this.places.filter(({ partition }) => isUp[partition]);
-    return (working.length > 0 ? working : this.places).reduce((best, each) =>
+    const working = this.loads.filter(({ partition }) => isUp[partition]);
+    return (working.length > 0 ? working : this.loads).reduce((best, each) =>
       each.sessions < best.sessions ? each : best,
     );
   }

@@ -121,9 +121,9 @@ function exposeRowTypes(
  * nothing. A handler without decorated parameters gets what its transport passes.
  */
 function passCaller(target: object, key: string | symbol): void {
-  const places = Object.values(parametersOf(target.constructor, key)).map(({ index }) => index);
-  if (places.length > 0) {
-    HandlerCaller()(target, key, Math.max(...places) + 1);
+  const indices = Object.values(parametersOf(target.constructor, key)).map(({ index }) => index);
+  if (indices.length > 0) {
+    HandlerCaller()(target, key, Math.max(...indices) + 1);
   }
 }
 

@@ -211,8 +211,8 @@ describe('Pool', () => {
     expect(pool.isIdle).toBe(true);
   });
 
-  it('[13.1] A partition with places takes as many batches at once, and the one with the most free places is next', () => {
-    const pool = new Pool([2, 3].map((places) => ({ prefetch: 0, places })));
+  it('[13.1] A partition with capacity takes as many batches at once, and the one with the most free capacity is next', () => {
+    const pool = new Pool([2, 3].map((capacity) => ({ prefetch: 0, capacity })));
     const given = Array.from({ length: 5 }, () => start(pool, 'growing').partition);
 
     expect(given).toEqual([1, 0, 1, 0, 1]);
@@ -221,7 +221,7 @@ describe('Pool', () => {
   });
 
   it('[13.1] A place is free when its batch ends, in any order, and each batch has its own run time', () => {
-    const pool = new Pool([{ prefetch: 0, places: 2 }]);
+    const pool = new Pool([{ prefetch: 0, capacity: 2 }]);
     const load = pool.next('full', 0)!;
     const [first, second] = [10, 20].map((now) => pool.start(load, 0, now));
     expect(pool.idle).toBe(0);
@@ -233,8 +233,8 @@ describe('Pool', () => {
     expect(pool.isIdle).toBe(true);
   });
 
-  it('[13.1] A partition with places that is lost or unavailable takes no batch', () => {
-    const [first, second]: State[] = [2, 2].map((places) => ({ prefetch: 0, places }));
+  it('[13.1] A partition with capacity that is lost or unavailable takes no batch', () => {
+    const [first, second]: State[] = [2, 2].map((capacity) => ({ prefetch: 0, capacity }));
     const pool = new Pool([first!, second!]);
     [start(pool), start(pool)].forEach(() => {});
     first!.lost = gone;
@@ -243,10 +243,14 @@ describe('Pool', () => {
     expect(pool.idle).toBe(0);
   });
 
-  it('[13.1] The batches of a partition with places are never revoked for an idle partition', () => {
+  it('[13.1] The batches of a partition with capacity are never revoked for an idle partition', () => {
     const given: number[] = [];
     const pool = new Pool(
-      [0, 1].map((partition) => ({ prefetch: 0, places: 2, revoke: () => given.push(partition) })),
+      [0, 1].map((partition) => ({
+        prefetch: 0,
+        capacity: 2,
+        revoke: () => given.push(partition),
+      })),
     );
     const load = pool.next('full', 0)!;
     [0, 1].forEach((now) => pool.start(load, 0, now));

@@ -320,7 +320,7 @@ describe('resolveDefinition', () => {
     [{ name: 'a', model: { file: '' } }, 'option "model.file" is ""; allowed is a path'],
     [
       { name: 'a', model: { file: 'a.onnx', input: {} } },
-      'unknown option "model.input" ({}); did you mean "model.inputs"? known are blockingLimit, checkRows, fetches, file, inputs, isolation, outputs, sequence, session',
+      'unknown option "model.input" ({}); did you mean "model.inputs"? known are blockingLimit, checkRows, fetches, file, inputs, isolation, outputs',
     ],
     [
       { ...model, model: { file: 'a.onnx', session: 'cuda' } },

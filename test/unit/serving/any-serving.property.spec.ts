@@ -14,7 +14,7 @@ import {
 } from 'nestjs-serving';
 import { features } from '../../../lib/features/features.js';
 import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
-import { functionEngine, type Engine } from '../../../lib/core/partitions/engine.js';
+import { functionEngine, type Engine, openerOf } from '../../../lib/core/partitions/engine.js';
 import type { VersionPlan } from '../../../lib/core/rollout/version-loader.js';
 import {
   passTime,
@@ -294,9 +294,10 @@ abstract class Play<Input, Output> {
   private planOf(label: string): VersionPlan {
     const definition = { ...this.definition(label), rollout: { version: label } };
     const options = features.resolve(definition);
+    const open = openerOf(options.continuous, features.openers);
     return {
       options,
-      engine: this.engineOf(label, functionEngine(definition.model.useFactory, options.sequence)),
+      engine: this.engineOf(label, functionEngine(definition.model.useFactory, open)),
       next: ({ version }) => this.planOf(version),
     };
   }

@@ -10,10 +10,7 @@ import type { Isolation } from './worker.partition.js';
  * @throws ServingLoadError when both are missing
  */
 export function entryScript(isolation: Isolation): URL {
-  const own = new URL(
-    `../../../../esm/core/partitions/worker/${isolation}.entry.js`,
-    import.meta.url,
-  );
+  const own = new URL(`../../../../esm/features/${isolation}.entry.js`, import.meta.url);
   const application = pathToFileURL(process.argv[1] ?? './');
   const bundles = ['js', 'cjs', 'mjs'].map(
     (extension) => new URL(`serving.${isolation}.${extension}`, application),

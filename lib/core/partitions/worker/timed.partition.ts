@@ -106,7 +106,7 @@ export class TimedPartition extends PartitionDecorator {
     const place = this.runs.indexOf(run);
     this.runs.splice(place, 1);
     // After a hang, a step's rows end together, except those already revoked.
-    const goesOn = this.places === undefined ? place > 0 : this.hung && this.runs.length > 0;
+    const goesOn = this.capacity === undefined ? place > 0 : this.hung && this.runs.length > 0;
     if (goesOn) {
       return;
     }
@@ -118,7 +118,7 @@ export class TimedPartition extends PartitionDecorator {
   }
 
   private stepped(): void {
-    if (this.places !== undefined && !this.hung) {
+    if (this.capacity !== undefined && !this.hung) {
       this.restartClock();
     }
   }
@@ -155,10 +155,10 @@ export class TimedPartition extends PartitionDecorator {
   }
 
   private expire(run: TimedRun): void {
-    const { index, timeout, places } = this;
-    const runs = places === undefined ? [run] : [...this.runs];
+    const { index, timeout, capacity } = this;
+    const runs = capacity === undefined ? [run] : [...this.runs];
     const [what, plural] =
-      places === undefined
+      capacity === undefined
         ? [`a batch of ${countOfRows(run.rows)}`, 'batches']
         : [`a step of ${countOfRows(runs.length)}`, 'steps'];
     const facts = `Partition ${index} has run ${what} for over ${timeout} ms`;

@@ -29,9 +29,8 @@ import {
   type WorkerTask,
 } from './worker-protocol.js';
 import { type OnnxModel, openModel } from '../onnx/onnx-model.js';
-import { openFactory, type RunnerFactory } from '../engine.js';
-import type { FunctionPartition } from '../function.partition.js';
-import type { SequencePartition } from '../sequence/sequence.partition.js';
+import { openFactory, type Openers, openerOf, type RunnerFactory } from '../engine.js';
+import type { FactoryPartition } from '../function.partition.js';
 
 /** A revoked batch's callers already have an answer. */
 const REVOKED: BatchEnd = { error: toWire(new NotStartedError('The batch was revoked')) };
@@ -69,6 +68,7 @@ export class WorkerHost {
   constructor(
     private readonly task: WorkerTask,
     private readonly port: Port,
+    private readonly openers: Openers,
   ) {}
 
   async run(): Promise<void> {
@@ -116,10 +116,10 @@ export class WorkerHost {
   }
 
   private async open(): Promise<WorkerSession | undefined> {
-    const { task } = this;
+    const { task, openers } = this;
     try {
       const session =
-        'model' in task ? await ModelSession.open(task) : await FileSession.open(task);
+        'model' in task ? await ModelSession.open(task) : await FileSession.open(task, openers);
       this.port.post(session.loaded, []);
       return session;
     } catch (error) {
@@ -229,13 +229,17 @@ class FileSession implements WorkerSession {
   readonly loaded: Loaded = {};
   readonly isConcurrent: boolean;
 
-  private constructor(private readonly functions: FunctionPartition | SequencePartition) {
-    this.isConcurrent = 'places' in functions;
+  private constructor(private readonly functions: FactoryPartition) {
+    this.isConcurrent = functions.capacity !== undefined;
   }
 
-  static async open({ file, partition, options, keys, sequence }: FileTask): Promise<FileSession> {
+  static async open(
+    { file, partition, options, keys, continuous }: FileTask,
+    openers: Openers,
+  ): Promise<FileSession> {
     const factory = await importFactory(file);
-    return new FileSession(await openFactory(factory, partition, options, keys, sequence));
+    const open = openerOf(continuous, openers);
+    return new FileSession(await openFactory(open, factory, partition, options, keys));
   }
 
   async run({ rows, info }: RowsRequest, listen: Listen): Promise<SessionEnd> {
@@ -250,9 +254,7 @@ class FileSession implements WorkerSession {
   }
 
   endSessions(ids: readonly number[]): void {
-    if ('endSessions' in this.functions) {
-      this.functions.endSessions(ids);
-    }
+    this.functions.endSessions?.(ids);
   }
 }
 

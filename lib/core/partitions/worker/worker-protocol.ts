@@ -4,7 +4,7 @@ import type { DeclaredPorts, ModelSignature } from '../onnx/model-signature.js';
 import type { WireTensors, WireOutput, WireRows } from './transfer.js';
 import type { BatchInfo, PartitionOptions, BatchListener } from '../batch-function.js';
 import type { SessionRows } from '../session-states.js';
-import type { SequenceLimits } from '../sequence/sequence-model.js';
+import type { ContinuousPlan } from '../engine.js';
 
 interface Task {
   readonly partition: number;
@@ -19,8 +19,7 @@ export interface ModelTask extends Task, DeclaredPorts {
 
 export interface FileTask extends Task {
   readonly file: string;
-  /** Limits of a sequence model. */
-  readonly sequence?: SequenceLimits | undefined;
+  readonly continuous?: ContinuousPlan | undefined;
 }
 
 export type WorkerTask = ModelTask | FileTask;

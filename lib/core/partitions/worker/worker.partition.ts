@@ -54,12 +54,13 @@ interface Pending {
 /** A closed worker ends after its last batch; an idle one doesn't keep the application alive. */
 export class WorkerPartition implements Worker {
   readonly prefetch: number;
-  readonly places: number | undefined;
+  readonly capacity: number | undefined;
+  readonly reports: string | undefined;
   lost?: Error;
   readonly ended: Promise<Error>;
   readonly kill?: () => void;
   private readonly transfer: BatchTransfer;
-  /** Kept in sending order. The first runs; with places, all do. */
+  /** Kept in sending order. The first runs; with a capacity, all do. */
   private readonly pending = new Map<number, Pending>();
   private sent = 0;
   private readonly exited: Promise<void>;
@@ -73,8 +74,10 @@ export class WorkerPartition implements Worker {
     private readonly task: WorkerTask,
     readonly loaded: Loaded,
   ) {
-    this.places = 'file' in task ? task.sequence?.places : undefined;
-    this.prefetch = this.places === undefined ? 1 : 0;
+    const { capacity, reports } = ('file' in task && task.continuous) || {};
+    this.capacity = capacity;
+    this.reports = reports;
+    this.prefetch = capacity === undefined ? 1 : 0;
     this.transfer = new BatchTransfer(task.partition, loaded.signature);
     channel.listen((message) => this.receive(message));
     channel.unref();
@@ -195,7 +198,7 @@ export class WorkerPartition implements Worker {
   /** Those that a message without a batch number can belong to. */
   private running(): readonly Pending[] {
     const pending = [...this.pending.values()];
-    return this.places === undefined ? pending.slice(0, 1) : pending;
+    return this.capacity === undefined ? pending.slice(0, 1) : pending;
   }
 
   private settle(running: Pending, end: BatchEnd): void {
@@ -227,7 +230,7 @@ export class WorkerPartition implements Worker {
     } catch (error) {
       running.reject(error);
     }
-    if (this.places === undefined) {
+    if (this.capacity === undefined) {
       this.reportEndedRows(running);
     } else {
       // Rows that wait for their first step have no messages yet.
@@ -249,7 +252,7 @@ export class WorkerPartition implements Worker {
   }
 
   private onExit(exit: WorkerExit): void {
-    const { channel, task, places } = this;
+    const { channel, task, capacity } = this;
     const message = `The ${channel.name} of partition ${task.partition} ${describeExit(exit)}`;
     const { cause } = exit;
     const lost = new PartitionLostError(message, { cause });
@@ -260,14 +263,14 @@ export class WorkerPartition implements Worker {
     }
     const pending = [...this.pending.values()];
     this.pending.clear();
-    // Without a count, the first unanswered batch may have begun; with places, all may.
-    const waiting = places === undefined ? Math.max(0, pending.length - 1) : 0;
+    // Without a count, the first unanswered batch may have begun; with a capacity, all may.
+    const waiting = capacity === undefined ? Math.max(0, pending.length - 1) : 0;
     const newest = (channel.begun ?? this.sent - waiting) - 1;
     pending.forEach(({ batch, reject }, i) => {
       // Reading the first batch that has not begun may have killed the worker.
       const Loss =
         batch < newest ? OutputLostError : i === 0 ? LostInTransitError : NotStartedError;
-      const isLost = batch === newest || (batch < newest && places !== undefined);
+      const isLost = batch === newest || (batch < newest && capacity !== undefined);
       reject(isLost ? lost : new Loss(message, { cause }));
     });
   }

@@ -120,7 +120,7 @@ export class OfferedModel {
   }
 
   get isDecoupled(): boolean {
-    return this.offer.decoupled ?? this.profile?.isSequence ?? false;
+    return this.offer.decoupled ?? this.profile?.isContinuous ?? false;
   }
 
   /** A running load may have read an older file, so waiting callers share another one after it. */

@@ -265,7 +265,7 @@ describe('A partition with a run timeout', () => {
   });
 
   it('[13.9] The timeout of a sequence counts from the last value of any row, and fails all of them', async () => {
-    const worker = Object.assign(new FakeWorker(), { places: 2 });
+    const worker = Object.assign(new FakeWorker(), { capacity: 2 });
     const { partition, seen } = timed(worker);
     const outcomes = ['a', 'b'].map((row) => outcomeOf(runRows(partition, [row])));
     const [first, second] = worker.batches;

@@ -56,6 +56,7 @@ class Application implements Port {
     const end = new WorkerHost(
       { partition: 0, keys: ['default'], options: {}, file: this.file },
       this,
+      {},
     ).run();
     this.give(rows);
     await end;

@@ -1,16 +1,20 @@
-import type { Batch } from '../../batch/batch.js';
-import { FlatContainer, type FlatRows } from '../../batch/container.js';
-import { FunctionCalls } from '../../context/call-cycles.js';
-import { InvalidServingError } from '../../errors.js';
-import { formatValue } from '../../format.js';
+import type { Batch } from '../../core/batch/batch.js';
+import { FlatContainer, type FlatRows } from '../../core/batch/container.js';
+import { FunctionCalls } from '../../core/context/call-cycles.js';
+import { InvalidServingError } from '../../core/errors.js';
+import { formatValue } from '../../core/format.js';
 import type {
   BatchFunctionContext,
   BatchInfo,
   BatchListener,
   PartitionOptions,
-} from '../batch-function.js';
-import { loadForBatch, PerKey } from '../function.partition.js';
-import { type Partition, STEPPED } from '../partition.js';
+} from '../../core/partitions/batch-function.js';
+import {
+  type FactoryPartition,
+  loadForBatch,
+  PerKey,
+} from '../../core/partitions/function.partition.js';
+import { type Partition, STEPPED } from '../../core/partitions/partition.js';
 import { SequenceLoop } from './sequence-loop.js';
 import type { SequenceLimits, SequenceModel } from './sequence-model.js';
 
@@ -24,9 +28,10 @@ interface Runner {
  * if a place is free. Each key steps by itself, unless `maxCost` limits all keys' rows: then they
  * share a loop.
  */
-export class SequencePartition implements Partition {
+export class SequencePartition implements FactoryPartition {
   readonly prefetch = 0;
-  readonly places: number;
+  readonly capacity: number;
+  readonly reports: string;
   private readonly runners: PerKey<Runner>;
   private readonly shared: SequenceLoop | undefined;
   private readonly calls = new FunctionCalls();
@@ -37,7 +42,8 @@ export class SequencePartition implements Partition {
     private readonly options: PartitionOptions,
     private readonly limits: SequenceLimits,
   ) {
-    this.places = limits.places;
+    this.capacity = limits.capacity;
+    this.reports = limits.reports;
     this.shared = limits.maxCost < Infinity ? new SequenceLoop(limits) : undefined;
     this.runners = new PerKey((key) => this.build(key));
   }

@@ -1,4 +1,5 @@
-import type { DONE } from '../batch-function.js';
+import { type DONE, Marked } from '../../core/partitions/batch-function.js';
+import type { ContinuousPlan } from '../../core/partitions/engine.js';
 
 /**
  * A model whose rows run step by step, each as long as it needs: rows join and leave between steps.
@@ -81,37 +82,14 @@ export type SequenceEnd = 'ended' | 'cancelled' | 'failed' | 'paused';
 export const PENDING: unique symbol = Symbol.for('nestjs-serving:pending') as never;
 
 /** Marks a row's last value; made by {@link last}. */
-export class Last<Value> {
-  /** An output with a property `value` is no such mark for the compiler. */
-  declare private readonly isLast: true;
-
-  constructor(
-    /** The row's last value. */
-    readonly value: Value,
-  ) {}
-}
+export class Last<Value> extends Marked<Value> {}
 
 /** A row's last value: ends the row in this step, without a later `DONE`. */
 export function last<Value>(value: Value): Last<Value> {
   return new Last(value);
 }
 
-/** One step of sequences, as events report it. */
-export interface SequenceStepRecord {
-  /** The rows that were present. */
-  readonly rows: number;
-  /** The partition's rows that waited to join, or to start again after a pause. */
-  readonly waiting: number;
-  /** Milliseconds that the model's `step` took. */
-  readonly runTime: number;
-}
-
-/** The hook that reports a loop's steps. Callers don't get it. */
-export const STEPS = '\0steps';
-
-export interface SequenceLimits {
-  /** Rows that run at the same time. */
-  readonly places: number;
+export interface SequenceLimits extends ContinuousPlan {
   /** Most rows that join before one step. */
   readonly joinRows: number;
   /** Most cost of rows that join before one step; the first may cost more. */

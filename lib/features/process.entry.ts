@@ -1,8 +1,15 @@
 import { writeSync } from 'node:fs';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
-import { InvalidOutputError, toWire, type WireError } from '../../errors.js';
-import { decode, encode, lengthOf, MAX_BYTES, owned, type Packet } from './codec.js';
-import { BatchClaims } from './thread-channel.js';
+import { InvalidOutputError, toWire, type WireError } from '../core/errors.js';
+import {
+  decode,
+  encode,
+  lengthOf,
+  MAX_BYTES,
+  owned,
+  type Packet,
+} from '../core/partitions/worker/codec.js';
+import { BatchClaims } from '../core/partitions/worker/thread-channel.js';
 import {
   type ExitMessage,
   marked,
@@ -12,8 +19,9 @@ import {
   type RevokeReply,
   type WorkerRequest,
   type WorkerTask,
-} from './worker-protocol.js';
-import { WorkerHost } from './worker-host.js';
+} from '../core/partitions/worker/worker-protocol.js';
+import { WorkerHost } from '../core/partitions/worker/worker-host.js';
+import { openers } from './openers.js';
 
 /**
  * The second thread runs the session. Even while native code blocks it, the first one receives the
@@ -92,31 +100,35 @@ async function host(): Promise<void> {
   const port = parentPort!;
   const { task, claims: memory } = workerData as HostData;
   const claims = new BatchClaims(memory);
-  await new WorkerHost(decode(task) as WorkerTask, {
-    listen: (onRequest) =>
-      void port.on(
-        'message',
-        ownOnly((packet: Packet) => onRequest(requestIn(packet))),
-      ),
-    post: (message, transfer) => {
-      const packet = encode(message);
-      if (lengthOf(packet) > MAX_BYTES) {
-        throw new InvalidOutputError(
-          `An output of ${lengthOf(packet)} bytes is more than a process can send in one ` +
-            `message, ${MAX_BYTES} bytes; ` +
-            "return less, lower batchSize, or use isolation: 'thread'",
-        );
-      }
-      port.postMessage(marked(packet), transfer);
+  await new WorkerHost(
+    decode(task) as WorkerTask,
+    {
+      listen: (onRequest) =>
+        void port.on(
+          'message',
+          ownOnly((packet: Packet) => onRequest(requestIn(packet))),
+        ),
+      post: (message, transfer) => {
+        const packet = encode(message);
+        if (lengthOf(packet) > MAX_BYTES) {
+          throw new InvalidOutputError(
+            `An output of ${lengthOf(packet)} bytes is more than a process can send in one ` +
+              `message, ${MAX_BYTES} bytes; ` +
+              "return less, lower batchSize, or use isolation: 'thread'",
+          );
+        }
+        port.postMessage(marked(packet), transfer);
+      },
+      begin: (batch) => {
+        const begins = claims.tryBegin(batch);
+        // Also for a revoked batch: the parent counts marks.
+        writeSync(MARKS, '.');
+        return begins;
+      },
+      exit: () => process.exit(),
     },
-    begin: (batch) => {
-      const begins = claims.tryBegin(batch);
-      // Also for a revoked batch: the parent counts marks.
-      writeSync(MARKS, '.');
-      return begins;
-    },
-    exit: () => process.exit(),
-  }).run();
+    openers,
+  ).run();
   // The module may have left a timer or connection open.
   process.exit();
 }

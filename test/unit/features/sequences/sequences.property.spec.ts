@@ -2,7 +2,12 @@ import { describe, expect, it } from '@jest/globals';
 import { Batch, createServing, type LocalServing, type OutputEvent } from 'nestjs-serving';
 import { settle } from 'nestjs-serving/testing';
 import * as fc from 'fast-check';
-import { nextTimer, passTime, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import {
+  nextTimer,
+  passTime,
+  timers,
+  useVirtualTime,
+} from '../../../fixtures/async/virtual-time.js';
 import {
   CheckedModel,
   type Limits,
@@ -10,7 +15,7 @@ import {
   type PlayedRow,
   type Run,
   valueOf,
-} from '../../fixtures/partitions/checked-model.js';
+} from '../../../fixtures/partitions/checked-model.js';
 
 /** How often rows were paused in all plays. */
 let pauses = 0;

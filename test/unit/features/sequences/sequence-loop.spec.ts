@@ -13,7 +13,7 @@ import {
 import {
   SequenceLoop,
   type SequenceRow,
-} from '../../../../lib/core/partitions/sequence/sequence-loop.js';
+} from '../../../../lib/features/sequences/sequence-loop.js';
 import { failureOf } from '../../../fixtures/async/failure-of.js';
 import { turn } from '../../../fixtures/async/virtual-time.js';
 import { type CountedRow, CountingModel } from '../../../fixtures/partitions/counting-model.js';

@@ -1,8 +1,9 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { InvalidOutputError, isError, RequestTooLargeError } from '../../errors.js';
-import { countOfRows, formatList, formatValue } from '../../format.js';
-import { DONE } from '../batch-function.js';
-import { isThenable, settledRows } from '../function.partition.js';
+import { InvalidOutputError, isError, RequestTooLargeError } from '../../core/errors.js';
+import { countOfRows, formatList, formatValue } from '../../core/format.js';
+import { DONE } from '../../core/partitions/batch-function.js';
+import { isThenable, settledRows } from '../../core/partitions/function.partition.js';
+import { REPORT } from '../../core/partitions/partition.js';
 import {
   Last,
   PENDING,
@@ -10,10 +11,10 @@ import {
   type SequenceHooks,
   type SequenceLimits,
   type SequenceModel,
-  STEPS,
 } from './sequence-model.js';
 
 type Model = SequenceModel<unknown, unknown, unknown>;
+type Joins = Pick<SequenceLimits, 'joinRows' | 'joinCost' | 'maxCost'>;
 
 /**
  * Runs models' rows step by step. Between steps, ended and abandoned rows leave and waiting rows
@@ -35,7 +36,7 @@ export class SequenceLoop {
   private readonly changed = new Set<Model>();
   private arrivals = 0;
 
-  constructor(private readonly limits: Omit<SequenceLimits, 'places'>) {
+  constructor(private readonly limits: Joins) {
     this.budget = new SequenceBudget(limits);
   }
 
@@ -151,7 +152,7 @@ export class SequenceLoop {
   private async step(model: Model, members: readonly SequenceMember[]): Promise<void> {
     const states = members.map(({ started }) => started!.state);
     const changed = this.changed.delete(model);
-    const observer = members.find(({ row }) => row.hooks.includes(STEPS));
+    const observer = members.find(({ row }) => row.hooks.includes(REPORT));
     const begin = performance.now();
     let results: readonly Result[];
     try {
@@ -166,7 +167,7 @@ export class SequenceLoop {
     if (observer) {
       const waiting = this.paused.size + this.waiting.size;
       const runTime = performance.now() - begin;
-      observer.row.hook(STEPS, { rows: members.length, waiting, runTime });
+      observer.row.hook(REPORT, { rows: members.length, waiting, runTime });
     }
     for (const [i, member] of members.entries()) {
       if (!(await this.endFaulty(member))) {
@@ -346,7 +347,7 @@ async function settledResult({ value, isLast }: Result): Promise<Result> {
 class SequenceBudget {
   private readonly isLimited: boolean;
 
-  constructor(private readonly limits: Omit<SequenceLimits, 'places'>) {
+  constructor(private readonly limits: Joins) {
     this.isLimited = limits.maxCost < Infinity || limits.joinCost < Infinity;
   }
 

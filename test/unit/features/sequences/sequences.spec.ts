@@ -11,11 +11,11 @@ import {
   type ServingOptions,
   SlowConsumerError,
 } from 'nestjs-serving';
-import { failureOf } from '../../fixtures/async/failure-of.js';
-import { iterated, outputsOf } from '../../fixtures/async/streams.js';
-import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { type CountedRow, CountingModel } from '../../fixtures/partitions/counting-model.js';
-import { useServings } from '../../fixtures/serving/use-servings.js';
+import { failureOf } from '../../../fixtures/async/failure-of.js';
+import { iterated, outputsOf } from '../../../fixtures/async/streams.js';
+import { later, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
+import { type CountedRow, CountingModel } from '../../../fixtures/partitions/counting-model.js';
+import { useServings } from '../../../fixtures/serving/use-servings.js';
 
 const row = (name: string, steps: number, more: Partial<CountedRow> = {}): CountedRow => ({
   name,

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { createServing, InvalidServingError, type ServingDefinition } from 'nestjs-serving';
-import { useServings } from '../../fixtures/serving/use-servings.js';
+import { useServings } from '../../../fixtures/serving/use-servings.js';
 
 const model = { start: (rows: unknown[]) => rows, step: (states: unknown[]) => states };
 const valid = { name: 'writer', model: { useFactory: () => model, sequence: {} } };
@@ -64,8 +64,8 @@ describe('The definition of a sequence', () => {
 
   it('[13.10] A sequence with a model file fails the boot', () => {
     expect(() => create({ name: 'writer', model: { file: 'model.onnx', sequence: {} } })).toThrow(
-      'Serving "writer" with "model": option "model.sequence" is {}; allowed is nothing here: a model file ' +
-        'has no steps; run its session in a file (useFile) or class',
+      'Serving "writer" with "model": sequence {} has no effect on a model file, which has no steps; run its ' +
+        'session in a file (useFile) or class',
     );
   });
 
@@ -128,7 +128,7 @@ describe('The definition of a sequence', () => {
 
     expect(() => serving.setBatchSize(2)).toThrow(
       new InvalidServingError(
-        'Serving "writer" runs sequences: the number of its places is fixed when it starts, and its ' +
+        'Serving "writer" runs sequences: how many run at a time is fixed when it starts, and its ' +
           'rows wait for no others; set batchSize in its definition',
       ),
     );

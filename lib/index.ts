@@ -154,7 +154,6 @@ export {
   type Runner,
   type ServingDistributionOptions,
   type ServingOptions,
-  type SessionsOptions,
   type ShutdownOptions,
   type SignatureOptions,
   type TimeoutOptions,
@@ -185,7 +184,8 @@ export {
   type SessionCallOptions,
   type SessionOptions,
   ServingSession,
-} from './core/sessions/ordered-session.js';
+} from './core/execution/kept-states.js';
+export type { SessionsOptions } from './features/sessions/sessions.js';
 export { ServingStream } from './core/streaming/serving-stream.js';
 export type { Origin } from './core/context/call-context.js';
 export type { ServingOf } from './core/serving/serving.js';

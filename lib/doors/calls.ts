@@ -6,9 +6,7 @@ export {
 } from '../core/context/call-context.js';
 export { CallRecorder } from '../core/events/call-recorder.js';
 export { EventHub, type EventOf } from '../core/events/event-hub.js';
-export { endedBy } from '../core/execution/request.js';
 export {
-  checkSessionOptions,
   DEFAULT_CALL_OPTIONS,
   type InternalCallOptions,
   onCancel,
@@ -18,10 +16,12 @@ export {
   Waits,
 } from '../core/execution/resolved-call-options.js';
 export {
+  checkSessionOptions,
+  endedBy,
   OrderedSession,
   type SessionHost,
   type StepOptions,
-} from '../core/sessions/ordered-session.js';
+} from '../features/sessions/ordered-session.js';
 export { Queue } from '../core/streaming/queue.js';
 export { leave, readOnce, type Source, sourceOf } from '../core/streaming/source.js';
 export { callerOf, optionsOf } from '../nest/request-context.js';

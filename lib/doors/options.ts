@@ -11,5 +11,5 @@ export {
   type Rules,
   whole,
 } from '../core/definition/option-rules.js';
-export { portRules, sessionOptionsOf } from '../core/definition/resolve-definition.js';
+export { portRules } from '../core/definition/resolve-definition.js';
 export type { FunctionServingDefinition } from '../core/definition/serving-definition.js';

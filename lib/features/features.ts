@@ -5,9 +5,10 @@ import type { ServingDefinition } from '../core/definition/serving-definition.js
 import { deduplication } from './deduplication/deduplication.js';
 import { openers } from './openers.js';
 import { sequences } from './sequences/sequences.js';
+import { sessions } from './sessions/sessions.js';
 
 /** To delete a feature, delete its folder, and its name here and in `openers`. */
-export const features = new Features([deduplication, sequences], openers);
+export const features = new Features([deduplication, sequences, sessions], openers);
 
 /**
  * Creates a serving from its definition, not started: `await serving.start()`, then call it, then

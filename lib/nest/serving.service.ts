@@ -6,7 +6,7 @@ import { ServingRegistry } from './serving.registry.js';
 import type { CallOptions, StreamOptions } from '../core/context/call-context.js';
 import type { EventOf, ServingCounters } from '../core/events/event-hub.js';
 import { healthOf, type Serving, type ServingHealth } from '../core/serving/serving.js';
-import type { ServingSession, SessionOptions } from '../core/sessions/ordered-session.js';
+import type { ServingSession, SessionOptions } from '../core/execution/kept-states.js';
 import type { ServingEvent } from '../core/events/serving-event.js';
 import type { StreamedOutput, StreamEvent } from '../core/definition/reply.js';
 import { formatValue } from '../core/format.js';

@@ -18,10 +18,11 @@ const features = readdirSync(join(root, 'lib/features'), { withFileTypes: true }
 const usersOf: Readonly<Record<string, readonly string[]>> = {
   deduplication: [],
   sequences: ['opentelemetry', 'tasks'],
+  sessions: ['distribution'],
 };
 
 /** Folders of the core's specs that need no thread. */
-const ofCore = ['batch', 'context', 'definition', 'events', 'execution', 'sessions', 'streaming'];
+const ofCore = ['batch', 'context', 'definition', 'events', 'execution', 'streaming'];
 
 const optional = new RegExp(['extensions/', 'nestjs-serving/', ...features].join('|'));
 
@@ -68,9 +69,10 @@ describe('A copy of the source', () => {
     }
   }
 
-  /** Deletes the folders of features, and their lines in the list. */
+  /** Deletes the folders of features, their lines in the lists, and their names in a door. */
   async function removeFeatures(names: readonly string[]): Promise<void> {
     await remove('features', names);
+    await rewrite('lib/doors/calls.ts', importsFrom(`\\.\\./features/(?:${names.join('|')})`));
     const listed = `(?<=Features\\(\\[[^\\]]*|Openers = \\{[^}]*)\\b(?:${names.join('|')})\\b(?:: \\w+)?,?\\s*`;
     for (const list of ['lib/features/features.ts', 'lib/features/openers.ts']) {
       await rewrite(list, importsFrom(`(?:${names.join('|')})`));
@@ -120,5 +122,5 @@ describe('A copy of the source', () => {
 
 /** Statements that import or export from the path. */
 function importsFrom(path: string): RegExp {
-  return new RegExp(`^(?:im|ex)port [^;]*'\\./${path}/[^;]*;`, 'gm');
+  return new RegExp(`^(?:im|ex)port [^;]*'(?:\\./)?${path}/[^;]*;`, 'gm');
 }

@@ -11,12 +11,12 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 262,
-  'thousand characters of code in lib': 1114.3,
-  'files of the core, its features and its Nest module': 122,
-  'thousand characters of code in the core': 485.6,
-  'thousand characters of code in the core, its features and its Nest module': 586.8,
-  'thousand words of comments': 42.2,
+  'files of lib': 264,
+  'thousand characters of code in lib': 1116.7,
+  'files of the core, its features and its Nest module': 124,
+  'thousand characters of code in the core': 478,
+  'thousand characters of code in the core, its features and its Nest module': 589.2,
+  'thousand words of comments': 42.4,
   'names of the doors that are not public': 128,
   'options of a definition': 17,
   'rules that refuse combinations of options': 28,
@@ -45,13 +45,13 @@ const CAPABILITIES: Readonly<Record<string, Capability>> = {
   sessions: {
     words: /session/i,
     not: /InferenceSession|SessionOptions|SessionProviders|onnx-session|createSession/,
-    own: /\/sessions\/|session-states|onnx\/(?:onnx-session|model-content|model-signature)/,
-    ceiling: 29,
+    own: /onnx\/(?:onnx-session|model-content|model-signature)/,
+    ceiling: 8,
   },
   sequences: {
     words: /sequence/i,
     not: /lazy sequence|sequence without batches|sequenceType|sequences and maps/i,
-    ceiling: 2,
+    ceiling: 1,
   },
   'latency targets': {
     words: /latency-?target|planned|run-?times/i,

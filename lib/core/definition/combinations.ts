@@ -16,7 +16,8 @@ export interface Facts {
   readonly size: ResolvedBatchSize;
   readonly partitions: readonly PartitionOptions[];
   readonly recovery: ResolvedRecovery;
-  readonly sessions: ResolvedServing['sessions'];
+  readonly states: ResolvedServing['states'];
+  readonly continuous: ResolvedServing['continuous'];
   readonly signature: Pick<ResolvedServing, 'template' | 'cuts'>;
 }
 
@@ -93,18 +94,11 @@ export const combinations: readonly Combination[] = [
     'batchSize.cost.similar chooses rows that need little padding, and needs ' +
       'batchSize.cost.padded: true',
 
-  // Sessions.
-  ({ runner: { file, sessions, state } }) =>
-    sessions &&
-    file !== undefined &&
-    !state &&
-    'sessions need the state that they keep; name the inputs and outputs of the model that are ' +
-      "one: model: { file, state: { input: 'output' } }",
-  ({ sessions, size: { latencyTarget } }) =>
-    sessions &&
-    latencyTarget !== undefined &&
-    'a latencyTarget cannot size the batches of sessions, whose calls wait for their own ' +
-      'partition; leave it out, and give calls a timeout',
+  ({ states, continuous }) =>
+    states &&
+    continuous &&
+    `${states.kind} have no effect on ${continuous.kind}, where each call has a state of its own; ` +
+      'leave one of them out',
 
   // The place where batches run.
   (facts) =>
@@ -120,7 +114,7 @@ export const combinations: readonly Combination[] = [
   (facts) =>
     isOwnThread(facts) &&
     providersOf(facts.partitions[0]!).some(({ name }) => name === 'webgpu') &&
-    "the execution provider \"webgpu\" needs isolation: 'thread' or 'process', since its sessions " +
+    "the execution provider \"webgpu\" needs isolation: 'thread' or 'process', since models on it " +
       'wait for each other',
   noEffectInOwnThread(['runTimeout', 'retries'], isOwnThread),
   noEffectInOwnThread(

@@ -43,8 +43,6 @@ export const share: Rule = {
 export const DEFAULT_BATCH_SIZE = 32;
 export const DEFAULT_QUEUE_ROWS = 10_000;
 export const DEFAULT_VERSION = '1';
-export const DEFAULT_SESSIONS = 1000;
-export const DEFAULT_SESSION_IDLE = 60_000;
 export const DEFAULT_BLOCKING_LIMIT = 2;
 export const DEFAULT_AGEING = 1000;
 

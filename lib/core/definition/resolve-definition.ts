@@ -20,8 +20,6 @@ import {
   DEFAULT_AGEING,
   DEFAULT_BATCH_SIZE,
   DEFAULT_QUEUE_ROWS,
-  DEFAULT_SESSION_IDLE,
-  DEFAULT_SESSIONS,
   DEFAULT_VERSION,
   delay,
   flag,
@@ -53,7 +51,6 @@ import type {
   ServingOptions,
   RecoveryOptions,
   RunnerOptions,
-  SessionsOptions,
   ShutdownOptions,
   VersionOptions,
   SignatureOptions,
@@ -64,6 +61,7 @@ import type {
   ResolvedRecovery,
   ResolvedServing,
   ServingDistribution,
+  StatesPlan,
 } from './resolved-serving.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
 import type { ContinuousPlan, ExternalModel } from '../partitions/engine.js';
@@ -213,11 +211,8 @@ const ofModel: Rules = {
   },
 };
 
-const sessionRule = groupOf({ max: count, idle: milliseconds(1) });
-
 const ofCode: Rules = {
   signature: groupOf({ template: rowTemplate, outputs: outputAxes }),
-  sessions: sessionRule,
   isolation: onlyOfWorkers,
 };
 
@@ -250,7 +245,6 @@ const kinds: Readonly<Record<string, Kind>> = {
         allowed: '"thread", "process" or "none"',
       },
       blockingLimit: delay,
-      sessions: sessionRule,
     },
     around: {
       rollout: groupOf({
@@ -301,6 +295,7 @@ interface More {
   readonly ofModel: Rules;
   readonly combinations: readonly Combination[];
   continuousOf(serving: ServingOptions, model: RunnerOptions): ContinuousPlan | undefined;
+  statesOf(model: RunnerOptions): StatesPlan | undefined;
 }
 
 /**
@@ -324,14 +319,14 @@ export function resolveDefinition(definition: ServingDefinition, more: More): Re
   const size = batchSizeOf(definition.batchSize);
   const partitions = partitionsOf(definition);
   const recovery = recoveryOf(label === 'model', definition.recovery);
-  const sessions = sessionsOf(definition);
+  const states = more.statesOf(options);
+  const continuous = more.continuousOf(definition, options);
   const signature = signatureOf(options.signature);
-  const resolved = { size, partitions, recovery, sessions, signature };
+  const resolved = { size, partitions, recovery, states, continuous, signature };
   const all = [...combinations, ...more.combinations];
   checkTogether(owner, { definition, kind: runner, runner: options, ...resolved }, all);
   const timeout = timeoutOf(definition.timeout);
   const queue = queueOf(definition.queue);
-  const continuous = more.continuousOf(definition, options);
   const shared = {
     batchSize: size.rows ?? DEFAULT_BATCH_SIZE,
     runSize: size.rows ?? Infinity,
@@ -353,7 +348,7 @@ export function resolveDefinition(definition: ServingDefinition, more: More): Re
     timeout,
     queue,
     recovery,
-    sessions,
+    states,
     shutdown: shutdownOf(definition.shutdown),
     distribution: distributionOf(definition.distribution, recovery.idempotent, saturation),
     partitions,
@@ -404,18 +399,6 @@ function recoveryOf(isModel: boolean, options: RecoveryOptions = {}): ResolvedRe
   const { runTimeout, restartDelay = 100, maxRestarts = 5, restartTimeout = 600_000 } = options;
   const restarts = { restartDelay, maxRestarts, restartTimeout };
   return { idempotent, isolateFailures, retries, runTimeout, ...restarts };
-}
-
-/** A model with `state` has sessions by default. */
-export function sessionOptionsOf(definition: ServingDefinition): SessionsOptions | undefined {
-  const { state, sessions } = runnerOf(definition);
-  return sessions ?? (state ? {} : undefined);
-}
-
-function sessionsOf(definition: ServingDefinition): Required<SessionsOptions> | undefined {
-  const sessions = sessionOptionsOf(definition);
-  const { max = DEFAULT_SESSIONS, idle = DEFAULT_SESSION_IDLE } = sessions ?? {};
-  return sessions && { max, idle };
 }
 
 function shutdownOf({ drain = true, timeout = 30_000 }: ShutdownOptions = {}) {

@@ -1,10 +1,5 @@
 import type { ResolvedBatchCost } from './batch-size.js';
-import type {
-  ShutdownOptions,
-  ServingOptions,
-  SessionsOptions,
-  VersionOptions,
-} from './serving-definition.js';
+import type { ShutdownOptions, ServingOptions, VersionOptions } from './serving-definition.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Supervision } from '../partitions/worker/supervised.partition.js';
 import type { QueueOrder } from '../batching/row-queue.js';
@@ -48,6 +43,16 @@ export interface ResolvedQueue {
   readonly preservesOrder: boolean;
 }
 
+/** Lets a feature keep states on partitions. Each call has a turn on one of them. */
+export interface StatesPlan {
+  /** What has the states, for messages. */
+  readonly kind: string;
+  /** Milliseconds without a call until a state is dropped. */
+  readonly idle: number;
+  /** Why a call without a turn is refused. */
+  outside(serving: string): Error;
+}
+
 export interface ResolvedServing {
   readonly name: string;
   readonly version: string;
@@ -58,7 +63,7 @@ export interface ResolvedServing {
   readonly queue: ResolvedQueue;
   readonly recovery: ResolvedRecovery;
   /** Undefined if calls have no state. */
-  readonly sessions: Required<SessionsOptions> | undefined;
+  readonly states: StatesPlan | undefined;
   readonly shutdown: Required<ShutdownOptions>;
   readonly distribution: ServingDistribution;
   readonly partitions: readonly PartitionOptions[];

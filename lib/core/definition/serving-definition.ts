@@ -207,22 +207,6 @@ export interface QueueOptions<Input = unknown> {
   readonly order?: 'preserve';
 }
 
-/** Sessions: calls whose state stays with a partition from one call to the next. */
-export interface SessionsOptions {
-  /**
-   * The largest number of open sessions; beyond it `open` throws an OverloadedError.
-   *
-   * @default 1000
-   */
-  readonly max?: number;
-  /**
-   * Milliseconds from its last call after which a session ends.
-   *
-   * @default 60000
-   */
-  readonly idle?: number;
-}
-
 /** How batches that fail or hang run again, or end. */
 export interface RecoveryOptions {
   /**
@@ -525,12 +509,6 @@ export interface ModelRunner<Facts = unknown> extends ModelOptions<Facts> {
    * @default 2
    */
   readonly blockingLimit?: number;
-  /**
-   * Limits sessions, for a model with `state`.
-   *
-   * @default {}
-   */
-  readonly sessions?: SessionsOptions;
 }
 
 /** The rows that a serving without a model takes and returns. */
@@ -554,14 +532,6 @@ export interface SignatureOptions {
 export interface CodeOptions {
   /** The tensors of their rows. */
   readonly signature?: SignatureOptions | undefined;
-  /**
-   * Gives callers sessions: `serving.open()`. Each call of a session is a step from the state that
-   * its last one left, and batches hold steps of different sessions. All calls are then made in
-   * sessions.
-   *
-   * @default calls are independent of each other
-   */
-  readonly sessions?: SessionsOptions | undefined;
 }
 
 /** Runs a function in the application's own thread. */

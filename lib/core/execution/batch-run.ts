@@ -43,15 +43,9 @@ import {
   RevokedError,
   STEPPED,
 } from '../partitions/partition.js';
-import type { SessionRows } from '../partitions/session-states.js';
+import { type StateRows, turnsOf } from '../partitions/row-states.js';
 import { paddingOf } from './lanes.js';
-import {
-  type BatchRequest,
-  type Reply,
-  type ReplyRequest,
-  type RunOutput,
-  sessionRows,
-} from './request.js';
+import { type BatchRequest, type Reply, type ReplyRequest, type RunOutput } from './request.js';
 import { type RetryState, retriesFor } from './retry-policy.js';
 import type { RowLengths } from './row-lengths.js';
 
@@ -275,8 +269,8 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
     if (window && !window.caller) {
       window.caller = runner.callerOn(index);
       for (const { request } of this.parts) {
-        if (request.session) {
-          request.session.runner = window.caller;
+        if (request.stateTurn) {
+          request.stateTurn.runner = window.caller;
         }
       }
     }
@@ -325,7 +319,7 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
       partition: this.index,
       origin: this.parts[0]!.request.lane.origin,
       hooks: this.hooks,
-      sessions: sessionsIn(this.parts),
+      turns: turnsIn(this.parts),
     };
   }
 
@@ -366,13 +360,13 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
   }
 
   /**
-   * @throws RejectedRowsError if rows' memory was transferred while they waited, or their session's
-   * state is lost
+   * @throws RejectedRowsError if rows' memory was transferred while they waited, or their state is
+   * lost
    */
   private checkRows(partition: Partition): void {
     const faults = new Map<number, Error>();
-    if (this.parts[0]!.request.session) {
-      this.checkSessions(partition, faults);
+    if (this.parts[0]!.request.stateTurn) {
+      this.checkStates(partition, faults);
     }
     if (faults.size === 0 && this.parts.every(({ request }) => request.batch.isIntact)) {
       return;
@@ -534,9 +528,9 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
     }, undefined));
   }
 
-  private checkSessions(partition: Partition, faults: Map<number, Error>): void {
+  private checkStates(partition: Partition, faults: Map<number, Error>): void {
     this.forEachPart(({ request }, start) => {
-      const loss = request.session?.lossOn(partition);
+      const loss = request.stateTurn?.lossOn(partition);
       if (loss) {
         faults.set(start, loss);
       }
@@ -567,9 +561,9 @@ function failParts(parts: Parts, error: unknown): void {
   parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
 }
 
-function sessionsIn(parts: readonly Part<BatchRequest>[]): SessionRows | undefined {
-  return parts[0]!.request.session
-    ? sessionRows(parts.map(({ request }) => request.session!))
+function turnsIn(parts: readonly Part<BatchRequest>[]): StateRows | undefined {
+  return parts[0]!.request.stateTurn
+    ? turnsOf(parts.map(({ request }) => request.stateTurn!))
     : undefined;
 }
 

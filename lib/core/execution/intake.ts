@@ -67,7 +67,7 @@ export class Intake {
     end?: ReplyEnd<Answer>,
   ): Promise<Answer> {
     const request = this.replyRequest(batch, context, costOf(this.callbacks, batch), end);
-    request.session = context.options.session;
+    request.stateTurn = context.options.turn;
     request.failWhenCancelled();
     if (!request.isOver) {
       this.submit(request, context);
@@ -100,9 +100,7 @@ export class Intake {
     const { lanes, signature, lengths } = this;
     const { name, queue, template } = this.options;
     checkSize(this.options, batch);
-    if (options.session) {
-      checkStep(name, batch);
-    }
+    options.turn?.check(batch.size);
     const keys = isAlone || lanes.limits.has(batch.key) ? undefined : lanes.keys;
     validateBatch(name, batch, lanes.optionsOf(batch.key), keys);
     if (!batch.template || batch.template !== this.checked) {
@@ -198,16 +196,6 @@ export function checkSize({ name, queue }: ResolvedServing, batch: Batch): void 
       `Serving "${name}" takes tensors of at most ${maxBytesPerCall} bytes in one call and was ` +
         `given ${batch.bytes}; ` +
         'give fewer rows at a time, or raise queue.maxBytesPerCall',
-    );
-  }
-}
-
-/** @throws InvalidInputError unless a session's call has one row */
-function checkStep(serving: string, { size }: Batch): void {
-  if (size !== 1) {
-    throw new InvalidInputError(
-      `A call of a session of serving "${serving}" is one step of one row, and not of ${size}; make ` +
-        'a call for each step',
     );
   }
 }

@@ -18,7 +18,7 @@ import {
 } from './caller-side.js';
 import { BatchRunner } from './batch-run.js';
 import type { CallSharing, SharedCall } from './call-sharing.js';
-import { closedError, InvalidInputError } from '../errors.js';
+import { closedError } from '../errors.js';
 import { type CallContext, Intake, ownHooks } from './intake.js';
 import type { Lanes } from './lanes.js';
 import { type BatchRequest, releaseOutput, type Reply } from './request.js';
@@ -82,7 +82,7 @@ export class Pipeline implements Closable {
       budget: options.batchCost,
       hasTargets,
       targets: partitions,
-      isDivided: options.sessions !== undefined,
+      isDivided: options.states !== undefined,
       runs: this.runner,
     });
     this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, lengths);
@@ -289,8 +289,9 @@ export class Pipeline implements Closable {
     this.batcher.pause(isPaused);
   }
 
-  endSession(id: number, partition: number): void {
-    this.opened.partitions[partition]!.endSessions?.([id]);
+  /** Drops a state that a partition keeps. */
+  forget(id: number, partition: number): void {
+    this.opened.partitions[partition]!.forget?.([id]);
   }
 
   /** Rows that no partition has taken yet. */
@@ -354,8 +355,9 @@ export class Pipeline implements Closable {
     const resolved =
       options.resolved ?? resolveCallOptions(this.callbacks, input, options, timeout, isStream);
     options.signal?.throwIfAborted();
-    if (this.options.sessions && !options.session) {
-      throw outsideSession(this.options.name);
+    const { name, states } = this.options;
+    if (states && !options.turn) {
+      throw states.outside(name);
     }
     return { options, resolved, recorder, isAlone, caller: callingBatch() };
   }
@@ -376,12 +378,10 @@ export class Pipeline implements Closable {
 
   private outputOf(call: Call, context: CallContext): Promise<CallOutput> {
     const { rows } = call;
-    if (context.options.session && !(rows instanceof Batch)) {
+    const { turn } = context.options;
+    if (turn && !(rows instanceof Batch)) {
       dropCall(call);
-      throw new InvalidInputError(
-        `A call of a session of serving "${this.options.name}" is one step of one row, and not a ` +
-          'sequence; make a call for each step',
-      );
+      turn.check();
     }
     return rows instanceof Batch
       ? this.intake.reply(rows, context, outputEnd)
@@ -449,12 +449,4 @@ export class Pipeline implements Closable {
 export interface TargetStatus extends LatencyTarget {
   /** The key's name. */
   readonly key: string;
-}
-
-/** A serving with sessions runs no other calls. */
-export function outsideSession(serving: string): Error {
-  return new InvalidInputError(
-    `Serving "${serving}" keeps a state for each session; make the call in one: ` +
-      'serving.open().run(input)',
-  );
 }

@@ -1,13 +1,6 @@
 import { Batch } from '../batch/batch.js';
-import type { CallingBatch } from '../context/call-cycles.js';
 import { QueuedRequest } from '../batching/queued-request.js';
-import {
-  isA,
-  isError,
-  type RunTimeoutError,
-  ServingUnavailableError,
-  SessionEndedError,
-} from '../errors.js';
+import { isA, isError, type RunTimeoutError, ServingUnavailableError } from '../errors.js';
 import type { ReplyTurn, ServingLane } from './lanes.js';
 import {
   DEFAULT_CALL_OPTIONS,
@@ -20,8 +13,7 @@ import { type BatchOutput, DONE } from '../partitions/batch-function.js';
 import { asOutput } from '../batch/container.js';
 import { deepCopy } from '../batch/deep-copy.js';
 import type { CallMetadata } from '../definition/reply.js';
-import type { SessionRows } from '../partitions/session-states.js';
-import { type Partition, statusOf } from '../partitions/partition.js';
+import type { StateTurn } from '../partitions/row-states.js';
 
 /** A call's rows in the batcher. They may run in several batches, and end in any order. */
 export abstract class BatchRequest extends QueuedRequest {
@@ -35,8 +27,7 @@ export abstract class BatchRequest extends QueuedRequest {
   replyTurn: ReplyTurn | undefined;
   /** The error of a batch that took too long; the caller gets it if no partition is left. */
   overrun: RunTimeoutError | undefined;
-  /** Its one row's session. */
-  session: SessionTurn | undefined;
+  stateTurn: StateTurn | undefined;
   private missing: number;
   private stopWaiting: (() => void) | undefined;
   private ended: (() => void) | undefined;
@@ -397,37 +388,4 @@ export function copyOutput(rows: Batch): BatchOutput {
   }
   const output = releaseOutput(rows);
   return Array.isArray(output) ? output.map((row) => deepCopy(row)) : output;
-}
-
-/** A session in its batches, with at most one row at a time. */
-export class SessionTurn {
-  /** Steps whose caller got the reply. */
-  steps = 0;
-  /** The batch that runs its step, or ran its last one, if its function can call servings. */
-  runner: CallingBatch | undefined;
-  /** Its partition's restarts at its first step: its state is in that worker. */
-  private restarts = 0;
-
-  constructor(readonly id: number) {}
-
-  /** The error if its state was lost with its partition's worker. */
-  lossOn(partition: Partition): SessionEndedError | undefined {
-    const { restarts } = statusOf(partition);
-    if (this.steps === 0) {
-      this.restarts = restarts;
-    }
-    return this.restarts === restarts
-      ? undefined
-      : endedBy(
-          'its state is lost, since the thread or process of its partition was started again',
-        );
-  }
-}
-
-export function endedBy(why: string, cause?: unknown): SessionEndedError {
-  return new SessionEndedError(`The session has ended: ${why}; open another one`, { cause });
-}
-
-export function sessionRows(turns: readonly SessionTurn[]): SessionRows {
-  return { ids: turns.map(({ id }) => id), steps: turns.map(({ steps }) => steps) };
 }

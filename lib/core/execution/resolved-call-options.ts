@@ -10,7 +10,7 @@ import { LONGEST_DELAY } from '../definition/option-rules.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
 import type { CallRecorder } from '../events/call-recorder.js';
 import type { CallGroup } from './lanes.js';
-import type { SessionTurn } from './request.js';
+import type { StateTurn } from '../partitions/row-states.js';
 
 export interface ResolvedCallOptions {
   readonly priority: number;
@@ -54,7 +54,7 @@ const OPTIONS: ReadonlyMap<string, boolean> = new Map(
 const INTERNAL_OPTIONS: ReadonlySet<string> = new Set([
   'zeroCopy',
   'group',
-  'session',
+  'turn',
 ] satisfies (keyof InternalCallOptions)[]);
 
 /**
@@ -227,23 +227,6 @@ function check(
   }
 }
 
-/**
- * A session's options hold for all its calls.
- *
- * @throws InvalidInputError for an unknown option or an invalid value
- */
-export function checkSessionOptions(serving: string, options: CallOptions): void {
-  const { tenant, key, version: _version, ...others } = options;
-  const [unknown] = Object.keys(others);
-  if (unknown !== undefined) {
-    throw new InvalidInputError(
-      `A session of serving "${serving}" has the option ${formatValue(unknown)}; allowed are ` +
-        'tenant, key and version, and others with each call',
-    );
-  }
-  resolveCallOptions({ name: serving }, undefined, { tenant, key });
-}
-
 /** Options that only this package gives. */
 export interface InternalCallOptions extends CallOptions {
   /**
@@ -252,7 +235,7 @@ export interface InternalCallOptions extends CallOptions {
    */
   readonly zeroCopy?: boolean;
   readonly group?: CallGroup | undefined;
-  readonly session?: SessionTurn;
+  readonly turn?: StateTurn;
   /** Resolved options of a call that began earlier: its deadline stays. */
   readonly resolved?: ResolvedCallOptions;
   /** If the call began earlier and is observed. */
@@ -265,7 +248,7 @@ interface Wait {
 }
 
 /**
- * Results that can't be cancelled: of `preprocess`, `postprocess`, or a session that loads. A
+ * Results that can't be cancelled: of `preprocess`, `postprocess`, or a version that loads. A
  * caller waits at most until its call is cancelled or {@link end} is called.
  */
 export class Waits {

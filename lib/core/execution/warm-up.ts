@@ -148,10 +148,10 @@ export async function warmUp({
   });
   await Promise.all(
     opened.partitions.map((partition, index) => {
-      const warm = async (session: Partition): Promise<void> => {
+      const warm = async (warmed: Partition): Promise<void> => {
         for (const { batch, lane, rowCosts, isLearned } of batches) {
           const begin = performance.now();
-          const error = await runner.tryOut(new ReplyRequest(batch, lane), index, session);
+          const error = await runner.tryOut(new ReplyRequest(batch, lane), index, warmed);
           if (error !== undefined) {
             throw failed(batch, error);
           }

@@ -1,7 +1,7 @@
 import type { Container } from '../batch/container.js';
 import type { CallingBatch } from '../context/call-cycles.js';
 import { type Origin } from '../context/call-context.js';
-import type { SessionRows } from './session-states.js';
+import type { StateRows } from './row-states.js';
 
 /** An output with one result per row: a list, or tensors with the rows on their batch axis. */
 export type BatchOutput = Container | readonly unknown[];
@@ -38,8 +38,8 @@ export interface BatchInfo {
   readonly origin?: Origin | undefined;
   /** The hooks that calls ask for; `emit` ignores others. */
   readonly hooks: readonly string[];
-  /** Each row's session; not in a warm-up, and only in a serving with sessions. */
-  readonly sessions?: SessionRows | undefined;
+  /** Each row's turn on its state; not in a warm-up, and only in a serving with sessions. */
+  readonly turns?: StateRows | undefined;
 }
 
 /** A batch function's second parameter: the batch, and messages to its calls. */

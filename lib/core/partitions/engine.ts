@@ -33,7 +33,7 @@ import {
 } from './function.partition.js';
 import type { Batch } from '../batch/batch.js';
 import { FunctionCalls } from '../context/call-cycles.js';
-import { inSessions, SessionStates } from './session-states.js';
+import { withStates, RowStates } from './row-states.js';
 
 export interface OpenedEngine {
   readonly partitions: readonly Partition[];
@@ -281,7 +281,7 @@ export interface OtherHandler {
 
 export class HandlerPartition implements Partition {
   readonly prefetch = 0;
-  private readonly states = new SessionStates<unknown>();
+  private readonly states = new RowStates<unknown>();
   private readonly calls = new FunctionCalls();
 
   constructor(
@@ -297,7 +297,7 @@ export class HandlerPartition implements Partition {
     const handler = await loadForBatch(() => this.handlerFor(info.key));
     const settle = (result: PartitionResult | typeof STEPPED) =>
       result === STEPPED ? result : settleResult(resultIn(result.output, handler));
-    return inSessions(this.states, info, listener, (context) =>
+    return withStates(this.states, info, listener, (context) =>
       this.calls.run(listener.caller?.(), () => {
         const handled = handler.handleBatch(batch, this.index, context);
         const result = resultOf(handled, info.size, listener);
@@ -306,7 +306,7 @@ export class HandlerPartition implements Partition {
     );
   }
 
-  endSessions(ids: readonly number[]): void {
+  forget(ids: readonly number[]): void {
     this.states.end(ids);
   }
 

@@ -11,7 +11,7 @@ import {
   ServingLoadError,
 } from '../errors.js';
 import { formatValue } from '../format.js';
-import { inSessions, SessionStates } from './session-states.js';
+import { withStates, RowStates } from './row-states.js';
 import { type Partition, type PartitionResult, STEPPED } from './partition.js';
 import {
   type BatchFunction,
@@ -37,7 +37,7 @@ export interface FactoryPartition extends Partition {
 export class FunctionPartition implements FactoryPartition {
   readonly prefetch = 0;
   private readonly functions = new PerKey((key) => this.build(key));
-  private readonly states = new SessionStates<unknown>();
+  private readonly states = new RowStates<unknown>();
   private readonly calls = new FunctionCalls();
 
   constructor(
@@ -70,14 +70,14 @@ export class FunctionPartition implements FactoryPartition {
     const batchFunction =
       this.functions.known(info.key) ?? (await loadForBatch(() => this.get(info.key)));
     const given = rows instanceof FlatContainer ? rows.toContainer() : rows;
-    return inSessions(this.states, info, listener, (context) =>
+    return withStates(this.states, info, listener, (context) =>
       this.calls.run(listener.caller?.(), () =>
         resultOf(batchFunction(given, context), info.size, listener),
       ),
     );
   }
 
-  endSessions(ids: readonly number[]): void {
+  forget(ids: readonly number[]): void {
     this.states.end(ids);
   }
 

@@ -90,18 +90,18 @@ class ModelPartition implements Partition {
 
   async run(
     batch: Batch,
-    { hooks, sessions }: BatchInfo,
+    { hooks, turns }: BatchInfo,
     listener: BatchListener,
   ): Promise<PartitionResult> {
     const { model } = this;
     const feeds = feedsOf(batch.gather(), model.loaded.signature.inputs);
     const onHook = (name: string, value: unknown): void => listener.hook(name, value);
-    const reply = await model.run(feeds, hooks, onHook, sessions);
+    const reply = await model.run(feeds, hooks, onHook, turns);
     return { output: model.reply.of(reply), own: true };
   }
 
-  endSessions(ids: readonly number[]): void {
-    this.model.endSessions(ids);
+  forget(ids: readonly number[]): void {
+    this.model.forget(ids);
   }
 
   close(): Promise<void> {

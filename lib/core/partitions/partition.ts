@@ -92,8 +92,8 @@ export interface Partition {
   revokePending?(): void;
   /** Revokes batches sent ahead that have not begun, with a RevokedError. */
   revoke?(): void;
-  /** Drops ended sessions' states after the batches that it holds. */
-  endSessions?(ids: readonly number[]): void;
+  /** Drops these states after the batches that it holds. */
+  forget?(ids: readonly number[]): void;
   /** Ends the session immediately, even in a run; only if that is safe for the process. */
   kill?: (() => void) | undefined;
   /**
@@ -164,8 +164,8 @@ export abstract class PartitionDecorator implements Partition {
     this.inner?.revoke?.();
   }
 
-  endSessions(ids: readonly number[]): void {
-    this.inner?.endSessions?.(ids);
+  forget(ids: readonly number[]): void {
+    this.inner?.forget?.(ids);
   }
 
   halt(): void {

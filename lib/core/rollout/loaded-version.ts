@@ -11,7 +11,7 @@ import type { ServingKind } from '../partitions/engine.js';
 import { whileLoading } from '../partitions/model-engine.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import { stampOf } from './file-watch.js';
-import { LocalSessions } from '../sessions/local-sessions.js';
+import type { OpenStates } from '../execution/kept-states.js';
 import type { Pipeline } from '../execution/pipeline.js';
 import type { VersionRole, VersionStatus } from './serving-version.js';
 import type { Shadow } from './shadow.js';
@@ -30,8 +30,8 @@ export class LoadedVersion implements Closable {
   readonly lanes: Lanes;
   /** Undefined until it has started. */
   pipeline: Pipeline | undefined;
-  /** Undefined in a serving without sessions. */
-  sessions: LocalSessions | undefined;
+  /** Undefined if calls have no state. */
+  states: OpenStates | undefined;
   /** The template's signature; once the model is loaded, the model's. */
   signature: ServingSignature | undefined;
   /** Milliseconds that its partitions took to load. */
@@ -123,10 +123,9 @@ export class LoadedVersion implements Closable {
       if (this.pipeline) {
         return;
       }
-      const { options, callbacks } = this.parts;
+      const { options, callbacks, states } = this.parts;
       this.pipeline = pipeline;
-      this.sessions =
-        options.sessions && new LocalSessions(options, callbacks, pipeline, this.notify);
+      this.states = states?.open({ options, callbacks, pipeline, onEnd: this.notify });
     } catch (error) {
       // A later start may succeed, unless the end waits for this one.
       this.opening = this.opening === opening && !this.isEnding ? undefined : this.opening;
@@ -201,7 +200,7 @@ export class LoadedVersion implements Closable {
     const closed = [...this.pipelines].map((pipeline) => pipeline.close());
     await Promise.all([this.opening?.catch(() => undefined), this.early?.catch(() => undefined)]);
     await Promise.all([...closed, ...[...this.pipelines].map((pipeline) => pipeline.close())]);
-    this.sessions?.close();
+    this.states?.close();
   }
 
   unfinished(): readonly string[] {
@@ -209,8 +208,8 @@ export class LoadedVersion implements Closable {
   }
 
   private get isIdle(): boolean {
-    const sessions = this.sessions?.size ?? 0;
-    return sessions === 0 && [...this.pipelines].every(({ isIdle }) => isIdle);
+    const states = this.states?.size ?? 0;
+    return states === 0 && [...this.pipelines].every(({ isIdle }) => isIdle);
   }
 
   private async openWarm(): Promise<Pipeline> {

@@ -207,13 +207,14 @@ export class Reloads {
 }
 
 function shadowObstacle({
-  sessions,
+  states,
   continuous,
   isolation,
   recovery,
 }: ResolvedServing): string | undefined {
-  if (sessions || continuous) {
-    return `it has ${sessions ? 'sessions' : continuous!.kind}, whose copies would have states of their own`;
+  const stateful = states ?? continuous;
+  if (stateful) {
+    return `it has ${stateful.kind}, whose copies would have states of their own`;
   }
   if (isolation === 'none') {
     return 'its model runs in the thread of the application, where copies would delay all calls';

@@ -14,6 +14,7 @@ import {
 import { log } from '../log.js';
 import type { EventHub } from '../events/event-hub.js';
 import type { SharingOpener } from '../execution/call-sharing.js';
+import type { StatesOpener } from '../execution/kept-states.js';
 import type { Lanes } from '../execution/lanes.js';
 import type { Engine, OpenedEngine, ServingKind } from '../partitions/engine.js';
 import { modelsLoaded } from '../partitions/model-engine.js';
@@ -36,6 +37,7 @@ interface VersionCalls {
 export interface VersionParts extends VersionPlan {
   readonly callbacks: Callbacks;
   readonly sharing?: SharingOpener | undefined;
+  readonly states?: StatesOpener | undefined;
   readonly events: EventHub;
   readonly replaces?: VersionCalls | undefined;
   /** True if its serving is paused while it loads. */

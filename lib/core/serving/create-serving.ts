@@ -28,9 +28,9 @@ export function createServingWith(
 ): LocalServing {
   const options = features.resolve(definition);
   const callbacks = definition as ServingOptions;
-  const sharing = features.sharingOf(callbacks, provide);
+  const parts = features.partsOf(definition, provide);
   const { engine, next } = planOf(features, definition, options, handlerOf);
-  return new LocalServing(options, callbacks, engine, sharing, undefined, next);
+  return new LocalServing(options, callbacks, engine, parts, undefined, next);
 }
 
 /** A version's plan. Only files and external models have a `next` version. */

@@ -1,12 +1,14 @@
 import type { Combination } from '../definition/combinations.js';
 import type { Rules } from '../definition/option-rules.js';
-import { resolveDefinition } from '../definition/resolve-definition.js';
+import { resolveDefinition, runnerOf } from '../definition/resolve-definition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import type {
+  CodeOptions,
   RunnerOptions,
   ServingDefinition,
   ServingOptions,
 } from '../definition/serving-definition.js';
+import type { StatesOpener } from '../execution/kept-states.js';
 import type { SharingOpener } from '../execution/call-sharing.js';
 import type { ContinuousPlan, Openers } from '../partitions/engine.js';
 
@@ -21,6 +23,8 @@ export interface Feature {
   readonly combinations: readonly Combination[];
   /** The rules of its options of `model`. */
   readonly ofModel?: Rules;
+  /** Keeps states on partitions, for calls that take turns. */
+  statesOf?(model: RunnerOptions): StatesOpener | undefined;
   /** Batches rows continuously, by an opener of that kind. */
   continuousOf?(serving: ServingOptions, model: RunnerOptions): ContinuousPlan | undefined;
   /**
@@ -33,6 +37,8 @@ export interface Feature {
   ofMethod?(options: object, calls: MethodCalls): Partial<ServingOptions>;
   /** A stand-in's options, without what earlier runs left. */
   ofStandIn?(serving: ServingOptions): Partial<ServingOptions>;
+  /** The options of a stand-in's `model`. */
+  ofStandInModel?(model: RunnerOptions): CodeOptions;
 }
 
 /** Returns a provider of the application; throws if it has none. */
@@ -46,6 +52,12 @@ export interface MethodCalls {
   ofCall<Value>(of: OfArguments<Value>): (call: unknown) => Value;
   /** Calls of different owners share nothing; empty for a class with one instance. */
   ownerOf(call: unknown): string;
+}
+
+/** What features add to the calls of one serving. */
+export interface ServingParts {
+  readonly sharing?: SharingOpener | undefined;
+  readonly states?: StatesOpener | undefined;
 }
 
 /** All features as one. */
@@ -68,14 +80,20 @@ export class Features {
     return resolveDefinition(definition, this);
   }
 
-  /** The first feature that would batch the rows continuously does. */
-  continuousOf(serving: ServingOptions, model: RunnerOptions): ContinuousPlan | undefined {
-    return this.all.flatMap((each) => each.continuousOf?.(serving, model) ?? []).at(0);
+  /** What a serving's calls pass, by the first feature for each. */
+  partsOf(definition: ServingDefinition, provide?: Provide): ServingParts {
+    return {
+      sharing: this.firstOf((each) => each.sharingOf?.(definition, provide)),
+      states: this.statesOf(runnerOf(definition)),
+    };
   }
 
-  /** The first feature that would share the calls does. */
-  sharingOf(serving: ServingOptions, provide?: Provide): SharingOpener | undefined {
-    return this.all.flatMap((each) => each.sharingOf?.(serving, provide) ?? []).at(0);
+  statesOf(model: RunnerOptions): StatesOpener | undefined {
+    return this.firstOf((each) => each.statesOf?.(model));
+  }
+
+  continuousOf(serving: ServingOptions, model: RunnerOptions): ContinuousPlan | undefined {
+    return this.firstOf((each) => each.continuousOf?.(serving, model));
   }
 
   ofMethod(options: object, calls: MethodCalls): Partial<ServingOptions> {
@@ -84,5 +102,14 @@ export class Features {
 
   ofStandIn(serving: ServingOptions): Partial<ServingOptions> {
     return Object.assign({}, ...this.all.map((each) => each.ofStandIn?.(serving)));
+  }
+
+  ofStandInModel(definition: { readonly model?: unknown }): CodeOptions {
+    const model = runnerOf(definition);
+    return Object.assign({}, ...this.all.map((each) => each.ofStandInModel?.(model)));
+  }
+
+  private firstOf<Part>(part: (feature: Feature) => Part | undefined): Part | undefined {
+    return this.all.flatMap((each) => part(each) ?? []).at(0);
   }
 }

@@ -23,7 +23,7 @@ import {
   NO_OPTIONS,
   resolveCallOptions,
 } from '../execution/resolved-call-options.js';
-import type { SharingOpener } from '../execution/call-sharing.js';
+import type { ServingParts } from './feature.js';
 import { CallRecorder, countEnd, countRefusal } from '../events/call-recorder.js';
 import { EventHub, type EventOf, type ServingCounters } from '../events/event-hub.js';
 import { Shutdown } from '../execution/shutdown.js';
@@ -32,12 +32,8 @@ import { Reloads } from '../rollout/reloads.js';
 import type { ReloadOptions, ServingVersion, VersionStatus } from '../rollout/serving-version.js';
 import type { VersionPlan } from '../rollout/version-loader.js';
 import { Versions } from '../rollout/versions.js';
-import { outsideSession, type Pipeline, type TargetStatus } from '../execution/pipeline.js';
-import type {
-  OrderedSession,
-  ServingSession,
-  SessionOptions,
-} from '../sessions/ordered-session.js';
+import type { OpenSession, ServingSession, SessionOptions } from '../execution/kept-states.js';
+import type { Pipeline, TargetStatus } from '../execution/pipeline.js';
 import {
   type KeyStatus,
   type LocalPart,
@@ -84,7 +80,7 @@ export class LocalServing<
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
     engine: Engine,
-    private readonly sharing?: SharingOpener,
+    private readonly parts: ServingParts = {},
     private readonly events = new EventHub(undefined, undefined, options.continuous?.reports),
     /** Plans the first version's replacement. */
     next?: VersionPlan['next'],
@@ -145,9 +141,9 @@ export class LocalServing<
       batchSize,
       batchTimeout,
       maxRowsPerCall: options.queue.maxRowsPerCall,
-      sessionIdle: options.sessions?.idle,
+      stateIdle: options.states?.idle,
       separatesOrigins: options.queue.separateOrigins,
-      hasCache: this.sharing?.keepsAnswers ?? false,
+      hasCache: this.parts.sharing?.keepsAnswers ?? false,
       isContinuous: options.continuous !== undefined,
       shapesInput: callbacks.preprocess !== undefined,
       shapesOutput:
@@ -225,16 +221,16 @@ export class LocalServing<
     options: SessionOptions,
     onEnd?: (reason: SessionEndedError) => void,
     needsFirst?: boolean,
-  ): OrderedSession {
-    if (!this.options.sessions) {
+  ): OpenSession {
+    if (!this.options.states) {
       throw withoutSessions(this.name);
     }
     this.refuseOnceClosed();
-    const sessions = this.chosenFor(undefined, options)?.sessions;
-    if (!sessions) {
+    const states = this.chosenFor(undefined, options)?.states;
+    if (!states) {
       throw this.notRunning(options);
     }
-    return sessions.openSession(options, onEnd, needsFirst);
+    return states.openSession(options, onEnd, needsFirst);
   }
 
   override async reload(options: ReloadOptions = {}): Promise<ServingVersion> {
@@ -348,7 +344,7 @@ export class LocalServing<
     replaces?: LoadedVersion,
     isShadow = false,
   ): LoadedVersion {
-    const { callbacks, sharing, keySettings } = this;
+    const { callbacks, parts, keySettings } = this;
     // Not the version, which would keep all earlier ones in memory.
     const calls = replaces && { label: replaces.label, signature: replaces.signature };
     const events = isShadow
@@ -356,9 +352,9 @@ export class LocalServing<
       : this.events.childOf(options.version);
     return new LoadedVersion({
       ...plan,
+      ...parts,
       options: { ...options, keys: keySettings.current },
       callbacks,
-      sharing,
       events,
       replaces: calls,
       isPaused: this.hold === 'paused',
@@ -407,8 +403,9 @@ export class LocalServing<
       const resolved = resolveCallOptions(this.callbacks, input, options, patience, isStream);
       signal?.throwIfAborted();
       this.refuseOnceClosed();
-      if (this.options.sessions) {
-        throw outsideSession(this.name);
+      const { states } = this.options;
+      if (states) {
+        throw states.outside(this.name);
       }
       const pipeline = await version.openEarly(resolved);
       return { pipeline, inside: { ...options, signal, resolved, recorder } };

@@ -1,10 +1,6 @@
 import type { Observable } from 'rxjs';
 import { InvalidServingError, type SessionEndedError } from '../errors.js';
-import type {
-  OrderedSession,
-  ServingSession,
-  SessionOptions,
-} from '../sessions/ordered-session.js';
+import type { OpenSession, ServingSession, SessionOptions } from '../execution/kept-states.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import type { ServingStream } from '../streaming/serving-stream.js';
 import type { CallOptions, StreamOptions } from '../context/call-context.js';
@@ -340,7 +336,7 @@ export interface LocalPart {
     options: SessionOptions,
     onEnd?: (reason: SessionEndedError) => void,
     needsFirst?: boolean,
-  ): OrderedSession;
+  ): OpenSession;
   /** True if ServingModule closes the serving, after all that may call it. */
   closesLast: boolean;
   close(): Promise<void>;
@@ -353,8 +349,8 @@ export interface ServingProfile {
   readonly batchSize: number;
   readonly batchTimeout: number;
   readonly maxRowsPerCall: number;
-  /** Milliseconds until an idle session ends; undefined without sessions. */
-  readonly sessionIdle: number | undefined;
+  /** Milliseconds without a call until a state is dropped; undefined if calls have no state. */
+  readonly stateIdle: number | undefined;
   /** True if batches don't mix origins. */
   readonly separatesOrigins: boolean;
   readonly hasCache: boolean;

@@ -82,7 +82,7 @@ export class BatchScript<Row = unknown, Result = unknown> {
     // A definition needs a runner.
     const resolved = features.resolve(standIn);
     const engine = scriptedEngine(this.hold);
-    return new LocalServing<Input, Output>(resolved, standIn, engine, features.sharingOf(standIn));
+    return new LocalServing<Input, Output>(resolved, standIn, engine, features.partsOf(standIn));
   }
 
   private readonly hold: Hold = (rows, context, lose) => {

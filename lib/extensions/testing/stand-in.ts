@@ -1,5 +1,5 @@
 import type { AllowedSizesOptions, RecoveryOptions, Runner, ServingOptions } from '../../index.js';
-import { type FunctionServingDefinition, sessionOptionsOf } from '../../doors/options.js';
+import type { FunctionServingDefinition } from '../../doors/options.js';
 import { features } from '../../doors/servings.js';
 
 /** The runner may be missing: a test replaces it. */
@@ -11,15 +11,12 @@ export type Replaced<Input = unknown, Output = unknown, Result = unknown> = Serv
 
 /** Replaces the runner with a function; keeps the callbacks. */
 export function modelStandIn(definition: Replaced): FunctionServingDefinition {
-  const { model, rollout, partitions, recovery, ...kept } = definition;
+  const { rollout, partitions, recovery, ...kept } = definition;
   // Leaves out other machines' devices, and warm-up.
   return {
     ...kept,
     ...features.ofStandIn(definition),
-    model: {
-      useFactory: () => () => undefined,
-      sessions: model === undefined ? undefined : sessionOptionsOf({ ...definition, model }),
-    },
+    model: { useFactory: () => () => undefined, ...features.ofStandInModel(definition) },
     rollout: rollout && { version: rollout.version },
     partitions: partitions === true ? 1 : partitions,
     warmUp: undefined,

@@ -99,9 +99,9 @@ export const deduplication: Feature = {
       !shares(definition.deduplication) &&
       'deduplication.key needs deduplication.singleFlight: true or deduplication.cache, whose ' +
         'inputs it identifies',
-    ({ definition, sessions }) =>
+    ({ definition, states }) =>
       definition.deduplication !== undefined &&
-      sessions !== undefined &&
+      states !== undefined &&
       'deduplication has no effect with sessions, whose calls with the same input have different ' +
         'states; leave it out',
   ],

@@ -142,7 +142,6 @@ export const sequences: Feature = {
         definition.batchKeys?.find((key) => isRecord(key) && Object.keys(key).length > 1),
       'all keys share the places of a partition',
     ),
-    noEffect('sessions', ({ runner }) => runner.sessions, 'each call has a state of its own'),
     noEffect(
       'recovery.isolateFailures',
       ({ definition }) => definition.recovery?.isolateFailures,

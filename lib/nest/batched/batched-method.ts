@@ -47,7 +47,6 @@ export interface BatchedOptions extends Omit<
   | 'name'
   | 'rollout'
   | 'batchKeys'
-  | 'sessions'
   | 'preprocess'
   | 'postprocess'
   | 'queue'

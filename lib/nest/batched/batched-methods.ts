@@ -163,9 +163,9 @@ export class BatchedMethods
   private checkServing(method: string, serving: string): void {
     try {
       const found = this.registry.get(serving);
-      if (found.local?.profile.sessionIdle !== undefined) {
+      if (found.local?.profile.stateIdle !== undefined) {
         throw new InvalidServingError(
-          `${method} is @Batched(${formatValue(serving)}), whose calls are made in sessions; inject ` +
+          `${method} is @Batched(${formatValue(serving)}), whose calls have a state; inject ` +
             'the serving and call serving.open().run(input)',
         );
       }

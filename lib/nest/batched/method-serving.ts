@@ -48,9 +48,9 @@ export class MethodServing extends LocalServing {
     const functions = functionEngine(definition.model.useFactory);
     // Exception filters look for the class of the method's error.
     const engine: Engine = async (...site) => ({ ...(await functions(...site)), throwsAsIs: true });
-    const sharing = features.sharingOf(definition, provide);
-    super(features.resolve(definition), definition, engine, sharing, events);
-    this.sharesCalls = sharing !== undefined;
+    const parts = features.partsOf(definition, provide);
+    super(features.resolve(definition), definition, engine, parts, events);
+    this.sharesCalls = parts.sharing !== undefined;
   }
 
   /** Called by the handle; undefined for a class with several instances. */

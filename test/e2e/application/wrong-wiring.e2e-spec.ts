@@ -162,7 +162,7 @@ describe('Wrong wiring', () => {
     ],
     [
       '@Batched() with the name of a serving whose calls are made in sessions',
-      'Talking.talk is @Batched("loud"), whose calls are made in sessions; inject the serving and ' +
+      'Talking.talk is @Batched("loud"), whose calls have a state; inject the serving and ' +
         'call serving.open().run(input)',
       () => ({
         ...servingsOf({ ...loud, model: { ...(loud.model as FunctionRunner), sessions: {} } }),

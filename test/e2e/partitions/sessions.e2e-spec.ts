@@ -150,7 +150,7 @@ describe('Sessions', () => {
     [
       'of any size',
       value('float32', 'n', 'm'),
-      'The input state: float32[n, m] is a state, and axis 1 may have any size; states of sessions ' +
+      'The input state: float32[n, m] is a state, and axis 1 may have any size; states ' +
         'begin as zeros of one size',
     ],
     [

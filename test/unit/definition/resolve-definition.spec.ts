@@ -114,7 +114,7 @@ describe('resolveDefinition', () => {
   it('[1.9] [16.5] A limit of sessions that is undefined has its default', () => {
     const sessions = { max: undefined, idle: 5 } as object;
 
-    expect(resolve({ name: 'a', model: { useFactory, sessions } }).sessions).toEqual({
+    expect(resolve({ name: 'a', model: { useFactory, sessions } }).states).toMatchObject({
       max: 1000,
       idle: 5,
     });

@@ -195,8 +195,8 @@ abstract class Play<Input, Output> {
   async run(): Promise<void> {
     const { options, engine, next } = this.planOf(FIRST);
     const definition = this.definition(FIRST);
-    const sharing = features.sharingOf(definition, () => this.store);
-    this.serving = new LocalServing(options, definition, engine, sharing, undefined, next);
+    const parts = features.partsOf(definition, () => this.store);
+    this.serving = new LocalServing(options, definition, engine, parts, undefined, next);
     await passTime(this.serving.start());
     await this.warmUp();
     for (const each of this.options.steps) {

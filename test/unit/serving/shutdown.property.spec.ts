@@ -125,8 +125,8 @@ class Play {
       model: { useFactory: () => () => [] },
     };
     const resolved = features.resolve(definition);
-    const sharing = features.sharingOf(definition);
-    this.serving = new LocalServing(resolved, definition, this.engine, sharing);
+    const parts = features.partsOf(definition);
+    this.serving = new LocalServing(resolved, definition, this.engine, parts);
   }
 
   async run(): Promise<void> {

@@ -1,8 +1,9 @@
 import { Batch } from '../../batch/batch.js';
 import type { BatchAxes } from '../../batch/template.js';
+import { countOfRows } from '../../format.js';
 import { Tensor, zerosOf, zeroTensor } from '../../batch/tensor.js';
 import { InvalidInputError, InvalidOutputError, InvalidServingError } from '../../errors.js';
-import { type SessionRows, SessionStates, type SessionStep } from '../session-states.js';
+import { type StateRows, RowStates, type StateStep } from '../row-states.js';
 import {
   type DeclaredPorts,
   describePort,
@@ -70,14 +71,14 @@ export class ModelReply {
 
 type Named<T> = Readonly<Record<string, T>>;
 
-/** A model's session states: some outputs are the next run's inputs. */
+/** A model's states: some outputs are the next run's inputs. */
 export class ModelStates {
   readonly inputs: readonly ModelPort[];
   /** Kept in the order of `inputs`. */
   readonly outputs: readonly string[];
-  private readonly sessions = new SessionStates<Batch>();
+  private readonly kept = new RowStates<Batch>();
   private readonly axes: BatchAxes;
-  /** Before a session's first step: zeros. */
+  /** Before a state's first step: zeros. */
   private readonly first: Batch;
   /** An input with rows, and their axis. */
   private readonly counted: { readonly index: number; readonly axis: number };
@@ -99,11 +100,11 @@ export class ModelStates {
     this.counted = { index, axis: inputs[index]?.batchAxis ?? 0 };
   }
 
-  /** Rows without a session get zeros. */
-  begin(sessions: SessionRows | undefined, feeds: readonly Tensor[]): ModelStep {
+  /** Rows without a turn get zeros. */
+  begin(turns: StateRows | undefined, feeds: readonly Tensor[]): ModelStep {
     const { first, inputs, counted } = this;
     const rows = feeds[counted.index]?.dims[counted.axis] ?? 1;
-    const step = sessions && this.sessions.begin(sessions);
+    const step = turns && this.kept.begin(turns);
     const states = Array.from({ length: rows }, (_, row) => step?.states[row] ?? first);
     return {
       feeds: feedsOf(Batch.merge(states).gather(), inputs),
@@ -112,10 +113,10 @@ export class ModelStates {
   }
 
   end(ids: readonly number[]): void {
-    this.sessions.end(ids);
+    this.kept.end(ids);
   }
 
-  private keep(step: SessionStep<Batch> | undefined, outputs: Named<Tensor>): void {
+  private keep(step: StateStep<Batch> | undefined, outputs: Named<Tensor>): void {
     if (!step) {
       return;
     }
@@ -124,7 +125,7 @@ export class ModelStates {
     const rows = asOutput(() => Batch.ofOutput(Object.fromEntries(states), axes));
     if (rows.signature !== first.signature || rows.size < step.states.length) {
       throw new InvalidOutputError(
-        `The state of ${step.states.length} sessions after a run is ${rows.size} rows of ` +
+        `The state of ${countOfRows(step.states.length)} after a run is ${rows.size} rows of ` +
           `[${rows.signature}]; the model takes rows of [${first.signature}]`,
       );
     }
@@ -181,8 +182,8 @@ function checkState(input: ModelPort, output: ModelPort): void {
   );
   if (open >= 0) {
     throw new InvalidServingError(
-      `The input ${describePort(input)} is a state, and axis ${open} may have any size; states of ` +
-        'sessions begin as zeros of one size',
+      `The input ${describePort(input)} is a state, and axis ${open} may have any size; states ` +
+        'begin as zeros of one size',
     );
   }
   const isAlike = (dim: number | string, axis: number): boolean =>

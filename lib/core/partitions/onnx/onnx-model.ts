@@ -8,7 +8,7 @@ import { axesOf, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
 import { withVariableAxes } from './variable-axes.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
-import type { SessionRows } from '../session-states.js';
+import type { StateRows } from '../row-states.js';
 import type { Loaded, ModelTask, SessionProviders } from '../worker/worker-protocol.js';
 import { Batch } from '../../batch/batch.js';
 import { asOutput } from '../../batch/container.js';
@@ -19,7 +19,7 @@ export class OnnxModel {
   private readonly states: ModelStates | undefined;
 
   constructor(
-    private readonly session: RunSession,
+    private readonly session: RunModel,
     readonly loaded: Required<Loaded>,
     readonly close: () => Promise<void>,
   ) {
@@ -30,26 +30,26 @@ export class OnnxModel {
 
   /**
    * Takes tensors in the inputs' order, returns the reply's, and passes hooks' outputs to `onHook`.
-   * With sessions, each row is a step of its session.
+   * With turns, each row is a step from its state.
    */
   async run(
     feeds: readonly Tensor[],
     hooks: readonly string[],
     onHook: (name: string, value: unknown) => void,
-    sessions?: SessionRows,
+    turns?: StateRows,
   ): Promise<Tensor[]> {
     const { states } = this;
     const { names } = this.reply;
     const others = states ? [...hooks, ...states.outputs] : hooks;
     const all = others.length === 0 ? names : [...new Set([...names, ...others])];
-    const step = states?.begin(sessions, feeds);
+    const step = states?.begin(turns, feeds);
     const outputs = await this.session(step ? [...feeds, ...step.feeds] : feeds, all);
     step?.keep(outputs);
     hooks.forEach((hook) => onHook(hook, outputs[hook]));
     return names.map((name) => outputs[name]!);
   }
 
-  endSessions(ids: readonly number[]): void {
+  forget(ids: readonly number[]): void {
     this.states?.end(ids);
   }
 }
@@ -84,7 +84,7 @@ function modelOf(
   };
   const { fixedBatch, states, outputs } = signature;
   const inputs = [...signature.inputs, ...states.map(({ input }) => input)];
-  const runWhole: RunSession = (feeds, names) =>
+  const runWhole: RunModel = (feeds, names) =>
     session.run(Object.fromEntries(inputs.map(({ name }, i) => [name, feedOf(feeds[i]!)])), names);
   const runOnce = onRun ? measured(runWhole, signature, onRun) : runWhole;
   const runStep: RunStep = (rows, names) => runOnce(feedsOf(rows.gather(), inputs), names);
@@ -122,7 +122,7 @@ async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
   }
 }
 
-function measured(run: RunSession, { inputs }: ModelSignature, onRun: OnRun): RunSession {
+function measured(run: RunModel, { inputs }: ModelSignature, onRun: OnRun): RunModel {
   const counted = inputs.findIndex(({ batchAxis }) => batchAxis !== null);
   const axis = inputs[counted]?.batchAxis ?? 0;
   return async (feeds, names) => {
@@ -154,7 +154,7 @@ export function feedOf(tensor: Tensor): Tensor {
 type Named<T> = Record<string, T>;
 
 /** Takes inputs, then states. */
-type RunSession = (feeds: readonly Tensor[], names: readonly string[]) => Promise<Named<Tensor>>;
+type RunModel = (feeds: readonly Tensor[], names: readonly string[]) => Promise<Named<Tensor>>;
 
 /** Runs as many rows as the file fixes. */
 export type RunStep = (rows: Batch, names: readonly string[]) => Promise<Named<Tensor>>;
@@ -164,7 +164,7 @@ export function inSteps(
   run: RunStep,
   { inputs, outputs }: Pick<ModelSignature, 'inputs' | 'outputs'>,
   size: number,
-): RunSession {
+): RunModel {
   const inputAxes = axesOf(inputs);
   const outputAxes = axesOf(outputs);
   return async (feeds, fetches) => {

@@ -20,12 +20,12 @@ import {
   type LoadResult,
   type ModelTask,
   type RowsRequest,
-  type SessionEnd,
-  type SessionsEnd,
+  type RunEnd,
+  type Forget,
   STEPS_AHEAD,
   type WorkerReply,
   type WorkerRequest,
-  type WorkerSession,
+  type WorkerRunner,
   type WorkerTask,
 } from './worker-protocol.js';
 import { type OnnxModel, openModel } from '../onnx/onnx-model.js';
@@ -37,7 +37,7 @@ const REVOKED: BatchEnd = { error: toWire(new NotStartedError('The batch was rev
 
 type BatchRequest = RowsRequest | FeedsRequest | { readonly unreadable: unknown };
 
-type QueuedRequest = BatchRequest | SessionsEnd;
+type QueuedRequest = BatchRequest | Forget;
 
 export interface Port {
   listen(onRequest: (request: WorkerRequest) => void): void;
@@ -74,18 +74,18 @@ export class WorkerHost {
   async run(): Promise<void> {
     // Before the first await, to miss no batch.
     this.port.listen((request) => this.receive(request));
-    const session = await this.open();
-    if (!session) {
+    const runner = await this.open();
+    if (!runner) {
       return;
     }
     let ended = Promise.resolve();
     for await (const request of this.requests) {
-      if ('endedSessions' in request) {
-        session.endSessions(request.endedSessions);
+      if ('forget' in request) {
+        runner.forget(request.forget);
         continue;
       }
-      const end = this.runBatch(session, request);
-      if (session.isConcurrent) {
+      const end = this.runBatch(runner, request);
+      if (runner.isConcurrent) {
         ended = ended.then(() => end);
       } else {
         await end;
@@ -115,31 +115,31 @@ export class WorkerHost {
     }
   }
 
-  private async open(): Promise<WorkerSession | undefined> {
+  private async open(): Promise<WorkerRunner | undefined> {
     const { task, openers } = this;
     try {
-      const session =
-        'model' in task ? await ModelSession.open(task) : await FileSession.open(task, openers);
-      this.port.post(session.loaded, []);
-      return session;
+      const runner =
+        'model' in task ? await ModelRunner.open(task) : await FileRunner.open(task, openers);
+      this.port.post(runner.loaded, []);
+      return runner;
     } catch (error) {
       this.port.post({ error: toWire(error) }, []);
       return undefined;
     }
   }
 
-  private async runBatch(session: WorkerSession, request: BatchRequest): Promise<void> {
+  private async runBatch(runner: WorkerRunner, request: BatchRequest): Promise<void> {
     const batch = this.batches++;
     const running = { batch, endedRows: new Set<number>(), unacknowledged: 0, resume: () => {} };
     this.running.set(batch, running);
     const begins = this.port.begin(batch);
-    let end: SessionEnd;
+    let end: RunEnd;
     try {
       if ('unreadable' in request) {
         throw request.unreadable;
       }
       end = begins
-        ? await session.run(request, (...asked) => this.listener(running, ...asked))
+        ? await runner.run(request, (...asked) => this.listener(running, ...asked))
         : [REVOKED];
     } catch (error) {
       end = [{ error: toWire(error) }];
@@ -174,7 +174,7 @@ export class WorkerHost {
     };
   }
 
-  private end(batch: number, ...[end, transfer = [], spare]: SessionEnd): void {
+  private end(batch: number, ...[end, transfer = [], spare]: RunEnd): void {
     try {
       this.port.post({ batch, ...end }, transfer, spare);
     } catch (error) {
@@ -201,31 +201,31 @@ export class WorkerHost {
   }
 }
 
-class ModelSession implements WorkerSession {
+class ModelRunner implements WorkerRunner {
   private constructor(private readonly model: OnnxModel) {}
 
-  static async open(task: ModelTask): Promise<ModelSession> {
-    return new ModelSession(await openModel(task));
+  static async open(task: ModelTask): Promise<ModelRunner> {
+    return new ModelRunner(await openModel(task));
   }
 
   get loaded(): Loaded {
     return this.model.loaded;
   }
 
-  async run({ feeds, hooks, sessions }: FeedsRequest, listen: Listen): Promise<SessionEnd> {
+  async run({ feeds, hooks, turns }: FeedsRequest, listen: Listen): Promise<RunEnd> {
     const { model } = this;
     const tensors = unpackTensors(feeds, model.loaded.signature.inputs);
     const onHook = (name: string, value: unknown): void => listen(hooks, false).hook(name, value);
-    const [reply, transfer] = packTensors(await model.run(tensors, hooks, onHook, sessions));
+    const [reply, transfer] = packTensors(await model.run(tensors, hooks, onHook, turns));
     return [{ reply }, transfer, spareOf(tensors)];
   }
 
-  endSessions(ids: readonly number[]): void {
-    this.model.endSessions(ids);
+  forget(ids: readonly number[]): void {
+    this.model.forget(ids);
   }
 }
 
-class FileSession implements WorkerSession {
+class FileRunner implements WorkerRunner {
   readonly loaded: Loaded = {};
   readonly isConcurrent: boolean;
 
@@ -236,13 +236,13 @@ class FileSession implements WorkerSession {
   static async open(
     { file, partition, options, keys, continuous }: FileTask,
     openers: Openers,
-  ): Promise<FileSession> {
+  ): Promise<FileRunner> {
     const factory = await importFactory(file);
     const open = openerOf(continuous, openers);
-    return new FileSession(await openFactory(open, factory, partition, options, keys));
+    return new FileRunner(await openFactory(open, factory, partition, options, keys));
   }
 
-  async run({ rows, info }: RowsRequest, listen: Listen): Promise<SessionEnd> {
+  async run({ rows, info }: RowsRequest, listen: Listen): Promise<RunEnd> {
     const plainRows = 'list' in rows;
     const listener = listen(info.hooks, plainRows);
     const result = await this.functions.runRows(unpackRows(rows), info, listener);
@@ -253,8 +253,8 @@ class FileSession implements WorkerSession {
     return [{ output, metadata: result.metadata }, transfer];
   }
 
-  endSessions(ids: readonly number[]): void {
-    this.functions.endSessions?.(ids);
+  forget(ids: readonly number[]): void {
+    this.functions.forget?.(ids);
   }
 }
 

@@ -3,7 +3,7 @@ import type { ModelContent } from '../onnx/model-content.js';
 import type { DeclaredPorts, ModelSignature } from '../onnx/model-signature.js';
 import type { WireTensors, WireOutput, WireRows } from './transfer.js';
 import type { BatchInfo, PartitionOptions, BatchListener } from '../batch-function.js';
-import type { SessionRows } from '../session-states.js';
+import type { StateRows } from '../row-states.js';
 import type { ContinuousPlan } from '../engine.js';
 
 interface Task {
@@ -33,18 +33,18 @@ export interface FeedsRequest {
   /** Kept in the inputs' order. */
   readonly feeds: WireTensors;
   readonly hooks: readonly string[];
-  readonly sessions?: SessionRows | undefined;
+  readonly turns?: StateRows | undefined;
 }
 
 /** Queued behind earlier batches. */
-export interface SessionsEnd {
-  readonly endedSessions: readonly number[];
+export interface Forget {
+  readonly forget: readonly number[];
 }
 
 export type WorkerRequest =
   | RowsRequest
   | FeedsRequest
-  | SessionsEnd
+  | Forget
   /** No caller waits for these rows. */
   | { readonly batch: number; readonly endedRows: readonly number[] }
   | { readonly batch: number; readonly acknowledged: number }
@@ -159,14 +159,14 @@ export interface Channel {
   halt(): void;
 }
 
-/** `transfer` moves with the end; the session is done with `spare`. */
-export type SessionEnd = [end: BatchEnd, transfer?: ArrayBuffer[], spare?: ArrayBuffer[]];
+/** `transfer` moves with the end; the worker is done with `spare`. */
+export type RunEnd = [end: BatchEnd, transfer?: ArrayBuffer[], spare?: ArrayBuffer[]];
 
 export type Listen = (hooks: readonly string[], plainRows: boolean) => BatchListener;
 
-export interface WorkerSession {
+export interface WorkerRunner {
   readonly loaded: Loaded;
   readonly isConcurrent?: boolean;
-  run(batch: RowsRequest | FeedsRequest, listen: Listen): Promise<SessionEnd>;
-  endSessions(ids: readonly number[]): void;
+  run(batch: RowsRequest | FeedsRequest, listen: Listen): Promise<RunEnd>;
+  forget(ids: readonly number[]): void;
 }

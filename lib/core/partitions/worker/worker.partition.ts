@@ -143,9 +143,9 @@ export class WorkerPartition implements Worker {
     this.rejectRevoked(() => new RevokedError(message));
   }
 
-  endSessions(ids: readonly number[]): void {
+  forget(ids: readonly number[]): void {
     if (!this.lost && !this.isClosing) {
-      this.channel.post({ endedSessions: ids }, []);
+      this.channel.post({ forget: ids }, []);
     }
   }
 
@@ -327,8 +327,8 @@ class BatchTransfer {
     if (signature) {
       const rows = batch.gather(this.memory.memoryOf);
       const [feeds, transfer] = packTensors(feedsOf(rows, signature.inputs));
-      const { hooks, sessions } = info;
-      channel.post(sessions ? { feeds, hooks, sessions } : { feeds, hooks }, transfer);
+      const { hooks, turns } = info;
+      channel.post(turns ? { feeds, hooks, turns } : { feeds, hooks }, transfer);
     } else {
       sendRows(batch, (rows, transfer) =>
         channel.post({ rows, info: { ...info, partition } }, transfer),

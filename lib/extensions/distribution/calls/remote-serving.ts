@@ -123,6 +123,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     const { outbound, requestTimeout } = this.options;
     checkSessionOptions(name, options);
     const host = new RemoteSessionHost({
+      serving: name,
       resolve: (input, own) => resolveCallOptions({ name }, input, own, requestTimeout),
       preprocess: (input, terms) =>
         this.preprocess ? this.preprocessed(input as Input, terms) : input,

@@ -18,6 +18,7 @@ import { formatValue, isError, messageOf } from '../../../doors/text.js';
 import type { ExportedServing } from './exported-servings.js';
 
 interface RemoteSessionOptions {
+  readonly serving: string;
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
   preprocess(input: unknown, terms: ResolvedCallOptions): unknown;
   connect(steps: AsyncIterable<StepMessage>): AsyncIterable<unknown>;
@@ -40,11 +41,15 @@ export class RemoteSessionHost implements SessionHost {
 
   constructor(private readonly options: RemoteSessionOptions) {}
 
+  get serving(): string {
+    return this.options.serving;
+  }
+
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions {
     return this.options.resolve(input, options);
   }
 
-  async run(input: unknown, { session, resolved, priority }: StepOptions): Promise<unknown> {
+  async run(input: unknown, { turn, resolved, priority }: StepOptions): Promise<unknown> {
     const { options } = this;
     const exit = options.enter();
     try {
@@ -58,9 +63,9 @@ export class RemoteSessionHost implements SessionHost {
         this.waiting.push({ resolve, reject }),
       );
       outcome.catch(() => {});
-      this.connected(session.steps).push({
+      this.connected(turn.steps).push({
         input: prepared,
-        steps: session.steps,
+        steps: turn.steps,
         ...(timeout !== undefined && { timeout: Math.max(0, timeout) }),
         ...(priority !== undefined && { priority }),
       });

@@ -247,7 +247,7 @@ export function configOf(model: OfferedModel): ModelConfig {
     max_batch_size: hasRows ? (profile?.batchSize ?? 1) : 0,
     input: inputs.ports.map(config),
     output: outputs.ports.map(config),
-    ...(profile?.sessionIdle === undefined
+    ...(profile?.stateIdle === undefined
       ? {
           dynamic_batching: {
             preferred_batch_size: [],
@@ -256,7 +256,7 @@ export function configOf(model: OfferedModel): ModelConfig {
         }
       : {
           sequence_batching: {
-            max_sequence_idle_microseconds: Math.round(profile.sessionIdle * 1000),
+            max_sequence_idle_microseconds: Math.round(profile.stateIdle * 1000),
           },
         }),
     model_transaction_policy: { decoupled: isDecoupled },

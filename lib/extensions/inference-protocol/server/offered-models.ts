@@ -142,7 +142,7 @@ export class OfferedModel {
   }
 
   get hasSequences(): boolean {
-    return this.profile?.sessionIdle !== undefined;
+    return this.profile?.stateIdle !== undefined;
   }
 
   get inputs(): ModelInputs {

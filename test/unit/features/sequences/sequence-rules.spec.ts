@@ -30,7 +30,7 @@ describe('The definition of a sequence', () => {
     ],
     [
       { model: { useFactory: () => model, sequence: {}, sessions: {} } },
-      'sessions {} has no effect on a sequence, where each call has a state of its own; leave it out',
+      'sessions have no effect on sequences, where each call has a state of its own; leave one of them out',
     ],
     [
       { batchSize: { cost: { of: (row: string) => row.length, most: 2 } } },

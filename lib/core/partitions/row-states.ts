@@ -1,3 +1,4 @@
+import type { CallingBatch } from '../context/call-cycles.js';
 import { InvalidOutputError, isError } from '../errors.js';
 import {
   type BatchContext,
@@ -5,12 +6,32 @@ import {
   type BatchListener,
   contextOf,
 } from './batch-function.js';
-import { type PartitionResult, STEPPED } from './partition.js';
+import { type Partition, type PartitionResult, STEPPED } from './partition.js';
 
-/** Each of a batch's rows is the next step of one session. */
-export interface SessionRows {
+/** A call's turn on a state: the call has one row, and runs after all earlier turns. */
+export interface StateTurn {
+  readonly id: number;
+  /** Earlier turns whose caller got the reply. */
+  readonly steps: number;
+  /** The batch that runs it, or ran the last one, if its function can call servings. */
+  runner: CallingBatch | undefined;
+  /**
+   * @param rows undefined for rows that the call gives one by one
+   * @throws InvalidInputError unless it is one
+   */
+  check(rows?: number): void;
+  /** The error if the state was lost with its partition's worker. */
+  lossOn(partition: Partition): Error | undefined;
+}
+
+export function turnsOf(turns: readonly StateTurn[]): StateRows {
+  return { ids: turns.map(({ id }) => id), steps: turns.map(({ steps }) => steps) };
+}
+
+/** Each of a batch's rows is the next step from one state. */
+export interface StateRows {
   readonly ids: readonly number[];
-  /** Steps that each session has made before. */
+  /** Steps that each state has made before. */
   readonly steps: readonly number[];
 }
 
@@ -22,38 +43,38 @@ interface Kept<State> {
 }
 
 /**
- * Session states, where their batches run. A step replaces the state once it succeeds. If its reply
+ * States that stay where their batches run. A step replaces the state once it succeeds. If its reply
  * is lost (a deadline, an output that can't be sent), it runs again from the state before.
  */
-export class SessionStates<State> {
-  private readonly sessions = new Map<number, Kept<State>>();
+export class RowStates<State> {
+  private readonly kept = new Map<number, Kept<State>>();
 
   get size(): number {
-    return this.sessions.size;
+    return this.kept.size;
   }
 
-  begin({ ids, steps }: SessionRows): SessionStep<State> {
+  begin({ ids, steps }: StateRows): StateStep<State> {
     const kept = ids.map((id, row) => this.keptAt(id, steps[row]!));
-    return new SessionStep(kept, steps);
+    return new StateStep(kept, steps);
   }
 
-  /** Drops the sessions' states; a running step keeps no new ones for them. */
+  /** Drops the states; a running step keeps no new ones for them. */
   end(ids: readonly number[]): void {
-    ids.forEach((id) => this.sessions.delete(id));
+    ids.forEach((id) => this.kept.delete(id));
   }
 
   private keptAt(id: number, steps: number): Kept<State> {
-    let kept = this.sessions.get(id);
+    let kept = this.kept.get(id);
     if (!kept) {
       kept = { steps, state: undefined, previous: undefined };
-      this.sessions.set(id, kept);
+      this.kept.set(id, kept);
     }
     return kept;
   }
 }
 
-export class SessionStep<State> {
-  /** Before the step; undefined before a session's first. */
+export class StateStep<State> {
+  /** Before the step; undefined before a state's first. */
   readonly states: readonly (State | undefined)[];
 
   constructor(
@@ -79,27 +100,27 @@ export class SessionStep<State> {
 type Result = PartitionResult | typeof STEPPED;
 
 /**
- * Runs a batch function with its rows' session states, if any. A row whose result is an error keeps
+ * Runs a batch function with its rows' states, if any. A row whose result is an error keeps
  * its old state.
  *
  * @throws InvalidOutputError for a generator, whose rows have several results
  */
-export function inSessions(
-  states: SessionStates<unknown>,
+export function withStates(
+  states: RowStates<unknown>,
   info: BatchInfo,
   listener: BatchListener,
   run: (context: BatchContext) => Result | Promise<Result>,
 ): Result | Promise<Result> {
-  const { sessions, padding } = info;
-  if (!sessions) {
+  const { turns, padding } = info;
+  if (!turns) {
     return run(contextOf(info, listener));
   }
-  const step = states.begin(sessions);
+  const step = states.begin(turns);
   const own = [...step.states, ...Array.from({ length: padding }, () => undefined)];
   const finish = (result: Result): Result => {
     if (result === STEPPED) {
       throw new InvalidOutputError(
-        'A step of a session has one result, and the batch function is a generator',
+        'A step from a state has one result, and the batch function is a generator',
       );
     }
     const { output } = result;

@@ -1,47 +1,31 @@
-import { callingBatch, refuseCycle } from '../context/call-cycles.js';
-import { callInRequest, type CallOptions } from '../context/call-context.js';
-import { isA, PartitionLostError, SessionEndedError } from '../errors.js';
+import { formatValue } from '../../core/format.js';
+import { callingBatch, type CallingBatch, refuseCycle } from '../../core/context/call-cycles.js';
+import { callInRequest, type CallOptions } from '../../core/context/call-context.js';
+import {
+  InvalidInputError,
+  isA,
+  PartitionLostError,
+  SessionEndedError,
+} from '../../core/errors.js';
 import {
   type InternalCallOptions,
   NO_OPTIONS,
   onCancel,
+  resolveCallOptions,
   type ResolvedCallOptions,
-} from '../execution/resolved-call-options.js';
-import type { CallGroup } from '../execution/lanes.js';
-import { endedBy, SessionTurn } from '../execution/request.js';
-
-/** A session's options: they hold for all its calls. */
-export type SessionOptions = Pick<CallOptions, 'tenant' | 'key' | 'version'>;
-
-/** The options of a session's call. */
-export type SessionCallOptions = Omit<CallOptions, keyof SessionOptions>;
-
-/**
- * Calls with a state that stays where their batches run: each call is a step from the state that
- * the last one left. Made by `serving.open()`.
- */
-// Both are types of the calls.
-// oxlint-disable-next-line typescript/no-unnecessary-type-parameters
-export abstract class ServingSession<Input = unknown, Output = unknown> implements AsyncDisposable {
-  /**
-   * Makes the next step with the input, one row, after all earlier calls of the session; steps of
-   * different sessions share batches. A call that fails leaves the state as it was.
-   *
-   * @throws SessionEndedError when the session has ended, or its state is lost
-   * @throws the errors of `batchedRun`
-   */
-  abstract run(input: Input, options?: SessionCallOptions): Promise<Output>;
-
-  /** Ends the session after its calls, and frees its state. */
-  abstract close(): Promise<void>;
-
-  /** {@link close}, for `await using`. */
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close();
-  }
-}
+} from '../../core/execution/resolved-call-options.js';
+import type { CallGroup } from '../../core/execution/lanes.js';
+import {
+  type OpenSession,
+  type SessionCallOptions,
+  type SessionOptions,
+  ServingSession,
+} from '../../core/execution/kept-states.js';
+import { type Partition, statusOf } from '../../core/partitions/partition.js';
+import type { StateTurn } from '../../core/partitions/row-states.js';
 
 export interface SessionHost {
+  readonly serving: string;
   /** Milliseconds from its last call until the session ends; no limit by default. */
   readonly idle?: number;
   /** Its calls share batches with other sessions' in the same place. */
@@ -58,8 +42,63 @@ export interface SessionHost {
 
 export type StepOptions = InternalCallOptions & {
   readonly resolved: ResolvedCallOptions;
-  readonly session: SessionTurn;
+  readonly turn: SessionTurn;
 };
+
+/** A session in its batches, with at most one row at a time. */
+export class SessionTurn implements StateTurn {
+  steps = 0;
+  runner: CallingBatch | undefined;
+  /** Its partition's restarts at its first step: its state is in that worker. */
+  private restarts = 0;
+
+  constructor(
+    readonly id: number,
+    private readonly serving: string,
+  ) {}
+
+  check(rows?: number): void {
+    if (rows !== 1) {
+      throw new InvalidInputError(
+        `A call of a session of serving "${this.serving}" is one step of one row, and not ` +
+          `${rows === undefined ? 'a sequence' : `of ${rows}`}; make a call for each step`,
+      );
+    }
+  }
+
+  lossOn(partition: Partition): SessionEndedError | undefined {
+    const { restarts } = statusOf(partition);
+    if (this.steps === 0) {
+      this.restarts = restarts;
+    }
+    return this.restarts === restarts
+      ? undefined
+      : endedBy(
+          'its state is lost, since the thread or process of its partition was started again',
+        );
+  }
+}
+
+export function endedBy(why: string, cause?: unknown): SessionEndedError {
+  return new SessionEndedError(`The session has ended: ${why}; open another one`, { cause });
+}
+
+/**
+ * A session's options hold for all its calls.
+ *
+ * @throws InvalidInputError for an unknown option or an invalid value
+ */
+export function checkSessionOptions(serving: string, options: CallOptions): void {
+  const { tenant, key, version: _version, ...others } = options;
+  const [unknown] = Object.keys(others);
+  if (unknown !== undefined) {
+    throw new InvalidInputError(
+      `A session of serving "${serving}" has the option ${formatValue(unknown)}; allowed are ` +
+        'tenant, key and version, and others with each call',
+    );
+  }
+  resolveCallOptions({ name: serving }, undefined, { tenant, key });
+}
 
 /**
  * A session whose calls take turns: each needs the state after the one before it.
@@ -68,7 +107,7 @@ export type StepOptions = InternalCallOptions & {
  * comes, {@link OrderedSession.turnOf}, and then only the host. So a call that fails never changes
  * the state.
  */
-export class OrderedSession extends ServingSession {
+export class OrderedSession extends ServingSession implements OpenSession {
   private readonly turn: SessionTurn;
   private readonly options: SessionOptions;
   private isRunning = false;
@@ -85,7 +124,7 @@ export class OrderedSession extends ServingSession {
     private readonly host: SessionHost,
   ) {
     super();
-    this.turn = new SessionTurn(id);
+    this.turn = new SessionTurn(id, host.serving);
     this.options = tenant === undefined && key === undefined ? NO_OPTIONS : { tenant, key };
     this.idle =
       host.idle === undefined ? undefined : setTimeout(() => this.endIdle(), host.idle).unref();
@@ -95,10 +134,6 @@ export class OrderedSession extends ServingSession {
     return this.runAfter(undefined, input, options);
   }
 
-  /**
-   * Like {@link run}, from the state after that number of steps: for a caller that may not have
-   * received the last reply.
-   */
   runAfter(
     steps: number | undefined,
     input: unknown,
@@ -189,7 +224,7 @@ export class OrderedSession extends ServingSession {
     turn.steps = steps ?? turn.steps;
     try {
       const { group } = host;
-      const output = await host.run(input, { ...options, resolved, group, session: turn });
+      const output = await host.run(input, { ...options, resolved, group, turn });
       turn.steps++;
       return output;
     } catch (error) {

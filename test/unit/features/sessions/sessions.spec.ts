@@ -15,9 +15,9 @@ import {
   type ServingOptions,
   SessionEndedError,
 } from 'nestjs-serving';
-import { outcomeOf } from '../../fixtures/async/outcome-of.js';
-import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { useServings } from '../../fixtures/serving/use-servings.js';
+import { outcomeOf } from '../../../fixtures/async/outcome-of.js';
+import { later, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
+import { useServings } from '../../../fixtures/serving/use-servings.js';
 
 type Heard = readonly string[];
 
@@ -349,7 +349,7 @@ describe('Sessions', () => {
     });
 
     await expect(serving.open().run('1')).rejects.toThrow(
-      'A step of a session has one result, and the batch function is a generator',
+      'A step from a state has one result, and the batch function is a generator',
     );
   });
 

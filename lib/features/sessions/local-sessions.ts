@@ -1,9 +1,13 @@
-import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
-import { OverloadedError, type SessionEndedError, withoutStack } from '../errors.js';
-import { checkSessionOptions, resolveCallOptions } from '../execution/resolved-call-options.js';
-import type { CallGroup } from '../execution/lanes.js';
-import { OrderedSession, type SessionOptions } from './ordered-session.js';
-import type { Pipeline } from '../execution/pipeline.js';
+import { OverloadedError, type SessionEndedError, withoutStack } from '../../core/errors.js';
+import type {
+  OpenStates,
+  SessionOptions,
+  VersionOfStates,
+} from '../../core/execution/kept-states.js';
+import { resolveCallOptions } from '../../core/execution/resolved-call-options.js';
+import type { CallGroup } from '../../core/execution/lanes.js';
+import { checkSessionOptions, OrderedSession } from './ordered-session.js';
+import type { SessionsOptions } from './sessions.js';
 
 /** A partition with its sessions' states. No other can run their steps. */
 interface Place extends CallGroup {
@@ -12,18 +16,16 @@ interface Place extends CallGroup {
 }
 
 /** A serving's open sessions, spread evenly over its partitions. */
-export class LocalSessions {
+export class LocalSessions implements OpenStates {
   private readonly open = new Map<OrderedSession, Place>();
   private readonly loads: readonly Place[];
   private lastId = 0;
 
   constructor(
-    private readonly options: ResolvedServing,
-    private readonly callbacks: Callbacks,
-    private readonly pipeline: Pipeline,
-    private readonly onEnd: () => void,
+    private readonly limits: Required<SessionsOptions>,
+    private readonly version: VersionOfStates,
   ) {
-    this.loads = pipeline.partitions.map((_, partition) => ({ partition, sessions: 0 }));
+    this.loads = version.pipeline.partitions.map((_, partition) => ({ partition, sessions: 0 }));
   }
 
   get size(): number {
@@ -33,7 +35,6 @@ export class LocalSessions {
   /**
    * Opens a session on the partition with the fewest, of those that work.
    *
-   * @param needsFirst ends it if its first call fails
    * @throws OverloadedError when as many as `sessions.max` are open
    */
   openSession(
@@ -41,8 +42,9 @@ export class LocalSessions {
     onEnd?: (reason: SessionEndedError) => void,
     needsFirst?: boolean,
   ): OrderedSession {
-    const { name, sessions, timeout } = this.options;
-    const { max, idle } = sessions!;
+    const { max, idle } = this.limits;
+    const { pipeline, callbacks } = this.version;
+    const { name, timeout } = this.version.options;
     checkSessionOptions(name, options);
     if (this.open.size >= max) {
       throw withoutStack(
@@ -53,15 +55,15 @@ export class LocalSessions {
           ),
       );
     }
-    const { pipeline } = this;
     pipeline.refuseOnceClosed();
     const place = this.emptiest();
     const id = ++this.lastId;
     const session: OrderedSession = new OrderedSession(id, options, {
+      serving: name,
       idle,
       group: place,
       needsFirst,
-      resolve: (input, own) => resolveCallOptions(this.callbacks, input, own, timeout),
+      resolve: (input, own) => resolveCallOptions(callbacks, input, own, timeout),
       run: (input, own) => pipeline.run(input, own),
       refused: (error, own) => pipeline.refused(error, own),
       ended: (reason) => {
@@ -84,12 +86,13 @@ export class LocalSessions {
     const place = this.open.get(session)!;
     this.open.delete(session);
     place.sessions--;
-    this.pipeline.endSession(id, place.partition);
-    this.onEnd();
+    const { pipeline, onEnd } = this.version;
+    pipeline.forget(id, place.partition);
+    onEnd();
   }
 
   private emptiest(): Place {
-    const isUp = this.pipeline.partitions.map(({ state }) => state === 'up');
+    const isUp = this.version.pipeline.partitions.map(({ state }) => state === 'up');
     const working = this.loads.filter(({ partition }) => isUp[partition]);
     return (working.length > 0 ? working : this.loads).reduce((best, each) =>
       each.sessions < best.sessions ? each : best,

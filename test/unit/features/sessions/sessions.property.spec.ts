@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { type BatchContext, createServing, type ServingSession } from 'nestjs-serving';
-import { runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { runTimers, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
 
 /** What happens to a step in its batch. */
 type Fate = 'succeeds' | 'fails' | 'fails its batch';
@@ -115,11 +115,11 @@ class Play {
 
   private async runBatch(
     rows: readonly Step[],
-    { states, partition, sessions }: BatchContext,
+    { states, partition, turns }: BatchContext,
   ): Promise<unknown[]> {
     const { runTimes } = this.options;
     this.check(!this.running.has(partition), `partition ${partition} runs two batches`);
-    this.check(new Set(sessions!.ids).size === rows.length, 'two steps of a session share a batch');
+    this.check(new Set(turns!.ids).size === rows.length, 'two steps of a session share a batch');
     this.running.add(partition);
     await delay(runTimes[this.batches++ % runTimes.length]);
     this.running.delete(partition);

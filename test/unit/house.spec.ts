@@ -14,7 +14,7 @@ const CEILINGS = {
   'files of lib': 264,
   'thousand characters of code in lib': 1116.7,
   'files of the core, its features and its Nest module': 124,
-  'thousand characters of code in the core': 478,
+  'thousand characters of code in the core': 478.3,
   'thousand characters of code in the core, its features and its Nest module': 589.2,
   'thousand words of comments': 42.4,
   'names of the doors that are not public': 128,

@@ -80,7 +80,7 @@ export type {
   Fetching,
   RemoteModel,
   RemoteFiles,
-} from './core/partitions/onnx/remote-models.js';
+} from './core/partitions/model/remote-models.js';
 export type { Isolation } from './core/partitions/worker/worker.partition.js';
 export {
   TensorJsonInterceptor,
@@ -94,7 +94,7 @@ export { ServingModule } from './nest/serving.module.js';
 export type { ServingModuleOptions } from './nest/serving.module-definition.js';
 export { ServingService } from './nest/serving.service.js';
 export type { OutputAxis, RowTemplate, TensorTemplate } from './core/definition/row-template.js';
-export type { ServingSignature, TensorSignature } from './core/partitions/onnx/model-signature.js';
+export type { ServingSignature, TensorSignature } from './core/partitions/model/model-signature.js';
 export type { ServingCounters } from './core/events/event-hub.js';
 export type { CallOptions, StreamOptions } from './core/context/call-context.js';
 export { currentSignal } from './core/context/call-context.js';

@@ -1,4 +1,10 @@
-export { feedsOf, inputsAmong, ModelReply } from '../core/partitions/onnx/model-io.js';
+export {
+  feedsOf,
+  inputsAmong,
+  inSteps,
+  ModelReply,
+  type RunStep,
+} from '../core/partitions/model/model-io.js';
 export {
   axisOfInput,
   type DeclaredAxes,
@@ -11,10 +17,9 @@ export {
   rowMarksOf,
   signatureOf,
   warningsOf,
-} from '../core/partitions/onnx/model-signature.js';
-export { externalFilesIn } from '../core/partitions/onnx/model-source.js';
-export { inSteps, type RunStep } from '../core/partitions/onnx/onnx-model.js';
-export { withShortSpin } from '../core/partitions/onnx/onnx-session.js';
+} from '../core/partitions/model/model-signature.js';
+export { externalFilesIn } from '../features/onnx/model-source.js';
+export { withShortSpin } from '../features/onnx/onnx-session.js';
 export {
   type AcceptedAxes,
   type Fetching,
@@ -22,5 +27,5 @@ export {
   readAddressesWith,
   type RemoteRepository,
   remoteRepositoryOf,
-} from '../core/partitions/onnx/remote-models.js';
-export { withVariableAxes } from '../core/partitions/onnx/variable-axes.js';
+} from '../core/partitions/model/remote-models.js';
+export { withVariableAxes } from '../core/partitions/model/variable-axes.js';

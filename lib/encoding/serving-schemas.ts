@@ -1,6 +1,6 @@
 import type { Tensor } from 'onnxruntime-common';
 import { describeTensors } from '../core/definition/serving-signature.js';
-import type { TensorSignature } from '../core/partitions/onnx/model-signature.js';
+import type { TensorSignature } from '../core/partitions/model/model-signature.js';
 import { InvalidServingError } from '../core/errors.js';
 import { datatypeOf } from './json-tensor.js';
 import type { Serving } from '../core/serving/serving.js';

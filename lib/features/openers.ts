@@ -1,5 +1,9 @@
 import type { Openers } from '../core/partitions/engine.js';
+import { openModel } from './onnx/onnx-model.js';
 import { openSequences } from './sequences/sequences.js';
 
-/** The features' partitions that batch continuously, in the application's thread and in others. */
-export const openers: Openers = { sequences: openSequences };
+/** What features open, in the application's thread and in others. */
+export const openers: Openers = {
+  continuous: { sequences: openSequences },
+  models: { onnx: openModel },
+};

@@ -17,6 +17,7 @@ const features = readdirSync(join(root, 'lib/features'), { withFileTypes: true }
 /** The extensions that use a feature, and go with it. */
 const usersOf: Readonly<Record<string, readonly string[]>> = {
   deduplication: [],
+  onnx: ['hub', 'tasks'],
   sequences: ['opentelemetry', 'tasks'],
   sessions: ['distribution'],
 };
@@ -69,11 +70,14 @@ describe('A copy of the source', () => {
     }
   }
 
-  /** Deletes the folders of features, their lines in the lists, and their names in a door. */
+  /** Deletes the folders of features, their lines in the lists, and their names in doors. */
   async function removeFeatures(names: readonly string[]): Promise<void> {
     await remove('features', names);
-    await rewrite('lib/doors/calls.ts', importsFrom(`\\.\\./features/(?:${names.join('|')})`));
-    const listed = `(?<=Features\\(\\[[^\\]]*|Openers = \\{[^}]*)\\b(?:${names.join('|')})\\b(?:: \\w+)?,?\\s*`;
+    for (const door of ['calls', 'models']) {
+      const imports = importsFrom(`\\.\\./features/(?:${names.join('|')})`);
+      await rewrite(`lib/doors/${door}.ts`, imports);
+    }
+    const listed = `(?<=Features\\(\\[[^\\]]*|(?:continuous|models): \\{[^}]*)\\b(?:${names.join('|')})\\b(?:: \\w+)?,?\\s*`;
     for (const list of ['lib/features/features.ts', 'lib/features/openers.ts']) {
       await rewrite(list, importsFrom(`(?:${names.join('|')})`));
       await rewrite(list, new RegExp(listed, 'g'));

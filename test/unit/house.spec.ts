@@ -11,11 +11,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 264,
-  'thousand characters of code in lib': 1116.7,
-  'files of the core, its features and its Nest module': 124,
-  'thousand characters of code in the core': 478.3,
-  'thousand characters of code in the core, its features and its Nest module': 589.2,
+  'files of lib': 267,
+  'thousand characters of code in lib': 1119.2,
+  'files of the core, its features and its Nest module': 127,
+  'thousand characters of code in the core': 450.4,
+  'thousand characters of code in the core, its features and its Nest module': 591.8,
   'thousand words of comments': 42.4,
   'names of the doors that are not public': 128,
   'options of a definition': 17,
@@ -45,7 +45,7 @@ const CAPABILITIES: Readonly<Record<string, Capability>> = {
   sessions: {
     words: /session/i,
     not: /InferenceSession|SessionOptions|SessionProviders|onnx-session|createSession/,
-    own: /onnx\/(?:onnx-session|model-content|model-signature)/,
+    own: /model-signature/,
     ceiling: 8,
   },
   sequences: {

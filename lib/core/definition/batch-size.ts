@@ -10,7 +10,7 @@ import {
   type Rule,
   whole,
 } from './option-rules.js';
-import type { ModelSignature } from '../partitions/onnx/model-signature.js';
+import type { ModelSignature } from '../partitions/model/model-signature.js';
 import type { ResolvedServing } from './resolved-serving.js';
 
 /** Which rows share a batch, by their cost. */

@@ -1,9 +1,8 @@
 import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
-import { providersOf } from '../partitions/onnx/onnx-session.js';
 import type { ResolvedBatchSize } from './batch-size.js';
-import { isPath, isRemote } from '../partitions/onnx/remote-models.js';
+import { isPath, isRemote } from '../partitions/model/remote-models.js';
 import { DEFAULT_QUEUE_ROWS, DEFAULT_VERSION } from './option-rules.js';
 import type { KeyOptions, ResolvedRecovery, ResolvedServing } from './resolved-serving.js';
 import type { RecoveryOptions, RunnerOptions, ServingOptions } from './serving-definition.js';
@@ -24,7 +23,7 @@ export interface Facts {
 /** Returns why the options can't be combined, if they can't. */
 export type Combination<Of = Facts> = (of: Of) => string | false | undefined;
 
-const isOwnThread = ({ runner }: Facts) => runner.isolation === 'none';
+export const isOwnThread = ({ runner }: Facts) => runner.isolation === 'none';
 
 const noEffectInOwnThread =
   (names: readonly (keyof RecoveryOptions)[], applies: (facts: Facts) => boolean): Combination =>
@@ -101,21 +100,6 @@ export const combinations: readonly Combination[] = [
       'leave one of them out',
 
   // The place where batches run.
-  (facts) =>
-    facts.runner.blockingLimit !== undefined &&
-    !isOwnThread(facts) &&
-    `blockingLimit ${facts.runner.blockingLimit} is for isolation: 'none'; the runs of a thread or ` +
-      'process do not hold the event loop, so leave it out',
-  (facts) =>
-    isOwnThread(facts) &&
-    (facts.definition.partitions === true || facts.partitions.length > 1) &&
-    `partitions ${formatValue(facts.definition.partitions)} cannot run in parallel in the ` +
-      "application's own thread (isolation: 'none'); leave partitions out, or use isolation: 'thread'",
-  (facts) =>
-    isOwnThread(facts) &&
-    providersOf(facts.partitions[0]!).some(({ name }) => name === 'webgpu') &&
-    "the execution provider \"webgpu\" needs isolation: 'thread' or 'process', since models on it " +
-      'wait for each other',
   noEffectInOwnThread(['runTimeout', 'retries'], isOwnThread),
   noEffectInOwnThread(
     ['restartDelay', 'maxRestarts', 'restartTimeout'],

@@ -43,7 +43,6 @@ export const share: Rule = {
 export const DEFAULT_BATCH_SIZE = 32;
 export const DEFAULT_QUEUE_ROWS = 10_000;
 export const DEFAULT_VERSION = '1';
-export const DEFAULT_BLOCKING_LIMIT = 2;
 export const DEFAULT_AGEING = 1000;
 
 /** The options that can differ by key. */

@@ -5,14 +5,13 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import { DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidServingError } from '../errors.js';
 import { LONGEST_BACKOFF } from '../partitions/worker/supervised.partition.js';
-import { partitionPerDevice } from '../partitions/onnx/onnx-session.js';
 import {
   isPath,
   isRemote,
   isRemoteModel,
+  type ModelPlace,
   remoteModelOf,
-} from '../partitions/onnx/remote-models.js';
-import type { ModelPlace } from '../partitions/onnx/model-source.js';
+} from '../partitions/model/remote-models.js';
 import { closestName, formatValue } from '../format.js';
 import {
   aFunction,
@@ -296,6 +295,7 @@ interface More {
   readonly combinations: readonly Combination[];
   continuousOf(serving: ServingOptions, model: RunnerOptions): ContinuousPlan | undefined;
   statesOf(model: RunnerOptions): StatesPlan | undefined;
+  devicesOf(session: PartitionOptions): readonly PartitionOptions[] | undefined;
 }
 
 /**
@@ -317,7 +317,7 @@ export function resolveDefinition(definition: ServingDefinition, more: More): Re
     warmUp = [],
   } = definition;
   const size = batchSizeOf(definition.batchSize);
-  const partitions = partitionsOf(definition);
+  const partitions = partitionsOf(definition, more);
   const recovery = recoveryOf(label === 'model', definition.recovery);
   const states = more.statesOf(options);
   const continuous = more.continuousOf(definition, options);
@@ -579,32 +579,30 @@ function isolationOf({ file, useFile, isolation = 'thread' }: RunnerOptions) {
   return (file ?? useFile) === undefined ? undefined : isolation;
 }
 
-function partitionsOf(definition: ServingDefinition): PartitionOptions[] {
+function partitionsOf(definition: ServingDefinition, more: More): readonly PartitionOptions[] {
   if (isExternal(definition)) {
     return [...definition.model.engineFor(definition).partitions];
   }
   const { file, session, isolation } = runnerOf(definition);
-  const own = ownOptions(definition.partitions ?? 1, { ...session });
+  const { partitions = 1 } = definition;
+  const own =
+    partitions === true
+      ? (more.devicesOf({ ...session }) ?? Array.from({ length: freeCores() }, () => ({})))
+      : typeof partitions === 'number'
+        ? Array.from({ length: partitions }, () => ({}))
+        : partitions.map((options) => ({ ...options }));
   if (file === undefined) {
     return own;
   }
-  // Divides all cores but one, which the event loop needs. In its own thread a run is too short to
-  // divide.
+  // In its own thread a run is too short to divide.
   const intraOpNumThreads =
-    isolation === 'none' ? 1 : Math.max(1, Math.floor((availableParallelism() - 1) / own.length));
+    isolation === 'none' ? 1 : Math.max(1, Math.floor(freeCores() / own.length));
   return own.map((options) => ({ intraOpNumThreads, ...session, ...options }));
 }
 
-function ownOptions(
-  partitions: NonNullable<ServingDefinition['partitions']>,
-  session: PartitionOptions,
-): PartitionOptions[] {
-  if (partitions === true) {
-    return partitionPerDevice(session);
-  }
-  return typeof partitions === 'number'
-    ? Array.from({ length: partitions }, () => ({}))
-    : partitions.map((options) => ({ ...options }));
+/** All cores but one, which the event loop needs. */
+function freeCores(): number {
+  return Math.max(1, availableParallelism() - 1);
 }
 
 function isStrings(value: unknown): value is string[] {

@@ -3,7 +3,7 @@ import type { ShutdownOptions, ServingOptions, VersionOptions } from './serving-
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Supervision } from '../partitions/worker/supervised.partition.js';
 import type { QueueOrder } from '../batching/row-queue.js';
-import type { ModelPort } from '../partitions/onnx/model-signature.js';
+import type { ModelPort } from '../partitions/model/model-signature.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
 import type { ContinuousPlan } from '../partitions/engine.js';
 

@@ -1,6 +1,6 @@
 import type { Tensor } from 'onnxruntime-common';
 import { type Fill, filledTensor, storageClasses } from '../batch/tensor.js';
-import type { ModelPort } from '../partitions/onnx/model-signature.js';
+import type { ModelPort } from '../partitions/model/model-signature.js';
 import { isRecord, type Rule } from './option-rules.js';
 
 /** A tensor of a serving's rows. */

@@ -1,12 +1,12 @@
 import type { InferenceSession } from 'onnxruntime-common';
 import type { Batch } from '../batch/batch.js';
 import type { AnyRun, InputOf, Mistake, ReplyOf, TypedFactory } from './inferred-types.js';
-import type { DeclaredAxes, ServingSignature } from '../partitions/onnx/model-signature.js';
+import type { DeclaredAxes, ServingSignature } from '../partitions/model/model-signature.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Observable } from 'rxjs';
 import type { CallMetadata, StreamedOutput, StreamEvent } from './reply.js';
 import type { OutputAxes, RowTemplate } from './row-template.js';
-import type { Fetching, RemoteModel, RemoteFiles } from '../partitions/onnx/remote-models.js';
+import type { Fetching, RemoteModel, RemoteFiles } from '../partitions/model/remote-models.js';
 
 import type { BatchSize } from './batch-size.js';
 import type { BatchFunction, OtherModel, PartitionOptions } from '../partitions/batch-function.js';

@@ -4,7 +4,7 @@ import {
   type ModelSignature,
   type ServingSignature,
   type TensorSignature,
-} from '../partitions/onnx/model-signature.js';
+} from '../partitions/model/model-signature.js';
 
 /** The signature of what runs: a model's, or else that of the template, if there is one. */
 export function signatureFor(

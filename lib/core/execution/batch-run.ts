@@ -33,7 +33,7 @@ import {
   NO_TERMS,
 } from '../partitions/batch-function.js';
 import type { OpenedEngine } from '../partitions/engine.js';
-import { axesOf } from '../partitions/onnx/model-signature.js';
+import { axesOf } from '../partitions/model/model-signature.js';
 import {
   type Partition,
   type PartitionResult,

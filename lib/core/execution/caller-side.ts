@@ -6,7 +6,7 @@ import type { BatchOutput } from '../partitions/batch-function.js';
 import { type ResolvedCallOptions, Waits } from './resolved-call-options.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
 import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
-import type { ServingSignature } from '../partitions/onnx/model-signature.js';
+import type { ServingSignature } from '../partitions/model/model-signature.js';
 import { formatValue } from '../format.js';
 import { isThenable } from '../partitions/function.partition.js';
 import { leave, ownsValuesOf, readOnce, type Source, sourceOf } from '../streaming/source.js';

@@ -10,7 +10,7 @@ import {
   describePort,
   type ModelPort,
   type ModelSignature,
-} from '../partitions/onnx/model-signature.js';
+} from '../partitions/model/model-signature.js';
 import { type Lanes, type ServingLane } from './lanes.js';
 import { type BatchRequest, type Reply, type ReplyEnd, ReplyRequest } from './request.js';
 import type { RowLengths } from './row-lengths.js';

@@ -2,7 +2,7 @@ import type { Batch } from '../batch/batch.js';
 import type { Template } from '../batch/template.js';
 import { type Lane, type Linked, LinkedList, paddedSize } from '../batching/queued-request.js';
 import { InvalidInputError } from '../errors.js';
-import { hasRows, type ModelSignature } from '../partitions/onnx/model-signature.js';
+import { hasRows, type ModelSignature } from '../partitions/model/model-signature.js';
 import { formatValue } from '../format.js';
 import type { Origin } from '../context/call-context.js';
 import type { KeyOptions } from '../definition/resolved-serving.js';

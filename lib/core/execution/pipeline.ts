@@ -29,7 +29,7 @@ import { eventsOf } from './stream-request.js';
 import { RowCheck, type RowFindings } from './row-check.js';
 import { examplesOf, type WarmedUp, warmUp } from './warm-up.js';
 import type { OpenedEngine } from '../partitions/engine.js';
-import { axesOf, type ServingSignature } from '../partitions/onnx/model-signature.js';
+import { axesOf, type ServingSignature } from '../partitions/model/model-signature.js';
 import { type PartitionStatus, statusOf } from '../partitions/partition.js';
 import { Pulls } from '../streaming/pull-ahead.js';
 import type { Closable, Rung } from './shutdown.js';

@@ -17,8 +17,8 @@ import {
   isUnnamed,
   type ModelPort,
   type ModelSignature,
-} from '../partitions/onnx/model-signature.js';
-import { variableAxesOf } from '../partitions/onnx/variable-axes.js';
+} from '../partitions/model/model-signature.js';
+import { variableAxesOf } from '../partitions/model/variable-axes.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import type { BatchRunner } from './batch-run.js';
 import type { Intake } from './intake.js';

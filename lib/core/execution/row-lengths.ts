@@ -2,8 +2,8 @@ import type { Batch } from '../batch/batch.js';
 import type { Template, VariableAxes } from '../batch/template.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import { InvalidInputError, InvalidOutputError } from '../errors.js';
-import type { ModelSignature } from '../partitions/onnx/model-signature.js';
-import { uncutOutputs, variableAxesOf } from '../partitions/onnx/variable-axes.js';
+import type { ModelSignature } from '../partitions/model/model-signature.js';
+import { uncutOutputs, variableAxesOf } from '../partitions/model/variable-axes.js';
 
 /**
  * Rows of different lengths in one batch. On the way in they get a template for any length, so they

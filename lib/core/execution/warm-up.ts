@@ -8,7 +8,7 @@ import {
   describePort,
   hasRows,
   type ModelSignature,
-} from '../partitions/onnx/model-signature.js';
+} from '../partitions/model/model-signature.js';
 import type { BatchRunner } from './batch-run.js';
 import type { CallerSide } from './caller-side.js';
 import { DEFAULT_CALL_OPTIONS } from './resolved-call-options.js';

@@ -1,3 +1,4 @@
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { InvalidOutputError, InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
@@ -7,13 +8,13 @@ import type {
   FetchedFiles,
   Fetching,
   RemoteFiles,
-} from './onnx/remote-models.js';
-import { digestOf } from './onnx/model-content.js';
-import type { ModelSignature } from './onnx/model-signature.js';
+} from './model/remote-models.js';
+import { digestOf } from './file-digest.js';
+import type { ModelSignature } from './model/model-signature.js';
 import { type Partition, type PartitionResult, STEPPED } from './partition.js';
 import { openWorkers, type Supervision } from './worker/supervised.partition.js';
 import type { Isolation } from './worker/worker.partition.js';
-import type { SessionProviders } from './worker/worker-protocol.js';
+import type { SessionProviders, TensorModel } from './worker/worker-protocol.js';
 import type {
   BatchContext,
   BatchFunction,
@@ -75,6 +76,23 @@ interface ExternalEngine {
   readonly engine: Engine;
   /** Options per partition; the other program runs as many batches at a time. */
   readonly partitions: readonly PartitionOptions[];
+}
+
+const loading = new Set<Promise<unknown>>();
+
+/** Marks a model's load or first runs. */
+export function whileLoading<T>(work: Promise<T>): Promise<T> {
+  loading.add(work);
+  return work.finally(() => loading.delete(work));
+}
+
+/** Resolves when no model loads or warms up: an exit meanwhile aborts the process, without its code. */
+export async function modelsLoaded(): Promise<void> {
+  while (loading.size > 0) {
+    await Promise.allSettled(loading);
+    // A loaded model begins its first runs in this turn.
+    await nextTurn();
+  }
 }
 
 /** Runs in the application's own thread. */
@@ -219,10 +237,15 @@ export interface ContinuousPlan {
   readonly reports: string;
 }
 
-/** The features' partitions that batch continuously, by kind of plan. */
-export type Openers = Readonly<
-  Record<string, (plan: never, ...site: Parameters<OpenPartition>) => FactoryPartition>
->;
+/** What features open, in the application's thread and in others. */
+export interface Openers {
+  /** Partitions that batch continuously, by kind of plan. */
+  readonly continuous: Readonly<
+    Record<string, (plan: never, ...site: Parameters<OpenPartition>) => FactoryPartition>
+  >;
+  /** Models of workers' tasks. */
+  readonly models: Readonly<Record<string, (task: never) => Promise<TensorModel>>>;
+}
 
 /** Makes a partition, in the application's thread or its own. */
 export type OpenPartition = (
@@ -234,7 +257,7 @@ export type OpenPartition = (
 const functions: OpenPartition = (...site) => new FunctionPartition(...site);
 
 export function openerOf(plan: ContinuousPlan | undefined, openers: Openers): OpenPartition {
-  return plan ? (...site) => openers[plan.kind]!(plan as never, ...site) : functions;
+  return plan ? (...site) => openers.continuous[plan.kind]!(plan as never, ...site) : functions;
 }
 
 export async function openFactory(

@@ -9,11 +9,9 @@ import {
   type ServingHandler,
   statefulEngine,
 } from '../partitions/engine.js';
-import { inWorkers, modelEngine, onMainThread } from '../partitions/model-engine.js';
 import type { Features, Provide } from './feature.js';
 import { LocalServing } from './local-serving.js';
-import { DEFAULT_BLOCKING_LIMIT } from '../definition/option-rules.js';
-import { isExternal, modelOf, moduleOf, runnerOf } from '../definition/resolve-definition.js';
+import { isExternal, moduleOf, runnerOf } from '../definition/resolve-definition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import { changedDefinition, type VersionPlan } from '../rollout/version-loader.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
@@ -55,7 +53,7 @@ function planOf(
 }
 
 function engineOf(
-  { openers }: Features,
+  features: Features,
   definition: ServingDefinition,
   { name, continuous }: ResolvedServing,
   handlerOf?: () => AnyHandler,
@@ -63,32 +61,16 @@ function engineOf(
   if (isExternal(definition)) {
     return definition.model.engineFor(definition).engine;
   }
-  const {
-    file,
-    useFile,
-    useFactory,
-    useClass,
-    isolation = 'thread',
-    ...model
-  } = runnerOf(definition);
-  if (file !== undefined) {
-    const {
-      inputs = {},
-      outputs = {},
-      fetches,
-      state,
-      blockingLimit = DEFAULT_BLOCKING_LIMIT,
-    } = model;
-    return modelEngine(
-      modelOf(name, { file, ...model }),
-      { inputs, outputs, fetches, state },
-      isolation === 'none' ? onMainThread(blockingLimit) : inWorkers(isolation),
-    );
+  const runner = runnerOf(definition);
+  const engine = features.engineOf(name, runner);
+  if (engine) {
+    return engine;
   }
+  const { useFile, useFactory, useClass, isolation = 'thread', prepare } = runner;
   if (useFile !== undefined) {
-    return fileEngine(moduleOf(name, useFile), isolation as Isolation, continuous, model.prepare);
+    return fileEngine(moduleOf(name, useFile), isolation as Isolation, continuous, prepare);
   }
-  const open = openerOf(continuous, openers);
+  const open = openerOf(continuous, features.openers);
   if (useFactory) {
     return functionEngine(useFactory, open);
   }

@@ -10,7 +10,8 @@ import type {
 } from '../definition/serving-definition.js';
 import type { StatesOpener } from '../execution/kept-states.js';
 import type { SharingOpener } from '../execution/call-sharing.js';
-import type { ContinuousPlan, Openers } from '../partitions/engine.js';
+import type { PartitionOptions } from '../partitions/batch-function.js';
+import type { ContinuousPlan, Engine, Openers } from '../partitions/engine.js';
 
 /**
  * A capability of the servings whose definition asks for it; a call of any other passes none of its
@@ -18,11 +19,15 @@ import type { ContinuousPlan, Openers } from '../partitions/engine.js';
  */
 export interface Feature {
   /** The rules of its options, by name. */
-  readonly rules: Rules;
+  readonly rules?: Rules;
   /** What its options exclude. */
   readonly combinations: readonly Combination[];
   /** The rules of its options of `model`. */
   readonly ofModel?: Rules;
+  /** Opens the partitions of a model that it runs. */
+  engineOf?(serving: string, model: RunnerOptions): Engine | undefined;
+  /** One partition's options for each device, for `partitions: true`. */
+  devicesOf?(session: PartitionOptions): readonly PartitionOptions[];
   /** Keeps states on partitions, for calls that take turns. */
   statesOf?(model: RunnerOptions): StatesOpener | undefined;
   /** Batches rows continuously, by an opener of that kind. */
@@ -70,14 +75,22 @@ export class Features {
     private readonly all: readonly Feature[],
     readonly openers: Openers,
   ) {
-    this.rules = Object.assign({}, ...all.map(({ rules }) => rules)) as Rules;
-    this.ofModel = Object.assign({}, ...all.map(({ ofModel }) => ofModel)) as Rules;
+    this.rules = this.merged(({ rules }) => rules);
+    this.ofModel = this.merged(({ ofModel }) => ofModel);
     this.combinations = all.flatMap(({ combinations }) => combinations);
   }
 
   /** @throws InvalidServingError naming the serving, the option, its value, and the allowed values */
   resolve(definition: ServingDefinition): ResolvedServing {
     return resolveDefinition(definition, this);
+  }
+
+  engineOf(serving: string, model: RunnerOptions): Engine | undefined {
+    return this.firstOf((each) => each.engineOf?.(serving, model));
+  }
+
+  devicesOf(session: PartitionOptions): readonly PartitionOptions[] | undefined {
+    return this.firstOf((each) => each.devicesOf?.(session));
   }
 
   /** What a serving's calls pass, by the first feature for each. */
@@ -97,19 +110,23 @@ export class Features {
   }
 
   ofMethod(options: object, calls: MethodCalls): Partial<ServingOptions> {
-    return Object.assign({}, ...this.all.map((each) => each.ofMethod?.(options, calls)));
+    return this.merged((each) => each.ofMethod?.(options, calls));
   }
 
   ofStandIn(serving: ServingOptions): Partial<ServingOptions> {
-    return Object.assign({}, ...this.all.map((each) => each.ofStandIn?.(serving)));
+    return this.merged((each) => each.ofStandIn?.(serving));
   }
 
   ofStandInModel(definition: { readonly model?: unknown }): CodeOptions {
     const model = runnerOf(definition);
-    return Object.assign({}, ...this.all.map((each) => each.ofStandInModel?.(model)));
+    return this.merged((each) => each.ofStandInModel?.(model));
+  }
+
+  private merged<Part extends object>(part: (feature: Feature) => Part | undefined): Part {
+    return Object.assign({}, ...this.all.map(part)) as Part;
   }
 
   private firstOf<Part>(part: (feature: Feature) => Part | undefined): Part | undefined {
-    return this.all.flatMap((each) => part(each) ?? []).at(0);
+    return this.all.map(part).find((found) => found !== undefined);
   }
 }

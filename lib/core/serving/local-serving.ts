@@ -43,7 +43,7 @@ import {
   type ServingState,
   withoutSessions,
 } from './serving.js';
-import type { ServingSignature } from '../partitions/onnx/model-signature.js';
+import type { ServingSignature } from '../partitions/model/model-signature.js';
 import type { CallMode, ServingEvent } from '../events/serving-event.js';
 import type { StreamedOutput, StreamEvent } from '../definition/reply.js';
 import type {

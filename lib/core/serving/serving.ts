@@ -7,7 +7,7 @@ import type { CallOptions, StreamOptions } from '../context/call-context.js';
 import type { EventOf, ServingCounters } from '../events/event-hub.js';
 import type { ServingEvent } from '../events/serving-event.js';
 import type { StreamedOutput, StreamEvent } from '../definition/reply.js';
-import type { ServingSignature } from '../partitions/onnx/model-signature.js';
+import type { ServingSignature } from '../partitions/model/model-signature.js';
 import type { ReloadOptions, ServingVersion, VersionStatus } from '../rollout/serving-version.js';
 import type { ServingOptions } from '../definition/serving-definition.js';
 import type { ResolvedServing, ServingDistribution } from '../definition/resolved-serving.js';

@@ -113,7 +113,6 @@ const noEffect =
 
 /** Rows run step by step, each as long as it needs. */
 export const sequences: Feature = {
-  rules: {},
   ofModel: {
     sequence: groupOf({
       joins: groupOf({ rows: whole(1, Number.MAX_SAFE_INTEGER), cost: aCost }),

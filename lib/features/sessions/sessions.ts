@@ -49,7 +49,6 @@ export interface SessionsOptions {
 
 /** Each caller has a state, which its calls change one after the other. */
 export const sessions: Feature = {
-  rules: {},
   ofModel: {
     sessions: groupOf({ max: whole(1, Number.MAX_SAFE_INTEGER), idle: milliseconds(1) }),
   },

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { Batch, InvalidOutputError, type LocalServing, Tensor } from 'nestjs-serving';
-import type { DeclaredAxes } from '../../../lib/core/partitions/onnx/model-signature.js';
+import type { DeclaredAxes } from '../../../lib/core/partitions/model/model-signature.js';
 import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { collect } from '../../fixtures/async/collect.js';
 import {

@@ -1,10 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { InvalidServingError, type LocalServing, Tensor } from 'nestjs-serving';
-import type { DeclaredAxes } from '../../../lib/core/partitions/onnx/model-signature.js';
+import type { DeclaredAxes } from '../../../lib/core/partitions/model/model-signature.js';
 import { type InferenceSession } from 'onnxruntime-common';
 import { InferenceSession as Session } from 'onnxruntime-node';
-import { feedOf } from '../../../lib/core/partitions/onnx/onnx-model.js';
+import { feedOf } from '../../../lib/features/onnx/onnx-model.js';
 import { value } from '../../fixtures/models/models.js';
 import {
   type ElementType,

@@ -7,7 +7,7 @@ import {
   Tensor,
 } from 'nestjs-serving';
 import type { BatchCost } from '../../../lib/core/batching/fill.js';
-import type { DeclaredAxes } from '../../../lib/core/partitions/onnx/model-signature.js';
+import type { DeclaredAxes } from '../../../lib/core/partitions/model/model-signature.js';
 import { collect } from '../../fixtures/async/collect.js';
 import { value } from '../../fixtures/models/models.js';
 import { elementTypes, node, onnxModel } from '../../fixtures/models/onnx-writer.js';

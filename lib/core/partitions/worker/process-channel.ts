@@ -18,14 +18,11 @@ import {
 } from './worker-protocol.js';
 import { decode, encode, lengthOf, MAX_BYTES, owned, type Packet } from './codec.js';
 import { entryScript } from './entry-script.js';
-import { contentForProcess } from '../onnx/model-content.js';
 import { TooLargeToSendError } from '../partition.js';
 
 /** A child can be killed at any time. Messages are copied. */
 export async function openProcess(task: WorkerTask): Promise<Channel> {
-  const opening = encode(
-    'model' in task ? { ...task, model: await contentForProcess(task.model) } : task,
-  );
+  const opening = encode(task);
   if (lengthOf(opening) > MAX_BYTES) {
     throw new ServingLoadError(
       `A model of ${lengthOf(opening)} bytes is more than a process can be sent in one message, ` +

@@ -8,9 +8,9 @@ import {
   type PartitionStatus,
   type STEPPED,
 } from '../partition.js';
-import type { Loaded, SessionProviders, WorkerTask } from './worker-protocol.js';
+import type { Loaded, SessionProviders, WorkerHooks, WorkerTask } from './worker-protocol.js';
 import type { BatchInfo, BatchListener } from '../batch-function.js';
-import type { ModelSignature } from '../onnx/model-signature.js';
+import type { ModelSignature } from '../model/model-signature.js';
 import { type Isolation, WorkerPartition } from './worker.partition.js';
 
 export interface Worker extends Partition {
@@ -243,13 +243,14 @@ export async function openWorkers(
   isolation: Isolation,
   supervision: Supervision,
   end?: AbortSignal,
+  hooks?: WorkerHooks,
 ): Promise<OpenedWorkers> {
   // `end` may also abort after loading; loaded workers end in another way.
   const halt = new AbortController();
   const abort = (): void => halt.abort();
   end?.addEventListener('abort', abort);
   const openings = await Promise.allSettled(
-    tasks.map((task) => WorkerPartition.open(task, isolation, halt.signal)),
+    tasks.map((task) => WorkerPartition.open(task, isolation, halt.signal, hooks)),
   );
   end?.removeEventListener('abort', abort);
   const failed = openings.find((opening) => opening.status === 'rejected');
@@ -261,7 +262,8 @@ export async function openWorkers(
     throw failed.reason;
   }
   const partitions = workers.map((worker, index) => {
-    const open = (signal: AbortSignal) => WorkerPartition.open(tasks[index]!, isolation, signal);
+    const open = (signal: AbortSignal) =>
+      WorkerPartition.open(tasks[index]!, isolation, signal, hooks);
     return new SupervisedPartition(index, worker, open, supervision);
   });
   return {

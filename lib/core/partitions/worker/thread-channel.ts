@@ -5,30 +5,27 @@ import {
   type OnMessage,
   ownOnly,
   type WorkerExit,
+  type WorkerHooks,
   type WorkerRequest,
   type WorkerTask,
 } from './worker-protocol.js';
 import { entryScript } from './entry-script.js';
-import { releaseTurnOf, webgpuTurn } from '../onnx/webgpu-turn.js';
 
 /**
  * Buffers move without a copy. A thread can't be killed: ending it during a native run aborts the
  * process.
  */
-export function openThread(task: WorkerTask): Channel {
+export function openThread(task: WorkerTask, hooks: WorkerHooks): Channel {
   const claims = new BatchClaims();
   const worker = new Worker(entryScript('thread'), {
-    workerData: {
-      task: 'model' in task ? { ...task, webgpuTurn } : task,
-      claims: claims.memory,
-    },
+    workerData: { task, claims: claims.memory },
     name: `serving partition ${task.partition}`,
   });
   let onMessage: OnMessage | undefined;
   let cause: unknown;
   // An ended thread has no number.
   const { threadId } = worker;
-  worker.once('exit', () => releaseTurnOf(threadId));
+  worker.once('exit', () => hooks.threadEnded?.(threadId));
   worker.on('error', (error) => (cause = error));
   worker.on(
     'message',

@@ -31,7 +31,7 @@ import {
 import { truncate } from '../../format.js';
 import { TooLargeToSendError, RejectedRowsError } from '../partition.js';
 import { DONE } from '../batch-function.js';
-import type { ModelPort } from '../onnx/model-signature.js';
+import type { ModelPort } from '../model/model-signature.js';
 
 /** Without the tensors' class, which cloning would lose. */
 interface WireContainer {

@@ -18,17 +18,16 @@ import {
   type Listen,
   type Loaded,
   type LoadResult,
-  type ModelTask,
   type RowsRequest,
   type RunEnd,
   type Forget,
   STEPS_AHEAD,
+  type TensorModel,
   type WorkerReply,
   type WorkerRequest,
   type WorkerRunner,
   type WorkerTask,
 } from './worker-protocol.js';
-import { type OnnxModel, openModel } from '../onnx/onnx-model.js';
 import { openFactory, type Openers, openerOf, type RunnerFactory } from '../engine.js';
 import type { FactoryPartition } from '../function.partition.js';
 
@@ -119,7 +118,9 @@ export class WorkerHost {
     const { task, openers } = this;
     try {
       const runner =
-        'model' in task ? await ModelRunner.open(task) : await FileRunner.open(task, openers);
+        'opener' in task
+          ? new ModelRunner(await openers.models[task.opener]!(task as never))
+          : await FileRunner.open(task, openers);
       this.port.post(runner.loaded, []);
       return runner;
     } catch (error) {
@@ -202,11 +203,7 @@ export class WorkerHost {
 }
 
 class ModelRunner implements WorkerRunner {
-  private constructor(private readonly model: OnnxModel) {}
-
-  static async open(task: ModelTask): Promise<ModelRunner> {
-    return new ModelRunner(await openModel(task));
-  }
+  constructor(private readonly model: TensorModel) {}
 
   get loaded(): Loaded {
     return this.model.loaded;

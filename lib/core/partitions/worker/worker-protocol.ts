@@ -1,6 +1,6 @@
 import type { WireError } from '../../errors.js';
-import type { ModelContent } from '../onnx/model-content.js';
-import type { DeclaredPorts, ModelSignature } from '../onnx/model-signature.js';
+import type { Tensor } from '../../batch/tensor.js';
+import type { ModelSignature } from '../model/model-signature.js';
 import type { WireTensors, WireOutput, WireRows } from './transfer.js';
 import type { BatchInfo, PartitionOptions, BatchListener } from '../batch-function.js';
 import type { StateRows } from '../row-states.js';
@@ -12,9 +12,11 @@ interface Task {
   readonly options: PartitionOptions;
 }
 
-export interface ModelTask extends Task, DeclaredPorts {
-  readonly model: ModelContent;
-  readonly webgpuTurn?: SharedArrayBuffer;
+export interface ModelTask extends Task {
+  /** The name of the feature's opener. */
+  readonly opener: string;
+  /** Named in errors. */
+  readonly name: string;
 }
 
 export interface FileTask extends Task {
@@ -23,6 +25,26 @@ export interface FileTask extends Task {
 }
 
 export type WorkerTask = ModelTask | FileTask;
+
+/** Follows a feature's workers. */
+export interface WorkerHooks {
+  /** The task of a process, which shares no memory. */
+  forProcess?(task: ModelTask): Promise<ModelTask>;
+  threadEnded?(thread: number): void;
+}
+
+/** A model whose feeds are in the order of its inputs, and its results in the order of the reply. */
+export interface TensorModel {
+  readonly loaded: Required<Loaded>;
+  /** Passes hooks' outputs to `onHook`. With turns, each row is a step from its state. */
+  run(
+    feeds: readonly Tensor[],
+    hooks: readonly string[],
+    onHook: (name: string, value: unknown) => void,
+    turns?: StateRows,
+  ): Promise<Tensor[]>;
+  forget(ids: readonly number[]): void;
+}
 
 export interface RowsRequest {
   readonly rows: WireRows;

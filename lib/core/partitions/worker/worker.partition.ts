@@ -15,6 +15,7 @@ import {
   type OnMessage,
   STEPS_AHEAD,
   type WorkerExit,
+  type WorkerHooks,
   type WorkerTask,
 } from './worker-protocol.js';
 import {
@@ -30,8 +31,8 @@ import type { Worker } from './supervised.partition.js';
 import { openThread } from './thread-channel.js';
 import { packTensors, sendRows, SpareMemory, unpackOutput, unpackTensors } from './transfer.js';
 import type { BatchInfo, BatchListener } from '../batch-function.js';
-import { feedsOf, ModelReply } from '../onnx/model-io.js';
-import type { ModelSignature } from '../onnx/model-signature.js';
+import { feedsOf, ModelReply } from '../model/model-io.js';
+import type { ModelSignature } from '../model/model-signature.js';
 
 /** The place of a session: a thread or a separate process. */
 export type Isolation = 'thread' | 'process';
@@ -92,8 +93,12 @@ export class WorkerPartition implements Worker {
     task: WorkerTask,
     isolation: Isolation = 'thread',
     end?: AbortSignal,
+    hooks: WorkerHooks = {},
   ): Promise<WorkerPartition> {
-    const channel = isolation === 'process' ? await openProcess(task) : openThread(task);
+    const channel =
+      isolation === 'process'
+        ? await openProcess('opener' in task ? ((await hooks.forProcess?.(task)) ?? task) : task)
+        : openThread(task, hooks);
     const halt = (): void => channel.halt();
     end?.addEventListener('abort', halt);
     if (end?.aborted) {
@@ -282,12 +287,7 @@ function rowsOf({ info }: Pending): number[] {
 
 async function exitWhileLoading({ name, exited }: Channel, task: WorkerTask): Promise<never> {
   const exit = await exited;
-  const loaded =
-    'file' in task
-      ? task.file
-      : task.model.files.size > 0
-        ? task.model.name
-        : `a model ${task.model.name}`;
+  const loaded = 'file' in task ? task.file : task.name;
   throw new ServingLoadError(
     `The ${name} of partition ${task.partition} ${describeExit(exit)} while it loaded ${loaded}`,
     { cause: exit.cause },

@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, Tensor } from 'nestjs-serving';
 import { FlatContainer } from '../../../../lib/core/batch/container.js';
-import { feedsOf, ModelReply } from '../../../../lib/core/partitions/onnx/model-io.js';
-import type { ModelPort } from '../../../../lib/core/partitions/onnx/model-signature.js';
+import { feedsOf, ModelReply } from '../../../../lib/core/partitions/model/model-io.js';
+import type { ModelPort } from '../../../../lib/core/partitions/model/model-signature.js';
 import {
   packTensors,
   SpareMemory,

@@ -56,7 +56,7 @@ class Application implements Port {
     const end = new WorkerHost(
       { partition: 0, keys: ['default'], options: {}, file: this.file },
       this,
-      {},
+      { continuous: {}, models: {} },
     ).run();
     this.give(rows);
     await end;

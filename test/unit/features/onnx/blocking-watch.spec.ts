@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { BlockingWatch } from '../../../../lib/core/partitions/model-engine.js';
+import { BlockingWatch } from '../../../../lib/features/onnx/model-engine.js';
 
 describe('BlockingWatch', () => {
   it('[5.8] It warns once, at the third run in a row above the limit, with the figures of that run', () => {

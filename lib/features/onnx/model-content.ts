@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto';
-import { open, readFile, stat } from 'node:fs/promises';
+import { readFile, stat } from 'node:fs/promises';
 import { setImmediate } from 'node:timers/promises';
 import type { InferenceSession } from 'onnxruntime-common';
-import { ServingLoadError } from '../../errors.js';
+import { ServingLoadError } from '../../core/errors.js';
+import { digestOf, PIECE, piecesOf } from '../../core/partitions/file-digest.js';
 
 /** A serving's model for all sessions, even if its file changes. */
 export interface ModelContent {
@@ -106,21 +107,6 @@ export async function lastingStampOf(paths: readonly string[]): Promise<string |
   return isOld ? stamp : undefined;
 }
 
-/** Bytes per read. */
-export const PIECE = 1 << 20;
-
-export async function digestOf(
-  path: string,
-  visit?: (piece: Uint8Array, at: number) => void,
-): Promise<string> {
-  const hash = createHash('sha256');
-  for await (const [piece, at] of piecesOf(path)) {
-    hash.update(piece);
-    visit?.(piece, at);
-  }
-  return hash.digest('base64');
-}
-
 export async function holds(path: string, bytes: Uint8Array): Promise<boolean> {
   let length = 0;
   for await (const [piece, at] of piecesOf(path)) {
@@ -130,19 +116,4 @@ export async function holds(path: string, bytes: Uint8Array): Promise<boolean> {
     }
   }
   return length === bytes.length;
-}
-
-/** Each piece overwrites the previous one. */
-export async function* piecesOf(path: string): AsyncGenerator<[piece: Buffer, at: number], void> {
-  const file = await open(path);
-  try {
-    const piece = Buffer.alloc(PIECE);
-    // All arguments: Yarn PnP's file handles read nothing without them.
-    for (let at = 0, count = 1; count > 0; at += count) {
-      count = (await file.read(piece, 0, piece.length)).bytesRead;
-      yield [piece.subarray(0, count), at];
-    }
-  } finally {
-    await file.close();
-  }
 }

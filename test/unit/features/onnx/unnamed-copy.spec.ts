@@ -2,7 +2,7 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import { unnamedCopy } from '../../../../lib/core/partitions/onnx/model-source.js';
+import { unnamedCopy } from '../../../../lib/features/onnx/model-source.js';
 import { itOnLinux } from '../../../fixtures/describe-unless.js';
 
 describe('unnamedCopy', () => {

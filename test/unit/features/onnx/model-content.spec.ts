@@ -10,8 +10,8 @@ import {
   contentForProcess,
   type ModelContent,
   sessionOf,
-} from '../../../../lib/core/partitions/onnx/model-content.js';
-import { ModelSource } from '../../../../lib/core/partitions/onnx/model-source.js';
+} from '../../../../lib/features/onnx/model-content.js';
+import { ModelSource } from '../../../../lib/features/onnx/model-source.js';
 import { until } from '../../../fixtures/async/awaited.js';
 import { itOnLinux } from '../../../fixtures/describe-unless.js';
 import {

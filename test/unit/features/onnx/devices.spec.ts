@@ -5,7 +5,7 @@ import {
   createSession,
   partitionPerDevice,
   withShortSpin,
-} from '../../../../lib/core/partitions/onnx/onnx-session.js';
+} from '../../../../lib/features/onnx/onnx-session.js';
 
 const allButOneCore = Array.from({ length: Math.max(1, availableParallelism() - 1) }, () => ({}));
 

@@ -1,73 +1,18 @@
-import { Batch } from '../../batch/batch.js';
-import type { BatchAxes } from '../../batch/template.js';
-import { countOfRows } from '../../format.js';
-import { Tensor, zerosOf, zeroTensor } from '../../batch/tensor.js';
-import { InvalidInputError, InvalidOutputError, InvalidServingError } from '../../errors.js';
-import { type StateRows, RowStates, type StateStep } from '../row-states.js';
+import { Batch } from '../../core/batch/batch.js';
+import { asOutput } from '../../core/batch/container.js';
+import type { BatchAxes } from '../../core/batch/template.js';
+import { type Tensor, zeroTensor } from '../../core/batch/tensor.js';
+import { InvalidOutputError, InvalidServingError } from '../../core/errors.js';
+import { countOfRows } from '../../core/format.js';
+import { feedsOf } from '../../core/partitions/model/model-io.js';
 import {
   type DeclaredPorts,
   describePort,
   type FileSignature,
   type ModelPort,
   type ModelSignature,
-} from './model-signature.js';
-import {
-  asOutput,
-  type Container,
-  FlatContainer,
-  type FlatRows,
-  flatten,
-  type Leaf,
-} from '../../batch/container.js';
-
-export function feedsOf(rows: FlatRows, inputs: readonly ModelPort[]): Tensor[] {
-  const leaves = rows instanceof FlatContainer ? rows.leaves : undefined;
-  return inputsAmong(leaves, inputs).map(({ tensor }) => tensor);
-}
-
-/** Returns them in the inputs' order. A single leaf is the only input, whatever its name. */
-export function inputsAmong<T extends Pick<Leaf, 'path'>>(
-  leaves: readonly T[] | undefined,
-  inputs: readonly ModelPort[],
-): readonly T[] {
-  if (!leaves) {
-    throw new InvalidInputError('A model runs tensors, and was given plain values');
-  }
-  return inputs.length === 1 && leaves.length === 1
-    ? leaves
-    : inputs.map(({ name }) => leafNamed(name, leaves));
-}
-
-function leafNamed<T extends Pick<Leaf, 'path'>>(name: string, leaves: readonly T[]): T {
-  const leaf = leaves.find(({ path }) => path === name);
-  if (!leaf) {
-    throw new InvalidInputError(`The input "${name}" is missing`);
-  }
-  return leaf;
-}
-
-/** The replies' structure never changes, so it is made once. */
-export class ModelReply {
-  /** Kept in the reply's order. */
-  readonly ports: readonly ModelPort[];
-  readonly names: readonly string[];
-  private readonly example: FlatContainer;
-
-  constructor({ outputs, fetches }: Pick<ModelSignature, 'outputs' | 'fetches'>) {
-    const fetched = outputs.filter(({ name }) => fetches.includes(name));
-    const empty = fetched.map(({ name, type }): [string, Container] => [
-      name,
-      new Tensor(type, zerosOf(type, [0]), [0]),
-    ]);
-    this.example = flatten(Object.fromEntries(empty))!;
-    this.names = this.example.leaves.map(({ path }) => path);
-    this.ports = this.names.map((name) => fetched.find((port) => port.name === name)!);
-  }
-
-  of(tensors: readonly Tensor[]): FlatContainer {
-    return this.example.with(tensors);
-  }
-}
+} from '../../core/partitions/model/model-signature.js';
+import { RowStates, type StateRows, type StateStep } from '../../core/partitions/row-states.js';
 
 type Named<T> = Readonly<Record<string, T>>;
 

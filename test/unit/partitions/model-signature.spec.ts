@@ -6,7 +6,7 @@ import {
   axesOf,
   describePort,
   signatureOf,
-} from '../../../../lib/core/partitions/onnx/model-signature.js';
+} from '../../../lib/core/partitions/model/model-signature.js';
 
 type Shapes = Readonly<Record<string, readonly (number | string)[]>>;
 type Axes = Readonly<Record<string, number | null>>;

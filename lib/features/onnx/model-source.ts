@@ -1,18 +1,19 @@
 import { access, copyFile, type FileHandle, mkdtemp, open, rm, stat } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
-import { messageOf, ServingLoadError } from '../../errors.js';
-import { MAX_BYTES } from '../worker/codec.js';
-import type { FetchedFile, Fetching, RemoteModel } from './remote-models.js';
-import { digestOf, lastingStampOf, type ModelContent, PIECE, piecesOf } from './model-content.js';
+import { messageOf, ServingLoadError } from '../../core/errors.js';
+import { MAX_BYTES } from '../../core/partitions/worker/codec.js';
+import type {
+  FetchedFile,
+  Fetching,
+  ModelPlace,
+} from '../../core/partitions/model/remote-models.js';
+import { digestOf, PIECE, piecesOf } from '../../core/partitions/file-digest.js';
+import { lastingStampOf, type ModelContent } from './model-content.js';
 import { constants } from 'node:fs';
 import { tmpdir } from 'node:os';
 
 /** Bytes. Models of up to this size are kept in memory, not on disk. */
 const SMALL = 1 << 20;
-
-/** A file with its required SHA-256, a model's bytes, or its address. */
-export type ModelPlace =
-  { readonly file: string; readonly sha256?: string | undefined } | Uint8Array | RemoteModel;
 
 /** A model's content, and what was fetched with it. */
 export interface LoadedModel {

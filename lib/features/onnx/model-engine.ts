@@ -1,21 +1,28 @@
-import { setImmediate as nextTurn } from 'node:timers/promises';
-import { countOfRows } from '../format.js';
-import type { Engine, OpenedEngine } from './engine.js';
-import type { Fetching } from './onnx/remote-models.js';
-import type { DeclaredPorts } from './onnx/model-signature.js';
-import { hashOf } from './onnx/model-content.js';
-import { type ModelPlace, ModelSource } from './onnx/model-source.js';
-import { openWorkers, type Supervision } from './worker/supervised.partition.js';
-import type { Isolation } from './worker/worker.partition.js';
-import type { ModelTask } from './worker/worker-protocol.js';
-import type { Batch } from '../batch/batch.js';
-import type { BatchInfo, BatchListener } from './batch-function.js';
-import { feedsOf } from './onnx/model-io.js';
-import type { OnnxModel } from './onnx/onnx-model.js';
-import type { Partition, PartitionResult, PartitionStatus } from './partition.js';
+import { countOfRows } from '../../core/format.js';
+import { type Engine, type OpenedEngine, whileLoading } from '../../core/partitions/engine.js';
+import type { Fetching, ModelPlace } from '../../core/partitions/model/remote-models.js';
+import type { DeclaredPorts } from '../../core/partitions/model/model-signature.js';
+import { contentForProcess, hashOf } from './model-content.js';
+import { ModelSource } from './model-source.js';
+import { releaseTurnOf, webgpuTurn } from './webgpu-turn.js';
+import {
+  openWorkers,
+  type Supervision,
+} from '../../core/partitions/worker/supervised.partition.js';
+import type { Isolation } from '../../core/partitions/worker/worker.partition.js';
+import type { WorkerHooks } from '../../core/partitions/worker/worker-protocol.js';
+import type { Batch } from '../../core/batch/batch.js';
+import type { BatchInfo, BatchListener } from '../../core/partitions/batch-function.js';
+import { feedsOf } from '../../core/partitions/model/model-io.js';
+import { type OnnxModel, type OnnxTask, openModel } from './onnx-model.js';
+import type {
+  Partition,
+  PartitionResult,
+  PartitionStatus,
+} from '../../core/partitions/partition.js';
 
 type OpenModel = (
-  tasks: readonly ModelTask[],
+  tasks: readonly OnnxTask[],
   supervision: Supervision,
   end: AbortSignal,
   surroundings: Fetching,
@@ -28,7 +35,10 @@ export function modelEngine(model: ModelPlace, ports: DeclaredPorts, open: OpenM
   return async (_kind, options, keys, supervision, end, surroundings) => {
     try {
       const { content, fetched = {} } = await source.load(surroundings);
+      const name = content.files.size > 0 ? content.name : `a model ${content.name}`;
       const tasks = options.map((own, partition) => ({
+        opener: 'onnx',
+        name,
         partition,
         keys,
         options: own,
@@ -47,36 +57,33 @@ export function modelEngine(model: ModelPlace, ports: DeclaredPorts, open: OpenM
   };
 }
 
+const workerHooks: WorkerHooks = {
+  async forProcess(task) {
+    const { model } = task as OnnxTask;
+    return { ...task, model: await contentForProcess(model) } as OnnxTask;
+  },
+  threadEnded: releaseTurnOf,
+};
+
 export function inWorkers(isolation: Isolation): OpenModel {
-  return (tasks, supervision, end) => openWorkers(tasks, isolation, supervision, end);
+  return (tasks, supervision, end) =>
+    openWorkers(
+      isolation === 'thread' ? tasks.map((task) => ({ ...task, webgpuTurn })) : tasks,
+      isolation,
+      supervision,
+      end,
+      workerHooks,
+    );
 }
 
 /** One session: runs in the application's own thread can't overlap anyway. */
 export function onMainThread(blockingLimit: number): OpenModel {
   return async ([task], _supervision, _end, { warn }) => {
-    const { openModel } = await import('./onnx/onnx-model.js');
     const watch = new BlockingWatch(blockingLimit, warn);
     const model = await openModel(task!, (rows, milliseconds) => watch.observe(rows, milliseconds));
     const { signature, providers } = model.loaded;
     return { partitions: [new ModelPartition(model)], signature, providers: [providers] };
   };
-}
-
-const loading = new Set<Promise<unknown>>();
-
-/** Marks a model's load or first runs. */
-export function whileLoading<T>(work: Promise<T>): Promise<T> {
-  loading.add(work);
-  return work.finally(() => loading.delete(work));
-}
-
-/** Resolves when no model loads or warms up: an exit meanwhile aborts the process, without its code. */
-export async function modelsLoaded(): Promise<void> {
-  while (loading.size > 0) {
-    await Promise.allSettled(loading);
-    // A loaded model begins its first runs in this turn.
-    await nextTurn();
-  }
 }
 
 class ModelPartition implements Partition {

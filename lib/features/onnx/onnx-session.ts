@@ -1,7 +1,7 @@
 import type { InferenceSession, InferenceSessionFactory } from 'onnxruntime-common';
-import { ProviderUnavailableError, ServingLoadError } from '../../errors.js';
-import type { SessionProviders } from '../worker/worker-protocol.js';
-import type { PartitionOptions } from '../batch-function.js';
+import { ProviderUnavailableError, ServingLoadError } from '../../core/errors.js';
+import type { SessionProviders } from '../../core/partitions/worker/worker-protocol.js';
+import type { PartitionOptions } from '../../core/partitions/batch-function.js';
 import { readdirSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 

@@ -23,6 +23,10 @@ export interface RemoteModel<Facts = unknown> {
   moved?(model: unknown): RemoteModel<Facts>;
 }
 
+/** A file with its required SHA-256, a model's bytes, or its address. */
+export type ModelPlace =
+  { readonly file: string; readonly sha256?: string | undefined } | Uint8Array | RemoteModel;
+
 /** A fetched ONNX file, and what belongs to the same version of the model. */
 export interface FetchedFile<Facts = unknown> extends FetchedFacts<Facts> {
   /** The path of the ONNX file, or its bytes. */

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, expect, it } from '@jest/globals';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { externalFilesIn, scanOf } from '../../../../lib/core/partitions/onnx/model-source.js';
+import { externalFilesIn, scanOf } from '../../../../lib/features/onnx/model-source.js';
 import { weightsApartModel } from '../../../fixtures/models/models.js';
 
 let folder: string;

@@ -1,20 +1,37 @@
-import { countOfRows } from '../../format.js';
 import type { InferenceSession } from 'onnxruntime-common';
-import { Tensor } from '../../batch/tensor.js';
-import { InvalidOutputError, ServingLoadError } from '../../errors.js';
-import { sessionOf } from './model-content.js';
-import { feedsOf, ModelReply, ModelStates, withoutStates } from './model-io.js';
-import { axesOf, type ModelSignature, signatureOf } from './model-signature.js';
+import { Tensor } from '../../core/batch/tensor.js';
+import { ServingLoadError } from '../../core/errors.js';
+import { type ModelContent, sessionOf } from './model-content.js';
+import {
+  feedsOf,
+  inSteps,
+  ModelReply,
+  type RunModel,
+  type RunStep,
+} from '../../core/partitions/model/model-io.js';
+import { ModelStates, withoutStates } from './model-states.js';
+import {
+  type DeclaredPorts,
+  type ModelSignature,
+  signatureOf,
+} from '../../core/partitions/model/model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
-import { withVariableAxes } from './variable-axes.js';
+import { withVariableAxes } from '../../core/partitions/model/variable-axes.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
-import type { StateRows } from '../row-states.js';
-import type { Loaded, ModelTask, SessionProviders } from '../worker/worker-protocol.js';
-import { Batch } from '../../batch/batch.js';
-import { asOutput } from '../../batch/container.js';
-import type { BatchAxes } from '../../batch/template.js';
+import type { StateRows } from '../../core/partitions/row-states.js';
+import type {
+  Loaded,
+  ModelTask,
+  SessionProviders,
+  TensorModel,
+} from '../../core/partitions/worker/worker-protocol.js';
 
-export class OnnxModel {
+export interface OnnxTask extends ModelTask, DeclaredPorts {
+  readonly model: ModelContent;
+  readonly webgpuTurn?: SharedArrayBuffer;
+}
+
+export class OnnxModel implements TensorModel {
   readonly reply: ModelReply;
   private readonly states: ModelStates | undefined;
 
@@ -28,10 +45,6 @@ export class OnnxModel {
       loaded.signature.states.length > 0 ? new ModelStates(loaded.signature) : undefined;
   }
 
-  /**
-   * Takes tensors in the inputs' order, returns the reply's, and passes hooks' outputs to `onHook`.
-   * With turns, each row is a step from its state.
-   */
   async run(
     feeds: readonly Tensor[],
     hooks: readonly string[],
@@ -57,7 +70,7 @@ export class OnnxModel {
 /** `milliseconds` is how long the run blocked the thread. */
 type OnRun = (rows: number, milliseconds: number) => void;
 
-export async function openModel(task: ModelTask, onRun?: OnRun): Promise<OnnxModel> {
+export async function openModel(task: OnnxTask, onRun?: OnRun): Promise<OnnxModel> {
   const runtime = await loadRuntime();
   const exclusively = exclusivelyFor(task);
   const { session, providers } = await exclusively(() =>
@@ -74,7 +87,7 @@ export async function openModel(task: ModelTask, onRun?: OnRun): Promise<OnnxMod
 function modelOf(
   session: InferenceSession,
   providers: SessionProviders,
-  task: ModelTask,
+  task: OnnxTask,
   exclusively: Exclusively,
   onRun: OnRun | undefined,
 ): OnnxModel {
@@ -100,7 +113,7 @@ function modelOf(
 type Exclusively = <T>(work: () => Promise<T>) => Promise<T>;
 
 /** WebGPU sessions take turns until their threads end; others run in parallel. */
-function exclusivelyFor({ options, webgpuTurn }: ModelTask): Exclusively {
+function exclusivelyFor({ options, webgpuTurn }: OnnxTask): Exclusively {
   if (!webgpuTurn || providersOf(options).every(({ name }) => name !== 'webgpu')) {
     return (work) => work();
   }
@@ -149,50 +162,4 @@ export function feedOf(tensor: Tensor): Tensor {
   const bits = new Uint16Array(buffer, byteOffset, length);
   // The constructor would convert the bits to a Float16Array.
   return Object.defineProperty(new Tensor('float16', bits, tensor.dims), 'data', { value: bits });
-}
-
-type Named<T> = Record<string, T>;
-
-/** Takes inputs, then states. */
-type RunModel = (feeds: readonly Tensor[], names: readonly string[]) => Promise<Named<Tensor>>;
-
-/** Runs as many rows as the file fixes. */
-export type RunStep = (rows: Batch, names: readonly string[]) => Promise<Named<Tensor>>;
-
-/** Runs `size` rows at a time, and pads the last step. */
-export function inSteps(
-  run: RunStep,
-  { inputs, outputs }: Pick<ModelSignature, 'inputs' | 'outputs'>,
-  size: number,
-): RunModel {
-  const inputAxes = axesOf(inputs);
-  const outputAxes = axesOf(outputs);
-  return async (feeds, fetches) => {
-    const rows = Object.fromEntries(inputs.map(({ name }, i) => [name, feeds[i]!]));
-    const chunks = Batch.ofContainer(rows, inputAxes).chunksOf(size);
-    const shared = fetches.find((name) => outputAxes[name] === null);
-    if (shared !== undefined && chunks.length > 1) {
-      throw new InvalidOutputError(
-        `The output "${shared}" has no rows, and each of the ${chunks.length} steps of the batch ` +
-          `gives another; set batchSize to ${size}, the rows of one step`,
-      );
-    }
-    const steps: Batch[] = [];
-    for (const chunk of chunks) {
-      const output = await run(chunk.pad(size - chunk.size), fetches);
-      steps.push(rowsOfStep(output, outputAxes, size).slice(0, chunk.size));
-    }
-    return asOutput(() => Batch.merge(steps)).release() as Named<Tensor>;
-  };
-}
-
-function rowsOfStep(output: Named<Tensor>, axes: BatchAxes, size: number): Batch {
-  const batch = asOutput(() => Batch.ofOutput(output, axes));
-  if (batch.size !== size) {
-    throw new InvalidOutputError(
-      `A run of ${countOfRows(size)} gave ${batch.size}: ${batch.signature}; ` +
-        'if the rows lie on another axis, declare it: outputs: { name: { batchAxis: ... } }',
-    );
-  }
-  return batch;
 }

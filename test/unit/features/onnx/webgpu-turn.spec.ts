@@ -1,13 +1,26 @@
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from '@jest/globals';
-import { PartitionLostError } from 'nestjs-serving';
-import { inTurn, webgpuTurn } from '../../../../lib/core/partitions/onnx/webgpu-turn.js';
+import { type ExternalModel, PartitionLostError } from 'nestjs-serving';
+import { openWorkers } from '../../../../lib/core/partitions/worker/supervised.partition.js';
+import { inTurn, releaseTurnOf, webgpuTurn } from '../../../../lib/features/onnx/webgpu-turn.js';
 import { useGates } from '../../../fixtures/batching/gate.js';
 import { useServings } from '../../../fixtures/serving/use-servings.js';
 import { worker } from '../../../fixtures/partitions/worker.js';
 
 /** No thread has this id. */
 const ANOTHER = -1;
+
+/** Two threads of a module that takes turns, as those of a model do. */
+const takingTurns: ExternalModel = {
+  engineFor: () => ({
+    partitions: [{}, {}],
+    engine: (_kind, partitions, keys, supervision, end) => {
+      const file = worker('turns').href;
+      const tasks = partitions.map((options, partition) => ({ partition, keys, options, file }));
+      return openWorkers(tasks, 'thread', supervision, end, { threadEnded: releaseTurnOf });
+    },
+  }),
+};
 
 describe('inTurn', () => {
   const gate = useGates();
@@ -34,9 +47,9 @@ describe('inTurn', () => {
   it('[5.7] [5.6] The GPU turn passes to the next thread when a thread ends during its turn', async () => {
     const serving = await serve({
       name: 'turns',
-      model: { useFile: worker('turns') },
-      partitions: 2,
+      model: takingTurns,
       batchSize: 1,
+      recovery: { idempotent: false },
     });
     const held = gate();
     const row = {

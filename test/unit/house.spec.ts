@@ -25,6 +25,7 @@ const CEILINGS = {
   'functions of a warm call of a model': 280,
   'files of a warm call over TCP, both ends': 60,
   'unit specs that import what is inside core, features or nest': 59,
+  'comments in 100 that begin without noun and verb': 0.1,
   '"the X of the Y" in 1,000 words': 3,
   '"of which" in 1,000 words': 0.3,
   '"that of" in 1,000 words': 0.3,
@@ -77,6 +78,9 @@ interface Capability {
   readonly own?: RegExp;
   readonly ceiling: number;
 }
+
+const VERBS =
+  /\b(?:is|are|was|were|be|has|have|had|does|do|can|cannot|may|might|must|will|would|\w+(?:ed|[^aious]s)|[gm]ets?|give|run|lie|take|need|share|come)\b/;
 
 describe('The house', () => {
   const all = sourceFiles();
@@ -141,6 +145,7 @@ function measure(files: readonly SourceFile[]): Record<keyof typeof CEILINGS, nu
     'functions of a warm call of a model': call.ofModel.functions,
     'files of a warm call over TCP, both ends': call.overTcp.files,
     'unit specs that import what is inside core, features or nest': specsOfInternals(),
+    'comments in 100 that begin without noun and verb': fragments(files),
     '"the X of the Y" in 1,000 words': rate(/\bthe [\w`-]+ of (?:the|a|an|its|their|all|each)\b/gi),
     '"of which" in 1,000 words': rate(/\b(?:of|to|for|from|in|by|with|at|on) (?:which|whom)\b/gi),
     '"that of" in 1,000 words': rate(/\b(?:that|those) of\b/gi),
@@ -148,6 +153,17 @@ function measure(files: readonly SourceFile[]): Record<keyof typeof CEILINGS, nu
       /\bbeside\b|\bat once\b|\bgo(?:es)? on\b|, else\b/gi,
     ),
   };
+}
+
+/** A guess: the first word promises no noun, and no word of the sentence looks like a verb. */
+function fragments(files: readonly SourceFile[]): number {
+  const openings = files.flatMap((file) => file.openings);
+  const found = openings
+    .filter((opening) => /^(?:Of|Those|As|By|In|For|None|What|Where|Whether)\b/.test(opening))
+    .filter(
+      (opening) => !/n't\b|\b(?:we|you|they|it) [a-z]/i.test(opening) && !VERBS.test(opening),
+    );
+  return (100 * found.length) / openings.length;
 }
 
 function charactersOf(files: readonly SourceFile[]): number {

@@ -26,6 +26,7 @@ import type {
   PartitionOptions,
 } from './batch-function.js';
 import {
+  CodePartition,
   type FactoryPartition,
   FunctionPartition,
   loadForBatch,
@@ -33,8 +34,6 @@ import {
   settleResult,
 } from './function.partition.js';
 import type { Batch } from '../batch/batch.js';
-import { FunctionCalls } from '../context/call-cycles.js';
-import { withStates, RowStates } from './row-states.js';
 
 export interface OpenedEngine {
   readonly partitions: readonly Partition[];
@@ -302,15 +301,13 @@ export interface OtherHandler {
   init?(kind: ServingKind, partitions: readonly HandlerPartitionOptions[]): void | Promise<void>;
 }
 
-export class HandlerPartition implements Partition {
-  readonly prefetch = 0;
-  private readonly states = new RowStates<unknown>();
-  private readonly calls = new FunctionCalls();
-
+class HandlerPartition extends CodePartition {
   constructor(
     private readonly handlerFor: (key: string) => Promise<ServingHandler>,
     private readonly index: number,
-  ) {}
+  ) {
+    super();
+  }
 
   async run(
     batch: Batch,
@@ -320,21 +317,11 @@ export class HandlerPartition implements Partition {
     const handler = await loadForBatch(() => this.handlerFor(info.key));
     const settle = (result: PartitionResult | typeof STEPPED) =>
       result === STEPPED ? result : settleResult(resultIn(result.output, handler));
-    return withStates(this.states, info, listener, (context) =>
-      this.calls.run(listener.caller?.(), () => {
-        const handled = handler.handleBatch(batch, this.index, context);
-        const result = resultOf(handled, info.size, listener);
-        return result instanceof Promise ? result.then(settle) : settle(result);
-      }),
-    );
-  }
-
-  forget(ids: readonly number[]): void {
-    this.states.end(ids);
-  }
-
-  async close(): Promise<void> {
-    this.calls.end();
+    return this.runCode(info, listener, (context) => {
+      const handled = handler.handleBatch(batch, this.index, context);
+      const result = resultOf(handled, info.size, listener);
+      return result instanceof Promise ? result.then(settle) : settle(result);
+    });
   }
 }
 

@@ -4,6 +4,7 @@ import { FlatContainer, type FlatRows } from '../batch/container.js';
 import { FunctionCalls } from '../context/call-cycles.js';
 import {
   BatchFailedError,
+  InvalidOutputError,
   InvalidServingError,
   isError,
   isServingError,
@@ -11,14 +12,16 @@ import {
   ServingLoadError,
 } from '../errors.js';
 import { formatValue } from '../format.js';
-import { withStates, RowStates } from './row-states.js';
+import { RowStates } from './row-states.js';
 import { type Partition, type PartitionResult, STEPPED } from './partition.js';
 import {
+  type BatchContext,
   type BatchFunction,
   type BatchFunctionContext,
   type BatchInfo,
   type BatchListener,
   type BatchResult,
+  contextOf,
   type PartitionOptions,
   WithMetadata,
 } from './batch-function.js';
@@ -33,18 +36,69 @@ export interface FactoryPartition extends Partition {
   ): Promise<PartitionResult | typeof STEPPED>;
 }
 
-/** One function per key, built and called in this thread. */
-export class FunctionPartition implements FactoryPartition {
+/** Runs code in this thread, with its rows' states; the calls that it makes know their batch. */
+export abstract class CodePartition implements Partition {
   readonly prefetch = 0;
-  private readonly functions = new PerKey((key) => this.build(key));
   private readonly states = new RowStates<unknown>();
   private readonly calls = new FunctionCalls();
+
+  abstract run(
+    batch: Batch,
+    info: BatchInfo,
+    listener: BatchListener,
+  ): Promise<PartitionResult | typeof STEPPED>;
+
+  forget(ids: readonly number[]): void {
+    this.states.end(ids);
+  }
+
+  async close(): Promise<void> {
+    this.calls.end();
+  }
+
+  /**
+   * A row whose result is an error keeps its old state.
+   *
+   * @throws InvalidOutputError for steps, if rows have states
+   */
+  protected runCode(
+    info: BatchInfo,
+    listener: BatchListener,
+    code: (context: BatchContext) => Settled | Promise<Settled>,
+  ): Settled | Promise<Settled> {
+    const { turns, padding } = info;
+    const run = (context: BatchContext) => this.calls.run(listener.caller?.(), () => code(context));
+    if (!turns) {
+      return run(contextOf(info, listener));
+    }
+    const step = this.states.begin(turns);
+    const own = [...step.states, ...Array.from({ length: padding }, () => undefined)];
+    const finish = (result: Settled): Settled => {
+      if (result === STEPPED) {
+        throw new InvalidOutputError(
+          'A step from a state has one result, and the batch function is a generator',
+        );
+      }
+      const { output } = result;
+      step.keep(own, (row) => !(Array.isArray(output) && isError(output[row])));
+      return result;
+    };
+    const result = run(contextOf(info, listener, own));
+    return result instanceof Promise ? result.then(finish) : finish(result);
+  }
+}
+
+/** One function per key, built and called in this thread. */
+export class FunctionPartition extends CodePartition implements FactoryPartition {
+  private readonly functions = new PerKey((key) => this.build(key));
 
   constructor(
     private readonly factory: (site: BatchFunctionContext) => unknown,
     private readonly index: number,
     private readonly options: PartitionOptions,
-  ) {}
+  ) {
+    super();
+  }
 
   declare(keys: readonly string[]): Promise<void> {
     return this.functions.declare(keys);
@@ -70,19 +124,9 @@ export class FunctionPartition implements FactoryPartition {
     const batchFunction =
       this.functions.known(info.key) ?? (await loadForBatch(() => this.get(info.key)));
     const given = rows instanceof FlatContainer ? rows.toContainer() : rows;
-    return withStates(this.states, info, listener, (context) =>
-      this.calls.run(listener.caller?.(), () =>
-        resultOf(batchFunction(given, context), info.size, listener),
-      ),
+    return this.runCode(info, listener, (context) =>
+      resultOf(batchFunction(given, context), info.size, listener),
     );
-  }
-
-  forget(ids: readonly number[]): void {
-    this.states.end(ids);
-  }
-
-  async close(): Promise<void> {
-    this.calls.end();
   }
 
   private async build(key: string): Promise<BatchFunction<unknown>> {

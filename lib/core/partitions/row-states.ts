@@ -1,12 +1,5 @@
 import type { CallingBatch } from '../context/call-cycles.js';
-import { InvalidOutputError, isError } from '../errors.js';
-import {
-  type BatchContext,
-  type BatchInfo,
-  type BatchListener,
-  contextOf,
-} from './batch-function.js';
-import { type Partition, type PartitionResult, STEPPED } from './partition.js';
+import type { Partition } from './partition.js';
 
 /** A call's turn on a state: the call has one row, and runs after all earlier turns. */
 export interface StateTurn {
@@ -95,38 +88,4 @@ export class StateStep<State> {
       }
     });
   }
-}
-
-type Result = PartitionResult | typeof STEPPED;
-
-/**
- * Runs a batch function with its rows' states, if any. A row whose result is an error keeps
- * its old state.
- *
- * @throws InvalidOutputError for a generator, whose rows have several results
- */
-export function withStates(
-  states: RowStates<unknown>,
-  info: BatchInfo,
-  listener: BatchListener,
-  run: (context: BatchContext) => Result | Promise<Result>,
-): Result | Promise<Result> {
-  const { turns, padding } = info;
-  if (!turns) {
-    return run(contextOf(info, listener));
-  }
-  const step = states.begin(turns);
-  const own = [...step.states, ...Array.from({ length: padding }, () => undefined)];
-  const finish = (result: Result): Result => {
-    if (result === STEPPED) {
-      throw new InvalidOutputError(
-        'A step from a state has one result, and the batch function is a generator',
-      );
-    }
-    const { output } = result;
-    step.keep(own, (row) => !(Array.isArray(output) && isError(output[row])));
-    return result;
-  };
-  const result = run(contextOf(info, listener, own));
-  return result instanceof Promise ? result.then(finish) : finish(result);
 }

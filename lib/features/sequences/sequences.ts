@@ -148,14 +148,16 @@ export const sequences: Feature = {
     ),
   ],
   continuousOf({ batchSize = DEFAULT_BATCH_SIZE }, { sequence }): SequenceLimits | undefined {
-    const { joins = {}, maxCost = Infinity } = sequence ?? {};
-    const { rows: joinRows = Infinity, cost: joinCost = Infinity } = joins;
-    const plan = {
-      kind: 'sequences',
-      capacity: batchSize as number,
-      reports: 'sequence:step',
-    } as const;
-    return sequence && { ...plan, joinRows, joinCost, maxCost };
+    return (
+      sequence && {
+        kind: 'sequences',
+        capacity: batchSize as number,
+        reports: 'sequence:step' satisfies SequenceStepEvent['type'],
+        joinRows: sequence.joins?.rows ?? Infinity,
+        joinCost: sequence.joins?.cost ?? Infinity,
+        maxCost: sequence.maxCost ?? Infinity,
+      }
+    );
   },
 };
 

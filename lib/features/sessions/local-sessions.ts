@@ -18,14 +18,14 @@ interface Place extends CallGroup {
 /** A serving's open sessions, spread evenly over its partitions. */
 export class LocalSessions implements OpenStates {
   private readonly open = new Map<OrderedSession, Place>();
-  private readonly loads: readonly Place[];
+  private readonly places: readonly Place[];
   private lastId = 0;
 
   constructor(
     private readonly limits: Required<SessionsOptions>,
     private readonly version: VersionOfStates,
   ) {
-    this.loads = version.pipeline.partitions.map((_, partition) => ({ partition, sessions: 0 }));
+    this.places = version.pipeline.partitions.map((_, partition) => ({ partition, sessions: 0 }));
   }
 
   get size(): number {
@@ -93,8 +93,8 @@ export class LocalSessions implements OpenStates {
 
   private emptiest(): Place {
     const isUp = this.version.pipeline.partitions.map(({ state }) => state === 'up');
-    const working = this.loads.filter(({ partition }) => isUp[partition]);
-    return (working.length > 0 ? working : this.loads).reduce((best, each) =>
+    const working = this.places.filter(({ partition }) => isUp[partition]);
+    return (working.length > 0 ? working : this.places).reduce((best, each) =>
       each.sessions < best.sessions ? each : best,
     );
   }

@@ -2,6 +2,7 @@ import { type AnyHandler, createServingWith } from '../core/serving/create-servi
 import { Features, type Provide } from '../core/serving/feature.js';
 import type { LocalServing } from '../core/serving/local-serving.js';
 import type { ServingDefinition } from '../core/definition/serving-definition.js';
+import { deadlines } from './deadlines/deadlines.js';
 import { deduplication } from './deduplication/deduplication.js';
 import { onnx } from './onnx/onnx.js';
 import { openers } from './openers.js';
@@ -9,7 +10,10 @@ import { sequences } from './sequences/sequences.js';
 import { sessions } from './sessions/sessions.js';
 
 /** To delete a feature, delete its folder, and its name here and in `openers`. */
-export const features = new Features([onnx, deduplication, sequences, sessions], openers);
+export const features = new Features(
+  [onnx, deadlines, deduplication, sequences, sessions],
+  openers,
+);
 
 /**
  * Creates a serving from its definition, not started: `await serving.start()`, then call it, then

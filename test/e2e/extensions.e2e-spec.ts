@@ -16,6 +16,7 @@ const features = readdirSync(join(root, 'lib/features'), { withFileTypes: true }
 
 /** The extensions that use a feature, and go with it. */
 const usersOf: Readonly<Record<string, readonly string[]>> = {
+  deadlines: [],
   deduplication: [],
   onnx: ['hub', 'tasks'],
   sequences: ['opentelemetry', 'tasks'],
@@ -77,7 +78,7 @@ describe('A copy of the source', () => {
       const imports = importsFrom(`\\.\\./features/(?:${names.join('|')})`);
       await rewrite(`lib/doors/${door}.ts`, imports);
     }
-    const listed = `(?<=Features\\(\\[[^\\]]*|(?:continuous|models): \\{[^}]*)\\b(?:${names.join('|')})\\b(?:: \\w+)?,?\\s*`;
+    const listed = `(?<=Features\\(\\s*\\[[^\\]]*|(?:continuous|models): \\{[^}]*)\\b(?:${names.join('|')})\\b(?:: \\w+)?,?\\s*`;
     for (const list of ['lib/features/features.ts', 'lib/features/openers.ts']) {
       await rewrite(list, importsFrom(`(?:${names.join('|')})`));
       await rewrite(list, new RegExp(listed, 'g'));

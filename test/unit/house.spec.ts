@@ -11,12 +11,12 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 267,
-  'thousand characters of code in lib': 1119.2,
-  'files of the core, its features and its Nest module': 127,
-  'thousand characters of code in the core': 450.4,
-  'thousand characters of code in the core, its features and its Nest module': 591.8,
-  'thousand words of comments': 42.4,
+  'files of lib': 268,
+  'thousand characters of code in lib': 1120.1,
+  'files of the core, its features and its Nest module': 128,
+  'thousand characters of code in the core': 437,
+  'thousand characters of code in the core, its features and its Nest module': 592.7,
+  'thousand words of comments': 42.5,
   'names of the doors that are not public': 128,
   'options of a definition': 17,
   'rules that refuse combinations of options': 28,
@@ -57,7 +57,7 @@ const CAPABILITIES: Readonly<Record<string, Capability>> = {
   'latency targets': {
     words: /latency-?target|planned|run-?times/i,
     own: /run-times/,
-    ceiling: 11,
+    ceiling: 10,
   },
   tenants: { words: /tenant/i, ceiling: 15 },
   'canary and shadow': { words: /canary|shadow/i, own: /\/rollout\//, ceiling: 3 },

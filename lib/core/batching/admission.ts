@@ -8,7 +8,6 @@ import {
 import type { Budget } from './fill.js';
 import { type Limits, paddedSize, type QueuedRequest } from './queued-request.js';
 import { LearnedTimes } from './run-times.js';
-import { add, type LatencyTarget, type PoolLoad, Timing } from './timing.js';
 
 export interface RoomOptions {
   readonly name: string;
@@ -26,7 +25,55 @@ export interface AdmissionOptions extends Pick<RoomOptions, 'name'> {
   /** True if lanes have a latency target. */
   readonly hasTargets?: boolean | undefined;
   readonly budget?: Budget | undefined;
+  readonly rule?: AdmissionRuleOf | undefined;
 }
+
+export interface BusyUntil {
+  /** Expected milliseconds until it is free. */
+  time: number;
+  /** Sum of its batches' squared expected milliseconds. */
+  squares: number;
+}
+
+export interface PoolLoad {
+  readonly partitions: number;
+  readonly idle: number;
+  busyUntil(now: number): BusyUntil[];
+}
+
+export interface LatencyTarget {
+  /** Milliseconds until 99 of 100 calls are to be answered. */
+  readonly latencyTarget: number;
+  /** Rows of a full batch now. */
+  readonly batchSize: number;
+  /** The most that a batch may cost now, if the serving has `batchSize.cost`. */
+  readonly cost?: number | undefined;
+  /** Expected milliseconds of such a batch; undefined until enough batches have run. */
+  readonly expected: number | undefined;
+  /** 99 of 100 run times are at most this factor times the expected ones. */
+  readonly overrun: number;
+}
+
+/** A feature's: refuses requests that have room, and limits batches. */
+export interface AdmissionRule {
+  /** Called before {@link enter}, also if there is no room. */
+  arrived(request: QueuedRequest, now: number): void;
+  /** @throws OverloadedError or DeadlineTooShortError for a request that can't be answered in time */
+  enter(request: QueuedRequest, now: number, work: PoolLoad): void;
+  enterAgain(request: QueuedRequest, rows: number): void;
+  leave(request: QueuedRequest, rows: number): void;
+  targetOf(limits: Limits): LatencyTarget | undefined;
+  /** Rows of a full batch, of at most `opened`. */
+  sizeOf(limits: Limits, opened: number): number;
+  mostCostOf(limits: Limits): number;
+}
+
+/** @param queued requests that have entered before */
+export type AdmissionRuleOf = (
+  options: AdmissionOptions,
+  times: LearnedTimes,
+  queued?: Iterable<QueuedRequest>,
+) => AdmissionRule;
 
 /** Before any batch has run, Retry-After is 1 to this many seconds. */
 const SECONDS_UNKNOWN = 3;
@@ -147,21 +194,21 @@ export class QueueRoom {
 }
 
 /**
- * Admission control: immediately refuses a request without room, or that {@link Timing} refuses.
+ * Admission control: immediately refuses a request without room, or that its rule refuses.
  */
 export class Admission {
   /** Rows in its queue. */
   queued = 0;
   private readonly times: LearnedTimes;
   /** Exists with targets, or once a call had a deadline. */
-  timing: Timing | undefined;
+  rule: AdmissionRule | undefined;
 
   constructor(
     private readonly options: AdmissionOptions,
     private readonly room: QueueRoom,
   ) {
     this.times = new LearnedTimes(options.budget);
-    this.timing = options.hasTargets ? new Timing(options, this.times) : undefined;
+    this.rule = options.hasTargets ? options.rule?.(options, this.times) : undefined;
   }
 
   /**
@@ -172,8 +219,8 @@ export class Admission {
    */
   enter(request: QueuedRequest, now: number, work: PoolLoad): void {
     const { deadline, size } = request;
-    const { timing } = this;
-    timing?.arrived(request, now);
+    const { rule } = this;
+    rule?.arrived(request, now);
     const lack = this.room.lackFor(request);
     if (lack) {
       throw this.overloaded(lack, request.lane.limits, work);
@@ -181,21 +228,21 @@ export class Admission {
     if (deadline <= now) {
       throw this.tooLate(deadline, now);
     }
-    timing?.enter(request, now, work);
+    rule?.enter(request, now, work);
     this.countRows(request, size);
   }
 
-  beginTiming(queued: Iterable<QueuedRequest>): void {
-    this.timing = new Timing(this.options, this.times, queued);
+  beginRule(queued: Iterable<QueuedRequest>): void {
+    this.rule = this.options.rule?.(this.options, this.times, queued);
   }
 
   enterAgain(request: QueuedRequest, rows: number): void {
-    this.timing?.enterAgain(request, rows);
+    this.rule?.enterAgain(request, rows);
     this.countRows(request, rows);
   }
 
   leave(request: QueuedRequest, rows: number): void {
-    this.timing?.leave(request, rows);
+    this.rule?.leave(request, rows);
     this.countRows(request, -rows);
   }
 
@@ -227,16 +274,16 @@ export class Admission {
   }
 
   targetOf(limits: Limits): LatencyTarget | undefined {
-    return this.timing?.targetOf(limits);
+    return this.rule?.targetOf(limits);
   }
 
   /** Rows of a full batch now, if its window opened with this size. */
   sizeOf(limits: Limits, opened = limits.batchSize): number {
-    return this.timing?.sizeOf(limits, opened) ?? opened;
+    return this.rule?.sizeOf(limits, opened) ?? opened;
   }
 
   mostCostOf(limits: Limits): number {
-    return this.timing?.mostCostOf(limits) ?? Infinity;
+    return this.rule?.mostCostOf(limits) ?? Infinity;
   }
 
   /** @throws OverloadedError unless there is a place for a row of unknown cost */
@@ -281,6 +328,15 @@ export class Admission {
   private countRows(request: QueuedRequest, rows: number): void {
     this.queued += rows;
     this.room.count(request, rows);
+  }
+}
+
+export function add(counts: Map<string, number>, key: string, rows: number): void {
+  const count = (counts.get(key) ?? 0) + rows;
+  if (count === 0) {
+    counts.delete(key);
+  } else {
+    counts.set(key, count);
   }
 }
 

@@ -1,7 +1,13 @@
 import { countOfRows } from '../format.js';
 import { audit, catchError, lastValueFrom, merge, mergeMap, Observable, Subject, tap } from 'rxjs';
 import { closedError, messageOf, ServingUnavailableError } from '../errors.js';
-import { Admission, type AdmissionOptions, QueueRoom, type RoomOptions } from './admission.js';
+import {
+  Admission,
+  type AdmissionOptions,
+  type LatencyTarget,
+  QueueRoom,
+  type RoomOptions,
+} from './admission.js';
 import { type BatchCost, costOf, Fill, loadOf, UNLIMITED } from './fill.js';
 import type { QueueOrder } from './row-queue.js';
 import { Pool, ReturningRows, type RunningBatch, type Target, type TargetLoad } from './pool.js';
@@ -13,7 +19,6 @@ import {
   type QueuedRequest,
   sizeOf,
 } from './queued-request.js';
-import type { LatencyTarget } from './timing.js';
 import { OpenWindow, windowsBy } from './windows.js';
 import { outsideCallContext } from '../context/call-context.js';
 import type { CallingBatch } from '../context/call-cycles.js';
@@ -202,8 +207,8 @@ export class Batcher<R extends QueuedRequest> {
     if (this.taken.length > 0 && this.join(request, now)) {
       return;
     }
-    if (request.deadline < Infinity && !admission.timing) {
-      admission.beginTiming(this.requestsOf(lane));
+    if (request.deadline < Infinity && !admission.rule) {
+      admission.beginRule(this.requestsOf(lane));
     }
     admission.enter(request, now, pool);
     if (request.whole) {

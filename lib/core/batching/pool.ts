@@ -1,4 +1,4 @@
-import type { BusyUntil, PoolLoad } from './timing.js';
+import type { BusyUntil, PoolLoad } from './admission.js';
 import type { QueuedRequest } from './queued-request.js';
 
 /** A partition as the batcher sees it. */

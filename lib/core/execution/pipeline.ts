@@ -1,5 +1,5 @@
 import { Batch } from '../batch/batch.js';
-import type { LatencyTarget } from '../batching/timing.js';
+import type { AdmissionRuleOf, LatencyTarget } from '../batching/admission.js';
 import { callingBatch } from '../context/call-cycles.js';
 import { Batcher } from '../batching/batcher.js';
 import { onAbort } from '../context/call-context.js';
@@ -58,6 +58,7 @@ export class Pipeline implements Closable {
   onIdle: (() => void) | undefined;
   private isClosed = false;
   private closing: Promise<void> | undefined;
+  private readonly shared: CallSharing | undefined;
   private readonly ends: Readonly<Record<'single' | 'list' | 'lent', AnswerEnd>>;
 
   constructor(
@@ -66,9 +67,9 @@ export class Pipeline implements Closable {
     private readonly lanes: Lanes,
     private readonly opened: OpenedEngine,
     private readonly events: EventHub,
-    /** If calls may share their runs. */
-    private readonly shared?: CallSharing,
+    { shared, rule }: PipelineParts = {},
   ) {
+    this.shared = shared;
     const { name, queue } = options;
     const { signature, partitions, fetched } = opened;
     const lengths = rowLengthsOf(options, signature);
@@ -81,6 +82,7 @@ export class Pipeline implements Closable {
       costsAsWhole: callbacks.queue?.cost !== undefined,
       budget: options.batchCost,
       hasTargets,
+      rule,
       targets: partitions,
       isDivided: options.states !== undefined,
       runs: this.runner,
@@ -443,6 +445,13 @@ export class Pipeline implements Closable {
       finish: (call, output, metadata) => caller.finish(call, output, metadata, resolved),
     };
   }
+}
+
+/** What features add to the calls of one version. */
+export interface PipelineParts {
+  /** Lets calls share their runs. */
+  readonly shared?: CallSharing | undefined;
+  readonly rule?: AdmissionRuleOf | undefined;
 }
 
 /** A key's latency target, and the batches that it leads to. */

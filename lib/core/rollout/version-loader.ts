@@ -13,6 +13,7 @@ import {
 } from '../errors.js';
 import { log } from '../log.js';
 import type { EventHub } from '../events/event-hub.js';
+import type { AdmissionRuleOf } from '../batching/admission.js';
 import type { SharingOpener } from '../execution/call-sharing.js';
 import type { StatesOpener } from '../execution/kept-states.js';
 import type { Lanes } from '../execution/lanes.js';
@@ -38,6 +39,7 @@ export interface VersionParts extends VersionPlan {
   readonly callbacks: Callbacks;
   readonly sharing?: SharingOpener | undefined;
   readonly states?: StatesOpener | undefined;
+  readonly rule?: AdmissionRuleOf | undefined;
   readonly events: EventHub;
   readonly replaces?: VersionCalls | undefined;
   /** True if its serving is paused while it loads. */
@@ -57,7 +59,7 @@ export class VersionLoader {
 
   /** @throws ServingLoadError, or another ServingError that names the serving */
   async open(kind: ServingKind): Promise<Pipeline> {
-    const { options, callbacks, events, sharing } = this.parts;
+    const { options, callbacks, events, sharing, rule } = this.parts;
     const { lanes } = this;
     const isShared = kind === 'batched';
     try {
@@ -74,7 +76,7 @@ export class VersionLoader {
       const shared = isShared ? await sharing?.open(options, opened) : undefined;
       const partitions = opened.partitions.map((each, index) => this.watched(each, index));
       const all = { ...opened, partitions };
-      return new Pipeline(options, callbacks, lanes, all, events, shared);
+      return new Pipeline(options, callbacks, lanes, all, events, { shared, rule });
     } catch (cause) {
       throw await this.failed(cause);
     }

@@ -1,3 +1,4 @@
+import type { AdmissionRuleOf } from '../batching/admission.js';
 import type { Combination } from '../definition/combinations.js';
 import type { Rules } from '../definition/option-rules.js';
 import { resolveDefinition, runnerOf } from '../definition/resolve-definition.js';
@@ -21,7 +22,9 @@ export interface Feature {
   /** The rules of its options, by name. */
   readonly rules?: Rules;
   /** What its options exclude. */
-  readonly combinations: readonly Combination[];
+  readonly combinations?: readonly Combination[];
+  /** Refuses calls by more than the room in the queue. */
+  readonly admissionRule?: AdmissionRuleOf;
   /** The rules of its options of `model`. */
   readonly ofModel?: Rules;
   /** Opens the partitions of a model that it runs. */
@@ -63,6 +66,7 @@ export interface MethodCalls {
 export interface ServingParts {
   readonly sharing?: SharingOpener | undefined;
   readonly states?: StatesOpener | undefined;
+  readonly rule?: AdmissionRuleOf | undefined;
 }
 
 /** All features as one. */
@@ -77,7 +81,7 @@ export class Features {
   ) {
     this.rules = this.merged(({ rules }) => rules);
     this.ofModel = this.merged(({ ofModel }) => ofModel);
-    this.combinations = all.flatMap(({ combinations }) => combinations);
+    this.combinations = all.flatMap(({ combinations = [] }) => combinations);
   }
 
   /** @throws InvalidServingError naming the serving, the option, its value, and the allowed values */
@@ -98,6 +102,7 @@ export class Features {
     return {
       sharing: this.firstOf((each) => each.sharingOf?.(definition, provide)),
       states: this.statesOf(runnerOf(definition)),
+      rule: this.firstOf((each) => each.admissionRule),
     };
   }
 

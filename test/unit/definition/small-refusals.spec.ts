@@ -1,8 +1,5 @@
-import { mkdtempSync, rmdirSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { describe, expect, it } from '@jest/globals';
-import { createServing, InvalidServingError, ServingLoadError } from 'nestjs-serving';
+import { createServing, InvalidServingError } from 'nestjs-serving';
 
 const useFactory = () => (rows: unknown[]) => rows;
 
@@ -28,17 +25,4 @@ describe('A definition with a fault', () => {
       );
     },
   );
-
-  it('[FR15] A folder in place of a model file is refused as a folder', async () => {
-    const folder = mkdtempSync(join(tmpdir(), 'a-model-'));
-    const serving = createServing({ name: 's', model: folder });
-    const start = serving.start();
-
-    await expect(start).rejects.toBeInstanceOf(ServingLoadError);
-    await expect(start).rejects.toThrow(
-      `Cannot read the model ${folder}: it is a folder; name the ONNX file in it`,
-    );
-    await serving.close();
-    rmdirSync(folder);
-  });
 });

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as later } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import { type Fetching, ServingLoadError } from 'nestjs-serving';
+import { createServing, type Fetching, ServingLoadError } from 'nestjs-serving';
 import {
   contentForProcess,
   type ModelContent,
@@ -39,6 +39,21 @@ async function madeOf(
   });
   return releases.length > 0 ? { made, released: releases } : made;
 }
+
+describe('A model file', () => {
+  it('[FR15] A folder in its place is refused as a folder', async () => {
+    const folder = await mkdtemp(join(tmpdir(), 'a-model-'));
+    const serving = createServing({ name: 's', model: folder });
+    const start = serving.start();
+
+    await expect(start).rejects.toBeInstanceOf(ServingLoadError);
+    await expect(start).rejects.toThrow(
+      `Cannot read the model ${folder}: it is a folder; name the ONNX file in it`,
+    );
+    await serving.close();
+    await rm(folder, { recursive: true });
+  });
+});
 
 describe('The content of a model', () => {
   let folder: string;

@@ -6,7 +6,7 @@ import {
   InvalidServingError,
   type ServingOptions,
 } from 'nestjs-serving';
-import { useServings } from '../../fixtures/serving/use-servings.js';
+import { useServings } from '../../../fixtures/serving/use-servings.js';
 
 const useFactory = () => (rows: unknown[]) => rows;
 

@@ -1,40 +1,15 @@
-import { DeadlineTooShortError, OverloadedError, withoutStack } from '../errors.js';
-import { type Budget, Fill, loadOf, UNLIMITED } from './fill.js';
-import { type Limits, paddedSize, type QueuedRequest } from './queued-request.js';
-import type { LearnedTimes, RunTimes } from './run-times.js';
-
-interface TimingOptions {
-  /** The serving's name. */
-  readonly name: string;
-  readonly hasTargets?: boolean | undefined;
-  readonly budget?: Budget | undefined;
-}
-
-export interface BusyUntil {
-  /** Expected milliseconds until it is free. */
-  time: number;
-  /** Sum of its batches' squared expected milliseconds. */
-  squares: number;
-}
-
-export interface PoolLoad {
-  readonly partitions: number;
-  readonly idle: number;
-  busyUntil(now: number): BusyUntil[];
-}
-
-export interface LatencyTarget {
-  /** Milliseconds until 99 of 100 calls are to be answered. */
-  readonly latencyTarget: number;
-  /** Rows of a full batch now. */
-  readonly batchSize: number;
-  /** The most that a batch may cost now, if the serving has `batchSize.cost`. */
-  readonly cost?: number | undefined;
-  /** Expected milliseconds of such a batch; undefined until enough batches have run. */
-  readonly expected: number | undefined;
-  /** 99 of 100 run times are at most this factor times the expected ones. */
-  readonly overrun: number;
-}
+import { DeadlineTooShortError, OverloadedError, withoutStack } from '../../core/errors.js';
+import {
+  add,
+  type AdmissionOptions,
+  type AdmissionRule,
+  type BusyUntil,
+  type LatencyTarget,
+  type PoolLoad,
+} from '../../core/batching/admission.js';
+import { type Budget, Fill, loadOf, UNLIMITED } from '../../core/batching/fill.js';
+import { type Limits, paddedSize, type QueuedRequest } from '../../core/batching/queued-request.js';
+import type { LearnedTimes, RunTimes } from '../../core/batching/run-times.js';
 
 interface Place {
   readonly offset: number;
@@ -81,13 +56,13 @@ interface QueuedAhead {
  * Sources: Clipper (NSDI 2017) and BentoML's dispatcher choose the size by the target, Nexus (SOSP
  * 2019) makes room for two runs in it, and Clockwork (OSDI 2020) refuses what would be late.
  */
-export class Timing {
+export class Timing implements AdmissionRule {
   private rows = 0;
   private readonly priorities = new Map<number, QueuedAhead>();
   private readonly planned = new Map<Limits, PlannedBatches>();
 
   constructor(
-    private readonly options: TimingOptions,
+    private readonly options: AdmissionOptions,
     private readonly times: LearnedTimes,
     queued: Iterable<QueuedRequest> = [],
   ) {
@@ -296,15 +271,6 @@ export class Timing {
       this.priorities.set(priority, waiting);
     }
     return waiting;
-  }
-}
-
-export function add(counts: Map<string, number>, key: string, rows: number): void {
-  const count = (counts.get(key) ?? 0) + rows;
-  if (count === 0) {
-    counts.delete(key);
-  } else {
-    counts.set(key, count);
   }
 }
 

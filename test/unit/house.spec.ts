@@ -46,7 +46,6 @@ const CAPABILITIES: Readonly<Record<string, Capability>> = {
   sessions: {
     words: /session/i,
     not: /InferenceSession|SessionOptions|SessionProviders|onnx-session|createSession/,
-    own: /model-signature/,
     ceiling: 8,
   },
   sequences: {

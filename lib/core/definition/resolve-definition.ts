@@ -288,7 +288,7 @@ const kinds: Readonly<Record<string, Kind>> = {
   },
 };
 
-/** What features add. */
+/** The features' part of a definition. */
 interface More {
   readonly rules: Rules;
   readonly ofModel: Rules;

@@ -45,7 +45,7 @@ export interface ResolvedQueue {
 
 /** Lets a feature keep states on partitions. Each call has a turn on one of them. */
 export interface StatesPlan {
-  /** What has the states, for messages. */
+  /** Names the owners of states in messages. */
   readonly kind: string;
   /** Milliseconds without a call until a state is dropped. */
   readonly idle: number;

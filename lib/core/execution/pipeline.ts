@@ -447,7 +447,7 @@ export class Pipeline implements Closable {
   }
 }
 
-/** What features add to the calls of one version. */
+/** The features' part of one version's calls. */
 export interface PipelineParts {
   /** Lets calls share their runs. */
   readonly shared?: CallSharing | undefined;

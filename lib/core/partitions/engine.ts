@@ -236,7 +236,7 @@ export interface ContinuousPlan {
   readonly reports: string;
 }
 
-/** What features open, in the application's thread and in others. */
+/** The features' openers, in the application's thread and in others. */
 export interface Openers {
   /** Partitions that batch continuously, by kind of plan. */
   readonly continuous: Readonly<

@@ -21,7 +21,7 @@ import type { ContinuousPlan, Engine, Openers } from '../partitions/engine.js';
 export interface Feature {
   /** The rules of its options, by name. */
   readonly rules?: Rules;
-  /** What its options exclude. */
+  /** Refuses options that exclude each other. */
   readonly combinations?: readonly Combination[];
   /** Refuses calls by more than the room in the queue. */
   readonly admissionRule?: AdmissionRuleOf;
@@ -38,7 +38,7 @@ export interface Feature {
   /**
    * Lets calls share their runs.
    *
-   * @throws InvalidServingError if its options need an application, and there is none
+   * @throws InvalidServingError if its options need an application that is missing
    */
   sharingOf?(serving: ServingOptions, provide: Provide | undefined): SharingOpener | undefined;
   /** A batched method's options, whose functions get arguments, as those of a serving. */
@@ -62,7 +62,7 @@ export interface MethodCalls {
   ownerOf(call: unknown): string;
 }
 
-/** What features add to the calls of one serving. */
+/** The features' part of one serving's calls. */
 export interface ServingParts {
   readonly sharing?: SharingOpener | undefined;
   readonly states?: StatesOpener | undefined;
@@ -97,7 +97,7 @@ export class Features {
     return this.firstOf((each) => each.devicesOf?.(session));
   }
 
-  /** What a serving's calls pass, by the first feature for each. */
+  /** Takes each part from the first feature that has it. */
   partsOf(definition: ServingDefinition, provide?: Provide): ServingParts {
     return {
       sharing: this.firstOf((each) => each.sharingOf?.(definition, provide)),

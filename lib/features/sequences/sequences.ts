@@ -57,7 +57,7 @@ export interface SequenceJoins {
 
 /** The rows of a serving that run step by step, and join and leave between two steps. */
 export interface SequenceOptions {
-  /** What may join before each step. */
+  /** Limits the rows that join before each step. */
   readonly joins?: SequenceJoins;
   /**
    * The largest total cost of the rows that run on a partition, by `cost` of the model. Beyond it

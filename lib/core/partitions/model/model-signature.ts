@@ -44,7 +44,7 @@ export interface DeclaredPorts {
   readonly outputs: DeclaredAxes;
   /** Outputs in the reply; by default all except states. */
   readonly fetches?: readonly string[] | undefined;
-  /** Session states: each input's output in the previous run. */
+  /** States: each input's output in the previous run. */
   readonly state?: Readonly<Record<string, string>> | undefined;
 }
 
@@ -121,12 +121,12 @@ type TensorMetadata = Pick<ModelPort, 'name' | 'type' | 'shape'>;
  * @throws InvalidServingError for an open axis that is not declared
  */
 export function signatureOf(
-  session: Pick<InferenceSession, 'inputMetadata' | 'outputMetadata'>,
+  file: Pick<InferenceSession, 'inputMetadata' | 'outputMetadata'>,
   declared: DeclaredPorts,
 ): FileSignature {
   const files = {
-    inputs: tensorsOf('input', session.inputMetadata, declared.inputs),
-    outputs: tensorsOf('output', usedOutputs(session.outputMetadata, declared), declared.outputs),
+    inputs: tensorsOf('input', file.inputMetadata, declared.inputs),
+    outputs: tensorsOf('output', usedOutputs(file.outputMetadata, declared), declared.outputs),
   };
   const fetches = fetchesOf(files.outputs, declared);
   const marks = rowMarksOf(

@@ -112,10 +112,9 @@ export { LocalServing } from './core/serving/local-serving.js';
 export type {
   ReloadOptions,
   ServingVersion,
-  ShadowComparison,
   VersionRole,
   VersionStatus,
-} from './core/rollout/serving-version.js';
+} from './core/versions/serving-version.js';
 export type { TargetStatus } from './core/execution/pipeline.js';
 export { currentOrigin, withOrigin } from './core/context/call-context.js';
 export {
@@ -157,8 +156,9 @@ export {
   type ShutdownOptions,
   type SignatureOptions,
   type TimeoutOptions,
-  type VersionOptions,
 } from './core/definition/serving-definition.js';
+export type { VersionOptions } from './features/rollout/rollout.js';
+export type { ShadowComparison } from './features/rollout/shadow.js';
 export type { ServingReference } from './nest/serving.service.js';
 export type {
   AnsweredBy,

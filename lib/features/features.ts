@@ -6,12 +6,13 @@ import { deadlines } from './deadlines/deadlines.js';
 import { deduplication } from './deduplication/deduplication.js';
 import { onnx } from './onnx/onnx.js';
 import { openers } from './openers.js';
+import { rollout } from './rollout/rollout.js';
 import { sequences } from './sequences/sequences.js';
 import { sessions } from './sessions/sessions.js';
 
 /** To delete a feature, delete its folder, and its name here and in `openers`. */
 export const features = new Features(
-  [onnx, deadlines, deduplication, sequences, sessions],
+  [onnx, deadlines, deduplication, rollout, sequences, sessions],
   openers,
 );
 

@@ -19,6 +19,7 @@ const usersOf: Readonly<Record<string, readonly string[]>> = {
   deadlines: [],
   deduplication: [],
   onnx: ['hub', 'tasks'],
+  rollout: [],
   sequences: ['opentelemetry', 'tasks'],
   sessions: ['distribution'],
 };

@@ -5,9 +5,9 @@ import {
   aFunction,
   flag,
   groupOf,
-  isRecord,
   milliseconds,
   type Rule,
+  type Rules,
   whole,
 } from './option-rules.js';
 import type { ModelSignature } from '../partitions/model/model-signature.js';
@@ -109,11 +109,13 @@ const sizes: Rule = {
   allowed: 'a list of whole numbers from 1 on, each larger than the one before',
 };
 
-const group = {
-  rows: {
-    check: (value: unknown) => aSize.check(value) || sizes.check(value),
-    allowed: `${aSize.allowed}, or ${sizes.allowed}`,
-  },
+const rowsRule: Rule = {
+  check: (value) => aSize.check(value) || sizes.check(value),
+  allowed: `${aSize.allowed}, or ${sizes.allowed}`,
+};
+
+const group: Rules = {
+  rows: rowsRule,
   cost: groupOf({
     of: { ...aFunction, isRequired: true },
     most: {
@@ -127,18 +129,10 @@ const group = {
   latencyTarget: milliseconds(1),
 };
 
-export const batchSizeRule: Rule = {
-  check: (value) => group.rows.check(value) || isRecord(value),
-  allowed: `${group.rows.allowed}, or an object of ${Object.keys(group).join(', ')}`,
-  group,
-};
+export const batchSizeRule = groupOf(group, rowsRule);
 
 /** For a batched method, whose rows are no tensors that could be padded. */
-export const batchSizeOfMethods: Rule = {
-  check: (value) => aSize.check(value) || isRecord(value),
-  allowed: `${aSize.allowed}, or an object of ${Object.keys(group).join(', ')}`,
-  group: { ...group, rows: aSize },
-};
+export const batchSizeOfMethods = groupOf({ ...group, rows: aSize }, aSize);
 
 export function batchSizeOf(given: BatchSize | undefined): ResolvedBatchSize {
   const limits: BatchSizeOptions | AllowedSizesOptions =

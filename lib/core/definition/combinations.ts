@@ -2,8 +2,7 @@ import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
 import type { ResolvedBatchSize } from './batch-size.js';
-import { isPath, isRemote } from '../partitions/model/remote-models.js';
-import { DEFAULT_QUEUE_ROWS, DEFAULT_VERSION } from './option-rules.js';
+import { DEFAULT_QUEUE_ROWS } from './option-rules.js';
 import type { KeyOptions, ResolvedRecovery, ResolvedServing } from './resolved-serving.js';
 import type { RecoveryOptions, RunnerOptions, ServingOptions } from './serving-definition.js';
 
@@ -60,20 +59,6 @@ export const combinations: readonly Combination[] = [
     !recovery.idempotent &&
     'recovery.retries needs recovery.idempotent: true, since it repeats batches whose partition ' +
       'was lost',
-  ({ definition: { rollout: { version = DEFAULT_VERSION, versions = {} } = {} } }) => {
-    const label = Object.keys(versions).find((each) => each === '' || each === version);
-    return (
-      label !== undefined &&
-      `rollout.versions has the label ${formatValue(label)}, which is that of the definition ` +
-        'itself, or empty; give each version another'
-    );
-  },
-  ({ definition: { rollout }, runner }) =>
-    rollout?.watch &&
-    !isWatchable(runner) &&
-    'rollout.watch needs a model that may change, with ' +
-      (runner.sha256 === undefined ? 'a file of this machine' : 'no model.sha256') +
-      '; leave it out, and call reload({ model })',
   ({ signature: { template, cuts } }) =>
     Object.keys(cuts).length > 0 &&
     !template?.some(({ variable }) => variable) &&
@@ -141,9 +126,4 @@ export function checkTogether<Of>(owner: string, of: Of, rules: readonly Combina
       throw new InvalidServingError(`${owner}: ${fault}`);
     }
   }
-}
-
-/** True if the model's file can be watched, and may change. */
-export function isWatchable({ file, sha256 }: RunnerOptions): boolean {
-  return file !== undefined && isPath(file) && !isRemote(file) && sha256 === undefined;
 }

@@ -6,6 +6,8 @@ export interface Rule {
   readonly allowed: string;
   readonly isRequired?: boolean;
   readonly group?: Rules;
+  /** What else is allowed in place of a group. */
+  readonly other?: Rule | undefined;
 }
 
 export type Rules = Readonly<Record<string, Rule>>;
@@ -51,8 +53,29 @@ export const perKey: Rules = {
   batchTimeout: delay,
 };
 
-export function groupOf(group: Rules): Rule {
-  return { check: isRecord, allowed: `an object of ${Object.keys(group).join(', ')}`, group };
+export function groupOf(group: Rules, other?: Rule): Rule {
+  const object = `an object of ${Object.keys(group).join(', ')}`;
+  return {
+    check: (value) => isRecord(value) || (other?.check(value) ?? false),
+    allowed: other ? `${other.allowed}, or ${object}` : object,
+    group,
+    other,
+  };
+}
+
+/** Adds rules; `group.name` is added to a group, if there is one of this name. */
+export function withRules(rules: Rules, more: Rules): Rules {
+  const all: Record<string, Rule> = { ...rules };
+  for (const [path, rule] of Object.entries(more)) {
+    const [name, rest] = path.split('.') as [string, string | undefined];
+    const into = all[name];
+    if (rest === undefined) {
+      all[name] = rule;
+    } else if (into?.group) {
+      all[name] = groupOf({ ...into.group, [rest]: rule }, into.other);
+    }
+  }
+  return all;
 }
 
 export const shutdown = groupOf({ drain: flag, timeout: delay });

@@ -28,9 +28,9 @@ import {
   perKey,
   type Rule,
   type Rules,
-  share,
   shutdown,
   whole,
+  withRules,
 } from './option-rules.js';
 import { batchSizeOf, batchSizeRule } from './batch-size.js';
 import {
@@ -44,6 +44,7 @@ import { outputAxes, rowTemplate, portsOfTemplate } from './row-template.js';
 import type {
   ModelFile,
   ModelOptions,
+  ModelRepository,
   QueueOptions,
   ServingDefinition,
   ServingDistributionOptions,
@@ -51,7 +52,6 @@ import type {
   RecoveryOptions,
   RunnerOptions,
   ShutdownOptions,
-  VersionOptions,
   SignatureOptions,
 } from './serving-definition.js';
 import type {
@@ -110,11 +110,7 @@ export const common: Rules = {
     allowed: 'a number from 1 to 1024, true, or a list of options, one per partition',
   },
   warmUp: { check: Array.isArray, allowed: 'a list of inputs' },
-  timeout: {
-    check: (value) => milliseconds(1).check(value) || isRecord(value),
-    allowed: `${milliseconds(1).allowed}, or an object of default, most`,
-    group: { default: milliseconds(1), most: milliseconds(1) },
-  },
+  timeout: groupOf({ default: milliseconds(1), most: milliseconds(1) }, milliseconds(1)),
   rollout: groupOf({ version: { ...aString, isRequired: false } }),
   queue: groupOf({
     maxRows: count,
@@ -182,13 +178,11 @@ const fetches: Rule = {
 /** For a model's inputs and outputs, wherever it runs. */
 export const portRules: Rules = { inputs: axes, outputs: axes, fetches };
 
-const aModel: Rule = {
+export const aModel: Rule = {
   check: (value) => modelFile.check(value) || isRecord(value),
   allowed: `${modelFile.allowed}, or an object`,
   isRequired: true,
 };
-
-const ofVersion: Rules = { model: aModel, canary: share, shadow: share };
 
 const ofModel: Rules = {
   file: { ...modelFile, isRequired: true },
@@ -245,16 +239,6 @@ const kinds: Readonly<Record<string, Kind>> = {
       },
       blockingLimit: delay,
     },
-    around: {
-      rollout: groupOf({
-        ...common['rollout']!.group,
-        watch: flag,
-        versions: {
-          check: (value) => isRecord(value) && Object.values(value).every(isRecord),
-          allowed: 'an object of { model, canary, shadow } by label',
-        },
-      }),
-    },
   },
   useFactory: {
     runner: 'function',
@@ -307,15 +291,14 @@ export function resolveDefinition(definition: ServingDefinition, more: More): Re
   checkName('createServing', definition);
   const [label, { runner, own, around }] = kindOf(definition, more.ofModel);
   const owner = `Serving ${formatValue(definition.name)} with "${label}"`;
-  checkOptions(owner, definition, { ...common, ...more.rules, ...around, model: aModel });
+  checkOptions(owner, definition, {
+    ...withRules(common, more.rules),
+    ...around,
+    model: aModel,
+  });
   const options = runnerOf(definition);
   checkOptions(owner, options, own, 'model.');
-  checkVersions(owner, definition);
-  const {
-    name,
-    rollout: { version = DEFAULT_VERSION, versions = {} } = {},
-    warmUp = [],
-  } = definition;
+  const { name, rollout: { version = DEFAULT_VERSION } = {}, warmUp = [] } = definition;
   const size = batchSizeOf(definition.batchSize);
   const partitions = partitionsOf(definition, more);
   const recovery = recoveryOf(label === 'model', definition.recovery);
@@ -355,8 +338,6 @@ export function resolveDefinition(definition: ServingDefinition, more: More): Re
     keys,
     otherKeys,
     continuous,
-    watch: watchedFile(definition),
-    versions,
     batchCost: size.cost,
     warmUp: [...warmUp],
     checkRows: options.checkRows ?? true,
@@ -479,7 +460,7 @@ export function isExternal(definition: {
 export function movedRunner(
   // The hash belongs to the other file.
   { sha256: _sha256, ...runner }: RunnerOptions,
-  model: VersionOptions['model'],
+  model: ModelFile | ModelOptions | ModelRepository,
 ): RunnerOptions | undefined {
   const { file, prepare } = runner;
   const given: RunnerOptions & { readonly from?: unknown } = runnerOf({ model });
@@ -514,28 +495,17 @@ export function modelOf(name: string, { file, sha256 }: ModelOptions): ModelPlac
   return isPath(file) ? { file: existing(name, file), sha256: sha256?.toLowerCase() } : file;
 }
 
-function checkVersions(owner: string, definition: ServingDefinition): void {
-  const { rollout: { versions = {} } = {}, name } = definition;
-  for (const [label, options] of Object.entries(versions)) {
-    checkOptions(owner, options, ofVersion, `rollout.versions[${formatValue(label)}].`);
-    const { file, sha256 } = movedRunner(runnerOf(definition), options.model) ?? {};
-    modelOf(name, { file: file!, sha256 });
-  }
-}
-
-function watchedFile(definition: ServingDefinition): string | undefined {
-  const { file } = runnerOf(definition);
-  return definition.rollout?.watch ? existing(definition.name, file as string | URL) : undefined;
-}
-
 /** A `file:` URL for `import`. */
 export function moduleOf(name: string, file: string | URL): string {
   return pathToFileURL(existing(name, file)).href;
 }
 
+export function pathOf(file: string | URL): string {
+  return file instanceof URL || file.startsWith('file:') ? fileURLToPath(file) : resolve(file);
+}
+
 function existing(name: string, file: string | URL): string {
-  const path =
-    file instanceof URL || file.startsWith('file:') ? fileURLToPath(file) : resolve(file);
+  const path = pathOf(file);
   if (!existsSync(path)) {
     const hint =
       isAbsolute(String(file)) || file instanceof URL

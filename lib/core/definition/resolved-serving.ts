@@ -1,5 +1,5 @@
 import type { ResolvedBatchCost } from './batch-size.js';
-import type { ShutdownOptions, ServingOptions, VersionOptions } from './serving-definition.js';
+import type { ShutdownOptions, ServingOptions } from './serving-definition.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { Supervision } from '../partitions/worker/supervised.partition.js';
 import type { QueueOrder } from '../batching/row-queue.js';
@@ -69,9 +69,6 @@ export interface ResolvedServing {
   readonly partitions: readonly PartitionOptions[];
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
-  readonly versions: Readonly<Record<string, VersionOptions>>;
-  /** The file whose changes load it again. */
-  readonly watch: string | undefined;
   readonly batchCost: ResolvedBatchCost | undefined;
   readonly warmUp: readonly unknown[];
   /** True if the start compares rows of a model file alone and together. */

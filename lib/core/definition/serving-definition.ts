@@ -120,22 +120,6 @@ export interface RolloutOptions {
    * @default '1', and an external model's own choice
    */
   readonly version?: string;
-  /**
-   * Further versions of a model file from the boot on, by label:
-   * `{ '2': { model: 'v2.onnx', canary: 0.05 } }`. One without `canary` and `shadow` gets only
-   * calls that ask for it.
-   *
-   * @default none
-   */
-  readonly versions?: Readonly<Record<string, VersionOptions>>;
-  /**
-   * Whether the serving loads its model file again when it has changed and was written completely,
-   * as `reload()` does. Only for a file of this machine; write a new one in the same folder, and
-   * rename it.
-   *
-   * @default false
-   */
-  readonly watch?: boolean;
 }
 
 /** The queue's limits, and its rows' order. */
@@ -470,25 +454,6 @@ export interface ModelRepository {
    * @default as in the definition
    */
   readonly file?: string;
-}
-
-/** A version of a model, and the calls that it gets. */
-export interface VersionOptions {
-  /** The model. Options that it does not name, such as `session`, are the serving's. */
-  readonly model: ModelFile | ModelOptions | ModelRepository;
-  /**
-   * The share of calls that it gets, from 0 to 1.
-   *
-   * @default 0
-   */
-  readonly canary?: number;
-  /**
-   * The share of calls that it runs as well, and does not answer, from 0 to 1.
-   *
-   * @default it runs no copies
-   * @experimental
-   */
-  readonly shadow?: number;
 }
 
 /** An ONNX file, and where its sessions run. */

@@ -13,7 +13,7 @@ import type { Features, Provide } from './feature.js';
 import { LocalServing } from './local-serving.js';
 import { isExternal, moduleOf, runnerOf } from '../definition/resolve-definition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
-import { changedDefinition, type VersionPlan } from '../rollout/version-loader.js';
+import { changedDefinition, type VersionPlan } from '../versions/version-loader.js';
 import type { Isolation } from '../partitions/worker/worker.partition.js';
 import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';
 
@@ -27,8 +27,8 @@ export function createServingWith(
   const options = features.resolve(definition);
   const callbacks = definition as ServingOptions;
   const parts = features.partsOf(definition, provide);
-  const { engine, next } = planOf(features, definition, options, handlerOf);
-  return new LocalServing(options, callbacks, engine, parts, undefined, next);
+  const plan = planOf(features, definition, options, handlerOf);
+  return new LocalServing(plan, callbacks, parts);
 }
 
 /** A version's plan. Only files and external models have a `next` version. */
@@ -38,10 +38,12 @@ function planOf(
   options: ResolvedServing,
   handlerOf?: () => AnyHandler,
 ): VersionPlan {
-  const { file, useFile } = runnerOf(definition);
+  const model = runnerOf(definition);
+  const { file, useFile } = model;
   const isApart = isExternal(definition) || (file ?? useFile) !== undefined;
   return {
     options,
+    model,
     engine: engineOf(features, definition, options, handlerOf),
     next: isApart
       ? (change) => {

@@ -13,18 +13,27 @@ import type { StatesOpener } from '../execution/kept-states.js';
 import type { SharingOpener } from '../execution/call-sharing.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
 import type { ContinuousPlan, Engine, Openers } from '../partitions/engine.js';
+import type { Rollout, VersionPolicies } from '../versions/version-policy.js';
 
 /**
  * A capability of the servings whose definition asks for it; a call of any other passes none of its
  * code. Its folder adds its options to the types of the core.
  */
 export interface Feature {
-  /** The rules of its options, by name. */
+  /** The rules of its options, by name; `group.name` is an option of a group. */
   readonly rules?: Rules;
   /** Refuses options that exclude each other. */
   readonly combinations?: readonly Combination[];
   /** Refuses calls by more than the room in the queue. */
   readonly admissionRule?: AdmissionRuleOf;
+  /** Lets versions share the calls, by their role. */
+  readonly policies?: VersionPolicies;
+  /**
+   * Loads versions by itself.
+   *
+   * @throws InvalidServingError for versions that could never load
+   */
+  rolloutOf?(serving: ServingOptions, model: RunnerOptions): Rollout | undefined;
   /** The rules of its options of `model`. */
   readonly ofModel?: Rules;
   /** Opens the partitions of a model that it runs. */
@@ -67,6 +76,8 @@ export interface ServingParts {
   readonly sharing?: SharingOpener | undefined;
   readonly states?: StatesOpener | undefined;
   readonly rule?: AdmissionRuleOf | undefined;
+  readonly policies?: VersionPolicies;
+  readonly rollout?: Rollout | undefined;
 }
 
 /** All features as one. */
@@ -74,6 +85,7 @@ export class Features {
   readonly rules: Rules;
   readonly ofModel: Rules;
   readonly combinations: readonly Combination[];
+  private readonly policies: VersionPolicies;
 
   constructor(
     private readonly all: readonly Feature[],
@@ -81,6 +93,7 @@ export class Features {
   ) {
     this.rules = this.merged(({ rules }) => rules);
     this.ofModel = this.merged(({ ofModel }) => ofModel);
+    this.policies = this.merged(({ policies }) => policies);
     this.combinations = all.flatMap(({ combinations = [] }) => combinations);
   }
 
@@ -99,10 +112,13 @@ export class Features {
 
   /** Takes each part from the first feature that has it. */
   partsOf(definition: ServingDefinition, provide?: Provide): ServingParts {
+    const model = runnerOf(definition);
     return {
       sharing: this.firstOf((each) => each.sharingOf?.(definition, provide)),
-      states: this.statesOf(runnerOf(definition)),
+      states: this.statesOf(model),
       rule: this.firstOf((each) => each.admissionRule),
+      policies: this.policies,
+      rollout: this.firstOf((each) => each.rolloutOf?.(definition, model)),
     };
   }
 

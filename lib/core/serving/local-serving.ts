@@ -15,7 +15,6 @@ import {
 } from '../errors.js';
 import { formatValue } from '../format.js';
 import { log } from '../log.js';
-import type { Engine } from '../partitions/engine.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import {
@@ -27,11 +26,11 @@ import type { ServingParts } from './feature.js';
 import { CallRecorder, countEnd, countRefusal } from '../events/call-recorder.js';
 import { EventHub, type EventOf, type ServingCounters } from '../events/event-hub.js';
 import { Shutdown } from '../execution/shutdown.js';
-import { bootLine, LoadedVersion } from '../rollout/loaded-version.js';
-import { Reloads } from '../rollout/reloads.js';
-import type { ReloadOptions, ServingVersion, VersionStatus } from '../rollout/serving-version.js';
-import type { VersionPlan } from '../rollout/version-loader.js';
-import { Versions } from '../rollout/versions.js';
+import { bootLine, LoadedVersion } from '../versions/loaded-version.js';
+import { Reloads } from '../versions/reloads.js';
+import type { ReloadOptions, ServingVersion, VersionStatus } from '../versions/serving-version.js';
+import type { VersionPlan } from '../versions/version-loader.js';
+import { Versions } from '../versions/versions.js';
 import type { OpenSession, ServingSession, SessionOptions } from '../execution/kept-states.js';
 import type { Pipeline, TargetStatus } from '../execution/pipeline.js';
 import {
@@ -66,6 +65,7 @@ export class LocalServing<
 > extends Serving<Input, Output, Streamed> {
   readonly name: string;
   readonly events$: Observable<ServingEvent>;
+  private readonly options: ResolvedServing;
   private readonly loaded: Versions;
   private readonly reloads: Reloads;
   private readonly keySettings: KeySettings;
@@ -77,23 +77,28 @@ export class LocalServing<
   private isClosed = false;
 
   constructor(
-    private readonly options: ResolvedServing,
+    plan: VersionPlan,
     private readonly callbacks: Callbacks,
-    engine: Engine,
     private readonly parts: ServingParts = {},
-    private readonly events = new EventHub(undefined, undefined, options.continuous?.reports),
-    /** Plans the first version's replacement. */
-    next?: VersionPlan['next'],
+    private readonly events = new EventHub(undefined, undefined, plan.options.continuous?.reports),
   ) {
     super();
+    const { options } = plan;
+    this.options = options;
     this.name = options.name;
     this.events$ = events.all$;
-    this.keySettings = new KeySettings(options, (keys, changed) =>
-      this.loaded.forEach(({ lanes }) => lanes.change(keys, changed)),
-    );
-    this.loaded = new Versions(callbacks, this.versionOf({ options, engine, next }));
-    this.reloads = new Reloads(this.name, this.loaded, (plan, isShadow) =>
-      this.versionOf(plan, this.loaded.active, isShadow),
+    this.keySettings = new KeySettings(options, (keys, changed) => {
+      for (const { lanes } of this.loaded) {
+        lanes.change(keys, changed);
+      }
+    });
+    this.loaded = new Versions(callbacks, this.versionOf(plan));
+    this.reloads = new Reloads(
+      this.name,
+      this.loaded,
+      (later, isHidden) => this.versionOf(later, this.loaded.active, isHidden),
+      parts.policies ?? {},
+      parts.rollout,
     );
     this.shutdown = new Shutdown(`Serving "${options.name}"`, options.shutdown, this.loaded);
   }
@@ -176,19 +181,19 @@ export class LocalServing<
   }
 
   override batchedRun(input: Input, options: CallOptions = NO_OPTIONS): Promise<Output> {
-    const { active, shadow } = this.loaded;
+    const { active, witness } = this.loaded;
     const version = this.chosenFor(input, options);
     const pipeline = version?.pipeline;
     if (!pipeline) {
       return Promise.reject(this.refused('batched', options));
     }
-    const compare =
-      shadow && version === active ? shadow.sample(input, options, version) : undefined;
+    const seen =
+      witness && version === active ? witness.place!.sees!(input, options, version) : undefined;
     const reply = callInRequest(
       options,
       (inside) => pipeline.run(input, inside) as Promise<Output>,
     );
-    compare?.(reply);
+    seen?.(reply);
     return reply;
   }
 
@@ -331,7 +336,9 @@ export class LocalServing<
   private apply(hold: ServingHold | undefined): void {
     this.hold = hold;
     this.loaded.refuse(hold === 'drained');
-    this.loaded.forEach((version) => version.pause(hold === 'paused'));
+    for (const version of this.loaded) {
+      version.pause(hold === 'paused');
+    }
   }
 
   private chosenFor(input: unknown, options: CallOptions): LoadedVersion | undefined {
@@ -342,12 +349,12 @@ export class LocalServing<
   private versionOf(
     { options, ...plan }: VersionPlan,
     replaces?: LoadedVersion,
-    isShadow = false,
+    isHidden = false,
   ): LoadedVersion {
     const { callbacks, parts, keySettings } = this;
     // Not the version, which would keep all earlier ones in memory.
     const calls = replaces && { label: replaces.label, signature: replaces.signature };
-    const events = isShadow
+    const events = isHidden
       ? this.events.hiddenChildOf(options.version)
       : this.events.childOf(options.version);
     return new LoadedVersion({
@@ -357,6 +364,7 @@ export class LocalServing<
       callbacks,
       events,
       replaces: calls,
+      isHidden,
       isPaused: this.hold === 'paused',
     });
   }

@@ -8,7 +8,7 @@ import type { EventOf, ServingCounters } from '../events/event-hub.js';
 import type { ServingEvent } from '../events/serving-event.js';
 import type { StreamedOutput, StreamEvent } from '../definition/reply.js';
 import type { ServingSignature } from '../partitions/model/model-signature.js';
-import type { ReloadOptions, ServingVersion, VersionStatus } from '../rollout/serving-version.js';
+import type { ReloadOptions, ServingVersion, VersionStatus } from '../versions/serving-version.js';
 import type { ServingOptions } from '../definition/serving-definition.js';
 import type { ResolvedServing, ServingDistribution } from '../definition/resolved-serving.js';
 import type { TargetStatus } from '../execution/pipeline.js';

@@ -80,9 +80,12 @@ export class BatchScript<Row = unknown, Result = unknown> {
   ): LocalServing<Input, Output> {
     const standIn = modelStandIn(options);
     // A definition needs a runner.
-    const resolved = features.resolve(standIn);
-    const engine = scriptedEngine(this.hold);
-    return new LocalServing<Input, Output>(resolved, standIn, engine, features.partsOf(standIn));
+    const plan = {
+      options: features.resolve(standIn),
+      model: {},
+      engine: scriptedEngine(this.hold),
+    };
+    return new LocalServing<Input, Output>(plan, standIn, features.partsOf(standIn));
   }
 
   private readonly hold: Hold = (rows, context, lose) => {

@@ -90,7 +90,6 @@ const rules: Rules = {
   }),
 };
 
-/** Calls with the same input share one run, or a reply that was kept. */
 export const deduplication: Feature = {
   rules,
   combinations: [
@@ -122,7 +121,6 @@ function shares({ singleFlight, cache }: Pick<DeduplicationOptions, 'singleFligh
   return singleFlight === true || cache !== undefined;
 }
 
-/** The token of `@nestjs/cache-manager`. */
 const CACHE_MANAGER = 'CACHE_MANAGER';
 
 class Deduplication implements SharingOpener {

@@ -7,7 +7,6 @@ import { log } from '../../core/log.js';
 import type { ReplyCacheOptions } from './deduplication.js';
 import { cacheKeyOf, type VersionIdentity } from './shared-calls.js';
 
-/** What we use of a cache manager. */
 export interface ReplyStore {
   get(key: string): Promise<unknown>;
   set(key: string, value: string, ttl: number): Promise<unknown>;
@@ -16,9 +15,7 @@ export interface ReplyStore {
 /** Milliseconds between two warnings: a store that is down fails every call. */
 const BETWEEN_WARNINGS = 60_000;
 
-/**
- * A serving's replies in a store. A failing or slow store only delays a call, and never fails it.
- */
+/** A serving's replies in a store, whose failure or slowness only delays calls. */
 export class ReplyCache {
   private readonly lookups = new Set<Promise<unknown>>();
   private warnedAt = -BETWEEN_WARNINGS;
@@ -37,7 +34,6 @@ export class ReplyCache {
     return lookup;
   }
 
-  /** Nothing waits for this. */
   async keep(identity: string, reply: unknown): Promise<void> {
     try {
       await this.store.set(

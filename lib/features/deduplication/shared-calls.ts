@@ -12,10 +12,7 @@ import { copyOutput } from '../../core/execution/request.js';
 import { formatValue } from '../../core/format.js';
 import type { ReplyCache } from './reply-cache.js';
 
-/**
- * The run; a reply from the cache; or the refusal of the call that started the work, with its
- * input.
- */
+/** The run; a cached reply; or the refusal of the call that started the work, with its input. */
 type SharedOutcome =
   | { readonly run: Run; isKept: boolean }
   | { readonly found: { readonly reply: unknown } }
@@ -41,7 +38,7 @@ export class SharedCalls implements CallSharing {
   async answer(shared: SharedCall): Promise<SharedAnswer> {
     const { recorder, onStop, prepare, finish } = shared;
     const identity = this.identityOf(shared);
-    // A copy, made together with the identity: the caller may change its input later.
+    // Copied together with the identity: the caller may change its input later.
     let seat = this.join(identity, shared, () => copyInput(shared.input));
     const own = seat.joined ? prepare?.() : undefined;
     own?.catch(() => {});
@@ -115,7 +112,7 @@ export class SharedCalls implements CallSharing {
     }
   }
 
-  /** A symbol, which equals no other, for a call that shares nothing. */
+  /** A unique symbol for a call that shares nothing. */
   private identityOf({ input, origin, key }: SharedCall): string | symbol {
     const identity = this.sharing.keyOf(input);
     if (identity === undefined) {
@@ -131,7 +128,7 @@ export class SharedCalls implements CallSharing {
   }
 }
 
-/** Calls of a batch's function share with each other: their batch must not wait for itself. */
+/** Calls of a batch's function share only with each other: their batch must not wait for itself. */
 function flightOf(
   identity: string | symbol,
   terms: string | undefined,
@@ -141,26 +138,23 @@ function flightOf(
   return isPlain || typeof identity === 'symbol' ? identity : textOf([identity, terms, caller]);
 }
 
-/** The version that replies belong to; a store may hold other versions' replies. */
+/** Version of replies; a store may hold other versions'. */
 export interface VersionIdentity {
   readonly serving: string;
   /** Undefined for a model: its content identifies it, and nodes may label it differently. */
   readonly label: string | undefined;
-  /** The model's or module's hash; undefined for the application's code. */
+  /** Hash of a model or module; undefined for the application's code. */
   readonly content: string | undefined;
 }
 
 interface CallIdentity {
-  /** Only in a serving that separates origins. */
+  /** Set only in a serving that separates origins. */
   readonly origin: Origin | undefined;
   readonly key: string | undefined;
   readonly input: string;
 }
 
-/**
- * Identifies a call of one version. Single flight and the reply cache both use it, so neither
- * shares what the other keeps apart.
- */
+/** Identifies a call of one version, for single flight and the reply cache alike. */
 function identityOfCall({ origin, key, input }: CallIdentity): string {
   return textOf([origin, key, input]);
 }
@@ -170,8 +164,8 @@ export function cacheKeyOf({ serving, label, content }: VersionIdentity, call: s
 }
 
 /**
- * Parts as one text, each with its length, or `-` if it is missing. Every part is written, so two
- * different lists never give the same text, whatever callers put into them.
+ * Writes each part with its length, or `-` if it is missing, so two different lists never give the
+ * same text, whatever callers put into them.
  */
 function textOf(parts: readonly (string | undefined)[]): string {
   return parts.map((part) => (part === undefined ? '-' : `${part.length}:${part}`)).join(',');
@@ -180,7 +174,6 @@ function textOf(parts: readonly (string | undefined)[]): string {
 export interface JoinedCall<T, First> {
   /** Rejects with the reason if this caller left before. */
   readonly reply: Promise<T>;
-  /** True if another caller started the work. */
   readonly joined: boolean;
   /** The first caller's value. */
   readonly first: First;
@@ -189,8 +182,8 @@ export interface JoinedCall<T, First> {
 }
 
 /**
- * Runs work once for all concurrent callers with the same identity, like Go's `singleflight`. A
- * caller that arrives after the work has ended starts new work.
+ * Runs work once for all concurrent callers with the same identity, like Go's `singleflight`.
+ * Callers after the work's end start new work.
  */
 export class SingleFlight<T, First = undefined> {
   private readonly calls = new Map<string | symbol, InFlightCall<T, First>>();

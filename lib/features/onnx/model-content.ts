@@ -10,12 +10,12 @@ export interface ModelContent {
   readonly name: string;
   /** SHA-256 by path, the model first; empty for a model given as bytes. */
   readonly files: ReadonlyMap<string, string>;
-  /** While the files have it, they are unchanged. */
+  /** Files with this stamp are unchanged. */
   readonly stamp?: string | undefined;
   readonly isDynamicallyQuantised: boolean;
   /** Path of a copy that can't change; only this process can open it. */
   readonly copy?: string;
-  /** In shared memory, if there is no copy. */
+  /** Shared memory, if there is no copy. */
   readonly bytes?: Uint8Array;
 }
 
@@ -52,7 +52,7 @@ export async function sessionOf<
   );
 }
 
-/** Leaves out bytes that the process can read from the file. */
+/** Omits bytes that the process can read from the file. */
 export async function contentForProcess(content: ModelContent): Promise<ModelContent> {
   const { copy, bytes: _, ...pinned } = content;
   if (content.files.size > 0 && (await changedFile(content)) === undefined) {
@@ -98,7 +98,7 @@ async function stampOf(paths: Iterable<string>): Promise<string> {
     .join();
 }
 
-/** Only for files older than the process: all later writes change it. */
+/** Undefined for files younger than the process; all later writes change it. */
 export async function lastingStampOf(paths: readonly string[]): Promise<string | undefined> {
   const stamp = await stampOf(paths);
   const isOld = stamp

@@ -126,7 +126,7 @@ export class BlockingWatch {
   constructor(
     /** Milliseconds. */
     private readonly limit: number,
-    /** Logs the warning; the line continues "Serving ...". */
+    /** Logs a line that continues "Serving ...". */
     private readonly warn: (line: string) => void,
   ) {}
 

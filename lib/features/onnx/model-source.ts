@@ -12,10 +12,9 @@ import { lastingStampOf, type ModelContent } from './model-content.js';
 import { constants } from 'node:fs';
 import { tmpdir } from 'node:os';
 
-/** Bytes. Models of up to this size are kept in memory, not on disk. */
+/** Bytes. Smaller models are kept in memory, larger ones on disk. */
 const SMALL = 1 << 20;
 
-/** A model's content, and what was fetched with it. */
 export interface LoadedModel {
   readonly content: ModelContent;
   readonly fetched?: FetchedFile | undefined;
@@ -27,7 +26,7 @@ export class ModelSource {
 
   constructor(private readonly model: ModelPlace) {}
 
-  /** What the first call has loaded, until the serving closes. */
+  /** Returns the first call's result until the serving closes. */
   load(fetching: Fetching): Promise<LoadedModel> {
     if (!this.loaded) {
       fetching.signal.addEventListener('abort', () => this.forget(), { once: true });
@@ -198,14 +197,13 @@ async function digestsOf(paths: readonly string[]): Promise<Map<string, string>>
   return digests;
 }
 
-/** A file without a name: nothing can change it, and it ends with the process. */
+/** A nameless file: nothing can change it, and it ends with the process. */
 interface UnnamedCopy {
   /** Only this process can open it, while the copy is open. */
   readonly path: string;
   close(): Promise<void>;
 }
 
-/** Undefined if the copy fails. */
 export async function unnamedCopy(
   path: string,
   folder = tmpdir(),
@@ -247,7 +245,7 @@ async function reopenable(file: FileHandle): Promise<UnnamedCopy | undefined> {
   return undefined;
 }
 
-/** Bytes before an external data file's name in protobuf. */
+/** Protobuf bytes before an external data file's name. */
 const LOCATION = Buffer.from('\x0a\x08location\x12');
 
 /** A model compiled for a device; its code may be in another file. */
@@ -316,7 +314,7 @@ function locationsIn(model: Buffer, end: number): string[] {
   return files;
 }
 
-/** A protobuf string: its length as a varint, then its characters. */
+/** Reads a protobuf string: its length as a varint, then its characters. */
 function textAt(message: Buffer, start: number): string {
   let length = 0;
   let at = start;

@@ -19,11 +19,11 @@ type Named<T> = Readonly<Record<string, T>>;
 /** A model's states: some outputs are the next run's inputs. */
 export class ModelStates {
   readonly inputs: readonly ModelPort[];
-  /** Kept in the order of `inputs`. */
+  /** Output per input. */
   readonly outputs: readonly string[];
   private readonly kept = new RowStates<Batch>();
   private readonly axes: BatchAxes;
-  /** Before a state's first step: zeros. */
+  /** State before the first step: zeros. */
   private readonly first: Batch;
   /** An input with rows, and their axis. */
   private readonly counted: { readonly index: number; readonly axis: number };
@@ -74,7 +74,7 @@ export class ModelStates {
           `[${rows.signature}]; the model takes rows of [${first.signature}]`,
       );
     }
-    // Copied: a view would keep the whole batch's states in memory.
+    // A view would keep the whole batch's states in memory.
     const own = step.states.map((_, row) => rows.slice(row, row + 1).copy());
     step.keep(own, () => true);
   }

@@ -67,7 +67,7 @@ export class OnnxModel implements TensorModel {
   }
 }
 
-/** `milliseconds` is how long the run blocked the thread. */
+/** @param milliseconds how long the run blocked the thread */
 type OnRun = (rows: number, milliseconds: number) => void;
 
 export async function openModel(task: OnnxTask, onRun?: OnRun): Promise<OnnxModel> {
@@ -151,8 +151,8 @@ function measured(run: RunModel, { inputs }: ModelSignature, onRun: OnRun): RunM
 }
 
 /**
- * Half floats as bits: onnxruntime-node can't read a Float16Array, which holds them from Node 24
- * on.
+ * Converts half floats to bits: onnxruntime-node can't read a Float16Array, which holds them from
+ * Node 24 on.
  */
 export function feedOf(tensor: Tensor): Tensor {
   if (tensor.type !== 'float16') {

@@ -5,7 +5,7 @@ import type { PartitionOptions } from '../../core/partitions/batch-function.js';
 import { readdirSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 
-/** Of onnxruntime-node, which need not be there for the types. */
+/** Types of onnxruntime-node, which need not be installed. */
 interface Runtime {
   readonly InferenceSession: InferenceSessionFactory;
   readonly listSupportedBackends: () => readonly Provider[];
@@ -13,7 +13,6 @@ interface Runtime {
 
 type Provider = { readonly name: string };
 
-/** The CPU by default. */
 export function providersOf(options: PartitionOptions): readonly Provider[] {
   const providers = (options['executionProviders'] ?? []) as readonly (string | Provider)[];
   return providers.length === 0
@@ -28,7 +27,7 @@ export function providersOf(options: PartitionOptions): readonly Provider[] {
 export function withShortSpin(options: PartitionOptions): InferenceSession.SessionOptions {
   const { session, ...others } = { ...(options['extra'] as { session?: object }) };
   const intra_op = { spin_duration_us: '20' };
-  // Ours first: a name with dots overrides it.
+  // Ours comes first: a name with dots overrides it.
   return { ...options, extra: { session: { intra_op, ...session }, ...others } };
 }
 
@@ -149,11 +148,11 @@ function asError(reason: unknown): Error {
 
 function messageOf(error: Error | undefined): string {
   const message = error?.message.trim().replace(/\.$/, '') ?? '';
-  // Among the names of C++ functions and files.
+  // Found among names of C++ functions and files.
   return /\w+ failure \d+: .+?(?= ; GPU=)/s.exec(message)?.[0] ?? message;
 }
 
-/** Makes one partition per device of the first execution provider, for `partitions: true`. */
+/** One partition per device of the first execution provider, for `partitions: true`. */
 export function partitionPerDevice(session: PartitionOptions): PartitionOptions[] {
   const [provider] = providersOf(session);
   const [, ...fallbacks] = (session['executionProviders'] ?? []) as readonly unknown[];
@@ -171,7 +170,7 @@ export function partitionPerDevice(session: PartitionOptions): PartitionOptions[
   }
 }
 
-/** 0 without a driver, which the session reports when it opens. */
+/** Returns 0 without a driver, which the session reports when it opens. */
 function countNvidiaDevices(): number {
   const visible = process.env['CUDA_VISIBLE_DEVICES'];
   if (visible !== undefined) {

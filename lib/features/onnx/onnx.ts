@@ -5,7 +5,6 @@ import type { Feature } from '../../core/serving/feature.js';
 import { inWorkers, modelEngine, onMainThread } from './model-engine.js';
 import { partitionPerDevice, providersOf } from './onnx-session.js';
 
-/** Model files run in sessions of onnxruntime-node. */
 export const onnx: Feature = {
   combinations: [
     (facts) =>

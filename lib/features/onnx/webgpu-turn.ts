@@ -29,7 +29,7 @@ export function releaseTurnOf(ended: number): void {
   release(new Int32Array(webgpuTurn), holderOf(ended));
 }
 
-/** Blocks the thread until it holds the lock, unless it already does. */
+/** Blocks the thread until it holds the lock. */
 function acquire(turn: Int32Array): void {
   const own = holderOf(threadId);
   const tryAcquire = (): number => Atomics.compareExchange(turn, 0, FREE, own);

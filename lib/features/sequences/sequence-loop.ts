@@ -28,7 +28,7 @@ export class SequenceLoop {
   /** Rows with a state, oldest first. */
   private readonly present = new Set<SequenceMember>();
   private readonly paused = new Set<SequenceMember>();
-  /** Kept in arrival order. */
+  /** Arrival order. */
   private readonly waiting = new Set<SequenceMember>();
   private readonly budget: SequenceBudget;
   private isRunning = false;
@@ -81,7 +81,6 @@ export class SequenceLoop {
     }
   }
 
-  /** Waits until all readers have room for another value. */
   private async awaitRoom(): Promise<void> {
     for (const member of this.present) {
       try {
@@ -160,7 +159,7 @@ export class SequenceLoop {
       const stepped: unknown = await model.step(states, context);
       results = await settledResults(checked('step(states)', stepped, members.length));
     } catch (error) {
-      // The states may have changed: none of them runs again.
+      // The states may have changed, so no state runs again.
       await this.failAll(members, { error });
       return;
     }
@@ -306,9 +305,7 @@ interface Result {
   readonly isLast: boolean;
 }
 
-/**
- * Awaits promises among the results, also in `last`. A rejection's reason becomes its row's Error.
- */
+/** Awaits promises among the results, also in `last`. A rejection becomes its row's Error. */
 function settledResults(list: readonly unknown[]): readonly Result[] | Promise<readonly Result[]> {
   const results = list.map(resultOf);
   return results.some(({ value }) => isThenable(value))
@@ -407,7 +404,6 @@ class SequenceBudget {
   }
 }
 
-/** The row's cost after `more` values. */
 function costOf({ model, row, count }: SequenceMember, more: number): number {
   const cost: unknown = model.cost!(row.input, count + more);
   if (typeof cost !== 'number' || !(cost >= 0)) {
@@ -427,7 +423,7 @@ export interface SequenceRow {
   readonly input: unknown;
   isWaiting(): boolean;
   emit(value: unknown): void;
-  /** Those that its caller asks for. */
+  /** Hooks that its caller asks for. */
   readonly hooks: readonly string[];
   hook(name: string, value: unknown): void;
   /** Resolves when the reader has room; undefined without a limit. */
@@ -447,11 +443,11 @@ class SequenceMember {
   /** Kept only if the row may be paused. */
   readonly values: unknown[] = [];
   pauses = 0;
-  /** Now, and with the next value. */
+  /** Costs now, and with the next value. */
   cost = 0;
   costAfter = 0;
 
-  /** Why it fails after the running step: a hook couldn't be sent. */
+  /** Error of a hook, which fails the row after the running step. */
   fault: Failure | undefined;
 
   constructor(
@@ -463,7 +459,6 @@ class SequenceMember {
     readonly reject: (error: unknown) => void,
   ) {}
 
-  /** True if it won't be paused again. */
   get isProtected(): boolean {
     return this.pauses >= MOST_PAUSES;
   }

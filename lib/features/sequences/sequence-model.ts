@@ -44,7 +44,7 @@ export interface AnySequenceModel<Inputs = never, Results = unknown> {
   cost?(input: never, values: number): number;
 }
 
-/** More values, for callers that ask for them. */
+/** Values besides results, for callers that ask for them. */
 export interface SequenceHooks {
   /**
    * Sends a hook's values, one per row of the call, to the callers that ask for it.
@@ -90,10 +90,10 @@ export function last<Value>(value: Value): Last<Value> {
 }
 
 export interface SequenceLimits extends ContinuousPlan {
-  /** Most rows that join before one step. */
+  /** Limit of rows that join before one step. */
   readonly joinRows: number;
-  /** Most cost of rows that join before one step; the first may cost more. */
+  /** Limit of their cost; the first may cost more. */
   readonly joinCost: number;
-  /** Most cost of a partition's rows together. */
+  /** Limit of a partition's rows together. */
   readonly maxCost: number;
 }

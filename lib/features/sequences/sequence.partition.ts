@@ -109,7 +109,6 @@ function needsCost({ maxCost, joinCost }: SequenceLimits): boolean {
   return maxCost < Infinity || joinCost < Infinity;
 }
 
-/** Waits for the first step only. */
 class FirstStep implements BatchListener {
   private hasStepped = false;
 

@@ -111,7 +111,6 @@ const noEffect =
     );
   };
 
-/** Rows run step by step, each as long as it needs. */
 export const sequences: Feature = {
   ofModel: {
     sequence: groupOf({

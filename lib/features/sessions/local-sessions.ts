@@ -33,7 +33,7 @@ export class LocalSessions implements OpenStates {
   }
 
   /**
-   * Opens a session on the partition with the fewest, of those that work.
+   * Opens a session on the working partition with the fewest.
    *
    * @throws OverloadedError when as many as `sessions.max` are open
    */

@@ -30,11 +30,11 @@ export interface SessionHost {
   readonly idle?: number;
   /** Its calls share batches with other sessions' in the same place. */
   readonly group?: CallGroup;
-  /** The session ends if its first call fails: a client may have sent further steps already. */
+  /** True if a failed first call ends the session: a client may have sent further steps already. */
   readonly needsFirst?: boolean | undefined;
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
   run(input: unknown, options: StepOptions): Promise<unknown>;
-  /** Counts a call that ended before its turn, with its error. */
+  /** Counts a call that ended before its turn. */
   refused?(error: unknown, options: CallOptions): void;
   /** Frees the session's state; may be called again. */
   ended(reason: SessionEndedError): void;
@@ -84,7 +84,7 @@ export function endedBy(why: string, cause?: unknown): SessionEndedError {
 }
 
 /**
- * A session's options hold for all its calls.
+ * Checks options that hold for all calls.
  *
  * @throws InvalidInputError for an unknown option or an invalid value
  */
@@ -101,7 +101,7 @@ export function checkSessionOptions(serving: string, options: CallOptions): void
 }
 
 /**
- * A session whose calls take turns: each needs the state after the one before it.
+ * A session whose calls take turns: each needs the state after the previous one.
  *
  * One place decides how a call ends, since a step that succeeds changes the state: until its turn
  * comes, {@link OrderedSession.turnOf}, and then only the host. So a call that fails never changes
@@ -111,10 +111,10 @@ export class OrderedSession extends ServingSession implements OpenSession {
   private readonly turn: SessionTurn;
   private readonly options: SessionOptions;
   private isRunning = false;
-  /** Begin the next call, or the end; the oldest first. */
+  /** Callbacks that begin the next call, or the end; the oldest first. */
   private readonly waiting = new Set<() => void>();
   private ended: SessionEndedError | undefined;
-  /** Waiting calls fail, too. */
+  /** True if waiting calls fail, too. */
   private isOver = false;
   private readonly idle: NodeJS.Timeout | undefined;
 
@@ -187,7 +187,7 @@ export class OrderedSession extends ServingSession implements OpenSession {
     return this.step(steps, input, options, resolved);
   }
 
-  /** @throws CallCycleError if the call is made by the step that it would wait for */
+  /** @throws CallCycleError if the call's own step would wait for it */
   private refuseInOwnStep(): void {
     const { runner } = this.turn;
     const caller = callingBatch();

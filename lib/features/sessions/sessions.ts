@@ -47,7 +47,6 @@ export interface SessionsOptions {
   readonly idle?: number;
 }
 
-/** Each caller has a state, which its calls change one after the other. */
 export const sessions: Feature = {
   ofModel: {
     sessions: groupOf({ max: whole(1, Number.MAX_SAFE_INTEGER), idle: milliseconds(1) }),

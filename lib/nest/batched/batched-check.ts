@@ -10,6 +10,7 @@ import {
   groupOf,
   type Rules,
   whole,
+  withRules,
 } from '../../core/definition/option-rules.js';
 import { checkTogether, combinationsOfKeys } from '../../core/definition/combinations.js';
 import { common, timeoutOf } from '../../core/definition/resolve-definition.js';
@@ -126,7 +127,7 @@ export function checkBatchedOptions(method: string, options: BatchedOptions): vo
   checkTogether(owner, facts, combinationsOfKeys);
 }
 
-const ofMethods: Rules = {
+const own: Rules = {
   ...without(common, [
     'name',
     'rollout',
@@ -136,7 +137,6 @@ const ofMethods: Rules = {
     'postprocess',
     'postprocessStream',
   ]),
-  ...features.rules,
   batchSize: batchSizeOfMethods,
   partitions: whole(1, 1024),
   warmUp: {
@@ -155,6 +155,8 @@ const ofMethods: Rules = {
     allowed: 'a list of classes',
   },
 };
+
+const ofMethods = withRules(own, features.rules);
 
 function without(rules: Rules, names: readonly string[]): Rules {
   return Object.fromEntries(Object.entries(rules).filter(([name]) => !names.includes(name)));

@@ -49,7 +49,8 @@ export class MethodServing extends LocalServing {
     // Exception filters look for the class of the method's error.
     const engine: Engine = async (...site) => ({ ...(await functions(...site)), throwsAsIs: true });
     const parts = features.partsOf(definition, provide);
-    super(features.resolve(definition), definition, engine, parts, events);
+    const options = features.resolve(definition);
+    super({ options, model: {}, engine }, definition, parts, events);
     this.sharesCalls = parts.sharing !== undefined;
   }
 

@@ -113,6 +113,17 @@ describe('watch', () => {
     expect(serving.versions().every(({ version }) => Number(version) <= 3)).toBe(true);
   });
 
+  it('[17.7] After a version from bytes, which nothing watches, the file of the next one is watched', async () => {
+    const serving = await watching();
+    await serving.reload({ model: gainModel(2) });
+    await serving.reload({ model: file });
+
+    await writeFile(file, gainModel(4));
+    await untilVersion(serving, '4');
+
+    expect(await gainOf(serving)).toBe(4);
+  });
+
   it('[17.7] watch without a file of this machine, or with its hash, fails the boot', () => {
     const bytes = { name: 'net', model: gainModel(1), rollout: { watch: true } };
     const pinned = {
@@ -122,7 +133,13 @@ describe('watch', () => {
     };
     const remote = { name: 'net', model: 'hf:org/repo/model.onnx', rollout: { watch: true } };
 
-    for (const definition of [bytes, pinned, remote]) {
+    const code = {
+      name: 'net',
+      model: { useFactory: () => (rows: unknown[]) => rows },
+      rollout: { watch: true },
+    };
+
+    for (const definition of [bytes, pinned, remote, code]) {
       expect(() => createServing(definition)).toThrow(InvalidServingError);
     }
     expect(() => createServing(bytes)).toThrow('with a file of this machine');

@@ -36,8 +36,6 @@ describe('resolveDefinition', () => {
     expect(resolve(valid)).toEqual({
       name: 'embedder',
       version: '1',
-      versions: {},
-      watch: undefined,
       runner: 'function',
       isolation: undefined,
       distribution: {

@@ -1,6 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { LocalServing, ServingClosedError } from 'nestjs-serving';
 import { SupervisedPartition } from '../../../lib/core/partitions/worker/supervised.partition.js';
+import type { Engine } from '../../../lib/core/partitions/engine.js';
 import { features } from '../../../lib/features/features.js';
 import { FakeProcess, FakeWorker } from '../../fixtures/partitions/fake-worker.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
@@ -14,21 +15,18 @@ function servingOf(worker: FakeWorker): LocalServing {
     shutdown: { timeout: 1000 },
     model: { useFactory: () => () => [] },
   });
-  return new LocalServing(
-    options,
-    { name: 'held' },
-    async (_kind, _partitions, _keys, supervision) => ({
-      partitions: [
-        new SupervisedPartition(
-          0,
-          worker,
-          async () => new FakeProcess(),
-          supervision,
-          () => 1,
-        ),
-      ],
-    }),
-  );
+  const engine: Engine = async (_kind, _partitions, _keys, supervision) => ({
+    partitions: [
+      new SupervisedPartition(
+        0,
+        worker,
+        async () => new FakeProcess(),
+        supervision,
+        () => 1,
+      ),
+    ],
+  });
+  return new LocalServing({ options, model: {}, engine }, { name: 'held' });
 }
 
 describe('A process at shutdown', () => {

@@ -1,6 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { type BatchEndEvent, LocalServing } from 'nestjs-serving';
 import { SupervisedPartition } from '../../../lib/core/partitions/worker/supervised.partition.js';
+import type { Engine } from '../../../lib/core/partitions/engine.js';
 import { features } from '../../../lib/features/features.js';
 import { FakeWorker } from '../../fixtures/partitions/fake-worker.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
@@ -18,16 +19,13 @@ describe('A batch that was handed ahead', () => {
       partitions: 2,
       model: { useFactory: () => () => [] },
     });
-    const serving = await start<string>(
-      new LocalServing(
-        options,
-        { name: 'held' },
-        async (_kind, _partitions, _keys, supervision) => ({
-          partitions: workers.map(
-            (worker, i) => new SupervisedPartition(i, worker, async () => worker, supervision),
-          ),
-        }),
+    const engine: Engine = async (_kind, _partitions, _keys, supervision) => ({
+      partitions: workers.map(
+        (worker, i) => new SupervisedPartition(i, worker, async () => worker, supervision),
       ),
+    });
+    const serving = await start<string>(
+      new LocalServing({ options, model: {}, engine }, { name: 'held' }),
     );
     const ends: Pick<BatchEndEvent, 'partition' | 'revoked' | 'error'>[] = [];
     serving

@@ -15,7 +15,7 @@ import {
 import { features } from '../../../lib/features/features.js';
 import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { functionEngine, type Engine, openerOf } from '../../../lib/core/partitions/engine.js';
-import type { VersionPlan } from '../../../lib/core/rollout/version-loader.js';
+import type { VersionPlan } from '../../../lib/core/versions/version-loader.js';
 import {
   passTime,
   runTimers,
@@ -193,10 +193,9 @@ abstract class Play<Input, Output> {
   protected abstract call(each: Call): Promise<unknown>;
 
   async run(): Promise<void> {
-    const { options, engine, next } = this.planOf(FIRST);
     const definition = this.definition(FIRST);
     const parts = features.partsOf(definition, () => this.store);
-    this.serving = new LocalServing(options, definition, engine, parts, undefined, next);
+    this.serving = new LocalServing(this.planOf(FIRST), definition, parts);
     await passTime(this.serving.start());
     await this.warmUp();
     for (const each of this.options.steps) {
@@ -297,6 +296,7 @@ abstract class Play<Input, Output> {
     const open = openerOf(options.continuous, features.openers);
     return {
       options,
+      model: {},
       engine: this.engineOf(label, functionEngine(definition.model.useFactory, open)),
       next: ({ version }) => this.planOf(version),
     };

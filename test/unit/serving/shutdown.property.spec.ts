@@ -124,9 +124,8 @@ class Play {
       ...(preprocessing && { preprocess: (input: unknown) => this.preprocess(input) }),
       model: { useFactory: () => () => [] },
     };
-    const resolved = features.resolve(definition);
-    const parts = features.partsOf(definition);
-    this.serving = new LocalServing(resolved, definition, this.engine, parts);
+    const plan = { options: features.resolve(definition), model: {}, engine: this.engine };
+    this.serving = new LocalServing(plan, definition, features.partsOf(definition));
   }
 
   async run(): Promise<void> {

@@ -546,7 +546,7 @@ describe('Versions of a serving', () => {
         'Serving "net", version "2": share is 2; allowed is a number from 0 to 1',
       );
       expect(() => (serving.version('1').share = 0.5)).toThrow(
-        'version "1": it is neither a canary nor a shadow, and has no share of the calls',
+        'version "1": it is active, and has no share of the calls that could change',
       );
       expect([canary.share, serving.version('1').share]).toEqual([0.5, undefined]);
     });

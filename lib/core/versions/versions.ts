@@ -5,15 +5,17 @@ import { share as shareRule } from '../definition/option-rules.js';
 import { formatValue } from '../format.js';
 import { log } from '../log.js';
 import type { LoadedVersion } from './loaded-version.js';
-import { Shadow } from './shadow.js';
-import type { VersionStatus } from './serving-version.js';
+import type { VersionRole, VersionStatus } from './serving-version.js';
+import type { VersionPolicy } from './version-policy.js';
 import type { Closable, Rung } from '../execution/shutdown.js';
 
 /** A serving's loaded versions: which of them runs a call, and how one replaces another. */
 export class Versions implements Closable {
   private readonly all = new Set<LoadedVersion>();
-  private canaries: readonly LoadedVersion[] = [];
-  shadow: Shadow | undefined;
+  /** The versions that may take calls from the active one. */
+  private takers: readonly LoadedVersion[] = [];
+  /** Sees the active version's calls. */
+  witness: LoadedVersion | undefined;
   /** Runs every call that names no version; undefined if we refuse calls or must choose. */
   only: LoadedVersion | undefined;
   private isRefusing = false;
@@ -35,15 +37,15 @@ export class Versions implements Closable {
   }
 
   /** Undefined if no version has the label that the call names, or we refuse calls. */
-  for(input: unknown, { version, tenant }: CallOptions): LoadedVersion | undefined {
+  for(input: unknown, options: CallOptions): LoadedVersion | undefined {
+    const { version } = options;
     if (this.isRefusing) {
       return undefined;
     }
     if (version !== undefined) {
       return this.callable.find(({ label }) => label === version);
     }
-    const owner = this.canaries.length === 0 ? '' : (tenant ?? this.tenantOf(input));
-    return this.canaries.find((canary) => this.takes(canary, owner)) ?? this.active;
+    return this.takers.find(({ place }) => place!.takes!(input, options)) ?? this.active;
   }
 
   get labels(): readonly string[] {
@@ -59,12 +61,12 @@ export class Versions implements Closable {
   }
 
   get queued(): number {
-    const own = [...this.all].filter(({ role }) => role !== 'shadow');
+    const own = [...this.all].filter(({ isHidden }) => !isHidden);
     return own.reduce((rows, { queued }) => rows + queued, 0);
   }
 
-  forEach(visit: (version: LoadedVersion) => void): void {
-    this.all.forEach(visit);
+  [Symbol.iterator](): Iterator<LoadedVersion> {
+    return this.all[Symbol.iterator]();
   }
 
   /**
@@ -110,19 +112,21 @@ export class Versions implements Closable {
     }
   }
 
-  addCanary(version: LoadedVersion, share: number): void {
-    version.role = 'canary';
+  /** Gives the version its share of the calls. */
+  place(version: LoadedVersion, role: VersionRole, policy: VersionPolicy, share: number): void {
+    version.role = role;
     version.share = share;
+    version.place = policy.placeOf(version, this.callbacks);
     this.choose();
   }
 
-  /** @throws InvalidServingError unless it is a canary or shadow, and `value` a share */
+  /** @throws InvalidServingError unless it has a share, and `value` is one */
   setShare(version: LoadedVersion, value: number | undefined): void {
     const { name } = this.callbacks;
     const owner = `Serving "${name}", version "${version.label}"`;
     if (version.currentShare === undefined) {
       throw new InvalidServingError(
-        `${owner}: it is neither a canary nor a shadow, and has no share of the calls`,
+        `${owner}: it is ${version.role}, and has no share of the calls that could change`,
       );
     }
     if (!shareRule.check(value)) {
@@ -134,22 +138,16 @@ export class Versions implements Closable {
     this.choose();
   }
 
-  addShadow(version: LoadedVersion, share: number): void {
-    version.role = 'shadow';
-    version.share = share;
-    this.shadow = version.shadow = new Shadow(version);
-    this.choose();
-  }
-
   /**
-   * Gives the version all calls from now on. The one before ends with its calls. A shadow's copies
-   * end first.
+   * Gives the version all calls from now on. The one before ends with its calls; the version's own
+   * calls end first.
    */
   async promote(version: LoadedVersion): Promise<void> {
     this.checkLoaded(version);
-    if (version.role === 'shadow') {
-      this.endShadow(version);
-      await version.shadow?.idle();
+    if (version.place?.idle) {
+      version.share = 0;
+      this.choose();
+      await version.place.idle();
       this.checkLoaded(version);
     }
     if (version === this.active) {
@@ -158,6 +156,7 @@ export class Versions implements Closable {
     version.events.show();
     const before = this.active;
     version.role = 'active';
+    version.place = undefined;
     this.active = version;
     this.choose();
     this.retire(before);
@@ -205,28 +204,14 @@ export class Versions implements Closable {
   }
 
   private get callable(): readonly LoadedVersion[] {
-    return [...this.all].filter(({ role }) => role === 'active' || role === 'canary');
-  }
-
-  /** A tenant's calls go to one version, others at random. A canary that is down gets none. */
-  private takes(canary: LoadedVersion, tenant: string): boolean {
-    const { name } = this.callbacks;
-    const place = tenant === '' ? Math.random() : placeOf(name, canary.label, tenant);
-    return place < canary.share && canary.isUp;
-  }
-
-  private tenantOf(input: unknown): string {
-    try {
-      return this.callbacks.queue?.tenant?.(input) ?? '';
-    } catch {
-      // The call fails with this error, and is counted, when we resolve its options.
-      return '';
-    }
+    return [...this.all].filter(({ role, place }) => role === 'active' || place?.takes);
   }
 
   private choose(): void {
-    this.canaries = this.callable.filter(({ role, share }) => role === 'canary' && share > 0);
-    const hasChoice = this.isRefusing || this.canaries.length > 0 || this.shadow !== undefined;
+    const placed = [...this.all].filter(({ place, share }) => place && share > 0);
+    this.takers = placed.filter(({ place }) => place!.takes);
+    this.witness = placed.find(({ place }) => place!.sees);
+    const hasChoice = this.isRefusing || this.takers.length > 0 || this.witness !== undefined;
     this.only = hasChoice ? undefined : this.active;
   }
 
@@ -243,17 +228,12 @@ export class Versions implements Closable {
   }
 
   private retire(version: LoadedVersion): void {
-    this.endShadow(version);
     version.role = 'draining';
+    version.place = undefined;
     this.choose();
     // No window waits for rows of calls that go elsewhere.
     version.drain();
     void this.free(version);
-  }
-
-  private endShadow({ shadow }: LoadedVersion): void {
-    this.shadow = this.shadow === shadow ? undefined : this.shadow;
-    this.choose();
   }
 
   private async free(version: LoadedVersion): Promise<void> {
@@ -276,21 +256,4 @@ export class Versions implements Closable {
 
 function closedWhileLoading(serving: string): ServingClosedError {
   return new ServingClosedError(`Serving "${serving}" was closed while the version loaded`);
-}
-
-/**
- * A tenant's place from 0 to 1, evenly spread. A canary gets the tenants below its share, so a
- * larger share keeps them. Places differ by version, so canaries don't all get the same tenants
- * first.
- *
- * FNV-1a, with MurmurHash3's last steps, since its high bits alone are uneven for short names.
- */
-function placeOf(serving: string, version: string, tenant: string): number {
-  let hash = 0x811c9dc5;
-  for (const character of `${serving}\0${version}\0${tenant}`) {
-    hash = Math.imul(hash ^ character.codePointAt(0)!, 0x01000193);
-  }
-  hash = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b);
-  hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35);
-  return ((hash ^ (hash >>> 16)) >>> 0) / 2 ** 32;
 }

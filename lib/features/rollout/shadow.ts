@@ -1,10 +1,56 @@
-import { copyInput, deepCopy } from '../batch/deep-copy.js';
-import type { CallOptions } from '../context/call-context.js';
-import type { LoadedVersion } from './loaded-version.js';
-import type { ShadowComparison } from './serving-version.js';
 import { isDeepStrictEqual, types } from 'node:util';
-import { isPlainObject } from '../batch/container.js';
-import { isTensor, numberOfFloat16, type Tensor } from '../batch/tensor.js';
+import { isPlainObject } from '../../core/batch/container.js';
+import { copyInput, deepCopy } from '../../core/batch/deep-copy.js';
+import { isTensor, numberOfFloat16, type Tensor } from '../../core/batch/tensor.js';
+import type { CallOptions } from '../../core/context/call-context.js';
+import type { ResolvedServing } from '../../core/definition/resolved-serving.js';
+import type { LoadedVersion } from '../../core/versions/loaded-version.js';
+import type { VersionStatus } from '../../core/versions/serving-version.js';
+import type { VersionPlace, VersionPolicy } from '../../core/versions/version-policy.js';
+
+/** A shadow's replies, compared with those that callers got. */
+export interface ShadowComparison {
+  /** Compared replies. */
+  readonly compared: number;
+  /** Compared replies that differ. */
+  readonly different: number;
+  /** Share of elements that differ, from 0 to 1, over all compared replies. */
+  readonly differing: number;
+  /** Largest difference of two numbers. */
+  readonly largestDifference: number;
+  /** Copies that failed on the shadow. */
+  readonly failed: number;
+  /** Calls in the share that weren't copied, since rows waited, or couldn't be compared. */
+  readonly dropped: number;
+}
+
+/** Runs copies of its share of the calls, and compares the replies. */
+export const shadow: VersionPolicy = {
+  isHidden: true,
+  obstacle: (options, loaded) =>
+    [...loaded].some(({ role }) => role === 'shadow')
+      ? 'it has one already; promote it or roll it back first'
+      : obstacleIn(options),
+  placeOf: (version) => new Shadow(version),
+};
+
+function obstacleIn({
+  states,
+  continuous,
+  isolation,
+  recovery,
+}: ResolvedServing): string | undefined {
+  const stateful = states ?? continuous;
+  if (stateful) {
+    return `it has ${stateful.kind}, whose copies would have states of their own`;
+  }
+  if (isolation === 'none') {
+    return 'its model runs in the thread of the application, where copies would delay all calls';
+  }
+  return recovery.idempotent
+    ? undefined
+    : 'its batches must not run twice; say recovery.idempotent: true if they may';
+}
 
 /** Copies that run at a time. */
 const MOST_COPIES = 32;
@@ -15,7 +61,7 @@ const LOWEST = -10;
  * Runs copies of calls on a version that answers none, and compares the replies. A copy runs only
  * while nothing waits, and its failure is counted.
  */
-export class Shadow {
+class Shadow implements VersionPlace {
   private readonly copies = new Set<Promise<void>>();
   private readonly totals = { compared: 0, different: 0, failed: 0, dropped: 0 };
   private elements = 0;
@@ -24,20 +70,17 @@ export class Shadow {
 
   constructor(private readonly version: LoadedVersion) {}
 
-  get comparison(): ShadowComparison {
+  get status(): Pick<VersionStatus, 'comparison'> {
     const { elements, differing, largest, totals } = this;
-    return {
-      ...totals,
-      differing: elements === 0 ? 0 : differing / elements,
-      largestDifference: largest,
-    };
+    const share = elements === 0 ? 0 : differing / elements;
+    return { comparison: { ...totals, differing: share, largestDifference: largest } };
   }
 
   /**
    * Copies a call's input, if it is in the share, before it runs on the active version. The result
    * takes its reply.
    */
-  sample(
+  sees(
     input: unknown,
     { key, origin }: CallOptions,
     active: LoadedVersion,

@@ -10,11 +10,10 @@ import { type ResolvedCallOptions, Waits } from '../execution/resolved-call-opti
 import type { ServingKind } from '../partitions/engine.js';
 import { whileLoading } from '../partitions/engine.js';
 import type { PartitionStatus } from '../partitions/partition.js';
-import { stampOf } from './file-watch.js';
 import type { OpenStates } from '../execution/kept-states.js';
 import type { Pipeline } from '../execution/pipeline.js';
 import type { VersionRole, VersionStatus } from './serving-version.js';
-import type { Shadow } from './shadow.js';
+import type { VersionPlace } from './version-policy.js';
 import type { Closable, Rung } from '../execution/shutdown.js';
 import { VersionLoader, type VersionParts, type VersionPlan } from './version-loader.js';
 import { formatValue } from '../format.js';
@@ -23,10 +22,10 @@ import { formatValue } from '../format.js';
 export class LoadedVersion implements Closable {
   readonly label: string;
   role: VersionRole = 'loading';
-  /** A canary's share of calls, or a shadow's of copies; meaningless for other roles. */
+  /** Its share of calls while it has a place. */
   share = 0;
-  /** While it is a shadow. */
-  shadow: Shadow | undefined;
+  /** Undefined for the active version, and while it loads or drains. */
+  place: VersionPlace | undefined;
   readonly lanes: Lanes;
   /** Undefined until it has started. */
   pipeline: Pipeline | undefined;
@@ -38,8 +37,8 @@ export class LoadedVersion implements Closable {
   loadTime = 0;
   /** Milliseconds that their warm-up took; undefined if it ran nothing. */
   warmUpTime: number | undefined;
-  /** Identifies the watched file, as it was loaded. */
-  stamp: string | undefined;
+  /** Identifies the model, as it was loaded; for the serving's rollout. */
+  mark: unknown;
   private opening: Promise<Pipeline> | undefined;
   /** Runs `run` until the version starts, on one partition. */
   private early: Promise<Pipeline> | undefined;
@@ -72,8 +71,15 @@ export class LoadedVersion implements Closable {
   }
 
   get currentShare(): number | undefined {
-    const { role, share } = this;
-    return role === 'canary' || role === 'shadow' ? share : undefined;
+    return this.place && this.share;
+  }
+
+  get model(): VersionPlan['model'] {
+    return this.parts.model;
+  }
+
+  get isHidden(): boolean {
+    return this.role !== 'active' && this.parts.isHidden === true;
   }
 
   get next(): VersionPlan['next'] {
@@ -101,13 +107,13 @@ export class LoadedVersion implements Closable {
   }
 
   get status(): VersionStatus {
-    const { label: version, role, currentShare, shadow, queued, partitions } = this;
+    const { label: version, role, currentShare, place, queued, partitions } = this;
     const counters = this.parts.events.counters.now;
     return {
       version,
       role,
       ...(currentShare !== undefined && { share: currentShare }),
-      ...(role === 'shadow' && shadow && { comparison: shadow.comparison }),
+      ...place?.status,
       counters,
       queued,
       partitions,
@@ -251,11 +257,10 @@ export class LoadedVersion implements Closable {
   }
 
   private async openPipeline(kind: ServingKind): Promise<Pipeline> {
-    const { watch } = this.options;
     const begin = performance.now();
-    if (kind === 'batched' && watch !== undefined) {
+    if (kind === 'batched') {
       // A change while it loads is a change after it.
-      this.stamp = await stampOf(watch);
+      this.mark = await this.parts.rollout?.markOf(this.model);
     }
     const pipeline = await this.loader.open(kind);
     this.signature = pipeline.signature;

@@ -1,9 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'nestjs-serving';
-import { turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { LabelledVersions } from '../../fixtures/serving/labelled-versions.js';
-import { useServings } from '../../fixtures/serving/use-servings.js';
-import { floats } from '../../fixtures/values/tensors.js';
+import { turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
+import { LabelledVersions } from '../../../fixtures/serving/labelled-versions.js';
+import { useServings } from '../../../fixtures/serving/use-servings.js';
+import { floats } from '../../../fixtures/values/tensors.js';
 
 const halves = (...bits: number[]): Tensor =>
   Object.defineProperty(new Tensor('float16', Uint16Array.from(bits), [bits.length]), 'data', {

@@ -1,30 +1,33 @@
 import { checkOptions, type Rules, share } from '../definition/option-rules.js';
-import { InvalidServingError, messageOf } from '../errors.js';
+import { InvalidServingError } from '../errors.js';
 import { log } from '../log.js';
 import { bootLine, type LoadedVersion } from './loaded-version.js';
-import type { ResolvedServing } from '../definition/resolved-serving.js';
-import { FileWatch } from './file-watch.js';
-import type { ReloadOptions, ServingVersion } from './serving-version.js';
+import type { ReloadOptions, ServingVersion, VersionRole } from './serving-version.js';
 import type { VersionPlan } from './version-loader.js';
+import type { Rollout, VersionLoads, VersionPolicies, VersionPolicy } from './version-policy.js';
 import type { Versions } from './versions.js';
 
 /** Loads a serving's versions at run time, one after the other. */
-export class Reloads {
+export class Reloads implements VersionLoads {
   /** The largest label that is a number. */
   private lastLabel: number;
   private loading: { readonly label: string; readonly done: Promise<unknown> } | undefined;
-  private watch: FileWatch | undefined;
   /** Plans the version that was active before the present one. */
   private before: (() => VersionPlan) | undefined;
   private begun: Promise<void> | undefined;
+  private readonly rules: Rules;
 
   constructor(
     private readonly serving: string,
     private readonly versions: Versions,
     /** Makes a version from its plan, without loading it. */
-    private readonly versionOf: (plan: VersionPlan, isShadow: boolean) => LoadedVersion,
+    private readonly versionOf: (plan: VersionPlan, isHidden?: boolean) => LoadedVersion,
+    private readonly policies: VersionPolicies,
+    private readonly rollout: Rollout | undefined,
   ) {
     this.lastLabel = numberIn(versions.active.label) ?? 1;
+    const roles = Object.keys(policies).map((role) => [role, share]);
+    this.rules = { ...own, ...(Object.fromEntries(roles) as Rules) };
   }
 
   /**
@@ -35,17 +38,25 @@ export class Reloads {
     return this.load(options, this.versions.active.options.recovery.restartTimeout);
   }
 
-  /** Loads at boot have no limit: they may fetch a model. */
-  private load(options: ReloadOptions, limit?: number): Promise<ServingVersion> {
-    return this.loadPlan(this.planOf(options), options, limit);
+  load(options: ReloadOptions, limit?: number): Promise<ServingVersion> {
+    const place = this.placeIn(options);
+    return this.loadPlan(this.planOf(options, place), place, limit);
+  }
+
+  has(label: string): boolean {
+    return this.versions.find(label) !== undefined;
+  }
+
+  async idle(): Promise<void> {
+    await this.loading?.done.catch(() => {});
   }
 
   private async loadPlan(
     plan: VersionPlan,
-    { canary, shadow }: ReloadOptions,
+    place: Place | undefined,
     limit?: number,
   ): Promise<ServingVersion> {
-    const version = this.versionOf(plan, shadow !== undefined);
+    const version = this.versionOf(plan, place?.policy.isHidden);
     const { label } = version;
     const done = this.versions.load(version, limit);
     this.loading = { label, done };
@@ -56,10 +67,8 @@ export class Reloads {
     }
     this.lastLabel = Math.max(this.lastLabel, numberIn(label) ?? 0);
     log.log(bootLine(version.options, version, label));
-    if (canary !== undefined) {
-      this.versions.addCanary(version, canary);
-    } else if (shadow !== undefined) {
-      this.versions.addShadow(version, shadow);
+    if (place) {
+      this.versions.place(version, place.role, place.policy, place.share);
     } else {
       await this.promote(version);
     }
@@ -82,35 +91,18 @@ export class Reloads {
   }
 
   begin(): Promise<void> {
-    const begun = (this.begun ??= this.loadDefined());
+    const begun = (this.begun ??= this.rollOut());
     begun.catch(() => (this.begun = this.begun === begun ? undefined : this.begun));
     return begun;
   }
 
-  private async loadDefined(): Promise<void> {
-    const { versions } = this.versions.active.options;
-    for (const [version, options] of Object.entries(versions)) {
-      const { canary } = options;
-      // A start may be repeated after one of them has failed.
-      if (!this.versions.find(version)) {
-        const isAsked = canary === undefined && options.shadow === undefined;
-        await this.load({ version, ...options, ...(isAsked && { canary: 0 }) });
-      }
-    }
-    this.follow();
-  }
-
-  follow(): void {
-    this.watch?.close();
-    const { options, stamp } = this.versions.active;
-    this.watch =
-      options.watch === undefined
-        ? undefined
-        : new FileWatch(options.watch, stamp, () => void this.reloadChanged(options.watch!));
+  private async rollOut(): Promise<void> {
+    await this.rollout?.begin(this);
+    this.rollout?.follow(this.versions.active, this);
   }
 
   close(): void {
-    this.watch?.close();
+    this.rollout?.close();
   }
 
   private async promote(version: LoadedVersion): Promise<void> {
@@ -121,7 +113,7 @@ export class Reloads {
       const { label, next } = active;
       this.before = next && (() => next({ version: label }));
     }
-    this.follow();
+    this.rollout?.follow(this.versions.active, this);
   }
 
   private async rollback(version: LoadedVersion): Promise<void> {
@@ -131,35 +123,26 @@ export class Reloads {
       return;
     }
     this.checkIdle();
-    await this.loadPlan(before(), {}, versions.active.options.recovery.restartTimeout);
+    await this.loadPlan(before(), undefined, versions.active.options.recovery.restartTimeout);
     this.before = undefined;
   }
 
-  private async reloadChanged(file: string): Promise<void> {
-    try {
-      await this.loading?.done.catch(() => {});
-      if (this.versions.active.options.watch === file) {
-        await this.reload({});
-      }
-    } catch (error) {
-      log.error(
-        `Serving "${this.serving}" could not load the changed file ${file}; the previous version ` +
-          `stays active, and the next change of the file is tried again: ${messageOf(error)}`,
+  /** @throws InvalidServingError for more than one role */
+  private placeIn(options: ReloadOptions): Place | undefined {
+    checkOptions(`The reload of serving "${this.serving}"`, options, this.rules);
+    const [place, another] = Object.entries(this.policies).flatMap(([role, policy]) => {
+      const given: unknown = options[role as keyof ReloadOptions];
+      return given === undefined
+        ? []
+        : [{ role: role as VersionRole, policy, share: given as number }];
+    });
+    if (place && another) {
+      throw new InvalidServingError(
+        `The reload of serving "${this.serving}" has ${place.role} and ${another.role}, and a ` +
+          'version has one role; leave one of them out',
       );
     }
-  }
-
-  /** @throws InvalidServingError if copies of calls could change what callers get */
-  private checkShadow(options: ResolvedServing, canary: number | undefined): void {
-    const obstacle =
-      canary !== undefined
-        ? 'a version is a canary or a shadow, and not both'
-        : this.versions.shadow
-          ? 'it has one already; promote it or roll it back first'
-          : shadowObstacle(options);
-    if (obstacle !== undefined) {
-      throw new InvalidServingError(`Serving "${this.serving}" gets no shadow: ${obstacle}`);
-    }
+    return place;
   }
 
   /** @throws InvalidServingError while a version loads */
@@ -174,11 +157,10 @@ export class Reloads {
   }
 
   /** @throws InvalidServingError for options that make no version */
-  private planOf(options: ReloadOptions): VersionPlan {
+  private planOf(options: ReloadOptions, place: Place | undefined): VersionPlan {
     const { serving, versions } = this;
     const { active } = versions;
-    checkOptions(`The reload of serving "${serving}"`, options, rules);
-    const { canary, shadow, model, version = String(this.lastLabel + 1) } = options;
+    const { model, version = String(this.lastLabel + 1) } = options;
     if (!active.next) {
       throw new InvalidServingError(
         `Serving "${serving}" runs code of the application, which cannot be loaded again; give ` +
@@ -193,10 +175,11 @@ export class Reloads {
           "reload({ version: '2' })",
       );
     }
-    if (shadow !== undefined) {
-      this.checkShadow(active.options, canary);
+    const obstacle = place?.policy.obstacle?.(active.options, versions);
+    if (obstacle !== undefined) {
+      throw new InvalidServingError(`Serving "${serving}" gets no ${place!.role}: ${obstacle}`);
     }
-    const isReplaced = canary === undefined && shadow === undefined && version === active.label;
+    const isReplaced = !place && version === active.label;
     if (versions.find(version) && !isReplaced) {
       throw new InvalidServingError(
         `Serving "${serving}" has a version "${version}" already; give the new one another label`,
@@ -206,32 +189,19 @@ export class Reloads {
   }
 }
 
-function shadowObstacle({
-  states,
-  continuous,
-  isolation,
-  recovery,
-}: ResolvedServing): string | undefined {
-  const stateful = states ?? continuous;
-  if (stateful) {
-    return `it has ${stateful.kind}, whose copies would have states of their own`;
-  }
-  if (isolation === 'none') {
-    return 'its model runs in the thread of the application, where copies would delay all calls';
-  }
-  return recovery.idempotent
-    ? undefined
-    : 'its batches must not run twice; say recovery.idempotent: true if they may';
+/** The place that a version is loaded for. */
+interface Place {
+  readonly role: VersionRole;
+  readonly policy: VersionPolicy;
+  readonly share: number;
 }
 
-const rules: Rules = {
+const own: Rules = {
   model: { check: (value) => value !== '', allowed: 'a model, as in the definition' },
   version: {
     check: (value) => typeof value === 'string' && value !== '',
     allowed: 'a string that is not empty',
   },
-  canary: share,
-  shadow: share,
 };
 
 function numberIn(label: string): number | undefined {

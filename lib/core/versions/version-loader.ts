@@ -1,6 +1,5 @@
 import type { Batch } from '../batch/batch.js';
 import { checkFixedBatch, checkMostRows } from '../definition/batch-size.js';
-import { isWatchable } from '../definition/combinations.js';
 import type { Callbacks, ResolvedServing } from '../definition/resolved-serving.js';
 import { differenceOf, signatureOfModel } from '../definition/serving-signature.js';
 import {
@@ -24,8 +23,9 @@ import { withVariableAxes } from '../partitions/model/variable-axes.js';
 import { Pipeline } from '../execution/pipeline.js';
 import type { RowFindings } from '../execution/row-check.js';
 import { isExternal, movedRunner, runnerOf } from '../definition/resolve-definition.js';
-import type { Runner, ServingDefinition } from '../definition/serving-definition.js';
+import type { Runner, RunnerOptions, ServingDefinition } from '../definition/serving-definition.js';
 import type { ReloadOptions } from './serving-version.js';
+import type { Rollout } from './version-policy.js';
 import { type Partition, statusOf } from '../partitions/partition.js';
 import { TimedPartition } from '../partitions/worker/timed.partition.js';
 
@@ -40,8 +40,11 @@ export interface VersionParts extends VersionPlan {
   readonly sharing?: SharingOpener | undefined;
   readonly states?: StatesOpener | undefined;
   readonly rule?: AdmissionRuleOf | undefined;
+  readonly rollout?: Rollout | undefined;
   readonly events: EventHub;
   readonly replaces?: VersionCalls | undefined;
+  /** True if its calls and rows aren't the serving's until it is promoted. */
+  readonly isHidden?: boolean | undefined;
   /** True if its serving is paused while it loads. */
   readonly isPaused?: boolean | undefined;
 }
@@ -240,6 +243,8 @@ export class VersionLoader {
 export interface VersionPlan {
   readonly options: ResolvedServing;
   readonly engine: Engine;
+  /** Its definition's model; empty for an external one. */
+  readonly model: RunnerOptions;
   /**
    * Plans a version that takes its place; undefined for what can't be loaded again.
    *
@@ -254,9 +259,8 @@ export function changedDefinition(
   definition: ServingDefinition,
   { model, version }: VersionChange,
 ): ServingDefinition {
-  // The further versions belong to the first one.
-  const { watch } = definition.rollout ?? {};
-  const own = { ...definition, rollout: { version, ...(watch && { watch }) } };
+  // What loads versions belongs to the first one.
+  const own = { ...definition, rollout: { version } };
   if (model === undefined) {
     return own;
   }
@@ -268,7 +272,5 @@ export function changedDefinition(
       : 'runs no model, so reload() cannot give it another; reload() without a model loads its file again';
     throw new InvalidServingError(`Serving "${definition.name}" ${advice}`);
   }
-  const isWatched = watch === true && isWatchable(changed);
-  const rollout = { version, ...(watch && { watch: isWatched }) };
-  return { ...own, model: changed as Runner, rollout };
+  return { ...own, model: changed as Runner };
 }

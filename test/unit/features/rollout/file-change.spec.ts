@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { FileChange, SETTLE_TIME } from '../../../lib/core/rollout/file-watch.js';
+import { FileChange, SETTLE_TIME } from '../../../../lib/features/rollout/file-watch.js';
 
 describe('FileChange', () => {
   it('[17.7] A file has changed once two looks, far enough apart, find the same new content', () => {

@@ -1,9 +1,9 @@
 import { describe, expect, it, jest } from '@jest/globals';
 import { Batch, BatchFailedError, type LocalServing, type ServingEvent } from 'nestjs-serving';
-import { failureOf } from '../../fixtures/async/failure-of.js';
-import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { LabelledVersions } from '../../fixtures/serving/labelled-versions.js';
-import { useServings } from '../../fixtures/serving/use-servings.js';
+import { failureOf } from '../../../fixtures/async/failure-of.js';
+import { later, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
+import { LabelledVersions } from '../../../fixtures/serving/labelled-versions.js';
+import { useServings } from '../../../fixtures/serving/use-servings.js';
 
 const FREED = 100;
 
@@ -214,14 +214,22 @@ describe('A shadow', () => {
     expect(comparison(serving)).toMatchObject({ dropped: 1 });
   });
 
-  it.each<[string, Partial<Parameters<LabelledVersions['serving']>[0]>, object]>([
-    ['is not idempotent', { recovery: {} }, {}],
-    ['has sessions', { sessions: {} }, {}],
-    ['has a canary with the same load', {}, { canary: 0.5 }],
-  ])('[17.9] A serving that %s gets no shadow', async (_, options, more) => {
+  it('[17.9] A version is a canary or a shadow, and not both', async () => {
+    const { versions, serving } = await shadowed();
+
+    await expect(serving.reload({ shadow: 1, canary: 0.5 })).rejects.toThrow(
+      'has canary and shadow, and a version has one role; leave one of them out',
+    );
+    expect(versions.open).toEqual(['1']);
+  });
+
+  it.each<[string, Partial<Parameters<LabelledVersions['serving']>[0]>]>([
+    ['is not idempotent', { recovery: {} }],
+    ['has sessions', { sessions: {} }],
+  ])('[17.9] A serving that %s gets no shadow', async (_, options) => {
     const { versions, serving } = await shadowed(options);
 
-    await expect(serving.reload({ shadow: 1, ...more })).rejects.toThrow('gets no shadow');
+    await expect(serving.reload({ shadow: 1 })).rejects.toThrow('gets no shadow');
 
     expect(versions.open).toEqual(['1']);
   });

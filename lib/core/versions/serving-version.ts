@@ -18,22 +18,6 @@ export interface ReloadOptions {
    * @default the next whole number that no version of the serving has had
    */
   readonly version?: string;
-  /**
-   * The share of calls that the version gets, from 0 to 1; the active version gets the rest. 0:
-   * only calls that ask for it by its label.
-   *
-   * @default the version replaces the active one
-   */
-  readonly canary?: number;
-  /**
-   * The share of calls of `batchedRun` that the version runs as well, from 0 to 1: the active
-   * version answers them, and `versions()` compares the replies. Only for servings that are
-   * `idempotent`, without sessions and sequences, whose models run apart from the application.
-   *
-   * @default the version replaces the active one
-   * @experimental
-   */
-  readonly shadow?: number;
 }
 
 /** A version that `reload` has loaded. */
@@ -64,24 +48,15 @@ export interface ServingVersion {
   rollback(): Promise<void>;
 }
 
-/** A version's calls: `active` and `canary` get some, the others none. */
-export type VersionRole = 'loading' | 'active' | 'canary' | 'shadow' | 'draining';
-
-/** A shadow's replies, compared with those that callers got. */
-export interface ShadowComparison {
-  /** Compared replies. */
-  readonly compared: number;
-  /** Compared replies that differ. */
-  readonly different: number;
-  /** Share of elements that differ, from 0 to 1, over all compared replies. */
-  readonly differing: number;
-  /** Largest difference of two numbers. */
-  readonly largestDifference: number;
-  /** Copies that failed on the shadow. */
-  readonly failed: number;
-  /** Calls in the share that weren't copied, since rows waited, or couldn't be compared. */
-  readonly dropped: number;
+/** The roles of a version by name; features add theirs. */
+export interface VersionRoles {
+  loading: true;
+  active: true;
+  draining: true;
 }
+
+/** A version's calls: `active` and `canary` get some, the others none. */
+export type VersionRole = keyof VersionRoles;
 
 /** One version of a serving, and what it has done. */
 export interface VersionStatus {
@@ -97,8 +72,6 @@ export interface VersionStatus {
   readonly share?: number;
   /** Totals of its calls and batches. */
   readonly counters: ServingCounters;
-  /** A shadow's replies, compared with the active version's. */
-  readonly comparison?: ShadowComparison;
   /** Queued rows. */
   readonly queued: number;
   /** Status of each partition. */

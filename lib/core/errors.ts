@@ -35,7 +35,7 @@ export class ServingError extends Error {
     return this.statusCode < 500;
   }
 
-  /** For clients: without stack and cause, which may hold secrets. */
+  /** Omits stack and cause, which may hold secrets. */
   toJSON(): Pick<ServingError, 'name' | 'code' | 'statusCode' | 'message' | 'retryAfter'> {
     const { name, code, statusCode, message, retryAfter } = this;
     return { name, code, statusCode, message, ...(retryAfter !== undefined && { retryAfter }) };
@@ -67,7 +67,7 @@ export class ServingLoadError extends ServingError {
   override readonly code = 'SERVING_LOAD_FAILED';
 }
 
-/** None of the requested execution providers works on this machine. */
+/** No requested execution provider works on this machine. */
 export class ProviderUnavailableError extends ServingError {
   override readonly name = 'ProviderUnavailableError';
   override readonly code = 'SERVING_PROVIDER_UNAVAILABLE';
@@ -94,7 +94,7 @@ export class UnknownKeyError extends ServingError {
   override readonly statusCode = 400;
 }
 
-/** The call has more rows than the serving ever takes. */
+/** The call has more rows, bytes or cost than the serving ever takes. */
 export class RequestTooLargeError extends ServingError {
   override readonly name = 'RequestTooLargeError';
   override readonly code = 'SERVING_TOO_LARGE';
@@ -147,7 +147,7 @@ export class SlowConsumerError extends ServingError {
   override readonly statusCode = 503;
 }
 
-/** The batch function threw; `cause` is the thrown value. */
+/** The batch function threw, or rejected a row's promise; `cause` is what it threw. */
 export class BatchFailedError extends ServingError {
   override readonly name = 'BatchFailedError';
   override readonly code = 'SERVING_BATCH_FAILED';
@@ -177,8 +177,8 @@ export class ServingUnavailableError extends ServingError {
 }
 
 /**
- * A batch function called a serving, in a chain or directly, that can't run the call before the batch
- * ends.
+ * A batch function called a serving, in a chain or directly, that can't run the call before the
+ * batch ends.
  */
 export class CallCycleError extends ServingError {
   override readonly name = 'CallCycleError';
@@ -216,9 +216,7 @@ export function isServingError(error: unknown): error is ServingError {
   );
 }
 
-/**
- * True for an Error of any realm, which `instanceof` would miss. False if reading the value throws.
- */
+/** Accepts errors of any realm, unlike `instanceof`. False if reading the value throws. */
 export function isError(value: unknown): value is Error {
   return (
     typeof value === 'object' &&
@@ -236,10 +234,7 @@ export function isA<T extends Error>(
 
 const SHORT_STACK = 3;
 
-/**
- * Cuts an error's stack, and its causes': loggers print all, nested, and a failed load's are mostly
- * this package's frames.
- */
+/** Loggers print all stacks of an error and its causes, mostly this package's frames. */
 export function shortenStacks(error: unknown, depth = 0): void {
   if (depth < 8 && isError(error)) {
     readable(() => {
@@ -258,7 +253,7 @@ export function messageOf(error: unknown): string {
 }
 
 /**
- * For an error whose text may hold a secret: its name, and its code or its cause's, such as
+ * Describes an error whose text may hold a secret: its name, and its code or its cause's, such as
  * `TypeError (ECONNREFUSED)`.
  */
 export function kindOf(error: unknown): string {
@@ -300,7 +295,7 @@ export interface WireError {
   readonly stack?: string;
   readonly code?: string;
   readonly retryAfter?: number;
-  /** The other properties that are plain data, as JSON. */
+  /** Plain data, as JSON. */
   readonly details?: string;
   readonly cause?: WireError;
 }
@@ -364,7 +359,6 @@ function partsOf(error: Error, depth: number): WireError {
   };
 }
 
-/** Properties of the wire by themselves. */
 const KNOWN = new Set(['name', 'message', 'stack', 'code', 'cause']);
 
 function detailsOf(error: Error): string | undefined {
@@ -385,17 +379,13 @@ function detailsOf(error: Error): string | undefined {
   return parts.length === 0 ? undefined : `{${parts.join(',')}}`;
 }
 
-/**
- * Marks an exception of Nest as the package http-errors does, so that Nest's filters give its status
- * also where its class was lost.
- */
+/** Lets Nest's filters, which know marks of the package http-errors, keep an exception's status. */
 function httpMarksOf(error: Error & { readonly getStatus?: unknown }): object {
   return typeof error.getStatus === 'function' && 'getResponse' in error
     ? { statusCode: Reflect.apply(error.getStatus, error, []) as unknown, expose: true }
     : {};
 }
 
-/** Adds the properties that the error doesn't have. */
 function addDetails(error: Error, details: string): void {
   const values = readable(() => JSON.parse(details) as unknown, undefined);
   for (const [name, value] of Object.entries(values ?? {})) {
@@ -431,10 +421,7 @@ export function fromWire({
   return error;
 }
 
-/**
- * Without a stack trace: in a flood of refusals, traces would cost more than the rest of the calls,
- * and say nothing about the cause.
- */
+/** Stack traces cost more than the calls in a flood of refusals, and don't show the cause. */
 export function withoutStack<E extends Error>(make: () => E): E {
   const { stackTraceLimit } = Error;
   Error.stackTraceLimit = 0;

@@ -10,7 +10,7 @@ const oneLine: InspectOptions = {
   customInspect: false,
 };
 
-/** Objects with more names are not shown: reading them would take too long. */
+/** Reading an object with more names would take too long. */
 const MOST_NAMES = 100;
 
 /** A value for error messages: always short. */
@@ -30,17 +30,16 @@ export function formatList(value: unknown): string {
   return Array.isArray(value) ? `a list of ${value.length}` : formatValue(value);
 }
 
-/** The text, or its beginning and length. */
 export function truncate(text: string, most = 200): string {
   return text.length > most ? `${text.slice(0, most)}... (${text.length} characters)` : text;
 }
 
-/** Longest status text of gRPC in bytes; several clients refuse headers above 8 KiB in all. */
+/** Longest gRPC status text in bytes; several clients refuse headers above 8 KiB in all. */
 const STATUS_BYTES = 4096;
 
 /**
- * Cuts a text so that it fits into a header of gRPC, where it is percent-encoded. Half a surrogate
- * pair, which can't be encoded, becomes the replacement character.
+ * Cuts a text to fit a gRPC header, where it is percent-encoded. Half a surrogate pair, which can't
+ * be encoded, becomes the replacement character.
  */
 export function statusText(text: string): string {
   const encodable = Buffer.from(text.slice(0, STATUS_BYTES)).toString();
@@ -70,7 +69,7 @@ function shown(value: unknown): string {
     : inspect(value, { ...oneLine, depth: depthOf(value, names) });
 }
 
-/** One level deeper, unless the value is too large. */
+/** Shows one level more, unless the value is too large. */
 function depthOf(value: unknown, names: readonly string[]): number {
   const parts: unknown[] = Array.isArray(value)
     ? value.slice(0, MOST_ELEMENTS)
@@ -88,7 +87,7 @@ function namesOf(value: unknown): readonly string[] {
     : Object.keys(value);
 }
 
-/** A value's type without its content: safe for messages to clients. */
+/** Omits the content: safe for messages to clients. */
 export function typeName(value: unknown): string {
   if (typeof value !== 'object' || value === null) {
     return `a ${typeof value}`;
@@ -99,7 +98,7 @@ export function typeName(value: unknown): string {
     : 'an object';
 }
 
-/** Such as `2.31 MB`. */
+/** Example: `2.31 MB`. */
 export function formatBytes(bytes: number): string {
   const units = ['bytes', 'kB', 'MB', 'GB'];
   const unit = Math.min(Math.floor(Math.log10(Math.max(bytes, 1)) / 3), units.length - 1);
@@ -112,17 +111,16 @@ export function literalOf(text: string): string {
   return `'${inside.replaceAll("'", String.raw`\'`)}'`;
 }
 
-/** `1 row`, `2 rows`. */
 export function countOfRows(count: number): string {
   return count === 1 ? '1 row' : `${count} rows`;
 }
 
-/** A property name in TypeScript, as a literal if necessary. */
+/** Quotes a TypeScript property name if necessary. */
 export function propertyOf(name: string): string {
   return /^[A-Za-z_$][\w$]*$/.test(name) ? name : literalOf(name);
 }
 
-/** The name that was probably meant: it differs in few letters. */
+/** The name probably meant, which differs in few letters. */
 export function closestName(name: string, known: readonly string[]): string | undefined {
   const most = Math.max(1, Math.floor(name.length / 3));
   const near = known
@@ -132,7 +130,7 @@ export function closestName(name: string, known: readonly string[]): string | un
   return near[0]?.each;
 }
 
-/** The Levenshtein distance: letters to add, remove or replace. */
+/** Levenshtein distance. */
 function distanceOf(one: string, other: string): number {
   let above = Array.from({ length: other.length + 1 }, (_, column) => column);
   for (const [row, letter] of Array.from(one).entries()) {

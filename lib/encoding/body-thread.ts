@@ -5,11 +5,11 @@ import { scriptOfThread } from './entry-script.js';
 import { JobThread } from './job-thread.js';
 
 interface WithBody {
-  /** With memory of its own, which moves to the thread. */
+  /** Owns its memory, which moves to the thread. */
   readonly body: Uint8Array<ArrayBuffer>;
 }
 
-/** The most bytes of bodies that wait for a thread. */
+/** Most bytes of waiting bodies. */
 const MOST_WAITING = 256 * 2 ** 20;
 
 /** Reads large bodies in a thread: parsing would hold the event loop. */
@@ -17,7 +17,6 @@ export class BodyThread<Job extends WithBody, Result> {
   private waiting = 0;
   private thread: JobThread<Job, Result> | 'none' | undefined;
 
-  /** @param path as `scriptOfThread` takes it */
   constructor(private readonly path: string) {}
 
   /**

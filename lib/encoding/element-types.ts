@@ -7,7 +7,6 @@ export type ElementType = Exclude<Tensor.Type, 'string'> | 'uint8clamped' | 'jso
 
 export type Elements = TypedData | Uint8ClampedArray;
 
-/** An element's form in a frame. */
 export interface Element {
   readonly type: ElementType;
   readonly code: number;
@@ -17,7 +16,7 @@ export interface Element {
 }
 
 /**
- * Codes that never change: ONNX's `TensorProto.DataType`, and our own from 128.
+ * Stable codes: ONNX's `TensorProto.DataType`, ours from 128.
  * https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
  */
 const codes: Readonly<Record<ElementType, number>> = {
@@ -53,7 +52,7 @@ export const elementByCode: ReadonlyMap<number, Element> = new Map(
   elements.map((element) => [element.code, element]),
 );
 
-/** By class name; a Buffer is a Uint8Array. */
+/** Class names; a Buffer is a Uint8Array. */
 export const typeByArray: ReadonlyMap<string, ElementType> = new Map([
   ['Float32Array', 'float32'],
   ['Float64Array', 'float64'],
@@ -69,7 +68,7 @@ export const typeByArray: ReadonlyMap<string, ElementType> = new Map([
   ['BigUint64Array', 'uint64'],
 ]);
 
-/** Elements of one type, in memory layout. */
+/** Elements in memory layout. */
 export interface Block {
   readonly type: ElementType;
   readonly dims: readonly number[];
@@ -90,7 +89,6 @@ export function countOf(dims: readonly number[], most: number): number {
   return count;
 }
 
-/** True if memory and frames differ in byte order. */
 export const BIG_ENDIAN = endianness() === 'BE';
 
 export function swapOnBigEndian(bytes: Uint8Array, size: number): void {
@@ -107,7 +105,7 @@ export function swapOnBigEndian(bytes: Uint8Array, size: number): void {
   }
 }
 
-/** Numbers that JSON lacks, by their words. */
+/** Numbers that JSON lacks. */
 const numbers: ReadonlyMap<unknown, number> = new Map([
   ['NaN', NaN],
   ['Infinity', Infinity],

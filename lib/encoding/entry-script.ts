@@ -2,10 +2,9 @@ import { existsSync } from 'node:fs';
 import { ServingLoadError } from '../core/errors.js';
 
 /**
- * A script that runs in a thread. A separate module, which test runners can map. Both builds start
- * the ES module.
+ * A separate module, so test runners can map it. Both builds start the ES module.
  *
- * @param path of its module below this folder's parent, without an extension
+ * @param path of its module below `lib`, without an extension
  * @throws ServingLoadError if it is missing
  */
 export function scriptOfThread(path: string): URL {

@@ -4,14 +4,13 @@ import { CallCancelledError } from '../core/errors.js';
 import { Turns } from './turns.js';
 
 /**
- * The path in a request's target, as a router reads it: the target may have a scheme and host, and
- * a fragment (https://datatracker.ietf.org/doc/html/rfc9112#section-3.2).
+ * The path in a request's target, which may have a scheme, host and fragment
+ * (https://datatracker.ietf.org/doc/html/rfc9112#section-3.2).
  */
 export function pathOfTarget(target: string): string {
   return target.replace(/^https?:\/\/[^/?#]*/i, '').split(/[?#]/, 1)[0]!;
 }
 
-/** An Express response, or a Fastify reply around it. */
 export type PlatformResponse =
   | (ServerResponse & { readonly raw?: undefined })
   | {
@@ -20,7 +19,7 @@ export type PlatformResponse =
       getHeaders(): Readonly<Record<string, string | number | string[] | undefined>>;
     };
 
-/** Node's own response, for replies that we write ourselves. Keeps headers set before, as by CORS. */
+/** Node's own response. Keeps headers set before, as by CORS. */
 export function rawOf(response: PlatformResponse): ServerResponse {
   if (response.raw === undefined) {
     return response;
@@ -42,12 +41,12 @@ export interface BodyOptions {
   readonly limit: number;
   readonly tooLarge: (message: string) => Error;
   readonly decompressor?: Transform | undefined;
-  /** Index of the byte to align in memory. */
+  /** Index of the byte to align. */
   readonly aligned?: number | undefined;
 }
 
 /**
- * Reads a body, and discards what exceeds the limit, so that the client gets the answer.
+ * Discards bytes beyond the limit, so the client gets the answer.
  *
  * @throws CallCancelledError if the client disconnects before the end
  */

@@ -2,19 +2,17 @@ import { MessageChannel, type MessagePort, Worker, workerData } from 'node:worke
 import { type AbortSignalLike, onAbort } from '../core/context/call-context.js';
 import { fromWire, ServingUnavailableError, toWire, type WireError } from '../core/errors.js';
 
-/** Milliseconds after which a thread without work ends. */
+/** Milliseconds until an idle thread ends. */
 const IDLE = 300_000;
 
-/** A job or its result, and the memory that moves with it instead of being copied. */
+/** A job or result, and memory moved with it. */
 export interface Parcel<Content> {
   readonly content: Content;
   readonly moved: readonly ArrayBuffer[];
 }
 
-/** The thread's answer to a job. */
 type Done<Result> = { readonly result: Result } | { readonly error: WireError };
 
-/** The thread's `workerData`. */
 interface Start<Given> {
   readonly given: Given;
   readonly port: MessagePort;
@@ -24,9 +22,8 @@ interface JobThreadOptions<Given> {
   readonly script: URL;
   /** Shown by debuggers. */
   readonly name: string;
-  /** Copied to the thread. */
   readonly given: Given;
-  /** The error's message for a job during which the thread ends. */
+  /** Error message if the thread ends during a job. */
   readonly lost: string;
 }
 
@@ -43,8 +40,8 @@ interface Running {
 }
 
 /**
- * A thread for work that would hold the event loop. It begins with the first job, does one at a time,
- * and ends when it has had none for long.
+ * A thread for work that would hold the event loop. It starts with a job, runs one at a time, and
+ * ends after a long pause.
  */
 export class JobThread<Job, Result, Given = undefined> {
   private readonly waiting = new Set<WaitingJob<Job, Result>>();
@@ -55,7 +52,7 @@ export class JobThread<Job, Result, Given = undefined> {
   constructor(private readonly options: JobThreadOptions<Given>) {}
 
   /**
-   * @param signal drops the job, unless it has begun
+   * @param signal drops the job unless it has begun
    * @param moved memory that the job gives away
    * @throws DataCloneError for a job that can't be sent
    * @throws what the work throws
@@ -116,7 +113,7 @@ export class JobThread<Job, Result, Given = undefined> {
         'error' in done ? reject(fromWire(done.error)) : resolve(done.result),
       ),
     );
-    // The thread itself keeps the process alive, and only while it has a job.
+    // The thread keeps the process alive only while it has a job.
     port.unref();
     return { worker, port };
   }
@@ -131,10 +128,10 @@ export class JobThread<Job, Result, Given = undefined> {
     this.next();
     if (running && !this.current) {
       running.worker.unref();
-      // A job that could not be sent has set one already.
+      // An unsent job has set one already.
       clearTimeout(this.idle);
       this.idle = setTimeout(() => {
-        // The next job starts another thread, and is not lost with this one.
+        // The next job must start another thread.
         this.running = undefined;
         void running.worker.terminate();
       }, IDLE).unref();
@@ -144,7 +141,7 @@ export class JobThread<Job, Result, Given = undefined> {
 
 type Work<Job, Result> = (job: Job) => Parcel<Result>;
 
-/** Runs in the thread: does its jobs, after a start whose error ends the thread. */
+/** Runs in the thread, which an error of `start` ends. */
 export async function doJobs<Job, Result>(
   start: (given: unknown) => Work<Job, Result> | Promise<Work<Job, Result>>,
 ): Promise<void> {

@@ -28,9 +28,7 @@ export type TensorForm = 'base64' | 'list';
 interface JsonElements {
   /** Name in the Open Inference Protocol. */
   readonly datatype: string;
-  /** Undefined for an invalid value. */
   readonly read: (value: unknown) => unknown;
-  /** Used in errors. */
   readonly holds: string;
   /** True if JSON lacks some elements. */
   readonly isFloat?: boolean;
@@ -55,10 +53,7 @@ const bigIntElements = {
   holds: 'whole numbers in its range, beyond 2 ** 53 as strings of digits',
 };
 
-/**
- * The protocol lacks 4-bit types: UINT4 and INT4 are our names, with one byte per element, as in a
- * Tensor.
- */
+/** UINT4 and INT4 are our names: one byte per element, as in a Tensor. */
 const jsonElements: Readonly<Record<Tensor.Type, JsonElements>> = {
   bool: {
     datatype: 'BOOL',
@@ -248,7 +243,6 @@ function leastBytesOf(type: Tensor.Type, list: readonly unknown[]): number {
       );
 }
 
-/** Returns the first invalid value's index, or -1. */
 function fill(
   type: Tensor.Type,
   elements: TensorData,
@@ -288,11 +282,10 @@ export function writeTensor({ type, dims, data }: Block, form: TensorForm): Json
   };
 }
 
-/** Numbers, or texts, that are written in about a millisecond. */
+/** Numbers or texts written in about a millisecond. */
 const NUMBERS_OF_A_PART = 4096;
 const TEXTS_OF_A_PART = 256;
 
-/** Divides the data of a large tensor for `writeInTurns`. */
 export function tensorInParts(tensor: Tensor): object {
   const { type, dims, data } = checkTensor(tensor);
   const { length } = data;

@@ -12,7 +12,7 @@ export interface JsonLimits {
   readonly tensors: number;
   readonly rank: number;
   readonly depth: number;
-  /** Parts of any kind, tensor elements excepted. */
+  /** All parts except tensor elements. */
   readonly nodes: number;
   /** Elements of text tensors, whose memory is many times their bytes. Default: any number. */
   readonly texts?: number;
@@ -20,15 +20,12 @@ export interface JsonLimits {
 
 interface ReadOptions {
   readonly limits: JsonLimits;
-  /** Used in errors. */
   readonly name: string;
-  /** Used in errors. */
   readonly source: string;
-  /** Reads class instances' properties too. */
   readonly allowsInstances?: boolean;
   /**
    * Reads BYTES elements that aren't UTF-8 as Uint8Arrays in a string tensor. No runtime supports
-   * that, so callers pass them to functions only.
+   * that, so only functions take them.
    */
   readonly allowsBytes?: boolean;
 }
@@ -124,7 +121,7 @@ function isInstance(node: unknown): boolean {
  * | `$bigint` | a bigint | decimal digits, optionally with a minus |
  * | `$number` | NaN, Infinity, -Infinity, -0 | the word |
  *
- * An ordinary name that looks like a tag gets another `$` in front.
+ * An ordinary name that looks like a tag gets another `$`.
  */
 const readers: Readonly<Record<string, (content: unknown, context: ReadContext) => unknown>> = {
   $tensor: readTensor,
@@ -197,7 +194,7 @@ function readObject(node: object, context: ReadContext, depth: number): unknown 
   return context.at(tag, () => readers[tag]!(parts[tag], context));
 }
 
-/** The name of a part, without the `$` that marks an ordinary name. */
+/** Removes the `$` that marks an ordinary name. */
 function partName(name: string, context: ReadContext): string {
   if (name === '__proto__') {
     context.fail('has a forbidden name', name);
@@ -222,7 +219,7 @@ function readNumber(content: unknown, context: ReadContext): number {
   );
 }
 
-/** False for objects with a tag, such as a Date or Buffer. Others are sent as their properties. */
+/** False for objects with a tag, such as a Date or Buffer. */
 export function hasOnlyProperties(value: object): boolean {
   return Object.prototype.toString.call(value) === '[object Object]';
 }
@@ -231,8 +228,8 @@ export type Json =
   null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
 
 /**
- * Writes tensors, typed arrays and bigints for `readJson`. Copies only values that have any; copies
- * keep their class, which interceptors may check.
+ * Writes tensors, typed arrays and bigints for `readJson`. Copies only values with any; copies keep
+ * the class, which interceptors may check.
  *
  * @throws InvalidOutputError for a tensor with mismatched data and shape
  */
@@ -241,7 +238,6 @@ export function writeTensors(value: unknown, form: TensorForm): unknown {
 }
 
 class TensorWriter {
-  /** The objects around the current part. */
   private readonly holders = new Set<object>();
 
   constructor(private readonly form: TensorForm) {}
@@ -331,7 +327,6 @@ class TensorWriter {
   }
 }
 
-/** True for objects such as a Date or a Buffer. */
 function hasOwnForm(value: object): value is { toJSON(): unknown } {
   return 'toJSON' in value && typeof value.toJSON === 'function';
 }
@@ -356,9 +351,9 @@ const CURLY = 0x20;
 const OPENING = 0x7b;
 const CLOSING = 0x7d;
 
-/** Limits of a text of JSON, checked before we parse it. */
+/** Limits checked before parsing. */
 export interface TextLimits {
-  /** Lists and objects inside each other. */
+  /** Nesting of lists and objects. */
   readonly depth: number;
   /** Lists and objects. */
   readonly nodes: number;
@@ -369,8 +364,8 @@ export interface TextLimits {
 }
 
 /**
- * The limit that a text of JSON exceeds, if it does. Ask before parsing: a parser turns two bytes
- * into about a hundred, and takes seconds for 16 MiB of brackets.
+ * The exceeded limit, if any. Call it before parsing: a parser turns two bytes into about a
+ * hundred, and takes seconds for 16 MiB of brackets.
  */
 export function limitBeyond(
   json: Buffer,
@@ -400,10 +395,9 @@ export function limitBeyond(
   return undefined;
 }
 
-/** The value, or what is wrong: "is not JSON: …". */
+/** The value, or a fault such as "is not JSON: …". */
 export type ParsedJson = { readonly value: unknown } | { readonly fault: string };
 
-/** Parses a text within its limits. */
 export function parseJson(json: Buffer | string, limits: TextLimits): ParsedJson {
   const isText = typeof json === 'string';
   if (!isText && !isUtf8(json)) {
@@ -425,7 +419,6 @@ export function parseJson(json: Buffer | string, limits: TextLimits): ParsedJson
   }
 }
 
-/** Index of the closing quote, or the end. */
 function endOfText(json: Buffer, start: number): number {
   for (let end = json.indexOf(QUOTE, start + 1); end >= 0; end = json.indexOf(QUOTE, end + 1)) {
     let escapes = 0;

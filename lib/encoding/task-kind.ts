@@ -1,10 +1,10 @@
-/** What a task's calls take and give. Protocols offer a task's serving accordingly. */
+/** A task's inputs and outputs, by which protocols offer its serving. */
 export type TaskKind = 'text-embedding' | 'rerank' | 'text-generation' | 'speech-to-text';
 
-/** Two copies of this module, as in Jest's realms, share a registered symbol. */
+/** Copies of this module, as in Jest's realms, share a registered symbol. */
 const TASK = Symbol.for('nestjs-serving:task');
 
-/** Marks a task's definition. `{ ...definition }` keeps the mark. */
+/** Copies with `{ ...definition }` keep the mark. */
 export function asTask<Definition extends object>(
   kind: TaskKind,
   definition: Definition,
@@ -12,7 +12,7 @@ export function asTask<Definition extends object>(
   return { ...definition, [TASK]: kind };
 }
 
-/** Undefined for a definition that no task has made. */
+/** Undefined unless a task made the definition. */
 export function taskOf(definition: object): TaskKind | undefined {
   return (definition as { readonly [TASK]?: TaskKind })[TASK];
 }

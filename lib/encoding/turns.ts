@@ -2,14 +2,12 @@ import { randomUUID } from 'node:crypto';
 import { setImmediate } from 'node:timers/promises';
 import { type AbortSignalLike, onAbort } from '../core/context/call-context.js';
 
-/** Milliseconds after which other work of the event loop gets a turn. */
+/** Milliseconds until other work gets a turn. */
 const LENGTH = 4;
 
-/** Cuts long work into turns of the event loop. */
 export class Turns {
   private begin = performance.now();
 
-  /** Ask before each piece of the work. */
   get isOver(): boolean {
     return performance.now() - this.begin > LENGTH;
   }
@@ -22,11 +20,8 @@ export class Turns {
 }
 
 /**
- * Makes a call for each input. The first failure cancels the others.
- *
- * Calls tokenize when they start, so thousands of texts take seconds: they take turns.
- *
- * @param signal of the caller, who may leave
+ * Makes a call for each input; the first failure cancels the others. Starting calls tokenizes their
+ * texts, which can take seconds, so they take turns.
  */
 export async function callEach<Input, Reply>(
   inputs: readonly Input[],
@@ -56,9 +51,8 @@ export async function callEach<Input, Reply>(
   }
 }
 
-/** A list that `writeInTurns` writes part by part. */
 export class ListInParts {
-  /** @param parts which are not empty */
+  /** @param parts not empty */
   constructor(readonly parts: Iterable<readonly unknown[]>) {}
 
   toJSON(): string {
@@ -68,10 +62,9 @@ export class ListInParts {
 }
 
 const PLACE_OF_LIST = randomUUID();
-/** Lists of the current text. */
 let found: ListInParts[] = [];
 
-/** Writes JSON, and gives other work its turn between the parts of lists. */
+/** Writes JSON; other work gets a turn between parts of lists. */
 export async function writeInTurns(value: unknown): Promise<readonly Buffer[]> {
   found = [];
   const text = JSON.stringify(value);

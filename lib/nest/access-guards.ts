@@ -28,14 +28,12 @@ export interface LoginGuardOptions {
 }
 
 /**
- * Admits HTTP requests and gRPC calls with a key: in the header (or metadata) `x-api-key`, or as
+ * Admits HTTP requests and gRPC calls with a key in the header (or metadata) `x-api-key`, or as
  * `authorization: Bearer KEY`. Answers others with 401 (`UNAUTHENTICATED`).
  *
- * Takes one key or several, so a new one can be introduced before the old one goes. Keys are
- * compared in constant time.
+ * Several keys let a new one come before the old one goes. Comparison takes constant time.
  *
- * @throws InvalidServingError at construction, for no key, an empty one, or one that no header can
- * have
+ * @throws InvalidServingError at construction, for a missing, empty or impossible key
  */
 @Injectable()
 export class ApiKeyGuard implements CanActivate {
@@ -60,9 +58,9 @@ export class ApiKeyGuard implements CanActivate {
 }
 
 /**
- * Admits browsers that sign in with a name and a password, which the browser asks for (HTTP Basic
- * authentication, https://www.rfc-editor.org/rfc/rfc7617). Use HTTPS: each request sends the
- * password. Both are compared in constant time.
+ * Admits browsers that sign in with a name and a password (HTTP Basic authentication,
+ * https://www.rfc-editor.org/rfc/rfc7617). Use HTTPS: each request sends the password. Both are
+ * compared in constant time.
  *
  * @throws InvalidServingError at construction, for an empty or missing password
  */
@@ -108,7 +106,7 @@ function checked(guard: string, what: string, secret: unknown): string {
 
 type Header = (name: string) => string | undefined;
 
-/** An HTTP request's headers, or a gRPC call's metadata. Other contexts have none. */
+/** HTTP headers or gRPC metadata; other contexts have neither. */
 function headersOf(context: ExecutionContext): Header {
   if (context.getType<string>() === 'rpc') {
     const metadata = context
@@ -135,7 +133,7 @@ function credentialsOf(scheme: string, authorization: string | undefined): strin
   return given?.toLowerCase() === scheme.toLowerCase() ? credentials : undefined;
 }
 
-/** Browsers ask for a login if the answer has this header. */
+/** This header makes browsers ask for a login. */
 function challenge(context: ExecutionContext): void {
   if (context.getType<string>() === 'http') {
     const response = context.switchToHttp().getResponse<{
@@ -156,7 +154,7 @@ function digestOf(secret: string): Buffer {
   return createHash('sha256').update(secret).digest();
 }
 
-/** Compares with every digest, so the duration doesn't depend on which one matches. */
+/** Compares all digests: the duration must not depend on the match. */
 function isOneOf(digests: readonly Buffer[], secret: string | undefined): boolean {
   const digest = digestOf(secret ?? '');
   const matches = digests.map((each) => timingSafeEqual(each, digest));
@@ -170,7 +168,7 @@ export const guardList: Rule = {
   allowed: 'a list of guards, as @UseGuards takes them',
 };
 
-/** Guards that are options of a module, so no decorator can name them. */
+/** Guards from a module's options, which no decorator can name. */
 export abstract class ModuleGuards implements CanActivate, OnModuleInit {
   private readonly instances = new Map<ModuleGuard, Promise<CanActivate>>();
 
@@ -181,7 +179,7 @@ export abstract class ModuleGuards implements CanActivate, OnModuleInit {
     private readonly others: readonly ModuleGuard[] = [],
   ) {}
 
-  /** @internal Called by Nest: guards that can't be made fail the boot. */
+  /** @internal Guards that can't be made fail the boot. */
   async onModuleInit(): Promise<void> {
     await Promise.all([...this.guards, ...this.others].map((each) => this.instanceOf(each)));
   }
@@ -190,7 +188,7 @@ export abstract class ModuleGuards implements CanActivate, OnModuleInit {
     return this.pass(this.guards, context);
   }
 
-  /** @throws ForbiddenException if a guard refuses, as Nest does */
+  /** @throws ForbiddenException if a guard refuses */
   async pass(guards: readonly ModuleGuard[], context: ExecutionContext): Promise<true> {
     for (const guard of guards) {
       const result = (await this.instanceOf(guard)).canActivate(context);
@@ -201,7 +199,7 @@ export abstract class ModuleGuards implements CanActivate, OnModuleInit {
     return true;
   }
 
-  /** The application's if it provides the guard, otherwise a new one. */
+  /** Prefers the application's own instance. */
   private instanceOf(guard: ModuleGuard): Promise<CanActivate> {
     const known = this.instances.get(guard) ?? this.create(guard);
     this.instances.set(guard, known);

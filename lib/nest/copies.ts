@@ -4,7 +4,6 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { InvalidServingError } from '../core/errors.js';
 
-/** A copy of this package that the process has loaded. */
 interface Copy {
   readonly path: string;
   readonly tokens: readonly Type[];
@@ -15,7 +14,7 @@ const COPIES = Symbol.for('nestjs-serving:copies');
 
 const own = dirname(dirname(fileURLToPath(import.meta.url)));
 
-/** Enters this copy into the process's list. A copy that is loaded again replaces itself. */
+/** A copy loaded again replaces itself. */
 export function enterCopy(tokens: readonly Type[]): void {
   Reflect.set(globalThis, COPIES, [...otherCopies(), { path: own, tokens }]);
 }
@@ -36,7 +35,7 @@ export function providersOfOtherCopies(): Exclude<Provider, Type>[] {
   );
 }
 
-/** A hint for errors that several copies may cause; empty if this is the only one. */
+/** Empty if only one copy is loaded. */
 export function hintOfCopies(): string {
   const others = otherCopies().map(({ path }) => path);
   return others.length === 0
@@ -58,7 +57,7 @@ function otherCopies(): readonly Copy[] {
   return copies.filter(({ path }) => path !== own);
 }
 
-/** From the nearest package.json that has a version; by default this package's. */
+/** Reads the nearest package.json; by default this package's. */
 export function versionOf(folder = own): string {
   const file = join(folder, 'package.json');
   const { version } = existsSync(file)

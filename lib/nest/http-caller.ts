@@ -5,11 +5,11 @@ import { CallCancelledError } from '../core/errors.js';
 import { onAbort, type OwnSignal, RequestCaller } from '../core/context/call-context.js';
 
 /**
- * An HTTP request's client: a signal that aborts when the client leaves before the answer, cheaper
- * than an AbortSignal; `signal` is for code that needs one.
+ * Aborts when the HTTP client leaves before the answer. Cheaper than an AbortSignal; `signal` is
+ * for code that needs one.
  */
 export class HttpCaller extends RequestCaller implements OwnSignal {
-  // Private fields are invisible to pipes that read a parameter's properties.
+  // Pipes read a parameter's properties, but not private fields.
   #controller: AbortController | undefined;
   #reason: Error | undefined;
   #callbacks: Set<() => void> | undefined;
@@ -66,7 +66,7 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
     this.signal.removeEventListener(...listener);
   }
 
-  /** Called when the connection closes, before other listeners may end the response. */
+  /** Called before other listeners may end the response. */
   leave(): void {
     if (this.reason) {
       this.#callbacks?.forEach((wake) => wake());
@@ -90,8 +90,8 @@ export class HttpCaller extends RequestCaller implements OwnSignal {
 const callers = new WeakMap<Connection, Set<HttpCaller>>();
 
 /**
- * A connection gets one listener when it is first watched; one per request would cost more. The
- * oldest callers are removed when they have been answered.
+ * A connection gets one listener: one per request would cost more. The oldest callers are removed
+ * once answered.
  */
 function callersOn(connection: Connection): Set<HttpCaller> {
   const known = callers.get(connection);
@@ -106,7 +106,7 @@ function callersOn(connection: Connection): Set<HttpCaller> {
   }
   const waiting = new Set<HttpCaller>();
   callers.set(connection, waiting);
-  // Before others: some, such as Nest's for `@Sse()`, end the response when a client leaves.
+  // Later listeners, such as Nest's for `@Sse()`, end the response when a client leaves.
   connection.prependListener('close', () => waiting.forEach((caller) => caller.leave()));
   return waiting;
 }
@@ -115,15 +115,14 @@ export function hasClientLeft({ request }: HttpExchange): boolean {
   return connectionOf(request)?.destroyed === true;
 }
 
-/** A request and its response, as Node has them. */
 export interface HttpExchange {
   readonly request: IncomingMessage & { readonly stream?: unknown };
   readonly response: ServerResponse;
 }
 
 /**
- * The context's request and response. Undefined for other contexts: libraries that run handlers
- * through Nest's ExternalContextCreator often give none the type it has, and then it is `http`.
+ * Undefined for other contexts, even if their type is `http`: libraries that use Nest's
+ * ExternalContextCreator often leave it so.
  */
 export function httpExchangeOf(host: ArgumentsHost): HttpExchange | undefined {
   if (host.getType() !== 'http') {
@@ -138,7 +137,6 @@ export function httpExchangeOf(host: ArgumentsHost): HttpExchange | undefined {
     : undefined;
 }
 
-/** Fastify wraps what Node has. */
 function unwrapped(given: unknown): unknown {
   return isObject(given) && isObject(given['raw']) ? given['raw'] : given;
 }
@@ -148,9 +146,9 @@ function isObject(value: unknown): value is Record<string, unknown> {
 }
 
 /**
- * Emits `close` when the client leaves. For HTTP/1 it is the socket, since pipelined requests get
- * no event; for HTTP/2 the stream, since requests share a socket. Undefined for a request that was
- * made from an event, as on AWS Lambda and Azure Functions: its client can't be seen leaving.
+ * Emits `close` when the client leaves: for HTTP/1 the socket, since pipelined requests get no
+ * event; for HTTP/2 the stream, since requests share a socket. Undefined for requests made from
+ * events, as on AWS Lambda and Azure Functions.
  */
 function connectionOf({ stream, socket }: HttpExchange['request']): Connection | undefined {
   const connection: unknown = stream ?? socket;

@@ -22,13 +22,13 @@ export function callerOf(context: ExecutionContext): RequestCaller {
   return exchange ? new HttpCaller(exchange) : new RequestCaller(context.getType());
 }
 
-/** A parameter's value that stands for a handler's caller: pipes may copy it. */
+/** A parameter that stands for the caller: pipes may copy it. */
 interface CallerTicket {
   readonly servingCaller: number;
   readonly origin: string;
 }
 
-/** HTTP callers whose handlers have not been called yet, by their tickets' numbers. */
+/** HTTP callers of handlers not called yet, by ticket number. */
 const expected = new Map<number, HttpCaller>();
 let tickets = 0;
 
@@ -42,7 +42,7 @@ export const HandlerCaller = createParamDecorator((_: unknown, context: Executio
   return ticket;
 });
 
-/** Removes the caller's ticket from a handler's arguments. Undefined if code called the method. */
+/** Undefined if code called the method. */
 export function takeCaller(args: unknown[]): RequestCaller | undefined {
   const last = args.at(-1);
   if (!isTicket(last)) {
@@ -64,7 +64,7 @@ function isTicket(value: unknown): value is CallerTicket {
   );
 }
 
-/** Forgets callers that a pipe has refused: they were answered, and their handlers never called. */
+/** Forgets callers that a pipe refused: their handlers are never called. */
 function forgetAnswered(): void {
   for (const [ticket, caller] of expected) {
     expected.delete(ticket);
@@ -82,9 +82,9 @@ export function optionsOf(caller: RequestCaller | undefined): CallOptions {
 }
 
 /**
- * The HTTP request's `AbortSignal`, which aborts when the client closes its connection before the
- * answer. Pass it to calls that should end then, of servings or of `fetch`. Other transports don't
- * report that clients leave, so it never aborts there.
+ * The HTTP request's `AbortSignal`, which aborts when the client leaves before the answer. Pass it
+ * to calls that should end then, of servings or of `fetch`. Other transports don't report leaving
+ * clients, so it never aborts there.
  *
  * ```ts
  * read(@Param('text') text: string, @RequestSignal() signal: AbortSignal) {
@@ -112,7 +112,7 @@ export function registerRequestContext(application: ApplicationConfig): void {
   }
 }
 
-/** @throws InvalidServingError when the serving or method needs origins, but calls have none */
+/** @throws InvalidServingError if the serving needs origins, but calls have none */
 export function requireOrigins(
   application: ApplicationConfig,
   { name, local }: Pick<Serving, 'name' | 'local'>,

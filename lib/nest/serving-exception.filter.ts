@@ -14,12 +14,12 @@ import { CallCancelledError, isA, ServingError } from '../core/errors.js';
 import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
 import { type Observable, throwError } from 'rxjs';
 
-/** Milliseconds between two lines of one kind. */
+/** Milliseconds between lines. */
 const PAUSE = 1000;
 
 /**
- * Logs errors that are answers, not faults of the application, such as overload: one line a second
- * for each code, without a stack.
+ * Logs refusals, such as overload, which aren't the application's fault: one line a second for each
+ * code, without a stack.
  */
 export class RefusalLog {
   private readonly logger = new Logger('Serving');
@@ -44,11 +44,11 @@ export class RefusalLog {
 
 /**
  * Answers a ServingError over HTTP as Nest's own filter does, with the header `Retry-After` if it
- * has a `retryAfter`. Logs nothing for a client that has left, and each kind of refusal at most
- * once a second.
+ * has a `retryAfter`. Logs each kind of refusal at most once a second, and nothing for a client
+ * that has left.
  *
- * ServingModule registers it behind the application's filters, which answer first. A filter that
- * extends this one keeps the header, also for an HttpException whose `cause` is the error.
+ * The application's filters answer first. A filter that extends this one keeps the header, also for
+ * an HttpException whose `cause` is the error.
  */
 @Catch(ServingError)
 export class ServingExceptionFilter extends BaseExceptionFilter<Error> {
@@ -61,7 +61,7 @@ export class ServingExceptionFilter extends BaseExceptionFilter<Error> {
   override catch(exception: Error, host: ArgumentsHost): void {
     const exchange = httpExchangeOf(host);
     if (!exchange) {
-      // If a filter returns nothing, Nest answers other transports.
+      // Nest answers other transports if a filter returns nothing.
       return;
     }
     const error = exception instanceof HttpException ? exception.cause : exception;
@@ -85,7 +85,7 @@ export class ServingExceptionFilter extends BaseExceptionFilter<Error> {
   }
 }
 
-/** Nest's filter logs the stack of every error that isn't its own exception. */
+/** Nest's filter logs stacks of all but its own exceptions. */
 function quietly(error: ServingError): HttpException {
   const { statusCode, expose } = error;
   const message = expose ? error.message : (STATUS_CODES[statusCode] ?? STATUS_CODES[500]!);
@@ -94,8 +94,8 @@ function quietly(error: ServingError): HttpException {
 
 /**
  * Answers a failed RPC call with the ServingError's name, code, status and `retryAfter`; Nest
- * answers "Internal server error". The message is included only if the caller is at fault, as over
- * HTTP; other messages are logged, refusals at most once a second for each kind.
+ * answers "Internal server error". Only a caller at fault gets the message, as over HTTP; others
+ * are logged, each kind of refusal at most once a second.
  */
 @Catch(ServingError)
 export class ServingRpcExceptionFilter implements RpcExceptionFilter<ServingError> {
@@ -112,10 +112,7 @@ export class ServingRpcExceptionFilter implements RpcExceptionFilter<ServingErro
   }
 }
 
-/**
- * The error for clients: with its message if the client is at fault, otherwise with its status's
- * text.
- */
+/** Shows the message if the client is at fault, otherwise the status's text. */
 export function clientErrorOf(error: ServingError): ReturnType<ServingError['toJSON']> {
   return error.expose
     ? error.toJSON()

@@ -60,8 +60,8 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
   }
 
   /**
-   * Waits for other nodes' calls before any serving closes. Nest calls this hook after the
-   * providers', so all of them begin their shutdown at the same time.
+   * Waits for other nodes' calls before any serving closes. Nest calls this after the providers'
+   * hooks, so all begin their shutdown together.
    */
   async beforeApplicationShutdown(): Promise<void> {
     await this.registry?.router?.answered();
@@ -75,9 +75,7 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
     return withCore(super.forRoot(options), names, servingProviders(servings));
   }
 
-  /**
-   * Like {@link forRoot}, with options from a factory, for example from a configuration service.
-   */
+  /** Like {@link forRoot}, with options from a factory. */
   static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
     checkOptions('ServingModule.forRootAsync', options, moduleRules.forRootAsync);
     const { names = [] } = options;
@@ -145,7 +143,7 @@ const FEATURE_NAMES = Symbol('names of feature servings');
 class ServingFeatureModule {
   constructor(moduleRef: ModuleRef, @Inject(FEATURE_NAMES) names: readonly string[]) {
     try {
-      // Not injected, since a ServingModule need not be global.
+      // ServingModule need not be global.
       moduleRef.get(ServingRegistry, { strict: false });
     } catch (cause) {
       throw new InvalidServingError(

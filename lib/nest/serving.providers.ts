@@ -15,10 +15,7 @@ import type { LocalServing } from '../core/serving/local-serving.js';
 import { createServing } from '../features/features.js';
 import type { ServingDefinition } from '../core/definition/serving-definition.js';
 
-/**
- * One provider per serving, and one for a class serving's handler, so Nest injects its
- * dependencies.
- */
+/** A class serving's handler is a provider, so Nest injects its dependencies. */
 export function servingProviders(definitions: readonly ServingDefinition[]): Provider[] {
   return definitions.flatMap((definition): Provider[] => {
     const token = getServingToken(definition);
@@ -45,12 +42,10 @@ export function servingProviders(definitions: readonly ServingDefinition[]): Pro
   });
 }
 
-/** Token of the handler that Nest creates for a class serving. */
 export function getHandlerToken(name: string): string {
   return `ServingHandler:${name}`;
 }
 
-/** The definitions come from the options factory. */
 export function asyncServingProviders(names: readonly string[]): Provider[] {
   const definitions: Provider = {
     provide: DEFINITIONS,
@@ -103,19 +98,16 @@ function servingOf(definition: ServingDefinition, moduleRef: ModuleRef): LocalSe
   if (useExisting === undefined) {
     return createServing(definition, undefined, providerFrom(moduleRef));
   }
-  // Looked up when the serving starts: by then every provider exists.
+  // Looked up at the start, when every provider exists.
   const handlerOf = (): ServingHandler => moduleRef.get(useExisting, { strict: false });
   return createServing(definition, handlerOf, providerFrom(moduleRef));
 }
 
-/** Looks up providers of the whole application. */
 export function providerFrom(moduleRef: ModuleRef): Provide {
   return (token) => moduleRef.get<unknown>(token, { strict: false });
 }
 
-/**
- * @throws InvalidServingError for no definition, for one without a name, and for two of one name
- */
+/** @throws InvalidServingError for a missing definition or name, and for duplicate names */
 export function namesOf(caller: string, definitions: readonly ServingDefinition[]): string[] {
   const names = definitions.map((definition) => {
     checkName(caller, definition);

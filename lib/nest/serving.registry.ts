@@ -9,8 +9,8 @@ import { type Serving, SERVING_ROUTER, type ServingRouter } from '../core/servin
 import { formatValue } from '../core/format.js';
 
 /**
- * Finds the handles of all the application's servings, whichever module registers or overrides
- * them, and the router to other nodes' servings.
+ * Finds all servings' handles, whichever module registers or overrides them, and the router to
+ * other nodes.
  */
 @Injectable()
 export class ServingRegistry implements OnModuleInit {
@@ -43,7 +43,7 @@ export class ServingRegistry implements OnModuleInit {
     return this.all.get(name);
   }
 
-  /** @throws UnknownServingError naming those that exist */
+  /** @throws UnknownServingError naming the known ones */
   get(name: string): Serving {
     const serving = this.find(name);
     if (!serving) {
@@ -55,22 +55,22 @@ export class ServingRegistry implements OnModuleInit {
     return serving;
   }
 
-  /** By name; complete from `onModuleInit` on, since before it some providers don't exist yet. */
+  /** Keyed by name; complete from `onModuleInit` on, when all providers exist. */
   get all(): ReadonlyMap<string, Serving> {
     return this.servings ?? this.discover();
   }
 
-  /** Those found at start; none if the application didn't start. */
+  /** Servings found at start; empty before. */
   get started(): readonly Serving[] {
     return [...(this.servings?.values() ?? [])];
   }
 
-  /** Undefined if the application is no node of a cluster. */
+  /** Undefined outside a cluster. */
   get router(): ServingRouter | undefined {
     return (this.routers ?? this.discoverRouters())[0];
   }
 
-  /** @throws InvalidServingError when `forRoot` is imported more than once */
+  /** @throws InvalidServingError for a second `forRoot` */
   private checkRoots(): void {
     const providers = this.discovery.getProviders();
     const roots = providers.filter(({ token }) => token === ServingRegistry);
@@ -115,7 +115,7 @@ export class ServingRegistry implements OnModuleInit {
   }
 }
 
-/** @throws InvalidServingError if the provider has no serving at the boot */
+/** @throws InvalidServingError if the provider has no serving at boot */
 function checkProvided(name: string, wrapper: InstanceWrapper): void {
   const owner = `Serving ${formatValue(name)} of ${wrapper.host?.name ?? 'a module'}`;
   const scoped = scopedDependencyOf(wrapper);
@@ -135,7 +135,7 @@ function checkProvided(name: string, wrapper: InstanceWrapper): void {
   }
 }
 
-/** The name of the dependency that makes a provider request-scoped, however far away. */
+/** Name of the dependency that makes a provider request-scoped. */
 function scopedDependencyOf(
   wrapper: InstanceWrapper,
   seen = new Set<InstanceWrapper>(),

@@ -17,7 +17,7 @@ type NamedServing<Input, Output> = string | ServingOptions<Input, Output>;
 
 /**
  * A serving of this application, or else of another node. `local`: only of this application;
- * `distributed`: of any node in the cluster, this one included.
+ * `distributed`: of any node, this one included.
  */
 export type ServingReference<Input, Output> =
   | NamedServing<Input, Output>
@@ -33,7 +33,6 @@ export type ServingReference<Input, Output> =
 interface Reference {
   readonly name: string;
   readonly side?: 'local' | 'distributed' | undefined;
-  /** A definition's `distribution.preprocess`. */
   readonly preprocess?: ((input: unknown) => unknown) | undefined;
 }
 
@@ -78,9 +77,7 @@ function named(serving: unknown, side: Reference['side']): Reference {
 export class ServingService implements OnModuleInit {
   private readonly initialised = new AsyncSubject<true>();
 
-  /**
-   * The events of all the application's servings and `@Batched()` methods; hot, and ends with them.
-   */
+  /** Events of all servings and `@Batched()` methods; hot, and ends with them. */
   readonly events$: Observable<ServingEvent> = this.observed(
     () => this.methods.events.all$,
     ({ events$ }) => events$,
@@ -91,13 +88,13 @@ export class ServingService implements OnModuleInit {
     private readonly methods: BatchedMethods,
   ) {}
 
-  /** @internal Called by Nest. */
+  /** @internal */
   onModuleInit(): void {
     this.initialised.next(true);
     this.initialised.complete();
   }
 
-  /** One type's events. Costs less than all events, since we make none that nobody observes. */
+  /** One type's events. Costs less than all events: we make only observed ones. */
   eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
     return this.observed(
       () => this.methods.events.of(type),
@@ -105,10 +102,10 @@ export class ServingService implements OnModuleInit {
     );
   }
 
-  /** Each serving's counters so far, by its name or `Class.method`. */
+  /** Each serving's counters, by name or `Class.method`. */
   counters(): ReadonlyMap<string, ServingCounters> {
     const servings = [...this.registry.all.entries()].flatMap(([name, serving]) => {
-      // A test's handle in place of a serving may count nothing.
+      // A test's stand-in may count nothing.
       const counters = serving.counters?.();
       return counters ? [[name, counters] as const] : [];
     });
@@ -121,11 +118,11 @@ export class ServingService implements OnModuleInit {
   }
 
   /**
-   * Every serving's and `@Batched()` method's health: if it answers calls, what doesn't work and
-   * why, and how many rows are queued.
+   * Health of every serving and `@Batched()` method: if it answers calls, what fails and why, and
+   * queued rows.
    */
   health(): readonly ServingHealth[] {
-    // A test's handle in place of a serving may have no health.
+    // A test's stand-in may have no health.
     const servings = [...this.registry.all].map(([name, serving]) => healthOf(name, serving));
     return [...servings, ...this.methods.health()];
   }
@@ -134,8 +131,7 @@ export class ServingService implements OnModuleInit {
    * The handle of a serving, or of a `@Batched()` method by `Class.method`, whose input is the list
    * of its arguments.
    *
-   * @throws UnknownServingError when there is none of that name; in a cluster, the handle's calls
-   * throw it
+   * @throws UnknownServingError for an unknown name; in a cluster, the handle's calls throw it
    */
   get<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
@@ -143,9 +139,7 @@ export class ServingService implements OnModuleInit {
     return this.find(serving) as Serving<Input, Output>;
   }
 
-  /**
-   * Runs the input's rows in batches with concurrent callers' rows. See {@link Serving.batchedRun}.
-   */
+  /** Runs rows in batches with concurrent callers' rows. See {@link Serving.batchedRun}. */
   batchedRun<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
     input: NoInfer<Input>,
@@ -154,7 +148,7 @@ export class ServingService implements OnModuleInit {
     return this.reply(serving, (found) => found.batchedRun(input, options));
   }
 
-  /** Runs the input's rows in batches of their own. See {@link Serving.run}. */
+  /** Runs rows in their own batches. See {@link Serving.run}. */
   run<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
     input: NoInfer<Input>,
@@ -163,7 +157,7 @@ export class ServingService implements OnModuleInit {
     return this.reply(serving, (found) => found.run(input, options));
   }
 
-  /** Gives the output as it comes. See {@link Serving.stream}. */
+  /** Streams the output. See {@link Serving.stream}. */
   stream<Input = unknown, Output = unknown, Hook extends string = never>(
     serving: ServingReference<Input, Output>,
     input: NoInfer<Input>,
@@ -199,7 +193,7 @@ export class ServingService implements OnModuleInit {
     return router ? router.route(name, own, preprocess) : (own ?? registry.get(name));
   }
 
-  /** The serving's own promise, not another one around it; rejects if there is no such serving. */
+  /** Returns the serving's own promise; rejects for an unknown serving. */
   private reply<Input, Output>(
     serving: ServingReference<Input, Output>,
     call: (found: Serving<Input, Output>) => Promise<Output>,
@@ -211,10 +205,7 @@ export class ServingService implements OnModuleInit {
     }
   }
 
-  /**
-   * The servings are known from `onModuleInit` on. A test's handle in place of a serving may have
-   * no events.
-   */
+  /** Servings are known from `onModuleInit` on. A test's stand-in may have no events. */
   private observed<Event>(
     ofMethods: () => Observable<Event>,
     ofServing: (serving: Serving) => Observable<Event> | undefined,

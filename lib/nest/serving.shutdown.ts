@@ -11,27 +11,24 @@ import { BatchedMethods } from './batched/batched-methods.js';
 import { ServingClosedError } from '../core/errors.js';
 import { ServingRegistry } from './serving.registry.js';
 
-/** Milliseconds between two checks of the HTTP server's connections. */
+/** Milliseconds. */
 const INTERVAL = 100;
 
-/**
- * After the server has stopped listening, each connection has this many milliseconds for an answer
- * with `Connection: close`.
- */
+/** Milliseconds for an answer with `Connection: close`, once the server doesn't listen. */
 const TIME_TO_LEAVE = 500;
 
-/** Milliseconds for clients to read the answers of shutdown's limit. */
+/** Milliseconds for clients to read answers sent at the limit. */
 const TIME_TO_READ = 500;
 
 /**
- * Lets `app.close()` resolve soon after the longest `shutdown.timeout`. Nest waits for all
- * connections of its HTTP server, so we make the next answer on each connection the last, then end
- * idle connections, and all others after the limit.
+ * Lets `app.close()` resolve soon after the longest `shutdown.timeout`. Nest waits for its HTTP
+ * server's connections, so we make the next answer on each the last, then end idle ones, and all
+ * others after the limit.
  */
 @Injectable()
 export class ServingShutdown implements BeforeApplicationShutdown, OnApplicationShutdown {
   private interval: NodeJS.Timeout | undefined;
-  /** When the server was first seen not to listen. */
+  /** Time when the server was first seen not to listen. */
   private stoppedAt: number | undefined;
   private endedAt: number | undefined;
 
@@ -65,7 +62,7 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
       );
     }
     const server = this.host.httpAdapter?.getHttpServer() as Partial<Server> | undefined;
-    // While it listens, other shutdown hooks may rely on it.
+    // Other shutdown hooks may rely on it while it listens.
     if (!server || server.listening) {
       return;
     }
@@ -80,9 +77,9 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
 }
 
 /**
- * Closes all servings, after every provider that may call them: queue workers, for example, finish
- * their jobs in `onApplicationShutdown`. Nest ends its modules by their distance from the root, and
- * global ones last; among these, this one is the last.
+ * Closes all servings after every provider that may call them: queue workers, for example, finish
+ * jobs in `onApplicationShutdown`. Nest ends modules by their distance from the root, and global
+ * ones last; among these, this one is last.
  */
 @Global()
 @Module({})

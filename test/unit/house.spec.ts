@@ -12,10 +12,10 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 271,
-  'thousand characters of code in lib': 1125.3,
+  'thousand characters of code in lib': 1126.5,
   'files of the core, its features and its Nest module': 131,
-  'thousand characters of code in the core': 429.2,
-  'thousand characters of code in the core, its features and its Nest module': 597.9,
+  'thousand characters of code in the core': 430.1,
+  'thousand characters of code in the core, its features and its Nest module': 599,
   'thousand words of comments': 42.5,
   'names of the doors that are not public': 128,
   'options of a definition': 17,

@@ -5,24 +5,22 @@ import { type LeafRows, ListRows, type Rows, TensorRows } from './tensor-rows.js
 import { type MemoryOf, rowOf } from './tensor.js';
 import type { BatchAxes, Template, VariableAxes } from './template.js';
 
-/** Key of rows that name none. */
+/** Key of rows without a key. */
 export const DEFAULT_KEY = 'default';
 
-/** A sparse list may exceed any memory. */
 const MAX_ITEMS = 2 ** 24;
 const MAX_KEY_LENGTH = 1024;
 
 /**
- * Rows that run together: an immutable value, after Nx.Batch.
- *
- * Nothing is copied until {@link consume}: a batch refers to its items' rows.
+ * Rows that run together: an immutable value, after Nx.Batch. Nothing is copied until
+ * {@link consume}.
  */
 export class Batch {
   private constructor(
     private readonly rows: Rows | null,
     /** The rows' lane. */
     readonly key: string = DEFAULT_KEY,
-    /** Zero rows that {@link consume} adds at the end. */
+    /** Zero rows that {@link consume} adds. */
     readonly padding: number = 0,
   ) {
     if (padding > 0 && this.isPlain) {
@@ -30,32 +28,30 @@ export class Batch {
     }
   }
 
-  /** A batch without rows, to be extended. */
+  /** A batch without rows. */
   static empty(): Batch {
     return new Batch(null);
   }
 
-  /**
-   * Each item becomes one row: a plain value, or a tensor or container whose leaves gain an axis.
-   */
+  /** Makes each item one row: a plain value, or a tensor or container whose leaves gain an axis. */
   static stack(items: readonly unknown[]): Batch {
     return Batch.empty().stack(items);
   }
 
-  /** The items' rows: along axis 0 of tensors (or `axes`), or a plain list's elements. */
+  /** The items' rows: along axis 0 of tensors (or `axes`), or a list's elements. */
   static concatenate(items: readonly unknown[], axes?: BatchAxes): Batch {
     return Batch.empty().concatenate(items, axes);
   }
 
   /**
-   * One container's rows; `axes` may name leaves that it lacks. Without a batch axis it is one row.
-   * `known` may be a template for the same axes.
+   * One container's rows, or one row without a batch axis. `axes` may name leaves that it lacks;
+   * `known` is a template for the same axes, if any.
    */
   static ofContainer(item: Container | FlatContainer, axes?: BatchAxes, known?: Template): Batch {
     return new Batch(TensorRows.of(flattened(item), axes, 'equal', known));
   }
 
-  /** Each value becomes one row unchanged, even a tensor. */
+  /** Makes each value one row, unchanged, even a tensor. */
   static ofValues(values: readonly unknown[]): Batch {
     return new Batch(new ListRows(itemsOf(values)));
   }
@@ -65,17 +61,12 @@ export class Batch {
     return new Batch(new ListRows([value]));
   }
 
-  /**
-   * An output's rows: leaves without rows go to every caller, and may differ in value. `known` is
-   * as in {@link ofContainer}.
-   */
+  /** An output's rows. Leaves without rows go to every caller and may differ in value. */
   static ofOutput(output: Container | FlatContainer, axes?: BatchAxes, known?: Template): Batch {
     return new Batch(TensorRows.of(flattened(output), axes, 'alike', known));
   }
 
-  /**
-   * All rows in order; sizes and paddings add up. The batches must have the same key and template.
-   */
+  /** All rows in order; paddings add up. Keys and templates must be equal. */
   static merge(batches: readonly Batch[]): Batch {
     const [batch, ...others] = batches;
     if (!batch || others.length === 0) {
@@ -104,19 +95,14 @@ export class Batch {
     return new Batch(rows[0]?.join(rows) ?? null, batch.key, padding);
   }
 
-  /**
-   * The same rows, which may be batched with other lengths on these axes. `known` comes from a
-   * batch with the same template and axes.
-   */
+  /** The same rows, batchable with other lengths on these axes. */
   vary(variable: VariableAxes, known?: Template): Batch {
     return this.rows instanceof TensorRows
       ? new Batch(this.rows.vary(variable, known), this.key, this.padding)
       : this;
   }
 
-  /**
-   * Copies of the rows, with this length on the axes given by path; plain values stay as they are.
-   */
+  /** Copies the rows, cut or padded to this length on the axes given by path. */
   cut(cuts: Readonly<Record<string, number>>, length: number): Batch {
     return this.rows instanceof TensorRows
       ? new Batch(this.rows.cut(cuts, length), this.key, this.padding)
@@ -128,7 +114,7 @@ export class Batch {
     return this.rows?.size ?? 0;
   }
 
-  /** This batch with each item as one more row. */
+  /** Adds each item as one row. */
   stack(items: readonly unknown[]): Batch {
     const own = itemsOf(items);
     const containers = own.map(flatten);
@@ -140,7 +126,7 @@ export class Batch {
     );
   }
 
-  /** This batch with each item's rows added. */
+  /** Adds each item's rows. */
   concatenate(items: readonly unknown[], axes?: BatchAxes): Batch {
     const rows = itemsOf(items).map((item) => {
       const container = flatten(item);
@@ -159,7 +145,7 @@ export class Batch {
     return this.extend(rows);
   }
 
-  /** This batch followed by the other's rows; both paddings go to the end. */
+  /** Adds the other's rows; both paddings go to the end. */
   merge(other: Batch): Batch {
     return Batch.merge([this, other]);
   }
@@ -175,10 +161,7 @@ export class Batch {
     return new Batch(this.rows, key, this.padding);
   }
 
-  /**
-   * The same rows with `count` zero rows at the end of {@link consume}'s output; replaces earlier
-   * padding.
-   */
+  /** The same rows with `count` zero rows at the end, instead of earlier padding. */
   pad(count: number): Batch {
     if (!Number.isInteger(count) || count < 0) {
       throw new InvalidBatchError(
@@ -189,9 +172,8 @@ export class Batch {
   }
 
   /**
-   * The first `count` rows and the rest.
-   *
-   * Padding goes with the rest, except what fills the first part up to `count`.
+   * The first `count` rows and the rest. Padding goes with the rest, except what fills the first
+   * part up to `count`.
    */
   split(count: number): [Batch, Batch] {
     if (!Number.isInteger(count) || count < 1) {
@@ -207,7 +189,7 @@ export class Batch {
     ];
   }
 
-  /** The rows from `start` to before `end`; the last row has the padding. */
+  /** Rows from `start` to before `end`; the last row has the padding. */
   slice(start: number, end: number): Batch {
     if (start === 0 && end >= this.size) {
       return this;
@@ -219,7 +201,7 @@ export class Batch {
     );
   }
 
-  /** Consecutive pieces of at most `size` rows. */
+  /** Pieces of at most `size` rows. */
   chunksOf(size: number): Batch[] {
     const pieces: Batch[] = [];
     for (let start = 0; start < this.size; start += size) {
@@ -228,7 +210,7 @@ export class Batch {
     return pieces;
   }
 
-  /** What rows must share to run in one batch: names, element types and inner shapes, as text. */
+  /** Names, element types and inner shapes, as text. Rows in one batch have the same. */
   get signature(): string {
     return this.rows?.signature ?? 'no rows';
   }
@@ -248,12 +230,12 @@ export class Batch {
     return this.rows?.isIntact ?? true;
   }
 
-  /** Its tensors' bytes, without padding. */
+  /** Bytes of its tensors, without padding. */
   get bytes(): number {
     return this.rows?.bytes ?? 0;
   }
 
-  /** The label of a string tensor with this character, if any. */
+  /** Label of a string tensor with this character. */
   leafWith(character: string): string | undefined {
     return this.rows instanceof TensorRows ? this.rows.leafWith(character) : undefined;
   }
@@ -264,10 +246,8 @@ export class Batch {
   }
 
   /**
-   * All rows in their own storage: a container with `size + padding` rows on its batch axes, or a
-   * list of plain values.
-   *
-   * Rows are copied only here: once on the way into a batch, and once on the way out.
+   * Copies all rows: a container with `size + padding` rows on its batch axes, or a list of plain
+   * values. Rows are copied only here: once on the way into a batch, once on the way out.
    */
   consume(): Container | unknown[] {
     return valueOf(this.gather());
@@ -278,23 +258,20 @@ export class Batch {
     return this.filled().gather(this.padding, memoryOf);
   }
 
-  /**
-   * The tensors of {@link consume}, for code that copies them to other memory. Undefined for plain
-   * values.
-   */
+  /** The tensors of {@link consume}, to copy to other memory. Undefined for plain values. */
   leafRows(): readonly LeafRows[] | undefined {
     const rows = this.filled();
     return rows instanceof TensorRows ? rows.leafRows(this.padding) : undefined;
   }
 
-  /** The same rows, with tensors copied and plain values shared. */
+  /** Copies tensors and shares plain values. */
   copy(): Batch {
     return new Batch(this.rows?.copy() ?? null, this.key, this.padding);
   }
 
   /**
-   * Like {@link consume} without padding; without a copy if the batch is one whole item, which then
-   * belongs to the receiver.
+   * Like {@link consume}, without padding. A batch of one whole item isn't copied, and belongs to
+   * the receiver.
    */
   release(): Container | unknown[] {
     return valueOf(this.filled().release());
@@ -365,7 +342,7 @@ function itemsOf(items: readonly unknown[]): unknown[] {
   return [...(items as unknown[])];
 }
 
-/** Makes batches of values. Remembers the last template, which mostly fits the next value. */
+/** Makes batches of values; remembers the last template, which mostly fits again. */
 export class RowReader {
   private last: Template | undefined;
 
@@ -390,7 +367,7 @@ export class RowReader {
   }
 
   /**
-   * Like {@link read}, only for tensors structured like the last ones, and not for iterables.
+   * Like {@link read}, only for tensors structured like the last ones, not for iterables.
    *
    * @throws InvalidBatchError for tensors that we can't use
    */

@@ -3,31 +3,27 @@ import { InvalidBatchError, InvalidOutputError, isServingError, messageOf } from
 import { truncate } from '../format.js';
 import { checkTensor, isTensor } from './tensor.js';
 
-/** A tensor, or a named map, tuple or nesting of tensors: batched leaf by leaf. */
+/** A tensor, or a named map, tuple or nesting of tensors. */
 export type Container = Tensor | readonly Container[] | { readonly [name: string]: Container };
 
-/** A container's tensor with its path, such as `encoder.0.state`; a bare tensor's path is empty. */
+/** A bare tensor's path is empty; others are like `encoder.0.state`. */
 export interface Leaf {
   readonly path: string;
-  /**
-   * Like the path, but unique to a structure: names that look like a path or an index are quoted.
-   */
+  /** Like the path, but unique to a structure: quotes names that look like a path or an index. */
   readonly label: string;
   readonly tensor: Tensor;
 }
 
-/** A container's structure: a leaf's index, or a tuple or map of such structures. */
 export type Structure = number | StructureNode;
 
 interface StructureNode {
-  /** A map's names; undefined for a tuple. */
   readonly names: readonly string[] | undefined;
   readonly parts: readonly Structure[];
 }
 
 /**
  * A container taken apart: its leaves (names sorted, tuples in order), and the structure that joins
- * them again. Rows have this form from the caller to the session and back.
+ * them. Rows have this form on their whole way.
  */
 export class FlatContainer {
   constructor(
@@ -56,17 +52,17 @@ export class FlatContainer {
   }
 }
 
-/** Most nesting levels: the main thread can still read such a value from a worker. */
+/** Deepest value that the main thread can still read from a worker. */
 export const MAX_DEPTH = 500;
 
 const MAX_LEAVES = 1024;
 const MAX_LABEL_LENGTH = 32_768;
 
-/** Most parts of a container, to stop at cyclic values. */
+/** Stops at cyclic values. */
 const MAX_PARTS = 16_384;
 
 /**
- * The value taken apart if it holds only tensors; undefined otherwise. Reads each part once.
+ * Undefined unless the value holds only tensors. Reads each part once.
  *
  * @throws InvalidBatchError when the value is unreadable, too large, or holds an invalid tensor
  */
@@ -84,8 +80,8 @@ export function flatten(value: unknown): FlatContainer | undefined {
 export type FlatRows = FlatContainer | unknown[];
 
 /**
- * Rows or results: tensors with rows, or a list with one entry per row; undefined for other values.
- * A list of tensors is a tuple, unless the rows are plain values.
+ * Tensors with rows, or a list with one entry per row; undefined for other values. A list of
+ * tensors is a tuple, unless the rows are plain values.
  *
  * @throws InvalidBatchError for tensors that we can't use
  */
@@ -94,7 +90,6 @@ export function rowsIn(value: unknown, plainRows: boolean): FlatRows | undefined
   return plainRows && list ? list : (flatten(value) ?? list);
 }
 
-/** An exception becomes an InvalidBatchError. */
 export function read<T>(of: () => T): T {
   try {
     return of();
@@ -127,12 +122,11 @@ export function unusable(cause: unknown): unknown {
 interface OpenNode {
   readonly node: StructureNode & { readonly parts: Structure[] };
   readonly values: readonly unknown[];
-  /** Prefixes for its parts. */
   readonly path: string;
   readonly label: string;
 }
 
-/** Not recursive, since other values may have any depth. */
+/** Not recursive, since values may have any depth. */
 function takeApart(value: object): FlatContainer | undefined {
   if (value instanceof FlatContainer) {
     return value;
@@ -193,10 +187,9 @@ function takeApart(value: object): FlatContainer | undefined {
   );
 }
 
-/** Looks neither like a path nor like a tuple's index. */
+/** Matches neither paths nor tuple indexes. */
 const PLAIN_NAME = /^[\p{L}_$][\p{L}\p{N}_$-]*$/u;
 
-/** Undefined if the value is empty or obviously no container. */
 function partsOf(
   value: unknown,
 ): { readonly names?: readonly string[]; readonly values: readonly unknown[] } | undefined {

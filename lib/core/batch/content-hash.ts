@@ -18,9 +18,7 @@ export function contentHash(input: unknown): string {
   return new Content().add(input, 0).digest();
 }
 
-/**
- * Writes each value's length or an end mark, so that different values never write the same bytes.
- */
+/** Writes each value's length or an end mark: different values never write the same bytes. */
 class Content {
   private readonly hash = createHash('sha256');
   /** One large update costs much less than many small ones. */
@@ -139,7 +137,6 @@ class Content {
   }
 }
 
-/** Hashed as bytes, much faster than as text. */
 function isOfNumbers(list: readonly unknown[]): list is readonly number[] {
   for (let i = 0; i < list.length; i++) {
     if (typeof list[i] !== 'number') {

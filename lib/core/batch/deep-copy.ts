@@ -6,9 +6,9 @@ import { typeName } from '../format.js';
 import { Batch } from './batch.js';
 
 /**
- * Copies lists, plain objects, Maps and Sets, with the primitives, tensors, typed arrays, buffers
- * and dates in them. `leafOf` copies objects without parts. Unlike structuredClone, keeps tensors'
- * class, and refuses objects whose copy would lack something.
+ * Copies lists, plain objects, Maps, Sets, primitives, tensors, typed arrays, buffers and dates;
+ * `leafOf` copies objects without parts. Unlike structuredClone, keeps tensors' class, and refuses
+ * objects whose copy would lack something.
  *
  * @throws InvalidOutputError for functions, symbols, instances of other classes and cyclic values
  */
@@ -70,10 +70,7 @@ function notCopyable(part: string): Error {
   );
 }
 
-/**
- * Protects an input from the caller's later changes. Returns an input as it is if a part can't be
- * copied, such as a class instance.
- */
+/** Protects an input from later changes. Returns the input itself if a part can't be copied. */
 export function copyInput(input: unknown): unknown {
   try {
     return deepCopy(input, (leaf) => (leaf instanceof Batch ? copyOfBatch(leaf) : copyLeaf(leaf)));

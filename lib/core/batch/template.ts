@@ -3,39 +3,30 @@ import { truncate } from '../format.js';
 import { FlatContainer, isPlainObject, type Leaf, type Structure } from './container.js';
 import { checkTensor, describePath, type Fill, isTensor, type Tensor } from './tensor.js';
 
-/**
- * Each leaf's batch axis by path; 0 by default. `null`: the leaf has no rows, and the batch's rows
- * share it.
- */
+/** Each leaf's batch axis by path; 0 by default. `null`: the batch's rows share the leaf. */
 export type BatchAxes = Readonly<Record<string, number | null>>;
 
-/** The axis where rows may differ in length, and the element that pads shorter rows. */
+/** Axis where rows may differ in length, and the element that pads shorter rows. */
 export interface VariableAxis {
   readonly axis: number;
   readonly padWith?: Fill | undefined;
 }
 
-/** By path; only leaves whose rows may differ in length. */
 export type VariableAxes = Readonly<Record<string, VariableAxis>>;
 
-/** What all rows' tensors have in common at one leaf. */
 export interface LeafTemplate extends Omit<Leaf, 'tensor'> {
   readonly type: Tensor.Type;
-  /** The first item's shape; the number of rows may differ. */
+  /** First item's shape. */
   readonly dims: readonly number[];
   readonly axis: number | null;
-  /** The axis where rows may differ in length. */
   readonly variable?: VariableAxis | undefined;
 }
 
 /**
- * What a batch's rows have in common, without callers' data.
- *
- * `signature` is equal for two templates exactly when their rows can share a batch: same names,
+ * Two templates have the same `signature` exactly when their rows can share a batch: same names,
  * element types, axes and inner shapes (except variable axes), and equal values in shared leaves.
  */
 export class Template {
-  /** A leaf with a batch axis, if any. */
   readonly leafWithRows: number | undefined;
 
   constructor(
@@ -59,8 +50,8 @@ export class Template {
   }
 
   /**
-   * In the leaves' order; undefined for anything but a tensor or a map of tensors with these names:
-   * that has to be taken apart.
+   * The tensors in the leaves' order. Undefined unless the value is a tensor or map of tensors with
+   * these names.
    *
    * @throws InvalidBatchError for an invalid tensor
    */
@@ -87,8 +78,8 @@ export class Template {
   }
 
   /**
-   * The item's rows; undefined if it has another template. Compares no signatures, whose text would
-   * take most of a call's time.
+   * Undefined for another template. Compares no signatures, whose text would take most of a call's
+   * time.
    */
   rowsIn({ leaves }: FlatContainer): number | undefined {
     let rows: number | undefined;
@@ -121,16 +112,16 @@ function isAlike({ type, dims }: Tensor, known: LeafTemplate): boolean {
   return true;
 }
 
-/** Limited, because they are part of each request's signature. */
+/** Limited, because they are in each request's signature. */
 const MAX_SHARED_ELEMENTS = 1024;
 
-/** Rows without elements cost the caller nothing, but the serving time. */
+/** Empty rows cost the caller nothing, but the serving time. */
 const MAX_EMPTY_ROWS = 65_536;
 
 /** Callers choose signatures, and servings keep them. */
 const MAX_SIGNATURE_LENGTH = 32_768;
 
-/** What leaves without rows must share: the value, or only type and shape. */
+/** Leaves without rows have the same value, or only type and shape. */
 export type SharedLeaves = 'equal' | 'alike';
 
 /** A container without a batch axis is one row, which runs alone. */

@@ -69,38 +69,34 @@ export class ListRows implements Rows {
   }
 }
 
-/** Nothing is copied before rows are gathered. */
+/** Rows are copied only when gathered. */
 export interface Rows {
   readonly size: number;
-  /** Readable; equal for rows that can share a batch. */
   readonly signature: string;
   readonly isIntact: boolean;
   readonly bytes: number;
-  /** From `start` to before `end`. */
   slice(start: number, end: number): Rows;
-  /** Rows of the same signature; these are the first. */
+  /** These rows are the first. */
   join(all: readonly Rows[]): Rows;
-  /** All rows and `padding` zero rows, in their own storage. */
+  /** Adds `padding` zero rows. */
   gather(padding: number, memoryOf?: MemoryOf): FlatRows;
-  /** Copies tensors and shares plain values. */
   copy(): Rows;
-  /** Without a copy if they are one whole item. */
+  /** Copies nothing if the rows are one whole item. */
   release(): FlatRows;
   /** Like release, but may return views of shared memory; copy before the next tick. */
   view(): FlatRows;
 }
 
-/** Consecutive rows of one item. */
 interface Chunk {
   readonly leaves: readonly Tensor[];
   readonly start: number;
   readonly count: number;
 }
 
-/** One leaf's tensor for all rows: its shape is known before they are copied. */
+/** One leaf's tensor for all rows; its shape is known before they are copied. */
 export class LeafRows {
   readonly dims: readonly number[];
-  /** True if the rows fill the tensor; other elements are padding. */
+  /** True if no element is padding. */
   private readonly isFilled: boolean;
 
   constructor(
@@ -153,7 +149,7 @@ export class LeafRows {
     return target;
   }
 
-  /** Copies the numbers to these bytes, which need no alignment. */
+  /** Writes without alignment. */
   write(bytes: Buffer): void {
     const { chunks, dims, isFilled, leaf, type } = this;
     const { axis, variable } = this.template;
@@ -183,10 +179,8 @@ export class LeafRows {
   }
 }
 
-/** References to rows of the given items. */
 export class TensorRows implements Rows {
   readonly size: number;
-  /** Made for the first slice. */
   private starts: Uint32Array | undefined;
 
   private constructor(
@@ -200,7 +194,6 @@ export class TensorRows implements Rows {
     this.size = size;
   }
 
-  /** `known` may be a template for the same axes. */
   static of(
     item: FlatContainer,
     axes?: BatchAxes,
@@ -307,7 +300,6 @@ export class TensorRows implements Rows {
     return new TensorRows(this.template, chunks);
   }
 
-  /** All rows and `padding` more, not copied yet. */
   leafRows(padding: number): LeafRows[] {
     return this.template.leaves.map(
       (known, leaf) => new LeafRows(known, leaf, this.chunks, this.size, padding),
@@ -345,7 +337,7 @@ export class TensorRows implements Rows {
     );
   }
 
-  /** Binary search: a batch of many items has many chunks, and perhaps as many slices. */
+  /** Binary search, since a batch may have many chunks and slices. */
   private chunkAt(row: number): number {
     const starts = (this.starts ??= startsOf(this.chunks));
     let low = 0;
@@ -364,7 +356,6 @@ export class TensorRows implements Rows {
     return this.leafRows(padding).map((rows) => rows.gather(memoryOf));
   }
 
-  /** True if it is one item without a batch axis. */
   get isWhole(): boolean {
     return this.template.leafWithRows === undefined;
   }

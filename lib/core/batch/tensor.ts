@@ -3,14 +3,13 @@ import { InvalidBatchError } from '../errors.js';
 import { truncate, formatValue } from '../format.js';
 
 /**
- * onnxruntime's tensor class. Required rather than imported: onnxruntime-node is CommonJS, and an
- * import would be another class than its outputs'.
+ * Required, not imported: onnxruntime-node is CommonJS, and an import would be another class than
+ * its outputs'.
  */
 export import Tensor = ort.Tensor;
 
 export type TensorData = Tensor['data'];
 
-/** Data of numbers and booleans. */
 export type TypedData = Exclude<TensorData, string[]>;
 
 export interface Storage {
@@ -22,7 +21,7 @@ export interface Storage {
 
 export type Elements = Pick<Tensor, 'data' | 'dims'>;
 
-/** True for a tensor of any copy of onnxruntime-common, which `instanceof` would miss. */
+/** Accepts tensors of any copy of onnxruntime-common, unlike `instanceof`. */
 export function isTensor(value: unknown): value is Tensor {
   if (
     typeof value !== 'object' ||
@@ -42,8 +41,7 @@ export function isTensor(value: unknown): value is Tensor {
 const MAX_AXES = 32;
 
 /**
- * A tensor with the given one's type, shape and elements: a view of its numbers, a copy of its
- * strings. Later changes of the given object don't reach it.
+ * Views the numbers or copies the strings, so later changes of the given object don't reach it.
  *
  * @param path the tensor's path in its container, for messages
  * @throws InvalidBatchError when type, shape and data do not belong together
@@ -87,7 +85,7 @@ function checkShape(dims: readonly number[], path: string): number[] {
   return shape;
 }
 
-/** One element of another type would fail the whole batch. */
+/** An element of another type would fail the whole batch. */
 function checkStrings(data: readonly string[], path: string): string[] {
   const strings: string[] = [];
   for (let i = 0; i < data.length; i++) {
@@ -105,7 +103,7 @@ function checkStrings(data: readonly string[], path: string): string[] {
 
 function checkNumbers(type: Tensor.Type, data: TypedData, path: string): TypedData {
   const storage = storageClasses.get(type);
-  // A half float may be given as its 16 bits.
+  // Half floats may be given as their 16 bits.
   if (
     !storage ||
     !(isStoredAs(data, storage.name) || (type === 'float16' && isStoredAs(data, 'Uint16Array')))
@@ -124,8 +122,8 @@ function isStoredAs(data: TypedData, name: string): boolean {
 }
 
 /**
- * For parts from a thread, whose typed arrays are of Node's own realm: the tensor class of a `vm`
- * context, such as Jest's, refuses those.
+ * Rebuilds a tensor from a thread: the tensor class of a `vm` context, such as Jest's, refuses
+ * typed arrays of Node's own realm.
  */
 export function tensorOf({ type, data, dims }: Pick<Tensor, 'type' | 'data' | 'dims'>): Tensor {
   return new Tensor(type, Array.isArray(data) ? data : inThisRealm(data), dims);
@@ -143,14 +141,14 @@ export function isIntact({ data, size }: Tensor): boolean {
   return data.length === size;
 }
 
-/** The elements' bytes, strings as UTF-8. */
+/** Counts strings as UTF-8. */
 export function bytesOf({ data }: Tensor): number {
   return Array.isArray(data)
     ? data.reduce((sum, text) => sum + Buffer.byteLength(text), 0)
     : data.byteLength;
 }
 
-/** Adds an axis of length 1 in front; shares data. */
+/** Shares data. */
 export function rowOf(tensor: Tensor): Tensor {
   return new Tensor(tensor.type, tensor.data, [1, ...tensor.dims]);
 }
@@ -159,12 +157,11 @@ export function copyOf({ type, data, dims }: Tensor): Tensor {
   return new Tensor(type, Array.isArray(data) ? [...data] : copyOfData(data), [...dims]);
 }
 
-/** Copies into a new buffer of exactly their size. */
 export function copyOfData<T extends TypedData>(data: T): T {
   return new (storageOf(data))(data);
 }
 
-/** Consecutive rows on axis 0; numbers are shared. */
+/** Shares numbers. */
 export function rowsOf({ type, data, dims }: Tensor, start: number, count: number): Tensor {
   const inner = product(dims, 1, dims.length);
   const [from, to] = [start * inner, (start + count) * inner];
@@ -175,16 +172,14 @@ export function rowsOf({ type, data, dims }: Tensor, start: number, count: numbe
   );
 }
 
-/** Consecutive rows on axis 0, copied. */
 export function copyOfRows({ type, data, dims }: Tensor, start: number, count: number): Tensor {
   const inner = product(dims, 1, dims.length);
   return new Tensor(type, data.slice(start * inner, (start + count) * inner), dims.with(0, count));
 }
 
-/** May give an old buffer of this length. */
 export type MemoryOf = (bytes: number) => ArrayBuffer | undefined;
 
-/** A tensor on old memory: write every element. */
+/** Uncleared: write every element. */
 export function blankOf(type: Tensor.Type, dims: readonly number[], memoryOf?: MemoryOf): Tensor {
   const storage = storageClasses.get(type);
   if (!storage) {
@@ -201,7 +196,6 @@ export function zeroTensor(type: Tensor.Type, dims: readonly number[]): Tensor {
   return new Tensor(type, zerosOf(type, dims), dims);
 }
 
-/** Zeros, or empty strings. */
 export function zerosOf(type: Tensor.Type, dims: readonly number[]): TensorData {
   const length = product(dims, 0, dims.length);
   return type === 'string'
@@ -209,7 +203,7 @@ export function zerosOf(type: Tensor.Type, dims: readonly number[]): TensorData 
     : new (storageClasses.get(type) ?? Float32Array)(length);
 }
 
-/** Each element type's array class. Node has one for 16-bit floats from version 24 on. */
+/** Node has an array class for 16-bit floats from version 24 on. */
 export const storageClasses: ReadonlyMap<string, Storage> = new Map<string, Storage>([
   ['float32', Float32Array],
   ['float64', Float64Array],
@@ -235,27 +229,22 @@ export function elementSize(type: Tensor.Type): number {
   return (storageClasses.get(type) ?? Float32Array).BYTES_PER_ELEMENT;
 }
 
-/** Shares the numbers' memory. */
 export function bytesOfNumbers(data: TensorData): Uint8Array {
   const { buffer, byteOffset, byteLength } = data as TypedData;
   return new Uint8Array(buffer, byteOffset, byteLength);
 }
 
-/** Adds an axis: a number's bytes. */
 export function asBytes({ data, dims }: Elements): Elements {
   return { data: bytesOfNumbers(data), dims: [...dims, (data as TypedData).BYTES_PER_ELEMENT] };
 }
 
-/** For a copy: a new Buffer would share a pool's memory. */
+/** Not Buffer, which would share a pool's memory. */
 function storageOf<T extends TypedData>(data: T): new (from: number | T) => T {
   return (Buffer.isBuffer(data) ? Uint8Array : data.constructor) as new (from: number | T) => T;
 }
 
 /**
- * Copies `count` rows, counted on `axis`.
- *
- * Rows on axis 0 are one block in memory. On a later axis, there is a block for each index of
- * earlier axes.
+ * Rows on axis 0 are one block in memory; a later axis has a block for each index of earlier axes.
  */
 export function copyRows(
   target: Elements,
@@ -285,8 +274,8 @@ export function copyRows(
 }
 
 /**
- * Like {@link copyRows}, for a target that may be longer on the axis `variable`. Its elements
- * beyond the rows' length stay as they are.
+ * Like {@link copyRows}, but the target may be longer on the axis `variable`: elements beyond the
+ * rows' length stay.
  */
 export function copyPadded(
   target: Elements,
@@ -301,7 +290,7 @@ export function copyPadded(
   const inner = product(source.dims, last + 1, source.dims.length);
   const firstOf = (depth: number, start: number): number => (depth === axis ? start : 0);
   const lengthOf = (depth: number): number => (depth === axis ? count : source.dims[depth]!);
-  // Down to the last of these axes; from there, elements are one block on both sides.
+  // Elements are one block on both sides from the last of these axes on.
   const copy = (depth: number, to: number, from: number): void => {
     const toFirst = to * target.dims[depth]! + firstOf(depth, targetStart);
     const fromFirst = from * source.dims[depth]! + firstOf(depth, sourceStart);
@@ -344,13 +333,9 @@ function product(dims: readonly number[], from: number, to: number): number {
   return result;
 }
 
-/**
- * An element as tensor data stores it: 64-bit integers as bigint, booleans as 0 or 1, half floats
- * possibly as their 16 bits.
- */
+/** 64-bit integers are bigint, booleans 0 or 1, half floats possibly their 16 bits. */
 export type Fill = number | bigint | string;
 
-/** Cuts the axis, or pads it with zeros or empty strings. */
 export function resize(tensor: Tensor, axis: number, length: number): Tensor {
   const present = tensor.dims[axis]!;
   if (present === length) {
@@ -361,11 +346,7 @@ export function resize(tensor: Tensor, axis: number, length: number): Tensor {
   return target;
 }
 
-/**
- * A tensor of this element, by default of zeros or empty strings.
- *
- * @throws InvalidBatchError when the type has no such element
- */
+/** @throws InvalidBatchError when the type has no such element */
 export function filledTensor(
   type: Tensor.Type,
   dims: readonly number[],
@@ -396,8 +377,6 @@ function isFraction(value: unknown): boolean {
   return typeof value === 'number' && !Number.isInteger(value);
 }
 
-// Node has Float16Array only from version 24.
-
 /** Decodes IEEE 754 binary16: sign, 5 exponent bits, 10 mantissa bits. */
 export function numberOfFloat16(bits: number): number {
   const sign = bits & 0x8000 ? -1 : 1;
@@ -417,11 +396,11 @@ export function float16OfNumber(value: number): number {
     return 0x7e00;
   }
   const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0;
-  // From 2 ** 16 results are infinite; below 2 ** -14 all have the same exponent.
+  // Results are infinite from 2 ** 16; below 2 ** -14 all have the same exponent.
   const size = Math.min(Math.abs(value), 2 ** 16);
   const exponent = Math.max(Math.floor(Math.log2(size)), -14);
-  // Adding 2 ** 52 rounds to whole numbers, ties to even. A mantissa too large carries into the
-  // exponent, after rounding up or an inexact logarithm.
+  // Adding 2 ** 52 rounds to whole numbers, ties to even. A mantissa too large, after rounding up
+  // or an inexact logarithm, carries into the exponent.
   const mantissa = size / 2 ** (exponent - 10) + 2 ** 52 - 2 ** 52;
   return sign | (((exponent + 14) << 10) + mantissa);
 }

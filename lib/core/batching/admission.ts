@@ -25,7 +25,7 @@ export interface AdmissionOptions extends Pick<RoomOptions, 'name'> {
   /** True if lanes have a latency target. */
   readonly hasTargets?: boolean | undefined;
   readonly budget?: Budget | undefined;
-  readonly rule?: AdmissionRuleOf | undefined;
+  readonly policies?: readonly AdmissionPolicy[];
 }
 
 export interface BusyUntil {
@@ -54,26 +54,33 @@ export interface LatencyTarget {
   readonly overrun: number;
 }
 
-/** A feature's: refuses requests that have room, and limits batches. */
+/** A feature's: refuses requests that have room in a queue, and limits its batches. */
 export interface AdmissionRule {
-  /** Called before {@link enter}, also if there is no room. */
-  arrived(request: QueuedRequest, now: number): void;
-  /** @throws OverloadedError or DeadlineTooShortError for a request that can't be answered in time */
-  enter(request: QueuedRequest, now: number, work: PoolLoad): void;
-  enterAgain(request: QueuedRequest, rows: number): void;
-  leave(request: QueuedRequest, rows: number): void;
-  targetOf(limits: Limits): LatencyTarget | undefined;
+  /** Called first, also if there is no room. */
+  arrived?(request: QueuedRequest, now: number): void;
+  /** @throws OverloadedError, or another ServingError, for a request that it refuses */
+  check?(request: QueuedRequest, now: number, work: PoolLoad): void;
+  /** Called when no rule has refused the request. */
+  enter?(request: QueuedRequest): void;
+  enterAgain?(request: QueuedRequest, rows: number): void;
+  leave?(request: QueuedRequest, rows: number): void;
+  targetOf?(limits: Limits): LatencyTarget | undefined;
   /** Rows of a full batch, of at most `opened`. */
-  sizeOf(limits: Limits, opened: number): number;
-  mostCostOf(limits: Limits): number;
+  sizeOf?(limits: Limits, opened: number): number;
+  mostCostOf?(limits: Limits): number;
 }
 
-/** @param queued requests that have entered before */
-export type AdmissionRuleOf = (
-  options: AdmissionOptions,
-  times: LearnedTimes,
-  queued?: Iterable<QueuedRequest>,
-) => AdmissionRule;
+/** Opens a rule for each queue. */
+export interface AdmissionPolicy {
+  /** False if the rule opens with the first call that has a deadline. */
+  isForAll(options: AdmissionOptions): boolean;
+  /** @param queued requests that have entered before */
+  open(
+    options: AdmissionOptions,
+    times: LearnedTimes,
+    queued?: Iterable<QueuedRequest>,
+  ): AdmissionRule;
+}
 
 /** Before any batch has run, Retry-After is 1 to this many seconds. */
 const SECONDS_UNKNOWN = 3;
@@ -194,21 +201,25 @@ export class QueueRoom {
 }
 
 /**
- * Admission control: immediately refuses a request without room, or that its rule refuses.
+ * Admission control: immediately refuses a request without room, or that a rule refuses.
  */
 export class Admission {
   /** Rows in its queue. */
   queued = 0;
   private readonly times: LearnedTimes;
-  /** Exists with targets, or once a call had a deadline. */
-  rule: AdmissionRule | undefined;
+  private readonly rules: AdmissionRule[];
+  /** Policies whose rules open with the first deadline. */
+  private forDeadlines: readonly AdmissionPolicy[];
 
   constructor(
     private readonly options: AdmissionOptions,
     private readonly room: QueueRoom,
   ) {
     this.times = new LearnedTimes(options.budget);
-    this.rule = options.hasTargets ? options.rule?.(options, this.times) : undefined;
+    const { policies = [] } = options;
+    const open = policies.filter((policy) => policy.isForAll(options));
+    this.rules = open.map((policy) => policy.open(options, this.times));
+    this.forDeadlines = policies.filter((policy) => !open.includes(policy));
   }
 
   /**
@@ -219,8 +230,10 @@ export class Admission {
    */
   enter(request: QueuedRequest, now: number, work: PoolLoad): void {
     const { deadline, size } = request;
-    const { rule } = this;
-    rule?.arrived(request, now);
+    const { rules } = this;
+    for (const rule of rules) {
+      rule.arrived?.(request, now);
+    }
     const lack = this.room.lackFor(request);
     if (lack) {
       throw this.overloaded(lack, request.lane.limits, work);
@@ -228,21 +241,38 @@ export class Admission {
     if (deadline <= now) {
       throw this.tooLate(deadline, now);
     }
-    rule?.enter(request, now, work);
+    for (const rule of rules) {
+      rule.check?.(request, now, work);
+    }
+    for (const rule of rules) {
+      rule.enter?.(request);
+    }
     this.countRows(request, size);
   }
 
-  beginRule(queued: Iterable<QueuedRequest>): void {
-    this.rule = this.options.rule?.(this.options, this.times, queued);
+  /** True until {@link heedDeadlines} is called, if there are rules for it. */
+  get ignoresDeadlines(): boolean {
+    return this.forDeadlines.length > 0;
+  }
+
+  heedDeadlines(queued: Iterable<QueuedRequest>): void {
+    const before = [...queued];
+    const { options, times } = this;
+    this.rules.push(...this.forDeadlines.map((policy) => policy.open(options, times, before)));
+    this.forDeadlines = [];
   }
 
   enterAgain(request: QueuedRequest, rows: number): void {
-    this.rule?.enterAgain(request, rows);
+    for (const rule of this.rules) {
+      rule.enterAgain?.(request, rows);
+    }
     this.countRows(request, rows);
   }
 
   leave(request: QueuedRequest, rows: number): void {
-    this.rule?.leave(request, rows);
+    for (const rule of this.rules) {
+      rule.leave?.(request, rows);
+    }
     this.countRows(request, -rows);
   }
 
@@ -274,16 +304,30 @@ export class Admission {
   }
 
   targetOf(limits: Limits): LatencyTarget | undefined {
-    return this.rule?.targetOf(limits);
+    for (const rule of this.rules) {
+      const target = rule.targetOf?.(limits);
+      if (target) {
+        return target;
+      }
+    }
+    return undefined;
   }
 
   /** Rows of a full batch now, if its window opened with this size. */
   sizeOf(limits: Limits, opened = limits.batchSize): number {
-    return this.rule?.sizeOf(limits, opened) ?? opened;
+    let size = opened;
+    for (const rule of this.rules) {
+      size = rule.sizeOf?.(limits, size) ?? size;
+    }
+    return size;
   }
 
   mostCostOf(limits: Limits): number {
-    return this.rule?.mostCostOf(limits) ?? Infinity;
+    let most = Infinity;
+    for (const rule of this.rules) {
+      most = Math.min(most, rule.mostCostOf?.(limits) ?? most);
+    }
+    return most;
   }
 
   /** @throws OverloadedError unless there is a place for a row of unknown cost */

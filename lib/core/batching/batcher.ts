@@ -207,8 +207,8 @@ export class Batcher<R extends QueuedRequest> {
     if (this.taken.length > 0 && this.join(request, now)) {
       return;
     }
-    if (request.deadline < Infinity && !admission.rule) {
-      admission.beginRule(this.requestsOf(lane));
+    if (request.deadline < Infinity && admission.ignoresDeadlines) {
+      admission.heedDeadlines(this.requestsOf(lane));
     }
     admission.enter(request, now, pool);
     if (request.whole) {

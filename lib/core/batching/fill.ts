@@ -1,18 +1,15 @@
 import type { QueuedRequest } from './queued-request.js';
 
 export interface Budget {
-  /** A batch's largest cost. */
   readonly most: number;
   /** A batch costs its rows times their largest cost, not their sum. */
   readonly padded: boolean;
-  /** Batches that may pass a row in favour of rows of similar cost. */
+  /** Batches that may pass a row for rows of similar cost. */
   readonly overtaking: number;
 }
 
-/** The budget of rows that cost 1 each. */
 export const UNLIMITED: Budget = { most: Infinity, padded: false, overtaking: 0 };
 
-/** Rows, with the sum and maximum of their costs. */
 export interface Load {
   readonly count: number;
   readonly sum: number;
@@ -38,7 +35,7 @@ export function loadOf(
 
 export interface BatchCost {
   readonly sum: number;
-  /** What counts against the budget: with `padded`, its rows times their largest cost. */
+  /** Rows times their largest cost if the budget is padded. */
   readonly padded: number;
   readonly most: number;
 }
@@ -55,10 +52,8 @@ export function costOf(parts: readonly Part[], budget: Budget): BatchCost | unde
   return budget.most === Infinity ? undefined : new Fill(budget).with(parts).batchCost;
 }
 
-/** Rows of a batch or window that fills, and their cost. */
 export class Fill {
   rows = 0;
-  /** True if rows didn't fit for their cost. */
   isCut = false;
   private sum = 0;
   private largest = 0;
@@ -89,7 +84,7 @@ export class Fill {
     this.largest = Math.max(this.largest, largest);
   }
 
-  /** The largest cost stays, since the others' is unknown. */
+  /** Keeps the largest cost, since the others' is unknown. */
   remove(count: number, sum = (this.sum * count) / this.rows): void {
     this.rows -= count;
     this.sum -= sum;
@@ -99,7 +94,6 @@ export class Fill {
     }
   }
 
-  /** What counts against the budget. */
   get cost(): number {
     return this.budget.padded ? this.rows * this.largest : this.sum;
   }
@@ -118,18 +112,16 @@ export class Fill {
     return this.size - this.rows;
   }
 
-  /** True if no row of any cost fits. */
   get isFull(): boolean {
     return this.rows >= this.size || this.isSpent;
   }
 
-  /** True if the budget leaves no room for a row of any cost. */
+  /** True if no row of any cost fits into the budget. */
   get isSpent(): boolean {
     const { rows, sum, largest, budget } = this;
     return sum >= budget.most || (budget.padded && (rows + 1) * largest > budget.most);
   }
 
-  /** How many of these rows fit, in order, if all may cost at most `most`. */
   fitting(request: Rows, offset: number, count: number, most = Infinity): number {
     const { rows, budget } = this;
     const free = Math.min(count, this.room);

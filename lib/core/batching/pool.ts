@@ -1,7 +1,6 @@
 import type { BusyUntil, PoolLoad } from './admission.js';
 import type { QueuedRequest } from './queued-request.js';
 
-/** A partition as the batcher sees it. */
 export interface Target {
   /** Full batches that it takes ahead while another one runs. */
   readonly prefetch: number;
@@ -11,11 +10,9 @@ export interface Target {
    * @default one batch of any size
    */
   readonly capacity?: number | undefined;
-  /** Why it takes no batch now. Queued rows wait for it. */
   readonly unavailable?: Error | undefined;
-  /** Why it will take no batch soon. When all partitions are lost, queued rows fail. */
+  /** When all partitions are lost, queued rows fail. */
   readonly lost?: Error | undefined;
-  /** Batches that it hasn't begun end as revoked. */
   revoke?(): void;
   onChange?(listener: () => void): void;
 }
@@ -23,25 +20,24 @@ export interface Target {
 export interface TargetLoad {
   readonly partition: number;
   readonly target: Target;
-  /** As many as its capacity run, the oldest first; the others wait. */
+  /** Oldest first: as many as its capacity run, the others wait. */
   readonly batches: RunningBatch[];
   startedAt: number;
 }
 
 export interface RunningBatch {
-  /** Expected run time in milliseconds. */
+  /** Milliseconds. */
   readonly expected: number;
   readonly handedAt: number;
 }
 
 export class Pool implements PoolLoad {
   private readonly loads: readonly TargetLoad[];
-  /** Partitions with a free place, the longest idle first. */
+  /** Longest idle first. */
   private readonly open: TargetLoad[];
   private batches = 0;
   isPaused = false;
 
-  /** @param first the first partition's index */
   constructor(targets: readonly Target[], first = 0) {
     this.loads = targets.map((target, index) => ({
       partition: first + index,
@@ -53,8 +49,8 @@ export class Pool implements PoolLoad {
   }
 
   /**
-   * The partition with the most free places, of several the longest idle. If none is free, a full
-   * batch goes ahead to the one that we expect to be free first.
+   * The partition with the most free places, then the longest idle. A full batch goes ahead to the
+   * busy partition expected to be free first.
    */
   next(batch: 'full' | 'growing', now: number): TargetLoad | undefined {
     if (this.isPaused) {
@@ -78,12 +74,11 @@ export class Pool implements PoolLoad {
     );
   }
 
-  /** True if one partition is idle while another has a batch ahead. */
   get isUneven(): boolean {
     return this.loads.some(isAhead) && this.idle > 0;
   }
 
-  /** Revokes as many batches that haven't begun as there are idle partitions. */
+  /** Revokes one batch that hasn't begun for each idle partition. */
   revoke(now: number): void {
     if (this.isUneven) {
       this.loads
@@ -106,7 +101,7 @@ export class Pool implements PoolLoad {
     return handed;
   }
 
-  /** Removes an ended or revoked batch. Returns when it began, or `now` if it didn't. */
+  /** Removes an ended or revoked batch. Returns when it began, or `now`. */
   end(load: TargetLoad, handed: RunningBatch, now: number): number {
     const { startedAt, batches, target } = load;
     const place = batches.indexOf(handed);
@@ -154,12 +149,11 @@ export class Pool implements PoolLoad {
     }));
   }
 
-  /** True if a partition has no free place for a batch, now or once it is up again. */
+  /** True if no partition, up or not, has a free place. */
   get isFull(): boolean {
     return this.open.length === 0;
   }
 
-  /** Why no partition will take a batch soon; undefined if one will. */
   get lost(): Error | undefined {
     for (const { target } of this.loads) {
       if (!target.lost) {
@@ -174,12 +168,10 @@ export class Pool implements PoolLoad {
   }
 }
 
-/** Below 0, batches wait for a place. */
 function freePlaces({ target, batches }: TargetLoad): number {
   return (target.capacity ?? 1) - batches.length;
 }
 
-/** True if the partition has a batch ahead that we can revoke. */
 function isAhead(load: TargetLoad): boolean {
   return freePlaces(load) < 0 && load.target.revoke !== undefined;
 }
@@ -188,17 +180,16 @@ function isUp({ target }: TargetLoad): boolean {
   return !target.unavailable && !target.lost;
 }
 
-/** Weight of the newest interval in their mean. */
 const NEWEST = 0.1;
-/** A percentile of the delay, and how far an arrival moves it, of an interval. */
+/** Percentile of the delay, and an arrival's step towards it, in intervals. */
 const MOST_ROWS = 0.8;
 const STEP = 0.04;
-/** We wait for this many times the delay. */
+/** Multiple of the delay. */
 const PATIENCE = 2;
-/** Milliseconds, since timers are no finer, and a multiple of what the wait takes. */
+/** Milliseconds, since timers are no finer, and a multiple of the wait. */
 const LEAST_GAIN = { time: 1, ratio: 1.3 };
 /**
- * Batches that don't wait after a useless wait. They become more if over a quarter of the waits are
+ * Batches that don't wait after a useless wait. They grow if over a quarter of the waits are
  * useless: these calls don't all come back.
  */
 const PAUSES = { least: 2, growth: 2, most: 1024, decay: 0.8 };
@@ -206,28 +197,27 @@ const PAUSES = { least: 2, growth: 2, most: 1024, decay: 0.8 };
 const INTERVALS_OF_PATIENT = 8;
 
 interface LoneBatch {
-  /** That it answered. */
+  /** Rows that it answered. */
   readonly rows: number;
   readonly waiting: number;
   readonly batchSize: number;
-  /** Milliseconds that one batch saves. */
+  /** Milliseconds saved by one batch. */
   readonly gainOf: (first: number, others: number) => number;
 }
 
 /**
  * Lets a lone partition wait for the rows that it has just answered to come back.
  *
- * Callers who call again after each answer split into two groups, whose batches take turns, where
- * one batch of all is often hardly slower than each. So we learn how soon after a batch's end most
- * rows arrive: if before half of the interval between two ends, the partition waits for as many
- * rows as it answered, provided that this saves more time than it takes. Arrivals that don't depend
- * on ends come at any time, so it never waits for them.
+ * Callers who call again after each answer split into two groups, whose batches take turns, though
+ * one batch of all is often hardly slower. So if most rows arrive within half of the interval
+ * between two batches' ends, the partition waits for as many rows as it answered, if that saves
+ * more time than it takes. Arrivals independent of ends come at any time, so it never waits for
+ * them.
  */
 export class ReturningRows {
   private endedAt: number | undefined;
   private interval = 0;
   private delay = 0;
-  /** Rows that we wait for. */
   private missing = 0;
   private timer: NodeJS.Timeout | undefined;
   private pause = 0;
@@ -274,7 +264,6 @@ export class ReturningRows {
     this.pause = Math.max(0, this.pause - 1);
   }
 
-  /** Called at a batch's end. */
   waitAfter({ rows, waiting, batchSize, gainOf }: LoneBatch): void {
     const { interval, delay, endedAt, hurriedAt } = this;
     const all = waiting + rows;
@@ -282,7 +271,7 @@ export class ReturningRows {
     if (all > batchSize || delay > interval / 2 || isHurried || this.pause > 0) {
       return;
     }
-    // Otherwise the first row that comes back begins a batch.
+    // Without waiting rows, the first that comes back begins a batch.
     const first = Math.max(waiting, 1);
     const least = Math.max(LEAST_GAIN.time, (LEAST_GAIN.ratio * delay * all) / rows);
     if (gainOf(first, all - first) > least) {
@@ -292,7 +281,6 @@ export class ReturningRows {
     }
   }
 
-  /** Waits for no more rows. */
   close(): void {
     this.missing = 0;
     clearTimeout(this.timer);

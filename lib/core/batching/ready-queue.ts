@@ -11,7 +11,7 @@ import {
 } from './queued-request.js';
 import { type QueueOrder, RowQueue, turnOf } from './row-queue.js';
 
-/** Why a window closed or a batch was taken. */
+/** Reason a window closed or a batch was taken. */
 export type CloseReason =
   'full' | 'cost' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline' | 'target' | 'join';
 
@@ -19,24 +19,21 @@ export interface Window<R extends QueuedRequest> {
   readonly lane: Lane;
   /** Changes only between being taken and the turn's end. */
   parts: readonly Part<R>[];
-  /** Rows of a full window. */
   readonly size: number;
   readonly reason: CloseReason;
-  /** Earlier runs' retry state, if the rows run again. */
   readonly retryState?: unknown;
   /** Set once its function runs, if this can call servings. */
   caller?: CallingBatch;
 }
 
-/** A place in the queue for one of a lane's batches. It gets its rows when a partition takes it. */
+/** Place for one of a lane's batches. */
 interface BatchSlot<R extends QueuedRequest> {
   readonly queue: LaneQueue<R>;
   readonly size: number;
-  /** Rows that it adds to its lane's capacity. */
   room: number;
   reason: CloseReason;
   readonly priority: number;
-  /** When it became ready, less a head start by priority. The lowest is next. */
+  /** Time when it became ready, less a head start by priority. The lowest is next. */
   readonly turn: number;
   readonly id: number;
   /** Created for its priority's rows; void once they have run. */
@@ -47,18 +44,17 @@ interface BatchSlot<R extends QueuedRequest> {
 interface LaneQueue<R extends QueuedRequest> {
   readonly lane: Lane;
   readonly rows: RowQueue<R>;
-  /** Its lane has an open window, whose rows go before later ones. */
+  /** True if the lane has an open window, whose rows go before later ones. */
   isOpen: boolean;
   capacity: number;
   /** Slots that are never void; at least one while there are rows. */
   slots: number;
   newest: BatchSlot<R> | undefined;
-  /** The newest slot with the highest priority, as far as we know. */
   first: BatchSlot<R> | undefined;
 }
 
 interface SizesNow {
-  /** Rows of a full batch, if its window opened with this size. */
+  /** @param opened size when the window opened */
   sizeOf(limits: Limits, opened: number): number;
   mostCostOf(limits: Limits): number;
 }
@@ -67,11 +63,10 @@ interface SizesNow {
 const LANES_REMEMBERED = 1024;
 
 /**
- * Rows that are ready for a partition, by lane, and their batches' order.
+ * Rows ready for a partition, by lane, and their batches' order.
  *
- * A closed window becomes a slot in the queue, which gets its rows when a partition takes it. So a
- * batch with room keeps its place and grows, new rows replace rows that have left, and urgent rows
- * go first.
+ * A closed window becomes a slot, which gets its rows when a partition takes it. So a batch with
+ * room keeps its place and grows, new rows replace rows that left, and urgent rows go first.
  */
 export class ReadyQueue<R extends QueuedRequest> {
   private readonly slots = new Heap<BatchSlot<R>>((a, b) => a.turn - b.turn || a.id - b.id);
@@ -125,7 +120,6 @@ export class ReadyQueue<R extends QueuedRequest> {
     return queue.isOpen ? 0 : Math.max(0, queue.capacity - queue.rows.size);
   }
 
-  /** How many of the request's rows, from `offset` on, still fit into its lane's slots. */
   roomFor(request: R, offset: number): number {
     const { lane, size } = request;
     const count = Math.min(this.roomIn(lane), size - offset);
@@ -171,7 +165,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     const { lane, priority, arrivedAt } = parts[0]!.request;
     const turn = turnOf(this.order, arrivedAt, priority);
     const again = { parts, retryState };
-    // Also before rows that arrived at the same time.
+    // Goes even before rows that arrived at the same time.
     const id = this.lastId++ - Number.MAX_SAFE_INTEGER;
     this.admit({
       queue: this.queueOf(lane),
@@ -189,7 +183,6 @@ export class ReadyQueue<R extends QueuedRequest> {
     this.queues.get(request.lane)?.rows.leave(request);
   }
 
-  /** `full` or `growing` by the next batch; undefined if none is ready. */
   next(now: number): 'full' | 'growing' | undefined {
     for (let slot = this.slots.peek(); slot; slot = this.slots.peek()) {
       const rows = this.rowsFor(slot, now);
@@ -205,8 +198,9 @@ export class ReadyQueue<R extends QueuedRequest> {
   }
 
   /**
-   * Takes the next batch; there must be one. `endOf` returns when we expect this many of the lane's
-   * rows, at this cost if they have one, to have run.
+   * Takes the next batch; there must be one.
+   *
+   * @param endOf the time when we expect this many of the lane's rows, at this cost, to have run
    */
   take(
     now: number,
@@ -228,8 +222,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     const until = endOf(lane, ...queue.rows.expected(size, most));
     const parts = queue.rows.take(size, now, until, most);
     if (queue.rows.size > 0 && queue.slots === 0) {
-      // These rows need a slot: a request that must run whole displaced them, or they didn't fit
-      // into the batch's budget.
+      // A request that must run whole displaced these rows, or they exceeded the batch's budget.
       this.admit({
         queue,
         size: lane.limits.batchSize,
@@ -312,8 +305,8 @@ export class ReadyQueue<R extends QueuedRequest> {
   }
 
   /**
-   * We keep lanes while they are few: a Map that changes with every window keeps its outgrown
-   * tables, and what they refer to, alive.
+   * Keeps lanes while they are few: a Map that changes with every window keeps its outgrown tables
+   * alive.
    */
   private queueOf(lane: Lane): LaneQueue<R> {
     if (this.last?.lane === lane) {

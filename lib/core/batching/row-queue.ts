@@ -12,7 +12,6 @@ import {
 export interface QueueOrder {
   /** Milliseconds of waiting that outweigh one level of priority. */
   readonly ageing: number;
-  /** Keyed by tenant; 1 for all others. */
   readonly weights: ReadonlyMap<string, number>;
 }
 
@@ -22,8 +21,7 @@ export function turnOf({ ageing }: QueueOrder, since: number, priority: number):
 }
 
 /**
- * Rows of one request. A batch takes them all, or the first of them if each costs 1 and they
- * needn't run together.
+ * A batch takes all these rows, or the first of them if each costs 1 and they needn't run together.
  */
 interface Piece<R extends QueuedRequest> extends Load, Linked<Piece<R>> {
   readonly request: R;
@@ -33,39 +31,34 @@ interface Piece<R extends QueuedRequest> extends Load, Linked<Piece<R>> {
   sum: number;
   readonly arrival: number;
   place: ClassPlace<Piece<R>> | undefined;
-  /** False once a batch has taken it or its caller has left. */
+  /** False once a batch took it or its caller left. */
   isQueued: boolean;
-  /** The piece that its request queued before this one. */
   readonly older: Piece<R> | undefined;
 }
 
-/** One tenant's rows of one priority, in arrival order. */
 interface Tenant<R extends QueuedRequest> {
   readonly name: string;
   readonly weight: number;
   readonly level: Level<R>;
-  /** The cost of rows taken from it, divided by its weight. The lowest is next. */
+  /** Cost of taken rows, divided by weight. The lowest is next. */
   pass: number;
-  /** Breaks ties: the tenant that joined first is next. */
+  /** Breaks ties. */
   readonly turn: number;
   readonly pieces: LinkedList<Piece<R>>;
   readonly similar: SimilarRows<Piece<R>> | undefined;
 }
 
-/** True if a caller waits for the piece; otherwise removes it. */
 type IsLive<R extends QueuedRequest> = (piece: Piece<R>) => boolean;
 
 /**
  * One lane's ready rows: by priority and age, then fairly by tenant, then in arrival order.
  *
- * `ageing` ms of waiting outweigh one level of priority, so no row starves. With a budget, a batch
- * takes as many rows as it may cost: rows that don't fit stay in front of their tenant's rows,
- * while rows of other tenants and lower priorities fill the batch. With `overtaking`, only a
- * batch's first row is the next in this order, and the others have a similar cost (see
- * {@link SimilarRows}).
+ * `ageing` ms of waiting outweigh one level of priority, so no row starves. With a budget, rows
+ * that don't fit stay in front of their tenant's rows, while other tenants and lower priorities
+ * fill the batch. With `overtaking`, only a batch's first row is the next in this order; the others
+ * have a similar cost (see {@link SimilarRows}).
  */
 export class RowQueue<R extends QueuedRequest> {
-  /** `cost` if the last batch was closed by cost. */
   closedBy: 'cost' | undefined;
   private readonly levels: Level<R>[] = [];
   private rows = 0;
@@ -73,7 +66,6 @@ export class RowQueue<R extends QueuedRequest> {
   private arrivals = 0;
   /** No deadline is later. */
   private latest = -Infinity;
-  /** Rows with a deadline up to this time are late. */
   private lateUntil = 0;
   private late: R[] = [];
   private readonly limit: Budget;
@@ -100,7 +92,7 @@ export class RowQueue<R extends QueuedRequest> {
     }
     const { last } = tenant.pieces;
     if (last?.request === request) {
-      // They stay together: the request may have to run whole.
+      // The rows stay together: the request may have to run whole.
       this.remove(last);
       this.put(tenant, request, last.offset, last.count + count);
     } else {
@@ -118,11 +110,9 @@ export class RowQueue<R extends QueuedRequest> {
   }
 
   /**
-   * Takes a batch of at most `size` rows that cost at most `most`. A request that must run whole
-   * and is larger than a batch (it arrived when batches were larger) is taken alone.
-   *
-   * The batch should have run at `until`. Rows due earlier fail if others are due later: they would
-   * make those late, too.
+   * A request that must run whole and exceeds a batch (it arrived when batches were larger) is
+   * taken alone. The batch should have run at `until`: rows due earlier fail if others are due
+   * later, which they would make late, too.
    */
   take(size: number, now: number, until = now, most = Infinity): Part<R>[] {
     this.lateUntil = this.hasRowsAfter(until) ? until : now;
@@ -160,7 +150,6 @@ export class RowQueue<R extends QueuedRequest> {
     request.ready = undefined;
   }
 
-  /** Estimates the next batch of at most `size` rows. */
   expected(size: number, most = Infinity): [rows: number, cost: number | undefined] {
     if (this.rows === 0) {
       return [0, this.budget && 0];
@@ -177,7 +166,6 @@ export class RowQueue<R extends QueuedRequest> {
     return this.cost >= this.limit.most;
   }
 
-  /** How many of the request's rows fit into this many batches with the rows that are here. */
   fitting(request: R, offset: number, count: number, batches: number): number {
     if (!this.budget) {
       return count;
@@ -259,7 +247,7 @@ export class RowQueue<R extends QueuedRequest> {
     return level;
   }
 
-  /** The level with the oldest next row, after a head start for each level of priority. */
+  /** Applies the head start of each level of priority. */
   private next(): Level<R> | undefined {
     const [only] = this.levels;
     if (this.levels.length === 1) {
@@ -293,7 +281,7 @@ export class RowQueue<R extends QueuedRequest> {
     return false;
   }
 
-  /** Late rows' requests fail only when we are done, since their callers may call back. */
+  /** Late requests fail only when we are done, since their callers may call back. */
   private readonly isLive: IsLive<R> = (piece) => {
     const { request } = piece;
     if (request.deadline > this.lateUntil) {
@@ -315,26 +303,24 @@ export class RowQueue<R extends QueuedRequest> {
   }
 }
 
-/** Tenants that a batch may try without finding a row that fits. */
+/** Tenants that a batch may try in vain. */
 const MOST_PASSED_OVER = 64;
 /** Beyond this many tenants, we forget those without rows. */
 const TENANTS_REMEMBERED = 64;
 
 /**
- * Rows of one priority, shared between tenants by weight and cost, however many each one queues.
+ * Rows of one priority, shared between tenants by weight and cost.
  *
  * Start-time fair queueing (Goyal, Vin and Cheng, 1996): a tenant joins at the others' current
- * `pass`, so it gains nothing from the time when it queued no rows. Every operation takes constant
- * time per row, and time logarithmic in the number of tenants.
+ * `pass`, so it gains nothing from time without rows. Operations take constant time per row, and
+ * logarithmic time in the number of tenants.
  */
 class Level<R extends QueuedRequest> {
-  /** True if none of its rows fits into the batch being formed. */
   isSpent = false;
   readonly classes: CostClasses | undefined;
   private tenants = new Map<string, Tenant<R>>();
   private readonly order = new Heap<Tenant<R>>((a, b) => a.pass - b.pass || a.turn - b.turn);
   private remembered = TENANTS_REMEMBERED;
-  /** Tenants without a row that fits into the current batch. */
   private passedOver: Tenant<R>[] = [];
   private readonly asked = new Set<Tenant<R>>();
   private pass = 0;
@@ -358,7 +344,7 @@ class Level<R extends QueuedRequest> {
     return this.next(isLive)?.pieces.first;
   }
 
-  /** The next piece with rows that fit; if chosen for its cost, of a class in the range. */
+  /** The next piece with rows that fit; one chosen for its cost is of a class in the range. */
   pick(fill: Fill, range: ClassRange | undefined, isLive: IsLive<R>): Piece<R> | undefined {
     for (let tenant = this.next(isLive); tenant; tenant = this.next(isLive)) {
       const { similar } = tenant;
@@ -383,7 +369,6 @@ class Level<R extends QueuedRequest> {
     return undefined;
   }
 
-  /** Charges the tenant whose piece {@link pick} returned. */
   charge(piece: Piece<R>, cost: number): void {
     const { tenant } = piece;
     tenant.similar?.took(piece);
@@ -433,7 +418,7 @@ class Level<R extends QueuedRequest> {
     return tenant;
   }
 
-  /** The tenant whose turn it is. Removes tenants without rows, except the last one. */
+  /** Removes tenants without rows, except the last one. */
   private next(isLive: IsLive<R>): Tenant<R> | undefined {
     for (let tenant = this.order.peek(); tenant; tenant = this.order.peek()) {
       const { pieces } = tenant;
@@ -460,12 +445,10 @@ function isDivisible<R extends QueuedRequest>({ count, request }: Piece<R>): boo
   return count > 1 && !request.whole;
 }
 
-/** Only a RowQueue sets a request's `ready`. */
 function newestOf<R extends QueuedRequest>({ ready }: R): Piece<R> | undefined {
   return ready as Piece<R> | undefined;
 }
 
-/** Joins a request's adjacent pieces. */
 function partsOf<R extends QueuedRequest>(pieces: readonly Piece<R>[]): Part<R>[] {
   const parts: Part<R>[] = [];
   for (const { request, offset, count } of pieces) {

@@ -4,46 +4,41 @@ import type { Limits } from './queued-request.js';
 /** We refuse no call before this many batches have run. */
 export const BATCHES_TO_BELIEVE = 8;
 
-/** Least weight of the newest batch in its class's mean. */
 const LEAST_WEIGHT = 0.1;
 
 /**
- * How far a batch moves all sizes' times towards its own: little, since runs differ by chance, and
- * more if the last few were all clearly slower or faster. Slowness breaks promises, so fewer runs
- * prove it. The gains are equal both ways: otherwise chance alone would make sizes that don't run
- * slower and slower.
+ * Shares by which a batch moves all sizes' times towards its own: little, since runs differ by
+ * chance, and more if the last few were all clearly slower or faster. Slowness breaks promises, so
+ * fewer runs prove it. Equal gains keep chance alone from slowing down sizes that don't run.
  */
 const GAIN = 0.1;
 const CLEAR_GAIN = 0.3;
 const CLEARLY_SLOWER = { by: 1.15, runs: 2 };
 const CLEARLY_FASTER = { by: 0.9, runs: 5 };
 
-/** A run counts as at most this factor from its size's mean; beyond it, the speed has changed. */
+/** Beyond this factor from its size's expected time, a run shows that the speed has changed. */
 const MOST_CHANGE = 1.25;
 
 /**
- * After this many batches, doubled by each of its runs, a size counts as untried again: a cold
- * first run must not rule it out.
+ * Batches, doubled by each of its runs, after which a size counts as untried: a cold first run must
+ * not rule it out.
  */
 const BATCHES_UNTIL_RETRY = 64;
 
-/** A mean is old after this many batches of other sizes. Its next batch then has this weight. */
+/** Batches of other sizes after which a mean is old, and its next batch's weight. */
 const BATCHES_UNTIL_OLD = 16;
 const WEIGHT_AGAIN = 0.5;
 
-/** A size predicts smaller ones after this many runs. */
+/** Runs after which a size predicts smaller ones. */
 const RUNS_TO_TRUST = 3;
 
-/** The best size is the largest with at least this share of the highest work per millisecond. */
+/** The best size is the largest with at least this share of the highest efficiency. */
 const CLEARLY_LESS = 0.93;
 
-/**
- * We learn once in this many milliseconds of runs: learning takes microseconds, as long as a fast
- * function.
- */
+/** Milliseconds of runs between learning, which takes microseconds, as long as a fast function. */
 const TIME_BETWEEN = 1;
 
-/** In milliseconds: a clock may show 0, which has no ratio to other times. */
+/** Milliseconds; a clock may show 0, which has no ratio to other times. */
 const SHORTEST_RUN = 0.001;
 
 /** A 99th percentile of fewer runs is hardly more than their maximum. */
@@ -53,7 +48,7 @@ const RUNS_REMEMBERED = 300;
 const FIRST_SPREAD = 1.5;
 const FIRST_RUNS = 16;
 
-/** Longer runs count as this long: the machine paused, and would have paused a smaller batch. */
+/** A longer run is a pause of the machine, which would also have paused a smaller batch. */
 const LONGEST_OVERRUN = 3;
 
 const QUANTILE = 0.99;
@@ -65,16 +60,14 @@ interface SizeClass {
   time: number;
   runs: number;
   most: number;
-  /** The number of batches at its last run. */
   last: number;
 }
 
 /**
- * 99th percentile of actual ÷ expected run time. Few runs give too low a percentile, so the spread
- * starts at 1.5.
+ * 99th percentile of actual ÷ expected run time. Starts at 1.5, since few runs give too low a
+ * value.
  */
 export class RunTimeSpread {
-  /** Ratios in order of arrival, then sorted. */
   private readonly ratios = new Float64Array(RUNS_REMEMBERED);
   private readonly sorted = new Float64Array(RUNS_REMEMBERED).fill(Infinity);
   private runs = 0;
@@ -94,7 +87,6 @@ export class RunTimeSpread {
   }
 }
 
-/** Keeps the values ascending, and moves only those in between. */
 function replaceIn(sorted: Float64Array, before: number, after: number): void {
   const from = firstAtLeast(sorted, before);
   const to = firstAtLeast(sorted, after);
@@ -130,27 +122,26 @@ function firstAtLeast(sorted: Float64Array, value: number): number {
 export class RunTimes {
   private readonly spread = new RunTimeSpread();
   private readonly classes: SizeClass[] = [];
-  /** The means by ascending work, made monotone. */
+  /** Monotone, by ascending work. */
   private points: { readonly work: number; readonly time: number }[] = [];
   /** Batches that we learned from, and milliseconds of runs since the last one. */
   private batches = 0;
   private passed = 0;
-  /** Latest actual ÷ expected times, to detect a change and to measure the spread. */
+  /** Actual ÷ expected times, to detect a change and to measure the spread. */
   private readonly latest: number[] = [];
   private readonly neighbours: number[] = [];
   private known: SizeClass[] = [];
   /** Batches with more work are less efficient. */
   best = Infinity;
 
-  /** `lowest` is the smallest batch's level, if known. */
+  /** @param lowest the smallest batch's level */
   constructor(private readonly lowest = -Infinity) {}
 
   learn(work: number, measured: number): void {
     const milliseconds = Math.max(measured, SHORTEST_RUN);
     const level = levelOf(work);
     const known = this.classOf(level);
-    // The run before decides whether this one counts. If its own length did, pauses would count
-    // more.
+    // The previous run decides whether this one counts: by its own length, pauses would count more.
     const isSoon = this.passed < TIME_BETWEEN;
     this.passed = isSoon ? this.passed + milliseconds : milliseconds;
     if (isSoon && known && known.runs >= BATCHES_TO_BELIEVE) {
@@ -162,7 +153,7 @@ export class RunTimes {
     let time = milliseconds;
     if (known && expected !== undefined && expected > 0) {
       this.spread.learn(this.comparedWithNeighbours(milliseconds / expected));
-      // The machine may have paused. We learn a lasting change in steps.
+      // A pause of the machine, or a lasting change, which we learn in steps.
       time = Math.min(milliseconds, LONGEST_OVERRUN * expected);
       const now = expected * this.adaptAll(time / expected, expected);
       if (!isOld) {
@@ -178,7 +169,6 @@ export class RunTimes {
     return this.isBelieved ? this.estimate(work) : undefined;
   }
 
-  /** True if enough batches have run to refuse calls. */
   get isBelieved(): boolean {
     return this.batches >= BATCHES_TO_BELIEVE;
   }
@@ -237,7 +227,6 @@ export class RunTimes {
     return first ? this.estimate(work)! * Math.min(1, work / first.work) : 0;
   }
 
-  /** The most work of the class below the most efficient one, if that is untried. */
   get untriedBelow(): number | undefined {
     const top = this.best < Infinity ? levelOf(this.best) : this.known.at(-1)?.level;
     return top === undefined || top <= this.lowest || this.classOf(top - 1)
@@ -258,7 +247,7 @@ export class RunTimes {
     return undefined;
   }
 
-  /** Compares a run with the median of five around it: a lasting change of speed isn't spread. */
+  /** Uses the median of five runs: a lasting change of speed isn't spread. */
   private comparedWithNeighbours(ratio: number): number {
     const { neighbours } = this;
     remember(neighbours, ratio, 5);
@@ -266,8 +255,8 @@ export class RunTimes {
   }
 
   /**
-   * Moves all sizes' times, and returns the factor. A single run may be a pause, so we take the
-   * median of three. Small batches weigh little.
+   * Returns the factor. A single run may be a pause, so we take the median of three. Small batches
+   * weigh little.
    */
   private adaptAll(ratio: number, expected: number): number {
     const { latest, neighbours } = this;
@@ -366,7 +355,6 @@ function remember(values: number[], value: number, most: number): void {
   }
 }
 
-/** The higher of two middle values. */
 function medianOf(values: readonly number[]): number {
   return values.toSorted(ascending)[values.length >> 1]!;
 }

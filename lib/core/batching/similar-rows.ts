@@ -2,15 +2,15 @@ import { Heap } from 'heap-js';
 import type { Fill, Load } from './fill.js';
 import { type Linked, LinkedList } from './queued-request.js';
 
-/** Per doubling of the cost: costs in one class differ by at most 9 %. */
+/** Costs in one class differ by at most 9 %. */
 const PER_DOUBLING = 8;
 /** The last class also holds all lower costs. */
 const COST_CLASSES = 128;
 
 /**
- * The cost of starting a batch, as a share of the budget. A higher value accepts more padding to
- * fill a batch. In simulations of a text encoder on the CPU, values from 1/64 to 1/32 differ by 3 %
- * in rows a second, and 1/24 has up to 6 % less.
+ * Cost of starting a batch, as a share of the budget. A higher value accepts more padding. In
+ * simulations of a text encoder on the CPU, values from 1/64 to 1/32 differ by 3 % in rows a
+ * second; 1/24 has up to 6 % less.
  */
 const START = 1 / 48;
 
@@ -33,9 +33,9 @@ export class CostClasses {
   }
 
   /**
-   * The classes for a batch that begins with these rows: those with which it does the most
-   * work in its time, padding and start included. (Anchored batches: TEI's padded budget, with
-   * Multi-Bin Batching's bins, arXiv 2412.04504, around the row that is next in order.)
+   * Classes that do the most work in the batch's time, padding and start included. (Anchored
+   * batches: TEI's padded budget, with Multi-Bin Batching's bins, arXiv 2412.04504, around the row
+   * that is next in order.)
    */
   best(first: ClassedRows, size: number): ClassRange {
     const anchor = first.place!.costClass;
@@ -51,7 +51,7 @@ export class CostClasses {
     return best;
   }
 
-  /** Down to the first row whose padding would cost more than a batch of its like. */
+  /** Ends at the first row whose padding would cost more than a batch of its like. */
   private rangeFrom(top: number, { count, sum }: Load, size: number): ClassRange {
     const { most } = this;
     const width = highestOf(top, most);
@@ -72,12 +72,12 @@ export class CostClasses {
   }
 }
 
-/** Cost classes from the highest costs down. */
+/** Highest costs first. */
 export interface ClassRange {
   readonly top: number;
   readonly bottom: number;
   readonly rows: number;
-  /** With padding. */
+  /** Includes padding. */
   readonly cost: number;
   /** Work in a unit of time. */
   readonly score: number;
@@ -96,17 +96,17 @@ export interface ClassPlace<Rows> extends Linked<ClassPlace<Rows>> {
 /**
  * One tenant's rows by cost class.
  *
- * Rows of similar cost may pass older ones, but at most `overtaking` batches may pass a row. We
- * keep each such batch's youngest arrival: rows older than the `overtaking`-th latest go first, in
- * arrival order.
+ * Rows of similar cost may pass older ones, but at most `overtaking` batches may pass a row: rows
+ * older than the `overtaking`-th latest passing batch's youngest arrival go first, in arrival
+ * order.
  */
 export class SimilarRows<Rows extends ClassedRows> {
   private readonly classes: (LinkedList<ClassPlace<Rows>> | undefined)[] = [];
-  /** The latest arrivals of youngest rows in batches that passed rows. */
+  /** Youngest arrivals of the latest batches that passed rows. */
   private readonly passes = new Heap<number>();
-  /** Arrival of the youngest row in the batch being formed. */
+  /** Youngest row's arrival in the batch being formed. */
   private youngest = -1;
-  /** No class above this one has a row for that batch. */
+  /** No class above has a row for the batch. */
   private from = 0;
 
   constructor(private readonly overtaking: number) {}
@@ -125,7 +125,7 @@ export class SimilarRows<Rows extends ClassedRows> {
     return this.passes.length < this.overtaking || arrival >= this.passes.peek()!;
   }
 
-  /** The oldest rows that fit, of the highest class in the range that has some. */
+  /** The oldest rows of the highest class that has some. */
   pick(fill: Fill, { top, bottom }: ClassRange, isLive: (rows: Rows) => boolean): Rows | undefined {
     for (this.from = Math.max(this.from, top); this.from <= bottom; this.from++) {
       const rows = this.firstOf(this.from, isLive);

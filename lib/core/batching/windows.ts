@@ -19,13 +19,12 @@ import {
 } from './queued-request.js';
 
 interface WindowOptions<T, Key> {
-  /** Only items of one lane share a window. */
   readonly lane: (item: T) => Key;
-  /** Items in a full window, read when it opens. */
+  /** Read when the window opens. */
   readonly size: (lane: Key) => number;
-  /** Milliseconds from a window's first item until it closes, read when it opens. */
+  /** Milliseconds from a window's first item, read when it opens. */
   readonly timeout: (lane: Key) => number;
-  /** Closes the lane's window when it emits; called when the window opens. */
+  /** Closes the lane's window; called when it opens. */
   readonly closed$?: (lane: Key) => Observable<unknown>;
 }
 
@@ -35,12 +34,12 @@ export interface ClosedWindow<Key> {
 }
 
 /**
- * Emits when a window closes; each lane has one window at a time. We only count items, so one that
- * is dropped while its window is open costs no memory.
+ * Emits when a window closes; each lane has one window at a time. We only count items, so a dropped
+ * item costs no memory.
  *
- * A group lives as long as its window: from its first item until `bufferTime` has counted `size`
- * items or `timeout` ms. `bufferTime` only closes it: the batcher refills places in open windows,
- * and a buffer of RxJS can't. A lane without items holds no timer, and the source's end closes all
+ * A group lives from its window's first item until `bufferTime` has counted `size` items or
+ * `timeout` ms. `bufferTime` only closes it: the batcher refills places in open windows, and a
+ * buffer of RxJS can't. A lane without items holds no timer, and the source's end closes all
  * windows. Lossless if `next` doesn't push into the source.
  */
 export function windowsBy<T, Key>({
@@ -64,20 +63,18 @@ function withOneMore<Key>({ lane, items }: ClosedWindow<Key>): ClosedWindow<Key>
   return { lane, items: items + 1 };
 }
 
-/** A lane's open window. New rows take the places of rows that have left. */
+/** New rows take the places of rows that left. */
 export class OpenWindow<R extends QueuedRequest> {
   /** Milliseconds. */
   readonly timeout: number;
   private readonly closing = new Subject<void>();
-  /** Kept in arrival order. */
   readonly parts = new LinkedList<OpenPart<R>>();
   /** Rows that a caller waits for. */
   private readonly fill: Fill;
-  /** Places of rows that have left. */
+  /** Places of rows that left. */
   private free = 0;
   /**
-   * Why it closed before its timeout: `flush` makes room for a request that must run whole, `cost`
-   * means that a row didn't fit into its budget.
+   * `flush` makes room for a request that must run whole; with `cost` a row exceeded the budget.
    */
   closedBy: 'flush' | 'cost' | undefined;
 
@@ -124,7 +121,6 @@ export class OpenWindow<R extends QueuedRequest> {
     return this.fill.isSpent;
   }
 
-  /** How many of the request's rows, from `offset` on, take free places. */
   freeFor(request: R, offset: number): number {
     const count = Math.min(this.free, request.size - offset);
     return count === 0 ? 0 : this.fill.fitting(request, offset, count);
@@ -139,7 +135,7 @@ export class OpenWindow<R extends QueuedRequest> {
     this.add(part);
   }
 
-  /** A window without rows closes, so the next row starts a new timeout. */
+  /** Closes an empty window, so the next row starts a new timeout. */
   leave(request: R): void {
     const part: OpenPart<R> = request.open!;
     const { offset, count } = part;

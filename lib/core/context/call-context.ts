@@ -77,12 +77,12 @@ export interface StreamOptions<Hook extends string = never> extends CallOptions 
   readonly inline?: boolean;
 }
 
-/** A signal of this package: cheaper than AbortSignal listeners. */
+/** Cheaper than AbortSignal listeners. */
 export interface OwnSignal extends AbortSignalLike {
   onAbort(callback: () => void): () => void;
 }
 
-/** Calls back immediately if it has aborted. Returns a function that removes the callback. */
+/** Calls back immediately if it has aborted. The result removes the callback. */
 export function onAbort(
   signal: AbortSignalLike | undefined,
   callback: (reason: unknown) => void,
@@ -110,7 +110,7 @@ const onAbortOf = sharedListener<AbortSignalLike>((signal, callback) => {
     try {
       signal.removeEventListener('abort', callback);
     } catch {
-      // A fault of one caller's signal, which must not fail others' rows. It calls nobody back.
+      // One caller's broken signal must not fail others' rows. It calls nobody back.
     }
   };
 });
@@ -118,8 +118,8 @@ const onAbortOf = sharedListener<AbortSignalLike>((signal, callback) => {
 export type Listen<Source> = (source: Source, callback: () => void) => () => void;
 
 /**
- * Shares one listener between all callbacks, which clients may multiply: a source searches its
- * listeners on each change, and warns of a leak beyond ten.
+ * Shares one listener between all callbacks: a source searches its listeners on each change, and
+ * warns of a leak beyond ten.
  */
 export function sharedListener<Source extends object>(listen: Listen<Source>): Listen<Source> {
   const sources = new WeakMap<Source, Waiting>();
@@ -161,7 +161,7 @@ interface Waiting {
 
 interface CallerContext {
   readonly origin: Origin;
-  /** Aborts when the client leaves; undefined if the transport doesn't report it. */
+  /** Undefined if the transport doesn't report that the client leaves. */
   readonly signal: AbortSignal | undefined;
 }
 
@@ -186,7 +186,7 @@ export function currentContext(): CallerContext | undefined {
 
 /**
  * With `requestContext`, the signal of the HTTP request that Nest is handling: it aborts when the
- * client disconnects before the answer. `undefined` elsewhere.
+ * client disconnects before the answer.
  */
 export function currentSignal(): AbortSignal | undefined {
   return currentContext()?.signal;
@@ -218,7 +218,7 @@ export function currentOrigin(): Origin {
 
 const outside = new AsyncResource('nestjs-serving');
 
-/** For work that callers share, which must not belong to the first one. */
+/** Shared work must not belong to its first caller. */
 export function outsideCallContext<T>(work: () => T): T {
   return outside.runInAsyncScope(work);
 }
@@ -226,7 +226,6 @@ export function outsideCallContext<T>(work: () => T): T {
 /** A call's origin. */
 export type Origin = 'http' | 'rpc' | 'ws' | 'graphql' | 'in-process' | (string & {});
 
-/** Adds the current request's signal to options without a signal. */
 function inRequest<Options extends CallOptions>(options: Options): Options {
   const signal = options.signal ? undefined : currentSignal();
   return signal ? { ...options, signal } : options;
@@ -249,7 +248,7 @@ export function callInRequest<Reply>(
   return inside === options ? call(options) : markHandled(inside.signal, call(inside));
 }
 
-/** The reply may be awaited after the client has left; it must not count as unhandled. */
+/** A reply awaited after the client has left must not count as unhandled. */
 function markHandled<Reply>(
   signal: AbortSignalLike | undefined,
   given: Promise<Reply>,

@@ -3,23 +3,20 @@ import { CallCycleError } from '../errors.js';
 
 let batches = 0;
 
-/** A running batch whose function may call servings. */
 export class CallingBatch {
-  /** Its calls without an answer. */
   private readonly calls = new Map<FollowedCall, WaitingCalls>();
   readonly id = batches++;
   hasEnded = false;
 
   constructor(readonly serving: string) {}
 
-  /** Follows a call of its function. The result is called when the call has ended. */
+  /** The result ends the tracking. */
   follow(call: FollowedCall, queue: WaitingCalls): () => void {
     call.runs = [];
     this.calls.set(call, queue);
     return () => this.calls.delete(call);
   }
 
-  /** Lists what its calls wait for, each once. */
   waits(): Wait[] {
     const seen = new Set<object>();
     const waits: Wait[] = [];
@@ -34,27 +31,25 @@ export class CallingBatch {
   }
 }
 
-/** One of these batches must end before a call goes on. Undefined for one that calls no servings. */
+/** One of these batches must end before a call goes on; undefined calls no servings. */
 type Wait = readonly (CallingBatch | undefined)[];
 
-/** A call's rows in a queue, as the search for cycles sees them. */
 interface FollowedCall {
   readonly lane: object;
   readonly waiting: number;
-  /** Batches that have taken its rows. */
   runs: object[] | undefined;
 }
 
 export interface WaitingCalls {
-  /** What must happen before the call, which may not be queued yet, has its answer. */
+  /** Includes calls that aren't queued yet. */
   waitsOf(call: FollowedCall): Wait[];
 }
 
 const storage = new AsyncLocalStorage<CallingBatch>();
-/** The batch whose function runs now, up to its first await. */
+/** Batch whose function runs now, up to its first await. */
 let current: CallingBatch | undefined;
 
-/** The batch whose function makes the current call, if it still runs. */
+/** Undefined once the batch has ended. */
 export function callingBatch(): CallingBatch | undefined {
   const batch = current ?? storage.getStore();
   return batch?.hasEnded ? undefined : batch;
@@ -63,12 +58,12 @@ export function callingBatch(): CallingBatch | undefined {
 /** Partitions that use the storage. */
 let users = 0;
 
-/** Batches with a synchronous result after which we take a function to be synchronous. */
+/** Synchronous results after which we consider a function synchronous. */
 const SURE = 100;
 
 /**
- * Runs a partition's function so that its calls know their batch. A synchronous function needs no
- * storage, for which Node 20 and 22 slow down each promise of the process.
+ * Lets a function's calls find their batch. A synchronous function needs no storage, for which Node
+ * 20 and 22 slow down each promise of the process.
  */
 export class FunctionCalls {
   private synchronous = 0;
@@ -91,7 +86,7 @@ export class FunctionCalls {
     return result;
   }
 
-  /** The last one frees the process of the storage's cost. */
+  /** The last one disables the storage and its cost. */
   end(): void {
     if (this.isUser) {
       this.isUser = false;
@@ -112,8 +107,8 @@ function inTurnOf<T>(batch: CallingBatch, work: () => T): T {
 }
 
 /**
- * A call of a batch's function closes a cycle if it waits for this batch, or only for batches whose
- * own calls wait in turn. Only a new call can close a cycle: until then, one batch goes on.
+ * Refuses a call that waits for its own batch, or only for batches whose calls wait for it in turn.
+ * Only a new call can close a cycle: until then, one batch goes on.
  *
  * @throws CallCycleError naming the servings of the cycle
  */
@@ -133,10 +128,10 @@ export function refuseCycle(caller: CallingBatch, serving: string, waits: readon
 
 type Waits = ReadonlyMap<CallingBatch, readonly Wait[]>;
 
-/** Batches that can't end before the call's, if the call waits, with what they wait for. */
+/** Batches that can't end before the call's, with what they wait for. */
 function stuckBehind(caller: CallingBatch, waits: readonly Wait[]): Waits {
   const stuck = new Map([[caller, waits]]);
-  // Includes all batches that are reached, as the list grows.
+  // The list grows by the batches that are reached.
   for (const [, next] of stuck) {
     for (const batch of next.flat()) {
       if (batch && !stuck.has(batch)) {
@@ -159,7 +154,6 @@ function isStuck(wait: Wait, stuck: Waits): boolean {
   return wait.every((batch) => batch !== undefined && stuck.has(batch));
 }
 
-/** The servings' names from the call on to its own batch. */
 function pathTo(caller: CallingBatch, from: Wait, stuck: Waits): string[] {
   const reached = new Set<CallingBatch>();
   const open: [CallingBatch, string[]][] = from.map((batch) => [batch!, [batch!.serving]]);

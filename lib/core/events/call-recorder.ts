@@ -2,7 +2,7 @@ import type { AbortSignalLike } from '../context/call-context.js';
 import type { AnsweredBy, CallMode, CallStage } from './serving-event.js';
 import type { EventHub } from './event-hub.js';
 
-/** For a call that failed before it reached a pipeline. */
+/** The call failed before it reached a pipeline. */
 export function countRefusal(
   events: EventHub,
   serving: string,
@@ -42,7 +42,6 @@ export class CallRecorder {
     events.emit({ type: 'call:start', serving, version: events.version, call, mode });
   }
 
-  /** Undefined if nothing observes calls. */
   static start(
     events: EventHub,
     serving: string,

@@ -6,7 +6,6 @@ import type { AbortSignalLike } from '../context/call-context.js';
 
 export type EventOf<Type extends ServingEvent['type']> = ServingEvents[Type];
 
-/** Observers of one event type. */
 class EventChannel {
   readonly subject = new Subject<ServingEvent>();
   private readonly channel: Channel;
@@ -27,10 +26,9 @@ class EventChannel {
 
 type Channels = ReadonlyMap<string, EventChannel>;
 
-/** Without observers, for calls that the serving doesn't count as its own. */
+/** Hides calls that the serving doesn't count. */
 const SILENT: Channels = new Map();
 
-/** The events of every serving. */
 const TYPES = ['call:start', 'call:end', 'batch:start', 'batch:end', 'partition:change'] as const;
 
 /**
@@ -42,16 +40,16 @@ export class EventHub {
   readonly all$: Observable<ServingEvent>;
   private callStarts: EventChannel | undefined;
   private callEnds: EventChannel | undefined;
-  /** Counted even if unobserved; without its children's counts. */
+  /** Excludes children. */
   counters = new Counters();
   private readonly children = new Set<EventHub>();
   private calls = 0;
   private batches = 0;
 
   /**
-   * With a `parent`, it shares that one's observers and numbers, not its counters.
+   * Shares a `parent`'s observers and numbers, not its counters.
    *
-   * @param report what only partitions of this serving report
+   * @param report event type of this serving's partitions only
    */
   constructor(
     private readonly parent?: EventHub,
@@ -94,7 +92,7 @@ export class EventHub {
     this.channels.get(event.type)?.emit(event);
   }
 
-  /** Gone children included. */
+  /** Includes children that left. */
   get totals(): ServingCounters {
     const totals = new Counters();
     [this, ...this.children].forEach(({ counters }) => totals.add(counters));

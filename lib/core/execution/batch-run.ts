@@ -51,16 +51,13 @@ import type { RowLengths } from './row-lengths.js';
 
 type Parts = readonly Part<BatchRequest>[];
 
-/** Runs a pipeline's batches, counts them, and emits their events. */
 export class BatchRunner implements BatchRuns<BatchRequest> {
   readonly outputs: OutputReader;
-  /** True if rows run until they end, and join those that run. */
+  /** True if rows join running ones. */
   readonly isContinuous: boolean;
   private readonly callers = new Map<number, CallingBatch>();
   private readonly reports: string | undefined;
-  /** Set by {@link terminate}. */
   cut: Error | undefined;
-  /** Why the queue takes no more rows, if it has failed. */
   fault: Error | undefined;
 
   constructor(
@@ -87,7 +84,6 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     }
   }
 
-  /** The batch has at most the window's size, padding included. */
   dispatch(window: Window<BatchRequest>, index: number): Promise<BatchOutcome<BatchRequest>> {
     const { parts, size, retryState } = window;
     const partition = this.opened.partitions[index]!;
@@ -132,7 +128,7 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     events.emit({ type, serving: name, version, key, partition, ...record } as ServingEvent);
   }
 
-  /** Runs the request to find errors. Its output is dropped. */
+  /** Drops the output. */
   async tryOut(request: BatchRequest, index: number, partition: Partition): Promise<unknown> {
     request.isOver = true;
     const { size } = request;
@@ -141,7 +137,7 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
   }
 
   /**
-   * Runs the requests as one batch that no queue and no counter sees.
+   * Runs the requests as one batch, invisible to queue and counters.
    *
    * @throws the batch's error
    */
@@ -173,7 +169,7 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     if (this.opened.throwsAsIs) {
       return cause;
     }
-    // A subclass: the retry policy looks for it.
+    // A subclass that the retry policy looks for.
     const isTooLarge: boolean = isA(cause, ReplyTooLargeError);
     if (isA(cause, InvalidOutputError) && !isTooLarge) {
       const { message, cause: reason } = cause;
@@ -219,7 +215,6 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
   }
 }
 
-/** One batch, from its rows to their requests' answers. */
 export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
   readonly batch: Batch;
   readonly hooks: readonly string[];
@@ -229,20 +224,19 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
   retries: BatchOutcome<BatchRequest>['retries'];
   private index = 0;
   private output: RunOutput | undefined;
-  /** Parts that get a failed run's error. */
   private failed: Parts | undefined;
   private longestRow: number | undefined;
-  /** Requests whose callers have received steps or hooks of this run. */
+  /** Requests that received this run's steps or hooks. */
   private received: Set<BatchRequest> | undefined;
-  /** Each row's request and its index there, made when first needed. */
+  /** Made when first needed. */
   private rows: readonly { readonly request: BatchRequest; readonly index: number }[] | undefined;
 
   constructor(
     private readonly parts: Parts,
-    /** Most rows, padding included. */
+    /** Rows, padding included. */
     largest: number,
     private readonly runner: BatchRunner,
-    /** Undefined for a batch that no queue sees. */
+    /** Undefined outside a queue. */
     private readonly window?: Window<BatchRequest>,
   ) {
     const batches: Batch[] = [];
@@ -295,8 +289,8 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
   }
 
   /**
-   * Gives each request its rows of the output, unless a generator has emitted them, or the batch's
-   * error. The output's memory may be gone by now: that fails its callers, not the batcher.
+   * Skips output that a generator has emitted. The output's memory may be gone by now: that fails
+   * its callers, not the batcher.
    */
   handOut(): void {
     if (this.failed) {
@@ -323,7 +317,6 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
     };
   }
 
-  /** A failed batch's rows run again, or their requests fail. */
   private fail(cause: unknown, retryState: RetryState | undefined): void {
     const { parts, runner } = this;
     this.failed = [];
@@ -385,7 +378,6 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
     throw new RejectedRowsError(faults);
   }
 
-  /** Fails the rejected rows' requests, and returns the others' parts. */
   private without({ faults }: RejectedRowsError): Part<BatchRequest>[] {
     const rejected = new Set<BatchRequest>();
     this.forEachPart(({ request }, start, end) => {
@@ -432,7 +424,7 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
       return;
     }
     this.forEachPart(({ request, offset }, start, end) => {
-      // Rows that are batched continuously never run again.
+      // Continuously batched rows never run again.
       if (request.readsSteps || this.runner.isContinuous) {
         (this.received ??= new Set()).add(request);
       }
@@ -567,7 +559,6 @@ function turnsIn(parts: readonly Part<BatchRequest>[]): StateRows | undefined {
     : undefined;
 }
 
-/** Remembers the last output's template: most often the next one's. */
 class OutputReader {
   private last: Template | undefined;
 
@@ -581,7 +572,7 @@ class OutputReader {
 }
 
 /**
- * A batch's output as rows, without the results of padding.
+ * Drops the results of padding.
  *
  * @throws InvalidOutputError if it doesn't have one result per row
  */

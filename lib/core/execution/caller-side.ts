@@ -18,10 +18,7 @@ import type {
 import type { Counters } from '../events/event-hub.js';
 import { type ReplyEnd, withoutErrors } from './request.js';
 
-/**
- * The caller's half of a call: `preprocess` before its rows run, `postprocess` after. A caller
- * waits for neither longer than its options allow.
- */
+/** Runs `preprocess` and `postprocess`, within the caller's time limits. */
 export class CallerSide {
   readonly preparing = new Waits();
   readonly finishing = new Waits();
@@ -50,7 +47,7 @@ export class CallerSide {
     const ready =
       key === undefined ? prepared : prepared.then((call) => withKey(callbacks, call, key));
     const call = this.preparing.for(ready, resolved, left);
-    // If the call was cancelled before, nobody takes the rows of `preprocess`.
+    // Rows of a call cancelled earlier have no reader.
     call.catch((reason: unknown) => {
       leaving.end(reason);
       prepared.then(dropCall, () => {});
@@ -58,7 +55,6 @@ export class CallerSide {
     return call;
   }
 
-  /** A promise if `postprocess` is asynchronous. */
   finish(
     call: Call,
     output: BatchOutput,
@@ -79,7 +75,7 @@ export class CallerSide {
   }
 }
 
-/** A call's end while it is being prepared. Its signal is made when `preprocess` reads it. */
+/** Its signal is made when `preprocess` reads it. */
 class Leaving {
   private controller: AbortController | undefined;
   private ended: { readonly reason: unknown } | undefined;
@@ -104,13 +100,9 @@ class Leaving {
   }
 }
 
-/**
- * A call after `preprocess`: its rows, as one batch or a sequence of batches, and what
- * `postprocess` needs.
- */
 export interface Call {
   readonly rows: Batch | Source<Batch>;
-  /** The input was one plain value, so the reply is its one result. */
+  /** The input was one plain value, so the reply is one result. */
   readonly single: boolean;
   readonly isOpen: boolean;
   readonly info: unknown;
@@ -165,7 +157,6 @@ function keyed(serving: string, batch: Batch, key: string): Batch {
   return batch.withKey(key);
 }
 
-/** Ends the lazy sequence of a call that doesn't run. */
 export function dropCall({ rows }: Call): void {
   if (!(rows instanceof Batch)) {
     leave(rows);
@@ -196,7 +187,6 @@ export async function* finishStream(
   { info }: Call,
   events: AsyncIterable<StreamEvent<unknown, string>>,
   facts: unknown,
-  /** Resolves with user code's result, unless the call is cancelled first. */
   waitFor: <T>(work: Promise<T>) => Promise<T> = (work) => work,
 ): AsyncGenerator<unknown, void> {
   if (callbacks.postprocessStream) {
@@ -273,7 +263,7 @@ function preprocessed(
 function callOf(rows: unknown, info: unknown, reader: RowReader): Call {
   const source = sourceOf(rows);
   if (source && Array.isArray(rows)) {
-    // All batches exist already, so we await none.
+    // All batches exist already, so we await nothing.
     const batches = rows.filter((row): row is Batch => row instanceof Batch).values();
     return { rows: batches, single: false, isOpen: false, info };
   }
@@ -290,7 +280,7 @@ function callOf(rows: unknown, info: unknown, reader: RowReader): Call {
   };
 }
 
-/** Copies what it pulls: the source may use its memory again before the rows run. */
+/** Copies pulled values, since the source may reuse its memory. */
 function batchesOf(
   source: Source<unknown>,
   reader: RowReader,
@@ -318,12 +308,10 @@ function resultIn(result: unknown): IteratorResult<unknown> {
   return result as IteratorResult<unknown>;
 }
 
-/** Ends calls whose answer is the output. */
 export class AnswerEnd implements ReplyEnd<unknown> {
   constructor(
     private readonly counters: Counters,
     private readonly ended: () => void,
-    /** See {@link Call}. */
     readonly single: boolean,
     readonly isLent = false,
   ) {}
@@ -346,7 +334,7 @@ export interface CallOutput {
   readonly said: CallMetadata;
 }
 
-/** For a call whose answer needs further steps, which count it. */
+/** Ends calls that later steps count. */
 export const outputEnd: ReplyEnd<CallOutput> = {
   isLent: false,
   answer: (output, said) => ({ output: withoutErrors(output), said }),

@@ -33,18 +33,15 @@ export interface CallContext {
   readonly options: StreamOptions<string> & InternalCallOptions;
   readonly resolved: ResolvedCallOptions;
   readonly recorder: CallRecorder | undefined;
-  /** True for `run` and its like: the call shares no batch. */
   readonly isAlone?: boolean | undefined;
   readonly onAdmitted?: () => void;
-  /** Frees the place in the queue that the call has while its rows are prepared. */
+  /** Frees the call's place in the queue, held while its rows are prepared. */
   leavePlace?: (() => void) | undefined;
-  /** The batch whose function makes the call. */
   readonly caller?: CallingBatch | undefined;
 }
 
-/** Checks a call's rows and queues them. */
 export class Intake {
-  /** Template of the last rows that fitted: most often the next rows have the same. */
+  /** Template that fitted last. */
   private checked: Template | undefined;
   private readonly takesStrings: boolean;
 
@@ -60,7 +57,6 @@ export class Intake {
     this.takesStrings = inputs.some(({ type }) => type === 'string');
   }
 
-  /** Resolves with the reply, or what `end` makes of it; rejects on cancellation. */
   reply<Answer = Reply>(
     batch: Batch,
     context: CallContext,
@@ -78,7 +74,7 @@ export class Intake {
 
   replyPiece(batch: Batch, context: CallContext, cost: number): ReplyRequest {
     const request = this.replyRequest(batch, context, cost);
-    // The pieces are awaited in order: until its turn, nothing handles a rejection.
+    // Pieces are awaited in order: until its turn, nothing handles a rejection.
     request.reply.catch(() => {});
     return this.submit(request, context);
   }
@@ -92,7 +88,6 @@ export class Intake {
     return this.submit(request, context);
   }
 
-  /** The rows and their lane, if they fit the serving. */
   admit(
     batch: Batch,
     { options, recorder, isAlone }: Pick<CallContext, 'options' | 'recorder' | 'isAlone'>,
@@ -111,7 +106,7 @@ export class Intake {
       checkStrings(name, batch);
     }
     const origin = this.originOf(options);
-    // After the checks: a refused batch leaves no lane behind.
+    // A refused batch leaves no lane behind.
     const rows = lengths ? lengths.vary(batch) : batch;
     const lane = isAlone
       ? lanes.laneAlone(rows, queue.maxRowsPerCall, origin)
@@ -177,11 +172,7 @@ export function requestedHooks({ hooks }: StreamOptions<string>): readonly strin
 
 const MOST_HOOKS = 1024;
 
-/**
- * The size includes padding.
- *
- * @throws RequestTooLargeError
- */
+/** @throws RequestTooLargeError if the size, padding included, exceeds a limit */
 export function checkSize({ name, queue }: ResolvedServing, batch: Batch): void {
   const { maxRowsPerCall, maxBytesPerCall } = queue;
   const rows = batch.size + batch.padding;
@@ -201,7 +192,7 @@ export function checkSize({ name, queue }: ResolvedServing, batch: Batch): void 
 }
 
 /**
- * Refuses rows that can't run, before they spoil a batch. Without `keys`, any key is allowed.
+ * Allows any key without `keys`.
  *
  * @throws InvalidBatchError for a batch without rows
  * @throws UnknownKeyError for a key that the serving doesn't have
@@ -232,10 +223,9 @@ function validateBatch(
 }
 
 /**
- * Refuses rows unlike the model's inputs or the declared template. The result is the same for all
- * rows of one template.
+ * The result is the same for all rows of one template.
  *
- * @throws InvalidInputError
+ * @throws InvalidInputError for rows unlike the model's inputs or the declared template
  */
 function checkTemplate(
   serving: string,
@@ -255,9 +245,7 @@ function checkTemplate(
 }
 
 /**
- * Refuses strings with NUL for a model: onnxruntime-node cuts them there without an error.
- *
- * @throws InvalidInputError
+ * @throws InvalidInputError for NUL, where onnxruntime-node would cut the string without an error
  */
 export function checkStrings(serving: string, batch: Batch): void {
   const leaf = batch.leafWith('\0');
@@ -284,9 +272,7 @@ export function ownHooks(serving: string, hooks: readonly string[] = []): readon
 }
 
 /**
- * Refuses hooks that the model doesn't have, or rows that don't fit into one batch.
- *
- * @throws InvalidInputError
+ * @throws InvalidInputError for hooks that the model doesn't have, or rows that exceed one batch
  */
 export function checkHooks(
   serving: string,
@@ -311,7 +297,6 @@ export function checkHooks(
   }
 }
 
-/** Why the rows don't match the inputs, or undefined. */
 function mismatch(
   batch: Batch,
   inputs: readonly ModelPort[],
@@ -323,7 +308,7 @@ function mismatch(
   }
   const sizes = new Map<string, number>();
   const leaves = new Map(template.leaves.map((leaf) => [leaf.path, leaf] as const));
-  // A bare tensor is the input of a model with one input. A function accepts any.
+  // A bare tensor is the only input of a model. A function accepts any.
   const lone =
     isModel && inputs.length === 1 && template.leaves.length === 1 ? leaves.get('') : undefined;
   for (const port of inputs) {
@@ -355,7 +340,7 @@ function mismatch(
   return undefined;
 }
 
-/** `sizes` keeps dynamic axes by name: within a call, axes of one name have equal sizes. */
+/** @param sizes dynamic axes by name: within a call, axes of one name have equal sizes */
 function wrongShape(
   port: ModelPort,
   dims: readonly number[],
@@ -389,7 +374,7 @@ function named({ name }: ModelPort): string {
   return name === '' ? 'the tensor' : `"${name}"`;
 }
 
-/** Counted against `queue.maxCost`; 0 without it. */
+/** 0 without `queue.maxCost`. */
 export function costOf({ name, queue }: Callbacks, batch: Batch): number {
   if (queue?.maxCost === undefined) {
     return 0;
@@ -404,7 +389,7 @@ export function costOf({ name, queue }: Callbacks, batch: Batch): number {
   return costs;
 }
 
-/** 1 for each string, none for plain values. */
+/** Counts 1 for each string, 0 for plain values. */
 function bytesOf({ template, size }: Batch): number {
   const perRow = (template?.leaves ?? []).map(
     ({ type, dims, axis }) =>
@@ -413,7 +398,7 @@ function bytesOf({ template, size }: Batch): number {
   return size * perRow.reduce((sum, bytes) => sum + bytes, 0);
 }
 
-/** The item whose shape we know may have no rows. */
+/** Ignores the batch axis, since the known shape may have no rows. */
 function elementsOf(dims: readonly number[], axis: number | null): number {
   return dims.reduce((elements, dim, i) => (i === axis ? elements : elements * dim), 1);
 }
@@ -445,7 +430,6 @@ export function rowCostsOf(
   });
 }
 
-/** How many rows like its first one a batch may have. */
 export function mostRowsLike(
   serving: string,
   batch: Batch,
@@ -490,7 +474,6 @@ function rowCostOf(
   }
 }
 
-/** The row as a batch function gets it alone. */
 function rowIn(batch: Batch, row: number): unknown {
   return batch.values ? batch.values[row] : batch.slice(row, row + 1).view();
 }

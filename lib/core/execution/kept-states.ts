@@ -3,7 +3,6 @@ import type { Callbacks, ResolvedServing, StatesPlan } from '../definition/resol
 import type { SessionEndedError } from '../errors.js';
 import type { Pipeline } from './pipeline.js';
 
-/** Keeps states on the partitions of each version. */
 export interface StatesOpener extends StatesPlan {
   open(version: VersionOfStates): OpenStates;
 }
@@ -12,11 +11,9 @@ export interface VersionOfStates {
   readonly options: ResolvedServing;
   readonly callbacks: Callbacks;
   readonly pipeline: Pipeline;
-  /** Called when a state was dropped. */
   readonly onEnd: () => void;
 }
 
-/** The states of one version. */
 export interface OpenStates {
   readonly size: number;
   /** @param needsFirst ends it if its first call fails */
@@ -28,21 +25,21 @@ export interface OpenStates {
   close(): void;
 }
 
-/** A session's options: they hold for all its calls. */
+/** A session's options, valid for all its calls. */
 export type SessionOptions = Pick<CallOptions, 'tenant' | 'key' | 'version'>;
 
 /** The options of a session's call. */
 export type SessionCallOptions = Omit<CallOptions, keyof SessionOptions>;
 
 /**
- * Calls with a state that stays where their batches run: each call is a step from the state that
- * the last one left. Made by `serving.open()`.
+ * Calls with a state that stays where their batches run: each call is a step from the last one's
+ * state. Made by `serving.open()`.
  */
 // Both are types of the calls.
 // oxlint-disable-next-line typescript/no-unnecessary-type-parameters
 export abstract class ServingSession<Input = unknown, Output = unknown> implements AsyncDisposable {
   /**
-   * Makes the next step with the input, one row, after all earlier calls of the session; steps of
+   * Makes the next step with the input, one row, after the session's earlier calls; steps of
    * different sessions share batches. A call that fails leaves the state as it was.
    *
    * @throws SessionEndedError when the session has ended, or its state is lost
@@ -59,11 +56,11 @@ export abstract class ServingSession<Input = unknown, Output = unknown> implemen
   }
 }
 
-/** For a protocol, whose caller may repeat a step. */
+/** Serves a protocol, whose caller may repeat a step. */
 export interface OpenSession extends ServingSession {
   /**
-   * Like `run`, from the state after that number of steps: for a caller that may not have received
-   * the last reply.
+   * Like `run`, from the state after that number of steps: the caller may have missed the last
+   * reply.
    */
   runAfter(
     steps: number | undefined,

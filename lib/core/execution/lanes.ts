@@ -7,12 +7,11 @@ import { formatValue } from '../format.js';
 import type { Origin } from '../context/call-context.js';
 import type { KeyOptions } from '../definition/resolved-serving.js';
 
-/** Rows of one key, template and origin. */
 export interface ServingLane extends Lane {
   readonly limits: KeyOptions;
   readonly key: string;
   readonly origin: Origin | undefined;
-  /** With `queue.order`. */
+  /** Set with `queue.order`. */
   readonly replies?: ReplyOrder | undefined;
 }
 
@@ -30,10 +29,9 @@ type Limits = { -readonly [Option in keyof KeyOptions]: KeyOptions[Option] } & P
 const MORE_LANES = 1024;
 const LONGEST_ORIGIN = 256;
 
-/** A serving's lanes, and each key's options, which may change while it runs. */
+/** Options may change while the serving runs. */
 export class Lanes {
   readonly keys: readonly string[];
-  /** Keyed by declared key. */
   readonly limits: ReadonlyMap<string, Limits>;
   private readonly lanes = new Map<string, ServingLane>();
   /** Cached: most calls ask for the same. */
@@ -45,7 +43,7 @@ export class Lanes {
    */
   private readonly alone = new Map<KeyOptions, { limits: Limits; mostRows: number }>();
   private readonly others: Limits;
-  /** Rows of one run of the model, if its file fixes them. */
+  /** Rows of one model run, if the file fixes them. */
   private step = 1;
   private most = Infinity;
 
@@ -60,7 +58,7 @@ export class Lanes {
   }
 
   /**
-   * Fits the batch sizes to the model: multiples of its fixed batch size, or one call per batch
+   * Fits the batch sizes to the model: multiples of its fixed batch size, one call per batch
    * without a batch axis, and no more rows than its server takes.
    */
   fit({
@@ -77,7 +75,7 @@ export class Lanes {
     return this.limits.get(key) ?? this.others;
   }
 
-  /** Changes apply from the next window on. */
+  /** Applies from the next window on. */
   change(keys: readonly string[], options: Partial<KeyOptions>): void {
     keys.forEach((key) => this.set(this.limits.get(key)!, options));
   }
@@ -93,7 +91,7 @@ export class Lanes {
     return { key, origin, limits: alone.limits, isAlone: true };
   }
 
-  /** Rows of a key that isn't declared share no batch, so they get a new lane each. */
+  /** Rows of an undeclared key share no batch. */
   laneOf(batch: Batch, origin?: Origin, group?: CallGroup): ServingLane {
     const { key, template } = batch;
     if (origin !== undefined || group !== undefined) {
@@ -179,18 +177,17 @@ function checkOrigin(origin: unknown): void {
   }
 }
 
-/** Up to the next allowed size, or what its callers asked for, if there is room. */
+/** Pads to the next allowed size, or as callers asked if there is room. */
 export function paddingOf({ size, padding }: Batch, limits: KeyOptions, largest: number): number {
   return limits.allowedSizes
     ? paddedSize(limits, size) - size
     : Math.min(padding, Math.max(0, largest - size));
 }
 
-/** A call's place among its lane's calls. */
 export interface ReplyTurn {
-  /** Calls back when all calls before it have ended, or immediately if they have. */
+  /** Calls back when all earlier calls have ended. */
   ready(answer: () => void): void;
-  /** Calls behind it no longer wait for it. */
+  /** Lets later calls pass. */
   end(): void;
 }
 
@@ -199,10 +196,7 @@ interface Turn extends Linked<Turn> {
   hasEnded: boolean;
 }
 
-/**
- * Replies leave in their calls' order. A call that fails, is cancelled or is late ends immediately,
- * and releases its turn.
- */
+/** A call that fails, is cancelled or is late ends immediately, and releases its turn. */
 export class ReplyOrder {
   private readonly turns = new LinkedList<Turn>();
 

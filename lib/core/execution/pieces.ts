@@ -21,8 +21,7 @@ interface PiecesOptions {
 }
 
 /**
- * Calls that queue their rows piece by piece: streams, and lazy sequences as inputs. They queue as
- * many rows at a time as keep every partition busy.
+ * Streams, and lazy sequences as inputs, queue as many rows at a time as keep every partition busy.
  */
 export class Pieces {
   constructor(private readonly options: PiecesOptions) {}
@@ -40,17 +39,14 @@ export class Pieces {
     }
   }
 
-  /** `onDone` is called when only reading is left. */
+  /** @param onDone called when only reading is left */
   stream(call: Call, context: CallContext, onDone: () => void): PullAhead<Batch, StreamRequest> {
     const { intake } = this.options;
     const start = (batch: Batch, cost: number) => intake.streamPiece(batch, context, cost);
     return this.pull(call, context, this.sourceOf(call, context), start, onDone);
   }
 
-  /**
-   * Pieces as large as the largest batch, so a large call runs only as fast as it is read. A call
-   * with hooks runs in one batch.
-   */
+  /** A large call runs only as fast as it is read, and a call with hooks in one batch. */
   private sourceOf({ rows }: Call, { options, isAlone }: CallContext): Source<Batch> {
     if (!(rows instanceof Batch)) {
       return rows;
@@ -59,7 +55,7 @@ export class Pieces {
     return (requestedHooks(options) || rows.size === 0 ? [rows] : rows.chunksOf(size)).values();
   }
 
-  /** Rows that a partition runs together: as one batch, or in a place each. */
+  /** Rows that a partition runs together. */
   private largestOf(key: string, isAlone = false): number {
     const { lanes, partitions } = this.options;
     const { batchSize, runSize } = lanes.optionsOf(key);
@@ -79,8 +75,7 @@ export class Pieces {
     const busy = 2 * partitions.length * largest;
     // Room for a batch stays free: admission refuses rows beyond it.
     const room = Math.max(1, mostRowsOf(resolved, maxRows) - largest + 1);
-    // We queue one batch more of existing rows: they keep their place until the first can have been
-    // read.
+    // We queue one batch more of existing rows, which keep their place until the first can be read.
     const window = Math.min(isOpen ? busy : busy + largest, room);
     const cost = (batch: Batch): number => costOf(callbacks, batch);
     return pulls.begin({ source, start, window, isOpen, mostCost: maxCost, costOf: cost, onDone });

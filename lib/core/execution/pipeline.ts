@@ -1,5 +1,5 @@
 import { Batch } from '../batch/batch.js';
-import type { AdmissionRuleOf, LatencyTarget } from '../batching/admission.js';
+import type { AdmissionPolicy, LatencyTarget } from '../batching/admission.js';
 import { callingBatch } from '../context/call-cycles.js';
 import { Batcher } from '../batching/batcher.js';
 import { onAbort } from '../context/call-context.js';
@@ -40,11 +40,10 @@ import type { Closable, Rung } from './shutdown.js';
  *     caller.prepare -> | intake -> batcher -> runner -> partition | -> caller.finish
  *                       |          shared with other calls         |
  *
- * `batchedRun` calls share batches. Each call of `run` is alone in its batches, which wait for no
- * further rows; all else is the same.
+ * `batchedRun` calls share batches. Each `run` call is alone in its batches, which wait for no
+ * rows.
  */
 export class Pipeline implements Closable {
-  /** The tensors of its calls' rows, if known. */
   readonly signature: ServingSignature | undefined;
   private readonly caller: CallerSide;
   private readonly intake: Intake;
@@ -53,7 +52,7 @@ export class Pipeline implements Closable {
   private readonly batcher: Batcher<BatchRequest>;
   private readonly runner: BatchRunner;
   private readonly lengths: RowLengths | undefined;
-  /** Calls that have entered and not left. A stream leaves when only reading is left. */
+  /** A stream leaves when only reading is left. */
   private calls = 0;
   onIdle: (() => void) | undefined;
   private isClosed = false;
@@ -67,7 +66,7 @@ export class Pipeline implements Closable {
     private readonly lanes: Lanes,
     private readonly opened: OpenedEngine,
     private readonly events: EventHub,
-    { shared, rule }: PipelineParts = {},
+    { shared, admission }: PipelineParts = {},
   ) {
     this.shared = shared;
     const { name, queue } = options;
@@ -82,7 +81,7 @@ export class Pipeline implements Closable {
       costsAsWhole: callbacks.queue?.cost !== undefined,
       budget: options.batchCost,
       hasTargets,
-      rule,
+      policies: admission,
       targets: partitions,
       isDivided: options.states !== undefined,
       runs: this.runner,
@@ -123,19 +122,18 @@ export class Pipeline implements Closable {
     }
   }
 
-  /** @throws ServingClosedError once it takes no more calls */
+  /** @throws ServingClosedError */
   refuseOnceClosed(): void {
     if (this.isClosed) {
       throw closedError(this.options.name);
     }
   }
 
-  /** Counts a call that was refused before. */
   refused(error: unknown, { signal }: CallContext['options']): void {
     countRefusal(this.events, this.options.name, 'batched', error, signal);
   }
 
-  /** A call's steps if they are asynchronous, observed, or in the caller's own code. */
+  /** Runs calls that are asynchronous, observed, or have own code. */
   private async runInSteps(
     input: unknown,
     prepared: Call | Promise<Call> | undefined,
@@ -150,7 +148,7 @@ export class Pipeline implements Closable {
         recorder?.ended(source);
         return answer;
       }
-      // We await only what is asynchronous: each await would cost every call a microtask.
+      // Each await costs a microtask, so we await only what is asynchronous.
       const call = prepared instanceof Promise ? await prepared : prepared;
       const { output, said } = await this.outputOf(call, context);
       recorder?.answered();
@@ -168,7 +166,7 @@ export class Pipeline implements Closable {
     }
   }
 
-  /** `left` aborts when the consumer has left. */
+  /** @param left aborts when the consumer has left */
   async *stream(
     input: unknown,
     options: CallContext['options'],
@@ -202,7 +200,7 @@ export class Pipeline implements Closable {
       try {
         yield* caller.finishStream(call, eventsOf(call, pulls.readerOf(pieces, ended)), resolved);
       } finally {
-        // Also if `postprocessStream` has read no event.
+        // Needed if `postprocessStream` has read no event.
         pulls.end(pieces);
       }
     } catch (error) {
@@ -215,7 +213,6 @@ export class Pipeline implements Closable {
     return undefined;
   }
 
-  /** A row of each example input. */
   examplesOf(inputs: readonly unknown[]): Promise<readonly Batch[]> {
     return examplesOf(this.options.name, inputs, this.caller);
   }
@@ -232,7 +229,6 @@ export class Pipeline implements Closable {
     return check.run(examples);
   }
 
-  /** Runs rows as the check of the same model has found that they must. */
   obey({ alone, apart }: RowFindings): void {
     const { signature } = this.opened;
     if (alone !== undefined && signature) {
@@ -248,7 +244,7 @@ export class Pipeline implements Closable {
     return warmUp({ options, examples, opened, lanes, runner, intake, batcher });
   }
 
-  /** True if the only calls left are streams whose output hasn't been read yet. */
+  /** Ignores streams whose output hasn't been read yet. */
   get isIdle(): boolean {
     return this.calls === 0;
   }
@@ -291,12 +287,10 @@ export class Pipeline implements Closable {
     this.batcher.pause(isPaused);
   }
 
-  /** Drops a state that a partition keeps. */
   forget(id: number, partition: number): void {
     this.opened.partitions[partition]!.forget?.([id]);
   }
 
-  /** Rows that no partition has taken yet. */
   get depth(): number {
     return this.batcher.depth;
   }
@@ -322,7 +316,7 @@ export class Pipeline implements Closable {
     }
   };
 
-  /** Ends the stages as a call passes them, the first one first. */
+  /** Ends the stages in a call's order. */
   private async endStages(): Promise<void> {
     const { shared, caller, pulls, batcher, opened } = this;
     this.isClosed = true;
@@ -335,7 +329,6 @@ export class Pipeline implements Closable {
     await Promise.all([caller.finishing.idle(), ...partitions]);
   }
 
-  /** Reuses the recorder of a call that waited for this pipeline. */
   private recorderOf(
     { recorder, signal }: CallContext['options'],
     mode: CallMode,
@@ -403,7 +396,6 @@ export class Pipeline implements Closable {
       : this.pieces.reply(call, rows, context);
   }
 
-  /** The call's own `info` without rows: it shares another's. */
   private async prepareInfo(input: unknown, context: CallContext): Promise<Call> {
     const own = { ...context };
     try {
@@ -415,7 +407,7 @@ export class Pipeline implements Closable {
     }
   }
 
-  /** Calls with the same input may share the rows; the rest is each caller's own. */
+  /** The calls share only the rows. */
   private sharedCall(input: unknown, context: CallContext): SharedCall {
     const { caller, intake, callbacks } = this;
     const { options, resolved, recorder } = context;
@@ -447,14 +439,12 @@ export class Pipeline implements Closable {
   }
 }
 
-/** The features' part of one version's calls. */
 export interface PipelineParts {
-  /** Lets calls share their runs. */
   readonly shared?: CallSharing | undefined;
-  readonly rule?: AdmissionRuleOf | undefined;
+  readonly admission?: readonly AdmissionPolicy[];
 }
 
-/** A key's latency target, and the batches that it leads to. */
+/** A key's latency target, and the resulting batches. */
 export interface TargetStatus extends LatencyTarget {
   /** The key's name. */
   readonly key: string;

@@ -15,7 +15,7 @@ import { deepCopy } from '../batch/deep-copy.js';
 import type { CallMetadata } from '../definition/reply.js';
 import type { StateTurn } from '../partitions/row-states.js';
 
-/** A call's rows in the batcher. They may run in several batches, and end in any order. */
+/** The rows may run in several batches, and end in any order. */
 export abstract class BatchRequest extends QueuedRequest {
   readonly size: number;
   readonly priority: number;
@@ -23,22 +23,22 @@ export abstract class BatchRequest extends QueuedRequest {
   readonly deadline: number;
   isOver = false;
   rowCosts: readonly number[] | undefined;
-  /** Its place among its lane's replies, with `queue.order`. */
+  /** Set with `queue.order`. */
   replyTurn: ReplyTurn | undefined;
-  /** The error of a batch that took too long; the caller gets it if no partition is left. */
+  /** The caller gets this error if no partition is left. */
   overrun: RunTimeoutError | undefined;
   stateTurn: StateTurn | undefined;
   private missing: number;
   private stopWaiting: (() => void) | undefined;
   private ended: (() => void) | undefined;
-  /** Rows that a generator has ended with DONE. */
+  /** Rows that a generator ended with DONE. */
   private done: Set<number> | undefined;
 
   constructor(
     readonly batch: Batch,
     readonly lane: ServingLane,
     readonly watch?: CallRecorder,
-    /** With hooks, all rows run in one batch. */
+    /** All rows run in one batch if there are hooks. */
     readonly hooks?: readonly string[],
     protected readonly terms = DEFAULT_CALL_OPTIONS,
     readonly cost = 0,
@@ -55,13 +55,12 @@ export abstract class BatchRequest extends QueuedRequest {
     return this.hooks !== undefined || this.size === this.lane.limits.step;
   }
 
-  /** Takes its rows of a batch's output, for the part at `offset`. */
   takeRows(offset: number, { rows, isOwn, metadata }: RunOutput, start: number, end: number): void {
     const part = rows.slice(start, end);
     this.answer(offset, isOwn ? part : part.copy(), metadata);
   }
 
-  /** Takes output for the rows from `offset` on. The last part ends the request. */
+  /** The last part ends the request. */
   answer(offset: number, rows: Batch, metadata: unknown): void {
     if (!this.isOver) {
       this.takeOutput(offset, rows, metadata);
@@ -69,7 +68,6 @@ export abstract class BatchRequest extends QueuedRequest {
     }
   }
 
-  /** Takes what a generator has yielded for the rows from `offset` on. */
   step(offset: number, values: readonly unknown[], metadata: unknown): void {
     const isLive = (value: unknown, i: number): boolean =>
       value !== DONE && this.isWaiting(offset + i);
@@ -84,15 +82,13 @@ export abstract class BatchRequest extends QueuedRequest {
     this.endRows(offset, values.length, (i) => values[i] === DONE);
   }
 
-  /** Ends a part whose generator has ended. */
   endSteps(offset: number, count: number): void {
     this.endRows(offset, count, () => true);
   }
 
-  /** True if the caller reads steps and hooks while its rows run, so that these can't run again. */
+  /** Steps and hooks that the caller reads while its rows run can't run again. */
   abstract readonly readsSteps: boolean;
 
-  /** Takes a hook's value for all rows. */
   abstract hook(name: string, value: unknown): void;
 
   fail(error: unknown): void {
@@ -103,7 +99,6 @@ export abstract class BatchRequest extends QueuedRequest {
     }
   }
 
-  /** Fails with the reason when its call is cancelled, or immediately if it was. */
   failWhenCancelled(): void {
     if (isCancellable(this.terms)) {
       const stop = onCancel(this.terms, (reason) => this.fail(reason));
@@ -136,7 +131,7 @@ export abstract class BatchRequest extends QueuedRequest {
     this.fail(this.terms.deadlineError());
   }
 
-  /** Fails the request, unless a generator ended all the part's rows before the batch failed. */
+  /** Ignores a part whose rows a generator ended before the batch failed. */
   failPart(offset: number, count: number, error: unknown): void {
     if (this.isWaitingFor(offset, count)) {
       this.fail(error);
@@ -152,7 +147,7 @@ export abstract class BatchRequest extends QueuedRequest {
     return false;
   }
 
-  /** Forgets the part's steps: its rows run again, and the caller has received none of them. */
+  /** The part's rows run again, and the caller has received no step. */
   restart(offset: number, count: number): void {
     for (let row = offset; row < offset + count; row++) {
       this.missing += this.done?.delete(row) ? 1 : 0;
@@ -164,7 +159,7 @@ export abstract class BatchRequest extends QueuedRequest {
   }
 
   protected abstract takeOutput(offset: number, rows: Batch, metadata: unknown): void;
-  /** `values` has an entry per row of the part; if `live` is false, the row has ended before. */
+  /** @param live false for rows that have ended before */
   protected abstract takeStep(
     offset: number,
     values: readonly unknown[],
@@ -217,7 +212,6 @@ export abstract class BatchRequest extends QueuedRequest {
 
 export interface RunOutput {
   readonly rows: Batch;
-  /** True if nothing else refers to the rows' memory. */
   readonly isOwn: boolean;
   readonly metadata: unknown;
 }
@@ -236,7 +230,6 @@ export interface ReplyEnd<Answer> {
   readonly isLent: boolean;
   /** The output belongs to the caller. May throw. */
   answer(output: BatchOutput, said: CallMetadata): Answer;
-  /** Called before the request is rejected. */
   failed(error: unknown, terms: ResolvedCallOptions): void;
 }
 
@@ -246,7 +239,7 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
   /** Most requests have one answer and need no list. */
   private first: PartAnswer | undefined;
   private others: PartAnswer[] | undefined;
-  /** Generators' steps by part and row, and each part's last metadata. */
+  /** Keyed by part. */
   private steps:
     Map<number, { readonly rows: readonly unknown[][]; metadata: unknown }> | undefined;
   private resolve!: (answer: Answer) => void;
@@ -258,7 +251,6 @@ export class ReplyRequest<Answer = Reply> extends BatchRequest {
     watch?: CallRecorder,
     terms?: ResolvedCallOptions,
     cost?: number,
-    /** Without it, the answer is the reply. */
     private readonly replyEnd?: ReplyEnd<Answer>,
   ) {
     super(batch, lane, watch, undefined, terms, cost);
@@ -363,8 +355,7 @@ function emptyRows(count: number): unknown[][] {
 }
 
 /**
- * The rows in memory of their own, or as views if `isLent`: the caller then copies them
- * immediately.
+ * Views, if `isLent`, must be copied immediately.
  *
  * @throws the Error that a batch function returned in place of a row's result
  */
@@ -381,7 +372,7 @@ export function withoutErrors(output: BatchOutput): BatchOutput {
   return output;
 }
 
-/** Like {@link releaseOutput}, but a copy for one of several callers. */
+/** Copies for one of several callers. */
 export function copyOutput(rows: Batch): BatchOutput {
   if (!rows.isPlain) {
     return rows.consume();

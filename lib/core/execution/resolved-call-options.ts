@@ -15,18 +15,16 @@ import type { StateTurn } from '../partitions/row-states.js';
 export interface ResolvedCallOptions {
   readonly priority: number;
   readonly tenant: string;
-  /** From the call's options; undefined if the batch gives the key. */
+  /** Undefined if the batch gives the key. */
   readonly key: string | undefined;
-  /** When the caller stops waiting, in milliseconds of `performance.now()`. */
+  /** Milliseconds of `performance.now()`. */
   readonly deadline: number;
   readonly signal: AbortSignalLike | undefined;
   readonly deadlineError: () => Error;
 }
 
-/** One object for all calls without options. */
 export const NO_OPTIONS: CallOptions = {};
 
-/** One object for all these calls. */
 export const DEFAULT_CALL_OPTIONS: ResolvedCallOptions = {
   priority: 0,
   tenant: '',
@@ -36,7 +34,7 @@ export const DEFAULT_CALL_OPTIONS: ResolvedCallOptions = {
   deadlineError: () => new DeadlineExceededError('The deadline of the call has passed'),
 };
 
-/** Options that callers may give, and if only streams have them. */
+/** True if only streams have the option. */
 const OPTIONS: ReadonlyMap<string, boolean> = new Map(
   Object.entries({
     signal: false,
@@ -58,7 +56,7 @@ const INTERNAL_OPTIONS: ReadonlySet<string> = new Set([
 ] satisfies (keyof InternalCallOptions)[]);
 
 /**
- * The call's timeout starts now.
+ * Starts the call's timeout.
  *
  * @throws InvalidInputError for an unknown option or an invalid value
  */
@@ -159,8 +157,8 @@ function lackOf(signal: AbortSignalLike): string | undefined {
 }
 
 /**
- * Calls back with the reason when the signal aborts or the deadline passes, or immediately if that
- * has happened. The result removes the callback.
+ * Calls back when the signal aborts or the deadline passes, immediately if either has. The result
+ * removes the callback.
  */
 export function onCancel(
   { signal, deadline, deadlineError }: ResolvedCallOptions,
@@ -186,7 +184,6 @@ export function isCancellable({ signal, deadline }: ResolvedCallOptions): boolea
   return signal !== undefined || deadline < Infinity;
 }
 
-/** Rejects with the reason if the call is cancelled first. */
 export function orCancelled<T>(terms: ResolvedCallOptions, work: Promise<T>): Promise<T> {
   if (!isCancellable(terms)) {
     return work;
@@ -198,7 +195,7 @@ export function orCancelled<T>(terms: ResolvedCallOptions, work: Promise<T>): Pr
 
 /** Checks own properties only: options may be an AbortController, whose signal is inherited. */
 function checkNames(serving: string, options: CallOptions, isStream: boolean): void {
-  // Builds no list of names: every call would pay for it.
+  // A list of names would cost every call.
   for (const option in options) {
     const ofStreams = OPTIONS.get(option);
     const isKnown = ofStreams !== undefined && (isStream || !ofStreams);
@@ -227,18 +224,15 @@ function check(
   }
 }
 
-/** Options that only this package gives. */
 export interface InternalCallOptions extends CallOptions {
   /**
-   * The output may be views of its batch's: the caller copies it in the same turn of the event
-   * loop.
+   * Allows views of the batch's output: the caller copies it in the same turn of the event loop.
    */
   readonly zeroCopy?: boolean;
   readonly group?: CallGroup | undefined;
   readonly turn?: StateTurn;
-  /** Resolved options of a call that began earlier: its deadline stays. */
+  /** Keeps the deadline of a call that began earlier. */
   readonly resolved?: ResolvedCallOptions;
-  /** If the call began earlier and is observed. */
   readonly recorder?: CallRecorder | undefined;
 }
 
@@ -248,8 +242,8 @@ interface Wait {
 }
 
 /**
- * Results that can't be cancelled: of `preprocess`, `postprocess`, or a version that loads. A
- * caller waits at most until its call is cancelled or {@link end} is called.
+ * Waits for results that can't be cancelled: of `preprocess`, `postprocess`, or a loading version.
+ * A caller waits at most until its call is cancelled or {@link end} is called.
  */
 export class Waits {
   private readonly waits = new Set<Wait>();
@@ -259,7 +253,6 @@ export class Waits {
     return this.waits.size;
   }
 
-  /** Rejects with the reason if the call ends first, or `left` aborts. */
   for<T>(
     work: Promise<T>,
     terms: ResolvedCallOptions = DEFAULT_CALL_OPTIONS,

@@ -19,14 +19,13 @@ import type { BatchRequest } from './request.js';
 import { type RetryOptions } from '../definition/resolved-serving.js';
 
 export interface RetryState {
-  /** Partitions that were lost with the rows. */
   readonly losses: number;
   /** Runs left to search for the failing row, shared by the search's batches. */
   readonly search: { runs: number };
 }
 
 /**
- * The batches that run a failed batch's rows again; none if the failure is final.
+ * The batches that run a failed batch's rows again; empty if the failure is final.
  *
  * - A batch that didn't begin runs elsewhere. If its arrival may have killed the partition, that
  *   counts as a loss.
@@ -39,15 +38,14 @@ export interface RetryState {
  *   may have caused.
  * - A batch that failed by itself runs in halves: a binary search for the failing row. It ends
  *   after twice the runs that one failing row needs, since then the rows aren't the cause.
- * - If rows of that batch can't run again, one of them may be the failing row, so the others run
- *   again whole.
+ * - If some of its rows can't run again, they may include the failing row, so the others run whole.
  */
 export function retriesFor(
   error: unknown,
   parts: readonly Part<BatchRequest>[],
   retryState: RetryState | undefined,
   options: RetryOptions,
-  /** Rows of the failed batch. Some can't run again, since their callers have received output. */
+  /** Includes rows that can't run again, since their callers received output. */
   all = sizeOf(parts),
 ): readonly Retry<BatchRequest>[] {
   const rows = sizeOf(parts);
@@ -96,7 +94,7 @@ function isOutOfMemory(error: unknown): boolean {
   return /out of memory|bad_alloc|failed to allocate/i.test(messageOf(error));
 }
 
-/** None if the cut would separate rows that must run together. */
+/** Empty if the cut would separate rows that must run together. */
 function inHalves(
   parts: readonly Part<BatchRequest>[],
   rows: number,
@@ -122,8 +120,8 @@ function inHalves(
 }
 
 /**
- * The batch's middle, moved to the end of a request that must run whole, or to its start if the
- * request ends the batch.
+ * Moves the middle to the end of a request that must run whole, or to its start if the request ends
+ * the batch.
  */
 function cutOf(parts: readonly Part<BatchRequest>[], rows: number): number {
   const middle = Math.ceil(rows / 2);

@@ -26,18 +26,14 @@ import { ReplyRequest } from './request.js';
 
 /** Each continues "The model of serving ...". */
 export interface RowFindings {
-  /** Reason why it runs one row at a time. */
   readonly alone?: string;
-  /** Reason why only rows of one length share a batch. */
   readonly apart?: string;
-  /** What could not be checked. */
   readonly unchecked?: string;
 }
 
 /**
- * Checks that a model gives each row the same answer alone and in a batch: two rows run alone, and
- * then together, the second one shorter if lengths vary. The rows come from the examples of
- * `warmUp`, or we make them up.
+ * Checks that a model gives each row the same answer alone and in a batch: two rows run alone, then
+ * together, the second one shorter if lengths vary. The rows are examples of `warmUp`, or made up.
  *
  * @throws InvalidServingError if a row's answer depends on other rows, or on padding
  */
@@ -50,7 +46,7 @@ export class RowCheck {
     private readonly signature: ModelSignature,
     private readonly runner: BatchRunner,
     private readonly intake: Intake,
-    /** True if the definition has the axes where lengths vary, and not the model's own files. */
+    /** True if the definition, not the model's files, has the axes where lengths vary. */
     private readonly declaresLengths: boolean,
   ) {
     this.inputs = signature.inputs;
@@ -151,7 +147,7 @@ export class RowCheck {
     throw new InvalidServingError(mixingMessage(found, this.signature));
   }
 
-  /** The largest number of a row hides padding that is smaller, and the least one padding above. */
+  /** A row's largest number hides smaller padding, and its least one larger padding. */
   private async paddingRead(row: Batch, short: Batch): Promise<Difference | undefined> {
     for (const side of [1, -1] as const) {
       const own = beyondPadding(short, this.inputs, side);
@@ -166,7 +162,6 @@ export class RowCheck {
     return undefined;
   }
 
-  /** Findings without a check, unless an axis is only a guess. */
   private without(reason: string, findings: RowFindings): RowFindings {
     const { guessed } = this;
     if (guessed && isNamedOtherwise(guessed, this.inputs)) {
@@ -213,7 +208,7 @@ export class RowCheck {
     return typeof row === 'string' ? undefined : row;
   }
 
-  /** Half as long on the axes where lengths vary; undefined if no axis does. */
+  /** Undefined if no axis varies. */
   private shortened(row: Batch): Batch | undefined {
     const axes = Object.entries(variableAxesOf(this.inputs));
     const leaf = row.template?.leaves.find(({ path }) => axes.some(([name]) => name === path));
@@ -246,20 +241,17 @@ interface Rows {
   readonly row: Batch;
   /** Has the length of `row`. */
   readonly other: Batch;
-  /** The other row, cut to half of its length if lengths vary. */
+  /** Shorter than `other` if lengths vary. */
   readonly short: Batch;
 }
 
-/** Tensors by output. */
 type Answer = ReadonlyMap<string, Tensor>;
 
-/** More rows that run alone if an axis is only a guess: an output may have one finding by chance. */
+/** Rows to run alone if an axis is only a guess: an output may have one finding by chance. */
 const FURTHER_ROWS = 4;
 
-/** Elements of an input that we make up, at most. */
 const MOST_ELEMENTS = 2 ** 25;
 
-/** Elements on an axis where lengths vary. */
 const MADE_LENGTH = 8;
 
 function uncheckedFor(reason: string): string {
@@ -269,7 +261,7 @@ function uncheckedFor(reason: string): string {
   );
 }
 
-/** True if the inputs' rows have another name: then the guess is more likely wrong than right. */
+/** Another name of the inputs' rows makes the guess more likely wrong than right. */
 function isNamedOtherwise(guessed: ModelPort, inputs: readonly ModelPort[]): boolean {
   return [guessed, inputs.find(({ batchAxis }) => batchAxis !== null)!].every(
     ({ shape, batchAxis }) =>
@@ -277,7 +269,7 @@ function isNamedOtherwise(guessed: ModelPort, inputs: readonly ModelPort[]): boo
   );
 }
 
-/** A row of numbers that differ by the seed, or why there is none. */
+/** Rows differ by the seed; a text says why there can't be one. */
 function madeRow(inputs: readonly ModelPort[], seed: number): Batch | string {
   const tensors: Record<string, Tensor> = {};
   for (const port of inputs) {
@@ -293,7 +285,7 @@ function madeRow(inputs: readonly ModelPort[], seed: number): Batch | string {
     if (size > MOST_ELEMENTS || (type !== 'string' && !storageClasses.has(type))) {
       return `we cannot make up the input ${describePort(port)}`;
     }
-    // Rows of a batch share what has no rows.
+    // Rows of a batch share inputs without rows.
     const data = madeData(port, dims as number[], batchAxis === null ? 1 : seed);
     tensors[name] = new Tensor(type, data, dims as number[]);
   }
@@ -302,7 +294,7 @@ function madeRow(inputs: readonly ModelPort[], seed: number): Batch | string {
 
 function madeData({ name, type }: ModelPort, dims: readonly number[], seed: number): TensorData {
   const data = zerosOf(type, dims);
-  // The fourth row is zeros: a model that finds things in its input finds none there.
+  // A model that finds things in its input finds nothing in zeros.
   if (seed === 4 || data.length === 0) {
     return data;
   }
@@ -314,7 +306,7 @@ function madeData({ name, type }: ModelPort, dims: readonly number[], seed: numb
   return data;
 }
 
-/** Makes an element from a number between 0 and 1. Whole numbers are 1 or 2: few models refuse them. */
+/** Whole numbers are 1 or 2: few models refuse them. */
 function elementsOf(type: Tensor.Type, ofMask: boolean): (fraction: number) => never {
   const element = (fraction: number): Element => {
     const whole = ofMask || fraction < 0.5 ? 1 : 2;
@@ -340,7 +332,7 @@ function elementsOf(type: Tensor.Type, ofMask: boolean): (fraction: number) => n
   return element as (fraction: number) => never;
 }
 
-/** A linear congruential generator with the constants of Numerical Recipes. */
+/** Linear congruential generator with the constants of Numerical Recipes. */
 function randomFrom(seed: number): () => number {
   let state = seed;
   return () => {
@@ -350,8 +342,8 @@ function randomFrom(seed: number): () => number {
 }
 
 /**
- * The row with every second element of each input, twice and in reverse: elements that the model
- * takes, of another order and sum. Undefined if that changes nothing.
+ * Takes every second element of each input, twice and in reverse: elements that the model takes, of
+ * another order and sum. Undefined if that changes nothing.
  */
 function reshuffled(row: Batch, inputs: readonly ModelPort[]): Batch | undefined {
   return changed(row, inputs, (data) => {
@@ -362,14 +354,13 @@ function reshuffled(row: Batch, inputs: readonly ModelPort[]): Batch | undefined
   });
 }
 
-/** The row with made-up elements: the same form, which another row of its batch must have. */
 function remade(row: Batch, inputs: readonly ModelPort[]): Batch | undefined {
   return changed(row, inputs, (data, port) =>
     madeData(port, [data.length], 2).forEach((element, at) => (data[at] = element)),
   );
 }
 
-/** The row with each number above its padding, or below it, as a model that reads the padding shows. */
+/** Exposes a model that reads the padding: moves each number above or below it. */
 function beyondPadding(row: Batch, inputs: readonly ModelPort[], side: 1 | -1): Batch | undefined {
   return changed(row, inputs, (data, { name, type, variable }) => {
     const padding = Number(variable?.padWith ?? 0);
@@ -385,7 +376,7 @@ function isFloats(data: TensorData, type: Tensor.Type): data is Float32Array | F
 
 const isMask = (name: string): boolean => /mask/i.test(name);
 
-/** The row with changed elements in its inputs with rows; undefined if all are as before. */
+/** Undefined if all elements are as before. */
 function changed(
   row: Batch,
   inputs: readonly ModelPort[],
@@ -440,8 +431,8 @@ function differenceIn(
 }
 
 /**
- * Largest difference between a row's answers that rounding explains, by the largest number in the
- * answer. Sums of another order differ by less, also with TensorFloat-32.
+ * Largest difference that rounding explains, as a share of the answer's largest number. Sums of
+ * another order differ by less, also with TensorFloat-32.
  */
 const TOLERANCES: Readonly<Record<string, number>> = {
   float32: 1e-2,
@@ -469,12 +460,12 @@ function differenceOf(a: Tensor, b: Tensor): Omit<Difference, 'output'> | undefi
   return undefined;
 }
 
-/** Elements of an output that we compare, spread evenly. */
+/** Spread evenly over an output. */
 const MOST_COMPARED = 2 ** 18;
 
 function elementAt({ type, data }: Tensor, at: number): Element {
   const element: Element = data[at]!;
-  // Before Node 24, halves are bits.
+  // Halves are bits before Node 24.
   return type === 'float16' && storageClasses.get(type) === Uint16Array
     ? numberOfFloat16(Number(element))
     : element;
@@ -491,7 +482,6 @@ function hasFinite(tensor: Tensor): boolean {
   return at < tensor.size || at === 0 || TOLERANCES[tensor.type] === undefined;
 }
 
-/** The largest finite size of a number. */
 function largestIn(tensor: Tensor, step: number): number {
   let largest = 0;
   for (let at = 0; at < tensor.size; at += step) {

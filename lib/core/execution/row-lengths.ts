@@ -6,34 +6,27 @@ import type { ModelSignature } from '../partitions/model/model-signature.js';
 import { uncutOutputs, variableAxesOf } from '../partitions/model/variable-axes.js';
 
 /**
- * Rows of different lengths in one batch. On the way in they get a template for any length, so they
- * share a lane; on the way out we cut each back to its own length.
+ * Rows of different lengths share a lane and a batch; we cut each output row back to its own
+ * length.
  */
 export class RowLengths {
-  /** Variable templates by the templates that we have seen. */
   private readonly templates = new WeakMap<Template, Template>();
   private areApart = false;
 
   constructor(
     private readonly serving: string,
-    /** Keyed by path. */
     private readonly inputs: VariableAxes,
-    /** Keyed by path. */
     private readonly outputs: Readonly<Record<string, number>>,
-    /** These have the batch's length, and we don't cut them back. */
+    /** Outputs with the batch's length. */
     private readonly uncut: ReadonlySet<string>,
   ) {}
 
-  /** From now on rows share batches with rows of their own length only, so that no row is padded. */
+  /** Pads no rows from now on. */
   keepApart(): void {
     this.areApart = true;
   }
 
-  /**
-   * The rows with the template that they share with rows of other lengths.
-   *
-   * @throws InvalidInputError if the call's inputs differ in length
-   */
+  /** @throws InvalidInputError if the call's inputs differ in length */
   vary(batch: Batch): Batch {
     const { template } = batch;
     if (!template) {
@@ -69,7 +62,6 @@ export class RowLengths {
     }
   }
 
-  /** Copies output rows, cut back to their call's length. */
   cut(rows: Batch, length: number, cuts = this.outputs): Batch {
     return rows.cut(cuts, length);
   }
@@ -110,7 +102,6 @@ export class RowLengths {
   }
 }
 
-/** Undefined without variable axes. */
 export function rowLengthsOf(
   { name, template = [], cuts }: Pick<ResolvedServing, 'name' | 'template' | 'cuts'>,
   signature?: ModelSignature,

@@ -9,23 +9,23 @@ import type { ShutdownOptions } from '../definition/serving-definition.js';
 export type Rung = 'abandon' | 'end' | 'halt';
 
 export interface Closable {
-  /** Takes calls as before, but lets none wait for others. */
+  /** Takes calls as before, but lets no call wait for others. */
   drain(): void;
-  /** Fails calls with the error. True if there were any. */
+  /** True if there were any calls. */
   stop(rung: Rung, error: Error): boolean;
-  /** Takes no more calls; resolves when all calls are answered and everything has ended. */
+  /** Resolves when all calls are answered and everything has ended. */
   close(): Promise<void>;
-  /** Work that continues although its callers were answered, for a log. */
+  /** Describes, for a log, work that continues although its callers were answered. */
   unfinished(): readonly string[];
 }
 
-/** Milliseconds that running work has to end at the limit, and again after it was halted. */
+/** Milliseconds for running work to end at the limit, and again after it was halted. */
 const GRACE = 200;
 
 /**
- * The order of shutdown. After {@link begin} no call waits for others, and with `drain: false`
- * queued calls fail as closed. After {@link complete} no call is taken. At the limit all remaining
- * calls fail as closed, and everything that can be ended ends.
+ * After {@link begin} no call waits for others, and with `drain: false` queued calls fail as
+ * closed. After {@link complete} no call is taken. At the limit all remaining calls fail as closed,
+ * and everything that can be ended ends.
  */
 export class Shutdown {
   private limit: Promise<void> | undefined;
@@ -33,7 +33,7 @@ export class Shutdown {
   private completing: Promise<void> | undefined;
 
   constructor(
-    /** Its name in messages: `Serving "x"`. */
+    /** Name in messages: `Serving "x"`. */
     private readonly owner: string,
     private readonly options: Required<ShutdownOptions>,
     private readonly target: Closable,

@@ -11,23 +11,20 @@ type RequestEvent =
   | { readonly hook: string; readonly value: unknown };
 
 /**
- * Most steps and hooks that wait for their consumer, or for earlier rows' events. The batch runs
- * for other callers, so it can't wait.
+ * Limit of steps and hooks that wait for their consumer, or for earlier rows' events. The batch
+ * runs for other callers, so it can't wait.
  */
 const EVENTS_AHEAD = 1024;
 
-/**
- * A request whose caller reads the output while it is computed: in the order of its rows, or of a
- * sequence's steps.
- */
+/** Streams the output in the order of its rows or of a sequence's steps. */
 export class StreamRequest extends BatchRequest {
   readonly readsSteps = true;
   readonly events = new Queue<RequestEvent>();
-  /** Offset of the part whose events we pass on; we hold back later parts' events. */
+  /** We hold back later parts' events. */
   private turn = 0;
   private readonly held = new Map<number, { readonly events: RequestEvent[]; count: number }>();
   private ahead = 0;
-  /** A sequence's rows end one by one, and none waits for the rows before it. */
+  /** A sequence's rows end one by one, without waiting for earlier rows. */
   isInterleaved = false;
 
   hook(hook: string, value: unknown): void {
@@ -127,7 +124,6 @@ export async function* eventsOf(
   }
 }
 
-/** The replies to all of a call's pieces, as one. */
 export async function replyOf(
   serving: string,
   pieces: AsyncIterator<ReplyRequest, undefined>,
@@ -147,7 +143,6 @@ export async function replyOf(
   return { isSplit: true, rows, metadata: metadataOf(replies) };
 }
 
-/** Ordered by their rows' place in the call. */
 function metadataOf(replies: readonly Reply[]): PartMetadata[] {
   let before = 0;
   return replies.flatMap((reply) => {

@@ -21,11 +21,7 @@ import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving
 import { BATCHES_TO_BELIEVE } from '../batching/run-times.js';
 import type { Batcher } from '../batching/batcher.js';
 
-/**
- * A row of each example input.
- *
- * @throws InvalidServingError for an example without rows
- */
+/** @throws InvalidServingError for an example without rows */
 export async function examplesOf(
   serving: string,
   inputs: readonly unknown[],
@@ -45,7 +41,7 @@ export async function examplesOf(
 }
 
 /**
- * The examples, and a row of zeros for each key of a model with allowed sizes and no example.
+ * Adds a row of zeros for each key with allowed sizes and no example.
  *
  * @throws InvalidServingError for a model that needs an example, and for allowed sizes of a model
  * without a batch axis
@@ -69,11 +65,7 @@ function rowsFor(
   return [...examples, ...others.map(([key]) => zeroRow(name, signature!).withKey(key))];
 }
 
-/**
- * A row of zeros.
- *
- * @throws InvalidServingError naming an input with an open axis
- */
+/** @throws InvalidServingError naming an input with an open axis */
 function zeroRow(serving: string, { inputs }: ModelSignature): Batch {
   const row: Record<string, Container> = {};
   for (const port of inputs) {
@@ -104,12 +96,12 @@ interface WarmUp {
 export interface WarmedUp {
   /** Keys whose allowed sizes it can't run without an example. */
   readonly cold: readonly string[];
-  /** On each partition. */
+  /** Batches on each partition. */
   readonly batches: number;
 }
 
 /**
- * Runs every allowed size and the examples on every partition, and again after a restart.
+ * Runs again after a restart.
  *
  * @throws ServingLoadError if a batch fails
  */
@@ -139,7 +131,7 @@ export async function warmUp({
     if (rounds === 0) {
       return first;
     }
-    // A size's first run takes longer than the next ones, so we don't learn from it.
+    // A size's first run takes longer, so we don't learn from it.
     const others = sizes.map((batch) => {
       const rowCosts = batchCost && rowCostsOf(options.name, batchCost, batch);
       return { batch, lane, rowCosts, isLearned: true };
@@ -169,12 +161,12 @@ export async function warmUp({
   return { cold, batches: batches.length };
 }
 
-/** Two sizes are enough to know the time of any size between them. */
+/** Times of two sizes predict any size between them. */
 function sizesOf({ allowedSizes, batchSize }: KeyOptions, isTimed: boolean): readonly number[] {
   return allowedSizes ?? [...new Set([isTimed ? 1 : batchSize, batchSize])];
 }
 
-/** How often each size runs again: once for a timeout, for a target until we can keep it. */
+/** Runs once for a timeout; for a target, until we can keep it. */
 function roundsOf({ latencyTarget }: KeyOptions, sizes: number, isTimed: boolean): number {
   const most = Math.ceil(BATCHES_TO_BELIEVE / sizes);
   return latencyTarget !== undefined ? most : isTimed ? 1 : 0;

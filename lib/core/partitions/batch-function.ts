@@ -3,10 +3,10 @@ import type { CallingBatch } from '../context/call-cycles.js';
 import { type Origin } from '../context/call-context.js';
 import type { StateRows } from './row-states.js';
 
-/** An output with one result per row: a list, or tensors with the rows on their batch axis. */
+/** One result per row: a list, or tensors with the rows on their batch axis. */
 export type BatchOutput = Container | readonly unknown[];
 
-/** A batch's output and the server's metadata. */
+/** A batch's output and metadata. */
 export interface BatchResult<Output = BatchOutput> {
   /** One result per row. */
   readonly output: Output;
@@ -38,11 +38,11 @@ export interface BatchInfo {
   readonly origin?: Origin | undefined;
   /** The hooks that calls ask for; `emit` ignores others. */
   readonly hooks: readonly string[];
-  /** Each row's turn on its state; not in a warm-up, and only in a serving with sessions. */
+  /** Each row's turn on its state; only in a serving with sessions, outside a warm-up. */
   readonly turns?: StateRows | undefined;
 }
 
-/** A batch function's second parameter: the batch, and messages to its calls. */
+/** A batch function's second parameter. */
 export interface BatchContext extends BatchInfo {
   /**
    * Sends a hook's value to the calls that ask for it, to each its own rows: a list with an entry
@@ -52,7 +52,7 @@ export interface BatchContext extends BatchInfo {
    * @throws InvalidOutputError for a value without one entry per row
    */
   readonly emit: (hook: string, value: unknown) => void;
-  /** False once the row is `DONE` or its caller has left: its results are dropped. */
+  /** False once the row is `DONE` or its caller has left. */
   readonly isWaiting: (row: number) => boolean;
   /**
    * With `sessions`, each row's session state: undefined in the first step. The function replaces
@@ -102,7 +102,6 @@ type Result<Output> = Output | WithMetadata<Output>;
 
 /**
  * Runs one batch: `rows` is a list of plain values, or a container of tensors with rows on axis 0.
- *
  * A generator yields a list per step, with an entry per row, which may be `DONE`.
  */
 export type BatchFunction<Rows = never, Output = unknown> = (
@@ -114,7 +113,6 @@ export type BatchFunction<Rows = never, Output = unknown> = (
   | AsyncGenerator<Result<Output>, void>
   | Generator<Result<Output>, void>;
 
-/** The models that features run, by feature, with these inputs and lists of results. */
 // oxlint-disable-next-line no-unused-vars -- Features use the parameters.
 export interface OtherModels<Inputs, Results> {}
 
@@ -133,7 +131,7 @@ export interface BatchFunctionContext {
   readonly options: PartitionOptions;
 }
 
-/** Marks an output that comes with metadata; made by {@link withMetadata}. */
+/** Output with metadata, made by {@link withMetadata}. */
 export class WithMetadata<Output> implements BatchResult<Output> {
   constructor(
     /** One result per row. */
@@ -143,14 +141,14 @@ export class WithMetadata<Output> implements BatchResult<Output> {
   ) {}
 }
 
-/** A batch function's output with metadata for `postprocess`. */
+/** Adds metadata for `postprocess` to a batch function's output. */
 export function withMetadata<Output>(output: Output, metadata: unknown): WithMetadata<Output> {
   return new WithMetadata(output, metadata);
 }
 
-/** A value with a mark for its partition, which callers don't see. */
+/** A value with a mark, hidden from callers. */
 export abstract class Marked<Value> {
-  /** An output with a property `value` is no such mark for the compiler. */
+  /** Distinguishes a mark from an output with a property `value`. */
   declare private readonly isMarked: true;
 
   constructor(
@@ -160,23 +158,21 @@ export abstract class Marked<Value> {
 }
 
 export interface BatchListener {
-  /** The batch as the caller of servings; undefined if its function can call none. */
+  /** Undefined if the function can't call servings. */
   caller?(): CallingBatch | undefined;
-  /** The hooks that calls ask for. */
   readonly hooks: readonly string[];
   /**
-   * Copies the value, unless nothing else refers to its memory (`own`).
+   * Copies the value unless it is its memory's only user (`own`).
    *
    * @throws InvalidOutputError for a value without one entry per row
    */
   hook(name: string, value: unknown, own?: boolean): void;
   /**
-   * Receives a generator's step: one entry per row, padding included.
+   * Receives one entry per row, padding included.
    *
    * @throws InvalidOutputError for any other value
    */
   step(output: unknown, metadata: unknown): void;
-  /** True if a caller waits for the row. */
   isWaiting(row: number): boolean;
   /** Resolves once another step has room, or no caller waits; undefined without a limit. */
   room?(): Promise<void>;
@@ -186,9 +182,8 @@ export interface BatchListener {
 }
 
 export interface BatchTerms {
-  /** When the last caller stops waiting, in milliseconds of `performance.now()`. */
+  /** Milliseconds of `performance.now()` when the last caller stops waiting. */
   readonly deadline: number;
-  /** The calls' highest priority. */
   readonly priority: number;
 }
 

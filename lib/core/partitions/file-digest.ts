@@ -22,7 +22,7 @@ export async function* piecesOf(path: string): AsyncGenerator<[piece: Buffer, at
   const file = await open(path);
   try {
     const piece = Buffer.alloc(PIECE);
-    // All arguments: Yarn PnP's file handles read nothing without them.
+    // Yarn PnP's file handles read nothing without all arguments.
     for (let at = 0, count = 1; count > 0; at += count) {
       count = (await file.read(piece, 0, piece.length)).bytesRead;
       yield [piece.subarray(0, count), at];

@@ -26,7 +26,6 @@ import {
   WithMetadata,
 } from './batch-function.js';
 
-/** Runs in this thread what its factory builds for each key. */
 export interface FactoryPartition extends Partition {
   declare(keys: readonly string[]): Promise<void>;
   runRows(
@@ -36,7 +35,7 @@ export interface FactoryPartition extends Partition {
   ): Promise<PartitionResult | typeof STEPPED>;
 }
 
-/** Runs code in this thread, with its rows' states; the calls that it makes know their batch. */
+/** Keeps rows' states, and links calls to their batch. */
 export abstract class CodePartition implements Partition {
   readonly prefetch = 0;
   private readonly states = new RowStates<unknown>();
@@ -57,7 +56,7 @@ export abstract class CodePartition implements Partition {
   }
 
   /**
-   * A row whose result is an error keeps its old state.
+   * Keeps the old state of a row whose result is an error.
    *
    * @throws InvalidOutputError for steps, if rows have states
    */
@@ -88,7 +87,6 @@ export abstract class CodePartition implements Partition {
   }
 }
 
-/** One function per key, built and called in this thread. */
 export class FunctionPartition extends CodePartition implements FactoryPartition {
   private readonly functions = new PerKey((key) => this.build(key));
 
@@ -148,7 +146,7 @@ function hintOf(built: unknown): string {
     : '';
 }
 
-/** Loads what the start did not; a failure is not the batch's. */
+/** A failure to load is not the batch's. */
 export async function loadForBatch<T>(load: () => Promise<T>): Promise<T> {
   try {
     return await load();
@@ -163,7 +161,7 @@ type Steps = AsyncGenerator | Generator;
 
 type Settled = PartitionResult | typeof STEPPED;
 
-/** Synchronous if possible. Runs a generator until it ends or no caller waits for it. */
+/** Synchronous if possible. Runs a generator until it ends or no caller waits. */
 export function resultOf(
   returned: unknown,
   size: number,
@@ -185,7 +183,7 @@ async function runSteps(
   for await (const step of steps) {
     const { output, metadata } = splitMetadata(step);
     listener.step(await settledRows(output), metadata);
-    // Lets messages arrive from callers that leave.
+    // Lets messages from leaving callers arrive.
     await nextTurn();
     await listener.room?.();
     if (!isAwaited(size, listener)) {
@@ -222,10 +220,7 @@ function splitMetadata(result: unknown): BatchResult<unknown> {
   return result instanceof WithMetadata ? (result as BatchResult<unknown>) : { output: result };
 }
 
-/**
- * Awaits the promises in a list. A rejected one's reason becomes its row's Error. Other outputs
- * aren't changed.
- */
+/** Awaits the promises in a list; a rejection becomes its row's Error. */
 export function settledRows(output: unknown): unknown {
   return Array.isArray(output) && output.some(isThenable) ? settled(output) : output;
 }
@@ -260,16 +255,15 @@ function errorOf(reason: unknown): Error {
 /** Beyond this number, the oldest is dropped, and built anew if used again. */
 const MAX_UNDECLARED = 1024;
 
-/** What is built once per key of a partition: for declared keys at start. */
+/** Built once per key: for declared keys at start. */
 export class PerKey<T> {
   private readonly declared = new Map<string, Promise<T>>();
   private readonly undeclared = new Map<string, Promise<T>>();
-  /** Declared keys' values, which a batch need not await. */
+  /** Values need no await. */
   private readonly built = new Map<string, T>();
 
   constructor(private readonly build: (key: string) => Promise<T>) {}
 
-  /** Builds the values one after the other. */
   async declare(keys: readonly string[]): Promise<void> {
     for (const key of keys) {
       const built = this.build(key);
@@ -293,7 +287,7 @@ export class PerKey<T> {
     }
     const built = this.build(key);
     undeclared.set(key, built);
-    // Does not cache a failure.
+    // Failures aren't cached.
     built.catch(() => undeclared.delete(key));
     return built;
   }

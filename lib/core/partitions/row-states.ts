@@ -1,19 +1,19 @@
 import type { CallingBatch } from '../context/call-cycles.js';
 import type { Partition } from './partition.js';
 
-/** A call's turn on a state: the call has one row, and runs after all earlier turns. */
+/** The call has one row, and runs after all earlier turns. */
 export interface StateTurn {
   readonly id: number;
   /** Earlier turns whose caller got the reply. */
   readonly steps: number;
-  /** The batch that runs it, or ran the last one, if its function can call servings. */
+  /** Batch that runs it, or the last one; undefined if its function calls no servings. */
   runner: CallingBatch | undefined;
   /**
    * @param rows undefined for rows that the call gives one by one
    * @throws InvalidInputError unless it is one
    */
   check(rows?: number): void;
-  /** The error if the state was lost with its partition's worker. */
+  /** Error if the state was lost with its partition's worker. */
   lossOn(partition: Partition): Error | undefined;
 }
 
@@ -21,23 +21,22 @@ export function turnsOf(turns: readonly StateTurn[]): StateRows {
   return { ids: turns.map(({ id }) => id), steps: turns.map(({ steps }) => steps) };
 }
 
-/** Each of a batch's rows is the next step from one state. */
 export interface StateRows {
   readonly ids: readonly number[];
-  /** Steps that each state has made before. */
+  /** Earlier steps of each state. */
   readonly steps: readonly number[];
 }
 
 interface Kept<State> {
   steps: number;
   state: State | undefined;
-  /** For a caller that got no reply and repeats the last step. */
+  /** Serves a caller that got no reply and repeats the last step. */
   previous: State | undefined;
 }
 
 /**
- * States that stay where their batches run. A step replaces the state once it succeeds. If its reply
- * is lost (a deadline, an output that can't be sent), it runs again from the state before.
+ * States stay where their batches run. A step replaces the state once it succeeds. If its reply is
+ * lost (a deadline, an output that can't be sent), it runs again from the state before.
  */
 export class RowStates<State> {
   private readonly kept = new Map<number, Kept<State>>();
@@ -51,7 +50,7 @@ export class RowStates<State> {
     return new StateStep(kept, steps);
   }
 
-  /** Drops the states; a running step keeps no new ones for them. */
+  /** A running step keeps no new states for them. */
   end(ids: readonly number[]): void {
     ids.forEach((id) => this.kept.delete(id));
   }
@@ -67,7 +66,7 @@ export class RowStates<State> {
 }
 
 export class StateStep<State> {
-  /** Before the step; undefined before a state's first. */
+  /** Undefined before a state's first step. */
   readonly states: readonly (State | undefined)[];
 
   constructor(

@@ -1,4 +1,4 @@
-import type { AdmissionRuleOf } from '../batching/admission.js';
+import type { AdmissionPolicy } from '../batching/admission.js';
 import type { Combination } from '../definition/combinations.js';
 import type { Rules } from '../definition/option-rules.js';
 import { resolveDefinition, runnerOf } from '../definition/resolve-definition.js';
@@ -25,7 +25,7 @@ export interface Feature {
   /** Refuses options that exclude each other. */
   readonly combinations?: readonly Combination[];
   /** Refuses calls by more than the room in the queue. */
-  readonly admissionRule?: AdmissionRuleOf;
+  admissionOf?(serving: ServingOptions): AdmissionPolicy | undefined;
   /** Lets versions share the calls, by their role. */
   readonly policies?: VersionPolicies;
   /**
@@ -75,7 +75,7 @@ export interface MethodCalls {
 export interface ServingParts {
   readonly sharing?: SharingOpener | undefined;
   readonly states?: StatesOpener | undefined;
-  readonly rule?: AdmissionRuleOf | undefined;
+  readonly admission?: readonly AdmissionPolicy[];
   readonly policies?: VersionPolicies;
   readonly rollout?: Rollout | undefined;
 }
@@ -116,7 +116,7 @@ export class Features {
     return {
       sharing: this.firstOf((each) => each.sharingOf?.(definition, provide)),
       states: this.statesOf(model),
-      rule: this.firstOf((each) => each.admissionRule),
+      admission: this.all.flatMap((each) => each.admissionOf?.(definition) ?? []),
       policies: this.policies,
       rollout: this.firstOf((each) => each.rolloutOf?.(definition, model)),
     };

@@ -2,7 +2,6 @@ import { Queue } from './queue.js';
 import { leave, type Source } from './source.js';
 
 export interface Started {
-  /** Its share of the window. */
   readonly size: number;
   readonly cost: number;
   readonly isOver: boolean;
@@ -12,12 +11,11 @@ export interface Started {
 
 interface PullAheadOptions<Value, Piece extends Started> {
   readonly source: Source<Value>;
-  /** Nothing is pulled while this much work is under way. */
+  /** Limit of work under way, beyond which nothing is pulled. */
   readonly window: number;
-  /** True if the source may never end. */
   readonly isOpen: boolean;
   readonly costOf: (value: Value) => number;
-  /** Most cost under way; a value that costs more runs alone. */
+  /** A value that costs more runs alone. */
   readonly mostCost: number;
   readonly start: (value: Value, cost: number) => Piece;
   /** Called, perhaps more than once, when only reading is left. */
@@ -26,14 +24,12 @@ interface PullAheadOptions<Value, Piece extends Started> {
 
 /**
  * Pulls values and starts their work while less than a window is under way; returns the pieces in
- * order. The window moves when the reader requests the next piece, so a slow reader holds back its
- * source.
- *
- * A synchronous source's values start immediately, so that no other call comes between them.
+ * order. A slow reader holds back its source. A synchronous source's values start immediately, so
+ * that no other call comes between them.
  */
 export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Piece, undefined> {
   private readonly pieces = new Queue<Piece>();
-  /** Not yet read to the end, oldest first. */
+  /** Oldest first, until read to the end. */
   private readonly underWay: Piece[] = [];
   private size = 0;
   private cost = 0;
@@ -50,7 +46,6 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     return this.options.isOpen;
   }
 
-  /** True if only reading is left. */
   get isDone(): boolean {
     return this.hasEnded && this.underWay.every(({ isOver }) => isOver);
   }
@@ -98,7 +93,7 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     if (!this.hasEnded) {
       this.hasEnded = true;
       leave(this.options.source);
-      // A pull that waits for room ends, and with it its value.
+      // Ends a pull that waits for room, and drops its value.
       this.goOn?.();
       this.checkDone();
     }
@@ -172,8 +167,8 @@ export class Pulls {
   }
 
   /**
-   * The reader may be dropped without `return()`, so we keep no reference to it: once it is
-   * garbage-collected, the pull ends and `onDropped` is called.
+   * Keeps no reference to the reader, which may be dropped without `return()`: its garbage
+   * collection ends the pull.
    */
   readerOf<Value, Piece extends Started>(
     pulled: PullAhead<Value, Piece>,
@@ -188,7 +183,6 @@ export class Pulls {
     return reader;
   }
 
-  /** See {@link PullAhead.stop}. */
   end(pulled: Pulled, reason?: { readonly error: unknown }): void {
     // The error's stack can refer to the reader and keep it in memory.
     this.dropped.unregister(pulled);
@@ -199,7 +193,6 @@ export class Pulls {
     }
   }
 
-  /** See {@link PullAhead.finish}. */
   finishAll(error: unknown): void {
     this.going.forEach((pulled) => pulled.finish(error));
   }
@@ -212,10 +205,7 @@ export class Pulls {
     return this.going.size;
   }
 
-  /**
-   * Stops sources that may never end, and waits for others, unless only reading is left, which may
-   * take any time.
-   */
+  /** Stops sources that may never end, and waits for others, unless only reading is left. */
   async close(error: unknown): Promise<void> {
     for (const pulled of this.going) {
       if (pulled.isOpen) {

@@ -1,4 +1,4 @@
-/** For one consumer, which waits while it is empty. */
+/** Serves one consumer, which waits while it is empty. */
 export class Queue<T> implements AsyncIterator<T, undefined> {
   private values: T[] = [];
   private first = 0;

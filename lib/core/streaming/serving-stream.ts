@@ -1,7 +1,6 @@
 import { Observable } from 'rxjs';
 import { leave } from './source.js';
 
-/** The signal aborts when the consumer leaves. */
 export type OpenStream<T> = (signal: AbortSignal) => AsyncIterator<T>;
 
 /**

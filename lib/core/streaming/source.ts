@@ -9,13 +9,10 @@ import { Queue } from './queue.js';
 
 export type Source<T> = AsyncIterator<T> | Iterator<T>;
 
-/** Most waiting values. */
+/** Waiting values. */
 const OBSERVED_AHEAD = 1024;
 
-/**
- * Accepts an async iterable, an Observable, an iterator such as a generator's, or an array of
- * batches. An Observable's values wait here, so `own` makes them independent of its memory.
- */
+/** An Observable's values wait here, so `own` makes them independent of its memory. */
 export function sourceOf(
   value: unknown,
   own: (value: unknown) => unknown = copyInput,
@@ -35,7 +32,6 @@ export function sourceOf(
   }
 }
 
-/** True if {@link sourceOf} has made its values independent of their source. */
 export function ownsValuesOf(value: unknown): boolean {
   return isObservable(value) && read(() => sequenceType(value)) === 'observed';
 }

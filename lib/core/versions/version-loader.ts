@@ -12,7 +12,7 @@ import {
 } from '../errors.js';
 import { log } from '../log.js';
 import type { EventHub } from '../events/event-hub.js';
-import type { AdmissionRuleOf } from '../batching/admission.js';
+import type { AdmissionPolicy } from '../batching/admission.js';
 import type { SharingOpener } from '../execution/call-sharing.js';
 import type { StatesOpener } from '../execution/kept-states.js';
 import type { Lanes } from '../execution/lanes.js';
@@ -39,7 +39,7 @@ export interface VersionParts extends VersionPlan {
   readonly callbacks: Callbacks;
   readonly sharing?: SharingOpener | undefined;
   readonly states?: StatesOpener | undefined;
-  readonly rule?: AdmissionRuleOf | undefined;
+  readonly admission?: readonly AdmissionPolicy[];
   readonly rollout?: Rollout | undefined;
   readonly events: EventHub;
   readonly replaces?: VersionCalls | undefined;
@@ -62,7 +62,7 @@ export class VersionLoader {
 
   /** @throws ServingLoadError, or another ServingError that names the serving */
   async open(kind: ServingKind): Promise<Pipeline> {
-    const { options, callbacks, events, sharing, rule } = this.parts;
+    const { options, callbacks, events, sharing, admission } = this.parts;
     const { lanes } = this;
     const isShared = kind === 'batched';
     try {
@@ -79,7 +79,7 @@ export class VersionLoader {
       const shared = isShared ? await sharing?.open(options, opened) : undefined;
       const partitions = opened.partitions.map((each, index) => this.watched(each, index));
       const all = { ...opened, partitions };
-      return new Pipeline(options, callbacks, lanes, all, events, { shared, rule });
+      return new Pipeline(options, callbacks, lanes, all, events, { shared, admission });
     } catch (cause) {
       throw await this.failed(cause);
     }

@@ -54,7 +54,6 @@ export class ClusterRouter implements ServingRouter {
     return serving instanceof RemoteServing;
   }
 
-  /** Chooses other nodes if the local queue is too long. */
   route(name: string, local: Serving | undefined, preprocess?: RemotePreprocess): Serving {
     if (!local) {
       return this.remote(name, preprocess);
@@ -76,7 +75,6 @@ export class ClusterRouter implements ServingRouter {
     this.handles.forEach((handle) => handle.end());
   }
 
-  /** True if the queue is too long and another node has the serving. */
   private isSaturated({ name, queued, local }: Serving): boolean {
     const { localFirst, selector, self } = this.options;
     return (

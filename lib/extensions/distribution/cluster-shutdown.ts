@@ -19,7 +19,6 @@ export interface ClusterShutdownOptions {
   readonly logger: Logger;
 }
 
-/** Ends calls within a time limit, inbound ones first. */
 export class ClusterShutdown {
   private drained: Promise<void> | undefined;
   private limitReached: Promise<void> | undefined;
@@ -33,7 +32,6 @@ export class ClusterShutdown {
     return Math.max(0, this.endsAt - performance.now());
   }
 
-  /** Refuses new inbound calls; resolves when accepted ones are answered. */
   drain(): Promise<void> {
     if (!this.drained) {
       this.drained = this.options.inbound.drain();
@@ -42,7 +40,7 @@ export class ClusterShutdown {
     return this.drained;
   }
 
-  /** Starts the time limit. Servings no longer wait for fuller batches. */
+  /** Servings no longer wait for fuller batches. */
   begin(): void {
     if (this.limitReached) {
       return;
@@ -61,17 +59,15 @@ export class ClusterShutdown {
       }, milliseconds);
     });
     void this.drain();
-    // Nest may call their hooks later than ours.
+    // Nest may call their hooks later.
     local.forEach((serving) => serving.beforeApplicationShutdown());
   }
 
-  /** Resolves when inbound calls are answered, or at the limit. */
   async answered(): Promise<void> {
     this.begin();
     await Promise.race([this.drain(), this.limitReached]);
   }
 
-  /** Resolves when all calls are answered, or at the limit. */
   async complete(): Promise<void> {
     await this.answered();
     await Promise.race([this.options.outbound.idle(), this.limitReached]);

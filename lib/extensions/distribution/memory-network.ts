@@ -6,7 +6,6 @@ import {
 } from './transport.js';
 import { checkSize } from './transports/handshake.js';
 
-/** Options of a {@link MemoryNetwork}. */
 export interface MemoryNetworkOptions {
   /**
    * True if nodes are connected and notice when a connection opens or breaks. Otherwise, as with a
@@ -23,10 +22,7 @@ export interface MemoryNetworkOptions {
   readonly maxPacket?: number;
 }
 
-/**
- * A network within this process, delivering in a later turn of the event loop. Tests can cut
- * connections, and hang or kill nodes.
- */
+/** A test network within this process. Delivers in a later turn of the event loop. */
 export class MemoryNetwork {
   /** Largest packet in bytes. */
   readonly maxPacket: number;
@@ -89,7 +85,7 @@ export class MemoryNetwork {
     }
   }
 
-  /** Stops or restarts the broker; all nodes notice. Packets meanwhile are lost. */
+  /** Stops or restarts the broker; all nodes notice. Meanwhile packets are lost. */
   broker(isUp: boolean): void {
     this.isOnline = isUp;
     for (const { context } of this.members.values()) {
@@ -132,7 +128,7 @@ export class MemoryNetwork {
   }
 
   /**
-   * Runs the action after all packets sent earlier.
+   * Runs the action after all earlier packets.
    *
    * @internal
    */
@@ -146,7 +142,6 @@ export class MemoryNetwork {
     }
   }
 
-  /** Packets are lost on arrival, not on sending. */
   private deliver(from: MemoryTransport, to: MemoryTransport, packet: Uint8Array): void {
     if (this.isOnline && this.areLinked(from, to) && this.answers(from, to.context.address)) {
       to.context.receiver.receive(new Uint8Array(packet));

@@ -102,7 +102,7 @@ function remoteProvider(name: string): Provider {
 
 function registryOf(moduleRef: ModuleRef): ServingRegistry {
   try {
-    // Not injected: ServingModule need not be global.
+    // ServingModule need not be global.
     return moduleRef.get(ServingRegistry, { strict: false });
   } catch (cause) {
     throw new InvalidServingError(
@@ -132,7 +132,7 @@ function isMissing(error: unknown): error is Error {
   return error instanceof Error && 'code' in error && codes.includes(error.code);
 }
 
-/** @throws InvalidServingError for a remote without a name */
+/** @throws InvalidServingError for a missing name */
 function remoteNamesIn(options: DistributionOptions): readonly string[] {
   const remotes: unknown = options.remotes ?? [];
   return Array.isArray(remotes) ? remotes.map(nameOf) : refuse(remotes);

@@ -29,9 +29,9 @@ import { type Message, type MessageHead, Messenger } from './wire/messenger.js';
 import { FrameError, Kind } from './wire/prelude.js';
 import { namespaceSecret } from './wire/signature.js';
 
-/** Milliseconds for the last packets, within the shutdown limit. */
+/** Milliseconds for the last packets, within the limit. */
 const FLUSH = 5_000;
-/** Milliseconds beyond that limit, for the goodbye and the connections each. */
+/** Milliseconds beyond it, for the goodbye and the connections each. */
 const GRACE = 400;
 
 /** This application as a node of its cluster. */
@@ -142,13 +142,13 @@ export class ServingCluster
     );
   }
 
-  /** The nodes, including this one, as of their last heartbeats. */
+  /** All nodes, as of their last heartbeats. */
   nodes(): readonly ClusterNode[] {
     const view = { self: this.address, isOnline: this.selector.isOnline };
     return this.members.all.map((member) => clusterNodeOf(member, view));
   }
 
-  /** @internal Called by Nest. */
+  /** @internal */
   async onModuleInit(): Promise<void> {
     const { address, heartbeats, logger, probes, receiver, selector, transport } = this;
     const { namespace, nodeId } = this.options;
@@ -173,19 +173,19 @@ export class ServingCluster
     void this.shutdown.drain();
   }
 
-  /** @internal Called by Nest. */
+  /** @internal */
   beforeApplicationShutdown(): void {
     this.shutdown.begin();
   }
 
-  /** @internal Called by Nest. */
+  /** @internal */
   onApplicationShutdown(): Promise<void> {
     return (this.ended ??= this.end());
   }
 
   private async end(): Promise<void> {
     const { heartbeats, inbound, messenger, probes, router, shutdown, transport } = this;
-    // Heartbeats continue until then: nodes with our calls must not count us as lost.
+    // Nodes with our calls must not count us as lost.
     await shutdown.complete();
     heartbeats.end();
     probes.end();
@@ -200,7 +200,7 @@ export class ServingCluster
     await Promise.race([goodbye, delay(timeout(), undefined, { ref: false })]);
     router.end();
     await transport.stop(timeout());
-    // For answers that could not be sent.
+    // Answers may remain unsent.
     inbound.loseAll();
   }
 
@@ -211,7 +211,7 @@ export class ServingCluster
     return { role, servings: role === 'client' ? [] : servings };
   }
 
-  /** JSON clients can't sign, so a `secret` excludes them. */
+  /** A `secret` excludes JSON clients, which can't sign. */
   private jsonHandlers(): ReadonlyMap<string, JsonHandler> {
     const { exported, inbound, options } = this;
     const { limits, secret } = options;
@@ -284,7 +284,7 @@ export class ClusterReceiver implements Receiver {
     selector.notifyChange();
   }
 
-  /** @throws FrameError for a malformed message */
+  /** @throws FrameError */
   read(message: Message): void {
     const { members, messenger, heartbeats, inbound, outbound } = this.options;
     const { kind, from, header } = message;
@@ -366,7 +366,6 @@ function servingsOf({ role, servings }: NodeInfo): string {
 /** Milliseconds. */
 const PAUSE = 10_000;
 
-/** Warnings about other nodes' messages tend to repeat. */
 export class RateLimitedLogger {
   private loggedAt = -Infinity;
   private suppressed = 0;

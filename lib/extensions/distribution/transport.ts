@@ -6,9 +6,9 @@ export type Address = string;
 /** Receives a transport's packets and events. */
 export interface Receiver {
   /**
-   * A packet was received; it names its sender.
+   * Receives a packet, which names its sender.
    *
-   * @param via the node whose connection it came over, if the transport has such
+   * @param via the node whose connection it came over, if any
    */
   receive(packet: Uint8Array, via?: Address): void;
   /** A node connected; only for transports with connections between nodes. */
@@ -30,7 +30,7 @@ export interface TransportContext {
   readonly address: Address;
   /** No node connects to a client. */
   readonly role: 'node' | 'client';
-  /** Receives the transport's packets and events. */
+  /** The transport's receiver. */
   readonly receiver: Receiver;
   /** Handlers for JSON messages, by serving name. */
   readonly jsonHandlers: ReadonlyMap<string, JsonHandler>;
@@ -42,8 +42,8 @@ export interface TransportContext {
  */
 export interface ServingTransport {
   /**
-   * Largest packet in bytes; set once started. Larger frames are split, even on connections: one
-   * place limits the memory of half-received frames.
+   * Largest packet in bytes; set once started. Larger frames are split, which limits the memory of
+   * half-received ones.
    */
   readonly maxPacket: number;
   /**
@@ -58,22 +58,22 @@ export interface ServingTransport {
    * Sends to one node, possibly later: the packet doesn't change until passed to `free`. Without
    * `free`, its memory is not reused.
    *
-   * @throws NodeGoneError, synchronously or by rejecting, if the node is gone
+   * @throws NodeGoneError, also by rejecting
    */
   send(to: Address, packet: Uint8Array, free?: (packet: Uint8Array) => void): void | Promise<void>;
   /** Sends to all reachable nodes and clients. */
   broadcast(packet: Uint8Array): void | Promise<void>;
   /**
-   * Bytes received from the node, including unfinished packets: while they grow, it is alive. For
-   * transports with connections between nodes.
+   * Bytes received from the node: while they grow, it is alive. For transports with connections
+   * between nodes.
    */
   received?(address: Address): number | undefined;
   /**
-   * Looks for other nodes before it would: a node is leaving or lost, or a call waits for one. For
-   * transports that look up the nodes' addresses; called often.
+   * Looks for other nodes early: one is leaving or lost, or a call waits. For transports that look
+   * up addresses; called often.
    */
   lookUp?(): void;
-  /** Ends a silent node's connection, to make room for a new one. */
+  /** Ends a silent node's connection, to make room. */
   drop?(address: Address): void;
   /**
    * True if the node is connected; rejects if unknown. For transports that don't call
@@ -81,9 +81,9 @@ export interface ServingTransport {
    */
   probe?(address: Address): Promise<boolean>;
   /**
-   * Closes all connections after the last packets, or after `timeout` milliseconds.
+   * Closes all connections after the last packets.
    *
-   * @param timeout 5000 by default
+   * @param timeout milliseconds, 5000 by default
    */
   stop(timeout?: number): Promise<void>;
 }

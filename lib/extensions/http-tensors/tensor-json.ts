@@ -28,9 +28,8 @@ export interface TensorJsonOptions {
 }
 
 /**
- * Writes tensors, typed arrays and bigints in HTTP replies as JSON:
- * `{ "$tensor": { "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3] } }`. Other values and
- * binary replies stay as they are.
+ * Writes tensors, typed arrays and bigints in HTTP replies as JSON: `{ "$tensor": { "shape": [1,
+ * 3], "datatype": "FP32", "data": [1, 2, 3] } }`. Other values and binary replies stay unchanged.
  */
 @Injectable()
 export class TensorJsonInterceptor implements NestInterceptor {
@@ -64,7 +63,7 @@ export class TensorJsonInterceptor implements NestInterceptor {
   }
 }
 
-/** Nest sends async iterables that aren't byte streams as lines of JSON. */
+/** Nest sends other async iterables as lines of JSON. */
 function isStreamedReply(reply: unknown): reply is AsyncIterable<unknown> {
   return (
     typeof reply === 'object' &&
@@ -75,7 +74,6 @@ function isStreamedReply(reply: unknown): reply is AsyncIterable<unknown> {
   );
 }
 
-/** Ending the result ends the original. */
 function mapStreamedReply(
   reply: AsyncIterable<unknown>,
   change: (item: unknown) => unknown,
@@ -88,7 +86,7 @@ function mapStreamedReply(
           const { done, value } = await items.next();
           return done ? { done, value } : { done: false, value: change(value) };
         },
-        // A generator would end the original only after the pending item.
+        // A generator would end it only after the pending item.
         async return(value: unknown) {
           await items.return?.(value);
           return { done: true, value };
@@ -99,12 +97,11 @@ function mapStreamedReply(
 }
 
 /**
- * Injects the body, or a property of it.
- * `{ "$tensor": { "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3] } }` becomes a `Tensor`
- * wherever it is, and `{ "$bigint": "123" }` a bigint. An invalid tensor is answered with status
- * 400 and its path.
+ * Injects the body, or a property of it. `{ "$tensor": { "shape": [1, 3], "datatype": "FP32",
+ * "data": [1, 2, 3] } }` becomes a `Tensor` anywhere, and `{ "$bigint": "123" }` a bigint. An
+ * invalid tensor is answered with status 400 and its path.
  *
- * The application's pipes, such as a global ValidationPipe, run first and see the JSON.
+ * Global pipes, such as a ValidationPipe, run first and see the JSON.
  */
 export function TensorBody(property?: string): ParameterDecorator {
   return (target, key, index) => {
@@ -131,10 +128,6 @@ const limits: JsonLimits = {
   depth: 64,
 };
 
-/**
- * Turns `{ "$tensor": ... }` anywhere in a body into a tensor, and `{ "$bigint": "123" }` into a
- * bigint.
- */
 @Injectable()
 export class TensorPipe implements PipeTransform<unknown, unknown> {
   /** @throws InvalidInputError */

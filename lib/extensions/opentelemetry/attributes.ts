@@ -25,19 +25,18 @@ export const stages: readonly (readonly [stage: CallStage, name: string])[] = [
   ['postprocessing', 'postprocess'],
 ];
 
-/** Names what answered the call, if not its rows. */
 export function answeredBy({ answeredBy: other }: CallEndEvent): Attributes {
   return other === undefined ? {} : { 'serving.call.answered_by': other };
 }
 
-/** Omitted for the default version: it would start new series for all users. */
+/** Omits the default version, which would start new series for all users. */
 export function versionOf({
   version = DEFAULT_VERSION,
 }: Pick<CallEndEvent, 'version'>): Attributes {
   return version === DEFAULT_VERSION ? {} : { 'serving.version': version };
 }
 
-/** Known at the start; times are in seconds. */
+/** Times are in seconds. */
 export function batchAttributes(event: BatchStartEvent): Attributes {
   return {
     'serving.name': event.serving,
@@ -58,7 +57,7 @@ export function batchAttributes(event: BatchStartEvent): Attributes {
   };
 }
 
-/** Known at the end; times are in seconds. */
+/** Times are in seconds. */
 export function batchEndAttributes({ wait, runTime, padding }: BatchEndEvent): Attributes {
   return {
     'serving.batch.wait': wait / 1000,
@@ -72,10 +71,7 @@ export function hasFailed(event: CallEndEvent | BatchEndEvent): boolean {
   return 'error' in event && !hasLeft(event);
 }
 
-/**
- * `error.type` is this package's error code, or any other error's name. If the caller has left, the
- * call is marked as cancelled.
- */
+/** `error.type` is this package's error code, or any other error's name. */
 export function outcomeOf(event: CallEndEvent | BatchEndEvent): Attributes {
   if (hasLeft(event)) {
     return { 'serving.call.cancelled': true };

@@ -17,7 +17,6 @@ const tenths = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1];
 
 const states: readonly PartitionStatus['state'][] = ['up', 'restarting', 'hung', 'lost'];
 
-/** Reads queues and partitions at each collection. */
 export class Measurements {
   private readonly callDuration: Histogram;
   private readonly rejections: Counter;
@@ -31,7 +30,6 @@ export class Measurements {
   private readonly paddingCost: Counter;
   private readonly stepSize: Histogram;
   private readonly stepDuration: Histogram;
-  /** Removes the gauges. */
   readonly close: () => void;
 
   constructor(meter: Meter, health: () => readonly ServingHealth[]) {
@@ -124,13 +122,13 @@ export class Measurements {
     const observe: BatchObservableCallback = (result) => {
       for (const [serving, parts] of byName(health())) {
         const statuses = parts.flatMap((part) => part.partitions);
-        // A handle without partitions has no queue either.
+        // A handle without partitions has no queue.
         if (statuses.length === 0) {
           continue;
         }
         const attributes = { 'serving.name': serving };
         result.observe(depth, sumOf(parts.map(({ queued }) => queued)), attributes);
-        // Without a report, a gauge keeps its last value.
+        // A gauge keeps its last value without a report.
         for (const state of states) {
           const count = statuses.filter((status) => status.state === state).length;
           result.observe(partitions, count, { ...attributes, 'serving.partition.state': state });
@@ -212,7 +210,7 @@ function sumOf(numbers: readonly number[]): number {
   return numbers.reduce((sum, number) => sum + number, 0);
 }
 
-/** Two classes' methods may share a serving name. */
+/** Classes' methods may share a serving name. */
 function byName(all: readonly ServingHealth[]): ReadonlyMap<string, readonly ServingHealth[]> {
   const parts = new Map<string, ServingHealth[]>();
   for (const health of all) {

@@ -19,7 +19,7 @@ import { ModuleRef } from '@nestjs/core';
 export interface ObservedServings {
   /** Events of one type. */
   eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
-  /** The serving's health, or each serving's. */
+  /** The health of the serving, or of each. */
   health(): ServingHealth | readonly ServingHealth[];
 }
 

@@ -30,7 +30,7 @@ import {
 
 interface OpenCall {
   readonly span: Span;
-  /** The caller's context with the span in it. */
+  /** The caller's context with the span. */
   readonly context: Context;
   /** Milliseconds since 1970. */
   readonly startedAt: number;
@@ -38,8 +38,8 @@ interface OpenCall {
 }
 
 /**
- * A call's span has a child per stage. A batch has many callers, so instead of a parent its span
- * has links to its calls' spans; their execution links back.
+ * A call's span has a child per stage. A batch has many callers, so its span has links to its
+ * calls' spans instead of a parent; their execution links back.
  */
 export class Spans {
   private readonly calls = new Map<string, OpenCall>();
@@ -75,7 +75,7 @@ export class Spans {
       'serving.call.mode': mode,
     };
     const parent = context.active();
-    // The SDK's clock, which differs from the monotonic one.
+    // The SDK's clock differs from the monotonic one.
     const startedAt = Date.now();
     const span = this.tracer.startSpan(
       `${methodOf[mode]} ${serving}`,
@@ -174,7 +174,7 @@ function callId(serving: string, call: number): string {
   return `${serving}\0${call}`;
 }
 
-/** With the first call: batches of equally named methods may have equal numbers. */
+/** Methods of equal names may have equal batch numbers. */
 function batchId({ serving, batch, calls: [first] }: BatchStartEvent | BatchEndEvent): string {
   return `${serving}\0${batch}\0${first}`;
 }

@@ -60,6 +60,8 @@ export class Timing implements AdmissionRule {
   private rows = 0;
   private readonly priorities = new Map<number, QueuedAhead>();
   private readonly planned = new Map<Limits, PlannedBatches>();
+  /** Places of the request that was checked last; undefined if it may go anywhere. */
+  private plan: readonly Place[] | undefined;
 
   constructor(
     private readonly options: AdmissionOptions,
@@ -78,16 +80,19 @@ export class Timing implements AdmissionRule {
     }
   }
 
-  enter(request: QueuedRequest, now: number, work: PoolLoad): void {
-    const { lane, size } = request;
+  check(request: QueuedRequest, now: number, work: PoolLoad): void {
     const within = this.withinOf(request, now);
+    this.plan = within < Infinity ? this.planFor(request, within, now, work) : undefined;
+  }
+
+  enter(request: QueuedRequest): void {
+    const { lane, size } = request;
     const planned = this.plannedOf(lane.limits);
-    const plan = within < Infinity ? this.planFor(request, within, now, work) : undefined;
     this.count(request, size);
-    if (!plan) {
+    if (!this.plan) {
       planned.add(request, size, lane.isAlone);
     }
-    for (const { isNew, due, most, offset, count } of plan ?? []) {
+    for (const { isNew, due, most, offset, count } of this.plan ?? []) {
       if (isNew) {
         planned.begin(due, most);
       } else {

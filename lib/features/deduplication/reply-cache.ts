@@ -15,7 +15,7 @@ export interface ReplyStore {
 /** Milliseconds between two warnings: a store that is down fails every call. */
 const BETWEEN_WARNINGS = 60_000;
 
-/** A serving's replies in a store, whose failure or slowness only delays calls. */
+/** A failing or slow store only delays calls. */
 export class ReplyCache {
   private readonly lookups = new Set<Promise<unknown>>();
   private warnedAt = -BETWEEN_WARNINGS;
@@ -95,7 +95,7 @@ async function within<T>(milliseconds: number, answer: Promise<T>): Promise<T> {
 type Parts = Pick<Tensor, 'type' | 'data' | 'dims'>;
 
 /**
- * A reply as text, for any store. JSON would not keep typed arrays, tensors, dates and NaN.
+ * JSON would not keep typed arrays, tensors, dates and NaN.
  *
  * @throws InvalidOutputError for a reply that can't be copied
  */
@@ -113,7 +113,6 @@ export function encodeReply(reply: unknown): string {
   return serialize({ packed, tensors }).toString('base64');
 }
 
-/** The reply gets its own storage. */
 export function decodeReply(text: string): unknown {
   const { packed, tensors } = deserialize(Buffer.from(text, 'base64')) as {
     packed: unknown;

@@ -12,7 +12,7 @@ import { copyOutput } from '../../core/execution/request.js';
 import { formatValue } from '../../core/format.js';
 import type { ReplyCache } from './reply-cache.js';
 
-/** The run; a cached reply; or the refusal of the call that started the work, with its input. */
+/** A refusal has the input of the call that started the work. */
 type SharedOutcome =
   | { readonly run: Run; isKept: boolean }
   | { readonly found: { readonly reply: unknown } }
@@ -23,9 +23,7 @@ interface Sharing {
   readonly keyOf: (input: unknown) => unknown;
 }
 
-/**
- * Answers calls with the same input by one run while it is under way, and afterwards from a cache.
- */
+/** Shares one run while it is under way, and a cache afterwards. */
 export class SharedCalls implements CallSharing {
   private readonly singleFlight = new SingleFlight<SharedOutcome, CallRecorder | undefined>();
 
@@ -66,7 +64,7 @@ export class SharedCalls implements CallSharing {
     return seat.joined ? { answer, answeredBy: 'single-flight' } : { answer };
   }
 
-  /** Resolves when no call waits for the cache. Calls not found there are on their way. */
+  /** Calls not found in the cache are on their way. */
   async idle(): Promise<void> {
     await this.cache?.idle();
   }
@@ -138,7 +136,7 @@ function flightOf(
   return isPlain || typeof identity === 'symbol' ? identity : textOf([identity, terms, caller]);
 }
 
-/** Version of replies; a store may hold other versions'. */
+/** A store may hold other versions' replies. */
 export interface VersionIdentity {
   readonly serving: string;
   /** Undefined for a model: its content identifies it, and nodes may label it differently. */
@@ -164,7 +162,7 @@ export function cacheKeyOf({ serving, label, content }: VersionIdentity, call: s
 }
 
 /**
- * Writes each part with its length, or `-` if it is missing, so two different lists never give the
+ * Writes each part with its length, or `-` if it is missing: two different lists never give the
  * same text, whatever callers put into them.
  */
 function textOf(parts: readonly (string | undefined)[]): string {
@@ -172,10 +170,8 @@ function textOf(parts: readonly (string | undefined)[]): string {
 }
 
 export interface JoinedCall<T, First> {
-  /** Rejects with the reason if this caller left before. */
   readonly reply: Promise<T>;
   readonly joined: boolean;
-  /** The first caller's value. */
   readonly first: First;
   /** Rejects this caller's reply. When the last caller has left, the work is aborted. */
   readonly leave: (reason: unknown) => void;
@@ -192,7 +188,7 @@ export class SingleFlight<T, First = undefined> {
     return this.calls.size;
   }
 
-  /** The signal for `start` aborts when no caller waits any more. */
+  /** @param start its signal aborts when no caller waits */
   join(
     identity: string | symbol,
     first: First,
@@ -221,7 +217,7 @@ class InFlightCall<T, First> {
 
   constructor(
     private readonly first: First,
-    /** Removes it from the joinable works; called once. */
+    /** Called once. */
     private readonly remove: () => void,
   ) {}
 

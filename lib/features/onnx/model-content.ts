@@ -5,7 +5,7 @@ import type { InferenceSession } from 'onnxruntime-common';
 import { ServingLoadError } from '../../core/errors.js';
 import { digestOf, PIECE, piecesOf } from '../../core/partitions/file-digest.js';
 
-/** A serving's model for all sessions, even if its file changes. */
+/** The same for all sessions, even if the file changes. */
 export interface ModelContent {
   readonly name: string;
   /** SHA-256 by path, the model first; empty for a model given as bytes. */
@@ -13,7 +13,7 @@ export interface ModelContent {
   /** Files with this stamp are unchanged. */
   readonly stamp?: string | undefined;
   readonly isDynamicallyQuantised: boolean;
-  /** Path of a copy that can't change; only this process can open it. */
+  /** Only this process can open this copy, which can't change. */
   readonly copy?: string;
   /** Shared memory, if there is no copy. */
   readonly bytes?: Uint8Array;

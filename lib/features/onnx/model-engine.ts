@@ -76,7 +76,7 @@ export function inWorkers(isolation: Isolation): OpenModel {
     );
 }
 
-/** One session: runs in the application's own thread can't overlap anyway. */
+/** Runs in the application's own thread can't overlap, so there is one session. */
 export function onMainThread(blockingLimit: number): OpenModel {
   return async ([task], _supervision, _end, { warn }) => {
     const watch = new BlockingWatch(blockingLimit, warn);
@@ -116,7 +116,7 @@ class ModelPartition implements Partition {
   }
 }
 
-/** Consecutive slow runs before the warning: a single one may be a pause of the machine. */
+/** Slow runs before the warning: a single one may be a pause of the machine. */
 const SLOW_RUNS = 3;
 
 export class BlockingWatch {

@@ -12,7 +12,7 @@ import { lastingStampOf, type ModelContent } from './model-content.js';
 import { constants } from 'node:fs';
 import { tmpdir } from 'node:os';
 
-/** Bytes. Smaller models are kept in memory, larger ones on disk. */
+/** Bytes. Models up to this size are kept in memory, not on disk. */
 const SMALL = 1 << 20;
 
 export interface LoadedModel {
@@ -26,7 +26,6 @@ export class ModelSource {
 
   constructor(private readonly model: ModelPlace) {}
 
-  /** Returns the first call's result until the serving closes. */
   load(fetching: Fetching): Promise<LoadedModel> {
     if (!this.loaded) {
       fetching.signal.addEventListener('abort', () => this.forget(), { once: true });
@@ -96,7 +95,6 @@ interface SharedFile {
   users: number;
 }
 
-/** Files that all servings read and copy once. */
 const sharedFiles = new Map<string, SharedFile>();
 
 async function contentOfFile(path: string, name: string, kept: AbortSignal): Promise<ModelContent> {
@@ -197,9 +195,9 @@ async function digestsOf(paths: readonly string[]): Promise<Map<string, string>>
   return digests;
 }
 
-/** A nameless file: nothing can change it, and it ends with the process. */
+/** Nameless: nothing can change it, and it ends with the process. */
 interface UnnamedCopy {
-  /** Only this process can open it, while the copy is open. */
+  /** Only this process can open it. */
   readonly path: string;
   close(): Promise<void>;
 }

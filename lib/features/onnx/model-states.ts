@@ -16,16 +16,13 @@ import { RowStates, type StateRows, type StateStep } from '../../core/partitions
 
 type Named<T> = Readonly<Record<string, T>>;
 
-/** A model's states: some outputs are the next run's inputs. */
 export class ModelStates {
   readonly inputs: readonly ModelPort[];
-  /** Output per input. */
   readonly outputs: readonly string[];
   private readonly kept = new RowStates<Batch>();
   private readonly axes: BatchAxes;
-  /** State before the first step: zeros. */
+  /** Zeros. */
   private readonly first: Batch;
-  /** An input with rows, and their axis. */
   private readonly counted: { readonly index: number; readonly axis: number };
 
   constructor({ inputs, states }: Pick<ModelSignature, 'inputs' | 'states'>) {

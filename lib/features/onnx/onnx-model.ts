@@ -150,10 +150,7 @@ function measured(run: RunModel, { inputs }: ModelSignature, onRun: OnRun): RunM
   };
 }
 
-/**
- * Converts half floats to bits: onnxruntime-node can't read a Float16Array, which holds them from
- * Node 24 on.
- */
+/** onnxruntime-node can't read a Float16Array, which holds half floats from Node 24 on. */
 export function feedOf(tensor: Tensor): Tensor {
   if (tensor.type !== 'float16') {
     return tensor;

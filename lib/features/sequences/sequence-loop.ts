@@ -17,15 +17,14 @@ type Model = SequenceModel<unknown, unknown, unknown>;
 type Joins = Pick<SequenceLimits, 'joinRows' | 'joinCost' | 'maxCost'>;
 
 /**
- * Runs models' rows step by step. Between steps, ended and abandoned rows leave and waiting rows
- * join, so a new row never waits for a batch's longest one. Models that share a loop share its
- * limits and step together.
+ * Runs models' rows step by step. Between steps rows leave and join, so a new row never waits for a
+ * batch's longest one. Models that share a loop share its limits and step together.
  *
  * A paused row ends its state. Once it fits, it starts again from its emitted values, before all
  * new rows (vLLM's preemption by recomputation).
  */
 export class SequenceLoop {
-  /** Rows with a state, oldest first. */
+  /** Oldest first. */
   private readonly present = new Set<SequenceMember>();
   private readonly paused = new Set<SequenceMember>();
   /** Arrival order. */
@@ -71,7 +70,7 @@ export class SequenceLoop {
         await forEachModel([...this.present], (model, members) => this.step(model, members));
       }
     } catch (error) {
-      // Models' errors are caught at their calls. A fault in the loop must leave no row waiting.
+      // A fault in the loop must leave no row waiting. Models' errors are caught at their calls.
       for (const members of [this.present, this.paused, this.waiting]) {
         members.forEach((member) => member.reject(error));
         members.clear();
@@ -230,7 +229,6 @@ export class SequenceLoop {
     this.waiting.delete(member);
   }
 
-  /** Returns the error of `end`, if it throws. */
   private async endState(
     member: SequenceMember,
     reason: SequenceEnd,
@@ -283,7 +281,6 @@ function checked(method: string, result: unknown, expected: number): readonly un
   return result;
 }
 
-/** Visits all models concurrently. */
 async function forEachModel(
   members: readonly SequenceMember[],
   visit: (model: Model, members: readonly SequenceMember[]) => Promise<void>,
@@ -305,7 +302,7 @@ interface Result {
   readonly isLast: boolean;
 }
 
-/** Awaits promises among the results, also in `last`. A rejection becomes its row's Error. */
+/** Awaits promises, also in `last`. A rejection becomes its row's Error. */
 function settledResults(list: readonly unknown[]): readonly Result[] | Promise<readonly Result[]> {
   const results = list.map(resultOf);
   return results.some(({ value }) => isThenable(value))
@@ -348,7 +345,7 @@ class SequenceBudget {
     this.isLimited = limits.maxCost < Infinity || limits.joinCost < Infinity;
   }
 
-  /** Updates the cost; returns why the row can't run. */
+  /** Updates the cost. */
   check(member: SequenceMember): Failure | undefined {
     if (!this.isLimited) {
       return undefined;
@@ -370,14 +367,12 @@ class SequenceBudget {
     return { error };
   }
 
-  /** The row to pause if the next values don't fit. */
   pausing(present: readonly SequenceMember[]): SequenceMember | undefined {
     return present.length > 1 && totalOf(present) > this.limits.maxCost
       ? present.reduce((youngest, member) => (member.age > youngest.age ? member : youngest))
       : undefined;
   }
 
-  /** The queue's first rows, until one doesn't fit. */
   joining(
     present: readonly SequenceMember[],
     queue: readonly SequenceMember[],
@@ -423,7 +418,6 @@ export interface SequenceRow {
   readonly input: unknown;
   isWaiting(): boolean;
   emit(value: unknown): void;
-  /** Hooks that its caller asks for. */
   readonly hooks: readonly string[];
   hook(name: string, value: unknown): void;
   /** Resolves when the reader has room; undefined without a limit. */
@@ -437,7 +431,6 @@ interface Failure {
 const MOST_PAUSES = 4;
 
 class SequenceMember {
-  /** Set while it is present. */
   started: { readonly state: unknown } | undefined;
   count = 0;
   /** Kept only if the row may be paused. */
@@ -453,7 +446,7 @@ class SequenceMember {
   constructor(
     readonly model: SequenceModel<unknown, unknown, unknown>,
     readonly row: SequenceRow,
-    /** Arrival number: the oldest row has the lowest. */
+    /** The oldest row has the lowest. */
     readonly age: number,
     readonly resolve: () => void,
     readonly reject: (error: unknown) => void,

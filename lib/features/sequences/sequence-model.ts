@@ -44,7 +44,7 @@ export interface AnySequenceModel<Inputs = never, Results = unknown> {
   cost?(input: never, values: number): number;
 }
 
-/** Values besides results, for callers that ask for them. */
+/** More values, for callers that ask for them. */
 export interface SequenceHooks {
   /**
    * Sends a hook's values, one per row of the call, to the callers that ask for it.

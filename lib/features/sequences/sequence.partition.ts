@@ -24,9 +24,8 @@ interface Runner {
 }
 
 /**
- * Sequence models, one per key, in this thread. Each batch is one row, which joins the running rows
- * if a place is free. Each key steps by itself, unless `maxCost` limits all keys' rows: then they
- * share a loop.
+ * Each batch is one row, which joins the running rows if a place is free. Each key steps by itself,
+ * unless `maxCost` limits all keys' rows: then they share a loop.
  */
 export class SequencePartition implements FactoryPartition {
   readonly prefetch = 0;

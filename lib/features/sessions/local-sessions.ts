@@ -9,13 +9,12 @@ import type { CallGroup } from '../../core/execution/lanes.js';
 import { checkSessionOptions, OrderedSession } from './ordered-session.js';
 import type { SessionsOptions } from './sessions.js';
 
-/** A partition with its sessions' states. No other can run their steps. */
 interface Place extends CallGroup {
   readonly partition: number;
   sessions: number;
 }
 
-/** A serving's open sessions, spread evenly over its partitions. */
+/** Spread evenly over the partitions. */
 export class LocalSessions implements OpenStates {
   private readonly open = new Map<OrderedSession, Place>();
   private readonly places: readonly Place[];
@@ -33,7 +32,7 @@ export class LocalSessions implements OpenStates {
   }
 
   /**
-   * Opens a session on the working partition with the fewest.
+   * Picks the working partition with the fewest sessions.
    *
    * @throws OverloadedError when as many as `sessions.max` are open
    */

@@ -28,7 +28,6 @@ export interface SessionHost {
   readonly serving: string;
   /** Milliseconds from its last call until the session ends; no limit by default. */
   readonly idle?: number;
-  /** Its calls share batches with other sessions' in the same place. */
   readonly group?: CallGroup;
   /** True if a failed first call ends the session: a client may have sent further steps already. */
   readonly needsFirst?: boolean | undefined;
@@ -36,7 +35,7 @@ export interface SessionHost {
   run(input: unknown, options: StepOptions): Promise<unknown>;
   /** Counts a call that ended before its turn. */
   refused?(error: unknown, options: CallOptions): void;
-  /** Frees the session's state; may be called again. */
+  /** May be called again. */
   ended(reason: SessionEndedError): void;
 }
 
@@ -45,7 +44,6 @@ export type StepOptions = InternalCallOptions & {
   readonly turn: SessionTurn;
 };
 
-/** A session in its batches, with at most one row at a time. */
 export class SessionTurn implements StateTurn {
   steps = 0;
   runner: CallingBatch | undefined;
@@ -83,11 +81,7 @@ export function endedBy(why: string, cause?: unknown): SessionEndedError {
   return new SessionEndedError(`The session has ended: ${why}; open another one`, { cause });
 }
 
-/**
- * Checks options that hold for all calls.
- *
- * @throws InvalidInputError for an unknown option or an invalid value
- */
+/** @throws InvalidInputError for an unknown option or an invalid value */
 export function checkSessionOptions(serving: string, options: CallOptions): void {
   const { tenant, key, version: _version, ...others } = options;
   const [unknown] = Object.keys(others);
@@ -101,7 +95,7 @@ export function checkSessionOptions(serving: string, options: CallOptions): void
 }
 
 /**
- * A session whose calls take turns: each needs the state after the previous one.
+ * Calls take turns: each needs the state after the previous one.
  *
  * One place decides how a call ends, since a step that succeeds changes the state: until its turn
  * comes, {@link OrderedSession.turnOf}, and then only the host. So a call that fails never changes
@@ -111,7 +105,7 @@ export class OrderedSession extends ServingSession implements OpenSession {
   private readonly turn: SessionTurn;
   private readonly options: SessionOptions;
   private isRunning = false;
-  /** Callbacks that begin the next call, or the end; the oldest first. */
+  /** Oldest first. */
   private readonly waiting = new Set<() => void>();
   private ended: SessionEndedError | undefined;
   /** True if waiting calls fail, too. */
@@ -196,7 +190,7 @@ export class OrderedSession extends ServingSession implements OpenSession {
     }
   }
 
-  /** Resolves when a call's turn has come; rejects if the call is cancelled before. */
+  /** Rejects if the call is cancelled before its turn. */
   private turnOf(options: CallOptions, resolved: ResolvedCallOptions): Promise<void> {
     return new Promise((resolve, reject) => {
       let stop: (() => void) | undefined;

@@ -20,15 +20,14 @@ import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
 type InstanceWrapper = ReturnType<DiscoveryService['getProviders']>[number];
 
-/** Nest's metadata keys for parameter decorators; unchanged since its first release. */
+/** Nest's metadata keys, unchanged since its first release. */
 const ROUTE_ARGUMENTS = '__routeArguments__';
 const PASSTHROUGH = '__responsePassthrough__';
 const SSE = '__sse__';
 const HTTP_METHOD = 'method';
-/** Marks of @MessagePattern() and @EventPattern(), and of @SubscribeMessage(). */
 const MESSAGE_MARKS = ['microservices:pattern', 'websockets:message_mapping'];
 
-/** Nest's numbers for parameters that are a whole object. */
+/** Nest's numbers for whole-object parameters. */
 const WHOLE_OBJECTS: Readonly<Record<string, string>> = {
   3: 'body',
   4: 'query',
@@ -37,7 +36,6 @@ const WHOLE_OBJECTS: Readonly<Record<string, string>> = {
 const RESPONSE = '1';
 const NEXT = '2';
 
-/** A handler's decorated parameters, by Nest's numbers. */
 export function parametersOf(
   type: Function,
   key: string | symbol,
@@ -45,7 +43,7 @@ export function parametersOf(
   return (Reflect.getMetadata(ROUTE_ARGUMENTS, type, key) ?? {}) as ReturnType<typeof parametersOf>;
 }
 
-/** Refuses, at boot, a `@Batched()` method that couldn't answer its callers as Nest would. */
+/** Refuses a method that couldn't answer its callers as Nest would. */
 export function checkBatchedMethod(
   type: new (...args: never[]) => object,
   { key, original, options }: BatchedMethod,
@@ -90,8 +88,8 @@ function untyped(payload: string): InvalidServingError {
 }
 
 /**
- * Refuses request-scoped classes. Request-scoped guards, pipes, interceptors and filters are
- * allowed: their controller's instances hold nothing of the request.
+ * Refuses request-scoped classes. Request-scoped guards, pipes, interceptors and filters leave
+ * nothing of the request in instances.
  */
 export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMethod[]): void {
   const dependencies = [

@@ -83,7 +83,6 @@ export interface BatchedOptions extends Omit<
   readonly types?: readonly Type[];
 }
 
-/** A method with `@Batched()`. It has either `options` or `serving`. */
 export interface BatchedMethod {
   readonly key: string | symbol;
   readonly original: (this: unknown, ...args: unknown[]) => unknown;
@@ -93,7 +92,7 @@ export interface BatchedMethod {
 
 const KEY = 'serving:batched';
 
-/** An instance's way to its application's BatchedMethods: two applications share nothing. */
+/** Leads an instance to its application's BatchedMethods: applications share nothing. */
 export const METHODS = Symbol('batched methods');
 
 export function addBatchedMethod(type: object, method: BatchedMethod): void {

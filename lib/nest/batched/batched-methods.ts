@@ -20,13 +20,11 @@ import { MethodServing } from './method-serving.js';
 
 interface RunningMethod {
   readonly serving: MethodServing;
-  /** Resolves when the serving can be called; undefined afterwards. */
+  /** Undefined after the start. */
   starting: Promise<void> | undefined;
 }
 
-/**
- * The servings of one application's `@Batched()` methods, injected into every decorated instance.
- */
+/** Servings of one application's `@Batched()` methods. */
 @Injectable()
 export class BatchedMethods
   implements OnModuleInit, OnApplicationBootstrap, BeforeApplicationShutdown
@@ -34,13 +32,11 @@ export class BatchedMethods
   readonly events = new EventHub();
   /** Keyed by `Class.method`; the first of several with one name. */
   readonly servings = new Map<string, MethodServing>();
-  /** Keyed by class and method: classes that inherit a method have their own servings. */
+  /** Keyed by class and method: classes don't share inherited methods' servings. */
   private readonly running = new Map<unknown, Map<BatchedMethod, RunningMethod>>();
-  /** Methods of the same name share their counters. */
   private readonly hubs = new Map<string, EventHub>();
-  /** Controllers that Nest creates for each request and that hold nothing of it. */
+  /** Request-scoped controllers that hold nothing of a request. */
   private readonly alike = new Set<unknown>();
-  /** Calls of `@Batched('name')` methods whose body runs. */
   private readonly waits = new Waits();
   private isClosing = false;
   private isClosed = false;
@@ -67,10 +63,10 @@ export class BatchedMethods
         }
       }
       if (methods.length > 0 && given) {
-        // Nest injects only into instances that it has constructed.
+        // Nest injects only into instances that it constructs.
         Object.assign(wrapper.instance as object, { [METHODS]: () => this });
       }
-      // A durable instance serves one tenant: its calls share no batch with another's instance.
+      // A durable instance serves one tenant, whose calls share no batch with others.
       if (
         methods.some(({ options }) => options) &&
         !wrapper.isDependencyTreeStatic() &&
@@ -94,7 +90,7 @@ export class BatchedMethods
     await Promise.all(this.all().flatMap(({ starting }) => starting ?? []));
   }
 
-  /** By now every class has had its `onModuleInit`. */
+  /** Every class has had its `onModuleInit`. */
   async onApplicationBootstrap(): Promise<void> {
     await Promise.all(this.all().map(({ serving }) => serving.warmUpMethod()));
   }
@@ -111,14 +107,13 @@ export class BatchedMethods
     this.events.complete();
   }
 
-  /** Milliseconds until shutdown has answered every call, for each method that was called. */
+  /** Milliseconds for shutdown to answer every call, by called method. */
   get shutdownLimits(): readonly number[] {
     return this.all()
       .filter(({ serving }) => serving.wasCalled)
       .map(({ serving }) => serving.shutdownLimit);
   }
 
-  /** Fails calls of `@Batched('name')` methods whose body still runs. */
   end(error: Error): void {
     this.waits.end(error);
   }
@@ -127,12 +122,12 @@ export class BatchedMethods
     return this.all().map(({ serving }) => serving.health());
   }
 
-  /** Keyed by `Class.method`. Methods of the same name are added up. */
+  /** Keyed by `Class.method`; equal names are added up. */
   counters(): ReadonlyMap<string, ServingCounters> {
     return new Map([...this.hubs].map(([name, { totals }]) => [name, totals]));
   }
 
-  /** Calls a batched method of `instance`; as a handler for this caller. */
+  /** @param caller only for a handler */
   call(
     method: BatchedMethod,
     instance: object,

@@ -4,7 +4,6 @@ import type { Mistake } from '../../core/definition/inferred-types.js';
 /** {@link BatchMistakes} checks its parameters and result. */
 export type AnyMethod = (...columns: never[]) => unknown;
 
-/** Decorates a method that runs once per batch. `Types` are the option's `types`. */
 export type BatchMethodDecorator<Types> = <Method extends AnyMethod>(
   target: object,
   key: string | symbol,

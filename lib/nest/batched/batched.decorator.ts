@@ -30,7 +30,7 @@ type PreparingDecorator = <Method extends AnyMethod>(
  * With a serving's name: the method runs once per call, and its result is the serving's input; the
  * reply is the serving's output.
  *
- * @throws InvalidServingError when it decorates something that can't be batched
+ * @throws InvalidServingError for something that can't be batched
  */
 export function Batched(serving: string): PreparingDecorator;
 export function Batched<const Types extends readonly Type[] | undefined = undefined>(
@@ -99,7 +99,7 @@ function methodOf(
   return value as (...args: unknown[]) => unknown;
 }
 
-/** Pipes need a parameter's type as its caller passes it, not the method's Array. */
+/** Pipes need the type that callers pass, not the method's Array. */
 function exposeRowTypes(
   target: object,
   key: string | symbol,
@@ -117,8 +117,8 @@ function exposeRowTypes(
 }
 
 /**
- * Adds a handler parameter for its caller, so calls end with their client, and other routes pay
- * nothing. A handler without decorated parameters gets what its transport passes.
+ * Adds a handler parameter for its caller, so calls end with their client at no cost for other
+ * routes. A handler without decorated parameters gets what its transport passes.
  */
 function passCaller(target: object, key: string | symbol): void {
   const indices = Object.values(parametersOf(target.constructor, key)).map(({ index }) => index);
@@ -134,7 +134,6 @@ function copyMetadata<T extends object>(from: object, to: T): T {
   return Object.defineProperty(to, 'name', { value: (from as { name?: string }).name });
 }
 
-/** A `@Batched()` method's type for its callers: single arguments in, one result out. */
 type CallerOf<Method> = Method extends (
   ...columns: infer Columns extends readonly (readonly unknown[])[]
 ) => infer Results
@@ -149,19 +148,18 @@ type ElementOf<Results> = Results extends readonly (infer Result)[] ? Awaited<Re
 export type Caller<T> = { readonly [Key in keyof T]: CallerOf<T[Key]> };
 
 /**
- * Returns the object, typed for its callers: a decorator can't tell TypeScript that a `@Batched()`
- * method's callers pass single values. `await asCaller(scorer).score(dto)`.
+ * Returns the object, typed for its callers: decorators can't change a method's type. `await
+ * asCaller(scorer).score(dto)`.
  */
 export function asCaller<T extends object>(instance: T): Caller<T> {
   return instance as Caller<T>;
 }
 
-/** The property that Nest injects its ModuleRef into. */
 const MODULE = Symbol('module of batched methods');
 
 /**
- * Lets each instance that Nest constructs find its application's batched methods. Nest has a
- * ModuleRef in every module, so this runs at boot even without ServingModule.
+ * Lets each instance find its application's batched methods. Every module has a ModuleRef, so this
+ * runs at boot even without ServingModule.
  */
 function requireModule(target: object, key: string | symbol): void {
   if (MODULE in target) {
@@ -202,25 +200,25 @@ function checkModule(module: ModuleRef, method: string): void {
   }
 }
 
-/** False for the object without properties that stands for a provider until Nest constructs it. */
+/** False for Nest's empty placeholder of a provider. */
 function isConstructed(methods: BatchedMethods): boolean {
   return Object.hasOwn(methods, 'servings');
 }
 
 function methodsOf(module: ModuleRef): BatchedMethods {
-  // A ServingModule need not be global.
+  // ServingModule need not be global.
   return module.get(BatchedMethods, { strict: false });
 }
 
-/** The metadata key of `@nestjs/swagger` for a method's responses, by status. */
+/** Metadata key of `@nestjs/swagger`: responses by status. */
 const RESPONSES = 'swagger/apiResponse';
 
 type Response = Readonly<Record<string, unknown>>;
 
 /**
  * Corrects the response that the `@nestjs/swagger` plugin derives from the return type: a client
- * gets one entry of a batched method's list, and an unknown reply if the method only prepares a
- * serving's input. Decorators above `@Batched()` run later and prevail.
+ * gets one entry of the list, or an unknown reply of the serving. Decorators above `@Batched()` run
+ * later and prevail.
  */
 function correctResponses(method: object, replies: 'entries' | 'of a serving'): void {
   const responses = Reflect.getMetadata(RESPONSES, method) as

@@ -25,15 +25,12 @@ class MethodCall {
   ) {}
 }
 
-/**
- * A batched method's serving: its batch function is the method's body. A call by its handle has the
- * list of arguments as its input.
- */
+/** The batch function is the method's body, and a handle's input the list of arguments. */
 export class MethodServing extends LocalServing {
   private readonly instances = new Set<object | undefined>();
   wasCalled = false;
   private readonly sharesCalls: boolean;
-  /** Names for instances of a class that has several, which no other process uses. */
+  /** Names for a class's several instances, unique among processes. */
   private readonly owners = new WeakMap<object, string>();
 
   constructor(
@@ -46,7 +43,7 @@ export class MethodServing extends LocalServing {
   ) {
     const definition = definitionOf(name, method);
     const functions = functionEngine(definition.model.useFactory);
-    // Exception filters look for the class of the method's error.
+    // Exception filters need the class of the method's error.
     const engine: Engine = async (...site) => ({ ...(await functions(...site)), throwsAsIs: true });
     const parts = features.partsOf(definition, provide);
     const options = features.resolve(definition);
@@ -54,13 +51,13 @@ export class MethodServing extends LocalServing {
     this.sharesCalls = parts.sharing !== undefined;
   }
 
-  /** Called by the handle; undefined for a class with several instances. */
+  /** Undefined for a class with several instances. */
   get instance(): object | undefined {
     const [first, ...others] = this.instances;
     return others.length === 0 ? first : undefined;
   }
 
-  /** @param instance undefined for a class that has instances by request or by user */
+  /** @param instance undefined if instances belong to requests or users */
   addInstance(instance: object | undefined): void {
     this.instances.add(instance);
   }
@@ -177,7 +174,7 @@ function ofCall<Value>(of: OfArguments<Value>): (call: unknown) => Value {
   return (call) => Reflect.apply(of, undefined, (call as MethodCall).args);
 }
 
-/** Calls the method once for a batch's calls, which belong to one instance. */
+/** The calls belong to one instance. */
 async function runMethod(
   name: string,
   method: BatchedMethod['original'],
@@ -194,7 +191,6 @@ async function runMethod(
   return results;
 }
 
-/** A column for each parameter. */
 function columnsOf(calls: readonly MethodCall[], parameters: number): unknown[][] {
   const width = calls.reduce((widest, { args }) => Math.max(widest, args.length), parameters);
   return Array.from({ length: width }, (_, column) => calls.map(({ args }) => args[column]));

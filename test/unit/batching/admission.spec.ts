@@ -7,7 +7,7 @@ import {
   type RoomOptions,
 } from '../../../lib/core/batching/admission.js';
 import type { PoolLoad } from '../../../lib/core/batching/admission.js';
-import { deadlines } from '../../../lib/features/deadlines/deadlines.js';
+import { timing } from '../../../lib/features/deadlines/deadlines.js';
 import {
   DeadlineExceededError,
   DeadlineTooShortError,
@@ -29,15 +29,15 @@ class Door extends Admission {
 
   constructor(options: Partial<AdmissionOptions & RoomOptions> = {}) {
     const queue = new QueueRoom({ name: 'door', maxRows: 10, ...options });
-    super({ name: 'door', rule: deadlines.admissionRule, ...options }, queue);
+    super({ name: 'door', policies: [timing], ...options }, queue);
     this.queue = queue;
   }
 
   /** Admits a request. */
   ask(options: Partial<NamedRequestOptions> = {}, work = busy, now = 0): NamedRequest {
     const request = requestOf('a', { lane, ...options });
-    if (request.deadline < Infinity && !this.rule) {
-      this.beginRule(this.admitted);
+    if (request.deadline < Infinity && this.ignoresDeadlines) {
+      this.heedDeadlines(this.admitted);
     }
     this.enter(request, now, work);
     this.admitted.push(request);

@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batcher } from '../../../lib/core/batching/batcher.js';
 import { type Part, sizeOf } from '../../../lib/core/batching/queued-request.js';
-import { deadlines } from '../../../lib/features/deadlines/deadlines.js';
+import { timing } from '../../../lib/features/deadlines/deadlines.js';
 import { isServingError } from 'nestjs-serving';
 import { NamedRequest } from '../../fixtures/batching/held-batcher.js';
 import { randomNumbers } from '../../fixtures/batching/random-numbers.js';
@@ -65,7 +65,7 @@ class Rush {
     this.ends = Array.from({ length: partitions }, () => Promise.resolve());
     this.batcher = new Batcher({
       name: 'rush',
-      rule: deadlines.admissionRule,
+      policies: [timing],
       maxRows: 10_000,
       order: { ageing: 1000, weights: new Map() },
       targets: this.ends.map(() => ({ prefetch: 1 })),

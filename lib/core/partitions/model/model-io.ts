@@ -18,7 +18,7 @@ export function feedsOf(rows: FlatRows, inputs: readonly ModelPort[]): Tensor[] 
   return inputsAmong(leaves, inputs).map(({ tensor }) => tensor);
 }
 
-/** Returns them in the inputs' order. A single leaf is the only input, whatever its name. */
+/** A single leaf is the only input, whatever its name. */
 export function inputsAmong<T extends Pick<Leaf, 'path'>>(
   leaves: readonly T[] | undefined,
   inputs: readonly ModelPort[],
@@ -39,9 +39,9 @@ function leafNamed<T extends Pick<Leaf, 'path'>>(name: string, leaves: readonly 
   return leaf;
 }
 
-/** The replies' structure never changes, so it is made once. */
+/** The replies' structure, made once. */
 export class ModelReply {
-  /** Kept in the reply's order. */
+  /** Reply order. */
   readonly ports: readonly ModelPort[];
   readonly names: readonly string[];
   private readonly example: FlatContainer;
@@ -70,7 +70,6 @@ export type RunModel = (
   names: readonly string[],
 ) => Promise<Named<Tensor>>;
 
-/** Runs as many rows as the file fixes. */
 export type RunStep = (rows: Batch, names: readonly string[]) => Promise<Named<Tensor>>;
 
 /** Runs `size` rows at a time, and pads the last step. */

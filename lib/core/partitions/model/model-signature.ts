@@ -33,18 +33,18 @@ export interface DeclaredInput extends DeclaredOutput {
 }
 
 /**
- * Axes by input or output name, instead of those in the file. A `variableAxis` of the name `*` is
- * that of all other inputs where the axis is dynamic, and of all other outputs where it has the name
- * of an input's variable axis.
+ * Axes by input or output name, instead of the file's. A `variableAxis` named `*` is for all other
+ * inputs where the axis is dynamic, and all other outputs where it has the name of an input's
+ * variable axis.
  */
 export type DeclaredAxes = Readonly<Record<string, DeclaredInput>>;
 
 export interface DeclaredPorts {
   readonly inputs: DeclaredAxes;
   readonly outputs: DeclaredAxes;
-  /** Outputs in the reply; by default all except states. */
+  /** Defaults to all outputs except states. */
   readonly fetches?: readonly string[] | undefined;
-  /** States: each input's output in the previous run. */
+  /** Each input's output in the previous run. */
   readonly state?: Readonly<Record<string, string>> | undefined;
 }
 
@@ -53,42 +53,38 @@ export interface ModelPort {
   readonly type: Tensor.Type;
   /** A number is fixed; a string is a dynamic axis's name, possibly empty. */
   readonly shape: readonly (number | string)[];
-  /**
-   * The axis that counts rows. `null`: the batch shares the value; in a model without batch axes,
-   * it belongs to one call.
-   */
+  /** `null`: the batch shares the value; in a model without batch axes, it belongs to one call. */
   readonly batchAxis: number | null;
   readonly variable?: VariableAxis | undefined;
-  /** True if nothing in the file connects the output's batch axis with the inputs' rows. */
+  /** Nothing in the file connects the output's batch axis with the inputs' rows. */
   readonly isGuessed?: boolean;
 }
 
-/** With states among its inputs. */
+/** Its inputs include states. */
 export type FileSignature = Omit<ModelSignature, 'dynamicallyQuantised' | 'states' | 'mostRows'>;
 
-/** An input that receives an output of the previous run. */
 interface StatePort {
   readonly input: ModelPort;
   readonly output: string;
 }
 
 export interface ModelSignature {
-  /** Without states. */
+  /** Excludes states. */
   readonly inputs: readonly ModelPort[];
   readonly outputs: readonly ModelPort[];
   readonly fetches: readonly string[];
   readonly states: readonly StatePort[];
-  /** Rows per run, if the file fixes them. */
+  /** Rows per run, if fixed. */
   readonly fixedBatch?: number;
-  /** Most rows per run, if the model's server limits them. */
+  /** Limit of the model's server. */
   readonly mostRows?: number;
-  /** True if it quantises at run time over the whole batch: results depend on other rows. */
+  /** Quantises at run time over the whole batch: results depend on other rows. */
   readonly dynamicallyQuantised: boolean;
 }
 
-/** One tensor of a serving's rows or results. */
+/** A tensor of a serving's rows or results. */
 export interface TensorSignature {
-  /** The name in the model, or the path in a container; empty for a tensor without a name. */
+  /** Name in the model, or path in a container; empty for a tensor without a name. */
   readonly name: string;
   /** Its elements' type. */
   readonly type: Tensor.Type;
@@ -97,12 +93,12 @@ export interface TensorSignature {
    * size.
    */
   readonly shape: readonly (number | string | null)[];
-  /** The axis that counts rows; `null` for a tensor that a batch's rows share. */
+  /** The axis that counts rows; `null` if a batch's rows share the tensor. */
   readonly batchAxis: number | null;
 }
 
 /**
- * The tensors that a serving's runner takes and returns: what `preprocess` gives and `postprocess`
+ * Tensors that a serving's runner takes and returns: what `preprocess` gives and `postprocess`
  * gets, or, without them, what callers pass and receive.
  */
 export interface ServingSignature {
@@ -118,7 +114,7 @@ type TensorMetadata = Pick<ModelPort, 'name' | 'type' | 'shape'>;
 /**
  * Reads batch axes from the file's shapes; declared axes take precedence.
  *
- * @throws InvalidServingError for an open axis that is not declared
+ * @throws InvalidServingError for an undeclared open axis
  */
 export function signatureOf(
   file: Pick<InferenceSession, 'inputMetadata' | 'outputMetadata'>,
@@ -168,7 +164,7 @@ function guessesMarked({ names }: RowMarks, declared: DeclaredAxes) {
   };
 }
 
-/** The steps' outputs are joined, so each fetched one needs a known batch axis. */
+/** Steps' outputs are joined, so each fetched one needs a known batch axis. */
 function fixedSignature(
   inputs: readonly ModelPort[],
   files: readonly TensorMetadata[],
@@ -185,7 +181,7 @@ function fixedSignature(
     return { inputs, outputs, fetches, fixedBatch };
   }
   if (fixedBatch === 1) {
-    // No axis of an output tells calls' rows apart, so calls run alone.
+    // No output axis tells calls' rows apart, so calls run alone.
     return { inputs: inputs.map(withoutRows), outputs: outputs.map(withoutRows), fetches };
   }
   const name = propertyOf(uncut.name);
@@ -292,7 +288,7 @@ export function axesOf(ports: readonly ModelPort[]): Record<string, number | nul
   return ports.length === 1 ? { ...axes, '': ports[0]!.batchAxis } : axes;
 }
 
-/** Without those that are no tensors and that nothing fetches. */
+/** Omits non-tensors that nothing fetches. */
 function usedOutputs(outputs: Metadata, { fetches, state = {} }: DeclaredPorts): Metadata {
   const used = fetches && [...fetches, ...Object.values(state)];
   return outputs.filter(({ name, isTensor }) => isTensor || !used || used.includes(name));
@@ -387,16 +383,15 @@ export function warningsOf({
   return warnings;
 }
 
-/** See {@link ModelPort.shape}. */
 type FileShape = readonly (number | string)[];
 
 /** `null`: no axis counts rows. `open`: the file leaves it undecided. */
 type FoundAxis = number | null | 'open';
 
 interface RowMarks {
-  /** Names of dynamic axes that count rows; several if the inputs disagree. */
+  /** Dynamic axes that count rows; several if the inputs disagree. */
   readonly names: ReadonlySet<string>;
-  /** True if an axis that counts rows is dynamic. */
+  /** An axis that counts rows is dynamic. */
   readonly isLed: boolean;
   readonly isDynamic: boolean;
 }
@@ -439,7 +434,7 @@ export function axisOfInput(shape: FileShape, { names, isLed, isDynamic }: RowMa
 }
 
 /**
- * Scalars have no batch axis. Each run checks the axis's length.
+ * Each run checks the axis's length.
  *
  * @param isDynamic true if any output has a dynamic axis; otherwise the file may state one row for
  * any number

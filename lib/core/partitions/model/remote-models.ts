@@ -4,11 +4,11 @@ import type { DeclaredAxes, ServingSignature } from './model-signature.js';
 
 /** A model that is fetched when a version of its serving loads. */
 export interface RemoteModel<Facts = unknown> {
-  /** Its name in logs and errors, such as its address, without secrets. */
+  /** Name in logs and errors, without secrets, such as its address. */
   readonly name: string;
   /**
-   * Fetches it and the files that it refers to, unless they are here already. Called once for each
-   * version, so what it reads in addition belongs in the result, and not in a variable.
+   * Fetches the model and the files that it refers to, unless they are here already. Called once
+   * for each version, so what it reads in addition belongs in the result, not in a variable.
    *
    * @returns the path of the ONNX file, or its bytes; or these with the version's facts
    * @throws ServingLoadError
@@ -27,34 +27,34 @@ export interface RemoteModel<Facts = unknown> {
 export type ModelPlace =
   { readonly file: string; readonly sha256?: string | undefined } | Uint8Array | RemoteModel;
 
-/** A fetched ONNX file, and what belongs to the same version of the model. */
+/** A fetched ONNX file with its version's facts. */
 export interface FetchedFile<Facts = unknown> extends FetchedFacts<Facts> {
   /** The path of the ONNX file, or its bytes. */
   readonly file: string | Uint8Array;
   /**
-   * Checks that the loaded model is one that the facts describe, when a version loads.
+   * Checks, when a version loads, that the facts describe the loaded model.
    *
-   * @returns the axes on which rows may differ in length, by input and output, instead of those of
-   * the definition; undefined for those
+   * @returns axes on which rows may differ in length, by input and output; undefined for the
+   * definition's
    * @throws InvalidServingError for another model: the version then doesn't load
    */
   accept?(signature: ServingSignature): AcceptedAxes | undefined;
 }
 
-/** What was read for one version of a serving, such as labels. */
+/** Facts that one version of a serving read, such as labels. */
 export interface FetchedFacts<Facts = unknown> {
   /** Given to `preprocess`, `postprocess` and `postprocessStream` of this version's calls. */
   readonly facts?: Facts;
   /**
    * A text that differs if the facts differ, such as a hash. With it, versions with the same file
-   * and facts share the replies of a cache.
+   * and facts share a cache's replies.
    *
    * @default versions with different labels share none
    */
   readonly content?: string;
 }
 
-/** Axes of a model's inputs and outputs by name. */
+/** Axes by input or output name. */
 export interface AcceptedAxes {
   /** Axes of inputs. */
   readonly inputs: DeclaredAxes;
@@ -62,10 +62,10 @@ export interface AcceptedAxes {
   readonly outputs: DeclaredAxes;
 }
 
-/** What a module file needs in its threads or processes, fetched when a version loads. */
+/** Files of a module's threads or processes, fetched when a version loads. */
 export interface RemoteFiles<Facts = unknown> {
   /**
-   * Fetches the options that are added to those of each partition, and the version's facts.
+   * Fetches options to add to each partition's, and the version's facts.
    *
    * @throws ServingLoadError
    */
@@ -86,7 +86,7 @@ export interface RemoteRepository {
   readonly name: string;
   /**
    * Fetches a file, and the files that it refers to, unless they are here already. All files are of
-   * the commit that the first one was.
+   * the first one's commit.
    *
    * @returns the file's path; undefined if the repository doesn't have it
    * @throws ServingLoadError
@@ -94,7 +94,7 @@ export interface RemoteRepository {
   fetch(path: string, fetching: Fetching): Promise<string | undefined>;
 }
 
-/** What a serving gives to code that fetches its model. */
+/** A serving's tools for code that fetches its model. */
 export interface Fetching {
   /** Logs a line that continues "Serving ...". */
   readonly log: (line: string) => void;
@@ -104,7 +104,6 @@ export interface Fetching {
   readonly signal: AbortSignal;
 }
 
-/** Reads addresses. `owner` is the serving, for errors. */
 interface AddressReader {
   /** @throws InvalidServingError */
   model(owner: string, address: string, sha256: string | false | undefined): RemoteModel;
@@ -119,26 +118,23 @@ export function readAddressesWith(own: AddressReader): void {
   reader = own;
 }
 
-/** True for an address rather than a local file. */
+/** True for an address, not a local file. */
 export function isRemote(file: unknown): file is string | URL {
   return isPath(file) && /^(hf|https?):/i.test(String(file));
 }
 
-/** True for a path or an address. */
 export function isPath(file: unknown): file is string | URL {
   return typeof file === 'string' || file instanceof URL;
 }
 
 /**
- * Only if {@link isRemote} is true for the address.
- *
  * @throws InvalidServingError for an address that is no model's, and if no extension fetches models
  */
 export const remoteModelOf: AddressReader['model'] = (owner, address, sha256) =>
   readerFor(owner, address).model(owner, address, sha256);
 
 /**
- * The repository `hf:org/repo` or `hf:org/repo@revision`.
+ * Reads `hf:org/repo` or `hf:org/repo@revision`.
  *
  * @throws InvalidServingError for another address, and if no extension fetches models
  */
@@ -154,7 +150,6 @@ function readerFor(owner: string, address: string): AddressReader {
   return reader;
 }
 
-/** True for what fetches its model by itself. */
 export function isRemoteModel(value: unknown): value is RemoteModel {
   return (
     typeof value === 'object' &&

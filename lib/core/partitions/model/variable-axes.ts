@@ -41,7 +41,7 @@ export function variableAxesOf(ports: readonly ModelPort[]): VariableAxes {
   return only?.variable && others.length === 0 ? { ...axes, '': only.variable } : axes;
 }
 
-/** `may` says whether the axis declared for all others, with the name `*`, is this port's. */
+/** @param may true if the axis declared with the name `*` is this port's */
 function varying(
   kind: string,
   port: ModelPort,
@@ -108,7 +108,6 @@ function checkNames(kind: string, ports: readonly ModelPort[], names: ReadonlySe
   }
 }
 
-/** Outputs that vary in length on an undeclared axis. */
 export function uncutOutputs({ inputs, outputs }: Pick<ModelSignature, 'inputs' | 'outputs'>) {
   const names = variableNames(inputs);
   const uncut = outputs.filter((port) => undeclaredAxis(port, names) >= 0);

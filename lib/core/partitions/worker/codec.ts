@@ -35,7 +35,7 @@ export function decode({ head, views }: Packet): unknown {
   return reader.readValue();
 }
 
-/** Copies: Node returns views of a buffer that holds other packets too. */
+/** Copies, since Node returns views of a buffer that other packets share. */
 export function owned({ head, views }: Packet): Packet {
   return { head: new Uint8Array(head), views: views.map(copyOf) };
 }

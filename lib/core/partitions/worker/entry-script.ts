@@ -5,7 +5,7 @@ import type { Isolation } from './worker.partition.js';
 
 /**
  * A separate module, which test runners can map. Both builds start the ES module script; a bundled
- * application has a separate bundle next to its own.
+ * application has a bundle next to its own.
  *
  * @throws ServingLoadError when both are missing
  */

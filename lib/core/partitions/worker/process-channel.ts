@@ -104,7 +104,7 @@ function readable(
   }
 }
 
-/** Without the variable that makes children report their imports to Node's watch mode. */
+/** Removes the variable that makes children report their imports to Node's watch mode. */
 function environmentForChild({
   WATCH_REPORT_DEPENDENCIES: _watched,
   ...environment

@@ -20,11 +20,11 @@ export interface Worker extends Partition {
 }
 
 export interface Supervision {
-  /** Longest first delay in milliseconds; doubles with each failure in a row. */
+  /** Milliseconds; doubles with each failure in a row. */
   readonly restartDelay: number;
   /** Restarts in a row, without a finished batch, until the circuit opens. */
   readonly maxRestarts: number;
-  /** Milliseconds to load and warm up after a restart. */
+  /** Milliseconds to load and warm up. */
   readonly restartTimeout: number;
 }
 
@@ -35,7 +35,7 @@ const PROBE_INTERVAL = 30_000;
  * Restarts its worker, with a longer delay after each failure in a row. After too many, the circuit
  * opens: the partition is lost, and a restart every {@link PROBE_INTERVAL} probes it. A finished
  * batch resets the failures. A restart that takes too long fails if the worker can be killed;
- * otherwise the partition is hung until the restart ends.
+ * otherwise the partition is hung until it ends.
  */
 export class SupervisedPartition extends PartitionDecorator {
   lost: Error | undefined;
@@ -53,7 +53,7 @@ export class SupervisedPartition extends PartitionDecorator {
   constructor(
     private readonly index: number,
     first: Worker,
-    /** Kills the worker when the signal aborts, if that is safe. */
+    /** @param end kills the worker, if that is safe */
     private readonly open: (end: AbortSignal) => Promise<Worker>,
     private readonly supervision: Supervision,
     private readonly random: () => number = Math.random,
@@ -223,8 +223,8 @@ export class SupervisedPartition extends PartitionDecorator {
 export const LONGEST_BACKOFF = 30_000;
 
 /**
- * Milliseconds before a restart: a random part of `first`, doubled for each failure in a row, so
- * that partitions don't restart together ("full jitter" in
+ * Milliseconds: a random part of `first`, doubled for each failure in a row, so that partitions
+ * don't restart together ("full jitter" in
  * https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
  */
 export function backoff(first: number, failures: number, random: () => number): number {
@@ -237,7 +237,7 @@ interface OpenedWorkers {
   readonly providers: readonly (SessionProviders | undefined)[];
 }
 
-/** If one fails to load, the others end. */
+/** Ends all if one fails to load. */
 export async function openWorkers(
   tasks: readonly WorkerTask[],
   isolation: Isolation,

@@ -46,7 +46,7 @@ export function openThread(task: WorkerTask, hooks: WorkerHooks): Channel {
   };
 }
 
-/** A batch begins or is revoked, never both: sender and worker share how many did either. */
+/** Begun or revoked batches, counted by sender and worker: no batch is both. */
 export class BatchClaims {
   private readonly begun: Int32Array;
 
@@ -60,7 +60,7 @@ export class BatchClaims {
     return Atomics.compareExchange(this.begun, 0, batch, batch + 1) === (batch | 0);
   }
 
-  /** Called by the sender; returns how many batches were revoked. */
+  /** Called by the sender; returns the number of revoked batches. */
   revoke(sent: number): number {
     return (sent - Atomics.exchange(this.begun, 0, sent)) | 0;
   }

@@ -16,22 +16,20 @@ import {
   NO_TERMS,
 } from '../batch-function.js';
 
-/** A timer this many milliseconds late shows that its thread was busy. */
+/** Milliseconds; a later timer shows that its thread was busy. */
 const LATE = 5;
 
 /**
- * Limits each batch's time; beyond it, the callers fail immediately. A process is then killed and
- * restarts. Any other partition is `hung` until the batch returns: it gets no other batch, and the
- * late result is dropped.
- *
- * For a sequence it limits each step: the time until a row has a value or ends.
+ * Limits each batch's time; beyond it, the callers fail immediately. A process is killed and
+ * restarts. Any other partition is `hung` until the batch returns, and the late result is dropped.
+ * In a sequence the limit is for each step: the time until a row has a value or ends.
  *
  * Time when the application's own thread was busy doesn't count: a turn of the event loop runs
  * timers before it reads results. So a late timer runs again for as long as it was late, and the
  * batch expires only after its turn's input.
  */
 export class TimedPartition extends PartitionDecorator {
-  /** The running batch, then those sent ahead. */
+  /** Running batch first. */
   private readonly runs: TimedRun[] = [];
   private timer: NodeJS.Timeout | undefined;
   private lastLook: NodeJS.Immediate | undefined;

@@ -33,7 +33,7 @@ import { TooLargeToSendError, RejectedRowsError } from '../partition.js';
 import { DONE } from '../batch-function.js';
 import type { ModelPort } from '../model/model-signature.js';
 
-/** Without the tensors' class, which cloning would lose. */
+/** Omits the tensors' class, which cloning would lose. */
 interface WireContainer {
   readonly structure: Structure;
   readonly leaves: readonly WireLeaf[];
@@ -41,7 +41,6 @@ interface WireContainer {
 
 type WireLeaf = Pick<Leaf, 'path' | 'label'> & Pick<Tensor, 'type' | 'dims' | 'data'>;
 
-/** Rows to a worker, or results from it. */
 export type WireRows =
   WireContainer | { readonly list: readonly unknown[]; readonly packed: readonly PackedRow[] };
 
@@ -50,10 +49,9 @@ type PackedRow = readonly [index: number, form: PackedForm];
 /** A list names the properties that hold containers. */
 type PackedForm = 'container' | 'error' | 'done' | readonly string[];
 
-/** Results, or any other value. */
 export type WireOutput = WireRows | { readonly other: unknown };
 
-/** Returns the wire form, and the buffers to move instead of copy. */
+/** Also returns the buffers to move instead of copy. */
 export function packRows(rows: FlatRows): [WireRows, ArrayBuffer[]] {
   const transfer = new Set<ArrayBuffer>();
   const wire =
@@ -62,8 +60,7 @@ export function packRows(rows: FlatRows): [WireRows, ArrayBuffer[]] {
 }
 
 /**
- * Sends the batch's rows. If a value fails the send, copies each row alone and sends again, so that
- * it spoils no other row.
+ * If a value fails the send, copies each row alone and sends again, so that it spoils no other row.
  *
  * @throws RejectedRowsError for plain values that can't be sent, such as functions
  */
@@ -92,7 +89,7 @@ export function sendRows(
 }
 
 /**
- * Copies each row alone, which is too slow before each send.
+ * Copies each row alone, too slow for each send.
  *
  * @throws RejectedRowsError for rows that can't be copied
  */
@@ -245,7 +242,7 @@ export function packOutput(output: unknown, plainRows: boolean): [WireOutput, Ar
   });
 }
 
-/** An error in place of each result that can't be sent; undefined if no result can. */
+/** Puts an error in place of each such result; undefined if no result can be sent. */
 export function sendableOutput(output: WireOutput): WireOutput | undefined {
   if (!('list' in output)) {
     return undefined;
@@ -303,7 +300,6 @@ export interface WireTensors {
   readonly dims: readonly (readonly number[])[];
 }
 
-/** See {@link packRows}. */
 export function packTensors(tensors: readonly Tensor[]): [WireTensors, ArrayBuffer[]] {
   const transfer = new Set<ArrayBuffer>();
   const data = tensors.map((tensor) => movable(tensor.data, transfer));
@@ -314,10 +310,9 @@ export function unpackTensors({ data, dims }: WireTensors, ports: readonly Model
   return ports.map(({ type }, i) => tensorOf({ type, data: data[i]!, dims: dims[i]! }));
 }
 
-/** From here on memory is new pages, which cost more than the copy into them. */
+/** Larger memory is new pages, which cost more than the copy into them. */
 const LARGE = 128 * 1024;
 
-/** Finds memory for {@link SpareMemory}. */
 export function spareOf(tensors: readonly Tensor[]): ArrayBuffer[] {
   const buffers: ArrayBuffer[] = [];
   for (const { data } of tensors) {
@@ -328,9 +323,8 @@ export function spareOf(tensors: readonly Tensor[]): ArrayBuffer[] {
   return buffers;
 }
 
-/** Memory of batches that have run, for later ones. */
 export class SpareMemory {
-  /** Weak, so that an idle partition keeps none. */
+  /** Weak, so that an idle partition keeps no memory. */
   private buffers: WeakRef<ArrayBuffer>[] = [];
 
   readonly memoryOf: MemoryOf = (bytes) => {
@@ -344,7 +338,7 @@ export class SpareMemory {
     return undefined;
   };
 
-  /** Of two batches: one runs while the next is made. */
+  /** Keeps two batches' memory: one runs while the next is made. */
   keep(buffers: readonly ArrayBuffer[]): void {
     const latest = buffers.map((buffer) => new WeakRef(buffer));
     this.buffers = [...latest, ...this.buffers].slice(0, 2 * buffers.length);
@@ -356,7 +350,7 @@ export const { isMarkedAsUntransferable: isFixed } = threads as {
   isMarkedAsUntransferable?: (buffer: ArrayBufferLike) => boolean;
 };
 
-/** In its own buffer, added to `transfer`; strings stay as they are. */
+/** Copies what can't move; strings stay. */
 function movable(data: TensorData, transfer: Set<ArrayBuffer>): TensorData {
   if (!ArrayBuffer.isView(data)) {
     return data;

@@ -46,13 +46,12 @@ export interface Port {
     transfer: readonly ArrayBuffer[],
     spare?: readonly ArrayBuffer[],
   ): void;
-  /** Reports that the batch begins; false if it was revoked. */
+  /** False if the batch was revoked. */
   begin(batch: number): boolean;
   exit(): void;
 }
 
 interface RunningBatch {
-  /** Counts from 0. */
   readonly batch: number;
   readonly endedRows: Set<number>;
   unacknowledged: number;
@@ -71,7 +70,7 @@ export class WorkerHost {
   ) {}
 
   async run(): Promise<void> {
-    // Before the first await, to miss no batch.
+    // Listens before the first await, to miss no batch.
     this.port.listen((request) => this.receive(request));
     const runner = await this.open();
     if (!runner) {
@@ -183,7 +182,7 @@ export class WorkerHost {
     }
   }
 
-  /** A result that can't be cloned fails its row, and the batch only if none can. */
+  /** A result that can't be cloned fails its row, and the batch only if no result can. */
   private endWithoutFaults(
     batch: number,
     end: BatchEnd,
@@ -257,7 +256,7 @@ class FileRunner implements WorkerRunner {
 
 async function importFactory(file: string): Promise<RunnerFactory> {
   const exports = (await import(/* webpackIgnore: true */ file)) as { default?: unknown };
-  // TypeScript that was compiled to CommonJS nests the default export one level deeper.
+  // TypeScript compiled to CommonJS nests the default export one level deeper.
   const factory = isTranspiled(exports.default) ? exports.default.default : exports.default;
   if (typeof factory !== 'function') {
     throw new InvalidServingError(

@@ -13,9 +13,7 @@ interface Task {
 }
 
 export interface ModelTask extends Task {
-  /** The name of the feature's opener. */
   readonly opener: string;
-  /** Named in errors. */
   readonly name: string;
 }
 
@@ -26,17 +24,16 @@ export interface FileTask extends Task {
 
 export type WorkerTask = ModelTask | FileTask;
 
-/** Follows a feature's workers. */
 export interface WorkerHooks {
-  /** The task of a process, which shares no memory. */
+  /** Processes share no memory. */
   forProcess?(task: ModelTask): Promise<ModelTask>;
   threadEnded?(thread: number): void;
 }
 
-/** A model whose feeds are in the order of its inputs, and its results in the order of the reply. */
+/** Feeds are in the inputs' order, results in the reply's. */
 export interface TensorModel {
   readonly loaded: Required<Loaded>;
-  /** Passes hooks' outputs to `onHook`. With turns, each row is a step from its state. */
+  /** Rows with turns are steps from their states. */
   run(
     feeds: readonly Tensor[],
     hooks: readonly string[],
@@ -52,7 +49,6 @@ export interface RowsRequest {
 }
 
 export interface FeedsRequest {
-  /** Kept in the inputs' order. */
   readonly feeds: WireTensors;
   readonly hooks: readonly string[];
   readonly turns?: StateRows | undefined;
@@ -67,18 +63,16 @@ export type WorkerRequest =
   | RowsRequest
   | FeedsRequest
   | Forget
-  /** No caller waits for these rows. */
   | { readonly batch: number; readonly endedRows: readonly number[] }
   | { readonly batch: number; readonly acknowledged: number }
-  /** No more batches will come. */
   | { readonly end: true }
   | { readonly halt: true }
   /** Replaces unreadable rows. */
   | { readonly unreadable: unknown };
 
 /**
- * A message of ours. Modules in a worker, their libraries, and Node's watch mode send others over
- * the same channel.
+ * Modules in a worker, their libraries, and Node's watch mode send other messages over the same
+ * channel.
  */
 export interface Marked<Message> {
   readonly servingMessage: Message;
@@ -88,7 +82,6 @@ export function marked<Message>(message: Message): Marked<Message> {
   return { servingMessage: message };
 }
 
-/** Listens to our messages, and ignores all others. */
 export function ownOnly(listener: (message: never) => void): (value: unknown) => void {
   return (value) => {
     if (typeof value === 'object' && value !== null && 'servingMessage' in value) {
@@ -97,18 +90,17 @@ export function ownOnly(listener: (message: never) => void): (value: unknown) =>
   };
 }
 
-/** To a process: revoke batches that have not begun. */
+/** Asks a process to revoke batches that have not begun. */
 export interface RevokeRequest {
   /** Batches sent so far. */
   readonly revoke: number;
 }
 
-/** From a process: how many were revoked. */
 export interface RevokeReply {
   readonly revoked: number;
 }
 
-/** The first provider in use, and failing ones with reasons. */
+/** Failing providers come with reasons. */
 export interface SessionProviders {
   readonly inUse: string;
   readonly missing: readonly string[];
@@ -131,19 +123,19 @@ export type BatchProgress =
 
 export type BatchEnd =
   | { readonly output: WireOutput; readonly metadata: unknown }
-  /** In the order of a `ModelReply`; `spare` is the feeds' memory. */
+  /** Reply order; `spare` is the feeds' memory. */
   | { readonly reply: WireTensors; readonly spare?: readonly ArrayBuffer[] }
   | { readonly stepped: true }
   | { readonly error: WireError };
 
-/** Most unacknowledged steps, so that a generator can't fill the channel. */
+/** Limit, so that a generator can't fill the channel. */
 export const STEPS_AHEAD = 64;
 
 export interface ExitMessage {
   readonly failure: WireError | undefined;
 }
 
-/** The file descriptor for a byte of each begun batch, which isn't lost when the process dies. */
+/** File descriptor for a byte of each begun batch, which isn't lost when the process dies. */
 export const MARKS = 4;
 
 export interface WorkerExit {
@@ -158,19 +150,14 @@ export type OnMessage = (
 
 /** Messages keep their order and arrive before the exit. */
 export interface Channel {
-  /** Named in messages. */
   readonly name: 'thread' | 'process';
   readonly exited: Promise<WorkerExit>;
-  /** Begun batches; undefined if only replies show it. */
+  /** Undefined if only replies show it. */
   readonly begun?: number;
   listen(onMessage: OnMessage): void;
-  /**
-   * Moves the buffers in `transfer` if possible.
-   *
-   * @throws if the message can't be cloned
-   */
+  /** @throws if the message can't be cloned */
   post(request: WorkerRequest, transfer: readonly ArrayBuffer[]): void;
-  /** Revokes sent batches that have not begun, and calls back with their number. */
+  /** Calls back with the number of revoked batches. */
   revoke(sent: number, onRevoked: (count: number) => void): void;
   /** Keeps the application's process alive. */
   ref(): void;
@@ -181,7 +168,7 @@ export interface Channel {
   halt(): void;
 }
 
-/** `transfer` moves with the end; the worker is done with `spare`. */
+/** The worker is done with `spare`. */
 export type RunEnd = [end: BatchEnd, transfer?: ArrayBuffer[], spare?: ArrayBuffer[]];
 
 export type Listen = (hooks: readonly string[], plainRows: boolean) => BatchListener;

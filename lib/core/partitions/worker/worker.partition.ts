@@ -41,13 +41,11 @@ export type Isolation = 'thread' | 'process';
 const STEPS_PER_ACKNOWLEDGEMENT = STEPS_AHEAD / 4;
 
 interface Pending {
-  /** Counts from 0. */
   readonly batch: number;
   readonly info: BatchInfo;
   readonly listener: BatchListener;
   readonly resolve: (result: PartitionResult | typeof STEPPED) => void;
   readonly reject: (error: unknown) => void;
-  /** Reported to the worker. */
   readonly endedRows: Set<number>;
   steps: number;
 }
@@ -61,7 +59,7 @@ export class WorkerPartition implements Worker {
   readonly ended: Promise<Error>;
   readonly kill?: () => void;
   private readonly transfer: BatchTransfer;
-  /** Kept in sending order. The first runs; with a capacity, all do. */
+  /** Sending order. The first runs; with a capacity, all do. */
   private readonly pending = new Map<number, Pending>();
   private sent = 0;
   private readonly exited: Promise<void>;
@@ -200,7 +198,6 @@ export class WorkerPartition implements Worker {
     }
   }
 
-  /** Those that a message without a batch number can belong to. */
   private running(): readonly Pending[] {
     const pending = [...this.pending.values()];
     return this.capacity === undefined ? pending.slice(0, 1) : pending;
@@ -262,7 +259,7 @@ export class WorkerPartition implements Worker {
     const { cause } = exit;
     const lost = new PartitionLostError(message, { cause });
     this.lost = lost;
-    // First: the partition must count as lost when its batches fail.
+    // The partition must count as lost when its batches fail.
     if (!this.isClosing) {
       this.reportEnd(lost);
     }
@@ -312,7 +309,6 @@ class BatchTransfer {
 
   constructor(
     private readonly partition: number,
-    /** Only for a model. */
     private readonly signature?: ModelSignature,
   ) {
     this.reply = signature && new ModelReply(signature);

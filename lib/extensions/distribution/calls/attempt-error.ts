@@ -17,22 +17,20 @@ import { FrameError } from '../wire/prelude.js';
 import { isWireError, wireError } from '../wire/values.js';
 
 /**
- * `no`: the rows have not run, so another node may run them; `unknown`: another node may if the
- * serving is idempotent; `yes`: no other node may.
+ * `no`: another node may run the rows; `unknown`: only if the serving is idempotent; `yes`: no
+ * other node may.
  */
 export type MayHaveRun = 'no' | 'unknown' | 'yes';
 
-/** Characters per message: an error with its causes must fit into a header. */
+/** Characters: an error with its causes must fit into a header. */
 const LONGEST_MESSAGE = 1000;
 
 export class AttemptError extends Error {
   override readonly name = 'AttemptError';
 
   constructor(
-    /** For the caller, if no other node answers. */
     readonly error: Error,
     readonly mayHaveRun: MayHaveRun,
-    /** Before or during the call. */
     readonly isUnreachable = false,
   ) {
     super(error.message, { cause: error });
@@ -53,7 +51,6 @@ export function nodeLostError(
   );
 }
 
-/** Both nodes are still alive. */
 export function packetsLostError(serving: string, address: Address): AttemptError {
   return new AttemptError(
     new NodeLostError(
@@ -94,7 +91,6 @@ export function errorHeader(
   return { error: truncateError(wireError(error)), mayHaveRun };
 }
 
-/** For a caller that we counted as lost. */
 export function lostCallerHeader(): object {
   const error = new NodeLostError(
     'The node of the call counted its caller as lost; its rows may have run',
@@ -102,7 +98,7 @@ export function lostCallerHeader(): object {
   return { ...errorHeader(error), isUnreachable: true };
 }
 
-/** @throws FrameError if there is no error */
+/** @throws FrameError without an error */
 export function errorIn({ error, mayHaveRun, isUnreachable }: Header): AttemptError {
   if (!isWireError(error)) {
     throw new FrameError('The header of an error frame has no error');

@@ -22,7 +22,6 @@ import { type Address, NodeGoneError } from '../transport.js';
 import { FrameError, Kind } from '../wire/prelude.js';
 import type { EncodedValue } from '../wire/values.js';
 
-/** The same for every node. */
 export interface RemoteRequest {
   readonly serving: string;
   readonly method: Method;
@@ -30,7 +29,6 @@ export interface RemoteRequest {
   /** Milliseconds of `performance.now()`. */
   readonly deadline: number;
   readonly input: EncodedValue | undefined;
-  /** Sent one element at a time. */
   readonly more?:
     | { readonly source: Source<unknown>; readonly encode: (element: unknown) => EncodedValue }
     | undefined;
@@ -42,11 +40,10 @@ export type Outcome = 'answered' | 'failed' | 'left';
 export class Attempt {
   readonly startedAt = performance.now();
   /**
-   * The output; for a stream undefined, once it begins or ends. Rejects with an
-   * {@link AttemptError}, or the caller's reason for cancelling.
+   * The output, or undefined once a stream begins or ends. Rejects with an {@link AttemptError} or
+   * the caller's reason.
    */
   readonly answer: Promise<unknown>;
-  /** Undefined except for streams. */
   readonly events: ReceiveWindow<unknown> | undefined;
   isOver = false;
   /** True once partly sent. */
@@ -56,7 +53,6 @@ export class Attempt {
   private reject!: (error: unknown) => void;
   /** True once wholly sent. */
   private isThere = false;
-  /** `isThere` at the last check. */
   private wasThere = false;
   private hasEndedInput = false;
   private leaving: Promise<unknown> | undefined;
@@ -87,7 +83,6 @@ export class Attempt {
     return this.request.serving;
   }
 
-  /** Cancelling the call ends the attempt. */
   send(terms: ResolvedCallOptions): void {
     const { node, request, messenger, call } = this;
     this.removeCancel = onCancel(terms, (reason) => this.fail(reason));
@@ -138,7 +133,7 @@ export class Attempt {
       const { request, node, hasLeft } = this;
       const outcome = hasLeft ? mayHaveRun : 'no';
       this.fail(this.withoutRetry(nodeLostError(request.serving, node, outcome)));
-      // A node that was only silent would continue the call.
+      // A silent node would continue the call.
       this.sendFrame(Kind.cancel);
     }
   }
@@ -153,7 +148,6 @@ export class Attempt {
       : undefined;
   }
 
-  /** Fails the attempt if packets were lost. */
   compare([, sent, inputs]: CallState): void {
     const { events, window, request, node } = this;
     const isInputLost = inputs >= 0 && request.more !== undefined && !this.hasReadInput;
@@ -165,7 +159,7 @@ export class Attempt {
     }
   }
 
-  /** @throws FrameError for a malformed answer, which also fails the attempt */
+  /** @throws FrameError, which also fails the attempt */
   receive(message: Message): void {
     try {
       this.read(message);
@@ -229,7 +223,6 @@ export class Attempt {
     }
   }
 
-  /** As fast as the node's credits allow. */
   private async sendInput(
     { source, encode }: NonNullable<RemoteRequest['more']>,
     window: SendWindow,
@@ -262,7 +255,6 @@ export class Attempt {
     return this.hasReadInput ? new AttemptError(error, 'yes', isUnreachable) : failure;
   }
 
-  /** Waits until the request has left. */
   private sendFrame(kind: Kind, header?: SentHeader): void {
     const send = (): unknown =>
       this.messenger.trySend(this.node, { kind, call: this.call, header });

@@ -2,16 +2,15 @@ import { type EncodedValue, encodeValue } from '../wire/values.js';
 import { FrameError } from '../wire/prelude.js';
 import { defaultWireLimits } from '../wire/limits.js';
 
-/** Must be a power of two, like each later size. */
+/** A power of two, like each later size. */
 const FEWEST = 64;
 
 /**
- * Not a Map: that replaces its table every few calls, and each old table refers to the next. Once
- * one reaches the old generation, minor collections can't free those after it.
+ * A Map replaces its table every few calls. Each old table refers to the next, so minor collections
+ * can't free those after an old one.
  */
 export class CallTable<Call extends { readonly call: number }> {
   private slots: (Call | undefined)[] = emptySlots(FEWEST);
-  /** Calls whose slot is taken. */
   private readonly others = new Map<number, Call>();
   private count = 0;
 
@@ -32,7 +31,6 @@ export class CallTable<Call extends { readonly call: number }> {
     return found?.call === call ? found : this.others.get(call);
   }
 
-  /** Replaces a call with the same number. */
   add(added: Call): void {
     this.delete(added.call);
     if (++this.count > this.slots.length / 2) {
@@ -58,7 +56,7 @@ export class CallTable<Call extends { readonly call: number }> {
     }
   }
 
-  /** A snapshot, so callers may change the table. */
+  /** Snapshot: callers may change the table. */
   all(): Call[] {
     return [...this.slots.filter((call) => call !== undefined), ...this.others.values()];
   }
@@ -91,11 +89,11 @@ function emptySlots<T>(length: number): (T | undefined)[] {
 
 /**
  * One end's view of a call. Nothing else reveals that the last packet was lost, so the caller
- * regularly sends a `check` of its calls. The owner answers with a `status`, which it also sends
- * unprompted. Both arrive after everything sent before.
+ * regularly sends a `check`, and the owner a `status`, also unprompted. Both arrive after
+ * everything sent before.
  *
- * In a check: the call's number; the acknowledged events; a lazy input's sent elements, or -1 minus
- * these after its end. In a status: the number; the sent events, or -1 for an unknown call; the
+ * A check has the call's number; the acknowledged events; a lazy input's sent elements, or -1 minus
+ * these after its end. A status has the number; the sent events, or -1 for an unknown call; the
  * acknowledged elements, or -1 before the input was requested.
  */
 export type CallState = readonly [call: number, events: number, inputs: number];
@@ -104,7 +102,7 @@ export function encodeStates(states: readonly CallState[]): EncodedValue {
   return encodeValue(Float64Array.from(states.flat()), defaultWireLimits);
 }
 
-/** @throws FrameError for anything but a list of states */
+/** @throws FrameError */
 export function statesIn(value: unknown): readonly CallState[] {
   if (!(value instanceof Float64Array) || value.length % 3 !== 0) {
     throw new FrameError('The states of calls are not a list of triples');

@@ -9,20 +9,19 @@ import {
 import { LONGEST_NAME } from '../membership/node-info.js';
 import { RemoteServing } from './remote-serving.js';
 
-/** Weight of the newest batch in the moving average. */
+/** Newest batch's weight in the moving average. */
 const NEWEST = 0.1;
 
-/** Characters of signatures in a heartbeat, whose frame is limited. */
+/** Characters: a heartbeat's frame is limited. */
 const SIGNATURE_ROOM = 16_384;
 
 export class ExportedServings {
   private readonly sizes = new WeakMap<ServingSignature, number>();
-  /** Moving average in milliseconds. */
+  /** Moving averages in milliseconds. */
   private readonly runTimes = new Map<string, number>();
 
   constructor(private readonly servings: () => ReadonlyMap<string, Serving>) {}
 
-  /** Exported or not. */
   get local(): readonly LocalPart[] {
     return [...this.servings().values()].flatMap(({ local }) => local ?? []);
   }
@@ -60,7 +59,7 @@ export class ExportedServings {
         .get(name)
         ?.eventsOf?.('batch:end')
         .subscribe(({ runTime, error, revoked }) => {
-          // A failure may be fast, and is no answer.
+          // A failure may be fast.
           if (error !== undefined || revoked) {
             return;
           }
@@ -70,7 +69,6 @@ export class ExportedServings {
     }
   }
 
-  /** `activeCalls` counts calls from other nodes. */
   all(activeCalls: (name: string) => number): readonly ServingStatus[] {
     let room = SIGNATURE_ROOM;
     return this.names().map((name) => {

@@ -8,7 +8,7 @@ import type { Address } from '../transport.js';
 
 export interface FailoverOptions {
   readonly selector: NodeSelector;
-  /** Milliseconds to wait for a node with the serving. */
+  /** Milliseconds. */
   readonly discoveryTimeout: number;
   /** Most nodes that may run one call's rows. */
   readonly attempts: number;
@@ -16,12 +16,11 @@ export interface FailoverOptions {
   readonly remotes: ReadonlyMap<string, unknown>;
 }
 
-/** Milliseconds between searches while offline. */
+/** Milliseconds. */
 const OFFLINE_INTERVAL = 1000;
 
 export class Failover {
   private readonly excluded = new Set<Address>();
-  /** To retry when members change. */
   private readonly unreachable = new Set<Address>();
   private runs = 0;
   private lastError: AttemptError | undefined;
@@ -71,16 +70,12 @@ export class Failover {
       await orCancelled(terms, selector.nextChange(isOnline ? left : OFFLINE_INTERVAL));
       unreachable.forEach((address) => excluded.delete(address));
       unreachable.clear();
-      // Offline, only the call's own deadline limits the wait.
+      // Only the call's deadline limits the wait offline.
       left -= isOnline ? performance.now() - before : 0;
     }
   }
 
-  /**
-   * Excludes the node.
-   *
-   * @throws the error, if no other node may run the call
-   */
+  /** @throws the error, if no other node may run the call */
   failed(candidate: Candidate, error: unknown): void {
     if (!isA(error, AttemptError)) {
       throw error;
@@ -102,7 +97,7 @@ export class Failover {
     return status.idempotent && ++this.runs < this.options.attempts;
   }
 
-  /** If all refused, waiting is useless. */
+  /** Waiting is useless then. */
   private allHaveRefused(): boolean {
     const { lastError, excluded, avoided, options, serving } = this;
     const addresses = options.selector.candidates(serving).map(({ address }) => address);
@@ -115,7 +110,6 @@ export class Failover {
     );
   }
 
-  /** True if a node has, had or should have the serving. */
   private isKnown(): boolean {
     const { remotes, selector } = this.options;
     return remotes.has(this.serving) || selector.hasKnown(this.serving);

@@ -21,7 +21,7 @@ export interface FlowControlOptions {
 /**
  * The receiver's grant, capped by our own window.
  *
- * @throws FrameError for a malformed grant
+ * @throws FrameError
  */
 export function grantedWindow(header: Header, own: FlowControlOptions): FlowControlOptions {
   const { window } = header;
@@ -40,7 +40,7 @@ export function isFull(messages: number, bytes: number, window: FlowControlOptio
 }
 
 export class SendWindow {
-  /** Bytes per message, oldest first. */
+  /** Bytes, oldest first. */
   private readonly inFlight: number[] = [];
   private bytes = 0;
   private taken = 0;
@@ -54,7 +54,7 @@ export class SendWindow {
     return this.taken + this.inFlight.length;
   }
 
-  /** Resolves with true if there is room, with false after {@link close}. */
+  /** Resolves with false after {@link close}. */
   async room(): Promise<boolean> {
     while (!this.isClosed && isFull(this.inFlight.length, this.bytes, this.limits)) {
       await new Promise<void>((resolve) => (this.wake = resolve));
@@ -68,9 +68,9 @@ export class SendWindow {
     this.release();
   }
 
-  /** @param count all acknowledged messages */
+  /** @param count total */
   acknowledge(count: number): void {
-    // With slow sending, a message's credit can arrive before `add`.
+    // A message's credit can precede `add`.
     this.credited = Math.min(count, this.sent + 1);
     this.release();
     this.wake();
@@ -89,21 +89,18 @@ export class SendWindow {
   }
 }
 
-/** A receiver acknowledges after this many messages or bytes. */
 const ACKNOWLEDGE_AFTER = { messages: 16, bytes: 1 << 18 };
 
-/** Refuses messages out of order or beyond the window; acknowledges them when read. */
 export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
   private readonly queue = new Queue<{ readonly value: T; readonly bytes: number }>();
   received = 0;
   acknowledged = 0;
   private taken = 0;
   hasEnded = false;
-  /** Bytes read since the last acknowledgement. */
+  /** Bytes since the last acknowledgement. */
   private bytes = 0;
   private unacknowledged = 0;
 
-  /** `acknowledge` gets the total of read messages. */
   constructor(
     private readonly window: FlowControlOptions,
     private readonly acknowledge: (taken: number) => void,
@@ -112,7 +109,7 @@ export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
   /**
    * Decodes only accepted messages.
    *
-   * @throws FrameError for a message out of order or beyond the window
+   * @throws FrameError out of order or beyond the window
    */
   push(index: number, value: () => T, bytes: number): void {
     this.expect(index);

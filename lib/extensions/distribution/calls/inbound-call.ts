@@ -30,10 +30,8 @@ import { encodeValue } from '../wire/values.js';
 import { outcomesOf } from './remote-session.js';
 
 export class InboundCall {
-  /** The caller's number. */
   readonly call: number;
   readonly caller: Address;
-  /** True once part of the last message was sent. */
   hasLeft = false;
   private readonly signal = new CallerSignal();
   private isOld = false;
@@ -59,7 +57,7 @@ export class InboundCall {
     return this.signal.aborted;
   }
 
-  /** Resolves when the answer was sent, with the error if it is one; never rejects. */
+  /** Resolves with the error, if any, once the answer was sent; never rejects. */
   async run(exported: ExportedServing): Promise<unknown> {
     const { inputs, request } = this;
     try {
@@ -68,7 +66,7 @@ export class InboundCall {
       if (method === 'stream') {
         await this.stream(exported, input);
       } else {
-        // Zero-copy is safe: we encode the output immediately, unless `postprocess` reads it.
+        // Zero-copy is safe: we encode immediately, unless `postprocess` reads it.
         const options = optionsIn(request, this.signal, !exported.postprocess);
         const sent = this.sendOutput(
           Kind.reply,
@@ -89,11 +87,7 @@ export class InboundCall {
     }
   }
 
-  /**
-   * Also ends the call.
-   *
-   * @throws FrameError for a malformed message or one beyond the window
-   */
+  /** @throws FrameError, which ends the call */
   receive(message: Message): void {
     if (this.signal.aborted) {
       return;
@@ -124,7 +118,6 @@ export class InboundCall {
       : undefined;
   }
 
-  /** Fails the call if packets were lost. */
   compare([, acknowledged, sent]: CallState): void {
     const { inputs, request } = this;
     this.window?.acknowledge(acknowledged);
@@ -140,14 +133,13 @@ export class InboundCall {
     this.inputs?.fail(this.signal.reason);
   }
 
-  /** Ends a session after its running step; other calls end anyway. */
   drain(): void {
     if (this.request.header['session'] === true) {
       this.inputs?.fail(new ServingClosedError('The node is shutting down, and ends its sessions'));
     }
   }
 
-  /** Sends an error: the caller may only have been silent for a moment. */
+  /** The caller may only have been silent. */
   lose(): void {
     void this.send(Kind.error, lostCallerHeader());
     this.cancel();
@@ -185,7 +177,6 @@ export class InboundCall {
     };
   }
 
-  /** As fast as the caller's credits allow. */
   private async stream(exported: ExportedServing, input: unknown): Promise<void> {
     const { header } = this.request;
     const window = new SendWindow(grantedWindow(header, this.windowLimits));
@@ -207,11 +198,7 @@ export class InboundCall {
     await this.send(Kind.end, { count: window.sent });
   }
 
-  /**
-   * Returns the bytes sent.
-   *
-   * @throws InvalidOutputError for an output that can't be sent
-   */
+  /** @throws InvalidOutputError for an output that can't be sent */
   private sendOutput(
     kind: Kind,
     header: SentHeader | undefined,
@@ -265,7 +252,7 @@ function optionsIn(
   zeroCopy: boolean,
 ): InternalCallOptions {
   return {
-    // By default the serving's own timeout applies.
+    // The serving's own timeout is the default.
     timeout: timeout === Infinity ? undefined : timeout,
     priority: header['priority'] as number | undefined,
     tenant: optionalStringIn(header, 'tenant'),
@@ -303,7 +290,7 @@ class CallerSignal implements AbortSignalLike {
     }
   }
 
-  /** Cheaper than a listener, for the core's `onAbort`. */
+  /** The core's `onAbort`, cheaper than a listener. */
   onAbort(listener: () => void): () => void {
     this.addEventListener('abort', listener);
     return () => this.removeEventListener('abort', listener);

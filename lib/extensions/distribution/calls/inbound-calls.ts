@@ -24,14 +24,11 @@ interface InboundCallsOptions {
   readonly window: FlowControlOptions;
   readonly maxCalls: number;
   readonly find: (serving: string) => ExportedServing | undefined;
-  /** A call was refused, since this node can't run it now. */
   readonly onRefused: () => void;
 }
 
-/** Idle callers to remember. */
 const MOST_IDLE = 256;
 
-/** From other nodes and JSON clients. */
 export class InboundCalls {
   private readonly calls = new Map<Address, CallTable<InboundCall>>();
   private readonly counts = new Map<string, number>();
@@ -50,7 +47,7 @@ export class InboundCalls {
     return this.isDraining && this.running === 0;
   }
 
-  /** Refuses new calls and ends sessions; resolves when others are answered. */
+  /** Ends sessions; resolves when other calls are answered. */
   async drain(): Promise<void> {
     this.isDraining = true;
     this.calls.forEach((ofCaller) => ofCaller.all().forEach((call) => call.drain()));
@@ -71,7 +68,6 @@ export class InboundCalls {
     }
   }
 
-  /** Sends callers the status of long-running calls. */
   report(): void {
     for (const [caller, calls] of this.calls) {
       const states = calls.all().map((call) => call.state(false));
@@ -112,11 +108,7 @@ export class InboundCalls {
     this.calls.forEach((_, address) => this.lose(address));
   }
 
-  /**
-   * Answers a JSON client.
-   *
-   * @throws the refusal or the call's error
-   */
+  /** @throws the refusal or the call's error */
   async take<T>(name: string, call: (exported: ExportedServing) => Promise<T>): Promise<T> {
     const exported = this.options.find(name);
     const refusal = this.refusal(name, exported);

@@ -9,10 +9,9 @@ import type { FlowControlOptions } from './flow-control.js';
 
 export class OutboundCalls {
   private readonly attempts = new CallTable<Attempt>();
-  /** Attempts per node; may be 0. */
+  /** Attempts; may be 0. */
   private readonly counts = new Map<Address, number>();
   private readonly failures = new Failures();
-  /** Preprocessing of unsent calls. */
   readonly preparing = new Waits();
   private lastId = 0;
   private calls = 0;
@@ -37,7 +36,7 @@ export class OutboundCalls {
     return this.counts.get(node) ?? 0;
   }
 
-  /** True if the node's last call failed: its batch time may be that of failures. */
+  /** True if the last call failed: the batch time may come from failures. */
   isFailing(node: Address): boolean {
     return this.failures.isFailing(node);
   }
@@ -70,7 +69,6 @@ export class OutboundCalls {
     }
   }
 
-  /** Fails all calls, also later ones. */
   close(error: Error): void {
     this.closed ??= error;
     this.preparing.end(error);
@@ -78,8 +76,6 @@ export class OutboundCalls {
   }
 
   /**
-   * Creates an unsent attempt.
-   *
    * @throws OverloadedError at the limit of calls
    * @throws the error of {@link close}
    */
@@ -108,7 +104,6 @@ export class OutboundCalls {
     return attempt;
   }
 
-  /** Checks long-running calls. */
   check(self: Address): void {
     const byNode = new Map<Address, CallState[]>();
     for (const attempt of this.attempts.all()) {
@@ -176,18 +171,17 @@ export class OutboundCalls {
   };
 }
 
-/** Weight of the newest answer in the moving average. */
+/** Newest answer's weight in the moving average. */
 const NEWEST = 0.1;
 
-/** Most failed calls per node that count as active. */
 const MOST_FAILED = 1000;
 
-/** Failed calls count as active for a while: by its load, a node that fails fast would be idle. */
+/** Counts failed calls as active for a while: a node that fails fast would look idle. */
 class Failures {
-  /** When calls that failed early would have been answered, by node. */
+  /** Times when they would have been answered, by node. */
   private readonly due = new Map<Address, number[]>();
   private readonly failing = new Set<Address>();
-  /** Moving average of answered calls, in milliseconds, by serving. */
+  /** Moving averages of answered calls in milliseconds, by serving. */
   private readonly times = new Map<string, number>();
 
   countOf(node: Address): number {
@@ -206,7 +200,6 @@ class Failures {
     return this.failing.has(node);
   }
 
-  /** For a node that is gone. */
   drop(node: Address): void {
     this.failing.delete(node);
     this.due.delete(node);

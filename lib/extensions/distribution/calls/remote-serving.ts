@@ -45,9 +45,8 @@ import type { FlowControlOptions } from './flow-control.js';
 export interface RemoteCallOptions extends FailoverOptions {
   readonly outbound: OutboundCalls;
   readonly limits: WireLimits;
-  /** Default timeout in milliseconds. */
+  /** Milliseconds. */
   readonly requestTimeout: number;
-  /** How far nodes may send a stream ahead. */
   readonly window: FlowControlOptions;
 }
 
@@ -55,10 +54,9 @@ type RemoteStreamOptions = StreamOptions<string> & { readonly isSession?: true }
 
 const MOST_ORIGINS = 16;
 
-/** Calls go to other nodes unbatched. */
+/** Sends calls unbatched. */
 export class RemoteServing<Input = unknown, Output = unknown> extends Serving<Input, Output> {
   private readonly events = new EventHub();
-  /** Headers of calls without options, by origin. */
   private readonly headers = {
     batchedRun: new Map<string, SentHeader>(),
     run: new Map<string, SentHeader>(),
@@ -74,7 +72,6 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     super();
   }
 
-  /** `ready` while a node takes calls and can be reached. */
   get state(): ServingState {
     return this.reason === undefined ? 'ready' : 'starting';
   }
@@ -89,7 +86,6 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
       : 'no node that has it takes calls now';
   }
 
-  /** From any node that takes its calls. */
   override get signature(): ServingSignature | undefined {
     const candidates = this.options.selector.candidates(this.name);
     return candidates.map(({ status }) => status.signature).find((each) => each !== undefined);
@@ -117,7 +113,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     );
   }
 
-  /** The session stays with its first call's node and ends if that is lost. */
+  /** Sessions end with their first call's node. */
   override open(options: SessionOptions = {}): ServingSession<Input, Output> {
     const { name } = this;
     const { outbound, requestTimeout } = this.options;
@@ -145,14 +141,14 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     );
   }
 
-  /** @throws InvalidServingError: other nodes set the size */
+  /** @throws InvalidServingError */
   override setBatchSize(): never {
     throw new InvalidServingError(
       `Serving "${this.name}" runs on other nodes; set its batch size there`,
     );
   }
 
-  /** @throws InvalidServingError: other nodes set the timeout */
+  /** @throws InvalidServingError */
   override setBatchTimeout(): never {
     throw new InvalidServingError(
       `Serving "${this.name}" runs on other nodes; set its batch timeout there`,
@@ -189,7 +185,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     }
   }
 
-  /** Tries nodes until one begins to answer: then no other can run the request. */
+  /** Tries nodes until one begins to answer; then no other may. */
   private async send(request: RemoteRequest, terms: ResolvedCallOptions): Promise<Attempt> {
     const failover = new Failover(this.name, terms, this.options, this.avoided);
     for (;;) {
@@ -281,7 +277,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     const source = Array.isArray(input) ? undefined : sourceOf(input);
     const encoded = source ? undefined : encode(input);
     const header = this.headerOf(method, terms, options, source !== undefined);
-    // Shutdown waits for a session's steps, not for the session.
+    // Shutdown waits for a session's steps only.
     const exit = options.isSession ? undefined : outbound.enter();
     return {
       serving,
@@ -299,7 +295,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     };
   }
 
-  /** Omits defaults; the other node applies its own. */
+  /** Omits defaults: the other node applies its own. */
   private headerOf(
     method: Method,
     { priority, tenant, key }: ResolvedCallOptions,

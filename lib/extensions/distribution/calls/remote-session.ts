@@ -22,7 +22,6 @@ interface RemoteSessionOptions {
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
   preprocess(input: unknown, terms: ResolvedCallOptions): unknown;
   connect(steps: AsyncIterable<StepMessage>): AsyncIterable<unknown>;
-  /** Counts a step until the returned function is called. */
   enter(): () => void;
 }
 
@@ -31,12 +30,11 @@ interface Waiting {
   readonly reject: (error: unknown) => void;
 }
 
-/** One streamed call carries steps out and outcomes back; the session ends with it. */
+/** One streamed call carries steps and outcomes; the session ends with it. */
 export class RemoteSessionHost implements SessionHost {
   private steps: Queue<StepMessage> | undefined;
   /** Kept in order, even if their callers stopped waiting. */
   private waiting: Waiting[] = [];
-  /** Fails further steps. */
   private lost: SessionEndedError | undefined;
 
   constructor(private readonly options: RemoteSessionOptions) {}
@@ -107,7 +105,7 @@ export class RemoteSessionHost implements SessionHost {
     }
   }
 
-  /** Without a reply no state is lost: the next call may try another node. */
+  /** No reply means no state: the next call may try another node. */
   private disconnected(error: unknown, hadState: boolean): void {
     const reason = hadState ? lostWith(error) : error;
     this.steps = undefined;
@@ -120,7 +118,6 @@ export class RemoteSessionHost implements SessionHost {
 
 export interface StepMessage {
   readonly input: unknown;
-  /** Replies that the caller has received. */
   readonly steps: number;
   /** Milliseconds. */
   readonly timeout?: number | undefined;
@@ -129,11 +126,7 @@ export interface StepMessage {
 
 type StepOutcome = { readonly output: unknown } | { readonly error: unknown };
 
-/**
- * Runs a remote session's steps and yields their outcomes, until the messages end.
- *
- * @param onEnd called if the session ends by itself
- */
+/** @param onEnd called if the session ends by itself */
 export async function* outcomesOf(
   { serving, postprocess }: ExportedServing,
   messages: AsyncIterable<unknown>,

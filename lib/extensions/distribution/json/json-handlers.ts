@@ -31,7 +31,6 @@ interface JsonHandlersOptions {
   readonly limits: WireLimits;
 }
 
-/** Answers JSON clients: Nest's and other languages'. */
 export function jsonHandlersOf(
   servings: ExportedServings,
   { calls, limits }: JsonHandlersOptions,
@@ -74,7 +73,7 @@ async function* answersOf(
 
 const logger = new Logger('ServingTransport');
 
-/** Nest's servers send errors as JSON. An Error would be `{}`, so we send plain objects. */
+/** Nest sends errors as JSON. An Error would be `{}`, so we send plain objects. */
 export function jsonAnswer(handler: JsonHandler): (data: unknown) => Promise<Observable<unknown>> {
   return async (data) =>
     defer(() => handler(data)).pipe(
@@ -103,7 +102,7 @@ interface JsonCall {
  * Reads `{ input, method, timeout, priority, tenant, key, version, hooks, tensors }`. Only `input`
  * is required.
  *
- * @throws InvalidInputError naming the invalid field
+ * @throws InvalidInputError naming the field
  */
 export function readJsonCall(message: unknown, limits: WireLimits): JsonCall {
   if (!isPlainObject(message) || Array.isArray(message)) {
@@ -231,7 +230,6 @@ function writtenName(name: string): string {
   return name.startsWith('$') && !isTagOrEscaped(name.slice(1)) ? name.slice(1) : name;
 }
 
-/** Writes a value tagged by {@link encodeValue}. */
 function writeTagged(
   tag: string,
   content: Json,

@@ -7,24 +7,22 @@ import type { NodeInfo } from './node-info.js';
 import type { Members } from './members.js';
 
 /**
- * How to pick a node. `weighted`: at random, by weight × partitions. `least-loaded`: the better of
- * two such picks, by this process's active calls and the batch time. Or a function.
+ * Picks a node. `weighted`: at random, by weight × partitions. `least-loaded`: the better of two
+ * such picks, by this process's active calls and the batch time.
  */
 export type Balance = 'weighted' | 'least-loaded' | ChooseNode;
 
-/** Returns one of the candidates (never an empty list), or undefined to pick no node. */
+/** Returns one of the candidates (never an empty list), or undefined for no node. */
 export type ChooseNode = (
   candidates: readonly Candidate[],
   context: BalanceContext,
 ) => Candidate | undefined;
 
-/** The call to pick a node for. */
 export interface BalanceContext {
-  /** Name of the serving. */
   readonly serving: string;
   /**
-   * This process's unanswered calls to a node, over all servings. A call that failed early counts
-   * for as long as answered calls take.
+   * This process's unanswered calls to a node, over all servings. Early failures count for as long
+   * as answered calls take.
    */
   readonly activeCalls: (address: Address) => number;
 }
@@ -47,7 +45,6 @@ export function balancerOf(balance: Balance, random: () => number = Math.random)
   return (candidates, excluded, context) => pickBy(balance, candidates, excluded, context);
 }
 
-/** Picks at random by share. */
 export function pickWeighted(
   candidates: Candidates,
   excluded: ReadonlySet<Address>,
@@ -60,12 +57,12 @@ export function pickWeighted(
 const CLEARLY = 1.25;
 
 /**
- * Picks two candidates by share, and returns the second if its load is clearly lower. After
- * Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing".
+ * Compares two candidates picked by share. Follows Mitzenmacher, "The Power of Two Choices in
+ * Randomized Load Balancing".
  *
  * The load is this process's active calls × batch time, per partition; without the batch time if
- * one of them fails, since a failure may be fast. We ignore the old queue
- * lengths in heartbeats: by them, all callers would choose the same node.
+ * one of them fails, since a failure may be fast. By heartbeats' old queue lengths, all callers
+ * would choose the same node.
  */
 export function leastLoaded(
   candidates: Candidates,
@@ -109,7 +106,6 @@ function pickBy(
   return chosen;
 }
 
-/** Draws before we filter out excluded candidates. */
 const BLIND_DRAWS = 4;
 
 /** Redrawing keeps the other candidates' proportions. */
@@ -133,9 +129,9 @@ export interface Candidate {
   readonly id: string;
   /** The node's address. */
   readonly address: Address;
-  /** Weight × partitions, always above 0. The node gets calls in proportion to it. */
+  /** Weight × partitions, above 0: the node's share of calls. */
   readonly share: number;
-  /** From the last heartbeat; the next one changes it. */
+  /** Status in the last heartbeat; the next one changes it. */
   readonly status: ServingStatus;
 }
 
@@ -151,7 +147,7 @@ export class Candidates {
     this.total = total;
   }
 
-  /** Maps a point in [0, 1) to a candidate by its share. */
+  /** Maps a point in [0, 1) to a candidate. */
   at(point: number): Candidate | undefined {
     const { ends } = this;
     const place = point * this.total;
@@ -178,10 +174,8 @@ export interface NodeSelectorOptions {
   readonly self: Address;
   readonly members: Members;
   readonly balance: Balance;
-  /** See {@link BalanceContext}. */
   readonly activeCalls: (node: Address) => number;
   readonly isFailing: (node: Address) => boolean;
-  /** Looks for other nodes. */
   readonly lookUp: () => void;
 }
 
@@ -220,14 +214,12 @@ export class NodeSelector {
     return this.options.members.candidates(serving).list;
   }
 
-  /** Undefined if every candidate is excluded. */
   pick(serving: string, excluded: ReadonlySet<Address>): Candidate | undefined {
     const { members, activeCalls, isFailing } = this.options;
     const context = { serving, activeCalls };
     return this.balancer(members.candidates(serving), excluded, context, isFailing);
   }
 
-  /** Looks for other nodes; resolves after a change, or `milliseconds`. */
   async nextChange(milliseconds: number): Promise<void> {
     this.options.lookUp();
     await firstValueFrom(merge(this.changes, timer(milliseconds)));
@@ -237,7 +229,6 @@ export class NodeSelector {
     this.changes.next();
   }
 
-  /** Every `nextChange` rejects from now on. */
   close(error: Error): void {
     this.changes.error(error);
   }

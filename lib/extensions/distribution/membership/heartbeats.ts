@@ -13,7 +13,6 @@ export interface HeartbeatsOptions {
   /** Milliseconds, ± 10 %. */
   readonly heartbeat: number;
   readonly maxNodes: number;
-  /** Measured for each heartbeat. */
   readonly describe: () => Pick<NodeInfo, 'role' | 'servings'>;
   readonly messenger: Messenger;
   readonly members: Members;
@@ -22,7 +21,6 @@ export interface HeartbeatsOptions {
   readonly onBeat: () => void;
 }
 
-/** Also drops connections to silent nodes. */
 export class Heartbeats {
   private readonly epoch = Date.now();
   private state: NodeInfo['state'] = 'up';
@@ -41,14 +39,13 @@ export class Heartbeats {
 
   async begin(): Promise<void> {
     const { heartbeat, messenger } = this.options;
-    // If this process was busy, it first reads what has arrived.
+    // A busy process first reads what has arrived.
     const check = () => setImmediate(() => this.dropSilentNodes()).unref();
     this.checks = setInterval(check, heartbeat / 4).unref();
     await messenger.broadcast({ kind: Kind.hello });
     this.send();
   }
 
-  /** Sends a heartbeat now and then regularly. */
   send(): void {
     const { heartbeat, members, messenger, selector } = this.options;
     if (this.isEnded || !selector.isOnline) {
@@ -66,7 +63,7 @@ export class Heartbeats {
     this.options.onBeat();
   }
 
-  /** Sends a heartbeat after a change: now, or a tenth of a heartbeat after the last one. */
+  /** Sends after a change: now, or a tenth of a heartbeat after the last one. */
   announce(): void {
     const wait = this.sentAt + this.options.heartbeat / 10 - performance.now();
     if (wait <= 0) {
@@ -84,9 +81,7 @@ export class Heartbeats {
     }
   }
 
-  /**
-   * Senders can be forged without a `secret`, so only known nodes get replies, at a limited rate.
-   */
+  /** Replies only to known nodes, at a limited rate: without a `secret`, senders can be forged. */
   replyTo(address: Address): void {
     const { heartbeat, maxNodes, members } = this.options;
     const member = members.get(address);
@@ -98,7 +93,6 @@ export class Heartbeats {
     }
   }
 
-  /** After the transport was offline. */
   resume(): void {
     this.options.messenger.broadcast({ kind: Kind.hello }).catch(() => {});
     this.send();
@@ -109,7 +103,6 @@ export class Heartbeats {
     this.outages++;
   }
 
-  /** Stops other nodes from sending calls. */
   drain(): void {
     this.state = 'draining';
     this.send();

@@ -3,14 +3,12 @@ import type { NodeInfo } from './node-info.js';
 import type { Candidate } from './balancer.js';
 import type { Address } from '../transport.js';
 
-/** One incarnation of a node, as of its last heartbeat. */
 export class Member {
   /**
-   * True after too long a silence, or without a heartbeat since the transport was offline. It gets
-   * no calls.
+   * True after long silence, or without a heartbeat since the transport was offline. It gets no
+   * calls.
    */
   isSuspect = false;
-  /** True if suspect only because of silence. */
   isSilent = false;
   /** Since the last check. */
   wasHeard = false;
@@ -24,9 +22,7 @@ export class Member {
 
   constructor(
     public info: NodeInfo,
-    /** Its last sign of life. */
     public lastSeenAt: number,
-    /** Its first heartbeat. */
     readonly since = lastSeenAt,
   ) {
     this.servings = servingsOf(info);
@@ -38,7 +34,6 @@ export class Member {
       : this.servings.filter(({ share }) => share > 0);
   }
 
-  /** True if the heartbeat changes only the load. */
   isAlike({ state, servings: statuses }: NodeInfo): boolean {
     const { info, servings } = this;
     return (
@@ -62,7 +57,6 @@ export class Member {
   }
 }
 
-/** Each heartbeat updates the status. */
 class MemberServing implements Candidate {
   readonly id: string;
   readonly address: string;
@@ -93,7 +87,7 @@ function shareOf({ weight, partitions, isReady }: ServingStatus): number {
   return isReady ? weight * partitions : 0;
 }
 
-/** Without its transport, this node knows only of itself. */
+/** An offline node knows only of itself. */
 export function clusterNodeOf(
   { info, isSuspect }: Member,
   { self, isOnline }: { readonly self: Address; readonly isOnline: boolean },

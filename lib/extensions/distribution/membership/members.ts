@@ -7,15 +7,14 @@ import { type Candidate, Candidates } from './balancer.js';
 import type { Address } from '../transport.js';
 
 export interface MembersOptions {
-  /** Milliseconds of silence before a node gets no calls. */
+  /** Milliseconds of silence. */
   readonly suspectAfter: number;
-  /** Milliseconds of silence before a node counts as gone. */
+  /** Milliseconds of silence. */
   readonly downAfter: number;
-  /** We ignore further nodes. */
   readonly maxNodes: number;
 }
 
-/** `changed`: it has other servings, or other shares. */
+/** `changed`: other servings or shares. */
 export interface MemberChange {
   readonly type: 'joined' | 'changed' | 'left';
   readonly address: Address;
@@ -24,7 +23,6 @@ export interface MemberChange {
 
 const none = new Candidates([]);
 
-/** Serving names to remember. */
 const MOST_NAMES = 10_000;
 
 /**
@@ -39,7 +37,6 @@ export class Members {
   private readonly byAddress = new Map<Address, Member>();
   private readonly candidatesByServing = new Map<string, Set<Candidate>>();
   private readonly built = new Map<string, Candidates>();
-  /** Servings that any node has or had. */
   private readonly names = new Set<string>();
   private checkedAt: number | undefined;
   private isFrozen = false;
@@ -73,8 +70,8 @@ export class Members {
   }
 
   /**
-   * Ignores outdated heartbeats. A later epoch replaces the incarnation. After an outage the node
-   * leaves and rejoins: its calls may be lost.
+   * Ignores outdated heartbeats. After an outage the node leaves and rejoins: its calls may be
+   * lost.
    */
   receive(info: NodeInfo, now: number): void {
     const known = this.byId.get(info.id);
@@ -95,7 +92,6 @@ export class Members {
     }
   }
 
-  /** Any valid packet shows that the node is alive. */
   hear(address: Address): void {
     const member = this.byAddress.get(address);
     if (member) {
@@ -104,7 +100,6 @@ export class Members {
     }
   }
 
-  /** An invalid packet came over the connection to the node. */
   distrust(address: Address): void {
     const member = this.byAddress.get(address);
     if (member) {
@@ -120,7 +115,6 @@ export class Members {
     }
   }
 
-  /** Removes and returns nodes that were silent for `downAfter`. */
   checkSilence(now: number): readonly Address[] {
     const { suspectAfter, downAfter } = this.options;
     const hasPaused = this.checkedAt !== undefined && now - this.checkedAt > suspectAfter;
@@ -149,8 +143,8 @@ export class Members {
   }
 
   /**
-   * Offline, silence doesn't count. Afterwards a node needs a new heartbeat to get calls: it may
-   * not have reconnected.
+   * Silence doesn't count offline. Afterwards a node needs a new heartbeat: it may not have
+   * reconnected.
    */
   freeze(isFrozen: boolean, now: number): void {
     if (this.isFrozen && !isFrozen) {
@@ -191,7 +185,7 @@ export class Members {
     this.notify('changed', member);
   }
 
-  /** After a restart, both incarnations' heartbeats may arrive. */
+  /** Both incarnations' heartbeats may arrive after a restart. */
   private checkForDuplicate(member: Member, other: NodeInfo, now: number): void {
     if (
       other.state === 'up' &&
@@ -223,7 +217,6 @@ export class Members {
     }
   }
 
-  /** After an outage, a node must first send a heartbeat. */
   private sawAlive(member: Member, now: number): void {
     member.wasHeard = false;
     member.lastSeenAt = now;
@@ -294,7 +287,6 @@ export class Members {
   }
 }
 
-/** True after a restart or an outage. */
 function isNewIncarnation({ epoch, address, outages }: NodeInfo, known: NodeInfo): boolean {
   return (
     epoch > known.epoch ||

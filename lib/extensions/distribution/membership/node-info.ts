@@ -6,25 +6,22 @@ import { flagIn, listIn, numberIn, oneOfIn, recordOf, stringIn, wholeIn } from '
 import type { Tensor } from 'onnxruntime-common';
 import type { ServingSignature, TensorSignature } from '../../../index.js';
 
-/** A node's heartbeat. */
 export interface NodeInfo {
   /** Survives a restart if configured. */
   readonly id: string;
   /** Grows with each start. */
   readonly epoch: number;
   readonly address: Address;
-  /** How often its transport went offline, which may have lost calls. */
+  /** Its transport's outages, which may have lost calls. */
   readonly outages: number;
-  /** Grows with each heartbeat of the epoch. */
+  /** Grows with each heartbeat. */
   readonly seq: number;
-  /** Clients have no servings. */
   readonly role: ClusterNode['role'];
-  /** `draining`: takes no more calls. */
   readonly state: 'up' | 'draining';
   readonly servings: readonly ServingStatus[];
 }
 
-/** The state of a node or serving. */
+/** Characters. */
 export const LONGEST_NAME = 256;
 const MOST_SERVINGS = 1024;
 const MOST_PARTITIONS = 2 ** 16;
@@ -35,7 +32,7 @@ const LARGEST_WEIGHT = 1e6;
 const NAME = new RegExp(`^[^]{1,${LONGEST_NAME}}$`);
 const ADDRESS = /^[\w-]{1,256}$/;
 
-/** @throws FrameError for a malformed heartbeat */
+/** @throws FrameError */
 export function readNodeInfo(value: unknown): NodeInfo {
   const info = recordOf(value, 'A heartbeat');
   const role = oneOfIn(info, 'role', ['client', 'node']);
@@ -78,7 +75,7 @@ const MOST_AXES = 64;
 const TYPES = [...storageClasses.keys(), 'string'] as Tensor.Type[];
 const TENSOR_NAME = /^[^]{0,256}$/;
 
-/** @throws FrameError for a malformed signature */
+/** @throws FrameError */
 function readSignature(value: unknown): ServingSignature {
   const signature = recordOf(value, 'A signature');
   const tensorsIn = (name: string): readonly TensorSignature[] =>

@@ -17,18 +17,17 @@ interface Introduction {
 
 export type Ask = (pattern: string, data: object) => Promise<unknown>;
 
-/** Without a `link`, no connection was made. */
+/** Undefined `link`: no connection was made. */
 export interface HandshakeResult<L extends PeerConnection = PeerConnection> {
   readonly address: Address;
   readonly link?: L | undefined;
 }
 
 /**
- * The dialling node asks for the other's address, then proposes a connection. Each proves its
- * secret, if any, by an HMAC over both nonces.
+ * The dialling node asks for the address, then proposes a connection. Each end proves its secret,
+ * if any, by an HMAC over both nonces.
  */
 export class Handshake<Connection extends EventEmitter, L extends PeerConnection> {
-  /** Handlers for dialling nodes, by pattern. */
   readonly answers: ReadonlyMap<string, (data: unknown, connection: Connection) => unknown>;
   private readonly whoPattern: string;
   private readonly linkPattern: string;
@@ -141,7 +140,6 @@ function partsOf(data: unknown): Readonly<Record<string, unknown>> {
   return typeof data === 'object' && data !== null ? { ...data } : {};
 }
 
-/** Undefined without a secret. */
 export function hmacOf(
   secrets: Secrets | undefined,
   ...words: readonly string[]
@@ -155,7 +153,7 @@ function hmacsOf(secrets: Secrets | undefined, words: readonly string[]): readon
   );
 }
 
-/** Without a secret, true if there is no proof. */
+/** True without a secret and a proof. */
 export function isValidHmac(
   proof: unknown,
   secrets: Secrets | undefined,
@@ -170,13 +168,12 @@ export function isValidHmac(
     .some((right) => given.byteLength === right.byteLength && timingSafeEqual(given, right));
 }
 
-/** Limit in bytes of a handshake's text. */
+/** Most bytes of a handshake's text. */
 export const HANDSHAKE_BYTES = 16 * 1024;
 
-/** Milliseconds. Dialling nodes give up earlier: only strangers and hung nodes reach it. */
+/** Milliseconds. Dialling nodes give up earlier. */
 export const HANDSHAKE_TIMEOUT = 10_000;
 
-/** Closes a connection whose handshake takes too long. */
 export function closeUnlessLinked(socket: Socket, isLinked: () => boolean): void {
   const timer = setTimeout(() => isLinked() || socket.destroy(), HANDSHAKE_TIMEOUT).unref();
   socket.once('close', () => clearTimeout(timer));
@@ -185,7 +182,7 @@ export function closeUnlessLinked(socket: Socket, isLinked: () => boolean): void
 /** Send buffer limit in bytes. Beyond it the peer counts as stalled. */
 export const SEND_BUFFER_LIMIT = 128 * 1024 * 1024;
 
-/** Bytes in this process that a server may not have read. */
+/** Bytes that a server may not have read. */
 export class SendBuffer {
   private bytes = 0;
 
@@ -199,7 +196,7 @@ export class SendBuffer {
     this.bytes += bytes;
   }
 
-  /** Call this when the server has read the bytes, or never will. */
+  /** Call it once the bytes are read or lost. */
   remove(bytes: number): void {
     this.bytes -= bytes;
   }
@@ -222,12 +219,11 @@ export function isAddress(value: unknown): value is string {
   return typeof value === 'string' && /^[\w-]{1,128}$/.test(value);
 }
 
-/** For calls from clients that aren't nodes. */
 export function servingPattern(namespace: string, serving: string): string {
   return `sv.${escapeName(namespace)}.s.${escapeName(serving)}`;
 }
 
-/** @throws RangeError if the packet is too large: the sender must split it */
+/** @throws RangeError: the sender must split larger packets */
 export function checkSize(packet: Uint8Array, most: number): void {
   if (packet.byteLength > most) {
     throw new RangeError(`A packet of ${packet.byteLength} bytes, where ${most} are the most`);

@@ -1,25 +1,21 @@
 import type { EventEmitter } from 'node:events';
 import type { Address, Receiver } from '../transport.js';
 
-/** Most bytes before the answer to a proposal. */
 const MOST_EARLY = 4 * 2 ** 20;
 
 export interface PeerConnection {
   readonly address: Address;
   readonly closed: Promise<void>;
-  /** Grows while bytes arrive. */
   readonly received: number;
-  /** Resolves when there's room, if the connection reports it. */
   send(packet: Uint8Array): void | Promise<void>;
-  /** Ends the connection and receives nothing more. */
   destroy(): void;
 }
 
 /**
  * One connection per node keeps packets in order, even if both dial.
  *
- * The node with the lesser address chooses the connection: the first one, until it closes. The
- * other accepts it. A connection emits packets as `packet`.
+ * The node with the lesser address chooses the connection: the first one, until it closes. A
+ * connection emits packets as `packet`.
  */
 export class PeerConnections<Connection extends EventEmitter, L extends PeerConnection> {
   private readonly links = new Map<Address, L>();
@@ -45,7 +41,6 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
     return this.links.get(address);
   }
 
-  /** True if the connection belongs, or belonged, to a node. */
   uses(connection: Connection): boolean {
     return this.used.has(connection);
   }
@@ -61,7 +56,7 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
   /**
    * Uses the connection if it's the first and accepted.
    *
-   * @param ask proposes it to the other node
+   * @param ask proposes the connection
    */
   async propose(
     address: Address,
@@ -100,7 +95,6 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
     return link;
   }
 
-  /** Opens no more, reports no more ends, and returns the open ones. */
   close(): readonly L[] {
     const open = [...this.links.values()];
     this.isClosing = true;

@@ -22,7 +22,7 @@ import { checkSocketPath } from './socket-path.js';
 
 /**
  * A node to connect to: `host:port` as a string or an object, a host name whose addresses are all
- * nodes, or, over TCP, the path of a Unix socket.
+ * nodes, or, over TCP, a Unix socket.
  */
 export type Peer =
   | string
@@ -42,8 +42,8 @@ export type Peer =
       /** The nodes' port. */
       readonly port: number;
       /**
-       * Milliseconds between lookups; the smallest in a list counts. Names are also looked up when
-       * a node leaves or is lost, and while a call waits for a node.
+       * Milliseconds between lookups; the smallest in a list counts. Further lookups follow when a
+       * node leaves or is lost, and while a call waits.
        *
        * @default 10000
        */
@@ -51,9 +51,8 @@ export type Peer =
     };
 
 /**
- * The nodes to connect to, or a function that returns them, called every 10 seconds, when a node
- * leaves or is lost, and while a call waits for a node. May include
- * the node itself.
+ * Nodes to connect to, or a function that returns them, called every 10 seconds, when a node leaves
+ * or is lost, and while a call waits. May include the node itself.
  */
 export type Peers = readonly Peer[] | (() => readonly Peer[] | Promise<readonly Peer[]>);
 
@@ -68,7 +67,6 @@ export interface SocketEndpoint {
 
 export type Endpoint = NetworkEndpoint | SocketEndpoint;
 
-/** In the form that `peers` takes. */
 export function endpointName(endpoint: Endpoint): string {
   if ('path' in endpoint) {
     return endpoint.path;
@@ -80,16 +78,16 @@ export function endpointName(endpoint: Endpoint): string {
 export type Lookup = (name: string) => Promise<readonly string[]>;
 
 const REFRESH = 10_000;
-/** Least milliseconds between two lookups. */
+/** Least milliseconds between lookups. */
 const SOON = 250;
 
 const logger = new Logger('ServingTransport');
 
 /**
- * Emits after each lookup, or once if none is needed. A failed lookup changes nothing.
+ * Emits after each lookup, or once without any. A failed lookup changes nothing.
  *
- * @param sooner$ asks for a lookup before its time
- * @throws InvalidServingError if a list has an invalid peer
+ * @param sooner$ asks for an early lookup
+ * @throws InvalidServingError for an invalid peer
  */
 export function endpointsOf(
   peers: Peers,
@@ -111,7 +109,6 @@ export function endpointsOf(
       );
 }
 
-/** Logs only the first of consecutive failures. */
 function again<T>(ask: () => Promise<T>, pause: number, sooner$: Observable<void>): Observable<T> {
   let hasFailed = false;
   return defer(ask).pipe(
@@ -221,7 +218,7 @@ export function portOf(
 }
 
 /**
- * Anyone who reaches an unprotected port can call servings and impersonate a node.
+ * Strangers could call servings through an unprotected port and impersonate a node.
  *
  * @throws InvalidServingError for a host beyond this machine without protection
  */

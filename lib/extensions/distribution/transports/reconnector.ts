@@ -24,16 +24,15 @@ import { type Endpoint, endpointName } from './peers.js';
 
 export interface ConnectAttempt {
   readonly opened: Promise<HandshakeResult>;
-  /** An error that `opened` doesn't report, or that keeps it from settling. */
+  /** An error that `opened` may not report. */
   readonly failure: unknown;
-  /** Ends the connection unless the handshake succeeded. */
   end(): void;
 }
 
-/** Milliseconds for a handshake. */
+/** Milliseconds. */
 const OPENING = 5_000;
 /**
- * Limit of the random pause, in milliseconds. It doubles with each failure, but stays short: by
+ * Limit of the random pause in milliseconds. It doubles with each failure, but stays short: by
  * default calls wait 2 s for a node.
  */
 const FIRST_PAUSE = 100;
@@ -41,12 +40,12 @@ const LONGEST_PAUSE = 1_500;
 
 /** Milliseconds without warnings: nodes start together. */
 const STARTING = 10_000;
-/** Milliseconds until we dial an endpoint again that led to this node; doubles up to a minute. */
+/** Milliseconds until we redial an endpoint that led to this node; doubles up to a minute. */
 const OWN_PAUSE = 2_000;
 const LONGEST_OWN_PAUSE = 60_000;
 const NOT_THERE = /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH/;
 
-/** Keeps a connection to every listed endpoint, even after the endpoint leaves the list. */
+/** Keeps a connection to every listed endpoint, even after it leaves the list. */
 export class Reconnector {
   private readonly logger = new Logger('ServingTransport');
   private readonly kept = new Map<string, Subscription>();
@@ -81,7 +80,9 @@ export class Reconnector {
     }
   }
 
-  /** Dials again after each end or failure; later if the endpoint is this node, as it may change. */
+  /**
+   * Dials again after each end or failure; later if the endpoint is this node, as it may change.
+   */
   private keep(name: string, endpoint: Endpoint): Observable<Address> {
     let failures = 0;
     let owns = 0;
@@ -130,7 +131,6 @@ export class Reconnector {
     );
   }
 
-  /** Emits the node's address when it is connected, or refused. */
   private reach(endpoint: Endpoint): Observable<Address> {
     return defer(() => {
       const dialling = this.dial(endpoint);

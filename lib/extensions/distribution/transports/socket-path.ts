@@ -5,12 +5,12 @@ import { isAbsolute } from 'node:path';
 import { InvalidServingError } from '../../../index.js';
 import { formatValue } from '../../../doors/text.js';
 
-/** Longest Unix socket path, in bytes, that every system allows. */
+/** Bytes that every system allows. */
 const LONGEST = 103;
 
 /**
  * @param owner names the option
- * @throws InvalidServingError if a Unix socket can't have the path
+ * @throws InvalidServingError for an impossible path
  */
 export function checkSocketPath(owner: string, path: unknown): asserts path is string {
   if (typeof path !== 'string' || !isAbsolute(path) || Buffer.byteLength(path) > LONGEST) {
@@ -22,8 +22,7 @@ export function checkSocketPath(owner: string, path: unknown): asserts path is s
 }
 
 /**
- * Deletes a killed process's socket, which keeps others from listening. Windows pipes leave no
- * file.
+ * A killed process's socket keeps others from listening. Windows pipes leave no file.
  *
  * @throws InvalidServingError if a process listens, or the file isn't a socket
  */

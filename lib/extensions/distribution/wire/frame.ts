@@ -30,7 +30,7 @@ import {
 export interface FrameToSend {
   readonly kind: Kind;
   readonly call?: number | undefined;
-  /** A request's milliseconds left. */
+  /** Milliseconds left. */
   readonly timeout?: number | undefined;
   /** Plain JSON. */
   readonly header: object;
@@ -46,8 +46,8 @@ export interface Frame {
   readonly timeout: number;
   readonly header: Header;
   /**
-   * Decodes the value, if any. Nothing is decoded before, so refusals are cheap. Aligned tensors
-   * and typed arrays are views of the frame.
+   * Decodes the value, if any, only now, so refusals are cheap. Aligned arrays are views of the
+   * frame.
    *
    * @throws FrameError
    */
@@ -67,20 +67,20 @@ export type Head = Pick<Frame, 'kind' | 'call' | 'timeout' | 'header'>;
  * JSON is UTF-8, numbers are little-endian. The header, the table and each block are padded to 8
  * bytes.
  *
- * @throws InvalidInputError if a tensor's memory was transferred after its value was encoded
+ * @throws InvalidInputError if a tensor's memory was transferred meanwhile
  */
 export function encodeFrame(frame: FrameToSend, spare: Spare = 0): Uint8Array {
   const bytes = frameOf(frame, headerBytes(frame.header), spare, (length) =>
     Buffer.allocUnsafe(length),
   );
-  // Not a Buffer, whose slices don't copy.
+  // A Buffer's slices don't copy.
   return new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
 /**
  * Like {@link encodeFrame}, with an encoded header.
  *
- * @param allocate may return uninitialised memory: we and the signer write every byte
+ * @param allocate may return uninitialised memory
  */
 export function frameOf(
   { kind, call = 0, timeout = Infinity, value }: Omit<FrameToSend, 'header'>,
@@ -115,7 +115,7 @@ function sectionsOf({ text, blocks }: EncodedValue): Section[] {
 }
 
 /**
- * Decodes a frame and checks its blocks without reading them.
+ * Checks blocks without reading them.
  *
  * @throws FrameError
  */
@@ -215,7 +215,6 @@ export function blockSection({ type, dims, data }: Block): Section {
   return { code, dims, data: new Uint8Array(buffer, byteOffset, length), size, length };
 }
 
-/** Bytes, including their table. */
 export function lengthOf(sections: readonly Section[]): number {
   let sum = tableLength(sections);
   for (const { length } of sections) {
@@ -258,7 +257,6 @@ function writeEntry(frame: Buffer, at: number, { code, dims, length }: Section):
   return end;
 }
 
-/** Pads with zeros; returns the next part's start. */
 export function pad(frame: Buffer, end: number): number {
   const next = padded(end);
   for (let at = end; at < next; at++) {

@@ -5,7 +5,6 @@ import type { WireLimits } from './limits.js';
 import { FrameError, PRELUDE } from './prelude.js';
 import { isUtf8 } from 'node:buffer';
 
-/** Receivers to keep encoded headers for. */
 const MOST_RECEIVERS = 1024;
 
 /** Encoded once per receiver: reuse the object for equal headers. */
@@ -14,7 +13,7 @@ export class SentHeader {
 
   constructor(private readonly fields: object) {}
 
-  /** Without a receiver, for all nodes. */
+  /** No receiver means all nodes. */
   bytes(from: Address, to?: Address): Uint8Array {
     const known = this.encoded.get(to);
     if (known) {
@@ -37,13 +36,12 @@ export function headerBytes(header: object): Uint8Array {
 const MOST_KNOWN = 256;
 const MOST_BYTES = 512;
 
-/** Parses a repeated header once. */
 export class HeaderReader {
   private readonly known = new Map<string, Header>();
 
   constructor(private readonly limits: WireLimits) {}
 
-  /** @throws FrameError if the header exceeds the limits or isn't a plain object */
+  /** @throws FrameError beyond the limits, or for non-objects */
   read(frame: Buffer, length: number): Header {
     if (length > this.limits.headerBytes) {
       throw new FrameError(
@@ -53,7 +51,7 @@ export class HeaderReader {
     if (length > MOST_BYTES) {
       return this.parse(frame, length);
     }
-    // In latin1, different bytes are different text.
+    // Different bytes are different text in latin1.
     const text = frame.toString('latin1', PRELUDE, PRELUDE + length);
     return this.known.get(text) ?? this.add(text, this.parse(frame, length));
   }
@@ -82,10 +80,9 @@ function holdsProto(value: unknown): boolean {
   return Object.hasOwn(value, '__proto__') || Object.values(value).some(holdsProto);
 }
 
-/** A received header, or a record in it. */
 export type Header = Readonly<Record<string, unknown>>;
 
-/** @throws FrameError for a list or a plain value */
+/** @throws FrameError */
 export function recordOf(value: unknown, what: string): Header {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
     throw new FrameError(`${what} is ${formatValue(value)}, not an object`);
@@ -93,7 +90,7 @@ export function recordOf(value: unknown, what: string): Header {
   return value as Header;
 }
 
-/** @throws FrameError for other fields and longer lists */
+/** @throws FrameError */
 export function listIn(record: Header, name: string, most: number): readonly unknown[] {
   const value = record[name];
   return Array.isArray(value) && value.length <= most
@@ -101,7 +98,7 @@ export function listIn(record: Header, name: string, most: number): readonly unk
     : malformed(name, value, `a list of at most ${most}`);
 }
 
-/** @throws FrameError unless the number is from 0 to `most` */
+/** @throws FrameError */
 export function wholeIn(record: Header, name: string, most = Number.MAX_SAFE_INTEGER): number {
   const value = record[name];
   return Number.isInteger(value) && (value as number) >= 0 && (value as number) <= most
@@ -109,7 +106,7 @@ export function wholeIn(record: Header, name: string, most = Number.MAX_SAFE_INT
     : malformed(name, value, `a whole number ${upTo(most)}`);
 }
 
-/** @throws FrameError unless the number is from 0 to `most` */
+/** @throws FrameError */
 export function numberIn(record: Header, name: string, most = Number.MAX_SAFE_INTEGER): number {
   const value = record[name];
   return typeof value === 'number' && value >= 0 && value <= most
@@ -117,13 +114,13 @@ export function numberIn(record: Header, name: string, most = Number.MAX_SAFE_IN
     : malformed(name, value, `a number ${upTo(most)}`);
 }
 
-/** @throws FrameError for other fields */
+/** @throws FrameError */
 export function flagIn(record: Header, name: string): boolean {
   const value = record[name];
   return typeof value === 'boolean' ? value : malformed(name, value, 'true or false');
 }
 
-/** @throws FrameError unless the string matches */
+/** @throws FrameError */
 export function stringIn(record: Header, name: string, pattern: RegExp): string {
   const value = record[name];
   return typeof value === 'string' && pattern.test(value)
@@ -131,7 +128,7 @@ export function stringIn(record: Header, name: string, pattern: RegExp): string 
     : malformed(name, value, `a string that matches ${String(pattern)}`);
 }
 
-/** @throws FrameError for other fields */
+/** @throws FrameError */
 export function optionalStringIn(record: Header, name: string): string | undefined {
   const value = record[name];
   return value === undefined || typeof value === 'string'
@@ -139,7 +136,7 @@ export function optionalStringIn(record: Header, name: string): string | undefin
     : malformed(name, value, 'a string');
 }
 
-/** @throws FrameError for other fields */
+/** @throws FrameError */
 export function optionalStringsIn(record: Header, name: string): readonly string[] | undefined {
   const value = record[name];
   return value === undefined ||
@@ -148,7 +145,7 @@ export function optionalStringsIn(record: Header, name: string): readonly string
     : malformed(name, value, 'a list of strings');
 }
 
-/** @throws FrameError for other fields */
+/** @throws FrameError */
 export function oneOfIn<Value extends string>(
   record: Header,
   name: string,
@@ -170,9 +167,9 @@ function malformed(name: string, value: unknown, allowed: string): never {
 }
 
 /**
- * Parses UTF-8 JSON, after checking the limits.
+ * Checks the limits before parsing.
  *
- * @throws FrameError beyond the limits or for invalid JSON, without quoting it
+ * @throws FrameError, which never quotes the JSON
  */
 export function parseJson(bytes: Buffer, limits: Pick<WireLimits, 'depth' | 'nodes'>): unknown {
   checkParts(bytes, limits);
@@ -192,7 +189,7 @@ const BACKSLASH = 0x5c;
 const [OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT] = [0x5b, 0x5d, 0x7b, 0x7d];
 
 function checkParts(bytes: Uint8Array, limits: Pick<WireLimits, 'depth' | 'nodes'>): void {
-  // Each level and part takes a byte, so a short text can't exceed the limits.
+  // Each level and part takes a byte, so short texts can't exceed the limits.
   if (bytes.length <= limits.depth && bytes.length <= limits.nodes) {
     return;
   }

@@ -17,7 +17,7 @@ export interface MessageHead extends Head {
 
 export interface Message extends MessageHead {
   readonly bytes: number;
-  /** @throws FrameError if the value is invalid */
+  /** @throws FrameError */
   readonly value: () => unknown;
 }
 
@@ -30,7 +30,6 @@ export interface MessengerOptions {
   readonly secret: Secrets | undefined;
   readonly onMessage: (message: Message) => void;
   readonly onTooLarge: (message: MessageHead, error: FrameError) => void;
-  /** Called for each fragment: its sender is alive. */
   readonly onFragment?: (from: Address) => void;
   /** Also called for messages too large. */
   readonly onInvalidFrame: (error: FrameError) => void;
@@ -53,7 +52,7 @@ export class Messenger {
   /**
    * Returns the bytes sent. Messages that keep calls and nodes alive don't wait for others.
    *
-   * @throws NodeGoneError if the receiver is known to be gone
+   * @throws NodeGoneError if the receiver is gone
    */
   send(to: Address, message: MessageToSend): number | Promise<number> {
     return to === this.options.address || goesPast(message.kind)
@@ -77,7 +76,6 @@ export class Messenger {
     }
   }
 
-  /** Returns false for an invalid packet. */
   receive(packet: Uint8Array): boolean {
     const { limits, onMessage, onInvalidFrame } = this.options;
     try {
@@ -202,7 +200,6 @@ export class Messenger {
     return this.packing.packer;
   }
 
-  /** A message to this node skips only the transport. */
   private async loopBack(packet: Uint8Array): Promise<void> {
     await endOfTurn();
     this.receive(packet);
@@ -258,13 +255,12 @@ const STEP = 64 * 1024;
 const MOST_KEPT = 8 * 1024 * 1024;
 
 /**
- * Small frames share slabs: an allocation costs more than writing one. Large frames reuse blocks:
- * each allocation outside the heap makes the garbage collector run sooner.
+ * Small frames share slabs: allocating costs more than writing. Large frames reuse blocks:
+ * allocations outside the heap make the garbage collector run sooner.
  */
 export class FrameMemory {
   private slab = Buffer.alloc(0);
   private used = 0;
-  /** Keyed by size. */
   private readonly blocks = new Map<number, ArrayBufferLike[]>();
   private kept = 0;
 

@@ -19,16 +19,13 @@ export interface PackerOptions {
   readonly from: Address;
   readonly maxPacket: number;
   readonly limits?: WireLimits | undefined;
-  /** Signs every packet. */
   readonly secret?: Secrets | undefined;
   /** Milliseconds since 1970. */
   readonly now?: (() => number) | undefined;
 }
 
-/** Larger frames become fragments. */
 export class Packer {
   readonly spare: Spare;
-  /** Frame bytes per fragment. */
   private readonly room: number;
   private readonly signer: Signer | undefined;
   private frames = 0;
@@ -50,7 +47,7 @@ export class Packer {
   /**
    * Packs a frame once: packets use its memory.
    *
-   * @throws RequestTooLargeError beyond the limits
+   * @throws RequestTooLargeError
    */
   pack(frame: Uint8Array): readonly Uint8Array[] {
     if (frame.byteLength <= this.options.maxPacket) {
@@ -64,11 +61,7 @@ export class Packer {
     return packets;
   }
 
-  /**
-   * Signs a frame that fits into one packet.
-   *
-   * @throws RequestTooLargeError beyond the limits
-   */
+  /** @throws RequestTooLargeError */
   seal(frame: Uint8Array): Uint8Array {
     this.checkSize(frame);
     this.signer?.sign(frame);
@@ -76,9 +69,9 @@ export class Packer {
   }
 
   /**
-   * Makes each packet on demand.
+   * Makes packets on demand.
    *
-   * @throws RequestTooLargeError beyond the limits
+   * @throws RequestTooLargeError
    */
   fragmentsOf(frame: Uint8Array): Fragments {
     this.checkSize(frame);
@@ -128,7 +121,6 @@ export class Packer {
 
 export interface UnpackerOptions {
   readonly limits?: WireLimits | undefined;
-  /** Every packet must be signed with one of them. */
   readonly secret?: Secrets | undefined;
   /** Milliseconds since 1970. */
   readonly now?: (() => number) | undefined;
@@ -156,11 +148,7 @@ export class Unpacker {
     this.unfinished = new UnfinishedFrames(limits.bytes, uptime);
   }
 
-  /**
-   * Returns the frame if this packet completes it.
-   *
-   * @throws FrameError for an invalid packet, a wrong signature, or a fragment out of order
-   */
+  /** @throws FrameError for an invalid packet, a wrong signature, or a fragment out of order */
   receive(packet: Uint8Array): Uint8Array | undefined {
     return reading(() => this.read(packet));
   }
@@ -203,7 +191,6 @@ const fragmentLimits: WireLimits = {
 
 interface Unfinished {
   readonly bytes: Uint8Array;
-  /** Received fragments, and their bytes. */
   fragments: number;
   length: number;
   receivedAt: number;
@@ -218,13 +205,12 @@ interface Sender {
 const FRAMES_OF_ONE = 4;
 const FRAMES_OF_ALL = 16;
 
-/** Overhead of a frame in bytes. */
+/** Overhead in bytes. */
 const COST = 1024;
 
-/** Milliseconds before an idle frame gives way. */
+/** Milliseconds. */
 const IDLE_AFTER = 60_000;
 
-/** Fragments arrive in order, perhaps between other packets. */
 export class UnfinishedFrames {
   private readonly senders = new Map<Address, Sender>();
   private total = 0;
@@ -240,8 +226,6 @@ export class UnfinishedFrames {
   }
 
   /**
-   * Returns the frame if complete.
-   *
    * @throws FrameError if the fragment is out of order, which drops its frame, or there's no room
    */
   add(header: Readonly<Record<string, unknown>>, part: unknown): Uint8Array | undefined {
@@ -256,7 +240,6 @@ export class UnfinishedFrames {
       throw new FrameError('A fragment that does not name its frame, or has no bytes');
     }
     if (total === 0) {
-      // The sender abandons the frame.
       this.drop(from, id);
       return undefined;
     }

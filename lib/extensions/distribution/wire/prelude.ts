@@ -2,8 +2,8 @@ import { messageOf, truncate } from '../../../doors/text.js';
 
 /**
  * Bytes of each packet's prelude, little-endian: 0x00, "SV", version, kind, flags, u16 blocks, u32
- * header length, u32 body length, f64 call number, f64 timeout. The last two aren't in the header,
- * so most headers are equal and parsed once.
+ * header length, u32 body length, f64 call number, f64 timeout. Without the last two, most headers
+ * are equal and parsed once.
  */
 export const PRELUDE = 32;
 
@@ -14,7 +14,7 @@ export const VERSION = 3;
  * of packets.
  */
 export const Kind = {
-  /** A call: options in the header, input as the value. */
+  /** Options in the header, input in the value. */
   request: 1,
   /** A lazy input's next element. */
   input: 2,
@@ -32,23 +32,20 @@ export const Kind = {
   chunk: 17,
   /** A stream's end, with the number of chunks. */
   end: 18,
-  /** A call's error. */
   error: 19,
-  /** The owner has room for more input elements; 0 if it needs no more. */
+  /** The owner has room for more input elements; 0 for the end. */
   inputCredit: 20,
-  /** The state of the owner's calls, or of the calls in a check. */
+  /** The owner's calls, or the calls in a check. */
   status: 21,
-  /** The state of a node and its servings. */
+  /** A node's state. */
   heartbeat: 32,
-  /** Asks nodes for a heartbeat; those with the sender as a member answer. */
+  /** Asks for a heartbeat; nodes with the sender as a member answer. */
   hello: 33,
-  /** A node leaves the cluster. */
   goodbye: 34,
   /** Numbered; sent after some data. */
   mark: 35,
   /** Everything before the mark was received or lost. */
   marked: 36,
-  /** A part of a large frame. */
   fragment: 48,
 } as const;
 
@@ -56,19 +53,18 @@ export type Kind = (typeof Kind)[keyof typeof Kind];
 
 /** Unused bits are 0. */
 export const Flag = {
-  /** The body's last {@link TRAILER} bytes are a signature, see signature.ts. */
+  /** The body's last {@link TRAILER} bytes are a signature (signature.ts). */
   signed: 1,
 } as const;
 
 /** Bytes of a signature: u64 time in ms, u64 sender, u64 counter, HMAC-SHA256. */
 export const TRAILER = 56;
 
-/** Invalid bytes, or a frame that isn't allowed. */
 export class FrameError extends Error {
   override readonly name = 'FrameError';
 }
 
-/** A frame larger than allowed, or without room now. */
+/** A frame beyond the limit, or without room now. */
 export class FrameTooLargeError extends FrameError {
   constructor(
     message: string,
@@ -101,7 +97,7 @@ export function headLength(bytes: Uint8Array): number {
   return wholeAt(bytes, 8);
 }
 
-/** Without a DataView: we'd create three per packet. */
+/** A DataView would mean three per packet. */
 function wholeAt(bytes: Uint8Array, at: number): number {
   return bytes[at]! + bytes[at + 1]! * 2 ** 8 + bytes[at + 2]! * 2 ** 16 + bytes[at + 3]! * 2 ** 24;
 }
@@ -110,17 +106,14 @@ export interface Prelude {
   readonly kind: Kind;
   readonly flags: number;
   readonly blocks: number;
-  /** Header length in bytes. */
   readonly head: number;
-  /** Bytes after the header. */
   readonly body: number;
   /** 0 without a call. */
   readonly call: number;
-  /** A request's milliseconds left, or Infinity. */
+  /** Milliseconds left, or Infinity. */
   readonly timeout: number;
 }
 
-/** Writes the first {@link PRELUDE} bytes. */
 export function writePrelude(
   packet: Buffer,
   { kind, flags, blocks, head, body, call, timeout }: Prelude,
@@ -138,7 +131,7 @@ export function writePrelude(
   packet.writeDoubleLE(timeout, 24);
 }
 
-/** @throws FrameError for an invalid call number or timeout */
+/** @throws FrameError */
 export function callIn(packet: Buffer): Pick<Prelude, 'call' | 'timeout'> {
   const call = packet.readDoubleLE(16);
   const timeout = packet.readDoubleLE(24);
@@ -148,7 +141,6 @@ export function callIn(packet: Buffer): Pick<Prelude, 'call' | 'timeout'> {
   return { call, timeout };
 }
 
-/** Turns any error into a FrameError. */
 export function reading<T>(read: () => T): T {
   try {
     return read();
@@ -159,7 +151,7 @@ export function reading<T>(read: () => T): T {
   }
 }
 
-/** A frame's parts begin at multiples of 8 bytes. */
+/** Parts begin at multiples of 8 bytes. */
 export function padded(length: number): number {
   return length + (-length & 7);
 }

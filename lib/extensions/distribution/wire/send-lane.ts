@@ -4,16 +4,14 @@ import type { SentHeader } from './header.js';
 import type { EncodedValue } from './values.js';
 
 export interface SendingCall {
-  /** True if the message is no longer needed. */
   readonly isOver: boolean;
-  /** Set with the message's first packet. */
+  /** Set with the first packet. */
   hasLeft?: boolean;
 }
 
 export interface MessageToSend extends Pick<FrameToSend, 'kind' | 'call'> {
-  /** Only both nodes' addresses by default. */
   readonly header?: SentHeader | undefined;
-  /** When a request's caller stops waiting, by `performance.now()`. */
+  /** Milliseconds of `performance.now()`. */
   readonly deadline?: number;
   readonly value?: EncodedValue | undefined;
   readonly of?: SendingCall;
@@ -21,24 +19,22 @@ export interface MessageToSend extends Pick<FrameToSend, 'kind' | 'call'> {
 
 export interface Fragments {
   next(): Uint8Array | undefined;
-  /** Makes the receiver drop the frame. */
   abandon(): Uint8Array;
 }
 
 export interface LaneOptions {
   readonly to: Address;
-  /** Most bytes in flight. */
   readonly window: number;
   readonly maxPacket: () => number;
   readonly encode: (message: MessageToSend) => Uint8Array;
   readonly seal: (frame: Uint8Array) => Uint8Array;
   readonly fragments: (frame: Uint8Array) => Fragments;
   readonly write: (packet: Uint8Array, isFrame: boolean) => void | Promise<void>;
-  /** Sends ahead of all waiting messages; returns the number. */
+  /** Sends ahead of waiting messages. */
   readonly mark: (number?: number) => number;
 }
 
-/** Most messages in flight: small ones must leave time for other work. */
+/** Small messages must leave time for other work. */
 const MOST_MESSAGES = 1024;
 /** Data between two marks; at most half the window. */
 const MARK = { messages: 128, bytes: 512 * 1024 };
@@ -67,8 +63,6 @@ interface Leaving extends Waiting {
 /**
  * Limits how much is in flight to one node: heartbeats, which bypass the lane, arrive soon, and a
  * broker buffers little. Messages wait unencoded, and are dropped if their call ends.
- *
- * The receiver returns each mark: everything sent before it was received or lost.
  */
 export class SendLane {
   private readonly small: Waiting[] = [];
@@ -77,7 +71,7 @@ export class SendLane {
   private sinceFragment = 0;
   private readonly unread: Amount = { messages: 0, bytes: 0 };
   private unmarked: Amount = { messages: 0, bytes: 0 };
-  /** Not yet returned, oldest first. */
+  /** Oldest first, not yet returned. */
   private readonly marks: Mark[] = [];
   private hasMoved = true;
 
@@ -118,10 +112,7 @@ export class SendLane {
     this.pump();
   }
 
-  /**
-   * Without progress since the previous call, returns false and resends the last mark, which may be
-   * lost.
-   */
+  /** Returns false without progress, and resends the last mark, which may be lost. */
   remind(): boolean {
     const last = this.marks.at(-1);
     const hasMoved = this.hasMoved || (!last && this.waiting === 0);
@@ -262,7 +253,7 @@ export class SendLane {
   }
 }
 
-/** A lower bound in bytes. */
+/** Lower bound in bytes. */
 function leastSize({ text, blocks }: EncodedValue): number {
   let size = text.length;
   for (const { data } of blocks) {

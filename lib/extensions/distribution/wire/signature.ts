@@ -12,7 +12,6 @@ type Secret = string | Uint8Array;
 /** Shared by all nodes and clients. Of a list, the first signs and all are valid. */
 export type Secrets = Secret | readonly Secret[];
 
-/** At least one. */
 export function secretsIn(secrets: Secrets): readonly Secret[] {
   return typeof secrets === 'string' || ArrayBuffer.isView(secrets) ? [secrets] : secrets;
 }
@@ -24,14 +23,14 @@ export function namespaceSecret(secrets: Secrets, namespace: string): Secrets {
   );
 }
 
-/** Most milliseconds between a packet's time and ours. */
+/** Milliseconds between a packet's time and ours. */
 const WINDOW = 60_000;
 
 const MAC = 32;
 
 /**
- * Signs with the time, sender, counter, and the HMAC-SHA256 of everything before. A sender uses no
- * counter twice.
+ * Signs with time, sender, counter, and an HMAC-SHA256 of everything before. No sender repeats a
+ * counter.
  */
 export class Signer {
   private readonly key: KeyObject;
@@ -134,7 +133,7 @@ function partsOf({ buffer, byteOffset, byteLength }: Uint8Array): { signed: Buff
 
 const PAGE = 4096;
 
-/** Senders to keep. Each start of a node is one. */
+/** Each start of a node is a sender. */
 const MOST_SENDERS = 2 ** 16;
 
 interface Page {
@@ -150,9 +149,9 @@ interface Sender {
 }
 
 /**
- * Keeps each sender's received counters. Senders count up, so the last minutes fit into a few pages
- * of bits. Follows https://www.rfc-editor.org/rfc/rfc4303#section-3.4.3, except that any number of
- * packets may overtake another while its page is kept.
+ * Senders count up, so the last minutes fit into a few pages of bits. Follows
+ * https://www.rfc-editor.org/rfc/rfc4303#section-3.4.3, except that any number of packets may
+ * overtake another while its page is kept.
  *
  * Times are monotonic and don't decide if a counter is new: a dropped page leaves its largest
  * counter.
@@ -164,7 +163,6 @@ export class ReplayWindow {
     return [...this.senders.values()].reduce((sum, { pages }) => sum + pages.size, 0);
   }
 
-  /** Returns false if the counter was, or may have been, added before. */
   add(sender: string, counter: number, now: number): boolean {
     const { pages, floor } = this.senderOf(sender);
     if (counter < floor) {
@@ -181,7 +179,6 @@ export class ReplayWindow {
     return true;
   }
 
-  /** Drops pages without a later packet. */
   dropBefore(time: number): void {
     for (const sender of this.senders.values()) {
       for (const [number, { receivedAt, largest }] of sender.pages) {

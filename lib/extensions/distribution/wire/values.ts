@@ -23,7 +23,6 @@ import type { WireLimits } from './limits.js';
 import { FrameError, reading } from './prelude.js';
 import { types } from 'node:util';
 
-/** A value's tree as text, and its typed arrays, uncopied. */
 export interface EncodedValue {
   readonly text: string;
   readonly blocks: readonly Block[];
@@ -39,10 +38,10 @@ export interface EncodedValue {
  * | `$n` | NaN, Infinity, -Infinity, -0 | the word |
  * | `$i` | a bigint | hexadecimal digits, with a minus if negative |
  * | `$d` | a Date | milliseconds since 1970, or null |
- * | `$t` | a tensor | the number of its block |
- * | `$s` | a tensor of strings | its shape and its strings, in a list |
- * | `$a` | a typed array | the number of its block |
- * | `$b` | an ArrayBuffer | the number of its block |
+ * | `$t` | a tensor | its block's number |
+ * | `$s` | a tensor of strings | a list of shape and strings |
+ * | `$a` | a typed array | its block's number |
+ * | `$b` | an ArrayBuffer | its block's number |
  * | `$e` | an Error | name, message, code, retryAfter, other plain properties, cause |
  * | `$r` | a Batch | key, padding, and values or tensors with their axes |
  *
@@ -51,7 +50,7 @@ export interface EncodedValue {
  * as a DTO, is sent as its properties.
  *
  * @throws InvalidInputError for functions, symbols, cycles, and other objects, such as maps
- * @throws RequestTooLargeError if the value exceeds the limits
+ * @throws RequestTooLargeError beyond the limits
  */
 export function encodeValue(value: unknown, limits: WireLimits): EncodedValue {
   const writer = new ValueWriter(limits);
@@ -69,7 +68,7 @@ export function encodeValue(value: unknown, limits: WireLimits): EncodedValue {
 }
 
 /**
- * Decodes a tree, which must use each block exactly once.
+ * The tree must use each block once.
  *
  * @throws FrameError if the tree wasn't made by {@link encodeValue}
  */
@@ -104,7 +103,7 @@ class ValueReader {
       : this.names(node as Record<string, unknown>, depth + 1);
   }
 
-  /** @throws FrameError unless every block was used */
+  /** @throws FrameError */
   end(): void {
     if (this.used !== this.blocks.length) {
       throw new FrameError(`A value has ${this.blocks.length} blocks and names ${this.used}`);
@@ -137,7 +136,7 @@ class ValueReader {
     return parts;
   }
 
-  /** Otherwise a short frame could use one block until memory runs out. */
+  /** A short frame could otherwise use one block until memory runs out. */
   private take(index: unknown): Block {
     const block = typeof index === 'number' ? this.blocks[index] : undefined;
     if (!block || this.taken[index as number]) {
@@ -171,7 +170,6 @@ class ValueWriter implements BlockWriter {
   readonly blocks: Block[] = [];
   private readonly path: (string | number)[] = [];
   private nodes = 0;
-  /** A lower bound. */
   private bytes = 0;
 
   constructor(private readonly limits: WireLimits) {}
@@ -312,7 +310,7 @@ type TaggedValue = readonly [tag: string, content: unknown];
 
 interface BlockWriter {
   add(block: Block): number;
-  /** @throws InvalidInputError if a tensor of this shape can't be sent */
+  /** @throws InvalidInputError if it can't be sent */
   checkShape(dims: readonly number[]): void;
 }
 
@@ -360,7 +358,6 @@ function blockOfArray(type: ElementType, { buffer, byteOffset, length }: Block['
   return { type, dims: [length], data: new storage(buffer, byteOffset, length) };
 }
 
-/** `take` returns each block once. */
 export function valueOf(
   [tag, content]: TaggedValue,
   take: (index: unknown) => Block,
@@ -439,13 +436,12 @@ export function bigIntOf(digits: string): bigint {
   return digits.startsWith('-') ? -BigInt(`0x${digits.slice(1)}`) : BigInt(`0x${digits}`);
 }
 
-/** Without rows it has only a key and padding. */
 interface BatchParts {
   readonly key: string;
   readonly padding: number;
   readonly values?: readonly unknown[];
   readonly tensors?: unknown;
-  /** Batch axes of the leaves of `tensors`, in order. */
+  /** Batch axes of `tensors`' leaves, in order. */
   readonly axes?: readonly (number | null)[];
 }
 
@@ -502,12 +498,11 @@ function isAxis(value: unknown): value is number | null {
   return value === null || isSize(value);
 }
 
-/** Without stacks, which would reveal internals. */
+/** Omits stacks, which would reveal internals. */
 export function wireError(error: unknown): WireError {
   return withoutStacks(toWire(error));
 }
 
-/** True for the result of {@link wireError}. */
 export function isWireError(value: unknown): value is WireError {
   if (!isPlainObject(value)) {
     return false;

@@ -24,7 +24,7 @@ export interface EndpointCall {
   readonly signal?: AbortSignalLike | undefined;
 }
 
-/** Milliseconds for a server to report ready and describe its model. */
+/** Milliseconds. */
 export const READY_TIMEOUT = 10_000;
 
 const METADATA_TIMEOUT = 10_000;
@@ -47,7 +47,7 @@ const CHANNEL_OPTIONS = {
   'grpc.keepalive_timeout_ms': 20_000,
 };
 
-/** Shared by an endpoint's partitions; closes after the last one. */
+/** Closes after the last partition. */
 export class EndpointConnection {
   readonly ended: Promise<Error>;
   lost: Error | undefined;
@@ -106,7 +106,7 @@ export class EndpointConnection {
   }
 
   /**
-   * Reads the bytes until the reply; after a failure, possibly longer.
+   * Reads the bytes until the reply, or after a failure possibly longer.
    *
    * @throws EndpointFailure
    */
@@ -133,7 +133,7 @@ export class EndpointConnection {
         },
       );
       const placeOf = ({ metadata: answered }: ServiceError): StatusPlace => {
-        // Without a connection, the peer is the channel's target.
+        // The peer is the channel's target without a connection.
         if (call.getPeer() === client.getChannel().getTarget()) {
           return 'here';
         }
@@ -148,9 +148,7 @@ export class EndpointConnection {
     });
   }
 
-  /**
-   * No error quotes values, which may be secrets, nor errors of grpc-js or the `metadata` function.
-   */
+  /** Values may be secrets: no error quotes them, nor errors of grpc-js or `metadata`. */
   private async metadata(call: EndpointCall): Promise<InstanceType<Grpc['Metadata']>> {
     const metadata = new this.loaded.grpc.Metadata();
     for (const [name, value] of Object.entries(await this.ownMetadata(call))) {
@@ -170,7 +168,7 @@ export class EndpointConnection {
     return metadata;
   }
 
-  /** A function must answer within the call's time. */
+  /** A function must answer in time. */
   private async ownMetadata({ deadline, signal }: EndpointCall): Promise<EndpointMetadata> {
     let stop!: () => void;
     try {

@@ -7,7 +7,7 @@ import {
 } from '../../../doors/engine.js';
 
 /**
- * Where a failed call's status comes from:
+ * Source of a failed call's status:
  * - `here`: this side, before sending;
  * - `connection`: this side, after sending: the connection broke, or time ran out;
  * - `server`: the server, or a proxy in front of it.
@@ -36,7 +36,7 @@ export class ModelNotReadyError extends Error {
 }
 
 /**
- * What a status proves about the rows and the server:
+ * Meaning of a status:
  * - `unsent`: nothing has run; the server cannot be reached;
  * - `tooLarge`: nothing has run; the server read only the message's length;
  * - `unsendable`: everything has run; the reply is too large to send;
@@ -49,7 +49,7 @@ export class ModelNotReadyError extends Error {
 type Verdict = 'unsent' | 'tooLarge' | 'unsendable' | 'unreadable' | 'busy' | 'gone' | 'failed';
 
 /**
- * gRPC status codes by number, with what each proves from a broken connection and from the server.
+ * gRPC statuses by number, with verdicts for a broken connection and for the server.
  * https://grpc.github.io/grpc/core/md_doc_statuscodes.html
  */
 const STATUSES: readonly (readonly [name: string, connection: Verdict, server: Verdict])[] = [
@@ -73,21 +73,21 @@ const STATUSES: readonly (readonly [name: string, connection: Verdict, server: V
   ['UNAUTHENTICATED', 'gone', 'gone'],
 ];
 
-/** Statuses whose text proves more than their code. */
+/** Texts that prove more than their code. */
 const TEXTS: readonly {
   readonly code: string;
   readonly place?: StatusPlace;
   readonly details: RegExp;
   readonly verdict: Verdict;
 }[] = [
-  // The request is too large, in gRPC for C++, Python, Go and JavaScript.
+  // Texts of gRPC for C++, Python, Go and JavaScript.
   {
     code: 'RESOURCE_EXHAUSTED',
     place: 'server',
     details: /received message larger than/i,
     verdict: 'tooLarge',
   },
-  // For a reply, so the rows have run.
+  // A reply is too large, so the rows have run.
   { code: 'RESOURCE_EXHAUSTED', details: /message larger than/i, verdict: 'unsendable' },
   // The server did not process a refused stream.
   {
@@ -120,7 +120,7 @@ export function verdictOf({
 }
 
 /**
- * Unless it is a ServingError, the batch may be searched for the rows at fault.
+ * An EndpointFailure allows a search for the rows at fault.
  *
  * @param hasRun true if an earlier call for the batch succeeded
  */
@@ -157,7 +157,6 @@ export function isUnimplemented(error: unknown): boolean {
   return error instanceof EndpointFailure && nameOf(error.code) === 'UNIMPLEMENTED';
 }
 
-/** Temporarily unreachable or not ready. */
 export function isDown(error: unknown): boolean {
   return (
     error instanceof ModelNotReadyError ||

@@ -42,9 +42,9 @@ export type Endpoints = string | EndpointOptions | readonly (string | EndpointOp
 /**
  * A model on one or several Open Inference Protocol servers, as a serving's `model`.
  *
- * @param servers a server's address, `grpc://host:port` or with TLS `grpcs://host:port`, or its
- * options; or a list of servers with the same model
- * @param model its name on the server, or its options; by default the serving's name
+ * @param servers an address, `grpc://host:port` or with TLS `grpcs://host:port`, or options; or a
+ * list of servers with the same model
+ * @param model its name on the server, or options; by default the serving's name
  */
 export function endpoint(servers: Endpoints, model: string | EndpointModel = {}): ExternalModel {
   return {
@@ -61,7 +61,7 @@ export function endpoint(servers: Endpoints, model: string | EndpointModel = {})
   };
 }
 
-/** @throws InvalidServingError naming the endpoint and the option */
+/** @throws InvalidServingError naming the endpoint and option */
 function resolveEndpoints(owner: string, endpoints: Endpoints): readonly ResolvedEndpoint[] {
   const given = isList(endpoints) ? endpoints : [endpoints];
   const resolved = given.map((one) => resolveEndpoint(owner, one));
@@ -80,11 +80,7 @@ const ofModel: Rules = {
   ...portRules,
 };
 
-/**
- * The name alone is enough.
- *
- * @throws InvalidServingError naming the option
- */
+/** @throws InvalidServingError naming the option */
 function resolveModel(owner: string, model: string | EndpointModel): EndpointModel {
   const options = typeof model === 'string' ? { name: model } : model;
   checkOptions(owner, options, ofModel, 'model.');
@@ -134,7 +130,7 @@ function resolveEndpoint(owner: string, given: string | EndpointOptions): Resolv
   };
 }
 
-/** Host and port; undefined for an invalid address. */
+/** Undefined for an invalid address. */
 function targetOf(url: string): string | undefined {
   const [, target] = /^grpcs?:\/\/((?:\[[\da-f:.]+\]|[\w.-]+):\d{1,5})\/?$/i.exec(url) ?? [];
   const port = Number(target?.slice(target.lastIndexOf(':') + 1));
@@ -228,12 +224,11 @@ export interface EndpointModel {
 
 export interface RemoteModel extends EndpointModel {
   readonly name: string;
-  /** The server chooses one if it is ''. */
+  /** The server chooses if it is ''. */
   readonly version: string;
 }
 
 export interface ResolvedEndpoint extends Omit<EndpointOptions, 'metadata'> {
-  /** Host and port. */
   readonly target: string;
   readonly concurrency: number;
   readonly isSecure: boolean;

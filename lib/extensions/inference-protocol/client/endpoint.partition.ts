@@ -34,33 +34,30 @@ import { type EndpointConnection, READY_TIMEOUT } from './endpoint-connection.js
 import { batchErrorOf, EndpointFailure } from './endpoint-errors.js';
 import type { RemoteModel } from './endpoint-rules.js';
 
-/** Milliseconds after the deadline: callers' own timers cancel first. */
+/** Milliseconds after the deadline: callers' timers cancel first. */
 const GRACE = 100;
 
 /** Milliseconds. */
 const LONGEST_PAUSE = 1_000;
 
 /**
- * Sends one batch at a time. After a busy answer it pauses, longer with each in a row, until the
+ * Sends one batch at a time. Busy answers cause a pause, longer with each in a row, until the
  * server reports ready; otherwise the connection is lost.
  */
 export class EndpointPartition implements Worker {
   readonly prefetch = 0;
-  /** Set during a pause. */
   unavailable: Error | undefined;
   readonly ended: Promise<Error>;
   readonly loaded: Loaded;
   private readonly reply: ModelReply;
   private running: { readonly call: AbortController; readonly end: Promise<unknown> } | undefined;
   private isClosed = false;
-  /** Consecutive busy answers. */
   private busy = 0;
   private timer: NodeJS.Timeout | undefined;
   private changed: (() => void) | undefined;
   private readonly closing = new AbortController();
   private readonly memory = new MessageMemory();
 
-  /** Closing releases the connection. */
   constructor(
     private readonly connection: EndpointConnection,
     readonly url: string,
@@ -85,7 +82,7 @@ export class EndpointPartition implements Worker {
     const end = this.send(batch, names, listener.terms?.() ?? NO_TERMS, call.signal);
     const running = (this.running = { call, end });
     let isOver = false;
-    // Callers also leave when answered; an abort would then only cost an error.
+    // Callers also leave when answered; an abort would only cost an error.
     listener.onLeft?.(() => isOver || call.abort());
     try {
       const outputs = await end;
@@ -103,7 +100,7 @@ export class EndpointPartition implements Worker {
     this.changed = listener;
   }
 
-  /** Also loses the connection: the server must report ready again. */
+  /** Loses the connection: the server must report ready again. */
   readonly kill = (): void => {
     this.running?.call.abort();
     this.connection.lose(new PartitionLostError(`A batch of the endpoint ${this.url} was ended`));
@@ -214,7 +211,7 @@ export class EndpointPartition implements Worker {
   }
 }
 
-/** Replaces a server that is down. It has ended, so its supervisor retries. */
+/** Replaces a server that is down; its supervisor retries. */
 export class AbsentWorker implements Worker {
   readonly prefetch = 0;
   readonly ended: Promise<Error>;

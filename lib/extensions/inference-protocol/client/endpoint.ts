@@ -24,7 +24,7 @@ import { setMaxListeners } from 'node:events';
 
 export class Endpoint {
   private connection: EndpointConnection | undefined;
-  /** A server with a different model is not used. */
+  /** Other servers must have the same model. */
   private known: ModelSignature | undefined;
 
   constructor(
@@ -157,8 +157,8 @@ function signatureOfEndpoint(
 }
 
 /**
- * If a configuration has a largest batch size, every first axis counts rows; without one, no axis
- * does. Declared axes take precedence.
+ * A configuration's largest batch size makes every first axis count rows; without it, no axis does.
+ * Declared axes take precedence.
  */
 function withBatchAxes(
   ports: readonly EndpointPort[],
@@ -195,7 +195,7 @@ function sizeOf(size: string): number | string {
   return number < 0 ? '' : number;
 }
 
-/** Runs batches on servers. Each has a partition per concurrent batch. */
+/** Each server has a partition per concurrent batch. */
 export function endpointEngine(endpoints: readonly ResolvedEndpoint[], model: RemoteModel): Engine {
   return async (_kind, _options, _keys, supervision, end, { warn }) => {
     // Each opening partition adds a listener.
@@ -220,7 +220,7 @@ interface Place {
   readonly endpoint: Endpoint;
 }
 
-/** Retries a server that is down if another one is up; other failures close all. */
+/** Retries a server that is down if another is up; other failures close all. */
 async function openAll(
   places: readonly Place[],
   supervision: Supervision,
@@ -230,7 +230,6 @@ async function openAll(
   const workers = openings.flatMap((opening) =>
     opening.status === 'fulfilled' ? [opening.value] : [],
   );
-  /** Keyed by address. */
   const failures = new Map(
     openings.flatMap((opening, index) =>
       opening.status === 'rejected'
@@ -278,7 +277,7 @@ function differentModels(one: string, other: string): InvalidServingError {
   );
 }
 
-/** One place per concurrent batch. Endpoints alternate, so idle ones take turns. */
+/** Endpoints alternate, so idle ones take turns. */
 export function placesOf(endpoints: readonly ResolvedEndpoint[]): readonly ResolvedEndpoint[] {
   const rounds = Math.max(...endpoints.map(({ concurrency }) => concurrency));
   return Array.from({ length: rounds }, (_, round) =>

@@ -15,10 +15,9 @@ import { sizeOfStrings, writeStringElements } from '../wire/tensor-bytes.js';
 /** The level for priority 0; level 1 is the highest. */
 const MIDDLE_LEVEL = 3;
 
-/** The answer is already in memory; a tensor has at most a batch's axes. */
+/** The answer is in memory; a tensor has at most a batch's axes. */
 const LIMITS = { bytes: Infinity, tensors: 1024, rank: 32, depth: Infinity, nodes: Infinity };
 
-/** Without elements, in the inputs' order. */
 export function requestHead(
   { name, version }: RemoteModel,
   inputs: readonly ModelPort[],
@@ -39,7 +38,7 @@ export function requestHead(
   };
 }
 
-/** Time in microseconds, and priority; the server applies its own defaults. */
+/** Timeout in microseconds; the server applies its own defaults. */
 export function parametersOf({ deadline, priority }: BatchTerms): GrpcParameters {
   const left = Math.max(1, Math.ceil((deadline - performance.now()) * 1000));
   return {
@@ -92,7 +91,6 @@ function isOfShape({ dims }: Tensor, { shape, batchAxis }: ModelPort): boolean {
   return shape.length === 0 || (dims.length === shape.length && shape.every(isOfSize));
 }
 
-/** True if no tensor shares the answer's memory. */
 export function isOwnMemory(tensors: readonly Tensor[]): boolean {
   return tensors.every(
     ({ data }) => Array.isArray(data) || data.byteLength === data.buffer.byteLength,
@@ -102,7 +100,7 @@ export function isOwnMemory(tensors: readonly Tensor[]): boolean {
 /** Largest gRPC message in bytes: its length has 4 bytes. */
 const LARGEST = 2 ** 32 - 1;
 
-/** In bytes; we don't keep larger messages' memory. */
+/** Bytes; we don't keep larger messages' memory. */
 const LARGEST_KEPT = 16 * 2 ** 20;
 
 /**
@@ -151,7 +149,6 @@ interface Content {
  *
  * @param head the message without `raw_input_contents`, its last field
  * @param inputs in the head's order
- * @param allocate returns memory of that length
  */
 export function requestBytes(
   head: Uint8Array,
@@ -200,7 +197,7 @@ function lengthOfVarint(value: number): number {
   return length;
 }
 
-/** 7 bits per byte, lowest first. Returns the next index. */
+/** Encodes 7 bits per byte, lowest first. */
 function writeVarint(message: Buffer, start: number, value: number): number {
   let at = start;
   let rest = value;

@@ -14,12 +14,11 @@ import { describePorts, type ModelInputs } from './offered-models.js';
 import { type Port } from './options.js';
 import type { InferenceRequest } from './inference-request.js';
 
-/** Tensors that hold a call's rows, or a list of rows. */
 export type CallInput =
   | { readonly tensors: Container; readonly rows?: undefined }
   | { readonly rows: readonly unknown[] };
 
-/** Limits in addition to `jsonLimit`. A text of JSON becomes a value within milliseconds. */
+/** Limits in addition to `jsonLimit`, so parsing takes milliseconds. */
 export const jsonLimits: JsonLimits = {
   bytes: Infinity,
   tensors: 4096,
@@ -29,7 +28,7 @@ export const jsonLimits: JsonLimits = {
   texts: 2 ** 16,
 };
 
-/** For each row, which is parsed in one go. */
+/** Each row is parsed in one go. */
 const rowLimits: TextLimits = {
   depth: jsonLimits.depth,
   nodes: 2 ** 12,
@@ -38,9 +37,7 @@ const rowLimits: TextLimits = {
 };
 
 export interface InputLimits {
-  /** Bytes of JSON rows. */
   readonly jsonLimit: number;
-  /** Rows of a call. */
   readonly mostRows: number;
 }
 
@@ -146,7 +143,7 @@ function binaryIn({ data }: Tensor): number {
   return (data as string[]).findIndex((element) => typeof element !== 'string');
 }
 
-/** Each element is a JSON row, or with the `content_type` "str" the row itself. */
+/** Each element is a JSON row, or the row itself if the `content_type` is "str". */
 async function jsonRows(
   name: string,
   elements: readonly string[],
@@ -193,7 +190,6 @@ export function isText(
   return (own ?? parameters.get('content_type')) === 'str';
 }
 
-/** A row is one element, or an object of several inputs' elements. */
 function columnRows(ports: readonly Port[], tensors: readonly Tensor[]): readonly unknown[] {
   const columns = tensors.map(elementsOf);
   return ports.length === 1

@@ -10,7 +10,7 @@ export interface ErrorAnswer {
   readonly message: string;
   /** Whole seconds. */
   readonly retryAfter: number | undefined;
-  /** True if the application is at fault; we then log the error. */
+  /** Application faults are logged. */
   readonly isFault: boolean;
 }
 
@@ -27,7 +27,6 @@ const INTERNAL = 13;
 const UNAVAILABLE = 14;
 const UNAUTHENTICATED = 16;
 
-/** Keyed by error code. */
 export const answersByCode: Readonly<Record<string, readonly [status: number, grpc: number]>> = {
   SERVING_INVALID_INPUT: [400, INVALID_ARGUMENT],
   SERVING_INVALID_BATCH: [400, INVALID_ARGUMENT],
@@ -48,7 +47,6 @@ export const answersByCode: Readonly<Record<string, readonly [status: number, gr
   SERVING_RUN_TIMEOUT: [504, DEADLINE_EXCEEDED],
 };
 
-/** Keyed by a Nest exception's HTTP status. */
 const grpcByStatus: Readonly<Record<number, number>> = {
   400: INVALID_ARGUMENT,
   401: UNAUTHENTICATED,
@@ -80,7 +78,6 @@ export function errorAnswer(error: unknown): ErrorAnswer {
   return { status: 500, grpc: INTERNAL, message, retryAfter: undefined, isFault: true };
 }
 
-/** The door sends the answer as a status. */
 @Catch()
 export class GrpcExceptionFilter implements ExceptionFilter {
   private readonly logger = new Logger('InferenceProtocol');

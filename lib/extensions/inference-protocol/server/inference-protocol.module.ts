@@ -45,7 +45,7 @@ export class InferenceProtocolModule extends ConfigurableModuleClass {
   constructor(host: HttpAdapterHost, config: ApplicationConfig, modules: ModulesContainer) {
     super();
     const prefixes = (): string[] => [config.getGlobalPrefix(), modulePathIn(modules)];
-    // Before the application initialises its body parsers.
+    // Runs before the application initialises its body parsers.
     if (host.httpAdapter) {
       leaveBodiesUnparsed(host.httpAdapter, prefixes);
     } else if ('init$' in host) {

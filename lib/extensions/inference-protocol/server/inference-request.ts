@@ -11,14 +11,14 @@ export type Parameters = ReadonlyMap<string, ParameterValue>;
 
 export interface InferenceRequest {
   readonly model: string;
-  /** If empty, the server chooses. */
+  /** The server chooses if it is empty. */
   readonly version?: string | undefined;
   readonly id?: string | undefined;
   readonly parameters: Parameters;
   /** BYTES elements that aren't UTF-8 are Uint8Arrays in a string tensor. */
   readonly inputs: ReadonlyMap<string, Tensor>;
   readonly inputParameters?: ReadonlyMap<string, Parameters>;
-  /** Requested outputs; undefined for all. */
+  /** Undefined for all. */
   readonly outputs?: ReadonlyMap<string, Parameters> | undefined;
 }
 
@@ -33,9 +33,7 @@ export interface InferenceCaller {
 export interface InferenceReply {
   readonly model: string;
   readonly version: string;
-  /** The request's id, unless empty. */
   readonly id: string | undefined;
-  /** Binary BYTES elements are Uint8Arrays in a string tensor. */
   readonly outputs: ReadonlyMap<string, Tensor>;
 }
 
@@ -63,13 +61,13 @@ export function callOptionsOf(
   };
 }
 
-/** In the protocol, 1 is the highest and 0 the default. */
+/** The protocol's highest is 1, its default 0. */
 function priorityOf(parameters: Parameters): number | undefined {
   const priority = wholeIn(parameters, 'priority');
   return priority === 0 ? undefined : Math.max(MIDDLE_PRIORITY - priority, -HIGHEST);
 }
 
-/** The deadline or the `timeout` in microseconds, whichever is earlier. In milliseconds. */
+/** The earlier of deadline and `timeout` (microseconds), in milliseconds. */
 function timeoutOf(parameters: Parameters, { deadline }: InferenceCaller): number | undefined {
   const timeout = wholeIn(parameters, 'timeout') / 1000 || Infinity;
   const left = deadline === undefined ? Infinity : Math.max(deadline - Date.now(), 0);
@@ -93,7 +91,6 @@ export interface SequenceStep {
   readonly isLast: boolean;
 }
 
-/** Undefined without a sequence. */
 export function sequenceStepOf(parameters: Parameters): SequenceStep | undefined {
   const id = parameters.get('sequence_id') ?? '';
   const isFirst = flagIn(parameters, 'sequence_start');

@@ -20,7 +20,6 @@ import type {
 import { type ModelStatistics, StatisticsOfModel } from './statistics.js';
 import { datatypeOf } from '../../../encoding/json-tensor.js';
 
-/** With the protocol's names. */
 export interface ServerMetadata {
   readonly name: string;
   readonly version: string;
@@ -58,7 +57,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     private readonly moduleRef: ModuleRef,
   ) {}
 
-  /** @internal Called by Nest. */
+  /** @internal */
   onModuleInit(): void {
     const { all } = this.provided(ServingRegistry);
     const service = this.provided(ServingService);
@@ -71,12 +70,12 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     }
   }
 
-  /** @internal Called by Nest, before anything ends. */
+  /** @internal Called before anything ends. */
   onModuleDestroy(): void {
     this.isClosing = true;
   }
 
-  /** @internal Called by Nest. */
+  /** @internal */
   onApplicationShutdown(): void {
     this.observed.unsubscribe();
   }
@@ -94,7 +93,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     return Math.max(0, ...this.models.all.map(({ shutdownLimit }) => shutdownLimit));
   }
 
-  /** @throws UnknownServingError for a model or version not offered */
+  /** @throws UnknownServingError */
   isModelReady(name: string, version?: string): boolean {
     return this.models.find(name, version).isReady;
   }
@@ -115,7 +114,6 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     return configOf(this.models.toRun(name, version));
   }
 
-  /** Statistics of one model, or of all loaded ones. */
   statistics(name = '', version?: string): readonly ModelStatistics[] {
     const models = name === '' ? this.models.loaded : [this.models.toRun(name, version)];
     return models.flatMap((model) => this.counts.get(model)!.of(model, version));
@@ -140,7 +138,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
   }
 
   /**
-   * If reloading fails, the present model continues.
+   * The present model continues if reloading fails.
    *
    * @param parameters the client's parameter names
    */
@@ -154,7 +152,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     this.models.unload(name);
   }
 
-  /** @throws NotImplementedException unless the option `repository` is set */
+  /** @throws NotImplementedException without the option `repository` */
   checkRepository(): void {
     if (!this.options.repository) {
       throw new NotImplementedException(
@@ -163,7 +161,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     }
   }
 
-  /** Not injected: ServingModule need not be global. */
+  /** ServingModule need not be global. */
   private provided<T>(type: new (...args: never[]) => T): T {
     try {
       return this.moduleRef.get<T>(type, { strict: false });
@@ -183,7 +181,7 @@ export interface TensorMetadata {
   readonly shape: readonly number[];
 }
 
-/** With the protocol's names. */
+/** Named as in the protocol. */
 export interface ModelMetadata {
   readonly name: string;
   readonly versions: readonly string[];
@@ -210,11 +208,11 @@ function tensorMetadata({ name, type, shape }: Port): TensorMetadata {
 export interface TensorConfig {
   readonly name: string;
   readonly data_type: string;
-  /** Without the row axis if `max_batch_size` is above 0. */
+  /** Omits the row axis if `max_batch_size` is above 0. */
   readonly dims: readonly number[];
 }
 
-/** What clients read of Triton's ModelConfig. */
+/** Fields of Triton's ModelConfig that clients read. */
 export interface ModelConfig {
   readonly name: string;
   readonly platform: string;

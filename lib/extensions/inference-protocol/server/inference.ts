@@ -43,7 +43,7 @@ export class Inference {
     return replyTo(model, { ...request, version }, reply);
   }
 
-  /** A decoupled model's final reply has no outputs; others reply once. */
+  /** Models that aren't decoupled reply once. */
   async *stream(
     request: InferenceRequest,
     caller: InferenceCaller,

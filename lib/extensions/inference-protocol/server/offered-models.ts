@@ -27,8 +27,8 @@ import {
 } from '@nestjs/common';
 
 /**
- * How tensors become an input: unchanged (`tensors`), a row from one element of each (`columns`),
- * or a row per JSON element (`json`).
+ * Input forms: the tensors (`tensors`), a row from one element of each (`columns`), or a row per
+ * JSON element (`json`).
  */
 export interface ModelInputs {
   readonly form: 'tensors' | 'columns' | 'json';
@@ -36,8 +36,8 @@ export interface ModelInputs {
 }
 
 /**
- * How a reply becomes tensors: by signature (`tensors`), as declared (`columns`), as JSON (`json`),
- * or any tensors (`found`).
+ * Reply forms: by signature (`tensors`), as declared (`columns`), as JSON (`json`), or any tensors
+ * (`found`).
  */
 export interface ModelOutputs {
   readonly form: 'tensors' | 'columns' | 'json' | 'found';
@@ -69,7 +69,7 @@ export class OfferedModel {
 
   constructor(
     private readonly offer: Offer,
-    /** In a cluster, calls may run on other nodes. */
+    /** Calls may run on other nodes in a cluster. */
     readonly serving: Serving,
     /** The application's handle. */
     readonly own: Serving = serving,
@@ -96,7 +96,6 @@ export class OfferedModel {
       : undefined;
   }
 
-  /** Undefined without own partitions. */
   get profile(): ServingProfile | undefined {
     return this.own.local?.profile;
   }
@@ -110,7 +109,7 @@ export class OfferedModel {
     return !this.isUnloaded && healthOf(this.name, this.own).isReady;
   }
 
-  /** Why it isn't ready. Clients see it: no application details. */
+  /** Clients see it: no application details. */
   get reason(): string {
     const { isReady, state } = healthOf(this.name, this.own);
     if (this.isUnloaded) {
@@ -123,7 +122,7 @@ export class OfferedModel {
     return this.offer.decoupled ?? this.profile?.isContinuous ?? false;
   }
 
-  /** A running load may have read an older file, so waiting callers share another one after it. */
+  /** A running load may have read an older file, so waiting callers share a later one. */
   reload(): Promise<void> {
     this.nextLoad ??= this.loading.then(() => {
       this.nextLoad = undefined;
@@ -153,7 +152,6 @@ export class OfferedModel {
     return this.shapes.outputs;
   }
 
-  /** For the current signature, which a started model has. */
   private get shapes() {
     const { signature } = this.own;
     if (!this.known || this.known.signature !== signature) {
@@ -196,13 +194,13 @@ function portOf({ name, type, shape, batchAxis }: TensorSignature, otherwise: st
     name: name === '' ? otherwise : name,
     isBare: name === '',
     type,
-    // A fixed-size batch runs in steps: requests may have any number of rows.
+    // A fixed-size batch runs in steps, so requests may have any number of rows.
     shape: shape.map((size, axis) => (typeof size === 'number' && axis !== batchAxis ? size : -1)),
     batchAxis,
   };
 }
 
-/** Describes them in errors: `image: FP32[-1, 784]`. */
+/** Error text such as `image: FP32[-1, 784]`. */
 export function describePorts(ports: readonly Port[]): string {
   return ports
     .map(({ name, type, shape }) => `${name}: ${datatypeOf(type)}[${shape.join(', ')}]`)
@@ -281,7 +279,7 @@ export class OfferedModels {
   /**
    * Reloads the model's file and offers the model again.
    *
-   * @throws BadRequestException with the reason for a failed load, which these clients may see
+   * @throws BadRequestException with the reason, which these clients may see
    */
   async load(name: string, parameters: Iterable<string>): Promise<void> {
     const model = this.find(name);

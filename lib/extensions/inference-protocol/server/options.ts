@@ -38,15 +38,14 @@ export interface OfferedServing {
    * input has one element per row, a row is that element, or an object of them for several inputs.
    * Otherwise the serving receives the tensors as they are.
    *
-   * @default those of the signature; else one input `input` of type BYTES, of which each element is
-   * a row in JSON
+   * @default the signature's; else one input `input` of type BYTES, whose elements are rows in JSON
    */
   readonly inputs?: DeclaredTensors;
   /**
    * Outputs, if the serving has no signature or its `postprocess` returns something else.
    *
-   * @default those of the signature; else one output `output` of type BYTES, of which each element
-   * is the result of a row in JSON
+   * @default the signature's; else one output `output` of type BYTES, whose elements are the rows'
+   * results in JSON
    */
   readonly outputs?: DeclaredTensors;
   /**
@@ -157,12 +156,10 @@ export interface InferenceProtocolOptions {
   readonly grpc?: GrpcDoorOptions;
 }
 
-/** An offered serving with defaults. */
 export type Offer = Required<Pick<OfferedServing, 'serving' | 'model'>> & OfferedServing;
 
-/** Options with defaults. */
 export interface ResolvedProtocol {
-  /** Undefined to offer all servings. */
+  /** Undefined for all servings. */
   readonly offers: readonly Offer[] | undefined;
   readonly guards: readonly ProtocolGuard[];
   readonly bodyLimit: number;
@@ -231,7 +228,7 @@ const ofServing: Rules = {
   decoupled: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
 };
 
-/** @throws InvalidServingError for unknown options and invalid values */
+/** @throws InvalidServingError */
 export function resolveProtocol(options: InferenceProtocolOptions): ResolvedProtocol {
   checkOptions(OWNER, options, rules);
   const offers = options.servings?.map(resolveOffer);
@@ -275,11 +272,7 @@ function resolveOffer(given: string | OfferedServing): Offer {
   return withName(offer, OWNER);
 }
 
-/**
- * Fills in the model's name.
- *
- * @throws InvalidServingError for a name with a slash
- */
+/** @throws InvalidServingError for a name with a slash */
 export function withName(offer: OfferedServing, owner: string): Offer {
   const { model = offer.serving } = offer;
   if (model.includes('/')) {
@@ -295,7 +288,6 @@ function isEmpty(value: unknown): boolean {
   return Array.isArray(value) && value.length === 0;
 }
 
-/** A model's input or output, as clients see it. */
 export interface Port {
   readonly name: string;
   readonly type: Tensor.Type;
@@ -323,7 +315,6 @@ export function parsePort(name: string, declared: unknown, owner: string): Port 
   return { name, type, shape: [-1, ...row], batchAxis: 0 };
 }
 
-/** True for one element per row. */
 export function isColumn({ shape }: Port): boolean {
   return shape.length === 1;
 }

@@ -10,7 +10,6 @@ export class ProtocolGuards extends ModuleGuards {
   }
 }
 
-/** Guards load and unload. */
 @Injectable()
 export class RepositoryGuards implements CanActivate {
   constructor(

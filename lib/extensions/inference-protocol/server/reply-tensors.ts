@@ -13,7 +13,6 @@ import type { Parameters } from './inference-request.js';
 
 type Tensors = ReadonlyMap<string, TensorType>;
 
-/** Tensors, or a list of results. */
 export interface CallReply {
   readonly value: unknown;
   readonly isList: boolean;
@@ -22,7 +21,7 @@ export interface CallReply {
 }
 
 /**
- * Returns them in the model's order.
+ * Keeps the model's order.
  *
  * @throws InvalidOutputError for a reply that doesn't match the model
  */
@@ -168,7 +167,7 @@ function refuse(what: string): never {
 }
 
 /**
- * Returns them in the requested order; all by default.
+ * Keeps the requested order; all by default.
  *
  * @throws InvalidInputError for an output that the model lacks
  */

@@ -16,7 +16,7 @@ interface Sequence {
   readonly version: string | undefined;
 }
 
-/** Each is a session of its serving, which limits their number and idle time. */
+/** Each is a session, which limits their number and idle time. */
 export class Sequences {
   private readonly open = new Map<string, Sequence>();
 
@@ -39,7 +39,7 @@ export class Sequences {
     try {
       return { value: await sequence.session.run(input, options), version: sequence.version };
     } catch (error) {
-      // Without a first step there is no state to continue.
+      // A failed first step leaves no state.
       isOver ||= step.isFirst;
       throw error;
     } finally {
@@ -49,7 +49,7 @@ export class Sequences {
     }
   }
 
-  /** An open sequence with this id ends after its pending steps. */
+  /** An open sequence with this id ends after its steps. */
   private start(
     model: OfferedModel,
     key: string,

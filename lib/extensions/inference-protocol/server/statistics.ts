@@ -25,7 +25,7 @@ export interface ModelStatistics {
   readonly version: string;
   /** Milliseconds since 1970. */
   readonly last_inference: number;
-  /** Without cache hits. */
+  /** Excludes cache hits. */
   readonly inference_count: number;
   readonly execution_count: number;
   readonly inference_stats: Readonly<Record<(typeof STAGES)[number], Duration>>;
@@ -61,7 +61,6 @@ export class StatisticsOfModel {
     return subscription;
   }
 
-  /** Statistics of one version, or of all current ones. */
   of({ name, versions }: OfferedModel, version = ''): readonly ModelStatistics[] {
     for (const label of this.byVersion.keys()) {
       if (!versions.includes(label)) {

@@ -11,8 +11,8 @@ export interface GrpcPackages {
 /**
  * Loads at run time: bundlers would look for the packages in every application.
  *
- * @param user the feature named in the error
- * @throws InvalidServingError if they are not installed
+ * @param user named in errors
+ * @throws InvalidServingError if they aren't installed
  */
 export function loadGrpc(user: string): GrpcPackages {
   const load = createRequire(import.meta.url);
@@ -30,9 +30,9 @@ export function loadGrpc(user: string): GrpcPackages {
 }
 
 /**
- * Loads the client class; its `service` is the server's definition.
+ * The class's `service` is the server's definition.
  *
- * @param user the feature named in the error
+ * @param user named in errors
  * @throws InvalidServingError without gRPC
  */
 export async function loadInferenceService(user: string): Promise<ServiceClientConstructor> {
@@ -56,13 +56,13 @@ export async function loadInferenceService(user: string): Promise<ServiceClientC
 const ID = 3;
 const RAW_CONTENTS = 7;
 
-/** An entry of raw contents takes memory, whatever it holds. */
+/** Bytes of memory for any entry of raw contents. */
 const COST_OF_AN_ENTRY = 1024;
 
 /**
- * Limits the bytes of a request outside of its raw contents, such as elements in lists: the decoder
- * reads them in one go, about 30 ms for a megabyte. It reads a larger request's model and id alone, and
- * `isUndecoded` is true.
+ * Limits a request's bytes outside its raw contents, such as elements in lists: the decoder reads
+ * them in one go, about 30 ms for a megabyte. It reads only the model and id of a larger request;
+ * then `isUndecoded` is true.
  */
 export function withLimitOfLists(service: ServiceDefinition, limit: number): ServiceDefinition {
   const limited = (name: string) => {
@@ -104,7 +104,7 @@ function headOf(message: Buffer): Buffer {
 
 interface Field {
   readonly number: number;
-  /** Where its tag begins. */
+  /** Index of its tag. */
   readonly begin: number;
   readonly end: number;
 }
@@ -196,7 +196,7 @@ export interface GrpcInferRequest {
   readonly inputs: readonly GrpcTensor[];
   readonly outputs?: readonly { readonly name: string; readonly parameters?: GrpcParameters }[];
   readonly raw_input_contents: readonly Buffer[];
-  /** True if it is too large to be decoded, and has its model and id alone. */
+  /** True if too large: only the model and id were decoded. */
   readonly isUndecoded?: boolean;
 }
 

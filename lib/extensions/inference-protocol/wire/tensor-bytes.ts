@@ -22,8 +22,7 @@ export function bytesOfTensor({ type, data }: Tensor): Buffer {
 }
 
 /**
- * Decodes such bytes as a view, or a copy if unaligned. BF16, which onnxruntime lacks, becomes
- * float32.
+ * Returns a view, or a copy if unaligned. BF16, which onnxruntime lacks, becomes float32.
  *
  * @throws InvalidInputError if datatype, shape and bytes don't match
  */
@@ -74,7 +73,6 @@ function swapped(bytes: Uint8Array, size: number): Uint8Array {
   return bytes;
 }
 
-/** Returns the element count. */
 function checkSize(
   datatype: string,
   size: number,
@@ -116,7 +114,7 @@ function stringsOf(bytes: Uint8Array, shape: readonly number[], context: ReadCon
   context.countTexts(count);
   const { buffer, byteOffset, byteLength } = bytes;
   const source = Buffer.from(buffer, byteOffset, byteLength);
-  // Short texts mostly, which are then read several times as fast.
+  // ASCII texts are read several times as fast.
   const ascii = isAscii(source);
   const strings: string[] = [];
   let at = 0;

@@ -12,15 +12,13 @@ import { statusText } from '../../../../doors/text.js';
 import type { Address } from '../../transport.js';
 import { fileURLToPath } from 'node:url';
 
-/** Exactly one field is set. */
+/** Exactly one is set. */
 export interface GrpcMessage {
   readonly frame?: Uint8Array;
   readonly text?: string;
 }
 
-/** On either side. */
 export interface GrpcCall extends Duplex {
-  /** Only the client side can cancel. */
   cancel?(): void;
 }
 
@@ -28,13 +26,12 @@ export interface GrpcCall extends Duplex {
 export const CANCELLED = 1;
 export const INVALID_ARGUMENT = 3;
 
-/** Packets before we pause for a turn of the event loop. */
+/** Packets before a turn of the event loop. */
 const PAUSE_AFTER = 64;
 
 /** Emits `packet` and `text`; a packet without a listener ends the connection. */
 export class GrpcConnection extends EventEmitter {
   readonly closed: Promise<void>;
-  /** Why it ended, if known. */
   failure: unknown;
   /** Received bytes. */
   packets = 0;
@@ -45,7 +42,7 @@ export class GrpcConnection extends EventEmitter {
   private text = 0;
   private room: Promise<void> | undefined;
 
-  /** @param socket known only on the server side */
+  /** @param socket only on the server side */
   constructor(
     private readonly call: GrpcCall,
     private readonly socket?: Socket,
@@ -59,7 +56,7 @@ export class GrpcConnection extends EventEmitter {
     });
   }
 
-  /** Grows with each packet or, if the socket is known, a part of one. */
+  /** Grows with each packet, or part of one on the server. */
   get received(): number {
     return this.packets + (this.socket?.bytesRead ?? 0);
   }
@@ -80,7 +77,6 @@ export class GrpcConnection extends EventEmitter {
     }
   }
 
-  /** Resolves when there's room for more, or at the end. */
   send(packet: Uint8Array): void | Promise<void> {
     if (!this.call.writable) {
       return;
@@ -92,7 +88,6 @@ export class GrpcConnection extends EventEmitter {
     }
   }
 
-  /** Resolves when everything is sent and closed. */
   async end(): Promise<void> {
     this.call.end();
     await this.closed;
@@ -235,7 +230,6 @@ function channelCredentials(options: TlsOptions & ConnectionOptions): ChannelCre
   });
 }
 
-/** Options of both sides. */
 export const service = {
   package: 'nestjs_serving',
   protoPath: fileURLToPath(new URL('./link.proto', import.meta.url)),

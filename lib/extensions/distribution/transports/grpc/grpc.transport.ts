@@ -46,7 +46,7 @@ export interface GrpcTransportSettings extends PeerSettings {
   readonly options?: GrpcTransportOptions | undefined;
 }
 
-/** @throws InvalidServingError for the path of a Unix socket */
+/** @throws InvalidServingError for a Unix socket */
 function assertNetworkPeer(peer: Peer): asserts peer is Exclude<Peer, SocketEndpoint> {
   if (typeof peer === 'string' ? peer.startsWith('/') : 'path' in peer) {
     throw new InvalidServingError(
@@ -56,9 +56,9 @@ function assertNetworkPeer(peer: Peer): asserts peer is Exclude<Peer, SocketEndp
   }
 }
 
-/** Milliseconds that `stop` waits. */
+/** Milliseconds. */
 const FLUSH = 5_000;
-/** Most bytes that a message adds to a packet. */
+/** Most bytes around a packet. */
 const AROUND = 4 * 1024;
 
 /** Each connection is a bidirectional stream. */
@@ -124,7 +124,6 @@ export class GrpcTransport implements ServingTransport {
     );
   }
 
-  /** Resolves when there's room for more, or at the end. */
   send(to: Address, packet: Uint8Array): void | Promise<void> {
     checkSize(packet, this.maxPacket);
     const link = this.links?.get(to);
@@ -221,7 +220,6 @@ function answer(
 }
 
 interface IncomingCall extends GrpcCall {
-  /** Address and port. */
   getPeer(): string;
 }
 
@@ -235,7 +233,7 @@ class GrpcServer extends ServerGrpc {
   private readonly calls = new WeakMap<Socket, GrpcConnection>();
   private readonly sessions = new Set<Http2Session>();
 
-  /** @param isLink true if a connection belongs, or belonged, to a node */
+  /** @param isLink also true for former links */
   constructor(
     private readonly side: GrpcSide,
     private readonly tlsOptions: TlsOptions | undefined,
@@ -270,7 +268,6 @@ class GrpcServer extends ServerGrpc {
     return portOf(this.listener);
   }
 
-  /** Rejects if the port is unusable. */
   async open(endpoint: NetworkEndpoint): Promise<void> {
     await new Promise<void>((resolve, reject) => {
       void this.listen((error) => (error ? reject(error) : resolve()));
@@ -279,13 +276,13 @@ class GrpcServer extends ServerGrpc {
     this.listener.on('error', (error) => this.handleError(error.message));
   }
 
-  /** Ends every connection, a call's once its data is sent; `destroy` ends it earlier. */
+  /** Ends a call's connection once its data is sent; `destroy` ends it earlier. */
   override async close(): Promise<void> {
     if (this.listener.listening) {
       const closed = once(this.listener, 'close');
       this.listener.close();
       await Promise.all(
-        // A session that a peer closes no longer calls back, but emits `close`.
+        // A session closed by a peer no longer calls back, but emits `close`.
         [...this.sessions].map(async (session) => {
           session.close();
           await new Promise((sent) => session.once('close', sent));
@@ -335,8 +332,8 @@ class GrpcServer extends ServerGrpc {
 }
 
 /**
- * Sets the receive windows of a connection and its streams, in bytes. gRPC's server doesn't read
- * the option yet (grpc/grpc-node#3058), and hides the stream.
+ * Sets the receive windows in bytes. gRPC's server doesn't read the option yet
+ * (grpc/grpc-node#3058), and hides the stream.
  */
 function widen(session: Http2Session, window: number): void {
   session.settings({ initialWindowSize: window });

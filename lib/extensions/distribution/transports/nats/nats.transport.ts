@@ -27,13 +27,12 @@ import { jsonAnswer } from '../../json/json-handlers.js';
 import { InvalidOutputError } from '../../../../index.js';
 
 export interface NatsTransportSettings {
-  /** By default we retry a lost server forever, every 200 ms. */
+  /** We retry a lost server forever by default, every 200 ms. */
   readonly options?: NatsTransportOptions | undefined;
-  /** The cluster's namespace, for the subjects of answers. */
   readonly namespace?: string | undefined;
 }
 
-/** What all client packages that Nest can load share. */
+/** Common API of NATS client packages. */
 interface Connection {
   /** Undefined while the server is unreachable. */
   readonly info?: { readonly max_payload: number } | undefined;
@@ -60,10 +59,10 @@ const LARGEST = 512 * 1024;
 const AROUND = 4 * 1024;
 /** Milliseconds; a silent node may be alive. */
 const PROBE = 2_000;
-/** Bytes between two flushes. */
+/** Bytes between flushes. */
 const ASK = 1024 * 1024;
 const MOST_SUBJECTS = 1024;
-/** Milliseconds that `stop` waits. */
+/** Milliseconds. */
 const FLUSH = 5_000;
 
 /**
@@ -93,9 +92,9 @@ export class NatsTransport implements ServingTransport {
     const shared = {
       maxReconnectAttempts: -1,
       reconnectTimeWait: 200,
-      // Else the client gives up at the second refused login.
+      // The client would otherwise give up at the second refused login.
       ignoreAuthErrorAbort: true,
-      // So that `sv.>` is the only permission that a node needs.
+      // Nodes then need only the permission `sv.>`.
       inboxPrefix: `sv.${escapeName(namespace)}.inbox`,
       ...options,
       queue: undefined,
@@ -111,7 +110,6 @@ export class NatsTransport implements ServingTransport {
     return Math.min(LARGEST, this.mostBytes - AROUND);
   }
 
-  /** Without a server, rejects with the NATS client's error. */
   async start(context: TransportContext): Promise<void> {
     const { namespace, address, receiver, jsonHandlers } = context;
     this.own = { namespace, address };
@@ -157,7 +155,7 @@ export class NatsTransport implements ServingTransport {
 
   async stop(patience = FLUSH): Promise<void> {
     this.watch?.unsubscribe();
-    // Finished handlers send their answers now.
+    // Finished handlers answer now.
     await turn();
     if (this.isOnline) {
       this.isOnline = false;
@@ -182,7 +180,7 @@ export class NatsTransport implements ServingTransport {
     }
   }
 
-  /** Bypasses Nest's handlers, which cost more than all other work on a small packet. */
+  /** Nest's handlers cost more than all other work on a small packet. */
   private listen(receiver: Receiver): void {
     const { server, broadcastSubject, own } = this;
     for (const subject of [this.nodeSubject(own.address), this.subject('all.*')]) {
@@ -204,7 +202,6 @@ export class NatsTransport implements ServingTransport {
     this.mostBytes = this.client.unwrap<Connection>().info?.max_payload ?? this.mostBytes;
   }
 
-  /** False while a connection or its subscriptions are lost. */
   private onlineChanges(): Observable<boolean> {
     const isConnected$ = combineLatest([this.server.status, this.client.status]).pipe(
       map((statuses) => statuses.every((status: string) => status === 'connected')),
@@ -226,7 +223,7 @@ export class NatsTransport implements ServingTransport {
     );
   }
 
-  /** Sends one turn's packets together; the client would write each. */
+  /** Sends a turn's packets together; the client would write each. */
   private publish(subject: string, packet: Uint8Array): void {
     checkSize(packet, this.maxPacket);
     if (!this.isOnline) {
@@ -255,8 +252,8 @@ export class NatsTransport implements ServingTransport {
   }
 
   /**
-   * The client buffers without limit or report, but the server answers a flush after reading
-   * everything before it.
+   * The client buffers without limit or report, but the server answers a flush after everything
+   * before it.
    */
   private async ask(): Promise<void> {
     const { unasked } = this;
@@ -295,7 +292,6 @@ export class NatsTransport implements ServingTransport {
   }
 }
 
-/** Also resolves if the connection is lost. */
 async function flushed(end: ClientNats | ServerNats): Promise<void> {
   try {
     await end.unwrap<Connection>().flush();
@@ -314,7 +310,7 @@ interface Circumstances {
   readonly replyTo?: string;
 }
 
-/** Another client's message is all data, and is answered if it has a reply subject. */
+/** Another client's message is all data, answered if it has a reply subject. */
 export class AnyMessage implements Deserializer {
   deserialize(value: unknown, { channel, replyTo }: Circumstances = {}): unknown {
     const message: unknown = JSON.parse(Buffer.from(bytesOf(value)).toString());
@@ -341,8 +337,7 @@ function bytesOf(value: unknown): Uint8Array {
 }
 
 /**
- * Replaces a reply too large for NATS by an error: Nest would only log it, and the client would
- * wait forever.
+ * Replaces a reply too large for NATS: Nest would only log it, and the client would wait forever.
  */
 export class BoundedReplies implements Serializer {
   constructor(private readonly mostBytes: () => number) {}

@@ -23,19 +23,18 @@ import { checkSize, escapeName, SendBuffer } from '../handshake.js';
 import type { RedisTransportOptions } from '../transport-options.js';
 
 export interface RedisTransportSettings {
-  /** By default we retry a lost server forever, every 200 ms. */
+  /** We retry a lost server forever by default, every 200 ms. */
   readonly options?: RedisTransportOptions | undefined;
 }
 
 interface Connection extends EventEmitter {
   readonly status: string;
-  /** Resolves with the number of subscribers. */
   publish(channel: string, message: Buffer): Promise<number>;
   subscribe(...channels: readonly string[]): Promise<unknown>;
   disconnect(): void;
 }
 
-/** Milliseconds that `stop` waits. */
+/** Milliseconds. */
 const FLUSH = 5_000;
 const NOTHING = Buffer.alloc(0);
 
@@ -44,8 +43,8 @@ const NOTHING = Buffer.alloc(0);
  * `sv.<namespace>.n.<address>`; packets for all, after the sender's address, on
  * `sv.<namespace>.all`.
  *
- * We don't use Nest's messages: every application that listens to a pattern would run the request.
- * So Nest's clients can't call servings here.
+ * Nest's messages are unused: every application that listens to a pattern would run the request. So
+ * Nest's clients can't call servings here.
  */
 export class RedisTransport implements ServingTransport {
   readonly maxPacket = 256 * 1024;
@@ -72,7 +71,7 @@ export class RedisTransport implements ServingTransport {
     });
   }
 
-  /** Rejects with the ioredis error if there's no server, or it refuses this node. */
+  /** Rejects if there's no server, or it refuses this node. */
   async start({ namespace, address, receiver }: TransportContext): Promise<void> {
     this.own = { namespace, address };
     const [publisher, subscriber] = await this.connect();
@@ -130,7 +129,6 @@ export class RedisTransport implements ServingTransport {
     await this.publish(this.channel('all'), Buffer.concat([Buffer.from(this.own.address), packet]));
   }
 
-  /** Redis returns the number of receivers. */
   async probe(address: Address): Promise<boolean> {
     const listeners = await this.publish(this.nodeChannel(address), NOTHING);
     if (listeners === undefined) {
@@ -143,7 +141,7 @@ export class RedisTransport implements ServingTransport {
     this.watch?.unsubscribe();
     this.isOnline = false;
     const timer = setTimeout(() => this.server.disconnect(), patience);
-    // When QUIT is answered, everything before it was sent.
+    // An answered QUIT means everything before it was sent.
     await this.server.close().catch(() => {});
     clearTimeout(timer);
   }
@@ -157,7 +155,7 @@ export class RedisTransport implements ServingTransport {
       });
     } catch (error) {
       await this.stop();
-      // ioredis rejects commands with "closed"; the `error` event has the reason.
+      // ioredis rejects with "closed"; the `error` event has the reason.
       throw failure ?? error;
     }
     return this.server.unwrap<[Connection, Connection]>();
@@ -209,7 +207,7 @@ class PacketServer extends ServerRedis {
     return this.wasInitialConnectionSuccessful ? super.createRetryStrategy(times) : undefined;
   }
 
-  /** Logs one error per outage; `start` rejects if the first attempt fails. */
+  /** Logs one error per outage. */
   override registerErrorListener(connection: Connection): void {
     let hasFailed = false;
     connection.on('ready', () => (hasFailed = false));
@@ -237,7 +235,6 @@ function bufferOf({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
   return Buffer.from(buffer, byteOffset, byteLength);
 }
 
-/** True if the server refused the command. */
 function isRefusal(error: unknown): boolean {
   return error instanceof Error && error.name === 'ReplyError';
 }

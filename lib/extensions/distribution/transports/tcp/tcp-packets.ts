@@ -8,8 +8,8 @@ import { FrameError, packetLength, PRELUDE } from '../../wire/prelude.js';
  * Nest's TCP socket, which also emits packets, as `packet` on the net socket. A packet without a
  * listener closes the connection.
  *
- * @param limit largest packet in bytes
- * @param mostText most bytes of all Nest messages together
+ * @param limit packet bytes
+ * @param mostText bytes of all Nest messages
  * @param path Unix socket, instead of a host and port
  */
 export function packetSocket(
@@ -69,35 +69,29 @@ export function packetSocket(
   };
 }
 
-/** Reads large packets into their own memory. */
 export interface DirectReads {
-  /** For the next bytes, if a large packet has begun. */
   readonly room: Buffer | undefined;
-  /** Reports bytes read into `room`. */
   wrote(bytes: number): void;
-  /** The caller will reuse the bytes' memory. */
+  /** The caller will reuse the memory. */
   lend(bytes: Buffer): void;
 }
 
 export interface Pieces {
   text(bytes: Buffer): void;
   packet(bytes: Uint8Array): void;
-  /** In bytes; may change. */
+  /** Bytes; may change. */
   limit(): number;
-  /** Bytes of all Nest messages together. */
   readonly mostText: number;
 }
 
-/** With fewer missing bytes, the shared buffer takes fewer reads. */
+/** Fewer missing bytes take fewer reads through the shared buffer. */
 const LEAST_ROOM = 64 * 1024;
 
 /** Packets begin with 0x00, Nest messages with their length in digits. */
 export class PacketSplitter implements DirectReads {
   private readonly message = new TextMessage();
-  /** An unfinished packet or prelude. */
   private partial: Buffer | undefined;
   private filled = 0;
-  /** Bytes of Nest messages. */
   private text = 0;
 
   constructor(private readonly pieces: Pieces) {}
@@ -124,7 +118,7 @@ export class PacketSplitter implements DirectReads {
     this.push(this.isBegun(rest) ? rest : Buffer.from(rest));
   }
 
-  /** @throws FrameError for an unreadable stream */
+  /** @throws FrameError */
   push(bytes: Buffer): void {
     for (let rest = bytes; rest.byteLength > 0;) {
       rest = rest.subarray(this.take(rest));
@@ -154,7 +148,6 @@ export class PacketSplitter implements DirectReads {
     return length;
   }
 
-  /** True for a packet without its end. */
   private isBegun(bytes: Buffer): boolean {
     return (
       !this.message.isOpen &&
@@ -208,7 +201,7 @@ const MOST_DIGITS = 16;
 /** `length#text`: a length in UTF-16 units, and UTF-8 text. */
 class TextMessage {
   private digits = '';
-  /** Missing UTF-16 units, once known. */
+  /** Missing UTF-16 units. */
   private units: number | undefined;
   /** Missing bytes of the current character. */
   private rest = 0;
@@ -247,7 +240,6 @@ class TextMessage {
     return end + 1;
   }
 
-  /** Counts a character at its first byte. */
   private unitsOf(byte: number): number {
     if (this.rest > 0 && byte >> 6 === 0b10) {
       this.rest--;

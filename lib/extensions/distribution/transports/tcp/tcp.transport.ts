@@ -50,19 +50,18 @@ export interface TcpTransportSettings extends PeerSettings {
 
 const LOCALHOST = '127.0.0.1';
 
-/** Milliseconds that `stop` waits. */
+/** Milliseconds. */
 const FLUSH = 5_000;
 
-/** Without a secret, the same port also serves Nest's clients. */
+/** Serves Nest's clients, too, unless there is a secret. */
 export class TcpTransport implements ServingTransport {
   readonly maxPacket = 2 ** 20;
   private readonly options: TcpTransportOptions;
   private readonly endpoints: Observable<readonly Endpoint[]>;
   private readonly sooner$ = new Subject<void>();
   private readonly sockets = new Set<Socket>();
-  /** Including sockets in the TLS handshake. */
+  /** Includes sockets in the TLS handshake. */
   private readonly rawSockets = new Set<Socket>();
-  /** Must become links in time. */
   private readonly expected = new WeakSet<Socket>();
   private links: PeerConnections<Socket, TcpLink> | undefined;
   private readonly logger = new Logger('ServingTransport');
@@ -76,7 +75,6 @@ export class TcpTransport implements ServingTransport {
     this.endpoints = endpointsOf(settings.peers ?? [], undefined, this.sooner$);
   }
 
-  /** Undefined for a Unix socket. */
   get port(): number | undefined {
     return portOf(this.server?.unwrap<Server>());
   }
@@ -154,7 +152,7 @@ export class TcpTransport implements ServingTransport {
   async stop(patience = FLUSH): Promise<void> {
     this.dials?.stop();
     const links = this.links?.close() ?? [];
-    // Finished handlers write their answers now.
+    // Finished handlers answer now.
     await turn();
     await Promise.all(
       [...links.map(({ socket }) => socket), ...this.sockets].map((socket) =>
@@ -189,7 +187,7 @@ export class TcpTransport implements ServingTransport {
     };
   }
 
-  /** With a secret, the handshake is a connection's only text. */
+  /** A secret makes the handshake a connection's only text. */
   private createServer(host: string): PlainServer {
     const { port = 0, tlsOptions } = this.options;
     const mostText = this.settings.secret === undefined ? Infinity : HANDSHAKE_BYTES;
@@ -235,7 +233,6 @@ export class TcpTransport implements ServingTransport {
   }
 }
 
-/** Logs broken connections without a stack. */
 class PlainServer extends ServerTCP {
   private readonly warnings = new RateLimitedLogger(new Logger('ServingTransport'));
 
@@ -244,7 +241,7 @@ class PlainServer extends ServerTCP {
   }
 }
 
-/** @throws InvalidServingError for an invalid path, or network options next to a path */
+/** @throws InvalidServingError for an invalid path, or network options with it */
 function checkPath({ path, ...options }: TcpTransportOptions): void {
   if (path === undefined) {
     return;
@@ -266,7 +263,6 @@ function keep(socket: Socket, sockets: Set<Socket>): void {
   socket.once('close', () => sockets.delete(socket));
 }
 
-/** Destroys the socket after `patience` ms. */
 async function endOf(socket: Socket, patience: number): Promise<void> {
   if (socket.destroyed) {
     return;
@@ -316,7 +312,7 @@ class QuietClient extends ClientTCP {
     this.failure ??= error;
   }
 
-  /** Without `onread`, Node allocates memory for each read. */
+  /** Node allocates memory for each read without `onread`. */
   override createSocket(): TcpSocket {
     if (this.tlsOptions) {
       return super.createSocket();
@@ -373,7 +369,7 @@ export class TcpLink implements PeerConnection {
     return this.socket.bytesRead;
   }
 
-  /** Sends one turn's packets together. */
+  /** Sends a turn's packets together. */
   send(packet: Uint8Array, free?: (packet: Uint8Array) => void): void {
     if (!this.isCorked) {
       this.isCorked = true;

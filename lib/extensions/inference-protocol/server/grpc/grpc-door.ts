@@ -31,10 +31,9 @@ type Grpc = GrpcPackages['grpc'];
 type Name = Exclude<keyof ProtocolCalls, 'stop'>;
 type Run = (request: unknown, metadata: Metadata, call: UnaryCall | StreamCall) => Promise<unknown>;
 
-/** Milliseconds for the last replies to leave. */
+/** Milliseconds for the last replies. */
 const GRACE = 1000;
 
-/** Serves gRPC if the option `grpc` is set. */
 @Injectable()
 export class GrpcDoor
   implements OnApplicationBootstrap, BeforeApplicationShutdown, OnApplicationShutdown
@@ -50,7 +49,7 @@ export class GrpcDoor
     private readonly contexts: ExternalContextCreator,
   ) {}
 
-  /** @internal Called by Nest, once the servings have started. */
+  /** @internal The servings have started. */
   async onApplicationBootstrap(): Promise<void> {
     const { grpc: options, bodyLimit } = this.inference.options;
     if (!options) {
@@ -73,14 +72,14 @@ export class GrpcDoor
     this.logger.log(`The Open Inference Protocol is served by gRPC at ${host}:${this.port}`);
   }
 
-  /** @internal Called by Nest. Refuses new calls; idle streams end after running calls. */
+  /** @internal Refuses new calls; idle streams end after running calls. */
   beforeApplicationShutdown(): void {
-    // At the limit, only clients that don't read are left.
+    // Only clients that don't read are left at the limit.
     this.closed = this.listener?.close(this.inference.shutdownLimit + GRACE);
     this.calls.stop.abort();
   }
 
-  /** @internal Called by Nest. Servings answer all calls until then. */
+  /** @internal Servings answer all calls until then. */
   async onApplicationShutdown(): Promise<void> {
     await this.closed;
   }
@@ -94,7 +93,6 @@ export class GrpcDoor
     );
   }
 
-  /** Adds the application's guards, interceptors and filters. */
   private inContext(name: Name): Run {
     const { calls, contexts } = this;
     return contexts.create(
@@ -153,7 +151,7 @@ export class GrpcDoor
   }
 }
 
-/** Filters answer most errors; the rest are faults of filters. */
+/** Filters answer most errors; the rest are their faults. */
 function resultOf(running: Promise<unknown>): Promise<unknown> {
   return running.catch((error: unknown) => new FailedCall(errorAnswer(error)));
 }

@@ -7,10 +7,10 @@ import type { Server, ServerCredentials } from '@grpc/grpc-js';
 import { InvalidServingError } from '../../../../index.js';
 import type { GrpcDoorTls } from '../options.js';
 
-/** Milliseconds for a client to answer a ping. */
+/** Milliseconds to answer a ping. */
 const ANSWER = 2000;
 
-/** Milliseconds for a client to close a connection without calls; then we destroy it. */
+/** Milliseconds for a client to close an idle connection; then we destroy it. */
 const CLOSE = 1000;
 
 /** Milliseconds for a TLS handshake. */
@@ -18,13 +18,13 @@ const HANDSHAKE = 10_000;
 
 export interface GrpcListenerOptions {
   readonly tls: GrpcDoorTls | undefined;
-  /** Milliseconds without calls until a client must answer a ping. */
+  /** Milliseconds without calls before a ping. */
   readonly idleTimeout: number;
 }
 
 /**
- * Runs a gRPC server on Node's sockets: the package ends idle connections whose client may begin
- * a call just then, and waits without limit for clients that do not close theirs.
+ * Runs a gRPC server on Node's sockets: the package ends idle connections just as a call may begin,
+ * and waits without limit for clients that don't close theirs.
  */
 export class GrpcListener {
   private readonly listener: Listener;
@@ -32,7 +32,7 @@ export class GrpcListener {
   private readonly connections = new Set<Connection>();
   private readonly logger = new Logger('InferenceProtocol');
 
-  /** @param insecure the package's credentials: the listener decrypts TLS itself */
+  /** @param insecure credentials: the listener decrypts TLS itself */
   constructor(server: Server, insecure: ServerCredentials, options: GrpcListenerOptions) {
     const { tls, idleTimeout } = options;
     const keepAlive = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 10_000 };
@@ -57,14 +57,13 @@ export class GrpcListener {
     });
   }
 
-  /** Resolves with the port; rejects if it is unusable. */
   async listen(host: string, port: number): Promise<number> {
     await once(this.listener.listen({ host, port }), 'listening');
     this.listener.on('error', (error) => this.logger.error(`No new connection: ${error.message}`));
     return (this.listener.address() as AddressInfo).port;
   }
 
-  /** Ends every connection after its calls, or after `timeout` milliseconds. */
+  /** Ends connections after their calls, or after `timeout` milliseconds. */
   async close(timeout: number): Promise<void> {
     const closed = once(this.listener, 'close');
     this.listener.close();
@@ -86,9 +85,9 @@ function tlsOptionsOf({ cert, key, ca }: GrpcDoorTls): TlsOptions {
 }
 
 /**
- * The HTTP/2 server behind the injector, which the package keeps private.
+ * The package keeps this server private.
  *
- * @throws InvalidServingError for a release that has none
+ * @throws InvalidServingError for a release without it
  */
 function http2ServerOf(server: Server): EventEmitter {
   const servers: unknown = Reflect.get(server, 'http2Servers');
@@ -102,7 +101,6 @@ function http2ServerOf(server: Server): EventEmitter {
   return http2Server;
 }
 
-/** Ends when its client is gone, or when it is not needed. */
 class Connection {
   private calls = 0;
   private timer: NodeJS.Timeout | undefined;
@@ -124,7 +122,7 @@ class Connection {
     this.rest();
   }
 
-  /** Takes no more calls. A client without calls has some time to close the connection. */
+  /** Idle clients have some time to close the connection. */
   end(): void {
     this.session.close();
     this.rest();
@@ -140,7 +138,7 @@ class Connection {
       : setTimeout(() => void this.probe(), this.idleTimeout).unref();
   }
 
-  /** A client that answers may begin a call at any time, which the end would lose. */
+  /** A client that answers may begin a call just then. */
   private async probe(): Promise<void> {
     const isThere = await answersPing(this.session);
     if (isThere || this.calls > 0) {
@@ -153,7 +151,7 @@ class Connection {
 
 function answersPing(session: ServerHttp2Session): Promise<boolean> {
   return new Promise((resolve) => {
-    // If this process was busy, it first reads what has arrived.
+    // A busy process first reads what has arrived.
     const timer = setTimeout(() => setImmediate(resolve, false), ANSWER);
     session.ping((error) => {
       clearTimeout(timer);

@@ -7,7 +7,7 @@ import type { InferenceServer } from '../inference-server.js';
 import type { StreamCall, StreamMessage } from './protocol-calls.js';
 import { readInferRequest, writeInferReply } from './messages.js';
 
-/** Concurrent requests per stream, before we pause reading. */
+/** Concurrent requests per stream before we pause reading. */
 const MOST_OPEN = 64;
 
 /**
@@ -134,7 +134,6 @@ class StreamWriter {
     return this.call.cancelled || this.call.destroyed;
   }
 
-  /** Resolves when there's room, or the client has left. */
   async write(message: StreamMessage): Promise<void> {
     while (this.room && !this.hasEnded) {
       await this.room;

@@ -24,7 +24,7 @@ const LIMITS = { ...jsonLimits, tensors: 1024 };
  * Aligned tensors are views of the message.
  *
  * @throws InvalidInputError naming the tensor
- * @throws RequestTooLargeError if the elements in lists have too many bytes
+ * @throws RequestTooLargeError for too many bytes in lists
  */
 export function readInferRequest(
   message: GrpcInferRequest,

@@ -19,7 +19,7 @@ import type { InferenceCaller } from '../inference-request.js';
 /** Nest makes one instance for `@UseGuards` and one for injection; both need these. */
 const tenantsOfCalls = new WeakMap<AnyCall, string | undefined>();
 
-/** A guard, because only guards get the context. */
+/** Only guards get the context. */
 @Injectable()
 export class GrpcTenants implements CanActivate {
   constructor(private readonly server: InferenceServer) {}
@@ -48,13 +48,11 @@ interface OfRepository {
 }
 
 /**
- * The protocol's gRPC calls, by name, with guards, interceptors and filters as for microservice
- * handlers.
+ * The protocol's gRPC calls, with guards, interceptors and filters as for microservice handlers.
  */
 @Injectable()
 @UseFilters(GrpcExceptionFilter)
 export class ProtocolCalls {
-  /** Stops reading streams' requests. */
   readonly stop = new AbortController();
 
   constructor(
@@ -126,7 +124,6 @@ export class ProtocolCalls {
     return writeInferReply(await server.infer(request, caller));
   }
 
-  /** Writes its own replies, then resolves. */
   @UseGuards(ProtocolGuards, GrpcTenants)
   async ModelStreamInfer(
     _messages: StreamCall,
@@ -140,7 +137,6 @@ export class ProtocolCalls {
   }
 }
 
-/** The signal aborts when the client disconnects. */
 export function grpcCaller(call: AnyCall, tenant: string | undefined): InferenceCaller {
   const left = new AbortController();
   const abort = (): void =>
@@ -169,5 +165,5 @@ export type StreamCall = ServerDuplexStream<GrpcInferRequest, StreamMessage>;
 
 export type AnyCall = UnaryCall | StreamCall;
 
-/** Ordered as those of Nest's own gRPC handlers. */
+/** Ordered like Nest's own gRPC handlers. */
 export type HandlerArguments<Request, Call> = readonly [Request, Metadata, Call];

@@ -35,7 +35,7 @@ export class InferenceController {
     return answer(response, this.server.metadata(), this.server);
   }
 
-  // Before the model paths: "stats" is no model.
+  // Precedes the model paths: "stats" is no model.
   @Get('models/stats')
   statistics(@Res() response: PlatformResponse): Promise<void> {
     return answer(response, { model_stats: this.server.statistics() }, this.server);
@@ -93,7 +93,7 @@ export class InferenceController {
   }
 }
 
-/** Health probes, which skip the module's guards. */
+/** Probes skip the module's guards. */
 @ProtocolController('/health')
 export class HealthController {
   constructor(private readonly server: InferenceServer) {}

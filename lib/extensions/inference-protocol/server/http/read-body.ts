@@ -15,7 +15,7 @@ import { PRIVATE_TYPE } from './routes.js';
 import { elementOf, tensorOfBytes } from '../../wire/tensor-bytes.js';
 
 /**
- * Also decompresses the body.
+ * Decompresses the body, too.
  *
  * @throws RequestTooLargeError beyond the limit, and as {@link readBytes}
  */
@@ -73,7 +73,7 @@ interface RawTarget {
 }
 
 /**
- * Without JSON, a body is one row of the only input: its elements, or a BYTES element's text.
+ * A body without JSON is one row of the only input: its elements, or a BYTES element's text.
  *
  * @throws InvalidInputError for several inputs, or several open sizes in a row
  */

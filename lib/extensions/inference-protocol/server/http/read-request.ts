@@ -17,13 +17,13 @@ export interface RequestTarget {
   readonly version: string | undefined;
   readonly bodyLimit: number;
   readonly jsonLimit: number;
-  /** For a body that doesn't describe them. */
+  /** Used if the body doesn't describe them. */
   readonly inputs: readonly Port[];
 }
 
 const HEADER_LENGTH = 'inference-header-content-length';
 
-/** For JSON with tensors, whose elements are many. */
+/** Tensors have many elements. */
 const textLimits: TextLimits = {
   depth: jsonLimits.depth,
   nodes: jsonLimits.nodes,
@@ -31,27 +31,25 @@ const textLimits: TextLimits = {
   advice: 'give the data of a tensor as one flat list, or as binary data',
 };
 
-/** Limits of what takes a few milliseconds. */
+/** Limits of a few milliseconds. */
 const MOST_HERE = 2 ** 18;
 const limitsHere = { depth: Infinity, nodes: 2 ** 12, values: 2 ** 14 };
 /** Shorter JSON can't exceed these, except in depth. */
 const LEAST_LOOKED_AT = 2 ** 13;
 
-/** A request whose JSON a thread reads. */
 export interface LargeRequest {
   readonly body: Uint8Array<ArrayBuffer>;
-  /** Bytes of JSON at its beginning. */
+  /** Bytes of leading JSON. */
   readonly length: number;
   readonly model: string;
   readonly version: string | undefined;
 }
 
-/** A request between threads, where its tensors lose their class. */
+/** Tensors lose their class between threads. */
 export type PackedRequest = Omit<InferenceRequest, 'inputs'> & {
   readonly inputs: ReadonlyMap<string, Pick<Tensor, 'type' | 'dims' | 'data'>>;
 };
 
-/** One for the process. */
 export const requestThread = new BodyThread<LargeRequest, PackedRequest>(
   'extensions/inference-protocol/server/http/request-thread',
 );
@@ -59,7 +57,7 @@ export const requestThread = new BodyThread<LargeRequest, PackedRequest>(
 /**
  * JSON with optional binary tensors, or raw data.
  *
- * @param signal ends the wait for a thread that reads much JSON
+ * @param signal ends the wait for a thread
  */
 export async function readRequest(
   request: IncomingMessage,
@@ -96,9 +94,8 @@ function unpacked({ inputs, ...others }: PackedRequest): InferenceRequest {
 }
 
 /**
- * Reads a request whose first `length` bytes are JSON.
- *
- * @throws InvalidInputError for an invalid request
+ * @param length bytes of JSON at the beginning
+ * @throws InvalidInputError
  */
 export function requestIn(
   body: Buffer,
@@ -122,7 +119,7 @@ export function partsOf(json: unknown): Readonly<Record<string, unknown>> {
   return contextOf().partsOf(json);
 }
 
-/** In bytes; undefined if the whole body is JSON. */
+/** Bytes; undefined if the whole body is JSON. */
 function headerLength({ headers }: IncomingMessage): number | undefined {
   const length = headers[HEADER_LENGTH];
   if (length === undefined) {
@@ -262,7 +259,7 @@ function isParameter(value: unknown): value is Exclude<ParameterValue, bigint> {
   return typeof value === 'string' || typeof value === 'number' || typeof value === 'boolean';
 }
 
-/** After the JSON, in input order. */
+/** Follows the JSON, in input order. */
 class BinaryParts {
   private at = 0;
 
@@ -287,7 +284,7 @@ class BinaryParts {
     );
   }
 
-  /** @throws InvalidInputError for bytes that belong to no input */
+  /** @throws InvalidInputError for bytes without an input */
   end(): void {
     const left = this.bytes.length - this.at;
     if (left > 0) {

@@ -1,7 +1,7 @@
 import { doJobs, type Parcel } from '../../../../encoding/job-thread.js';
 import { type LargeRequest, type PackedRequest, requestIn } from './read-request.js';
 
-/** Runs in a thread: reads the requests, and moves their tensors. */
+/** Runs in a thread and moves the tensors. */
 function read({ body, length, model, version }: LargeRequest): Parcel<PackedRequest> {
   const bytes = Buffer.from(body.buffer, body.byteOffset, body.length);
   const request = requestIn(bytes, length, { model, version });

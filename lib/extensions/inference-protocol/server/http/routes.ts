@@ -16,10 +16,9 @@ import { InferenceServer } from '../inference-server.js';
 import { answerWith, jsonReply } from './send-reply.js';
 import type { IncomingMessage } from 'node:http';
 
-/** Excluded from `@nestjs/swagger`: the protocol has its own OpenAPI document. */
+/** The protocol has its own OpenAPI document. */
 const EXCLUDED_FROM_OPENAPI = 'swagger/apiExcludeController';
 
-/** Outside the application's versioning. */
 export function ProtocolController(path: string): ClassDecorator {
   return applyDecorators(
     Controller({ path: `v2${path}`, version: VERSION_NEUTRAL }),
@@ -38,12 +37,11 @@ const CALLS = [
   '(?:system|cuda)sharedmemory/(?:region/[^/]+/)?(?:un)?register',
 ];
 
-/** Matches paths and routes of calls with a body. */
 export function callsBehind(prefixes: readonly string[]): RegExp {
   return new RegExp(`^${behind(prefixes)}/v2/(?:${CALLS.join('|')})/?$`, 'i');
 }
 
-/** Without a trailing slash. */
+/** Has no trailing slash. */
 const ROUTE =
   '/v2(?:/(?:health|models|repository|systemsharedmemory|cudasharedmemory)/(?:[^?]*[^/?])?)?';
 
@@ -64,7 +62,6 @@ function literal(text: string): string {
   return text.replaceAll(/[^\w~-]/g, String.raw`\$&`);
 }
 
-/** Answers errors as `{ "error": "..." }`. */
 @Catch()
 class ProtocolExceptionFilter implements ExceptionFilter {
   private readonly logger = new Logger('InferenceProtocol');
@@ -102,7 +99,7 @@ interface FastifyInstance {
 
 interface FastifyRequest {
   readonly raw: IncomingMessage;
-  /** The route's pattern; undefined if there is no route. */
+  /** The pattern; undefined without a route. */
   readonly routeOptions: { readonly url?: string };
 }
 
@@ -116,10 +113,10 @@ interface FastifyRoute {
 }
 
 /**
- * Hides bodies from the application's parsers, which would refuse large ones and those without a
- * content type. Call it before initialisation.
+ * Hides bodies from the application's parsers, which refuse large ones and missing content types.
+ * Call it before initialisation.
  *
- * @param prefixes the routes' prefixes, read with the first request
+ * @param prefixes read with the first request
  */
 export function leaveBodiesUnparsed(adapter: HttpServer, prefixes: () => readonly string[]): void {
   let calls: RegExp | undefined;
@@ -137,7 +134,7 @@ export function leaveBodiesUnparsed(adapter: HttpServer, prefixes: () => readonl
       hideType(raw, () => routeOptions.url ?? pathOfTarget(raw.url ?? ''));
       done();
     });
-    // As on Express, a path may end with a slash. Fastify adds the HEAD routes itself.
+    // Paths may end with a slash, as on Express. Fastify adds the HEAD routes itself.
     const { initialConfig } = fastify;
     if (!initialConfig.routerOptions?.ignoreTrailingSlash && !initialConfig.ignoreTrailingSlash) {
       fastify.addHook('onRoute', (route) => {

@@ -16,7 +16,7 @@ const LEAST_COMPRESSED = 1024;
 const FASTEST = { level: 1 };
 
 interface Closing {
-  /** If true, each reply closes its connection. */
+  /** Each reply then closes its connection. */
   readonly isClosing: boolean;
 }
 
@@ -25,8 +25,7 @@ export function answer(response: PlatformResponse, value: unknown, server: Closi
 }
 
 /**
- * Bypasses the application's interceptors and serialisers, which would change the format. Keeps
- * headers already set.
+ * Bypasses interceptors and serialisers, which would change the format. Keeps headers already set.
  */
 export async function answerWith(
   response: PlatformResponse,
@@ -82,7 +81,7 @@ function compressionFor({
 export interface HttpReply {
   readonly headers: Readonly<Record<string, string>>;
   readonly chunks: readonly Uint8Array[];
-  /** For outputs only: some clients don't decompress other replies. */
+  /** Outputs only: some clients don't decompress other replies. */
   readonly isCompressible?: boolean;
 }
 
@@ -93,7 +92,6 @@ export function jsonReply(value: unknown): HttpReply {
   return { headers: JSON_HEADERS, chunks: [Buffer.from(JSON.stringify(value))] };
 }
 
-/** JSON, followed by views of the binary outputs. */
 export async function writeReply(
   reply: InferenceReply,
   request: InferenceRequest,

@@ -11,8 +11,8 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 271,
-  'thousand characters of code in lib': 1126.5,
+  'files of lib': 275,
+  'thousand characters of code in lib': 1127.6,
   'files of the core, its features and its Nest module': 131,
   'thousand characters of code in the core': 430.1,
   'thousand characters of code in the core, its features and its Nest module': 599,

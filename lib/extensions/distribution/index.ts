@@ -7,7 +7,8 @@
 export type { Candidate, ChooseNode } from './membership/balancer.js';
 export type { ClusterNode } from '../../doors/servings.js';
 export { MemoryNetwork, type MemoryTransport } from './memory-network.js';
-export type { CustomTransport, DistributionOptions } from './options.js';
+export type { DistributionOptions } from './options.js';
+export type { CustomTransport } from './transports/transports.js';
 export { ServingCluster } from './serving-cluster.js';
 export { ServingClusterModule } from './serving-cluster.module.js';
 export {

@@ -1,95 +1,52 @@
-import { Transport } from '@nestjs/microservices';
 import { InvalidServingError } from '../../index.js';
 import { formatValue } from '../../doors/text.js';
 import type { DistributionOptions } from './options.js';
 import { DEFAULT_NAMESPACE } from './resolve-options.js';
-import type { ServingTransport } from './transport.js';
+import type { ServingTransport, TransportKind } from './transport.js';
+import { transports } from './transports/transports.js';
 
 /** Loads only the transport's packages; doesn't start it. */
 export async function openTransport(given: DistributionOptions): Promise<ServingTransport> {
-  const { transport, secret } = given;
-  switch (given.transport) {
-    case Transport.TCP: {
-      checkTransportOptions(
-        { transport: 'Transport.TCP', options: ['host', 'port', 'path'], isBrokerless: true },
-        given,
-      );
-      const { TcpTransport } = await import('./transports/tcp/tcp.transport.js');
-      const { options, peers, insecure } = given;
-      return new TcpTransport({ options, peers, secret, insecure });
-    }
-    case Transport.GRPC: {
-      checkTransportOptions(
-        { transport: 'Transport.GRPC', options: ['url'], isBrokerless: true },
-        given,
-      );
-      const { GrpcTransport } = await import('./transports/grpc/grpc.transport.js');
-      const { options, peers, insecure } = given;
-      return new GrpcTransport({ options, peers, secret, insecure });
-    }
-    case Transport.NATS: {
-      checkTransportOptions(
-        { transport: 'Transport.NATS', options: ['servers', 'port'], isBrokerless: false },
-        given,
-      );
-      const { NatsTransport } = await import('./transports/nats/nats.transport.js');
-      const { options, namespace = DEFAULT_NAMESPACE } = given;
-      return new NatsTransport({ options, namespace });
-    }
-    case Transport.REDIS: {
-      checkTransportOptions(
-        { transport: 'Transport.REDIS', options: ['host', 'port'], isBrokerless: false },
-        given,
-      );
-      const { RedisTransport } = await import('./transports/redis/redis.transport.js');
-      return new RedisTransport({ options: given.options });
-    }
-    default:
-      if (isTransport(transport)) {
-        return transport;
-      }
-      throw new InvalidServingError(
-        `ServingClusterModule: transport ${formatValue(transport)} does not carry servings; ` +
-          'allowed are Transport.TCP, Transport.GRPC, Transport.NATS, Transport.REDIS, and ' +
-          'an object that is a ServingTransport',
-      );
+  const { transport, secret, namespace = DEFAULT_NAMESPACE } = given;
+  const kind = transports.get(transport);
+  if (kind) {
+    checkAddress(kind, given);
+    return kind.open(given as never, { namespace, secret });
   }
+  if (isTransport(transport)) {
+    return transport;
+  }
+  const names = [...transports.values()].map(({ name }) => name);
+  throw new InvalidServingError(
+    `ServingClusterModule: transport ${formatValue(transport)} does not carry servings; ` +
+      `allowed are ${names.join(', ')}, and an object that is a ServingTransport`,
+  );
 }
 
 function isTransport(value: unknown): value is ServingTransport {
   return typeof value === 'object' && value !== null && 'broadcast' in value;
 }
 
-interface TransportOptions {
-  readonly transport: string;
-  readonly options: readonly string[];
-  readonly isBrokerless: boolean;
-}
-
-const ALL = ['host', 'port', 'path', 'url', 'servers'];
-
 /** @throws InvalidServingError naming options of another transport */
-function checkTransportOptions(
-  { transport, options, isBrokerless }: TransportOptions,
-  given: object,
-): void {
+function checkAddress({ name, address, isBrokerless }: TransportKind<never>, given: object): void {
   const { options: nested, ...rest }: { readonly options?: object | undefined } = given;
+  const others = [...transports.values()].flatMap((each) => each.address);
   const foreign = namesIn(nested ?? {}).filter(
-    (name) => ALL.includes(name) && !options.includes(name),
+    (each) => others.includes(each) && !address.includes(each),
   );
   if (foreign.length > 0) {
     throw new InvalidServingError(
-      `ServingClusterModule: ${inWords(foreign)} in "options" means nothing to ` +
-        `${transport}, whose address is set by ${inWords(options)}`,
+      `ServingClusterModule: ${name} has no ${inWords(foreign)} in "options"; set its address ` +
+        `with ${inWords(address)}`,
     );
   }
   const misplaced = namesIn(rest).filter(
-    (name) => !isBrokerless && ['peers', 'insecure'].includes(name),
+    (each) => !isBrokerless && ['peers', 'insecure'].includes(each),
   );
   if (misplaced.length > 0) {
     throw new InvalidServingError(
-      `ServingClusterModule: ${inWords(misplaced)} means nothing to ${transport}, ` +
-        'whose nodes connect to a broker',
+      `ServingClusterModule: ${name} has no ${inWords(misplaced)}, since its nodes connect to a ` +
+        'broker; leave it out',
     );
   }
 }

@@ -1,107 +1,10 @@
 import type { FlowControlOptions } from './calls/flow-control.js';
 import type { Balance } from './membership/balancer.js';
-import type { ServingTransport } from './transport.js';
-import type {
-  GrpcTransportOptions,
-  NatsTransportOptions,
-  RedisTransportOptions,
-  TcpTransportOptions,
-  Transport,
-} from './transports/transport-options.js';
-import type { Peers } from './transports/peers.js';
+import type { DistributionTransport } from './transports/transports.js';
 import type { WireLimits } from './wire/limits.js';
 
 /** Options of `ServingClusterModule.forRoot`. */
 export type DistributionOptions = DistributionTransport & ClusterOptions;
-
-/** The transport between the nodes. */
-export type DistributionTransport =
-  TcpDistribution | GrpcDistribution | NatsDistribution | RedisDistribution | CustomTransport;
-
-/** Nodes connect to each other over TCP, without a broker. */
-export interface TcpDistribution {
-  /** The transport. */
-  readonly transport: Transport.TCP;
-  /**
-   * Options of Nest's TCP transport, passed on unchanged, or the `path` of a Unix socket. By
-   * default a node listens on 127.0.0.1, on any free port.
-   *
-   * @default {}
-   */
-  readonly options?: TcpTransportOptions;
-  /**
-   * Other nodes: `host:port`, `{ host, port }`, `{ dns, port }` for every address of a DNS name, a
-   * Unix socket's path, `{ path }`, or a function that returns them. This node's own address is
-   * ignored.
-   *
-   * @default []
-   */
-  readonly peers?: Peers;
-  /**
-   * Allows a node to listen beyond this machine without a `secret` or mutual TLS.
-   *
-   * @default false
-   */
-  readonly insecure?: boolean;
-}
-
-/** Nodes connect to each other over gRPC, without a broker. */
-export interface GrpcDistribution {
-  /** The transport. */
-  readonly transport: Transport.GRPC;
-  /**
-   * Options of Nest's gRPC transport, limited to `url`, `tlsOptions`, `keepalive` and
-   * `channelOptions`. By default a node listens on localhost:5000.
-   *
-   * @default {}
-   */
-  readonly options?: GrpcTransportOptions;
-  /**
-   * Other nodes: `host:port`, `{ host, port }`, `{ dns, port }` for every address of a DNS name, or
-   * a function that returns them. This node's own address is ignored.
-   *
-   * @default []
-   */
-  readonly peers?: Peers;
-  /**
-   * Allows a node to listen beyond this machine without a `secret` or mutual TLS.
-   *
-   * @default false
-   */
-  readonly insecure?: boolean;
-}
-
-/** Nodes connect to NATS servers. */
-export interface NatsDistribution {
-  /** The transport. */
-  readonly transport: Transport.NATS;
-  /**
-   * Options of Nest's NATS transport, passed on unchanged. By default nodes connect to
-   * nats://localhost:4222 and reconnect without limit.
-   *
-   * @default {}
-   */
-  readonly options?: NatsTransportOptions;
-}
-
-/** Nodes connect to a Redis server. */
-export interface RedisDistribution {
-  /** The transport. */
-  readonly transport: Transport.REDIS;
-  /**
-   * Options of Nest's Redis transport, passed on unchanged. By default nodes connect to
-   * localhost:6379 and reconnect without limit.
-   *
-   * @default {}
-   */
-  readonly options?: RedisTransportOptions;
-}
-
-/** A custom transport. */
-export interface CustomTransport {
-  /** The transport. */
-  readonly transport: ServingTransport;
-}
 
 /** A serving on other nodes, injectable here by its name. */
 export interface RemoteServingOptions<Input = unknown> {

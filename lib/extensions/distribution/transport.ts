@@ -1,4 +1,5 @@
 import type { Observable } from 'rxjs';
+import type { Secrets } from './wire/signature.js';
 
 /** Identifies one start of a node: letters, digits, `_` and `-`. */
 export type Address = string;
@@ -86,6 +87,23 @@ export interface ServingTransport {
    * @param timeout milliseconds, 5000 by default
    */
   stop(timeout?: number): Promise<void>;
+}
+
+/** One of Nest's transports, between nodes. */
+export interface TransportKind<Given = object> {
+  /** Names it in messages. */
+  readonly name: string;
+  /** The names in `options` that set its address. */
+  readonly address: readonly string[];
+  /** True if nodes connect to each other. */
+  readonly isBrokerless: boolean;
+  /** Loads its packages; doesn't start it. */
+  open(given: Given, cluster: TransportCluster): Promise<ServingTransport>;
+}
+
+export interface TransportCluster {
+  readonly namespace: string;
+  readonly secret: Secrets | undefined;
 }
 
 /** The node is known to be gone: the packet was not delivered. */

@@ -86,22 +86,22 @@ describe('The boot of a node', () => {
     [
       'a url over TCP',
       { transport: TCP, options: { url: 'a:1' } },
-      '"url" in "options" means nothing to Transport.TCP',
+      'Transport.TCP has no "url" in "options"',
     ],
     [
       'servers over TCP',
       { transport: TCP, options: { servers: [] } },
-      'whose address is set by "host" and "port"',
+      'set its address with "host" and "port" and "path"',
     ],
     [
       'host and port over gRPC',
       { transport: GRPC, options: { host: 'a', port: 1 } },
-      '"host" and "port" in "options" means',
+      'Transport.GRPC has no "host" and "port" in "options"',
     ],
     [
       'a path over NATS',
       { transport: NATS, options: { path: '/a' } },
-      '"path" in "options" means nothing to Transport.NATS',
+      'Transport.NATS has no "path" in "options"',
     ],
     [
       'the path of a peer over gRPC',
@@ -111,22 +111,22 @@ describe('The boot of a node', () => {
     [
       'a url over NATS',
       { transport: NATS, options: { url: 'a' } },
-      'whose address is set by "servers" and "port"',
+      'set its address with "servers" and "port"',
     ],
     [
       'servers over Redis',
       { transport: REDIS, options: { servers: 'a' } },
-      'means nothing to Transport.REDIS',
+      'Transport.REDIS has no "servers" in "options"',
     ],
     [
       'peers over NATS',
       { transport: NATS, peers: ['a:1'] },
-      '"peers" means nothing to Transport.NATS, whose nodes connect to a broker',
+      'Transport.NATS has no "peers", since its nodes connect to a broker',
     ],
     [
       'insecure over Redis',
       { transport: REDIS, insecure: true },
-      '"insecure" means nothing to Transport.REDIS',
+      'Transport.REDIS has no "insecure"',
     ],
   ])('[11] A node does not boot with %s', async (_, options, message) => {
     const failure = await bootWith(() => [

@@ -3,7 +3,7 @@ import { Logger } from '@nestjs/common';
 import { ServerRedis } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { RedisTransport } from '../../../lib/extensions/distribution/transports/redis/redis.transport.js';
-import type { RedisTransportOptions } from '../../../lib/extensions/distribution/transports/transport-options.js';
+import type { RedisTransportOptions } from '../../../lib/extensions/distribution/transports/redis/redis.js';
 import { useAppProcesses } from '../../fixtures/http/app-process.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { useBreakableLinks } from '../../fixtures/cluster/breakable-link.js';

@@ -32,7 +32,7 @@ import {
   WINDOW,
 } from './grpc-connection.js';
 import { PeerConnections } from '../peer-connections.js';
-import type { GrpcTransportOptions } from '../transport-options.js';
+import type { GrpcTransportOptions } from './grpc.js';
 import { checkSize, closeUnlessLinked, Handshake } from '../handshake.js';
 import { once } from 'node:events';
 import type { Http2Session, ServerHttp2Stream } from 'node:http2';

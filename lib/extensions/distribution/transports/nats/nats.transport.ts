@@ -22,7 +22,7 @@ import {
 import { messageOf } from '../../../../doors/text.js';
 import type { Address, Receiver, ServingTransport, TransportContext } from '../../transport.js';
 import { checkSize, escapeName, SendBuffer, servingPattern } from '../handshake.js';
-import type { NatsTransportOptions } from '../transport-options.js';
+import type { NatsTransportOptions } from './nats.js';
 import { jsonAnswer } from '../../json/json-handlers.js';
 import { InvalidOutputError } from '../../../../index.js';
 

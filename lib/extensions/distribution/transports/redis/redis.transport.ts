@@ -20,7 +20,7 @@ import {
   type TransportContext,
 } from '../../transport.js';
 import { checkSize, escapeName, SendBuffer } from '../handshake.js';
-import type { RedisTransportOptions } from '../transport-options.js';
+import type { RedisTransportOptions } from './redis.js';
 
 export interface RedisTransportSettings {
   /** We retry a lost server forever by default, every 200 ms. */

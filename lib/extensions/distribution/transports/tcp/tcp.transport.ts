@@ -37,7 +37,7 @@ import {
   servingPattern,
 } from '../handshake.js';
 import { type PeerConnection, PeerConnections } from '../peer-connections.js';
-import type { TcpTransportOptions } from '../transport-options.js';
+import type { TcpTransportOptions } from './tcp.js';
 import { RateLimitedLogger } from '../../serving-cluster.js';
 import { jsonAnswer } from '../../json/json-handlers.js';
 import { checkSocketPath, removeStaleSocket } from '../socket-path.js';

@@ -81,7 +81,7 @@ export function boardController(path: string): Type<unknown> {
       this.send(response, HttpStatus.OK, { text: '{"changed":true}', type: JSON_TYPE });
     }
 
-    // Nest removes a path's trailing slash, but to Fastify a URL with a slash is different.
+    // Nest removes a path's trailing slash, but Fastify tells such URLs apart.
     @Get(['', '//'])
     page(@Req() request: BoardRequest, @Res() response: unknown): void {
       const { httpAdapter } = this.host;
@@ -111,7 +111,7 @@ export function boardController(path: string): Type<unknown> {
       }
     }
 
-    /** Bypasses the application's interceptors, which may change the body. */
+    /** Bypasses interceptors, which may change the body. */
     private send(
       response: unknown,
       status: HttpStatus,
@@ -130,12 +130,12 @@ export function boardController(path: string): Type<unknown> {
   return ServingBoardController;
 }
 
-/** -1 unless it is a whole number. */
+/** Returns -1 unless it is a whole number. */
 function wholeOf(text: unknown): number {
   return typeof text === 'string' && /^\d{1,15}$/.test(text) ? Number(text) : -1;
 }
 
-/** Board users run the application: they may read the error's text. */
+/** Shows the error's text, since board users run the application. */
 function refusalOf(error: unknown): unknown {
   if (!isServingError(error)) {
     return error;
@@ -150,8 +150,7 @@ function refusalOf(error: unknown): unknown {
 }
 
 /**
- * Browsers send this header to another site only with its permission, so foreign pages can't use a
- * login.
+ * Browsers send it to another site only with its permission, so foreign pages can't use a login.
  */
 export const CHANGE_HEADER = 'x-serving-board';
 
@@ -164,7 +163,7 @@ export class BoardGuards extends ModuleGuards {
     super(moduleRef, board.options.guards, board.options.changes);
   }
 
-  /** @throws MethodNotAllowedException when the board allows no changes */
+  /** @throws MethodNotAllowedException if the board allows no changes */
   passChange(context: ExecutionContext): Promise<true> {
     const { changes } = this.board.options;
     if (!changes) {

@@ -6,7 +6,7 @@ import { formatValue } from '../../doors/text.js';
 
 /** Options for routes that change servings. */
 export interface ServingBoardChanges {
-  /** Guards of changes, which run after the board's guards. At least one. */
+  /** Guards of changes, at least one; they run after the board's guards. */
   readonly guards: readonly (Type<CanActivate> | CanActivate)[];
 }
 
@@ -21,7 +21,7 @@ export interface ServingBoardOptions {
    * Lets users pause, resume and drain servings, change batch sizes and timeouts, and load, promote
    * and roll back versions.
    *
-   * @default off: changes are answered with 405
+   * @default off: changes get a 405
    */
   readonly changes?: ServingBoardChanges;
   /**
@@ -32,7 +32,6 @@ export interface ServingBoardOptions {
   readonly minutes?: number;
 }
 
-/** Options with all defaults filled in. */
 export interface ResolvedBoard {
   readonly guards: ServingBoardOptions['guards'];
   /** Undefined if changes are off. */
@@ -58,14 +57,14 @@ const rules: Rules = {
   minutes: whole(1, 60),
 };
 
-/** @throws InvalidServingError for unknown options and invalid values */
+/** @throws InvalidServingError for unknown or invalid options */
 export function resolveBoard(options: ServingBoardOptions): ResolvedBoard {
   checkOptions(OWNER, options, rules);
   const { guards, changes, minutes = 10 } = options;
   return { guards, changes: changes?.guards, seconds: 60 * minutes };
 }
 
-/** Without the leading slash. */
+/** Removes the leading slash. */
 export function resolvePath(path: unknown): string {
   if (typeof path !== 'string' || !/^\/?[\w.~-]+(\/[\w.~-]+)*$/.test(path)) {
     throw new InvalidServingError(

@@ -27,7 +27,7 @@ const OWN_FILES = {
   'tables.js': SCRIPT,
 };
 
-/** Used with a URL that ends with a slash. */
+/** Base for a URL that ends with a slash. */
 const BASE = '<base href="./" />';
 
 export class PageFiles {
@@ -38,7 +38,7 @@ export class PageFiles {
   ) {}
 
   /**
-   * @param folder the last name in the board's path
+   * @param folder the path's last name
    * @throws InvalidServingError without uPlot or the page's files
    */
   static async read(folder: string): Promise<PageFiles> {

@@ -10,9 +10,9 @@ import { createHistogram, type RecordableHistogram } from 'node:perf_hooks';
 import { isError } from '../../doors/text.js';
 
 const SECOND = 1000;
-/** How long we observe batches after the last request. */
+/** Time that we observe batches after the last request. */
 const SECONDS_OF_WATCH = 10;
-/** A second's first batches are enough for quantiles. */
+/** First batches of a second are enough for quantiles. */
 const MOST_BATCHES = 500;
 const NOT_OBSERVED = {
   fill: NaN,
@@ -56,8 +56,8 @@ class Recorded {
 }
 
 /**
- * Records all counters once a second. Batch events cost time, so batches are observed only while
- * the board is open; viewers share the records.
+ * Records all counters once a second. Batch events cost time, so we observe batches only while the
+ * board is open. Viewers share the records.
  */
 export class Recorder {
   second = 0;
@@ -69,7 +69,6 @@ export class Recorder {
   private watch: Subscription | undefined;
   private viewedAt = -Infinity;
   private batches = 0;
-  /** Counted in this second. */
   private batchesNow = 0;
 
   constructor(
@@ -162,7 +161,7 @@ function failures({ failed }: ServingCounters): number {
 export interface BatchLine {
   /** Increases with each batch of any serving. */
   readonly number: number;
-  /** Its end, in milliseconds since 1970. */
+  /** End, in milliseconds since 1970. */
   readonly at: number;
   readonly version?: string | undefined;
   readonly key: string;
@@ -172,7 +171,7 @@ export interface BatchLine {
   readonly batchSize: number;
   readonly fill: number;
   readonly padding: number;
-  /** Only for servings with `batchSize.cost`. */
+  /** Given for servings with `batchSize.cost`. */
   readonly cost?: BatchEndEvent['cost'];
   readonly reason: string;
   /** Milliseconds. */
@@ -184,7 +183,7 @@ export interface BatchLine {
 }
 
 const LINES = 40;
-/** Users choose keys and origins, of any length. */
+/** Users choose keys and origins of any length. */
 const LONGEST_NAME = 200;
 /** One hour in microseconds. */
 const LONGEST = 3_600_000_000;
@@ -256,7 +255,7 @@ function lineOf(event: BatchEndEvent, number: number): BatchLine {
   };
 }
 
-/** Not the message, which may contain callers' data. */
+/** Omits the message, which may contain callers' data. */
 function nameOf(error: unknown): string | undefined {
   if (error === undefined) {
     return undefined;
@@ -287,9 +286,9 @@ export interface SecondFigures {
   readonly padding: number;
   /** At the end of the second. */
   readonly queued: number;
-  /** Rows as a share of the capacity; NaN if no batches are observed. */
+  /** Rows as a share of the capacity; NaN if unobserved. */
   readonly fill: number;
-  /** Milliseconds; NaN likewise. */
+  /** Milliseconds; NaN if unobserved. */
   readonly waitMedian: number;
   readonly waitP99: number;
   readonly runMedian: number;
@@ -313,10 +312,10 @@ const NAMES = [
 /** Null if nothing was recorded. */
 export type Columns = Readonly<Record<keyof SecondFigures, readonly (number | null)[]>>;
 
-/** The last seconds, in memory of fixed size. */
+/** Last seconds, in memory of fixed size. */
 export class History {
   private readonly columns: Readonly<Record<keyof SecondFigures, Float32Array>>;
-  /** One after the last second. */
+  /** Second after the last one. */
   private end: number;
 
   constructor(
@@ -336,7 +335,6 @@ export class History {
     return Math.max(second + 1, this.begin, this.end - this.seconds);
   }
 
-  /** All kept seconds after this one. */
   since(second: number): Columns {
     const first = this.firstAfter(second);
     const length = Math.max(0, this.end - first);

@@ -19,9 +19,9 @@ const { ConfigurableModuleClass } = new ConfigurableModuleBuilder<ServingBoardOp
   .build();
 
 /**
- * A live page about the application's servings: throughput, batches, queues, partitions and
- * versions. With the option `changes`, users can also change them. Import it once, next to
- * `ServingModule`; its `path` is `servings` by default.
+ * Live page about the application's servings: throughput, batches, queues, partitions and versions.
+ * With the option `changes`, users can also change them. Import it once, next to `ServingModule`.
+ * Its `path` is `servings` by default.
  */
 @Module({ providers: [ServingBoard, BoardGuards, ChangeGuards] })
 export class ServingBoardModule extends ConfigurableModuleClass {}

@@ -87,7 +87,7 @@ export class ServingBoard implements OnModuleInit, OnApplicationBootstrap, OnApp
     }
   }
 
-  /** Without servings that run only on other nodes. */
+  /** Excludes servings that run only on other nodes. */
   private servings(): () => Iterable<readonly [string, Serving]> {
     const registry = this.provided(ServingRegistry);
     const methods = this.provided(BatchedMethods);
@@ -120,11 +120,10 @@ export class ServingBoard implements OnModuleInit, OnApplicationBootstrap, OnApp
 interface Change {
   readonly serving: string;
   readonly change: keyof typeof changes;
-  /** All keys by default. */
+  /** Defaults to all keys. */
   readonly key?: string;
-  /** A batch size or timeout. */
   readonly value?: number;
-  /** The new version's label, after `reload`. */
+  /** Label of the new version, after `reload`. */
   readonly version?: string;
 }
 
@@ -201,14 +200,14 @@ function required<Value>(name: string, value: Value | undefined): Value {
   return value;
 }
 
-/** Seconds over which the list's figures are means. */
+/** Seconds in the list's means. */
 const RECENT = 5;
 
 export interface ListedServing extends Omit<ServingHealth, 'serving' | 'partitions'> {
   readonly name: string;
   readonly held?: Serving['held'];
   readonly partitions: { readonly up: number; readonly all: number };
-  /** Calls that ended per second, and failed ones. */
+  /** Ended calls per second, including failed ones. */
   readonly calls: number;
   readonly failed: number;
   readonly rows: number;
@@ -218,7 +217,6 @@ export interface ListedServing extends Omit<ServingHealth, 'serving' | 'partitio
 type ListedNode = Pick<ClusterNode, 'id' | 'state' | 'isSelf'> & Omit<ServingStatus, 'signature'>;
 
 export interface ViewQuery {
-  /** Shown in detail. */
   readonly serving: string | undefined;
   /** The page's last second. */
   readonly since: number;
@@ -234,7 +232,7 @@ export interface ViewOptions {
   readonly seconds: number;
 }
 
-/** Viewers share the list, made once a second. */
+/** Shares the list, made once a second, among viewers. */
 export class View {
   private list: { readonly second: number; readonly text: string } | undefined;
 

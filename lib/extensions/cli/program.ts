@@ -172,7 +172,7 @@ export function parseShape(
   return { ...before, [text.slice(0, at)]: dims };
 }
 
-/** `@row.json` reads the file. */
+/** Reads the file of `@row.json`. */
 export function parseInput(text: string): string {
   if (!text.startsWith('@')) {
     return text;

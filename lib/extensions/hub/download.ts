@@ -16,20 +16,20 @@ export interface FetchRequest {
   readonly method: 'GET' | 'HEAD';
   /** Sent only to the origin of `url`. */
   readonly token?: string | undefined;
-  /** Follows redirects from https to http: safe if a hash is checked. */
+  /** Follows redirects from https to http; safe if a hash is checked. */
   readonly allowsHttp: boolean;
   readonly signal: AbortSignal;
 }
 
 const MAX_REDIRECTS = 10;
 
-/** Milliseconds without data: the connection counts as broken. */
+/** Milliseconds without data until the connection counts as broken. */
 export const STALLED = 30_000;
 
 /**
  * Follows redirects unless `isFinal` returns true.
  *
- * @throws TransientError if the server can't be reached or is overloaded
+ * @throws TransientError if the server is unreachable or overloaded
  */
 export async function send(
   { url, method, token, allowsHttp, signal }: FetchRequest,
@@ -90,7 +90,7 @@ async function fetchOnce(
   }
 }
 
-/** `fetch` puts the reason into its error's cause. */
+/** Reason of a `fetch` error, which is in its cause. */
 export function reasonOf(error: unknown): string {
   const { cause, code } = error as { readonly cause?: unknown; readonly code?: unknown };
   return cause === undefined ? messageOf(error) || String(code) : reasonOf(cause);
@@ -98,7 +98,7 @@ export function reasonOf(error: unknown): string {
 
 export const ATTEMPTS = 4;
 
-/** Milliseconds before the second attempt; doubles with each further one. */
+/** Milliseconds before the second attempt; doubles each time. */
 const FIRST_PAUSE = 500;
 
 /** Retries after a {@link TransientError}. */
@@ -127,10 +127,8 @@ export async function retrying<T>(
 export interface SaveOptions {
   readonly name: string;
   readonly path: string;
-  /** Used in errors. */
   readonly cacheAdvice: string;
   readonly sha256?: string | undefined;
-  /** Used in errors. */
   readonly expectedBy?: string;
   readonly size?: number | undefined;
   readonly log: (line: string) => void;
@@ -138,10 +136,10 @@ export interface SaveOptions {
 }
 
 /**
- * Saves the response only if it is complete and has the right hash.
+ * Saves only a complete response with the right hash.
  *
  * @throws TransientError if the connection breaks
- * @throws ServingLoadError if the hash differs or the file can't be written
+ * @throws ServingLoadError for another hash, or an unwritable file
  */
 export async function save(response: Response, options: SaveOptions): Promise<void> {
   const { name, path, size, log, signal } = options;
@@ -217,7 +215,7 @@ function failureOf(
   if (error instanceof ServingLoadError || error instanceof TransientError) {
     return error;
   }
-  // Unlike errors of `fetch`, file system errors name their system call.
+  // Unlike `fetch`, the file system names its system call.
   if (isError(error) && 'syscall' in error) {
     const needed = size === undefined ? '' : ` (${size} bytes)`;
     return new ServingLoadError(
@@ -232,7 +230,7 @@ function failureOf(
   });
 }
 
-/** Milliseconds without a write: a killed process has left the file. */
+/** Milliseconds without a write, after which the process was killed. */
 const ABANDONED = 3_600_000;
 
 /** Also deletes killed processes' downloads. */

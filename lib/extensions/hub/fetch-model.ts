@@ -47,7 +47,7 @@ async function fromHub(model: HubModel, fetching: Fetching): Promise<string> {
   return path;
 }
 
-/** Fetches a file, and the files with its weights. */
+/** Fetches a file with its external weights. */
 async function fetchWhole(model: HubModel, fetching: Fetching): Promise<HubFile> {
   const file = await fetchFromHub(model, fetching);
   const locations = model.path.endsWith('.onnx') ? await externalFilesIn(file.path) : [];
@@ -60,9 +60,8 @@ async function fetchWhole(model: HubModel, fetching: Fetching): Promise<HubFile>
   return file;
 }
 
-/** A repository of the Hub. */
 export class HubRepository implements RemoteRepository {
-  /** The commit of all its files, once one is here. */
+  /** Commit of all its files, once one is here. */
   private commit: string | undefined;
 
   constructor(private readonly address: RepositoryAddress) {}
@@ -121,7 +120,7 @@ function checked(beside: string | undefined, location: string): string {
   return beside;
 }
 
-/** Callers share work by key; it is aborted when the last one leaves. */
+/** Shares work by key, and aborts it when the last caller leaves. */
 export class SharedWork<T> {
   private readonly running = new Map<string, Running<T>>();
 
@@ -176,16 +175,16 @@ function webCacheFolder(): string {
   return join(cacheHome(), 'nestjs-serving', 'models');
 }
 
-/** Named by content hash if known, otherwise by address. */
+/** Path by content hash if known, otherwise by address. */
 function webPathOf({ url, file, sha256 }: WebModel): string {
   const key = sha256 ?? `url-${createHash('sha256').update(url).digest('hex')}`;
   return join(webCacheFolder(), key, file);
 }
 
 /**
- * Does nothing if the cache has the file.
+ * Does nothing if the file is cached.
  *
- * @throws TransientError if the server can't be reached
+ * @throws TransientError if the server is unreachable
  * @throws ServingLoadError
  */
 async function fetchFromWeb(

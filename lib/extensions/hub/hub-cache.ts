@@ -21,14 +21,13 @@ export interface CachedFile {
   readonly sha256: string;
 }
 
-/** Used in errors. */
 export const HUB_CACHE_ADVICE = 'HF_HUB_CACHE or HF_HOME';
 
 export function cacheHome(): string {
   return process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache');
 }
 
-/** The folder where the Hub's own tools cache files. */
+/** Folder where the Hub's own tools cache files. */
 export function hubCacheFolder(): string {
   const { HF_HUB_CACHE, HF_HOME } = process.env;
   return HF_HUB_CACHE || join(HF_HOME || join(cacheHome(), 'huggingface'), 'hub');
@@ -37,12 +36,12 @@ export function hubCacheFolder(): string {
 /**
  * Files of one repository, in the layout of the Hub's own tools, which can share them:
  * `blobs/<etag>`, `snapshots/<commit>/<path>` as links to blobs, `refs/<branch>` with a commit, and
- * `.no_exist/<commit>/<path>` for files that a commit doesn't have.
+ * `.no_exist/<commit>/<path>` for files that a commit lacks.
  */
 export class HubCache {
   constructor(readonly folder: string) {}
 
-  /** Deletes a file that changed since it was saved, and returns undefined. */
+  /** Deletes a file that changed since it was saved. */
   async find(
     revision: string,
     path: string,
@@ -75,7 +74,7 @@ export class HubCache {
     const blob = this.blobOf(etag);
     await this.replace(link, (temporary) =>
       symlink(relative(dirname(link), blob), temporary).catch((error: unknown) => {
-        // On Windows, few users may create links.
+        // Few users may create links on Windows.
         if (isError(error) && 'code' in error && error.code === 'EPERM') {
           return copyFile(blob, temporary);
         }
@@ -91,12 +90,11 @@ export class HubCache {
     }
   }
 
-  /** Notes that a commit has no such file, so that a start without a network knows it. */
+  /** Notes that a commit lacks a file, for starts without a network. */
   async saveMissing(commit: string, path: string): Promise<void> {
     await this.replace(this.markOf(commit, path), (temporary) => writeFile(temporary, ''));
   }
 
-  /** True if the commit is known to have no such file. */
   async isMissing(revision: string, path: string): Promise<boolean> {
     const commit = isCommit(revision) ? revision : await this.commitOf(revision);
     return commit !== undefined && existsSync(this.markOf(commit, path));

@@ -14,13 +14,12 @@ import { ATTEMPTS, retrying, save, send, sha256Of, sizeOf, TransientError } from
 
 export type HubFile = Pick<CachedFile, 'path' | 'commit'>;
 
-/** The repository has no such file. */
 export class MissingFileError extends ServingLoadError {}
 
 /**
  * Fetches the file unless this machine's Hub cache has it.
  *
- * @throws TransientError if the Hub can't be reached
+ * @throws TransientError if the Hub is unreachable
  * @throws MissingFileError, or another ServingLoadError
  */
 export async function fetchFromHub(file: HubModel, fetching: Fetching): Promise<HubFile> {
@@ -35,7 +34,7 @@ async function findOrFetch(file: HubModel, cache: HubCache, fetching: Fetching):
   const { log, signal } = fetching;
   const cached = await cache.find(revision, path, log);
   const isRight = cached !== undefined && (sha256 === undefined || cached.sha256 === sha256);
-  // Only a branch or tag without a hash may now point to another file.
+  // Only a branch or tag without a hash may now point elsewhere.
   if (isRight && (sha256 !== undefined || isCommit(revision) || isOffline())) {
     return cached;
   }

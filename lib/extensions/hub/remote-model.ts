@@ -1,11 +1,10 @@
 import { InvalidServingError, formatValue } from '../../doors/text.js';
 
-/** A repository on the Hugging Face Hub. */
 export interface RepositoryAddress {
   readonly name: string;
   /** `org/repo` */
   readonly repo: string;
-  /** A branch, a tag or a commit. */
+  /** Branch, tag or commit. */
   readonly revision: string;
 }
 
@@ -16,7 +15,7 @@ export interface HubModel extends RepositoryAddress {
 }
 
 export interface WebModel {
-  /** Without the query, which may hold a signature. */
+  /** Address without the query, which may hold a signature. */
   readonly name: string;
   readonly url: string;
   readonly file: string;
@@ -29,7 +28,6 @@ export type ModelAddress = HubModel | WebModel;
 /**
  * Parses an `hf:`, `https:` or `http:` address.
  *
- * @param owner the serving, for errors
  * @throws InvalidServingError
  */
 export function parseAddress(
@@ -72,7 +70,6 @@ function hubModelOf(owner: string, name: string, sha256: string | false | undefi
 /**
  * Parses `hf:org/repo` or `hf:org/repo@revision`.
  *
- * @param owner the serving, for errors
  * @throws InvalidServingError
  */
 export function parseRepository(owner: string, name: string): RepositoryAddress {
@@ -124,7 +121,7 @@ function decoded(part: string): string {
   }
 }
 
-/** False if the part leaves the folder or some file system doesn't allow it. */
+/** False if the part leaves the folder or a file system forbids it. */
 function isName(part: string): boolean {
   // oxlint-disable-next-line no-control-regex
   return part !== '' && part !== '.' && part !== '..' && !/[\\:\u0000-\u001f]/.test(part);

@@ -9,23 +9,23 @@ import { type Body, naming, refusalOf, RequestError } from './http.js';
 import { checkFields, FIELDS } from './known-fields.js';
 import type { OfferedModels } from './models.js';
 
-/** The reply of a serving with the task 'text-embedding'. */
+/** Reply of a 'text-embedding' serving. */
 interface Embedding {
   readonly vector: Float32Array;
   readonly tokens: number;
 }
 
-/** An entry of the reply of a serving with the task 'rerank'. */
+/** Entry of a 'rerank' serving's reply. */
 interface RankedDocument {
   readonly index: number;
   readonly score: number;
 }
 
 /**
- * Answers https://platform.openai.com/docs/api-reference/embeddings/create, with `input_type` as
- * other APIs have it: the name of the serving's prompt for these texts.
+ * Answers https://platform.openai.com/docs/api-reference/embeddings/create, with other APIs'
+ * `input_type`: the name of the serving's prompt for these texts.
  *
- * Each text is a call of its own, so texts of several requests share batches.
+ * Each text is its own call, so texts of several requests share batches.
  */
 export async function createEmbeddings(
   models: OfferedModels,
@@ -43,7 +43,7 @@ export async function createEmbeddings(
     ...(prompt !== undefined && { prompt }),
     ...(dimensions !== undefined && { dimensions }),
   }));
-  // Wishes of the request are refused with each of its texts.
+  // A serving refuses the request's options with each text.
   const fieldOf = (i: number, message: string): string =>
     (dimensions !== undefined && message.includes('dimensions') && 'dimensions') ||
     (prompt !== undefined && message.includes('prompts') && 'input_type') ||
@@ -73,8 +73,8 @@ export async function createEmbeddings(
 }
 
 /**
- * Answers https://docs.cohere.com/v2/reference/rerank and https://docs.cohere.com/v1/reference/rerank,
- * which clients of Jina, vLLM and LiteLLM call, too.
+ * Answers https://docs.cohere.com/v2/reference/rerank and
+ * https://docs.cohere.com/v1/reference/rerank, which clients of Jina, vLLM and LiteLLM also call.
  */
 export async function rankDocuments(
   models: OfferedModels,

@@ -7,7 +7,7 @@ import { beginEvents, type Body, eventOf, naming, RequestError } from './http.js
 import { checkFields, FIELDS } from './known-fields.js';
 import type { OfferedModels } from './models.js';
 
-/** A piece or the whole of the reply of a serving with the task 'text-generation'. */
+/** Reply of a 'text-generation' serving, whole or a piece. */
 interface GeneratedText {
   readonly text: string;
   readonly tokens: readonly number[];
@@ -16,18 +16,16 @@ interface GeneratedText {
   readonly usage?: { readonly promptTokens: number; readonly completionTokens: number };
 }
 
-/** A checked request, whose answer is whole or a stream. */
 export interface ChatRequest {
   readonly isStream: boolean;
-  /** The whole answer. */
   answer(options: CallOptions): Promise<object>;
-  /** The events of a stream, once it has begun: until then it fails as a call does. */
+  /** Events of a stream that has begun; until then it fails like a call. */
   events(options: CallOptions): Promise<AsyncIterable<string>>;
 }
 
 /**
- * Reads https://platform.openai.com/docs/api-reference/chat/create, with `top_k`,
- * `repetition_penalty` and `stop_token_ids` as vLLM has them.
+ * Reads https://platform.openai.com/docs/api-reference/chat/create, with vLLM's `top_k`,
+ * `repetition_penalty` and `stop_token_ids`.
  *
  * @throws RequestError for a request that the model can't answer, such as one with tools
  */
@@ -75,7 +73,7 @@ export function readChat(models: OfferedModels, body: Body): ChatRequest {
   };
 }
 
-/** The field of a client that a serving refuses. A caller's own text stands behind a colon. */
+/** Field that a serving refuses. A caller's own text stands behind a colon. */
 function fieldOf(message: string, code: string | null): string | undefined {
   const [, option] =
     /^[^:]* was given (\d+ stop|stop|the end token|endTokens)\b/.exec(message) ?? [];
@@ -91,7 +89,7 @@ function fieldOf(message: string, code: string | null): string | undefined {
   return isOfAll ? 'messages' : undefined;
 }
 
-/** Server-sent events: a chunk for each piece, then the finish reason, and the usage if asked. */
+/** Yields a chunk per piece, then the finish reason, and the usage if asked. */
 async function* chunksOf(
   pieces: AsyncIterable<GeneratedText>,
   head: object,
@@ -149,7 +147,7 @@ const isBetween =
 const isWhole = (value: unknown): value is number => Number.isInteger(value);
 const isListOfWhole = (value: unknown): value is readonly number[] =>
   Array.isArray(value) && value.every(isWhole);
-/** A number of the likeliest tokens; -1 and 0 set no limit. */
+/** Accepts -1 and 0, which set no limit. */
 const isTop = (value: unknown): value is number => isWhole(value) && value >= -1;
 const isStop = (value: unknown): value is string | readonly string[] =>
   isText(value) || (Array.isArray(value) && value.every(isText));
@@ -157,7 +155,7 @@ const isStop = (value: unknown): value is string | readonly string[] =>
 const NO_LIMIT = 2 ** 31;
 const A_COUNT = 'a whole number from 1 on';
 
-/** Takes the names of clients. Without a temperature, OpenAI's is 1. */
+/** Reads clients' names. Without a temperature, OpenAI's is 1. */
 function inputIn(body: Body): object {
   const most =
     fieldIn(body, 'max_completion_tokens', A_COUNT, isCount) ??
@@ -203,7 +201,7 @@ function messagesIn(messages: unknown): readonly object[] {
   });
 }
 
-/** A text, or a list of parts that are texts. Of an assistant, also a refusal, or nothing. */
+/** Text, or a list of text parts; for an assistant, also a refusal, or nothing. */
 function contentIn({ role, content, refusal }: Body, message: string): string {
   const field = `${message}.content`;
   if (isString(content)) {

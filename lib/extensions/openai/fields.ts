@@ -8,7 +8,7 @@ export const isCount = (value: unknown): value is number =>
   Number.isInteger(value) && Number(value) > 0;
 
 /**
- * A field that clients may leave out, or set to null.
+ * Field that clients may leave out, or set to null.
  *
  * @throws RequestError
  */

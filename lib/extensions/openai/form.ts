@@ -1,13 +1,13 @@
 import { bytesOf, type PlatformRequest, RequestError, typeOfBody } from './http.js';
 
-/** The fields of a form, in its order. Those that are files are their bytes. */
+/** Fields in the form's order; files are their bytes. */
 export type Form = readonly (readonly [name: string, value: string | Uint8Array])[];
 
 /**
  * Reads a form with files.
  *
  * @throws RequestError for other bodies, and beyond the limit
- * @throws CallCancelledError if the client disconnects before the end
+ * @throws CallCancelledError if the client disconnects early
  */
 export async function readForm(request: PlatformRequest, limit: number): Promise<Form> {
   const { raw = request } = request;
@@ -31,13 +31,12 @@ export async function readForm(request: PlatformRequest, limit: number): Promise
   return form;
 }
 
-/** No request needs more parts. */
 const MOST_PARTS = 64;
 
-/** No part needs a larger head, in bytes. */
+/** Bytes; no part needs a larger head. */
 const MOST_OF_HEAD = 4096;
 
-/** Contents up to this size are left to the parser; it would copy a larger one in one go, several times. */
+/** Contents up to this size are left to the parser, which copies them several times in one go. */
 const SMALL_CONTENT = 2 ** 14;
 
 /** See https://www.rfc-editor.org/rfc/rfc2046#section-5.1 */
@@ -46,7 +45,9 @@ interface Part {
   readonly content: Buffer;
 }
 
-/** Undefined for bytes that are no form. The platform reads the heads, with large contents taken out. */
+/**
+ * Lets the platform read the heads, without large contents. Undefined for bytes that are no form.
+ */
 async function formIn(body: Buffer, boundary: string): Promise<Form | undefined> {
   const parts = partsOf(body, boundary);
   if (!parts) {

@@ -8,16 +8,15 @@ import { type AbortSignalLike } from '../../doors/calls.js';
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 
-/** A body of a request: a JSON object. */
 export type Body = Readonly<Record<string, unknown>>;
 
-/** A refused request, in OpenAI's terms. */
+/** Refused request, in OpenAI's terms. */
 export class RequestError extends Error {
   override readonly name = 'RequestError';
 
   constructor(
     message: string,
-    /** The field at fault. */
+    /** Field at fault. */
     readonly param: string | null = null,
     readonly status: HttpStatus = HttpStatus.BAD_REQUEST,
     readonly code: string | null = null,
@@ -26,7 +25,6 @@ export class RequestError extends Error {
   }
 }
 
-/** The answer to a failed request. */
 export interface ErrorAnswer {
   readonly status: number;
   readonly headers: Readonly<Record<string, string>>;
@@ -36,18 +34,18 @@ export interface ErrorAnswer {
     readonly param: string | null;
     readonly code: string | null;
   };
-  /** True if the application is at fault; we then log the error. */
+  /** True if the application is at fault, for the log. */
   readonly isFault: boolean;
 }
 
-/** Where OpenAI's API has another status than the error. Its clients try 429 again, and not 400. */
+/** Statuses that differ in OpenAI's API. Its clients retry 429, and not 400. */
 const STATUSES: Readonly<Record<string, number>> = {
   SERVING_TOO_LARGE: HttpStatus.BAD_REQUEST,
   SERVING_OVERLOADED: HttpStatus.TOO_MANY_REQUESTS,
   SERVING_DEADLINE_TOO_SHORT: HttpStatus.TOO_MANY_REQUESTS,
 };
 
-/** The codes that OpenAI's clients look for. */
+/** Codes that OpenAI's clients look for. */
 const CODES: Readonly<Record<string, string>> = {
   SERVING_INVALID_INPUT: 'invalid_value',
   SERVING_TOO_LARGE: 'context_length_exceeded',
@@ -56,9 +54,8 @@ const CODES: Readonly<Record<string, string>> = {
 };
 
 /**
- * Maps an error to its answer, as in
- * https://platform.openai.com/docs/guides/error-codes. Only client faults and Nest exceptions show
- * their message; others may reveal details of the application.
+ * Maps an error as https://platform.openai.com/docs/guides/error-codes says. Only client faults and
+ * Nest exceptions show their message; others may reveal details of the application.
  */
 export function errorAnswer(error: unknown): ErrorAnswer {
   const cause = error instanceof HttpException ? error.cause : error;
@@ -68,7 +65,7 @@ export function errorAnswer(error: unknown): ErrorAnswer {
     status,
     headers: {
       ...(retryAfter !== undefined && { 'retry-after': String(retryAfter) }),
-      // The clients would repeat a call that is late, and be late again.
+      // Clients would repeat a late call, and be late again.
       ...(status === 504 && { 'x-should-retry': 'false' }),
     },
     error: { message, type: typeOf(status), param, code },
@@ -76,10 +73,10 @@ export function errorAnswer(error: unknown): ErrorAnswer {
   };
 }
 
-/** The field that a serving refuses, by the message and the code of its refusal. */
+/** Field that a serving refuses, by message and code. */
 type FieldOf = (message: string, code: string | null) => string | undefined;
 
-/** Names the field that a serving refuses; other errors stay as they are. */
+/** Names a refused field; other errors stay as they are. */
 export function refusalOf(fieldOf: FieldOf, error: unknown): unknown {
   const { status, error: answer } = errorAnswer(error);
   const { message, code } = answer;
@@ -91,7 +88,6 @@ export function refusalOf(fieldOf: FieldOf, error: unknown): unknown {
   return new RequestError(text, field, status, code);
 }
 
-/** Calls a serving, and names the field that it refuses. */
 export async function naming<Reply>(fieldOf: FieldOf, call: () => Promise<Reply>): Promise<Reply> {
   try {
     return await call();
@@ -132,12 +128,12 @@ function typeOf(status: number): string {
 
 const hiddenTypes = new WeakMap<IncomingMessage, string | undefined>();
 
-/** The client's content type, which the private type replaces. */
+/** Content type of the client, which the private type replaces. */
 export function typeOfBody(request: IncomingMessage): string {
   return hiddenTypes.get(request) ?? request.headers['content-type'] ?? '';
 }
 
-/** A content type without a body parser. */
+/** Type without a body parser. */
 const PRIVATE_TYPE = 'application/x-openai-request';
 
 interface FastifyInstance {
@@ -153,7 +149,7 @@ interface FastifyInstance {
 
 interface FastifyRequest {
   readonly raw: IncomingMessage;
-  /** The route's pattern; undefined if there is no route. */
+  /** Pattern of the route, if any. */
   readonly routeOptions: { readonly url?: string };
 }
 
@@ -161,7 +157,7 @@ interface FastifyRequest {
  * Hides bodies from the application's parsers, which read before guards run, refuse large bodies,
  * and answer errors in another form. Call it before the application is initialised.
  *
- * @param paths returns the paths with such bodies, read with the first request
+ * @param paths returns the paths with such bodies, at the first request
  */
 export function leaveBodiesUnparsed(adapter: HttpServer, paths: () => ReadonlySet<string>): void {
   let known: ReadonlySet<string> | undefined;
@@ -188,14 +184,13 @@ export function leaveBodiesUnparsed(adapter: HttpServer, paths: () => ReadonlySe
   }
 }
 
-/** A server-sent event. */
 export function eventOf(value: object): string {
   return `data: ${JSON.stringify(value)}\n\n`;
 }
 
 /**
- * The events of a stream that has begun: until its first output it fails as a call does. Later,
- * clients read an error in an event, because the status has left.
+ * Events of a stream that has begun: until its first output it fails like a call. Later, clients
+ * read an error in an event, because the status has left.
  */
 export async function beginEvents<Output>(
   stream: AsyncIterable<unknown>,
@@ -218,7 +213,7 @@ export async function beginEvents<Output>(
   return endingWith(events(), source);
 }
 
-/** Ends the source with its events, also before the first is read: a generator would not begin. */
+/** Ends the source with its events, also if unread: a generator would not begin. */
 function endingWith(
   events: AsyncGenerator<string>,
   source: AsyncIterator<unknown>,
@@ -241,23 +236,23 @@ function endingWith(
   return { [Symbol.asyncIterator]: () => iterator };
 }
 
-/** As platforms compare it: without its query, and on Express without case and slash at its end. */
+/** Path as platforms compare it: without query, case and final slash, as on Express. */
 export function pathOf(url: string): string {
   return pathOfTarget(url).toLowerCase().replace(/\/$/, '');
 }
 
-/** A platform's request: Node's own, or Fastify's around it. */
+/** Node's own request, or Fastify's around it. */
 export type PlatformRequest = IncomingMessage & {
   readonly raw?: IncomingMessage;
   readonly body?: unknown;
 };
 
 /**
- * Reads a JSON object. If a parser of the application was first, takes what it has read.
+ * Reads a JSON object, or takes what a parser of the application has read.
  *
  * @throws RequestError for other bodies, and beyond the limit; we discard the rest, so that the
  * client gets the answer
- * @throws CallCancelledError if the client disconnects before the end
+ * @throws CallCancelledError if the client disconnects early
  */
 export async function readBody(
   request: PlatformRequest,
@@ -302,7 +297,6 @@ export const textLimits: TextLimits = {
   advice: 'send less at once',
 };
 
-/** A body that a thread parses. */
 export interface LargeBody {
   readonly body: Uint8Array<ArrayBuffer>;
 }

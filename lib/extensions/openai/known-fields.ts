@@ -3,10 +3,10 @@ import { formatValue } from '../../doors/text.js';
 import type { Form } from './form.js';
 import { type Body, RequestError } from './http.js';
 
-/** True for a value that asks for nothing, of a field that we can't follow. */
+/** True if an unsupported field's value asks for nothing. */
 type AsksNothing = (value: unknown) => boolean;
 
-/** A field that we follow, one that changes no answer, or one that we can't follow. */
+/** Field that we follow, that changes no answer, or that we can't follow. */
 type Known = 'followed' | 'ignored' | AsksNothing;
 
 type Fields = Readonly<Record<string, Known>>;
@@ -19,7 +19,7 @@ const isEmpty: AsksNothing = (value) =>
   Array.isArray(value) ? value.length === 0 : isRecord(value) && Object.keys(value).length === 0;
 const never: AsksNothing = () => false;
 
-/** What they state about the request, its caller or its price. */
+/** Fields about the request, its caller or its price. */
 const ABOUT_THE_REQUEST: Fields = {
   metadata: 'ignored',
   service_tier: 'ignored',
@@ -45,8 +45,8 @@ const SPEECH: Fields = {
 };
 
 /**
- * The fields of each kind of request, by the clients of OpenAI, Cohere and vLLM. A field that isn't
- * here is refused, since nobody can tell whether it changes the answer.
+ * Fields by kind of request, from clients of OpenAI, Cohere and vLLM. Others are refused, since
+ * they may change the answer.
  */
 export const FIELDS = {
   chat: {
@@ -115,7 +115,6 @@ export const FIELDS = {
     function_call: never,
     tool_calls: isEmpty,
   },
-  /** A part of a message's content. */
   part: {
     refusal: 'followed',
     text: 'followed',
@@ -147,8 +146,8 @@ export const FIELDS = {
 } satisfies Readonly<Record<string, Fields>>;
 
 /**
- * @param within the path of the object with the fields, such as `messages[0].`
- * @throws RequestError for a field that can't be followed, unless its value asks for nothing
+ * @param within the object's path, such as `messages[0].`
+ * @throws RequestError for a field that we can't follow, unless its value asks for nothing
  */
 export function checkFields(body: Body, fields: Fields, within = ''): void {
   for (const [name, value] of Object.entries(body)) {
@@ -156,7 +155,7 @@ export function checkFields(body: Body, fields: Fields, within = ''): void {
   }
 }
 
-/** As `checkFields`; a form's lists may be named with brackets or without. */
+/** Checks like `checkFields`; a form's lists may have brackets. */
 export function checkFormFields(form: Form, fields: Fields): void {
   const single = new Set<string>();
   for (const [written, value] of form) {

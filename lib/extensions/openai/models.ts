@@ -20,32 +20,32 @@ import { closestName, formatValue } from '../../doors/text.js';
 import { RequestError } from './http.js';
 
 /**
- * A serving with its task, for servings that no task of `nestjs-serving/tasks` defines here: those
- * of other nodes, and your own with the same inputs and replies.
+ * Serving with its task, if no task of `nestjs-serving/tasks` defines it here: another node's, or
+ * your own with the same inputs and replies.
  */
 export interface OfferedTask {
-  /** The serving, by name or by its definition. */
+  /** Serving, by name or definition. */
   readonly serving: string | ServingDefinition;
   /**
-   * What its calls take and give: `{ text, prompt?, dimensions? }` and `{ vector, tokens }`;
-   * `{ query, documents, top? }` and a list of `{ index, score }`; or `{ messages, ... }` and
-   * `{ text, ... }` as `textGeneration` does, or
-   * `{ audio, language?, task? }` and `{ text, segments, ... }` as `speechToText` does.
+   * Task of its calls: `{ text, prompt?, dimensions? }` and `{ vector, tokens }`; `{ query,
+   * documents, top? }` and a list of `{ index, score }`; `{ messages, ... }` and `{ text, ... }` as
+   * `textGeneration`; or `{ audio, language?, task? }` and `{ text, segments, ... }` as
+   * `speechToText`.
    */
   readonly task: TaskKind;
 }
 
 /** Options of `OpenAIModule.forRoot`, in addition to `path`. */
 export interface OpenAIOptions {
-  /** The models of the API by their ids: definitions that tasks made, or servings with their task. */
+  /** Models of the API by id: definitions that tasks made, or servings with their task. */
   readonly models: Readonly<Record<string, ServingDefinition | OfferedTask>>;
   /**
-   * Guards of all routes of the API, as for `@UseGuards`. They run before a body is read. Pass `[]`
-   * if global guards or the network keep strangers away.
+   * Guards of all routes, as for `@UseGuards`. They run before a body is read. Pass `[]` if global
+   * guards or the network keep strangers away.
    */
   readonly guards: readonly (Type<CanActivate> | CanActivate)[];
   /**
-   * The most texts of a request for embeddings, and documents of a request to rerank. A serving with
+   * Most texts of a request for embeddings, and documents of a request to rerank. A serving with
    * less room in its queue lowers it.
    *
    * @default 2048
@@ -61,7 +61,6 @@ export interface OpenAIOptions {
 
 const OWNER = 'OpenAIModule';
 
-/** The path that each kind of model answers. */
 const PATHS: Readonly<Record<TaskKind, string>> = {
   'text-embedding': '/v1/embeddings',
   rerank: '/v1/rerank',
@@ -100,20 +99,17 @@ const ofTask: Rules = {
   },
 };
 
-/** The injection token of the module's options. */
 export const OPENAI_OPTIONS = Symbol('OpenAI options');
 
-/** A serving that clients call by a model's id. */
+/** Serving that clients call by a model's id. */
 export interface OfferedModel {
   readonly id: string;
   readonly task: TaskKind;
-  /** The handle for calls. */
   readonly serving: Serving;
-  /** The most texts of a request. */
+  /** Most texts of a request. */
   readonly inputs: number;
 }
 
-/** OpenAI's description of a model. */
 export interface ModelDescription {
   readonly id: string;
   readonly object: 'model';
@@ -122,7 +118,6 @@ export interface ModelDescription {
   readonly owned_by: string;
 }
 
-/** The models that clients may call. */
 @Injectable()
 export class OfferedModels implements OnModuleInit {
   readonly bodyLimit: number;
@@ -130,7 +125,7 @@ export class OfferedModels implements OnModuleInit {
   private byId: ReadonlyMap<string, OfferedModel> = new Map();
   private readonly created = Math.floor(Date.now() / 1000);
 
-  /** @throws InvalidServingError for unknown options and invalid values */
+  /** @throws InvalidServingError for unknown or invalid options */
   constructor(
     @Inject(OPENAI_OPTIONS) private readonly options: OpenAIOptions,
     @Inject(ModuleRef) private readonly moduleRef: ModuleRef,
@@ -146,11 +141,7 @@ export class OfferedModels implements OnModuleInit {
     this.byId = new Map(models.map(([id, given]) => [id, this.offered(id, given)]));
   }
 
-  /**
-   * Finds a model for a request.
-   *
-   * @throws RequestError for an unknown model, and for one with another task
-   */
+  /** @throws RequestError for an unknown model, and for one with another task */
   find(id: unknown, task?: TaskKind): OfferedModel {
     if (typeof id !== 'string') {
       throw new RequestError(`"model" is ${formatValue(id)}, and must be a model's id`, 'model');
@@ -199,13 +190,13 @@ export class OfferedModels implements OnModuleInit {
       );
     }
     const { inputs = 2048 } = this.options;
-    // Each text to embed is a row of its own; the serving counts the rows of documents.
+    // Each text to embed is a row; the serving counts the rows of documents.
     const room = task === 'text-embedding' ? own?.local?.profile.maxRowsPerCall : undefined;
     const handle = this.provided(ServingService).get(serving);
     return { id, task, serving: handle, inputs: Math.min(inputs, room ?? inputs) };
   }
 
-  /** Not injected, because ServingModule need not be global. */
+  /** Looked up, because ServingModule need not be global. */
   private provided<T>(type: new (...args: never[]) => T): T {
     try {
       return this.moduleRef.get<T>(type, { strict: false });

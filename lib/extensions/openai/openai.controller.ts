@@ -49,7 +49,6 @@ const EXCLUDED_FROM_OPENAPI = 'swagger/apiExcludeController';
 
 const Context = createParamDecorator((_: unknown, context: ExecutionContext) => context);
 
-/** Runs the module's guards. */
 @Injectable()
 export class OpenAIGuards extends ModuleGuards {
   constructor(models: OfferedModels, moduleRef: ModuleRef) {
@@ -57,7 +56,7 @@ export class OpenAIGuards extends ModuleGuards {
   }
 }
 
-/** Answers directly, because the application's interceptors may change the format. */
+/** Answers directly, because interceptors may change the format. */
 @Injectable()
 export class Replies {
   private readonly logger = new Logger('OpenAI');
@@ -76,7 +75,7 @@ export class Replies {
     }
   }
 
-  /** Sends lists of a `ListInParts` part by part. */
+  /** Sends each `ListInParts` part by part. */
   async sendInTurns(response: PlatformResponse, value: object): Promise<void> {
     const chunks = await writeInTurns(value);
     const size = chunks.reduce((sum, chunk) => sum + chunk.length, 0);
@@ -92,7 +91,7 @@ export class Replies {
     await pipeline(Readable.from(chunks), raw).catch(() => undefined);
   }
 
-  /** Sends server-sent events. If the client leaves, their source is closed. */
+  /** Sends server-sent events; closes their source if the client leaves. */
   async stream(response: PlatformResponse, events: AsyncIterable<string>): Promise<void> {
     const raw = rawOf(response);
     raw.writeHead(HttpStatus.OK, {
@@ -131,8 +130,8 @@ export class OpenAIExceptionFilter implements ExceptionFilter {
 }
 
 /**
- * Answers unknown paths of the API in OpenAI's form. A NotFoundException of the application's own
- * routes is answered as Nest does.
+ * Answers unknown paths of the API in OpenAI's form; Nest answers the application's own
+ * NotFoundExceptions.
  */
 @Catch(NotFoundException)
 export class UnknownPathFilter implements ExceptionFilter<NotFoundException> {
@@ -166,7 +165,7 @@ export class UnknownPathFilter implements ExceptionFilter<NotFoundException> {
   }
 }
 
-/** Ids may have slashes, which clients send encoded or not. Platforms write wildcards differently. */
+/** Ids may have slashes, encoded or not. Platforms write wildcards differently. */
 const MODEL_PARTS = ['first', 'second', 'third', 'fourth', 'fifth', 'sixth'];
 const MODEL_PATHS = MODEL_PARTS.map(
   (_, i) => `v1/models/:${MODEL_PARTS.slice(0, i + 1).join('/:')}`,
@@ -174,9 +173,6 @@ const MODEL_PATHS = MODEL_PARTS.map(
 
 type Answers = (models: OfferedModels, body: Body, options: CallOptions) => Promise<object>;
 
-// `@Res()` keeps Nest from replying in the application's own format.
-
-/** The controller of the API, behind the path. */
 export function openAIController(path: string): Type<unknown> {
   @Controller({ path, version: VERSION_NEUTRAL })
   @UseGuards(OpenAIGuards)

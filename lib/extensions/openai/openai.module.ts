@@ -12,7 +12,6 @@ import {
   UnknownPathFilter,
 } from './openai.controller.js';
 
-/** The injection token of the module's path. */
 const OPENAI_PATH = Symbol('OpenAI path');
 
 const { ConfigurableModuleClass } = new ConfigurableModuleBuilder<OpenAIOptions>({
@@ -31,9 +30,9 @@ const { ConfigurableModuleClass } = new ConfigurableModuleBuilder<OpenAIOptions>
   .build();
 
 /**
- * Answers clients of OpenAI's API, and of Cohere's for reranking, with the servings of tasks. Import
- * it once, next to `ServingModule`. The routes are `/v1/...` and `/v2/rerank`; with the option
- * `path: 'openai'`, which stands next to the others, they are `/openai/v1/...`.
+ * Answers clients of OpenAI's API, and of Cohere's for reranking, with the servings of tasks.
+ * Import it once, next to `ServingModule`. Its routes are `/v1/...` and `/v2/rerank`; with `path:
+ * 'openai'`, next to the other options, `/openai/v1/...`.
  */
 @Module({ providers: [OfferedModels, OpenAIGuards, OpenAIExceptionFilter, Replies] })
 export class OpenAIModule extends ConfigurableModuleClass {
@@ -78,7 +77,7 @@ const CALLS = [
   'v1/audio/translations',
 ];
 
-/** Without the leading slash. */
+/** Removes the leading slash. */
 function resolvePath(path: unknown): string {
   if (typeof path !== 'string' || !/^(\/?[\w.~-]+(\/[\w.~-]+)*)?$/.test(path)) {
     throw new InvalidServingError(

@@ -5,7 +5,7 @@ import { beginEvents, eventOf, RequestError } from './http.js';
 import { checkFormFields, FIELDS } from './known-fields.js';
 import type { OfferedModels } from './models.js';
 
-/** A piece or the whole of the reply of a serving with the task 'speech-to-text'. */
+/** Reply of a 'speech-to-text' serving, whole or a piece. */
 interface Transcript {
   readonly text: string;
   readonly segments: readonly TranscriptSegment[];
@@ -27,7 +27,6 @@ interface TranscriptSegment {
   };
 }
 
-/** An answer: JSON, a text, or events. */
 export type SpeechAnswer =
   | { readonly json: object }
   | { readonly text: string; readonly type: string }
@@ -35,7 +34,6 @@ export type SpeechAnswer =
 
 type Task = 'transcribe' | 'translate';
 
-/** The formats of answers. */
 const FORMATS = {
   json: ({ text }: Transcript): SpeechAnswer => ({ json: { text } }),
   text: ({ text }: Transcript): SpeechAnswer => ({ text: `${text}\n`, type: 'text/plain' }),
@@ -115,7 +113,7 @@ function valueIn(form: Form, name: string): Form[number][1] | undefined {
   return form.find(([each]) => each === name)?.[1];
 }
 
-/** Undefined without the field, and for an empty one. */
+/** Undefined without the field, or if empty. */
 function textIn(form: Form, name: string): string | undefined {
   const value = valueIn(form, name) ?? '';
   if (typeof value !== 'string') {
@@ -124,7 +122,7 @@ function textIn(form: Form, name: string): string | undefined {
   return value === '' ? undefined : value;
 }
 
-/** As clients of several languages write it. */
+/** Flag as clients of several languages write it. */
 function flagIn(form: Form, name: string): boolean {
   const value = textIn(form, name) ?? 'false';
   if (!/^(true|false|1|0)$/i.test(value)) {
@@ -133,7 +131,7 @@ function flagIn(form: Form, name: string): boolean {
   return /^(true|1)$/i.test(value);
 }
 
-/** A segment in OpenAI's terms. Its windows count in frames of 10 ms. */
+/** Segment in OpenAI's terms; its windows count frames of 10 ms. */
 function detailsOf({ text, start, end, tokens, window }: TranscriptSegment, id: number): object {
   return {
     id,
@@ -153,7 +151,7 @@ function detailsOf({ text, start, end, tokens, window }: TranscriptSegment, id: 
 
 const languages = new Intl.DisplayNames('en', { type: 'language' });
 
-/** Where OpenAI has another name than Unicode. */
+/** Languages that OpenAI names unlike Unicode. */
 const OTHER_NAMES: Readonly<Record<string, string>> = {
   bn: 'bengali',
   mi: 'maori',
@@ -162,7 +160,7 @@ const OTHER_NAMES: Readonly<Record<string, string>> = {
   tl: 'tagalog',
 };
 
-/** OpenAI's answers name languages, as `french`. */
+/** Name in OpenAI's answers, such as `french`. */
 function nameOf(language: string): string {
   const isCode = /^[a-z]{2,3}$/.test(language);
   return OTHER_NAMES[language] ?? (isCode ? languages.of(language)!.toLowerCase() : language);

@@ -1,30 +1,27 @@
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 
-/** Makes the error of what is wrong with a token. */
 type Refuse = (what: string) => Error;
 
-/** True for the number of a token, or the text of an added one. */
+/** True for a token's number, or an added token's text. */
 export function isToken(value: unknown): value is number | string {
   return typeof value === 'string'
     ? value !== ''
     : Number.isInteger(value) && (value as number) >= 0;
 }
 
-/** The entries of `added_tokens` of a tokenizer.json. */
 export function addedTokensIn({
   added_tokens: added,
 }: Readonly<Record<string, unknown>>): readonly Readonly<Record<string, unknown>>[] {
   return Array.isArray(added) ? added.filter((token) => isRecord(token)) : [];
 }
 
-/** The tokens that a tokenizer.json has beside its vocabulary, and the number of all tokens. */
 export class AddedTokens {
   private readonly ids: ReadonlyMap<string, number>;
-  /** Those that no answer's text has. */
+  /** Tokens that no answer's text has. */
   readonly special: ReadonlySet<string>;
 
-  /** @param count of all tokens that the model can write, if its files state it */
+  /** @param count of all tokens that the model can write, if stated */
   constructor(
     tokenizerJson: Record<string, unknown>,
     private readonly count?: unknown,
@@ -35,7 +32,7 @@ export class AddedTokens {
     this.special = new Set(special.map(({ content }) => String(content)));
   }
 
-  /** @throws the error of `refuse` for a token that the model doesn't have */
+  /** @throws the error of `refuse` for an unknown token */
   idOf(token: number | string, refuse: Refuse): number {
     const { ids, count } = this;
     const id = typeof token === 'string' ? ids.get(token) : token;
@@ -52,7 +49,7 @@ export class AddedTokens {
   }
 
   /**
-   * Parts stop strings: those that an answer's text can have, and the special tokens, which it can't.
+   * Splits stop strings into texts of answers and special tokens.
    *
    * @throws the error of `refuse` for a special token within a longer string
    */

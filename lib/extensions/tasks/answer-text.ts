@@ -1,21 +1,19 @@
-/** Decodes tokens, without special ones; of no tokens the empty text. */
+/** Decodes tokens without special ones; no tokens are the empty text. */
 export type Decode = (ids: readonly number[]) => string;
 
-/** A character that isn't complete yet. */
 const INCOMPLETE = '\ufffd';
 
 /**
- * The text of tokens that come one by one. A character may need several tokens, and some tokenizers
- * write a token differently behind others. So we decode the last tokens with and without the new
- * one, and the difference is new text, unless it ends within a character: as text-generation-inference
- * and vLLM do.
+ * Decodes the last tokens with and without each new one, since a character may need several tokens,
+ * and some tokenizers write a token differently behind others. The difference is new text, unless
+ * it ends within a character. So do text-generation-inference and vLLM.
  */
 export class AnswerText {
   private readonly ids: number[] = [];
-  /** The tokens between these were text before. */
+  /** Tokens between these were text before. */
   private start = 0;
   private read = 0;
-  /** Text that may be the beginning of a stop string. */
+  /** Text that may begin a stop string. */
   private held = '';
   hasStopped = false;
 
@@ -38,7 +36,7 @@ export class AnswerText {
     return this.release(now.slice(before.length));
   }
 
-  /** The rest of the text: a replacement character for an incomplete one. */
+  /** Rest of the text; an incomplete character becomes a replacement character. */
   end(): string {
     if (this.hasStopped) {
       return '';
@@ -66,7 +64,7 @@ export class AnswerText {
   }
 }
 
-/** The length of the longest end of the text with which the stop string begins. */
+/** Length of the text's longest end that begins the stop string. */
 function beginningOf(stop: string, text: string): number {
   let length = Math.min(stop.length - 1, text.length);
   while (length > 0 && !stop.startsWith(text.slice(text.length - length))) {

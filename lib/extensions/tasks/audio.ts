@@ -14,13 +14,10 @@ import { isRecord } from '../../doors/options.js';
 import { messageOf } from '../../doors/text.js';
 
 interface AudioLimits {
-  /** The serving, for errors. */
   readonly owner: string;
-  /** Most bytes of a file. */
   readonly bytes: number;
-  /** Most seconds of audio. */
   readonly seconds: number;
-  /** Most bytes of all files that wait here, with the samples that were made of them. */
+  /** Most bytes of all waiting files and their samples. */
   readonly waiting: number;
 }
 
@@ -28,21 +25,20 @@ interface AudioLimits {
 const FORMATS =
   'wav,w64,mp3,flac,ogg,matroska,webm,mov,mp4,m4a,3gp,aac,aiff,caf,amr,asf,avi,mpeg,mpegts';
 
-/** A decoder that is caught by a file ends after this, in milliseconds. */
+/** Milliseconds after which we end a decoder that a file keeps busy. */
 const LONGEST_DECODING = 120_000;
 
 /**
- * Seconds of audio in a file of any size, and the least bytes of each further one: speech codecs
- * write at least 90 bytes for a second of silence. Less is made to fill our memory.
+ * Seconds of audio in any file, and the least bytes of each further one: codecs write at least 90
+ * bytes for a second of silence. Smaller files are made to fill our memory.
  */
 const SECONDS_OF_ANY_FILE = 60;
 const LEAST_BYTES_OF_A_SECOND = 64;
 
-/** Decodes files of audio and video by the program ffmpeg, as Python's pipeline does. */
+/** Decodes files by ffmpeg, as Python's pipeline does. */
 export class AudioReader {
-  /** The program takes a core, so more of them at a time gain nothing. */
+  /** Jobs, one per core: more programs would gain nothing. */
   private readonly jobs$ = new Subject<() => Promise<void>>();
-  /** Bytes of files that wait, and of samples. */
   private waiting = 0;
 
   constructor(private readonly limits: AudioLimits) {
@@ -50,9 +46,9 @@ export class AudioReader {
   }
 
   /**
-   * The file's samples from -1 to 1, of all channels mixed.
+   * Samples from -1 to 1, all channels mixed.
    *
-   * @param signal ends the work, and drops a file that waits
+   * @param signal ends the work, and drops a waiting file
    * @throws InvalidInputError for a file without audio
    * @throws RequestTooLargeError beyond the limits
    * @throws OverloadedError if too much waits
@@ -137,7 +133,7 @@ export class AudioReader {
     }
   }
 
-  /** Some formats have their index at the end, so ffmpeg must be able to seek. */
+  /** Some formats have their index at the end, so ffmpeg must seek. */
   private async stored(file: Uint8Array): Promise<{ folder: string; path: string }> {
     let folder: string | undefined;
     try {
@@ -174,16 +170,16 @@ export class AudioReader {
       ['-hide_banner', '-nostdin', '-loglevel', 'error', ...input, ...most, ...output],
       {
         stdio: ['ignore', 'pipe', 'pipe'],
-        // The option timeout would keep a process alive in which the program is missing.
+        // The option timeout would keep the process alive if the program is missing.
         signal: AbortSignal.any([late, signal]),
         killSignal: 'SIGKILL',
       },
     );
     return new Promise((resolve, reject) => {
-      // One second more, since a decoder may end behind its limit.
+      // One second more, since a decoder may end late.
       const mostBytes = Math.ceil((seconds + 1) * sampleRate) * 4;
-      // Grows, since a copy of all samples at the end would hold the event loop. The model's
-      // thread shares this memory, so we send no copy.
+      // Grows, since a final copy of all samples would hold the event loop. The model's thread
+      // shares this memory.
       const samples = new SharedArrayBuffer(0, { maxByteLength: mostBytes });
       let problem = '';
       program.stdout.on('data', (chunk: Buffer) => {
@@ -235,7 +231,6 @@ export class AudioReader {
   }
 }
 
-/** The bytes that one call holds. */
 class HeldBytes {
   private count = 0;
   private isReleased = false;
@@ -260,7 +255,7 @@ class HeldBytes {
 /** Characters of ffmpeg's messages that we read. */
 const MOST_OF_REASON = 2000;
 
-/** The reason in our own words: ffmpeg's name addresses of its memory and paths of this machine. */
+/** Reason in our own words, since ffmpeg prints memory addresses and local paths. */
 function reasonIn(problem: string): string {
   if (problem.includes('does not contain any stream')) {
     return 'it has no audio';

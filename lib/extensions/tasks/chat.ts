@@ -4,13 +4,12 @@ import { isRecord } from '../../doors/options.js';
 import { formatValue, messageOf } from '../../doors/text.js';
 import { placed, type TextTokenizer, type Tokens } from './text-tokenizer.js';
 
-/** A message of a conversation, as a chat template gets it. */
 export interface Message {
   readonly role: string;
   readonly content: string;
 }
 
-/** Milliseconds of a template's work, far beyond what any usual one needs. */
+/** Milliseconds of a template's work, far more than usual. */
 const MOST_RENDERING = 2000;
 
 interface Template {
@@ -18,17 +17,13 @@ interface Template {
 }
 
 interface ChatFiles {
-  /** The serving, for errors. */
   readonly owner: string;
-  /** The repository, for errors. */
   readonly name: string;
-  /** Written in Jinja. */
+  /** Jinja text. */
   readonly template: string;
-  /** The content of tokenizer_config.json. */
   readonly ofTokenizer: Record<string, unknown>;
 }
 
-/** Lays out conversations by a model's chat template. */
 export class Chat {
   private constructor(
     private readonly files: ChatFiles,
@@ -49,8 +44,8 @@ export class Chat {
   }
 
   /**
-   * @throws InvalidInputError for messages that the template or the tokenizer does not take
-   * @throws RequestTooLargeError if the conversation has too many tokens
+   * @throws InvalidInputError for messages that the template or the tokenizer refuses
+   * @throws RequestTooLargeError for too many tokens
    */
   encode(messages: readonly Message[], tokenizer: TextTokenizer): Tokens {
     const { owner, template } = this.files;
@@ -63,7 +58,7 @@ export class Chat {
         }
       }
     });
-    // Other properties of a message are a caller's own, and not checked.
+    // Drops other properties, which are a caller's own and not checked.
     const known = withKnownRoles(owner, messages, template);
     const text = this.render(known);
     refuseLeftOut(owner, known, (marked) => this.render(marked));
@@ -75,7 +70,7 @@ export class Chat {
     try {
       return this.template.render({
         ...namedTokens(ofTokenizer),
-        // As in Python, where templates ask whether they are none.
+        // Python's templates compare them with `none`.
         tools: null,
         documents: null,
         messages,
@@ -104,7 +99,7 @@ async function loadLibrary(): Promise<{ readonly Template: new (text: string) =>
   }
 }
 
-/** Node ends a script in time whatever it calls, and so also a template that loops for ever. */
+/** Node ends any script in time, even a template that loops forever. */
 function withinTime(template: Template): Template {
   const script = new Script('template.render(values)');
   const variables: Record<string, unknown> = createContext({ template });
@@ -118,9 +113,9 @@ function withinTime(template: Template): Template {
   };
 }
 
-/** Such as `bos_token`: a text, or an object with its content. */
+/** Tokens such as `bos_token`: a text, or an object with its content. */
 function namedTokens(config: Record<string, unknown>): Record<string, unknown> {
-  // In Python a token that is null isn't defined.
+  // Python leaves null tokens undefined.
   const tokens = Object.entries(config).filter(
     ([name, token]) => name.endsWith('_token') && token !== null,
   );
@@ -133,10 +128,10 @@ function namedTokens(config: Record<string, unknown>): Record<string, unknown> {
 const USUAL: ReadonlySet<string> = new Set(['system', 'user', 'assistant']);
 
 /**
- * The messages with roles that the template knows: `developer`, as newer clients name it, counts as
- * `system` unless the template names it.
+ * Messages with roles that the template knows. Newer clients' `developer` counts as `system` unless
+ * the template names it.
  *
- * @throws InvalidInputError for a role that the template does not name
+ * @throws InvalidInputError for an unknown role
  */
 function withKnownRoles(
   owner: string,
@@ -163,9 +158,9 @@ const markOf = (i: number): string => `content-${i}-of-a-message`;
 const isBlank = ({ content }: Message): boolean => content.trim() === '';
 
 /**
- * Checks that the template writes the content of each message, with a mark in the place of each.
+ * Checks by marks that the template writes each message's content.
  *
- * @throws InvalidInputError for a message that the template leaves out
+ * @throws InvalidInputError for a message left out
  */
 function refuseLeftOut(
   owner: string,

@@ -4,19 +4,18 @@ import { formatValue } from '../../doors/text.js';
 import { words } from './python-settings.js';
 import { readConfig, type Repository } from './repository.js';
 
-/** What generation_config.json says of answers whose calls don't say it. */
+/** Defaults of answers, from generation_config.json. */
 export interface AnswerDefaults {
   readonly temperature: number;
   readonly topK: number | undefined;
   readonly topP: number;
   readonly repetitionPenalty: number;
-  /** Most tokens of an answer. */
   readonly maxNewTokens: number | undefined;
   /** Most tokens of a prompt and its answer. */
   readonly maxLength: number | undefined;
 }
 
-/** Keys that change no answer, or only those of several beams and of drafts by another model. */
+/** Keys that change no answer, or only with several beams or another model's drafts. */
 const IGNORED = words(`
   transformers_version _from_model_config _commit_hash _original_object_hash trust_remote_code
   bos_token_id pad_token_id decoder_start_token_id
@@ -28,7 +27,6 @@ const IGNORED = words(`
   assistant_early_exit assistant_lookbehind target_lookbehind prompt_lookup_num_tokens
   max_matching_ngram_size`);
 
-/** Keys that change answers. */
 const OF_ANSWERS = words(`
   eos_token_id do_sample temperature top_k top_p repetition_penalty max_new_tokens
   min_length min_new_tokens max_time stop_strings num_beams num_return_sequences penalty_alpha
@@ -38,7 +36,7 @@ const OF_ANSWERS = words(`
   begin_suppress_tokens forced_decoder_ids sequence_bias token_healing guidance_scale
   watermarking_config`);
 
-/** These ask for nothing if they are 1; others if they are 0, false, null or empty. */
+/** Keys without effect if 1; others if 0, false, null or empty. */
 const NOTHING_IF_ONE = words(
   'num_beams num_return_sequences typical_p encoder_repetition_penalty guidance_scale',
 );
@@ -49,7 +47,7 @@ function asksNothing(key: string, value: unknown): boolean {
   return isNothing || (value === 1 && NOTHING_IF_ONE.includes(key));
 }
 
-/** Warns of keys that Python obeys, or may obey, and the task doesn't follow. */
+/** Warns of keys that Python may obey, and the task doesn't. */
 export function warnOfUnfollowed(
   settings: Record<string, unknown>,
   followed: readonly string[],
@@ -68,13 +66,12 @@ export function warnOfUnfollowed(
   }
 }
 
-/** Keys that `textGeneration` follows. */
 const FOLLOWED = words(
   'eos_token_id do_sample temperature top_k top_p repetition_penalty max_new_tokens max_length',
 );
 
 /**
- * generation_config.json as `generate` of Python's transformers reads it: without the file, or if it
+ * Reads generation_config.json as `generate` of Python's transformers. Without the file, or if it
  * was made from config.json, the keys of config.json count, too.
  */
 export async function generationSettings(
@@ -90,7 +87,7 @@ export async function generationSettings(
   return settings;
 }
 
-/** Numbers that are missing, or null, ask for nothing. */
+/** Missing or null numbers ask for nothing. */
 export function answerDefaultsIn(settings: Record<string, unknown>): AnswerDefaults {
   const numberOf = (key: string): number | undefined => {
     const value = settings[key];

@@ -16,44 +16,43 @@ import { openable, type OnnxFile } from './repository.js';
 import { logProbabilityOf, Sampler, type Sampling } from './sampling.js';
 import { textDecoder } from './text-tokenizer.js';
 
-/** A prompt as it is sent to the model's thread. */
+/** Prompt as sent to the model's thread. */
 export interface PromptRow {
   readonly ids: readonly number[];
-  /** Most tokens of the answer. */
   readonly maxTokens: number;
   readonly sampling: Sampling;
   readonly stops: readonly string[];
-  /** Beside those of the model. */
+  /** Tokens in addition to the model's. */
   readonly endTokens: readonly number[];
   readonly logprobs: boolean;
 }
 
-/** A piece of an answer, or a whole one. */
+/** Answer, whole or a piece. */
 export interface GeneratedText {
-  /** Never ends within a character. */
+  /** Text that never ends within a character. */
   readonly text: string;
-  /** The tokens that the model made since the last piece, without the one that ends an answer. */
+  /** Tokens made since the last piece, without an answer's end token. */
   readonly tokens: readonly number[];
-  /** Of each token, if the call asks for `logprobs`. */
+  /** Entry for each token, if the call asks for `logprobs`. */
   readonly logprobs?: readonly TokenLogprob[];
   /**
-   * Given in the last piece. `stop`: the model ended its answer, or came to a stop string. `length`: the
-   * answer has `maxTokens` tokens.
+   * Reason, in the last piece. `stop`: the model ended its answer, or wrote a stop string.
+   * `length`: the answer has `maxTokens` tokens.
    */
   readonly finishReason?: 'stop' | 'length';
-  /** Given in the last piece. */
+  /** Counts, in the last piece. */
   readonly usage?: GenerationUsage;
 }
 
-/** How likely the model found a token. */
+/** Probability of a token. */
 export interface TokenLogprob {
-  /** The text that it completes; empty within a character or a possible stop string. */
+  /** Text that it completes; empty within a character or a possible stop string. */
   readonly text: string;
-  /** The natural logarithm of its probability, before the sampling. */
+  /** Natural logarithm of its probability, before sampling. */
   readonly logprob: number;
 }
 
-/** Counts of tokens, those that begin and end texts included. */
+/** Counts of tokens, including those that begin and end texts. */
 export interface GenerationUsage {
   /** Tokens of the prompt. */
   readonly promptTokens: number;
@@ -61,11 +60,8 @@ export interface GenerationUsage {
   readonly completionTokens: number;
 }
 
-/** The model's files and the options that the thread needs. */
 export interface GeneratorFiles {
-  /** The serving, for warnings. */
   readonly owner: string;
-  /** The model, for errors. */
   readonly name: string;
   readonly model: OnnxFile;
   readonly tokenizer: object;
@@ -76,20 +72,19 @@ export interface GeneratorFiles {
   readonly places: number;
   /** Most tokens of a prompt and its answer. */
   readonly context: number;
-  /** Most prompt tokens that are read between two tokens of the others. */
+  /** Most prompt tokens read between two tokens of the others. */
   readonly prefill: number;
 }
 
-/** An answer that is being written. */
 interface Answer {
   readonly row: PromptRow;
   readonly cached: CachedText;
   readonly sampler: Sampler;
   readonly text: AnswerText;
-  /** The token that the model reads next; undefined while it reads the prompt. */
+  /** Next token that the model reads; undefined while it reads the prompt. */
   next: number | undefined;
   count: number;
-  /** Not sent yet. */
+  /** Tokens not sent yet. */
   tokens: number[];
   logprobs: TokenLogprob[];
 }
@@ -101,7 +96,7 @@ const SLOW_CACHES = {
     'builder of onnxruntime-genai makes it, writes to it in place and is faster',
 };
 
-/** Runs in a thread of its own: writes all answers together, a token for each at a time. */
+/** Runs in its own thread. */
 export default async function ({
   options,
 }: {
@@ -124,7 +119,7 @@ export default async function ({
   return new Generator(cache, decode, { ...generation, prefill });
 }
 
-/** A sequence model: prompts join and answers leave between two steps. */
+/** Sequence model: prompts join and answers leave between steps. */
 export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer> {
   private readonly endTokens: ReadonlySet<number>;
   private startsWithShortest = false;
@@ -150,7 +145,7 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
     }));
   }
 
-  /** Reads a part of the prompts, and makes a token of every other answer. */
+  /** Reads parts of prompts, and makes a token of every other answer. */
   async step(answers: readonly Answer[]): Promise<SequenceResult<GeneratedText>[]> {
     const results = new Map<Answer, SequenceResult<GeneratedText>>();
     const writing = answers.filter(({ next }) => next !== undefined);
@@ -182,8 +177,8 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
   }
 
   /**
-   * The answers that still read their prompts: in turn the oldest first, and the one with the least
-   * left, so that a long prompt delays no short one, and ends nevertheless.
+   * Answers that still read their prompts: by turns the oldest first and the shortest rest first,
+   * so that long prompts delay no short ones, and still end.
    */
   private reading(answers: readonly Answer[]): readonly Answer[] {
     const reading = answers.filter(({ next }) => next === undefined);
@@ -196,7 +191,7 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
     this.cache.close(cached);
   }
 
-  /** As `take`, with an error that fails this answer alone. */
+  /** Calls `take`; an error fails only this answer. */
   private taken(answer: Answer, logits: Float32Array): SequenceResult<GeneratedText> {
     try {
       return this.take(answer, logits);
@@ -209,7 +204,7 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
     const { row, sampler, text } = answer;
     const given = row.logprobs ? logits.slice() : logits;
     const token = sampler.next(logits);
-    // The likeliest of numbers that are none would be the first token, again and again.
+    // Among invalid numbers, the first token would always be likeliest.
     if (!(logits[token]! > -Infinity)) {
       return new InvalidOutputError(
         `The model gave ${logits[token]} for the next token of this answer, which is no usable number; ` +
@@ -260,7 +255,7 @@ function pieceOf(answer: Answer, text: string): GeneratedText {
 
 const QUANTISES = 'DynamicQuantizeLinear';
 
-/** Its results would depend on the other texts of a step, and so would what a model writes. */
+/** Dynamic quantisation makes answers depend on a step's other texts. */
 async function refuseDynamicQuantisation(name: string, model: string | Uint8Array): Promise<void> {
   const bytes =
     typeof model === 'string'

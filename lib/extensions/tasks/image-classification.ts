@@ -16,15 +16,15 @@ import {
 } from './labels.js';
 import type { Outputs } from './outputs.js';
 
-/** The options of {@link imageClassification}, beside those of any serving. */
+/** Options of {@link imageClassification} and of any serving. */
 export interface ImageClassificationOptions
   extends ImageTaskOptions<readonly LabelScore[]>, LabelOptions {}
 
 /**
- * A serving that gives images labels with scores, the best first, by a model for image
- * classification. Images are prepared as preprocessor_config.json says, in threads of libuv.
+ * Serving that gives images labels with scores, best first, by a model for image classification.
+ * Threads of libuv prepare images as preprocessor_config.json says.
  *
- * Needs `sharp`. Refuses to start if the model's images are prepared in a way that it doesn't have.
+ * Needs `sharp`. Refuses to start if it can't prepare the model's images.
  *
  * @throws InvalidServingError for an invalid option
  */

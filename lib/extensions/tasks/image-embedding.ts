@@ -18,22 +18,22 @@ import {
 } from './outputs.js';
 import { oneOf } from './task-model.js';
 
-/** A vector for what an image shows. */
+/** Vector of an image's content. */
 export interface ImageEmbedding {
-  /** Of length 1 (L2), unless the serving doesn't normalise. */
+  /** Vector of length 1 (L2), unless the serving doesn't normalise. */
   readonly vector: Float32Array;
 }
 
-/** The options of {@link imageEmbedding}, beside those of any serving. */
+/** Options of {@link imageEmbedding} and of any serving. */
 export interface ImageEmbeddingOptions extends ImageTaskOptions<ImageEmbedding> {
   /**
-   * How the vectors of `last_hidden_state` become one: the first one, or the mean of all.
+   * Pooling of `last_hidden_state`: its first vector, or the mean of all.
    *
    * @default the model's own vector: its output `image_embeds`, or else `pooler_output`
    */
   readonly pooling?: Extract<Pooling, 'cls' | 'mean'>;
   /**
-   * Whether vectors get the length 1 (L2).
+   * Scales vectors to length 1 (L2).
    *
    * @default true
    */
@@ -42,12 +42,12 @@ export interface ImageEmbeddingOptions extends ImageTaskOptions<ImageEmbedding> 
 
 const rules: Rules = { pooling: oneOf('cls', 'mean'), normalize: flag };
 
-/** The outputs of models that pool by themselves. The first is for comparison with texts. */
+/** Outputs of models that pool by themselves. The first is for comparison with texts. */
 const POOLED = ['image_embeds', 'pooler_output'];
 
 /**
- * A serving that turns images into vectors of what they show, such as by the image half of CLIP.
- * Images are prepared as preprocessor_config.json says, in threads of libuv.
+ * Serving that turns images into vectors of their content, such as by CLIP's image half. Threads of
+ * libuv prepare images as preprocessor_config.json says.
  *
  * Needs `sharp`. Refuses to start if neither the model nor `pooling` makes one vector.
  *
@@ -88,7 +88,7 @@ export function imageEmbedding(
   return definition;
 }
 
-/** @throws InvalidServingError if nothing makes one vector of an image */
+/** @throws InvalidServingError if nothing makes one vector */
 function checkPooling(
   owner: string,
   pooling: Pooling | undefined,

@@ -23,38 +23,38 @@ import { warnOfUnknown } from './python-settings.js';
 import { readConfig } from './repository.js';
 import { type LoadingFiles, ModelOfTask, type TaskOptions } from './task-model.js';
 
-/** An image in a file of this machine. */
+/** Image in a file of this machine. */
 export interface ImageFile {
-  /** Its path, or its `file:` URL. Never take it from a request: a caller could read any file. */
+  /** Path or `file:` URL. Never take it from a request: a caller could read any file. */
   readonly file: string | URL;
 }
 
 /**
- * An encoded image: the bytes of a JPEG, PNG, WebP, GIF (its first frame), AVIF or TIFF (its first
+ * Encoded image: the bytes of a JPEG, PNG, WebP, GIF (its first frame), AVIF or TIFF (its first
  * page), or the file with them.
  */
 export type ImageInput = Uint8Array | ImageFile;
 
-/** The options of a task on images, beside those of any serving. */
+/** Options of a task on images and of any serving. */
 export interface ImageTaskOptions<Output> extends Omit<
   TaskOptions<ImageInput, Output>,
   'batchSize'
 > {
   /**
-   * How large a batch gets: its most images, or as in any serving.
+   * Most images of a batch, or as in any serving.
    *
    * @default 8
    */
   readonly batchSize?: TaskOptions<ImageInput, Output>['batchSize'];
   /**
-   * The most bytes of an encoded image. A larger one is refused with a RequestTooLargeError.
+   * Most bytes of an encoded image. Larger ones are refused with a RequestTooLargeError.
    *
    * @default 20971520 (20 MiB)
    */
   readonly maxBytes?: number;
   /**
-   * The most pixels of an image, across times down. A larger one is refused with a
-   * RequestTooLargeError before it is decoded.
+   * Most pixels of an image, across times down. Larger ones are refused with a RequestTooLargeError
+   * before they are decoded.
    *
    * @default 50000000
    */
@@ -63,7 +63,6 @@ export interface ImageTaskOptions<Output> extends Omit<
 
 const rules: Rules = { maxBytes: whole(1, 2 ** 30), maxPixels: whole(1, 2 ** 30) };
 
-/** What we use of sharp. */
 type Sharp = (input: Uint8Array, options: object) => Picture;
 
 interface Picture {
@@ -81,18 +80,15 @@ interface Picture {
   toBuffer(): Promise<Uint8Array>;
 }
 
-/** What belongs to a loaded version of a model of images: how it prepares them, and its facts. */
 export interface ImageFacts<Own> {
   readonly sharp: Sharp;
   readonly processor: Processor;
-  /** What the task has read besides. */
   readonly own: Own;
 }
 
-/** A model of images that a serving fetches, with its preprocessing, when it starts. */
 export class ImageModel<Output, Own> extends ModelOfTask<ImageInput, Output, ImageFacts<Own>> {
   private readonly limits: { readonly maxBytes: number; readonly maxPixels: number };
-  /** The end of the last transparent image. */
+  /** End of the last transparent image. */
   private lastTransparent: Promise<unknown> = Promise.resolve();
 
   constructor(
@@ -100,7 +96,7 @@ export class ImageModel<Output, Own> extends ModelOfTask<ImageInput, Output, Ima
     options: ImageTaskOptions<Output>,
     own: Rules,
     private readonly factsOf: (files: LoadingFiles) => Promise<Own>,
-    /** Refuses the outputs of a model of another task. */
+    /** Refuses outputs of another task's model. */
     private readonly check: (outputs: readonly TensorSignature[], own: Own) => void,
   ) {
     super(task, options, { ...rules, ...own });
@@ -127,16 +123,15 @@ export class ImageModel<Output, Own> extends ModelOfTask<ImageInput, Output, Ima
     };
   }
 
-  /** The definition's options that the task takes as they are, and how it runs the model. */
   get definition() {
     const { batchSize = 8, ...others } = this.others;
     return { warmUp: [PIXEL], ...others, batchSize, model: this.runner };
   }
 
   /**
-   * The model's input for an image, as one row.
+   * Model's input, as one row.
    *
-   * @throws InvalidInputError or RequestTooLargeError for an image that can't be read
+   * @throws InvalidInputError or RequestTooLargeError for an unreadable image
    */
   async encode(
     input: ImageInput,
@@ -208,7 +203,7 @@ export class ImageModel<Output, Own> extends ModelOfTask<ImageInput, Output, Ima
     });
   }
 
-  /** The pixels that the model reads, in RGB, without a border. */
+  /** RGB pixels that the model reads, without a border. */
   private async decode(bytes: Uint8Array, { sharp, processor }: ImageFacts<Own>): Promise<Pixels> {
     this.checkSize(bytes.length);
     const { maxPixels } = this.limits;
@@ -218,7 +213,7 @@ export class ImageModel<Output, Own> extends ModelOfTask<ImageInput, Output, Ima
         `${this.owner} reads JPEG, PNG, WebP, GIF, AVIF and TIFF, and was given other bytes`,
       );
     }
-    // As PIL: colour profiles are ignored, and small faults in a file forgiven.
+    // Like PIL, ignores colour profiles and forgives small faults in a file.
     const options = { autoOrient: true, ignoreIcc: true, failOn: 'error', limitInputPixels: false };
     try {
       const { autoOrient: size, hasAlpha = false } = await sharp(image, options).metadata();
@@ -248,8 +243,8 @@ export class ImageModel<Output, Own> extends ModelOfTask<ImageInput, Output, Ima
   }
 
   /**
-   * libvips would mix the colours of transparent pixels by how visible they are, so their images are
-   * decoded as a whole before they shrink: one at a time, since that takes memory.
+   * Decodes transparent images before they shrink, since libvips would weight colours by opacity;
+   * one at a time, since that takes memory.
    */
   private inTurn<Value>(work: () => Promise<Value>): Promise<Value> {
     const turn = this.lastTransparent.then(work);
@@ -265,7 +260,7 @@ interface Pixels {
   readonly down: Side;
 }
 
-/** How the formats begin. libvips reads others, too, such as SVG. */
+/** Beginnings of the formats. libvips also reads others, such as SVG. */
 const FORMATS = [
   /^\xff\xd8\xff/,
   /^\x89PNG\r\n/,
@@ -275,7 +270,7 @@ const FORMATS = [
   /^(?:II\*\0|MM\0\*|II\+\0|MM\0\+)/,
 ];
 
-/** A grey pixel, as a PNG. */
+/** Grey pixel, as a PNG. */
 const PIXEL = Buffer.from(
   'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mNoaGgAAAMEAYF1LgG8AAAAAElFTkSuQmCC',
   'base64',
@@ -309,7 +304,7 @@ function shrunk(
 ): Promise<Uint8Array> {
   const smaller = isShrunk(size, across, down)
     ? picture
-        // Without this libvips would decode a JPEG in an eighth, a quarter or half of its size.
+        // Otherwise libvips would shrink a JPEG while it decodes.
         .extract({ left: 0, top: 0, ...size })
         .resize({ width: across.shrunk, height: down.shrunk, fit: 'fill', kernel: kernel.name })
     : picture;
@@ -331,7 +326,7 @@ function tensorOf(
   const columns = across.taps?.length ?? across.count;
   levels.forEach((ofChannel, channel) => {
     const values = isHalf ? ofChannel.map(float16Of) : ofChannel;
-    // The level of a border.
+    // Fills with the level of a border.
     data.fill(values[0]!, channel * area, (channel + 1) * area);
     const start = channel * area + down.border * width + across.border;
     for (let row = 0, at = channel; at < pixels.length; row++) {
@@ -347,7 +342,7 @@ function tensorOf(
     : new Tensor('float32', data, dims);
 }
 
-/** The bits of the nearest 16-bit float. Larger positive floats have larger bits. */
+/** Bits of the nearest 16-bit float. Larger positive floats have larger bits. */
 function float16Of(value: number): number {
   const size = Math.abs(value);
   let below = 0;

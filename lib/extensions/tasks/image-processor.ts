@@ -2,24 +2,22 @@ import { ServingLoadError } from '../../index.js';
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 
-/** Pixels across and down. */
 export interface Size {
   readonly width: number;
   readonly height: number;
 }
 
-/** How a model's images are prepared, as preprocessor_config.json says. */
+/** Preparation of a model's images, from preprocessor_config.json. */
 export interface Processor {
   readonly kernel: Kernel;
-  /** The size of an image after resizing. */
   resized(image: Size): Size;
-  /** The part in the middle that the model reads. A smaller image gets a black border. */
+  /** Middle part that the model reads. Smaller images get a black border. */
   readonly size: Size;
-  /** The model's numbers for the 256 levels of red, green and blue. */
+  /** Numbers of the model for the 256 levels of red, green and blue. */
   readonly levels: readonly Float32Array[];
 }
 
-/** A resampling filter of PIL. */
+/** Resampling filter of PIL. */
 export interface Kernel {
   readonly name: 'linear' | 'cubic' | 'lanczos3';
   /** Pixels from its middle to its end, if an image grows. */
@@ -27,7 +25,10 @@ export interface Kernel {
   readonly weight: (distance: number) => number;
 }
 
-/** Keyed by PIL's numbers: https://github.com/python-pillow/Pillow/blob/main/src/libImaging/Resample.c */
+/**
+ * Filters by PIL's number:
+ * https://github.com/python-pillow/Pillow/blob/main/src/libImaging/Resample.c
+ */
 const KERNELS: Readonly<Record<number, Kernel>> = {
   1: {
     name: 'lanczos3',
@@ -55,7 +56,7 @@ const CLIP = {
   image_mean: [0.48145466, 0.4578275, 0.40821073],
   image_std: [0.26862954, 0.26130258, 0.27577711],
 };
-/** These read one number as the size of the shorter side. */
+/** Reads one number as the shorter side's size. */
 const SHORTER_SIDE = { default_to_square: false };
 
 const OF_CLIP = {
@@ -68,7 +69,7 @@ const OF_CLIP = {
 };
 const OF_MOBILE_NET = { ...OF_CLIP, size: 256, resample: 2, ...HALF };
 
-/** What each processor of transformers does unless its file says otherwise. */
+/** Defaults of transformers' processors. */
 const DEFAULTS: Readonly<Record<string, Record<string, unknown>>> = {
   Beit: { size: 224, crop_size: 224, resample: 3, ...HALF },
   Bit: OF_CLIP,
@@ -85,11 +86,10 @@ const DEFAULTS: Readonly<Record<string, Record<string, unknown>>> = {
 };
 
 /**
- * Reads preprocessor_config.json as transformers does, for the processors that resize, crop from
- * the middle, rescale and normalise.
+ * Reads preprocessor_config.json as transformers does, for processors that resize, crop from the
+ * middle, rescale and normalise.
  *
- * @param name the repository's
- * @throws ServingLoadError for another processor, or a step that we don't have
+ * @throws ServingLoadError for another processor or step
  */
 export function processorOf(name: string, file: Record<string, unknown>): Processor {
   const type = String(file['image_processor_type'] ?? file['feature_extractor_type']);
@@ -180,7 +180,7 @@ function squareOf(value: unknown): Size | undefined {
   return isSize(width) && isSize(height) ? { width, height } : undefined;
 }
 
-/** The numbers of each level, in the precision of Python's steps. */
+/** Numbers of each level, in the precision of Python's steps. */
 function levelsOf(
   config: Record<string, unknown>,
   isOn: (key: string, byDefault: boolean) => boolean,
@@ -209,28 +209,26 @@ function levelsOf(
   );
 }
 
-/** One side of an image on its way to the model. */
 export interface Side {
   /** Pixels that libvips makes of it: fewer, or all. */
   readonly shrunk: number;
-  /** The first of these that we need, and how many. */
+  /** First of these that we need, and how many. */
   readonly from: number;
   readonly count: number;
-  /** How these grow; undefined if they don't. */
   readonly taps?: readonly Tap[];
-  /** Pixels of the black border before them. */
+  /** Pixels of black border before them. */
   readonly border: number;
 }
 
-/** The pixels that make one pixel of a larger image, with weights in units of 2 ** -22. */
+/** Pixels that make one of a larger image; weights in units of 2 ** -22. */
 interface Tap {
   readonly from: number;
   readonly weights: readonly number[];
 }
 
 /**
- * Cuts the middle as `center_crop` of transformers does. Images grow by PIL's own algorithm: libvips
- * moves them by a part of a pixel.
+ * Cuts the middle as transformers' `center_crop`. Images grow by PIL's algorithm; libvips would
+ * shift them by a part of a pixel.
  */
 export function sideOf(processor: Processor, image: Size, side: keyof Size): Side {
   const { [side]: source } = image;
@@ -273,14 +271,14 @@ function tapOf(center: number, source: number, { support, weight }: Kernel): Tap
 const PRECISION = 22;
 const ROUNDING = 2 ** (PRECISION - 1);
 
-/** Makes RGB pixels larger: first across, then down, as PIL does. */
+/** Enlarges RGB pixels as PIL does: across, then down. */
 export function grown(pixels: Uint8Array, across: Side, down: Side): Uint8Array {
   const wide = across.taps ? grownAlong(pixels, down.count, across.count, 3, across.taps) : pixels;
   const width = across.taps?.length ?? across.count;
   return down.taps ? grownAlong(wide, 1, down.count, width * 3, down.taps) : wide;
 }
 
-/** Each of the lines has `length` groups of `group` numbers. */
+/** Enlarges lines of `length` groups of `group` numbers. */
 function grownAlong(
   pixels: Uint8Array,
   lines: number,

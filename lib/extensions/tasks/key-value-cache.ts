@@ -4,33 +4,31 @@ import { blankOf, storageClasses } from '../../doors/values.js';
 import { free } from './onnx-session.js';
 import { floatsOf } from './outputs.js';
 
-/** The keys and values of one text's tokens so far. Belongs to one {@link KeyValueCache}. */
+/** Keys and values of one text's tokens so far. Belongs to one {@link KeyValueCache}. */
 export interface CachedText {
   /** Tokens that the model has read. */
   length: number;
 }
 
 /**
- * The keys and values of the texts that a decoder reads. Texts may have any lengths, and each result
- * is the one that its text would have alone.
+ * Keys and values of a decoder's texts, of any lengths. Each result is the one that its text would
+ * have alone.
  */
 export interface KeyValueCache<Text extends CachedText = CachedText> {
   open(): Text;
   close(text: Text): void;
-  /** Reads more of one text; returns the logits of the token after it. */
+  /** Reads more of one text; returns the next token's logits. */
   extend(text: Text, ids: readonly number[]): Promise<Float32Array>;
-  /** Reads one token of each of these texts; returns the logits of the tokens after them. */
+  /** Reads one token of each text; returns the next tokens' logits. */
   step(texts: readonly Text[], ids: readonly number[]): Promise<Float32Array[]>;
 }
 
 interface CacheOptions {
-  /** Most texts at a time. */
   readonly places: number;
-  /** Most tokens of a text. */
   readonly context: number;
 }
 
-/** One tensor `[texts, heads, tokens, width]` of a cache. */
+/** Tensor `[texts, heads, tokens, width]` of a cache. */
 interface Port {
   /** `past_key_values.0.key`. */
   readonly past: string;
@@ -41,12 +39,12 @@ interface Port {
   readonly width: number;
 }
 
-/** A decoder whose cache is an input and an output, as `optimum` and onnxruntime-genai export it. */
+/** Decoder whose cache is an input and an output, as `optimum` and onnxruntime-genai export it. */
 export class Decoder {
   readonly ports: readonly Port[];
   private readonly inputs: ReadonlySet<string>;
 
-  /** @throws ServingLoadError for a model without a cache, or with inputs that we can't fill */
+  /** @throws ServingLoadError without a cache, or with inputs that we can't fill */
   constructor(
     readonly session: InferenceSession,
     private readonly name: string,
@@ -81,7 +79,7 @@ export class Decoder {
     }
   }
 
-  /** Most tokens of a run of one text: for each, the model returns the whole vocabulary's logits. */
+  /** Most tokens of a run, which returns the vocabulary's logits for each. */
   get mostAtOnce(): number {
     const logits = this.session.outputMetadata.find(({ name }) => name === 'logits');
     const vocabulary = logits?.isTensor ? logits.shape.at(-1) : undefined;
@@ -89,10 +87,10 @@ export class Decoder {
   }
 
   /**
-   * The inputs that the model has, for a run that reads equally many tokens of each text.
+   * Inputs of a run that reads equally many tokens of each text.
    *
-   * @param total the length of the longest row, padding included
-   * @param isToken whether there is a token, not padding, at a place of a row with this many tokens
+   * @param total the longest row's length, padding included
+   * @param isToken true for a token, false for padding, in a row with this many tokens
    */
   feedsOf(
     texts: readonly CachedText[],
@@ -144,15 +142,15 @@ const TEXT_INPUTS = [
   'total_sequence_length',
 ];
 
-/** How a cache is kept, the fastest first. */
+/** Ways to keep a cache, fastest first. */
 export type CacheKind = 'in place' | 'copied' | 'growing';
 
 /**
- * The cache that suits the model, as trials show: buffers that a run writes to in place if the model
- * has GroupQueryAttention, or that we copy its outputs to if this runtime copies inputs; and
- * otherwise tensors that each run returns longer.
+ * Chooses the cache by trials: buffers that a run writes to in place (with GroupQueryAttention), or
+ * that we copy its outputs to (if this runtime copies inputs), or else tensors that each run
+ * returns longer.
  *
- * @throws ServingLoadError if the model reads texts of different lengths in none of these ways
+ * @throws ServingLoadError if texts of different lengths fail in all
  */
 export async function cacheFor(
   decoder: Decoder,
@@ -180,19 +178,18 @@ export async function cacheFor(
 
 type RunOptions = InferenceSession.RunOptions;
 
-/** A trial that fails is no error. */
+/** Silences trials, which may fail. */
 const SILENT: RunOptions = { logSeverityLevel: 4 };
 
-/** The tokens of two texts. */
 const TRIAL = [
   [1, 2, 3, 4, 5],
   [3, 2, 1],
 ];
 
-/** Quantised weights round a little differently in runs of other sizes. */
+/** Quantised weights round differently in runs of other sizes. */
 const MOST_APART = 0.1;
 
-/** Reads both texts one after the other but for their last tokens, and these together. */
+/** Reads each text but its last token, then the last tokens together. */
 async function works(cache: KeyValueCache, expected: readonly Float32Array[]): Promise<boolean> {
   try {
     const texts = TRIAL.map(() => cache.open());
@@ -208,7 +205,7 @@ async function works(cache: KeyValueCache, expected: readonly Float32Array[]): P
   }
 }
 
-/** The length of the difference, relative to the second vector's own; NaN for invalid numbers. */
+/** Length of the difference, relative to the second vector's; NaN for invalid numbers. */
 function distance(one: Float32Array, other: Float32Array): number {
   const apart = one.reduce((sum, value, i) => sum + (value - other[i]!) ** 2, 0);
   return Math.sqrt(apart / other.reduce((sum, value) => sum + value ** 2, 0));
@@ -222,9 +219,8 @@ interface PlacedText extends CachedText {
 }
 
 /**
- * A buffer `[places, heads, capacity, width]` for each port, which a run reads and continues. Each
- * text has its tokens at the beginning. The texts of a step must lie one after the other, so they're
- * moved when others leave.
+ * Buffer `[places, heads, capacity, width]` for each port, which runs read and continue; texts
+ * begin with their tokens. A step's texts must be adjacent, so we move them when others leave.
  */
 export class SharedCache implements KeyValueCache<PlacedText> {
   private readonly texts: PlacedText[] = [];
@@ -234,7 +230,7 @@ export class SharedCache implements KeyValueCache<PlacedText> {
   constructor(
     private readonly decoder: Decoder,
     private readonly options: CacheOptions,
-    /** True if a run writes to its inputs: its outputs are the same memory. */
+    /** True if a run writes to its inputs: its outputs share their memory. */
     private readonly isInPlace: boolean,
     private readonly runOptions: RunOptions = {},
   ) {}
@@ -273,7 +269,7 @@ export class SharedCache implements KeyValueCache<PlacedText> {
     return logits;
   }
 
-  /** Moves these texts to the first places, in any order, and others that are there behind them. */
+  /** Moves these texts to the first places, in any order, and others behind them. */
   private gather(texts: readonly PlacedText[]): void {
     const own = new Set(texts);
     const others = this.texts.slice(0, texts.length).filter((text) => !own.has(text));
@@ -370,20 +366,19 @@ export class SharedCache implements KeyValueCache<PlacedText> {
 }
 
 interface GatheredText extends CachedText {
-  /** Its keys and values, and its index there. */
   group: Group;
   index: number;
 }
 
-/** Texts in the same tensors: each has its tokens at the end, behind padding. */
+/** Texts in the same tensors, at the end, behind padding. */
 interface Group {
   tensors: readonly Tensor[];
   texts: readonly GatheredText[];
 }
 
 /**
- * Tensors that each run returns longer, for models without GroupQueryAttention. Padding before the
- * shorter texts is hidden by the attention mask.
+ * Tensors that each run returns longer, for models without GroupQueryAttention. The attention mask
+ * hides the padding before shorter texts.
  */
 export class GrowingCache implements KeyValueCache<GatheredText> {
   constructor(
@@ -428,7 +423,7 @@ export class GrowingCache implements KeyValueCache<GatheredText> {
     return lastOfEach(results['logits'] as Tensor);
   }
 
-  /** One group of exactly these texts, as long as the longest of them. */
+  /** Group of exactly these texts. */
   private grouped(texts: readonly GatheredText[]): Group {
     const [{ group: known }] = texts as [GatheredText];
     const isSame =
@@ -465,7 +460,7 @@ function gathered(
   return new Tensor(type, numbers, [texts.length, heads, longest, width]);
 }
 
-/** Cleared: padding that isn't a number would spoil what attention multiplies by 0. */
+/** Zeros: attention multiplies padding by 0, which NaN would survive. */
 function zeros(type: Tensor.Type, length: number): Float32Array {
   return new (storageClasses.get(type) ?? Float32Array)(length) as Float32Array;
 }
@@ -480,7 +475,7 @@ function range(length: number, value: (at: number) => number): number[] {
   return Array.from({ length }, (_, at) => value(at));
 }
 
-/** Logits `[texts, vocabulary]` or `[texts, tokens, vocabulary]`: those of each text's last token. */
+/** Logits of each text's last token, in `[texts, vocabulary]` or `[texts, tokens, vocabulary]`. */
 function lastOfEach(logits: Tensor): Float32Array[] {
   const texts = logits.dims[0]!;
   const vocabulary = logits.dims.at(-1)!;

@@ -18,38 +18,36 @@ import {
 import { refused } from './python-settings.js';
 import type { LoadingFiles } from './task-model.js';
 
-/** A label of a text or an image. */
+/** Label of a text or an image. */
 export interface LabelScore {
-  /** The name in config.json. */
+  /** Name in config.json. */
   readonly label: string;
-  /** From 0 to 1; of a model for regression, its own number. */
+  /** Score from 0 to 1; for regression, the model's own number. */
   readonly score: number;
 }
 
-/** How a classifier gives its labels. */
+/** Choice and scores of labels. */
 export interface LabelOptions {
   /**
-   * How many of the best labels the reply has.
+   * Number of the best labels in the reply.
    *
    * @default all
    */
   readonly top?: number;
   /**
-   * Whether an input may have several labels: then each score stands by itself, and otherwise they
-   * sum up to 1.
+   * Allows several labels: each score stands by itself. Otherwise they sum up to 1.
    *
-   * @default as config.json says; true for a model with one label, and the model's own numbers for
-   * one for regression
+   * @default as config.json says; true for a model with one label; the model's own numbers for
+   * regression
    */
   readonly multiLabel?: boolean;
 }
 
 export const labelRules: Rules = { top: whole(1, 2 ** 20), multiLabel: flag };
 
-/** Facts of the model's files about its labels. */
 export interface LabelFacts {
   readonly labels: Labels;
-  /** Undefined: as suits the number of logits. */
+  /** Undefined if the number of logits decides. */
   readonly scores: 'sigmoid' | 'softmax' | 'raw' | undefined;
 }
 
@@ -74,11 +72,7 @@ export function labelFactsIn({ multiLabel }: LabelOptions) {
   };
 }
 
-/**
- * The output with the logits of a text or an image.
- *
- * @throws InvalidServingError for a model of another task, or with other labels
- */
+/** @throws InvalidServingError for another task's model, or other labels */
 export function readLogits(
   owner: string,
   outputs: readonly TensorSignature[],
@@ -98,7 +92,7 @@ export function readLogits(
   return output;
 }
 
-/** @throws InvalidServingError for a model whose logits are not those of the labels */
+/** @throws InvalidServingError if logits and labels differ in number */
 export function checkLabels(
   owner: string,
   outputs: readonly TensorSignature[],
@@ -111,7 +105,6 @@ export function checkLabels(
   }
 }
 
-/** The labels for a model's logits, the best first. */
 export function bestLabels(
   owner: string,
   outputs: Outputs,

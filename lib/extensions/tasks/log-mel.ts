@@ -1,16 +1,16 @@
-/** Settings of the spectrogram, from preprocessor_config.json. */
+/** Settings from preprocessor_config.json. */
 export interface MelOptions {
   /** Rows of the spectrogram: 80 or 128. */
   readonly bands: number;
   readonly sampleRate: number;
-  /** Samples of a frame, and from one frame to the next. */
+  /** Samples of a frame, and from one to the next. */
   readonly frame: number;
   readonly hop: number;
-  /** Samples of a window of audio. */
+  /** Samples of a window. */
   readonly window: number;
 }
 
-/** Below this a spectrogram is silent. */
+/** Power below which audio is silent. */
 const FLOOR = 1e-10;
 
 /**
@@ -33,9 +33,9 @@ export class LogMel {
   }
 
   /**
-   * The spectrogram `[bands, frames]` of one window of audio.
+   * Spectrogram `[bands, frames]` of one window.
    *
-   * @param samples from -1 to 1; silence follows them to the end of the window
+   * @param samples from -1 to 1; silence follows to the end of the window
    */
   spectrogram(samples: Float32Array): Float32Array {
     const { frame, hop, window } = this.options;
@@ -46,7 +46,7 @@ export class LogMel {
     const power = new Float64Array(frame / 2 + 1);
     const { hann, transform } = this;
     for (let one = 0; one < audible; one += 2) {
-      // Two frames at a time. Behind the last one there may be none.
+      // Transforms two frames at a time; the last may be alone.
       for (let i = 0, at = one * hop; i < frame; i++, at++) {
         transform.real[i] = hann[i]! * around[at]!;
         transform.imaginary[i] = hann[i]! * (around[at + hop] ?? 0);
@@ -75,7 +75,7 @@ export class LogMel {
   }
 }
 
-/** A window of samples with a margin, in which the first and the last samples are mirrored. */
+/** Window with a margin, which mirrors the first and last samples. */
 function mirrored(samples: Float32Array, window: number, margin: number): Float32Array {
   const around = new Float32Array(window + 2 * margin);
   around.set(samples.subarray(0, window), margin);
@@ -86,9 +86,8 @@ function mirrored(samples: Float32Array, window: number, margin: number): Float3
   return around;
 }
 
-/** The frequencies of a row of the spectrogram. */
 interface Band {
-  /** The first bin of the transform. */
+  /** First bin of the transform. */
   readonly from: number;
   readonly weights: Float64Array;
 }
@@ -115,7 +114,7 @@ function bandsOf({ bands, sampleRate, frame }: MelOptions): readonly Band[] {
   });
 }
 
-/** Linear up to 1000 Hz, which is 15 mel, and then logarithmic. */
+/** Step of the mel scale: linear up to 1000 Hz (15 mel), then logarithmic. */
 const LOG_STEP = Math.log(6.4) / 27;
 
 function melOf(hertz: number): number {
@@ -127,17 +126,15 @@ function hertzOf(mel: number): number {
 }
 
 /**
- * The discrete Fourier transform of two rows of real numbers, as the real and the imaginary part of
- * one, by the algorithm of Cooley and Tukey for any factors (1965). Whisper's frames have 400 samples,
- * and libraries for JavaScript transform powers of 2.
+ * Discrete Fourier transform of two real rows at a time, by Cooley and Tukey's algorithm for any
+ * factors (1965). Whisper's frames have 400 samples, and libraries for JavaScript need powers of 2.
  */
 export class FourierTransform {
-  /** The two rows. */
   readonly real: Float64Array;
   readonly imaginary: Float64Array;
   private readonly outReal: Float64Array;
   private readonly outImaginary: Float64Array;
-  /** Where each number of a row goes before the first pass. */
+  /** Place of each number before the first pass. */
   private readonly order: readonly number[];
   private readonly passes: readonly Pass[];
 
@@ -165,7 +162,7 @@ export class FourierTransform {
     this.passes.forEach((pass) => this.join(pass));
   }
 
-  /** Transforms of `parts` neighbours, `part` numbers each, become one. */
+  /** Joins transforms of `parts` neighbours, `part` numbers each. */
   private join({ parts, part, cosines, sines, joinedReal, joinedImaginary }: Pass): void {
     const { size, outReal, outImaginary } = this;
     for (let from = 0; from < size; from += parts * part) {
@@ -193,7 +190,7 @@ export class FourierTransform {
     }
   }
 
-  /** The squared size of each frequency of the first (0) or the second row (1), up to the middle. */
+  /** Squared size of each frequency of the first (0) or second row (1), up to the middle. */
   powers(row: number, into: Float64Array): void {
     const { size, outReal, outImaginary } = this;
     const sign = row === 0 ? 1 : -1;
@@ -212,7 +209,6 @@ interface Pass {
   /** Ordered by place, result and part. */
   readonly cosines: Float64Array;
   readonly sines: Float64Array;
-  /** Work arrays for one place of a Fourier transform. */
   readonly joinedReal: Float64Array;
   readonly joinedImaginary: Float64Array;
 }
@@ -245,7 +241,7 @@ function orderOf(from: number, stride: number, factors: readonly number[]): numb
   ).flat();
 }
 
-/** The largest first. */
+/** Factors, largest first. */
 function factorsOf(size: number): number[] {
   for (let factor = 2; factor <= size; factor++) {
     if (size % factor === 0) {

@@ -7,10 +7,9 @@ import { messageOf } from '../../doors/text.js';
 import { isFixed } from '../../doors/values.js';
 
 /**
- * A session in the thread that imports this module.
+ * Session in the thread that imports this module.
  *
- * @param name the model's, for errors
- * @throws ServingLoadError for a file that is no model
+ * @throws ServingLoadError for an invalid file
  */
 export async function sessionOf(
   name: string,
@@ -24,13 +23,13 @@ export async function sessionOf(
   }
 }
 
-/** A closed port: what is transferred to it is freed. */
+/** Closed port, which frees what is transferred to it. */
 const { port1: closed, port2: other } = new MessageChannel();
 other.close();
 
 /**
- * Frees the memory of tensors of numbers, which nothing refers to any more. A decoder leaves
- * megabytes behind with each token: as garbage, they would make the collector run all the time.
+ * Frees tensors that nothing refers to any more. A decoder leaves megabytes with each token, which
+ * would keep the garbage collector running.
  */
 export function free(tensors: readonly Tensor[]): void {
   const buffers = tensors

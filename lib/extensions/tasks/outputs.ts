@@ -7,13 +7,12 @@ import {
 import { isRecord } from '../../doors/options.js';
 import { numberOfFloat16 } from '../../doors/values.js';
 
-/** A model's outputs by name. */
 export type Outputs = Readonly<Record<string, Tensor>>;
 
 /**
- * The first of the named outputs that the model has, or else its only one.
+ * First of the named outputs, or else the only one.
  *
- * @throws InvalidOutputError if it has several others
+ * @throws InvalidOutputError if there are several others
  */
 export function outputOf(owner: string, outputs: Outputs, ...names: readonly string[]): Tensor {
   const found = names.find((name) => Object.hasOwn(outputs, name));
@@ -28,7 +27,7 @@ export function outputOf(owner: string, outputs: Outputs, ...names: readonly str
   return outputs[name]!;
 }
 
-/** Outputs that only models of other tasks have. */
+/** Outputs of other tasks' models. */
 const OF_EMBEDDERS = [
   'last_hidden_state',
   'token_embeddings',
@@ -37,10 +36,10 @@ const OF_EMBEDDERS = [
 ];
 
 /**
- * The output that a task reads: the first of the named ones, or else the model's only one.
+ * First of the named outputs, or else the only one.
  *
  * @param rank the number of its axes
- * @throws InvalidServingError for a model of another task
+ * @throws InvalidServingError for another task's model
  */
 export function readOutput(
   owner: string,
@@ -58,7 +57,6 @@ export function readOutput(
   return found;
 }
 
-/** The error for a model whose outputs are those of another task. */
 export function otherModel(
   owner: string,
   reads: string,
@@ -75,7 +73,7 @@ export function otherModel(
   );
 }
 
-/** The task of a text model with these outputs, as far as they tell. */
+/** Task of a model with these outputs, if they tell. */
 function taskOf(outputs: readonly TensorSignature[]): string | undefined {
   const shapeOf = (name: string) => outputs.find((each) => each.name === name)?.shape;
   const logits = shapeOf('logits');
@@ -92,11 +90,7 @@ function taskOf(outputs: readonly TensorSignature[]): string | undefined {
   return outputs.some(({ name }) => OF_EMBEDDERS.includes(name)) ? 'textEmbedding' : undefined;
 }
 
-/**
- * The numbers of an answer.
- *
- * @throws InvalidOutputError for one that is infinite or no number, which the model has made
- */
+/** @throws InvalidOutputError for an infinite or invalid number */
 export function finite<Numbers extends ArrayLike<number>>(
   owner: string,
   numbers: Numbers,
@@ -112,7 +106,7 @@ export function finite<Numbers extends ArrayLike<number>>(
   return numbers;
 }
 
-/** Numbers of any float type. A Float32Array is not copied. */
+/** Numbers of any float type; a Float32Array is not copied. */
 export function floatsOf({ type, data }: Tensor): Float32Array {
   if (data instanceof Float32Array) {
     return data;
@@ -124,12 +118,10 @@ export function floatsOf({ type, data }: Tensor): Float32Array {
   return Float32Array.from(data as Float64Array);
 }
 
-/** Each number as a probability by itself. */
 export function sigmoid(value: number): number {
   return 1 / (1 + Math.exp(-value));
 }
 
-/** The numbers as probabilities that sum up to 1. */
 export function softmax(values: readonly number[]): number[] {
   const largest = values.reduce((one, other) => Math.max(one, other), -Infinity);
   const powers = values.map((value) => Math.exp(value - largest));
@@ -137,20 +129,18 @@ export function softmax(values: readonly number[]): number[] {
   return powers.map((power) => power / sum);
 }
 
-/** The names of a model's labels by their numbers. */
+/** Names by number. */
 export type Labels = Readonly<Record<string, unknown>>;
 
-/** Reads the labels of config.json. */
 export function labelsIn({ id2label: labels }: Record<string, unknown>): Labels {
   return isRecord(labels) ? labels : {};
 }
 
-/** 0 if config.json names no labels. */
 export function countOf(labels: Labels): number {
   return Object.keys(labels).length;
 }
 
-/** @throws InvalidOutputError for a number of logits that isn't that of the labels */
+/** @throws InvalidOutputError if logits and labels differ in number */
 export function checkWidth(owner: string, labels: Labels, width: number): void {
   const count = countOf(labels);
   if (count > 0 && width !== count) {
@@ -161,32 +151,27 @@ export function checkWidth(owner: string, labels: Labels, width: number): void {
   }
 }
 
-/** The name of a label, or `LABEL_2` without one. */
 export function labelOf(labels: Labels, place: number): string {
   const label = labels[place];
   return typeof label === 'string' ? label : `LABEL_${place}`;
 }
 
-/** Names of the output with a vector for each token. */
+/** Names of the output with a vector per token. */
 export const HIDDEN = ['last_hidden_state', 'token_embeddings'];
 
-/**
- * How the vectors of tokens become one: their mean, the first one's, the last one's, or
- * the largest number of each place.
- */
+/** Pooling of token vectors: their mean, the first, the last, or each place's largest number. */
 export type Pooling = 'mean' | 'cls' | 'last' | 'max';
 
 /**
- * The modes of sentence-transformers: also the sum by the root of the count, and the mean that counts
- * each token by its place.
+ * Modes of sentence-transformers: also the sum by the count's root, and the mean weighted by place.
  */
 export type PoolingMode = Pooling | 'mean-sqrt' | 'weighted-mean';
 
 /**
- * One vector of the `tokens` vectors that follow each other in `values`, after
+ * Pools the `tokens` vectors in `values`, after
  * https://github.com/huggingface/sentence-transformers/blob/main/sentence_transformers/sentence_transformer/modules/pooling.py
  *
- * @param skipped the first of them, which do not count; `cls` is the first one behind them
+ * @param skipped the first vectors, which don't count; `cls` is the first one behind them
  */
 export function pool(
   values: Float32Array,
@@ -215,7 +200,7 @@ export function pool(
   return mode === 'max' ? vector : vector.map((sum) => sum / divisor);
 }
 
-/** The vector with the length 1 (L2). */
+/** Vector of length 1 (L2). */
 export function normalized(vector: Float32Array): Float32Array {
   const length = Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0));
   return length === 0 ? vector : vector.map((value) => value / length);

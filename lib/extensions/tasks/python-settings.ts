@@ -6,11 +6,11 @@ import { readConfig, type Repository } from './repository.js';
 import type { LoadingFiles } from './task-model.js';
 
 /**
- * Settings of a model's files that Python's libraries obey: a task follows them, refuses to start, or
- * warns of a key that it doesn't know. `test/unit/tasks/settings-of-files.spec.ts` lists them all.
+ * Settings of a model's files that Python's libraries obey. A task follows them, refuses to start,
+ * or warns of unknown keys. `test/unit/tasks/settings-of-files.spec.ts` lists them all.
  */
 
-/** The first one that a repository has is read, as by `Transformer` of sentence-transformers. */
+/** Kinds of files; the first found is read, as by `Transformer` of sentence-transformers. */
 const SENTENCE_FILES = [
   'bert',
   'roberta',
@@ -21,10 +21,9 @@ const SENTENCE_FILES = [
   'xlnet',
 ];
 
-/** The words of a text, such as a list of keys. */
 export const words = (text: string): readonly string[] => text.trim().split(/\s+/);
 
-/** The keys that we follow or check, and those that change no answer of an exported model. */
+/** Keys that we follow or check, or that change no answer of an exported model. */
 const KNOWN = {
   sentences: words(`max_seq_length do_lower_case tokenizer_args processor_kwargs
     processing_kwargs model_args model_kwargs config_args config_kwargs unpad_inputs transformer_task
@@ -55,7 +54,7 @@ const KNOWN = {
 /** Names of single tokens, such as `bos_token`. */
 export const OF_A_TOKEN = /_token$/;
 
-/** Warns of keys that Python may obey and the task doesn't know. */
+/** Warns of unknown keys, which Python may obey. */
 export function warnOfUnknown(
   file: string,
   config: Record<string, unknown>,
@@ -76,13 +75,12 @@ export function warnOfUnknown(
   }
 }
 
-/** Options of the tokenizer, by their old and new names. */
+/** Options of the tokenizer, by old and new names. */
 const OF_TOKENIZER = ['tokenizer_args', 'processor_kwargs', 'processing_kwargs'];
 
-/** What sentence-transformers reads about the texts of a model. */
 export interface SentenceSettings {
   readonly maxTokens: unknown;
-  /** Texts are put in lower case before they become tokens. */
+  /** Lowers texts before they become tokens. */
   readonly lowers: boolean;
 }
 
@@ -131,8 +129,8 @@ export async function modelSettings(
 }
 
 /**
- * What a cross-encoder's files put over its logits, the name of a class of PyTorch; undefined if they
- * leave it out. After `CrossEncoder` of sentence-transformers.
+ * PyTorch class that a cross-encoder's files put over its logits, if any, as in `CrossEncoder` of
+ * sentence-transformers.
  *
  * @throws ServingLoadError for a prompt, which the task doesn't have
  */
@@ -152,7 +150,6 @@ export async function activationIn({
   return typeof stated === 'string' ? stated : undefined;
 }
 
-/** The configuration of the pooling; undefined without it. */
 export async function poolingSettings(
   repository: Repository,
   folder: string,
@@ -166,7 +163,6 @@ export async function poolingSettings(
   return config;
 }
 
-/** The error for a setting that Python obeys and we don't have. */
 export function refused(
   { name }: Repository,
   file: string,

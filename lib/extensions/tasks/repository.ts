@@ -9,23 +9,21 @@ import { isRecord } from '../../doors/options.js';
 import { formatValue, messageOf } from '../../doors/text.js';
 
 /**
- * A model's files by their path in its repository, such as `onnx/model.onnx`, `tokenizer.json` and
- * `config.json`: the bytes or the text of each.
+ * Bytes or texts of a model's files, by path, such as `onnx/model.onnx`, `tokenizer.json` and
+ * `config.json`.
  */
 export type ModelFiles = Readonly<Record<string, Uint8Array | string>>;
 
-/** A model with its tokenizer and configuration, laid out as in a repository of the Hub. */
+/** Model with its tokenizer and configuration, laid out as on the Hub. */
 export interface Repository {
-  /** Used in logs and errors. */
   readonly name: string;
-  /** The file's bytes, or its path if only its reader needs them; undefined without the file. */
+  /** Bytes of the file, or its path if only its reader needs them; undefined without it. */
   fetch(path: string, fetching: Fetching): Promise<Uint8Array | string | undefined>;
 }
 
 /**
- * The repository at a place: a folder, `hf:org/repo@revision`, or the files themselves.
+ * Repository in a folder, at `hf:org/repo@revision`, or of given files.
  *
- * @param owner the serving, for errors
  * @throws InvalidServingError
  */
 export function repositoryOf(owner: string, place: string | URL | ModelFiles): Repository {
@@ -39,8 +37,8 @@ export function repositoryOf(owner: string, place: string | URL | ModelFiles): R
 }
 
 /**
- * The repository of an ONNX file, or of a folder: the folder of the file, or the one around it, with
- * its config.json.
+ * Repository of a folder, or of an ONNX file: the file's folder or the one around it, with its
+ * config.json.
  *
  * @throws InvalidServingError for a file without a config.json
  */
@@ -73,7 +71,7 @@ export function placeOfPath(
   return { from: folder, file: relative(folder, path) };
 }
 
-/** Only `hf:org/repo`. */
+/** Takes only `hf:org/repo`. */
 function remotePlace(owner: string, given: string | URL): { readonly from: string } {
   const from = String(given);
   if (/^hf:/i.test(from)) {
@@ -91,7 +89,7 @@ function pathOf(folder: string | URL): string {
     : resolve(folder);
 }
 
-/** The repository, which adds each file to the hash. ONNX files are hashed elsewhere. */
+/** Adds each file to the hash, except ONNX files, hashed elsewhere. */
 export function hashing(repository: Repository, hash: Hash): Repository {
   return {
     name: repository.name,
@@ -139,9 +137,9 @@ class GivenFiles implements Repository {
 }
 
 /**
- * Reads a JSON file; undefined if the repository doesn't have it.
+ * Reads a JSON file; undefined without it.
  *
- * @throws ServingLoadError for text that is no JSON
+ * @throws ServingLoadError for invalid JSON
  */
 export async function readJsonFile(
   repository: Repository,
@@ -153,7 +151,7 @@ export async function readJsonFile(
 }
 
 /**
- * Reads a JSON file that holds an object; undefined if the repository doesn't have it.
+ * Reads an object from a JSON file; undefined without it.
  *
  * @throws ServingLoadError for other content
  */
@@ -167,7 +165,7 @@ export async function readConfig(
 }
 
 /**
- * Reads a JSON file that the task needs.
+ * Reads an object from a JSON file.
  *
  * @throws ServingLoadError without it
  */
@@ -180,7 +178,7 @@ export async function needConfig(
 }
 
 /**
- * Reads the bytes of a file that the task needs.
+ * Reads the bytes of a file.
  *
  * @throws ServingLoadError without it
  */
@@ -199,11 +197,7 @@ export async function needFile(
   return bytes;
 }
 
-/**
- * The object in the bytes of a JSON file.
- *
- * @throws ServingLoadError for other content
- */
+/** @throws ServingLoadError for bytes without a JSON object */
 export function configIn(
   repository: Repository,
   path: string,
@@ -235,10 +229,10 @@ async function readBytes(
   return typeof found === 'string' ? readFile(found) : found;
 }
 
-/** An ONNX file as it was fetched: its bytes, or its path. */
+/** Fetched ONNX file: its bytes, or its path. */
 export interface OnnxFile {
   readonly file: string | Uint8Array;
-  /** Hash of its content, in hexadecimal. */
+  /** Hexadecimal digits. */
   readonly sha256: string;
 }
 
@@ -257,11 +251,10 @@ async function sha256Of(file: string | Uint8Array): Promise<string> {
 }
 
 /**
- * The bytes of an ONNX file, or its path.
+ * Bytes or path of an ONNX file.
  *
- * @param name the repository, for errors
- * @throws ServingLoadError if it has changed since it was fetched: what was read with it belongs to the
- * file before
+ * @throws ServingLoadError if it has changed since it was fetched: its other files belong to the
+ * one before
  */
 export async function openable(
   name: string,

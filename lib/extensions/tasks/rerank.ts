@@ -25,34 +25,34 @@ import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from '
 import { placed, type TextFiles } from './text-tokenizer.js';
 import { tokenizing } from './tokenizing.js';
 
-/** A query, and the documents to order by it. */
+/** Query, and documents to order by it. */
 export interface DocumentsToRank {
-  /** What the documents are to answer; not empty. */
+  /** Text that documents are to answer; not empty. */
   readonly query: string;
-  /** At least one text, none of them empty. */
+  /** Texts, at least one, not empty. */
   readonly documents: readonly string[];
   /**
-   * How many of the best documents the reply has.
+   * Number of the best documents in the reply.
    *
    * @default all
    */
   readonly top?: number;
 }
 
-/** A document's place among the documents of a call. */
+/** Document with its place in the call. */
 export interface RankedDocument {
-  /** Its place in the call's list, from 0 on. */
+  /** Place in the call's list, from 0 on. */
   readonly index: number;
-  /** How well it answers the query. */
+  /** Score of its answer to the query. */
   readonly score: number;
 }
 
-/** The options of {@link rerank}, beside those of any serving. */
+/** Options of {@link rerank} and of any serving. */
 export interface RerankOptions extends TextTaskOptions<DocumentsToRank, readonly RankedDocument[]> {
   /**
-   * Whether scores lie between 0 and 1, or are the model's own numbers. The order is the same. Of a
-   * model with two labels, the second one means that the document answers the query: its probability,
-   * or by how much its number is the larger one.
+   * Gives scores from 0 to 1, or the model's own numbers, in the same order. With two labels, the
+   * second means that the document answers the query: its probability, or how much larger its
+   * number is.
    *
    * @default 'sigmoid'
    */
@@ -64,9 +64,9 @@ const rules: Rules = {
 };
 
 /**
- * A serving that orders documents by how well they answer a query, with a cross-encoder. A call has
- * one list of documents of any lengths; each is a row, and those of similar length share a batch
- * with documents of other calls.
+ * Serving that orders documents by how well they answer a query, with a cross-encoder. Each
+ * document of a call is a row, and shares a batch with documents of similar length from other
+ * calls.
  *
  * Needs `@huggingface/tokenizers`.
  *
@@ -119,7 +119,7 @@ export function rerank(
 
 type Reranker = TextModel<DocumentsToRank, readonly RankedDocument[], void>;
 
-/** Warns of files whose scores in Python are no sigmoids, unless the serving states its scores. */
+/** Warns if Python's scores are no sigmoids, unless the serving states its own. */
 async function warnOfActivation(files: TextFiles, scores: RerankOptions['scores']): Promise<void> {
   const activation = await activationIn(files);
   if (scores === undefined && activation !== undefined && !/\bSigmoid$/.test(activation)) {
@@ -131,7 +131,7 @@ async function warnOfActivation(files: TextFiles, scores: RerankOptions['scores'
   }
 }
 
-/** @throws InvalidServingError for a model whose output isn't one or two logits */
+/** @throws InvalidServingError unless the output is one or two logits */
 function readScores(owner: string, outputs: readonly TensorSignature[]): TensorSignature {
   const output = readOutput(owner, outputs, ['logits'], 2);
   const width = output.shape.at(-1);
@@ -141,7 +141,7 @@ function readScores(owner: string, outputs: readonly TensorSignature[]): TensorS
   return output;
 }
 
-/** A logit for each document. Softmax over two logits is the sigmoid of their difference. */
+/** Logits of documents. Softmax over two is the sigmoid of their difference. */
 function logitsOf(owner: string, output: Tensor): readonly number[] {
   const width = output.dims.at(-1)!;
   const logits = finite(owner, floatsOf(output));
@@ -164,7 +164,6 @@ type Definition = ServingDefinition<
   TextFacts<void>
 >;
 
-/** What `postprocess` needs of a call. */
 interface Info {
   readonly top: number | undefined;
 }

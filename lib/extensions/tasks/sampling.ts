@@ -1,4 +1,3 @@
-/** How the next token is chosen. */
 export interface Sampling {
   readonly temperature: number;
   readonly topK: number;
@@ -7,17 +6,14 @@ export interface Sampling {
   readonly seed: number;
 }
 
-/**
- * Chooses the tokens of one text. It has its own random numbers, so the others of a batch don't
- * change what it chooses.
- */
+/** Chooses one text's tokens with its own random numbers, so that other texts change nothing. */
 export class Sampler {
   private readonly random: () => number;
   private readonly seen: Set<number>;
 
   constructor(
     private readonly sampling: Sampling,
-    /** The prompt, whose tokens count as repeated. */
+    /** Prompt, whose tokens count as repeated. */
     prompt: readonly number[],
   ) {
     this.random = seeded(sampling.seed);
@@ -37,7 +33,7 @@ export class Sampler {
     return token;
   }
 
-  /** After Keskar et al., "CTRL" (2019), as transformers does it. */
+  /** Follows Keskar et al., "CTRL" (2019), as transformers does. */
   private penalise(logits: Float32Array, penalty: number): void {
     for (const token of this.seen) {
       const logit = logits[token]!;
@@ -51,7 +47,7 @@ export class Sampler {
     const tokens = topK < logits.length ? topOf(logits, topK) : undefined;
     const candidates = tokens ? Float32Array.from(tokens, (token) => logits[token]!) : logits;
     const highest = candidates[likeliest(candidates)]!;
-    // Less the highest, so that no power overflows.
+    // Subtracts the highest, so that no power overflows.
     const weights = Float64Array.from(candidates, (logit) =>
       Math.exp((logit - highest) / temperature),
     );
@@ -68,8 +64,8 @@ function sumOf(weights: Float64Array): number {
 }
 
 /**
- * Sets all weights to 0 but the fewest that together exceed this share; of equals the first stay.
- * Only the numbers are sorted, which is much faster than a sort of the tokens by them.
+ * Keeps the fewest weights that together exceed this share, of equals the first; others become 0.
+ * Sorts only numbers, much faster than tokens.
  */
 function keepShare(weights: Float64Array, share: number): void {
   const sorted = weights.toSorted();
@@ -88,7 +84,7 @@ function keepShare(weights: Float64Array, share: number): void {
   });
 }
 
-/** Where the point lies if the weights are laid side by side. */
+/** Place of the point if the weights lie side by side. */
 function placeOf(weights: Float64Array, point: number): number {
   let end = 0;
   const place = weights.findIndex((weight) => (end += weight) > point);
@@ -107,8 +103,8 @@ export function likeliest(logits: Float32Array): number {
 }
 
 /**
- * The likeliest tokens, and of equals the first, in the order of the vocabulary. A heap of them has
- * the least likely at its top, where a better one takes its place.
+ * Likeliest tokens, of equals the first, in vocabulary order. The heap's top is the least likely,
+ * which a better one replaces.
  */
 function topOf(logits: Float32Array, count: number): Int32Array {
   const isWorse = (one: number, other: number): boolean =>
@@ -145,19 +141,19 @@ function topOf(logits: Float32Array, count: number): Int32Array {
   return heap.toSorted();
 }
 
-/** The natural logarithm of the token's probability. */
+/** Natural logarithm of the token's probability. */
 export function logProbabilityOf(logits: Float32Array, token: number): number {
   const { length } = logits;
   const highest = logits[likeliest(logits)]!;
   let sum = 0;
-  // With an iterator, this took twice as long.
+  // An iterator takes twice as long.
   for (let at = 0; at < length; at++) {
     sum += Math.exp(logits[at]! - highest);
   }
   return logits[token]! - highest - Math.log(sum);
 }
 
-/** Numbers from 0 up to 1, the same for the same seed: Tommy Ettinger's mulberry32. */
+/** Repeatable numbers from 0 up to 1: Tommy Ettinger's mulberry32. */
 function seeded(seed: number): () => number {
   let state = seed | 0;
   return () => {

@@ -19,28 +19,27 @@ import { needConfig, onnxFile, type OnnxFile, readConfig, type Repository } from
 import { type LoadingFiles, ModelOfTask, ofSteps, type TaskModelOptions } from './task-model.js';
 import type { SpeechRow, SpeechTokens, TranscriberFiles, Transcript } from './transcriber.js';
 
-/** Speech, with what holds for it alone. */
+/** Speech with its own options. */
 export interface SpeechToWrite {
   /**
-   * The bytes of a file of audio or video, or samples from -1 to 1 of one channel at 16,000 a second.
+   * Bytes of a file of audio or video, or samples from -1 to 1 of one channel at 16,000 a second.
    */
   readonly audio: Uint8Array | Float32Array;
   /**
-   * The code of the language that is spoken, such as `en`.
+   * Code of the spoken language, such as `en`.
    *
-   * @default the serving's, or that of generation_config.json; without both, the model recognises the
-   * language of the first 30 seconds
+   * @default the serving's, or generation_config.json's, or else recognised in the first 30 seconds
    */
   readonly language?: string;
   /**
-   * Whether the text has the language of the speech, or is its translation to English.
+   * Writes in the language of the speech, or translates to English.
    *
-   * @default that of generation_config.json, or 'transcribe'
+   * @default generation_config.json's, or 'transcribe'
    */
   readonly task?: 'transcribe' | 'translate';
 }
 
-/** The model of {@link speechToText}, as of other tasks. It runs in a thread or a process. */
+/** Model of {@link speechToText}, in a thread or a process. */
 export type SpeechModelPlace =
   | string
   | URL
@@ -48,13 +47,13 @@ export type SpeechModelPlace =
       /** @default 'thread' */
       readonly isolation?: 'thread' | 'process';
       /**
-       * The ONNX file of the encoder.
+       * ONNX file of the encoder.
        *
        * @default 'onnx/encoder_model.onnx'
        */
       readonly encoder?: string;
       /**
-       * The ONNX file of the decoder, merged with the one that has a cache.
+       * ONNX file of the decoder, merged with the one that has a cache.
        *
        * @default 'onnx/decoder_model_merged.onnx'
        */
@@ -62,35 +61,35 @@ export type SpeechModelPlace =
     });
 
 /**
- * The options of {@link speechToText}, beside those of any serving. `queue.cost` is the bytes of a
- * call's samples, and `queue.maxCost` by default 512 MiB of them, or more for a larger `maxSeconds`.
+ * Options of {@link speechToText} and of any serving. `queue.cost` is the bytes of a call's
+ * samples; `queue.maxCost` is 512 MiB by default, or more for a larger `maxSeconds`.
  */
 export interface SpeechToTextOptions extends Omit<
   ServingOptions<Uint8Array | Float32Array | SpeechToWrite, Transcript>,
   'preprocess' | 'postprocess' | 'postprocessStream' | 'batchSize' | 'batchTimeout'
 > {
-  /** An encoder and a decoder, and their tokenizer. */
+  /** Encoder and decoder, and their tokenizer. */
   readonly model: SpeechModelPlace;
   /**
-   * The most audios that a partition writes down at the same time, a token each in turn.
+   * Most audios that a partition writes down at the same time, a token each in turn.
    *
    * @default 4
    */
   readonly batchSize?: number;
   /**
-   * The code of the language of calls that name none.
+   * Language code of calls without one.
    *
-   * @default that of generation_config.json, or the one that the model recognises
+   * @default generation_config.json's, or the recognised one
    */
   readonly language?: string;
   /**
-   * The most bytes of a file.
+   * Most bytes of a file.
    *
    * @default 26214400
    */
   readonly maxBytes?: number;
   /**
-   * The most seconds of audio.
+   * Most seconds of audio.
    *
    * @default 1800
    */
@@ -114,9 +113,8 @@ const ofModel: Rules = {
 };
 
 /**
- * A serving that writes down speech, by a model of the Whisper family on a CPU: text with times, as a
- * whole, or as a stream while the rest is still to be heard. Audio of any length is heard in windows
- * of 30 seconds.
+ * Serving that writes down speech, by a model of the Whisper family on a CPU: text with times,
+ * whole or as a stream while it still reads. Audio of any length is read in windows of 30 seconds.
  *
  * Needs `@huggingface/tokenizers`, and the program `ffmpeg` for files.
  *
@@ -184,17 +182,16 @@ export function speechToText(
   return asTask('speech-to-text', definition);
 }
 
-/** At 16,000 samples. */
+/** Samples: 16,000, of 4 bytes each. */
 const BYTES_OF_A_SECOND = 64_000;
 
-/** Bytes of samples that may wait: 140 minutes of audio. */
+/** Bytes of waiting samples: 140 minutes of audio. */
 const USUALLY_WAITING = 512 * 2 ** 20;
 
 function bytesOfSamples({ values = [] }: Batch): number {
   return (values as readonly SpeechRow[]).reduce((sum, { samples }) => sum + samples.byteLength, 0);
 }
 
-/** All of a transcript's pieces as one. */
 function joined(pieces: readonly Transcript[]): Transcript {
   return {
     ...pieces.at(-1)!,
@@ -206,7 +203,7 @@ function joined(pieces: readonly Transcript[]): Transcript {
   };
 }
 
-/** @throws InvalidInputError for an input that isn't one */
+/** @throws InvalidInputError for another input */
 function readInput(owner: string, input: unknown): SpeechToWrite {
   const asked =
     input instanceof Uint8Array || input instanceof Float32Array ? { audio: input } : input;
@@ -227,7 +224,7 @@ function languageOf(
   { languages }: SpeechTokens,
 ): number | undefined {
   const known = Object.entries(languages);
-  // Models of Whisper with one language have English.
+  // Whisper's models with one language have English.
   if (language === undefined || (known.length === 0 && language === 'en')) {
     return undefined;
   }
@@ -255,7 +252,7 @@ function taskOf(owner: string, task: unknown = 'transcribe', tasks: Tasks): read
   return token === undefined ? [] : [token];
 }
 
-/** The tokens of `transcribe` and `translate`; none for a model with one language. */
+/** Tokens of the tasks; empty for a model with one language. */
 type Tasks = Readonly<Partial<Record<'transcribe' | 'translate', number>>>;
 
 interface Facts extends Pick<
@@ -263,7 +260,7 @@ interface Facts extends Pick<
   'encoder' | 'tokenizer' | 'tokenizerConfig' | 'mel' | 'tokens'
 > {
   readonly tasks: Tasks;
-  /** What generation_config.json says of calls that don't say it. */
+  /** Defaults of calls, from generation_config.json. */
   readonly usual: Pick<SpeechToWrite, 'language' | 'task'>;
 }
 
@@ -272,7 +269,6 @@ class SpeechModelFiles extends ModelOfTask<
   Transcript,
   Facts
 > {
-  /** The options of the model. */
   private readonly own: Exclude<SpeechModelPlace, string | URL> | undefined;
 
   constructor(private readonly options: SpeechToTextOptions) {
@@ -377,9 +373,9 @@ function tasksIn({ task_to_id: tasks }: Record<string, unknown>): Tasks {
 }
 
 /**
- * The language and the task that generation_config.json states, or forces by their tokens.
+ * Language and task that generation_config.json states, or forces by tokens.
  *
- * @throws ServingLoadError for a token or a name that means something else
+ * @throws ServingLoadError for a token or name with another meaning
  */
 function usualIn(
   generation: Record<string, unknown>,
@@ -418,13 +414,13 @@ const isString = (value: unknown): value is string => typeof value === 'string';
 const GENERATION = 'generation_config.json';
 const inEnglish = new Intl.DisplayNames('en', { type: 'language' });
 
-/** As files write a language: `de`, `<|de|>` or `german`. */
+/** Names of a language in files: `de`, `<|de|>` or `german`. */
 function namesOf(code: string): readonly (string | undefined)[] {
   const isCode = /^[a-z]{2,3}$/.test(code);
   return [code, `<|${code}|>`, isCode ? inEnglish.of(code)?.toLowerCase() : undefined];
 }
 
-/** What the task follows of generation_config.json, and what only times of words need. */
+/** Keys of generation_config.json that the task follows, or that only times of words need. */
 const FOLLOWED = [
   'alignment_heads',
   'begin_suppress_tokens',
@@ -444,7 +440,7 @@ const FOLLOWED = [
   'task_to_id',
 ];
 
-/** @throws ServingLoadError for audio that is prepared otherwise than Whisper's */
+/** @throws ServingLoadError for audio not prepared as Whisper's */
 function checkPreprocessor(repository: Repository, config: Record<string, unknown>): void {
   const allowed: Readonly<Record<string, readonly unknown[]>> = {
     feature_extractor_type: ['WhisperFeatureExtractor'],
@@ -460,7 +456,7 @@ function checkPreprocessor(repository: Repository, config: Record<string, unknow
   }
 }
 
-/** Whisper's numbers, unless preprocessor_config.json has others. */
+/** Settings of preprocessor_config.json, or else Whisper's. */
 function melOf(config: Record<string, unknown>): MelOptions {
   const number = (key: string, usual: number): number =>
     typeof config[key] === 'number' ? config[key] : usual;

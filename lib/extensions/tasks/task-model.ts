@@ -26,42 +26,40 @@ import {
 } from './repository.js';
 
 /**
- * A model with the files beside it, and where it runs. Without `intraOpNumThreads` the session of a
- * single partition uses all cores but one, and both of two.
+ * Model with its other files, and where it runs. Without `intraOpNumThreads`, a single partition's
+ * session uses all cores but one, and both of two.
  */
 export interface TaskModelOptions extends Pick<
   ModelRunner,
   'session' | 'isolation' | 'blockingLimit' | 'checkRows'
 > {
   /**
-   * The model's files in the layout of the Hugging Face Hub: a folder, a repository of the Hub
+   * Files of the model in the Hugging Face Hub's layout: a folder, a repository of the Hub
    * (`hf:org/repo` or `hf:org/repo@revision`, all files at one commit), or the files themselves.
    */
   readonly from: string | URL | ModelFiles;
   /**
-   * The ONNX file in it.
+   * ONNX file in it.
    *
    * @default 'onnx/model.onnx', or else 'model.onnx'
    */
   readonly file?: string;
 }
 
-/** A folder, a repository of the Hub, or these with options. */
+/** Folder, repository of the Hub, or these with options. */
 export type TaskModel = string | URL | TaskModelOptions;
 
-/** The options that a task sets itself. */
 type OwnOptions = 'preprocess' | 'postprocess' | 'postprocessStream';
 
-/** The options of a task, beside those of any serving. */
+/** Options of a task and of any serving. */
 export interface TaskOptions<Input, Output> extends Omit<
   ServingOptions<Input, Output>,
   OwnOptions
 > {
-  /** The model, and the files that the task reads beside it. */
+  /** Model with the other files that the task reads. */
   readonly model: TaskModel;
 }
 
-/** One of these values. */
 export const oneOf = (...values: readonly unknown[]): Rule => ({
   check: (value) => values.includes(value),
   allowed: values.map(formatValue).join(' or '),
@@ -93,7 +91,7 @@ function isOnCpu({ executionProviders = [] }: SessionOptions = {}): boolean {
     .every((each) => (typeof each === 'string' ? each : each.name) === 'cpu');
 }
 
-/** Rules of models whose steps hand on a cache. They have a thread or a process to themselves. */
+/** Rules of models whose steps hand on a cache, and need their own thread or process. */
 export const ofSteps: Rules = {
   isolation: oneOf('thread', 'process'),
   blockingLimit: { check: () => false, allowed: 'nothing here' },
@@ -106,44 +104,41 @@ export const ofSteps: Rules = {
   },
 };
 
-/** The files of a model that is being fetched. */
 export interface LoadingFiles {
   readonly repository: Repository;
-  /** The content of config.json. */
+  /** Content of config.json. */
   readonly config: Record<string, unknown>;
   readonly fetching: Fetching;
 }
 
-/** What fetches a model, and what fetches it from another place. */
 interface Movable<Fetched> {
   readonly name: string;
   fetch(fetching: Fetching): Promise<Fetched>;
   moved(model: unknown): Movable<Fetched>;
 }
 
-/** An ONNX file, and what the task has read beside it. */
 export interface FetchedModel<Facts, File = string | Uint8Array> {
   readonly file: File;
   readonly facts: Facts;
-  /** A hash of the files that the task has read. */
+  /** Hash of the files read. */
   readonly content: string;
-  /** The name of the repository. */
+  /** Name of the repository. */
   readonly name: string;
 }
 
 /**
- * A task's model: what is the same for all versions of its servings. What the task reads beside the
- * ONNX file, its facts, belongs to the version that is loaded with them.
+ * Parts of a task's model that all versions share. Facts, read from other files, belong to one
+ * version.
  */
 export abstract class ModelOfTask<Input, Output, Facts> {
   readonly owner: string;
   readonly place: TaskModelOptions;
-  /** The options of any serving. */
+  /** Options of any serving. */
   readonly others: Omit<ServingOptions<Input, Output>, OwnOptions>;
 
   /**
-   * @param own rules of the task's own options
-   * @param ownOfModel the same for those of its model
+   * @param own rules of the task's options
+   * @param ownOfModel rules of its model options
    */
   constructor(
     task: string,
@@ -161,17 +156,12 @@ export abstract class ModelOfTask<Input, Output, Facts> {
     checkOptions(this.owner, this.place, { ...ofModel, ...ownOfModel }, 'model.');
   }
 
-  /** Reads what the task needs beside the ONNX file. */
+  /** Reads files other than the ONNX file. */
   protected abstract read(files: LoadingFiles): Promise<Facts>;
 
-  /**
-   * Checks at the start that the model is one of this task.
-   *
-   * @throws InvalidServingError
-   */
+  /** @throws InvalidServingError at the start if the model is of another task */
   protected abstract accept(signature: ServingSignature, facts: Facts): AcceptedAxes | undefined;
 
-  /** How the serving runs the model. */
   get runner() {
     const { isolation, blockingLimit, checkRows } = this.place;
     const file: RemoteModel<Facts> = this.movable(async (fetching, place) => {
@@ -187,7 +177,7 @@ export abstract class ModelOfTask<Input, Output, Facts> {
     };
   }
 
-  /** What threads and processes of models that run step by step need, by what was fetched. */
+  /** Files for threads and processes that run the model step by step. */
   forSteps(
     optionsOf: (fetched: FetchedModel<Facts, OnnxFile>) => PartitionOptions,
   ): RemoteFiles<Facts> {
@@ -204,25 +194,23 @@ export abstract class ModelOfTask<Input, Output, Facts> {
     });
   }
 
-  /** The ONNX files that the task has read with its facts. */
   protected otherModels(_facts: Facts): readonly OnnxFile[] {
     return [];
   }
 
-  /** Fetches from the definition's place, or from the place that a reload names. */
+  /** Fetches from the definition's place, or from a reload's. */
   protected movable<Fetched>(
     fetch: (fetching: Fetching, place: TaskModelOptions) => Promise<Fetched>,
     place = this.place,
   ): Movable<Fetched> {
     return {
-      // An unknown place is refused here.
+      // Refuses an unknown place.
       name: repositoryOf(this.owner, place.from).name,
       fetch: (fetching) => fetch(fetching, place),
       moved: (model) => this.movable(fetch, { ...place, ...placeOf(this.owner, model) }),
     };
   }
 
-  /** Fetches the ONNX file and reads what the task needs beside it. */
   protected async fetch(fetching: Fetching, place: TaskModelOptions): Promise<FetchedModel<Facts>> {
     // A later load may find other files.
     const hash = createHash('sha256');
@@ -239,8 +227,8 @@ export abstract class ModelOfTask<Input, Output, Facts> {
   }
 
   /**
-   * A lone partition gets both cores of a small machine: the event loop needs little of one beside
-   * such a model, and a call alone is answered 1.7 times as fast.
+   * A lone partition gets both cores of a small machine: the event loop needs little of one, and a
+   * call alone is 1.7 times as fast.
    */
   private get threads(): { readonly intraOpNumThreads?: number } {
     const { partitions = 1 } = this.others;
@@ -249,14 +237,13 @@ export abstract class ModelOfTask<Input, Output, Facts> {
     return isAlone ? { intraOpNumThreads: Math.max(Math.min(cores, 2), cores - 1) } : {};
   }
 
-  /** Without the core that the event loop needs, for models whose steps take theirs all the time. */
+  /** Leaves a core to the event loop, since steps take theirs all the time. */
   get threadsOfSteps(): number {
     const { partitions = 1 } = this.others;
     const count = Array.isArray(partitions) ? partitions.length : Number(partitions);
     return Math.max(1, Math.floor((availableParallelism() - 1) / count));
   }
 
-  /** The place of a model with the rules `ofSteps`. */
   get isolationOfSteps(): 'thread' | 'process' | undefined {
     return this.place.isolation as 'thread' | 'process' | undefined;
   }
@@ -265,15 +252,14 @@ export abstract class ModelOfTask<Input, Output, Facts> {
     return isOnCpu(this.place.session);
   }
 
-  /** The option that names the ONNX file. */
+  /** Option that names the ONNX file. */
   protected readonly fileOption: string = 'file';
 
-  /** The paths at which the ONNX file may be. */
   protected candidatesIn({ file }: TaskModelOptions): readonly string[] {
     return file === undefined ? MODEL_FILES : [file];
   }
 
-  /** @throws ServingLoadError if the repository has none of these files */
+  /** @throws ServingLoadError without any of these files */
   protected async fetchOne(
     repository: Repository,
     candidates: readonly string[],
@@ -296,8 +282,7 @@ export abstract class ModelOfTask<Input, Output, Facts> {
 const MODEL_FILES = ['onnx/model.onnx', 'model.onnx'];
 
 /**
- * The repository that a reload names, and its ONNX file if it names one: the tokenizer, the labels
- * and all else come from there, too.
+ * Repository of a reload, for the tokenizer, labels and all else, and its ONNX file, if named.
  *
  * @throws InvalidServingError for a file without its repository
  */

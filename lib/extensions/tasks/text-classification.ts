@@ -13,21 +13,20 @@ import type { Outputs } from './outputs.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import { tokenizing, withTokens } from './tokenizing.js';
 
-/** A text, or a pair of texts for a model that compares them. */
+/** Text, or a pair for a model that compares texts. */
 export interface TextToClassify {
-  /** Not empty. */
+  /** Text, not empty. */
   readonly text: string;
-  /** The second text of a pair. */
+  /** Second text of a pair. */
   readonly pair?: string;
 }
 
-/** The options of {@link textClassification}, beside those of any serving. */
+/** Options of {@link textClassification} and of any serving. */
 export interface TextClassificationOptions
   extends TextTaskOptions<string | TextToClassify, readonly LabelScore[]>, LabelOptions {}
 
 /**
- * A serving that gives texts labels with scores, the best first, by a model for sequence
- * classification.
+ * Serving that gives texts labels with scores, best first, by a model for sequence classification.
  *
  * Needs `@huggingface/tokenizers`.
  *

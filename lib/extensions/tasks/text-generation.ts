@@ -28,90 +28,89 @@ import { isText, type TextFacts, TextModel } from './text-model.js';
 import type { TextFiles, Tokens } from './text-tokenizer.js';
 import { tokenizing } from './tokenizing.js';
 
-/** How the answer to one call is written. */
+/** Options of one answer. */
 export interface GenerationOptions {
   /**
-   * The most tokens of the answer.
+   * Most tokens of the answer.
    *
-   * @default as generation_config.json says; otherwise what the prompt leaves of the serving's
-   * `maxTokens`
+   * @default generation_config.json's, or else what the prompt leaves of the serving's `maxTokens`
    */
   readonly maxTokens?: number;
   /**
-   * 0 takes the likeliest token each time, and 1 draws by the model's own probabilities. Up to 2.
+   * Randomness, up to 2: 0 takes the likeliest token, 1 draws by the model's own probabilities.
    *
-   * @default that of generation_config.json if it has `do_sample`; otherwise 0
+   * @default with `do_sample` in generation_config.json its temperature, or 1; or else 0
    */
   readonly temperature?: number;
   /**
-   * The number of the likeliest tokens to draw from.
+   * Number of the likeliest tokens to draw from.
    *
-   * @default as generation_config.json says; otherwise all, and 64 with `topP`
+   * @default generation_config.json's, or else all, and 64 with `topP`
    */
   readonly topK?: number;
   /**
-   * Draws among the fewest tokens, of those of `topK`, whose probabilities together reach this share:
+   * Draws among the fewest tokens, within `topK`, whose probabilities together reach this share:
    * above 0, up to 1.
    *
-   * @default as generation_config.json says; otherwise 1
+   * @default generation_config.json's, or else 1
    */
   readonly topP?: number;
   /**
-   * Makes tokens of the prompt and the answer less likely: above 1, up to 10.
+   * Makes tokens of the prompt and the answer less likely, above 1 and up to 10, or likelier, above 0
+   * and below 1.
    *
-   * @default as generation_config.json says; otherwise 1: it doesn't
+   * @default generation_config.json's, or else 1: no effect
    */
   readonly repetitionPenalty?: number;
   /**
-   * The same whole number draws the same tokens.
+   * Seed: the same whole number draws the same tokens.
    *
-   * @default a random one
+   * @default random
    */
   readonly seed?: number;
   /**
-   * The answer ends before the first of these strings: at most 16, of at most 256 characters each.
-   * A special token of the model, such as the end of a chat's turn, ends it where the model writes
-   * that token.
+   * Strings before which the answer ends: at most 16, of at most 256 characters each. A special
+   * token of the model, such as a chat turn's end, ends it where the model writes it.
    *
    * @default none
    */
   readonly stop?: string | readonly string[];
   /**
-   * Tokens that end this answer, beside those of the serving: at most 16. Each is its number, or the
-   * text of one of the tokenizer's added tokens.
+   * Tokens that end this answer in addition to the serving's, at most 16: numbers, or texts of the
+   * tokenizer's added tokens.
    *
    * @default none
    */
   readonly endTokens?: readonly (number | string)[];
   /**
-   * Whether pieces have the log-probability of each token.
+   * Gives pieces the log-probability of each token.
    *
    * @default false
    */
   readonly logprobs?: boolean;
 }
 
-/** A message of a conversation. */
+/** Message of a conversation. */
 export interface ChatMessage {
-  /** Such as `system`, `user` or `assistant`, as the model's chat template knows them. */
+  /** Role that the model's chat template knows, such as `system`, `user` or `assistant`. */
   readonly role: string;
-  /** A text, which may be empty. */
+  /** Text, possibly empty. */
   readonly content: string;
 }
 
-/** A text that the model continues. */
+/** Text that the model continues. */
 export interface TextToContinue extends GenerationOptions {
-  /** Not empty. */
+  /** Text, not empty. */
   readonly prompt: string;
 }
 
-/** A conversation that the model answers, laid out by its chat template. */
+/** Conversation that the model answers, laid out by its chat template. */
 export interface ChatToAnswer extends GenerationOptions {
-  /** At least one and at most 1,024, the oldest first. */
+  /** Messages, from 1 to 1,024, oldest first. */
   readonly messages: readonly ChatMessage[];
 }
 
-/** The model of {@link textGeneration}, as of other tasks. It runs in a thread or a process. */
+/** Model of {@link textGeneration}, in a thread or a process. */
 export type GeneratorModel =
   | string
   | URL
@@ -120,48 +119,48 @@ export type GeneratorModel =
       readonly isolation?: 'thread' | 'process';
     });
 
-/** The options of {@link textGeneration}, beside those of any serving. */
+/** Options of {@link textGeneration} and of any serving. */
 export interface TextGenerationOptions extends Omit<
   ServingOptions<string | TextToContinue | ChatToAnswer, GeneratedText>,
   'preprocess' | 'postprocess' | 'postprocessStream' | 'batchSize' | 'batchTimeout'
 > {
-  /** A decoder with its cache, and its tokenizer. */
+  /** Decoder with its cache, and its tokenizer. */
   readonly model: GeneratorModel;
   /**
-   * The most answers that a partition writes at the same time.
+   * Most answers that a partition writes at the same time.
    *
    * @default 8
    */
   readonly batchSize?: number;
   /**
-   * The most tokens of a prompt and its answer together.
+   * Most tokens of a prompt and its answer together.
    *
-   * @default the limit in the model's files, and at most 4096
+   * @default the limit in the model's files, at most 4096
    */
   readonly maxTokens?: number;
   /**
-   * The most tokens of new prompts that the model reads before it continues the answers. Fewer make
-   * new answers begin later, and disturb the others less.
+   * Most tokens of new prompts to read before the answers continue. Fewer delay new answers, and
+   * disturb the others less.
    *
    * @default 64
    */
   readonly prefill?: number;
   /**
-   * The Jinja template of conversations.
+   * Jinja template of conversations.
    *
    * @default the model's `chat_template`
    */
   readonly chatTemplate?: string;
   /**
-   * The tokens that end an answer. Each is its number, or the text of one of the tokenizer's added
-   * tokens, such as `<|im_end|>`.
+   * Tokens that end an answer: numbers, or texts of the tokenizer's added tokens, such as
+   * `<|im_end|>`.
    *
-   * @default those of the model's files
+   * @default the model's own
    */
   readonly endTokens?: readonly (number | string)[];
   /**
-   * Whether a text with one of the tokenizer's special tokens is refused with an InvalidInputError,
-   * or the model reads it as that token. Refusing keeps users from writing for the system.
+   * Refuses texts with the tokenizer's special tokens with an InvalidInputError, or lets the model
+   * read such tokens. Refusing keeps users from writing for the system.
    *
    * @default 'refuse'
    */
@@ -181,7 +180,6 @@ const rules: Rules = {
   tooLong: { check: () => false, allowed: 'nothing here: a prompt is never cut' },
 };
 
-/** End tokens, defaults of calls, chat template and tokenizer, from the model's files. */
 interface Facts {
   readonly endTokens: readonly number[];
   readonly defaults: AnswerDefaults;
@@ -191,15 +189,15 @@ interface Facts {
   readonly tokenizerConfig: object;
 }
 
-/** Messages of a conversation. Each costs the thread time that lays all of them out. */
+/** Limits messages: each takes time of the thread that lays them all out. */
 const MOST_MESSAGES = 1024;
 
 /**
- * A serving that continues texts and answers conversations, by a decoder on a CPU. Answers are
- * written together, a token each at a time; each begins as soon as a place is free, and is the one
- * that its prompt would get alone. A stream gives it in pieces, a call as a whole.
+ * Serving that continues texts and answers conversations, by a decoder on a CPU. It writes answers
+ * together, one token each at a time; each begins when a place is free, and is the one that its
+ * prompt gets alone. A stream gives it in pieces.
  *
- * For small models. For large ones, and for a GPU, use a server made for that, such as vLLM.
+ * Suits small models. For large ones, and for a GPU, use a server such as vLLM.
  *
  * Needs `@huggingface/tokenizers`, and `@huggingface/jinja` if the model has a chat template.
  *
@@ -213,7 +211,7 @@ export function textGeneration(
   const own: Generation = new TextModel('textGeneration', options, rules, {
     tokenizer: (files, limits, { template }) => tokenizing(files, limits, template),
     facts: (files) => factsIn(files, options),
-    // Its thread checks the model itself.
+    // The thread checks the model itself.
     output: ([first]) => first!,
     usual: MOST_USUAL,
     isNeverCut: true,
@@ -262,7 +260,6 @@ export function textGeneration(
   return asTask('text-generation', definition);
 }
 
-/** All of an answer's pieces as one. */
 function joined(pieces: readonly GeneratedText[]): GeneratedText {
   const logprobs = pieces.flatMap((piece) => piece.logprobs ?? []);
   return {
@@ -295,7 +292,7 @@ const NAMES = new Set([
   'logprobs',
 ]);
 
-/** @throws InvalidInputError for an input that isn't one, or an option that isn't allowed */
+/** @throws InvalidInputError for an invalid input or option */
 function readInput(owner: string, input: unknown): Asked {
   const asked: unknown = typeof input === 'string' ? { prompt: input } : input;
   const refuse = (what: string): InvalidInputError => new InvalidInputError(`${owner} ${what}`);
@@ -340,7 +337,7 @@ function readInput(owner: string, input: unknown): Asked {
 
 /**
  * @param nameOf how the error names an option
- * @throws the error of `refuse` for a number that isn't allowed
+ * @throws the error of `refuse` for a number out of range
  */
 function checkRanges(
   asked: Record<string, unknown>,
@@ -360,7 +357,7 @@ function checkRanges(
   }
 }
 
-/** Each token is compared with all of them, in the thread that writes all answers. */
+/** Limits: the thread of all answers compares each token with all of them. */
 const MOST_STOPS = 16;
 const LONGEST_STOP = 256;
 
@@ -484,7 +481,7 @@ async function factsIn(
   }
   const template = chatTemplate ?? (await templateIn(repository, ofTokenizer, fetching));
   if (template !== undefined) {
-    // An invalid one fails the start.
+    // Fails the start if it is invalid.
     await Chat.of({ owner: name, name: repository.name, template, ofTokenizer });
   }
   return {
@@ -497,7 +494,7 @@ async function factsIn(
   };
 }
 
-/** In a file of its own, or in tokenizer_config.json as text or a list of named ones. */
+/** Template in its own file, or in tokenizer_config.json as a text or named list. */
 async function templateIn(
   repository: Repository,
   { chat_template: given }: Record<string, unknown>,

@@ -22,22 +22,22 @@ import {
 } from './tokenizer-settings.js';
 import type { Tokenizing } from './tokenizing.js';
 
-/** How large a batch of texts gets. */
+/** Largest batch of texts. */
 export interface TextBatchSize {
   /**
-   * The largest number of texts in a batch.
+   * Most texts in a batch.
    *
    * @default 64
    */
   readonly rows?: number;
   /**
-   * The largest number of tokens in a batch, padding included. A longer text runs alone.
+   * Most tokens in a batch, padding included. A longer text runs alone.
    *
    * @default 512 on a CPU, otherwise 16384
    */
   readonly tokens?: number;
   /**
-   * Milliseconds until 99 of 100 calls are to be answered, as in the `batchSize` of any serving.
+   * Milliseconds until 99 of 100 calls are to be answered, as in any serving's `batchSize`.
    *
    * @default no target
    * @experimental
@@ -45,32 +45,32 @@ export interface TextBatchSize {
   readonly latencyTarget?: number;
 }
 
-/** The options of a task on texts, beside those of any serving. */
+/** Options of a task on texts and of any serving. */
 export interface TextTaskOptions<Input, Output> extends Omit<
   TaskOptions<Input, Output>,
   'batchSize'
 > {
   /**
-   * How large a batch gets: its most texts, or an object. Texts of similar length share a batch.
+   * Most texts of a batch, or an object. Texts of similar length share a batch.
    *
    * @default {}
    */
   readonly batchSize?: number | TextBatchSize;
   /**
-   * The most tokens of a text, special tokens and the second text of a pair included.
+   * Most tokens of a text, including special tokens and a pair's second text.
    *
    * @default the smallest limit in the model's files
    */
   readonly maxTokens?: number;
   /**
-   * Whether a text with more tokens is refused with a RequestTooLargeError, or cut.
+   * Refuses longer texts with a RequestTooLargeError, or cuts them.
    *
    * @default 'refuse'
    */
   readonly tooLong?: TooLong;
   /**
-   * Whether a text with one of the tokenizer's special tokens, such as `[SEP]`, is refused with an
-   * InvalidInputError, or the model reads it as that token.
+   * Refuses texts with the tokenizer's special tokens, such as `[SEP]`, with an InvalidInputError,
+   * or lets the model read such tokens.
    *
    * @default 'refuse'
    */
@@ -94,17 +94,11 @@ export function isText(value: unknown): value is string {
   return typeof value === 'string' && value !== '';
 }
 
-/** Supplied by each task on texts. */
 interface Parts<Own, Words> {
-  /** Makes the tokenizer. */
   readonly tokenizer: (files: TextFiles, limits: TextLimits, own: Own) => Promise<Words>;
-  /** Reads the task's other files, such as labels. */
+  /** Reads other files, such as labels. */
   readonly facts: (files: TextFiles) => Promise<Own>;
-  /**
-   * The output that the task reads.
-   *
-   * @throws InvalidServingError for a model of another task
-   */
+  /** @throws InvalidServingError for another task's model */
   readonly output: (
     outputs: readonly TensorSignature[],
     facts: TextFacts<Own, Words>,
@@ -112,21 +106,16 @@ interface Parts<Own, Words> {
   /** Most tokens by default, if the model reads more. */
   readonly usual?: number;
   readonly isNeverCut?: boolean;
-  /** Rules of the task's own options of the model. */
   readonly ofModel?: Rules;
 }
 
-/** What belongs to a loaded version of a text model: what its files say, and its tokenizer. */
 export interface TextFacts<Own, Words = Tokenizing> {
-  /** The name of the repository, for errors. */
   readonly name: string;
   readonly tokenizer: Words;
   readonly padding: Padding;
-  /** What the task has read besides. */
   readonly own: Own;
 }
 
-/** A text model that a serving fetches with its tokenizer when it starts. */
 export class TextModel<Input, Output, Own, Words = Tokenizing> extends ModelOfTask<
   Input,
   Output,
@@ -168,7 +157,6 @@ export class TextModel<Input, Output, Own, Words = Tokenizing> extends ModelOfTa
     };
   }
 
-  /** The definition's options that the task takes as they are, and how it runs the model. */
   get definition() {
     const batchSize = this.batchSizeOf(this.options.batchSize);
     return { ...this.others, batchSize, model: this.runner };
@@ -198,7 +186,7 @@ export class TextModel<Input, Output, Own, Words = Tokenizing> extends ModelOfTa
     return lengthAxes(signature, this.parts.output(signature.outputs ?? [], facts), facts.padding);
   }
 
-  /** The limit of the option, or of the model's files: never that of tokenizer.json, often wrong. */
+  /** Limit of the option or the model's files; tokenizer.json's is often wrong. */
   private maxTokensOf({ repository, config, ofTokenizer, sentences }: TextFiles): number {
     const own = this.options.maxTokens;
     const positions = positionsOf(config);
@@ -232,15 +220,13 @@ function cutsBeginning({ ofTokenizer, tokenizerJson: { truncation } }: TextFiles
   return /^left$/i.test(String(ofTokenizer['truncation_side'] ?? direction));
 }
 
-/** How shorter texts of a batch are padded. */
 interface Padding {
-  /** The model's padding token. Its graph may find a text's last token by it. */
+  /** The model's padding token, by which its graph may find a text's end. */
   readonly ofModel: number | undefined;
-  /** The tokenizer's padding token. */
   readonly ofTokenizer: number;
-  /** The number of the padding's text. */
+  /** Number of the padding's text. */
   readonly type: number;
-  /** True for a model that was made for padding before its texts. */
+  /** True for a left-padded model. */
   readonly isLeft: boolean;
 }
 
@@ -262,10 +248,10 @@ function numberIn(value: unknown): number | undefined {
 }
 
 /**
- * The axes on which texts of one batch may differ in length; without them a batch has texts of one
- * length. A model without a mask can't tell padding from text. With a mask, each token's output is
- * the same with padding behind the text; but a graph that pools may look for the padding token
- * itself, or for the last place, where a model that is padded on the left has its last token.
+ * Axes on which a batch's texts may differ in length, if any. A model without a mask can't tell
+ * padding from text. With one, padding behind the text changes no token's output; but a pooling
+ * graph may look for the padding token, or for the last place, where a left-padded model has its
+ * last token.
  */
 function lengthAxes(
   { inputs, outputs = [] }: ServingSignature,
@@ -290,10 +276,10 @@ function lengthAxes(
   return { inputs: Object.fromEntries(inputs.map(axisOf)), outputs: Object.fromEntries(cut) };
 }
 
-/** Batches that may pass a text in favour of others of similar length. */
+/** Batches that may pass a text in favour of similar lengths. */
 const SIMILAR = { overtaking: 32 };
 
-/** These number positions from behind the padding token's id. */
+/** Models whose positions begin behind the padding token's id. */
 const OFFSET_POSITIONS = new Set(['roberta', 'xlm-roberta', 'camembert', 'mpnet', 'longformer']);
 
 function positionsOf(config: Record<string, unknown>): number | undefined {
@@ -304,10 +290,9 @@ function positionsOf(config: Record<string, unknown>): number | undefined {
   return OFFSET_POSITIONS.has(String(type)) ? most - (typeof pad === 'number' ? pad : 1) - 1 : most;
 }
 
-/** A row of a text model, by the names of its inputs. */
 type Encoded = Readonly<Record<string, Tensor>> & { readonly input_ids: Tensor };
 
-/** The numbers of each input that a text fills. */
+/** Numbers of each input that a text fills. */
 const FILLERS: Readonly<Record<string, (tokens: Tokens, at: number) => number>> = {
   input_ids: ({ ids }, at) => ids[at]!,
   attention_mask: () => 1,
@@ -315,7 +300,7 @@ const FILLERS: Readonly<Record<string, (tokens: Tokens, at: number) => number>> 
   position_ids: (_, at) => at,
 };
 
-/** The model's inputs for a text's tokens, as one row. */
+/** Row of the model's inputs. */
 export function rowOf(tokens: Tokens, { inputs }: ServingSignature): Encoded {
   const { length } = tokens.ids;
   const tensors = inputs.map(({ name, type }) => {

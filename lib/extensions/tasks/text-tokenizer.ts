@@ -4,59 +4,53 @@ import type { SentenceSettings } from './python-settings.js';
 import type { LoadingFiles } from './task-model.js';
 import { type Library, lowerFirst, mendTokenizer, type Tokenizer } from './tokenizer-mends.js';
 
-/** What happens to a text of more tokens than the model reads. */
+/** Treatment of a text with more tokens than the model reads. */
 export type TooLong = 'refuse' | 'cut';
 
-/** Token ids, and for each the number of its text: 0, or 1 for the second text of a pair. */
+/** Token ids, and each one's text: 0, or 1 for a pair's second. */
 export interface Tokens {
   readonly ids: readonly number[];
   readonly types: readonly number[];
 }
 
-/** What a text model's files say, as far as they have it. */
 export interface TextFiles extends LoadingFiles {
-  /** The serving with its task, for errors. */
   readonly owner: string;
   readonly tokenizerJson: Record<string, unknown>;
-  /** The bytes of tokenizer.json. */
   readonly tokenizerFile: Uint8Array;
-  /** The content of tokenizer_config.json. */
+  /** Content of tokenizer_config.json. */
   readonly ofTokenizer: Record<string, unknown>;
-  /** What sentence-transformers reads. */
   readonly sentences: SentenceSettings;
 }
 
-/** A serving's options for its texts. */
 export interface LimitsOfTexts {
-  /** The serving, for errors. */
   readonly serving: string;
-  /** Most tokens of a text or pair, special tokens included. */
+  /** Most tokens of a text or pair, including special tokens. */
   readonly maxTokens: number;
   readonly tooLong: TooLong;
-  /** True if the beginning of a longer text is cut, and not its end. */
+  /** Cuts the beginning of longer texts, not their end. */
   readonly cutsBeginning?: boolean;
   /** True if the serving has the option `tooLong`. */
   readonly canBeCut: boolean;
-  /** Those that a caller's text must not have. */
+  /** Tokens that a caller's text must not have. */
   readonly specialTokens: readonly string[];
 }
 
 /**
- * Texts with more characters per token are refused, or cut, before they are tokenized, since that
- * takes time on the event loop. Ordinary text of any family has 2 to 8. Short limits are rounded up.
+ * Characters per token beyond which we refuse or cut texts before they are tokenized, which takes
+ * time on the event loop. Ordinary text has 2 to 8. Short limits are rounded up.
  */
 const MOST_CHARACTERS = 32;
 const LEAST_LIMIT = 10_000;
 
 /**
- * Marks that may follow each other, since Unicode's normalisation sorts them in quadratic time:
+ * Most marks in a row: Unicode's normalisation sorts them in quadratic time:
  * https://unicode.org/reports/tr15/#Stream_Safe_Text_Format
  */
 const MOST_MARKS = 30;
-/** Marks, also with characters between them that a tokenizer may leave out before. */
+/** Marks, also with characters between them that a tokenizer may drop first. */
 const MARKS = /(?<![\p{M}\p{C}\uff9e\uff9f])[\p{M}\p{C}\uff9e\uff9f]{31,}/gu;
 
-/** Refuses the texts that a model can't read. */
+/** Refuses texts that a model can't read. */
 export class TextLimits {
   private readonly special: RegExp | undefined;
 
@@ -86,14 +80,14 @@ export class TextLimits {
     return this.limits.cutsBeginning === true;
   }
 
-  /** The first of a list or text, or the last if the beginning is cut. */
+  /** Beginning, or the end if the beginning is cut. */
   kept<Part extends string | readonly string[]>(whole: Part, count: number): Part {
     const { length } = whole;
     const isCutFirst = this.limits.cutsBeginning && length > count;
     return (isCutFirst ? whole.slice(length - count) : whole.slice(0, count)) as Part;
   }
 
-  /** @throws InvalidInputError for special tokens in a caller's text, and for too many marks in a row */
+  /** @throws InvalidInputError for special tokens, or too many marks in a row */
   checkText(text: string): void {
     const found = this.special?.exec(text)?.[0];
     if (found !== undefined) {
@@ -118,11 +112,11 @@ export class TextLimits {
   }
 
   /**
-   * The text, or as much of it as can have the most tokens: only this part is checked, since no model
-   * reads the rest. What stands `before` it is not a caller's, and may have special tokens.
+   * The text, or as much of it as can have the most tokens: no model reads the rest, so we don't
+   * check it. `before` is not a caller's, and may have special tokens.
    *
-   * @throws InvalidInputError for a text that `checkText` refuses
-   * @throws RequestTooLargeError if it has too many characters, and is not to be cut
+   * @throws InvalidInputError as `checkText`
+   * @throws RequestTooLargeError as `checkCharacters`
    */
   readable(text: string, before = ''): string {
     const whole = before + text;
@@ -131,14 +125,16 @@ export class TextLimits {
     return this.kept(whole, this.mostCharacters);
   }
 
-  /** @throws RequestTooLargeError for a text of too many characters, if it is not to be cut */
+  /** @throws RequestTooLargeError for too many characters, unless the text is cut */
   checkCharacters(count: number): void {
     if (count > this.mostCharacters && !this.isCut) {
       throw this.tooLong(count, 'characters');
     }
   }
 
-  /** @throws RequestTooLargeError if a longer text's readable part has too few tokens for a cut */
+  /**
+   * @throws RequestTooLargeError if the readable part of a longer text has too few tokens for a cut
+   */
   checkReadable(text: string, readable: string, tokens: number): void {
     if (readable.length < text.length && tokens < this.maxTokens) {
       throw this.tooLong(text.length, 'characters');
@@ -149,7 +145,7 @@ export class TextLimits {
     return Math.max(LEAST_LIMIT, MOST_CHARACTERS * this.maxTokens);
   }
 
-  /** @throws RequestTooLargeError if a text has too many tokens, and is not to be cut */
+  /** @throws RequestTooLargeError for too many tokens, unless the text is cut */
   checkTokens(count: number): void {
     if (count > this.maxTokens && !this.isCut) {
       throw this.tooLong(count, 'tokens');
@@ -168,17 +164,16 @@ export class TextLimits {
 }
 
 /**
- * Turns texts into tokens as Python's tokenizers do: with their truncation, with the second text of
- * a pair, and with the mended normalizer of BERT.
+ * Tokenizes as Python's tokenizers do, with their truncation, pairs, and BERT's mended normalizer.
  */
 export class TextTokenizer {
-  /** Special tokens around one text, and around a pair. */
+  /** Special tokens around a text, and around a pair. */
   private readonly around: { readonly single: number; readonly pair: number };
   /** Special tokens behind a text. */
   private readonly behind: number;
-  /** The first text of the last pair. */
+  /** First text of the last pair. */
   private first: { readonly text: string; readonly tokens: string[] } | undefined;
-  /** What a caller's text must not become; unknown words may. */
+  /** Tokens that a caller's text must not become; unknown words may. */
   private readonly special: ReadonlySet<string>;
 
   constructor(
@@ -196,22 +191,22 @@ export class TextTokenizer {
   }
 
   /**
-   * @param before the serving's own text before that of a caller
-   * @throws InvalidInputError for special tokens in the text
-   * @throws RequestTooLargeError if it has too many tokens, and is not to be cut
+   * @param before the serving's own text before a caller's
+   * @throws InvalidInputError for special tokens
+   * @throws RequestTooLargeError for too many tokens, unless the text is cut
    */
   encode(text: string, before?: string): Tokens {
     return this.cut(this.tokensOf(text, before));
   }
 
-  /** The tokens with which a text begins that has the other before it, special ones included. */
+  /** Number of tokens of the text before another one, special tokens included. */
   lengthBefore(text: string): number {
     const { tokens } = this.framed(this.tokenizer.tokenize(text));
     return tokens.length - this.behind;
   }
 
   /**
-   * Encodes the text with another one, as a pair. The first of a pair is often that of the pair before.
+   * Encodes a pair, whose first text is often the previous pair's.
    *
    * @throws as `encode`
    */
@@ -254,9 +249,9 @@ export class TextTokenizer {
   }
 
   /**
-   * Checks a text that a template writes into another one.
+   * Checks a text for a template.
    *
-   * @throws InvalidInputError for special tokens in the text, also after its normalisation
+   * @throws InvalidInputError for special tokens, also after normalisation
    */
   checkText(text: string): void {
     this.limits.checkText(text);
@@ -272,9 +267,9 @@ export class TextTokenizer {
   }
 
   /**
-   * Encodes a text that a template has written, special tokens included.
+   * Encodes a template's text, including special tokens.
    *
-   * @throws RequestTooLargeError if it has too many tokens
+   * @throws RequestTooLargeError for too many tokens
    */
   encodeWritten(text: string): readonly number[] {
     this.limits.checkCharacters(text.length);
@@ -283,7 +278,7 @@ export class TextTokenizer {
     return ids;
   }
 
-  /** The tokens between the special tokens of their model. */
+  /** Tokens with the model's special tokens around them. */
   private framed(one: string[], other?: string[]): { tokens: string[]; types: readonly number[] } {
     const post = this.tokenizer.post_processor;
     if (!post) {
@@ -291,7 +286,7 @@ export class TextTokenizer {
       return { tokens, types: typesOf(one.length, other?.length) };
     }
     const framed = post(one, other ?? null, true);
-    // Some processors return the second text apart, and the tokenizer then forgets it.
+    // Some processors return the second text apart, and the library forgets it.
     const tokens = [...framed.tokens, ...(framed.tokens_pair ?? [])];
     const types =
       framed.token_type_ids ?? typesOf(framed.tokens.length, framed.tokens_pair?.length);
@@ -320,7 +315,7 @@ function typesOf(one: number, other = 0): readonly number[] {
 }
 
 /**
- * The tokens that each of two texts keeps, if the longer one is cut first, as in
+ * Tokens that each text keeps if the longer one is cut first, as in
  * https://github.com/huggingface/tokenizers/blob/main/tokenizers/src/utils/truncation.rs.
  */
 function longestFirst(one: number, other: number, room: number): readonly [number, number] {
@@ -336,23 +331,14 @@ function longestFirst(one: number, other: number, room: number): readonly [numbe
   return one > other ? [long, short] : [short, long];
 }
 
-/** What a tokenizer is made of. */
 export interface TokenizerParts {
-  /** The repository, for errors. */
   readonly name: string;
-  /** The content of tokenizer.json. */
   readonly tokenizerJson: Record<string, unknown>;
-  /** The content of tokenizer_config.json. */
   readonly ofTokenizer: Record<string, unknown>;
-  /** Whether texts are put in lower case before they become tokens. */
   readonly lowers: boolean;
 }
 
-/**
- * Makes the tokenizer of a model's files.
- *
- * @throws ServingLoadError if it cannot be used, or without the library
- */
+/** @throws ServingLoadError if the tokenizer is unusable, or without the library */
 export async function textTokenizer(
   { name, tokenizerJson, ofTokenizer, lowers }: TokenizerParts,
   limits: TextLimits,
@@ -373,10 +359,8 @@ export async function textTokenizer(
 }
 
 /**
- * Turns tokens into their text, in a thread that gets the tokenizer's files as objects.
+ * Decodes tokens in a thread, by the contents of tokenizer.json and tokenizer_config.json.
  *
- * @param tokenizer the content of tokenizer.json
- * @param config the content of tokenizer_config.json
  * @throws ServingLoadError without the library
  */
 export async function textDecoder(
@@ -391,7 +375,7 @@ export async function textDecoder(
       : words.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false });
 }
 
-/** @throws ServingLoadError if the library isn't installed */
+/** @throws ServingLoadError without the library */
 export async function loadLibrary(): Promise<Library> {
   try {
     return (await import('@huggingface/tokenizers')) as unknown as Library;
@@ -404,7 +388,7 @@ export async function loadLibrary(): Promise<Library> {
   }
 }
 
-/** The refusal of one of a call's texts with the text's place before it. */
+/** Puts a text's place before its refusal. */
 export function placed(place: string, cause: unknown): unknown {
   const Refusal = [InvalidInputError, RequestTooLargeError].find((each) => cause instanceof each);
   return Refusal ? new Refusal(`${place}: ${messageOf(cause)}`, { cause }) : cause;

@@ -18,32 +18,32 @@ import { oneOf } from './task-model.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import type { TextFiles, TextLimits, Tokens } from './text-tokenizer.js';
 
-/** A part of a text, and what it is. */
+/** Labelled part of a text. */
 export interface TextEntity {
-  /** As config.json names it, without `B-` or `I-` if tokens are joined. */
+  /** Label in config.json, without `B-` or `I-` if tokens are joined. */
   readonly label: string;
-  /** From 0 to 1: the mean of its tokens or words. */
+  /** Mean of its tokens or words, from 0 to 1. */
   readonly score: number;
-  /** The part itself. */
+  /** Text of the part. */
   readonly text: string;
-  /** Where it begins, in UTF-16 units: `text.slice(start, end)`. */
+  /** Beginning, in UTF-16 units: `text.slice(start, end)`. */
   readonly start: number;
-  /** Where it ends. */
+  /** End, in UTF-16 units. */
   readonly end: number;
 }
 
 /**
- * How tokens become entities, by the names of Python's pipeline. `none`: each token is one. `simple`:
- * neighbours with the same label are one. The others give all tokens of a word one label first: that
- * of its `first` token, of the `average` scores, or of the token with the highest score (`max`).
+ * Ways to join tokens to entities, named as in Python's pipeline. `none`: each token is one.
+ * `simple`: neighbours with the same label are one. The others first give a word's tokens one
+ * label: by the `first` token, the `average` scores, or the highest score (`max`).
  */
 export type EntityAggregation = 'none' | 'simple' | 'first' | 'average' | 'max';
 
-/** The options of {@link tokenClassification}, beside those of any serving. */
+/** Options of {@link tokenClassification} and of any serving. */
 export interface TokenClassificationOptions extends TextTaskOptions<string, readonly TextEntity[]> {
   /**
-   * How tokens become entities. Words need a tokenizer with a prefix for tokens within a word, such
-   * as BERT's `##`; for others, a word ends at a space.
+   * Joins tokens to entities. Words need a tokenizer with a prefix within words, such as BERT's
+   * `##`; otherwise a word ends at a space.
    *
    * @default 'simple'
    */
@@ -70,9 +70,9 @@ const rules: Rules = {
 };
 
 /**
- * A serving that finds the entities of texts, such as names, by a model for token classification.
+ * Serving that finds entities of texts, such as names, by a model for token classification.
  *
- * Needs `tokenizers`, which tells where each token is in its text.
+ * Needs `tokenizers`, which gives each token's place.
  *
  * @throws InvalidServingError for an invalid option
  */
@@ -126,19 +126,18 @@ type Definition = ServingDefinition<
   TextFacts<Labels, LocatingTokenizer>
 >;
 
-/** Tokens, and where each is in its text, in code points. */
+/** Tokens with their places, in code points. */
 interface LocatedTokens extends Tokens {
   readonly text: string;
   readonly places: readonly (readonly [start: number, end: number])[];
-  /** True for each token that a tokenizer adds, such as `[CLS]`. */
+  /** True for tokens that a tokenizer adds, such as `[CLS]`. */
   readonly isAdded: readonly boolean[];
-  /** True for each token that continues the word of the one before it. */
+  /** True for tokens that continue the previous one's word. */
   readonly isWithin: readonly boolean[];
-  /** The UTF-16 unit at which a code point of the text begins. */
+  /** UTF-16 unit at which a code point begins. */
   readonly unitOf: (codePoint: number) => number;
 }
 
-/** What we use of the package `tokenizers`. */
 interface Library {
   readonly Tokenizer: { fromString(json: string): NativeTokenizer };
 }
@@ -158,12 +157,12 @@ interface NativeEncoding {
   getSpecialTokensMask(): number[];
 }
 
-/** Tokenizes as Python does, and tells where each token is. It works in threads of its own. */
+/** Tokenizes as Python does, with each token's place, in its own threads. */
 class LocatingTokenizer {
   constructor(
     private readonly tokenizer: NativeTokenizer,
     private readonly limits: TextLimits,
-    /** Before tokens within a word; empty if the tokenizer has none. */
+    /** Prefix of tokens within a word, possibly empty. */
     private readonly prefix: string,
     private readonly unknownToken: string | undefined,
   ) {
@@ -180,8 +179,8 @@ class LocatingTokenizer {
   }
 
   /**
-   * @throws InvalidInputError for special tokens in the text
-   * @throws RequestTooLargeError if it has too many tokens, and is not to be cut
+   * @throws InvalidInputError for special tokens
+   * @throws RequestTooLargeError for too many tokens, unless the text is cut
    */
   async encode(given: string): Promise<LocatedTokens> {
     const text = this.limits.readable(given);
@@ -204,7 +203,7 @@ class LocatingTokenizer {
     };
   }
 
-  /** As Python's pipeline decides it. */
+  /** Decides as Python's pipeline does. */
   private isWithin(
     token: string,
     [start, end]: readonly [start: number, end: number],
@@ -255,7 +254,7 @@ async function loadLibrary(): Promise<Library> {
   }
 }
 
-/** The tokenizer counts code points, of which those above U+FFFF are two units in JavaScript. */
+/** Code points above U+FFFF, which the tokenizer counts, are two units in JavaScript. */
 function unitsOf(text: string): (codePoint: number) => number {
   if (!/[\ud800-\udfff]/.test(text)) {
     return (codePoint) => codePoint;
@@ -267,7 +266,7 @@ function unitsOf(text: string): (codePoint: number) => number {
   return (codePoint) => units[codePoint]!;
 }
 
-/** A token of the text itself, with the probability of each label. */
+/** Token of the text itself, with each label's probability. */
 interface ScoredToken {
   readonly scores: readonly number[];
   readonly start: number;
@@ -275,7 +274,7 @@ interface ScoredToken {
   readonly isWithin: boolean;
 }
 
-/** A labelled part of a text; places in code points. */
+/** Labelled part of a text; places in code points. */
 interface Entity {
   readonly label: string;
   readonly score: number;
@@ -296,7 +295,7 @@ function scoredTokens(logits: Float32Array, tokens: LocatedTokens): ScoredToken[
 }
 
 /**
- * Follows the token classification of Python's transformers:
+ * Follows Python's transformers:
  * https://github.com/huggingface/transformers/blob/main/src/transformers/pipelines/token_classification.py
  */
 function entitiesOf(
@@ -328,7 +327,6 @@ function wordsIn(tokens: readonly ScoredToken[]): ScoredToken[][] {
   return words;
 }
 
-/** A word as one token. */
 function merged(
   word: readonly ScoredToken[],
   aggregation: 'first' | 'average' | 'max',
@@ -345,7 +343,7 @@ function merged(
   return { ...first!, end, scores: (aggregation === 'first' ? first! : best).scores };
 }
 
-/** Neighbours of one kind as one entity; `B-` begins another. */
+/** Joins neighbours of one kind to an entity; `B-` begins another. */
 function joined(parts: readonly Entity[]): Entity[] {
   const groups: Entity[][] = [];
   for (const part of parts) {

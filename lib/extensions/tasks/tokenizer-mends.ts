@@ -3,11 +3,11 @@ import { formatValue } from '../../doors/text.js';
 import { addedTokensIn } from './added-tokens.js';
 
 /**
- * Mends `@huggingface/tokenizers` 0.2.0, so that texts become the tokens of Python's tokenizers:
+ * Mends `@huggingface/tokenizers` 0.2.0 to tokenize as Python does:
  * https://github.com/huggingface/tokenizers/tree/main/tokenizers/src
  */
 
-/** What we use of `@huggingface/tokenizers`, whose own types don't resolve under `nodenext`. */
+/** Parts of `@huggingface/tokenizers` that we use; its own types don't resolve under `nodenext`. */
 export interface Library {
   readonly Tokenizer: new (content: object, config: object) => Tokenizer;
   readonly BertNormalizer: new (...options: never[]) => BertNormalizer;
@@ -15,14 +15,12 @@ export interface Library {
   readonly Unigram: new (...options: never[]) => Unigram;
 }
 
-/** A tokenizer of `@huggingface/tokenizers`. */
 export interface Tokenizer {
-  /** A function of texts. */
   readonly normalizer: ((text: string) => string) | null;
   readonly pre_tokenizer: object | null;
   readonly model: { readonly unk_token_id?: number; readonly unk_token?: string } | null;
   readonly post_processor: PostProcessor | null;
-  /** Without special tokens. */
+  /** Adds no special tokens. */
   tokenize(text: string): string[];
   token_to_id(token: string): number | undefined;
   encode(text: string, options: { readonly add_special_tokens: false }): { readonly ids: number[] };
@@ -78,14 +76,10 @@ interface BertNormalizer {
   strip_accents(text: string): string;
 }
 
-/** A part of a tokenizer.json: `type`, and what belongs to it. */
+/** Part of a tokenizer.json, with a `type`. */
 type Part = Readonly<Record<string, unknown>>;
 
-/**
- * Mends a tokenizer that was made from this tokenizer.json.
- *
- * @throws Error for what the library skips without a word
- */
+/** @throws Error for what the library ignores silently */
 export function mendTokenizer(
   tokenizer: Tokenizer,
   json: Readonly<Record<string, unknown>>,
@@ -120,12 +114,12 @@ function checkParts(json: Readonly<Record<string, unknown>>): void {
   }
 }
 
-/** The method with which the library calls a model. */
+/** Method by which the library calls a model. */
 const CALL = '_call';
 
 /**
- * Unknown tokens that follow each other become one within a word, and not across words. Without a
- * token for them, the other characters meet.
+ * Joins consecutive unknown tokens within a word only. Without an unknown token, first drops
+ * unknown characters, so that the others meet.
  */
 function mendUnknown(
   model: unknown,
@@ -157,14 +151,15 @@ function mendUnknown(
   }
 }
 
-/** True for a pre-tokenizer that knows each character, by its bytes. */
+/** True for a pre-tokenizer that knows each character by its bytes. */
 function hasBytes(words: unknown): boolean {
   const { type, pretokenizers: parts } = isRecord(words) ? words : {};
   return type === 'ByteLevel' || (Array.isArray(parts) && parts.some(hasBytes));
 }
 
 /**
- * The likeliest pieces of a word. The library rounds sums otherwise, and parts some words otherwise:
+ * Likeliest pieces of a word. The library rounds sums differently, so it splits some words
+ * differently:
  * https://github.com/huggingface/tokenizers/blob/main/tokenizers/src/models/unigram/model.rs
  */
 function likeliest(
@@ -198,7 +193,7 @@ function likeliest(
   return pieces.toReversed();
 }
 
-/** The kind ByteLevel only changes the places of tokens, and forgets the numbers of their texts. */
+/** Removes ByteLevel, which only changes tokens' places and forgets the numbers of their texts. */
 function mendSpecial(tokenizer: Tokenizer): void {
   const { post_processor: post } = tokenizer;
   if (post?.processors) {
@@ -228,7 +223,7 @@ function mendNormalizer(normalizer: unknown, part: unknown, library: Library): v
   }
 }
 
-/** What a kind of normalizer does; undefined for those that need no mend. */
+/** Mended function, if the kind needs one. */
 function normalizing(part: Part, pattern: unknown): Normalize | undefined {
   const { type, strip_left: left, strip_right: right, content, precompiled_charsmap: map } = part;
   switch (type) {
@@ -257,12 +252,12 @@ function normalizing(part: Part, pattern: unknown): Normalize | undefined {
 
 type Normalize = (text: string) => string;
 
-/** Each character by itself: the letter at a word's end is not another one. */
+/** Lowers each character by itself, so that sigma has no final form. */
 function lowered(text: string): string {
   return Array.from(text, (each) => each.toLowerCase()).join('');
 }
 
-/** Puts texts in lower case before all else. Special tokens stay, as they are no normal text. */
+/** Lowers texts before all else. Special tokens stay, since they aren't normalized. */
 export function lowerFirst(tokenizer: Tokenizer): void {
   const { normalizer } = tokenizer;
   const normalize: Normalize = (text) => normalizer?.(lowered(text)) ?? lowered(text);
@@ -273,8 +268,8 @@ const IDEOGRAPHS =
   /[\u4e00-\u9fff\u3400-\u4dbf\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\uf900-\ufaff\u{2f800}-\u{2fa1f}]/gu;
 
 /**
- * BERT's normalizer misses ideographs beyond U+FFFF, and lowers a whole text at once, which turns a
- * final sigma into another letter.
+ * BERT's normalizer misses ideographs beyond U+FFFF, and lowers whole texts, which changes a final
+ * sigma.
  */
 function normalizedAsBert(normalizer: BertNormalizer, given: string): string {
   const { clean_text, handle_chinese_chars, lowercase, strip_accents } = normalizer.config;
@@ -285,13 +280,13 @@ function normalizedAsBert(normalizer: BertNormalizer, given: string): string {
 }
 
 /**
- * The table of characters of a SentencePiece model, a trie in an array, in place of the library's
- * guess at it: https://github.com/huggingface/spm_precompiled/blob/master/src/lib.rs
+ * Character table of a SentencePiece model, a trie in an array, instead of the library's guess:
+ * https://github.com/huggingface/spm_precompiled/blob/master/src/lib.rs
  */
 function charsmap(table: Buffer): Normalize {
   const begin = 4 + table.readUInt32LE(0);
   const unitAt = (place: number): number => table.readUInt32LE(4 + 4 * place);
-  /** Replaces a text as the shortest of its prefixes in the table. */
+  /** Replacement of the text's shortest prefix in the table. */
   const replaced = (text: string): string | undefined => {
     let place = offsetIn(unitAt(0));
     for (const byte of Buffer.from(text)) {
@@ -328,7 +323,7 @@ function charsmap(table: Buffer): Normalize {
 }
 
 /**
- * Characters that may belong to one grapheme, and any other alone. Segmenting a whole text takes
+ * Characters that may belong to one grapheme, or any other alone. Segmenting a whole text takes
  * fifty times as long: https://unicode.org/reports/tr29/#Grapheme_Cluster_Boundary_Rules
  */
 const CLUSTERS =
@@ -338,10 +333,10 @@ function offsetIn(unit: number): number {
   return (unit >>> 10) << ((unit & 0x200) >>> 6);
 }
 
-/** Characters whose replacements are kept. */
+/** Replacements that we keep. */
 const MOST_KNOWN = 10_000;
 
-/** What becomes of the parts of a text that match, as in `SplitDelimiterBehavior`. */
+/** Use of a text's matches, as in `SplitDelimiterBehavior`. */
 type Behavior = 'Removed' | 'Isolated' | 'MergedWithPrevious' | 'MergedWithNext' | 'Contiguous';
 
 const PUNCTUATION = /[\p{P}$+<=>^`|~]/gu;
@@ -371,13 +366,12 @@ function mendWords(words: unknown, part: unknown): void {
   }
 }
 
-/** A pre-tokenizer of the library. */
 interface Words {
   readonly pattern?: RegExp | null;
   pre_tokenize_text(text: string, options?: object): string[];
 }
 
-/** How a kind of pre-tokenizer parts a text; undefined for those that need no mend. */
+/** Mended function, if the kind needs one. */
 function wording(part: Part, words: Words): Words['pre_tokenize_text'] | undefined {
   const behavior = part['behavior'] as Behavior;
   switch (part['type']) {
@@ -444,10 +438,7 @@ function split(text: string, pattern: RegExp, behavior: Behavior, isInverted = f
   return isBackwards ? joined.toReversed() : joined;
 }
 
-/**
- * WordPiece tries each part of a word up to the word's end, in cubic time. Only parts as long as a
- * token can be one.
- */
+/** WordPiece tries all parts of a word, in cubic time; only parts as long as a token can be one. */
 function mendWordPiece(model: unknown, library: Library): void {
   if (model instanceof library.WordPiece) {
     const ofTokens = Array.from(model.tokens_to_ids.keys(), (token) => Array.from(token).length);

@@ -7,7 +7,7 @@ import { readConfig, type Repository } from './repository.js';
 import type { TextFiles } from './text-tokenizer.js';
 
 /**
- * tokenizer_config.json, with the tokens of special_tokens_map.json if it has no list of tokens, as in
+ * tokenizer_config.json, with special_tokens_map.json's tokens if it has no list of tokens, as in
  * Python.
  */
 export async function tokenizerSettings(
@@ -30,7 +30,7 @@ export async function tokenizerSettings(
   };
 }
 
-/** The text of a token, which files give as such or as an object. */
+/** Text of a token, which files give as text or object. */
 export function contentOf(token: unknown): string | undefined {
   const content = isRecord(token) ? token['content'] : token;
   return typeof content === 'string' ? content : undefined;
@@ -38,7 +38,7 @@ export function contentOf(token: unknown): string | undefined {
 
 const FLAGS = ['lstrip', 'rstrip', 'single_word', 'normalized', 'special'];
 
-/** Warns of tokens that Python adds to those of tokenizer.json, or of which it changes the flags. */
+/** Warns of tokens that Python adds to tokenizer.json's, or whose flags it changes. */
 function warnOfTokens({ tokenizerJson, ofTokenizer, fetching }: TextFiles): void {
   const { added_tokens: given } = tokenizerJson;
   const own = new Map(
@@ -80,8 +80,8 @@ function warnOfTokens({ tokenizerJson, ofTokenizer, fetching }: TextFiles): void
 }
 
 /**
- * tokenizer.json with the tokens around a text that `add_bos_token` and `add_eos_token` ask for, as
- * `update_post_processor` of Python's transformers sets them; itself if it has them already.
+ * Adds the tokens that `add_bos_token` and `add_eos_token` ask for, unless tokenizer.json has them,
+ * as `update_post_processor` of Python's transformers.
  */
 export function withFrame(
   tokenizerJson: Record<string, unknown>,
@@ -117,7 +117,7 @@ export function withFrame(
   };
 }
 
-/** The number of a token of tokenizer.json. */
+/** Number of a token in tokenizer.json. */
 export function idIn(tokenizerJson: Record<string, unknown>, text: string | undefined): unknown {
   const { model } = tokenizerJson;
   const vocabulary = isRecord(model) && isRecord(model['vocab']) ? model['vocab'] : {};
@@ -127,7 +127,7 @@ export function idIn(tokenizerJson: Record<string, unknown>, text: string | unde
   );
 }
 
-/** BERT's own keys in tokenizer_config.json, and those of its normalizer in tokenizer.json. */
+/** BERT's keys in tokenizer_config.json, and its normalizer's in tokenizer.json. */
 const OF_NORMALIZER: Readonly<Record<string, string>> = {
   do_lower_case: 'lowercase',
   strip_accents: 'strip_accents',
@@ -135,7 +135,7 @@ const OF_NORMALIZER: Readonly<Record<string, string>> = {
 };
 
 /**
- * Python's fast tokenizers change what tokenizer.json says by tokenizer_config.json.
+ * Refuses settings by which Python's fast tokenizers would change tokenizer.json.
  *
  * @throws ServingLoadError if the two differ
  */

@@ -4,7 +4,6 @@ import { TextLimits, type TextTokenizer, textTokenizer, type Tokens } from './te
 import { withFrame } from './tokenizer-settings.js';
 import type { Job, ThreadFiles } from './tokenizing.js';
 
-/** Runs in a thread: tokenizes long texts, and lays out conversations. */
 async function start(given: unknown) {
   const files = given as ThreadFiles;
   const { owner, name, ofTokenizer, template, limits } = files;

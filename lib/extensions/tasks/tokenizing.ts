@@ -13,44 +13,36 @@ import {
 } from './text-tokenizer.js';
 
 /**
- * Characters that are tokenized in a few milliseconds, whatever they are: 5 ms for spaces, and less
- * than 1 ms for words. Longer texts would hold the event loop.
+ * Characters that take a few milliseconds: 5 ms for spaces, less than 1 ms for words. More would
+ * hold the event loop.
  */
 const MOST_HERE = 500;
 
-/** What the thread needs, as structured clones. */
+/** Structured clones for the thread. */
 export interface ThreadFiles {
-  /** The serving with its task, for errors. */
   readonly owner: string;
-  /** The repository, for errors. */
   readonly name: string;
-  /** The content of tokenizer.json. */
+  /** Content of tokenizer.json. */
   readonly tokenizer: Uint8Array;
-  /** The content of tokenizer_config.json. */
   readonly ofTokenizer: Record<string, unknown>;
-  /** Whether texts are put in lower case before they become tokens. */
   readonly lowers: boolean;
   readonly limits: LimitsOfTexts;
-  /** The chat template, of a model that answers conversations. */
+  /** Chat template, if the model answers conversations. */
   readonly template: string | undefined;
 }
 
-/** A text, the two of a pair, or a conversation. */
 export type Job =
   | { readonly text: string; readonly before?: string | undefined }
   | { readonly text: string; readonly other: string }
   | { readonly messages: readonly Message[] };
 
-/** What `preprocess` knows of its call. */
 interface Call {
   readonly signal: AbortSignal;
 }
 
 /**
- * Makes the tokenizer of a model's files.
- *
  * @param template of conversations, if the task answers them
- * @throws ServingLoadError if it cannot be used, or without the library
+ * @throws ServingLoadError if the tokenizer is unusable, or without the library
  */
 export async function tokenizing(
   files: TextFiles,
@@ -82,7 +74,7 @@ export async function tokenizing(
   return new Tokenizing(here, thread);
 }
 
-/** True for a normalizer whose table was left out, as by older converters. */
+/** True for a normalizer without its table, as from older converters. */
 function lacksCharacters(normalizer: unknown): boolean {
   if (!isRecord(normalizer)) {
     return false;
@@ -91,7 +83,7 @@ function lacksCharacters(normalizer: unknown): boolean {
   return type === 'Precompiled' ? !table : Array.isArray(parts) && parts.some(lacksCharacters);
 }
 
-/** In a bundled application it is missing. */
+/** Undefined in a bundled application. */
 function scriptFor({ warn }: TextFiles['fetching']): URL | undefined {
   try {
     return scriptOfThread('extensions/tasks/tokenizer-thread');
@@ -101,7 +93,7 @@ function scriptFor({ warn }: TextFiles['fetching']): URL | undefined {
   }
 }
 
-/** Tokenizes short texts immediately, and long texts and conversations in a thread. */
+/** Tokenizes short texts immediately, others in a thread. */
 export class Tokenizing {
   constructor(
     private readonly here: TextTokenizer,
@@ -126,7 +118,6 @@ export class Tokenizing {
       : this.here.encode(text, before);
   }
 
-  /** Encodes a text with the second one of a pair. */
   encodePair(call: Call, text: string, other: string): Tokens | Promise<Tokens> {
     this.limits.checkCharacters(text.length);
     this.limits.checkCharacters(other.length);
@@ -135,19 +126,18 @@ export class Tokenizing {
       : this.here.encodePair(text, other);
   }
 
-  /** The tokens of a conversation, as the chat template writes it. */
   encodeChat(call: Call, messages: readonly Message[]): Promise<Tokens> {
     const characters = messages.reduce(
       (sum, { role, content }) => sum + role.length + content.length,
       0,
     );
     this.limits.checkCharacters(characters);
-    // The model's own script, which does not start without it, is next to the thread's.
+    // The thread exists: its script is next to the model's, without which nothing starts.
     return this.thread!.run({ messages }, call.signal);
   }
 }
 
-/** Goes on with tokens: immediately with those of a short text, which costs no turn. */
+/** Continues immediately with a short text's tokens, which costs no turn. */
 export function withTokens<Result>(
   tokens: Tokens | Promise<Tokens>,
   then: (tokens: Tokens) => Result,

@@ -17,55 +17,55 @@ import { floatsOf } from './outputs.js';
 import { likeliest as highestOf, logProbabilityOf } from './sampling.js';
 import { textDecoder } from './text-tokenizer.js';
 
-/** Speech as it is sent to the model's thread. */
+/** Speech as sent to the model's thread. */
 export interface SpeechRow {
   /** Samples of one channel, at the model's rate. */
   readonly samples: Float32Array;
-  /** The token of the language, or undefined to recognise it. */
+  /** Token of the language; undefined to recognise it. */
   readonly language: number | undefined;
-  /** The tokens between the language and the text. */
+  /** Tokens between the language and the text. */
   readonly task: readonly number[];
 }
 
-/** What was said, or a piece of it. */
+/** Text of speech, whole or a piece. */
 export interface Transcript {
-  /** In a stream: what was said since the last piece. */
+  /** Text; in a stream, since the last piece. */
   readonly text: string;
-  /** The text in parts, with their times. */
+  /** Parts of the text with their times. */
   readonly segments: readonly TranscriptSegment[];
-  /** Such as `en`. Undefined for a model with one language. */
+  /** Code such as `en`; undefined for a model with one language. */
   readonly language?: string;
   /** Seconds of audio. */
   readonly duration: number;
 }
 
-/** A part of what was said. */
+/** Part of a transcript. */
 export interface TranscriptSegment {
-  /** Without spaces around it. */
+  /** Text without spaces around it. */
   readonly text: string;
-  /** Seconds from the beginning of the audio. */
+  /** Seconds from the audio's beginning. */
   readonly start: number;
-  /** Seconds from the beginning of the audio. */
+  /** Seconds from the audio's beginning. */
   readonly end: number;
-  /** The model's tokens, with those of the times. */
+  /** The model's tokens, including times. */
   readonly tokens: readonly number[];
-  /** The window of audio that has it. */
+  /** Window of audio that has it. */
   readonly window: TranscriptWindow;
 }
 
-/** A window of audio, which the model hears as a whole. */
+/** Window of audio, which the model reads as a whole. */
 export interface TranscriptWindow {
-  /** Seconds from the beginning of the audio. */
+  /** Seconds from the audio's beginning. */
   readonly start: number;
-  /** The mean of its tokens' log-probabilities: below -1, the model was unsure of the text. */
+  /** Mean of its tokens' log-probabilities: below -1, the model was unsure. */
   readonly logprob: number;
-  /** How much shorter zlib makes the text: above 2.4, it probably repeats itself. */
+  /** Factor by which zlib shortens the text: above 2.4, it probably repeats itself. */
   readonly compressionRatio: number;
-  /** The probability that the window has no speech. */
+  /** Probability that the window has no speech. */
   readonly silence: number;
 }
 
-/** The special tokens of a model, and what it must not write. */
+/** Special tokens of a model, and tokens that it must not write. */
 export interface SpeechTokens {
   /** Begins a text. */
   readonly start: number;
@@ -73,23 +73,21 @@ export interface SpeechTokens {
   readonly silence: number;
   /** Ends a text. Larger tokens are special. */
   readonly end: number;
-  /** The time 0. Larger tokens are later, by 20 ms each. */
+  /** Time 0. Each larger token is 20 ms later. */
   readonly firstTime: number;
-  /** The latest time at which a window's text may begin, in tokens; undefined for any. */
+  /** Latest time, in tokens, at which a window's text may begin; undefined for any. */
   readonly latestBegin: number | undefined;
-  /** Never written. */
   readonly suppressed: readonly number[];
-  /** Never written first. */
+  /** Tokens that no text begins with. */
   readonly suppressedFirst: readonly number[];
-  /** Keyed by token. Empty for a model with one language. */
+  /** Codes by token; empty for a model with one language. */
   readonly languages: Readonly<Record<number, string>>;
-  /** The most tokens of a window, with those before its text. */
+  /** Most tokens of a window, including those before its text. */
   readonly most: number;
 }
 
-/** The model's files and the options that the thread needs. */
 export interface TranscriberFiles {
-  /** The model, for errors. */
+  /** Model's name, for errors. */
   readonly name: string;
   readonly encoder: OnnxFile;
   readonly decoder: OnnxFile;
@@ -100,7 +98,7 @@ export interface TranscriberFiles {
   readonly session: InferenceSession.SessionOptions;
 }
 
-/** Runs in a thread of its own: writes what is said, one token of each audio at a time. */
+/** Runs in its own thread. */
 export default async function ({
   options,
 }: {
@@ -121,7 +119,7 @@ export default async function ({
   });
 }
 
-/** @throws ServingLoadError if the encoder reads other spectrograms than preprocessor_config.json states */
+/** @throws ServingLoadError if the encoder's spectrograms differ from preprocessor_config.json */
 function checkFeatures(encoder: InferenceSession, mel: MelOptions, name: string): void {
   const [input] = encoder.inputMetadata;
   const [, bands, frames] = input?.isTensor ? input.shape : [];
@@ -136,32 +134,33 @@ function checkFeatures(encoder: InferenceSession, mel: MelOptions, name: string)
   }
 }
 
-/** Audio that is being written down. */
+/** Audio being written down. */
 interface Hearing {
   readonly row: SpeechRow;
-  /** Where its window begins, in frames. */
+  /** Beginning of its window, in frames. */
   frame: number;
   language: number | undefined;
-  /** The window, once it has been encoded. */
   window: SpeechWindow | undefined;
-  /** The text of the window. */
+  /** Text of the window. */
   tokens: number[];
-  /** The sum of its tokens' log-probabilities. */
+  /** Sum of its tokens' log-probabilities. */
   certainty: number;
-  /** The probability that the window has no speech. */
+  /** Probability of no speech. */
   silence: number;
 }
 
-/** A window is silent if the model thinks so, and is unsure of its own text. OpenAI's numbers. */
+/**
+ * Thresholds of silence: the model finds no speech, and is unsure of its text. OpenAI's numbers.
+ */
 const SILENCE = { probability: 0.6, certainty: -1 };
 
-/** Seconds of a token of time. */
+/** Seconds per time token. */
 const TIME_STEP = 0.02;
 
 /**
- * Writes down speech by Whisper's models, window by window: each begins at the last time that the
- * model is sure of. After https://github.com/openai/whisper/blob/main/whisper/transcribe.py, with the
- * likeliest token each time.
+ * Writes down speech by Whisper's models, window by window: each begins at the last sure time.
+ * Follows https://github.com/openai/whisper/blob/main/whisper/transcribe.py, with the likeliest
+ * token each time.
  */
 export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing> {
   constructor(
@@ -183,7 +182,7 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
     }));
   }
 
-  /** Encodes the window of one audio, and writes a token of every other one. */
+  /** Encodes one audio's window, and writes a token of every other audio. */
   async step(hearings: readonly Hearing[]): Promise<SequenceResult<Transcript>[]> {
     const results: SequenceResult<Transcript>[] = [];
     let hasEncoded = false;
@@ -203,7 +202,7 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
     return results;
   }
 
-  /** Encodes the next window, and returns the logits of its first token. */
+  /** Encodes the next window; returns its first token's logits. */
   private async begin(hearing: Hearing): Promise<Float32Array> {
     const { row, frame } = hearing;
     const { window, hop } = this.options.mel;
@@ -230,7 +229,6 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
     return this.model.next(window!, tokens.at(-1)!);
   }
 
-  /** Takes the likeliest token that may follow. */
   private take(hearing: Hearing, logits: Float32Array): SequenceResult<Transcript> {
     const { tokens } = this.options;
     const { token, logprob } = likeliest(logits, hearing.tokens, tokens);
@@ -265,7 +263,7 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
       silence,
     };
     hearing.window = undefined;
-    // A window whose times stand still would be heard for ever.
+    // A window whose times stand still would repeat forever.
     hearing.frame += heard > 0 && !isSilent ? heard : left;
     const code = language === undefined ? undefined : this.options.tokens.languages[language];
     const piece: Transcript = {
@@ -298,7 +296,7 @@ function compressionOf(text: string): number {
   return bytes.length / deflateSync(bytes).length;
 }
 
-/** Tokens of a window, with their times in seconds from its beginning. */
+/** Tokens of a window; times in seconds from its beginning. */
 interface Part {
   readonly tokens: readonly number[];
   readonly start: number;
@@ -306,10 +304,10 @@ interface Part {
 }
 
 /**
- * A window's text in parts, which end with two times, and how many frames of it need no more
- * hearing. After `_retrieve_segment` of Python's transformers.
+ * Parts of a window's text, which end with two times, and the frames that are done, as
+ * `_retrieve_segment` of Python's transformers.
  *
- * @param left frames of the window that have audio
+ * @param left frames of the window with audio
  * @param step seconds of a frame
  */
 export function partsOf(
@@ -336,15 +334,14 @@ export function partsOf(
     const own = tokens.slice(ends[i - 1] ?? 0, end);
     return { tokens: own, start: secondsOf(own[0]!), end: secondsOf(own.at(-1)!) };
   });
-  // Silence follows a single time at the end. Otherwise the last part was cut off, and is heard again.
+  // Silence follows a single time at the end. Otherwise the last part was cut, and is read again.
   const heard = endsWithOneTime ? left : Math.round(parts.at(-1)!.end / step);
   return { parts, heard };
 }
 
 /**
- * The likeliest token that may follow, and its log-probability among these, as Whisper's rules say:
- * times come in pairs and never go back. After `WhisperTimeStampLogitsProcessor` of Python's
- * transformers.
+ * Likeliest token that may follow, and its log-probability among these. Times come in pairs and
+ * never go back, as in `WhisperTimeStampLogitsProcessor` of Python's transformers.
  */
 export function likeliest(
   given: Float32Array,
@@ -376,22 +373,22 @@ export function likeliest(
   const [text, time] = [highestOf(logits.subarray(0, firstTime)), highestOf(times)];
   // NaN if no time may follow.
   const logprob = logProbabilityOf(times, time);
-  // The logit of all times together is the larger one.
+  // The logit of all times together is larger.
   return times[time]! - logprob > logits[text]!
     ? { token: firstTime + time, logprob }
     : { token: text, logprob: logProbabilityOf(logits, text) };
 }
 
-/** An encoded window of audio, with the decoder's cache. */
+/** Encoded window, with the decoder's cache. */
 interface SpeechWindow {
   readonly hidden: Tensor;
-  /** Keys and values of the decoder's own tokens, and of the audio. */
+  /** Keys and values of the decoder's tokens and the audio. */
   cache: Record<string, Tensor>;
   /** Tokens that the decoder has read. */
   length: number;
 }
 
-/** An encoder and a decoder with its cache, as optimum exports them, merged into one file. */
+/** Encoder, and merged decoder with its cache, as optimum exports them. */
 class SpeechModel {
   private readonly caches: readonly { readonly past: string; readonly present: string }[];
 
@@ -416,17 +413,14 @@ class SpeechModel {
 
   async encode(features: Float32Array, frames: number): Promise<SpeechWindow> {
     const input = new Tensor('float32', features, [1, features.length / frames, frames]);
-    // Some exports return attentions of 54 MB each as well.
+    // Some exports also return attentions of 54 MB each.
     const { last_hidden_state: hidden } = await this.encoder.run({ input_features: input }, [
       'last_hidden_state',
     ]);
     return { hidden: hidden as Tensor, cache: {}, length: 0 };
   }
 
-  /**
-   * Reads the tokens before the text; returns the logits of the token after the first of them, and
-   * those of the text's first token.
-   */
+  /** Reads the tokens before the text; returns the logits after the first and the last one. */
   async begin(
     window: SpeechWindow,
     ids: readonly number[],
@@ -445,13 +439,13 @@ class SpeechModel {
     return { first: logits.subarray(0, size), next: logits.subarray(-size) };
   }
 
-  /** Reads a token; returns the logits of the next one. */
+  /** Reads a token; returns the next one's logits. */
   next(window: SpeechWindow, id: number): Promise<Float32Array> {
     const ofText = this.caches.filter(({ past }) => past.includes('.decoder.'));
     return this.run(window, [id], ofText);
   }
 
-  /** Returns the logits after each of the tokens. */
+  /** Returns the logits after each token. */
   private async run(
     window: SpeechWindow,
     ids: readonly number[],

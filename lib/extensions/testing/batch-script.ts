@@ -38,7 +38,7 @@ export class BatchScript<Row = unknown, Result = unknown> {
   private readonly takers: ((batch: HeldBatch<Row, Result>) => void)[] = [];
   private released: ((rows: RowsOf<Row>) => ResultsOf<Result>) | undefined;
 
-  /** Takes only the types from the serving. */
+  /** Takes only types from the serving. */
   static of<Row, Result>(_serving: ServingOptions<Row, Result>): BatchScript<Row, Result> {
     return new BatchScript();
   }
@@ -53,7 +53,7 @@ export class BatchScript<Row = unknown, Result = unknown> {
     return this.batches.map(({ rows }) => rows);
   }
 
-  /** Resolves with the oldest batch that `next` hasn't returned yet. */
+  /** Resolves with the oldest batch that `next` hasn't returned. */
   async next(): Promise<HeldBatch<Row, Result>> {
     const batch = this.batches.find((held) => !this.taken.has(held));
     if (!batch) {
@@ -70,8 +70,8 @@ export class BatchScript<Row = unknown, Result = unknown> {
   }
 
   /**
-   * Creates a serving, not started, whose batches the script holds, with the definition's options
-   * except the runner.
+   * Creates a serving, not started, with the definition's options except the runner. The script
+   * holds its batches.
    *
    * @throws InvalidServingError for an invalid option
    */
@@ -114,7 +114,7 @@ export class BatchScript<Row = unknown, Result = unknown> {
 /** `lose` ends the partition. */
 type Hold = (rows: unknown, context: BatchContext, lose: (error: Error) => void) => unknown;
 
-/** Its partitions can be lost like a thread. */
+/** Makes partitions that can be lost like a thread. */
 function scriptedEngine(hold: Hold): Engine {
   return async (_kind, options) => ({ partitions: options.map(() => new ScriptedPartition(hold)) });
 }
@@ -145,9 +145,9 @@ class ScriptedPartition implements Partition {
 }
 
 /**
- * A list that grows with each batch that ends from now on.
+ * List that grows with each batch that ends from now on.
  *
- * @param source a serving, or the ServingService for all servings
+ * @param source a serving, or the ServingService for all
  */
 export function recordBatches(source: Pick<Serving, 'eventsOf'>): readonly BatchEndEvent[] {
   const batches: BatchEndEvent[] = [];
@@ -163,7 +163,7 @@ export interface BatchEnding {
   readonly ended: () => unknown;
 }
 
-/** A batch that runs until the test calls `finish`, `fail`, `crash`, or, after steps, `end`. */
+/** Batch that runs until the test calls `finish`, `fail`, `crash`, or, after steps, `end`. */
 export class HeldBatch<Row = unknown, Result = unknown> {
   private steps: Queue<unknown> | undefined;
   private isHeld = true;
@@ -175,7 +175,7 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     private readonly ending: BatchEnding,
   ) {}
 
-  /** Its rows' key. */
+  /** Key of its rows. */
   get key(): string {
     return this.context.key;
   }
@@ -190,12 +190,12 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     return this.context.padding;
   }
 
-  /** Its partition's index. */
+  /** Index of its partition. */
   get partition(): number {
     return this.context.partition;
   }
 
-  /** The calls' origin, with `queue.separateOrigins`. */
+  /** Origin of its calls, with `queue.separateOrigins`. */
   get origin(): BatchContext['origin'] {
     return this.context.origin;
   }
@@ -211,8 +211,8 @@ export class HeldBatch<Row = unknown, Result = unknown> {
   }
 
   /**
-   * Ends the batch with results, or a function's results for its rows. Without one per row, its
-   * calls fail.
+   * Ends the batch with results, or a function's results for its rows. Without a result per row,
+   * its calls fail.
    */
   finish(
     output: ResultsOf<Result> | ((rows: RowsOf<Row>) => ResultsOf<Result>),
@@ -238,7 +238,7 @@ export class HeldBatch<Row = unknown, Result = unknown> {
 
   /**
    * Ends the batch like a dying thread: its calls fail with a PartitionLostError, unless the
-   * serving is `idempotent` and runs it again. Without `restarts`, its partition runs nothing more.
+   * serving is `idempotent` and reruns it. Without `restarts`, its partition runs nothing more.
    */
   crash({ restarts = false }: { readonly restarts?: boolean } = {}): void {
     this.check();

@@ -11,11 +11,11 @@ import type { BatchScript, RowsOf, TypedBatchFunction } from './batch-script.js'
 import { modelStandIn, type Replaced, servingStandIn } from './stand-in.js';
 
 /**
- * Replaces a serving of the application under test, wherever it is registered. Its model, file or
- * class is neither loaded nor created.
+ * Replaces a serving of the application under test, wherever it is registered, without loading its
+ * model, file or class.
  *
- * A definition provides types and options (batch size, timeout, keys); a name alone, default
- * options. Without such a serving, the application does not start.
+ * A definition provides types and options (batch size, timeout, keys); a name, default options.
+ * Without such a serving, the application does not start.
  */
 export function overrideServing<
   Builder extends TestingBuilder,
@@ -43,7 +43,7 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
 
   /**
    * Keeps the definition's `preprocess`, `postprocess` and `postprocessStream`: the replacement
-   * gets the model's rows and returns its output.
+   * maps the model's rows to its output.
    *
    * @throws InvalidServingError for a serving given by name
    */
@@ -59,8 +59,7 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
   }
 
   /**
-   * Runs each batch with the function, from a list of the callers' inputs to a list of their
-   * replies. A reply may be an Error.
+   * Runs each batch with a function from the callers' inputs to their replies, which may be Errors.
    */
   // Without a definition, the function itself types the rows.
   // oxlint-disable-next-line typescript/no-unnecessary-type-parameters
@@ -89,7 +88,7 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
 
 type AnyScript = Pick<BatchScript, 'createServing'>;
 
-/** The used parts of the builder that `Test.createTestingModule` returns. */
+/** Parts of the `Test.createTestingModule` builder that we use. */
 export interface TestingBuilder {
   overrideProvider(token: unknown): {
     useFactory(options: {
@@ -102,7 +101,7 @@ export interface TestingBuilder {
 
 const expected = new WeakMap<TestingBuilder, Set<string>>();
 
-/** A typo in the name must not silently replace nothing. */
+/** Prevents that a typo in the name replaces nothing. */
 function expectServing(builder: TestingBuilder, name: string): void {
   const names = expected.get(builder) ?? new Set();
   expected.set(builder, names.add(name));

@@ -2,7 +2,7 @@ import type { AllowedSizesOptions, RecoveryOptions, Runner, ServingOptions } fro
 import type { FunctionServingDefinition } from '../../doors/options.js';
 import { features } from '../../doors/servings.js';
 
-/** The runner may be missing: a test replaces it. */
+/** Definition whose runner may be missing, since a test replaces it. */
 export type Replaced<Input = unknown, Output = unknown, Result = unknown> = ServingOptions<
   Input,
   Output,
@@ -24,7 +24,7 @@ export function modelStandIn(definition: Replaced): FunctionServingDefinition {
   };
 }
 
-/** Only threads, processes and connections restart, and only models are idempotent by default. */
+/** Only threads, processes and connections restart; only models are idempotent by default. */
 function recoveryStandIn({
   idempotent,
   isolateFailures,
@@ -36,7 +36,7 @@ function recoveryStandIn({
     : { idempotent, runTimeout };
 }
 
-/** Replaces the whole serving: callers' inputs may not be tensors, and have no cost. */
+/** Replaces the whole serving: inputs may not be tensors, and have no cost. */
 export function servingStandIn(definition: Replaced): FunctionServingDefinition {
   const { batchSize, ...shared } = modelStandIn(definition);
   return {

@@ -6,8 +6,8 @@ import { messageOf } from '../../doors/text.js';
 /**
  * Timers, `Date` and `performance` that only the test advances. Needs `@sinonjs/fake-timers`.
  *
- * The event loop's turns stay real: batches start at the end of one. A test runner's fake timers
- * also work if they leave `setImmediate`, `nextTick` and `queueMicrotask` real.
+ * Turns of the event loop stay real, since batches start at a turn's end. A test runner's fake
+ * timers also work if they leave `setImmediate`, `nextTick` and `queueMicrotask` real.
  */
 export class VirtualTime {
   private constructor(private readonly clock: Clock) {}
@@ -27,7 +27,7 @@ export class VirtualTime {
     return this.clock.countTimers();
   }
 
-  /** Advances by milliseconds, and waits for all effects. */
+  /** Advances by milliseconds, then waits for all effects. */
   async advance(milliseconds: number): Promise<void> {
     await settle();
     await this.clock.tickAsync(milliseconds);
@@ -60,7 +60,7 @@ export class VirtualTime {
 
   private ringNext(): void {
     this.clock.next();
-    // Fires timers due at the same time together.
+    // Fires all timers due at this time.
     this.clock.tick(0);
   }
 }
@@ -88,8 +88,8 @@ async function fakeTimers(): Promise<typeof import('@sinonjs/fake-timers')> {
 /**
  * Waits for everything that needs no time to pass: calls queue, due batches start, replies arrive.
  *
- * Starting a batch, replying and starting the next batch take a turn of the event loop each. Across
- * a network, await the reply instead.
+ * Starting a batch, replying and starting the next one take a turn of the event loop each. Across a
+ * network, await the reply instead.
  */
 export async function settle(turns = 3): Promise<void> {
   for (let turn = 0; turn < turns; turn++) {

@@ -191,6 +191,11 @@ describe('textEmbedding', () => {
       'give the option pooling',
     ],
     [
+      'names a pooling at all',
+      { '1_Pooling/config.json': { pooling_mode_mean_tokens: false } },
+      "don't say how the vectors of a text's tokens become one",
+    ],
+    [
       'has no other steps',
       { 'modules.json': [{ type: 'sentence_transformers.models.Dense' }] },
       'has a step that the ONNX file lacks, sentence_transformers.models.Dense',

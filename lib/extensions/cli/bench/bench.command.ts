@@ -29,7 +29,7 @@ export interface BenchOptions {
   readonly json?: boolean;
 }
 
-/** Of the most answers per second. */
+/** Shares of the most answers per second. */
 const SHARES = [0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.2];
 
 /** `nestjs-serving bench http://localhost:3000 --model digits` */
@@ -70,7 +70,7 @@ function takesTexts(inputs: readonly SampledInput[]): boolean {
   return inputs.length === 1 && inputs[0]!.type === 'string';
 }
 
-/** @throws ServingError for an `--input` if the model does not take texts */
+/** @throws ServingError for an `--input` if the model takes no texts */
 function checkInput(
   model: string,
   inputs: readonly SampledInput[],

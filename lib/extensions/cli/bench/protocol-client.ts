@@ -17,7 +17,7 @@ class AnswerError extends Error {
 }
 
 export interface ModelAddress {
-  /** Including the route prefix. */
+  /** Address with the route prefix. */
   readonly url: string;
   readonly model: string;
   readonly version?: string | undefined;

@@ -10,7 +10,7 @@ import {
 
 export interface InspectOptions {
   readonly json?: boolean;
-  /** Whether to run rows alone and together, as a start does. */
+  /** Runs rows alone and together, as a start does. */
   readonly run?: boolean;
 }
 
@@ -179,7 +179,7 @@ function interfaceOf(name: string, ports: readonly InspectedPort[]): string[] {
 function tensorOf({ type, shape, batchAxis }: InspectedPort): string {
   const own = typeof batchAxis === 'number' ? shape.with(batchAxis, 'rows') : shape;
   const shared = batchAxis === null ? ', one for all rows' : '';
-  // An axis name may contain the end of a comment or line.
+  // An axis name may contain a comment's or line's end.
   return `${describePort({ name: '', type, shape: own })}${shared}`
     .replaceAll('*/', '* /')
     .replaceAll(/[\r\n]+/g, ' ');

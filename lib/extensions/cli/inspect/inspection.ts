@@ -17,7 +17,7 @@ import { storageClasses } from '../../../doors/values.js';
 import { InvalidOnnxError, type OnnxFile, type OnnxPort, readOnnxFile } from './onnx-file.js';
 
 export interface InspectedPort extends OnnxPort {
-  /** `null`: no axis counts rows; undefined: the file leaves it open. */
+  /** Null if no axis counts rows; undefined if the file leaves it open. */
   readonly batchAxis: number | null | undefined;
 }
 
@@ -26,11 +26,9 @@ export interface Inspection {
   readonly file: OnnxFile;
   readonly inputs: readonly InspectedPort[];
   readonly outputs: readonly InspectedPort[];
-  /** How answers of rows compare alone and together; undefined if the model did not run. */
+  /** Comparison of rows alone and together; undefined if the model did not run. */
   readonly rows?: string;
-  /** Sentences. */
   readonly warnings: readonly string[];
-  /** From the file name. */
   readonly name: string;
   /** Axes that the file leaves open. */
   readonly declared: { readonly inputs: DeclaredAxes; readonly outputs: DeclaredAxes };
@@ -80,7 +78,7 @@ const KNOWN_DOMAINS = new Set([
   'com.ms.internal.nhwc',
 ]);
 
-/** @throws ServingLoadError for a file that can't be read or isn't ONNX */
+/** @throws ServingLoadError for a file that is unreadable or not ONNX */
 export function inspectModel(path: string): Inspection {
   const file = readFile(path);
   const { declared, signature, problem } = axesOf(file);
@@ -95,7 +93,7 @@ export function inspectModel(path: string): Inspection {
   };
 }
 
-/** Starts the model as a serving, whose start runs rows alone and together. */
+/** Starts the model as a serving, which runs rows alone and together. */
 export async function withComparedRows(inspection: Inspection): Promise<Inspection> {
   const { path, name, declared } = inspection;
   const lines: string[] = [];
@@ -149,7 +147,7 @@ function axesOf(file: OnnxFile): FoundAxes {
   return { declared: candidates[0]!, problem: [first!] };
 }
 
-/** Takes those of an input of the same rank, otherwise the first dynamic axis, otherwise the first axis. */
+/** Takes the axis of an input of the same rank, or else the first dynamic, or else the first. */
 function likelyAxes(
   ports: readonly OnnxPort[],
   inputs: readonly InspectedPort[] = [],

@@ -3,14 +3,13 @@ import { ProtobufError, ProtobufMessage } from './protobuf-message.js';
 
 export interface OnnxPort {
   readonly name: string;
-  /** `unknown` for a number that ONNX does not define. */
+  /** Type, or `unknown` if ONNX does not define its number. */
   readonly type: string;
   readonly isTensor: boolean;
-  /** A number is fixed; a text names a dynamic axis and may be empty. */
+  /** Fixed numbers, and names of dynamic axes, possibly empty. */
   readonly shape: readonly (number | string)[];
 }
 
-/** Weights in the model's file or next to it. */
 export interface OnnxWeights {
   readonly count: number;
   readonly bytes: number;
@@ -25,15 +24,14 @@ export interface OnnxFile {
   readonly producer: string;
   /** Versions by domain; ONNX's own is `ai.onnx`. */
   readonly opsets: ReadonlyMap<string, number>;
-  /** Without those that have a value in the file. */
+  /** Inputs without a value in the file. */
   readonly inputs: readonly OnnxPort[];
   readonly outputs: readonly OnnxPort[];
-  /** Inner graphs included: `Conv`, `com.microsoft.Gelu`. */
+  /** Operators such as `Conv` or `com.microsoft.Gelu`, also of inner graphs. */
   readonly operators: ReadonlyMap<string, number>;
   readonly weights: OnnxWeights;
 }
 
-/** Not ONNX, or truncated. */
 export class InvalidOnnxError extends Error {
   override readonly name = 'InvalidOnnxError';
 }
@@ -60,7 +58,7 @@ const TENSOR_TYPE = { elemType: 1, shape: 2 };
 const SHAPE = { dim: 1 };
 const AXIS = { dimValue: 1, dimParam: 2 };
 
-/** By field of `TypeProto`. */
+/** Types by field of `TypeProto`. */
 const otherTypes = new Map([
   [4, 'sequence'],
   [5, 'map'],
@@ -68,7 +66,7 @@ const otherTypes = new Map([
   [9, 'optional'],
 ]);
 
-/** With bits per element, by number in `TensorProto.DataType`. */
+/** Types, with bits per element, by number in `TensorProto.DataType`. */
 const elementTypes = new Map<number, readonly [type: string, bits: number]>([
   [1, ['float32', 32]],
   [2, ['uint8', 8]],
@@ -95,7 +93,7 @@ const elementTypes = new Map<number, readonly [type: string, bits: number]>([
   [23, ['float4e2m1', 4]],
 ]);
 
-/** @throws InvalidOnnxError if it isn't ONNX or is truncated */
+/** @throws InvalidOnnxError if it is truncated or isn't ONNX */
 export function readOnnxFile(path: string): OnnxFile {
   const bytes = readFileSync(path);
   try {

@@ -5,7 +5,7 @@ export class ProtobufError extends Error {
 const MAX_DEPTH = 100;
 
 /**
- * A message without its schema: fields have numbers, and are read when needed.
+ * Message without its schema: reads numbered fields when needed.
  *
  * https://protobuf.dev/programming-guides/encoding/
  */
@@ -36,7 +36,7 @@ export class ProtobufMessage {
     }
   }
 
-  /** Beyond 2 ** 53 it is rounded. */
+  /** Rounds beyond 2 ** 53. */
   number(field: number): number | undefined {
     return this.numbers(field).at(-1);
   }
@@ -105,7 +105,7 @@ class Reader {
     }
   }
 
-  /** Sums 28 lower and 36 upper bits: negative numbers stay exact. */
+  /** Sums 28 lower and 36 upper bits, so that negative numbers stay exact. */
   varint(): number {
     let [low, high] = [0, 0];
     for (let group = 0; group < 10; group++) {

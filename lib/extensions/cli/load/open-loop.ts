@@ -91,7 +91,7 @@ function recordSince(histogram: RecordableHistogram, due: number): void {
   histogram.record(Math.max(1, Math.round((performance.now() - due) * 1000)));
 }
 
-/** 503: the server was too busy; 504: it would have answered too late. */
+/** Status 503: too busy; 504: too late to answer. */
 function isRefusal(reason: unknown): boolean {
   return (
     typeof reason === 'object' &&
@@ -139,7 +139,7 @@ export function loadAsJson(load: LoadResult): object {
   };
 }
 
-/** Each caller waits for its answer. Returns answers per second. */
+/** Calls again after each answer. Returns answers per second. */
 export async function closedLoop(
   call: () => Promise<unknown>,
   callers: number,

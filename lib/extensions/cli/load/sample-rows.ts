@@ -4,12 +4,12 @@ import { zerosOf } from '../../../doors/values.js';
 export interface SampledInput {
   readonly name: string;
   readonly type: Tensor.Type;
-  /** Anything but a number is variable. */
+  /** Numbers are fixed, others variable. */
   readonly shape: readonly (number | string | null)[];
   readonly batchAxis: number | null;
 }
 
-/** Sizes of axes that a model leaves open: `{ tokens: [1, 128] }`. */
+/** Sizes of a model's open axes: `{ tokens: [1, 128] }`. */
 export type GivenShapes = Readonly<Record<string, readonly number[]>>;
 
 /**

@@ -11,19 +11,18 @@ export interface Subject {
 export interface Trial {
   readonly setting: Setting;
   readonly capacity: number;
-  /** Ascending by rate. */
   readonly loads: readonly LoadResult[];
   /** Keeps the target at the highest rate, if any does. */
   readonly best: LoadResult | undefined;
 }
 
-/** Each halves the interval that contains the highest rate. */
+/** Loads that each halve the interval of the highest rate. */
 const LOADS = 4;
 
-/** Settings in a row below its best that end a branch. */
+/** Settings in a row below the best that end a branch. */
 const WORSE = 2;
 
-/** How much slower than the best a smaller setting may be. */
+/** Share by which a smaller setting may be slower. */
 const TOLERANCE = 0.05;
 
 /** True if all calls were answered, 99 % within `target` milliseconds. */
@@ -93,7 +92,7 @@ export function rateOf({ best }: Trial): number {
   return best ? answeredPerSecond(best) : 0;
 }
 
-/** The smallest setting nearly as fast as the best: by threads, then batch size. */
+/** Smallest setting nearly as fast as the best: by threads, then batch size. */
 export function recommended(trials: readonly Trial[]): Trial | undefined {
   const most = Math.max(0, ...trials.map(rateOf));
   const [smallest] = trials

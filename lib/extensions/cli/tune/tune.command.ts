@@ -71,7 +71,7 @@ export async function tune(path: string, options: TuneOptions, out: CliOutput): 
   }
 }
 
-/** All settings have the same warnings. */
+/** Writes warnings once: all settings have the same. */
 class OnceLog implements LoggerService {
   private readonly written = new Set<string>();
 
@@ -245,7 +245,6 @@ export function describeSetting({ partitions, threads, batchSize }: Setting): st
 }
 
 export interface Measuring {
-  /** Per call. */
   readonly rows: number;
   /** Seconds per load. */
   readonly duration: number;
@@ -269,7 +268,7 @@ export async function openModelSubject(
   const ports = serving.signature!.inputs;
   const input = sampleRows(ports, rows, shapes);
   const call = (): Promise<unknown> => serving.batchedRun(input);
-  // Full batches on all partitions, and as many again that wait.
+  // Fills batches on all partitions, and as many waiting.
   const callers = Math.ceil((2 * setting.batchSize * setting.partitions) / rows) + 1;
   return {
     async capacity() {

@@ -219,7 +219,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     }
     const size = this.sizes.sizeOf(lane.limits, opened);
     const most = this.budget && this.sizes.mostCostOf(lane.limits);
-    const until = endOf(lane, ...queue.rows.expected(size, most));
+    const until = queue.rows.hasDeadlines ? endOf(lane, ...queue.rows.expected(size, most)) : now;
     const parts = queue.rows.take(size, now, until, most);
     if (queue.rows.size > 0 && queue.slots === 0) {
       // A request that must run whole displaced these rows, or they exceeded the batch's budget.

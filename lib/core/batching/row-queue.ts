@@ -66,6 +66,8 @@ export class RowQueue<R extends QueuedRequest> {
   private arrivals = 0;
   /** No deadline is later. */
   private latest = -Infinity;
+  /** Infinity if no row has a deadline. */
+  private earliest = Infinity;
   private lateUntil = 0;
   private late: R[] = [];
   private readonly limit: Budget;
@@ -115,7 +117,7 @@ export class RowQueue<R extends QueuedRequest> {
    * later, which they would make late, too.
    */
   take(size: number, now: number, until = now, most = Infinity): Part<R>[] {
-    this.lateUntil = this.hasRowsAfter(until) ? until : now;
+    this.lateUntil = this.hasDeadlines && this.hasRowsAfter(until) ? until : now;
     const { limit } = this;
     const fill = new Fill(most < limit.most ? { ...limit, most } : limit, size);
     const taken: Piece<R>[] = [];
@@ -162,6 +164,10 @@ export class RowQueue<R extends QueuedRequest> {
     return [rows, this.budget && Math.min(mean * rows, most)];
   }
 
+  get hasDeadlines(): boolean {
+    return this.earliest < Infinity;
+  }
+
   get isFull(): boolean {
     return this.cost >= this.limit.most;
   }
@@ -204,6 +210,7 @@ export class RowQueue<R extends QueuedRequest> {
     };
     request.ready = piece;
     this.latest = Math.max(this.latest, request.deadline);
+    this.earliest = Math.min(this.earliest, request.deadline);
     tenant.pieces.push(piece);
     tenant.similar?.add(piece, costClassOf(largest, this.limit.most));
     this.count(piece, count, sum);
@@ -220,7 +227,11 @@ export class RowQueue<R extends QueuedRequest> {
   private count({ tenant, place }: Piece<R>, rows: number, cost: number): void {
     tenant.level.classes?.add(place!.costClass, rows);
     this.rows += rows;
-    this.cost = this.rows === 0 ? 0 : this.cost + cost;
+    this.cost += cost;
+    if (this.rows === 0) {
+      this.cost = 0;
+      this.earliest = Infinity;
+    }
   }
 
   private takeFrom(piece: Piece<R>, room: number): Piece<R> {

@@ -29,73 +29,72 @@ import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from '
 import type { TextFiles } from './text-tokenizer.js';
 import { tokenizing, withTokens } from './tokenizing.js';
 
-/** A text, with what holds for it alone. */
+/** Text with its own options. */
 export interface TextToEmbed {
-  /** Not empty. */
+  /** Text, not empty. */
   readonly text: string;
-  /** The name of a prompt that is put before the text. */
+  /** Name of a prompt to put before the text. */
   readonly prompt?: string;
-  /** The numbers of the vector, one of the option `dimensions`. */
+  /** Numbers of the vector, one of the option `dimensions`. */
   readonly dimensions?: number;
 }
 
-/** The meaning of a text. */
+/** Meaning of a text. */
 export interface Embedding {
-  /** Of length 1 (L2), unless the serving doesn't normalise. */
+  /** Vector of length 1 (L2), unless the serving doesn't normalise. */
   readonly vector: Float32Array;
-  /** The tokens that the model read, special tokens included. */
+  /** Tokens that the model read, including special tokens. */
   readonly tokens: number;
 }
 
-/** The options of {@link textEmbedding}, beside those of any serving. */
+/** Options of {@link textEmbedding} and of any serving. */
 export interface TextEmbeddingOptions extends TextTaskOptions<string | TextToEmbed, Embedding> {
   /**
-   * How the vectors of a text's tokens become one.
+   * Pooling of a text's token vectors into one.
    *
-   * @default as 1_Pooling/config.json says; without that file the model must have the output
+   * @default as 1_Pooling/config.json says; without it the model needs the output
    * `sentence_embedding`
    */
   readonly pooling?: Pooling;
   /**
-   * Whether vectors get the length 1 (L2).
+   * Scales vectors to length 1 (L2).
    *
-   * @default as modules.json says, and true without that file
+   * @default as modules.json says, or else true
    */
   readonly normalize?: boolean;
   /**
-   * Texts by name that a call may have put before its own, as models ask for that tell queries from
-   * documents: `{ query: 'query: ', document: 'passage: ' }`.
+   * Texts by name that a call may put before its own, to tell queries from documents: `{ query:
+   * 'query: ', document: 'passage: ' }`.
    *
-   * @default those of config_sentence_transformers.json
+   * @default config_sentence_transformers.json's
    */
   readonly prompts?: Readonly<Record<string, string>>;
   /**
-   * The name of the prompt for calls that name none.
+   * Name of the prompt for calls without one.
    *
-   * @default that of config_sentence_transformers.json, if it has one
+   * @default config_sentence_transformers.json's, if any
    */
   readonly defaultPrompt?: string;
   /**
-   * How many numbers of the vector callers may ask for, for models whose first numbers are a vector
-   * by themselves (Matryoshka).
+   * Vector sizes that callers may ask for, if the first numbers are a vector by themselves
+   * (Matryoshka).
    *
-   * @default only all of them
+   * @default only all numbers
    */
   readonly dimensions?: readonly number[];
 }
 
-/** Facts of the model's files about its vectors. */
 interface Facts {
-  /** Undefined if only the model itself can pool. */
+  /** Undefined if only the model can pool. */
   readonly pooling: readonly PoolingMode[] | undefined;
   readonly normalizes: boolean;
-  /** The tokens of prompts are not pooled. */
+  /** True if tokens of prompts are not pooled. */
   readonly skipsPrompt: boolean;
-  /** What the files ask for and we don't have; undefined if they name a mode, or none. */
+  /** Modes in the pooling's file, for an error; undefined if it names none. */
   readonly otherPooling: string | undefined;
-  /** A step behind the model that only its graph can have. */
+  /** Step behind the model that only its graph can have. */
   readonly step: string | undefined;
-  /** The numbers of the vector behind that step. */
+  /** Numbers of the vector behind that step. */
   readonly dense: number | undefined;
   readonly prompts: Readonly<Record<string, string>>;
   readonly defaultPrompt: string | undefined;
@@ -126,8 +125,8 @@ const rules: Rules = {
 };
 
 /**
- * A serving that turns texts into vectors of their meaning, as sentence-transformers does: texts of
- * similar length share a batch, and each gets its own vector.
+ * Serving that turns texts into vectors of their meaning, as sentence-transformers does. Texts of
+ * similar length share a batch.
  *
  * Needs `@huggingface/tokenizers`. Refuses to start if the model's files don't say how to pool.
  *
@@ -201,17 +200,15 @@ type Definition = ServingDefinition<
   TextFacts<Facts>
 >;
 
-/** What `postprocess` needs of a call. */
 interface Info {
   readonly tokens: number;
   readonly size: number | undefined;
-  /** The tokens of a prompt that are not pooled. */
   readonly skipped: number;
 }
 
 /**
- * The vectors of the modes, one behind the other. Behind a prompt that is not pooled, the text's own
- * first token is the first.
+ * Vectors of the modes, one behind the other; after a skipped prompt, `cls` is the text's first
+ * token.
  */
 function pooledBy(
   owner: string,
@@ -232,7 +229,6 @@ function pooledBy(
     : Float32Array.from(vectors.flatMap((each) => [...each]));
 }
 
-/** The output of a model that pools by itself. */
 const POOLED = 'sentence_embedding';
 
 function isString(value: unknown): value is string {
@@ -263,7 +259,7 @@ function promptOf(owner: string, facts: Facts, name = facts.defaultPrompt): stri
   return facts.prompts[name]!;
 }
 
-/** The output with the vector of a text, if the graph pools, or else with those of its tokens. */
+/** Output with a text's vector if the graph pools, or else its tokens'. */
 function vectorsIn(outputs: readonly TensorSignature[]): TensorSignature | undefined {
   const named = [POOLED, ...HIDDEN].flatMap(
     (name) => outputs.find((each) => each.name === name) ?? [],
@@ -272,7 +268,7 @@ function vectorsIn(outputs: readonly TensorSignature[]): TensorSignature | undef
   return named[0] ?? (others.length === 0 && only?.name !== 'logits' ? only : undefined);
 }
 
-/** The numbers of a text's vector, if the model states them. */
+/** Width of a text's vector, if stated. */
 function widthOf(
   { outputs = [] }: Pick<ServingSignature, 'outputs'>,
   { pooling }: Facts,
@@ -284,9 +280,8 @@ function widthOf(
 }
 
 /**
- * The output with vectors.
- *
- * @throws InvalidServingError for a model of another task, and if nothing says how to pool
+ * @throws InvalidServingError for another task's model, or if nothing says how to pool
+ * @throws ServingLoadError for a step that the file lacks
  */
 function readVectors(
   owner: string,
@@ -346,7 +341,7 @@ function lacking(name: string, step: string): ServingLoadError {
   );
 }
 
-/** Reads the files of sentence-transformers. Options take precedence. */
+/** Reads the files of sentence-transformers; options take precedence. */
 function factsIn(options: TextEmbeddingOptions) {
   return async ({ repository, fetching }: TextFiles): Promise<Facts> => {
     const steps = stepsIn(await readJsonFile(repository, 'modules.json', fetching));
@@ -372,7 +367,7 @@ function factsIn(options: TextEmbeddingOptions) {
     }
     return {
       pooling: options.pooling ? [options.pooling] : poolingIn(pooling),
-      otherPooling: pooling && modesIn(pooling).join(' and '),
+      otherPooling: (pooling && modesIn(pooling).join(' and ')) || undefined,
       skipsPrompt: pooling?.['include_prompt'] === false,
       normalizes:
         options.normalize ?? (!steps || steps.at(-1)?.type.endsWith('.Normalize') === true),
@@ -389,7 +384,6 @@ interface Step {
   readonly path: string;
 }
 
-/** The steps of modules.json; undefined without the file. */
 function stepsIn(modules: unknown): readonly Step[] | undefined {
   return Array.isArray(modules)
     ? modules
@@ -398,7 +392,7 @@ function stepsIn(modules: unknown): readonly Step[] | undefined {
     : undefined;
 }
 
-/** Our names of the modes: newer files name them, and older ones have a flag for each, in this order. */
+/** Our names of the modes: newer files name them, older ones have flags, in this order. */
 const MODES: ReadonlyMap<string, PoolingMode> = new Map([
   ['cls', 'cls'],
   ['max', 'max'],
@@ -414,7 +408,7 @@ const MODES: ReadonlyMap<string, PoolingMode> = new Map([
   ['pooling_mode_lasttoken', 'last'],
 ]);
 
-/** Undefined if the file is missing, or names no mode or one that we don't have. */
+/** Undefined without a mode, or with an unknown one. */
 function poolingIn(config: Record<string, unknown> = {}): readonly PoolingMode[] | undefined {
   const names = modesIn(config);
   const modes = names.flatMap((name) => MODES.get(name) ?? []);

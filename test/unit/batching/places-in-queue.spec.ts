@@ -13,14 +13,18 @@ describe('ReadyQueue: places', () => {
     expect(queue.isEmpty).toBe(true);
   });
 
-  it('[7.2] The end of a batch is requested for exactly the rows that it is about to take', () => {
+  it('[7.2] The end of a batch with a deadline is requested for exactly the rows that it is about to take', () => {
     const queue = new NamedQueue();
     const asked: [Lane, number][] = [];
-    queue.window('left', 'a', 3);
-    queue.window('left', 'b', 2);
+    for (const size of [3, 2]) {
+      queue.addClosed('left', [queue.part('left', 'a', { size, deadline: 1000 })]);
+    }
 
     const endOf = (lane: Lane, rows: number): number => (asked.push([lane, rows]), 0);
     queue.take(0, endOf);
+    queue.take(0, endOf);
+
+    queue.window('left', 'without a deadline');
     queue.take(0, endOf);
 
     expect(asked).toEqual([3, 2].map((rows) => [queue.lane('left'), rows]));

@@ -40,11 +40,11 @@ describe('Batcher: similar rows', () => {
     expect(await runAll(batcher)).toEqual(['a0 a2', 'a1 a3']);
   });
 
-  it('[14.3] The time of a batch is estimated from the rows that it will have', () => {
+  it('[14.3] The time of a batch with a deadline is estimated from the rows that it will have', () => {
     const queue = new NamedQueue(1000, undefined, budgetOf(5));
     queue.lane('texts', 8);
     for (const cost of [30, 5, 29, 5]) {
-      queue.addClosed('texts', [queue.part('texts', 't', { costs: [cost] })]);
+      queue.addClosed('texts', [queue.part('texts', 't', { costs: [cost], deadline: 1000 })]);
     }
     const expected: number[][] = [];
     const endOf = (_: unknown, rows: number, cost?: number): number => (

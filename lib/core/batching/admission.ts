@@ -62,6 +62,10 @@ export interface AdmissionRule {
   check?(request: QueuedRequest, now: number, work: PoolLoad): void;
   /** Called when no rule has refused the request. */
   enter?(request: QueuedRequest): void;
+  /** False if the request may not join a batch, of up to `rows`, that is about to run. */
+  mayJoin?(request: QueuedRequest, now: number, rows: number): boolean;
+  /** Called in place of {@link enter} for a request that has joined such a batch. */
+  join?(request: QueuedRequest): void;
   enterAgain?(request: QueuedRequest, rows: number): void;
   leave?(request: QueuedRequest, rows: number): void;
   targetOf?(limits: Limits): LatencyTarget | undefined;
@@ -248,6 +252,18 @@ export class Admission {
       rule.enter?.(request);
     }
     this.countRows(request, size);
+  }
+
+  /** True if the request joins a batch that has left the queue. */
+  joins(request: QueuedRequest, now: number, rows: number): boolean {
+    const { rules } = this;
+    if (!rules.every((rule) => rule.mayJoin?.(request, now, rows) ?? true)) {
+      return false;
+    }
+    for (const rule of rules) {
+      rule.join?.(request);
+    }
+    return true;
   }
 
   /** True until {@link heedDeadlines} is called, if there are rules for it. */

@@ -204,11 +204,11 @@ export class Batcher<R extends QueuedRequest> {
     }
     request.queue = this;
     request.arrivedAt = now;
-    if (this.taken.length > 0 && this.join(request, now)) {
-      return;
-    }
     if (request.deadline < Infinity && admission.ignoresDeadlines) {
       admission.heedDeadlines(this.requestsOf(lane));
+    }
+    if (this.taken.length > 0 && this.join(request, now)) {
+      return;
     }
     admission.enter(request, now, pool);
     if (request.whole) {
@@ -524,9 +524,9 @@ export class Batcher<R extends QueuedRequest> {
 
   /** True if a batch that was taken in this turn takes all the request's rows. */
   private join(request: R, now: number): boolean {
-    const { lane, size, deadline } = request;
-    const section = this.sectionOf(lane);
-    if (lane.limits.latencyTarget !== undefined || this.windows.has(lane)) {
+    const { lane, size } = request;
+    const { admission, ready } = this.sectionOf(lane);
+    if (this.windows.has(lane)) {
       return false;
     }
     const load = loadOf(request, 0, size);
@@ -534,11 +534,8 @@ export class Batcher<R extends QueuedRequest> {
       ({ window, fill }) =>
         window.lane === lane && window.reason !== 'retry' && fill.fits(load) && fill.room >= size,
     );
-    const isNext = batch && section.ready.sizeOf(lane) === 0;
-    if (
-      !isNext ||
-      now + section.admission.leastTimeOf(lane.limits, batch.window.size) >= deadline
-    ) {
+    const isNext = batch && ready.sizeOf(lane) === 0;
+    if (!isNext || !admission.joins(request, now, batch.window.size)) {
       return false;
     }
     batch.fill.add(load);

@@ -103,6 +103,13 @@ export class Timing implements AdmissionRule {
     }
   }
 
+  /** A target sizes the batch, so its calls don't join. */
+  mayJoin({ lane: { limits }, deadline }: QueuedRequest, now: number, rows: number): boolean {
+    const { times, budget } = this.plannedOf(limits);
+    const least = times.isBelieved ? times.hoped(budget ? rows : paddedSize(limits, rows)) : 0;
+    return limits.latencyTarget === undefined && now + least < deadline;
+  }
+
   enterAgain(request: QueuedRequest, rows: number, isAlone = true): void {
     this.count(request, rows);
     this.plannedOf(request.lane.limits).add(request, rows, isAlone);

@@ -448,6 +448,37 @@ describe('Batcher', () => {
       expect(await readsPerRow(900)).toBe(await readsPerRow(30));
     },
   );
+
+  it('[7.1] A rule of admission sees each call, also one that joins a batch which a full queue has sent', async () => {
+    let admitted = 0;
+    const admit = (): void => void admitted++;
+    const rule = {
+      mayJoin: () => admitted < 16,
+      join: admit,
+      check(): void {
+        if (admitted === 16) {
+          throw new OverloadedError('no more than 16');
+        }
+      },
+      enter: admit,
+    };
+    const batcher = new HeldBatcher({
+      batchSize: 32,
+      maxRows: 8,
+      policies: [{ isForAll: () => true, open: () => rule }],
+    });
+    const refused = Array.from({ length: 40 }, () => {
+      try {
+        batcher.call('a');
+        return 0;
+      } catch {
+        return 1;
+      }
+    });
+    await runAll(batcher);
+
+    expect(refused.filter(Boolean)).toHaveLength(24);
+  });
 });
 
 /** A batcher whose partition 0 runs a batch. */

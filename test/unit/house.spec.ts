@@ -13,10 +13,10 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 320,
-  'thousand characters of code in lib': 1361.1,
+  'thousand characters of code in lib': 1361.7,
   'files of the core, its features and its Nest module': 131,
-  'thousand characters of code in the core': 430.1,
-  'thousand characters of code in the core, its features and its Nest module': 599,
+  'thousand characters of code in the core': 430.6,
+  'thousand characters of code in the core, its features and its Nest module': 599.7,
   'thousand words of comments': 43.6,
   'names of the doors that are not public': 127,
   'names of the doors that only one extension imports': 91,
